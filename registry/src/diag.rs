@@ -1,0 +1,92 @@
+//! Findings: what is wrong with a spec, where, and what to do about it.
+
+use std::sync::Arc;
+
+/// A text that findings point into.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The path as the user would type it, or `--set ...` for an override.
+    pub path: String,
+    /// The whole text.
+    pub text: String,
+}
+
+/// A byte range of a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// The text.
+    pub source: Arc<Source>,
+    /// First byte.
+    pub start: usize,
+    /// One past the last byte.
+    pub end: usize,
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Worth knowing; nothing is refused.
+    Warning,
+    /// The spec, or the pair of spec and checkpoint, cannot be used.
+    Error,
+}
+
+/// One thing that is wrong, with its place and its remedy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Whether it stops the work.
+    pub severity: Severity,
+    /// A lower-case sentence without a period: what is wrong.
+    pub message: String,
+    /// Where, if it has a place in a text.
+    pub at: Option<Span>,
+    /// What to write under the caret: what was found or expected there.
+    pub label: String,
+    /// What to do.
+    pub help: Option<String>,
+}
+
+impl Finding {
+    /// An error at a place.
+    pub fn error(at: &Span, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Error,
+            message: message.into(),
+            at: Some(at.clone()),
+            label: String::new(),
+            help: None,
+        }
+    }
+
+    /// An error that has no place in a text (a checkpoint's header, say).
+    pub fn unplaced(message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Error,
+            message: message.into(),
+            at: None,
+            label: String::new(),
+            help: None,
+        }
+    }
+
+    /// The same finding as a warning.
+    #[must_use]
+    pub fn warning(mut self) -> Self {
+        self.severity = Severity::Warning;
+        self
+    }
+
+    /// Adds the words under the caret.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// Adds the remedy.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}

@@ -1,0 +1,158 @@
+//! The resolved program: straight-line nodes over values, weights and states.
+//!
+//! Every value has one row per token of a step; shapes below are the shape of
+//! *one row*. `[heads, head_dim]` therefore means `[tokens, heads, head_dim]`
+//! in memory, row-major. Only ops that own a state (attention, convolutions,
+//! recurrences) look across rows, and only within one slot.
+
+use std::collections::BTreeMap;
+
+use crate::diag::Span;
+use crate::dtype::DtypeRule;
+use crate::scalar::Scalar;
+
+/// Index into [`Graph::values`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ValueId(pub usize);
+
+/// Index into [`Graph::weights`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WeightId(pub usize);
+
+/// Index into [`Graph::states`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StateId(pub usize);
+
+/// Index into [`crate::model::Model::ropes`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RopeId(pub usize);
+
+/// What flows between nodes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Value {
+    /// The name the spec gave it, for display.
+    pub name: String,
+    /// Shape of one row.
+    pub shape: Vec<usize>,
+    /// Rounded to this after the node that makes it.
+    pub dtype: DtypeRule,
+    /// Public name (the module path in the reference code) when it can be captured.
+    pub tap: Option<String>,
+}
+
+/// A named tensor of the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weight {
+    /// Full name, as the checkpoint spells it.
+    pub name: String,
+    /// Full shape, as the checkpoint has it.
+    pub shape: Vec<usize>,
+    /// What the reference keeps it in after loading.
+    pub dtype: DtypeRule,
+    /// Where the spec names it first.
+    pub at: Span,
+}
+
+/// What kind of memory a state is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateKind {
+    /// Keys and values of every position (or of the last `window - 1`).
+    Attention,
+    /// The last inputs of a causal convolution, oldest first.
+    Conv,
+}
+
+impl StateKind {
+    /// The word for it in specs, dumps and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Attention => "attention",
+            Self::Conv => "conv",
+        }
+    }
+}
+
+/// One state of one layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct State {
+    /// Its name in the spec (`kv`, `conv`).
+    pub name: String,
+    /// The layer it belongs to.
+    pub layer: usize,
+    /// The kind.
+    pub kind: StateKind,
+    /// Its parts. Attention: `k` and `v`, shape per position `[kv_heads, head_dim]`.
+    /// Conv: `conv`, shape `[channels, width - 1]`.
+    pub parts: Vec<StatePart>,
+    /// What it is kept in.
+    pub dtype: DtypeRule,
+    /// For attention: how many positions a query sees, itself included.
+    pub window: Option<usize>,
+    /// Where the spec declares it.
+    pub at: Span,
+    /// Where the spec declares its dtype.
+    pub dtype_at: Span,
+}
+
+/// A named tensor of a state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StatePart {
+    /// `k`, `v`, `conv`.
+    pub name: String,
+    /// Its shape (per position for attention).
+    pub shape: Vec<usize>,
+}
+
+/// One operation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// The op's name in the spec language.
+    pub op: String,
+    /// Values read, in the order of the op's signature.
+    pub inputs: Vec<ValueId>,
+    /// Weights read, by the role the op gives them (`weight`, `bias`, ...).
+    pub weights: BTreeMap<String, WeightId>,
+    /// The state it reads and updates.
+    pub state: Option<StateId>,
+    /// The rotary table it reads.
+    pub rope: Option<RopeId>,
+    /// Scalar arguments by name, defaults filled in.
+    pub attrs: BTreeMap<String, Scalar>,
+    /// Values made.
+    pub outputs: Vec<ValueId>,
+    /// The layer, if it is in one.
+    pub layer: Option<usize>,
+    /// The call in the spec.
+    pub at: Span,
+}
+
+/// One layer's part of the graph.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layer {
+    /// Which program of the spec it runs (`conv`, `full_attention`).
+    pub kind: String,
+    /// The weight prefix, `model.layers.3`.
+    pub prefix: String,
+    /// Its nodes, `start..end`.
+    pub nodes: (usize, usize),
+}
+
+/// The whole program. `values[0]` is the token ids; nodes are in execution order.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Graph {
+    /// All values.
+    pub values: Vec<Value>,
+    /// All nodes, in an order that can be executed.
+    pub nodes: Vec<Node>,
+    /// All weights, each once.
+    pub weights: Vec<Weight>,
+    /// All states, by layer.
+    pub states: Vec<State>,
+    /// The layers.
+    pub layers: Vec<Layer>,
+    /// The logits.
+    pub output: Option<ValueId>,
+    /// Nodes from here on see only the rows whose logits are wanted
+    /// (nothing after the last layer looks across rows).
+    pub head: usize,
+}

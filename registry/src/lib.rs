@@ -1,0 +1,12 @@
+//! What a model is: specs, the expression language, and the resolved model.
+//!
+//! This crate is data and checks only. It reads YAML and `config.json`, and
+//! knows shapes and dtypes, but no tensor ever passes through it.
+
+pub mod diag;
+pub mod dtype;
+pub mod graph;
+pub mod model;
+pub mod rope;
+pub mod scalar;
+pub mod syntax;

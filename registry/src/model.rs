@@ -1,0 +1,28 @@
+//! A model: a spec with its dims put in, every shape known.
+
+use std::collections::BTreeMap;
+
+use crate::graph::Graph;
+use crate::rope::RopeTable;
+use crate::scalar::Scalar;
+
+/// A resolved model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model {
+    /// The spec's name.
+    pub name: String,
+    /// `architectures[0]` of the config.
+    pub architecture: String,
+    /// Every dim the spec declares.
+    pub dims: BTreeMap<String, Scalar>,
+    /// The program.
+    pub graph: Graph,
+    /// Rotary tables.
+    pub ropes: Vec<RopeTable>,
+    /// Vocabulary size: token ids are below it.
+    pub vocab: usize,
+    /// Most positions the model claims to handle, if it says.
+    pub context: Option<usize>,
+    /// Checkpoint tensors to pass over, as patterns with `*`.
+    pub ignore: Vec<String>,
+}

@@ -1,0 +1,32 @@
+//! Rotary tables as numbers: what a spec's `rope:` section resolves to.
+//!
+//! The formulas follow transformers' `modeling_rope_utils.py`; here stands
+//! only what a table is, so that an engine can compute angles from it.
+
+/// One resolved rotary table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeTable {
+    /// Its name in the spec.
+    pub name: String,
+    /// Rotated dims of a head: pairs are `(i, i + dim/2)` or `(2i, 2i + 1)`.
+    pub dim: usize,
+    /// Inverse frequencies, `dim / 2` of them, computed in f32 as transformers does.
+    pub inv_freq: Vec<f32>,
+    /// Multiplies cos and sin.
+    pub attention_factor: f64,
+    /// A second set of frequencies for long sequences (longrope), used for
+    /// *all* positions of a forward pass once its sequence is longer than
+    /// `original_context`.
+    pub long: Option<LongRope>,
+    /// The scheme, as `config.json` names it; for display.
+    pub kind: String,
+}
+
+/// Frequencies used beyond the original context.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LongRope {
+    /// Sequences longer than this use `inv_freq` below.
+    pub original_context: usize,
+    /// As [`RopeTable::inv_freq`].
+    pub inv_freq: Vec<f32>,
+}

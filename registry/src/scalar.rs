@@ -1,0 +1,86 @@
+//! Values of the dims language: what `config.json` holds and expressions compute.
+
+use std::fmt;
+
+/// One value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Scalar {
+    /// `null`, also a key that is absent.
+    Null,
+    /// `true`, `false`.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// Any other number.
+    Float(f64),
+    /// Text.
+    Str(String),
+    /// A list.
+    List(Vec<Self>),
+    /// An object of `config.json`, keys in file order.
+    Map(Vec<(String, Self)>),
+}
+
+impl Scalar {
+    /// The word for this kind of value in messages.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Bool(_) => "a boolean",
+            Self::Int(_) => "a whole number",
+            Self::Float(_) => "a number",
+            Self::Str(_) => "text",
+            Self::List(_) => "a list",
+            Self::Map(_) => "a map",
+        }
+    }
+
+    /// A number, from either kind of number.
+    pub fn as_f64(&self) -> Option<f64> {
+        match self {
+            Self::Int(n) => Some(*n as f64),
+            Self::Float(x) => Some(*x),
+            _ => None,
+        }
+    }
+
+    /// A count: a whole number that is not negative.
+    pub fn as_usize(&self) -> Option<usize> {
+        match self {
+            Self::Int(n) => usize::try_from(*n).ok(),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("null"),
+            Self::Bool(b) => b.fmt(f),
+            Self::Int(n) => n.fmt(f),
+            Self::Float(x) => write!(f, "{x:?}"),
+            Self::Str(s) => write!(f, "'{s}'"),
+            Self::List(items) => {
+                f.write_str("[")?;
+                for (n, item) in items.iter().enumerate() {
+                    if n > 0 {
+                        f.write_str(", ")?;
+                    }
+                    item.fmt(f)?;
+                }
+                f.write_str("]")
+            }
+            Self::Map(entries) => {
+                f.write_str("{")?;
+                for (n, (key, value)) in entries.iter().enumerate() {
+                    if n > 0 {
+                        f.write_str(", ")?;
+                    }
+                    write!(f, "{key}: {value}")?;
+                }
+                f.write_str("}")
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The syntax tree of the spec language: expressions, and programs of them.
+//!
+//! One grammar serves dims (`hidden / heads`) and programs
+//! (`x + mlp(rms_norm(x, ffn_norm, eps))`); what a path means is decided by
+//! the resolver from the place it stands in.
+
+use crate::diag::Span;
+
+/// A name and its place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ident {
+    /// The name.
+    pub name: String,
+    /// Where.
+    pub at: Span,
+}
+
+/// An expression and its place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expr {
+    /// What it is.
+    pub kind: ExprKind,
+    /// Where.
+    pub at: Span,
+}
+
+/// The forms of an expression.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ExprKind {
+    /// `null`, `none`.
+    Null,
+    /// `true`, `false`.
+    Bool(bool),
+    /// `3`.
+    Int(i64),
+    /// `1e-6`.
+    Float(f64),
+    /// `'conv'`.
+    Str(String),
+    /// `x`, `conv.in_proj`, `norms.0`: a variable, a dim, a weight path or a state.
+    Path(Vec<Ident>),
+    /// `layer_types[i]`.
+    Index(Box<Expr>, Box<Expr>),
+    /// `list[a:b]`.
+    Slice(Box<Expr>, Option<Box<Expr>>, Option<Box<Expr>>),
+    /// `linear(x, conv.in_proj, hidden, bias=bias)`.
+    Call(Ident, Vec<Arg>),
+    /// `-x`, `not x`.
+    Unary(UnaryOp, Box<Expr>),
+    /// `a + b`, `a == b`, `a and b`, `a in b`.
+    Binary(BinaryOp, Box<Expr>, Box<Expr>),
+    /// `a if condition else b`.
+    If {
+        /// Chosen when `condition` holds.
+        then: Box<Expr>,
+        /// Over dims only, so a resolved graph is static.
+        condition: Box<Expr>,
+        /// Chosen otherwise.
+        otherwise: Box<Expr>,
+    },
+    /// `[a, b]`.
+    List(Vec<Expr>),
+    /// `[expr for name in list if filter]`.
+    Comprehension {
+        /// Evaluated for each item.
+        body: Box<Expr>,
+        /// Bound to the item.
+        variable: Ident,
+        /// The list.
+        over: Box<Expr>,
+        /// Keeps items for which it holds.
+        filter: Option<Box<Expr>>,
+    },
+}
+
+/// An argument of a call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Arg {
+    /// `bias` in `bias=true`.
+    pub name: Option<Ident>,
+    /// Its value.
+    pub value: Expr,
+}
+
+/// Prefix operators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnaryOp {
+    /// `-x`.
+    Neg,
+    /// `not x`.
+    Not,
+}
+
+/// Infix operators, Python's precedence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum BinaryOp {
+    Or,
+    And,
+    In,
+    NotIn,
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+    Add,
+    Sub,
+    Mul,
+    Div,
+    FloorDiv,
+    Mod,
+    Pow,
+}
+
+/// `a, b = expr`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stmt {
+    /// Names assigned, one per output.
+    pub targets: Vec<Ident>,
+    /// The value.
+    pub value: Expr,
+}
+
+/// Straight-line statements and a final `return`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Program {
+    /// Assignments in order.
+    pub body: Vec<Stmt>,
+    /// What `return` gives; a bare expression as the last line is the same.
+    pub result: Vec<Expr>,
+    /// The whole text.
+    pub at: Span,
+}
+
+/// `short_conv(x, width): |` and its program.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Function {
+    /// The name it is called by.
+    pub name: Ident,
+    /// Parameters; each binds a value, a scalar, a weight path or a state.
+    pub params: Vec<Param>,
+    /// What it computes.
+    pub program: Program,
+}
+
+/// A parameter, with a default if it has one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Param {
+    /// The name.
+    pub name: Ident,
+    /// `bias=false`.
+    pub default: Option<Expr>,
+}
