@@ -9,4 +9,5 @@ pub mod graph;
 pub mod model;
 pub mod rope;
 pub mod scalar;
+pub mod spec;
 pub mod syntax;

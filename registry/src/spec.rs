@@ -1,0 +1,162 @@
+//! A spec as its author wrote it: typed and parsed, nothing looked up yet.
+//!
+//! Names are not resolved here and no `config.json` is read; what stands in a
+//! [`Spec`] is what stands in the YAML, each part with its place. With
+//! `extends:` the parts may come from several files.
+
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+
+use crate::diag::{Source, Span};
+use crate::syntax::{Expr, Function, Ident, Program};
+
+/// One architecture family, merged and decoded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Spec {
+    /// The family; what `extends:` and `--like` take.
+    pub name: Ident,
+    /// Values of `architectures[0]` that this spec describes. Never inherited.
+    pub matches: Vec<Ident>,
+    /// The spec this one starts from, already merged into the fields below.
+    pub extends: Option<Ident>,
+    /// Function files of the library, already merged into `functions`.
+    pub uses: Vec<Ident>,
+    /// Numbers read from `config.json` or computed, in file order.
+    pub dims: IndexMap<String, Dim>,
+    /// Rotary tables.
+    pub rope: IndexMap<String, RopeDecl>,
+    /// What layers remember.
+    pub states: IndexMap<String, StateDecl>,
+    /// Programs with parameters, including those of `use:`.
+    pub functions: IndexMap<String, Function>,
+    /// The repeated part.
+    pub layers: Option<LayersDecl>,
+    /// From `tokens` to logits.
+    pub model: Program,
+    /// Weights and config keys to pass over.
+    pub ignore: IgnoreDecl,
+    /// How checkpoint tensors are spelled, where it differs. The first rule that matches wins.
+    pub weights: Vec<WeightRule>,
+    /// The file the spec was loaded from (not its parents).
+    pub source: Arc<Source>,
+}
+
+/// A number of the model and where it comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dim {
+    /// Its name.
+    pub name: Ident,
+    /// Alternatives; the first that is present wins. Never empty.
+    pub sources: Vec<DimSource>,
+}
+
+/// One place a number can come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DimSource {
+    /// A key of `config.json`, dotted if nested.
+    Key(Ident),
+    /// An expression; always present, so it ends the list.
+    Compute(Expr),
+}
+
+/// A rotary table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeDecl {
+    /// Its name.
+    pub name: Ident,
+    /// The size of a head.
+    pub dim: Expr,
+    /// The base of the frequencies.
+    pub theta: Vec<DimSource>,
+    /// The scaling object; empty if the spec names none.
+    pub parameters: Vec<DimSource>,
+    /// The rotated share of a head, where the parameters do not say it.
+    pub partial: Option<Expr>,
+    /// The longest sequence, for schemes that need it.
+    pub context: Option<Expr>,
+    /// The whole entry.
+    pub at: Span,
+}
+
+/// What a layer remembers between steps.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StateDecl {
+    /// Its name.
+    pub name: Ident,
+    /// `attention`, `conv`, ...
+    pub kind: Ident,
+    /// Tensors and their shapes. A lone `shape:` is named after the kind.
+    pub parts: Vec<StatePart>,
+    /// `activation`, or a fixed dtype.
+    pub dtype: Ident,
+    /// The whole entry.
+    pub at: Span,
+}
+
+/// One tensor of a state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StatePart {
+    /// `k`, `v`, or the state's kind.
+    pub name: Ident,
+    /// One row's shape.
+    pub shape: Vec<Expr>,
+}
+
+/// The repeated part of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayersDecl {
+    /// The template of weight paths and taps, with `{i}`: `model.layers.{i}`.
+    pub prefix: Ident,
+    /// How many; the dim `layers` if not given.
+    pub count: Option<Expr>,
+    /// Names the program of layer `i`; not needed if there is only one.
+    pub kind: Option<Expr>,
+    /// Scalars that differ by layer; `i` and `kind` are known to them.
+    pub each: IndexMap<String, EachDecl>,
+    /// Programs by kind. `a|b` stands here under both; `*` is any other kind.
+    pub programs: IndexMap<String, LayerProgram>,
+    /// The whole section.
+    pub at: Span,
+}
+
+/// A scalar that differs by layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EachDecl {
+    /// Its name.
+    pub name: Ident,
+    /// Its value in layer `i`.
+    pub value: Expr,
+}
+
+/// What layers of one kind compute.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerProgram {
+    /// The kind, where the key names it.
+    pub kind: Ident,
+    /// From `x` to `x`.
+    pub program: Program,
+}
+
+/// What to pass over without a finding.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct IgnoreDecl {
+    /// Patterns of checkpoint tensors; `*` matches any text.
+    pub weights: Vec<Ident>,
+    /// Config keys, dotted if nested; `*` matches any text.
+    pub config: Vec<Ident>,
+}
+
+/// How some tensors are spelled on disk.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WeightRule {
+    /// The pattern of names in the checkpoint.
+    pub disk: Ident,
+    /// The pattern of names in the model.
+    pub weight: Ident,
+    /// What turns the one on disk into the model's, in order: words
+    /// (`transpose`) and calls (`split(0, 3)`).
+    pub steps: Vec<Expr>,
+    /// The whole rule.
+    pub at: Span,
+}
