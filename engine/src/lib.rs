@@ -1,34 +1,23 @@
-//! Runs models: executor, ops, states, schedules, engine plugins.
+//! Runs models: executor, ops, states, and the seam other engines plug into.
 //!
-//! Public surface (signatures other crates rely on):
+//! An [`Engine`] opens a model and hands out a [`Session`]; a session has slots (one sequence
+//! each) and one verb, [`Session::step`], that takes any mix of prefill and decode chunks.
+//! `fork`, `truncate`, `save` and `restore` work on slots; batching, prefix reuse and
+//! speculative rollback are built from these, so parity can test each of them.
 //!
-//! ```text
-//! pub trait Engine: Send + Sync {
-//!     fn name(&self) -> &str;
-//!     /// Opens a model. Refuses what it cannot run, naming the op, state or rule in the way.
-//!     fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error>;
-//! }
-//! pub struct Source<'a> { pub model: Arc<registry::model::Model>, pub dir: &'a Path }
-//! pub struct Options { pub dtype: Dtype, pub rewrites: bool, pub poison: bool, pub allow_dtype_mismatch: bool, pub rollback: usize, pub threads: Option<usize>, .. }  // Default
-//! pub struct SlotId(pub usize);
-//! pub enum Want { None, Last, All }
-//! pub struct Chunk<'a> { pub slot: SlotId, pub tokens: &'a [u32], pub want: Want }
-//! pub struct Logits { pub rows: usize, pub vocab: usize, pub data: Vec<f32> }   // one per chunk, row-major
-//! pub trait Session: Send {
-//!     fn model(&self) -> &Model;
-//!     fn dtype(&self) -> Dtype;
-//!     fn open_slot(&mut self) -> SlotId;
-//!     fn release(&mut self, slot: SlotId) -> Result<(), Error>;           // poisoned with NaN if Options.poison
-//!     fn position(&self, slot: SlotId) -> Result<usize, Error>;
-//!     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error>;
-//!     fn fork(&mut self, slot: SlotId) -> Result<SlotId, Error>;
-//!     fn truncate(&mut self, slot: SlotId, length: usize) -> Result<(), Error>;
-//!     fn save(&self, slot: SlotId) -> Result<Vec<u8>, Error>;
-//!     fn restore(&mut self, bytes: &[u8]) -> Result<SlotId, Error>;
-//!     fn states(&self, slot: SlotId) -> Result<Vec<StateValue>, Error>;
-//! }
-//! pub struct StateValue { pub state: StateId, pub layer: usize, pub part: String, pub shape: Vec<usize>, pub data: Vec<f32> } // canonical layout of docs/dump.md
-//! /// Sees tapped values as they are made; may overwrite them (local comparison does).
-//! pub trait Probe { fn tap(&mut self, tap: &str, shape: &[usize] /* [rows, ...] */, data: &mut [f32]) ; fn wants(&self, tap:&str) -> bool; }
-//! pub struct NoProbe;
-//! ```
+//! The native engine carries every value in f32 and rounds it to the grid of its dtype where
+//! the graph says so: 16-bit runs follow the reference's rounding while kernels stay simple.
+
+pub mod kernels;
+pub mod sample;
+mod session;
+pub mod value;
+
+mod error;
+mod native;
+
+pub use error::Error;
+pub use native::NativeEngine;
+pub use session::{
+    Chunk, Engine, Logits, NoProbe, Options, Probe, Session, SlotId, Source, StateValue, Want,
+};

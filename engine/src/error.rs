@@ -1,0 +1,123 @@
+//! What can go wrong when a model is opened or run.
+
+use registry::diag::Finding;
+
+/// A refusal or a failure; the session is unchanged by either.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The engine cannot run this model; each finding names what is in the way.
+    #[error("the model cannot run here: {}", join(.0))]
+    Refused(Vec<Finding>),
+    /// The checkpoint could not be read.
+    #[error("reading the checkpoint: {0}")]
+    Checkpoint(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The model names a tensor that the checkpoint lacks.
+    #[error("tensor `{name}` is not in the checkpoint `{dir}`; the spec expects shape {want:?}")]
+    MissingWeight {
+        /// The tensor.
+        name: String,
+        /// The checkpoint's folder.
+        dir: String,
+        /// The shape the spec gives it.
+        want: Vec<usize>,
+    },
+    /// A tensor of another shape than the spec's.
+    #[error("tensor `{name}` of `{dir}` has shape {got:?}; the spec expects {want:?}")]
+    WeightShape {
+        /// The tensor.
+        name: String,
+        /// The checkpoint's folder.
+        dir: String,
+        /// What the file says.
+        got: Vec<usize>,
+        /// What the spec says.
+        want: Vec<usize>,
+    },
+    /// A tensor in a format that this engine does not compute with.
+    #[error(
+        "tensor `{name}` is stored as {found}; this engine reads f32, bf16 and f16: convert the checkpoint first"
+    )]
+    WeightDtype {
+        /// The tensor.
+        name: String,
+        /// What the file says.
+        found: String,
+    },
+    /// No such slot, or one that was released.
+    #[error("slot {0} is not open")]
+    UnknownSlot(usize),
+    /// A slot appears in two chunks of one step.
+    #[error("slot {0} appears twice in one step; feed its tokens as one chunk")]
+    RepeatedSlot(usize),
+    /// A chunk without tokens.
+    #[error("the chunk for slot {0} has no tokens; leave it out of the step")]
+    EmptyChunk(usize),
+    /// A token id that the vocabulary does not have.
+    #[error(
+        "token {id} at position {position} of slot {slot} is not below the vocabulary size {vocab}"
+    )]
+    Token {
+        /// The id.
+        id: u32,
+        /// Its position in the sequence.
+        position: usize,
+        /// The slot.
+        slot: usize,
+        /// Ids are below this.
+        vocab: usize,
+    },
+    /// More positions than the model claims to handle.
+    #[error("slot {slot} would reach {wanted} positions; the model handles {context}")]
+    Context {
+        /// The slot.
+        slot: usize,
+        /// Positions after the step.
+        wanted: usize,
+        /// Most positions.
+        context: usize,
+    },
+    /// A truncation that cannot be done.
+    #[error("slot {slot} cannot be truncated to {length}: {reason}")]
+    Truncate {
+        /// The slot.
+        slot: usize,
+        /// The length asked for.
+        length: usize,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// Bytes that are not a slot of this model and run.
+    #[error("these bytes are not a saved slot of this session: {0}")]
+    Restore(String),
+    /// An op got something it cannot work with; the graph and the engine disagree.
+    #[error("op `{op}` (node {node}): {message}")]
+    Op {
+        /// The op.
+        op: String,
+        /// Index of the node.
+        node: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// The tensor library refused.
+    #[error("tensor storage: {0}")]
+    Tensor(#[from] candle_core::Error),
+    /// The worker threads could not be started.
+    #[error("starting worker threads: {0}")]
+    Threads(String),
+    /// An engine behind a plug-in failed.
+    #[error("{0}")]
+    Other(String),
+}
+
+fn join(findings: &[Finding]) -> String {
+    let lines: Vec<String> = findings
+        .iter()
+        .map(|f| match &f.help {
+            Some(help) => format!("{} ({help})", f.message),
+            None => f.message.clone(),
+        })
+        .collect();
+    lines.join("; ")
+}

@@ -1,0 +1,7 @@
+//! Arithmetic on plain slices: what ops are made of.
+//!
+//! A kernel knows nothing of graphs or slots. The plain form of each stands beside its fast
+//! one, and the same tests run over both.
+
+pub mod matmul;
+pub mod round;

@@ -1,0 +1,85 @@
+//! Rounding f32 to the grid of a narrower dtype, to nearest, ties to even.
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+use registry::dtype::Dtype;
+
+/// Rounds one number.
+#[inline]
+pub fn round1(dtype: Dtype, x: f32) -> f32 {
+    match dtype {
+        Dtype::F32 => x,
+        Dtype::Bf16 => round_bf16(x),
+        Dtype::F16 => f16::from_f32(x).to_f32(),
+    }
+}
+
+/// Branch-free for numbers, so that loops over it vectorise; NaN stays NaN.
+#[inline]
+pub fn round_bf16(x: f32) -> f32 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000;
+    if x.is_nan() { x } else { f32::from_bits(rounded) }
+}
+
+/// Rounds every number, in place.
+pub fn round(dtype: Dtype, data: &mut [f32]) {
+    const PARALLEL: usize = 1 << 16;
+    if dtype == Dtype::F32 {
+        return;
+    }
+    if data.len() >= PARALLEL {
+        data.par_chunks_mut(PARALLEL / 4).for_each(|part| round_serial(dtype, part));
+    } else {
+        round_serial(dtype, data);
+    }
+}
+
+fn round_serial(dtype: Dtype, data: &mut [f32]) {
+    match dtype {
+        Dtype::F32 => {}
+        Dtype::Bf16 => data.iter_mut().for_each(|x| *x = round_bf16(*x)),
+        Dtype::F16 => data.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32()),
+    }
+}
+
+/// The 16 bits of a number in a 16-bit dtype.
+#[inline]
+pub fn to_bits(dtype: Dtype, x: f32) -> u16 {
+    match dtype {
+        Dtype::F16 => f16::from_f32(x).to_bits(),
+        Dtype::Bf16 | Dtype::F32 => bf16::from_f32(x).to_bits(),
+    }
+}
+
+/// The number that 16 bits stand for.
+#[inline]
+pub fn from_bits(dtype: Dtype, bits: u16) -> f32 {
+    match dtype {
+        Dtype::F16 => f16::from_bits(bits).to_f32(),
+        Dtype::Bf16 | Dtype::F32 => f32::from_bits(u32::from(bits) << 16),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bf16_rounds_to_nearest_even() {
+        for (x, want) in [
+            (1.0, 1.0),
+            (1.003_906_25, 1.0),       // half way: to even
+            (1.011_718_75, 1.015_625), // half way: to even, upwards
+            (1.003_907, 1.007_812_5),
+            (f32::INFINITY, f32::INFINITY),
+            (f32::MAX, f32::INFINITY),
+            (-0.0, -0.0),
+        ] {
+            assert_eq!(round_bf16(x).to_bits(), f32::to_bits(want), "{x}");
+            assert_eq!(bf16::from_f32(x).to_f32().to_bits(), f32::to_bits(want), "{x}");
+        }
+        assert!(round_bf16(f32::NAN).is_nan());
+        assert!(round_bf16(f32::from_bits(0x7f80_0001)).is_nan());
+    }
+}

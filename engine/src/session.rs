@@ -1,0 +1,168 @@
+//! The seam between engines and everything that drives them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use registry::dtype::Dtype;
+use registry::graph::StateId;
+use registry::model::Model;
+
+use crate::Error;
+
+/// Something that runs models.
+pub trait Engine: Send + Sync {
+    /// Its name, as `--engine` takes it.
+    fn name(&self) -> &str;
+
+    /// Opens a model. Refuses what it cannot run, naming the op, state or rule in the way.
+    fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error>;
+}
+
+/// What to open: a resolved model and the folder its checkpoint lies in.
+#[derive(Debug, Clone)]
+pub struct Source<'a> {
+    /// The resolved model.
+    pub model: Arc<Model>,
+    /// The checkpoint's folder.
+    pub dir: &'a Path,
+}
+
+/// How to open it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// What activations (and states that follow them) are kept in.
+    pub dtype: Dtype,
+    /// Whether fused kernels may stand in for several nodes; bit-equal to the plain graph.
+    pub rewrites: bool,
+    /// Whether memory of a released slot is filled with NaN, so that a stale read is loud.
+    pub poison: bool,
+    /// Whether to run a spec whose declared dtypes an op refuses, to study the effect.
+    pub allow_dtype_mismatch: bool,
+    /// How many positions a slot can be truncated by once a window has passed over them.
+    pub rollback: usize,
+    /// Worker threads; all cores if not given.
+    pub threads: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            dtype: Dtype::F32,
+            rewrites: true,
+            poison: cfg!(debug_assertions),
+            allow_dtype_mismatch: false,
+            rollback: 16,
+            threads: None,
+        }
+    }
+}
+
+/// One sequence's set of states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SlotId(pub usize);
+
+/// Which rows of a chunk give logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// None: only the states move on.
+    None,
+    /// The last token's.
+    Last,
+    /// Every token's.
+    All,
+}
+
+/// Tokens to feed to one slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chunk<'a> {
+    /// The slot.
+    pub slot: SlotId,
+    /// The tokens, at the slot's position and on.
+    pub tokens: &'a [u32],
+    /// The logits asked for.
+    pub want: Want,
+}
+
+/// Logits of one chunk, row-major.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Logits {
+    /// Rows: 0, 1 or the chunk's length, by its [`Want`].
+    pub rows: usize,
+    /// Columns.
+    pub vocab: usize,
+    /// `[rows, vocab]`.
+    pub data: Vec<f32>,
+}
+
+impl Logits {
+    /// One row.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row(&self, row: usize) -> &[f32] {
+        &self.data[row * self.vocab..(row + 1) * self.vocab]
+    }
+}
+
+/// A model opened by an engine, and its slots.
+pub trait Session: Send {
+    /// The model it runs.
+    fn model(&self) -> &Model;
+    /// What activations are kept in.
+    fn dtype(&self) -> Dtype;
+    /// A fresh, empty slot.
+    fn open_slot(&mut self) -> SlotId;
+    /// Gives a slot back; its memory is filled with NaN if [`Options::poison`].
+    fn release(&mut self, slot: SlotId) -> Result<(), Error>;
+    /// How many tokens a slot has seen.
+    fn position(&self, slot: SlotId) -> Result<usize, Error>;
+    /// Feeds chunks, each to its slot; gives logits, one per chunk. Nothing changes on error.
+    fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error>;
+    /// A new slot that remembers what this one does.
+    fn fork(&mut self, slot: SlotId) -> Result<SlotId, Error>;
+    /// Forgets every token from `length` on. Nothing changes on error.
+    fn truncate(&mut self, slot: SlotId, length: usize) -> Result<(), Error>;
+    /// A slot as bytes.
+    fn save(&self, slot: SlotId) -> Result<Vec<u8>, Error>;
+    /// A new slot from bytes that [`Session::save`] gave, perhaps in another process.
+    fn restore(&mut self, bytes: &[u8]) -> Result<SlotId, Error>;
+    /// What a slot remembers, in the layouts of `docs/dump.md`.
+    fn states(&self, slot: SlotId) -> Result<Vec<StateValue>, Error>;
+}
+
+/// One part of one state of a slot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StateValue {
+    /// Which state of the graph.
+    pub state: StateId,
+    /// Its layer.
+    pub layer: usize,
+    /// `k`, `v` or `conv`.
+    pub part: String,
+    /// Attention: `[kept, kv_heads, head_dim]`; conv: `[channels, width - 1]`, oldest first.
+    pub shape: Vec<usize>,
+    /// Row-major.
+    pub data: Vec<f32>,
+}
+
+/// Sees tapped values as they are made, and may overwrite them (local comparison does).
+///
+/// After the head of the graph only rows whose logits are wanted exist.
+pub trait Probe {
+    /// Whether this tap is worth a call; asked before anything is copied.
+    fn wants(&self, tap: &str) -> bool;
+    /// A value was made; `shape` is `[rows, ...]`, rows of all chunks in order.
+    fn tap(&mut self, tap: &str, shape: &[usize], data: &mut [f32]);
+}
+
+/// Looks at nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoProbe;
+
+impl Probe for NoProbe {
+    fn wants(&self, _tap: &str) -> bool {
+        false
+    }
+
+    fn tap(&mut self, _tap: &str, _shape: &[usize], _data: &mut [f32]) {}
+}
