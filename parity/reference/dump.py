@@ -1,0 +1,791 @@
+#!/usr/bin/env python3
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.4", "transformers>=5.0", "safetensors[torch]>=0.4"]
+# ///
+"""Write a reference dump (docs/dump.md, version 1) of a causal language model with Hugging Face code.
+
+    dump.py MODEL_DIR -o DUMP                     f32, bf16 and f16 runs over derived prompts
+    dump.py MODEL_DIR -o DUMP --dtypes f32,bf16   fewer runs
+    dump.py MODEL_DIR -o DUMP --tokens 5,17,3,9   one prompt of your own
+    dump.py MODEL_DIR -o DUMP --prompts P.json    [{"name": "main", "tokens": [...], "split": 4, "taps": true}, ...]
+
+The model is read from a local folder; nothing is fetched and no code of the checkpoint is run.
+Exit codes: 0 written, 2 could not run.
+"""
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import mmap
+import os
+import platform
+import shutil
+import struct
+import sys
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+FORMAT, VERSION = "onboard-dump", 1
+DTYPES = ("f32", "bf16", "f16")
+# Packages that replace parts of a forward pass with kernels of their own: their presence changes what "the reference" is.
+KERNEL_PACKAGES = ("fla", "flash_linear_attention", "mamba_ssm", "causal_conv1d", "flash_attn", "kernels", "liger_kernel", "tilelang")
+AUDIT_TOLERANCE = 1e-4
+MAIN_CAP = 96
+
+
+class Fail(Exception):
+    """A problem the caller can act on; printed without a traceback."""
+
+
+def say(text: str) -> None:
+    print(f"dump: {text}", file=sys.stderr, flush=True)
+
+
+# ---------------------------------------------------------------- the checkpoint on disk
+
+
+def read_config(folder: Path) -> tuple[bytes, dict]:
+    if not folder.is_dir():
+        raise Fail(f"{folder}: not a folder; give the folder that holds config.json and the safetensors files")
+    path = folder / "config.json"
+    if not path.is_file():
+        raise Fail(f"{path}: not found; a Hugging Face checkpoint folder has one")
+    raw = path.read_bytes()
+    try:
+        config = json.loads(raw)
+    except ValueError as error:
+        raise Fail(f"{path}: not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise Fail(f"{path}: expected a JSON object, found {type(config).__name__}")
+    return raw, config
+
+
+def weight_files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise Fail(f"{index}: expected an object with a `weight_map` from tensor names to file names") from None
+        files = [folder / name for name in names]
+        for path in files:
+            if path.parent.resolve() != folder.resolve() or not path.is_file():
+                raise Fail(f"{index}: names {path.name}, which is not a file of {folder}")
+        return files
+    single = folder / "model.safetensors"
+    files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise Fail(f"{folder}: no *.safetensors files; other weight formats are not supported, save the model with save_pretrained first")
+    return files
+
+
+def safetensors_entries(path: Path) -> list[tuple[str, str, list[int], int, int]]:
+    """(name, dtype, shape, begin, end) with offsets into the file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(8)
+        if len(head) < 8 or (length := struct.unpack("<Q", head)[0]) > size - 8:
+            raise Fail(f"{path}: not a safetensors file, or cut short")
+        try:
+            header = json.loads(file.read(length))
+            header.pop("__metadata__", None)
+            entries = [
+                (name, entry["dtype"], entry["shape"], 8 + length + entry["data_offsets"][0], 8 + length + entry["data_offsets"][1])
+                for name, entry in header.items()
+            ]
+        except (ValueError, KeyError, AttributeError, TypeError, IndexError):
+            raise Fail(f"{path}: the header is not that of a safetensors file") from None
+    for name, _, _, begin, end in entries:
+        if not 0 <= begin <= end <= size:
+            raise Fail(f"{path}: tensor {name} lies outside the file; it was cut short")
+    return entries
+
+
+def hash_weights(files: list[Path]) -> tuple[str, str]:
+    """The weights' hash as docs/dump.md defines it, and the dtype that most bytes are stored in."""
+    entries = [(entry[0].encode(), entry, path) for path in files for entry in safetensors_entries(path)]
+    entries.sort(key=lambda item: item[0])
+    for before, after in zip(entries, entries[1:]):
+        if before[0] == after[0]:
+            raise Fail(f"tensor {before[1][0]} is both in {before[2].name} and in {after[2].name}")
+    digest, by_dtype = hashlib.sha256(), {}
+    maps = {}
+    for path in files:
+        with path.open("rb") as file:
+            maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    for raw, (_, dtype, shape, begin, end), path in entries:
+        data, length = maps[path], end - begin
+        by_dtype[dtype] = by_dtype.get(dtype, 0) + length
+        digest.update(raw + b"\0" + dtype.encode() + b"\0" + ",".join(map(str, shape)).encode() + b"\0")
+        if length <= 4 << 20:
+            digest.update(data[begin:end])
+        else:
+            for window in range(64):
+                start = begin + window * (length - 4096) // 63
+                digest.update(data[start : start + 4096])
+    most = max(by_dtype, key=by_dtype.get) if by_dtype else "F32"
+    return digest.hexdigest(), {"F32": "f32", "BF16": "bf16", "F16": "f16"}.get(most, most.lower())
+
+
+# ---------------------------------------------------------------- the model
+
+
+def torch_dtype(name: str):
+    import torch
+
+    return {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[name]
+
+
+def load_config(folder: Path, raw: dict):
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        hint = "; its config wants code of its own (auto_map), which is not run" if "auto_map" in raw else ""
+        raise Fail(f"{folder / 'config.json'}: transformers cannot read it: {first_line(error)}{hint}") from None
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise Fail(f"{folder / 'config.json'}: model_type {config.model_type!r} has no causal language model in transformers")
+    return config
+
+
+def load_model(folder: Path, dtype: str):
+    """The model in one dtype, and notes on how it loaded. A tensor the checkpoint lacks is an error: it would be random."""
+    from transformers import AutoModelForCausalLM
+
+    model, info = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=torch_dtype(dtype),
+        local_files_only=True,
+        trust_remote_code=False,
+        attn_implementation="eager",
+        experts_implementation="eager",
+        output_loading_info=True,
+    )
+    for kind in ("missing_keys", "mismatched_keys"):
+        if info.get(kind):
+            names = ", ".join(str(key) for key in sorted(info[kind], key=str)[:4])
+            raise Fail(f"{folder}: {kind.replace('_keys', '')} tensors, so transformers would make them up: {names}")
+    notes = []
+    if info.get("unexpected_keys"):
+        names = sorted(info["unexpected_keys"])
+        notes.append(f"the checkpoint has {len(names)} tensors this class does not read: {', '.join(names[:6])}")
+    return model.eval(), notes
+
+
+def first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+class Runner:
+    """One model, stepped chunk by chunk over one sequence with explicit positions."""
+
+    def __init__(self, model):
+        import inspect
+
+        self.model = model
+        self.params = inspect.signature(model.forward).parameters
+        self.cache_key = next((key for key in ("past_key_values", "cache_params") if key in self.params), None)
+        if self.cache_key is None:
+            raise Fail(f"{type(model).__name__}: its forward takes no cache, so decode cannot be recorded")
+        inner = inspect.signature(getattr(model, model.base_model_prefix, model).forward).parameters
+        self.takes_positions = "position_ids" in self.params or "position_ids" in inner
+
+    def fresh(self):
+        from transformers import DynamicCache
+
+        return DynamicCache(config=self.model.config)
+
+    def forward(self, tokens, start=0, cache=None):
+        """Logits `[len, V]` in f32, as returned, and the cache (None for a pass without one)."""
+        import torch
+
+        kwargs = {"input_ids": torch.tensor([tokens], dtype=torch.long), "use_cache": cache is not None}
+        if self.takes_positions:
+            kwargs["position_ids"] = torch.arange(start, start + len(tokens))[None]
+        if cache is not None:
+            kwargs[self.cache_key] = cache
+        with torch.no_grad():
+            out = self.model(**kwargs)
+        if cache is not None:
+            cache = getattr(out, self.cache_key, None) or cache
+        return out.logits[0].float().clone(), cache
+
+    def chunks(self, tokens, sizes):
+        """All rows, feeding chunks of the given sizes (the last one takes the rest)."""
+        import torch
+
+        cache, at, rows, sizes = self.fresh(), 0, [], list(sizes)
+        while at < len(tokens):
+            size = sizes.pop(0) if sizes else len(tokens) - at
+            size = max(1, min(size, len(tokens) - at))
+            out, cache = self.forward(tokens[at : at + size], at, cache)
+            rows.append(out)
+            at += size
+        return torch.cat(rows)
+
+
+# ---------------------------------------------------------------- taps
+
+
+def first_float(value):
+    """The first floating-point tensor of an output, whatever it is wrapped in."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value if value.is_floating_point() else None
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            if (found := first_float(item)) is not None:
+                return found
+    return None
+
+
+class Taps:
+    """Forward hooks on every module that computes something, and the token axis of each output."""
+
+    def __init__(self, runner: Runner, vocab_limit: int):
+        import torch
+
+        self.seen, self.calls, self.axes, self.shared, self.handles = None, {}, {}, {}, []
+        skip = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Dropout, torch.nn.Identity)
+        for name, module in runner.model.named_modules():
+            # Rotary tables depend on positions only, and are not values of the token stream.
+            if name and not isinstance(module, skip) and "rotary" not in type(module).__name__.lower():
+                self.handles.append(module.register_forward_hook(self.hook(name)))
+        self.vocab_limit = vocab_limit
+
+    def hook(self, name):
+        def record(_module, _inputs, output):
+            if self.seen is not None and (tensor := first_float(output)) is not None:
+                self.calls[name] = self.calls.get(name, 0) + 1
+                self.seen[name] = tensor.detach().clone()
+
+        return record
+
+    def close(self):
+        for handle in self.handles:
+            handle.remove()
+
+    def during(self, call):
+        self.seen, self.calls = {}, {}
+        try:
+            result = call()
+        finally:
+            seen, self.seen = self.seen, None
+        for name, count in self.calls.items():
+            if count > 1:
+                self.shared[name] = count
+        return seen, result
+
+    def probe(self, runner: Runner, tokens):
+        """Two lengths tell the token axis: it is the one that grows with the prompt, by as much as the prompt does."""
+        short, long = (2, 5) if len(tokens) >= 5 else (1, max(2, len(tokens)))
+        a, _ = self.during(lambda: runner.forward(tokens[:short], 0, runner.fresh()))
+        b, _ = self.during(lambda: runner.forward(tokens[:long], 0, runner.fresh()))
+        for name in a.keys() & b.keys():
+            one, two = a[name].shape, b[name].shape
+            if len(one) != len(two) or one[-1] > self.vocab_limit:
+                continue
+            axes = [axis for axis in range(len(one)) if two[axis] - one[axis] == long - short and one[axis] >= short]
+            if len(axes) == 1:
+                self.axes[name] = (axes[0], one[axes[0]] - short)
+
+    def rows(self, name, tensor, count):
+        """The tensor as `[count, ...]`, or None when this call's shape does not allow it."""
+        axis, padding = self.axes.get(name, (None, 0))
+        if axis is None or tensor.ndim <= axis:
+            return None
+        if tensor.shape[axis] != count:
+            if tensor.shape[axis] != count + padding:
+                return None
+            tensor = tensor.narrow(axis, 0, count)
+        if axis > 0:
+            if tensor.shape[0] != 1:
+                return None
+            tensor, axis = tensor[0], axis - 1
+        return tensor.movedim(axis, 0).contiguous()
+
+
+# ---------------------------------------------------------------- states
+
+
+def conv_widths(model, layers: int) -> dict[int, int]:
+    """Kernel width of the depthwise convolution of each layer, where it has one."""
+    import torch
+
+    widths = {}
+    for module in model.modules():
+        if isinstance(module, torch.nn.ModuleList) and len(module) == layers:
+            for index, block in enumerate(module):
+                found = [m.kernel_size[0] for m in block.modules() if isinstance(m, torch.nn.Conv1d) and m.groups > 1]
+                if found:
+                    widths[index] = max(widths.get(index, 0), *found)
+    return widths
+
+
+def read_states(cache, widths: dict[int, int]) -> list[tuple[int, str, str, object]]:
+    """(layer, kind, part, tensor) of everything the cache holds, without the batch axis."""
+    found = []
+    for index, layer in enumerate(getattr(cache, "layers", [])):
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        if keys is not None and values is not None and keys.numel() + values.numel() > 0:
+            window = getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
+            for part, tensor in (("k", keys), ("v", values)):
+                rows = tensor[0].transpose(0, 1)  # [heads, kept, dim] -> [kept, heads, dim]
+                if window is not None:
+                    rows = rows[max(0, rows.shape[0] - (window - 1)) :]
+                found.append((index, "attention", part, rows.contiguous()))
+        indexer = getattr(layer, "indexer_keys", None)
+        if indexer is not None and indexer.numel() > 0:
+            found.append((index, "attention", "index", indexer[0].contiguous()))
+        for kind, attribute in (("conv", "conv_states"), ("recurrent", "recurrent_states")):
+            states = getattr(layer, attribute, None)
+            for slot, tensor in sorted(states.items()) if isinstance(states, dict) else []:
+                if tensor is None:
+                    continue
+                part = kind if slot == 0 else f"{kind}{slot}"
+                tensor = tensor[0]
+                # The oldest column of a cache as wide as the kernel is never read again.
+                if kind == "conv" and tensor.ndim == 2 and tensor.shape[-1] == widths.get(index):
+                    tensor = tensor[:, 1:]
+                found.append((index, kind, part, tensor.clone().contiguous()))
+    return found
+
+
+# ---------------------------------------------------------------- prompts
+
+
+def numbers_of(config) -> dict:
+    text = config.get_text_config(decoder=True)
+    values = text.to_dict()
+    windows = [
+        value
+        for key, value in values.items()
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0
+        and key in ("sliding_window", "attention_window_size", "window_size", "local_attention", "attention_chunk_size", "sliding_window_size")
+    ]
+    limit = next((values[key] for key in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx") if isinstance(values.get(key), int)), None)
+    sizes = {value for value in values.values() if isinstance(value, int) and not isinstance(value, bool)}
+    rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    switch = None
+    if isinstance(rope, dict) and rope.get("rope_type", rope.get("type")) == "longrope":
+        switch = rope.get("original_max_position_embeddings") or values.get("original_max_position_embeddings")
+    heads = next((values[key] for key in ("num_attention_heads", "n_head", "n_heads") if isinstance(values.get(key), int)), None)
+    if heads and isinstance(values.get("hidden_size"), int):
+        sizes.add(values["hidden_size"] // heads)
+    return {"windows": windows, "limit": limit or 1 << 30, "sizes": sizes, "switch": switch, "vocab": text.vocab_size}
+
+
+def token_stream(seed: bytes, name: str, count: int, vocab: int) -> list[int]:
+    """Tokens from a hash, so that they are the same in every version of Python."""
+    return [int.from_bytes(hashlib.sha256(seed + f"/{name}/{index}".encode()).digest()[:8], "little") % vocab for index in range(count)]
+
+
+def derive_prompts(seed: bytes, facts: dict, vocab: int, notes: list[str]) -> list[dict]:
+    window, limit = max(facts["windows"], default=0), facts["limit"]
+    length = max(11, window + 6)
+    if length > MAIN_CAP:
+        notes.append(f"the main prompt is capped at {MAIN_CAP} tokens, shorter than the window of {window}: masked keys are not exercised")
+        length = MAIN_CAP
+    if facts["switch"] and facts["switch"] >= 8:
+        length = min(length, facts["switch"] - 1)
+    length = min(length, limit)
+    while length in facts["sizes"] and 4 < length < limit:
+        length += 1 if not facts["switch"] or length + 1 < facts["switch"] else -1
+    long = max(27, 2 * window + 3)
+    long = MAIN_CAP if long > MAIN_CAP else long
+    split = max(1, min(long // 5, window - 1 if window > 1 else long))
+    if facts["switch"]:
+        # Above the switch the rotary tables are others; a decode that begins above it stays consistent with its prefill.
+        if facts["switch"] + 8 <= MAIN_CAP:
+            long = max(long, facts["switch"] + 8)
+            split = facts["switch"] + 3
+        else:
+            long = min(long, facts["switch"] - 1)
+            split = max(1, long // 5)
+            notes.append(f"no prompt passes original_max_position_embeddings ({facts['switch']}): the long rotary table is not exercised")
+    long = min(long, limit)
+    split = min(split, long - 1)
+    prompts = [
+        {"name": "one", "tokens": token_stream(seed, "one", 1, vocab), "split": 1, "taps": False},
+        {"name": "two", "tokens": token_stream(seed, "two", 2, vocab), "split": 1, "taps": False},
+        {"name": "main", "tokens": token_stream(seed, "main", length, vocab), "split": (length + 1) // 2, "taps": True},
+        {"name": "long", "tokens": token_stream(seed, "long", long, vocab), "split": split, "taps": False},
+    ]
+    return [prompt for prompt in prompts if len(prompt["tokens"]) <= limit and prompt["split"] >= 1]
+
+
+def given_prompts(args, vocab: int, limit: int) -> list[dict] | None:
+    if args.tokens is not None:
+        try:
+            tokens = [int(piece) for piece in args.tokens.split(",")]
+        except ValueError:
+            raise Fail(f"--tokens {args.tokens}: expected numbers separated by commas") from None
+        prompts = [{"name": "main", "tokens": tokens, "taps": True}]
+    elif args.prompts is not None:
+        try:
+            prompts = json.loads(Path(args.prompts).read_bytes())
+        except (OSError, ValueError) as error:
+            raise Fail(f"{args.prompts}: {error}") from None
+        if isinstance(prompts, dict):
+            prompts = prompts.get("prompts")
+        if not isinstance(prompts, list) or not all(isinstance(item, dict) for item in prompts):
+            raise Fail(f"{args.prompts}: expected a list of objects with `name` and `tokens`")
+    else:
+        return None
+    names, clean = set(), []
+    for index, prompt in enumerate(prompts):
+        where = f"prompt {prompt.get('name', index)!r}"
+        tokens = prompt.get("tokens")
+        if not isinstance(tokens, list) or not tokens or not all(isinstance(t, int) and not isinstance(t, bool) for t in tokens):
+            raise Fail(f"{where}: `tokens` must be a list of at least one number")
+        if bad := [t for t in tokens if not 0 <= t < vocab]:
+            raise Fail(f"{where}: token {bad[0]} is outside the vocabulary of {vocab}")
+        if len(tokens) > limit:
+            raise Fail(f"{where}: {len(tokens)} tokens, but the model's positions end at {limit}")
+        name = str(prompt.get("name", f"prompt{index}"))
+        if name in names or "/" in name:
+            raise Fail(f"{where}: names must differ and hold no slash")
+        names.add(name)
+        split = prompt.get("split", (len(tokens) + 1) // 2)
+        if not isinstance(split, int) or not (1 <= split < len(tokens) or split == len(tokens) == 1):
+            raise Fail(f"{where}: split {split!r} must be at least 1 and below the length {len(tokens)}")
+        clean.append({"name": name, "tokens": tokens, "split": split, "taps": bool(prompt.get("taps", index == 0))})
+    if not clean:
+        raise Fail("no prompts given")
+    return clean
+
+
+# ---------------------------------------------------------------- one run
+
+
+def put_logprobs(out: dict, prefix: str, logits, targets: list[int | None], topk: int | None) -> None:
+    import torch
+
+    logprobs = torch.log_softmax(logits, dim=-1)
+    if topk is None:
+        out[f"{prefix}/logprobs"] = logprobs.contiguous()
+        return
+    values, ids = torch.topk(logprobs, topk, dim=-1)
+    out[f"{prefix}/top_ids"] = ids.to(torch.int32).contiguous()
+    out[f"{prefix}/top_logprobs"] = values.contiguous()
+    out[f"{prefix}/logsumexp"] = torch.logsumexp(logits, dim=-1).contiguous()
+    picked = [float("nan") if target is None else float(logprobs[row, target]) for row, target in enumerate(targets)]
+    out[f"{prefix}/target_logprobs"] = torch.tensor(picked, dtype=torch.float32)
+
+
+def record_prompt(out, phases, kinds, runner, taps, run, prompt, topk, widths):
+    """Both phases of one prompt. Returns the raw logits of each, for the audit."""
+    import torch
+
+    tokens, split = prompt["tokens"], prompt["split"]
+    length = len(tokens)
+    base = f"{run}/{prompt['name']}"
+    targets = tokens[1:] + [None]
+    wanted = prompt["taps"]
+
+    seen, (full, cache) = taps.during(lambda: runner.forward(tokens, 0, runner.fresh()))
+    put_logprobs(out, f"{base}/prefill", full, targets, topk)
+    if wanted:
+        for name, tensor in seen.items():
+            if (rows := taps.rows(name, tensor, length)) is not None:
+                out[f"{base}/prefill/tap/{name}"] = rows
+                phases.setdefault(name, set()).add("prefill")
+        for layer, kind, part, tensor in read_states(cache, widths):
+            out[f"{base}/prefill/state/{layer}/{part}"] = tensor
+            kinds.setdefault((layer, kind), []).append(part)
+
+    _, cache = runner.forward(tokens[:split], 0, runner.fresh())
+    history = [read_states(cache, widths)] if wanted else []
+    logits, steps = [], {}
+    for at in range(split, length):
+        seen, (row, cache) = taps.during(lambda at=at, cache=cache: runner.forward(tokens[at : at + 1], at, cache))
+        logits.append(row)
+        if wanted:
+            history.append(read_states(cache, widths))
+            for name, tensor in seen.items():
+                if (rows := taps.rows(name, tensor, 1)) is not None:
+                    steps.setdefault(name, []).append(rows)
+    decoded = torch.cat(logits) if logits else full[:0]
+    put_logprobs(out, f"{base}/decode", decoded, targets[split:length], topk)
+    if wanted:
+        for name, rows in steps.items():
+            if len(rows) == length - split:
+                out[f"{base}/decode/tap/{name}"] = torch.cat(rows).contiguous()
+                phases.setdefault(name, set()).add("decode")
+        for position, (layer, kind, part, tensor) in enumerate(history[-1]):
+            if kind == "attention":
+                out[f"{base}/decode/state/{layer}/{part}"] = tensor
+            else:
+                out[f"{base}/decode/state/{layer}/{part}"] = torch.stack([step[position][3] for step in history]).contiguous()
+    return full, decoded
+
+
+def greedy_tokens(runner: Runner, tokens: list[int], count: int) -> list[int]:
+    rows, cache = runner.forward(tokens, 0, runner.fresh())
+    made = []
+    for step in range(count):
+        made.append(int(rows[-1].argmax()))
+        if step + 1 < count:
+            rows, cache = runner.forward(made[-1:], len(tokens) + step, cache)
+    return made
+
+
+def relative(ours, truth) -> float:
+    import torch
+
+    if ours.numel() == 0:
+        return 0.0
+    gap = float((ours - truth).abs().max() / truth.abs().max().clamp_min(1e-30))
+    return gap if torch.isfinite(torch.tensor(gap)) else float("inf")
+
+
+def audit_run(runner: Runner, prompts, logits, switch, run: str, notes: list[str]) -> dict:
+    """Does the reference agree with itself? Decode, chunked continuation and token by token against one forward."""
+    decode = chunked = 0.0
+    for prompt, (full, decoded) in zip(prompts, logits):
+        tokens, split = prompt["tokens"], prompt["split"]
+        if not bool(full.isfinite().all()):
+            notes.append(f"{run}/{prompt['name']}: the reference's own logits are not finite")
+        crossing = switch is not None and len(tokens) > switch
+        decode = max(decode, relative(decoded, full[split:]))
+        plain, _ = runner.forward(tokens)
+        if (gap := relative(plain, full)) > AUDIT_TOLERANCE and run == "f32":
+            notes.append(f"{run}/{prompt['name']}: a pass without a cache differs from a pass with an empty one by {gap:.1e} of the largest logit")
+        if len(tokens) < 2:
+            continue
+        sizes = [split] if crossing and split > switch else [3, 1, 4, 2, 5]
+        sizes += [2, 1, 3]
+        chunked = max(chunked, relative(runner.chunks(tokens, sizes), full))
+        stepwise = relative(runner.chunks(tokens, [1] * len(tokens)), full)
+        if crossing and split > switch:
+            if run == "f32":
+                notes.append(
+                    f"f32/{prompt['name']}: the rotary tables switch at position {switch} per forward and cached keys are not rotated again, so a "
+                    f"sequence decoded across it differs from its prefill by {stepwise:.1e} of the largest logit; this prompt's decode starts above it"
+                )
+        else:
+            decode = max(decode, stepwise)
+    return {"decode_vs_prefill": float(f"{decode:.3g}"), "chunked_vs_prefill": float(f"{chunked:.3g}")}
+
+
+def dump(args) -> None:
+    import torch
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+    folder, target = Path(args.model), Path(args.out)
+    if target.exists() and not ((target / "manifest.json").is_file() or (target.is_dir() and not any(target.iterdir()))):
+        raise Fail(f"{target}: exists and is not a dump; choose another folder")
+    raw, plain = read_config(folder)
+    weights_hash, stored = hash_weights(weight_files(folder))
+    config = load_config(folder, plain)
+    facts = numbers_of(config)
+    notes: list[str] = []
+    kernels = []
+    for package in KERNEL_PACKAGES:
+        if importlib.util.find_spec(package) is not None:
+            try:
+                kernels.append(f"{package} {importlib.metadata.version(package.replace('_', '-'))}")
+            except importlib.metadata.PackageNotFoundError:
+                kernels.append(package)
+    if kernels:
+        say(f"warning: kernel packages are installed and may replace parts of the reference: {', '.join(kernels)}")
+        notes.append(f"kernel packages present: {', '.join(kernels)}")
+
+    config_hash = hashlib.sha256(raw)
+    out, phases, kinds, audit, greedy, runs = {}, {}, {}, {}, {}, []
+    prompts = vocab = topk = None
+    shared: dict[str, int] = {}
+    for run in args.dtypes:
+        say(f"{folder.name}: loading in {run}")
+        try:
+            model, loading = load_model(folder, run)
+        except Fail:
+            raise
+        except Exception as error:
+            raise Fail(f"{folder}: transformers cannot load it: {first_line(error)}") from None
+        runner = Runner(model)
+        if prompts is None:
+            notes += loading
+            rows = model.get_input_embeddings().weight.shape[0]
+            prompts = given_prompts(args, min(facts["vocab"], rows), facts["limit"])
+            if prompts is None:
+                prompts = derive_prompts(config_hash.digest(), facts, min(facts["vocab"], rows), notes)
+            if args.no_taps:
+                prompts = [prompt | {"taps": False} for prompt in prompts]
+        taps = Taps(runner, args.full_vocab_limit)
+        try:
+            # Names are gathered apart per run, so that a run that fails half-way leaves nothing behind.
+            mine, seen_phases, seen_kinds, logits = {}, {}, {}, []
+            taps.probe(runner, max((prompt["tokens"] for prompt in prompts), key=len) if len(prompts) > 1 else prompts[0]["tokens"])
+            layers = len(getattr(runner.fresh(), "layers", []))
+            widths = conv_widths(model, layers)
+            for prompt in prompts:
+                say(f"{folder.name}: {run}: prompt {prompt['name']} of {len(prompt['tokens'])} tokens")
+                if vocab is None:
+                    vocab = runner.forward(prompt["tokens"][:1])[0].shape[-1]
+                    topk = None if vocab <= args.full_vocab_limit else min(args.topk, vocab)
+                logits.append(record_prompt(mine, seen_phases, seen_kinds, runner, taps, run, prompt, topk, widths))
+            checked = audit_run(runner, prompts, logits, facts["switch"], run, notes)
+            main = next((prompt for prompt in prompts if prompt["taps"]), prompts[0])
+            count = min(args.greedy, facts["limit"] - len(main["tokens"]))
+            if count > 0:
+                greedy[run] = {main["name"]: greedy_tokens(runner, main["tokens"], count)}
+        except Exception as error:
+            if run == args.dtypes[0]:
+                raise Fail(f"{folder}: the {run} run failed: {first_line(error)}") from error
+            say(f"warning: the {run} run failed and is left out: {first_line(error)}")
+            notes.append(f"the {run} run failed and is left out: {first_line(error)}")
+            continue
+        finally:
+            taps.close()
+        out.update(mine)
+        runs.append(run)
+        audit[run] = checked
+        for name, seen in seen_phases.items():
+            phases[name] = phases[name] & seen if name in phases else seen
+        kinds.update(seen_kinds)
+        shared.update(taps.shared)
+        del model, runner
+
+    if shared and any(name in phases for name in shared):
+        names = ", ".join(f"{name} ({count} calls)" for name, count in sorted(shared.items()) if name in phases)
+        notes.append(f"modules called more than once per forward, of which the last output is kept: {names}")
+    first = audit[runs[0]]
+    agrees = first["decode_vs_prefill"] <= AUDIT_TOLERANCE or runs[0] != "f32"
+    if not agrees:
+        notes.append("the reference's decode does not agree with its own prefill: the prefill rows are the truth")
+    if first["chunked_vs_prefill"] > AUDIT_TOLERANCE and runs[0] == "f32":
+        notes.append("the reference continues a cache by several tokens differently from one forward: chunked schedules are compared with the prefill rows")
+
+    order = {name: index for index, name in enumerate(tap_order(out))}
+    declared = getattr(config, "dtype", None)
+    dtype = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}.get(declared, stored)
+    manifest = {
+        "format": FORMAT,
+        "version": VERSION,
+        "producer": {
+            "name": "transformers",
+            "transformers": transformers.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "platform": f"{platform.system()}-{platform.machine()}-{torch.backends.cpu.get_cpu_capability()}",
+        },
+        "model": {
+            "architecture": (plain.get("architectures") or [None])[0] or model_class(config),
+            "model_type": config.model_type,
+            "config_sha256": config_hash.hexdigest(),
+            "weights_sha256": weights_hash,
+            "dtype": dtype,
+        },
+        "pins": {"attn_implementation": "eager", "experts_implementation": "eager", "position_ids": "explicit", "kernels": kernels},
+        "vocab": vocab,
+        "logprobs": {"kind": "full"} if topk is None else {"kind": "topk", "k": topk},
+        "runs": runs,
+        "prompts": prompts,
+        "taps": {name: {"phases": [p for p in ("prefill", "decode") if p in phases[name]]} for name in sorted(phases, key=order.get)},
+        "states": [{"layer": layer, "kind": kind, "parts": sorted(set(parts))} for (layer, kind), parts in sorted(kinds.items())],
+        "greedy": greedy,
+        "audit": {**audit, "truth": "decode" if agrees else "prefill", "notes": notes},
+    }
+    write(target, out, manifest)
+    say(f"{target}: {len(out)} tensors, {len(phases)} taps, {len(manifest['states'])} states, truth {manifest['audit']['truth']}")
+
+
+def tap_order(out: dict) -> list[str]:
+    """Tap names in the order in which the first run met them, which is that of the computation."""
+    names = {}
+    for key in out:
+        if "/tap/" in key:
+            names.setdefault(key.split("/tap/", 1)[1])
+    return list(names)
+
+
+def model_class(config) -> str:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__
+
+
+def write(target: Path, tensors: dict, manifest: dict) -> None:
+    """Complete or not at all: a folder under a temporary name, renamed at the end."""
+    from safetensors.torch import save_file
+
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        save_file(tensors, str(part / "reference.safetensors"))
+        text = json.dumps(manifest, indent=1, ensure_ascii=False)
+        (part / "manifest.json").write_text(compact_lists(text) + "\n", encoding="utf-8")
+        os.chmod(part / "reference.safetensors", 0o644)
+        if target.exists():
+            shutil.rmtree(target)
+        part.rename(target)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def compact_lists(text: str) -> str:
+    """Innermost lists and objects on one line: a manifest is read by people too."""
+    import re
+
+    def join(match):
+        return match[1] + re.sub(r"\s*\n\s*", " ", match[2]) + match[3]
+
+    text = re.sub(r"(\[)\s+([^\[\]{}]*?)\s+(\])", join, text)
+    return re.sub(r"(\{)\s+([^{}]*?)\s+(\})", join, text)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="dump.py", description="Write a reference dump of a Hugging Face causal language model.")
+    parser.add_argument("model", metavar="MODEL_DIR", help="folder with config.json and *.safetensors")
+    parser.add_argument("-o", "--out", metavar="DUMP", required=True, help="folder to write; an older dump there is replaced")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="runs to make, comma-separated (default %(default)s)")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--prompts", metavar="FILE.json", help="prompts to run instead of the derived ones")
+    choice.add_argument("--tokens", metavar="1,2,3", help="one prompt to run instead of the derived ones")
+    parser.add_argument("--full-vocab-limit", type=int, default=32768, metavar="N", help="largest vocabulary stored whole (default %(default)s)")
+    parser.add_argument("--topk", type=int, default=256, metavar="K", help="log-probabilities kept per row of a larger one (default %(default)s)")
+    parser.add_argument("--no-taps", action="store_true", help="no module outputs and no states")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of torch (default %(default)s)")
+    parser.add_argument("--greedy", type=int, default=16, metavar="N", help="greedy tokens per run (default %(default)s)")
+    args = parser.parse_args(argv)
+    args.dtypes = [name.strip() for name in args.dtypes.split(",") if name.strip()]
+    if not args.dtypes or any(name not in DTYPES for name in args.dtypes) or len(set(args.dtypes)) != len(args.dtypes):
+        parser.error(f"--dtypes: choose from {', '.join(DTYPES)}")
+    if args.topk < 1 or args.threads < 1:
+        parser.error("--topk and --threads must be at least 1")
+    try:
+        for package in ("torch", "transformers", "safetensors"):
+            if importlib.util.find_spec(package) is None:
+                raise Fail(f"python package {package} is missing; run this script with `uv run`, or install torch, transformers and safetensors")
+        dump(args)
+    except Fail as error:
+        print(f"dump: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
