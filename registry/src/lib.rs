@@ -6,8 +6,11 @@
 pub mod diag;
 pub mod dtype;
 pub mod graph;
+mod lexer;
 pub mod model;
+pub mod parse;
 pub mod rope;
 pub mod scalar;
 pub mod spec;
 pub mod syntax;
+pub mod text;

@@ -1,0 +1,252 @@
+//! Cuts the text of an expression or program into tokens.
+//!
+//! Newlines count only outside brackets, as in Python; indentation never does.
+
+use std::ops::Range;
+
+use crate::diag::Finding;
+use crate::text::Text;
+
+/// Findings after which a text is given up: it is not a program at all.
+const MAX_FINDINGS: usize = 20;
+
+/// One token, by its range in the text.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Token {
+    pub(crate) kind: Kind,
+    pub(crate) range: Range<usize>,
+}
+
+/// The kinds of token.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Kind {
+    /// A name, or a dotted path: the ranges of its segments.
+    Path(Vec<Range<usize>>),
+    Int(i64),
+    Float(f64),
+    Str(String),
+    /// An operator, a bracket, or a keyword.
+    Op(&'static str),
+    Newline,
+    End,
+}
+
+/// Longest first, so that `//` is not two `/`.
+const OPS: [&str; 23] = [
+    "**", "//", "==", "!=", "<=", ">=", "<", ">", "=", "+", "-", "*", "/", "%", "(", ")", "[", "]",
+    ",", ":", ".", "{", "}",
+];
+
+const KEYWORDS: [&str; 8] = ["and", "or", "not", "in", "if", "else", "for", "return"];
+
+/// Cuts `text` into tokens; the last is always `End`.
+pub(crate) fn lex(text: &Text, findings: &mut Vec<Finding>) -> Vec<Token> {
+    let mut lexer = Lexer { text, pos: 0, depth: 0, tokens: Vec::new(), findings };
+    let limit = lexer.findings.len() + MAX_FINDINGS;
+    while lexer.pos < text.value().len() && lexer.findings.len() < limit {
+        lexer.next();
+    }
+    let end = text.value().len();
+    lexer.tokens.push(Token { kind: Kind::End, range: end..end });
+    lexer.tokens
+}
+
+struct Lexer<'a> {
+    text: &'a Text,
+    pos: usize,
+    /// Open brackets; a newline inside them is white space.
+    depth: usize,
+    tokens: Vec<Token>,
+    findings: &'a mut Vec<Finding>,
+}
+
+impl<'a> Lexer<'a> {
+    fn rest(&self) -> &'a str {
+        &self.text.value()[self.pos..]
+    }
+
+    fn push(&mut self, kind: Kind, len: usize) {
+        self.tokens.push(Token { kind, range: self.pos..self.pos + len });
+        self.pos += len;
+    }
+
+    fn find(&mut self, range: Range<usize>, message: impl Into<String>, label: String) {
+        self.findings.push(Finding::error(&self.text.at(range), message).label(label));
+    }
+
+    fn next(&mut self) {
+        let rest = self.rest();
+        let first = rest.chars().next().expect("not at the end");
+        match first {
+            '\n' if self.depth == 0 => self.push(Kind::Newline, 1),
+            ' ' | '\t' | '\r' | '\n' => self.pos += 1,
+            '#' => self.pos += rest.find('\n').unwrap_or(rest.len()),
+            'a'..='z' | 'A'..='Z' | '_' => self.path(),
+            '0'..='9' => self.number(),
+            '\'' | '"' => self.string(first),
+            _ => self.operator(first),
+        }
+    }
+
+    fn path(&mut self) {
+        let rest = self.rest();
+        let word = |from: usize| {
+            let tail = &rest[from..];
+            tail.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(tail.len())
+        };
+        let mut end = word(0);
+        if let Some(keyword) = KEYWORDS.iter().find(|keyword| **keyword == &rest[..end]) {
+            return self.push(Kind::Op(keyword), end);
+        }
+        let mut segments = vec![self.pos..self.pos + end];
+        while rest[end..].starts_with('.') && word(end + 1) > 0 {
+            let len = word(end + 1);
+            segments.push(self.pos + end + 1..self.pos + end + 1 + len);
+            end += 1 + len;
+        }
+        self.push(Kind::Path(segments), end);
+    }
+
+    fn number(&mut self) {
+        let rest = self.rest();
+        let bytes = rest.as_bytes();
+        let digits = |from: usize| {
+            bytes[from..].iter().take_while(|b| b.is_ascii_digit() || **b == b'_').count()
+        };
+        let mut end = digits(0);
+        let mut float = false;
+        if bytes.get(end) == Some(&b'.') {
+            float = true;
+            end += 1 + digits(end + 1);
+        }
+        if matches!(bytes.get(end), Some(b'e' | b'E')) {
+            let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
+            if bytes.get(end + 1 + sign).is_some_and(u8::is_ascii_digit) {
+                float = true;
+                end += 1 + sign + digits(end + 1 + sign);
+            }
+        }
+        let tail = bytes[end..].iter().take_while(|b| b.is_ascii_alphanumeric() || **b == b'_');
+        let tail = tail.count();
+        let range = self.pos..self.pos + end + tail;
+        if tail > 0 {
+            let shown = self.text.value()[range.clone()].to_owned();
+            let message = format!("`{shown}` is neither a number nor a name");
+            self.find(range, message, String::new());
+            // An unreadable number stands for one, so that the parser finds what else is wrong.
+            return self.push(Kind::Int(0), end + tail);
+        }
+        let plain = rest[..end].replace('_', "");
+        if float {
+            let value: f64 = plain.parse().unwrap_or(f64::INFINITY);
+            if !value.is_finite() {
+                self.find(range, "this number is too large", "beyond 1.8e308".into());
+            }
+            self.push(Kind::Float(value), end);
+        } else {
+            let value = plain.parse().unwrap_or_else(|_| {
+                self.find(range, "this number is too large", format!("beyond {}", i64::MAX));
+                0
+            });
+            self.push(Kind::Int(value), end);
+        }
+    }
+
+    fn string(&mut self, quote: char) {
+        let rest = self.rest();
+        let line = rest.lines().next().unwrap_or(rest);
+        let Some(len) = line[1..].find(quote) else {
+            let message = "this string does not end on its line";
+            self.find(self.pos..self.pos + line.len(), message, format!("no closing {quote}"));
+            return self.push(Kind::Str(line[1..].to_owned()), line.len());
+        };
+        let inner = &line[1..=len];
+        if inner.contains('\\') {
+            let at = self.pos + 1 + inner.find('\\').expect("it is there");
+            self.find(at..at + 1, "strings have no escapes", "a backslash".into());
+        }
+        self.push(Kind::Str(inner.to_owned()), len + 2);
+    }
+
+    fn operator(&mut self, first: char) {
+        let rest = self.rest();
+        if let Some(op) = OPS.iter().find(|op| rest.starts_with(**op)) {
+            match *op {
+                "(" | "[" => self.depth += 1,
+                ")" | "]" => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+            return self.push(Kind::Op(op), op.len());
+        }
+        // A run of the same stranger is one finding.
+        let len = rest.find(|c| c != first).unwrap_or(rest.len());
+        let help = match first {
+            '!' => Some("write `not x`, or `a != b`"),
+            '&' => Some("write `a and b`"),
+            '|' => Some("write `a or b`"),
+            '^' => Some("write `a ** b`"),
+            ';' => Some("write one statement per line"),
+            '?' => Some("write `a if condition else b`"),
+            '\u{2018}' | '\u{2019}' | '\u{201c}' | '\u{201d}' => Some("quote with ' or \""),
+            _ => None,
+        };
+        let shown: String = first.escape_debug().collect();
+        let at = self.text.at(self.pos..self.pos + len);
+        let mut finding = Finding::error(&at, format!("`{shown}` has no meaning here"));
+        finding.help = help.map(Into::into);
+        self.findings.push(finding);
+        self.pos += len;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kinds(text: &str) -> (Vec<Kind>, Vec<String>) {
+        let mut findings = Vec::new();
+        let tokens = lex(&Text::whole("t", text), &mut findings);
+        let kinds = tokens.into_iter().map(|token| token.kind).collect();
+        (kinds, findings.into_iter().map(|finding| finding.message).collect())
+    }
+
+    #[test]
+    fn tokens() {
+        let (found, findings) = kinds("a.0.b_c // 1e-6 ** 12.5 != 'x' and 7 # why\n(\n)");
+        assert!(findings.is_empty(), "{findings:?}");
+        assert_eq!(
+            found,
+            [
+                Kind::Path(vec![0..1, 2..3, 4..7]),
+                Kind::Op("//"),
+                Kind::Float(1e-6),
+                Kind::Op("**"),
+                Kind::Float(12.5),
+                Kind::Op("!="),
+                Kind::Str("x".into()),
+                Kind::Op("and"),
+                Kind::Int(7),
+                Kind::Newline,
+                Kind::Op("("),
+                Kind::Op(")"),
+                Kind::End,
+            ]
+        );
+    }
+
+    #[test]
+    fn findings() {
+        for (text, want) in [
+            ("99999999999999999999", "this number is too large"),
+            ("1e999", "this number is too large"),
+            ("12abc", "`12abc` is neither a number nor a name"),
+            ("'open", "this string does not end on its line"),
+            ("'a\\n'", "strings have no escapes"),
+            ("a && b", "`&` has no meaning here"),
+            ("a \u{7} b", "`\\u{7}` has no meaning here"),
+        ] {
+            assert_eq!(kinds(text).1, [want], "{text}");
+        }
+        assert_eq!(kinds(&"@ ".repeat(1000)).1.len(), MAX_FINDINGS);
+    }
+}

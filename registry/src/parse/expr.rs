@@ -1,0 +1,285 @@
+//! Expressions, by precedence climbing.
+
+use super::{MAX_HEIGHT, Parser, Tree};
+use crate::lexer::Kind;
+use crate::syntax::{Arg, BinaryOp, Expr, ExprKind, UnaryOp};
+
+/// Binary operators by how tightly they bind, loosest first; `**` is apart.
+const LEVELS: [&[(&str, BinaryOp)]; 5] = [
+    &[("or", BinaryOp::Or)],
+    &[("and", BinaryOp::And)],
+    &[
+        ("==", BinaryOp::Eq),
+        ("!=", BinaryOp::Ne),
+        ("<=", BinaryOp::Le),
+        (">=", BinaryOp::Ge),
+        ("<", BinaryOp::Lt),
+        (">", BinaryOp::Gt),
+        ("in", BinaryOp::In),
+        ("not", BinaryOp::NotIn),
+    ],
+    &[("+", BinaryOp::Add), ("-", BinaryOp::Sub)],
+    &[("*", BinaryOp::Mul), ("/", BinaryOp::Div), ("//", BinaryOp::FloorDiv), ("%", BinaryOp::Mod)],
+];
+/// The level whose operators do not chain, and above which `not` stands.
+const COMPARISON: usize = 2;
+
+/// Words that stand for values.
+pub(super) fn literal(word: &str) -> Option<ExprKind> {
+    match word {
+        "null" | "none" | "None" => Some(ExprKind::Null),
+        "true" | "True" => Some(ExprKind::Bool(true)),
+        "false" | "False" => Some(ExprKind::Bool(false)),
+        _ => None,
+    }
+}
+
+impl Parser<'_> {
+    /// `a if condition else b`, or what binds tighter.
+    pub(super) fn expression(&mut self) -> Option<Tree> {
+        self.enter()?;
+        let tree = self.ternary();
+        self.depth -= 1;
+        tree
+    }
+
+    fn enter(&mut self) -> Option<()> {
+        if self.depth >= MAX_HEIGHT {
+            return self.too_deep();
+        }
+        self.depth += 1;
+        Some(())
+    }
+
+    fn too_deep<T>(&mut self) -> Option<T> {
+        let range = self.token().range.clone();
+        let help = format!("at most {MAX_HEIGHT} levels; name parts of it");
+        self.fail(range, "this expression is nested too deeply", &help)
+    }
+
+    /// Wraps `kind`, whose deepest part is `height`, from `start` to here.
+    fn tree(&mut self, kind: ExprKind, start: usize, height: usize) -> Option<Tree> {
+        if height >= MAX_HEIGHT {
+            // What was built so far is dropped here, while it is still shallow.
+            return self.too_deep();
+        }
+        let at = self.span(start, self.last_end());
+        Some(Tree { expr: Expr { kind, at }, height: height + 1 })
+    }
+
+    fn ternary(&mut self) -> Option<Tree> {
+        let start = self.token().range.start;
+        let then = self.binary(0)?;
+        if !self.eat("if") {
+            return Some(then);
+        }
+        let condition = self.binary(0)?;
+        if !self.eat("else") {
+            return self.unexpected("`else`");
+        }
+        let otherwise = self.expression()?;
+        let height = then.height.max(condition.height).max(otherwise.height);
+        let kind = ExprKind::If {
+            then: Box::new(then.expr),
+            condition: Box::new(condition.expr),
+            otherwise: Box::new(otherwise.expr),
+        };
+        self.tree(kind, start, height)
+    }
+
+    fn binary(&mut self, level: usize) -> Option<Tree> {
+        let Some(ops) = LEVELS.get(level) else { return self.unary() };
+        let start = self.token().range.start;
+        if level == COMPARISON && self.eat("not") {
+            self.enter()?;
+            let operand = self.binary(COMPARISON);
+            self.depth -= 1;
+            let operand = operand?;
+            let kind = ExprKind::Unary(UnaryOp::Not, Box::new(operand.expr));
+            return self.tree(kind, start, operand.height);
+        }
+        let mut left = self.binary(level + 1)?;
+        let mut compared = false;
+        while let Some(op) = self.operator(ops) {
+            if compared {
+                let last = self.tokens[self.pos - 1].range.clone();
+                return self.fail(last, "comparisons do not chain", "write `a < b and b < c`");
+            }
+            compared = level == COMPARISON;
+            let right = self.binary(level + 1)?;
+            let height = left.height.max(right.height);
+            let kind = ExprKind::Binary(op, Box::new(left.expr), Box::new(right.expr));
+            left = self.tree(kind, start, height)?;
+        }
+        Some(left)
+    }
+
+    /// Passes over one of `ops`; `not` only as part of `not in`.
+    fn operator(&mut self, ops: &[(&str, BinaryOp)]) -> Option<BinaryOp> {
+        let Kind::Op(found) = self.token().kind else { return None };
+        let (_, op) = ops.iter().find(|(word, _)| *word == found)?;
+        if found == "not" {
+            let next = &self.tokens[self.pos + 1].kind;
+            if *next != Kind::Op("in") {
+                return None;
+            }
+            self.advance();
+        }
+        self.advance();
+        Some(*op)
+    }
+
+    /// `-x`, or a power; `-x ** y` is `-(x ** y)`.
+    fn unary(&mut self) -> Option<Tree> {
+        let start = self.token().range.start;
+        if self.eat("-") {
+            self.enter()?;
+            let operand = self.unary();
+            self.depth -= 1;
+            let operand = operand?;
+            let kind = ExprKind::Unary(UnaryOp::Neg, Box::new(operand.expr));
+            return self.tree(kind, start, operand.height);
+        }
+        let base = self.postfix()?;
+        if !self.eat("**") {
+            return Some(base);
+        }
+        self.enter()?;
+        let exponent = self.unary();
+        self.depth -= 1;
+        let exponent = exponent?;
+        let height = base.height.max(exponent.height);
+        let kind = ExprKind::Binary(BinaryOp::Pow, Box::new(base.expr), Box::new(exponent.expr));
+        self.tree(kind, start, height)
+    }
+
+    /// An atom and the `[...]` that follow it.
+    fn postfix(&mut self) -> Option<Tree> {
+        let start = self.token().range.start;
+        let mut tree = self.atom()?;
+        while self.at_op("[") {
+            let open = self.advance().range;
+            let list = Box::new(tree.expr);
+            let mut height = tree.height;
+            let from = if self.at_op(":") { None } else { Some(self.expression()?) };
+            height = height.max(from.as_ref().map_or(0, |tree| tree.height));
+            let kind = if self.eat(":") {
+                let to = if self.at_op("]") { None } else { Some(self.expression()?) };
+                height = height.max(to.as_ref().map_or(0, |tree| tree.height));
+                let boxed = |tree: Option<Tree>| tree.map(|tree| Box::new(tree.expr));
+                ExprKind::Slice(list, boxed(from), boxed(to))
+            } else {
+                ExprKind::Index(list, Box::new(from.expect("only `:` leaves it out").expr))
+            };
+            self.close("]", open)?;
+            tree = self.tree(kind, start, height)?;
+        }
+        Some(tree)
+    }
+
+    fn atom(&mut self) -> Option<Tree> {
+        let token = self.token().clone();
+        let start = token.range.start;
+        let kind = match token.kind {
+            Kind::Int(value) => ExprKind::Int(value),
+            Kind::Float(value) => ExprKind::Float(value),
+            Kind::Str(value) => ExprKind::Str(value),
+            Kind::Path(segments) => {
+                self.advance();
+                if self.at_op("(") {
+                    if segments.len() > 1 {
+                        let help = "a call names a function or an op: `linear(x, mlp.w1, ffn)`";
+                        return self.fail(token.range, "a path cannot be called", help);
+                    }
+                    return self.call(start, &segments[0]);
+                }
+                let path = segments.iter().map(|segment| self.ident(segment)).collect::<Vec<_>>();
+                let kind = match path.as_slice() {
+                    [word] => literal(&word.name),
+                    _ => None,
+                };
+                return self.tree(kind.unwrap_or(ExprKind::Path(path)), start, 0);
+            }
+            Kind::Op("(") => {
+                self.advance();
+                let tree = self.expression()?;
+                self.close(")", token.range)?;
+                return Some(tree);
+            }
+            Kind::Op("[") => {
+                self.advance();
+                return self.list(start);
+            }
+            _ => return self.unexpected("a value"),
+        };
+        self.advance();
+        self.tree(kind, start, 0)
+    }
+
+    fn call(&mut self, start: usize, name: &std::ops::Range<usize>) -> Option<Tree> {
+        let function = self.ident(name);
+        let open = self.advance().range;
+        let mut args: Vec<Arg> = Vec::new();
+        let mut height = 0;
+        while !self.at_op(")") {
+            let named = matches!(self.token().kind, Kind::Path(_))
+                && self.tokens[self.pos + 1].kind == Kind::Op("=");
+            let name = if named { Some(self.name("the argument's name")?) } else { None };
+            let place = self.token().range.clone();
+            if let Some(name) = &name {
+                let twice = |arg: &Arg| arg.name.as_ref().is_some_and(|n| n.name == name.name);
+                if args.iter().any(twice) {
+                    let message = format!("argument `{}` is given twice", name.name);
+                    return self.fail(self.tokens[self.pos - 1].range.clone(), message, "");
+                }
+                self.advance();
+            } else if args.last().is_some_and(|arg| arg.name.is_some()) {
+                let help = "arguments by position come first";
+                return self.fail(place, "an argument without a name follows a named one", help);
+            }
+            let value = self.expression()?;
+            height = height.max(value.height);
+            args.push(Arg { name, value: value.expr });
+            if !self.eat(",") {
+                break;
+            }
+        }
+        self.close(")", open)?;
+        self.tree(ExprKind::Call(function, args), start, height)
+    }
+
+    /// A list or a comprehension, after its `[`.
+    fn list(&mut self, start: usize) -> Option<Tree> {
+        let open = self.tokens[self.pos - 1].range.clone();
+        let mut items = Vec::new();
+        let mut height = 0;
+        while !self.at_op("]") {
+            let item = self.expression()?;
+            height = height.max(item.height);
+            if items.is_empty() && self.eat("for") {
+                let variable = self.name("the name of an item")?;
+                if !self.eat("in") {
+                    return self.unexpected("`in`");
+                }
+                let over = self.binary(0)?;
+                let filter = if self.eat("if") { Some(self.binary(0)?) } else { None };
+                height = height.max(over.height);
+                height = height.max(filter.as_ref().map_or(0, |tree| tree.height));
+                self.close("]", open)?;
+                let kind = ExprKind::Comprehension {
+                    body: Box::new(item.expr),
+                    variable,
+                    over: Box::new(over.expr),
+                    filter: filter.map(|tree| Box::new(tree.expr)),
+                };
+                return self.tree(kind, start, height);
+            }
+            items.push(item.expr);
+            if !self.eat(",") {
+                break;
+            }
+        }
+        self.close("]", open)?;
+        self.tree(ExprKind::List(items), start, height)
+    }
+}
