@@ -104,6 +104,17 @@ pub struct StatePart {
 }
 
 /// One operation.
+///
+/// Attributes carry the names of the op's parameters (`docs/spec.md`), with these
+/// rules on top:
+///
+/// * a call of `act` stands here as the op it names (`silu`, `gelu_new`, ...);
+/// * `split` always has `sizes`, a list of whole numbers;
+/// * operators are `add`, `sub`, `mul`, `div` of two values (equal shapes, or the
+///   second is `[1]`), and with a number `s`: `scale` (`x * s`), `offset` (`x + s`),
+///   `divide` (`x / s`) and `inverse` (`s / x`), each in f32 with one rounding after;
+/// * weight roles are the tensor's last name (`weight`, `bias`, `alpha_p`, ...), `sinks`
+///   for those of `attend`, and `weight.{h}` where each head has its own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
     /// The op's name in the spec language.
@@ -150,6 +161,9 @@ pub struct Graph {
     pub states: Vec<State>,
     /// The layers.
     pub layers: Vec<Layer>,
+    /// Weights that are another's by the spec (`lm_head.weight`), and whose they are. Only
+    /// the owner stands in `weights`.
+    pub tied: BTreeMap<String, String>,
     /// The logits.
     pub output: Option<ValueId>,
     /// Nodes from here on see only the rows whose logits are wanted

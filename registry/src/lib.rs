@@ -6,7 +6,6 @@
 pub mod diag;
 pub mod dtype;
 pub mod graph;
-mod lexer;
 pub mod model;
 pub mod parse;
 pub mod rope;
@@ -14,3 +13,6 @@ pub mod scalar;
 pub mod spec;
 pub mod syntax;
 pub mod text;
+pub mod weight_map;
+
+mod lexer;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::graph::Graph;
 use crate::rope::RopeTable;
 use crate::scalar::Scalar;
+use crate::weight_map::Rule;
 
 /// A resolved model.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,4 +26,6 @@ pub struct Model {
     pub context: Option<usize>,
     /// Checkpoint tensors to pass over, as patterns with `*`.
     pub ignore: Vec<String>,
+    /// How the checkpoint's tensors become the model's, where it differs; the first match wins.
+    pub rules: Vec<Rule>,
 }

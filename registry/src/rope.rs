@@ -18,6 +18,8 @@ pub struct RopeTable {
     /// *all* positions of a forward pass once its sequence is longer than
     /// `original_context`.
     pub long: Option<LongRope>,
+    /// Frequencies that are computed anew as a sequence grows (dynamic NTK).
+    pub dynamic: Option<DynamicRope>,
     /// The scheme, as `config.json` names it; for display.
     pub kind: String,
 }
@@ -29,4 +31,15 @@ pub struct LongRope {
     pub original_context: usize,
     /// As [`RopeTable::inv_freq`].
     pub inv_freq: Vec<f32>,
+}
+
+/// Frequencies whose base grows with the sequence once it is longer than `context`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DynamicRope {
+    /// Sequences up to this length use [`RopeTable::inv_freq`].
+    pub context: usize,
+    /// The base of the frequencies, before it grows.
+    pub theta: f64,
+    /// How much longer than `context` a sequence may become, as the config claims.
+    pub factor: f64,
 }
