@@ -1,13 +1,46 @@
-//! Tensors in files: safetensors now, weight maps, hashes.
+//! Tensors in files: safetensors, sharded checkpoints, weight maps, number formats.
 //!
-//! Public surface (signatures other crates rely on):
+//! What a file says is never trusted: every length, offset and name is checked
+//! before it is used, and each way a file can lie has its own error.
 //!
-//! ```text
-//! checkpoint::Checkpoint::open(dir: &Path) -> Result<Checkpoint, Error>    // config.json not needed; index.json or model.safetensors
-//!   .tensors() -> &BTreeMap<String, TensorInfo>                  // name -> { dtype: FileDtype, shape: Vec<usize>, file: usize, range: (u64,u64) }
-//!   .bytes(name) -> Result<&[u8], Error>                         // straight from the map
-//!   .files() -> &[PathBuf]
-//!   .fingerprint() -> String                                     // see docs/dump.md
-//! safetensors::Header::read(...), safetensors::Writer             // streaming writer: names, dtypes, shapes first, then bytes in order; `.part` then rename
-//! widen: to_f32(dtype, &[u8], &mut [f32]); round: f32 -> bf16 / f16 bits
-//! ```
+//! * [`checkpoint::Checkpoint`] is a folder (or one file) of weights, mapped on demand;
+//! * [`safetensors`] reads headers strictly and writes files as a stream;
+//! * [`weights::Weights`] pairs the weights a model wants with the tensors a checkpoint has;
+//! * [`numbers`] widens to f32 and rounds back;
+//! * [`random`] writes checkpoints of any size, for measurements and trials.
+
+pub mod checkpoint;
+pub mod load;
+pub mod mmap;
+pub mod numbers;
+pub mod random;
+pub mod safetensors;
+pub mod weights;
+
+pub use checkpoint::{Checkpoint, TensorInfo};
+pub use load::WeightView;
+pub use safetensors::FileDtype;
+
+/// Makes text from a file safe to show: control characters escaped, the middle of long text left out.
+pub(crate) fn shown(text: &str) -> String {
+    const MOST: usize = 160;
+    let escape =
+        |part: String| part.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'");
+    let count = text.chars().count();
+    if count <= MOST {
+        return escape(text.to_owned());
+    }
+    let head: String = text.chars().take(MOST / 2).collect();
+    let tail: String = text.chars().skip(count - MOST / 2).collect();
+    format!("{} ... {}", escape(head), escape(tail))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_are_shown_without_their_control_characters() {
+        assert_eq!(super::shown("a.b"), "a.b");
+        assert_eq!(super::shown("a\u{1b}[2Jb"), "a\\u{1b}[2Jb");
+        assert!(super::shown(&"x".repeat(100_000)).len() < 200);
+    }
+}

@@ -1,0 +1,64 @@
+//! `weights_sha256`: which weights these are, without reading all of a large checkpoint.
+//!
+//! The recipe is a contract with the reference script; docs/dump.md has its words.
+
+use sha2::{Digest as _, Sha256};
+
+use super::{Checkpoint, Error};
+
+/// Tensors up to this long are hashed whole.
+const WHOLE: usize = 4 << 20;
+const WINDOW: usize = 4096;
+const WINDOWS: usize = 64;
+
+/// Hashes every tensor in byte order of its name.
+pub(super) fn fingerprint(checkpoint: &Checkpoint) -> Result<String, Error> {
+    let mut hash = Sha256::new();
+    for (name, info) in checkpoint.tensors() {
+        let shape: Vec<String> = info.shape.iter().map(ToString::to_string).collect();
+        for word in [name.as_str(), info.dtype.name(), &shape.join(",")] {
+            hash.update(word.as_bytes());
+            hash.update([0]);
+        }
+        sample(checkpoint.bytes(name)?, |piece| hash.update(piece));
+    }
+    let mut text = String::with_capacity(64);
+    for byte in hash.finalize() {
+        for digit in [byte >> 4, byte & 15] {
+            text.push(char::from(b"0123456789abcdef"[digit as usize]));
+        }
+    }
+    Ok(text)
+}
+
+/// Passes on all bytes of a short tensor, and evenly spread windows of a long one.
+fn sample(bytes: &[u8], mut pass: impl FnMut(&[u8])) {
+    if bytes.len() <= WHOLE {
+        return pass(bytes);
+    }
+    for window in 0..WINDOWS {
+        // No overflow: a mapped file is far shorter than `usize::MAX / 63`.
+        let begin = window * (bytes.len() - WINDOW) / (WINDOWS - 1);
+        pass(&bytes[begin..begin + WINDOW]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_tensors_are_sampled_to_their_last_byte() {
+        let bytes = vec![1; WHOLE + 1];
+        let (mut total, mut last) = (0, 0);
+        sample(&bytes, |piece| {
+            total += piece.len();
+            last = piece.as_ptr() as usize + piece.len();
+        });
+        assert_eq!(total, WINDOW * WINDOWS);
+        assert_eq!(last, bytes.as_ptr() as usize + bytes.len());
+        let mut total = 0;
+        sample(&bytes[..WHOLE], |piece| total += piece.len());
+        assert_eq!(total, WHOLE);
+    }
+}

@@ -1,0 +1,73 @@
+//! A file's bytes, mapped read-only.
+#![expect(unsafe_code, reason = "mapping a file is unsafe: another process may change it")]
+
+use std::io;
+use std::ops::Deref;
+use std::path::Path;
+
+use memmap2::Mmap;
+
+/// A whole file as bytes; the operating system reads pages when they are touched.
+#[derive(Debug)]
+pub struct Map {
+    // An empty file cannot be mapped on every system.
+    inner: Option<Mmap>,
+}
+
+impl Map {
+    /// Maps a regular file. Anything else (a folder, a pipe) is refused before it is opened,
+    /// because opening a pipe would wait for its other end.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        if !fs_err::metadata(path)?.is_file() {
+            let message = format!("`{}` is not a regular file", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let file = fs_err::File::open(path)?;
+        if file.metadata()?.len() == 0 {
+            return Ok(Self { inner: None });
+        }
+        // SAFETY: the map is read-only and lives as long as `Mmap`. Rust cannot rule out that
+        // another process truncates or rewrites the file meanwhile: a write shows other numbers
+        // (any bit pattern is a valid `u8`), a truncation ends this process with SIGBUS. Our own
+        // writers never do either: they write a `.part` file and rename it.
+        let map = unsafe { Mmap::map(file.file())? };
+        Ok(Self { inner: Some(map) })
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.deref().len()
+    }
+
+    /// Whether the file has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.deref().is_empty()
+    }
+}
+
+impl Deref for Map {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.inner.as_deref().unwrap_or(&[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_files_and_empty_files_and_refuses_folders() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        fs_err::write(&path, b"abc").unwrap();
+        let map = Map::open(&path).unwrap();
+        assert_eq!((&*map, map.len(), map.is_empty()), (&b"abc"[..], 3, false));
+        fs_err::write(&path, b"").unwrap();
+        let map = Map::open(&path).unwrap();
+        assert_eq!((&*map, map.len(), map.is_empty()), (&b""[..], 0, true));
+        assert_eq!(Map::open(dir.path()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert!(Map::open(&dir.path().join("none")).is_err());
+    }
+}

@@ -1,0 +1,20 @@
+//! The safetensors format: an 8-byte length, a JSON header, and the tensors' bytes.
+//!
+//! The reader is stricter than most: names occur once, offsets are in order without holes or
+//! overlaps, sizes follow from shapes, and the file is exactly as long as its header says.
+
+pub mod dtype;
+pub mod error;
+pub mod header;
+mod json;
+pub mod read;
+pub mod write;
+
+pub use dtype::FileDtype;
+pub use error::Error;
+pub use header::{Entry, Header};
+pub use read::File;
+pub use write::{Declared, Writer};
+
+/// The longest header that is read, the limit that the format's authors set too.
+pub const MAX_HEADER: u64 = 100 << 20;

@@ -1,0 +1,257 @@
+//! The header's JSON, read into exactly the three fields a tensor has.
+//!
+//! `serde_json` alone keeps the last of two equal names; here the second one is a fault. Nothing
+//! is kept that the format does not know, so memory stays within a small multiple of the text.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{
+    DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
+use serde_json::error::Category;
+
+use crate::shown;
+
+/// More axes than any framework's tensor has.
+const MAX_RANK: usize = 64;
+
+/// One tensor as the header words it.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Raw {
+    pub(super) dtype: String,
+    pub(super) shape: Vec<u64>,
+    pub(super) begin: u64,
+    pub(super) end: u64,
+}
+
+/// The header as it is worded, before its numbers are checked.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct RawHeader {
+    pub(super) tensors: BTreeMap<String, Raw>,
+    pub(super) metadata: BTreeMap<String, String>,
+}
+
+/// What is wrong with the wording.
+#[derive(Debug, PartialEq)]
+pub(super) enum Fault {
+    NotJson(String),
+    DuplicateTensor(String),
+    DuplicateField { tensor: String, field: String },
+    MissingField { tensor: String, field: &'static str },
+    UnknownField { tensor: String, field: String },
+    BadField { tensor: String, field: &'static str, why: String },
+    BadMetadata(String),
+}
+
+/// Reads the text of a header.
+pub(super) fn parse(text: &str) -> Result<RawHeader, Fault> {
+    let mut fault = None;
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let header = HeaderSeed(&mut fault)
+        .deserialize(&mut deserializer)
+        .and_then(|header| deserializer.end().map(|()| header));
+    header.map_err(|error| match (fault, error.classify()) {
+        // A fault noted on the way explains the error, unless the text is not JSON at all.
+        (Some(fault), Category::Data) => fault,
+        _ => Fault::NotJson(shown(&error.to_string())),
+    })
+}
+
+/// Notes the fault and stops the parser.
+fn stop<E: serde::de::Error>(slot: &mut Option<Fault>, fault: Fault) -> E {
+    slot.get_or_insert(fault);
+    E::custom("stopped")
+}
+
+struct HeaderSeed<'f>(&'f mut Option<Fault>);
+
+impl<'de> DeserializeSeed<'de> for HeaderSeed<'_> {
+    type Value = RawHeader;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<RawHeader, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for HeaderSeed<'_> {
+    type Value = RawHeader;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
+        let mut header = RawHeader::default();
+        let mut seen_metadata = false;
+        while let Some(name) = map.next_key::<String>()? {
+            if name == "__metadata__" {
+                if std::mem::replace(&mut seen_metadata, true) {
+                    return Err(stop(self.0, Fault::BadMetadata("it stands there twice".into())));
+                }
+                match map.next_value_seed(MetadataSeed) {
+                    Ok(metadata) => header.metadata = metadata,
+                    Err(error) => {
+                        let why = shown(&error.to_string());
+                        self.0.get_or_insert(Fault::BadMetadata(why));
+                        return Err(error);
+                    }
+                }
+                continue;
+            }
+            if header.tensors.contains_key(&name) {
+                return Err(stop(self.0, Fault::DuplicateTensor(shown(&name))));
+            }
+            let raw = map.next_value_seed(TensorSeed { tensor: &name, fault: self.0 })?;
+            header.tensors.insert(name, raw);
+        }
+        Ok(header)
+    }
+}
+
+struct MetadataSeed;
+
+impl<'de> DeserializeSeed<'de> for MetadataSeed {
+    type Value = BTreeMap<String, String>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for MetadataSeed {
+    type Value = BTreeMap<String, String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of texts")
+    }
+
+    // The format's own reader takes `null` for "none".
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(BTreeMap::new())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut metadata = BTreeMap::new();
+        while let Some((key, value)) = map.next_entry::<String, String>()? {
+            if metadata.contains_key(&key) {
+                return Err(A::Error::custom(format!("`{key}` stands there twice")));
+            }
+            metadata.insert(key, value);
+        }
+        Ok(metadata)
+    }
+}
+
+struct TensorSeed<'n, 'f> {
+    tensor: &'n str,
+    fault: &'f mut Option<Fault>,
+}
+
+impl TensorSeed<'_, '_> {
+    fn field<T, E: fmt::Display>(
+        &mut self,
+        field: &'static str,
+        value: Result<T, E>,
+    ) -> Result<T, E> {
+        if let Err(error) = &value {
+            let why = shown(&error.to_string());
+            let tensor = shown(self.tensor);
+            self.fault.get_or_insert(Fault::BadField { tensor, field, why });
+        }
+        value
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for TensorSeed<'_, '_> {
+    type Value = Raw;
+
+    fn deserialize<D: Deserializer<'de>>(mut self, deserializer: D) -> Result<Raw, D::Error> {
+        let result = deserializer.deserialize_map(TensorVisitor(&mut self));
+        self.field("the entry", result)
+    }
+}
+
+struct TensorVisitor<'s, 'n, 'f>(&'s mut TensorSeed<'n, 'f>);
+
+impl<'de> Visitor<'de> for TensorVisitor<'_, '_, '_> {
+    type Value = Raw;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with `dtype`, `shape` and `data_offsets`")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw, A::Error> {
+        let seed = self.0;
+        let (mut dtype, mut shape, mut offsets) = (None, None, None);
+        while let Some(field) = map.next_key::<String>()? {
+            let again = match field.as_str() {
+                "dtype" => dtype.is_some(),
+                "shape" => shape.is_some(),
+                "data_offsets" => offsets.is_some(),
+                _ => {
+                    let fault =
+                        Fault::UnknownField { tensor: shown(seed.tensor), field: shown(&field) };
+                    // The value is read past, so that broken JSON is reported as such.
+                    map.next_value::<IgnoredAny>()?;
+                    return Err(stop(seed.fault, fault));
+                }
+            };
+            if again {
+                let fault = Fault::DuplicateField { tensor: shown(seed.tensor), field };
+                return Err(stop(seed.fault, fault));
+            }
+            match field.as_str() {
+                "dtype" => dtype = Some(seed.field("dtype", map.next_value::<String>())?),
+                "shape" => shape = Some(seed.field("shape", map.next_value_seed(Numbers))?),
+                _ => offsets = Some(seed.field("data_offsets", map.next_value_seed(Numbers))?),
+            }
+        }
+        let mut missing = |field| {
+            let fault = Fault::MissingField { tensor: shown(seed.tensor), field };
+            stop(seed.fault, fault)
+        };
+        let dtype = dtype.ok_or_else(|| missing("dtype"))?;
+        let shape = shape.ok_or_else(|| missing("shape"))?;
+        let offsets = offsets.ok_or_else(|| missing("data_offsets"))?;
+        let [begin, end] = offsets[..] else {
+            let fault = Fault::BadField {
+                tensor: shown(seed.tensor),
+                field: "data_offsets",
+                why: format!("found {} numbers, expected begin and end", offsets.len()),
+            };
+            return Err(stop(seed.fault, fault));
+        };
+        Ok(Raw { dtype, shape, begin, end })
+    }
+}
+
+/// A short list of whole numbers.
+struct Numbers;
+
+impl<'de> DeserializeSeed<'de> for Numbers {
+    type Value = Vec<u64>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<u64>, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Numbers {
+    type Value = Vec<u64>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of whole numbers")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<u64>, A::Error> {
+        let mut numbers = Vec::new();
+        while let Some(number) = seq.next_element()? {
+            if numbers.len() == MAX_RANK {
+                return Err(A::Error::custom(format!("more than {MAX_RANK} numbers")));
+            }
+            numbers.push(number);
+        }
+        Ok(numbers)
+    }
+}
