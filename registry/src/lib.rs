@@ -8,6 +8,7 @@ pub mod dtype;
 pub mod graph;
 pub mod model;
 pub mod parse;
+pub mod print;
 pub mod rope;
 pub mod scalar;
 pub mod spec;

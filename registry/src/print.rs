@@ -1,0 +1,271 @@
+//! The text forms of a resolved model: what `onboard show` prints and snapshots compare.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::dtype::Dtype;
+use crate::graph::{Graph, Node, State, StateKind, ValueId};
+use crate::model::Model;
+use crate::scalar::Scalar;
+
+/// Every dim, one per line.
+pub fn dims(model: &Model) -> String {
+    let width = model.dims.keys().map(String::len).max().unwrap_or(0);
+    let mut out = String::new();
+    for (name, value) in &model.dims {
+        line(&mut out, format_args!("{name:width$} = {}", fold_list(value)));
+    }
+    out
+}
+
+/// Every weight with its shape, layers of the same form folded, and the totals.
+pub fn weights(model: &Model) -> String {
+    let mut rows: Vec<(String, Vec<usize>, Vec<usize>)> = Vec::new(); // name, shape, layers
+    let mut place: BTreeMap<(String, Vec<usize>), usize> = BTreeMap::new();
+    let mut total: u128 = 0;
+    for weight in &model.graph.weights {
+        total += weight.shape.iter().map(|&d| d as u128).product::<u128>();
+        let (name, layer) = match layer_of(model, &weight.name) {
+            Some((layer, rest)) => (format!("(layer) {rest}"), Some(layer)),
+            None => (weight.name.clone(), None),
+        };
+        let key = (name.clone(), weight.shape.clone());
+        let row = *place.entry(key).or_insert_with(|| {
+            rows.push((name, weight.shape.clone(), Vec::new()));
+            rows.len() - 1
+        });
+        rows[row].2.extend(layer);
+    }
+    let wide = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    let shaped = rows.iter().map(|(_, shape, _)| shape_text(shape).len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for (name, shape, layers) in rows {
+        let shape = shape_text(&shape);
+        if layers.is_empty() {
+            line(&mut out, format_args!("{name:wide$}  {shape}"));
+        } else {
+            line(
+                &mut out,
+                format_args!("{name:wide$}  {shape:shaped$}  layers {}", ranges(&layers)),
+            );
+        }
+    }
+    let count = model.graph.weights.len();
+    line(&mut out, format_args!("{count} tensors, {total} parameters"));
+    out
+}
+
+/// Every state with its dtype rule and what it costs in memory at `activation`.
+pub fn states(model: &Model, activation: Dtype) -> String {
+    let mut groups: Vec<(&State, Vec<usize>)> = Vec::new();
+    for state in &model.graph.states {
+        let same = |(other, _): &&mut (&State, Vec<usize>)| {
+            (&other.name, other.kind, &other.parts, other.dtype, other.window)
+                == (&state.name, state.kind, &state.parts, state.dtype, state.window)
+        };
+        match groups.iter_mut().find(same) {
+            Some((_, layers)) => layers.push(state.layer),
+            None => groups.push((state, vec![state.layer])),
+        }
+    }
+    let mut out = String::new();
+    let (mut per_token, mut per_slot) = (0u128, 0u128);
+    for (state, layers) in &groups {
+        let parts: Vec<_> =
+            state.parts.iter().map(|p| format!("{} {}", p.name, shape_text(&p.shape))).collect();
+        let count = layers.len() as u128;
+        let numbers: u128 =
+            state.parts.iter().map(|p| p.shape.iter().map(|&d| d as u128).product::<u128>()).sum();
+        let bytes = numbers * state.dtype.resolve(activation).size() as u128 * count;
+        let cost = match (state.kind, state.window) {
+            (StateKind::Attention, None) => {
+                per_token += bytes;
+                format!("{bytes} bytes per token")
+            }
+            (StateKind::Attention, Some(window)) => {
+                let whole = bytes * window.saturating_sub(1) as u128;
+                per_slot += whole;
+                format!("window {window}, {whole} bytes per slot")
+            }
+            _ => {
+                per_slot += bytes;
+                format!("{bytes} bytes per slot")
+            }
+        };
+        line(
+            &mut out,
+            format_args!(
+                "{} ({}): {}, dtype {}, layers {}, {cost}",
+                state.name,
+                state.kind.name(),
+                parts.join(", "),
+                state.dtype,
+                ranges(layers)
+            ),
+        );
+    }
+    line(
+        &mut out,
+        format_args!("at {activation}: {per_token} bytes per token, {per_slot} bytes per slot"),
+    );
+    out
+}
+
+/// The program; layers that compute the same are printed once.
+pub fn graph(model: &Model) -> String {
+    let graph = &model.graph;
+    let mut out = String::new();
+    let mut bodies: Vec<(String, Vec<usize>, usize)> = Vec::new();
+    for (n, layer) in graph.layers.iter().enumerate() {
+        let body = text_of(graph, layer.nodes.0, layer.nodes.1, &layer.prefix);
+        match bodies
+            .iter_mut()
+            .find(|(other, _, first)| *other == body && graph.layers[*first].kind == layer.kind)
+        {
+            Some((_, layers, _)) => layers.push(n),
+            None => bodies.push((body, vec![n], n)),
+        }
+    }
+    let first = graph.layers.first().map_or(graph.nodes.len(), |l| l.nodes.0);
+    let last = graph.layers.last().map_or(graph.nodes.len(), |l| l.nodes.1);
+    out.push_str(&text_of(graph, 0, first, ""));
+    for (body, layers, first) in bodies {
+        let layer = &graph.layers[first];
+        line(&mut out, format_args!("layers {} ({}):", ranges(&layers), layer.kind));
+        for text in body.lines() {
+            line(&mut out, format_args!("  {text}"));
+        }
+    }
+    if last < graph.nodes.len() {
+        out.push_str(&text_of(graph, last, graph.nodes.len(), ""));
+    }
+    if let Some(output) = graph.output {
+        line(&mut out, format_args!("return {}", graph.values[output.0].name));
+    }
+    out
+}
+
+/// Nodes `start..end`, values numbered from the first one used, weights without `prefix`.
+fn text_of(graph: &Graph, start: usize, end: usize, prefix: &str) -> String {
+    let mut names: BTreeMap<ValueId, String> = BTreeMap::new();
+    let mut used: BTreeMap<String, usize> = BTreeMap::new();
+    let mut out = String::new();
+    for node in &graph.nodes[start..end] {
+        for &id in node.inputs.iter().chain(&node.outputs) {
+            if !names.contains_key(&id) {
+                let base = &graph.values[id.0].name;
+                let count = used.entry(base.clone()).or_insert(0);
+                *count += 1;
+                let name = if *count == 1 { base.clone() } else { format!("{base}.{count}") };
+                names.insert(id, name);
+            }
+        }
+        line(&mut out, format_args!("{}", node_text(graph, node, &names, prefix)));
+    }
+    out
+}
+
+fn node_text(
+    graph: &Graph,
+    node: &Node,
+    names: &BTreeMap<ValueId, String>,
+    prefix: &str,
+) -> String {
+    let outputs: Vec<_> = node
+        .outputs
+        .iter()
+        .map(|id| {
+            let value = &graph.values[id.0];
+            format!("{}: {}{}", names[id], value.dtype, shape_text(&value.shape))
+        })
+        .collect();
+    let mut args: Vec<String> = node.inputs.iter().map(|id| names[id].clone()).collect();
+    for (role, id) in &node.weights {
+        let name = &graph.weights[id.0].name;
+        let name =
+            name.strip_prefix(prefix).map_or(name.as_str(), |rest| rest.trim_start_matches('.'));
+        args.push(format!("{role}={name}"));
+    }
+    if let Some(id) = node.state {
+        args.push(format!("state={}", graph.states[id.0].name));
+    }
+    if let Some(id) = node.rope {
+        args.push(format!("rope={}", id.0));
+    }
+    for (name, value) in &node.attrs {
+        args.push(format!("{name}={value}"));
+    }
+    let tap = node.outputs.first().and_then(|id| graph.values[id.0].tap.as_deref());
+    let tap = match tap.map(|tap| tap.strip_prefix(prefix).unwrap_or(tap)) {
+        Some("") => "  # the layer".to_owned(),
+        Some(tap) => format!("  # {}", tap.trim_start_matches('.')),
+        None => String::new(),
+    };
+    format!("{} = {}({}){tap}", outputs.join(", "), node.op, args.join(", "))
+}
+
+/// The layer a weight belongs to, and its name inside it.
+fn layer_of<'a>(model: &Model, name: &'a str) -> Option<(usize, &'a str)> {
+    model.graph.layers.iter().enumerate().find_map(|(n, layer)| {
+        let rest = name.strip_prefix(&layer.prefix)?.strip_prefix('.')?;
+        Some((n, rest))
+    })
+}
+
+fn shape_text(shape: &[usize]) -> String {
+    let dims: Vec<_> = shape.iter().map(usize::to_string).collect();
+    format!("[{}]", dims.join(", "))
+}
+
+/// `0, 2-5, 8` for sorted indices.
+pub fn ranges(indices: &[usize]) -> String {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for &n in indices {
+        match parts.last_mut() {
+            Some((_, end)) if *end + 1 == n => *end = n,
+            _ => parts.push((n, n)),
+        }
+    }
+    let text = |&(a, b): &(usize, usize)| if a == b { a.to_string() } else { format!("{a}-{b}") };
+    parts.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// A list of equal neighbours as `3 x 'conv', 'full_attention'`; other values as they are.
+fn fold_list(value: &Scalar) -> String {
+    let Scalar::List(items) = value else { return value.to_string() };
+    let mut runs: Vec<(&Scalar, usize)> = Vec::new();
+    for item in items {
+        match runs.last_mut() {
+            Some((last, count)) if *last == item => *count += 1,
+            _ => runs.push((item, 1)),
+        }
+    }
+    let text = |(item, count): &(&Scalar, usize)| match count {
+        1 => item.to_string(),
+        _ => format!("{count} x {item}"),
+    };
+    format!("[{}]", runs.iter().map(text).collect::<Vec<_>>().join(", "))
+}
+
+fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _done = writeln!(out, "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_fold_into_ranges() {
+        assert_eq!(ranges(&[0, 2, 3, 4, 8]), "0, 2-4, 8");
+        assert_eq!(ranges(&[]), "");
+    }
+
+    #[test]
+    fn lists_fold_equal_neighbours() {
+        let conv = || Scalar::Str("conv".into());
+        let list = Scalar::List(vec![conv(), conv(), Scalar::Int(1)]);
+        assert_eq!(fold_list(&list), "[2 x 'conv', 1]");
+    }
+}
