@@ -1,0 +1,357 @@
+//! The check itself: every run of a dump, every prompt, both phases, fed both ways.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use engine::{Engine, Options, Session, Source};
+use registry::dtype::Dtype;
+use registry::model::Model;
+use sha2::{Digest, Sha256};
+
+use crate::compare::{Comparison, Side, structure};
+use crate::dump::{self, Dump, Phase, Prompt};
+use crate::gate::{Gate, Mode, Subject, Verdict};
+use crate::metrics::{log_softmax, top1};
+use crate::order::Order;
+use crate::report::{About, Flip, GreedyRow, PhaseRow, Report, RunReport, Uncovered};
+use crate::run::{Feed, forced, trace};
+use crate::schedules::{self, ROLLBACK};
+use crate::tolerance::{F32_LOGPROB, F32_SCHEDULE};
+use crate::{diverge, schedules::Baseline};
+
+/// Why a check could not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The dump.
+    #[error(transparent)]
+    Dump(#[from] dump::Error),
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
+    /// A file of the model could not be read.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// A dtype was asked for that the reference was not run in.
+    #[error("the dump `{dump}` has no {wanted} run; it has {have}")]
+    NoRun {
+        /// The dump.
+        dump: PathBuf,
+        /// The dtype asked for.
+        wanted: Dtype,
+        /// What there is.
+        have: String,
+    },
+    /// The dump has other rows than the model gives.
+    #[error("the dump has rows of {dump} log-probabilities; the model gives {model}")]
+    Vocab {
+        /// In the manifest.
+        dump: usize,
+        /// Of the model.
+        model: usize,
+    },
+}
+
+/// What to check.
+#[derive(Debug, Clone)]
+pub struct CheckOptions {
+    /// Dtypes; all runs of the dump when empty.
+    pub dtypes: Vec<Dtype>,
+    /// Whether each op is also run on the reference's inputs.
+    pub local: bool,
+    /// Whether the engine is also compared with itself, fed in other ways.
+    pub schedules: bool,
+    /// Whether a spec with dtypes that an op refuses runs all the same.
+    pub allow_dtype_mismatch: bool,
+    /// Whether fused kernels may be used.
+    pub rewrites: bool,
+    /// Worker threads of the engine; its own choice when none.
+    pub threads: Option<usize>,
+    /// Whether `config.json` and the weights must be those of the dump. A model that was
+    /// converted on purpose is compared with this off.
+    pub same_model: bool,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self {
+            dtypes: Vec::new(),
+            local: true,
+            schedules: true,
+            allow_dtype_mismatch: false,
+            rewrites: true,
+            threads: None,
+            same_model: true,
+        }
+    }
+}
+
+impl CheckOptions {
+    /// How sessions are opened.
+    fn engine(&self, dtype: Dtype) -> Options {
+        Options {
+            dtype,
+            rewrites: self.rewrites,
+            poison: true,
+            allow_dtype_mismatch: self.allow_dtype_mismatch,
+            rollback: ROLLBACK,
+            threads: self.threads,
+        }
+    }
+}
+
+/// Compares an engine's runs of a model with a dump.
+pub fn check(
+    engine: &dyn Engine,
+    source: &Source<'_>,
+    dump: &Dump,
+    options: &CheckOptions,
+) -> Result<Report, Error> {
+    let model = &*source.model;
+    if model.vocab != dump.manifest.vocab {
+        return Err(Error::Vocab { dump: dump.manifest.vocab, model: model.vocab });
+    }
+    let tensors = identify(source, dump, options)?;
+    let have = dump.runs();
+    let dtypes = if options.dtypes.is_empty() { have.clone() } else { options.dtypes.clone() };
+    if let Some(wanted) = dtypes.iter().find(|d| !have.contains(d)) {
+        let have = have.iter().map(|d| d.name()).collect::<Vec<_>>().join(", ");
+        return Err(Error::NoRun { dump: dump.dir.clone(), wanted: *wanted, have });
+    }
+    let order = Order::of(&model.graph);
+    let prompts = &dump.manifest.prompts;
+    let load = |dtype| -> Result<Vec<Side>, dump::Error> {
+        prompts.iter().map(|p| Side::load(dump, dtype, p, &order)).collect()
+    };
+    let base = if have.contains(&Dtype::F32) { Some(load(Dtype::F32)?) } else { None };
+    let mut report = Report {
+        subject: about(engine, source, dump),
+        runs: Vec::new(),
+        schedules: Vec::new(),
+        notes: dump.notes.iter().chain(&dump.manifest.audit.notes).cloned().collect(),
+    };
+    for dtype in dtypes {
+        let loaded = if dtype == Dtype::F32 { Vec::new() } else { load(dtype)? };
+        let (own, base) = match &base {
+            Some(base) if dtype == Dtype::F32 => (base.as_slice(), None),
+            other => (loaded.as_slice(), other.as_deref()),
+        };
+        let mut session = engine.open(source, &options.engine(dtype))?;
+        let (mut gates, uncovered) = structure(model, &order, dump, &tensors);
+        for (n, prompt) in prompts.iter().enumerate() {
+            let comparison = Comparison {
+                model,
+                order: &order,
+                dump,
+                dtype,
+                prompt,
+                own: &own[n],
+                base: base.map(|b| &b[n]),
+            };
+            gates.extend(compare_prompt(session.as_mut(), &comparison, options)?);
+        }
+        let greedy = greedy(session.as_mut(), dump, dtype, &gates)?;
+        let limit = logprob_limit(dtype, &gates);
+        report.runs.push(summarize(model, dtype, gates, greedy, uncovered));
+        if options.schedules {
+            let rows = run_schedules(session.as_mut(), prompts, dtype, limit)?;
+            report.schedules.extend(rows);
+        }
+    }
+    Ok(report)
+}
+
+/// Runs the schedules of a model alone, against the engine itself.
+pub fn check_schedules(
+    engine: &dyn Engine,
+    source: &Source<'_>,
+    prompts: &[Prompt],
+    options: &CheckOptions,
+) -> Result<Vec<schedules::ScheduleRow>, Error> {
+    let dtypes = if options.dtypes.is_empty() { vec![Dtype::F32] } else { options.dtypes.clone() };
+    let mut rows = Vec::new();
+    for dtype in dtypes {
+        let mut session = engine.open(source, &options.engine(dtype))?;
+        rows.extend(run_schedules(session.as_mut(), prompts, dtype, None)?);
+    }
+    Ok(rows)
+}
+
+/// Refuses a checkpoint that the dump was not made from; gives the names of its tensors.
+fn identify(
+    source: &Source<'_>,
+    dump: &Dump,
+    options: &CheckOptions,
+) -> Result<BTreeSet<String>, Error> {
+    if options.same_model {
+        let config = fs_err::read(source.dir.join("config.json"))?;
+        let digest = Sha256::digest(&config);
+        let config: String = digest.iter().map(|b| format!("{b:02x}")).collect();
+        dump.verify_model(&config, &dump.manifest.model.weights_sha256)?;
+    }
+    Ok(BTreeSet::new())
+}
+
+fn about(engine: &dyn Engine, source: &Source<'_>, dump: &Dump) -> About {
+    let m = &dump.manifest;
+    let word = |key: &str| m.producer.get(key).and_then(|v| v.as_str());
+    let mut producer = word("name").unwrap_or("an unnamed program").to_owned();
+    for key in ["transformers", "torch"] {
+        if let Some(version) = word(key) {
+            producer = if producer == key {
+                format!("{key} {version}")
+            } else {
+                format!("{producer}, {key} {version}")
+            };
+        }
+    }
+    About {
+        spec: source.model.name.clone(),
+        architecture: source.model.architecture.clone(),
+        model: source.dir.display().to_string(),
+        engine: engine.name().to_owned(),
+        reference: dump.dir.display().to_string(),
+        producer,
+    }
+}
+
+fn compare_prompt(
+    session: &mut dyn Session,
+    comparison: &Comparison<'_>,
+    options: &CheckOptions,
+) -> Result<Vec<Gate>, engine::Error> {
+    let (prompt, own) = (comparison.prompt, comparison.own);
+    let mut gates = Vec::new();
+    for phase in Phase::ALL {
+        if prompt.rows(phase) == 0 {
+            continue;
+        }
+        let run = trace(session, prompt, phase, &own.taps, Feed::Own)?;
+        gates.extend(comparison.gates(phase, Mode::Cumulative, &run));
+        if options.local && prompt.taps {
+            let run = trace(session, prompt, phase, &own.taps, Feed::Reference(&own.taps))?;
+            gates.extend(comparison.gates(phase, Mode::Local, &run));
+        }
+    }
+    Ok(gates)
+}
+
+/// What noise may move a log-probability by in this run: the widest bound that was applied.
+fn logprob_limit(dtype: Dtype, gates: &[Gate]) -> Option<f64> {
+    if dtype == Dtype::F32 {
+        return Some(F32_LOGPROB);
+    }
+    let limits = gates.iter().filter(|g| g.subject == Subject::Logprobs);
+    limits.flat_map(|g| &g.bounds).filter(|b| b.measure == "max").map(|b| b.limit).reduce(f64::max)
+}
+
+fn greedy(
+    session: &mut dyn Session,
+    dump: &Dump,
+    dtype: Dtype,
+    gates: &[Gate],
+) -> Result<Vec<GreedyRow>, engine::Error> {
+    let mut rows = Vec::new();
+    let Some(by_prompt) = dump.manifest.greedy.get(dtype.name()) else { return Ok(rows) };
+    // Two log-probabilities may each be off by the bound.
+    let noise = 2.0 * logprob_limit(dtype, gates).unwrap_or(f64::INFINITY);
+    for prompt in &dump.manifest.prompts {
+        let Some(chosen) = by_prompt.get(&prompt.name).filter(|c| !c.is_empty()) else { continue };
+        let mut row = GreedyRow {
+            prompt: prompt.name.clone(),
+            tokens: chosen.len(),
+            agree: 0,
+            first_flip: None,
+            verdict: Verdict::Pass,
+        };
+        for (index, (logits, want)) in
+            forced(session, &prompt.tokens, chosen)?.iter().zip(chosen).enumerate()
+        {
+            let mut logprobs = vec![0.0; logits.len()];
+            log_softmax(logits, &mut logprobs);
+            let got = top1(&logprobs);
+            if got == *want as usize {
+                row.agree += 1;
+                continue;
+            }
+            let at = |token: usize| logprobs.get(token).copied().map_or(f64::NAN, f64::from);
+            let margin = at(got) - at(*want as usize);
+            row.first_flip.get_or_insert(Flip { index, margin, noise });
+            if margin.is_nan() || margin > noise {
+                row.verdict = Verdict::Fail;
+            }
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+fn run_schedules(
+    session: &mut dyn Session,
+    prompts: &[Prompt],
+    dtype: Dtype,
+    limit: Option<f64>,
+) -> Result<Vec<schedules::ScheduleRow>, engine::Error> {
+    let longest = prompts.iter().max_by_key(|p| p.tokens.len());
+    let tokens = longest.map_or_else(|| vec![0], |p| p.tokens.clone());
+    let (length, all) = schedules::derive(session.model(), tokens.len());
+    let baseline = Baseline::run(session, &tokens, length)?;
+    let limit = match dtype {
+        Dtype::F32 => F32_SCHEDULE,
+        _ => limit.unwrap_or(f64::INFINITY),
+    };
+    Ok(all.iter().map(|s| schedules::run(session, s, &baseline, limit)).collect())
+}
+
+fn summarize(
+    model: &Model,
+    dtype: Dtype,
+    gates: Vec<Gate>,
+    greedy: Vec<GreedyRow>,
+    uncovered: Uncovered,
+) -> RunReport {
+    let phases = Phase::ALL.into_iter().filter_map(|phase| phase_row(phase, &gates)).collect();
+    RunReport {
+        dtype,
+        phases,
+        first: diverge::first(model, &gates, Mode::Cumulative),
+        first_local: diverge::first(model, &gates, Mode::Local),
+        gates,
+        greedy,
+        uncovered,
+    }
+}
+
+fn phase_row(phase: Phase, gates: &[Gate]) -> Option<PhaseRow> {
+    let gates: Vec<&Gate> = gates.iter().filter(|g| g.phase == phase).collect();
+    let rows: Vec<&&Gate> = gates.iter().filter(|g| g.subject == Subject::Logprobs).collect();
+    if rows.is_empty() {
+        return None;
+    }
+    let stats = || rows.iter().filter_map(|g| g.rows);
+    let count: usize = stats().map(|s| s.rows).sum();
+    let share = |total: f64| if count == 0 { 0.0 } else { total / count as f64 };
+    // The prompt that comes closest to its bound, or goes furthest beyond it.
+    let worst = rows
+        .iter()
+        .filter_map(|g| Some((g.error.max, g.bounds.iter().find(|b| b.measure == "max")?.limit)))
+        .max_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
+    let numbers: usize = rows.iter().map(|g| g.error.count).sum();
+    let sum: f64 = rows.iter().map(|g| g.error.mean * g.error.count as f64).sum();
+    let worst_tap = gates
+        .iter()
+        .filter(|g| g.mode == Mode::Cumulative && matches!(g.subject, Subject::Tap { .. }))
+        .max_by(|a, b| a.error.max.total_cmp(&b.error.max))
+        .map(|g| (g.subject.to_string(), g.error.max));
+    Some(PhaseRow {
+        phase,
+        rows: count,
+        max: worst.map_or(0.0, |w| w.0),
+        limit: worst.map_or(f64::INFINITY, |w| w.1),
+        mean: if numbers == 0 { 0.0 } else { sum / numbers as f64 },
+        kl: share(stats().map(|s| s.kl * s.rows as f64).sum()),
+        top1: share(stats().map(|s| s.top1 as f64).sum()),
+        worst_tap,
+        verdict: if gates.iter().any(|g| g.fails()) { Verdict::Fail } else { Verdict::Pass },
+    })
+}

@@ -1,0 +1,175 @@
+//! States, directly: a state kept too narrow moves the log-probabilities less than their own
+//! noise does, but it is plain to see in the state itself.
+
+use engine::StateValue;
+use registry::graph::StateKind;
+
+use super::Comparison;
+use crate::dump::{Phase, Tensor};
+use crate::gate::{Gate, Mode, Subject, Verdict};
+use crate::metrics::grid;
+use crate::order::StatePlace;
+use crate::run::Trace;
+use crate::tolerance::GRID_COUNT;
+
+/// A state on both sides, cut to the rows that can be compared.
+struct Pair<'a> {
+    ours: Vec<f32>,
+    own: &'a [f32],
+    base: Option<&'a [f32]>,
+    rows: usize,
+    /// Step (decode) or position (prefill) of each row.
+    steps: Vec<usize>,
+}
+
+impl Comparison<'_> {
+    pub(super) fn states(&self, phase: Phase, mode: Mode, trace: &Trace) -> Vec<Gate> {
+        let mut gates = Vec::new();
+        for info in &self.dump.manifest.states {
+            for part in &info.parts {
+                let key = (info.layer, part.clone());
+                let Some(place) = self.order.states.get(&key) else { continue };
+                let reference = (phase, info.layer, part.clone());
+                let Some(own) = self.own.states.get(&reference) else { continue };
+                let base = self.base.and_then(|side| side.states.get(&reference));
+                // What a convolution keeps is read by later steps only: see `order`.
+                let counts_in = if place.kind == StateKind::Conv { Phase::Decode } else { phase };
+                let subject = Subject::State {
+                    name: place.label.clone(),
+                    layer: info.layer,
+                    part: part.clone(),
+                };
+                let mut gate = Gate::new(subject, &self.prompt.name, counts_in, mode, place.place);
+                if counts_in != phase {
+                    gate.moment = Some("after prefill");
+                }
+                let snapshots: Vec<&StateValue> = trace
+                    .states
+                    .iter()
+                    .filter_map(|s| s.iter().find(|v| v.layer == info.layer && v.part == *part))
+                    .collect();
+                gates.push(self.state(gate, place, phase, &snapshots, own, base));
+            }
+        }
+        gates
+    }
+
+    fn state(
+        &self,
+        gate: Gate,
+        place: &StatePlace,
+        phase: Phase,
+        ours: &[&StateValue],
+        own: &Tensor,
+        base: Option<&Tensor>,
+    ) -> Gate {
+        if ours.len() != if phase == Phase::Decode { self.prompt.steps() + 1 } else { 1 } {
+            return gate.failed("the engine does not show this state");
+        }
+        let pair = match place.kind {
+            StateKind::Attention => self.attention(place, phase, ours, own, base),
+            StateKind::Conv => self.conv(phase, ours, own, base),
+        };
+        let pair = match pair {
+            Ok(pair) => pair,
+            Err(finding) => return gate.failed(finding),
+        };
+        let (bits, count) = grid(&pair.ours);
+        let (want, wanted) = grid(pair.own);
+        let step_of = |row: usize| pair.steps.get(row).copied().unwrap_or(0);
+        let mut gate = self.judge(gate, &pair.ours, pair.own, pair.base, pair.rows, step_of);
+        if count.min(wanted) >= GRID_COUNT && bits + 2 <= want {
+            let kept = match bits {
+                0..=7 => "bf16".to_owned(),
+                8..=10 => "f16".to_owned(),
+                _ => format!("{bits} bits of mantissa"),
+            };
+            gate.finding = Some(format!(
+                "kept in {kept}, as its numbers show; the reference keeps {}",
+                own.dtype
+            ));
+            gate.verdict = Verdict::Fail;
+            gate.step = pair.steps.iter().copied().min();
+        }
+        gate
+    }
+
+    /// Keys or values: `[kept, heads, dim]`, the last positions of those fed.
+    fn attention<'a>(
+        &self,
+        place: &StatePlace,
+        phase: Phase,
+        ours: &[&StateValue],
+        own: &'a Tensor,
+        base: Option<&'a Tensor>,
+    ) -> Result<Pair<'a>, String> {
+        let fed = self.prompt.tokens.len();
+        let ours = ours.last().ok_or("the engine does not show this state")?;
+        let width: usize = own.shape.iter().skip(1).product();
+        if ours.shape.get(1..) != own.shape.get(1..) {
+            return Err(format!(
+                "a position is {:?} here and {:?} in the reference",
+                ours.shape.get(1..).unwrap_or_default(),
+                own.shape.get(1..).unwrap_or_default()
+            ));
+        }
+        let window = self.model.graph.states.get(place.state.0).and_then(|s| s.window);
+        let due = window.map_or(fed, |w| w.saturating_sub(1).min(fed));
+        let (have, want) = (ours.shape[0], own.shape[0]);
+        if have < want.min(due) || have > fed {
+            return Err(format!("{have} positions are kept; the reference keeps {want}"));
+        }
+        let rows = have.min(want);
+        let step = |position: usize| match phase {
+            Phase::Prefill => position,
+            Phase::Decode => (position + 1).saturating_sub(self.prompt.split),
+        };
+        let tail = |data: &'a [f32]| data.get(data.len().checked_sub(rows * width)?..);
+        let short = "it holds fewer numbers than its shape says";
+        Ok(Pair {
+            ours: ours
+                .data
+                .get(ours.data.len().saturating_sub(rows * width)..)
+                .filter(|d| d.len() == rows * width)
+                .ok_or(short)?
+                .to_vec(),
+            own: tail(&own.data).ok_or(short)?,
+            base: base.filter(|b| b.shape == own.shape).and_then(|b| tail(&b.data)),
+            rows,
+            steps: (fed - rows..fed).map(step).collect(),
+        })
+    }
+
+    /// The last inputs of a convolution: `[channels, width - 1]` per snapshot.
+    fn conv<'a>(
+        &self,
+        phase: Phase,
+        ours: &[&StateValue],
+        own: &'a Tensor,
+        base: Option<&'a Tensor>,
+    ) -> Result<Pair<'a>, String> {
+        // A single snapshot where one per step could be: the reference is believed only at the
+        // end (`truth: prefill`), or this is the prefill.
+        let single = own.shape.len() == 2;
+        let shape = if single { &own.shape[..] } else { &own.shape[1..] };
+        let ours = if single { &ours[ours.len() - 1..] } else { ours };
+        if let Some(other) = ours.iter().find(|v| v.shape != shape) {
+            return Err(format!("it is {:?} here and {shape:?} in the reference", other.shape));
+        }
+        let data: Vec<f32> = ours.iter().flat_map(|v| v.data.iter().copied()).collect();
+        if data.len() != own.data.len() {
+            return Err(format!(
+                "{} snapshots here and {:?} in the reference",
+                ours.len(),
+                own.shape
+            ));
+        }
+        let steps = match (single, phase) {
+            (false, _) => (0..ours.len()).collect(),
+            (true, Phase::Decode) => vec![self.prompt.steps()],
+            (true, Phase::Prefill) => vec![0],
+        };
+        let base = base.filter(|b| b.shape == own.shape).map(|b| b.data.as_slice());
+        Ok(Pair { ours: data, own: &own.data, base, rows: ours.len(), steps })
+    }
+}

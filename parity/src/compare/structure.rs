@@ -1,0 +1,68 @@
+//! What only one side has: modules never computed, states never kept.
+
+use std::collections::BTreeSet;
+
+use registry::model::Model;
+
+use crate::dump::{Dump, Phase};
+use crate::gate::{Gate, Mode, Subject};
+use crate::order::{LAST, Order, Place};
+use crate::report::Uncovered;
+
+/// Compares the graph with the manifest. `tensors` are the names in the checkpoint.
+///
+/// A module of the reference that has weights, and whose weights the graph never reads, is a
+/// finding: something is missing from the spec. A container (a layer's `mlp`, the rotary
+/// table) has no weights of its own and is only listed.
+pub(crate) fn structure(
+    model: &Model,
+    order: &Order,
+    dump: &Dump,
+    tensors: &BTreeSet<String>,
+) -> (Vec<Gate>, Uncovered) {
+    let (mut gates, mut uncovered) = (Vec::new(), Uncovered::default());
+    let module = |name: &str| name.rsplit_once('.').map(|(module, _)| module.to_owned());
+    let read: BTreeSet<String> =
+        model.graph.weights.iter().filter_map(|w| module(&w.name)).collect();
+    let stored: BTreeSet<String> = tensors.iter().filter_map(|t| module(t)).collect();
+    let prompt = dump.manifest.prompts.iter().find(|p| p.taps).map_or("", |p| p.name.as_str());
+    // The manifest lists modules as they ran, so an unknown one stands behind its neighbour.
+    let mut place = Place { node: 0, output: false };
+    for (tap, info) in &dump.manifest.taps.0 {
+        if let Some(known) = order.taps.get(tap) {
+            place = *known;
+        } else if stored.contains(tap) && !read.contains(tap) {
+            let phase = if info.has(Phase::Prefill) { Phase::Prefill } else { Phase::Decode };
+            let subject = Subject::Tap { name: tap.clone() };
+            gates.push(Gate::new(subject, prompt, phase, Mode::Cumulative, place).failed(
+                "the reference runs this module, which has weights; the spec never computes it",
+            ));
+        } else {
+            uncovered.reference.push(tap.clone());
+        }
+    }
+    for info in &dump.manifest.states {
+        for part in &info.parts {
+            if order.states.contains_key(&(info.layer, part.clone())) {
+                continue;
+            }
+            let subject = Subject::State {
+                name: format!("{part} of layer {}", info.layer),
+                layer: info.layer,
+                part: part.clone(),
+            };
+            let place = model
+                .graph
+                .layers
+                .get(info.layer)
+                .map_or(LAST, |l| Place { node: l.nodes.0, output: false });
+            gates.push(Gate::new(subject, prompt, Phase::Prefill, Mode::Cumulative, place).failed(
+                format!("the reference keeps this state ({}); the spec declares none", info.kind),
+            ));
+        }
+    }
+    let named: BTreeSet<&str> = dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();
+    uncovered.ours =
+        order.taps.keys().filter(|tap| !named.contains(tap.as_str())).cloned().collect();
+    (gates, uncovered)
+}

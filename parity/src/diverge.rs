@@ -1,0 +1,55 @@
+//! Finds where two runs part: the first failed gate in order of execution.
+
+use registry::model::Model;
+
+use crate::dump::Phase;
+use crate::gate::{Gate, Mode, Subject, Verdict};
+use crate::hints;
+use crate::order::{LAST, Moment};
+use crate::report::Divergence;
+
+/// When the fault of a failed gate happens.
+fn moment(gate: &Gate) -> Moment {
+    let place = if gate.subject == Subject::Logprobs { LAST } else { gate.place };
+    // Positions of a prefill are computed together: only the place in the graph orders them.
+    let step = if gate.phase == Phase::Decode { gate.step.unwrap_or(0) } else { 0 };
+    Moment { phase: gate.phase, step, place }
+}
+
+/// The first failed gate of one mode.
+pub(crate) fn first(model: &Model, gates: &[Gate], mode: Mode) -> Option<Divergence> {
+    let gate = gates.iter().filter(|g| g.mode == mode && g.fails()).min_by_key(|g| moment(g))?;
+    Some(Divergence {
+        subject: gate.subject.clone(),
+        mode,
+        prompt: gate.prompt.clone(),
+        phase: gate.phase,
+        step: gate.step.unwrap_or(0),
+        message: message(gate),
+        hints: hints::hints(model, gate, gates),
+    })
+}
+
+/// What is wrong with a failed gate, in one line.
+pub(crate) fn message(gate: &Gate) -> String {
+    let numbers = gate.worst_bound().filter(|b| !b.holds()).map(|b| {
+        let times = b.value / b.limit;
+        let what = match gate.subject {
+            Subject::Logprobs if b.measure.starts_with("kl") => "divergence",
+            Subject::Logprobs => "|dlogprob|",
+            _ => "|d| / rms",
+        };
+        let measure = match b.measure {
+            "gain" => "scaled, by".to_owned(),
+            m => format!("{m} of {what}"),
+        };
+        format!("{measure} {:.1e}, bound {:.1e} ({times:.1}x)", b.value, b.limit)
+    });
+    match (&gate.finding, numbers) {
+        (Some(finding), Some(numbers)) => format!("{finding}; {numbers}"),
+        (Some(finding), None) => finding.clone(),
+        (None, Some(numbers)) => numbers,
+        (None, None) if gate.verdict == Verdict::Fail => "failed".to_owned(),
+        (None, None) => "within its bounds".to_owned(),
+    }
+}

@@ -1,0 +1,325 @@
+//! Reads a dump: what the reference computed, on which model, and for which tokens.
+//!
+//! The format is `docs/dump.md`. A dump is untrusted: the manifest is checked
+//! against itself, and every tensor's dtype and shape against the manifest, before
+//! anything is compared. Tensors are widened when they are asked for.
+
+mod manifest;
+mod store;
+
+use std::path::{Path, PathBuf};
+
+use registry::dtype::Dtype;
+
+pub use manifest::{Audit, Manifest, ModelId, Phase, Prompt, StateInfo, TapInfo, Truth, VERSION};
+use store::Store;
+
+/// What can be wrong with a dump.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file could not be read.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// `manifest.json` is not JSON of the right form.
+    #[error("`{path}` is not a manifest of a dump: {source}")]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What the JSON reader says.
+        source: serde_json::Error,
+    },
+    /// `manifest.json` says something that cannot be.
+    #[error("`{path}`: {message}")]
+    Manifest {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+    /// `reference.safetensors` is damaged.
+    #[error("`{path}`: {message}")]
+    Tensors {
+        /// The file.
+        path: PathBuf,
+        /// What the reader says.
+        message: String,
+    },
+    /// A tensor that the manifest promises is not there.
+    #[error("tensor `{name}` is not in `{path}`; `manifest.json` says that it was recorded")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+    },
+    /// A tensor has another shape or dtype than the manifest makes it.
+    #[error("tensor `{name}` of `{path}` is {got}; `manifest.json` makes it {want}")]
+    Tensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// What it is.
+        got: String,
+        /// What it should be.
+        want: String,
+    },
+    /// The dump was made from another checkpoint.
+    #[error(
+        "the dump `{dir}` was made from another model: {what} is {got} here and {want} in the dump; \
+         write a new dump with `parity dump`"
+    )]
+    OtherModel {
+        /// The dump.
+        dir: PathBuf,
+        /// `config.json`, or the weights.
+        what: &'static str,
+        /// Of the model at hand.
+        got: String,
+        /// Of the dump.
+        want: String,
+    },
+}
+
+/// An opened dump.
+#[derive(Debug)]
+pub struct Dump {
+    /// Its folder.
+    pub dir: PathBuf,
+    /// What it says of itself.
+    pub manifest: Manifest,
+    /// Things in it that this version passes over.
+    pub notes: Vec<String>,
+    store: Store,
+}
+
+/// A tensor of a dump, widened.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tensor {
+    /// How it is stored.
+    pub dtype: Dtype,
+    /// Its shape; for taps the first axis is the token.
+    pub shape: Vec<usize>,
+    /// Row-major.
+    pub data: Vec<f32>,
+}
+
+/// Log-probabilities of one phase.
+#[derive(Debug, Clone)]
+pub struct Logprobs {
+    /// How many rows.
+    pub rows: usize,
+    /// Entries of one row.
+    pub width: usize,
+    /// `[rows, width]`: the tokens of the entries, when only the likeliest are stored.
+    pub ids: Option<Vec<u32>>,
+    /// `[rows, width]`.
+    pub values: Vec<f32>,
+    /// `[rows]`: log-probability of the token that follows in the prompt, when stored apart;
+    /// not a number where none follows.
+    pub targets: Option<Vec<f32>>,
+}
+
+impl Logprobs {
+    /// One row.
+    pub fn row(&self, row: usize) -> crate::metrics::Row<'_> {
+        let range = row * self.width..(row + 1) * self.width;
+        crate::metrics::Row {
+            ids: self.ids.as_ref().map(|ids| &ids[range.clone()]),
+            values: &self.values[range],
+        }
+    }
+}
+
+impl Dump {
+    /// Opens a dump and checks it completely, except for the numbers themselves.
+    pub fn open(dir: &Path) -> Result<Self, Error> {
+        let path = dir.join("manifest.json");
+        let text = fs_err::read(&path)?;
+        let manifest: Manifest = serde_json::from_slice(&text)
+            .map_err(|source| Error::Json { path: path.clone(), source })?;
+        manifest.check().map_err(|message| Error::Manifest { path, message })?;
+        let store = Store::open(&dir.join("reference.safetensors"))?;
+        let mut dump = Self { dir: dir.to_owned(), manifest, notes: Vec::new(), store };
+        dump.check()?;
+        Ok(dump)
+    }
+
+    /// The dtypes that were run, of those this program knows.
+    pub fn runs(&self) -> Vec<Dtype> {
+        Dtype::ALL
+            .into_iter()
+            .filter(|d| self.manifest.runs.iter().any(|r| r == d.name()))
+            .collect()
+    }
+
+    /// Refuses a checkpoint that is not the one the dump was made from.
+    pub fn verify_model(&self, config_sha256: &str, weights_sha256: &str) -> Result<(), Error> {
+        let model = &self.manifest.model;
+        for (what, got, want) in [
+            ("the SHA-256 of `config.json`", config_sha256, &model.config_sha256),
+            ("the fingerprint of the weights", weights_sha256, &model.weights_sha256),
+        ] {
+            if !got.eq_ignore_ascii_case(want) {
+                return Err(Error::OtherModel {
+                    dir: self.dir.clone(),
+                    what,
+                    got: got.to_owned(),
+                    want: want.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The log-probabilities of a phase; none for a decode phase without steps.
+    pub fn logprobs(
+        &self,
+        run: Dtype,
+        prompt: &Prompt,
+        phase: Phase,
+    ) -> Result<Option<Logprobs>, Error> {
+        let rows = prompt.rows(phase);
+        if rows == 0 {
+            return Ok(None);
+        }
+        let name = |leaf: &str| format!("{run}/{}/{phase}/{leaf}", prompt.name);
+        Ok(Some(match self.manifest.logprobs.k.filter(|_| self.manifest.logprobs.kind == "topk") {
+            None => Logprobs {
+                rows,
+                width: self.manifest.vocab,
+                ids: None,
+                values: self.store.read(&name("logprobs"))?.data,
+                targets: None,
+            },
+            Some(k) => Logprobs {
+                rows,
+                width: k,
+                ids: Some(self.store.read_ids(&name("top_ids"), self.manifest.vocab)?),
+                values: self.store.read(&name("top_logprobs"))?.data,
+                targets: Some(self.store.read(&name("target_logprobs"))?.data),
+            },
+        }))
+    }
+
+    /// A module's output, if it was recorded.
+    pub fn tap(
+        &self,
+        run: Dtype,
+        prompt: &Prompt,
+        phase: Phase,
+        tap: &str,
+    ) -> Result<Option<Tensor>, Error> {
+        self.optional(&format!("{run}/{}/{phase}/tap/{tap}", prompt.name))
+    }
+
+    /// A part of a state, if it was recorded.
+    pub fn state(
+        &self,
+        run: Dtype,
+        prompt: &Prompt,
+        phase: Phase,
+        layer: usize,
+        part: &str,
+    ) -> Result<Option<Tensor>, Error> {
+        self.optional(&format!("{run}/{}/{phase}/state/{layer}/{part}", prompt.name))
+    }
+
+    fn optional(&self, name: &str) -> Result<Option<Tensor>, Error> {
+        if self.store.shape(name).is_none() { Ok(None) } else { self.store.read(name).map(Some) }
+    }
+
+    /// Checks every tensor's name, dtype and shape against the manifest.
+    fn check(&mut self) -> Result<(), Error> {
+        let mut wanted = std::collections::BTreeSet::new();
+        for run in &self.manifest.runs {
+            if Dtype::ALL.iter().all(|d| d.name() != run) {
+                self.notes.push(format!("run `{run}` is of a dtype that is not compared here"));
+            }
+        }
+        for (tap, info) in &self.manifest.taps.0 {
+            for phase in &info.phases {
+                if Phase::ALL.iter().all(|p| p.name() != phase) {
+                    self.notes.push(format!("phase `{phase}` of tap `{tap}` is passed over"));
+                }
+            }
+        }
+        for run in self.runs() {
+            for prompt in &self.manifest.prompts {
+                for phase in Phase::ALL {
+                    self.check_phase(run, prompt, phase, &mut wanted)?;
+                }
+            }
+        }
+        let extra = self.store.names().filter(|name| !wanted.contains(*name)).count();
+        if extra > 0 {
+            self.notes.push(format!("{extra} tensors of the dump are not of version {VERSION}"));
+        }
+        Ok(())
+    }
+
+    fn check_phase(
+        &self,
+        run: Dtype,
+        prompt: &Prompt,
+        phase: Phase,
+        wanted: &mut std::collections::BTreeSet<String>,
+    ) -> Result<(), Error> {
+        let rows = prompt.rows(phase);
+        let base = format!("{run}/{}/{phase}", prompt.name);
+        let m = &self.manifest;
+        let leaves: Vec<(&str, Vec<usize>, bool)> = match m.logprobs.k {
+            Some(k) if m.logprobs.kind == "topk" => vec![
+                ("top_ids", vec![rows, k], true),
+                ("top_logprobs", vec![rows, k], false),
+                ("logsumexp", vec![rows], false),
+                ("target_logprobs", vec![rows], false),
+            ],
+            _ => vec![("logprobs", vec![rows, m.vocab], false)],
+        };
+        for (leaf, shape, ids) in leaves {
+            let name = format!("{base}/{leaf}");
+            if rows > 0 {
+                self.store.expect(&name, &shape, ids)?;
+            }
+            wanted.insert(name);
+        }
+        if !prompt.taps {
+            return Ok(());
+        }
+        for (tap, info) in &m.taps.0 {
+            let name = format!("{base}/tap/{tap}");
+            if info.has(phase) && rows > 0 {
+                self.store.expect_rows(&name, rows)?;
+            }
+            wanted.insert(name);
+        }
+        for state in &m.states {
+            for part in &state.parts {
+                let name = format!("{base}/state/{}/{part}", state.layer);
+                if let Some(shape) = self.store.shape(&name) {
+                    // The other axes are compared with the model's own declaration later.
+                    let fits = match (state.kind.as_str(), phase) {
+                        ("conv", Phase::Decode) => shape.len() == 3 && shape[0] == rows + 1,
+                        ("conv", Phase::Prefill) => shape.len() == 2,
+                        ("attention", _) => shape.len() == 3 && shape[0] <= prompt.tokens.len(),
+                        _ => true,
+                    };
+                    let want = match phase {
+                        Phase::Decode => format!("[{}, ..] (conv) or [kept, heads, dim]", rows + 1),
+                        Phase::Prefill => "[channels, width - 1] or [kept, heads, dim]".to_owned(),
+                    };
+                    if !fits {
+                        return Err(self.store.unexpected(&name, want));
+                    }
+                    self.store.number(&name)?;
+                } else if rows > 0 {
+                    return Err(Error::Missing { path: self.store.path.clone(), name });
+                }
+                wanted.insert(name);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,271 @@
+//! `manifest.json` of a dump: what was run, on which model, and what was recorded.
+//!
+//! The text is untrusted. Fields that this version does not know are passed
+//! over, so that a newer script may add some; a field it relies on is checked here.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+
+/// The version of the format that this crate reads.
+pub const VERSION: u64 = 1;
+
+/// Longest prompt that is taken seriously.
+const LONGEST_PROMPT: usize = 1 << 20;
+
+/// The manifest, as written.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Manifest {
+    /// `onboard-dump`.
+    pub format: String,
+    /// [`VERSION`].
+    pub version: u64,
+    /// Who wrote it, with versions, for display.
+    #[serde(default)]
+    pub producer: BTreeMap<String, serde_json::Value>,
+    /// The model that was run.
+    pub model: ModelId,
+    /// What the reference was pinned to, for display.
+    #[serde(default)]
+    pub pins: BTreeMap<String, serde_json::Value>,
+    /// Width of a row of log-probabilities.
+    pub vocab: usize,
+    /// How log-probabilities are stored.
+    pub logprobs: LogprobKind,
+    /// Dtypes that were run, by short name.
+    pub runs: Vec<String>,
+    /// Token sequences.
+    pub prompts: Vec<Prompt>,
+    /// Recorded module outputs, in the order of the file.
+    #[serde(default)]
+    pub taps: Taps,
+    /// Recorded states.
+    #[serde(default)]
+    pub states: Vec<StateInfo>,
+    /// `run -> prompt -> tokens generated greedily after the prompt`.
+    #[serde(default)]
+    pub greedy: BTreeMap<String, BTreeMap<String, Vec<u32>>>,
+    /// What the reference says of itself.
+    #[serde(default)]
+    pub audit: Audit,
+}
+
+/// Which checkpoint was run.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ModelId {
+    /// `architectures[0]`.
+    #[serde(default)]
+    pub architecture: String,
+    /// `model_type`.
+    #[serde(default)]
+    pub model_type: String,
+    /// SHA-256 of `config.json`.
+    pub config_sha256: String,
+    /// The fingerprint of the weights, see `docs/dump.md`.
+    pub weights_sha256: String,
+    /// The dtype of the checkpoint.
+    #[serde(default)]
+    pub dtype: Option<String>,
+}
+
+/// `{"kind": "full"}` or `{"kind": "topk", "k": 64}`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct LogprobKind {
+    /// `full` or `topk`.
+    pub kind: String,
+    /// Entries of a row, when `topk`.
+    #[serde(default)]
+    pub k: Option<usize>,
+}
+
+/// One token sequence.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Prompt {
+    /// Its name, a part of tensor names.
+    pub name: String,
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// How many of them the decode phase feeds at once.
+    pub split: usize,
+    /// Whether taps and states were recorded for it.
+    #[serde(default)]
+    pub taps: bool,
+}
+
+impl Prompt {
+    /// How many tokens the decode phase feeds one by one.
+    pub fn steps(&self) -> usize {
+        self.tokens.len().saturating_sub(self.split)
+    }
+
+    /// Rows of a phase's log-probabilities and taps.
+    pub fn rows(&self, phase: Phase) -> usize {
+        match phase {
+            Phase::Prefill => self.tokens.len(),
+            Phase::Decode => self.steps(),
+        }
+    }
+}
+
+/// How a prompt is fed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// All tokens in one forward from an empty cache.
+    Prefill,
+    /// A prefix in one forward, then token by token.
+    Decode,
+}
+
+impl Phase {
+    /// Both, in the order in which they run.
+    pub const ALL: [Self; 2] = [Self::Prefill, Self::Decode];
+
+    /// The word in tensor names and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Taps by name, in file order: the order in which the reference ran its modules.
+#[derive(Debug, Clone, Default)]
+pub struct Taps(pub Vec<(String, TapInfo)>);
+
+/// When a module's output was recorded.
+#[derive(Debug, Clone, Deserialize)]
+pub struct TapInfo {
+    /// `prefill`, `decode`; words of a later version are passed over.
+    pub phases: Vec<String>,
+}
+
+impl TapInfo {
+    /// Whether `phase` was recorded.
+    pub fn has(&self, phase: Phase) -> bool {
+        self.phases.iter().any(|name| name == phase.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Taps {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Taps;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of taps by module path")
+            }
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Taps, M::Error> {
+                let mut taps = Vec::new();
+                while let Some(entry) = map.next_entry::<String, TapInfo>()? {
+                    taps.push(entry);
+                }
+                Ok(Taps(taps))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}
+
+/// One recorded state.
+#[derive(Debug, Clone, Deserialize)]
+pub struct StateInfo {
+    /// The layer.
+    pub layer: usize,
+    /// `attention`, `conv`.
+    pub kind: String,
+    /// `k` and `v`, or `conv`.
+    pub parts: Vec<String>,
+}
+
+/// What the reference says of its own consistency.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Audit {
+    /// Which of its phases is to be believed.
+    #[serde(default)]
+    pub truth: Truth,
+    /// Remarks, for display.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// Which phase of the reference decode is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Truth {
+    /// The reference's decode agrees with its prefill.
+    #[default]
+    Decode,
+    /// It does not, and a full forward is right.
+    Prefill,
+}
+
+impl Manifest {
+    /// Checks everything that can be checked without the tensors; gives what is wrong.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.format != "onboard-dump" {
+            return Err(format!("`format` is `{}`; expected `onboard-dump`", self.format));
+        }
+        if self.version != VERSION {
+            return Err(format!(
+                "`version` is {}; this program reads version {VERSION}: write the dump again with its `parity dump`",
+                self.version
+            ));
+        }
+        match (self.logprobs.kind.as_str(), self.logprobs.k) {
+            ("full", _) => {}
+            ("topk", Some(k)) if k >= 1 && k <= self.vocab => {}
+            ("topk", k) => {
+                return Err(format!("`logprobs.k` is {k:?}; expected 1 to {}", self.vocab));
+            }
+            (kind, _) => {
+                return Err(format!("`logprobs.kind` is `{kind}`; expected `full` or `topk`"));
+            }
+        }
+        let mut names = std::collections::BTreeSet::new();
+        for prompt in &self.prompts {
+            let (name, count) = (&prompt.name, prompt.tokens.len());
+            if name.is_empty() || name.contains('/') || !names.insert(name) {
+                return Err(format!("prompt name `{name}` is empty, has a `/` or is used twice"));
+            }
+            if count == 0 || count > LONGEST_PROMPT {
+                return Err(format!(
+                    "prompt `{name}` has {count} tokens; expected 1 to {LONGEST_PROMPT}"
+                ));
+            }
+            let last = if count == 1 { 1 } else { count - 1 };
+            if prompt.split == 0 || prompt.split > last {
+                return Err(format!(
+                    "`split` of prompt `{name}` is {}; expected 1 to {last}",
+                    prompt.split
+                ));
+            }
+            if let Some(token) = prompt.tokens.iter().find(|t| **t as usize >= self.vocab) {
+                return Err(format!(
+                    "prompt `{name}` has token {token}; `vocab` is {}",
+                    self.vocab
+                ));
+            }
+        }
+        for (run, by_prompt) in &self.greedy {
+            for (prompt, tokens) in by_prompt {
+                if let Some(token) = tokens.iter().find(|t| **t as usize >= self.vocab) {
+                    return Err(format!(
+                        "`greedy.{run}.{prompt}` has token {token}; `vocab` is {}",
+                        self.vocab
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}

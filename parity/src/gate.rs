@@ -1,0 +1,246 @@
+//! A gate: one thing compared in one way, its numbers, its bounds, its verdict.
+
+use registry::dtype::Dtype;
+use serde::Serialize;
+
+use crate::dump::Phase;
+use crate::metrics::{Spread, TensorError};
+use crate::order::Place;
+use crate::tolerance::Bounds;
+
+/// How something came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Within its bounds.
+    Pass,
+    /// Could not be judged; says why.
+    Skip,
+    /// Beyond a bound.
+    Fail,
+}
+
+/// What reaches the op that made a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Its own inputs: errors of earlier layers are part of the error.
+    Cumulative,
+    /// The reference's inputs: an error is this op's own.
+    Local,
+}
+
+impl Mode {
+    /// The word in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cumulative => "cumulative",
+            Self::Local => "local",
+        }
+    }
+}
+
+/// What is compared.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase", tag = "kind")]
+pub enum Subject {
+    /// The log-probabilities.
+    Logprobs,
+    /// A module's output.
+    Tap {
+        /// The module path.
+        name: String,
+    },
+    /// A part of a state.
+    State {
+        /// `conv of model.layers.0`.
+        name: String,
+        /// The layer.
+        layer: usize,
+        /// `k`, `v`, `conv`.
+        part: String,
+    },
+}
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Logprobs => f.write_str("logprobs"),
+            Self::Tap { name } => f.write_str(name),
+            Self::State { name, .. } => write!(f, "state {name}"),
+        }
+    }
+}
+
+/// One measure and what it may be at most.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Bound {
+    /// `max`, `p50`, `kl.mean`, ...
+    pub measure: &'static str,
+    /// What it is.
+    pub value: f64,
+    /// What it may be.
+    pub limit: f64,
+}
+
+impl Bound {
+    /// Whether it holds; what is not a number does not.
+    pub fn holds(&self) -> bool {
+        self.value <= self.limit
+    }
+}
+
+/// What is said of rows of log-probabilities as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct RowStats {
+    /// How many.
+    pub rows: usize,
+    /// Mean divergence from the reference in nats.
+    pub kl: f64,
+    /// The largest.
+    pub kl_max: f64,
+    /// How many have the reference's likeliest token.
+    pub top1: usize,
+}
+
+/// One comparison.
+#[derive(Debug, Clone, Serialize)]
+pub struct Gate {
+    /// What.
+    pub subject: Subject,
+    /// On which prompt.
+    pub prompt: String,
+    /// In which phase; see [`crate::order`] for the phase of a state.
+    pub phase: Phase,
+    /// Fed by what.
+    pub mode: Mode,
+    /// What sets it apart from a gate that is otherwise the same (`after prefill`).
+    pub moment: Option<&'static str>,
+    /// Where in the graph.
+    #[serde(skip)]
+    pub place: Place,
+    /// The error: `|Δ| / rms`, or `|Δlogprob|`.
+    pub error: Spread,
+    /// The reference's own error at this dtype.
+    pub floor: Option<Spread>,
+    /// By how much ours is scaled, less 1.
+    pub gain: f64,
+    /// Of the angle between ours and the reference.
+    pub cosine: f64,
+    /// Of log-probabilities: what is not an error of single numbers.
+    pub rows: Option<RowStats>,
+    /// The largest error of each position (prefill) or step (decode; 0 is the prefix).
+    pub by_step: Vec<f64>,
+    /// All of these hold, or the gate fails.
+    pub bounds: Vec<Bound>,
+    /// Something wrong that is not a number out of bounds, or why it was not judged.
+    pub finding: Option<String>,
+    /// First step (decode) or position (prefill) at fault.
+    pub step: Option<usize>,
+    /// The outcome.
+    pub verdict: Verdict,
+}
+
+impl Gate {
+    /// A gate with nothing measured yet.
+    pub fn new(subject: Subject, prompt: &str, phase: Phase, mode: Mode, place: Place) -> Self {
+        Self {
+            subject,
+            prompt: prompt.to_owned(),
+            phase,
+            mode,
+            moment: None,
+            place,
+            error: Spread::default(),
+            floor: None,
+            gain: 0.0,
+            cosine: 1.0,
+            rows: None,
+            by_step: Vec::new(),
+            bounds: Vec::new(),
+            finding: None,
+            step: None,
+            verdict: Verdict::Pass,
+        }
+    }
+
+    /// The same, failed for a reason that is not a number.
+    #[must_use]
+    pub fn failed(mut self, finding: impl Into<String>) -> Self {
+        self.finding = Some(finding.into());
+        self.verdict = Verdict::Fail;
+        self
+    }
+
+    /// The same, not judged.
+    #[must_use]
+    pub fn skipped(mut self, why: impl Into<String>) -> Self {
+        self.finding = Some(why.into());
+        self.verdict = Verdict::Skip;
+        self
+    }
+
+    /// Puts in a measured tensor error and judges it. `step_of` tells the step of a row.
+    #[must_use]
+    pub fn measured(
+        mut self,
+        error: &TensorError,
+        limits: &Bounds,
+        step_of: impl Fn(usize) -> usize,
+    ) -> Self {
+        self.error = error.spread;
+        (self.gain, self.cosine) = (error.gain, error.cosine);
+        let worst_row = error.rows.iter().copied().fold(0.0, f64::max);
+        for (measure, value, limit) in [
+            ("p50", error.spread.p50, limits.p50),
+            ("p90", error.spread.p90, limits.p90),
+            ("p99", error.spread.p99, limits.p99),
+            ("max", error.spread.max, limits.max),
+            ("row", worst_row, limits.row),
+            ("gain", error.gain.abs(), limits.gain),
+        ] {
+            if limit < f64::INFINITY {
+                self.bounds.push(Bound { measure, value, limit });
+            }
+        }
+        for (row, value) in error.rows.iter().enumerate() {
+            let step = step_of(row);
+            if self.by_step.len() <= step {
+                self.by_step.resize(step + 1, 0.0);
+            }
+            self.by_step[step] = self.by_step[step].max(*value);
+        }
+        self.judge(limits.max);
+        self
+    }
+
+    /// Fails if a bound does not hold, and finds the first step whose error stands out:
+    /// beyond `limit`, or else half as bad as the worst.
+    pub fn judge(&mut self, limit: f64) {
+        if self.bounds.iter().all(Bound::holds) {
+            return;
+        }
+        self.verdict = Verdict::Fail;
+        let worst = self.by_step.iter().copied().fold(0.0, f64::max);
+        let bar = if worst > limit { limit } else { worst / 2.0 };
+        self.step = self.by_step.iter().position(|e| *e > bar);
+    }
+
+    /// The bound that is exceeded by the largest factor.
+    pub fn worst_bound(&self) -> Option<&Bound> {
+        let excess = |b: &Bound| {
+            if b.holds() { b.value / b.limit } else { b.value.max(b.limit * 1.000_001) / b.limit }
+        };
+        self.bounds.iter().max_by(|a, b| excess(a).total_cmp(&excess(b)))
+    }
+
+    /// Whether it failed.
+    pub fn fails(&self) -> bool {
+        self.verdict == Verdict::Fail
+    }
+}
+
+/// Writes a dtype by its short name.
+pub(crate) fn dtype_name<S: serde::Serializer>(dtype: &Dtype, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(dtype.name())
+}

@@ -1,0 +1,118 @@
+//! Likely causes, read off the numbers of a failed gate.
+//!
+//! These are symptoms only. Trying an edit of the spec and seeing whether it
+//! restores parity is what `parity diagnose` does.
+
+use registry::diag::Span;
+use registry::dtype::DtypeRule;
+use registry::graph::StateId;
+use registry::model::Model;
+
+use crate::dump::Phase;
+use crate::gate::{Gate, Subject};
+
+/// Hints for the first failed gate among `gates`, likeliest first.
+pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
+    let mut hints = Vec::new();
+    if let Subject::State { layer, part, .. } = &gate.subject {
+        state(model, *layer, part, gate, &mut hints);
+    }
+    let prefill_passes = gates.iter().all(|g| g.phase != Phase::Prefill || !g.fails());
+    if gate.phase == Phase::Decode && prefill_passes {
+        hints.push(match gate.subject {
+            Subject::State { .. } => {
+                "prefill agrees: it never reads this snapshot, only decode does".to_owned()
+            }
+            _ => "prefill agrees and decode does not: look at how states and positions are \
+                  carried from step to step"
+                .to_owned(),
+        });
+    }
+    if gate.error.max.is_infinite() {
+        hints.push(
+            "some values are not numbers: an overflow, or a read of a released slot".to_owned(),
+        );
+        return hints;
+    }
+    scale(gate, &mut hints);
+    positions(model, gate, &mut hints);
+    hints
+}
+
+fn state(model: &Model, layer: usize, part: &str, gate: &Gate, hints: &mut Vec<String>) {
+    let found = model
+        .graph
+        .states
+        .iter()
+        .enumerate()
+        .find(|(_, s)| s.layer == layer && s.parts.iter().any(|p| p.name == part));
+    let Some((n, state)) = found else { return };
+    if gate.finding.as_deref().is_some_and(|f| f.starts_with("kept in")) {
+        hints.push(match state.dtype {
+            DtypeRule::Fixed(dtype) => format!(
+                "{}: `dtype: {dtype}` of state `{}`; write `dtype: activation`",
+                place(&state.dtype_at),
+                state.name
+            ),
+            DtypeRule::Activation => format!(
+                "the spec keeps state `{}` in the activation dtype ({}): the engine narrows it",
+                state.name,
+                place(&state.dtype_at)
+            ),
+        });
+        return;
+    }
+    if let Some(node) = model.graph.nodes.iter().find(|node| node.state == Some(StateId(n))) {
+        hints.push(format!("it is written by `{}` at {}", node.op, place(&node.at)));
+    }
+}
+
+/// A pure scale has an angle of 0 and a gain.
+fn scale(gate: &Gate, hints: &mut Vec<String>) {
+    if gate.gain.abs() > 1e-4 && 1.0 - gate.cosine < 1e-3 * gate.gain * gate.gain {
+        hints.push(format!(
+            "ours is the reference times {:.6}: a scale that is missing or applied twice, an epsilon, \
+             or a factor that was rounded",
+            1.0 + gate.gain
+        ));
+    } else if gate.cosine < -0.9 {
+        hints.push("ours points the other way: a sign".to_owned());
+    }
+}
+
+/// Where in the sequence the error begins says what it depends on.
+fn positions(model: &Model, gate: &Gate, hints: &mut Vec<String>) {
+    if gate.phase != Phase::Prefill || gate.by_step.len() < 3 {
+        return;
+    }
+    let worst = gate.by_step.iter().copied().fold(0.0, f64::max);
+    let good = gate.by_step.iter().take_while(|e| **e < worst * 1e-3).count();
+    if good == 0 || good == gate.by_step.len() {
+        return;
+    }
+    if good == 1 {
+        hints.push(
+            "position 0 agrees and later ones do not: rotary layout or table, positions, or the mask"
+                .to_owned(),
+        );
+        return;
+    }
+    let near = model.graph.states.iter().find_map(|s| {
+        let reach = s.window.or_else(|| {
+            s.parts.first().filter(|p| p.name == "conv").and_then(|p| p.shape.get(1)).map(|w| w + 1)
+        })?;
+        reach.abs_diff(good).le(&1).then_some((s.name.clone(), reach))
+    });
+    hints.push(match near {
+        Some((name, reach)) => format!(
+            "the first {good} positions agree, and state `{name}` reaches over {reach}: its window or width"
+        ),
+        None => format!("the first {good} positions agree: something that begins at position {good}"),
+    });
+}
+
+/// `path:line`.
+fn place(at: &Span) -> String {
+    let before = at.source.text.get(..at.start).unwrap_or_default();
+    format!("{}:{}", at.source.path, before.matches('\n').count() + 1)
+}

@@ -1,0 +1,23 @@
+//! A report as JSON, for programs; the form is `docs/report.md`.
+
+use serde::Serialize;
+
+use crate::gate::Verdict;
+use crate::report::{Report, SCHEMA};
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    verdict: Verdict,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+/// Writes a report as JSON. Numbers that JSON cannot say (infinite, not a number) are `null`.
+pub fn json(report: &Report) -> String {
+    let document = Document { schema: SCHEMA, verdict: report.verdict(), report };
+    let mut text = serde_json::to_string_pretty(&document)
+        .expect("a report has text keys only and no fallible serializer");
+    text.push('\n');
+    text
+}

@@ -1,0 +1,177 @@
+//! What a check found, as data; how it looks on a terminal is `report/text.rs`.
+
+mod text;
+
+use registry::dtype::Dtype;
+use serde::Serialize;
+
+use crate::dump::Phase;
+use crate::gate::{Gate, Mode, Subject, Verdict, dtype_name};
+use crate::schedules::ScheduleRow;
+
+pub use text::{schedules, text};
+
+/// The name and version of the JSON form.
+pub const SCHEMA: &str = "onboard-parity/1";
+
+/// All that a check found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// What was compared with what.
+    pub subject: About,
+    /// One entry per dtype.
+    pub runs: Vec<RunReport>,
+    /// The engine against itself, fed in other ways.
+    pub schedules: Vec<ScheduleRow>,
+    /// Remarks that are no findings.
+    pub notes: Vec<String>,
+}
+
+/// What was compared with what.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct About {
+    /// The spec.
+    pub spec: String,
+    /// `architectures[0]`.
+    pub architecture: String,
+    /// The checkpoint.
+    pub model: String,
+    /// The engine.
+    pub engine: String,
+    /// The dump.
+    pub reference: String,
+    /// Who wrote the dump, with versions.
+    pub producer: String,
+}
+
+/// What was found in one dtype.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunReport {
+    /// The dtype.
+    #[serde(serialize_with = "dtype_name")]
+    pub dtype: Dtype,
+    /// Log-probabilities by phase, all prompts together.
+    pub phases: Vec<PhaseRow>,
+    /// Every comparison.
+    pub gates: Vec<Gate>,
+    /// Free-running tokens.
+    pub greedy: Vec<GreedyRow>,
+    /// Taps that only one side has; no finding.
+    pub uncovered: Uncovered,
+    /// The first finding in order of execution, errors of earlier ops included.
+    pub first: Option<Divergence>,
+    /// The first op that is wrong on the reference's own inputs.
+    pub first_local: Option<Divergence>,
+}
+
+/// Log-probabilities of one phase.
+#[derive(Debug, Clone, Serialize)]
+pub struct PhaseRow {
+    /// The phase.
+    pub phase: Phase,
+    /// Rows compared.
+    pub rows: usize,
+    /// Largest `|Δlogprob|`.
+    pub max: f64,
+    /// Its bound.
+    pub limit: f64,
+    /// Mean `|Δlogprob|`.
+    pub mean: f64,
+    /// Mean divergence from the reference in nats.
+    pub kl: f64,
+    /// Share of rows with the same likeliest token.
+    pub top1: f64,
+    /// The tap with the largest error, and the error.
+    pub worst_tap: Option<(String, f64)>,
+    /// Of all gates of this phase.
+    pub verdict: Verdict,
+}
+
+/// Tokens that the reference chose greedily, and whether the engine chooses them too.
+#[derive(Debug, Clone, Serialize)]
+pub struct GreedyRow {
+    /// The prompt.
+    pub prompt: String,
+    /// Tokens compared.
+    pub tokens: usize,
+    /// How many the engine would choose too, each after the reference's own.
+    pub agree: usize,
+    /// The first that it would not.
+    pub first_flip: Option<Flip>,
+    /// Fails if a flip is wider than noise explains.
+    pub verdict: Verdict,
+}
+
+/// A token chosen otherwise.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Flip {
+    /// Which of the chosen tokens.
+    pub index: usize,
+    /// Log-probability of the engine's choice less that of the reference's choice.
+    pub margin: f64,
+    /// What noise explains.
+    pub noise: f64,
+}
+
+/// Taps and states that only one side has.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Uncovered {
+    /// Only the engine's graph has them.
+    pub ours: Vec<String>,
+    /// Only the dump has them: containers, or modules without weights.
+    pub reference: Vec<String>,
+}
+
+/// Where two runs part.
+#[derive(Debug, Clone, Serialize)]
+pub struct Divergence {
+    /// What differs first.
+    pub subject: Subject,
+    /// Fed by what.
+    pub mode: Mode,
+    /// On which prompt.
+    pub prompt: String,
+    /// In which phase.
+    pub phase: Phase,
+    /// Decode: 0 is what the prefix left, j the j-th single token. Prefill: the position.
+    pub step: usize,
+    /// What is wrong, in numbers.
+    pub message: String,
+    /// Likely causes, likeliest first.
+    pub hints: Vec<String>,
+}
+
+impl RunReport {
+    /// Fails if a gate or a greedy row fails.
+    pub fn verdict(&self) -> Verdict {
+        let fails = self.gates.iter().any(Gate::fails)
+            || self.greedy.iter().any(|g| g.verdict == Verdict::Fail);
+        if fails { Verdict::Fail } else { Verdict::Pass }
+    }
+
+    /// The finding to show first: the local one where there is one, since it is not a
+    /// consequence of another.
+    pub fn headline(&self) -> Option<&Divergence> {
+        self.first_local.as_ref().or(self.first.as_ref())
+    }
+}
+
+impl Report {
+    /// Whether both agree.
+    pub fn verdict(&self) -> Verdict {
+        let fails = self.runs.iter().any(|r| r.verdict() == Verdict::Fail)
+            || self.schedules.iter().any(|s| s.verdict == Verdict::Fail);
+        if fails { Verdict::Fail } else { Verdict::Pass }
+    }
+
+    /// 0 when both agree, 1 when they differ. (2, "could not run", is an error, not a report.)
+    pub fn exit_code(&self) -> u8 {
+        u8::from(self.verdict() == Verdict::Fail)
+    }
+
+    /// The run to look at first: f32 if it fails, since there the arithmetic is exact enough
+    /// that only the program can be wrong.
+    pub fn first_failing(&self) -> Option<&RunReport> {
+        self.runs.iter().filter(|r| r.verdict() == Verdict::Fail).min_by_key(|r| r.dtype)
+    }
+}

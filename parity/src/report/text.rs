@@ -1,0 +1,305 @@
+//! A report for a terminal.
+
+use std::fmt::Write as _;
+
+use super::{Divergence, Report, RunReport};
+use crate::diverge::message;
+use crate::dump::Phase;
+use crate::gate::{Gate, Mode, Subject, Verdict};
+use crate::schedules::ScheduleRow;
+
+/// Findings listed in full; the others are counted.
+const LISTED: usize = 8;
+
+/// Writes a report as text of a width that fits most terminals.
+pub fn text(report: &Report) -> String {
+    let mut out = String::new();
+    let s = &report.subject;
+    line(&mut out, format_args!("{} ({}) on {}", s.spec, s.architecture, s.engine));
+    line(&mut out, format_args!("  model      {}", s.model));
+    line(&mut out, format_args!("  reference  {} by {}", s.reference, s.producer));
+    out.push('\n');
+    out.push_str(&phases(report));
+    out.push_str(&states(report));
+    out.push_str(&greedy(report));
+    out.push_str(&schedules(&report.schedules));
+    for run in &report.runs {
+        if run.verdict() == Verdict::Fail {
+            out.push_str(&failure(run));
+        }
+    }
+    for note in &report.notes {
+        line(&mut out, format_args!("note: {note}"));
+    }
+    if let Some(run) = report.runs.first()
+        && !run.uncovered.ours.is_empty()
+    {
+        let names = &run.uncovered.ours;
+        line(
+            &mut out,
+            format_args!(
+                "note: {} taps of the engine are not in the dump: {}",
+                names.len(),
+                some(names)
+            ),
+        );
+    }
+    let failed = report.runs.iter().filter(|r| r.verdict() == Verdict::Fail).count();
+    let broken = report.schedules.iter().filter(|r| r.verdict == Verdict::Fail).count();
+    match report.verdict() {
+        Verdict::Fail if failed == 0 => {
+            line(
+                &mut out,
+                format_args!("DIFFER: {broken} schedules do not give what one prefill gives"),
+            );
+        }
+        Verdict::Fail => {
+            line(&mut out, format_args!("DIFFER in {failed} of {} runs", report.runs.len()));
+        }
+        _ => line(&mut out, format_args!("AGREE in {} runs", report.runs.len())),
+    }
+    out
+}
+
+fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+    out.push_str(text.to_string().trim_end());
+    out.push('\n');
+}
+
+fn some(names: &[String]) -> String {
+    let mut text = names.iter().take(4).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > 4 {
+        text.push_str(", ...");
+    }
+    text
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Pass => "pass",
+        Verdict::Skip => "skip",
+        Verdict::Fail => "FAIL",
+    }
+}
+
+/// Rows of cells, each column as wide as its widest cell; the last is left ragged.
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |c: usize| {
+        rows.iter().filter_map(|r| r.get(c)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut text = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            let _ = write!(text, "{cell:<width$}  ");
+        }
+        line(&mut out, format_args!("{text}"));
+    }
+    out
+}
+
+fn cells<const N: usize>(row: [&str; N]) -> Vec<String> {
+    row.iter().map(|c| (*c).to_owned()).collect()
+}
+
+fn phases(report: &Report) -> String {
+    let mut rows = vec![cells([
+        "run",
+        "phase",
+        "max|dlogp|",
+        "bound",
+        "mean",
+        "KL",
+        "top-1",
+        "worst tap",
+        "",
+        "verdict",
+    ])];
+    for run in &report.runs {
+        for p in &run.phases {
+            let (tap, error) =
+                p.worst_tap.as_ref().map_or((String::new(), String::new()), |(tap, e)| {
+                    (tap.clone(), format!("{e:.1e}"))
+                });
+            rows.push(vec![
+                run.dtype.to_string(),
+                p.phase.to_string(),
+                format!("{:.1e}", p.max),
+                format!("{:.1e}", p.limit),
+                format!("{:.1e}", p.mean),
+                format!("{:.1e}", p.kl),
+                format!("{:.1}%", p.top1 * 100.0),
+                tap,
+                error,
+                word(p.verdict).to_owned(),
+            ]);
+        }
+    }
+    table(&rows) + "\n"
+}
+
+fn is_state(gate: &Gate) -> bool {
+    matches!(gate.subject, Subject::State { .. })
+}
+
+/// One line per run when all states agree; the failed ones by name.
+fn states(report: &Report) -> String {
+    let mut rows = Vec::new();
+    for run in &report.runs {
+        let all: Vec<&Gate> =
+            run.gates.iter().filter(|g| is_state(g) && g.mode == Mode::Cumulative).collect();
+        if all.is_empty() {
+            continue;
+        }
+        let failed: Vec<&&Gate> = all.iter().filter(|g| g.fails()).collect();
+        let worst = all.iter().max_by(|a, b| a.error.max.total_cmp(&b.error.max));
+        if failed.is_empty() {
+            rows.push(vec![
+                run.dtype.to_string(),
+                format!("{} comparisons", all.len()),
+                worst
+                    .map_or(String::new(), |w| format!("worst {:.1e}, {}", w.error.max, w.subject)),
+                "pass".to_owned(),
+            ]);
+        }
+        for gate in failed.iter().take(LISTED) {
+            rows.push(vec![
+                run.dtype.to_string(),
+                gate.subject.to_string().trim_start_matches("state ").to_owned(),
+                when(gate.phase, gate.step.unwrap_or(0), gate.moment),
+                "FAIL".to_owned(),
+                message(gate),
+            ]);
+        }
+        if failed.len() > LISTED {
+            rows.push(vec![run.dtype.to_string(), format!("and {} more", failed.len() - LISTED)]);
+        }
+    }
+    if rows.is_empty() { String::new() } else { format!("states\n{}\n", indent(&table(&rows))) }
+}
+
+fn indent(text: &str) -> String {
+    text.lines().fold(String::new(), |out, l| out + "  " + l + "\n")
+}
+
+fn when(phase: Phase, step: usize, moment: Option<&str>) -> String {
+    match (phase, step, moment) {
+        (Phase::Prefill, position, _) => format!("prefill, position {position}"),
+        (Phase::Decode, _, Some(moment)) => format!("decode, read {moment}"),
+        (Phase::Decode, 0, _) => "decode, step 0 (what the prefix left)".to_owned(),
+        (Phase::Decode, step, _) => format!("decode, step {step}"),
+    }
+}
+
+fn greedy(report: &Report) -> String {
+    let mut rows = Vec::new();
+    for run in &report.runs {
+        for g in &run.greedy {
+            let flip = g.first_flip.map_or(String::new(), |f| {
+                let width = if f.margin > f.noise { "more than noise" } else { "within noise" };
+                format!(
+                    "first flip at {}: margin {:.1e}, {width} ({:.1e})",
+                    f.index, f.margin, f.noise
+                )
+            });
+            rows.push(vec![
+                run.dtype.to_string(),
+                g.prompt.clone(),
+                format!("{} of {}", g.agree, g.tokens),
+                flip,
+                word(g.verdict).to_owned(),
+            ]);
+        }
+    }
+    if rows.is_empty() {
+        String::new()
+    } else {
+        format!("greedy tokens\n{}\n", indent(&table(&rows)))
+    }
+}
+
+/// The schedules alone.
+pub fn schedules(all: &[ScheduleRow]) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let mut rows = Vec::new();
+    let mut dtypes: Vec<_> = all.iter().map(|r| r.dtype).collect();
+    dtypes.dedup();
+    for dtype in dtypes {
+        let of: Vec<&ScheduleRow> = all.iter().filter(|r| r.dtype == dtype).collect();
+        let passed = of.iter().filter(|r| r.verdict == Verdict::Pass).count();
+        let worst = of.iter().map(|r| r.max).fold(0.0, f64::max);
+        rows.push(vec![
+            dtype.to_string(),
+            format!("{passed} of {} agree with one prefill", of.len()),
+            if worst == 0.0 { "exactly".to_owned() } else { format!("worst {worst:.1e}") },
+        ]);
+        for row in of.iter().filter(|r| r.verdict != Verdict::Pass) {
+            let at = row.position.map_or(String::new(), |p| {
+                format!("from position {p}: {:.1e}, bound {:.1e}", row.max, row.limit)
+            });
+            rows.push(vec![
+                dtype.to_string(),
+                row.name.clone(),
+                word(row.verdict).to_owned(),
+                [at, row.note.clone().unwrap_or_default()].join(" ").trim().to_owned(),
+                format!("({})", row.why),
+            ]);
+        }
+    }
+    format!("schedules\n{}\n", indent(&table(&rows)))
+}
+
+fn failure(run: &RunReport) -> String {
+    let mut out = String::new();
+    if let Some(first) = run.headline() {
+        line(&mut out, format_args!("{}: first divergence: {}", run.dtype, first.subject));
+        out.push_str(&divergence(first));
+        let other = if first.mode == Mode::Local { &run.first } else { &run.first_local };
+        if let Some(other) = other
+            && other.subject != first.subject
+        {
+            line(
+                &mut out,
+                format_args!(
+                    "  {}: first beyond its bound is {}",
+                    other.mode.name(),
+                    other.subject
+                ),
+            );
+            line(
+                &mut out,
+                format_args!("    {}: {}", when(other.phase, other.step, None), other.message),
+            );
+        }
+    }
+    let failed: Vec<&Gate> = run.gates.iter().filter(|g| g.fails()).collect();
+    let local = failed.iter().filter(|g| g.mode == Mode::Local).count();
+    line(
+        &mut out,
+        format_args!(
+            "  {} of {} gates fail, {local} of them on the reference's own inputs",
+            failed.len(),
+            run.gates.len()
+        ),
+    );
+    out.push('\n');
+    out
+}
+
+fn divergence(d: &Divergence) -> String {
+    let mut out = String::new();
+    let fed = match d.mode {
+        Mode::Local => "on the reference's own inputs",
+        Mode::Cumulative => "errors of earlier ops included",
+    };
+    line(&mut out, format_args!("  {}, prompt `{}`, {fed}", when(d.phase, d.step, None), d.prompt));
+    line(&mut out, format_args!("  {}", d.message));
+    for hint in &d.hints {
+        line(&mut out, format_args!("  hint: {hint}"));
+    }
+    out
+}

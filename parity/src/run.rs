@@ -1,0 +1,193 @@
+//! Runs an engine over the prompts of a dump and keeps what the dump has to be compared with.
+
+use std::collections::BTreeMap;
+
+use engine::{Chunk, Logits, NoProbe, Probe, Session, SlotId, StateValue, Want};
+
+use crate::dump::{Phase, Prompt, Tensor};
+
+/// What one phase of one prompt gave.
+#[derive(Debug, Clone, Default)]
+pub struct Trace {
+    /// `[rows, vocab]`: prefill, one row per token; decode, one per single step.
+    pub logits: Vec<f32>,
+    /// Taps by name, rows as the logits'.
+    pub taps: BTreeMap<String, Captured>,
+    /// States after the prefill; or after the prefix and after each step.
+    pub states: Vec<Vec<StateValue>>,
+}
+
+/// A captured tap.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Captured {
+    /// Shape of one row.
+    pub row: Vec<usize>,
+    /// All rows.
+    pub data: Vec<f32>,
+}
+
+/// The reference's taps of one prompt, to compare with or to feed.
+#[derive(Debug, Default)]
+pub struct Reference {
+    /// Those of the full prefill.
+    pub prefill: BTreeMap<String, Tensor>,
+    /// Those of the single steps.
+    pub decode: BTreeMap<String, Tensor>,
+}
+
+/// Whether taps are only looked at, or replaced by the reference's values.
+#[derive(Debug, Clone, Copy)]
+pub enum Feed<'a> {
+    /// Every op gets what the engine made.
+    Own,
+    /// Every tapped value is replaced after it is captured, so that errors do not spread.
+    Reference(&'a Reference),
+}
+
+/// Runs one phase of a prompt from a fresh slot, which is given back.
+pub fn trace(
+    session: &mut dyn Session,
+    prompt: &Prompt,
+    phase: Phase,
+    wanted: &Reference,
+    feed: Feed<'_>,
+) -> Result<Trace, engine::Error> {
+    let slot = session.open_slot();
+    let result = match phase {
+        Phase::Prefill => prefill(session, slot, prompt, wanted, feed),
+        Phase::Decode => decode(session, slot, prompt, wanted, feed),
+    };
+    let released = session.release(slot);
+    let trace = result?;
+    released?;
+    Ok(trace)
+}
+
+fn prefill(
+    session: &mut dyn Session,
+    slot: SlotId,
+    prompt: &Prompt,
+    wanted: &Reference,
+    feed: Feed<'_>,
+) -> Result<Trace, engine::Error> {
+    let mut trace = Trace::default();
+    let fed = match feed {
+        Feed::Own => None,
+        Feed::Reference(r) => Some(&r.prefill),
+    };
+    let mut probe = Capture { wanted: &wanted.prefill, fed, row: 0, keep: Some(&mut trace.taps) };
+    trace.logits = one(session, slot, &prompt.tokens, Want::All, &mut probe)?.data;
+    if prompt.taps {
+        trace.states.push(session.states(slot)?);
+    }
+    Ok(trace)
+}
+
+fn decode(
+    session: &mut dyn Session,
+    slot: SlotId,
+    prompt: &Prompt,
+    wanted: &Reference,
+    feed: Feed<'_>,
+) -> Result<Trace, engine::Error> {
+    let mut trace = Trace::default();
+    // Nothing of the prefix itself is compared here: prefill has the same rows. Its taps are
+    // fed from the prefill's, so that the states it leaves are the reference's too.
+    let (prefix, rest) = prompt.tokens.split_at(prompt.split.min(prompt.tokens.len()));
+    match feed {
+        Feed::Own => one(session, slot, prefix, Want::Last, &mut NoProbe)?,
+        Feed::Reference(r) => {
+            let mut probe =
+                Capture { wanted: &r.prefill, fed: Some(&r.prefill), row: 0, keep: None };
+            // All rows, so that rows of the probe are positions of the prompt.
+            one(session, slot, prefix, Want::All, &mut probe)?
+        }
+    };
+    if prompt.taps {
+        trace.states.push(session.states(slot)?);
+    }
+    for (row, token) in rest.iter().enumerate() {
+        let fed = match feed {
+            Feed::Own => None,
+            Feed::Reference(r) => Some(&r.decode),
+        };
+        let mut probe = Capture { wanted: &wanted.decode, fed, row, keep: Some(&mut trace.taps) };
+        let logits = one(session, slot, &[*token], Want::Last, &mut probe)?;
+        trace.logits.extend_from_slice(&logits.data);
+        if prompt.taps {
+            trace.states.push(session.states(slot)?);
+        }
+    }
+    Ok(trace)
+}
+
+/// Feeds one chunk to one slot.
+pub(crate) fn one(
+    session: &mut dyn Session,
+    slot: SlotId,
+    tokens: &[u32],
+    want: Want,
+    probe: &mut dyn Probe,
+) -> Result<Logits, engine::Error> {
+    session
+        .step(&[Chunk { slot, tokens, want }], probe)?
+        .pop()
+        .ok_or_else(|| engine::Error::Other("the engine gave no logits for a chunk".to_owned()))
+}
+
+/// Copies taps, and replaces them when told to.
+struct Capture<'a> {
+    /// Taps to copy.
+    wanted: &'a BTreeMap<String, Tensor>,
+    /// Values to put in their place.
+    fed: Option<&'a BTreeMap<String, Tensor>>,
+    /// The reference's row that the first row of this step is.
+    row: usize,
+    /// Where copies go.
+    keep: Option<&'a mut BTreeMap<String, Captured>>,
+}
+
+impl Probe for Capture<'_> {
+    fn wants(&self, tap: &str) -> bool {
+        self.wanted.contains_key(tap)
+    }
+
+    fn tap(&mut self, tap: &str, shape: &[usize], data: &mut [f32]) {
+        if let Some(keep) = &mut self.keep {
+            let captured = keep.entry(tap.to_owned()).or_default();
+            captured.row = shape.get(1..).unwrap_or_default().to_vec();
+            captured.data.extend_from_slice(data);
+        }
+        let Some(reference) = self.fed.and_then(|fed| fed.get(tap)) else { return };
+        // A shape that differs is a finding of the comparison; here it is only left alone.
+        let width: usize = reference.shape.iter().skip(1).product();
+        let rows = shape.first().copied().unwrap_or(0);
+        let from = self.row.saturating_mul(width);
+        let to = from.saturating_add(rows.saturating_mul(width));
+        if let Some(values) = reference.data.get(from..to)
+            && values.len() == data.len()
+        {
+            data.copy_from_slice(values);
+        }
+    }
+}
+
+/// Feeds a prompt and then the tokens the reference chose, and gives the engine's own rows of
+/// logits before each: row i is what the engine would choose token i from.
+pub fn forced(
+    session: &mut dyn Session,
+    prompt: &[u32],
+    chosen: &[u32],
+) -> Result<Vec<Vec<f32>>, engine::Error> {
+    let slot = session.open_slot();
+    let mut run = || {
+        let mut rows = vec![one(session, slot, prompt, Want::Last, &mut NoProbe)?.data];
+        for token in chosen.iter().take(chosen.len().saturating_sub(1)) {
+            rows.push(one(session, slot, &[*token], Want::Last, &mut NoProbe)?.data);
+        }
+        Ok(rows)
+    };
+    let rows = run();
+    session.release(slot)?;
+    rows
+}

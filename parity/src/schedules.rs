@@ -1,0 +1,270 @@
+//! Feeds the same tokens in other ways: every schedule must give what one prefill gives.
+//!
+//! State bugs live in schedules (a chunk shorter than a kernel, a slot used
+//! again, a fork, a rejected draft), and a single prompt cannot show them. The
+//! schedules are derived from the states a model declares, so a model with a
+//! kernel of 4 is fed chunks of 2, 3, 4 and 5.
+
+mod derive;
+
+use std::collections::BTreeMap;
+
+use engine::{Chunk, NoProbe, Session, SlotId, Want};
+use registry::dtype::Dtype;
+use serde::Serialize;
+
+use crate::gate::{Verdict, dtype_name};
+use crate::metrics::{gap, log_softmax};
+
+pub use derive::{ROLLBACK, derive};
+
+/// One way to feed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Schedule {
+    /// Short and unique.
+    pub name: String,
+    /// What it would show.
+    pub why: &'static str,
+    /// What is done, in order.
+    pub acts: Vec<Act>,
+}
+
+/// One move of a schedule. Slots are numbers of the schedule's own choosing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act {
+    /// Opens a slot that will be fed sequence `.1`.
+    Open(usize, usize),
+    /// One step: each slot gets so many of its tokens; every row is compared.
+    Feed(Vec<(usize, usize)>),
+    /// Feeds tokens that are not the slot's own, to be forgotten or thrown away.
+    Stray(usize, usize),
+    /// Makes slot `.1` from slot `.0`.
+    Fork(usize, usize),
+    /// Forgets stray tokens.
+    Rewind(usize),
+    /// Saves a slot, releases it, and restores it.
+    Reload(usize),
+    /// Gives a slot back.
+    Release(usize),
+}
+
+/// How one schedule came out.
+#[derive(Debug, Clone, Serialize)]
+pub struct ScheduleRow {
+    /// The dtype of the run.
+    #[serde(serialize_with = "dtype_name")]
+    pub dtype: Dtype,
+    /// Its name.
+    pub name: String,
+    /// What it would show.
+    pub why: &'static str,
+    /// Steps taken.
+    pub steps: usize,
+    /// Largest `|Δlogprob|` from the single prefill.
+    pub max: f64,
+    /// What it may be.
+    pub limit: f64,
+    /// The first position beyond it.
+    pub position: Option<usize>,
+    /// Why it was not judged, or what the engine said.
+    pub note: Option<String>,
+    /// The outcome.
+    pub verdict: Verdict,
+}
+
+/// Token sequences and what one prefill of each gives.
+#[derive(Debug)]
+pub struct Baseline {
+    sequences: Vec<Vec<u32>>,
+    rows: Vec<Vec<f32>>,
+    vocab: usize,
+}
+
+impl Baseline {
+    /// Makes three different sequences from a prompt and runs each in one prefill.
+    pub fn run(
+        session: &mut dyn Session,
+        prompt: &[u32],
+        length: usize,
+    ) -> Result<Self, engine::Error> {
+        let vocab = session.model().vocab.max(1);
+        let first: Vec<u32> = prompt.iter().copied().cycle().take(length).collect();
+        let second: Vec<u32> = first.iter().rev().copied().collect();
+        let third = first.iter().map(|t| ((*t as usize * 7 + 3) % vocab) as u32).collect();
+        let sequences = vec![first, second, third];
+        let mut rows = Vec::new();
+        for tokens in &sequences {
+            let slot = session.open_slot();
+            let logits = crate::run::one(session, slot, tokens, Want::All, &mut NoProbe);
+            session.release(slot)?;
+            rows.push(logprobs(&logits?.data, vocab));
+        }
+        Ok(Self { sequences, rows, vocab })
+    }
+}
+
+fn logprobs(logits: &[f32], vocab: usize) -> Vec<f32> {
+    let mut out = vec![0.0; logits.len()];
+    for (row, out) in logits.chunks(vocab).zip(out.chunks_mut(vocab)) {
+        log_softmax(row, out);
+    }
+    out
+}
+
+/// What a schedule knows of one of its slots.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    id: SlotId,
+    sequence: usize,
+    /// Tokens of its own sequence that it has seen.
+    seen: usize,
+}
+
+/// How an act failed: the engine refused a service, or broke.
+enum Stop {
+    Refused(String),
+    Broke(String),
+}
+
+/// Runs one schedule and compares every row it makes.
+pub fn run(
+    session: &mut dyn Session,
+    schedule: &Schedule,
+    baseline: &Baseline,
+    limit: f64,
+) -> ScheduleRow {
+    let mut row = ScheduleRow {
+        dtype: session.dtype(),
+        name: schedule.name.clone(),
+        why: schedule.why,
+        steps: 0,
+        max: 0.0,
+        limit,
+        position: None,
+        note: None,
+        verdict: Verdict::Pass,
+    };
+    let mut slots = BTreeMap::new();
+    for act in &schedule.acts {
+        match perform(session, act, baseline, &mut slots, &mut row) {
+            Ok(()) => {}
+            Err(Stop::Refused(why)) => {
+                (row.note, row.verdict) = (Some(why), Verdict::Skip);
+                break;
+            }
+            Err(Stop::Broke(why)) => {
+                (row.note, row.verdict) = (Some(why), Verdict::Fail);
+                break;
+            }
+        }
+    }
+    for slot in slots.into_values() {
+        if let Err(e) = session.release(slot.id) {
+            row.note.get_or_insert(e.to_string());
+            row.verdict = Verdict::Fail;
+        }
+    }
+    if row.position.is_some() {
+        row.verdict = Verdict::Fail;
+    }
+    row
+}
+
+fn perform(
+    session: &mut dyn Session,
+    act: &Act,
+    baseline: &Baseline,
+    slots: &mut BTreeMap<usize, Slot>,
+    row: &mut ScheduleRow,
+) -> Result<(), Stop> {
+    let refused = |e: engine::Error| Stop::Refused(format!("the engine refuses: {e}"));
+    let broke = |e: engine::Error| Stop::Broke(e.to_string());
+    let known = |slots: &BTreeMap<usize, Slot>, n: usize| {
+        slots.get(&n).copied().ok_or_else(|| Stop::Broke(format!("schedule has no slot {n}")))
+    };
+    match act {
+        Act::Open(n, sequence) => {
+            let id = session.open_slot();
+            slots.insert(*n, Slot { id, sequence: *sequence, seen: 0 });
+        }
+        Act::Feed(parts) => {
+            let mut chunks = Vec::new();
+            for (n, count) in parts {
+                let slot = known(slots, *n)?;
+                let tokens = &baseline.sequences[slot.sequence][slot.seen..slot.seen + count];
+                chunks.push(Chunk { slot: slot.id, tokens, want: Want::All });
+            }
+            let logits = session.step(&chunks, &mut NoProbe).map_err(broke)?;
+            row.steps += 1;
+            if logits.len() != parts.len() {
+                return Err(Stop::Broke(format!(
+                    "{} results for {} chunks",
+                    logits.len(),
+                    parts.len()
+                )));
+            }
+            for ((n, count), logits) in parts.iter().zip(&logits) {
+                let slot = known(slots, *n)?;
+                compare(baseline, slot, *count, &logits.data, row)?;
+                slots.insert(*n, Slot { seen: slot.seen + count, ..slot });
+            }
+        }
+        Act::Stray(n, count) => {
+            let slot = known(slots, *n)?;
+            let other = &baseline.sequences[(slot.sequence + 1) % baseline.sequences.len()];
+            let tokens: Vec<u32> = other.iter().rev().copied().cycle().take(*count).collect();
+            crate::run::one(session, slot.id, &tokens, Want::None, &mut NoProbe).map_err(broke)?;
+            row.steps += 1;
+        }
+        Act::Fork(from, to) => {
+            let slot = known(slots, *from)?;
+            let id = session.fork(slot.id).map_err(refused)?;
+            slots.insert(*to, Slot { id, ..slot });
+        }
+        Act::Rewind(n) => {
+            let slot = known(slots, *n)?;
+            session.truncate(slot.id, slot.seen).map_err(refused)?;
+        }
+        Act::Reload(n) => {
+            let slot = known(slots, *n)?;
+            let bytes = session.save(slot.id).map_err(refused)?;
+            session.release(slot.id).map_err(broke)?;
+            slots.remove(n);
+            let id = session.restore(&bytes).map_err(broke)?;
+            slots.insert(*n, Slot { id, ..slot });
+        }
+        Act::Release(n) => {
+            let slot = known(slots, *n)?;
+            slots.remove(n);
+            session.release(slot.id).map_err(broke)?;
+        }
+    }
+    Ok(())
+}
+
+fn compare(
+    baseline: &Baseline,
+    slot: Slot,
+    count: usize,
+    logits: &[f32],
+    row: &mut ScheduleRow,
+) -> Result<(), Stop> {
+    let vocab = baseline.vocab;
+    if logits.len() != count * vocab {
+        return Err(Stop::Broke(format!("{} logits for {count} tokens of {vocab}", logits.len())));
+    }
+    let want = &baseline.rows[slot.sequence][slot.seen * vocab..];
+    for (n, (got, want)) in
+        logprobs(logits, vocab).chunks(vocab).zip(want.chunks(vocab)).enumerate()
+    {
+        // Equal up to NaN is not equal: a schedule has no excuse for either side.
+        let bad = got.iter().any(|x| x.is_nan());
+        let max = got.iter().zip(want).map(|(a, b)| gap(*a, *b)).fold(0.0, f32::max);
+        let max = if bad { f64::INFINITY } else { f64::from(max) };
+        row.max = row.max.max(max);
+        if max > row.limit && row.position.is_none() {
+            row.position = Some(slot.seen + n);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Schedules for a model, from the states that it declares.
+
+use std::collections::BTreeSet;
+
+use registry::graph::StateKind;
+use registry::model::Model;
+
+use super::{Act, Schedule};
+
+/// How many positions the truncate schedule takes back; sessions are opened with as much.
+pub const ROLLBACK: usize = 3;
+
+/// Longest sequence that schedules feed: they show edges, not length.
+const LONGEST: usize = 48;
+
+/// Numbers of positions at which a state of the model changes its behaviour: kernel widths
+/// and windows.
+fn reaches(model: &Model) -> BTreeSet<usize> {
+    let mut reaches = BTreeSet::new();
+    for state in &model.graph.states {
+        match state.kind {
+            StateKind::Attention => reaches.extend(state.window),
+            StateKind::Conv => {
+                reaches.extend(state.parts.iter().filter_map(|p| p.shape.get(1)).map(|w| w + 1));
+            }
+        }
+    }
+    reaches
+}
+
+/// Gives the length of the sequences to feed and the schedules over them. `prompt` is the
+/// length of the longest prompt at hand.
+pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
+    let reaches = reaches(model);
+    let edge = reaches.iter().copied().filter(|r| r + 3 <= LONGEST).max().unwrap_or(0);
+    let context = model.context.unwrap_or(usize::MAX).saturating_sub(ROLLBACK).max(1);
+    let length = prompt.min(32).max(edge + 3).max(8).min(context);
+    let mut all = Vec::new();
+    let mut add = |name: String, why, acts| all.push(Schedule { name, why, acts });
+
+    let feed = |slot: usize, from: usize, size: usize| -> Vec<Act> {
+        (from..length)
+            .step_by(size)
+            .map(|at| Act::Feed(vec![(slot, size.min(length - at))]))
+            .collect()
+    };
+    let with = |mut head: Vec<Act>, tail: Vec<Act>| {
+        head.extend(tail);
+        head
+    };
+    let mut sizes = BTreeSet::from([1]);
+    for reach in &reaches {
+        for size in reach.saturating_sub(2)..=reach + 1 {
+            sizes.insert(size);
+        }
+    }
+    for size in sizes.into_iter().filter(|s| *s >= 1 && *s < length) {
+        let (name, why) = match size {
+            1 => ("token by token".to_owned(), "state carried over a step"),
+            n => (
+                format!("chunks of {n}"),
+                "state carried over a chunk near a kernel's width or a window",
+            ),
+        };
+        add(name, why, with(vec![Act::Open(0, 0)], feed(0, 0, size)));
+    }
+    let odd = (length / 2 | 1).min(length - 1);
+    if odd == 0 {
+        return (length, all);
+    }
+    add(
+        "warm continuation".to_owned(),
+        "many tokens on a state that is not empty",
+        vec![Act::Open(0, 0), Act::Feed(vec![(0, odd)]), Act::Feed(vec![(0, length - odd)])],
+    );
+    add("ragged batch".to_owned(), "slots of different length in one step", ragged(length, false));
+    add("permuted batch".to_owned(), "order of slots in a step, idle slots", ragged(length, true));
+    add(
+        "slot reuse".to_owned(),
+        "what a released slot leaves to the next",
+        with(
+            vec![Act::Open(0, 1), Act::Feed(vec![(0, length)]), Act::Release(0), Act::Open(1, 0)],
+            with(vec![Act::Feed(vec![(1, 1)])], vec![Act::Feed(vec![(1, length - 1)])]),
+        ),
+    );
+    let mut fork =
+        vec![Act::Open(0, 0), Act::Feed(vec![(0, odd)]), Act::Fork(0, 1), Act::Fork(0, 2)];
+    fork.extend([Act::Stray(1, 2), Act::Feed(vec![(0, length - odd)])]);
+    fork.extend(feed(2, odd, 1));
+    add("fork".to_owned(), "two slots that share a past of odd length", fork);
+    let mut retry = vec![Act::Open(0, 0), Act::Feed(vec![(0, odd)])];
+    for at in odd..length {
+        // A rejected draft before every token: all of it, then none of it, then again.
+        let drafts = (at - odd) % (ROLLBACK + 1);
+        if drafts > 0 {
+            retry.extend([Act::Stray(0, drafts), Act::Rewind(0)]);
+        }
+        retry.push(Act::Feed(vec![(0, 1)]));
+    }
+    add("truncate and retry".to_owned(), "a rejected speculative draft", retry);
+    let mut reload = vec![Act::Open(0, 0), Act::Feed(vec![(0, odd)]), Act::Reload(0)];
+    reload.extend(feed(0, odd, 2));
+    add("save and restore".to_owned(), "a slot that went through bytes", reload);
+    (length, all)
+}
+
+/// Three sequences at different places: first one long, one short and one middling chunk, then
+/// one token each, with one of them idle now and then.
+fn ragged(length: usize, permuted: bool) -> Vec<Act> {
+    let mut acts = vec![Act::Open(0, 0), Act::Open(1, 1), Act::Open(2, 2)];
+    let mut seen = [(length * 2 / 3).max(1), 1, (length / 3).max(1)];
+    let turn = |step: usize, mut parts: Vec<(usize, usize)>| {
+        if permuted {
+            let by = step % parts.len().max(1);
+            parts.rotate_left(by);
+            if step % 2 == 0 {
+                parts.reverse();
+            }
+        }
+        Act::Feed(parts)
+    };
+    acts.push(turn(0, seen.iter().copied().enumerate().collect()));
+    for step in 1.. {
+        let parts: Vec<(usize, usize)> = (0..3)
+            .filter(|slot| seen[*slot] < length && (!permuted || (step + slot) % 3 != 0))
+            .map(|slot| (slot, if slot == 1 { 3.min(length - seen[slot]) } else { 1 }))
+            .collect();
+        for (slot, count) in &parts {
+            seen[*slot] += count;
+        }
+        if !parts.is_empty() {
+            acts.push(turn(step, parts));
+        }
+        if seen.iter().all(|s| *s >= length) {
+            break;
+        }
+    }
+    acts
+}

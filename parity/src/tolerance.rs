@@ -1,0 +1,160 @@
+//! Every bound that a check applies, in one place, each with its reason.
+//!
+//! All bounds of a gate hold together (AND): a large median cannot hide behind
+//! a small maximum, nor a single bad position behind a good mean. No bound is
+//! set per model; what differs between models is the noise floor, and that is
+//! measured by the reference itself.
+
+use registry::dtype::Dtype;
+
+use crate::metrics::{Spread, TensorError};
+
+/// Largest `|Δlogprob|` of an f32 run. Two f32 implementations differ in the order of
+/// additions only: about 1e-6 on a tiny model, 1e-5 on a deep one. The smallest real
+/// mistake seen (one epsilon of 1e-6 for 1e-5) moves a tiny model by more than this.
+pub const F32_LOGPROB: f64 = 1e-4;
+
+/// Largest `|Δ| / rms` of a tap or state of an f32 run, errors of earlier layers included.
+pub const F32_CUMULATIVE: f64 = 1e-4;
+
+/// The same, against the rms of the element's own row.
+pub const F32_CUMULATIVE_ROW: f64 = 3e-4;
+
+/// Largest `|Δ| / rms` of a tap of an f32 run whose inputs are the reference's own: what one
+/// op's order of additions explains (a sum of 4096 products: about 2e-6 of its rms).
+pub const F32_LOCAL: f64 = 1e-5;
+
+/// The same, against the rms of the element's own row.
+pub const F32_LOCAL_ROW: f64 = 3e-5;
+
+/// Most that an op may scale its output, in f32, on the reference's inputs. Rounding is
+/// random and averages out, so this sees an epsilon of 1e-5 for 1e-6 (4.5e-6 where the
+/// mean square is 1), far below what one element shows.
+pub const F32_LOCAL_GAIN: f64 = 1e-6;
+
+/// How far a schedule may move an f32 log-probability of the same engine.
+pub const F32_SCHEDULE: f64 = 5e-5;
+
+/// Fewest numbers (not 0) from which a narrower grid can be told: by chance, all of n
+/// f16 numbers lie on the bf16 grid once in 8^n.
+pub const GRID_COUNT: usize = 12;
+
+/// What one measure may be at most.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bounds {
+    /// Of the median.
+    pub p50: f64,
+    /// Of the 90th percentile.
+    pub p90: f64,
+    /// Of the 99th percentile.
+    pub p99: f64,
+    /// Of the largest.
+    pub max: f64,
+    /// Of the largest, against the rms of its own row.
+    pub row: f64,
+    /// Of `|gain|`.
+    pub gain: f64,
+}
+
+impl Bounds {
+    /// Bounds nothing.
+    pub const NONE: Self = Self {
+        p50: f64::INFINITY,
+        p90: f64::INFINITY,
+        p99: f64::INFINITY,
+        max: f64::INFINITY,
+        row: f64::INFINITY,
+        gain: f64::INFINITY,
+    };
+
+    /// A tap or state of an f32 run, errors of earlier layers included.
+    pub const fn f32_cumulative() -> Self {
+        Self { max: F32_CUMULATIVE, row: F32_CUMULATIVE_ROW, ..Self::NONE }
+    }
+
+    /// A tap or state of an f32 run on the reference's own inputs.
+    pub const fn f32_local() -> Self {
+        Self { max: F32_LOCAL, row: F32_LOCAL_ROW, gain: F32_LOCAL_GAIN, ..Self::NONE }
+    }
+
+    /// A tap or state of a 16-bit run on the reference's own 16-bit inputs, against its
+    /// 16-bit output: a few units in the last place. More than one, because between two taps
+    /// lie several roundings, and one flipped rounding before a sum moves the sum's result.
+    pub fn local(dtype: Dtype, reference: &TensorError) -> Self {
+        let u = roundoff(dtype);
+        let peak = (reference.peak / reference.rms).max(1.0);
+        let count = reference.spread.count.max(1) as f64;
+        Self {
+            p50: 0.5 * u,
+            p90: 1.5 * u,
+            p99: 3.0 * u,
+            max: 2.0 * u * peak + 4.0 * u,
+            row: f64::INFINITY,
+            // Random roundings average out; a scale that was rounded, or was not, remains.
+            gain: u / 8.0 + 2.0 * u / count.sqrt(),
+        }
+    }
+
+    /// A tap or state of a 16-bit run against the f32 run, given what the reference's own
+    /// 16-bit run shows (`floor`), measured alike.
+    ///
+    /// Two honest 16-bit runs are two draws of the same noise. Their medians agree within a
+    /// few percent and their maxima within a factor of two once there are many rows; with few
+    /// rows (errors within a row are not independent) either may be luckier. To each bound
+    /// comes a share of a unit in the last place, for where the reference happens to be exact.
+    pub fn noise(dtype: Dtype, floor: &TensorError) -> Self {
+        let u = roundoff(dtype);
+        let slack = 1.0 + 1.0 / (floor.rows.len().max(1) as f64).sqrt();
+        let peak = (floor.peak / floor.rms).max(1.0);
+        let Spread { p50, p90, p99, max, .. } = floor.spread;
+        let row = floor.rows.iter().copied().fold(0.0, f64::max);
+        Self {
+            p50: 1.25 * slack * p50 + 0.25 * u,
+            p90: 1.25 * slack * p90 + 0.5 * u,
+            p99: 1.5 * slack * p99 + u,
+            max: 2.0 * slack * max + u * peak,
+            row: 2.5 * slack * row + 2.0 * u * peak,
+            gain: f64::INFINITY,
+        }
+    }
+
+    /// Log-probabilities of a 16-bit run, given the reference's own 16-bit run. `scale` is the
+    /// rms of the logits, whose own rounding is the least that can be expected.
+    pub fn noise_logprobs(dtype: Dtype, floor: &Spread, rows: usize, scale: f64) -> Self {
+        let u = roundoff(dtype) * scale;
+        let slack = 1.0 + 1.0 / (rows.max(1) as f64).sqrt();
+        Self {
+            p50: 1.25 * slack * floor.p50 + 0.25 * u,
+            p90: 1.25 * slack * floor.p90 + 0.5 * u,
+            p99: 1.5 * slack * floor.p99 + u,
+            max: 2.0 * slack * floor.max + 2.0 * u,
+            ..Self::NONE
+        }
+    }
+}
+
+/// Bounds of the mean and the largest divergence of a 16-bit run. It grows with the square of
+/// the error, so its factors are the squares of those above.
+pub fn noise_kl(dtype: Dtype, floor: &Spread, rows: usize, scale: f64) -> (f64, f64) {
+    let u = roundoff(dtype) * scale;
+    let slack = 1.0 + 1.0 / (rows.max(1) as f64).sqrt();
+    (1.5 * slack * slack * floor.mean + 0.5 * u * u, 4.0 * slack * slack * floor.max + 2.0 * u * u)
+}
+
+/// Half the distance between 1 and the next number: what one rounding moves at most.
+pub fn roundoff(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F32 => 2.0_f64.powi(-24),
+        Dtype::Bf16 => 2.0_f64.powi(-8),
+        Dtype::F16 => 2.0_f64.powi(-11),
+    }
+}
+
+/// Bits of the mantissa that a dtype stores.
+pub fn stored_bits(dtype: Dtype) -> u32 {
+    match dtype {
+        Dtype::F32 => 23,
+        Dtype::Bf16 => 7,
+        Dtype::F16 => 10,
+    }
+}
