@@ -3,8 +3,10 @@
 //! This crate is data and checks only. It reads YAML and `config.json`, and
 //! knows shapes and dtypes, but no tensor ever passes through it.
 
+pub mod config;
 pub mod diag;
 pub mod dtype;
+pub mod eval;
 pub mod graph;
 pub mod model;
 pub mod parse;
@@ -12,6 +14,7 @@ pub mod print;
 pub mod rope;
 pub mod scalar;
 pub mod spec;
+pub mod suggest;
 pub mod syntax;
 pub mod text;
 pub mod weight_map;

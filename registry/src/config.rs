@@ -1,0 +1,219 @@
+//! `config.json`: values in file order, and which keys were asked for.
+//!
+//! Keys are dotted (`rope_parameters.rope_theta`). If the file has a
+//! `text_config` object, a key is looked up there first, then at the top level.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::Path;
+
+use crate::diag::Finding;
+use crate::scalar::Scalar;
+
+mod json;
+mod known;
+
+/// The longest `config.json` that is read.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// A checkpoint's configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    path: String,
+    root: Scalar,
+    read: RefCell<BTreeSet<String>>,
+}
+
+impl Config {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Self, Finding> {
+        let shown = path.display().to_string();
+        let fail = |error: std::io::Error| Finding::unplaced(format!("cannot read the config: {error}"));
+        let file = fs_err::File::open(path).map_err(fail)?;
+        let mut text = String::new();
+        file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(fail)?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(Finding::unplaced(format!("`{shown}` is longer than {MAX_BYTES} bytes"))
+                .help("a config.json is a few kilobytes; is this another file?"));
+        }
+        Self::parse(&shown, &text)
+    }
+
+    /// Reads a text; `path` is what findings call it.
+    pub fn parse(path: &str, text: &str) -> Result<Self, Finding> {
+        let root = json::parse(path, text)?;
+        if !matches!(root, Scalar::Map(_)) {
+            return Err(Finding::unplaced(format!("`{path}` holds {}, expected an object", root.kind())));
+        }
+        Ok(Self { path: path.to_owned(), root, read: RefCell::default() })
+    }
+
+    /// The file's path, as findings call it.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The value of a dotted key, also a null; the key then counts as read.
+    pub fn get(&self, key: &str) -> Option<&Scalar> {
+        self.mark(key);
+        self.peek(key)
+    }
+
+    /// Like [`Config::get`], for a look that does not count.
+    pub fn peek(&self, key: &str) -> Option<&Scalar> {
+        member(&self.root, "text_config")
+            .and_then(|text| descend(text, key))
+            .or_else(|| descend(&self.root, key))
+    }
+
+    /// Counts a key as read: a spec names it, even if this config took another branch.
+    pub fn mark(&self, key: &str) {
+        self.read.borrow_mut().insert(key.to_owned());
+    }
+
+    /// `architectures[0]`.
+    pub fn architecture(&self) -> Option<&str> {
+        let list = member(&self.root, "architectures")?;
+        match list {
+            Scalar::List(items) => match items.first() {
+                Some(Scalar::Str(name)) => Some(name),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Every key, dotted where nested, for suggestions.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys = Vec::new();
+        if let Some(text) = member(&self.root, "text_config") {
+            collect(text, "", &mut keys);
+        }
+        collect(&self.root, "", &mut keys);
+        keys
+    }
+
+    /// Keys that nobody asked for, that are not null, and that may matter to the model.
+    /// `ignored` are patterns of the spec, with `*`.
+    pub fn unread(&self, ignored: &[&str]) -> Vec<String> {
+        let read = self.read.borrow();
+        let mut unread = Vec::new();
+        let Scalar::Map(entries) = &self.root else { return unread };
+        for (key, value) in entries {
+            match value {
+                Scalar::Map(inner) if key == "text_config" => {
+                    for (key, value) in inner {
+                        report(key, value, "text_config.", &read, ignored, &mut unread);
+                    }
+                }
+                _ => report(key, value, "", &read, ignored, &mut unread),
+            }
+        }
+        unread
+    }
+}
+
+/// Whether a pattern with `*` (any text) describes the whole of `name`.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    for part in middle {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+fn report(key: &str, value: &Scalar, prefix: &str, read: &BTreeSet<String>, ignored: &[&str], unread: &mut Vec<String>) {
+    let top = key.split('.').next().unwrap_or(key);
+    if *value == Scalar::Null
+        || read.contains(key)
+        || known::never_matters(top)
+        || ignored.iter().any(|pattern| matches(pattern, key))
+    {
+        return;
+    }
+    let inside = format!("{key}.");
+    match value {
+        // Some of it was read: name only what was not.
+        Scalar::Map(entries) if read.range(inside.clone()..).next().is_some_and(|k| k.starts_with(&inside)) => {
+            for (name, value) in entries {
+                report(&format!("{inside}{name}"), value, prefix, read, ignored, unread);
+            }
+        }
+        _ => unread.push(format!("{prefix}{key}")),
+    }
+}
+
+fn collect(value: &Scalar, prefix: &str, keys: &mut Vec<String>) {
+    if let Scalar::Map(entries) = value {
+        for (key, value) in entries {
+            let name = format!("{prefix}{key}");
+            collect(value, &format!("{name}."), keys);
+            keys.push(name);
+        }
+    }
+}
+
+fn member<'a>(value: &'a Scalar, key: &str) -> Option<&'a Scalar> {
+    match value {
+        Scalar::Map(entries) => entries.iter().find(|(name, _)| name == key).map(|(_, value)| value),
+        _ => None,
+    }
+}
+
+fn descend<'a>(value: &'a Scalar, key: &str) -> Option<&'a Scalar> {
+    member(value, key).or_else(|| {
+        let (first, rest) = key.split_once('.')?;
+        descend(member(value, first)?, rest)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::parse("config.json", text).unwrap()
+    }
+
+    #[test]
+    fn keys_are_dotted_and_text_config_comes_first() {
+        let c = config(r#"{"a": 1, "rope": {"theta": 5.0}, "text_config": {"a": 2, "n": null}}"#);
+        assert_eq!(c.get("a"), Some(&Scalar::Int(2)));
+        assert_eq!(c.get("rope.theta"), Some(&Scalar::Float(5.0)));
+        assert_eq!(c.get("n"), Some(&Scalar::Null));
+        assert_eq!(c.get("rope.theta.x"), None);
+    }
+
+    #[test]
+    fn unread_keys_are_named_in_file_order() {
+        let c = config(
+            r#"{"z": 1, "a": {"x": 1, "y": 2}, "b": {"x": 1}, "n": null, "use_cache": true, "skip_me": 3, "text_config": {"t": 1}}"#,
+        );
+        let _ = c.get("a.x");
+        assert_eq!(c.unread(&["skip_*"]), ["z", "a.y", "b", "text_config.t"]);
+    }
+
+    #[test]
+    fn patterns_match_whole_names() {
+        for (pattern, name, expected) in [
+            ("a.*.b", "a.1.b", true),
+            ("a.*.b", "a.1.b.c", false),
+            ("*", "", true),
+            ("a*a", "a", false),
+            ("a", "ab", false),
+            ("*b*", "abc", true),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern} on {name}");
+        }
+    }
+
+    #[test]
+    fn a_config_is_an_object() {
+        assert!(Config::parse("config.json", "[1]").unwrap_err().message.contains("a list"));
+    }
+}

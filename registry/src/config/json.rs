@@ -1,0 +1,212 @@
+//! JSON as Python reads it: `NaN` and `Infinity` are numbers, the last of equal keys wins.
+//!
+//! Config files are written by Python's `json`, which emits `Infinity` (open
+//! ended limits do), and the order of keys is kept for messages.
+
+use std::sync::Arc;
+
+use crate::diag::{Finding, Source, Span};
+use crate::scalar::Scalar;
+
+/// The deepest nesting; config files use three or four levels.
+const MAX_DEPTH: usize = 64;
+
+pub(super) fn parse(path: &str, text: &str) -> Result<Scalar, Finding> {
+    let mut reader = Reader { path, text, at: 0 };
+    let value = reader.value(0)?;
+    reader.space();
+    if reader.at < text.len() {
+        return Err(reader.fail("the file goes on after its value", "expected the end of the file"));
+    }
+    Ok(value)
+}
+
+struct Reader<'a> {
+    path: &'a str,
+    text: &'a str,
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn fail(&self, message: &str, label: &str) -> Finding {
+        let source = Arc::new(Source { path: self.path.to_owned(), text: self.text.to_owned() });
+        let end = self.rest().chars().next().map_or(self.at, |c| self.at + c.len_utf8());
+        Finding::error(&Span { source, start: self.at, end }, message).label(label)
+    }
+
+    fn rest(&self) -> &str {
+        &self.text[self.at..]
+    }
+
+    fn space(&mut self) {
+        let rest = self.rest();
+        self.at += rest.len() - rest.trim_start_matches([' ', '\t', '\n', '\r']).len();
+    }
+
+    fn eat(&mut self, word: &str) -> bool {
+        let found = self.rest().starts_with(word);
+        if found {
+            self.at += word.len();
+        }
+        found
+    }
+
+    fn value(&mut self, depth: usize) -> Result<Scalar, Finding> {
+        if depth > MAX_DEPTH {
+            return Err(self.fail("the file is nested too deeply", &format!("more than {MAX_DEPTH} levels")));
+        }
+        self.space();
+        match self.rest().bytes().next() {
+            Some(b'{') => self.object(depth),
+            Some(b'[') => self.array(depth),
+            Some(b'"') => Ok(Scalar::Str(self.string()?)),
+            _ => self.word(),
+        }
+    }
+
+    fn word(&mut self) -> Result<Scalar, Finding> {
+        for (word, value) in [
+            ("null", Scalar::Null),
+            ("true", Scalar::Bool(true)),
+            ("false", Scalar::Bool(false)),
+            ("NaN", Scalar::Float(f64::NAN)),
+            ("Infinity", Scalar::Float(f64::INFINITY)),
+            ("-Infinity", Scalar::Float(f64::NEG_INFINITY)),
+        ] {
+            if self.eat(word) {
+                return Ok(value);
+            }
+        }
+        let rest = self.rest();
+        let end = rest
+            .find(|c: char| !(c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E')))
+            .unwrap_or(rest.len());
+        let digits = &rest[..end];
+        let number = digits.parse().map(Scalar::Int).or_else(|_| digits.parse().map(Scalar::Float));
+        match number {
+            Ok(number) if !digits.starts_with('+') => {
+                self.at += end;
+                Ok(number)
+            }
+            _ => Err(self.fail("the file is not JSON", "expected a value")),
+        }
+    }
+
+    fn object(&mut self, depth: usize) -> Result<Scalar, Finding> {
+        let mut entries: Vec<(String, Scalar)> = Vec::new();
+        let mut places = std::collections::BTreeMap::new();
+        self.at += 1;
+        self.space();
+        if self.eat("}") {
+            return Ok(Scalar::Map(entries));
+        }
+        loop {
+            self.space();
+            if !self.rest().starts_with('"') {
+                return Err(self.fail("the file is not JSON", "expected a key in double quotes"));
+            }
+            let key = self.string()?;
+            self.space();
+            if !self.eat(":") {
+                return Err(self.fail("the file is not JSON", "expected `:`"));
+            }
+            let value = self.value(depth + 1)?;
+            if let Some(&place) = places.get(&key) {
+                let entry: &mut (String, Scalar) = &mut entries[place];
+                entry.1 = value;
+            } else {
+                places.insert(key.clone(), entries.len());
+                entries.push((key, value));
+            }
+            self.space();
+            if self.eat("}") {
+                return Ok(Scalar::Map(entries));
+            }
+            if !self.eat(",") {
+                return Err(self.fail("the file is not JSON", "expected `,` or `}`"));
+            }
+        }
+    }
+
+    fn array(&mut self, depth: usize) -> Result<Scalar, Finding> {
+        let mut items = Vec::new();
+        self.at += 1;
+        self.space();
+        if self.eat("]") {
+            return Ok(Scalar::List(items));
+        }
+        loop {
+            items.push(self.value(depth + 1)?);
+            self.space();
+            if self.eat("]") {
+                return Ok(Scalar::List(items));
+            }
+            if !self.eat(",") {
+                return Err(self.fail("the file is not JSON", "expected `,` or `]`"));
+            }
+        }
+    }
+
+    fn string(&mut self) -> Result<String, Finding> {
+        let bytes = self.text.as_bytes();
+        let mut end = self.at + 1;
+        while end < bytes.len() && bytes[end] != b'"' {
+            end += if bytes[end] == b'\\' { 2 } else { 1 };
+        }
+        // An escape may have jumped past the end, or into the middle of a character.
+        let quoted = self.text.get(self.at..end + 1);
+        match quoted.map(serde_json::from_str) {
+            Some(Ok(text)) => {
+                self.at = end + 1;
+                Ok(text)
+            }
+            _ => Err(self.fail("the file is not JSON", "this text does not end, or has a bad escape")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn values_are_read_as_python_reads_them() {
+        for (text, shown) in [
+            ("{\"b\": 1, \"a\": [1, 2.5, -3e2], \"b\": null}", "{b: null, a: [1, 2.5, -300.0]}"),
+            ("[Infinity, -Infinity]", "[inf, -inf]"),
+            ("99999999999999999999", "1e20"),
+            ("\"a\\u00e9\\n\"", "'aé\n'"),
+            (" { } ", "{}"),
+        ] {
+            assert_eq!(parse("c", text).unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn faults_have_a_place() {
+        for (text, start, label) in [
+            ("{\"a\" 1}", 5, "expected `:`"),
+            ("{a: 1}", 1, "expected a key"),
+            ("[1 2]", 3, "expected `,`"),
+            ("{\"a\": }", 6, "expected a value"),
+            ("1 1", 2, "expected the end"),
+            ("\"abc", 0, "does not end"),
+            ("\"abc\\", 0, "does not end"),
+            ("", 0, "expected a value"),
+        ] {
+            let finding = parse("c", text).unwrap_err();
+            assert_eq!(finding.at.unwrap().start, start, "{text}");
+            assert!(finding.label.contains(label), "{text}: {}", finding.label);
+        }
+        assert!(parse("c", &"[".repeat(100_000)).unwrap_err().message.contains("deeply"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "\\PC*", jsonish in "[\\[\\]{}\",:0-9.eE+\\-a-z\\\\é ]{0,40}") {
+            let _ = parse("c", &text);
+            let _ = parse("c", &jsonish);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Evaluates expressions over scalars, with Python's meaning.
+//!
+//! Nothing here can run away: every step costs fuel, lists and texts are
+//! capped, whole numbers are checked, and results that are not finite are
+//! findings rather than values.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+
+use crate::config::Config;
+use crate::diag::{Finding, Span};
+use crate::scalar::Scalar;
+use crate::syntax::{Arg, BinaryOp, Expr, ExprKind, Ident};
+
+mod functions;
+mod operators;
+
+pub use functions::NAMES as FUNCTIONS;
+pub use operators::{binary, index, slice, truth, unary};
+
+/// The longest list or text an expression can make.
+pub const MAX_ITEMS: usize = 1_000_000;
+
+/// Why there is no value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Fail {
+    /// Something is wrong that was not said yet.
+    Finding(Box<Finding>),
+    /// It follows from something that was said already.
+    Reported,
+}
+
+impl From<Finding> for Fail {
+    fn from(finding: Finding) -> Self {
+        Self::Finding(Box::new(finding))
+    }
+}
+
+/// What evaluating gives: a value that may be borrowed from the environment.
+pub type Evaluated<'e> = Result<Cow<'e, Scalar>, Fail>;
+
+/// What names and config keys mean where an expression stands.
+pub trait Env {
+    /// The value of a name.
+    fn lookup(&self, name: &Ident) -> Evaluated<'_>;
+    /// Where `config('key')` looks.
+    fn config(&self) -> &Config;
+    /// What evaluation may still cost.
+    fn fuel(&self) -> &Fuel;
+}
+
+/// A budget of steps and of depth.
+#[derive(Debug)]
+pub struct Fuel {
+    steps: Cell<u64>,
+    depth: Cell<usize>,
+}
+
+impl Default for Fuel {
+    fn default() -> Self {
+        Self::new(50_000_000)
+    }
+}
+
+impl Fuel {
+    /// The deepest nesting of expressions.
+    const MAX_DEPTH: usize = 512;
+
+    /// A budget of so many steps.
+    pub fn new(steps: u64) -> Self {
+        Self { steps: Cell::new(steps), depth: Cell::new(0) }
+    }
+
+    /// Spends some; a finding when it is gone.
+    pub fn spend(&self, at: &Span, steps: usize) -> Result<(), Finding> {
+        let left = self.steps.get().checked_sub(steps as u64);
+        self.steps.set(left.unwrap_or(0));
+        left.map(|_| ()).ok_or_else(|| {
+            Finding::error(at, "the spec computes for too long").help("shorten the lists, or nest fewer of them")
+        })
+    }
+
+    fn deeper<T>(&self, at: &Span, body: impl FnOnce() -> Result<T, Fail>) -> Result<T, Fail> {
+        let depth = self.depth.get();
+        if depth >= Self::MAX_DEPTH {
+            return Err(Finding::error(at, "the expression is nested too deeply").into());
+        }
+        self.depth.set(depth + 1);
+        let result = body();
+        self.depth.set(depth);
+        result
+    }
+}
+
+/// Evaluates an expression.
+pub fn eval<'e>(expr: &Expr, env: &'e dyn Env) -> Evaluated<'e> {
+    env.fuel().spend(&expr.at, 1)?;
+    env.fuel().deeper(&expr.at, || step(expr, env))
+}
+
+/// Evaluates an expression to a value of its own.
+pub fn eval_owned(expr: &Expr, env: &dyn Env) -> Result<Scalar, Fail> {
+    eval(expr, env).map(Cow::into_owned)
+}
+
+fn step<'e>(expr: &Expr, env: &'e dyn Env) -> Evaluated<'e> {
+    let at = &expr.at;
+    let value = match &expr.kind {
+        ExprKind::Null => Scalar::Null,
+        ExprKind::Bool(b) => Scalar::Bool(*b),
+        ExprKind::Int(n) => Scalar::Int(*n),
+        ExprKind::Float(x) => Scalar::Float(*x),
+        ExprKind::Str(s) => Scalar::Str(s.clone()),
+        ExprKind::Path(names) => return path(names, at, env),
+        ExprKind::Index(base, key) => {
+            let base = eval(base, env)?;
+            index(&base, &*eval(key, env)?, at)?
+        }
+        ExprKind::Slice(base, from, to) => {
+            let base = eval(base, env)?;
+            let from = from.as_deref().map(|from| eval(from, env)).transpose()?;
+            let to = to.as_deref().map(|to| eval(to, env)).transpose()?;
+            let part = slice(&base, from.as_deref(), to.as_deref(), at)?;
+            env.fuel().spend(at, size(&part))?;
+            part
+        }
+        ExprKind::Call(name, args) => call(name, args, at, env)?,
+        ExprKind::Unary(op, operand) => unary(*op, &*eval(operand, env)?, at)?,
+        ExprKind::Binary(op, left, right) => {
+            let left = eval(left, env)?;
+            match op {
+                BinaryOp::And if !truth(&left) => return Ok(left),
+                BinaryOp::Or if truth(&left) => return Ok(left),
+                BinaryOp::And | BinaryOp::Or => return eval(right, env),
+                _ => {}
+            }
+            let right = eval(right, env)?;
+            env.fuel().spend(at, size(&left).saturating_add(size(&right)))?;
+            let value = binary(*op, &left, &right, at)?;
+            env.fuel().spend(at, size(&value))?;
+            value
+        }
+        ExprKind::If { then, condition, otherwise } => {
+            return if truth(&*eval(condition, env)?) { eval(then, env) } else { eval(otherwise, env) };
+        }
+        ExprKind::List(items) => {
+            Scalar::List(items.iter().map(|item| eval_owned(item, env)).collect::<Result<_, _>>()?)
+        }
+        ExprKind::Comprehension { body, variable, over, filter } => {
+            comprehension(body, variable, over, filter.as_deref(), env)?
+        }
+    };
+    Ok(Cow::Owned(value))
+}
+
+fn path<'e>(names: &[Ident], at: &Span, env: &'e dyn Env) -> Evaluated<'e> {
+    match names {
+        [name] => env.lookup(name),
+        names => {
+            let path: Vec<&str> = names.iter().map(|name| name.name.as_str()).collect();
+            let path = path.join(".");
+            Err(Finding::error(at, format!("`{path}` is a path, and a number or text is needed here"))
+                .help(format!("a config key in an expression is written `config('{path}')`"))
+                .into())
+        }
+    }
+}
+
+fn call(name: &Ident, args: &[Arg], at: &Span, env: &dyn Env) -> Result<Scalar, Fail> {
+    if let Some(named) = args.iter().find_map(|arg| arg.name.as_ref()) {
+        return Err(Finding::error(&named.at, format!("`{}` takes no named arguments", name.name)).into());
+    }
+    let values = args.iter().map(|arg| eval(&arg.value, env)).collect::<Result<Vec<_>, _>>()?;
+    let cost = values.iter().fold(1, |sum: usize, value| sum.saturating_add(size(value)));
+    env.fuel().spend(at, cost)?;
+    let value = functions::call(name, &values, at, env.config())?;
+    env.fuel().spend(at, size(&value))?;
+    Ok(value)
+}
+
+fn comprehension(
+    body: &Expr,
+    variable: &Ident,
+    over: &Expr,
+    filter: Option<&Expr>,
+    env: &dyn Env,
+) -> Result<Scalar, Fail> {
+    let list = eval(over, env)?;
+    let Scalar::List(items) = &*list else {
+        return Err(Finding::error(&over.at, "this cannot be iterated").label(expected("a list", &list)).into());
+    };
+    let mut made = Vec::new();
+    for item in items {
+        let scope = Scope { outer: env, variable: &variable.name, value: item };
+        if let Some(filter) = filter
+            && !truth(&*eval(filter, &scope)?)
+        {
+            continue;
+        }
+        made.push(eval_owned(body, &scope)?);
+    }
+    Ok(Scalar::List(made))
+}
+
+/// An environment with one more name.
+struct Scope<'a> {
+    outer: &'a dyn Env,
+    variable: &'a str,
+    value: &'a Scalar,
+}
+
+impl Env for Scope<'_> {
+    fn lookup(&self, name: &Ident) -> Evaluated<'_> {
+        if name.name == self.variable { Ok(Cow::Borrowed(self.value)) } else { self.outer.lookup(name) }
+    }
+
+    fn config(&self) -> &Config {
+        self.outer.config()
+    }
+
+    fn fuel(&self) -> &Fuel {
+        self.outer.fuel()
+    }
+}
+
+/// How many items a value has, nested ones counted: what copying it costs.
+fn size(value: &Scalar) -> usize {
+    match value {
+        Scalar::Str(text) => text.len() / 16,
+        Scalar::List(items) => items.iter().fold(items.len(), |sum, item| sum.saturating_add(size(item))),
+        Scalar::Map(entries) => entries.iter().fold(entries.len(), |sum, entry| sum.saturating_add(size(&entry.1))),
+        _ => 0,
+    }
+}
+
+/// The words under a caret: what was expected there, and what was found.
+pub(crate) fn expected(what: &str, found: &Scalar) -> String {
+    let shown = shorten(&found.to_string());
+    match found {
+        Scalar::Null => format!("expected {what}, found null"),
+        Scalar::List(_) | Scalar::Map(_) => format!("expected {what}, found {}: {shown}", found.kind()),
+        Scalar::Str(_) => format!("expected {what}, found the text {shown}"),
+        _ => format!("expected {what}, found {shown}"),
+    }
+}
+
+/// Long values are cut in messages.
+pub(crate) fn shorten(text: &str) -> String {
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! The functions that expressions can call.
+
+use std::borrow::Cow;
+
+use super::operators::{Number, capped, finite, order, repeat, too_large};
+use super::{expected, truth};
+use crate::config::Config;
+use crate::diag::{Finding, Span};
+use crate::scalar::Scalar;
+use crate::suggest;
+use crate::syntax::Ident;
+
+/// Their names.
+pub const NAMES: &[&str] = &[
+    "abs", "all", "any", "ceil", "config", "exp", "float", "floor", "has", "int", "len", "log", "max", "min", "range",
+    "repeat", "round", "round_up", "sqrt", "sum",
+];
+
+/// The arguments of a call.
+struct Call<'a> {
+    name: &'a str,
+    args: &'a [Cow<'a, Scalar>],
+    at: &'a Span,
+}
+
+impl Call<'_> {
+    fn arity(&self, least: usize, most: usize) -> Result<(), Finding> {
+        let n = self.args.len();
+        if n >= least && n <= most {
+            return Ok(());
+        }
+        let takes = if least == most { least.to_string() } else { format!("{least} to {most}") };
+        Err(Finding::error(self.at, format!("`{}` is given {n} arguments and takes {takes}", self.name)))
+    }
+
+    fn wrong(&self, what: &str, n: usize) -> Finding {
+        Finding::error(self.at, format!("`{}` needs {what}", self.name)).label(expected(what, &self.args[n]))
+    }
+
+    fn number(&self, n: usize) -> Result<Number, Finding> {
+        Number::of(&self.args[n]).ok_or_else(|| self.wrong("a number", n))
+    }
+
+    fn int(&self, n: usize) -> Result<i64, Finding> {
+        match self.number(n)? {
+            Number::Int(value) => Ok(value),
+            Number::Float(_) => Err(self.wrong("a whole number", n)),
+        }
+    }
+
+    fn list(&self, n: usize) -> Result<&[Scalar], Finding> {
+        match &*self.args[n] {
+            Scalar::List(items) => Ok(items),
+            _ => Err(self.wrong("a list", n)),
+        }
+    }
+
+    fn text(&self, n: usize) -> Result<&str, Finding> {
+        match &*self.args[n] {
+            Scalar::Str(text) => Ok(text),
+            _ => Err(self.wrong("a text", n)),
+        }
+    }
+
+    /// A float as a whole number, as `int()`, `floor()` and their like give it.
+    fn whole(&self, x: f64) -> Result<Scalar, Finding> {
+        // Exclusive above: `i64::MAX as f64` is one more than the largest.
+        if x >= i64::MIN as f64 && x < i64::MAX as f64 { Ok(Scalar::Int(x as i64)) } else { Err(too_large(self.at)) }
+    }
+
+    fn rounded(&self, round: fn(f64) -> f64) -> Result<Scalar, Finding> {
+        self.arity(1, 1)?;
+        match self.number(0)? {
+            Number::Int(n) => Ok(Scalar::Int(n)),
+            Number::Float(x) => self.whole(round(x)),
+        }
+    }
+
+    fn float(&self, of: fn(f64) -> f64) -> Result<Scalar, Finding> {
+        self.arity(1, 1)?;
+        finite(of(self.number(0)?.float()), self.at)
+    }
+}
+
+pub(super) fn call(name: &Ident, args: &[Cow<'_, Scalar>], at: &Span, config: &Config) -> Result<Scalar, Finding> {
+    let call = Call { name: &name.name, args, at };
+    match name.name.as_str() {
+        "min" => extreme(&call, std::cmp::Ordering::Less),
+        "max" => extreme(&call, std::cmp::Ordering::Greater),
+        "abs" => {
+            call.arity(1, 1)?;
+            match call.number(0)? {
+                Number::Int(n) => n.checked_abs().map(Scalar::Int).ok_or_else(|| too_large(at)),
+                Number::Float(x) => Ok(Scalar::Float(x.abs())),
+            }
+        }
+        "int" => call.rounded(f64::trunc),
+        "floor" => call.rounded(f64::floor),
+        "ceil" => call.rounded(f64::ceil),
+        // Python rounds halves to even.
+        "round" => call.rounded(f64::round_ties_even),
+        "float" => call.float(|x| x),
+        "sqrt" => call.float(f64::sqrt),
+        "exp" => call.float(f64::exp),
+        "log" => {
+            call.arity(1, 2)?;
+            let log = call.number(0)?.float().ln();
+            finite(if args.len() == 2 { log / call.number(1)?.float().ln() } else { log }, at)
+        }
+        "round_up" => round_up(&call),
+        "range" => range(&call),
+        "len" => {
+            call.arity(1, 1)?;
+            match &*args[0] {
+                Scalar::Str(text) => Ok(Scalar::Int(text.chars().count() as i64)),
+                Scalar::Map(entries) => Ok(Scalar::Int(entries.len() as i64)),
+                _ => call.list(0).map(|items| Scalar::Int(items.len() as i64)),
+            }
+        }
+        "sum" => {
+            call.arity(1, 1)?;
+            call.list(0)?.iter().try_fold(Scalar::Int(0), |sum, item| {
+                super::binary(crate::syntax::BinaryOp::Add, &sum, item, at)
+            })
+        }
+        "any" => {
+            call.arity(1, 1)?;
+            Ok(Scalar::Bool(call.list(0)?.iter().any(truth)))
+        }
+        "all" => {
+            call.arity(1, 1)?;
+            Ok(Scalar::Bool(call.list(0)?.iter().all(truth)))
+        }
+        "repeat" => {
+            call.arity(2, 2)?;
+            repeat(&args[0], call.int(1)?, at)
+        }
+        "config" => {
+            call.arity(1, 2)?;
+            read(&call, config)
+        }
+        "has" => {
+            call.arity(1, 1)?;
+            Ok(Scalar::Bool(config.get(call.text(0)?).is_some()))
+        }
+        _ => {
+            let mut finding = Finding::error(&name.at, format!("there is no function `{}`", name.name));
+            finding.help = suggest::help(&name.name, NAMES.iter().copied());
+            Err(finding)
+        }
+    }
+}
+
+fn extreme(call: &Call<'_>, wanted: std::cmp::Ordering) -> Result<Scalar, Finding> {
+    let items: Vec<&Scalar> = match call.args {
+        [list] => match &**list {
+            Scalar::List(items) => items.iter().collect(),
+            _ => return Err(call.wrong("a list, or several numbers", 0)),
+        },
+        args => args.iter().map(Cow::as_ref).collect(),
+    };
+    let Some((&first, rest)) = items.split_first() else {
+        return Err(Finding::error(call.at, format!("`{}` of nothing", call.name)));
+    };
+    let mut best = first;
+    for item in rest {
+        match order(item, best) {
+            Some(order) if order == wanted => best = item,
+            Some(_) => {}
+            None => {
+                return Err(Finding::error(call.at, format!("cannot compare {} with {}", item.kind(), best.kind())));
+            }
+        }
+    }
+    Ok(best.clone())
+}
+
+fn round_up(call: &Call<'_>) -> Result<Scalar, Finding> {
+    call.arity(2, 2)?;
+    let (x, m) = (call.int(0)?, call.int(1)?);
+    if m <= 0 {
+        return Err(Finding::error(call.at, "`round_up` needs a multiple above 0").label(format!("this is {m}")));
+    }
+    let up = (m - x.rem_euclid(m)) % m;
+    x.checked_add(up).map(Scalar::Int).ok_or_else(|| too_large(call.at))
+}
+
+fn range(call: &Call<'_>) -> Result<Scalar, Finding> {
+    call.arity(1, 3)?;
+    let (from, to) = if call.args.len() == 1 { (0, call.int(0)?) } else { (call.int(0)?, call.int(1)?) };
+    let step = if call.args.len() == 3 { call.int(2)? } else { 1 };
+    if step == 0 {
+        return Err(Finding::error(call.at, "the step of `range` is 0"));
+    }
+    let (from, to, step) = (i128::from(from), i128::from(to), i128::from(step));
+    let count = if step > 0 { (to - from + step - 1) / step } else { (from - to - step - 1) / -step };
+    let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
+    capped(count, call.at)?;
+    // Every item lies between two i64.
+    Ok(Scalar::List((0..count as i128).map(|n| Scalar::Int((from + n * step) as i64)).collect()))
+}
+
+fn read(call: &Call<'_>, config: &Config) -> Result<Scalar, Finding> {
+    let key = call.text(0)?;
+    match (config.get(key), call.args.get(1)) {
+        (None | Some(Scalar::Null), Some(default)) => Ok(default.as_ref().clone()),
+        (Some(value), _) => Ok(value.clone()),
+        (None, None) => {
+            let keys = config.keys();
+            let mut finding = Finding::error(call.at, format!("`{}` has no key `{key}`", config.path()));
+            finding.help = suggest::closest(key, keys.iter().map(String::as_str))
+                .map(|close| format!("did you mean `{close}`?"))
+                .or_else(|| Some(format!("give a default: `config('{key}', 0)`")));
+            Err(finding)
+        }
+    }
+}
+
