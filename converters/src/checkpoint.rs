@@ -116,7 +116,7 @@ impl Checkpoint {
     pub fn scan_nonfinite(&self, name: &str) -> Result<Option<NonFinite>, Error> {
         let bytes = self.bytes(name)?;
         // Present: `bytes` would have failed.
-        Ok(self.info(name).and_then(|info| nonfinite::scan(info.dtype, bytes)))
+        Ok(self.info(name).and_then(|info| nonfinite::scan(info.dtype, &info.shape, bytes)))
     }
 
     fn single(root: &Path, path: &Path) -> Result<Self, Error> {
