@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use converters::Checkpoint;
 use engine::{Engine, Options, Session, Source};
 use registry::dtype::Dtype;
 use registry::model::Model;
@@ -16,7 +17,7 @@ use crate::order::Order;
 use crate::report::{About, Flip, GreedyRow, PhaseRow, Report, RunReport, Uncovered};
 use crate::run::{Feed, forced, trace};
 use crate::schedules::{self, ROLLBACK};
-use crate::tolerance::{F32_LOGPROB, F32_SCHEDULE};
+use crate::tolerance::{self, F32_LOGPROB};
 use crate::{diverge, schedules::Baseline};
 
 /// Why a check could not run.
@@ -32,6 +33,9 @@ pub enum Error {
     /// A file of the model could not be read.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+    /// The checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] converters::checkpoint::Error),
     /// A dtype was asked for that the reference was not run in.
     #[error("the dump `{dump}` has no {wanted} run; it has {have}")]
     NoRun {
@@ -183,13 +187,19 @@ fn identify(
     dump: &Dump,
     options: &CheckOptions,
 ) -> Result<BTreeSet<String>, Error> {
+    // A model that is no folder of safetensors was converted; its tensors have other names.
+    let checkpoint = match Checkpoint::open(source.dir) {
+        Ok(checkpoint) => checkpoint,
+        Err(_) if !options.same_model => return Ok(BTreeSet::new()),
+        Err(error) => return Err(error.into()),
+    };
     if options.same_model {
         let config = fs_err::read(source.dir.join("config.json"))?;
         let digest = Sha256::digest(&config);
         let config: String = digest.iter().map(|b| format!("{b:02x}")).collect();
-        dump.verify_model(&config, &dump.manifest.model.weights_sha256)?;
+        dump.verify_model(&config, &checkpoint.fingerprint()?)?;
     }
-    Ok(BTreeSet::new())
+    Ok(checkpoint.tensors().keys().cloned().collect())
 }
 
 fn about(engine: &dyn Engine, source: &Source<'_>, dump: &Dump) -> About {
@@ -296,10 +306,8 @@ fn run_schedules(
     let tokens = longest.map_or_else(|| vec![0], |p| p.tokens.clone());
     let (length, all) = schedules::derive(session.model(), tokens.len());
     let baseline = Baseline::run(session, &tokens, length)?;
-    let limit = match dtype {
-        Dtype::F32 => F32_SCHEDULE,
-        _ => limit.unwrap_or(f64::INFINITY),
-    };
+    let limit = limit.filter(|_| dtype != Dtype::F32);
+    let limit = limit.unwrap_or_else(|| tolerance::schedule(dtype, baseline.scale));
     Ok(all.iter().map(|s| schedules::run(session, s, &baseline, limit)).collect())
 }
 

@@ -38,13 +38,8 @@ pub enum Error {
         message: String,
     },
     /// `reference.safetensors` is damaged.
-    #[error("`{path}`: {message}")]
-    Tensors {
-        /// The file.
-        path: PathBuf,
-        /// What the reader says.
-        message: String,
-    },
+    #[error(transparent)]
+    Tensors(#[from] converters::safetensors::Error),
     /// A tensor that the manifest promises is not there.
     #[error("tensor `{name}` is not in `{path}`; `manifest.json` says that it was recorded")]
     Missing {

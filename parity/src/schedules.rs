@@ -78,6 +78,8 @@ pub struct Baseline {
     sequences: Vec<Vec<u32>>,
     rows: Vec<Vec<f32>>,
     vocab: usize,
+    /// Root mean square of the logits.
+    pub scale: f64,
 }
 
 impl Baseline {
@@ -93,13 +95,18 @@ impl Baseline {
         let third = first.iter().map(|t| ((*t as usize * 7 + 3) % vocab) as u32).collect();
         let sequences = vec![first, second, third];
         let mut rows = Vec::new();
+        let (mut power, mut count) = (0.0_f64, 0_usize);
         for tokens in &sequences {
             let slot = session.open_slot();
             let logits = crate::run::one(session, slot, tokens, Want::All, &mut NoProbe);
             session.release(slot)?;
-            rows.push(logprobs(&logits?.data, vocab));
+            let logits = logits?.data;
+            power += logits.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>();
+            count += logits.len();
+            rows.push(logprobs(&logits, vocab));
         }
-        Ok(Self { sequences, rows, vocab })
+        let scale = (power / count.max(1) as f64).sqrt();
+        Ok(Self { sequences, rows, vocab, scale })
     }
 }
 

@@ -35,6 +35,15 @@ pub const F32_LOCAL_GAIN: f64 = 1e-6;
 /// How far a schedule may move an f32 log-probability of the same engine.
 pub const F32_SCHEDULE: f64 = 5e-5;
 
+/// How far a schedule may move a log-probability of the same engine, where no reference says
+/// what noise is; `scale` is the rms of the logits.
+pub fn schedule(dtype: Dtype, scale: f64) -> f64 {
+    match dtype {
+        Dtype::F32 => F32_SCHEDULE,
+        _ => 24.0 * roundoff(dtype) * scale,
+    }
+}
+
 /// Fewest numbers (not 0) from which a narrower grid can be told: by chance, all of n
 /// f16 numbers lie on the bf16 grid once in 8^n.
 pub const GRID_COUNT: usize = 12;
