@@ -110,8 +110,8 @@ pub struct StatePart {
 ///
 /// * a call of `act` stands here as the op it names (`silu`, `gelu_new`, ...);
 /// * `split` always has `sizes`, a list of whole numbers;
-/// * operators are `add`, `sub`, `mul`, `div` of two values (equal shapes, or the
-///   second is `[1]`), and with a number `s`: `scale` (`x * s`), `offset` (`x + s`),
+/// * operators are `add`, `sub`, `mul`, `div` of two values (equal shapes, or one
+///   of them is `[1]`), and with a number `s`: `scale` (`x * s`), `offset` (`x + s`),
 ///   `divide` (`x / s`) and `inverse` (`s / x`), each in f32 with one rounding after;
 /// * weight roles are the tensor's last name (`weight`, `bias`, `alpha_p`, ...), `sinks`
 ///   for those of `attend`, and `weight.{h}` where each head has its own.

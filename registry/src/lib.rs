@@ -9,8 +9,10 @@ pub mod dtype;
 pub mod eval;
 pub mod graph;
 pub mod model;
+pub mod ops;
 pub mod parse;
 pub mod print;
+pub mod resolve;
 pub mod rope;
 pub mod scalar;
 pub mod spec;
@@ -20,3 +22,4 @@ pub mod text;
 pub mod weight_map;
 
 mod lexer;
+mod rope_resolve;

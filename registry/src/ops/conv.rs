@@ -1,0 +1,39 @@
+//! Causal depthwise convolution.
+
+use super::infer::show;
+use super::{Infer, Kind, Rule, Signature};
+use crate::eval::Fail;
+use crate::graph::StateKind;
+
+pub(super) fn rules() -> Vec<Rule> {
+    let conv = Signature::new()
+        .needs("x", Kind::Value)
+        .needs("W", Kind::Module)
+        .needs("width", Kind::Dim)
+        .needs("state", Kind::State)
+        .flag("bias", false)
+        .may("activation", Kind::Word(&["silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh"]));
+    vec![Rule::new("causal_conv", conv, infer)]
+}
+
+fn infer(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    let width = call.dim("width")?;
+    let &[channels] = x.shape.as_slice() else {
+        return Err(call
+            .error("x", "`causal_conv` needs one axis of channels")
+            .label(format!("`{}` is {}", x.name, show(&x.shape)))
+            .into());
+    };
+    call.weight("weight", "W", "weight", &[channels, 1, width])?;
+    if call.flag("bias") {
+        call.weight("bias", "W", "bias", &[channels])?;
+    }
+    call.state("state", StateKind::Conv, &[("conv", vec![channels, width - 1])])?;
+    // The module's own output is what comes before the activation.
+    if call.word("activation").is_none() {
+        call.tap("W");
+    }
+    call.output(x.shape, x.dtype);
+    Ok(())
+}

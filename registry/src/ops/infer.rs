@@ -1,0 +1,286 @@
+//! What a rule sees of a call, and what it says about it.
+
+use std::collections::BTreeMap;
+
+use crate::diag::{Finding, Span};
+use crate::dtype::DtypeRule;
+use crate::eval::Fail;
+use crate::graph::{Node, RopeId, StateKind, ValueId};
+use crate::resolve::Builder;
+use crate::rope::RopeTable;
+use crate::scalar::Scalar;
+
+/// An argument after binding: of the kind that its parameter asks for.
+#[derive(Debug, Clone)]
+pub(crate) enum Argument {
+    Values(Vec<ValueId>),
+    Path(PathArg),
+    Scalar(Scalar),
+    State(String),
+    Rope(RopeId),
+}
+
+/// A weight path, prefix included.
+#[derive(Debug, Clone)]
+pub(crate) struct PathArg {
+    pub(crate) name: String,
+    pub(crate) at: Span,
+}
+
+/// A value as a rule sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Input {
+    /// Its name, for messages.
+    pub name: String,
+    /// Shape of one row.
+    pub shape: Vec<usize>,
+    /// What it is rounded to.
+    pub dtype: DtypeRule,
+    id: ValueId,
+}
+
+impl Input {
+    /// The last axis. Values without axes have one number.
+    pub fn last(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1)
+    }
+
+    /// All numbers of a row.
+    pub fn numbers(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// One call of an op while its rule looks at it.
+pub struct Infer<'a> {
+    args: BTreeMap<&'static str, (Argument, Span)>,
+    builder: &'a mut Builder,
+    node: Node,
+    outputs: Vec<(Vec<usize>, DtypeRule)>,
+    tap: Option<String>,
+}
+
+impl<'a> Infer<'a> {
+    pub(crate) fn new(
+        op: &str,
+        args: BTreeMap<&'static str, (Argument, Span)>,
+        builder: &'a mut Builder,
+        at: &Span,
+    ) -> Self {
+        let attrs = args.iter().filter_map(|(name, (arg, _))| match arg {
+            Argument::Scalar(value) => Some(((*name).to_owned(), value.clone())),
+            _ => None,
+        });
+        let node = Node {
+            op: op.to_owned(),
+            inputs: Vec::new(),
+            weights: BTreeMap::new(),
+            state: None,
+            rope: None,
+            attrs: attrs.collect(),
+            outputs: Vec::new(),
+            layer: builder.layer(),
+            at: at.clone(),
+        };
+        Self { args, builder, node, outputs: Vec::new(), tap: None }
+    }
+
+    /// Adds the node to the graph.
+    pub(crate) fn finish(self) -> Result<Vec<ValueId>, Fail> {
+        self.builder.push(self.node, self.outputs, self.tap)
+    }
+
+    /// The place of the call.
+    pub fn at(&self) -> &Span {
+        &self.node.at
+    }
+
+    /// An error at an argument, or at the call if the argument was left out.
+    pub fn error(&self, param: &str, message: impl Into<String>) -> Finding {
+        let at = self.args.get(param).map_or(&self.node.at, |(_, at)| at);
+        Finding::error(at, message)
+    }
+
+    /// A value, which becomes the node's next input.
+    pub fn input(&mut self, param: &str) -> Result<Input, Fail> {
+        self.inputs(param)?.into_iter().next().ok_or(Fail::Reported)
+    }
+
+    /// Values, which become the node's next inputs.
+    pub fn inputs(&mut self, param: &str) -> Result<Vec<Input>, Fail> {
+        let Some((Argument::Values(ids), _)) = self.args.get(param) else { return Err(self.missing(param)) };
+        let ids = ids.clone();
+        self.node.inputs.extend(&ids);
+        Ok(ids
+            .into_iter()
+            .map(|id| {
+                let value = self.builder.value(id);
+                Input { name: value.name.clone(), shape: value.shape.clone(), dtype: value.dtype, id }
+            })
+            .collect())
+    }
+
+    fn missing(&self, param: &str) -> Fail {
+        // Binding has checked every argument against the signature, so this is a rule
+        // that asks for what its own signature does not have.
+        self.error(param, format!("the rule of `{}` misreads its parameter `{param}`", self.node.op)).into()
+    }
+
+    fn scalar(&self, param: &str) -> Option<&Scalar> {
+        match self.args.get(param) {
+            Some((Argument::Scalar(value), _)) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Whether an argument is something other than null.
+    pub fn given(&self, param: &str) -> bool {
+        self.args.get(param).is_some_and(|(arg, _)| !matches!(arg, Argument::Scalar(Scalar::Null)))
+    }
+
+    /// A size.
+    pub fn dim(&self, param: &str) -> Result<usize, Fail> {
+        self.scalar(param).and_then(Scalar::as_usize).ok_or_else(|| self.missing(param))
+    }
+
+    /// A whole number.
+    pub fn int(&self, param: &str) -> Result<i64, Fail> {
+        match self.scalar(param) {
+            Some(Scalar::Int(n)) => Ok(*n),
+            _ => Err(self.missing(param)),
+        }
+    }
+
+    /// Sizes; a lone number counts as a list of one.
+    pub fn dims(&self, param: &str) -> Result<Vec<usize>, Fail> {
+        let dims: Option<Vec<usize>> = match self.scalar(param) {
+            Some(Scalar::List(items)) => items.iter().map(Scalar::as_usize).collect(),
+            Some(one) => one.as_usize().map(|n| vec![n]),
+            None => None,
+        };
+        dims.ok_or_else(|| self.missing(param))
+    }
+
+    /// Whether an argument of kind `Sizes` is a list.
+    pub fn is_list(&self, param: &str) -> bool {
+        matches!(self.scalar(param), Some(Scalar::List(_)))
+    }
+
+    /// A number.
+    pub fn float(&self, param: &str) -> Result<f64, Fail> {
+        self.scalar(param).and_then(Scalar::as_f64).ok_or_else(|| self.missing(param))
+    }
+
+    /// A flag.
+    pub fn flag(&self, param: &str) -> bool {
+        self.scalar(param) == Some(&Scalar::Bool(true))
+    }
+
+    /// A word, if not null.
+    pub fn word(&self, param: &str) -> Option<&str> {
+        match self.scalar(param) {
+            Some(Scalar::Str(word)) => Some(word),
+            _ => None,
+        }
+    }
+
+    /// A path, prefix included.
+    pub fn path(&self, param: &str) -> Result<String, Fail> {
+        match self.args.get(param) {
+            Some((Argument::Path(path), _)) => Ok(path.name.clone()),
+            _ => Err(self.missing(param)),
+        }
+    }
+
+    /// Declares the tensor `suffix` of the path that `param` names (the path itself if it is
+    /// empty), and gives it to the node under `role`.
+    pub fn weight(&mut self, role: &str, param: &str, suffix: &str, shape: &[usize]) -> Result<(), Fail> {
+        let Some((Argument::Path(path), _)) = self.args.get(param) else { return Err(self.missing(param)) };
+        let name = if suffix.is_empty() { path.name.clone() } else { format!("{}.{suffix}", path.name) };
+        let id = self.builder.weight(&name, shape, &path.at)?;
+        self.node.weights.insert(role.to_owned(), id);
+        Ok(())
+    }
+
+    /// Says that a tensor of `param` is another's.
+    pub fn tie(&mut self, param: &str, owner: &str, suffix: &str) -> Result<(), Fail> {
+        let alias = format!("{}.{suffix}", self.path(param)?);
+        let owner = format!("{}.{suffix}", self.path(owner)?);
+        self.builder.tie(alias, owner);
+        Ok(())
+    }
+
+    /// The rotary table.
+    pub fn rope(&mut self, param: &str) -> Result<&RopeTable, Fail> {
+        let Some(&(Argument::Rope(id), _)) = self.args.get(param) else { return Err(self.missing(param)) };
+        self.node.rope = Some(id);
+        Ok(self.builder.rope(id))
+    }
+
+    /// The state: this layer's instance, which must be of this kind and have these parts.
+    pub fn state(&mut self, param: &str, kind: StateKind, parts: &[(&str, Vec<usize>)]) -> Result<(), Fail> {
+        let Some((Argument::State(name), at)) = self.args.get(param) else { return Err(self.missing(param)) };
+        let window = match self.args.get("window") {
+            Some((Argument::Scalar(window), _)) => window.as_usize(),
+            _ => None,
+        };
+        let id = self.builder.state(name, at, &self.node.op, kind, parts, window)?;
+        self.node.state = Some(id);
+        Ok(())
+    }
+
+    /// The node stands in the graph as another op.
+    pub fn rename(&mut self, op: &str) {
+        op.clone_into(&mut self.node.op);
+    }
+
+    /// Sets an attribute to something other than what the call said.
+    pub fn set_attr(&mut self, name: &str, value: Scalar) {
+        self.node.attrs.insert(name.to_owned(), value);
+    }
+
+    /// Removes an attribute that the engine has no use for.
+    pub fn drop_attr(&mut self, name: &str) {
+        self.node.attrs.remove(name);
+    }
+
+    /// One more output.
+    pub fn output(&mut self, shape: Vec<usize>, dtype: DtypeRule) {
+        self.outputs.push((shape, dtype));
+    }
+
+    /// The first output can be captured under the path that `param` names.
+    pub fn tap(&mut self, param: &str) {
+        if let Some((Argument::Path(path), _)) = self.args.get(param) {
+            self.tap = Some(path.name.clone());
+        }
+    }
+
+    /// A finding about two values that do not fit: both shapes, and where each came from.
+    pub fn misfit(&self, message: impl Into<String>, left: &Input, right: &Input) -> Finding {
+        let mut finding = Finding::error(&self.node.at, message)
+            .label(format!("{} and {}", show(&left.shape), show(&right.shape)));
+        let origins: Vec<String> = [left, right]
+            .iter()
+            .filter_map(|input| {
+                let origin = self.builder.origin(input.id)?;
+                Some(format!("`{}` is {} from {origin}", input.name, show(&input.shape)))
+            })
+            .collect();
+        if !origins.is_empty() {
+            finding = finding.help(origins.join("; "));
+        }
+        finding
+    }
+}
+
+/// A shape as messages and listings write it.
+pub(crate) fn show(shape: &[usize]) -> String {
+    let parts: Vec<String> = shape.iter().map(usize::to_string).collect();
+    format!("[{}]", parts.join(", "))
+}
+
+/// What two values together are rounded to.
+pub(super) fn join(left: DtypeRule, right: DtypeRule) -> DtypeRule {
+    if left == right { left } else { DtypeRule::Fixed(crate::dtype::Dtype::F32) }
+}

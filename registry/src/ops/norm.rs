@@ -1,0 +1,84 @@
+//! Norms over the last axis.
+
+use super::{Infer, Input, Kind, Rule, Signature};
+use crate::eval::Fail;
+
+pub(super) fn rules() -> Vec<Rule> {
+    let rms = Signature::new()
+        .needs("x", Kind::Value)
+        .needs("W", Kind::Module)
+        .needs("eps", Kind::Float)
+        .word("cast", &["before", "after"])
+        .flag("plus_one", false)
+        .flag("weight", true);
+    let layer = Signature::new()
+        .needs("x", Kind::Value)
+        .needs("W", Kind::Module)
+        .needs("eps", Kind::Float)
+        .flag("bias", true)
+        .flag("weight", true)
+        .word("cast", &["native", "after"])
+        .flag("per_head", false)
+        .takes("each", Kind::Word(&["norms"]), crate::scalar::Scalar::Null);
+    let l2 = Signature::new().needs("x", Kind::Value).needs("eps", Kind::Float);
+    vec![
+        Rule::new("rms_norm", rms, infer_rms),
+        Rule::new("layer_norm", layer, infer_layer),
+        Rule::new("l2_norm", l2, |call| {
+            let x = normed(call)?;
+            call.output(x.shape, x.dtype);
+            Ok(())
+        }),
+    ]
+}
+
+/// The value, and that the op can divide by its size.
+fn normed(call: &mut Infer<'_>) -> Result<Input, Fail> {
+    let x = call.input("x")?;
+    let eps = call.float("eps")?;
+    if !(0.0..1.0).contains(&eps) {
+        return Err(call
+            .error("eps", "an epsilon is a small number, 0 or above")
+            .label(format!("this is {eps}"))
+            .into());
+    }
+    Ok(x)
+}
+
+fn infer_rms(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = normed(call)?;
+    if call.flag("weight") {
+        call.weight("weight", "W", "weight", &[x.last()])?;
+    }
+    call.tap("W");
+    call.output(x.shape, x.dtype);
+    Ok(())
+}
+
+fn infer_layer(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = normed(call)?;
+    let parts: Vec<&str> =
+        [("weight", "weight"), ("bias", "bias")].iter().filter(|(_, flag)| call.flag(flag)).map(|(p, _)| *p).collect();
+    let each = call.word("each").map(str::to_owned);
+    if (each.is_some() || call.flag("per_head")) && x.shape.len() != 2 {
+        return Err(call
+            .error("x", "a norm with weights of each head needs heads")
+            .label(format!("this is {}, expected [heads, size]", super::infer::show(&x.shape)))
+            .help("split the value first: `heads(x, n)`")
+            .into());
+    }
+    for part in parts {
+        match &each {
+            Some(list) => {
+                for head in 0..x.shape[0] {
+                    call.weight(&format!("{part}.{head}"), "W", &format!("{list}.{head}.{part}"), &[x.last()])?;
+                }
+            }
+            None if call.flag("per_head") => call.weight(part, "W", part, &x.shape)?,
+            None => call.weight(part, "W", part, &[x.last()])?,
+        }
+    }
+    call.tap("W");
+    call.output(x.shape, x.dtype);
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! Ops that only move numbers.
+
+use super::infer::{join, show};
+use super::{Infer, Kind, Rule, Signature};
+use crate::eval::Fail;
+use crate::scalar::Scalar;
+
+pub(super) fn rules() -> Vec<Rule> {
+    let x = || Signature::new().needs("x", Kind::Value);
+    vec![
+        Rule::new("heads", x().needs("n", Kind::Dim), infer_heads),
+        Rule::new("merge", x(), infer_merge),
+        Rule::new("split", x().needs("sizes", Kind::Sizes), infer_split),
+        Rule::new("concat", Signature::new().needs("parts", Kind::Values), infer_concat),
+        Rule::new("slice", x().needs("from", Kind::Int).needs("to", Kind::Int), infer_slice),
+    ]
+}
+
+fn infer_heads(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    let (n, last) = (call.dim("n")?, x.last());
+    if last % n != 0 {
+        return Err(call
+            .error("n", format!("{last} numbers do not divide into {n} heads"))
+            .label(format!("`{}` is {}", x.name, show(&x.shape)))
+            .into());
+    }
+    let mut shape = x.shape;
+    shape.pop();
+    shape.extend([n, last / n]);
+    call.output(shape, x.dtype);
+    Ok(())
+}
+
+fn infer_merge(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    let [rest @ .., n, d] = x.shape.as_slice() else {
+        return Err(call
+            .error("x", "there are no two axes to merge")
+            .label(format!("`{}` is {}", x.name, show(&x.shape)))
+            .into());
+    };
+    let shape = rest.iter().copied().chain([n * d]).collect();
+    call.output(shape, x.dtype);
+    Ok(())
+}
+
+fn infer_split(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    let last = x.last();
+    let sizes = if call.is_list("sizes") {
+        let sizes = call.dims("sizes")?;
+        let sum = sizes.iter().fold(0, |sum: usize, size| sum.saturating_add(*size));
+        if sum != last {
+            return Err(call
+                .error("sizes", format!("the sizes add up to {sum}, and `{}` has {last}", x.name))
+                .label(show(&sizes))
+                .into());
+        }
+        sizes
+    } else {
+        let n = call.dim("sizes")?;
+        if last % n != 0 {
+            return Err(call
+                .error("sizes", format!("{last} numbers do not split into {n} equal parts"))
+                .label(format!("`{}` is {}", x.name, show(&x.shape)))
+                .into());
+        }
+        vec![last / n; n]
+    };
+    call.set_attr("sizes", Scalar::List(sizes.iter().map(|size| Scalar::Int(*size as i64)).collect()));
+    for size in sizes {
+        let mut shape = x.shape.clone();
+        shape.pop();
+        shape.push(size);
+        call.output(shape, x.dtype);
+    }
+    Ok(())
+}
+
+fn infer_concat(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let parts = call.inputs("parts")?;
+    let Some((first, rest)) = parts.split_first() else {
+        return Err(call.error("parts", "there is nothing to concatenate").into());
+    };
+    let mut shape = first.shape.clone();
+    let mut dtype = first.dtype;
+    for part in rest {
+        let axes = shape.len();
+        if part.shape.len() != axes || axes == 0 || part.shape[..axes - 1] != shape[..axes - 1] {
+            return Err(call.misfit("only the last axis may differ in `concat`", first, part).into());
+        }
+        shape[axes - 1] += part.last();
+        dtype = join(dtype, part.dtype);
+    }
+    call.output(shape, dtype);
+    Ok(())
+}
+
+fn infer_slice(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    let (from, to, last) = (call.int("from")?, call.int("to")?, x.last() as i64);
+    if !(0 <= from && from < to && to <= last) {
+        return Err(call
+            .error("to", format!("the slice {from} to {to} is not within 0 to {last}"))
+            .label(format!("`{}` is {}", x.name, show(&x.shape)))
+            .into());
+    }
+    let mut shape = x.shape;
+    shape.pop();
+    shape.push((to - from) as usize);
+    call.output(shape, x.dtype);
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! What an op takes: parameters, their kinds and defaults.
+
+use crate::scalar::Scalar;
+
+/// The kind of a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The token ids.
+    Tokens,
+    /// A value.
+    Value,
+    /// Two or more values; takes all positional arguments.
+    Values,
+    /// A module path: its tensors are `path.weight` and so on.
+    Module,
+    /// The path of a tensor itself, or of what its tensors have in common.
+    Tensor,
+    /// A size: a whole number above zero.
+    Dim,
+    /// A whole number that may be zero or negative.
+    Int,
+    /// A number of equal parts, or a list of sizes.
+    Sizes,
+    /// A list of sizes.
+    Shape,
+    /// A number.
+    Float,
+    /// `true` or `false`.
+    Flag,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// A state of the spec.
+    State,
+    /// A rotary table of the spec.
+    Rope,
+}
+
+impl Kind {
+    /// The kind in words, as messages say what they expect.
+    pub fn describe(self) -> String {
+        match self {
+            Self::Tokens => "the token ids".into(),
+            Self::Value => "a value".into(),
+            Self::Values => "values".into(),
+            Self::Module => "a module path".into(),
+            Self::Tensor => "a tensor path".into(),
+            Self::Dim => "a whole number above 0".into(),
+            Self::Int => "a whole number".into(),
+            Self::Sizes => "a whole number or a list of them".into(),
+            Self::Shape => "a list of whole numbers".into(),
+            Self::Float => "a number".into(),
+            Self::Flag => "true or false".into(),
+            Self::Word(words) => format!("one of '{}'", words.join("', '")),
+            Self::State => "a state".into(),
+            Self::Rope => "a rotary table".into(),
+        }
+    }
+}
+
+/// One parameter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Param {
+    /// Its name, also the attribute's.
+    pub name: &'static str,
+    /// What it takes.
+    pub kind: Kind,
+    /// What it is if a call leaves it out. With a default of null, null can also be given.
+    pub default: Option<Scalar>,
+}
+
+/// All parameters, in the order of positional arguments.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Signature {
+    /// The parameters.
+    pub params: Vec<Param>,
+}
+
+impl Signature {
+    /// Takes nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes one more, which a call must give.
+    #[must_use]
+    pub fn needs(mut self, name: &'static str, kind: Kind) -> Self {
+        self.params.push(Param { name, kind, default: None });
+        self
+    }
+
+    /// Takes one more, which a call may leave out.
+    #[must_use]
+    pub fn takes(mut self, name: &'static str, kind: Kind, default: Scalar) -> Self {
+        self.params.push(Param { name, kind, default: Some(default) });
+        self
+    }
+
+    /// Takes one more flag.
+    #[must_use]
+    pub fn flag(self, name: &'static str, default: bool) -> Self {
+        self.takes(name, Kind::Flag, Scalar::Bool(default))
+    }
+
+    /// Takes one of several words, the first if left out.
+    #[must_use]
+    pub fn word(self, name: &'static str, words: &'static [&'static str]) -> Self {
+        let default = words.first().map_or(Scalar::Null, |word| Scalar::Str((*word).to_owned()));
+        self.takes(name, Kind::Word(words), default)
+    }
+
+    /// Takes something that may be null, which it is if left out.
+    #[must_use]
+    pub fn may(self, name: &'static str, kind: Kind) -> Self {
+        self.takes(name, kind, Scalar::Null)
+    }
+}
+
+impl std::fmt::Display for Signature {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(")?;
+        for (n, param) in self.params.iter().enumerate() {
+            let comma = if n > 0 { ", " } else { "" };
+            let dots = if param.kind == Kind::Values { "..." } else { "" };
+            write!(f, "{comma}{}{dots}", param.name)?;
+            if let Some(default) = &param.default {
+                write!(f, "={default}")?;
+            }
+        }
+        f.write_str(")")
+    }
+}

@@ -1,0 +1,166 @@
+//! From a spec and a config to a model: every dim known, every call inlined, every shape
+//! checked.
+//!
+//! What is wrong is said once and the rest goes on: the result of a faulty call is poison,
+//! and whatever needs poison is silently poison too. So one run names all faults.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::config::Config;
+use crate::diag::{Finding, Severity};
+use crate::eval::{Fail, Fuel};
+use crate::model::Model;
+use crate::ops::OpSet;
+use crate::spec::Spec;
+
+mod bind;
+mod builder;
+mod dims;
+mod layers;
+mod mentions;
+mod program;
+mod rules;
+mod scope;
+mod states;
+
+pub(crate) use builder::Builder;
+
+use dims::Dims;
+
+/// The most layers a model may have.
+pub const MAX_LAYERS: usize = 4096;
+/// The largest size of one axis.
+pub const MAX_DIM: usize = 1 << 28;
+/// The most nodes of a graph.
+pub const MAX_NODES: usize = 1 << 19;
+
+/// Resolves a spec. Gives the model and warnings, or every finding if one of them is an error.
+pub fn resolve(spec: &Spec, config: &Config, ops: &OpSet) -> Result<(Model, Vec<Finding>), Vec<Finding>> {
+    let mut report = Report::default();
+    let mentions = mentions::of(spec);
+    for key in &mentions.keys {
+        config.mark(key);
+    }
+    mentions::unused(spec, &mentions, &mut report);
+    let fuel = Fuel::default();
+    let dims = Dims::resolve(spec, config, &fuel, &mut report);
+    let ropes = crate::rope_resolve::resolve(spec, &dims.env(config, &fuel), &mut |finding| report.add(finding));
+    let mut resolver = Resolver { spec, config, ops, fuel: &fuel, dims: &dims, report, builder: Builder::new(ropes), stack: Vec::new(), depth: 0 };
+    let (hidden, layers, vocab) = (resolver.required("hidden"), resolver.required("layers"), resolver.required("vocab"));
+    let context = resolver.optional("context");
+    if hidden.is_some() && layers.is_some() {
+        resolver.model(vocab);
+    }
+    let rules = rules::resolve(spec, &dims.env(config, &fuel), &mut resolver.report);
+    let Resolver { mut report, builder, .. } = resolver;
+    let (graph, ropes) = builder.finish();
+    let ignored: Vec<&str> = spec.ignore.config.iter().map(|pattern| pattern.name.as_str()).collect();
+    for key in config.unread(&ignored) {
+        report.add(
+            Finding::unplaced(format!("`{}`: nothing reads the key `{key}`", config.path()))
+                .warning()
+                .help(format!("read it in `dims:` of `{}`, or list it under `ignore: config:`", spec.source.path)),
+        );
+    }
+    if report.failed {
+        return Err(report.findings);
+    }
+    let (Some(vocab), Some(_)) = (vocab, graph.output) else {
+        report.add(Finding::unplaced(format!("`{}` gives no logits", spec.source.path)));
+        return Err(report.findings);
+    };
+    let model = Model {
+        name: spec.name.name.clone(),
+        architecture: config
+            .architecture()
+            .or(spec.matches.first().map(|ident| ident.name.as_str()))
+            .unwrap_or_default()
+            .to_owned(),
+        dims: dims.values(),
+        graph,
+        ropes,
+        vocab,
+        context,
+        ignore: spec.ignore.weights.iter().map(|pattern| pattern.name.clone()).collect(),
+        rules,
+    };
+    Ok((model, report.findings))
+}
+
+/// Findings, each once: what is wrong in one layer is wrong in all of its kind.
+#[derive(Debug, Default)]
+struct Report {
+    findings: Vec<Finding>,
+    seen: BTreeSet<(String, String, usize, usize)>,
+    failed: bool,
+}
+
+impl Report {
+    fn add(&mut self, finding: Finding) {
+        self.failed |= finding.severity == Severity::Error;
+        let place = finding.at.as_ref().map(|at| (at.source.path.clone(), at.start, at.end)).unwrap_or_default();
+        if self.seen.insert((finding.message.clone(), place.0, place.1, place.2)) {
+            self.findings.push(finding);
+        }
+    }
+
+    fn fail(&mut self, fail: Fail) {
+        match fail {
+            Fail::Finding(finding) => self.add(*finding),
+            Fail::Reported => self.failed = true,
+        }
+    }
+}
+
+/// Everything that inlining needs.
+struct Resolver<'a> {
+    spec: &'a Spec,
+    config: &'a Config,
+    ops: &'a OpSet,
+    fuel: &'a Fuel,
+    dims: &'a Dims,
+    report: Report,
+    builder: Builder,
+    /// Functions being inlined, outermost first.
+    stack: Vec<String>,
+    /// How deep expressions and calls are nested.
+    depth: usize,
+}
+
+impl Resolver<'_> {
+    /// A dim that every spec has to declare: a whole number above 0, and not absurd.
+    fn required(&mut self, name: &str) -> Option<usize> {
+        if !self.spec.dims.contains_key(name) {
+            let source = std::sync::Arc::clone(&self.spec.source);
+            let at = crate::diag::Span { source, start: 0, end: 0 };
+            self.report.add(
+                Finding::error(&at, format!("the spec has no dim `{name}`"))
+                    .help("`hidden`, `layers` and `vocab` are needed"),
+            );
+            return None;
+        }
+        let most = if name == "layers" { MAX_LAYERS } else { MAX_DIM };
+        self.count(name, most)
+    }
+
+    fn optional(&mut self, name: &str) -> Option<usize> {
+        // A context is a claim that nothing is allocated for.
+        self.spec.dims.contains_key(name).then(|| self.count(name, usize::MAX))?
+    }
+
+    fn count(&mut self, name: &str, most: usize) -> Option<usize> {
+        match self.dims.count(name, most) {
+            Ok(count) => count,
+            Err(finding) => {
+                self.report.add(finding);
+                None
+            }
+        }
+    }
+}
+
+/// Scalars that a layer's programs see beside the dims; `None` if one could not be computed.
+type Each = BTreeMap<String, Option<crate::scalar::Scalar>>;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,271 @@
+//! Fits the arguments of a call to parameters.
+
+use std::collections::BTreeMap;
+
+use crate::diag::{Finding, Span};
+use crate::eval::{Fail, expected};
+use crate::graph::ValueId;
+use crate::ops::{Argument, Kind, OpRule, Param, PathArg};
+use crate::scalar::Scalar;
+use crate::suggest;
+use crate::syntax::{Function, Ident};
+
+use super::scope::{Bound, Scope};
+use super::{MAX_DIM, Resolver};
+
+/// An argument as the call has it: its name if it was given one, what it is, where it stands.
+pub(super) type Given<'c> = (Option<&'c Ident>, Bound, &'c Span);
+
+impl Resolver<'_> {
+    /// The parameters of a function.
+    pub(super) fn bind_function(
+        &mut self,
+        function: &Function,
+        args: Vec<Given<'_>>,
+        at: &Span,
+        scope: &Scope<'_>,
+    ) -> Result<BTreeMap<String, Bound>, Fail> {
+        let name = &function.name.name;
+        let params: Vec<&str> = function.params.iter().map(|param| param.name.name.as_str()).collect();
+        let mut places = place(name, &params, args, at, &listed(&params))?;
+        let mut locals = BTreeMap::new();
+        let mut missing = Vec::new();
+        for param in &function.params {
+            let bound = match (places.remove(param.name.name.as_str()), &param.default) {
+                (Some((bound, _)), _) => bound,
+                (None, Some(default)) => {
+                    // Defaults see the dims and the parameters before them.
+                    let inner = scope.inner(locals.clone());
+                    self.bound(default, &inner)?
+                }
+                (None, None) => {
+                    missing.push(format!("`{}`", param.name.name));
+                    Bound::Poison
+                }
+            };
+            locals.insert(param.name.name.clone(), bound);
+        }
+        if !missing.is_empty() {
+            return Err(too_few(name, &missing, at, &listed(&params)).into());
+        }
+        Ok(locals)
+    }
+
+    /// The parameters of an op, each of the kind that its signature asks for.
+    pub(super) fn bind(
+        &mut self,
+        rule: &dyn OpRule,
+        args: Vec<Given<'_>>,
+        at: &Span,
+        scope: &Scope<'_>,
+    ) -> Result<BTreeMap<&'static str, (Argument, Span)>, Fail> {
+        let signature = rule.signature();
+        let takes = signature.to_string();
+        if let [Param { name, kind: Kind::Values, .. }] = signature.params.as_slice() {
+            return Ok(BTreeMap::from([(*name, (self.values(rule.name(), args, at)?, at.clone()))]));
+        }
+        let params: Vec<&str> = signature.params.iter().map(|param| param.name).collect();
+        let mut places = place(rule.name(), &params, args, at, &takes)?;
+        let mut bound = BTreeMap::new();
+        let (mut missing, mut failed) = (Vec::new(), false);
+        for param in &signature.params {
+            let (given, place) = match (places.remove(param.name), &param.default) {
+                (Some((given, place)), _) => (given, place),
+                (None, Some(default)) => (Bound::Scalar(default.clone()), at),
+                (None, None) => {
+                    missing.push(format!("`{}`", param.name));
+                    continue;
+                }
+            };
+            match self.argument(rule.name(), param, given, place, scope) {
+                Ok(argument) => {
+                    bound.insert(param.name, (argument, place.clone()));
+                }
+                Err(fail) => {
+                    failed = true;
+                    self.report.fail(fail);
+                }
+            }
+        }
+        if !missing.is_empty() {
+            return Err(too_few(rule.name(), &missing, at, &takes).into());
+        }
+        if failed { Err(Fail::Reported) } else { Ok(bound) }
+    }
+
+    fn values(&mut self, op: &str, args: Vec<Given<'_>>, at: &Span) -> Result<Argument, Fail> {
+        let mut ids = Vec::new();
+        for (name, bound, place) in args {
+            if let Some(name) = name {
+                return Err(Finding::error(&name.at, format!("`{op}` takes no named arguments")).into());
+            }
+            match bound {
+                Bound::Value(id) if id != ValueId(0) => ids.push(id),
+                Bound::Many(values) => {
+                    ids.extend(values.into_iter().filter_map(|value| match value {
+                        Bound::Value(id) => Some(id),
+                        _ => None,
+                    }));
+                }
+                Bound::Poison => return Err(Fail::Reported),
+                _ => return Err(Finding::error(place, format!("`{op}` needs values")).into()),
+            }
+        }
+        if ids.len() < 2 {
+            return Err(Finding::error(at, format!("`{op}` needs two values or more")).into());
+        }
+        Ok(Argument::Values(ids))
+    }
+
+    fn argument(
+        &self,
+        op: &str,
+        param: &Param,
+        given: Bound,
+        at: &Span,
+        scope: &Scope<'_>,
+    ) -> Result<Argument, Fail> {
+        let wrong = |found: String| {
+            Finding::error(at, format!("`{}` of `{op}` is {}", param.name, param.kind.describe())).label(found)
+        };
+        let optional = param.default == Some(Scalar::Null);
+        match (param.kind, given) {
+            (_, Bound::Poison) => Err(Fail::Reported),
+            (_, Bound::Many(values)) => {
+                Err(wrong(format!("these are {} results", values.len())).help("assign them to names first").into())
+            }
+            (_, Bound::Scalar(Scalar::Null)) if optional => Ok(Argument::Scalar(Scalar::Null)),
+            (Kind::Tokens, Bound::Value(ValueId(0))) => Ok(Argument::Values(vec![ValueId(0)])),
+            (Kind::Value | Kind::Values, Bound::Value(ValueId(0))) => {
+                Err(wrong("these are the token ids".into()).help("only `embed` takes `tokens`").into())
+            }
+            (Kind::Value | Kind::Values, Bound::Value(id)) => Ok(Argument::Values(vec![id])),
+            (Kind::Value | Kind::Values, Bound::Name(name)) => {
+                let locals = scope.locals.iter().filter(|(_, bound)| matches!(bound, Bound::Value(_)));
+                let mut finding = Finding::error(&name.at, format!("there is no value `{}`", name.name))
+                    .label(format!("`{}` of `{op}` is a value", param.name));
+                finding.help = suggest::help(&name.name, locals.map(|(name, _)| name.as_str()));
+                Err(finding.into())
+            }
+            (Kind::Module | Kind::Tensor, Bound::Name(path)) => {
+                let name =
+                    if scope.prefix.is_empty() { path.name } else { format!("{}.{}", scope.prefix, path.name) };
+                Ok(Argument::Path(PathArg { name, at: at.clone() }))
+            }
+            (Kind::State, Bound::Name(name)) if self.spec.states.contains_key(&name.name) => {
+                Ok(Argument::State(name.name))
+            }
+            (Kind::State, Bound::Name(name)) => {
+                let mut finding = wrong(format!("there is no state `{}`", name.name));
+                finding.help = suggest::help(&name.name, self.spec.states.keys().map(String::as_str));
+                Err(finding.into())
+            }
+            (Kind::Rope, Bound::Name(name)) => match self.spec.rope.get_index_of(&name.name) {
+                Some(place) => self.builder.rope_id(place).map(Argument::Rope).ok_or(Fail::Reported),
+                None => {
+                    let mut finding = wrong(format!("there is no rotary table `{}`", name.name));
+                    finding.help = suggest::help(&name.name, self.spec.rope.keys().map(String::as_str));
+                    Err(finding.into())
+                }
+            },
+            (Kind::Tokens | Kind::Value | Kind::Values | Kind::Module | Kind::Tensor | Kind::State | Kind::Rope, given) => {
+                Err(wrong(match given {
+                    Bound::Scalar(value) => format!("this is {value}"),
+                    Bound::Name(name) => format!("this is the name `{}`", name.name),
+                    _ => "this is a value".to_owned(),
+                })
+                .into())
+            }
+            (_, Bound::Value(_)) => Err(wrong("this is a value, known only when the model runs".into()).into()),
+            (kind, given) => {
+                let name = match &given {
+                    Bound::Name(name) => Some(name.name.clone()),
+                    _ => None,
+                };
+                let value = self.to_scalar(given, at, scope)?;
+                if value == Scalar::Null && optional {
+                    return Ok(Argument::Scalar(Scalar::Null));
+                }
+                check(kind, value).map(Argument::Scalar).map_err(|value| {
+                    let mut finding = wrong(expected(&kind.describe(), &value));
+                    if let Some(key) = name.as_deref().and_then(|name| self.dims.key(name)) {
+                        finding = finding.help(format!("it is the key `{key}` of `{}`", self.config.path()));
+                    } else if let (Kind::Word(words), Scalar::Str(word)) = (kind, &value) {
+                        finding.help = suggest::closest(word, words.iter().copied())
+                            .map(|close| format!("did you mean '{close}'?"));
+                    }
+                    finding.into()
+                })
+            }
+        }
+    }
+}
+
+/// A scalar of the right kind, or the scalar back.
+fn check(kind: Kind, value: Scalar) -> Result<Scalar, Scalar> {
+    let size = |value: &Scalar| value.as_usize().is_some_and(|n| n > 0 && n <= MAX_DIM);
+    let fits = match (kind, &value) {
+        (Kind::Dim | Kind::Sizes, value) if size(value) => true,
+        (Kind::Sizes | Kind::Shape, Scalar::List(items)) => {
+            !items.is_empty() && items.len() <= 4096 && items.iter().all(size)
+        }
+        (Kind::Int, Scalar::Int(_)) | (Kind::Flag, Scalar::Bool(_)) => true,
+        (Kind::Float, Scalar::Int(n)) => return Ok(Scalar::Float(*n as f64)),
+        (Kind::Float, Scalar::Float(x)) => x.is_finite(),
+        (Kind::Word(words), Scalar::Str(word)) => words.contains(&word.as_str()),
+        _ => false,
+    };
+    if fits { Ok(value) } else { Err(value) }
+}
+
+/// Puts arguments to their parameters by position and by name.
+fn place<'c>(
+    callee: &str,
+    params: &[&str],
+    args: Vec<Given<'c>>,
+    at: &Span,
+    takes: &str,
+) -> Result<BTreeMap<String, (Bound, &'c Span)>, Fail> {
+    let mut placed = BTreeMap::new();
+    let given = args.len();
+    let mut named = false;
+    for (n, (name, bound, place)) in args.into_iter().enumerate() {
+        let param = match name {
+            Some(name) => {
+                named = true;
+                let Some(param) = params.iter().find(|param| **param == name.name) else {
+                    let mut finding =
+                        Finding::error(&name.at, format!("`{callee}` has no parameter `{}`", name.name))
+                            .label(format!("`{callee}{takes}`"));
+                    finding.help = suggest::closest(&name.name, params.iter().copied())
+                        .map(|close| format!("did you mean `{close}`?"));
+                    return Err(finding.into());
+                };
+                param
+            }
+            None if named => {
+                return Err(Finding::error(place, "a positional argument follows a named one").into());
+            }
+            None => match params.get(n) {
+                Some(param) => param,
+                None => {
+                    return Err(Finding::error(at, format!("`{callee}` is given {given} arguments and takes {}", params.len()))
+                        .label(format!("`{callee}{takes}`"))
+                        .into());
+                }
+            },
+        };
+        if placed.insert((*param).to_owned(), (bound, place)).is_some() {
+            return Err(Finding::error(place, format!("`{param}` of `{callee}` is given twice")).into());
+        }
+    }
+    Ok(placed)
+}
+
+fn too_few(callee: &str, missing: &[String], at: &Span, takes: &str) -> Finding {
+    Finding::error(at, format!("`{callee}` is not given {}", missing.join(", "))).label(format!("`{callee}{takes}`"))
+}
+
+fn listed(params: &[&str]) -> String {
+    format!("({})", params.join(", "))
+}

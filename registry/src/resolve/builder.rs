@@ -1,0 +1,248 @@
+//! The graph as it grows: values, weights, states, nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::diag::{Finding, Span};
+use crate::dtype::DtypeRule;
+use crate::eval::{Fail, shorten};
+use crate::graph::{Graph, Layer, Node, RopeId, State, StateId, StateKind, Value, ValueId, Weight, WeightId};
+use crate::ops::show;
+use crate::rope::RopeTable;
+
+use super::MAX_NODES;
+
+/// The most numbers of one tensor.
+const MAX_NUMBERS: usize = 1 << 44;
+
+/// A graph under construction.
+pub(crate) struct Builder {
+    graph: Graph,
+    ropes: Vec<Option<RopeTable>>,
+    weights: BTreeMap<String, WeightId>,
+    /// Where each value comes from.
+    origins: Vec<Option<Span>>,
+    taps: BTreeSet<String>,
+    layer: Option<usize>,
+    /// This layer's states by name: `None` if its declaration is faulty.
+    states: BTreeMap<String, Option<State>>,
+    /// Which of them stand in the graph, and the call that uses each.
+    used: BTreeMap<String, Span>,
+}
+
+impl Builder {
+    /// Begins with the token ids as value 0. A rope that is `None` is one that failed.
+    pub(super) fn new(ropes: Vec<Option<RopeTable>>) -> Self {
+        let tokens =
+            Value { name: "tokens".to_owned(), shape: Vec::new(), dtype: DtypeRule::Activation, tap: None };
+        Self {
+            graph: Graph { values: vec![tokens], ..Graph::default() },
+            ropes,
+            weights: BTreeMap::new(),
+            origins: vec![None],
+            taps: BTreeSet::new(),
+            layer: None,
+            states: BTreeMap::new(),
+            used: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn finish(self) -> (Graph, Vec<RopeTable>) {
+        (self.graph, self.ropes.into_iter().flatten().collect())
+    }
+
+    pub(crate) fn layer(&self) -> Option<usize> {
+        self.layer
+    }
+
+    pub(crate) fn value(&self, id: ValueId) -> &Value {
+        &self.graph.values[id.0]
+    }
+
+    /// The call that made a value, as text.
+    pub(crate) fn origin(&self, id: ValueId) -> Option<String> {
+        let at = self.origins[id.0].as_ref()?;
+        let text = at.source.text.get(at.start..at.end)?;
+        let line = 1 + at.source.text[..at.start].matches('\n').count();
+        let flat: Vec<&str> = text.split_whitespace().collect();
+        Some(format!("`{}` ({}:{line})", shorten(&flat.join(" ")), at.source.path))
+    }
+
+    /// Gives a value the name of the variable it is assigned to, unless it has one.
+    pub(super) fn name(&mut self, id: ValueId, name: &str) {
+        let value = &mut self.graph.values[id.0];
+        if value.name.is_empty() {
+            name.clone_into(&mut value.name);
+        }
+    }
+
+    pub(crate) fn rope(&self, id: RopeId) -> &RopeTable {
+        // Ids are only given for tables that resolved.
+        self.ropes[id.0].as_ref().expect("binding has refused tables that failed")
+    }
+
+    /// The id of a rope by its place in the spec; none if it failed.
+    pub(super) fn rope_id(&self, place: usize) -> Option<RopeId> {
+        self.ropes.get(place)?.as_ref().map(|_| RopeId(place))
+    }
+
+    pub(crate) fn weight(&mut self, name: &str, shape: &[usize], at: &Span) -> Result<WeightId, Fail> {
+        let numbers = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
+        if numbers.is_none_or(|numbers| numbers > MAX_NUMBERS) {
+            return Err(Finding::error(at, format!("the weight `{name}` is too large"))
+                .label(format!("{}, by the dims of the config", show(shape)))
+                .into());
+        }
+        if let Some(&id) = self.weights.get(name) {
+            let weight = &self.graph.weights[id.0];
+            if weight.shape == shape {
+                return Ok(id);
+            }
+            return Err(Finding::error(at, format!("the weight `{name}` is used with two shapes"))
+                .label(format!("{} here and {} before", show(shape), show(&weight.shape)))
+                .into());
+        }
+        let id = WeightId(self.graph.weights.len());
+        self.graph.weights.push(Weight {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            dtype: DtypeRule::Activation,
+            at: at.clone(),
+        });
+        self.weights.insert(name.to_owned(), id);
+        Ok(id)
+    }
+
+    pub(crate) fn tie(&mut self, alias: String, owner: String) {
+        if alias != owner {
+            self.graph.tied.insert(alias, owner);
+        }
+    }
+
+    /// Adds a node and its outputs.
+    pub(crate) fn push(
+        &mut self,
+        mut node: Node,
+        outputs: Vec<(Vec<usize>, DtypeRule)>,
+        tap: Option<String>,
+    ) -> Result<Vec<ValueId>, Fail> {
+        if self.graph.nodes.len() >= MAX_NODES {
+            return Err(Finding::error(&node.at, format!("the model has more than {MAX_NODES} nodes")).into());
+        }
+        // A module's path is the tap of its first use; later uses have no name of their own.
+        let mut tap = tap.filter(|tap| self.taps.insert(tap.clone()));
+        for (shape, dtype) in outputs {
+            let numbers = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
+            if numbers.is_none_or(|numbers| numbers > super::MAX_DIM) {
+                return Err(Finding::error(&node.at, "this value is too large").label(show(&shape)).into());
+            }
+            node.outputs.push(ValueId(self.graph.values.len()));
+            self.graph.values.push(Value { name: String::new(), shape, dtype, tap: tap.take() });
+            self.origins.push(Some(node.at.clone()));
+        }
+        let outputs = node.outputs.clone();
+        self.graph.nodes.push(node);
+        Ok(outputs)
+    }
+
+    /// Begins a layer with its states.
+    pub(super) fn enter(&mut self, layer: usize, states: BTreeMap<String, Option<State>>) {
+        self.layer = Some(layer);
+        self.states = states;
+        self.used.clear();
+    }
+
+    /// Ends a layer; its result carries the layer's prefix as tap.
+    pub(super) fn leave(&mut self, kind: &str, prefix: &str, first: usize, result: Option<ValueId>) {
+        let nodes = (first, self.graph.nodes.len());
+        if let Some(id) = result
+            && self.graph.nodes[first..].iter().any(|node| node.outputs.contains(&id))
+            && self.taps.insert(prefix.to_owned())
+        {
+            self.graph.values[id.0].tap = Some(prefix.to_owned());
+        }
+        self.graph.layers.push(Layer { kind: kind.to_owned(), prefix: prefix.to_owned(), nodes });
+        self.layer = None;
+    }
+
+    pub(super) fn nodes(&self) -> usize {
+        self.graph.nodes.len()
+    }
+
+    pub(super) fn layers(&self) -> usize {
+        self.graph.layers.len()
+    }
+
+    pub(super) fn set_head(&mut self) {
+        self.graph.head = self.graph.nodes.len();
+    }
+
+    pub(super) fn set_output(&mut self, id: ValueId) {
+        self.graph.output = Some(id);
+    }
+
+    /// Values that no variable was given to are called after their op.
+    pub(super) fn name_the_rest(&mut self) {
+        for node in &self.graph.nodes {
+            for id in &node.outputs {
+                let value = &mut self.graph.values[id.0];
+                if value.name.is_empty() {
+                    value.name.clone_from(&node.op);
+                }
+            }
+        }
+    }
+
+    /// The state of this layer that a call uses.
+    pub(crate) fn state(
+        &mut self,
+        name: &str,
+        at: &Span,
+        op: &str,
+        kind: StateKind,
+        parts: &[(&str, Vec<usize>)],
+        window: Option<usize>,
+    ) -> Result<StateId, Fail> {
+        if self.layer.is_none() {
+            return Err(Finding::error(at, format!("`{op}` stands outside the layers"))
+                .label("only layers have states")
+                .into());
+        }
+        let Some(state) = self.states.get(name) else {
+            return Err(Finding::error(at, format!("there is no state `{name}`")).into());
+        };
+        let mut state = state.clone().ok_or(Fail::Reported)?;
+        if state.kind != kind {
+            return Err(Finding::error(
+                at,
+                format!("`{op}` needs a state of kind `{}`, and `{name}` is of kind `{}`", kind.name(), state.kind.name()),
+            )
+            .into());
+        }
+        if let Some(before) = self.used.get(name) {
+            let line = 1 + before.source.text[..before.start.min(before.source.text.len())].matches('\n').count();
+            return Err(Finding::error(at, format!("the state `{name}` is used twice in one layer"))
+                .label("each call needs a state of its own")
+                .help(format!("it is used first in line {line} of {}", before.source.path))
+                .into());
+        }
+        for (part, expected) in parts {
+            let found = state.parts.iter().find(|found| found.name == *part);
+            match found {
+                Some(found) if found.shape == *expected => {}
+                Some(found) => {
+                    return Err(Finding::error(at, format!("`{part}` of the state `{name}` does not fit what `{op}` keeps"))
+                        .label(format!("declared as {}, kept are {}", show(&found.shape), show(expected)))
+                        .into());
+                }
+                None => {
+                    return Err(Finding::error(&state.at, format!("the state `{name}` has no part `{part}`")).into());
+                }
+            }
+        }
+        self.used.insert(name.to_owned(), at.clone());
+        state.window = window;
+        let id = StateId(self.graph.states.len());
+        self.graph.states.push(state);
+        Ok(id)
+    }
+}

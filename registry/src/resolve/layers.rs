@@ -1,0 +1,168 @@
+//! The model's program and its layers.
+
+use std::collections::BTreeMap;
+
+use crate::diag::{Finding, Span};
+use crate::eval::{self, Fail, expected};
+use crate::graph::ValueId;
+use crate::scalar::Scalar;
+use crate::spec::LayersDecl;
+use crate::suggest;
+use crate::syntax::Program;
+
+use super::scope::{Bound, Scope};
+use super::{Each, MAX_LAYERS, Resolver};
+
+impl Resolver<'_> {
+    /// Runs the program from tokens to logits.
+    pub(super) fn model(&mut self, vocab: Option<usize>) {
+        let each = Each::new();
+        let locals = BTreeMap::from([("tokens".to_owned(), Bound::Value(ValueId(0)))]);
+        let scope = Scope { locals, each: &each, prefix: "" };
+        let spec = self.spec;
+        let result = self.program(&spec.model, scope);
+        self.builder.name_the_rest();
+        if let Some(id) = self.only_value(&result, &spec.model.at, "`model`") {
+            let shape = &self.builder.value(id).shape;
+            if let Some(vocab) = vocab
+                && *shape != [vocab]
+            {
+                let at = spec.model.result.first().map_or(&spec.model.at, |expr| &expr.at);
+                let found = crate::ops::show(shape);
+                self.report.add(
+                    Finding::error(at, "`model` does not give logits")
+                        .label(format!("this is {found}, expected [{vocab}]")),
+                );
+            }
+            self.builder.set_output(id);
+        }
+        if let Some(layers) = &spec.layers
+            && !self.report.failed
+            && self.builder.layers() == 0
+        {
+            self.report.add(Finding::error(&layers.at, "`model` never calls `layers`"));
+        }
+    }
+
+    fn only_value(&mut self, results: &[Bound], at: &Span, what: &str) -> Option<ValueId> {
+        match results {
+            [Bound::Value(id)] => Some(*id),
+            [Bound::Poison] => None,
+            [_] => {
+                self.report.add(Finding::error(at, format!("{what} gives no value")).label("the result is a number or a path"));
+                None
+            }
+            _ => {
+                self.report.add(Finding::error(at, format!("{what} gives {} results, expected one value", results.len())));
+                None
+            }
+        }
+    }
+
+    /// The call `layers(x)`.
+    pub(super) fn layers(&mut self, x: ValueId, at: &Span, scope: &Scope<'_>) -> Result<Bound, Fail> {
+        let spec = self.spec;
+        if !scope.prefix.is_empty() || self.builder.layer().is_some() {
+            return Err(Finding::error(at, "`layers` can only be called in `model`").into());
+        }
+        let Some(decl) = &spec.layers else {
+            return Err(Finding::error(at, "the spec has no section `layers`").into());
+        };
+        if self.builder.layers() > 0 {
+            return Err(Finding::error(at, "`layers` is called a second time").into());
+        }
+        let count = self.layer_count(decl)?;
+        let mut x = Bound::Value(x);
+        for i in 0..count {
+            x = self.one_layer(decl, i, x);
+        }
+        self.builder.set_head();
+        Ok(x)
+    }
+
+    fn layer_count(&mut self, decl: &LayersDecl) -> Result<usize, Fail> {
+        let Some(count) = &decl.count else {
+            return self.dims.count("layers", MAX_LAYERS).map_err(Fail::from)?.ok_or(Fail::Reported);
+        };
+        let each = Each::new();
+        let scope = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };
+        let value = eval::eval_owned(count, &self.env(&scope))?;
+        match value.as_usize() {
+            Some(n) if n > 0 && n <= MAX_LAYERS => Ok(n),
+            _ => Err(Finding::error(&count.at, "the number of layers is out of range")
+                .label(expected(&format!("1 to {MAX_LAYERS}"), &value))
+                .into()),
+        }
+    }
+
+    fn one_layer(&mut self, decl: &LayersDecl, i: usize, x: Bound) -> Bound {
+        let mut each = Each::from([("i".to_owned(), Some(Scalar::Int(i as i64)))]);
+        let (kind, program) = match self.layer_program(decl, &each) {
+            Ok(found) => found,
+            Err(fail) => {
+                self.report.fail(fail);
+                return Bound::Poison;
+            }
+        };
+        each.insert("kind".to_owned(), Some(Scalar::Str(kind.clone())));
+        for (name, scalar) in &decl.each {
+            let scope = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };
+            let value = eval::eval_owned(&scalar.value, &self.env(&scope));
+            let value = value.map_err(|fail| self.report.fail(fail)).ok();
+            each.insert(name.clone(), value);
+        }
+        let prefix = decl.prefix.name.replace("{i}", &i.to_string());
+        if prefix == decl.prefix.name || prefix.contains(['{', '}']) {
+            self.report.add(
+                Finding::error(&decl.prefix.at, "the prefix of layers needs `{i}`, and no other hole")
+                    .help("for example `model.layers.{i}`"),
+            );
+        }
+        let locals = BTreeMap::from([("x".to_owned(), x)]);
+        let scope = Scope { locals, each: &each, prefix: &prefix };
+        let states = {
+            let bare = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };
+            let env = super::scope::ProgramEnv { scope: &bare, dims: self.dims, config: self.config, fuel: self.fuel };
+            self.states(i, &env)
+        };
+        let first = self.builder.nodes();
+        self.builder.enter(i, states);
+        let result = self.program(program, scope);
+        let result = self.only_value(&result, &program.at, "a layer");
+        self.builder.leave(&kind, &prefix, first, result);
+        result.map_or(Bound::Poison, Bound::Value)
+    }
+
+    /// The kind of a layer, and the program of that kind.
+    fn layer_program<'d>(&mut self, decl: &'d LayersDecl, each: &Each) -> Result<(String, &'d Program), Fail> {
+        let Some(kind) = &decl.kind else {
+            // Without a kind there is one program; `*` of a parent stands for it too.
+            let mut programs = decl.programs.iter();
+            return match (programs.next(), programs.next()) {
+                (Some((name, layer)), None) => {
+                    let name = if name == "*" { "layer" } else { name };
+                    Ok((name.to_owned(), &layer.program))
+                }
+                (None, _) => Err(Finding::error(&decl.at, "`layers` has no program").into()),
+                _ => Err(Finding::error(&decl.at, "`layers` has several programs and no `kind`")
+                    .help("say which layer runs which: `kind: layer_types[i]`")
+                    .into()),
+            };
+        };
+        let scope = Scope { locals: BTreeMap::new(), each, prefix: "" };
+        let value = eval::eval_owned(kind, &self.env(&scope))?;
+        let Scalar::Str(name) = value else {
+            return Err(Finding::error(&kind.at, "the kind of a layer is a text").label(expected("a text", &value)).into());
+        };
+        match decl.programs.get(&name).or_else(|| decl.programs.get("*")) {
+            Some(layer) => Ok((name, &layer.program)),
+            None => Err(self.unknown_kind(decl, &kind.at, &name).into()),
+        }
+    }
+
+    fn unknown_kind(&self, decl: &LayersDecl, at: &Span, name: &str) -> Finding {
+        let mut finding = Finding::error(at, format!("no program is for layers of kind `{name}`"));
+        finding.help = suggest::help(name, decl.programs.keys().map(String::as_str));
+        finding.label(format!("`{}` has layers of that kind", self.config.path()))
+    }
+}

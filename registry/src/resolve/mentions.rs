@@ -1,0 +1,132 @@
+//! What a spec names: to tell what it never uses, and which config keys it knows of.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::diag::Finding;
+use crate::spec::{DimSource, Spec};
+use crate::syntax::{Expr, ExprKind, Ident, Program};
+
+use super::Report;
+
+/// Names and config keys that stand anywhere in a spec, also in branches that this config
+/// does not take.
+#[derive(Debug, Default)]
+pub(super) struct Mentions {
+    names: BTreeSet<String>,
+    calls: BTreeSet<String>,
+    pub(super) keys: BTreeSet<String>,
+}
+
+pub(super) fn of(spec: &Spec) -> Mentions {
+    let mut found = Mentions::default();
+    for dim in spec.dims.values() {
+        found.sources(&dim.sources);
+    }
+    for rope in spec.rope.values() {
+        found.expr(&rope.dim);
+        found.sources(&rope.theta);
+        found.sources(&rope.parameters);
+        rope.partial.iter().chain(&rope.context).for_each(|expr| found.expr(expr));
+    }
+    for part in spec.states.values().flat_map(|state| &state.parts) {
+        part.shape.iter().for_each(|expr| found.expr(expr));
+    }
+    for function in spec.functions.values() {
+        function.params.iter().filter_map(|param| param.default.as_ref()).for_each(|expr| found.expr(expr));
+        found.program(&function.program);
+    }
+    if let Some(layers) = &spec.layers {
+        layers.count.iter().chain(&layers.kind).for_each(|expr| found.expr(expr));
+        layers.each.values().for_each(|each| found.expr(&each.value));
+        layers.programs.values().for_each(|layer| found.program(&layer.program));
+    }
+    found.program(&spec.model);
+    spec.weights.iter().flat_map(|rule| &rule.steps).for_each(|step| found.expr(step));
+    found
+}
+
+impl Mentions {
+    fn sources(&mut self, sources: &[DimSource]) {
+        for source in sources {
+            match source {
+                DimSource::Key(key) => {
+                    self.keys.insert(key.name.clone());
+                }
+                DimSource::Compute(expr) => self.expr(expr),
+            }
+        }
+    }
+
+    fn program(&mut self, program: &Program) {
+        program.body.iter().for_each(|stmt| self.expr(&stmt.value));
+        program.result.iter().for_each(|expr| self.expr(expr));
+    }
+
+    fn expr(&mut self, expr: &Expr) {
+        match &expr.kind {
+            ExprKind::Null | ExprKind::Bool(_) | ExprKind::Int(_) | ExprKind::Float(_) | ExprKind::Str(_) => {}
+            ExprKind::Path(names) => self.names.extend(names.first().map(|name| name.name.clone())),
+            ExprKind::Index(a, b) | ExprKind::Binary(_, a, b) => {
+                self.expr(a);
+                self.expr(b);
+            }
+            ExprKind::Slice(base, from, to) => {
+                self.expr(base);
+                from.iter().chain(to).for_each(|bound| self.expr(bound));
+            }
+            ExprKind::Unary(_, a) => self.expr(a),
+            ExprKind::Call(name, args) => {
+                self.calls.insert(name.name.clone());
+                if matches!(name.name.as_str(), "config" | "has")
+                    && let Some(ExprKind::Str(key)) = args.first().map(|arg| &arg.value.kind)
+                {
+                    self.keys.insert(key.clone());
+                }
+                args.iter().for_each(|arg| self.expr(&arg.value));
+            }
+            ExprKind::If { then, condition, otherwise } => {
+                self.expr(then);
+                self.expr(condition);
+                self.expr(otherwise);
+            }
+            ExprKind::List(items) => items.iter().for_each(|item| self.expr(item)),
+            ExprKind::Comprehension { body, over, filter, .. } => {
+                self.expr(body);
+                self.expr(over);
+                filter.iter().for_each(|filter| self.expr(filter));
+            }
+        }
+    }
+}
+
+/// Dims that mean something without being named.
+const KNOWN: &[&str] = &["hidden", "layers", "vocab", "context"];
+
+/// Warns of what the spec's own file declares and nothing names. What is inherited, or comes
+/// from a shared file, need not be used.
+pub(super) fn unused(spec: &Spec, mentions: &Mentions, report: &mut Report) {
+    let mut warn = |what: &str, name: &Ident, used: bool| {
+        let own = Arc::ptr_eq(&name.at.source, &spec.source) || *name.at.source == *spec.source;
+        if own && !used {
+            report.add(
+                Finding::error(&name.at, format!("the {what} `{}` is never used", name.name))
+                    .warning()
+                    .help("remove it, or use it in a program"),
+            );
+        }
+    };
+    for dim in spec.dims.values() {
+        let name = &dim.name;
+        warn("dim", name, KNOWN.contains(&name.name.as_str()) || mentions.names.contains(&name.name));
+    }
+    for rope in spec.rope.values() {
+        warn("rotary table", &rope.name, mentions.names.contains(&rope.name.name));
+    }
+    for state in spec.states.values() {
+        warn("state", &state.name, mentions.names.contains(&state.name.name));
+    }
+    for function in spec.functions.values() {
+        warn("function", &function.name, mentions.calls.contains(&function.name.name));
+    }
+}

@@ -1,0 +1,120 @@
+//! What names mean inside a program.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use crate::config::Config;
+use crate::diag::{Finding, Span};
+use crate::eval::{Env, Evaluated, Fail, Fuel};
+use crate::graph::ValueId;
+use crate::scalar::Scalar;
+use crate::syntax::Ident;
+
+use super::dims::{self, Dims};
+use super::{Each, Resolver};
+
+/// What an expression of a program stands for.
+#[derive(Debug, Clone)]
+pub(super) enum Bound {
+    /// A value of the graph.
+    Value(ValueId),
+    /// What an op or a function with several results gives.
+    Many(Vec<Self>),
+    /// A number, a text, a list.
+    Scalar(Scalar),
+    /// A name that no variable has: a weight path, a dim, a state or a rotary table, by what
+    /// the parameter it ends up in asks for.
+    Name(Ident),
+    /// The result of something faulty that was reported.
+    Poison,
+}
+
+/// The variables of a program, and what the layer adds to the dims.
+pub(super) struct Scope<'a> {
+    pub(super) locals: BTreeMap<String, Bound>,
+    pub(super) each: &'a Each,
+    /// The prefix of weight paths, empty outside layers.
+    pub(super) prefix: &'a str,
+}
+
+impl<'a> Scope<'a> {
+    /// The scope of a function that is called from here.
+    pub(super) fn inner(&self, locals: BTreeMap<String, Bound>) -> Scope<'a> {
+        Scope { locals, each: self.each, prefix: self.prefix }
+    }
+
+    /// A path as it stands: a variable if it is one, else a name for later.
+    pub(super) fn path(&self, names: &[Ident], at: &Span) -> Bound {
+        let joined = |first: &str| {
+            let rest = names.iter().skip(1).map(|name| name.name.as_str());
+            let path: Vec<&str> = std::iter::once(first).chain(rest).collect();
+            Bound::Name(Ident { name: path.join("."), at: at.clone() })
+        };
+        let Some(first) = names.first() else { return Bound::Poison };
+        match self.locals.get(&first.name) {
+            Some(Bound::Name(path)) => joined(&path.name),
+            Some(bound) if names.len() == 1 => bound.clone(),
+            _ => joined(&first.name),
+        }
+    }
+}
+
+/// The environment of scalar expressions in a program.
+pub(super) struct ProgramEnv<'a> {
+    pub(super) scope: &'a Scope<'a>,
+    pub(super) dims: &'a Dims,
+    pub(super) config: &'a Config,
+    pub(super) fuel: &'a Fuel,
+}
+
+impl ProgramEnv<'_> {
+    /// A dim, or a scalar of the layer.
+    pub(super) fn global(&self, name: &Ident) -> Evaluated<'_> {
+        if let Some(value) = self.scope.each.get(&name.name) {
+            return value.as_ref().map(Cow::Borrowed).ok_or(Fail::Reported);
+        }
+        match self.dims.get(&name.name) {
+            Some(value) => value.map(Cow::Borrowed),
+            None => {
+                let locals = self.scope.locals.keys().map(String::as_str);
+                let each = self.scope.each.keys().map(String::as_str);
+                Err(dims::unknown(name, locals.chain(each).chain(self.dims.names()), self.config).into())
+            }
+        }
+    }
+}
+
+impl Env for ProgramEnv<'_> {
+    fn lookup(&self, name: &Ident) -> Evaluated<'_> {
+        match self.scope.locals.get(&name.name) {
+            Some(Bound::Scalar(value)) => Ok(Cow::Borrowed(value)),
+            Some(Bound::Name(path)) if !path.name.contains('.') => self.global(path),
+            Some(Bound::Name(path)) => {
+                Err(Finding::error(&name.at, format!("`{}` is the path `{}` here, expected a number", name.name, path.name)).into())
+            }
+            Some(Bound::Value(_)) => Err(not_static(&name.at, &name.name).into()),
+            Some(Bound::Many(_)) => Err(Finding::error(&name.at, format!("`{}` is several values", name.name)).into()),
+            Some(Bound::Poison) => Err(Fail::Reported),
+            None => self.global(name),
+        }
+    }
+
+    fn config(&self) -> &Config {
+        self.config
+    }
+
+    fn fuel(&self) -> &Fuel {
+        self.fuel
+    }
+}
+
+fn not_static(at: &Span, name: &str) -> Finding {
+    Finding::error(at, format!("`{name}` is a value, known only when the model runs"))
+        .label("expected a number or a text that follows from the config")
+}
+
+impl<'a> Resolver<'a> {
+    pub(super) fn env<'e>(&'e self, scope: &'e Scope<'e>) -> ProgramEnv<'e> {
+        ProgramEnv { scope, dims: self.dims, config: self.config, fuel: self.fuel }
+    }
+}

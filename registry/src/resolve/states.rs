@@ -1,0 +1,80 @@
+//! A layer's states, as the spec declares them.
+
+use std::collections::BTreeMap;
+
+use crate::diag::Finding;
+use crate::dtype::{Dtype, DtypeRule};
+use crate::eval::{self, Env, Fail, expected};
+use crate::graph::{State, StateKind, StatePart};
+use crate::scalar::Scalar;
+use crate::spec::StateDecl;
+
+use super::{MAX_DIM, Resolver};
+
+impl Resolver<'_> {
+    /// Every declared state with its shapes in this layer; those that fail are `None`.
+    pub(super) fn states(&mut self, layer: usize, env: &dyn Env) -> BTreeMap<String, Option<State>> {
+        let mut states = BTreeMap::new();
+        for (name, decl) in &self.spec.states {
+            let state = match state(decl, layer, env) {
+                Ok(state) => Some(state),
+                Err(fail) => {
+                    self.report.fail(fail);
+                    None
+                }
+            };
+            states.insert(name.clone(), state);
+        }
+        states
+    }
+}
+
+fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, Fail> {
+    let kind = match decl.kind.name.as_str() {
+        "attention" => StateKind::Attention,
+        "conv" => StateKind::Conv,
+        other => {
+            return Err(Finding::error(&decl.kind.at, format!("there is no kind of state `{other}`"))
+                .help("known are `attention`, `conv`")
+                .into());
+        }
+    };
+    let dtype = match decl.dtype.name.as_str() {
+        "activation" => DtypeRule::Activation,
+        other => DtypeRule::Fixed(Dtype::parse(other).ok_or_else(|| {
+            Finding::error(&decl.dtype.at, format!("there is no dtype `{other}`"))
+                .help("known are `activation`, `f32`, `bf16`, `f16`")
+        })?),
+    };
+    let mut parts = Vec::new();
+    for part in &decl.parts {
+        let mut shape = Vec::new();
+        for size in &part.shape {
+            let value = eval::eval(size, env)?;
+            match value.as_usize() {
+                // A convolution of width 1 keeps no columns.
+                Some(size) if size <= MAX_DIM => shape.push(size),
+                _ => {
+                    return Err(Finding::error(&size.at, format!("a size of the state `{}` is out of range", decl.name.name))
+                        .label(size_expected(&value))
+                        .into());
+                }
+            }
+        }
+        parts.push(StatePart { name: part.name.name.clone(), shape });
+    }
+    Ok(State {
+        name: decl.name.name.clone(),
+        layer,
+        kind,
+        parts,
+        dtype,
+        window: None,
+        at: decl.at.clone(),
+        dtype_at: decl.dtype.at.clone(),
+    })
+}
+
+fn size_expected(value: &Scalar) -> String {
+    expected(&format!("a whole number up to {MAX_DIM}"), value)
+}

@@ -1,0 +1,1 @@
+//! Specs from text to model.
