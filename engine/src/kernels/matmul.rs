@@ -1,8 +1,40 @@
-//! `y = round(x · Wᵀ + bias)`: the one kernel where the time goes.
+//! The linear op on the CPU: `y[rows, outputs] = round(x[rows, inputs] * w[outputs, inputs]^T + bias)`.
+//!
+//! Weights are the raw little-endian bytes of a mapped file, in f32, bf16 or f16, at any
+//! alignment. They are widened in registers, never as a whole.
+//!
+//! **One order of additions.** An output element is summed in sixteen f32 lanes by fused
+//! multiply-adds, and the lanes are then added in halves (`l + 8`, `l + 4`, `l + 2`, `l + 1`).
+//! Element `k` of an f32 or f16 row belongs to lane `k % 16`; a bf16 row goes in pairs, lane
+//! `l` taking elements `32 b + 2 l + 1` and then `32 b + 2 l` of block `b`, which is the order
+//! of the `vdpbf16ps` instruction. Rows are padded with zeros. The order depends on nothing but
+//! the weight's dtype and `inputs`, so a result has the same bits whatever the number of
+//! rows, the thread count and the instruction set: chunked prefill equals decode exactly.
+//! The one exception: `vdpbf16ps` takes numbers below 2^-126 as zero.
 
+use rayon::prelude::*;
 use registry::dtype::Dtype;
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod finish;
+mod lanes;
+mod pack;
+mod portable;
 pub mod reference;
+mod tile;
+
+use pack::{Kind, Line, Panels};
+use tile::Block;
+
+/// Weight rows that one task holds at most; bounds the spilled accumulators.
+const BLOCK_ROWS: usize = 64;
+/// Bytes of weights that a block aims at, so that it and its successor fit a core's L2.
+const BLOCK_BYTES: usize = 256 << 10;
+/// Below this cost (bytes of weights, or multiply-adds / 16) starting a thread costs more.
+const PARALLEL_COST: usize = 256 << 10;
 
 /// A weight as it lies in memory: row-major `[outputs, inputs]`, little endian.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +78,70 @@ impl WeightView<'_> {
     }
 }
 
+/// One linear op: weight, bias, and where its result goes.
+#[derive(Debug)]
+pub struct Linear<'a> {
+    /// `[outputs, inputs]`.
+    pub weight: WeightView<'a>,
+    /// `[outputs]`, added in f32 before the one rounding.
+    pub bias: Option<&'a [f32]>,
+    /// The grid that results are rounded to.
+    pub round: Dtype,
+    /// `[rows, outputs]`.
+    pub y: &'a mut [f32],
+}
+
+/// Instruction sets with kernels of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Isa {
+    /// Any CPU.
+    Portable,
+    /// AVX2, FMA and F16C.
+    Avx2,
+    /// AVX-512F.
+    Avx512,
+    /// AVX-512F and AVX512-BF16.
+    Avx512Bf16,
+}
+
+impl Isa {
+    /// Every instruction set, the plainest first.
+    pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
+
+    /// Whether this CPU has it.
+    pub fn available(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        match self {
+            Self::Portable => true,
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
+            Self::Avx512 => is_x86_feature_detected!("avx512f") && Self::Avx2.available(),
+            Self::Avx512Bf16 => is_x86_feature_detected!("avx512bf16") && Self::Avx512.available(),
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            self == Self::Portable
+        }
+    }
+
+    /// The best of this CPU.
+    pub fn best() -> Self {
+        Self::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Self::Portable)
+    }
+
+    /// Rows of `x` in one register tile.
+    fn tile_rows(self) -> usize {
+        match self {
+            Self::Portable => 2,
+            Self::Avx2 => 3,
+            Self::Avx512 | Self::Avx512Bf16 => 6,
+        }
+    }
+}
+
 /// Multiplies `rows` rows of `x` `[rows, inputs]` into `y` `[rows, outputs]`; sums in f32, adds
 /// the bias, and rounds once, to the grid of `round`.
 ///
@@ -62,5 +158,116 @@ pub fn matmul(
     round: Dtype,
     y: &mut [f32],
 ) {
-    reference::matmul(x, rows, weight, bias, round, y);
+    matmul_many(x, rows, &mut [Linear { weight: *weight, bias, round, y }]);
 }
+
+/// Runs several linear ops over the same `x`, sharing its packing and the start of the threads.
+///
+/// Runs on the current rayon pool; a caller on one of its threads spares the hand-over.
+///
+/// # Panics
+/// If a slice is not as long as the shapes say, or the weights differ in `inputs`.
+pub fn matmul_many(x: &[f32], rows: usize, linears: &mut [Linear<'_>]) {
+    matmul_many_on(Isa::best(), x, rows, linears);
+}
+
+/// [`matmul_many`] with the kernels of one instruction set.
+///
+/// # Panics
+/// As [`matmul_many`], and if this CPU does not have `isa`.
+pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_>]) {
+    assert!(isa.available(), "this CPU has no {isa:?}");
+    let Some(inner) = linears.first().map(|linear| linear.weight.inputs) else { return };
+    assert_eq!(Some(x.len()), rows.checked_mul(inner), "x is [rows, inputs]");
+    for Linear { weight, bias, y, .. } in &*linears {
+        assert_eq!(weight.inputs, inner, "every weight has the inputs of x");
+        let bytes = weight.outputs.checked_mul(inner * weight.dtype.size());
+        assert_eq!(Some(weight.bytes.len()), bytes, "the weight is [outputs, inputs]");
+        assert_eq!(Some(y.len()), rows.checked_mul(weight.outputs), "y is [rows, outputs]");
+        assert!(bias.is_none_or(|b| b.len() == weight.outputs), "bias is [outputs]");
+    }
+    if rows == 0 {
+        return;
+    }
+    let panels = Panels::new(rows, isa.tile_rows());
+    let paired = |linear: &Linear<'_>| linear.weight.dtype == Dtype::Bf16;
+    let pairs = if isa == Isa::Avx512Bf16 && linears.iter().any(paired) && pack::is_bf16(x) {
+        Kind::PairBf16
+    } else {
+        Kind::PairF32
+    };
+    for kind in [pairs, Kind::Natural] {
+        let uses = |linear: &Linear<'_>| paired(linear) == (kind == pairs);
+        if linears.iter().any(uses) {
+            pack::with_packed(x, inner, panels, kind, |packed| {
+                run(isa, kind, &blocks(packed, panels, linears, uses));
+            });
+        }
+    }
+}
+
+/// Cuts the chosen ops into blocks of weight rows, in the order of memory.
+fn blocks<'a>(
+    packed: &'a [Line],
+    panels: Panels,
+    linears: &'a mut [Linear<'_>],
+    uses: impl Fn(&Linear<'_>) -> bool,
+) -> Vec<Block<'a>> {
+    let threads = rayon::current_num_threads();
+    let mut blocks = Vec::new();
+    for linear in linears.iter_mut().filter(|linear| uses(linear)) {
+        let WeightView { dtype, bytes, outputs, inputs } = linear.weight;
+        let row_bytes = inputs * dtype.size();
+        let by_bytes = BLOCK_BYTES / row_bytes.max(1);
+        let by_threads = outputs.div_ceil(threads * 4);
+        let height = by_bytes.min(by_threads).next_multiple_of(4).clamp(4, BLOCK_ROWS);
+        let y = linear.y.as_mut_ptr();
+        for first in (0..outputs).step_by(height) {
+            let count = height.min(outputs - first);
+            blocks.push(Block {
+                weight: &bytes[first * row_bytes..],
+                dtype,
+                count,
+                row_bytes,
+                inner: inputs,
+                packed,
+                panels,
+                bias: linear.bias.map(|bias| &bias[first..first + count]),
+                round: linear.round,
+                y: y.wrapping_add(first),
+                y_stride: outputs,
+            });
+        }
+    }
+    blocks
+}
+
+/// Runs blocks, over the threads where that pays.
+fn run(isa: Isa, kind: Kind, blocks: &[Block<'_>]) {
+    let cost = blocks.iter().map(|b| b.count * (b.row_bytes + b.inner * b.panels.rows / 16));
+    if cost.sum::<usize>() < PARALLEL_COST {
+        for block in blocks {
+            run_block(isa, kind, block);
+        }
+    } else {
+        blocks.par_iter().with_max_len(1).for_each(|block| run_block(isa, kind, block));
+    }
+}
+
+#[expect(unsafe_code, reason = "calls kernels compiled for detected CPU features")]
+fn run_block(isa: Isa, kind: Kind, block: &Block<'_>) {
+    match isa {
+        // SAFETY: blocks of one call write disjoint parts of `y` (`blocks`), and `matmul_many_on`
+        // checked every length and that the CPU has `isa`.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16 | Isa::Avx512 => unsafe { avx512::block(kind, block) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { avx2::block(kind, block) },
+        // SAFETY: as above; these kernels need no CPU feature.
+        _ => unsafe { portable::block(kind, block) },
+    }
+}
+
+#[cfg(test)]
+mod tests;

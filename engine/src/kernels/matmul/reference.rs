@@ -1,13 +1,8 @@
-//! The plain form: one row of the weight at a time, widened, then a dot product per row of `x`.
-
-use rayon::prelude::*;
-use registry::dtype::Dtype;
+//! The plain form: one element at a time, in the order of additions that every kernel keeps.
 
 use super::WeightView;
 use crate::kernels::round::round1;
-
-/// Outputs that one task makes.
-const BLOCK: usize = 64;
+use registry::dtype::Dtype;
 
 /// See [`super::matmul`].
 ///
@@ -25,49 +20,48 @@ pub fn matmul(
     assert_eq!(x.len(), rows * inputs, "x is [rows, inputs]");
     assert_eq!(y.len(), rows * outputs, "y is [rows, outputs]");
     assert!(bias.is_none_or(|b| b.len() == outputs), "bias is [outputs]");
-
-    // Columns of y are made block by block, each by one thread, then put in their places.
-    let blocks: Vec<Vec<f32>> = (0..outputs.div_ceil(BLOCK))
-        .into_par_iter()
-        .map(|block| {
-            let from = block * BLOCK;
-            let to = outputs.min(from + BLOCK);
-            let mut row = vec![0.0; inputs];
-            let mut out = vec![0.0; rows * (to - from)];
-            for o in from..to {
-                weight.widen_row(o, &mut row);
-                for r in 0..rows {
-                    let sum = dot(&x[r * inputs..(r + 1) * inputs], &row);
-                    let sum = bias.map_or(sum, |b| sum + b[o]);
-                    out[r * (to - from) + o - from] = round1(round, sum);
-                }
-            }
-            out
-        })
-        .collect();
-    for (block, part) in blocks.iter().enumerate() {
-        let from = block * BLOCK;
-        let width = outputs.min(from + BLOCK) - from;
+    let mut row = vec![0.0; inputs];
+    for o in 0..outputs {
+        weight.widen_row(o, &mut row);
         for r in 0..rows {
-            y[r * outputs + from..r * outputs + from + width]
-                .copy_from_slice(&part[r * width..(r + 1) * width]);
+            let sum = sum(dot(&x[r * inputs..(r + 1) * inputs], &row, weight.dtype));
+            y[r * outputs + o] = round1(round, bias.map_or(sum, |bias| sum + bias[o]));
         }
     }
 }
 
-/// A dot product in f32 with eight running sums, which the compiler turns into vector code.
-#[inline]
-pub fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0f32; 8];
-    let (a8, b8) = (a.chunks_exact(8), b.chunks_exact(8));
-    let tail: f32 = a8.remainder().iter().zip(b8.remainder()).map(|(x, y)| x * y).sum();
-    for (x, y) in a8.zip(b8) {
-        for lane in 0..8 {
-            sums[lane] += x[lane] * y[lane];
+/// The sixteen partial sums of one row of a weight of `dtype`.
+fn dot(x: &[f32], weight: &[f32], dtype: Dtype) -> [f32; 16] {
+    let at = |k: usize| if k < x.len() { (weight[k], x[k]) } else { (0.0, 0.0) };
+    let mut lanes = [0.0_f32; 16];
+    if dtype == Dtype::Bf16 {
+        for block in (0..x.len()).step_by(32) {
+            for (l, lane) in lanes.iter_mut().enumerate() {
+                for k in [block + 2 * l + 1, block + 2 * l] {
+                    let (weight, x) = at(k);
+                    *lane = weight.mul_add(x, *lane);
+                }
+            }
+        }
+    } else {
+        for block in (0..x.len()).step_by(16) {
+            for (l, lane) in lanes.iter_mut().enumerate() {
+                let (weight, x) = at(block + l);
+                *lane = weight.mul_add(x, *lane);
+            }
         }
     }
-    let [a, b, c, d, e, f, g, h] = sums;
-    ((a + e) + (b + f)) + ((c + g) + (d + h)) + tail
+    lanes
+}
+
+/// Adds sixteen lanes in halves.
+pub(super) fn sum(mut lanes: [f32; 16]) -> f32 {
+    for half in [8, 4, 2, 1] {
+        for l in 0..half {
+            lanes[l] += lanes[l + half];
+        }
+    }
+    lanes[0]
 }
 
 #[cfg(test)]

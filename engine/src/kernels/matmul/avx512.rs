@@ -1,0 +1,148 @@
+//! The tile kernel for x86-64 with AVX-512, and with AVX512-BF16 where `x` is on the bf16 grid.
+#![expect(unsafe_code, reason = "intrinsics")]
+#![expect(
+    clippy::inline_always,
+    reason = "intrinsics are fast only inside a function with features"
+)]
+
+use super::lanes::{Bf16, F16, F32, Format, Lanes};
+use super::pack::Kind;
+use super::tile::{self, Block};
+use registry::dtype::Dtype;
+use std::arch::x86_64::{
+    __m512, __m512bh, _mm_storeu_ps, _mm256_loadu_si256, _mm512_add_ps, _mm512_and_si512,
+    _mm512_castps512_ps128, _mm512_castsi512_ps, _mm512_cvtph_ps, _mm512_dpbf16_ps,
+    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_permute_ps, _mm512_permutexvar_ps,
+    _mm512_set1_epi32, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_shuffle_f32x4,
+    _mm512_slli_epi32,
+};
+
+#[derive(Clone, Copy)]
+struct Avx512(__m512);
+
+impl Lanes for Avx512 {
+    const ROWS: usize = 6;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the caller has the CPU features.
+        unsafe { Self(_mm512_setzero_ps()) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> Self {
+        // SAFETY: the caller lets 64 bytes be read.
+        unsafe { Self(_mm512_loadu_ps(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u8) -> Self {
+        // SAFETY: the caller lets 32 bytes be read.
+        unsafe { Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn load_odd(from: *const u8) -> Self {
+        // SAFETY: the caller lets 64 bytes be read.
+        unsafe {
+            let mask = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+            let pairs = _mm512_loadu_si512(from.cast());
+            Self(_mm512_castsi512_ps(_mm512_and_si512(pairs, mask)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_even(from: *const u8) -> Self {
+        // SAFETY: the caller lets 64 bytes be read.
+        unsafe {
+            let pairs = _mm512_loadu_si512(from.cast());
+            Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn fma(self, a: Self, b: Self) -> Self {
+        // SAFETY: the caller has the CPU features.
+        unsafe { Self(_mm512_fmadd_ps(a.0, b.0, self.0)) }
+    }
+    #[inline(always)]
+    unsafe fn sums<const N: usize>(of: [Self; N]) -> [f32; N] {
+        let mut sums = [0.0; N];
+        for (four, sums) in of.chunks(4).zip(sums.chunks_mut(4)) {
+            let last = four.len() - 1;
+            let [a, b, c, d] = [four[0], four[1.min(last)], four[2.min(last)], four[last]];
+            // SAFETY: the caller has the CPU features.
+            unsafe {
+                let (ab, cd) = (halves(a.0, b.0), halves(c.0, d.0));
+                // One quarter of the vector per sum.
+                let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd);
+                let four = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd));
+                let two = _mm512_add_ps(four, _mm512_permute_ps::<0b01_00_11_10>(four));
+                let one = _mm512_add_ps(two, _mm512_permute_ps::<0b10_11_00_01>(two));
+                let firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+                let packed = _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one));
+                let mut all = [0.0; 4];
+                _mm_storeu_ps(all.as_mut_ptr(), packed);
+                sums.copy_from_slice(&all[..sums.len()]);
+            }
+        }
+        sums
+    }
+}
+
+/// The upper half of each added to its lower half, side by side.
+#[inline(always)]
+unsafe fn halves(a: __m512, b: __m512) -> __m512 {
+    // SAFETY: the caller has the CPU features.
+    unsafe {
+        let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b);
+        _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b))
+    }
+}
+
+/// bf16 weights times bf16 `x`, a pair per lane and instruction.
+struct Pairs;
+
+impl Format for Pairs {
+    type Lanes = Avx512;
+    const STEP: usize = 32;
+    const BYTES: usize = 64;
+    const PHASES: usize = 1;
+
+    #[inline(always)]
+    unsafe fn weight(from: *const u8, _phase: usize) -> Avx512 {
+        // SAFETY: the caller's promise.
+        unsafe { Avx512::load(from) }
+    }
+    #[inline(always)]
+    unsafe fn fma(sum: Avx512, weight: Avx512, x: Avx512) -> Avx512 {
+        // SAFETY: the caller has the CPU features; the three types are 512 plain bits.
+        unsafe {
+            let weight = std::mem::transmute::<__m512, __m512bh>(weight.0);
+            let x = std::mem::transmute::<__m512, __m512bh>(x.0);
+            Avx512(_mm512_dpbf16_ps(sum.0, weight, x))
+        }
+    }
+}
+
+/// Computes one block.
+///
+/// # Safety
+/// As [`tile::block`], on a CPU with AVX-512F, and AVX512-BF16 if `kind` is [`Kind::PairBf16`].
+pub(super) unsafe fn block(kind: Kind, block: &Block<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { if kind == Kind::PairBf16 { pairs(block) } else { widened(block) } }
+}
+
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn pairs(block: &Block<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { tile::block::<Pairs, 4>(block) }
+}
+
+#[target_feature(enable = "avx512f,avx2,fma,f16c")]
+unsafe fn widened(block: &Block<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match block.dtype {
+            Dtype::F32 => tile::block::<F32<Avx512>, 4>(block),
+            Dtype::F16 => tile::block::<F16<Avx512>, 4>(block),
+            Dtype::Bf16 => tile::block::<Bf16<Avx512>, 4>(block),
+        }
+    }
+}

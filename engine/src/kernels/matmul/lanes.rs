@@ -1,0 +1,110 @@
+//! Sixteen f32 lanes, and how each weight format streams into them.
+#![expect(unsafe_code, reason = "vector loads and intrinsics")]
+#![expect(
+    clippy::inline_always,
+    reason = "intrinsics are fast only inside a function with features"
+)]
+
+use std::marker::PhantomData;
+
+/// Sixteen f32 numbers in registers.
+///
+/// # Safety
+/// Every function needs the CPU features of its implementation; pointers must be readable
+/// (or writable) for the bytes each one names, at any alignment.
+pub(super) trait Lanes: Copy {
+    /// Rows of `x` in the largest register tile.
+    const ROWS: usize;
+
+    unsafe fn zero() -> Self;
+    /// Reads 64 bytes.
+    unsafe fn load(from: *const u8) -> Self;
+    /// Reads 32 bytes of f16.
+    unsafe fn load_f16(from: *const u8) -> Self;
+    /// Reads 64 bytes of bf16 and keeps the odd elements.
+    unsafe fn load_odd(from: *const u8) -> Self;
+    /// Reads 64 bytes of bf16 and keeps the even elements.
+    unsafe fn load_even(from: *const u8) -> Self;
+    /// `self + a * b`, rounded once.
+    unsafe fn fma(self, a: Self, b: Self) -> Self;
+    /// Adds the lanes of each element in halves.
+    unsafe fn sums<const N: usize>(of: [Self; N]) -> [f32; N];
+}
+
+/// A weight format as the tile kernel streams it.
+///
+/// # Safety
+/// As [`Lanes`]; `weight` reads `BYTES` bytes.
+pub(super) trait Format {
+    type Lanes: Lanes;
+    /// Elements of a row in one step.
+    const STEP: usize;
+    /// Bytes of a weight row in one step.
+    const BYTES: usize;
+    /// Multiply-adds of a lane in one step.
+    const PHASES: usize;
+
+    unsafe fn weight(from: *const u8, phase: usize) -> Self::Lanes;
+    unsafe fn fma(sum: Self::Lanes, weight: Self::Lanes, x: Self::Lanes) -> Self::Lanes;
+}
+
+/// f32 weights.
+pub(super) struct F32<L>(PhantomData<L>);
+/// f16 weights, widened in registers.
+pub(super) struct F16<L>(PhantomData<L>);
+/// bf16 weights, widened in registers.
+pub(super) struct Bf16<L>(PhantomData<L>);
+
+impl<L: Lanes> Format for F32<L> {
+    type Lanes = L;
+    const STEP: usize = 16;
+    const BYTES: usize = 64;
+    const PHASES: usize = 1;
+
+    #[inline(always)]
+    unsafe fn weight(from: *const u8, _phase: usize) -> L {
+        // SAFETY: the caller's promise.
+        unsafe { L::load(from) }
+    }
+    #[inline(always)]
+    unsafe fn fma(sum: L, weight: L, x: L) -> L {
+        // SAFETY: the caller's promise.
+        unsafe { sum.fma(weight, x) }
+    }
+}
+
+impl<L: Lanes> Format for F16<L> {
+    type Lanes = L;
+    const STEP: usize = 16;
+    const BYTES: usize = 32;
+    const PHASES: usize = 1;
+
+    #[inline(always)]
+    unsafe fn weight(from: *const u8, _phase: usize) -> L {
+        // SAFETY: the caller's promise.
+        unsafe { L::load_f16(from) }
+    }
+    #[inline(always)]
+    unsafe fn fma(sum: L, weight: L, x: L) -> L {
+        // SAFETY: the caller's promise.
+        unsafe { sum.fma(weight, x) }
+    }
+}
+
+impl<L: Lanes> Format for Bf16<L> {
+    type Lanes = L;
+    const STEP: usize = 32;
+    const BYTES: usize = 64;
+    const PHASES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn weight(from: *const u8, phase: usize) -> L {
+        // SAFETY: the caller's promise.
+        unsafe { if phase == 0 { L::load_odd(from) } else { L::load_even(from) } }
+    }
+    #[inline(always)]
+    unsafe fn fma(sum: L, weight: L, x: L) -> L {
+        // SAFETY: the caller's promise.
+        unsafe { sum.fma(weight, x) }
+    }
+}

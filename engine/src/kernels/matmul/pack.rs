@@ -1,0 +1,145 @@
+//! `x` in the order in which the tile kernel reads it.
+
+use rayon::prelude::*;
+use std::cell::Cell;
+
+/// One cache line: a vector of sixteen f32, or of thirty-two bf16.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
+pub(super) struct Line([u32; 16]);
+
+/// How a row of `x` is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Sixteen f32 in their order.
+    Natural,
+    /// Of thirty-two elements, the odd ones and then the even ones, in f32.
+    PairF32,
+    /// Thirty-two bf16 in their order.
+    PairBf16,
+}
+
+impl Kind {
+    /// Elements of a step, and lines it fills.
+    fn step(self) -> (usize, usize) {
+        match self {
+            Self::Natural => (16, 1),
+            Self::PairF32 => (32, 2),
+            Self::PairBf16 => (32, 1),
+        }
+    }
+}
+
+/// The rows of `x`, cut into panels of nearly equal height.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Panels {
+    pub(super) rows: usize,
+    count: usize,
+}
+
+impl Panels {
+    pub(super) fn new(rows: usize, height: usize) -> Self {
+        Self { rows, count: rows.div_ceil(height) }
+    }
+
+    pub(super) fn count(self) -> usize {
+        self.count
+    }
+
+    /// First row and number of rows of a panel; the higher ones come first.
+    pub(super) fn get(self, panel: usize) -> (usize, usize) {
+        let (low, extra) = (self.rows / self.count, self.rows % self.count);
+        (panel * low + panel.min(extra), low + usize::from(panel < extra))
+    }
+}
+
+/// Whether every number is exactly a bf16.
+pub(super) fn is_bf16(x: &[f32]) -> bool {
+    x.chunks(1024).all(|x| {
+        let bits = x.iter().fold(0, |bits, x| bits | x.to_bits());
+        bits.trailing_zeros() >= 16
+    })
+}
+
+/// Packs `x[rows, inner]` into memory that this thread keeps for the next call.
+pub(super) fn with_packed<T>(
+    x: &[f32],
+    inner: usize,
+    panels: Panels,
+    kind: Kind,
+    f: impl FnOnce(&[Line]) -> T,
+) -> T {
+    thread_local! {
+        static KEPT: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    }
+    let (step, phases) = kind.step();
+    let row_lines = inner.div_ceil(step) * phases;
+    // Taken, not borrowed: while this thread waits for others it may run another matmul.
+    let mut kept = KEPT.take();
+    if kept.len() < panels.rows * row_lines {
+        kept.resize(panels.rows * row_lines, Line([0; 16]));
+    }
+    let lines = &mut kept[..panels.rows * row_lines];
+    if lines.len() < 4096 {
+        let mut rest = &mut *lines;
+        for panel in 0..panels.count {
+            let (first, rows) = panels.get(panel);
+            let (to, after) = rest.split_at_mut(rows * row_lines);
+            pack(&x[first * inner..(first + rows) * inner], rows, inner, kind, to);
+            rest = after;
+        }
+    } else {
+        let (low, extra) = (panels.rows / panels.count, panels.rows % panels.count);
+        let (higher, lower) = lines.split_at_mut(extra * (low + 1) * row_lines);
+        let higher = higher.par_chunks_mut((low + 1) * row_lines);
+        higher.chain(lower.par_chunks_mut(low * row_lines)).enumerate().for_each(|(panel, to)| {
+            let (first, rows) = panels.get(panel);
+            pack(&x[first * inner..(first + rows) * inner], rows, inner, kind, to);
+        });
+    }
+    let result = f(&kept[..panels.rows * row_lines]);
+    KEPT.set(kept);
+    result
+}
+
+/// Packs one panel: `[step, phase, row]` lines, the last step padded with zeros.
+fn pack(x: &[f32], rows: usize, inner: usize, kind: Kind, to: &mut [Line]) {
+    let (width, phases) = kind.step();
+    for (r, x) in x.chunks_exact(inner.max(1)).enumerate() {
+        let steps = to.chunks_exact_mut(rows * phases);
+        let mut whole = x.chunks_exact(width);
+        for (x, to) in whole.by_ref().zip(steps) {
+            pack_step(x, kind, rows, &mut to[r..]);
+        }
+        let rest = whole.remainder();
+        if !rest.is_empty() {
+            let mut padded = [0.0; 32];
+            padded[..rest.len()].copy_from_slice(rest);
+            let last = to.len() - rows * phases + r;
+            pack_step(&padded[..width], kind, rows, &mut to[last..]);
+        }
+    }
+}
+
+/// Packs one step of one row; a phase's lines are `rows` apart.
+#[inline]
+fn pack_step(x: &[f32], kind: Kind, rows: usize, to: &mut [Line]) {
+    match kind {
+        Kind::Natural => {
+            for (to, x) in to[0].0.iter_mut().zip(x) {
+                *to = x.to_bits();
+            }
+        }
+        Kind::PairF32 => {
+            for (l, pair) in x.chunks_exact(2).enumerate() {
+                to[0].0[l] = pair[1].to_bits();
+                to[rows].0[l] = pair[0].to_bits();
+            }
+        }
+        Kind::PairBf16 => {
+            for (to, pair) in to[0].0.iter_mut().zip(x.chunks_exact(2)) {
+                *to = (pair[1].to_bits() & 0xffff_0000) | (pair[0].to_bits() >> 16);
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+use super::*;
+use crate::kernels::round::round;
+use proptest::prelude::*;
+
+/// Numbers of both signs on the grid of `dtype`, the same for the same seed.
+fn numbers(count: usize, seed: u64, dtype: Dtype) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut values: Vec<f32> = (0..count)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .collect();
+    round(dtype, &mut values);
+    values
+}
+
+fn encode(values: &[f32], dtype: Dtype, offset: usize) -> Vec<u8> {
+    let mut bytes = vec![0; offset];
+    for &value in values {
+        match dtype {
+            Dtype::F32 => bytes.extend(value.to_le_bytes()),
+            Dtype::Bf16 => bytes.extend(half::bf16::from_f32(value).to_le_bytes()),
+            Dtype::F16 => bytes.extend(half::f16::from_f32(value).to_le_bytes()),
+        }
+    }
+    bytes
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    rows: usize,
+    inner: usize,
+    out: usize,
+    weight: Dtype,
+    run: Dtype,
+    bias: bool,
+    offset: usize,
+}
+
+fn dtype() -> impl Strategy<Value = Dtype> {
+    prop::sample::select(&Dtype::ALL[..])
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let shape = (1..40_usize, 0..700_usize, 1..90_usize);
+    (shape, dtype(), dtype(), any::<bool>(), 0..4_usize).prop_map(
+        |((rows, inner, out), weight, run, bias, offset)| Case {
+            rows,
+            inner,
+            out,
+            weight,
+            run,
+            bias,
+            offset,
+        },
+    )
+}
+
+fn check(case: Case) {
+    let Case { rows, inner, out, weight, run, bias, offset } = case;
+    let x = numbers(rows * inner, 1, run);
+    let bytes = encode(&numbers(out * inner, 2, weight), weight, offset);
+    let bias = bias.then(|| numbers(out, 3, Dtype::F32));
+    let weight = WeightView { dtype: weight, bytes: &bytes[offset..], outputs: out, inputs: inner };
+    let mut expected = vec![f32::NAN; rows * out];
+    reference::matmul(&x, rows, &weight, bias.as_deref(), run, &mut expected);
+    let expected: Vec<u32> = expected.into_iter().map(f32::to_bits).collect();
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+        let mut y = vec![f32::NAN; rows * out];
+        let linear = Linear { weight, bias: bias.as_deref(), round: run, y: &mut y };
+        matmul_many_on(isa, &x, rows, &mut [linear]);
+        let found: Vec<u32> = y.into_iter().map(f32::to_bits).collect();
+        assert_eq!(found, expected, "{isa:?} {case:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_instruction_set_gives_the_bits_of_the_plain_loop(case in case()) {
+        check(case);
+    }
+}
+
+#[test]
+fn long_rows_take_several_passes() {
+    for weight in Dtype::ALL {
+        let run = weight;
+        check(Case { rows: 13, inner: 4621, out: 70, weight, run, bias: true, offset: 1 });
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_the_rows_beside_it() {
+    let (rows, inner, out) = (23, 333, 130);
+    for dtype in Dtype::ALL {
+        let x = numbers(rows * inner, 1, Dtype::F32);
+        let bytes = encode(&numbers(out * inner, 2, dtype), dtype, 0);
+        let weight = WeightView { dtype, bytes: &bytes, outputs: out, inputs: inner };
+        let compute = |x: &[f32], rows: usize| {
+            let mut y = vec![0.0; rows * out];
+            matmul(x, rows, &weight, None, Dtype::F32, &mut y);
+            y
+        };
+        let together = compute(&x, rows);
+        let alone: Vec<f32> = x.chunks(inner).flat_map(|x| compute(x, 1)).collect();
+        assert_eq!(together, alone, "{dtype}");
+    }
+}
+
+#[test]
+fn ops_over_the_same_x_may_differ_in_dtype() {
+    let (rows, inner) = (5, 77);
+    let x = numbers(rows * inner, 1, Dtype::Bf16);
+    let bytes = Dtype::ALL.map(|dtype| encode(&numbers(9 * inner, 2, dtype), dtype, 0));
+    let weights: Vec<WeightView<'_>> = Dtype::ALL
+        .into_iter()
+        .zip(&bytes)
+        .map(|(dtype, bytes)| WeightView { dtype, bytes, outputs: 9, inputs: inner })
+        .collect();
+    let mut results = [(); 3].map(|()| vec![0.0; rows * 9]);
+    let mut linears: Vec<Linear<'_>> = weights
+        .iter()
+        .zip(&mut results)
+        .map(|(&weight, y)| Linear { weight, bias: None, round: Dtype::Bf16, y })
+        .collect();
+    matmul_many(&x, rows, &mut linears);
+    for (weight, found) in weights.iter().zip(&results) {
+        let mut y = vec![0.0; rows * 9];
+        reference::matmul(&x, rows, weight, None, Dtype::Bf16, &mut y);
+        assert_eq!(&y, found, "{}", weight.dtype);
+    }
+}
+
+#[test]
+fn nothing_in_nothing_out() {
+    let mut y = [1.0; 2];
+    let bias = [2.0, 3.0];
+    let weight = WeightView { dtype: Dtype::Bf16, bytes: &[], outputs: 2, inputs: 0 };
+    matmul(&[], 1, &weight, Some(&bias), Dtype::Bf16, &mut y);
+    assert_eq!(y, bias);
+    matmul(&[], 0, &weight, Some(&bias), Dtype::Bf16, &mut []);
+    matmul_many(&[], 3, &mut []);
+}
