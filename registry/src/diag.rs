@@ -90,3 +90,21 @@ impl Finding {
         self
     }
 }
+
+impl Span {
+    /// The line it starts on, counted from 1.
+    pub fn line(&self) -> usize {
+        1 + self.source.text[..self.start].matches('\n').count()
+    }
+
+    /// The column it starts in, counted in characters from 1.
+    pub fn column(&self) -> usize {
+        let before = &self.source.text[..self.start];
+        1 + before[before.rfind('\n').map_or(0, |newline| newline + 1)..].chars().count()
+    }
+
+    /// The text it covers.
+    pub fn text(&self) -> &str {
+        &self.source.text[self.start..self.end]
+    }
+}

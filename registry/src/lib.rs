@@ -8,6 +8,7 @@ pub mod diag;
 pub mod dtype;
 pub mod eval;
 pub mod graph;
+pub mod library;
 pub mod model;
 pub mod ops;
 pub mod parse;
@@ -20,6 +21,8 @@ pub mod suggest;
 pub mod syntax;
 pub mod text;
 pub mod weight_map;
+pub mod yaml;
 
+mod extend;
 mod lexer;
 mod rope_resolve;

@@ -11,6 +11,9 @@ use indexmap::IndexMap;
 use crate::diag::{Source, Span};
 use crate::syntax::{Expr, Function, Ident, Program};
 
+pub(crate) mod decode;
+pub(crate) mod keys;
+
 /// One architecture family, merged and decoded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {

@@ -1,0 +1,236 @@
+//! `extends:`, `use:` and `--set`: one tree from several files.
+//!
+//! Trees are merged before they are decoded, so that every entry keeps its
+//! place in the file that wrote it and only what is in force is checked.
+
+use crate::diag::{Finding, Source, Span};
+use crate::spec::keys::{LAYERS, Table};
+use crate::suggest;
+use crate::syntax::Ident;
+use crate::text::Text;
+use crate::yaml::{self, Entry, Map, Node, Value};
+
+/// Sections that merge by name; any other key of a spec replaces.
+const MERGED: [&str; 6] = ["dims", "rope", "states", "functions", "layers", "ignore"];
+/// Keys that say something about one file and are never inherited.
+const OWN: [&str; 5] = ["spec", "name", "matches", "extends", "use"];
+
+/// Lays `child` over `parent`. An entry that is `~` removes the parent's.
+pub(crate) fn merge(mut parent: Map, child: Map, findings: &mut Vec<Finding>) -> Map {
+    for key in OWN {
+        parent.shift_remove(key);
+    }
+    for (key, entry) in child {
+        let inherited = parent.shift_remove(&key);
+        if let Value::Null = entry.value.value
+            && !entry.value.at.text().is_empty()
+        {
+            if inherited.is_none() && !OWN.contains(&key.as_str()) {
+                findings.push(nothing_to_remove(&entry, parent.keys()));
+            }
+            continue;
+        }
+        let merged = match (inherited.map(|old| old.value.value), entry.value.value) {
+            (Some(Value::Map(old)), Value::Map(new)) if MERGED.contains(&key.as_str()) => {
+                Value::Map(section(&key, old, new, findings))
+            }
+            (Some(old @ Value::Map(_)), Value::Null) if MERGED.contains(&key.as_str()) => old,
+            (None, Value::Map(new)) if MERGED.contains(&key.as_str()) => {
+                Value::Map(section(&key, Map::new(), new, findings))
+            }
+            (_, new) => new,
+        };
+        let value = Node { value: merged, at: entry.value.at };
+        parent.insert(key, Entry { key: entry.key, value });
+    }
+    parent
+}
+
+fn nothing_to_remove<'a>(entry: &Entry, known: impl Iterator<Item = &'a String>) -> Finding {
+    let name = entry.key.value();
+    let message = format!("there is no inherited `{name}` to remove");
+    let mut finding = Finding::error(&entry.value.at, message);
+    let known: Vec<&str> = known.map(String::as_str).collect();
+    finding.help = suggest::closest(name, known).map(|close| format!("did you mean `{close}`?"));
+    finding
+}
+
+/// Lays a section over the inherited one, in place where a name stays.
+fn section(name: &str, mut old: Map, new: Map, findings: &mut Vec<Finding>) -> Map {
+    for entry in named(name, new, findings).into_values() {
+        let key = entry_name(name, &entry.key);
+        // `null` is a value where expressions stand; `~` is not.
+        let null = matches!(entry.value.value, Value::Null);
+        let removes = null && (entry.value.at.text() == "~" || name != "each");
+        if removes {
+            if old.shift_remove(&key).is_none() {
+                findings.push(nothing_to_remove(&entry, old.keys()));
+            }
+            continue;
+        }
+        let each = name == "layers" && key == "each";
+        let value = match (entry.value.value, old.get(&key).map(|old| &old.value.value)) {
+            (Value::Map(new), inherited) if each => {
+                let inherited = match inherited {
+                    Some(Value::Map(map)) => map.clone(),
+                    _ => Map::new(),
+                };
+                Value::Map(section("each", inherited, new, findings))
+            }
+            (value, _) => value,
+        };
+        let value = Node { value, at: entry.value.at };
+        old.insert(key, Entry { key: entry.key, value });
+    }
+    old
+}
+
+/// The name of an entry: a function's key also says its parameters.
+fn entry_name(section: &str, key: &Text) -> String {
+    let name = key.value();
+    match section {
+        "functions" => name.split('(').next().unwrap_or(name).trim().to_owned(),
+        _ => name.to_owned(),
+    }
+}
+
+/// A section with one name per entry: `a|b` of layers is two, and two
+/// functions of one name are a finding.
+fn named(section: &str, map: Map, findings: &mut Vec<Finding>) -> Map {
+    let mut result = Map::new();
+    for (key, entry) in map {
+        let entries = if section == "layers" && key.contains('|') && !LAYERS.knows(&key) {
+            alternatives(&entry)
+        } else {
+            vec![entry]
+        };
+        for entry in entries {
+            let name = entry_name(section, &entry.key);
+            if result.contains_key(&name) {
+                let message = format!("`{name}` stands twice");
+                findings.push(Finding::error(&entry.key.span(), message));
+            } else {
+                result.insert(name, entry);
+            }
+        }
+    }
+    result
+}
+
+fn alternatives(entry: &Entry) -> Vec<Entry> {
+    let text = entry.key.value();
+    let mut start = 0;
+    let mut entries = Vec::new();
+    for part in text.split('|') {
+        let key = entry.key.slice(start..start + part.len()).trim();
+        start += part.len() + 1;
+        entries.push(Entry { key, value: entry.value.clone() });
+    }
+    entries
+}
+
+/// Lays the functions of a library file over the tree's.
+pub(crate) fn add_functions(tree: &mut Map, lib: &Map, findings: &mut Vec<Finding>) {
+    let Some(entry) = lib.get("functions") else { return };
+    let Value::Map(new) = &entry.value.value else { return };
+    let old = match tree.get("functions").map(|entry| &entry.value.value) {
+        Some(Value::Map(map)) => map.clone(),
+        _ => Map::new(),
+    };
+    let merged = section("functions", old, new.clone(), findings);
+    let value = Node { value: Value::Map(merged), at: entry.value.at.clone() };
+    tree.insert("functions".into(), Entry { key: entry.key.clone(), value });
+}
+
+/// The words of a key such as `use:`, leaving wrong kinds to the decoder.
+pub(crate) fn words(tree: &Map, key: &str) -> Vec<Ident> {
+    match tree.get(key).map(|entry| &entry.value.value) {
+        Some(Value::Plain(text) | Value::Quoted(text)) => vec![text.ident()],
+        Some(Value::List(items)) => {
+            items.iter().filter_map(|item| item.text().map(Text::ident)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Replaces what stands at a dotted path: `states.conv.dtype=bf16`.
+pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Vec<Finding>) {
+    let source = Source { path: format!("--set {set}"), text: set.to_owned() }.into();
+    let span = |start, end| Span { source: std::sync::Arc::clone(&source), start, end };
+    let Some(equals) = set.find('=') else {
+        let message = "an override without a value";
+        let finding = Finding::error(&span(0, set.len()), message);
+        return findings.push(finding.help("write `--set states.conv.dtype=f32`"));
+    };
+    let dims = set.starts_with("dims.");
+    let value = if dims {
+        // The `=` makes it a computed value.
+        let at = span(equals, set.len());
+        Ok(Node { value: Value::Plain(Text::of(&at)), at })
+    } else {
+        yaml::read_value(&source, equals + 1)
+    };
+    let value = match value {
+        Ok(value) => value,
+        Err(found) => return findings.extend(found),
+    };
+    let mut map = tree;
+    let mut start = 0;
+    let mut above = String::new();
+    for part in set[..equals].split('.') {
+        let end = start + part.len();
+        let name = part.trim();
+        let functions = above == "functions";
+        let Some(index) = map.get_index_of(name) else {
+            let place = if above.is_empty() { "the spec" } else { &above };
+            let message = format!("{place} has no `{name}`");
+            let mut finding = Finding::error(&span(start, end), message);
+            finding.help = suggest::help(name, map.keys().map(String::as_str));
+            return findings.push(finding);
+        };
+        let entry = &mut map[index];
+        if end == equals {
+            let held = &entry.value.value;
+            if matches!(held, Value::Map(_)) || (matches!(held, Value::List(_)) && !dims) {
+                let message = format!("`{}` is {}", &set[..equals], entry.value.kind());
+                let finding = Finding::error(&span(0, equals), message);
+                return findings.push(finding.label("only a single value can be set"));
+            }
+            if functions {
+                let finding = Finding::error(&span(0, equals), "a function cannot be set");
+                return findings.push(finding.help("write a spec that `extends:` this one"));
+            }
+            entry.value = value;
+            return;
+        }
+        let Value::Map(next) = &mut entry.value.value else {
+            let message = format!("`{}` has nothing inside it", &set[..end]);
+            return findings.push(Finding::error(&span(0, end), message));
+        };
+        map = next;
+        name.clone_into(&mut above);
+        start = end + 1;
+    }
+}
+
+/// Reports keys that a file of this kind does not have, and a wrong version.
+pub(crate) fn check_file(tree: &Node, table: &Table, findings: &mut Vec<Finding>) {
+    let whole = Span { source: tree.at.source.clone(), start: 0, end: 0 };
+    let Some(map) = tree.map() else {
+        let message = format!("{} is a map of keys", table.what);
+        let finding = Finding::error(&tree.at, message).label(format!("found {}", tree.kind()));
+        return findings.push(finding);
+    };
+    match map.get("spec").map(|entry| &entry.value) {
+        None if table.keys.iter().any(|key| key.name == "spec" && key.required) => {
+            let message = format!("{} needs the key `spec`", table.what);
+            findings.push(Finding::error(&whole, message).help("begin the file with `spec: 1`"));
+        }
+        Some(node) if node.text().map(Text::value) != Some("1") => {
+            let found = node.text().map_or(node.kind(), Text::value);
+            let message = format!("version `{found}` of the spec language is not known");
+            findings.push(Finding::error(&node.at, message).help("this program reads `spec: 1`"));
+        }
+        _ => {}
+    }
+}

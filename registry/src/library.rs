@@ -1,0 +1,284 @@
+//! Every spec that can be named: those built in, and files of the user.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::diag::{Finding, Source};
+use crate::extend::{add_functions, apply_set, check_file, merge, words};
+use crate::spec::Spec;
+use crate::spec::decode::decode;
+use crate::spec::keys::{LIB, SPEC};
+use crate::suggest;
+use crate::syntax::Ident;
+use crate::text::Text;
+use crate::yaml::{self, Map, Node};
+
+// `SPECS` and `LIBS`: the paths and texts of the YAML files beside this crate.
+include!(concat!(env!("OUT_DIR"), "/builtin.rs"));
+
+/// The longest chain of `extends:`.
+const MAX_CHAIN: usize = 16;
+
+/// Specs and function files by name.
+#[derive(Debug, Clone, Default)]
+pub struct Library {
+    specs: BTreeMap<String, File>,
+    libs: BTreeMap<String, File>,
+}
+
+#[derive(Debug, Clone)]
+struct File {
+    source: Arc<Source>,
+    /// Read once; what is wrong with it comes out when it is loaded.
+    tree: Result<Arc<Node>, Vec<Finding>>,
+}
+
+impl File {
+    fn new(path: &str, text: &str) -> Self {
+        let source = Arc::new(Source { path: path.to_owned(), text: text.to_owned() });
+        Self { tree: yaml::read(&source).map(Arc::new), source }
+    }
+
+    fn words(&self, key: &str) -> Vec<Ident> {
+        let tree = self.tree.as_ref().ok().and_then(|tree| tree.map());
+        tree.map_or_else(Vec::new, |tree| words(tree, key))
+    }
+}
+
+impl Library {
+    /// The specs and function files that this crate carries.
+    pub fn builtin() -> Self {
+        let mut library = Self::default();
+        for (path, text) in SPECS {
+            library.add_spec(path, text);
+        }
+        for (path, text) in LIBS {
+            library.libs.insert(stem(Path::new(path)), File::new(path, text));
+        }
+        library
+    }
+
+    /// Adds a spec; it takes the place of one of the same name. Gives its name.
+    pub fn add_file(&mut self, path: &Path) -> Result<String, Vec<Finding>> {
+        let text = read(path)?;
+        Ok(self.add_spec(&path.display().to_string(), &text))
+    }
+
+    /// Adds the specs of a folder (`*.yaml`), and function files (`lib/*.yaml`).
+    /// Gives the names of the specs.
+    pub fn add_dir(&mut self, path: &Path) -> Result<Vec<String>, Vec<Finding>> {
+        let mut names = Vec::new();
+        let mut findings = Vec::new();
+        for file in yaml_files(path)? {
+            match self.add_file(&file) {
+                Ok(name) => names.push(name),
+                Err(found) => findings.extend(found),
+            }
+        }
+        let lib = path.join("lib");
+        if lib.is_dir() {
+            for file in yaml_files(&lib)? {
+                match read(&file) {
+                    Ok(text) => {
+                        let shown = file.display().to_string();
+                        self.libs.insert(stem(&file), File::new(&shown, &text));
+                    }
+                    Err(found) => findings.extend(found),
+                }
+            }
+        }
+        if findings.is_empty() { Ok(names) } else { Err(findings) }
+    }
+
+    fn add_spec(&mut self, path: &str, text: &str) -> String {
+        let file = File::new(path, text);
+        let name = file.words("name").into_iter().next().map(|name| name.name);
+        let name = name.unwrap_or_else(|| stem(Path::new(path)));
+        self.specs.insert(name.clone(), file);
+        name
+    }
+
+    /// The file of a spec.
+    pub fn get(&self, name: &str) -> Option<&Arc<Source>> {
+        self.specs.get(name).map(|file| &file.source)
+    }
+
+    /// The names of all specs, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.specs.keys().map(String::as_str)
+    }
+
+    /// The specs that match a value of `architectures` in `config.json`.
+    pub fn find_architecture(&self, architecture: &str) -> Vec<&str> {
+        let matches = |file: &File| file.words("matches").iter().any(|n| n.name == architecture);
+        let found = self.specs.iter().filter(|(_, file)| matches(file));
+        found.map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// All architectures that specs match, sorted, each with the spec's name.
+    pub fn architectures(&self) -> BTreeMap<String, &str> {
+        let mut all = BTreeMap::new();
+        for (name, file) in &self.specs {
+            all.extend(file.words("matches").into_iter().map(|word| (word.name, name.as_str())));
+        }
+        all
+    }
+
+    /// A spec, merged with what it extends and uses, with overrides
+    /// (`states.conv.dtype=f32`) applied.
+    pub fn load(&self, name: &str, sets: &[String]) -> Result<Spec, Vec<Finding>> {
+        let Some(file) = self.specs.get(name) else {
+            let mut finding = Finding::unplaced(format!("there is no spec `{name}`"));
+            finding.help = suggest::help(name, self.names());
+            return Err(vec![finding]);
+        };
+        let mut findings = Vec::new();
+        let mut uses = Vec::new();
+        let merged = self.merged(name, file, &mut Vec::new(), &mut uses, &mut findings);
+        // Without every file the rest of the findings would be guesses.
+        let Some(mut tree) = merged else { return Err(findings) };
+        for set in sets {
+            apply_set(&mut tree, set, &mut findings);
+        }
+        match decode(&tree, uses, &file.source) {
+            Ok(spec) if findings.is_empty() => Ok(spec),
+            Ok(_) => Err(findings),
+            Err(found) => {
+                findings.extend(found);
+                Err(findings)
+            }
+        }
+    }
+
+    /// The tree of `file` over those it extends; `chain` are the specs above it.
+    fn merged(
+        &self,
+        name: &str,
+        file: &File,
+        chain: &mut Vec<String>,
+        uses: &mut Vec<Ident>,
+        findings: &mut Vec<Finding>,
+    ) -> Option<Map> {
+        chain.push(name.to_owned());
+        let own = checked(file, &SPEC, findings)?;
+        let mut tree = match words(&own, "extends").into_iter().next() {
+            None => Map::new(),
+            Some(parent) => {
+                let above = self.parent(&parent, chain, findings)?;
+                self.merged(&parent.name, above, chain, uses, findings)?
+            }
+        };
+        for used in words(&own, "use") {
+            let Some(lib) = self.libs.get(&used.name) else {
+                let message = format!("there is no function file `{}`", used.name);
+                let mut finding = Finding::error(&used.at, message);
+                finding.help = suggest::help(&used.name, self.libs.keys().map(String::as_str));
+                findings.push(finding);
+                continue;
+            };
+            let lib = checked(lib, &LIB, findings)?;
+            for entry in lib.values().filter(|entry| !LIB.knows(entry.key.value())) {
+                let message = format!("{} has no key `{}`", LIB.what, entry.key.value());
+                let mut finding = Finding::error(&entry.key.span(), message);
+                finding.help = suggest::help(entry.key.value(), LIB.names());
+                findings.push(finding);
+            }
+            add_functions(&mut tree, &lib, findings);
+            if !uses.iter().any(|other| other.name == used.name) {
+                uses.push(used);
+            }
+        }
+        Some(merge(tree, own, findings))
+    }
+
+    fn parent(
+        &self,
+        parent: &Ident,
+        chain: &[String],
+        findings: &mut Vec<Finding>,
+    ) -> Option<&File> {
+        if chain.contains(&parent.name) {
+            let path: Vec<&str> = chain.iter().map(String::as_str).collect();
+            let message = format!("`{}` extends itself", parent.name);
+            let label = format!("{} -> {}", path.join(" -> "), parent.name);
+            findings.push(Finding::error(&parent.at, message).label(label));
+            return None;
+        }
+        if chain.len() >= MAX_CHAIN {
+            let message = format!("more than {MAX_CHAIN} specs extend each other");
+            findings.push(Finding::error(&parent.at, message));
+            return None;
+        }
+        let found = self.specs.get(&parent.name);
+        if found.is_none() {
+            let message = format!("there is no spec `{}` to extend", parent.name);
+            let mut finding = Finding::error(&parent.at, message);
+            finding.help = suggest::help(&parent.name, self.names());
+            findings.push(finding);
+        }
+        found
+    }
+}
+
+/// The entries of a file, if its YAML is sound and it is a map.
+fn checked(
+    file: &File,
+    table: &crate::spec::keys::Table,
+    findings: &mut Vec<Finding>,
+) -> Option<Map> {
+    match &file.tree {
+        Ok(tree) => {
+            check_file(tree, table, findings);
+            tree.map().cloned()
+        }
+        Err(found) => {
+            findings.extend(found.iter().cloned());
+            None
+        }
+    }
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
+}
+
+fn read(path: &Path) -> Result<String, Vec<Finding>> {
+    let unread = |error: String| vec![Finding::unplaced(error)];
+    // The size is asked before the bytes are: a spec is never large.
+    let size = fs_err::metadata(path).map_err(|error| unread(error.to_string()))?.len();
+    if size > yaml::MAX_BYTES as u64 {
+        let message = format!("`{}` has {size} bytes; a spec has few", path.display());
+        return Err(unread(message));
+    }
+    let bytes = fs_err::read(path).map_err(|error| unread(error.to_string()))?;
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let source = Source {
+            path: path.display().to_string(),
+            text: String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned(),
+        };
+        let whole = Text::whole(source.path, source.text);
+        let end = whole.value().len();
+        vec![
+            Finding::error(&whole.at(end..end), "this file is not UTF-8")
+                .label(format!("byte {valid} begins no character")),
+        ]
+    })
+}
+
+fn yaml_files(path: &Path) -> Result<Vec<std::path::PathBuf>, Vec<Finding>> {
+    let unread = |error: std::io::Error| vec![Finding::unplaced(error.to_string())];
+    let mut files = Vec::new();
+    for entry in fs_err::read_dir(path).map_err(unread)? {
+        let file = entry.map_err(unread)?.path();
+        if file.extension().is_some_and(|extension| extension == "yaml") {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,422 @@
+//! From a YAML tree to a [`Spec`], with every finding on the way.
+
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+
+use super::keys::{IGNORE, LAYERS, ROPE, SPEC, STATE, Table, WEIGHT};
+use super::{
+    Dim, DimSource, EachDecl, IgnoreDecl, LayerProgram, LayersDecl, RopeDecl, Spec, StateDecl,
+    StatePart, WeightRule,
+};
+use crate::diag::{Finding, Source, Span};
+use crate::parse::{parse_expr, parse_function_header, parse_program};
+use crate::suggest;
+use crate::syntax::{Expr, ExprKind, Function, Ident, Program};
+use crate::text::Text;
+use crate::yaml::{Entry, Map, Node, Value};
+
+/// Decodes a merged tree. `uses` are the function files merged into it.
+pub(crate) fn decode(
+    tree: &Map,
+    uses: Vec<Ident>,
+    source: &Arc<Source>,
+) -> Result<Spec, Vec<Finding>> {
+    let mut decoder = Decoder { findings: Vec::new() };
+    let whole = Span { source: source.clone(), start: 0, end: 0 };
+    let spec = decoder.spec(tree, uses, &whole);
+    let mut findings = decoder.findings;
+    match spec {
+        Some(spec) if findings.is_empty() => Ok(spec),
+        _ => {
+            // A program shared by two kinds is parsed for each.
+            let mut unique: Vec<Finding> = Vec::new();
+            findings.retain(|finding| {
+                let new = !unique.contains(finding);
+                if new {
+                    unique.push(finding.clone());
+                }
+                new
+            });
+            Err(findings)
+        }
+    }
+}
+
+/// Methods report and return `None`, or leave out what cannot be read.
+struct Decoder {
+    findings: Vec<Finding>,
+}
+
+impl Decoder {
+    fn spec(&mut self, tree: &Map, uses: Vec<Ident>, whole: &Span) -> Option<Spec> {
+        self.check_keys(tree, &SPEC, whole);
+        let name = self.required_word(tree, "name");
+        let matches = self.words(tree, "matches");
+        let extends = tree.get("extends").and_then(|entry| self.word(&entry.value));
+        let dims = self.section(tree, "dims", |this, name, entry| {
+            Some(Dim { name, sources: this.sources(&entry.value)? })
+        });
+        let rope = self.section(tree, "rope", Self::rope);
+        let states = self.section(tree, "states", Self::state);
+        let functions = self.functions(tree);
+        let layers = tree.get("layers").and_then(|entry| self.layers(entry));
+        let model = tree.get("model").and_then(|entry| self.program(&entry.value));
+        let ignore = tree.get("ignore").map(|entry| self.ignore(entry)).unwrap_or_default();
+        let weights = self.weights(tree);
+        Some(Spec {
+            name: name?,
+            matches,
+            extends,
+            uses,
+            dims,
+            rope,
+            states,
+            functions,
+            layers,
+            model: model?,
+            ignore,
+            weights,
+            source: whole.source.clone(),
+        })
+    }
+
+    /// Reports keys that are unknown or missing.
+    fn check_keys(&mut self, map: &Map, table: &Table, at: &Span) {
+        for entry in map.values() {
+            let name = entry.key.value();
+            if !table.knows(name) && table.others.is_none() {
+                let message = format!("{} has no key `{name}`", table.what);
+                let mut finding = Finding::error(&entry.key.span(), message);
+                finding.help = suggest::help(name, table.names());
+                self.findings.push(finding);
+            }
+        }
+        for key in table.keys.iter().filter(|key| key.required && !map.contains_key(key.name)) {
+            let message = format!("{} needs the key `{}`", table.what, key.name);
+            let mut finding = Finding::error(at, message).help(key.doc);
+            // The key is there, but for a slip: one finding with a place is enough.
+            let unknown = map.values().map(|entry| entry.key.value());
+            let unknown = unknown.filter(|name| !table.knows(name) && table.others.is_some());
+            if let Some(close) = suggest::closest(key.name, unknown) {
+                finding.help = Some(format!("is `{close}` meant to be `{}`?", key.name));
+            }
+            self.findings.push(finding);
+        }
+    }
+
+    fn wrong(&mut self, node: &Node, expected: &str) {
+        let found = match node.text() {
+            Some(text) if text.value().len() <= 40 && !text.value().contains('\n') => {
+                format!("`{}`", text.value())
+            }
+            _ => node.kind().to_owned(),
+        };
+        let message = format!("expected {expected}");
+        self.findings.push(Finding::error(&node.at, message).label(format!("found {found}")));
+    }
+
+    /// A section whose entries the author names.
+    fn section<T>(
+        &mut self,
+        tree: &Map,
+        key: &str,
+        mut read: impl FnMut(&mut Self, Ident, &Entry) -> Option<T>,
+    ) -> IndexMap<String, T> {
+        let mut items = IndexMap::new();
+        let Some(entry) = tree.get(key) else { return items };
+        let Some(map) = self.map(&entry.value, "a map of names") else { return items };
+        for entry in map.values() {
+            let name = self.name(&entry.key);
+            let item = read(self, entry.name(), entry);
+            if let (Some(name), Some(item)) = (name, item) {
+                items.insert(name.name, item);
+            }
+        }
+        items
+    }
+
+    /// A map, or nothing where nothing is written.
+    fn map<'a>(&mut self, node: &'a Node, expected: &str) -> Option<&'a Map> {
+        match &node.value {
+            Value::Map(map) => Some(map),
+            Value::Null => None,
+            _ => {
+                self.wrong(node, expected);
+                None
+            }
+        }
+    }
+
+    /// A name that expressions can use.
+    fn name(&mut self, key: &Text) -> Option<Ident> {
+        match parse_expr(key) {
+            Ok(Expr { kind: ExprKind::Path(path), .. }) if path.len() == 1 => Some(key.ident()),
+            _ => {
+                let message = format!("`{}` is not a name", key.value());
+                let help = "names are letters, digits and `_`, and no word of the language";
+                self.findings.push(Finding::error(&key.span(), message).help(help));
+                None
+            }
+        }
+    }
+
+    fn word(&mut self, node: &Node) -> Option<Ident> {
+        match node.text() {
+            Some(text)
+                if !text.value().is_empty() && !text.value().contains(char::is_whitespace) =>
+            {
+                Some(text.ident())
+            }
+            _ => {
+                self.wrong(node, "one word");
+                None
+            }
+        }
+    }
+
+    fn required_word(&mut self, map: &Map, key: &str) -> Option<Ident> {
+        map.get(key).and_then(|entry| self.word(&entry.value))
+    }
+
+    /// A word or a list of words.
+    fn words(&mut self, map: &Map, key: &str) -> Vec<Ident> {
+        match map.get(key).map(|entry| &entry.value) {
+            None | Some(Node { value: Value::Null, .. }) => Vec::new(),
+            Some(Node { value: Value::List(items), .. }) => {
+                items.iter().filter_map(|item| self.word(item)).collect()
+            }
+            Some(node) => self.word(node).into_iter().collect(),
+        }
+    }
+
+    fn parsed<T>(&mut self, parsed: Result<T, Vec<Finding>>) -> Option<T> {
+        parsed.map_err(|findings| self.findings.extend(findings)).ok()
+    }
+
+    /// An expression; a leading `=` is allowed everywhere.
+    fn expr(&mut self, node: &Node) -> Option<Expr> {
+        match &node.value {
+            Value::Plain(text) | Value::Quoted(text) => {
+                let text = text.trim();
+                let skip = usize::from(text.value().starts_with('='));
+                let text = text.slice(skip..text.value().len());
+                self.parsed(parse_expr(&text))
+            }
+            Value::Null if !node.at.text().is_empty() => {
+                Some(Expr { kind: ExprKind::Null, at: node.at.clone() })
+            }
+            _ => {
+                self.wrong(node, "an expression");
+                None
+            }
+        }
+    }
+
+    /// Expressions in a list; in words, what a list of them is here.
+    fn exprs(&mut self, node: &Node, expected: &str) -> Option<Vec<Expr>> {
+        let Value::List(items) = &node.value else {
+            self.wrong(node, expected);
+            return None;
+        };
+        // All are read before one that fails loses the rest.
+        let exprs: Vec<_> = items.iter().map(|item| self.expr(item)).collect();
+        exprs.into_iter().collect()
+    }
+
+    fn program(&mut self, node: &Node) -> Option<Program> {
+        if let Some(text) = node.text() {
+            self.parsed(parse_program(text))
+        } else {
+            self.wrong(node, "a program");
+            if let Some(last) = self.findings.last_mut() {
+                last.help = Some("write `|` and the lines of the program below it".into());
+            }
+            None
+        }
+    }
+
+    fn sources(&mut self, node: &Node) -> Option<Vec<DimSource>> {
+        let single = std::slice::from_ref(node);
+        let items = match &node.value {
+            Value::List(items) if items.is_empty() => {
+                self.wrong(node, "a config key or `= expression`");
+                return None;
+            }
+            Value::List(items) => items,
+            _ => single,
+        };
+        let sources: Vec<_> = items.iter().map(|item| self.source(item)).collect();
+        let computed = |source: &Option<DimSource>| matches!(source, Some(DimSource::Compute(_)));
+        if let Some(end) = sources.iter().position(computed)
+            && let Some(after) = items.get(end + 1)
+        {
+            let help = "an expression is always present: put it last; quote it if it has a comma";
+            let message = "this alternative is never reached";
+            self.findings.push(Finding::error(&after.at, message).help(help));
+            return None;
+        }
+        sources.into_iter().collect()
+    }
+
+    fn source(&mut self, node: &Node) -> Option<DimSource> {
+        let Some(text) = node.text() else {
+            self.wrong(node, "a config key or `= expression`");
+            return None;
+        };
+        let text = text.trim();
+        if text.value().starts_with('=') {
+            return self.expr(node).map(DimSource::Compute);
+        }
+        let key = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+        let value = text.value();
+        let literal = value.parse::<f64>().is_ok() || matches!(value, "true" | "false");
+        let words = !value.is_empty() && value.chars().all(key);
+        if words && !(literal && matches!(node.value, Value::Plain(_))) {
+            return Some(DimSource::Key(text.ident()));
+        }
+        let message = format!("`{value}` is not a config key");
+        let help = format!("write `= {value}` if it is meant as a value or an expression");
+        self.findings.push(Finding::error(&node.at, message).help(help));
+        None
+    }
+
+    fn rope(&mut self, name: Ident, entry: &Entry) -> Option<RopeDecl> {
+        let Some(map) = entry.value.map() else {
+            self.wrong(&entry.value, "a map");
+            return None;
+        };
+        self.check_keys(map, &ROPE, &name.at);
+        let optional = |this: &mut Self, key| map.get(key).map(|entry| this.expr(&entry.value));
+        let dim = optional(self, "dim");
+        let partial = optional(self, "partial");
+        let context = optional(self, "context");
+        let theta = map.get("theta").map(|entry| self.sources(&entry.value));
+        let parameters = map.get("parameters").map(|entry| self.sources(&entry.value));
+        Some(RopeDecl {
+            dim: dim??,
+            theta: theta??,
+            parameters: parameters.unwrap_or(Some(Vec::new()))?,
+            partial: partial.flatten(),
+            context: context.flatten(),
+            at: name.at.clone(),
+            name,
+        })
+    }
+
+    fn state(&mut self, name: Ident, entry: &Entry) -> Option<StateDecl> {
+        let Some(map) = entry.value.map() else {
+            self.wrong(&entry.value, "a map");
+            return None;
+        };
+        self.check_keys(map, &STATE, &name.at);
+        let kind = self.required_word(map, "kind");
+        let dtype = self.required_word(map, "dtype");
+        let mut parts = Vec::new();
+        for entry in map.values() {
+            let part = match entry.key.value() {
+                "kind" | "dtype" => continue,
+                "shape" => kind
+                    .as_ref()
+                    .map(|kind| Ident { name: kind.name.clone(), at: entry.key.span() }),
+                _ => self.name(&entry.key),
+            };
+            let shape = self.exprs(&entry.value, "a shape, as a list");
+            parts.extend(part.zip(shape).map(|(name, shape)| StatePart { name, shape }));
+        }
+        if map.keys().all(|key| matches!(key.as_str(), "kind" | "dtype")) {
+            let message = format!("state `{}` has no shape", name.name);
+            let help = "write `shape: [hidden, width - 1]`, or one shape per part";
+            self.findings.push(Finding::error(&name.at, message).help(help));
+        }
+        Some(StateDecl { kind: kind?, dtype: dtype?, parts, at: entry.value.at.clone(), name })
+    }
+
+    fn functions(&mut self, tree: &Map) -> IndexMap<String, Function> {
+        let mut functions = IndexMap::new();
+        let Some(entry) = tree.get("functions") else { return functions };
+        let Some(map) = self.map(&entry.value, "a map of functions") else { return functions };
+        for entry in map.values() {
+            let header = self.parsed(parse_function_header(&entry.key));
+            let program = self.program(&entry.value);
+            if let (Some((name, params)), Some(program)) = (header, program) {
+                functions.insert(name.name.clone(), Function { name, params, program });
+            }
+        }
+        functions
+    }
+
+    fn layers(&mut self, entry: &Entry) -> Option<LayersDecl> {
+        let map = self.map(&entry.value, "a map with `prefix:` and programs")?;
+        self.check_keys(map, &LAYERS, &entry.key.span());
+        let prefix = self.required_word(map, "prefix");
+        if let Some(prefix) = &prefix
+            && !prefix.name.contains("{i}")
+        {
+            let message = "the prefix of layers has no `{i}`";
+            let help = "write it as `model.layers.{i}`";
+            self.findings.push(Finding::error(&prefix.at, message).help(help));
+        }
+        let count = map.get("count").and_then(|entry| self.expr(&entry.value));
+        let kind = map.get("kind").and_then(|entry| self.expr(&entry.value));
+        let each = self.section(map, "each", |this, name, entry| {
+            Some(EachDecl { name, value: this.expr(&entry.value)? })
+        });
+        let mut programs = IndexMap::new();
+        for entry in map.values().filter(|entry| !LAYERS.knows(entry.key.value())) {
+            if entry.value.text().is_none() {
+                let name = entry.key.value();
+                let message = format!("layers of kind `{name}` have no program");
+                let mut finding = Finding::error(&entry.key.span(), message);
+                let found = entry.value.kind();
+                finding.label = format!("found {found}; expected the lines of a program");
+                finding.help = suggest::closest(name, LAYERS.names())
+                    .map(|close| format!("did you mean `{close}`?"));
+                self.findings.push(finding);
+                continue;
+            }
+            if let Some(program) = self.program(&entry.value) {
+                let kind = entry.name();
+                programs.insert(kind.name.clone(), LayerProgram { kind, program });
+            }
+        }
+        let at = entry.value.at.clone();
+        Some(LayersDecl { prefix: prefix?, count, kind, each, programs, at })
+    }
+
+    fn ignore(&mut self, entry: &Entry) -> IgnoreDecl {
+        let Some(map) = self.map(&entry.value, "a map with `weights:` and `config:`") else {
+            return IgnoreDecl::default();
+        };
+        self.check_keys(map, &IGNORE, &entry.key.span());
+        IgnoreDecl { weights: self.words(map, "weights"), config: self.words(map, "config") }
+    }
+
+    fn weights(&mut self, tree: &Map) -> Vec<WeightRule> {
+        let items = match tree.get("weights").map(|entry| &entry.value) {
+            None | Some(Node { value: Value::Null, .. }) => return Vec::new(),
+            Some(Node { value: Value::List(items), .. }) => items,
+            Some(node) => {
+                self.wrong(node, "a list of rules");
+                return Vec::new();
+            }
+        };
+        items.iter().filter_map(|item| self.weight(item)).collect()
+    }
+
+    fn weight(&mut self, node: &Node) -> Option<WeightRule> {
+        let Some(map) = node.map() else {
+            self.wrong(node, "a rule: `{ disk: ..., weight: ... }`");
+            return None;
+        };
+        self.check_keys(map, &WEIGHT, &node.at);
+        let disk = self.required_word(map, "disk");
+        let weight = self.required_word(map, "weight");
+        let steps = match map.get("do").map(|entry| &entry.value) {
+            None => Some(Vec::new()),
+            Some(node @ Node { value: Value::List(_), .. }) => self.exprs(node, "a list of steps"),
+            Some(node) => self.expr(node).map(|step| vec![step]),
+        };
+        Some(WeightRule { disk: disk?, weight: weight?, steps: steps?, at: node.at.clone() })
+    }
+}

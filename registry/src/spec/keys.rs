@@ -1,0 +1,165 @@
+//! The keys of a spec, in one table: the decoder knows no others, and the JSON
+//! schema is made from the same lines.
+
+/// The version of the spec language that is read.
+pub const VERSION: i64 = 1;
+
+/// A key that a map may have.
+#[derive(Debug)]
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    pub(crate) required: bool,
+    pub(crate) form: Form,
+    /// One line, for editors.
+    pub(crate) doc: &'static str,
+}
+
+/// What may stand behind a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// The number 1.
+    Version,
+    /// One word.
+    Word,
+    /// A word or a list of them.
+    Words,
+    /// A config key, an expression behind `=`, or a list that ends with one.
+    Sources,
+    /// An expression.
+    Expr,
+    /// Expressions.
+    Exprs,
+    /// Lines of assignments and a `return`.
+    Program,
+    /// A map of the author's names, each with the given form.
+    Names(&'static Form),
+    /// A map with these keys.
+    Table(&'static Table),
+    /// A list of maps with these keys.
+    Tables(&'static Table),
+}
+
+/// The keys of a map.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Table {
+    /// What the map is, for findings: `a rope table`.
+    pub(crate) what: &'static str,
+    pub(crate) keys: &'static [Key],
+    /// The form of the author's own keys beside them, if it may have any.
+    pub(crate) others: Option<Form>,
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Key {}
+
+impl Table {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> + Clone {
+        self.keys.iter().map(|key| key.name)
+    }
+
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        self.names().any(|known| known == name)
+    }
+}
+
+const fn must(name: &'static str, form: Form, doc: &'static str) -> Key {
+    Key { name, required: true, form, doc }
+}
+
+const fn may(name: &'static str, form: Form, doc: &'static str) -> Key {
+    Key { name, required: false, form, doc }
+}
+
+pub(crate) static SPEC: Table = Table {
+    what: "a spec",
+    keys: &[
+        must("spec", Form::Version, "The version of the spec language: 1."),
+        must("name", Form::Word, "The family; what `extends:` and `--like` take."),
+        may(
+            "matches",
+            Form::Words,
+            "Values of `architectures[0]` in config.json. Never inherited.",
+        ),
+        may("extends", Form::Word, "The spec to start from; entries here override by name."),
+        may("use", Form::Words, "Function files of the library."),
+        may("dims", Form::Names(&Form::Sources), "Numbers, from config.json or computed."),
+        may("rope", Form::Names(&Form::Table(&ROPE)), "Rotary tables."),
+        may("states", Form::Names(&Form::Table(&STATE)), "What layers remember between steps."),
+        may("functions", Form::Names(&Form::Program), "Programs with parameters: `mlp(x): |`."),
+        may("layers", Form::Table(&LAYERS), "The repeated part."),
+        must("model", Form::Program, "From `tokens` to logits."),
+        may("ignore", Form::Table(&IGNORE), "Weights and config keys to pass over."),
+        may(
+            "weights",
+            Form::Tables(&WEIGHT),
+            "How checkpoint tensors are spelled, where it differs.",
+        ),
+    ],
+    others: None,
+};
+
+pub(crate) static LIB: Table = Table {
+    what: "a function file",
+    keys: &[
+        may("spec", Form::Version, "The version of the spec language: 1."),
+        must("functions", Form::Names(&Form::Program), "Programs with parameters."),
+    ],
+    others: None,
+};
+
+pub(crate) static ROPE: Table = Table {
+    what: "a rope table",
+    keys: &[
+        must("dim", Form::Expr, "The size of a head."),
+        must("theta", Form::Sources, "The base of the frequencies."),
+        may("parameters", Form::Sources, "The scaling object of config.json; `= null` for none."),
+        may("partial", Form::Expr, "The rotated share of a head, if the parameters lack it."),
+        may("context", Form::Expr, "The longest sequence, for schemes that need it."),
+    ],
+    others: None,
+};
+
+pub(crate) static STATE: Table = Table {
+    what: "a state",
+    keys: &[
+        must("kind", Form::Word, "`attention`, `conv`, `recurrent` or `latent`."),
+        must("dtype", Form::Word, "`activation`, or a fixed one: `f32`, `bf16`, `f16`."),
+        may("shape", Form::Exprs, "The shape, where the state is one tensor."),
+    ],
+    others: Some(Form::Exprs),
+};
+
+pub(crate) static LAYERS: Table = Table {
+    what: "`layers`",
+    keys: &[
+        must("prefix", Form::Word, "The path of layer `{i}`: `model.layers.{i}`."),
+        may("count", Form::Expr, "How many; the dim `layers` if not given."),
+        may("kind", Form::Expr, "Names the program of layer `i`."),
+        may("each", Form::Names(&Form::Expr), "Scalars that differ by layer."),
+    ],
+    others: Some(Form::Program),
+};
+
+pub(crate) static IGNORE: Table = Table {
+    what: "`ignore`",
+    keys: &[
+        may("weights", Form::Words, "Patterns of checkpoint tensors; `*` matches any text."),
+        may("config", Form::Words, "Config keys, dotted if nested."),
+    ],
+    others: None,
+};
+
+pub(crate) static WEIGHT: Table = Table {
+    what: "a weight rule",
+    keys: &[
+        must("disk", Form::Word, "The pattern of names in the checkpoint."),
+        must("weight", Form::Word, "The pattern of names in the model."),
+        may("do", Form::Exprs, "Steps from disk to model: `transpose`, `split(0, 3)`."),
+    ],
+    others: None,
+};

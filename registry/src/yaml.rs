@@ -1,0 +1,285 @@
+//! The YAML of specs: a tree in which every part knows its bytes in the file.
+//!
+//! This reads the part of YAML that specs use: maps, lists, plain and quoted
+//! scalars, and `|` blocks. Anchors, tags, folded blocks and several documents
+//! are refused with a finding. It stands in place of a general YAML crate
+//! because it reports every mistake of a file instead of the first, and because
+//! of one liberty that expressions need: brackets *inside* a plain scalar
+//! balance, so `[layer_types, = [f(i, n) for i in range(layers)]]` is a list of
+//! two. A test holds it against such a crate for everything else.
+
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+
+use crate::diag::{Finding, Source, Span};
+use crate::syntax::Ident;
+use crate::text::Text;
+
+mod block;
+mod flow;
+mod scalar;
+
+/// Nesting beyond which a file is refused: readers of the tree recurse.
+pub const MAX_DEPTH: usize = 24;
+/// Bytes beyond which a file is refused.
+pub const MAX_BYTES: usize = 1 << 20;
+/// Findings after which a file is given up: it is not a spec at all.
+const MAX_FINDINGS: usize = 50;
+
+/// A value and its place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// What it is.
+    pub value: Value,
+    /// Where, with quotes or brackets.
+    pub at: Span,
+}
+
+/// The kinds of value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// `~`, `null`, or nothing at all.
+    Null,
+    /// Text without quotes around it: `hidden_size`, `3`, `= a + b`.
+    Plain(Text),
+    /// Text in quotes, or a `|` block.
+    Quoted(Text),
+    /// `[a, b]`, or lines with `-`.
+    List(Vec<Node>),
+    /// `{ a: b }`, or lines with `:`.
+    Map(Map),
+}
+
+/// Entries by key, in file order.
+pub type Map = IndexMap<String, Entry>;
+
+/// A key and its value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// The key, with its place.
+    pub key: Text,
+    /// The value.
+    pub value: Node,
+}
+
+impl Node {
+    /// The word for this kind of value in findings.
+    pub fn kind(&self) -> &'static str {
+        match &self.value {
+            Value::Null => "nothing",
+            Value::Plain(_) | Value::Quoted(_) => "text",
+            Value::List(_) => "a list",
+            Value::Map(_) => "a map",
+        }
+    }
+
+    /// The text of a scalar.
+    pub fn text(&self) -> Option<&Text> {
+        match &self.value {
+            Value::Plain(text) | Value::Quoted(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The entries of a map.
+    pub fn map(&self) -> Option<&Map> {
+        match &self.value {
+            Value::Map(map) => Some(map),
+            _ => None,
+        }
+    }
+}
+
+impl Entry {
+    /// The key as a name.
+    pub fn name(&self) -> Ident {
+        self.key.ident()
+    }
+}
+
+/// Reads a file's tree, or says everything that is wrong with its YAML.
+pub fn read(source: &Arc<Source>) -> Result<Node, Vec<Finding>> {
+    if source.text.len() > MAX_BYTES {
+        let at = Span { source: source.clone(), start: 0, end: 0 };
+        let message = format!("this file has {} bytes", source.text.len());
+        return Err(vec![Finding::error(&at, message).label(format!("at most {MAX_BYTES}"))]);
+    }
+    let mut reader = Reader { source, text: &source.text, pos: 0, depth: 0, findings: Vec::new() };
+    let node = reader.document();
+    if reader.findings.is_empty() { Ok(node) } else { Err(reader.findings) }
+}
+
+/// Reads one value that stands at `from`, to the end of the text.
+pub(crate) fn read_value(source: &Arc<Source>, from: usize) -> Result<Node, Vec<Finding>> {
+    let mut reader =
+        Reader { source, text: &source.text, pos: from, depth: 0, findings: Vec::new() };
+    reader.blanks();
+    let node = if reader.at_line_end() { reader.null(from, from) } else { reader.inline(None) };
+    if reader.findings.is_empty() { Ok(node) } else { Err(reader.findings) }
+}
+
+/// Reads from `pos` on. Every function leaves `pos` further on or reports why not.
+struct Reader<'a> {
+    source: &'a Arc<Source>,
+    text: &'a str,
+    pos: usize,
+    depth: usize,
+    findings: Vec<Finding>,
+}
+
+impl<'a> Reader<'a> {
+    fn document(&mut self) -> Node {
+        // A byte order mark is no text.
+        self.pos = if self.text.starts_with('\u{feff}') { 3 } else { 0 };
+        let control = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+        if let Some((at, found)) = self.text.char_indices().find(|(_, c)| control(*c)) {
+            let shown = found.escape_unicode();
+            self.fail(
+                at,
+                at + found.len_utf8(),
+                format!("the control character {shown} in a spec"),
+            );
+        }
+        if self.rest().starts_with("---") && self.rest()[3..].starts_with(['\n', '\r', ' ']) {
+            self.pos += 3;
+        }
+        let start = self.pos;
+        let node = match self.next_content() {
+            Some(column) => self.block(column, None),
+            None => self.null(start, start),
+        };
+        while self.next_content().is_some() && self.going() {
+            let line = self.pos;
+            self.to_line_end();
+            self.fail(line, self.pos, "this line belongs to nothing above it");
+        }
+        node
+    }
+
+    /// Whether to go on after so many findings.
+    fn going(&self) -> bool {
+        self.findings.len() < MAX_FINDINGS
+    }
+
+    fn rest(&self) -> &'a str {
+        &self.text[self.pos..]
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.rest().chars().next()
+    }
+
+    fn column(&self) -> usize {
+        self.pos - self.text[..self.pos].rfind('\n').map_or(0, |newline| newline + 1)
+    }
+
+    fn span(&self, start: usize, end: usize) -> Span {
+        Span { source: self.source.clone(), start, end: end.max(start) }
+    }
+
+    fn node(&self, value: Value, start: usize, end: usize) -> Node {
+        Node { value, at: self.span(start, end) }
+    }
+
+    fn null(&self, start: usize, end: usize) -> Node {
+        self.node(Value::Null, start, end)
+    }
+
+    fn fail(&mut self, start: usize, end: usize, message: impl Into<String>) {
+        self.findings.push(Finding::error(&self.span(start, end), message));
+    }
+
+    fn fail_help(&mut self, start: usize, end: usize, message: &str, help: &str) {
+        self.findings.push(Finding::error(&self.span(start, end), message).help(help));
+    }
+
+    fn blanks(&mut self) {
+        self.pos += self.rest().len() - self.rest().trim_start_matches([' ', '\t']).len();
+    }
+
+    /// To the newline, or the end of the text.
+    fn to_line_end(&mut self) {
+        self.pos += self.rest().find('\n').unwrap_or(self.rest().len());
+    }
+
+    /// The line is over, but for a comment.
+    fn at_line_end(&self) -> bool {
+        let rest = self.rest();
+        rest.is_empty() || rest.starts_with(['\n', '#']) || rest.starts_with("\r\n")
+    }
+
+    /// Passes over the rest of a line, which must be blank or a comment.
+    fn end_line(&mut self, after: &str) {
+        let before = self.pos;
+        self.blanks();
+        let comment_glued = self.peek() == Some('#') && self.pos == before;
+        let start = self.pos;
+        let fine = self.at_line_end() && !comment_glued;
+        self.to_line_end();
+        if !fine {
+            let end = start + self.text[start..self.pos].trim_end().len();
+            self.fail(start, end, format!("unexpected text after {after}"));
+        }
+    }
+
+    /// To the first character of the next line that says something: its column.
+    /// `pos` must stand where a line starts or ends.
+    fn next_content(&mut self) -> Option<usize> {
+        loop {
+            let line_start = self.column() == 0;
+            let indent = self.rest().len() - self.rest().trim_start_matches(' ').len();
+            self.pos += indent;
+            let before = self.pos;
+            self.blanks();
+            if self.at_line_end() {
+                self.to_line_end();
+                if self.rest().is_empty() {
+                    return None;
+                }
+                self.pos += 1;
+                continue;
+            }
+            if line_start && self.pos > before {
+                let help = "indent with spaces";
+                self.fail_help(before, self.pos, "a tab cannot indent a line", help);
+            }
+            let word = self.rest();
+            if line_start && indent == 0 && (word.starts_with("---") || word.starts_with("...")) {
+                let (start, rest) = (self.pos, self.text.len());
+                self.fail_help(start, start + 3, "a spec is one YAML document", "use two files");
+                self.pos = rest;
+                return None;
+            }
+            return Some(self.column());
+        }
+    }
+
+    /// Runs `read` one level deeper, or reports that the file is nested too deeply.
+    fn nested(&mut self, read: impl FnOnce(&mut Self) -> Node) -> Node {
+        if self.depth == MAX_DEPTH {
+            let start = self.pos;
+            self.fail(start, start + 1, format!("nested more than {MAX_DEPTH} levels deep"));
+            self.pos = self.text.len();
+            return self.null(start, start);
+        }
+        self.depth += 1;
+        let node = read(self);
+        self.depth -= 1;
+        node
+    }
+
+    fn insert(&mut self, map: &mut Map, entry: Entry) {
+        let key = entry.key.value().to_owned();
+        if let Some(first) = map.get(&key) {
+            let line = first.key.span().line();
+            let finding = Finding::error(&entry.key.span(), format!("`{key}` stands twice"));
+            self.findings.push(finding.label(format!("first on line {line}")));
+        } else {
+            map.insert(key, entry);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! Scalars: plain, quoted, and `|` blocks.
+
+use super::block::colon;
+use super::{Node, Reader, Value};
+use crate::text::Text;
+
+impl Reader<'_> {
+    /// A value that starts on this line of a block.
+    pub(super) fn inline(&mut self, parent: Option<usize>) -> Node {
+        let start = self.pos;
+        match self.peek() {
+            Some('|') => self.literal(parent),
+            Some('>') => {
+                let help = "write `|`, which keeps the lines apart";
+                self.fail_help(start, start + 1, "folded blocks are not read", help);
+                self.literal(parent)
+            }
+            Some('[' | '{') => {
+                let node = self.flow(parent);
+                self.end_line("this value");
+                node
+            }
+            Some('\'' | '"') => {
+                let text = self.quoted();
+                let node = self.node(Value::Quoted(text), start, self.pos);
+                self.end_line("this value");
+                node
+            }
+            _ => self.plain(parent),
+        }
+    }
+
+    /// Plain text to the end of the line, and on lines below that are indented further.
+    fn plain(&mut self, parent: Option<usize>) -> Node {
+        let start = self.pos;
+        let mut text = Text::empty(self.source, start..start);
+        loop {
+            let line_start = self.pos;
+            self.to_line_end();
+            let line = &self.text[line_start..self.pos];
+            let commented = line.find(" #").or_else(|| line.find("\t#"));
+            let line = &line[..commented.unwrap_or(line.len())];
+            let line = line.trim_end();
+            if text.value().is_empty() {
+                self.refuse_marks(start, line, false);
+            }
+            if let Some(at) = colon(line) {
+                let at = line_start + at;
+                let help = "quote the value, or start a map on the next line";
+                self.fail_help(at, at + 1, "a colon and a blank inside plain text", help);
+            }
+            text.copy(line_start..line_start + line.len());
+            let end = line_start + line.len();
+            let newline = self.pos;
+            let deeper = |column| parent.is_none_or(|parent| column > parent);
+            // A comment ends plain text in YAML.
+            if commented.is_some() || !self.next_content().is_some_and(deeper) || !self.going() {
+                self.pos = newline;
+                let null = matches!(text.value(), "~" | "null" | "Null" | "NULL");
+                let value = if null { Value::Null } else { Value::Plain(text) };
+                return self.node(value, start, end);
+            }
+            text.replace(' ', end..self.pos);
+        }
+    }
+
+    /// Reports a character that YAML gives a meaning that specs do not use.
+    pub(super) fn refuse_marks(&mut self, start: usize, text: &str, key: bool) {
+        let Some(first) = text.chars().next() else { return };
+        let (message, help) = match first {
+            '*' if key && text.len() == 1 => return,
+            '&' | '*' => ("anchors and aliases are not read", "quote the text if it is meant"),
+            '!' => ("tags are not read", "quote the text if it is meant"),
+            '@' | '`' => ("YAML keeps this character for itself", "quote the text"),
+            '%' => ("YAML keeps this character for itself", "quote the text"),
+            '?' if text.len() == 1 || text.starts_with("? ") => {
+                ("keys of several lines are not read", "write `key: value`")
+            }
+            '<' if key && text == "<<" => ("merge keys are not read", "use `extends:`"),
+            _ => return,
+        };
+        self.fail_help(start, start + first.len_utf8(), message, help);
+    }
+
+    /// Quoted text, which ends on its line; `pos` stands at the quote.
+    pub(super) fn quoted(&mut self) -> Text {
+        let start = self.pos;
+        let quote = self.peek().expect("a quote");
+        let mut text = Text::empty(self.source, start..start);
+        self.pos += 1;
+        while let Some(c) = self.peek() {
+            let at = self.pos;
+            let rest = &self.rest()[c.len_utf8()..];
+            if c == '\n' {
+                break;
+            }
+            self.pos += c.len_utf8();
+            if c == quote {
+                if quote == '\'' && rest.starts_with('\'') {
+                    self.pos += 1;
+                    text.replace('\'', at..self.pos);
+                    continue;
+                }
+                return text;
+            }
+            if c == '\\' && quote == '"' {
+                self.escape(&mut text, at);
+            } else {
+                text.copy(at..self.pos);
+            }
+        }
+        let end = self.pos;
+        let help = "close it, or write a `|` block for several lines";
+        self.fail_help(start, end, "this quoted text does not end on its line", help);
+        text
+    }
+
+    /// An escape of double quotes, after its backslash at `at`.
+    fn escape(&mut self, text: &mut Text, at: usize) {
+        let found = match self.peek() {
+            Some(c @ ('"' | '\\' | '/')) => Some(c),
+            Some('n') => Some('\n'),
+            Some('t') => Some('\t'),
+            Some('u') => {
+                let digits = self.rest().get(1..5);
+                let code = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+                let c = code.and_then(char::from_u32);
+                self.pos += if c.is_some() { 4 } else { 0 };
+                c
+            }
+            _ => None,
+        };
+        match (found, self.peek()) {
+            (Some(c), Some(shown)) => {
+                self.pos += shown.len_utf8();
+                text.replace(c, at..self.pos);
+            }
+            _ => self.fail_help(at, at + 1, "an unknown escape", "write it in single quotes"),
+        }
+    }
+
+    /// A `|` block: the lines below that are indented further than the key.
+    fn literal(&mut self, parent: Option<usize>) -> Node {
+        let start = self.pos;
+        self.pos += 1;
+        let marks = self.rest().len() - self.rest().trim_start_matches(['-', '+']).len();
+        self.pos += marks.min(1);
+        if self.peek().is_some_and(|c| c.is_ascii_digit()) {
+            let at = self.pos;
+            self.fail_help(at, at + 1, "a block with a set indent", "indent its first line least");
+            self.pos += 1;
+        }
+        let header = self.pos;
+        self.end_line("`|`");
+        let mut text = Text::empty(self.source, start..header);
+        let mut indent = None;
+        // The length without blank lines at the end.
+        let mut kept = 0;
+        while self.pos < self.text.len() {
+            let line_start = self.pos + 1;
+            let tail = &self.text[line_start..];
+            let line = &tail[..tail.find('\n').unwrap_or(tail.len())];
+            let found = line.len() - line.trim_start_matches(' ').len();
+            if line.trim().is_empty() {
+                let from = indent.map_or(line.len(), |indent: usize| indent.min(line.len()));
+                text.copy(line_start + from..(line_start + line.len() + 1).min(self.text.len()));
+                self.pos = line_start + line.len();
+                continue;
+            }
+            let least = *indent.get_or_insert(found);
+            if parent.is_some_and(|parent| found <= parent) || (parent.is_none() && found == 0) {
+                break;
+            }
+            if found < least {
+                let message = "this line is indented less than the first line of its block";
+                self.fail(line_start, line_start + line.trim_end().len(), message);
+            }
+            let end = line_start + line.len();
+            text.copy(line_start + least.min(found)..end);
+            kept = text.value().trim_end_matches('\r').len();
+            if end < self.text.len() {
+                text.copy(end..end + 1);
+            }
+            self.pos = end;
+        }
+        text.truncate(kept);
+        let at = text.span();
+        Node { value: Value::Quoted(text), at }
+    }
+}
