@@ -24,6 +24,7 @@ mod scope;
 mod states;
 
 pub(crate) use builder::Builder;
+pub(crate) use dims::{Found, read as read_sources};
 
 use dims::Dims;
 
@@ -44,7 +45,7 @@ pub fn resolve(spec: &Spec, config: &Config, ops: &OpSet) -> Result<(Model, Vec<
     mentions::unused(spec, &mentions, &mut report);
     let fuel = Fuel::default();
     let dims = Dims::resolve(spec, config, &fuel, &mut report);
-    let ropes = crate::rope_resolve::resolve(spec, &dims.env(config, &fuel), &mut |finding| report.add(finding));
+    let ropes = crate::rope_resolve::resolve(spec, &dims.env(config, &fuel), &mut |fail| report.fail(fail));
     let mut resolver = Resolver { spec, config, ops, fuel: &fuel, dims: &dims, report, builder: Builder::new(ropes), stack: Vec::new(), depth: 0 };
     let (hidden, layers, vocab) = (resolver.required("hidden"), resolver.required("layers"), resolver.required("vocab"));
     let context = resolver.optional("context");

@@ -3,6 +3,10 @@
 //! The formulas follow transformers' `modeling_rope_utils.py`; here stands
 //! only what a table is, so that an engine can compute angles from it.
 
+use std::borrow::Cow;
+
+use crate::rope_resolve::formulas;
+
 /// One resolved rotary table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeTable {
@@ -22,6 +26,20 @@ pub struct RopeTable {
     pub dynamic: Option<DynamicRope>,
     /// The scheme, as `config.json` names it; for display.
     pub kind: String,
+}
+
+impl RopeTable {
+    /// The frequencies of a forward pass whose last position is `length - 1`: they hold for
+    /// all its positions.
+    pub fn frequencies(&self, length: usize) -> Cow<'_, [f32]> {
+        match (&self.long, &self.dynamic) {
+            (Some(long), _) if length > long.original_context => Cow::Borrowed(&long.inv_freq),
+            (_, Some(dynamic)) if length > dynamic.context => {
+                Cow::Owned(formulas::dynamic(self.dim, dynamic.theta, dynamic.factor, dynamic.context, length))
+            }
+            _ => Cow::Borrowed(&self.inv_freq),
+        }
+    }
 }
 
 /// Frequencies used beyond the original context.

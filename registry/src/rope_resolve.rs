@@ -1,10 +1,198 @@
-//! Rotary tables from declarations.
+//! Rotary tables from declarations and the config's scaling object.
+//!
+//! Both spellings of the reference library are read: `rope_scaling` with `type`, and
+//! `rope_parameters` with `rope_type`. Formulas are in `formulas`.
 
-use crate::diag::Finding;
-use crate::eval::Env;
-use crate::rope::RopeTable;
-use crate::spec::Spec;
+use crate::diag::{Finding, Span};
+use crate::eval::{self, Env, Fail, expected};
+use crate::resolve::{Found, read_sources};
+use crate::rope::{DynamicRope, LongRope, RopeTable};
+use crate::scalar::Scalar;
+use crate::spec::{RopeDecl, Spec};
+use crate::suggest;
 
-pub(crate) fn resolve(_spec: &Spec, _env: &dyn Env, _report: &mut dyn FnMut(Finding)) -> Vec<Option<RopeTable>> {
-    Vec::new()
+pub(crate) mod formulas;
+mod parameters;
+
+use parameters::Parameters;
+
+/// The largest head that a table is computed for.
+const MAX_DIM: usize = 1 << 16;
+
+const KINDS: &[&str] = &["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"];
+
+/// Every table of a spec, in order; a table that fails is `None`, and reported.
+pub(crate) fn resolve(spec: &Spec, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Vec<Option<RopeTable>> {
+    spec.rope
+        .values()
+        .map(|decl| match table(decl, env, report) {
+            Ok(table) => Some(table),
+            Err(fail) => {
+                report(fail);
+                None
+            }
+        })
+        .collect()
 }
+
+fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result<RopeTable, Fail> {
+    let head = size(decl, &decl.dim, env)?;
+    let theta = theta(decl, env)?;
+    let parameters = scaling(decl, env)?;
+    for warning in parameters.unknown(decl) {
+        report(warning.into());
+    }
+    let kind = parameters.kind(decl, KINDS)?;
+    let partial = partial(decl, &parameters, env)?;
+    let context = decl.context.as_ref().map(|expr| eval::eval_owned(expr, env)).transpose()?;
+    let context = context.as_ref().and_then(Scalar::as_usize).filter(|context| *context > 0);
+    // Proportional tables keep the whole head and leave its end unrotated.
+    let dim = if kind == "proportional" { head } else { (head as f64 * partial) as usize };
+    if dim % 2 != 0 || dim == 0 {
+        return Err(Finding::error(&decl.at, format!("the table `{}` would rotate {dim} numbers of a head", decl.name.name))
+            .label(format!("expected an even number above 0: {head} numbers, {partial} of them rotated"))
+            .into());
+    }
+    let mut table = RopeTable {
+        name: decl.name.name.clone(),
+        dim,
+        inv_freq: Vec::new(),
+        attention_factor: 1.0,
+        long: None,
+        dynamic: None,
+        kind: kind.to_owned(),
+    };
+    let base = theta as f32;
+    match kind {
+        "linear" => {
+            let factor = parameters.number("factor")? as f32;
+            table.inv_freq = formulas::default(dim, base).into_iter().map(|f| f / factor).collect();
+        }
+        "dynamic" => {
+            let factor = parameters.number("factor")?;
+            let context = context.ok_or_else(|| parameters.needs_context(decl))?;
+            if dim == 2 {
+                return Err(Finding::error(&decl.at, "a dynamic table needs to rotate more than 2 numbers").into());
+            }
+            table.inv_freq = formulas::default(dim, formulas::grown_base(theta, factor, dim));
+            table.dynamic = Some(DynamicRope { context, theta, factor });
+        }
+        "yarn" => {
+            let original = parameters.original(context, env).ok_or_else(|| parameters.needs_context(decl))?;
+            let yarn = parameters.yarn(context, original, env)?;
+            table.attention_factor = yarn.attention_factor;
+            table.inv_freq = formulas::yarn(dim, theta, &yarn);
+        }
+        "longrope" => {
+            let original = parameters.original(context, env).ok_or_else(|| parameters.needs_context(decl))?;
+            let (short, long) = (parameters.list("short_factor", dim / 2)?, parameters.list("long_factor", dim / 2)?);
+            table.attention_factor = parameters.long_attention(context, original, decl)?;
+            table.inv_freq = formulas::divided(dim, base, &short);
+            table.long = Some(LongRope { original_context: original, inv_freq: formulas::divided(dim, base, &long) });
+        }
+        "llama3" => {
+            let original = parameters.original(context, env).ok_or_else(|| parameters.needs_context(decl))?;
+            table.inv_freq = formulas::llama3(
+                formulas::default(dim, base),
+                parameters.number("factor")?,
+                parameters.number("low_freq_factor")?,
+                parameters.number("high_freq_factor")?,
+                original as f64,
+            );
+        }
+        "proportional" => {
+            let factor = parameters.optional("factor")?.unwrap_or(1.0) as f32;
+            let rotated = ((partial * head as f64 / 2.0).floor() as usize).min(head / 2);
+            table.inv_freq = formulas::proportional(head, base, rotated, factor);
+        }
+        _ => table.inv_freq = formulas::default(dim, base),
+    }
+    if table.inv_freq.iter().chain(table.long.iter().flat_map(|long| &long.inv_freq)).any(|f| !f.is_finite()) {
+        return Err(Finding::error(&decl.at, format!("the table `{}` has frequencies that are not finite", table.name))
+            .label(format!("theta is {theta}, the scheme is {kind}"))
+            .into());
+    }
+    Ok(table)
+}
+
+fn size(decl: &RopeDecl, expr: &crate::syntax::Expr, env: &dyn Env) -> Result<usize, Fail> {
+    let value = eval::eval_owned(expr, env)?;
+    value.as_usize().filter(|size| *size > 0 && *size <= MAX_DIM).ok_or_else(|| {
+        Finding::error(&expr.at, format!("`dim` of the table `{}` is out of range", decl.name.name))
+            .label(expected(&format!("a whole number from 1 to {MAX_DIM}"), &value))
+            .into()
+    })
+}
+
+fn theta(decl: &RopeDecl, env: &dyn Env) -> Result<f64, Fail> {
+    let found = read_sources(&decl.name, &decl.theta, env)?;
+    match found.value.as_f64() {
+        Some(theta) if theta > 0.0 && theta.is_finite() => Ok(theta),
+        _ => Err(wrong(&found, "theta", "a number above 0", env)),
+    }
+}
+
+fn scaling(decl: &RopeDecl, env: &dyn Env) -> Result<Parameters, Fail> {
+    // Null stands for no scaling, and a config that has none of the keys has none either.
+    let present = decl.parameters.iter().any(|source| match source {
+        crate::spec::DimSource::Key(key) => env.config().peek(&key.name).is_some_and(|value| *value != Scalar::Null),
+        crate::spec::DimSource::Compute(_) => true,
+    });
+    let path = env.config().path().to_owned();
+    if !present {
+        return Ok(Parameters { entries: Vec::new(), key: None, at: decl.at.clone(), path });
+    }
+    let found = read_sources(&decl.name, &decl.parameters, env)?;
+    match &found.value {
+        Scalar::Null => Ok(Parameters { entries: Vec::new(), key: None, at: found.at, path }),
+        Scalar::Map(entries) => {
+            if let Some((inner, _)) = entries.iter().find(|(_, value)| matches!(value, Scalar::Map(_))) {
+                let key = found.key.as_deref().unwrap_or("rope_parameters");
+                return Err(Finding::error(&found.at, format!("`{path}`: `{key}` holds a table per layer type"))
+                    .label(format!("expected one table, found `{inner}` inside"))
+                    .help(format!("declare a table for each: `parameters: [{key}.{inner}]`"))
+                    .into());
+            }
+            Ok(Parameters { entries: entries.clone(), key: found.key, at: found.at, path })
+        }
+        _ => Err(wrong(&found, "parameters", "an object or null", env)),
+    }
+}
+
+fn partial(decl: &RopeDecl, parameters: &Parameters, env: &dyn Env) -> Result<f64, Fail> {
+    let (value, at): (Scalar, &Span) = match &decl.partial {
+        Some(expr) => (eval::eval_owned(expr, env)?, &expr.at),
+        None => match parameters.get("partial_rotary_factor") {
+            Some(value) => (value.clone(), &parameters.at),
+            None => (env.config().get("partial_rotary_factor").cloned().unwrap_or(Scalar::Null), &decl.at),
+        },
+    };
+    match value.as_f64() {
+        None if value == Scalar::Null => Ok(1.0),
+        Some(partial) if partial > 0.0 && partial <= 1.0 => Ok(partial),
+        _ => Err(Finding::error(at, format!("the rotated share of the table `{}` is out of range", decl.name.name))
+            .label(expected("a number above 0, at most 1", &value))
+            .into()),
+    }
+}
+
+fn wrong(found: &Found, what: &str, wanted: &str, env: &dyn Env) -> Fail {
+    let message = match &found.key {
+        Some(key) => format!("`{}`: the key `{key}` is not {wanted}", env.config().path()),
+        None => format!("`{what}` is not {wanted}"),
+    };
+    Finding::error(&found.at, message).label(expected(wanted, &found.value)).into()
+}
+
+/// The finding for a scheme that nobody knows.
+fn unknown_kind(at: &Span, place: &str, kind: &str) -> Finding {
+    let mut finding = Finding::error(at, format!("{place}: there is no rotary scheme `{kind}`"));
+    finding.help = Some(match suggest::closest(kind, KINDS.iter().copied()) {
+        Some(close) => format!("did you mean `{close}`?"),
+        None => format!("known are `{}`", KINDS.join("`, `")),
+    });
+    finding
+}
+
+#[cfg(test)]
+mod tests;

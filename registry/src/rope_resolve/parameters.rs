@@ -1,0 +1,167 @@
+//! The scaling object of a config: typed access, and the defaults of each scheme.
+
+use crate::diag::{Finding, Span};
+use crate::eval::{Env, Fail, expected};
+use crate::scalar::Scalar;
+use crate::spec::RopeDecl;
+
+use super::formulas::Yarn;
+
+/// Keys that some scheme reads, or that are safe to pass over.
+const KNOWN: &[&str] = &[
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "factor",
+    "finetuned",
+    "high_freq_factor",
+    "long_factor",
+    "long_mscale",
+    "low_freq_factor",
+    "mscale",
+    "mscale_all_dim",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "rope_theta",
+    "rope_type",
+    "short_factor",
+    "short_mscale",
+    "truncate",
+    "type",
+];
+
+pub(super) struct Parameters {
+    pub(super) entries: Vec<(String, Scalar)>,
+    /// The key of the config that holds them.
+    pub(super) key: Option<String>,
+    pub(super) at: Span,
+    /// The config's path.
+    pub(super) path: String,
+}
+
+impl Parameters {
+    /// An entry that is not null.
+    pub(super) fn get(&self, name: &str) -> Option<&Scalar> {
+        self.entries.iter().find(|(key, value)| key == name && *value != Scalar::Null).map(|(_, value)| value)
+    }
+
+    fn place(&self, name: &str) -> String {
+        match &self.key {
+            Some(key) => format!("`{}`: `{key}.{name}`", self.path),
+            None => format!("`{name}` of the parameters"),
+        }
+    }
+
+    fn wrong(&self, name: &str, wanted: &str, value: &Scalar) -> Fail {
+        Finding::error(&self.at, format!("{} is not {wanted}", self.place(name))).label(expected(wanted, value)).into()
+    }
+
+    pub(super) fn kind<'k>(&self, decl: &RopeDecl, kinds: &[&'k str]) -> Result<&'k str, Fail> {
+        let found = ["rope_type", "type"].iter().find_map(|name| Some((*name, self.get(name)?)));
+        let Some((name, value)) = found else { return Ok("default") };
+        let Scalar::Str(word) = value else { return Err(self.wrong(name, "a text", value)) };
+        // An older name of the same scheme.
+        let word = if word == "su" { "longrope" } else { word };
+        match kinds.iter().find(|kind| **kind == word) {
+            Some(kind) => Ok(kind),
+            None => Err(super::unknown_kind(&decl.at, &self.place(name), word).into()),
+        }
+    }
+
+    /// A warning for each entry that no scheme reads.
+    pub(super) fn unknown(&self, decl: &RopeDecl) -> Vec<Finding> {
+        let unknown = self.entries.iter().filter(|(key, value)| *value != Scalar::Null && !KNOWN.contains(&key.as_str()));
+        unknown
+            .map(|(key, _)| {
+                Finding::error(&decl.at, format!("{} is not read by any rotary scheme", self.place(key)))
+                    .warning()
+                    .help("if it changes the frequencies, this model needs more than the spec says")
+            })
+            .collect()
+    }
+
+    pub(super) fn optional(&self, name: &str) -> Result<Option<f64>, Fail> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        match value.as_f64() {
+            Some(number) if number.is_finite() && number > 0.0 => Ok(Some(number)),
+            _ => Err(self.wrong(name, "a number above 0", value)),
+        }
+    }
+
+    pub(super) fn number(&self, name: &str) -> Result<f64, Fail> {
+        self.optional(name)?
+            .ok_or_else(|| Finding::error(&self.at, format!("{} is missing", self.place(name))).into())
+    }
+
+    pub(super) fn list(&self, name: &str, length: usize) -> Result<Vec<f32>, Fail> {
+        let Some(value) = self.get(name) else {
+            return Err(Finding::error(&self.at, format!("{} is missing", self.place(name))).into());
+        };
+        let wanted = format!("a list of {length} numbers");
+        let Scalar::List(items) = value else { return Err(self.wrong(name, &wanted, value)) };
+        let numbers: Option<Vec<f32>> = items.iter().map(|item| item.as_f64().map(|x| x as f32)).collect();
+        match numbers {
+            Some(numbers) if numbers.len() == length => Ok(numbers),
+            Some(numbers) => Err(Finding::error(&self.at, format!("{} has {} items", self.place(name), numbers.len()))
+                .label(format!("expected one for each of {length} frequencies"))
+                .into()),
+            None => Err(self.wrong(name, &wanted, value)),
+        }
+    }
+
+    /// The context before scaling: the config's own key first, then the parameters', then the
+    /// context of the model.
+    pub(super) fn original(&self, context: Option<usize>, env: &dyn Env) -> Option<usize> {
+        const KEY: &str = "original_max_position_embeddings";
+        let nested = self.key.as_ref().is_some_and(|key| key.contains('.'));
+        let top = if nested { None } else { env.config().get(KEY).and_then(Scalar::as_usize) };
+        top.or_else(|| self.get(KEY).and_then(Scalar::as_usize)).or(context).filter(|length| *length > 0)
+    }
+
+    pub(super) fn needs_context(&self, decl: &RopeDecl) -> Fail {
+        Finding::error(&decl.at, format!("the table `{}` needs to know the longest sequence", decl.name.name))
+            .help("say `context: context`, with a dim of that name")
+            .into()
+    }
+
+    /// How much longer than before the context became.
+    fn factor(&self, context: Option<usize>, original: usize) -> Result<Option<f64>, Fail> {
+        Ok(self.optional("factor")?.or(context.map(|context| context as f64 / original as f64)))
+    }
+
+    pub(super) fn yarn(&self, context: Option<usize>, original: usize, env: &dyn Env) -> Result<Yarn, Fail> {
+        let factor = match self.factor(context, original)? {
+            Some(factor) => factor,
+            None => self.number("factor")?,
+        };
+        let scale = |m: f64| if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 };
+        // Zero counts as absent, as it does where these keys come from.
+        let given = |name: &str| self.get(name).and_then(Scalar::as_f64).filter(|m| *m != 0.0);
+        let attention_factor = match (self.optional("attention_factor")?, given("mscale"), given("mscale_all_dim")) {
+            (Some(factor), _, _) => factor,
+            (None, Some(mscale), Some(all)) => scale(mscale) / scale(all),
+            _ => scale(1.0),
+        };
+        // A table of one layer type takes this flag from the object around it.
+        let truncate = match self.key.as_deref().and_then(|key| key.rsplit_once('.')) {
+            Some((outer, _)) => env.config().get(&format!("{outer}.truncate")),
+            None => self.get("truncate"),
+        };
+        Ok(Yarn {
+            factor,
+            attention_factor,
+            original: original as f64,
+            beta_fast: given("beta_fast").unwrap_or(32.0),
+            beta_slow: given("beta_slow").unwrap_or(1.0),
+            truncate: truncate.is_none_or(crate::eval::truth),
+        })
+    }
+
+    pub(super) fn long_attention(&self, context: Option<usize>, original: usize, decl: &RopeDecl) -> Result<f64, Fail> {
+        if let Some(factor) = self.optional("attention_factor")? {
+            return Ok(factor);
+        }
+        let factor = self.factor(context, original)?.ok_or_else(|| self.needs_context(decl))?;
+        Ok(if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() })
+    }
+}

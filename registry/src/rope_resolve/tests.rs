@@ -1,0 +1,135 @@
+//! Tables against those that the reference library computes.
+
+use std::borrow::Cow;
+
+use crate::config::Config;
+use crate::eval::{Evaluated, Fuel};
+use crate::parse::parse_expr;
+use crate::spec::DimSource;
+use crate::syntax::Ident;
+use crate::text::Text;
+
+use super::*;
+
+struct Names(Config, Fuel);
+
+impl Env for Names {
+    fn lookup(&self, name: &Ident) -> Evaluated<'_> {
+        let value = self.0.get(&name.name).cloned();
+        value.map(Cow::Owned).ok_or_else(|| Finding::error(&name.at, "unknown").into())
+    }
+
+    fn config(&self) -> &Config {
+        &self.0
+    }
+
+    fn fuel(&self) -> &Fuel {
+        &self.1
+    }
+}
+
+fn key(name: &str) -> Ident {
+    Ident { name: name.to_owned(), at: Text::whole("spec", name).span() }
+}
+
+fn expr(text: &str) -> crate::syntax::Expr {
+    parse_expr(&Text::whole("spec", text)).unwrap()
+}
+
+/// A declaration as specs write it, over a config whose keys are also names.
+fn run(config: &str) -> (Result<RopeTable, String>, Vec<String>) {
+    let decl = RopeDecl {
+        name: key("main"),
+        dim: expr("head_dim"),
+        theta: vec![DimSource::Key(key("rope_parameters.rope_theta")), DimSource::Key(key("rope_theta"))],
+        parameters: vec![DimSource::Key(key("rope_parameters")), DimSource::Key(key("rope_scaling"))],
+        partial: None,
+        context: Some(expr("context")),
+        at: key("main").at,
+    };
+    let env = Names(Config::parse("config.json", config).unwrap(), Fuel::default());
+    let mut warnings = Vec::new();
+    let told = |fail: &Fail| match fail {
+        Fail::Finding(finding) => format!("{} ({})", finding.message, finding.label),
+        Fail::Reported => "reported".to_owned(),
+    };
+    let table = table(&decl, &env, &mut |fail| warnings.push(told(&fail)));
+    (table.map_err(|fail| told(&fail)), warnings)
+}
+
+fn ulps(ours: &[f32], theirs: &serde_json::Value) -> (u32, usize) {
+    let theirs: Vec<u32> = theirs.as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as u32).collect();
+    assert_eq!(ours.len(), theirs.len());
+    let apart = ours.iter().zip(&theirs).map(|(a, b)| a.to_bits().abs_diff(*b));
+    (apart.clone().max().unwrap_or(0), apart.filter(|n| *n > 0).count())
+}
+
+#[test]
+fn frequencies_are_the_references() {
+    for line in include_str!("../../tests/data/rope.jsonl").lines() {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        let name = &row["name"];
+        let config = serde_json::json!({
+            "head_dim": row["dim"], "rope_theta": row["theta"], "context": row["ctx"], "rope_scaling": row["params"],
+        });
+        let (table, warnings) = run(&config.to_string());
+        assert!(warnings.is_empty(), "{name}: {warnings:?}");
+        let table = table.unwrap();
+        let context = row["ctx"].as_u64().unwrap() as usize;
+        let (most, how_many) = ulps(&table.frequencies(context.min(2)), &row["inv"]);
+        // The reference's own power differs by a unit between its scalar and vector paths.
+        assert!(most <= 2 && how_many * 10 <= table.inv_freq.len(), "{name}: {how_many} differ by up to {most}");
+        let factor = Config::parse("row", line).unwrap().get("af").and_then(Scalar::as_f64);
+        assert_eq!(Some(table.attention_factor), factor, "{name}");
+        if let Some(length) = row["seq"].as_u64() {
+            let (most, _) = ulps(&table.frequencies(length as usize), &row["long"]);
+            assert!(most <= 2, "{name} at {length}: {most}");
+        }
+    }
+}
+
+#[test]
+fn both_spellings_are_read() {
+    let old = run(r#"{"head_dim": 8, "context": 32, "rope_theta": 100.0, "rope_scaling": {"type": "linear", "factor": 2.0}}"#);
+    let new = run(r#"{"head_dim": 8, "context": 32, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 100.0}}"#);
+    assert_eq!(old.0, new.0);
+    assert_eq!(old.0.unwrap().kind, "linear");
+    let bare = run(r#"{"head_dim": 8, "context": 32, "rope_theta": 100.0, "rope_scaling": null, "partial_rotary_factor": 0.5}"#);
+    assert_eq!(bare.0.unwrap().dim, 4);
+    let su = r#"{"head_dim": 4, "context": 64, "rope_theta": 100.0, "original_max_position_embeddings": 16,
+        "rope_scaling": {"type": "su", "short_factor": [1, 1], "long_factor": [2, 2]}}"#;
+    let su = run(su).0.unwrap();
+    assert_eq!(su.kind, "longrope");
+    assert_eq!(su.long.unwrap().original_context, 16);
+}
+
+#[test]
+fn faults_are_named() {
+    for (scaling, expected) in [
+        (r#"{"type": "yarm", "factor": 2.0}"#, "`config.json`: `rope_scaling.type`: there is no rotary scheme `yarm` ()"),
+        (r#"{"type": "linear"}"#, "`config.json`: `rope_scaling.factor` is missing ()"),
+        (
+            r#"{"type": "linear", "factor": "2"}"#,
+            "`config.json`: `rope_scaling.factor` is not a number above 0 (expected a number above 0, found the text '2')",
+        ),
+        (
+            r#"{"type": "longrope", "short_factor": [1], "long_factor": [1, 1]}"#,
+            "`config.json`: `rope_scaling.short_factor` has 1 items (expected one for each of 2 frequencies)",
+        ),
+        (
+            r#"{"full_attention": {"rope_type": "default"}}"#,
+            "`config.json`: `rope_scaling` holds a table per layer type (expected one table, found `full_attention` inside)",
+        ),
+        ("7", "`config.json`: the key `rope_scaling` is not an object or null (expected an object or null, found 7)"),
+    ] {
+        let config = format!(r#"{{"head_dim": 4, "context": 64, "rope_theta": 1e4, "rope_scaling": {scaling}}}"#);
+        assert_eq!(run(&config).0.unwrap_err(), expected);
+    }
+    let odd = r#"{"head_dim": 6, "context": 64, "rope_theta": 1e4, "partial_rotary_factor": 0.5}"#;
+    assert!(run(odd).0.unwrap_err().contains("would rotate 3 numbers"));
+    let huge = r#"{"head_dim": 99999999999, "context": 64, "rope_theta": 1e4}"#;
+    assert!(run(huge).0.unwrap_err().contains("out of range"));
+    let (_, warnings) =
+        run(r#"{"head_dim": 4, "context": 64, "rope_theta": 1e4, "rope_scaling": {"rope_type": "default", "alpha": 3}}"#);
+    assert_eq!(warnings.len(), 1);
+}
