@@ -88,7 +88,12 @@ impl Checkpoint {
             tensor: shown(name),
             have: self.tensors.len(),
         })?;
-        Ok(self.files[info.file].slice(info.range)?)
+        self.slice(info.file, info.range)
+    }
+
+    /// Bytes of a file that lie in one of its tensors.
+    pub(crate) fn slice(&self, file: usize, range: (u64, u64)) -> Result<&[u8], Error> {
+        Ok(self.files[file].slice(range)?)
     }
 
     /// The files, in the order of their names.

@@ -22,9 +22,10 @@ fn weights() -> Vec<(String, Vec<usize>)> {
 }
 
 fn values(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {
-    let info = checkpoint.info(name).unwrap();
+    let info = checkpoint.info(name).expect("a tensor of this checkpoint");
     let mut out = vec![0.0; info.elements()];
-    numbers::to_f32(info.dtype, checkpoint.bytes(name).unwrap(), &mut out).unwrap();
+    let bytes = checkpoint.bytes(name).expect("its bytes");
+    numbers::to_f32(info.dtype, bytes, &mut out).expect("a float");
     out
 }
 
@@ -153,7 +154,7 @@ mod links {
     use super::*;
 
     fn sharded(dir: &Path) -> Vec<std::path::PathBuf> {
-        write_random_checkpoint(dir, &weights(), FileDtype::F32, 1, 4096).unwrap()
+        write_random_checkpoint(dir, &weights(), FileDtype::F32, 1, 4096).expect("written")
     }
 
     #[test]

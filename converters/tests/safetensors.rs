@@ -46,13 +46,13 @@ prop_compose! {
 }
 
 fn write(path: &Path, metadata: &BTreeMap<String, String>, tensors: &[Declared], piece: usize) {
-    let mut writer = Writer::create(path, metadata, tensors).unwrap();
+    let mut writer = Writer::create(path, metadata, tensors).expect("declared so");
     for tensor in tensors {
         for piece in bytes_of(tensor).chunks(piece) {
-            writer.write(&tensor.name, piece).unwrap();
+            writer.write(&tensor.name, piece).expect("declared so");
         }
     }
-    writer.finish().unwrap();
+    writer.finish().expect("declared so");
 }
 
 proptest! {

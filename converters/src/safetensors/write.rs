@@ -19,6 +19,9 @@ pub struct Declared {
     pub shape: Vec<usize>,
 }
 
+/// Names and lengths in bytes, in file order.
+type Plan = Vec<(String, u64)>;
+
 /// Writes the declared tensors in order, in pieces of any size, with constant memory.
 ///
 /// The bytes go to `<name>.part`; [`Writer::finish`] flushes them to the disk and gives the file its
@@ -30,7 +33,7 @@ pub struct Writer {
     part: PathBuf,
     /// `None` once finished: nothing is left to clean up.
     file: Option<fs_err::File>,
-    plan: Vec<(String, u64)>,
+    plan: Plan,
     next: usize,
     /// Bytes that the tensor at `next` still lacks.
     left: u64,
@@ -155,7 +158,7 @@ fn header(
     path: &Path,
     metadata: &BTreeMap<String, String>,
     tensors: &[Declared],
-) -> Result<(Vec<u8>, Vec<(String, u64)>), Error> {
+) -> Result<(Vec<u8>, Plan), Error> {
     let overflow = |tensor: &Declared| Error::ShapeOverflow {
         file: path.into(),
         tensor: shown(&tensor.name),
@@ -173,7 +176,7 @@ fn header(
         parts.push(format!("\"__metadata__\":{{{}}}", texts.join(",")));
         seen.insert("__metadata__");
     }
-    let mut plan = Vec::new();
+    let mut plan = Plan::new();
     let mut at = 0_u64;
     for tensor in tensors {
         if tensor.name == "__metadata__" || !seen.insert(&tensor.name) {
