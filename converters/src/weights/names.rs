@@ -171,30 +171,30 @@ mod tests {
         gather(&pattern(disk), &pattern(weight), name, tensors.iter().copied())
     }
 
-    fn some(names: &[&str], output: usize) -> Option<Gathered> {
-        Some(Gathered { names: names.iter().map(|&name| name.to_owned()).collect(), output })
+    fn some(names: &[&str], output: usize) -> Gathered {
+        Gathered { names: names.iter().map(|&name| name.to_owned()).collect(), output }
     }
 
     #[test]
     fn names_are_found_through_patterns() {
         let one = |disk, weight, name| gathered(disk, weight, name, &[]);
-        assert_eq!(one("a.*", "model.a.*", "model.a.b.c"), some(&["a.b.c"], 0));
+        assert_eq!(one("a.*", "model.a.*", "model.a.b.c"), Some(some(&["a.b.c"], 0)));
         assert_eq!(one("a.*", "model.a.*", "x.a.b"), None);
-        assert_eq!(one("h.{i}.n", "layers.{i}.norm", "layers.12.norm"), some(&["h.12.n"], 0));
+        assert_eq!(one("h.{i}.n", "layers.{i}.norm", "layers.12.norm"), Some(some(&["h.12.n"], 0)));
         assert_eq!(one("h.{i}.n", "layers.{i}.norm", "layers.1.2.norm"), None);
         // Gathering: both words, in order. Spreading: the second of three.
         let (gate_up, name) = ("x.{gate|up}.weight", "x.gate_up.weight");
-        assert_eq!(one(gate_up, name, name), some(&["x.gate.weight", "x.up.weight"], 0));
-        assert_eq!(one("x.qkv", "x.{q|k|v}", "x.k"), some(&["x.qkv"], 1));
+        assert_eq!(one(gate_up, name, name), Some(some(&["x.gate.weight", "x.up.weight"], 0)));
+        assert_eq!(one("x.qkv", "x.{q|k|v}", "x.k"), Some(some(&["x.qkv"], 1)));
         // A hole on both sides is neither.
-        assert_eq!(one("y.{q|k}", "x.{q|k}", "x.k"), some(&["y.k"], 0));
+        assert_eq!(one("y.{q|k}", "x.{q|k}", "x.k"), Some(some(&["y.k"], 0)));
         // Experts: unstacked ones have a number, stacked ones are counted by the checkpoint.
-        assert_eq!(one("e.{q|k}", "e.{n}.{a|b}", "e.3.b"), some(&["e.q", "e.k"], 7));
+        assert_eq!(one("e.{q|k}", "e.{n}.{a|b}", "e.3.b"), Some(some(&["e.q", "e.k"], 7)));
         let tensors = ["e.10.w", "e.2.w", "e.2.v", "e.1.w", "f.1.w"];
         let stacked = gathered("e.{n}.w", "e.w", "e.w", &tensors);
-        assert_eq!(stacked, some(&["e.1.w", "e.2.w", "e.10.w"], 0));
-        assert_eq!(one("{", "{", "{"), some(&["{"], 0));
+        assert_eq!(stacked, Some(some(&["e.1.w", "e.2.w", "e.10.w"], 0)));
+        assert_eq!(one("{", "{", "{"), Some(some(&["{"], 0)));
         assert_eq!(one("a.{i}.{i}", "b.{i}.{i}", "b.1.2"), None);
-        assert_eq!(one("a.{i}.{i}", "b.{i}.{i}", "b.2.2"), some(&["a.2.2"], 0));
+        assert_eq!(one("a.{i}.{i}", "b.{i}.{i}", "b.2.2"), Some(some(&["a.2.2"], 0)));
     }
 }

@@ -31,9 +31,9 @@ pub(super) fn run<'a>(steps: &[Step], mut tensors: Tensors<'a>) -> Result<Tensor
                     tensors.into_iter().map(|tensor| unsqueeze(*axis, tensor)).collect();
                 vec![concat(*axis, unsqueezed?)?]
             }
-            Step::Split { axis, sizes } => spread(tensors, |tensor| split(*axis, sizes, tensor))?,
+            Step::Split { axis, sizes } => spread(tensors, |tensor| split(*axis, sizes, &tensor))?,
             Step::Unstack(axis) => spread(tensors, |tensor| {
-                let parts = split(*axis, &Sizes::Equal(dim(&tensor, *axis)?), tensor)?;
+                let parts = split(*axis, &Sizes::Equal(dim(&tensor, *axis)?), &tensor)?;
                 parts.into_iter().map(|part| squeeze(*axis, part)).collect()
             })?,
             one => tensors.into_iter().map(|tensor| each(one, tensor)).collect::<Result<_, _>>()?,
@@ -130,7 +130,7 @@ fn permute_heads<'a>(
     tensor: &Tensor<'a>,
 ) -> Result<Tensor<'a>, String> {
     let rows = dim(tensor, 0)?;
-    if heads == 0 || rows % heads != 0 || (rows / heads) % 2 != 0 {
+    if heads == 0 || !rows.is_multiple_of(heads) || !(rows / heads).is_multiple_of(2) {
         return Err(format!("{rows} rows are not {heads} heads of an even number of rows"));
     }
     let (row, half) = (inner(tensor, 0), rows / heads / 2);
@@ -148,8 +148,8 @@ fn permute_heads<'a>(
     Ok(Tensor { dtype: tensor.dtype, shape: tensor.shape.clone(), bytes: bytes.into() })
 }
 
-fn split<'a>(axis: usize, sizes: &Sizes, tensor: Tensor<'a>) -> Result<Tensors<'a>, String> {
-    let whole = dim(&tensor, axis)?;
+fn split<'a>(axis: usize, sizes: &Sizes, tensor: &Tensor<'a>) -> Result<Tensors<'a>, String> {
+    let whole = dim(tensor, axis)?;
     // An axis of a tensor without numbers can claim any length.
     if let Sizes::Equal(n) = sizes
         && *n > MOST_PARTS
@@ -158,7 +158,7 @@ fn split<'a>(axis: usize, sizes: &Sizes, tensor: Tensor<'a>) -> Result<Tensors<'
     }
     let sizes = match sizes {
         Sizes::Equal(0) => vec![],
-        Sizes::Equal(n) if whole % n == 0 => vec![whole / n; *n],
+        Sizes::Equal(n) if whole.is_multiple_of(*n) => vec![whole / n; *n],
         Sizes::Equal(n) => {
             return Err(format!("axis {axis} of shape {:?} has no {n} equal parts", tensor.shape));
         }
@@ -167,9 +167,9 @@ fn split<'a>(axis: usize, sizes: &Sizes, tensor: Tensor<'a>) -> Result<Tensors<'
     if sizes.iter().try_fold(0_usize, |n, &size| n.checked_add(size)) != Some(whole) {
         return Err(format!("parts {sizes:?} do not add up to axis {axis} of {:?}", tensor.shape));
     }
-    let inner = inner(&tensor, axis);
+    let inner = inner(tensor, axis);
     let row = whole.saturating_mul(inner);
-    let outer = if row == 0 { 0 } else { tensor.bytes.len() / row };
+    let outer = tensor.bytes.len().checked_div(row).unwrap_or(0);
     let mut parts = Vec::with_capacity(sizes.len());
     let mut from = 0;
     for size in sizes {
