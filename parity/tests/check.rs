@@ -1,0 +1,252 @@
+//! Whole checks, of an engine that is broken in known ways.
+
+mod fake;
+
+use std::sync::Arc;
+
+use fake::{Fake, Fault, model, write_dump};
+use parity::dump::Phase;
+use parity::gate::{Mode, Subject};
+use parity::{CheckOptions, Dump, Report, Verdict, check};
+use registry::dtype::Dtype;
+
+fn report_of(fault: Fault, options: &CheckOptions) -> Report {
+    let dir = tempfile::tempdir().unwrap();
+    write_dump(dir.path(), |_| {});
+    let dump = Dump::open(dir.path()).unwrap();
+    let source = engine::Source { model: Arc::new(model()), dir: dir.path() };
+    check(&Fake { fault, reversed: false }, &source, &dump, options).unwrap()
+}
+
+fn only(dtype: Dtype) -> CheckOptions {
+    CheckOptions { dtypes: vec![dtype], schedules: false, ..CheckOptions::default() }
+}
+
+/// What is named first in a run: subject, phase, and how it was fed.
+fn headline(report: &Report) -> (String, Phase, usize, Mode) {
+    let first = report.runs[0].headline().expect("the run fails");
+    (first.subject.to_string(), first.phase, first.step, first.mode)
+}
+
+#[test]
+fn a_whole_engine_passes() {
+    let report = report_of(Fault::None, &CheckOptions::default());
+    let text = parity::report::text(&report);
+    assert_eq!(report.verdict(), Verdict::Pass, "{text}");
+    assert_eq!(report.exit_code(), 0);
+    assert_eq!(report.runs.len(), 3);
+    assert!(report.runs.iter().all(|r| r.gates.iter().all(|g| g.verdict == Verdict::Pass)));
+    assert!(report.schedules.iter().all(|s| s.verdict == Verdict::Pass), "{text}");
+}
+
+#[test]
+fn a_narrow_state_is_named_in_decode_while_prefill_passes() {
+    let report = report_of(Fault::NarrowState, &only(Dtype::F16));
+    let text = parity::report::text(&report);
+    assert_eq!(
+        headline(&report),
+        ("state conv of layers.0".into(), Phase::Decode, 0, Mode::Local),
+        "{text}"
+    );
+    let run = &report.runs[0];
+    assert_eq!(run.first.as_ref().unwrap().subject, run.first_local.as_ref().unwrap().subject);
+    assert_eq!(run.phases[0].verdict, Verdict::Pass, "{text}");
+    assert_eq!(run.phases[1].verdict, Verdict::Fail);
+    let first = run.headline().unwrap();
+    assert!(first.message.starts_with("kept in bf16"), "{}", first.message);
+    assert!(first.hints[0].contains("fake.yaml:3"), "{:?}", first.hints);
+    // In a bf16 run the same engine is right.
+    assert_eq!(report_of(Fault::NarrowState, &only(Dtype::Bf16)).verdict(), Verdict::Pass);
+}
+
+#[test]
+fn one_wrong_op_is_one_local_finding() {
+    for (fault, subject) in [
+        (Fault::Epsilon, "layers.1.norm"),
+        (Fault::PlusOne, "layers.1.norm"),
+        (Fault::MissingNorm, "layers.1.norm"),
+        (Fault::Window, "layers.1.o_proj"),
+        (Fault::Scale, "layers.1.o_proj"),
+    ] {
+        let report = report_of(fault, &only(Dtype::F32));
+        let text = parity::report::text(&report);
+        assert_eq!(report.exit_code(), 1, "{fault:?} passes:\n{text}");
+        assert_eq!(headline(&report).0, subject, "{fault:?} is misplaced:\n{text}");
+        assert_eq!(headline(&report).1, Phase::Prefill);
+        let local: std::collections::BTreeSet<String> = report.runs[0]
+            .gates
+            .iter()
+            .filter(|g| g.mode == Mode::Local && g.fails())
+            .map(|g| g.subject.to_string())
+            .collect();
+        assert_eq!(local.len(), 1, "{fault:?}: {local:?}");
+    }
+}
+
+#[test]
+fn what_moves_a_16_bit_run_more_than_its_noise_fails() {
+    for dtype in [Dtype::Bf16, Dtype::F16] {
+        for fault in [Fault::PlusOne, Fault::MissingNorm, Fault::Window] {
+            let report = report_of(fault, &only(dtype));
+            assert_eq!(report.exit_code(), 1, "{fault:?} passes in {dtype}");
+            let cumulative = report.runs[0].first.as_ref().unwrap();
+            assert_eq!(cumulative.phase, Phase::Prefill, "{fault:?} in {dtype}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_a_number_fails() {
+    let report = report_of(Fault::NotANumber, &only(Dtype::F32));
+    assert_eq!(headline(&report).0, "logprobs");
+    assert_eq!(report.runs[0].first.as_ref().unwrap().step, 1);
+    // JSON has no word for it, and stays JSON.
+    let json: serde_json::Value = serde_json::from_str(&parity::json::json(&report)).unwrap();
+    assert_eq!(json["schema"], "onboard-parity/1");
+    assert_eq!(json["verdict"], "fail");
+}
+
+#[test]
+fn schedules_show_state_bugs_that_single_prompts_hide() {
+    for (fault, schedule) in [
+        (Fault::StaleSlot, "slot reuse"),
+        (Fault::ShortChunk, "chunks of 2"),
+        (Fault::ForkLeaks, "fork"),
+        (Fault::HalfTruncate, "truncate and retry"),
+        (Fault::BatchOrder, "permuted batch"),
+    ] {
+        let options = CheckOptions { dtypes: vec![Dtype::F32], ..CheckOptions::default() };
+        let report = report_of(fault, &options);
+        let failed: Vec<&str> = report
+            .schedules
+            .iter()
+            .filter(|s| s.verdict == Verdict::Fail)
+            .map(|s| s.name.as_str())
+            .collect();
+        assert!(failed.contains(&schedule), "{fault:?} is not caught by `{schedule}`: {failed:?}");
+        assert_eq!(report.exit_code(), 1);
+    }
+}
+
+#[test]
+fn chunks_stand_around_every_width_and_window() {
+    let (length, all) = parity::schedules::derive(&model(), 12);
+    let names: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(length, 12);
+    insta::assert_snapshot!(names.join("\n"), @r"
+    token by token
+    chunks of 2
+    chunks of 3
+    chunks of 4
+    chunks of 5
+    warm continuation
+    ragged batch
+    permuted batch
+    slot reuse
+    fork
+    truncate and retry
+    save and restore
+    ");
+}
+
+#[test]
+fn a_module_with_weights_that_the_spec_never_computes_is_a_finding() {
+    let dir = tempfile::tempdir().unwrap();
+    write_dump(dir.path(), |_| {});
+    let mut model = model();
+    // The spec forgets a norm: neither its weight nor its tap is in the graph.
+    model.graph.weights.retain(|w| w.name != "layers.1.norm.weight");
+    for value in &mut model.graph.values {
+        if value.tap.as_deref() == Some("layers.1.norm") {
+            value.tap = None;
+        }
+    }
+    model.graph.states.pop();
+    let dump = Dump::open(dir.path()).unwrap();
+    let source = engine::Source { model: Arc::new(model), dir: dir.path() };
+    let fake = Fake { fault: Fault::None, reversed: false };
+    let report = check(&fake, &source, &dump, &only(Dtype::F32)).unwrap();
+    let failed: Vec<String> =
+        report.runs[0].gates.iter().filter(|g| g.fails()).map(|g| g.subject.to_string()).collect();
+    assert_eq!(failed, ["layers.1.norm", "state k of layer 1", "state v of layer 1"]);
+    assert_eq!(report.exit_code(), 1);
+}
+
+#[test]
+fn where_decode_of_the_reference_is_wrong_its_prefill_is_the_truth() {
+    let dir = tempfile::tempdir().unwrap();
+    write_dump(dir.path(), |manifest| manifest["audit"]["truth"] = "prefill".into());
+    let dump = Dump::open(dir.path()).unwrap();
+    let source = engine::Source { model: Arc::new(model()), dir: dir.path() };
+    let fake = Fake { fault: Fault::None, reversed: false };
+    let report = check(&fake, &source, &dump, &CheckOptions::default()).unwrap();
+    assert_eq!(report.exit_code(), 0, "{}", parity::report::text(&report));
+    let decode = |g: &&parity::gate::Gate| {
+        g.phase == Phase::Decode && matches!(g.subject, Subject::Tap { .. })
+    };
+    assert!(report.runs[0].gates.iter().filter(decode).count() >= 10);
+}
+
+#[test]
+fn another_model_is_refused_with_both_hashes() {
+    let dir = tempfile::tempdir().unwrap();
+    write_dump(dir.path(), |_| {});
+    fs_err::write(dir.path().join("config.json"), "{ }").unwrap();
+    let dump = Dump::open(dir.path()).unwrap();
+    let source = engine::Source { model: Arc::new(model()), dir: dir.path() };
+    let fake = Fake { fault: Fault::None, reversed: false };
+    let error = check(&fake, &source, &dump, &CheckOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("config.json") && error.contains("44136fa3"), "{error}");
+    assert!(error.contains("257c1be9"), "{error}");
+    let options = CheckOptions { same_model: false, ..CheckOptions::default() };
+    assert!(check(&fake, &source, &dump, &options).is_ok());
+}
+
+#[test]
+fn manifests_that_cannot_be_are_refused() {
+    type Edit = fn(&mut serde_json::Value);
+    let edits: [(Edit, &str); 9] = [
+        (|m| m["version"] = 2.into(), "`version` is 2"),
+        (|m| m["format"] = "x".into(), "expected `onboard-dump`"),
+        (|m| m["vocab"] = 99.into(), "is F32 [12, 23]; `manifest.json` makes it F32 [12, 99]"),
+        (|m| m["prompts"][0]["split"] = 12.into(), "expected 1 to 11"),
+        (|m| m["prompts"][0]["tokens"][3] = 500.into(), "token 500"),
+        (|m| m["prompts"][0]["name"] = "a/b".into(), "has a `/`"),
+        (|m| m["prompts"][0]["name"] = "other".into(), "is not in"),
+        (|m| m["logprobs"] = serde_json::json!({"kind": "topk", "k": 0}), "expected 1 to 23"),
+        (|m| m["taps"]["nowhere"] = serde_json::json!({"phases": ["prefill"]}), "tap/nowhere"),
+    ];
+    for (edit, want) in edits {
+        let dir = tempfile::tempdir().unwrap();
+        write_dump(dir.path(), edit);
+        let error = Dump::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains(want), "{error}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    write_dump(dir.path(), |m| {
+        m["runs"].as_array_mut().unwrap().push("f8".into());
+        m["taps"]["embed"]["phases"].as_array_mut().unwrap().push("training".into());
+        m["later"] = "a field of a later script".into();
+    });
+    let dump = Dump::open(dir.path()).unwrap();
+    assert_eq!(dump.notes.len(), 2, "{:?}", dump.notes);
+}
+
+#[test]
+fn reports_of_a_failure() {
+    let mut report = report_of(Fault::NarrowState, &only(Dtype::F16));
+    report.subject.model = "model".into();
+    report.subject.reference = "dump".into();
+    let text = parity::report::text(&report);
+    insta::assert_snapshot!(text);
+    // Hostile names stay text in every form.
+    let name = "</pre><script>alert(\"1\")</script>\u{1b}[2J";
+    report.runs[0].gates[1].subject = Subject::Tap { name: name.into() };
+    report.subject.model = name.into();
+    let (xml, html) = (parity::junit::junit(&report), parity::html::html(&report));
+    for page in [&xml, &html] {
+        assert!(!page.contains("<script>alert") && !page.contains('\u{1b}'), "{page}");
+    }
+    assert_eq!(xml.matches("<testcase").count(), report.runs[0].gates.len() + 1);
+    assert!(!html.contains("http://") || html.contains("xmlns"), "no resource from outside");
+}
