@@ -238,7 +238,33 @@ fn reports_of_a_failure() {
     report.subject.model = "model".into();
     report.subject.reference = "dump".into();
     let text = parity::report::text(&report);
-    insta::assert_snapshot!(text);
+    insta::assert_snapshot!(text, @r"
+    fake (FakeForCausalLM) on fake
+      model      model
+      reference  dump by fake
+
+    run  phase    max|dlogp|  bound   mean    KL      top-1   worst tap                verdict
+    f16  prefill  8.7e-3      2.6e-2  2.3e-3  1.2e-6  100.0%  layers.1.o_proj  4.0e-3  pass
+    f16  decode   3.2e-2      2.8e-2  7.0e-3  8.7e-6  100.0%  layers.1.o_proj  8.3e-3  FAIL
+
+    states
+      f16  conv of layers.0  decode, step 0 (what the prefill left)  FAIL  kept in bf16, as its numbers show; the reference keeps f16; p99 of |d| / rms 6.6e-3, bound 2.8e-3 (2.4x)
+      f16  conv of layers.0  decode, step 0 (what the prefix left)   FAIL  kept in bf16, as its numbers show; the reference keeps f16; p99 of |d| / rms 6.9e-3, bound 2.5e-3 (2.8x)
+      f16  kv.k of layers.1  decode, step 6                          FAIL  p90 of |d| / rms 2.4e-3, bound 1.5e-3 (1.5x)
+      f16  kv.v of layers.1  decode, step 6                          FAIL  p90 of |d| / rms 2.3e-3, bound 2.0e-3 (1.2x)
+
+    greedy tokens
+      f16  main  4 of 4    pass
+
+    f16: first divergence: state conv of layers.0
+      decode, step 0 (what the prefix left), prompt `main`, on the reference's own inputs
+      kept in bf16, as its numbers show; the reference keeps f16; p99 of |d| / rms 6.2e-3, bound 1.5e-3 (4.3x)
+      hint: the spec keeps state `conv` in the activation dtype (fake.yaml:3): the engine narrows it
+      hint: prefill agrees: it never reads this snapshot, only decode does
+      15 of 54 gates fail, 3 of them on the reference's own inputs
+
+    DIFFER in 1 of 1 runs
+    ");
     // Hostile names stay text in every form.
     let name = "</pre><script>alert(\"1\")</script>\u{1b}[2J";
     report.runs[0].gates[1].subject = Subject::Tap { name: name.into() };

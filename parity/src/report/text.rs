@@ -187,7 +187,7 @@ fn indent(text: &str) -> String {
 fn when(phase: Phase, step: usize, moment: Option<&str>) -> String {
     match (phase, step, moment) {
         (Phase::Prefill, position, _) => format!("prefill, position {position}"),
-        (Phase::Decode, _, Some(moment)) => format!("decode, read {moment}"),
+        (Phase::Decode, _, Some(_)) => "decode, step 0 (what the prefill left)".to_owned(),
         (Phase::Decode, 0, _) => "decode, step 0 (what the prefix left)".to_owned(),
         (Phase::Decode, step, _) => format!("decode, step {step}"),
     }
