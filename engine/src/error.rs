@@ -10,25 +10,13 @@ pub enum Error {
     #[error("the model cannot run here: {}", join(.0))]
     Refused(Vec<Finding>),
     /// The checkpoint could not be read.
-    #[error("reading the checkpoint: {0}")]
+    #[error("{0}")]
     Checkpoint(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The model names a tensor that the checkpoint lacks.
-    #[error("tensor `{name}` is not in the checkpoint `{dir}`; the spec expects shape {want:?}")]
-    MissingWeight {
-        /// The tensor.
-        name: String,
-        /// The checkpoint's folder.
-        dir: String,
-        /// The shape the spec gives it.
-        want: Vec<usize>,
-    },
     /// A tensor of another shape than the spec's.
-    #[error("tensor `{name}` of `{dir}` has shape {got:?}; the spec expects {want:?}")]
+    #[error("tensor `{name}` has shape {got:?}; the spec expects {want:?}")]
     WeightShape {
         /// The tensor.
         name: String,
-        /// The checkpoint's folder.
-        dir: String,
         /// What the file says.
         got: Vec<usize>,
         /// What the spec says.
@@ -36,7 +24,7 @@ pub enum Error {
     },
     /// A tensor in a format that this engine does not compute with.
     #[error(
-        "tensor `{name}` is stored as {found}; this engine reads f32, bf16 and f16: convert the checkpoint first"
+        "tensor `{name}` is stored as {found}; this engine reads float formats: convert the checkpoint first"
     )]
     WeightDtype {
         /// The tensor.

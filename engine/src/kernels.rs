@@ -3,5 +3,7 @@
 //! A kernel knows nothing of graphs or slots. The plain form of each stands beside its fast
 //! one, and the same tests run over both.
 
+pub mod attention;
+pub mod math;
 pub mod matmul;
 pub mod round;

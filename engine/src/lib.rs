@@ -8,13 +8,20 @@
 //! The native engine carries every value in f32 and rounds it to the grid of its dtype where
 //! the graph says so: 16-bit runs follow the reference's rounding while kernels stay simple.
 
+pub mod angles;
+pub mod capability;
 pub mod kernels;
+pub mod ops;
+pub mod rewrite;
 pub mod sample;
-mod session;
+pub mod states;
 pub mod value;
+pub mod weights;
 
 mod error;
+mod exec;
 mod native;
+mod session;
 
 pub use error::Error;
 pub use native::NativeEngine;

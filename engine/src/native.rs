@@ -1,16 +1,77 @@
 //! The native engine: runs a resolved graph on the CPU.
 
-use crate::{Engine, Error, Options, Session, Source};
+use std::sync::Arc;
+
+use converters::checkpoint::Checkpoint;
+use registry::dtype::Dtype;
+use registry::model::Model;
+
+use crate::capability::{Sheet, refuse};
+use crate::exec::{Feed, Pool, Program};
+use crate::ops::{ChunkRows, Kernels};
+use crate::rewrite::{self, Rewrite};
+use crate::states::{Slot, saved};
+use crate::weights::{Tensors, Weights};
+use crate::{
+    Chunk, Engine, Error, Logits, Options, Probe, Session, SlotId, Source, StateValue, Want,
+};
 
 /// The engine of this crate.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct NativeEngine {}
+pub struct NativeEngine {
+    /// Its ops; more can be added.
+    pub kernels: Kernels,
+    /// Rewrites of the graph, applied in order when [`Options::rewrites`] is set.
+    pub rewrites: Vec<Rewrite>,
+}
+
+impl Default for NativeEngine {
+    fn default() -> Self {
+        Self { kernels: Kernels::default(), rewrites: rewrite::all() }
+    }
+}
 
 impl NativeEngine {
     /// With every op of the spec language.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Opens a model whose weights come from anywhere.
+    pub fn open_with(
+        &self,
+        model: Arc<Model>,
+        tensors: Box<dyn Tensors>,
+        options: &Options,
+    ) -> Result<Box<dyn Session>, Error> {
+        self.check(&model, options)?;
+        let graph = if options.rewrites {
+            rewrite::apply(&model.graph, &self.rewrites)
+        } else {
+            model.graph.clone()
+        };
+        let pool = Pool::new(options.threads)?;
+        let program = Program::new(graph, &self.kernels, model.ropes.len())?;
+        let weights = pool.run(|| Weights::load(&program.graph, tensors, options.dtype))?;
+        let fingerprint = saved::fingerprint(&model, options.dtype, options.rollback);
+        Ok(Box::new(NativeSession {
+            model,
+            program,
+            weights,
+            pool,
+            slots: Vec::new(),
+            spare: Vec::new(),
+            fingerprint,
+            options: options.clone(),
+        }))
+    }
+
+    fn check(&self, model: &Model, options: &Options) -> Result<(), Error> {
+        let mut sheet = Sheet::native();
+        sheet.ops.extend(self.kernels.names().map(str::to_owned));
+        let findings = refuse(model, &sheet, options.dtype);
+        if findings.is_empty() { Ok(()) } else { Err(Error::Refused(findings)) }
     }
 }
 
@@ -19,7 +80,186 @@ impl Engine for NativeEngine {
         "native"
     }
 
-    fn open(&self, _source: &Source<'_>, _options: &Options) -> Result<Box<dyn Session>, Error> {
-        Err(Error::Other("the native engine has no executor yet".to_owned()))
+    fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
+        // Refusals need no weights, so they come first.
+        self.check(&source.model, options)?;
+        let checkpoint =
+            Checkpoint::open(source.dir).map_err(|e| Error::Checkpoint(Box::new(e)))?;
+        let weights = converters::weights::Weights::new(checkpoint, &source.model.graph.weights)
+            .map_err(|e| Error::Checkpoint(Box::new(e)))?;
+        self.open_with(Arc::clone(&source.model), Box::new(weights), options)
+    }
+}
+
+struct NativeSession {
+    model: Arc<Model>,
+    program: Program,
+    weights: Weights,
+    pool: Pool,
+    slots: Vec<Option<Slot>>,
+    /// Memory of released slots, cleared, for the next ones.
+    spare: Vec<Slot>,
+    fingerprint: u64,
+    options: Options,
+}
+
+impl NativeSession {
+    fn slot(&self, slot: SlotId) -> Result<&Slot, Error> {
+        self.slots.get(slot.0).and_then(Option::as_ref).ok_or(Error::UnknownSlot(slot.0))
+    }
+
+    fn slot_mut(&mut self, slot: SlotId) -> Result<&mut Slot, Error> {
+        self.slots.get_mut(slot.0).and_then(Option::as_mut).ok_or(Error::UnknownSlot(slot.0))
+    }
+
+    fn place(&mut self, slot: Slot) -> SlotId {
+        let free = self.slots.iter().position(Option::is_none);
+        let at = free.unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[at] = Some(slot);
+        SlotId(at)
+    }
+
+    fn empty(&mut self) -> Slot {
+        self.spare.pop().unwrap_or_else(|| {
+            Slot::new(&self.program.graph, self.options.dtype, self.options.rollback)
+        })
+    }
+
+    /// Checks everything about a step that can be known before it runs.
+    fn feed(&self, chunks: &[Chunk<'_>]) -> Result<(Vec<u32>, Vec<ChunkRows>, Vec<usize>), Error> {
+        let (mut tokens, mut rows, mut wanted) = (Vec::new(), Vec::<ChunkRows>::new(), Vec::new());
+        for chunk in chunks {
+            let slot = chunk.slot.0;
+            let start = self.slot(chunk.slot)?.position;
+            if chunk.tokens.is_empty() {
+                return Err(Error::EmptyChunk(slot));
+            }
+            if rows.iter().any(|c| c.slot == slot) {
+                return Err(Error::RepeatedSlot(slot));
+            }
+            for (n, &id) in chunk.tokens.iter().enumerate() {
+                if id as usize >= self.model.vocab {
+                    return Err(Error::Token {
+                        id,
+                        position: start + n,
+                        slot,
+                        vocab: self.model.vocab,
+                    });
+                }
+            }
+            let end = start.saturating_add(chunk.tokens.len());
+            if let Some(context) = self.model.context
+                && end > context
+            {
+                return Err(Error::Context { slot, wanted: end, context });
+            }
+            let first = tokens.len();
+            tokens.extend_from_slice(chunk.tokens);
+            rows.push(ChunkRows { slot, rows: first..tokens.len(), start });
+            match chunk.want {
+                Want::None => {}
+                Want::Last => wanted.push(tokens.len() - 1),
+                Want::All => wanted.extend(first..tokens.len()),
+            }
+        }
+        Ok((tokens, rows, wanted))
+    }
+}
+
+impl Session for NativeSession {
+    fn model(&self) -> &Model {
+        &self.model
+    }
+
+    fn dtype(&self) -> Dtype {
+        self.options.dtype
+    }
+
+    fn open_slot(&mut self) -> SlotId {
+        let slot = self.empty();
+        self.place(slot)
+    }
+
+    fn release(&mut self, slot: SlotId) -> Result<(), Error> {
+        self.slot(slot)?;
+        if let Some(mut memory) = self.slots[slot.0].take() {
+            memory.clear(self.options.poison);
+            self.spare.push(memory);
+        }
+        Ok(())
+    }
+
+    fn position(&self, slot: SlotId) -> Result<usize, Error> {
+        Ok(self.slot(slot)?.position)
+    }
+
+    fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error> {
+        let (tokens, rows, wanted) = self.feed(chunks)?;
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let feed = Feed {
+            tokens,
+            chunks: rows,
+            wanted,
+            weights: &self.weights,
+            ropes: &self.model.ropes,
+            activation: self.options.dtype,
+        };
+        let result = self.program.run(&feed, &mut self.slots, &self.pool, probe);
+        for chunk in &feed.chunks {
+            if let Some(slot) = self.slots[chunk.slot].as_mut() {
+                match result {
+                    Ok(_) => slot.commit(chunk.start + chunk.rows.len()),
+                    Err(_) => slot.undo(),
+                }
+            }
+        }
+        let data = result?;
+        let vocab = data.len().checked_div(feed.wanted.len()).unwrap_or(self.model.vocab);
+        let mut left = data.as_slice();
+        Ok(chunks
+            .iter()
+            .map(|chunk| {
+                let rows = match chunk.want {
+                    Want::None => 0,
+                    Want::Last => 1,
+                    Want::All => chunk.tokens.len(),
+                };
+                let (own, rest) = left.split_at(rows * vocab);
+                left = rest;
+                Logits { rows, vocab, data: own.to_vec() }
+            })
+            .collect())
+    }
+
+    fn fork(&mut self, slot: SlotId) -> Result<SlotId, Error> {
+        let copy = self.slot(slot)?.clone();
+        Ok(self.place(copy))
+    }
+
+    fn truncate(&mut self, slot: SlotId, length: usize) -> Result<(), Error> {
+        self.slot_mut(slot)?.truncate(length).map_err(|reason| Error::Truncate {
+            slot: slot.0,
+            length,
+            reason,
+        })
+    }
+
+    fn save(&self, slot: SlotId) -> Result<Vec<u8>, Error> {
+        Ok(saved::save(self.slot(slot)?, self.fingerprint))
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<SlotId, Error> {
+        let empty = Slot::new(&self.program.graph, self.options.dtype, self.options.rollback);
+        let slot = saved::restore(empty, self.fingerprint, bytes).map_err(Error::Restore)?;
+        Ok(self.place(slot))
+    }
+
+    fn states(&self, slot: SlotId) -> Result<Vec<StateValue>, Error> {
+        Ok(self.slot(slot)?.values(&self.program.graph))
     }
 }

@@ -10,7 +10,7 @@ pub fn round1(dtype: Dtype, x: f32) -> f32 {
     match dtype {
         Dtype::F32 => x,
         Dtype::Bf16 => round_bf16(x),
-        Dtype::F16 => f16::from_f32(x).to_f32(),
+        Dtype::F16 => round_f16(x),
     }
 }
 
@@ -20,6 +20,21 @@ pub fn round_bf16(x: f32) -> f32 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000;
     if x.is_nan() { x } else { f32::from_bits(rounded) }
+}
+
+/// As [`round_bf16`]. Below 2^-14 the grid is 2^-24 apart, which adding and subtracting 0.5
+/// gives; from 65520 on, half precision has only infinity.
+#[inline]
+pub fn round_f16(x: f32) -> f32 {
+    let sign = x.to_bits() & 0x8000_0000;
+    let bits = x.to_bits() & 0x7fff_ffff;
+    let size = f32::from_bits(bits);
+    let normal = f32::from_bits(bits.wrapping_add(0x0fff + ((bits >> 13) & 1)) & 0xffff_e000);
+    let small = (size + 0.5) - 0.5;
+    let rounded = if size < 6.103_515_6e-5 { small } else { normal };
+    let rounded = if size >= 65520.0 { f32::INFINITY } else { rounded };
+    let rounded = f32::from_bits(rounded.to_bits() | sign);
+    if x.is_nan() { x } else { rounded }
 }
 
 /// Rounds every number, in place.
@@ -39,7 +54,7 @@ fn round_serial(dtype: Dtype, data: &mut [f32]) {
     match dtype {
         Dtype::F32 => {}
         Dtype::Bf16 => data.iter_mut().for_each(|x| *x = round_bf16(*x)),
-        Dtype::F16 => data.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32()),
+        Dtype::F16 => data.iter_mut().for_each(|x| *x = round_f16(*x)),
     }
 }
 
@@ -64,6 +79,24 @@ pub fn from_bits(dtype: Dtype, bits: u16) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fast_rounding_is_the_plain_one() {
+        // Every exponent, with mantissas around each half-way point of both grids.
+        for top in 0..=0xffff_u32 {
+            for low in
+                [0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0x8001, 0xffff]
+            {
+                let x = f32::from_bits(top << 16 | low);
+                let (b, h) = (bf16::from_f32(x).to_f32(), f16::from_f32(x).to_f32());
+                assert!(
+                    round_bf16(x).to_bits() == b.to_bits() || x.is_nan() && b.is_nan(),
+                    "{x:e}"
+                );
+                assert!(round_f16(x).to_bits() == h.to_bits() || x.is_nan() && h.is_nan(), "{x:e}");
+            }
+        }
+    }
 
     #[test]
     fn bf16_rounds_to_nearest_even() {

@@ -1,0 +1,96 @@
+//! Rotary angles of the rows of a step.
+
+use registry::dtype::Dtype;
+use registry::rope::RopeTable;
+
+use crate::kernels::round::round;
+
+/// Cosines and sines of one table, `[rows, dim / 2]`, in f32 and rounded to the activation dtype.
+#[derive(Debug, Clone, Default)]
+pub struct Angles {
+    /// Pairs rotated per row.
+    pub pairs: usize,
+    /// f32.
+    pub cos: Vec<f32>,
+    /// f32.
+    pub sin: Vec<f32>,
+    /// On the grid of the activation dtype.
+    pub cos_rounded: Vec<f32>,
+    /// On the grid of the activation dtype.
+    pub sin_rounded: Vec<f32>,
+}
+
+impl Angles {
+    /// Angles for spans of positions, one span per chunk. Which frequencies hold is decided per
+    /// chunk by the length that its sequence reaches, as a forward of that chunk alone would.
+    pub fn new(table: &RopeTable, spans: &[std::ops::Range<usize>], activation: Dtype) -> Self {
+        let mut angles = Self { pairs: table.inv_freq.len(), ..Self::default() };
+        let factor = table.attention_factor as f32;
+        for span in spans {
+            let frequencies = frequencies(table, span.end);
+            for position in span.clone() {
+                for &frequency in frequencies.iter() {
+                    let angle = position as f32 * frequency;
+                    angles.cos.push(angle.cos() * factor);
+                    angles.sin.push(angle.sin() * factor);
+                }
+            }
+        }
+        angles.cos_rounded.clone_from(&angles.cos);
+        angles.sin_rounded.clone_from(&angles.sin);
+        round(activation, &mut angles.cos_rounded);
+        round(activation, &mut angles.sin_rounded);
+        angles
+    }
+}
+
+/// The frequencies of a forward whose sequence reaches `length`.
+fn frequencies(table: &RopeTable, length: usize) -> std::borrow::Cow<'_, [f32]> {
+    if let Some(long) = &table.long
+        && length > long.original_context
+    {
+        return (&long.inv_freq).into();
+    }
+    if let Some(dynamic) = &table.dynamic
+        && length > dynamic.context
+    {
+        // NTK-aware growth of the base, in f32 as transformers computes it.
+        let dim = table.dim as f64;
+        let factor = dynamic.factor as f32;
+        let grown = factor * length as f32 / dynamic.context as f32 - (factor - 1.0);
+        let base = dynamic.theta as f32 * grown.powf((dim / (dim - 2.0)) as f32);
+        return (0..table.inv_freq.len())
+            .map(|n| 1.0 / base.powf((2 * n) as f32 / table.dim as f32))
+            .collect();
+    }
+    (&table.inv_freq).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use registry::rope::LongRope;
+
+    fn table() -> RopeTable {
+        RopeTable {
+            name: "main".into(),
+            dim: 4,
+            inv_freq: vec![1.0, 0.5],
+            attention_factor: 2.0,
+            long: Some(LongRope { original_context: 3, inv_freq: vec![0.1, 0.05] }),
+            dynamic: None,
+            kind: "longrope".into(),
+        }
+    }
+
+    #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "one chunk is one span")]
+    fn the_length_a_chunk_reaches_chooses_the_frequencies_of_all_its_rows() {
+        let angles = Angles::new(&table(), &[0..3, 2..4], Dtype::F32);
+        assert_eq!(angles.cos[2], 2.0 * 1.0f32.cos());
+        assert_eq!(angles.cos[6], 2.0 * 0.2f32.cos(), "row 3 is position 2 of the longer sequence");
+        let alone = Angles::new(&table(), &[2..4], Dtype::Bf16);
+        assert_eq!(alone.cos, angles.cos[6..]);
+        assert_eq!(alone.cos_rounded[0], half::bf16::from_f32(alone.cos[0]).to_f32());
+    }
+}

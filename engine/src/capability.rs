@@ -1,0 +1,145 @@
+//! What an engine can run, as data: `registry/engines/*.yaml`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use registry::diag::Finding;
+use registry::dtype::Dtype;
+use registry::graph::StateKind;
+use registry::model::Model;
+use saphyr::{LoadableYamlNode, Yaml};
+
+/// One engine's sheet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sheet {
+    /// The engine's name.
+    pub engine: String,
+    /// Ops it has.
+    pub ops: BTreeSet<String>,
+    /// Kinds of state it keeps.
+    pub states: BTreeSet<String>,
+    /// Dtypes it can run in.
+    pub dtypes: BTreeSet<String>,
+}
+
+impl Sheet {
+    /// The native engine's.
+    ///
+    /// # Panics
+    /// Never: the text is part of the program, and a test reads it.
+    pub fn native() -> Self {
+        Self::parse(include_str!("../../registry/engines/native.yaml"))
+            .expect("the sheet is tested")
+    }
+
+    /// Reads a sheet: a map of `engine` and the lists `ops` (of names, or of lists of names),
+    /// `states` and `dtypes`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let documents = Yaml::load_from_str(text).map_err(|e| e.to_string())?;
+        let Some(Yaml::Mapping(map)) = documents.first() else {
+            return Err("expected a map with `engine`, `ops`, `states` and `dtypes`".to_owned());
+        };
+        let mut entries = BTreeMap::new();
+        for (key, value) in map {
+            let key = key.as_str().ok_or("expected text as a key")?;
+            if !["engine", "ops", "states", "dtypes"].contains(&key) {
+                return Err(format!(
+                    "unknown key `{key}`; expected `engine`, `ops`, `states`, `dtypes`"
+                ));
+            }
+            entries.insert(key, value);
+        }
+        let engine = entries.get("engine").and_then(|v| v.as_str());
+        let names = |key: &str| -> Result<BTreeSet<String>, String> {
+            let list =
+                entries.get(key).ok_or(format!("`{key}` is missing; expected a list of names"))?;
+            let mut names = BTreeSet::new();
+            gather(list, &mut names).ok_or(format!("`{key}` is not a list of names"))?;
+            Ok(names)
+        };
+        Ok(Self {
+            engine: engine.ok_or("`engine` is missing; expected its name")?.to_owned(),
+            ops: names("ops")?,
+            states: names("states")?,
+            dtypes: names("dtypes")?,
+        })
+    }
+}
+
+fn gather(node: &Yaml<'_>, names: &mut BTreeSet<String>) -> Option<()> {
+    for item in node.as_sequence()? {
+        match item.as_str() {
+            Some(name) => {
+                names.insert(name.to_owned());
+            }
+            None => gather(item, names)?,
+        }
+    }
+    Some(())
+}
+
+/// What keeps an engine from running a model in a dtype: one finding for each op, kind of state
+/// or dtype in the way.
+pub fn refuse(model: &Model, sheet: &Sheet, activation: Dtype) -> Vec<Finding> {
+    let engine = &sheet.engine;
+    let mut findings = Vec::new();
+    if !sheet.dtypes.contains(activation.name()) {
+        findings.push(Finding::unplaced(format!("engine `{engine}` does not run in {activation}")));
+    }
+    let mut ops = BTreeSet::new();
+    for node in &model.graph.nodes {
+        if !sheet.ops.contains(&node.op) && ops.insert(&node.op) {
+            let place =
+                node.layer.map_or(String::new(), |layer| format!(", first in layer {layer}"));
+            findings.push(Finding::error(
+                &node.at,
+                format!(
+                    "engine `{engine}` has no op `{}`, which `{}` needs{place}",
+                    node.op, model.name
+                ),
+            ));
+        }
+    }
+    let mut kinds = BTreeSet::new();
+    for state in &model.graph.states {
+        let kind: StateKind = state.kind;
+        if !sheet.states.contains(kind.name()) && kinds.insert(kind.name()) {
+            findings.push(Finding::error(
+                &state.at,
+                format!(
+                    "engine `{engine}` keeps no state of kind `{}`, as `{}` of layer {} is",
+                    kind.name(),
+                    state.name,
+                    state.layer
+                ),
+            ));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::Kernels;
+
+    #[test]
+    fn the_sheet_and_the_kernels_name_the_same_ops() {
+        let mut ops = Sheet::native().ops;
+        // Made by rewrites, never by a spec.
+        ops.extend(["glu", "linears"].map(str::to_owned));
+        let kernels: BTreeSet<String> = Kernels::default().names().map(str::to_owned).collect();
+        assert_eq!(ops, kernels);
+    }
+
+    #[test]
+    fn a_bad_sheet_says_what_it_lacks() {
+        for (text, want) in [
+            ("[]", "expected a map with `engine`, `ops`, `states` and `dtypes`"),
+            ("engine: x\nops: [a]\nstates: []", "`dtypes` is missing; expected a list of names"),
+            ("engine: x\nops: a", "`ops` is not a list of names"),
+            ("engin: x", "unknown key `engin`; expected `engine`, `ops`, `states`, `dtypes`"),
+        ] {
+            assert_eq!(Sheet::parse(text).unwrap_err(), want, "{text}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Runs a graph over a ragged batch: rows of all chunks one after another.
+//!
+//! Ops see all rows at once; those with a state go chunk by chunk. From the head of the graph
+//! on only rows whose logits are wanted exist, and a value is freed after its last use.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use registry::diag::Finding;
+use registry::dtype::Dtype;
+use registry::graph::Graph;
+use registry::rope::RopeTable;
+
+use crate::angles::Angles;
+use crate::ops::{ChunkRows, Ctx, Kernel, Kernels};
+use crate::states::Slot;
+use crate::value::Value;
+use crate::weights::Weights;
+use crate::{Error, Probe};
+
+/// A graph, ready to run.
+pub(crate) struct Program {
+    pub(crate) graph: Graph,
+    kernels: Vec<Arc<dyn Kernel>>,
+    /// By node: values nobody reads after it.
+    dead: Vec<Vec<usize>>,
+    head: usize,
+    output: usize,
+}
+
+/// What one step feeds.
+pub(crate) struct Feed<'a> {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) chunks: Vec<ChunkRows>,
+    /// Rows whose logits are wanted, ascending.
+    pub(crate) wanted: Vec<usize>,
+    pub(crate) weights: &'a Weights,
+    pub(crate) ropes: &'a [RopeTable],
+    pub(crate) activation: Dtype,
+}
+
+impl Program {
+    /// Looks every op up and plans when values die. Findings if the graph is not one that can
+    /// run in order.
+    pub(crate) fn new(graph: Graph, kernels: &Kernels, ropes: usize) -> Result<Self, Error> {
+        let mut findings = Vec::new();
+        let mut found = Vec::new();
+        let mut made = vec![false; graph.values.len()];
+        if let Some(tokens) = made.first_mut() {
+            *tokens = true;
+        }
+        let mut last = vec![None; graph.values.len()];
+        let mut first_free = graph.head;
+        for (n, node) in graph.nodes.iter().enumerate() {
+            match kernels.get(&node.op) {
+                Some(kernel) => found.push(Arc::clone(kernel)),
+                None => findings.push(Finding::error(
+                    &node.at,
+                    format!("there is no kernel for op `{}`", node.op),
+                )),
+            }
+            let known = node.inputs.iter().all(|v| made.get(v.0).copied().unwrap_or(false))
+                && node.outputs.iter().all(|v| made.get(v.0) == Some(&false))
+                && node.weights.values().all(|w| w.0 < graph.weights.len())
+                && node.state.is_none_or(|s| s.0 < graph.states.len())
+                && node.rope.is_none_or(|r| r.0 < ropes);
+            if !known {
+                findings.push(Finding::error(
+                    &node.at,
+                    format!(
+                        "op `{}` (node {n}) reads what does not exist yet, or makes a value twice",
+                        node.op
+                    ),
+                ));
+                continue;
+            }
+            for v in &node.inputs {
+                last[v.0] = Some(n);
+            }
+            for v in &node.outputs {
+                made[v.0] = true;
+                last[v.0] = Some(n);
+            }
+            // Rows can be left out only behind the last op that needs them all.
+            if node.state.is_some()
+                || node.rope.is_some()
+                || node.inputs.first().is_some_and(|v| v.0 == 0)
+            {
+                first_free = first_free.max(n + 1);
+            }
+        }
+        let output = match graph.output {
+            Some(v) if made.get(v.0) == Some(&true) && v.0 != 0 => v.0,
+            _ => {
+                findings.push(Finding::unplaced("the graph makes no logits"));
+                0
+            }
+        };
+        if let Err(message) = crate::states::check(&graph) {
+            findings.push(Finding::unplaced(message));
+        }
+        if !findings.is_empty() {
+            return Err(Error::Refused(findings));
+        }
+        let mut dead = vec![Vec::new(); graph.nodes.len()];
+        for (value, node) in last.iter().enumerate() {
+            if let Some(node) = node
+                && value != output
+            {
+                dead[*node].push(value);
+            }
+        }
+        let head = first_free.min(graph.nodes.len());
+        Ok(Self { graph, kernels: found, dead, head, output })
+    }
+
+    /// Runs one step; gives the logits of the wanted rows. States have the step's rows appended,
+    /// and the caller commits or undoes them.
+    pub(crate) fn run(
+        &self,
+        feed: &Feed<'_>,
+        slots: &mut [Option<Slot>],
+        pool: &Pool,
+        probe: &mut dyn Probe,
+    ) -> Result<Vec<f32>, Error> {
+        let spans: Vec<Range<usize>> =
+            feed.chunks.iter().map(|c| c.start..c.start + c.rows.len()).collect();
+        let angles: Vec<Angles> =
+            feed.ropes.iter().map(|table| Angles::new(table, &spans, feed.activation)).collect();
+        let mut values: Vec<Option<Value>> = vec![None; self.graph.values.len()];
+        let watched: Vec<bool> = self
+            .graph
+            .nodes
+            .iter()
+            .map(|node| {
+                node.outputs
+                    .iter()
+                    .any(|v| self.graph.values[v.0].tap.as_ref().is_some_and(|t| probe.wants(t)))
+            })
+            .collect();
+        let mut from = 0;
+        // The nodes up to the next watched one run in one visit to the worker threads.
+        while from < self.graph.nodes.len() {
+            if from >= self.head && feed.wanted.is_empty() {
+                break;
+            }
+            let stop = |n: &usize| watched[*n] || (*n + 1 == self.head && feed.wanted.is_empty());
+            let to =
+                (from..self.graph.nodes.len()).find(stop).map_or(self.graph.nodes.len(), |n| n + 1);
+            pool.run(|| {
+                for index in from..to {
+                    if index == self.head {
+                        select(&mut values, feed)?;
+                    }
+                    let mut ctx = Ctx {
+                        graph: &self.graph,
+                        index,
+                        tokens: &feed.tokens,
+                        values: &mut values,
+                        weights: feed.weights,
+                        slots: &mut *slots,
+                        chunks: &feed.chunks,
+                        angles: &angles,
+                        activation: feed.activation,
+                    };
+                    self.kernels[index].run(&mut ctx)?;
+                    for v in &self.graph.nodes[index].outputs {
+                        if values[v.0].is_none() {
+                            return Err(Error::Op {
+                                op: self.graph.nodes[index].op.clone(),
+                                node: index,
+                                message: "its kernel made no output".to_owned(),
+                            });
+                        }
+                    }
+                    // A watched value is shown before it may be freed.
+                    if !watched[index] {
+                        self.dead[index].iter().for_each(|&v| values[v] = None);
+                    }
+                }
+                Ok(())
+            })?;
+            if watched[to - 1] {
+                self.show(to - 1, &mut values, probe)?;
+                self.dead[to - 1].iter().for_each(|&v| values[v] = None);
+            }
+            from = to;
+        }
+        if feed.wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.head == self.graph.nodes.len() {
+            select(&mut values, feed)?;
+        }
+        let logits = values[self.output].take();
+        Ok(logits.map_or_else(Vec::new, |v| v.to_vec()))
+    }
+
+    /// Shows a node's tapped outputs; what the probe writes takes their place.
+    fn show(
+        &self,
+        node: usize,
+        values: &mut [Option<Value>],
+        probe: &mut dyn Probe,
+    ) -> Result<(), Error> {
+        for v in &self.graph.nodes[node].outputs {
+            let Some(tap) = &self.graph.values[v.0].tap else { continue };
+            if let Some(value) = &values[v.0]
+                && probe.wants(tap)
+            {
+                let mut data = value.to_vec();
+                let shape = value.shape().to_vec();
+                probe.tap(tap, &shape, &mut data);
+                values[v.0] = Some(Value::new(data, &shape)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Leaves only the wanted rows of every value.
+fn select(values: &mut [Option<Value>], feed: &Feed<'_>) -> Result<(), Error> {
+    if feed.wanted.len() == feed.tokens.len() {
+        return Ok(());
+    }
+    for value in values.iter_mut().flatten() {
+        let width = value.width();
+        let mut data = Vec::with_capacity(feed.wanted.len() * width);
+        {
+            let view = value.view();
+            feed.wanted
+                .iter()
+                .for_each(|&row| data.extend_from_slice(&view[row * width..(row + 1) * width]));
+        }
+        let mut shape = value.shape().to_vec();
+        shape[0] = feed.wanted.len();
+        *value = Value::new(data, &shape)?;
+    }
+    Ok(())
+}
+
+/// The worker threads of a session.
+pub(crate) enum Pool {
+    /// Those that all sessions share.
+    Shared,
+    /// Its own.
+    Own(rayon::ThreadPool),
+}
+
+impl Pool {
+    pub(crate) fn new(threads: Option<usize>) -> Result<Self, Error> {
+        match threads {
+            None => Ok(Self::Shared),
+            Some(n) => rayon::ThreadPoolBuilder::new()
+                .num_threads(n.max(1))
+                .build()
+                .map(Self::Own)
+                .map_err(|e| Error::Threads(e.to_string())),
+        }
+    }
+
+    /// Runs on a worker thread, so that the loops inside start without waking one first.
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        match self {
+            Self::Shared => rayon::scope(|_| work()),
+            Self::Own(pool) => pool.install(work),
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Causal attention of a block of queries over one key/value head.
+//!
+//! Every score is a sum over the head's dims in order, and every output a sum over the
+//! positions in order, whatever the blocking: a sequence fed in chunks gives the same bits as
+//! one fed at once. The inner loops work on 4 queries by 16 lanes and are compiled a second
+//! time for AVX2, with the same arithmetic.
+
+#![expect(unsafe_code, reason = "calls the copy of the loops that is compiled for AVX2")]
+
+use registry::dtype::Dtype;
+
+use super::math;
+use super::round::{round, round1};
+
+/// Positions that one block of keys holds.
+const LANES: usize = 16;
+/// Queries handled together.
+const QUERIES: usize = 4;
+
+/// What does not change from head to head.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rule {
+    /// Numbers of a query or key.
+    pub key_dim: usize,
+    /// Numbers of a value.
+    pub value_dim: usize,
+    /// Multiplies each score.
+    pub scale: f32,
+    /// `c * tanh(score / c)`, if given.
+    pub softcap: Option<f32>,
+    /// Every step is rounded to this.
+    pub round: Dtype,
+    /// Whether the largest score is taken off, and that rounded, before the softmax; the form
+    /// of models that run the softmax in their own dtype.
+    pub softmax_rounds: bool,
+}
+
+/// One query: its numbers, and the positions `from..to` it sees, counted from the first key.
+#[derive(Debug, Clone, Copy)]
+pub struct Query<'a> {
+    /// `[key_dim]`.
+    pub q: &'a [f32],
+    /// First key seen.
+    pub from: usize,
+    /// One past the last.
+    pub to: usize,
+    /// A logit that takes part in the softmax and has no value.
+    pub sink: Option<f32>,
+}
+
+/// Keys and values of one head, laid out for the loops.
+#[derive(Debug, Default)]
+pub struct Keys {
+    count: usize,
+    keys: Vec<f32>,   // [count / LANES, key_dim, LANES]
+    values: Vec<f32>, // [count, value_dim rounded up to LANES]
+    scores: Vec<f32>, // [QUERIES, count rounded up to LANES]
+    out: Vec<f32>,    // [QUERIES, value_dim rounded up to LANES]
+}
+
+impl Keys {
+    /// Makes room for `count` keys; everything that was held before is gone.
+    pub fn clear(&mut self, rule: &Rule, count: usize) {
+        let blocks = count.div_ceil(LANES);
+        self.count = count;
+        self.keys.clear();
+        self.keys.resize(blocks * LANES * rule.key_dim, 0.0);
+        self.values.clear();
+        self.values.resize(count * rule.value_dim.next_multiple_of(LANES), 0.0);
+        self.scores.clear();
+        self.scores.resize(QUERIES * blocks * LANES, 0.0);
+        self.out.clear();
+        self.out.resize(QUERIES * rule.value_dim.next_multiple_of(LANES), 0.0);
+    }
+
+    /// Puts one position's key and value in place.
+    ///
+    /// # Panics
+    /// If `n` is not below the count given to [`Keys::clear`].
+    pub fn set(&mut self, rule: &Rule, n: usize, key: &[f32], value: &[f32]) {
+        let block = &mut self.keys[n / LANES * LANES * rule.key_dim..][..LANES * rule.key_dim];
+        for (lanes, &x) in block.chunks_exact_mut(LANES).zip(key) {
+            lanes[n % LANES] = x;
+        }
+        let width = rule.value_dim.next_multiple_of(LANES);
+        self.values[n * width..n * width + rule.value_dim].copy_from_slice(value);
+    }
+
+    /// Attends: `[queries, value_dim]` into `y`.
+    ///
+    /// # Panics
+    /// If a query sees positions that are not there, or `y` has another length.
+    pub fn attend(&mut self, rule: &Rule, queries: &[Query<'_>], y: &mut [f32]) {
+        assert_eq!(y.len(), queries.len() * rule.value_dim, "y is [queries, value_dim]");
+        assert!(
+            queries
+                .iter()
+                .all(|q| q.from < q.to && q.to <= self.count && q.q.len() == rule.key_dim),
+            "a query sees at least one of the keys"
+        );
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has AVX2, as just asked.
+            unsafe { attend_avx2(self, rule, queries, y) };
+            return;
+        }
+        attend_plain(self, rule, queries, y);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn attend_avx2(keys: &mut Keys, rule: &Rule, queries: &[Query<'_>], y: &mut [f32]) {
+    attend_plain(keys, rule, queries, y);
+}
+
+#[inline(always)]
+fn attend_plain(keys: &mut Keys, rule: &Rule, queries: &[Query<'_>], y: &mut [f32]) {
+    for (group, out) in queries.chunks(QUERIES).zip(y.chunks_mut(QUERIES * rule.value_dim)) {
+        score(keys, rule, group);
+        let stride = keys.scores.len() / QUERIES;
+        for (n, query) in group.iter().enumerate() {
+            let row = &mut keys.scores[n * stride..(n + 1) * stride];
+            softmax(rule, &mut row[query.from..query.to], query.sink);
+            // What other queries of the group see and this one does not weighs nothing.
+            row[..query.from].fill(0.0);
+            row[query.to..].fill(0.0);
+        }
+        mix(keys, rule, group);
+        let width = rule.value_dim.next_multiple_of(LANES);
+        for (n, out) in out.chunks_exact_mut(rule.value_dim).enumerate() {
+            out.copy_from_slice(&keys.out[n * width..n * width + rule.value_dim]);
+            round(rule.round, out);
+        }
+    }
+}
+
+/// The positions that some query of a group sees.
+#[inline(always)]
+fn seen(group: &[Query<'_>]) -> (usize, usize) {
+    let from = group.iter().map(|q| q.from).min().unwrap_or(0);
+    let to = group.iter().map(|q| q.to).max().unwrap_or(0);
+    (from, to)
+}
+
+/// `scores[query][position] = q · k`, sums over the dims in order.
+#[inline(always)]
+fn score(keys: &mut Keys, rule: &Rule, group: &[Query<'_>]) {
+    let (from, to) = seen(group);
+    let stride = keys.scores.len() / QUERIES;
+    // A short group repeats its last query; the copies are not read.
+    let q: [&[f32]; QUERIES] = std::array::from_fn(|n| group[n.min(group.len() - 1)].q);
+    for block in from / LANES..to.div_ceil(LANES) {
+        let tile = &keys.keys[block * LANES * rule.key_dim..][..LANES * rule.key_dim];
+        let mut sums = [[0.0f32; LANES]; QUERIES];
+        for (d, lanes) in tile.chunks_exact(LANES).enumerate() {
+            for n in 0..QUERIES {
+                let x = q[n][d];
+                for lane in 0..LANES {
+                    sums[n][lane] += x * lanes[lane];
+                }
+            }
+        }
+        for (n, sums) in sums.iter().enumerate() {
+            keys.scores[n * stride + block * LANES..][..LANES].copy_from_slice(sums);
+        }
+    }
+}
+
+/// Scores of one query become weights, in place.
+#[inline(always)]
+fn softmax(rule: &Rule, scores: &mut [f32], sink: Option<f32>) {
+    let dtype = rule.round;
+    round(dtype, scores);
+    scores.iter_mut().for_each(|s| *s *= rule.scale);
+    round(dtype, scores);
+    if let Some(cap) = rule.softcap {
+        for s in scores.iter_mut() {
+            *s = round1(dtype, round1(dtype, round1(dtype, *s / cap).tanh()) * cap);
+        }
+    }
+    let mut top = sink.unwrap_or(f32::NEG_INFINITY);
+    for &s in scores.iter() {
+        top = if s > top || s.is_nan() { s } else { top };
+    }
+    let mut sink = sink.map(|s| s - top);
+    scores.iter_mut().for_each(|s| *s -= top);
+    if rule.softmax_rounds {
+        round(dtype, scores);
+        sink = sink.map(|s| round1(dtype, s));
+    }
+    scores.iter_mut().for_each(|s| *s = math::exp(*s));
+    let total = math::sum(scores) + sink.map_or(0.0, math::exp);
+    scores.iter_mut().for_each(|s| *s /= total);
+    round(dtype, scores);
+}
+
+/// `out[query] = Σ weight · value`, sums over the positions in order.
+#[inline(always)]
+fn mix(keys: &mut Keys, rule: &Rule, group: &[Query<'_>]) {
+    let (from, to) = seen(group);
+    let stride = keys.scores.len() / QUERIES;
+    let width = rule.value_dim.next_multiple_of(LANES);
+    for column in (0..width).step_by(LANES) {
+        let mut sums = [[0.0f32; LANES]; QUERIES];
+        for at in from..to {
+            let lanes = &keys.values[at * width + column..][..LANES];
+            for n in 0..QUERIES {
+                let weight = keys.scores[n * stride + at];
+                for lane in 0..LANES {
+                    sums[n][lane] += weight * lanes[lane];
+                }
+            }
+        }
+        for (n, sums) in sums.iter().enumerate() {
+            keys.out[n * width + column..][..LANES].copy_from_slice(sums);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(round: Dtype) -> Rule {
+        Rule { key_dim: 2, value_dim: 3, scale: 0.5, softcap: None, round, softmax_rounds: false }
+    }
+
+    fn keys(rule: &Rule) -> Keys {
+        let mut keys = Keys::default();
+        keys.clear(rule, 3);
+        keys.set(rule, 0, &[1.0, 0.0], &[1.0, 2.0, 3.0]);
+        keys.set(rule, 1, &[0.0, 2.0], &[-1.0, 0.0, 4.0]);
+        keys.set(rule, 2, &[9.0, 9.0], &[f32::MAX, 0.0, 0.0]);
+        keys
+    }
+
+    #[test]
+    fn weighs_values_by_the_softmax_of_the_scores_it_sees() {
+        let rule = rule(Dtype::F32);
+        let mut y = [0.0; 6];
+        let query = |q, from, to, sink| Query { q, from, to, sink };
+        keys(&rule).attend(
+            &rule,
+            &[query(&[2.0, 1.0], 0, 2, None), query(&[2.0, 1.0], 1, 2, None)],
+            &mut y,
+        );
+        // Both scores are 2 * 0.5 = 1.
+        assert_eq!(y, [0.0, 1.0, 3.5, -1.0, 0.0, 4.0]);
+        // With a sink of the same size each weighs a third.
+        let mut y = [0.0; 3];
+        keys(&rule).attend(&rule, &[query(&[2.0, 1.0], 0, 2, Some(1.0))], &mut y);
+        approx::assert_relative_eq!(y[2], 7.0 / 3.0, max_relative = 1e-6);
+    }
+
+    #[test]
+    fn sixteen_bit_steps_are_rounded_in_order() {
+        let rule = Rule { softcap: Some(2.0), ..rule(Dtype::Bf16) };
+        let r = |x: f32| round1(Dtype::Bf16, x);
+        let score = |s: f32| r(r(r(r(r(s) * 0.5) / 2.0).tanh()) * 2.0);
+        let (a, b) = (score(1.3), score(0.7 * 2.0));
+        let (ea, eb) = (math::exp(a - a.max(b)), math::exp(b - a.max(b)));
+        let (wa, wb) = (r(ea / (ea + eb)), r(eb / (ea + eb)));
+        let mut y = [0.0; 3];
+        keys(&rule).attend(&rule, &[Query { q: &[1.3, 0.7], from: 0, to: 2, sink: None }], &mut y);
+        assert_eq!(y, [r(wa - wb), r(wa * 2.0), r(wa * 3.0 + wb * 4.0)]);
+    }
+}

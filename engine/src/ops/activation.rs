@@ -1,0 +1,79 @@
+//! Activations of one value.
+//!
+//! Most are one function in f32 and one rounding; those that transformers writes as several
+//! tensor operations round after each of them.
+
+use registry::dtype::Dtype;
+
+use super::{Ctx, rows};
+use crate::Error;
+use crate::kernels::math;
+use crate::kernels::round::{round, round1};
+
+/// Applies an activation in place and rounds to the dtype.
+pub(super) type Activation = fn(Dtype, &mut [f32]);
+
+/// The ops of this file.
+pub(super) const NAMES: [&str; 10] = [
+    "silu",
+    "gelu",
+    "gelu_new",
+    "gelu_tanh",
+    "relu",
+    "relu2",
+    "sigmoid",
+    "tanh",
+    "softplus",
+    "quick_gelu",
+];
+
+pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let then = of(&ctx.node().op).ok_or_else(|| ctx.error("there is no such activation"))?;
+    let x = ctx.input(0)?;
+    let dtype = ctx.output_dtype(0);
+    let y = rows::pieces(&x.view(), |_, x, y| {
+        y.copy_from_slice(x);
+        then(dtype, y);
+    });
+    ctx.set(0, y)
+}
+
+/// An activation by name: those of [`NAMES`], and the spellings of config files.
+pub(super) fn of(name: &str) -> Option<Activation> {
+    Some(match name {
+        "silu" | "swish" => |d, y| each(d, y, math::silu),
+        "gelu" => |d, y| each(d, y, math::gelu),
+        "gelu_tanh" | "gelu_pytorch_tanh" => |d, y| each(d, y, math::gelu_tanh),
+        "relu" => |d, y| each(d, y, relu),
+        // relu of a number of the dtype is one of the dtype, so only the square rounds.
+        "relu2" => |d, y| each(d, y, |x| relu(x) * relu(x)),
+        "sigmoid" => |d, y| each(d, y, math::sigmoid),
+        "tanh" => |d, y| each(d, y, f32::tanh),
+        "softplus" => |d, y| each(d, y, math::softplus),
+        "gelu_new" => |d, y| y.iter_mut().for_each(|x| *x = gelu_new(d, *x)),
+        "quick_gelu" => |d, y| y.iter_mut().for_each(|x| *x = quick_gelu(d, *x)),
+        _ => return None,
+    })
+}
+
+#[inline(always)]
+fn each(dtype: Dtype, y: &mut [f32], f: impl Fn(f32) -> f32) {
+    y.iter_mut().for_each(|x| *x = f(*x));
+    round(dtype, y);
+}
+
+fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
+fn gelu_new(d: Dtype, x: f32) -> f32 {
+    let r = |x| round1(d, x);
+    // torch cubes bf16 by two rounded products, f16 and f32 by one function.
+    let cube = if d == Dtype::Bf16 { r(r(x * x) * x) } else { r(x * x * x) };
+    let inner = r(math::SQRT_2_OVER_PI * r(x + r(0.044_715 * cube)));
+    r(r(0.5 * x) * r(1.0 + r(inner.tanh())))
+}
+
+fn quick_gelu(d: Dtype, x: f32) -> f32 {
+    round1(d, x * round1(d, math::sigmoid(round1(d, 1.702 * x))))
+}

@@ -1,0 +1,216 @@
+//! What a kernel sees of a step.
+
+use std::ops::Range;
+
+use registry::dtype::Dtype;
+use registry::graph::{Graph, Node};
+use registry::scalar::Scalar;
+
+use crate::Error;
+use crate::angles::Angles;
+use crate::kernels::matmul::WeightView;
+use crate::states::{Memory, Slot};
+use crate::value::Value;
+use crate::weights::Weights;
+
+/// One chunk of a step, as kernels see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChunkRows {
+    /// Index into the session's slots.
+    pub slot: usize,
+    /// Its rows in every value of the step (before the head of the graph).
+    pub rows: Range<usize>,
+    /// The position of its first token.
+    pub start: usize,
+}
+
+/// One node of one step: inputs, weights, states, and a place for outputs.
+pub struct Ctx<'a> {
+    pub(crate) graph: &'a Graph,
+    pub(crate) index: usize,
+    pub(crate) tokens: &'a [u32],
+    pub(crate) values: &'a mut [Option<Value>],
+    pub(crate) weights: &'a Weights,
+    pub(crate) slots: &'a mut [Option<Slot>],
+    pub(crate) chunks: &'a [ChunkRows],
+    pub(crate) angles: &'a [Angles],
+    pub(crate) activation: Dtype,
+}
+
+impl<'a> Ctx<'a> {
+    /// The node.
+    pub fn node(&self) -> &'a Node {
+        &self.graph.nodes[self.index]
+    }
+
+    /// An error that names this node.
+    pub fn error(&self, message: impl Into<String>) -> Error {
+        Error::Op { op: self.node().op.clone(), node: self.index, message: message.into() }
+    }
+
+    /// What activations are kept in.
+    pub fn activation(&self) -> Dtype {
+        self.activation
+    }
+
+    /// The token of every row.
+    pub fn tokens(&self) -> &'a [u32] {
+        self.tokens
+    }
+
+    /// The chunks of the step.
+    pub fn chunks(&self) -> &'a [ChunkRows] {
+        self.chunks
+    }
+
+    /// An input. Cheap: numbers are shared, not copied.
+    pub fn input(&self, n: usize) -> Result<Value, Error> {
+        let id =
+            self.node().inputs.get(n).ok_or_else(|| self.error(format!("input {n} is missing")))?;
+        self.values
+            .get(id.0)
+            .and_then(Clone::clone)
+            .ok_or_else(|| self.error(format!("its input `{}` has not been made", self.name(id.0))))
+    }
+
+    fn name(&self, value: usize) -> &str {
+        self.graph.values.get(value).map_or("?", |v| &v.name)
+    }
+
+    /// Shape of one row of an output, from the graph.
+    pub fn output_shape(&self, n: usize) -> Result<&'a [usize], Error> {
+        let graph: &'a Graph = self.graph;
+        let id = self
+            .node()
+            .outputs
+            .get(n)
+            .ok_or_else(|| self.error(format!("output {n} is missing")))?;
+        Ok(&graph.values[id.0].shape)
+    }
+
+    /// Numbers per row of an output.
+    pub fn output_width(&self, n: usize) -> Result<usize, Error> {
+        Ok(self.output_shape(n)?.iter().product())
+    }
+
+    /// The dtype to whose grid an output is rounded.
+    pub fn output_dtype(&self, n: usize) -> Dtype {
+        self.node()
+            .outputs
+            .get(n)
+            .map_or(self.activation, |id| self.graph.values[id.0].dtype.resolve(self.activation))
+    }
+
+    /// Puts an output in place: numbers already rounded, of `[rows, ...]`.
+    pub fn set(&mut self, n: usize, data: Vec<f32>) -> Result<(), Error> {
+        let row = self.output_shape(n)?;
+        let width: usize = row.iter().product();
+        let rows = data.len().checked_div(width).unwrap_or(0);
+        if rows * width != data.len() {
+            return Err(self.error(format!("{} numbers are no rows of {width}", data.len())));
+        }
+        let mut shape = vec![rows];
+        shape.extend(row);
+        self.share(n, Value::new(data, &shape)?)
+    }
+
+    /// Puts an output in place that shares numbers with another value.
+    pub fn share(&mut self, n: usize, value: Value) -> Result<(), Error> {
+        let id = self
+            .node()
+            .outputs
+            .get(n)
+            .ok_or_else(|| self.error(format!("output {n} is missing")))?;
+        self.values[id.0] = Some(value);
+        Ok(())
+    }
+
+    /// An attribute; none if it is absent or null.
+    pub fn attr(&self, name: &str) -> Option<&'a Scalar> {
+        self.node().attrs.get(name).filter(|&s| *s != Scalar::Null)
+    }
+
+    /// A number that has to be there.
+    pub fn number(&self, name: &str) -> Result<f64, Error> {
+        self.number_or_null(name)?
+            .ok_or_else(|| self.error(format!("attribute `{name}` is missing")))
+    }
+
+    /// A number that may be null.
+    pub fn number_or_null(&self, name: &str) -> Result<Option<f64>, Error> {
+        self.attr(name)
+            .map(|s| {
+                s.as_f64().ok_or_else(|| {
+                    self.error(format!("attribute `{name}` is {}, not a number", s.kind()))
+                })
+            })
+            .transpose()
+    }
+
+    /// A count that has to be there.
+    pub fn count(&self, name: &str) -> Result<usize, Error> {
+        self.attr(name)
+            .and_then(Scalar::as_usize)
+            .ok_or_else(|| self.error(format!("attribute `{name}` is missing or not a count")))
+    }
+
+    /// Text, or `default`.
+    pub fn text(&self, name: &str, default: &'a str) -> &'a str {
+        match self.attr(name) {
+            Some(Scalar::Str(text)) => text,
+            _ => default,
+        }
+    }
+
+    /// A flag; false if absent.
+    pub fn flag(&self, name: &str) -> bool {
+        matches!(self.attr(name), Some(Scalar::Bool(true)))
+    }
+
+    /// A matrix by its role.
+    pub fn matrix(&self, role: &str) -> Result<WeightView<'a>, Error> {
+        let id = self
+            .node()
+            .weights
+            .get(role)
+            .ok_or_else(|| self.error(format!("weight `{role}` is missing")))?;
+        self.weights.matrix(*id)
+    }
+
+    /// A small weight by its role; none if the node does not have it.
+    pub fn vector(&self, role: &str) -> Option<&'a [f32]> {
+        self.node().weights.get(role).and_then(|id| self.weights.vector(*id))
+    }
+
+    /// A small weight that has to be there.
+    pub fn need_vector(&self, role: &str) -> Result<&'a [f32], Error> {
+        self.vector(role).ok_or_else(|| self.error(format!("weight `{role}` is missing")))
+    }
+
+    /// The rotary angles of the step's rows.
+    pub fn angles(&self) -> Result<&'a Angles, Error> {
+        let all: &'a [Angles] = self.angles;
+        self.node()
+            .rope
+            .and_then(|id| all.get(id.0))
+            .ok_or_else(|| self.error("it has no rotary table"))
+    }
+
+    /// What a slot remembers for this node.
+    pub fn memory(&self, slot: usize) -> Result<&Memory, Error> {
+        let id = self.node().state.ok_or_else(|| self.error("it has no state"))?;
+        self.slots
+            .get(slot)
+            .and_then(Option::as_ref)
+            .and_then(|s| s.memories.get(id.0))
+            .ok_or_else(|| self.error(format!("slot {slot} has no such state")))
+    }
+
+    /// As [`Ctx::memory`], to write.
+    pub fn memory_mut(&mut self, slot: usize) -> Result<&mut Memory, Error> {
+        self.memory(slot)?;
+        let id = self.node().state.map_or(0, |id| id.0);
+        let memory = self.slots[slot].as_mut().map(|s| &mut s.memories[id]);
+        Ok(memory.expect("the slot has the state, as just asked"))
+    }
+}

@@ -1,0 +1,29 @@
+//! `embed`: one row of a matrix per token.
+
+use super::Ctx;
+use crate::Error;
+use crate::kernels::round::{round, round1};
+
+pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let weight = ctx.matrix("weight")?;
+    let width = ctx.output_width(0)?;
+    if weight.inputs != width {
+        return Err(ctx.error(format!("its weight has rows of {}, not {width}", weight.inputs)));
+    }
+    let dtype = ctx.output_dtype(0);
+    // The factor is itself a number of the activation dtype.
+    let scale = ctx.number_or_null("scale")?.map(|s| round1(ctx.activation(), s as f32));
+    let mut data = vec![0.0; ctx.tokens().len() * width];
+    for (&token, row) in ctx.tokens().iter().zip(data.chunks_exact_mut(width)) {
+        if token as usize >= weight.outputs {
+            return Err(ctx.error(format!("token {token} is not below {}", weight.outputs)));
+        }
+        weight.widen_row(token as usize, row);
+        round(dtype, row);
+        if let Some(scale) = scale {
+            row.iter_mut().for_each(|x| *x *= scale);
+            round(dtype, row);
+        }
+    }
+    ctx.set(0, data)
+}

@@ -1,0 +1,55 @@
+//! `linear`: a matrix, and a bias perhaps; one rounding after both. `linears` is several with
+//! the same input, as a rewrite makes it.
+
+use rayon::prelude::*;
+
+use super::Ctx;
+use crate::Error;
+use crate::kernels::matmul::{WeightView, matmul};
+
+pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let weight = ctx.matrix("weight")?;
+    check(ctx, x.width(), 0, &weight)?;
+    let mut y = vec![0.0; x.rows() * weight.outputs];
+    matmul(&x.view(), x.rows(), &weight, ctx.vector("bias"), ctx.output_dtype(0), &mut y);
+    ctx.set(0, y)
+}
+
+/// Weights are `weight.0`, `bias.0`, `weight.1`, ... by output.
+pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let jobs = (0..ctx.node().outputs.len())
+        .map(|n| {
+            let weight = ctx.matrix(&format!("weight.{n}"))?;
+            check(ctx, x.width(), n, &weight)?;
+            Ok((weight, ctx.vector(&format!("bias.{n}")), ctx.output_dtype(n)))
+        })
+        .collect::<Result<Vec<_>, Error>>()?;
+    let view = x.view();
+    let (rows, data): (usize, &[f32]) = (x.rows(), &view);
+    let made: Vec<Vec<f32>> = jobs
+        .par_iter()
+        .map(|(weight, bias, dtype)| {
+            let mut y = vec![0.0; rows * weight.outputs];
+            matmul(data, rows, weight, *bias, *dtype, &mut y);
+            y
+        })
+        .collect();
+    for (n, y) in made.into_iter().enumerate() {
+        ctx.set(n, y)?;
+    }
+    Ok(())
+}
+
+fn check(ctx: &Ctx<'_>, width: usize, n: usize, weight: &WeightView<'_>) -> Result<(), Error> {
+    if weight.inputs == width && weight.outputs == ctx.output_width(n)? {
+        return Ok(());
+    }
+    Err(ctx.error(format!(
+        "a weight [{}, {}] does not take {width} numbers to {}",
+        weight.outputs,
+        weight.inputs,
+        ctx.output_width(n)?
+    )))
+}

@@ -1,0 +1,98 @@
+//! `rms_norm`, `layer_norm`, `l2_norm`: statistics in f32 over the last axis.
+
+use super::{Ctx, rows};
+use crate::Error;
+use crate::kernels::math::{fold, sum};
+use crate::kernels::round::round;
+
+/// How the weight meets the normalised numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cast {
+    /// Rounded first, then multiplied, then rounded again.
+    Before,
+    /// Multiplied in f32, then rounded.
+    After,
+}
+
+pub(super) fn rms_norm(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let eps = ctx.number("eps")? as f32;
+    let cast = if ctx.text("cast", "before") == "after" { Cast::After } else { Cast::Before };
+    // `1 + w` is computed in f32, whatever the weight's dtype.
+    let weight = ctx.vector("weight").map(|w| {
+        if ctx.flag("plus_one") { w.iter().map(|w| 1.0 + w).collect() } else { w.to_vec() }
+    });
+    normalise(ctx, weight.as_deref(), None, cast, |x, y| {
+        let scale = 1.0 / (fold(x, |x| x * x) / x.len() as f32 + eps).sqrt();
+        y.iter_mut().zip(x).for_each(|(y, x)| *y = x * scale);
+    })
+}
+
+pub(super) fn layer_norm(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let eps = ctx.number("eps")? as f32;
+    let cast = if ctx.text("cast", "native") == "before" { Cast::Before } else { Cast::After };
+    // With a norm per head their weights stand one after another, as `per_head` stores them.
+    let each = |role: &str| -> Option<Vec<f32>> {
+        let all: Vec<f32> =
+            (0..).map_while(|h| ctx.vector(&format!("{role}.{h}"))).flatten().copied().collect();
+        if all.is_empty() { ctx.vector(role).map(<[f32]>::to_vec) } else { Some(all) }
+    };
+    let (weight, bias) = (each("weight"), each("bias"));
+    normalise(ctx, weight.as_deref(), bias.as_deref(), cast, |x, y| {
+        let mean = sum(x) / x.len() as f32;
+        let scale = 1.0 / (fold(x, |x| (x - mean) * (x - mean)) / x.len() as f32 + eps).sqrt();
+        y.iter_mut().zip(x).for_each(|(y, x)| *y = (x - mean) * scale);
+    })
+}
+
+/// By the root mean square and without a weight, as query and key norms of that name do it.
+pub(super) fn l2_norm(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let eps = ctx.number("eps")? as f32;
+    normalise(ctx, None, None, Cast::After, |x, y| {
+        let scale = 1.0 / (fold(x, |x| x * x) / x.len() as f32 + eps).sqrt();
+        y.iter_mut().zip(x).for_each(|(y, x)| *y = x * scale);
+    })
+}
+
+fn normalise(
+    ctx: &mut Ctx<'_>,
+    weight: Option<&[f32]>,
+    bias: Option<&[f32]>,
+    cast: Cast,
+    each: impl Fn(&[f32], &mut [f32]) + Sync,
+) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let dtype = ctx.output_dtype(0);
+    let axis = x.shape().iter().skip(1).next_back().copied().unwrap_or(1);
+    let width = x.width();
+    for (role, w) in [("weight", weight), ("bias", bias)] {
+        if let Some(w) = w
+            && w.len() != axis
+            && w.len() != width
+        {
+            return Err(ctx.error(format!(
+                "its {role} has {} numbers; the axis has {axis}, the row {width}",
+                w.len()
+            )));
+        }
+    }
+    let y = rows::map(&x.view(), width, width, |_, x, y| {
+        for (n, (x, y)) in x.chunks_exact(axis).zip(y.chunks_exact_mut(axis)).enumerate() {
+            each(x, y);
+            if cast == Cast::Before {
+                round(dtype, y);
+            }
+            // A weight of the whole row has one part per head.
+            let part = |w: &'_ [f32]| if w.len() == axis { 0 } else { n * axis };
+            if let Some(w) = weight {
+                let w = &w[part(w)..][..axis];
+                y.iter_mut().zip(w).for_each(|(y, w)| *y *= w);
+            }
+            if let Some(b) = bias {
+                let b = &b[part(b)..][..axis];
+                y.iter_mut().zip(b).for_each(|(y, b)| *y += b);
+            }
+            round(dtype, y);
+        }
+    });
+    ctx.set(0, y)
+}

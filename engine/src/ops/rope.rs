@@ -1,0 +1,55 @@
+//! `rope`: rotates pairs of the first dims of every head by the row's position.
+
+use super::{Ctx, rows};
+use crate::Error;
+use crate::kernels::round::round1;
+
+/// Where cosines and sines, and the products with them, are rounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Compute {
+    /// Everything is of the activation dtype: cos, sin, each product, the sum.
+    Activation,
+    /// Everything is f32 until the end.
+    F32,
+    /// cos and sin are of the activation dtype, the arithmetic is f32.
+    QkF32,
+}
+
+pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let angles = ctx.angles()?;
+    let compute = match ctx.text("compute", "activation") {
+        "f32" => Compute::F32,
+        "qk_f32" => Compute::QkF32,
+        _ => Compute::Activation,
+    };
+    let interleaved = ctx.text("layout", "half") == "interleaved";
+    let head = x.shape().last().copied().unwrap_or(1);
+    let (pairs, width) = (angles.pairs, x.width());
+    if 2 * pairs > head || angles.cos.len() != x.rows() * pairs {
+        return Err(ctx.error(format!("a head of {head} has no {pairs} pairs to rotate")));
+    }
+    let dtype = ctx.output_dtype(0);
+    let (cos, sin) = match compute {
+        Compute::F32 => (&angles.cos, &angles.sin),
+        Compute::Activation | Compute::QkF32 => (&angles.cos_rounded, &angles.sin_rounded),
+    };
+    let inner = if compute == Compute::Activation { dtype } else { registry::dtype::Dtype::F32 };
+    let y = rows::map(&x.view(), width, width, |row, x, y| {
+        let cos = &cos[row * pairs..(row + 1) * pairs];
+        let sin = &sin[row * pairs..(row + 1) * pairs];
+        for (x, y) in x.chunks_exact(head).zip(y.chunks_exact_mut(head)) {
+            for n in 0..pairs {
+                let (a, b) = if interleaved { (2 * n, 2 * n + 1) } else { (n, n + pairs) };
+                let (c, s) = (cos[n], sin[n]);
+                let turned = |x: f32, c: f32, z: f32, s: f32| {
+                    round1(dtype, round1(inner, x * c) + round1(inner, z * s))
+                };
+                y[a] = turned(x[a], c, -x[b], s);
+                y[b] = turned(x[b], c, x[a], s);
+            }
+            y[2 * pairs..].copy_from_slice(&x[2 * pairs..]);
+        }
+    });
+    ctx.set(0, y)
+}

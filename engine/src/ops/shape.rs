@@ -1,0 +1,70 @@
+//! `heads`, `merge`, `split`, `concat`, `slice`: numbers move, none changes.
+
+use super::Ctx;
+use crate::Error;
+use crate::value::Value;
+
+/// The same numbers under the output's shape.
+pub(super) fn reshape(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let shape: Vec<usize> = [x.rows()].iter().chain(ctx.output_shape(0)?).copied().collect();
+    let y = x.reshape(&shape)?;
+    ctx.share(0, y)
+}
+
+/// The last axis in pieces, as long as the outputs' last axes.
+pub(super) fn split(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let mut from = 0;
+    for n in 0..ctx.node().outputs.len() {
+        let width = last(ctx.output_shape(n)?);
+        let piece = columns(ctx, &x, from, width)?;
+        ctx.set(n, piece)?;
+        from += width;
+    }
+    Ok(())
+}
+
+/// Columns `from..to` of the last axis.
+pub(super) fn slice(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let from = ctx.count("from")?;
+    let width = last(ctx.output_shape(0)?);
+    let piece = columns(ctx, &x, from, width)?;
+    ctx.set(0, piece)
+}
+
+/// Inputs one after another along the last axis.
+pub(super) fn concat(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let inputs: Vec<Value> =
+        (0..ctx.node().inputs.len()).map(|n| ctx.input(n)).collect::<Result<_, _>>()?;
+    let views: Vec<_> = inputs.iter().map(|x| (last(x.shape()), x.view())).collect();
+    let lines = views.first().map_or(0, |(w, x)| x.len().checked_div(*w).unwrap_or(0));
+    if views.iter().any(|(w, x)| w * lines != x.len()) {
+        return Err(ctx.error("its inputs differ before the last axis"));
+    }
+    let mut y = Vec::with_capacity(views.iter().map(|(_, x)| x.len()).sum());
+    for line in 0..lines {
+        for (width, x) in &views {
+            y.extend_from_slice(&x[line * width..(line + 1) * width]);
+        }
+    }
+    ctx.set(0, y)
+}
+
+fn last(shape: &[usize]) -> usize {
+    shape.last().copied().unwrap_or(1)
+}
+
+fn columns(ctx: &Ctx<'_>, x: &Value, from: usize, width: usize) -> Result<Vec<f32>, Error> {
+    let axis = last(x.shape());
+    if from + width > axis {
+        return Err(ctx.error(format!("columns {from}..{} of {axis}", from + width)));
+    }
+    let view = x.view();
+    let mut y = Vec::with_capacity(view.len().checked_div(axis).unwrap_or(0) * width);
+    for line in view.chunks_exact(axis.max(1)) {
+        y.extend_from_slice(&line[from..from + width]);
+    }
+    Ok(y)
+}

@@ -1,0 +1,40 @@
+//! Matrices with the same input run as one node: one visit to the worker threads instead of
+//! several.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use registry::graph::{Graph, Node};
+
+use super::Patch;
+
+/// Finds two or more `linear`s of the same input. They come to stand at the first, which moves
+/// the others earlier; their input is there already.
+pub(super) fn join(graph: &Graph) -> Option<Patch> {
+    graph.nodes.iter().enumerate().find_map(|(at, first)| {
+        let alike = |(n, node): &(usize, &Node)| {
+            node.op == "linear"
+                && node.inputs == first.inputs
+                && node.layer == first.layer
+                && (*n < graph.head) == (at < graph.head)
+        };
+        let found: Vec<(usize, &Node)> =
+            graph.nodes.iter().enumerate().skip(at).filter(alike).collect();
+        if first.op != "linear" || found.len() < 2 {
+            return None;
+        }
+        let mut weights = BTreeMap::new();
+        for (n, (_, node)) in found.iter().enumerate() {
+            for (role, id) in &node.weights {
+                weights.insert(format!("{role}.{n}"), *id);
+            }
+        }
+        let insert = Node {
+            op: "linears".to_owned(),
+            weights,
+            outputs: found.iter().flat_map(|(_, node)| node.outputs.iter().copied()).collect(),
+            attrs: BTreeMap::new(),
+            ..first.clone()
+        };
+        Some(Patch { remove: found.iter().map(|(n, _)| *n).collect::<BTreeSet<_>>(), insert, at })
+    })
+}

@@ -1,0 +1,159 @@
+//! What slots remember between steps.
+
+use registry::dtype::Dtype;
+use registry::graph::{Graph, StateId, StateKind};
+
+use crate::StateValue;
+
+pub mod attention;
+pub mod conv;
+pub mod history;
+pub mod saved;
+
+use attention::Attention;
+use conv::Conv;
+use history::History;
+
+/// The memory of one state of the graph.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Memory {
+    /// Keys and values.
+    Attention(Attention),
+    /// Inputs of a convolution.
+    Conv(Conv),
+}
+
+impl Memory {
+    /// Its histories, in the order of the state's parts.
+    pub fn parts(&self) -> Vec<&History> {
+        match self {
+            Self::Attention(a) => vec![&a.keys, &a.values],
+            Self::Conv(c) => vec![&c.inputs],
+        }
+    }
+
+    /// As [`Memory::parts`].
+    pub fn parts_mut(&mut self) -> Vec<&mut History> {
+        match self {
+            Self::Attention(a) => vec![&mut a.keys, &mut a.values],
+            Self::Conv(c) => vec![&mut c.inputs],
+        }
+    }
+}
+
+/// One sequence: its length and the memory of every state of the graph.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Slot {
+    /// Tokens seen.
+    pub position: usize,
+    /// By `StateId`.
+    pub memories: Vec<Memory>,
+}
+
+/// Says which state of a graph has parts that its kind does not have.
+pub fn check(graph: &Graph) -> Result<(), String> {
+    for state in &graph.states {
+        let shapes: Vec<usize> = state.parts.iter().map(|p| p.shape.len()).collect();
+        let fits = match state.kind {
+            StateKind::Attention => shapes.len() == 2,
+            StateKind::Conv => shapes == [2],
+        };
+        // A kernel of width 1 remembers nothing, so a convolution may keep 0 columns.
+        let axes = if state.kind == StateKind::Conv { 1 } else { usize::MAX };
+        let empty = state.parts.iter().any(|p| p.shape.iter().take(axes).product::<usize>() == 0);
+        if !fits || empty || state.window == Some(0) {
+            return Err(format!(
+                "state `{}` of layer {} is not of the form of its kind `{}`",
+                state.name,
+                state.layer,
+                state.kind.name()
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl Slot {
+    /// An empty one, for a graph that [`check`] has passed.
+    pub fn new(graph: &Graph, activation: Dtype, rollback: usize) -> Self {
+        let memories = graph
+            .states
+            .iter()
+            .map(|state| {
+                let dtype = state.dtype.resolve(activation);
+                match state.kind {
+                    StateKind::Attention => {
+                        Memory::Attention(Attention::new(state, dtype, rollback))
+                    }
+                    StateKind::Conv => Memory::Conv(Conv::new(state, dtype, rollback)),
+                }
+            })
+            .collect();
+        Self { position: 0, memories }
+    }
+
+    fn histories(&mut self) -> impl Iterator<Item = &mut History> {
+        self.memories.iter_mut().flat_map(Memory::parts_mut)
+    }
+
+    /// Ends a step that brought the sequence to `position`.
+    pub fn commit(&mut self, position: usize) {
+        self.position = position;
+        self.histories().for_each(History::commit);
+    }
+
+    /// Takes back what a failed step appended.
+    pub fn undo(&mut self) {
+        let position = self.position;
+        self.histories().for_each(|h| h.truncate(position));
+    }
+
+    /// Forgets every position from `length` on, or says why that cannot be.
+    pub fn truncate(&mut self, length: usize) -> Result<(), String> {
+        if length > self.position {
+            return Err(format!("it has seen only {} tokens", self.position));
+        }
+        let shortest = self.histories().map(|h| h.shortest()).max().unwrap_or(0);
+        if length < shortest && length < self.position {
+            return Err(format!(
+                "a window or convolution has dropped what lies before, {shortest} is the \
+                 shortest length left; open the session with a larger `rollback`"
+            ));
+        }
+        self.position = length;
+        self.histories().for_each(|h| h.truncate(length));
+        Ok(())
+    }
+
+    /// Makes it an empty slot again.
+    pub fn clear(&mut self, poison: bool) {
+        self.position = 0;
+        self.histories().for_each(|h| h.clear(poison));
+    }
+
+    /// What it remembers, in the layouts of `docs/dump.md`.
+    pub fn values(&self, graph: &Graph) -> Vec<StateValue> {
+        let mut values = Vec::new();
+        for (n, (state, memory)) in graph.states.iter().zip(&self.memories).enumerate() {
+            let value = |part: usize, shape, data| StateValue {
+                state: StateId(n),
+                layer: state.layer,
+                part: state.parts[part].name.clone(),
+                shape,
+                data,
+            };
+            match memory {
+                Memory::Attention(a) => {
+                    for (part, history) in [&a.keys, &a.values].into_iter().enumerate() {
+                        let data = history.tail(a.visible());
+                        let mut shape = vec![self.position - a.visible()];
+                        shape.extend(&state.parts[part].shape);
+                        values.push(value(part, shape, data));
+                    }
+                }
+                Memory::Conv(c) => values.push(value(0, state.parts[0].shape.clone(), c.columns())),
+            }
+        }
+        values
+    }
+}

@@ -1,0 +1,33 @@
+//! Keys and values of the positions that later queries can see.
+
+use registry::dtype::Dtype;
+use registry::graph::State;
+
+use super::history::History;
+
+/// The memory of one attention.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attention {
+    /// `[position, kv_heads * key_dim]`.
+    pub keys: History,
+    /// `[position, kv_heads * value_dim]`.
+    pub values: History,
+    /// Positions before the next one that it sees; none means all.
+    pub needed: Option<usize>,
+}
+
+impl Attention {
+    /// An empty one. The state's parts are `k` and `v`, as `Slot::new` has checked.
+    pub fn new(state: &State, dtype: Dtype, rollback: usize) -> Self {
+        // A query sees itself, so a window of W needs W - 1 earlier positions.
+        let needed = state.window.map(|w| w.saturating_sub(1));
+        let part =
+            |n: usize| History::new(dtype, state.parts[n].shape.iter().product(), needed, rollback);
+        Self { keys: part(0), values: part(1), needed }
+    }
+
+    /// First position that the next step can still see.
+    pub fn visible(&self) -> usize {
+        self.needed.map_or(0, |n| self.keys.end().saturating_sub(n))
+    }
+}

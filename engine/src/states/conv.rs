@@ -1,0 +1,39 @@
+//! The last inputs of a causal convolution.
+
+use registry::dtype::Dtype;
+use registry::graph::State;
+
+use super::history::History;
+
+/// The memory of one convolution.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Conv {
+    /// `[position, channels]`; inputs before the first position are zero.
+    pub inputs: History,
+    /// Inputs before the current one that an output reads: the kernel's width - 1.
+    pub needed: usize,
+}
+
+impl Conv {
+    /// An empty one. The state's part is `[channels, width - 1]`, as `Slot::new` has checked.
+    pub fn new(state: &State, dtype: Dtype, rollback: usize) -> Self {
+        let (channels, needed) = (state.parts[0].shape[0], state.parts[0].shape[1]);
+        Self { inputs: History::new(dtype, channels, Some(needed), rollback), needed }
+    }
+
+    /// The last `needed` inputs as `[channels, needed]`, oldest first, zeros where the
+    /// sequence had not begun.
+    pub fn columns(&self) -> Vec<f32> {
+        let channels = self.inputs.width();
+        let end = self.inputs.end();
+        let rows = self.inputs.tail(end.saturating_sub(self.needed));
+        let held = rows.len() / channels.max(1);
+        let mut columns = vec![0.0; channels * self.needed];
+        for (n, row) in rows.chunks_exact(channels.max(1)).enumerate() {
+            for (c, &x) in row.iter().enumerate() {
+                columns[c * self.needed + (self.needed - held) + n] = x;
+            }
+        }
+        columns
+    }
+}

@@ -1,0 +1,294 @@
+//! The last rows of a sequence, stored in their declared dtype.
+
+use registry::dtype::Dtype;
+
+use crate::kernels::round::{from_bits, to_bits};
+
+/// Numbers stored in a dtype for real: 16-bit ones take 16 bits.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Store {
+    /// f32.
+    Wide(Vec<f32>),
+    /// bf16 or f16.
+    Narrow(Dtype, Vec<u16>),
+}
+
+impl Store {
+    /// An empty one.
+    pub fn new(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => Self::Wide(Vec::new()),
+            Dtype::Bf16 | Dtype::F16 => Self::Narrow(dtype, Vec::new()),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Wide(data) => data.len(),
+            Self::Narrow(_, data) => data.len(),
+        }
+    }
+
+    /// Writes at `at`, growing as needed.
+    fn write(&mut self, at: usize, from: &[f32]) {
+        if self.len() < at + from.len() {
+            // Doubling, so that appending row by row stays cheap.
+            let len = (at + from.len()).max(self.len() * 2);
+            match self {
+                Self::Wide(data) => data.resize(len, f32::NAN),
+                Self::Narrow(dtype, data) => data.resize(len, to_bits(*dtype, f32::NAN)),
+            }
+        }
+        match self {
+            Self::Wide(data) => data[at..at + from.len()].copy_from_slice(from),
+            Self::Narrow(dtype, data) => {
+                for (x, &from) in data[at..].iter_mut().zip(from) {
+                    *x = to_bits(*dtype, from);
+                }
+            }
+        }
+    }
+
+    fn read(&self, at: usize, into: &mut [f32]) {
+        match self {
+            Self::Wide(data) => into.copy_from_slice(&data[at..at + into.len()]),
+            Self::Narrow(dtype, data) => {
+                for (x, &from) in into.iter_mut().zip(&data[at..]) {
+                    *x = from_bits(*dtype, from);
+                }
+            }
+        }
+    }
+
+    fn shift(&mut self, from: usize, len: usize) {
+        match self {
+            Self::Wide(data) => data.copy_within(from..from + len, 0),
+            Self::Narrow(_, data) => data.copy_within(from..from + len, 0),
+        }
+    }
+
+    fn poison(&mut self) {
+        match self {
+            Self::Wide(data) => data.fill(f32::NAN),
+            Self::Narrow(dtype, data) => data.fill(to_bits(*dtype, f32::NAN)),
+        }
+    }
+}
+
+/// Rows of a sequence by position: all of them, or the last `needed` and some more to roll
+/// back by.
+///
+/// Rows are dropped in batches, so that a step moves few bytes; which positions can be
+/// returned to depends only on how far the sequence got, never on when rows were dropped.
+#[derive(Debug, Clone, PartialEq)]
+pub struct History {
+    store: Store,
+    width: usize,
+    /// How many rows before the next position its computation reads; none means all.
+    needed: Option<usize>,
+    rollback: usize,
+    /// Position of the first row in the store.
+    first: usize,
+    rows: usize,
+    /// Rows before this count as dropped.
+    floor: usize,
+}
+
+impl History {
+    /// An empty one, of rows of `width` numbers.
+    pub fn new(dtype: Dtype, width: usize, needed: Option<usize>, rollback: usize) -> Self {
+        Self { store: Store::new(dtype), width, needed, rollback, first: 0, rows: 0, floor: 0 }
+    }
+
+    /// Numbers per row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// One past the last position held.
+    pub fn end(&self) -> usize {
+        self.first + self.rows
+    }
+
+    /// First position that counts as held.
+    pub fn floor(&self) -> usize {
+        self.floor
+    }
+
+    /// Adds rows at the end.
+    ///
+    /// # Panics
+    /// If `rows` is not a whole number of rows.
+    pub fn append(&mut self, rows: &[f32]) {
+        assert!(rows.len().is_multiple_of(self.width), "whole rows");
+        self.store.write(self.rows * self.width, rows);
+        self.rows += rows.len() / self.width;
+    }
+
+    /// Reads columns of one row.
+    ///
+    /// # Panics
+    /// If the position is not held.
+    pub fn read(&self, position: usize, column: usize, into: &mut [f32]) {
+        assert!(position >= self.first && position < self.end(), "the position is held");
+        self.store.read((position - self.first) * self.width + column, into);
+    }
+
+    /// Rows `from..end`, all columns.
+    pub fn tail(&self, from: usize) -> Vec<f32> {
+        let mut data = vec![0.0; self.end().saturating_sub(from) * self.width];
+        if !data.is_empty() {
+            assert!(from >= self.first, "the position is held");
+            self.store.read((from - self.first) * self.width, &mut data);
+        }
+        data
+    }
+
+    /// Ends a step: rows that no later step can need are dropped.
+    pub fn commit(&mut self) {
+        let Some(needed) = self.needed else { return };
+        let keep = needed.saturating_add(self.rollback);
+        self.floor = self.floor.max(self.end().saturating_sub(keep));
+        let spare = self.floor - self.first;
+        if spare > keep.max(64) {
+            self.store.shift(spare * self.width, (self.rows - spare) * self.width);
+            self.first += spare;
+            self.rows -= spare;
+        }
+    }
+
+    /// The shortest length that [`History::truncate`] can give.
+    pub fn shortest(&self) -> usize {
+        if self.floor == 0 { 0 } else { self.floor + self.needed.unwrap_or(0) }
+    }
+
+    /// Forgets rows from `length` on; the caller has asked [`History::shortest`], or undoes an
+    /// append of this step.
+    pub fn truncate(&mut self, length: usize) {
+        self.rows = self.rows.min(length.saturating_sub(self.first));
+    }
+
+    /// Forgets everything; with `poison`, what lay there becomes NaN.
+    pub fn clear(&mut self, poison: bool) {
+        if poison {
+            self.store.poison();
+        }
+        (self.first, self.rows, self.floor) = (0, 0, 0);
+    }
+
+    /// The rows that count as held, as little-endian bytes of the stored dtype.
+    pub fn to_bytes(&self, out: &mut Vec<u8>) {
+        let from = (self.floor - self.first) * self.width;
+        let to = self.rows * self.width;
+        match &self.store {
+            Store::Wide(data) => data[from..to].iter().for_each(|x| out.extend(x.to_le_bytes())),
+            Store::Narrow(_, data) => {
+                data[from..to].iter().for_each(|x| out.extend(x.to_le_bytes()))
+            }
+        }
+    }
+
+    /// Bytes of one row as stored.
+    pub fn row_bytes(&self) -> usize {
+        match &self.store {
+            Store::Wide(_) => self.width * 4,
+            Store::Narrow(..) => self.width * 2,
+        }
+    }
+
+    /// Takes rows `floor..end` from the form that [`History::to_bytes`] writes. Says why if
+    /// the numbers do not belong together.
+    pub fn set_bytes(&mut self, floor: usize, end: usize, bytes: &[u8]) -> Result<(), String> {
+        let oldest = self
+            .needed
+            .map_or(0, |needed| end.saturating_sub(needed.saturating_add(self.rollback)));
+        // A truncation leaves `floor` where the longer sequence put it; more rows than a fresh
+        // run would keep never occur.
+        if floor > end
+            || (floor > 0 && end - floor < self.needed.unwrap_or(usize::MAX))
+            || floor < oldest
+        {
+            return Err(format!("rows {floor}..{end} do not fit this state"));
+        }
+        let rows = end - floor;
+        if rows.checked_mul(self.row_bytes()) != Some(bytes.len()) {
+            return Err(format!(
+                "{} bytes do not make {rows} rows of {}",
+                bytes.len(),
+                self.row_bytes()
+            ));
+        }
+        (self.first, self.rows, self.floor) = (floor, rows, floor);
+        match &mut self.store {
+            Store::Wide(data) => {
+                *data = bytes
+                    .chunks_exact(4)
+                    .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                    .collect();
+            }
+            Store::Narrow(_, data) => {
+                *data = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(needed: Option<usize>, rollback: usize, rows: usize) -> History {
+        let mut history = History::new(Dtype::F32, 1, needed, rollback);
+        for n in 0..rows {
+            history.append(&[n as f32]);
+            history.commit();
+        }
+        history
+    }
+
+    #[test]
+    fn a_window_keeps_what_it_needs_and_what_it_can_roll_back_by() {
+        let history = filled(Some(3), 2, 1000);
+        assert_eq!(history.tail(997), [997.0, 998.0, 999.0]);
+        assert_eq!((history.floor(), history.shortest(), history.end()), (995, 998, 1000));
+        assert!(history.store.len() < 300, "dropped rows make room");
+        let whole = filled(None, 2, 1000);
+        assert_eq!((whole.floor(), whole.shortest()), (0, 0));
+        assert_eq!(whole.tail(0).len(), 1000);
+        // Nothing was dropped yet, so every length can be returned to.
+        assert_eq!(filled(Some(3), 2, 5).shortest(), 0);
+    }
+
+    #[test]
+    fn truncation_does_not_move_the_floor() {
+        let mut history = filled(Some(3), 2, 10);
+        assert_eq!(history.shortest(), 8);
+        history.truncate(8);
+        history.append(&[-8.0]);
+        history.commit();
+        assert_eq!(history.tail(5), [5.0, 6.0, 7.0, -8.0]);
+        assert_eq!(history.shortest(), 8);
+    }
+
+    #[test]
+    fn narrow_stores_round() {
+        let mut history = History::new(Dtype::Bf16, 2, None, 0);
+        history.append(&[1.003, 3.0]);
+        assert_eq!(history.tail(0), [1.0, 3.0]);
+        assert_eq!(history.row_bytes(), 4);
+    }
+
+    #[test]
+    fn bytes_come_back_and_lies_do_not() {
+        let history = filled(Some(3), 2, 10);
+        let mut bytes = Vec::new();
+        history.to_bytes(&mut bytes);
+        let mut copy = History::new(Dtype::F32, 1, Some(3), 2);
+        copy.set_bytes(5, 10, &bytes).unwrap();
+        assert_eq!(copy.tail(5), history.tail(5));
+        for (floor, end) in [(0, 10), (4, 9), (11, 10), (5, usize::MAX), (0, usize::MAX), (9, 10)] {
+            assert!(copy.set_bytes(floor, end, &bytes).is_err(), "{floor}..{end}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! A slot as bytes.
+//!
+//! ```text
+//! "onboard-slot" u32 version=1   u64 fingerprint   u64 position   u32 histories
+//! per history:   u64 floor   u64 bytes   ...bytes
+//! u64 checksum of everything before
+//! ```
+//!
+//! All little endian. The fingerprint covers the model's name and dims, the run's dtype, and
+//! the shape, window and dtype of every state, so that bytes of another model are refused
+//! before they are read.
+
+use registry::dtype::Dtype;
+use registry::model::Model;
+
+use super::Slot;
+
+const MAGIC: &[u8] = b"onboard-slot\x01\0\0\0";
+
+/// FNV-1a: enough to tell models apart and to notice a damaged file; not a signature.
+struct Fnv(u64);
+
+impl Fnv {
+    fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.0 = (self.0 ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+/// What must agree for bytes of one session to make sense in another.
+pub fn fingerprint(model: &Model, activation: Dtype, rollback: usize) -> u64 {
+    let mut fnv = Fnv::new();
+    fnv.add(format!("{}|{}|{activation}|{rollback}", model.name, model.architecture).as_bytes());
+    for (name, value) in &model.dims {
+        fnv.add(format!("|{name}={value}").as_bytes());
+    }
+    for state in &model.graph.states {
+        let dtype = state.dtype.resolve(activation);
+        fnv.add(
+            format!("|{}|{}|{dtype}|{:?}|{:?}", state.name, state.layer, state.window, state.kind)
+                .as_bytes(),
+        );
+        for part in &state.parts {
+            fnv.add(format!("|{}{:?}", part.name, part.shape).as_bytes());
+        }
+    }
+    fnv.0
+}
+
+/// Writes a slot.
+pub fn save(slot: &Slot, fingerprint: u64) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    out.extend(fingerprint.to_le_bytes());
+    out.extend((slot.position as u64).to_le_bytes());
+    let histories: Vec<_> = slot.memories.iter().flat_map(super::Memory::parts).collect();
+    out.extend((histories.len() as u32).to_le_bytes());
+    for history in histories {
+        out.extend((history.floor() as u64).to_le_bytes());
+        let at = out.len();
+        out.extend([0; 8]);
+        history.to_bytes(&mut out);
+        let len = (out.len() - at - 8) as u64;
+        out[at..at + 8].copy_from_slice(&len.to_le_bytes());
+    }
+    let mut sum = Fnv::new();
+    sum.add(&out);
+    out.extend(sum.0.to_le_bytes());
+    out
+}
+
+/// Reads into an empty slot of the session's model; says what is wrong with bytes that do not
+/// fit. Only as much is allocated as the bytes hold.
+pub fn restore(mut slot: Slot, fingerprint: u64, bytes: &[u8]) -> Result<Slot, String> {
+    let Some((body, sum)) = bytes.split_last_chunk::<8>() else {
+        return Err(format!("{} bytes are too few", bytes.len()));
+    };
+    let mut left = body;
+    if !left.starts_with(MAGIC) {
+        return Err("they do not begin as version 1 of the format does".to_owned());
+    }
+    left = &left[MAGIC.len()..];
+    let mut expected = Fnv::new();
+    expected.add(body);
+    if expected.0 != u64::from_le_bytes(*sum) {
+        return Err("the checksum does not agree; they were cut short or damaged".to_owned());
+    }
+    if number(&mut left)? != fingerprint {
+        return Err("they are of another model, dims, dtype or rollback".to_owned());
+    }
+    let position = size(&mut left)?;
+    if position > u32::MAX as usize {
+        return Err(format!("{position} positions are more than any sequence has"));
+    }
+    let Some((count, rest)) = left.split_first_chunk::<4>() else { return Err(short()) };
+    left = rest;
+    let mut histories: Vec<_> =
+        slot.memories.iter_mut().flat_map(super::Memory::parts_mut).collect();
+    if u32::from_le_bytes(*count) as usize != histories.len() {
+        return Err(format!(
+            "they hold {} histories; the model has {}",
+            u32::from_le_bytes(*count),
+            histories.len()
+        ));
+    }
+    for history in &mut histories {
+        let floor = size(&mut left)?;
+        let len = size(&mut left)?;
+        let Some((part, rest)) = left.split_at_checked(len) else { return Err(short()) };
+        history.set_bytes(floor, position, part)?;
+        left = rest;
+    }
+    if !left.is_empty() {
+        return Err(format!("{} bytes are left over", left.len()));
+    }
+    slot.position = position;
+    Ok(slot)
+}
+
+fn short() -> String {
+    "they end too soon".to_owned()
+}
+
+fn number(left: &mut &[u8]) -> Result<u64, String> {
+    let (head, rest) = left.split_first_chunk::<8>().ok_or_else(short)?;
+    *left = rest;
+    Ok(u64::from_le_bytes(*head))
+}
+
+fn size(left: &mut &[u8]) -> Result<usize, String> {
+    usize::try_from(number(left)?).map_err(|_| "a size is too large".to_owned())
+}

@@ -1,0 +1,157 @@
+//! The weights of a session: mapped where the file's dtype serves, rounded once where not.
+
+use std::collections::BTreeSet;
+
+use converters::load::WeightView as FileView;
+use registry::dtype::Dtype;
+use registry::graph::{Graph, WeightId};
+
+use crate::Error;
+use crate::kernels::matmul::WeightView;
+use crate::kernels::round;
+
+/// Where the numbers of weights come from.
+pub trait Tensors: Send + Sync {
+    /// One weight of the graph; cheap, it is asked at every use.
+    fn view(&self, id: WeightId) -> Result<FileView<'_>, Error>;
+}
+
+impl Tensors for converters::weights::Weights {
+    fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
+        self.view(id).map_err(|e| Error::Checkpoint(Box::new(e)))
+    }
+}
+
+/// How one weight is held.
+enum Held {
+    /// As it lies in the file; matrices are widened block by block when they are used.
+    File(Dtype),
+    /// A matrix rounded to the run's 16-bit dtype, as bytes.
+    Rounded(Dtype, Vec<u8>),
+    /// A small weight as f32, rounded to the dtype that the graph gives it.
+    Wide(Vec<f32>),
+}
+
+/// All weights of a graph.
+pub struct Weights {
+    tensors: Box<dyn Tensors>,
+    held: Vec<Held>,
+}
+
+impl Weights {
+    /// Loads what has to be loaded. A weight that lies in the file in the dtype of the run, and a
+    /// matrix of an f32 run, are left where they are.
+    pub fn load(
+        graph: &Graph,
+        tensors: Box<dyn Tensors>,
+        activation: Dtype,
+    ) -> Result<Self, Error> {
+        let matrices = matrices(graph);
+        let mut held = Vec::with_capacity(graph.weights.len());
+        for (n, weight) in graph.weights.iter().enumerate() {
+            let view = tensors.view(WeightId(n))?;
+            let run = weight.dtype.resolve(activation);
+            let elements: usize = weight.shape.iter().product();
+            if view.shape != weight.shape.as_slice() {
+                return Err(Error::WeightShape {
+                    name: weight.name.clone(),
+                    got: view.shape.to_vec(),
+                    want: weight.shape.clone(),
+                });
+            }
+            let file = view.dtype.run();
+            let stays = file.is_some_and(|file| file == run || run == Dtype::F32);
+            held.push(match file {
+                Some(file) if matrices.contains(&n) && stays => Held::File(file),
+                _ => {
+                    let wide = widen(&view, &weight.name, elements)?;
+                    if matrices.contains(&n) {
+                        rounded(run, &wide)
+                    } else {
+                        let mut wide = wide;
+                        round::round(run, &mut wide);
+                        Held::Wide(wide)
+                    }
+                }
+            });
+        }
+        Ok(Self { tensors, held })
+    }
+
+    /// A matrix `[outputs, inputs]`, where it lies.
+    pub fn matrix(&self, id: WeightId) -> Result<WeightView<'_>, Error> {
+        let view = self.tensors.view(id)?;
+        let (outputs, inputs) = match *view.shape {
+            [outputs, inputs] => (outputs, inputs),
+            _ => (1, view.shape.iter().product()),
+        };
+        Ok(match &self.held[id.0] {
+            Held::File(dtype) => WeightView { dtype: *dtype, bytes: view.bytes, outputs, inputs },
+            Held::Rounded(dtype, bytes) => WeightView { dtype: *dtype, bytes, outputs, inputs },
+            Held::Wide(_) => return Err(Error::Other(format!("weight {} is no matrix", id.0))),
+        })
+    }
+
+    /// A small weight as f32; none if it is held as a matrix.
+    pub fn vector(&self, id: WeightId) -> Option<&[f32]> {
+        match &self.held[id.0] {
+            Held::Wide(data) => Some(data),
+            Held::File(_) | Held::Rounded(..) => None,
+        }
+    }
+}
+
+/// Weights that are only ever multiplied by, or looked up in, row by row.
+fn matrices(graph: &Graph) -> BTreeSet<usize> {
+    let rows = |op: &str| matches!(op, "linear" | "embed" | "linears");
+    graph
+        .nodes
+        .iter()
+        .filter(|node| rows(&node.op))
+        .flat_map(|node| node.weights.iter())
+        .filter(|(role, _)| role.starts_with("weight"))
+        .map(|(_, id)| id.0)
+        .collect()
+}
+
+fn widen(view: &FileView<'_>, name: &str, elements: usize) -> Result<Vec<f32>, Error> {
+    let unreadable =
+        || Error::WeightDtype { name: name.to_owned(), found: view.dtype.name().to_owned() };
+    if !view.dtype.is_float() || view.bytes.len() != elements * view.dtype.size() {
+        return Err(unreadable());
+    }
+    view.to_f32().map_err(|_| unreadable())
+}
+
+fn rounded(run: Dtype, wide: &[f32]) -> Held {
+    let bytes = match run {
+        Dtype::F32 => wide.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Dtype::Bf16 | Dtype::F16 => {
+            wide.iter().flat_map(|&x| round::to_bits(run, x).to_le_bytes()).collect()
+        }
+    };
+    Held::Rounded(run, bytes)
+}
+
+/// Weights that lie in memory, in the order of the graph.
+#[derive(Debug, Clone, Default)]
+pub struct InMemory {
+    tensors: Vec<(Vec<usize>, Vec<u8>)>,
+}
+
+impl InMemory {
+    /// Adds the next weight of the graph, in f32.
+    pub fn push(&mut self, shape: &[usize], data: &[f32]) {
+        self.tensors.push((shape.to_vec(), data.iter().flat_map(|x| x.to_le_bytes()).collect()));
+    }
+}
+
+impl Tensors for InMemory {
+    fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
+        let (shape, bytes) = self
+            .tensors
+            .get(id.0)
+            .ok_or_else(|| Error::Other(format!("weight {} was not given", id.0)))?;
+        Ok(FileView { dtype: converters::safetensors::FileDtype::F32, shape, bytes })
+    }
+}
