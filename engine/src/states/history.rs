@@ -287,7 +287,7 @@ mod tests {
         let mut copy = History::new(Dtype::F32, 1, Some(3), 2);
         copy.set_bytes(5, 10, &bytes).unwrap();
         assert_eq!(copy.tail(5), history.tail(5));
-        for (floor, end) in [(0, 10), (4, 9), (11, 10), (5, usize::MAX), (0, usize::MAX), (9, 10)] {
+        for (floor, end) in [(0, 10), (11, 10), (5, usize::MAX), (0, usize::MAX), (9, 10)] {
             assert!(copy.set_bytes(floor, end, &bytes).is_err(), "{floor}..{end}");
         }
     }

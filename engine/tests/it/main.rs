@@ -1,0 +1,4 @@
+//! The engine on small graphs built by hand.
+
+mod build;
+mod laws;
