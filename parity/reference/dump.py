@@ -109,8 +109,8 @@ def safetensors_entries(path: Path) -> list[tuple[str, str, list[int], int, int]
     return entries
 
 
-def hash_weights(files: list[Path]) -> tuple[str, str]:
-    """The weights' hash as docs/dump.md defines it, and the dtype that most bytes are stored in."""
+def hash_weights(files: list[Path]) -> tuple[str, str, int]:
+    """The weights' hash as docs/dump.md defines it, the dtype that most bytes are stored in, and the number of tensors."""
     entries = [(entry[0].encode(), entry, path) for path in files for entry in safetensors_entries(path)]
     entries.sort(key=lambda item: item[0])
     for before, after in zip(entries, entries[1:]):
@@ -132,7 +132,16 @@ def hash_weights(files: list[Path]) -> tuple[str, str]:
                 start = begin + window * (length - 4096) // 63
                 digest.update(data[start : start + 4096])
     most = max(by_dtype, key=by_dtype.get) if by_dtype else "F32"
-    return digest.hexdigest(), {"F32": "f32", "BF16": "bf16", "F16": "f16"}.get(most, most.lower())
+    return digest.hexdigest(), {"F32": "f32", "BF16": "bf16", "F16": "f16"}.get(most, most.lower()), len(entries)
+
+
+def check_layer_count(path: Path, config: dict, tensors: int) -> None:
+    """transformers builds as many layers as the config says before it looks at the weights, so an absurd count would fill the memory."""
+    for values in (config, config.get("text_config")):
+        for key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
+            count = values.get(key) if isinstance(values, dict) else None
+            if isinstance(count, int) and count > tensors:
+                raise Fail(f"{path}: {key} is {count}, but the checkpoint has only {tensors} tensors")
 
 
 # ---------------------------------------------------------------- the model
@@ -170,11 +179,13 @@ def load_model(folder: Path, dtype: str):
         attn_implementation="eager",
         experts_implementation="eager",
         output_loading_info=True,
+        ignore_mismatched_sizes=True,  # so that they are listed, and refused below
     )
     for kind in ("missing_keys", "mismatched_keys"):
         if info.get(kind):
-            names = ", ".join(str(key) for key in sorted(info[kind], key=str)[:4])
-            raise Fail(f"{folder}: {kind.replace('_keys', '')} tensors, so transformers would make them up: {names}")
+            names = ", ".join(mismatch_text(key) for key in sorted(info[kind], key=str)[:4])
+            what = "lacks" if kind == "missing_keys" else "has in another shape"
+            raise Fail(f"{folder}: the checkpoint {what} tensors of the model, which transformers would make up: {names}")
     notes = []
     if info.get("unexpected_keys"):
         names = sorted(info["unexpected_keys"])
@@ -182,9 +193,18 @@ def load_model(folder: Path, dtype: str):
     return model.eval(), notes
 
 
+def mismatch_text(key) -> str:
+    if isinstance(key, tuple) and len(key) == 3:
+        return f"{key[0]} (found {list(key[1])}, expected {list(key[2])})"
+    return str(key)
+
+
 def first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    text = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return f"{type(error).__name__}: {text[:300]}"
 
 
 class Runner:
@@ -256,7 +276,8 @@ def first_float(value):
 class Taps:
     """Forward hooks on every module that computes something, and the token axis of each output."""
 
-    def __init__(self, runner: Runner, vocab_limit: int):
+    def __init__(self, runner: Runner, too_wide: int | None):
+        """`too_wide`: the width of outputs to leave out, the logits of a large vocabulary."""
         import torch
 
         self.seen, self.calls, self.axes, self.shared, self.handles = None, {}, {}, {}, []
@@ -265,7 +286,7 @@ class Taps:
             # Rotary tables depend on positions only, and are not values of the token stream.
             if name and not isinstance(module, skip) and "rotary" not in type(module).__name__.lower():
                 self.handles.append(module.register_forward_hook(self.hook(name)))
-        self.vocab_limit = vocab_limit
+        self.too_wide = too_wide
 
     def hook(self, name):
         def record(_module, _inputs, output):
@@ -292,12 +313,14 @@ class Taps:
 
     def probe(self, runner: Runner, tokens):
         """Two lengths tell the token axis: it is the one that grows with the prompt, by as much as the prompt does."""
-        short, long = (2, 5) if len(tokens) >= 5 else (1, max(2, len(tokens)))
+        short, long = (2, 5) if len(tokens) >= 5 else (1, len(tokens))
+        if long == short:
+            return
         a, _ = self.during(lambda: runner.forward(tokens[:short], 0, runner.fresh()))
         b, _ = self.during(lambda: runner.forward(tokens[:long], 0, runner.fresh()))
         for name in a.keys() & b.keys():
             one, two = a[name].shape, b[name].shape
-            if len(one) != len(two) or one[-1] > self.vocab_limit:
+            if len(one) != len(two) or one[-1] == self.too_wide:
                 continue
             axes = [axis for axis in range(len(one)) if two[axis] - one[axis] == long - short and one[axis] >= short]
             if len(axes) == 1:
@@ -558,8 +581,6 @@ def audit_run(runner: Runner, prompts, logits, switch, run: str, notes: list[str
     decode = chunked = 0.0
     for prompt, (full, decoded) in zip(prompts, logits):
         tokens, split = prompt["tokens"], prompt["split"]
-        if not bool(full.isfinite().all()):
-            notes.append(f"{run}/{prompt['name']}: the reference's own logits are not finite")
         crossing = switch is not None and len(tokens) > switch
         decode = max(decode, relative(decoded, full[split:]))
         plain, _ = runner.forward(tokens)
@@ -596,7 +617,8 @@ def dump(args) -> None:
     if target.exists() and not ((target / "manifest.json").is_file() or (target.is_dir() and not any(target.iterdir()))):
         raise Fail(f"{target}: exists and is not a dump; choose another folder")
     raw, plain = read_config(folder)
-    weights_hash, stored = hash_weights(weight_files(folder))
+    weights_hash, stored, tensor_count = hash_weights(weight_files(folder))
+    check_layer_count(folder / "config.json", plain, tensor_count)
     config = load_config(folder, plain)
     facts = numbers_of(config)
     notes: list[str] = []
@@ -632,44 +654,53 @@ def dump(args) -> None:
                 prompts = derive_prompts(config_hash.digest(), facts, min(facts["vocab"], rows), notes)
             if args.no_taps:
                 prompts = [prompt | {"taps": False} for prompt in prompts]
-        taps = Taps(runner, args.full_vocab_limit)
+            vocab = runner.forward(prompts[0]["tokens"][:1])[0].shape[-1]
+            topk = None if vocab <= args.full_vocab_limit else min(args.topk, vocab)
+        taps = Taps(runner, None if topk is None else vocab)
         try:
             # Names are gathered apart per run, so that a run that fails half-way leaves nothing behind.
             mine, seen_phases, seen_kinds, logits = {}, {}, {}, []
-            taps.probe(runner, max((prompt["tokens"] for prompt in prompts), key=len) if len(prompts) > 1 else prompts[0]["tokens"])
+            taps.probe(runner, (max((prompt["tokens"] for prompt in prompts), key=len) * 5)[: min(5, facts["limit"])])
             layers = len(getattr(runner.fresh(), "layers", []))
             widths = conv_widths(model, layers)
             for prompt in prompts:
                 say(f"{folder.name}: {run}: prompt {prompt['name']} of {len(prompt['tokens'])} tokens")
-                if vocab is None:
-                    vocab = runner.forward(prompt["tokens"][:1])[0].shape[-1]
-                    topk = None if vocab <= args.full_vocab_limit else min(args.topk, vocab)
                 logits.append(record_prompt(mine, seen_phases, seen_kinds, runner, taps, run, prompt, topk, widths))
+                if not all(bool(rows.isfinite().all()) for rows in logits[-1]):
+                    raise Fail(f"the logits of prompt {prompt['name']} are not finite: a weight is NaN or infinite, or {run} overflows")
             checked = audit_run(runner, prompts, logits, facts["switch"], run, notes)
             main = next((prompt for prompt in prompts if prompt["taps"]), prompts[0])
             count = min(args.greedy, facts["limit"] - len(main["tokens"]))
+            if facts["switch"] and len(main["tokens"]) <= facts["switch"]:
+                # Past the switch `generate` would drop the cache and begin again, which no plain loop does.
+                count = min(count, facts["switch"] + 1 - len(main["tokens"]))
             if count > 0:
                 greedy[run] = {main["name"]: greedy_tokens(runner, main["tokens"], count)}
         except Exception as error:
+            why = str(error) if isinstance(error, Fail) else first_line(error)
             if run == args.dtypes[0]:
-                raise Fail(f"{folder}: the {run} run failed: {first_line(error)}") from error
-            say(f"warning: the {run} run failed and is left out: {first_line(error)}")
-            notes.append(f"the {run} run failed and is left out: {first_line(error)}")
+                raise Fail(f"{folder}: the {run} run failed: {why}") from error
+            say(f"warning: the {run} run failed and is left out: {why}")
+            notes.append(f"the {run} run failed and is left out: {why}")
             continue
         finally:
             taps.close()
         out.update(mine)
         runs.append(run)
         audit[run] = checked
-        for name, seen in seen_phases.items():
-            phases[name] = phases[name] & seen if name in phases else seen
+        # A tap is listed for the phases in which every run has it.
+        phases = seen_phases if len(runs) == 1 else {name: phases[name] & seen for name, seen in seen_phases.items() if name in phases}
         kinds.update(seen_kinds)
         shared.update(taps.shared)
         del model, runner
 
-    if shared and any(name in phases for name in shared):
-        names = ", ".join(f"{name} ({count} calls)" for name, count in sorted(shared.items()) if name in phases)
-        notes.append(f"modules called more than once per forward, of which the last output is kept: {names}")
+    if skipped := sorted(name for name in shared if name in phases):
+        notes.append(f"modules called more than once per forward are not tapped: {', '.join(skipped[:12])}{', ...' if len(skipped) > 12 else ''}")
+    phases = {name: seen for name, seen in phases.items() if seen and name not in shared}
+    for key in [key for key in out if "/tap/" in key]:
+        front, name = key.split("/tap/", 1)
+        if front.rsplit("/", 1)[1] not in phases.get(name, ()):
+            del out[key]
     first = audit[runs[0]]
     agrees = first["decode_vs_prefill"] <= AUDIT_TOLERANCE or runs[0] != "f32"
     if not agrees:
