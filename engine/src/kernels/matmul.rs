@@ -24,6 +24,7 @@ mod lanes;
 mod pack;
 mod portable;
 pub mod reference;
+mod sweep;
 mod tile;
 
 use pack::{Kind, Line, Panels};
@@ -98,9 +99,9 @@ pub enum Isa {
     Portable,
     /// AVX2, FMA and F16C.
     Avx2,
-    /// AVX-512F.
+    /// AVX-512F and VL; without VL half of the vector registers are out of reach for some uses.
     Avx512,
-    /// AVX-512F and AVX512-BF16.
+    /// The same and AVX512-BF16.
     Avx512Bf16,
 }
 
@@ -118,7 +119,11 @@ impl Isa {
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
-            Self::Avx512 => is_x86_feature_detected!("avx512f") && Self::Avx2.available(),
+            Self::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512vl")
+                    && Self::Avx2.available()
+            }
             Self::Avx512Bf16 => is_x86_feature_detected!("avx512bf16") && Self::Avx512.available(),
         }
         #[cfg(not(target_arch = "x86_64"))]

@@ -5,8 +5,9 @@
     reason = "intrinsics are fast only inside a function with features"
 )]
 
-use super::lanes::{Bf16, F16, F32, Lanes};
+use super::lanes::{Bf16, F16, F32, Format, Lanes};
 use super::pack::Kind;
+use super::sweep::{Sweep, sweep};
 use super::tile::{self, Block};
 use registry::dtype::Dtype;
 use std::arch::x86_64::{
@@ -29,6 +30,7 @@ unsafe fn bits(from: *const u8) -> __m256i {
 
 impl Lanes for Avx2 {
     const ROWS: usize = 3;
+    const IN_TURN: bool = false;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -88,6 +90,15 @@ impl Lanes for Avx2 {
             }
         }
         sums
+    }
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline(never)]
+    unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: bool>(tile: &Sweep<Self, N>)
+    where
+        F: Format<Lanes = Self>,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { sweep::<F, R, N, FETCH>(tile) }
     }
 }
 

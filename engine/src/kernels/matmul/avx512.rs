@@ -7,6 +7,7 @@
 
 use super::lanes::{Bf16, F16, F32, Format, Lanes};
 use super::pack::Kind;
+use super::sweep::{Sweep, sweep};
 use super::tile::{self, Block};
 use registry::dtype::Dtype;
 use std::arch::x86_64::{
@@ -22,6 +23,7 @@ struct Avx512(__m512);
 
 impl Lanes for Avx512 {
     const ROWS: usize = 6;
+    const IN_TURN: bool = true;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -83,6 +85,15 @@ impl Lanes for Avx512 {
         }
         sums
     }
+    #[target_feature(enable = "avx512f,avx512vl,avx2,fma,f16c")]
+    #[inline(never)]
+    unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: bool>(tile: &Sweep<Self, N>)
+    where
+        F: Format<Lanes = Self>,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { sweep::<F, R, N, FETCH>(tile) }
+    }
 }
 
 /// The upper half of each added to its lower half, side by side.
@@ -118,24 +129,30 @@ impl Format for Pairs {
             Avx512(_mm512_dpbf16_ps(sum.0, weight, x))
         }
     }
+    #[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
+    #[inline(never)]
+    unsafe fn sweep<const R: usize, const N: usize, const FETCH: bool>(tile: &Sweep<Avx512, N>) {
+        // SAFETY: the caller's promise.
+        unsafe { sweep::<Self, R, N, FETCH>(tile) }
+    }
 }
 
 /// Computes one block.
 ///
 /// # Safety
-/// As [`tile::block`], on a CPU with AVX-512F, and AVX512-BF16 if `kind` is [`Kind::PairBf16`].
+/// As [`tile::block`], on a CPU with AVX-512F and VL, and AVX512-BF16 if `kind` is [`Kind::PairBf16`].
 pub(super) unsafe fn block(kind: Kind, block: &Block<'_>) {
     // SAFETY: the caller's promise.
     unsafe { if kind == Kind::PairBf16 { pairs(block) } else { widened(block) } }
 }
 
-#[target_feature(enable = "avx512f,avx512bf16")]
+#[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
 unsafe fn pairs(block: &Block<'_>) {
     // SAFETY: the caller's promise.
     unsafe { tile::block::<Pairs, 4>(block) }
 }
 
-#[target_feature(enable = "avx512f,avx2,fma,f16c")]
+#[target_feature(enable = "avx512f,avx512vl,avx2,fma,f16c")]
 unsafe fn widened(block: &Block<'_>) {
     // SAFETY: the caller's promise.
     unsafe {

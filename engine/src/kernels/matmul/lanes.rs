@@ -5,6 +5,7 @@
     reason = "intrinsics are fast only inside a function with features"
 )]
 
+use super::sweep::Sweep;
 use std::marker::PhantomData;
 
 /// Sixteen f32 numbers in registers.
@@ -15,6 +16,9 @@ use std::marker::PhantomData;
 pub(super) trait Lanes: Copy {
     /// Rows of `x` in the largest register tile.
     const ROWS: usize;
+    /// Whether the rows of `x` are loaded in turn: left to itself the compiler may load all of
+    /// them first, and spill sums for it.
+    const IN_TURN: bool;
 
     unsafe fn zero() -> Self;
     /// Reads 64 bytes.
@@ -29,6 +33,10 @@ pub(super) trait Lanes: Copy {
     unsafe fn fma(self, a: Self, b: Self) -> Self;
     /// Adds the lanes of each element in halves.
     unsafe fn sums<const N: usize>(of: [Self; N]) -> [f32; N];
+    /// [`super::sweep::sweep`], compiled for the CPU features of these lanes.
+    unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: bool>(tile: &Sweep<Self, N>)
+    where
+        F: Format<Lanes = Self>;
 }
 
 /// A weight format as the tile kernel streams it.
@@ -46,6 +54,15 @@ pub(super) trait Format {
 
     unsafe fn weight(from: *const u8, phase: usize) -> Self::Lanes;
     unsafe fn fma(sum: Self::Lanes, weight: Self::Lanes, x: Self::Lanes) -> Self::Lanes;
+    /// [`super::sweep::sweep`], compiled for the CPU features of this format.
+    #[inline(always)]
+    unsafe fn sweep<const R: usize, const N: usize, const FETCH: bool>(tile: &Sweep<Self::Lanes, N>)
+    where
+        Self: Sized,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { Self::Lanes::sweep::<Self, R, N, FETCH>(tile) }
+    }
 }
 
 /// f32 weights.

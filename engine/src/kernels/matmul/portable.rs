@@ -5,8 +5,9 @@
     reason = "intrinsics are fast only inside a function with features"
 )]
 
-use super::lanes::{Bf16, F16, F32, Lanes};
+use super::lanes::{Bf16, F16, F32, Format, Lanes};
 use super::pack::Kind;
+use super::sweep::{Sweep, sweep};
 use super::tile::{self, Block};
 use registry::dtype::Dtype;
 
@@ -15,6 +16,7 @@ struct Array([f32; 16]);
 
 impl Lanes for Array {
     const ROWS: usize = 2;
+    const IN_TURN: bool = false;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -51,6 +53,13 @@ impl Lanes for Array {
     #[inline(always)]
     unsafe fn sums<const N: usize>(of: [Self; N]) -> [f32; N] {
         of.map(|Self(lanes)| super::reference::sum(lanes))
+    }
+    unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: bool>(tile: &Sweep<Self, N>)
+    where
+        F: Format<Lanes = Self>,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { sweep::<F, R, N, FETCH>(tile) }
     }
 }
 

@@ -1,0 +1,140 @@
+//! The innermost loop: one register tile along a stretch of a row.
+//!
+//! Each instruction set compiles it as a function of its own (`Lanes::sweep`), so that nothing
+//! around the loop competes for the registers that hold the sums.
+#![expect(unsafe_code, reason = "hot loops over raw bytes, without bounds checks")]
+#![expect(
+    clippy::inline_always,
+    reason = "intrinsics are fast only inside a function with features"
+)]
+
+use super::lanes::{Format, Lanes};
+use super::pack::Line;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+/// How far ahead of its use a weight is fetched where memory is the limit.
+const AHEAD: usize = 4 << 10;
+
+/// One register tile: `R` rows of `x` times `N` rows of the weight.
+pub(super) struct Sweep<L, const N: usize> {
+    /// The starts of the weight rows.
+    pub(super) weights: [*const u8; N],
+    /// The start of the packed panel.
+    pub(super) x: *const u8,
+    /// First step of this stretch, and the step after its last.
+    pub(super) start: usize,
+    pub(super) end: usize,
+    /// Whole steps of a row.
+    pub(super) steps: usize,
+    /// Bytes of a row after its whole steps.
+    pub(super) rest: usize,
+    /// Where `R * N` sums wait between stretches.
+    pub(super) spilled: *mut L,
+    /// Where the first row's results go.
+    pub(super) y: *mut f32,
+    pub(super) y_stride: usize,
+    /// Results of a row to store, at most `N`.
+    pub(super) columns: usize,
+}
+
+/// Adds steps `start..end` to the sums, which start at zero with the row; at its end adds the
+/// rest and stores the results. `FETCH` asks for weights ahead of their use.
+///
+/// # Safety
+/// The CPU has the features of `F`. Readable: `steps` steps and `rest` bytes at each of
+/// `weights`, as many packed steps of `R` rows at `x`. Writable, by nobody else: `R * N` sums
+/// at `spilled`, and `columns` numbers at `y` in `R` rows. Unless `start` is 0, the sums at
+/// `spilled` were written by the stretch before.
+#[inline(always)]
+pub(super) unsafe fn sweep<F: Format, const R: usize, const N: usize, const FETCH: bool>(
+    tile: &Sweep<F::Lanes, N>,
+) {
+    let x_step = R * F::PHASES * size_of::<Line>();
+    // SAFETY: the caller's promise; every offset is inside what it names.
+    unsafe {
+        let mut sums = [[F::Lanes::zero(); N]; R];
+        if tile.start > 0 {
+            sums = tile.spilled.cast::<[[F::Lanes; N]; R]>().read();
+        }
+        let mut x = tile.x.add(tile.start * x_step);
+        let mut offset = tile.start * F::BYTES;
+        for _ in tile.start..tile.end {
+            let mut weights = tile.weights;
+            for weight in &mut weights {
+                *weight = weight.add(offset);
+                if FETCH {
+                    prefetch(weight.wrapping_add(AHEAD));
+                }
+            }
+            step::<F, R, N>(&mut sums, weights, x);
+            offset += F::BYTES;
+            x = x.add(x_step);
+        }
+        if tile.end < tile.steps {
+            tile.spilled.cast::<[[F::Lanes; N]; R]>().write(sums);
+            return;
+        }
+        if tile.rest > 0 {
+            let mut padded = [[0_u8; 64]; N];
+            let mut weights = tile.weights;
+            for (padded, weight) in padded.iter_mut().zip(&mut weights) {
+                padded.as_mut_ptr().copy_from_nonoverlapping(weight.add(offset), tile.rest);
+                *weight = padded.as_ptr();
+            }
+            step::<F, R, N>(&mut sums, weights, x);
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            let sums = F::Lanes::sums(*sums);
+            let y = tile.y.add(r * tile.y_stride);
+            if tile.columns == N {
+                y.copy_from_nonoverlapping(sums.as_ptr(), N);
+            } else {
+                y.copy_from_nonoverlapping(sums.as_ptr(), tile.columns);
+            }
+        }
+    }
+}
+
+/// One step of a tile.
+///
+/// # Safety
+/// As [`sweep`]; reads `F::BYTES` bytes at each of `weights`, and a packed step at `x`.
+#[inline(always)]
+unsafe fn step<F: Format, const R: usize, const N: usize>(
+    sums: &mut [[F::Lanes; N]; R],
+    weights: [*const u8; N],
+    x: *const u8,
+) {
+    for phase in 0..F::PHASES {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut widened = [F::Lanes::zero(); N];
+            for n in 0..N {
+                widened[n] = F::weight(weights[n], phase);
+            }
+            for r in 0..R {
+                let x = F::Lanes::load(x.add((phase * R + r) * size_of::<Line>()));
+                for n in 0..N {
+                    sums[r][n] = F::fma(sums[r][n], widened[n], x);
+                }
+                if F::Lanes::IN_TURN || r == R - 1 {
+                    // No instruction comes of it.
+                    compiler_fence(Ordering::SeqCst);
+                }
+            }
+        }
+    }
+}
+
+/// Asks for a cache line; any address is fine.
+#[inline(always)]
+pub(super) fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch does not access memory and never faults; SSE is part of x86-64.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
