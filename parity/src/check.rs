@@ -1,6 +1,7 @@
 //! The check itself: every run of a dump, every prompt, both phases, fed both ways.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use converters::Checkpoint;
@@ -58,6 +59,7 @@ pub enum Error {
 
 /// What to check.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub struct CheckOptions {
     /// Dtypes; all runs of the dump when empty.
     pub dtypes: Vec<Dtype>,
@@ -196,7 +198,10 @@ fn identify(
     if options.same_model {
         let config = fs_err::read(source.dir.join("config.json"))?;
         let digest = Sha256::digest(&config);
-        let config: String = digest.iter().map(|b| format!("{b:02x}")).collect();
+        let config: String = digest.iter().fold(String::new(), |mut hex, b| {
+            let _ = write!(hex, "{b:02x}");
+            hex
+        });
         dump.verify_model(&config, &checkpoint.fingerprint()?)?;
     }
     Ok(checkpoint.tensors().keys().cloned().collect())

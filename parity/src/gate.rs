@@ -241,6 +241,7 @@ impl Gate {
 }
 
 /// Writes a dtype by its short name.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
 pub(crate) fn dtype_name<S: serde::Serializer>(dtype: &Dtype, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_str(dtype.name())
 }

@@ -14,6 +14,9 @@ struct Document<'a> {
 }
 
 /// Writes a report as JSON. Numbers that JSON cannot say (infinite, not a number) are `null`.
+///
+/// # Panics
+/// Never: a report has text keys only.
 pub fn json(report: &Report) -> String {
     let document = Document { schema: SCHEMA, verdict: report.verdict(), report };
     let mut text = serde_json::to_string_pretty(&document)

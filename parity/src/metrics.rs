@@ -76,6 +76,9 @@ pub struct TensorError {
 const QUIET_ROW: f64 = 0.05;
 
 /// Compares two tensors of equal length, split into `rows` equal rows.
+///
+/// # Panics
+/// If their lengths differ.
 pub fn tensor_error(ours: &[f32], reference: &[f32], rows: usize) -> TensorError {
     assert_eq!(ours.len(), reference.len(), "callers compare shapes first");
     let square = |x: &f32| if x.is_finite() { f64::from(*x) * f64::from(*x) } else { 0.0 };
@@ -84,7 +87,7 @@ pub fn tensor_error(ours: &[f32], reference: &[f32], rows: usize) -> TensorError
     let rms = (power / count).sqrt().max(f64::from(f32::MIN_POSITIVE));
     let peak =
         reference.iter().filter(|x| x.is_finite()).fold(0.0_f64, |m, x| m.max(f64::from(x.abs())));
-    let width = if rows == 0 { 0 } else { reference.len() / rows };
+    let width = reference.len().checked_div(rows).unwrap_or(0);
     let mut all = Vec::with_capacity(reference.len());
     let mut per_row = Vec::with_capacity(rows);
     for row in 0..rows {

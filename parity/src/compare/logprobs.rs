@@ -60,7 +60,7 @@ impl Comparison<'_> {
         };
         if self.dtype == Dtype::F32 {
             let limits = Bounds { max: F32_LOGPROB, ..Bounds::NONE };
-            return Some(self.finish(gate, &against(own), None, &limits, phase));
+            return Some(finish(gate, &against(own), None, &limits, phase));
         }
         let Some(base) = self.base.and_then(|side: &Side| side.logprobs.get(&phase)) else {
             return Some(gate.skipped("the dump has no f32 run to measure the noise floor with"));
@@ -78,7 +78,7 @@ impl Comparison<'_> {
         );
         let limits = Bounds::noise_logprobs(self.dtype, &floor.deltas, own.rows, scale);
         let kl = noise_kl(self.dtype, &floor.kl, own.rows, scale);
-        let mut gate = self.finish(gate, &against(base), Some(kl), &limits, phase);
+        let mut gate = finish(gate, &against(base), Some(kl), &limits, phase);
         gate.floor = Some(floor.deltas);
         Some(gate)
     }
@@ -114,42 +114,42 @@ impl Comparison<'_> {
         };
         self.prompt.tokens.get(at).copied()
     }
+}
 
-    fn finish(
-        &self,
-        mut gate: Gate,
-        distance: &Distance,
-        kl: Option<(f64, f64)>,
-        limits: &Bounds,
-        phase: Phase,
-    ) -> Gate {
-        gate.error = distance.deltas;
-        gate.rows = Some(RowStats {
-            rows: distance.rows.len(),
-            kl: distance.kl.mean,
-            kl_max: distance.kl.max,
-            top1: distance.rows.iter().filter(|r| r.agrees).count(),
-        });
-        let d = &distance.deltas;
-        for (measure, value, limit) in [
-            ("p50", d.p50, limits.p50),
-            ("p90", d.p90, limits.p90),
-            ("p99", d.p99, limits.p99),
-            ("max", d.max, limits.max),
-        ] {
-            if limit < f64::INFINITY {
-                gate.bounds.push(Bound { measure, value, limit });
-            }
+/// Puts the numbers into a gate and judges it.
+fn finish(
+    mut gate: Gate,
+    distance: &Distance,
+    kl: Option<(f64, f64)>,
+    limits: &Bounds,
+    phase: Phase,
+) -> Gate {
+    gate.error = distance.deltas;
+    gate.rows = Some(RowStats {
+        rows: distance.rows.len(),
+        kl: distance.kl.mean,
+        kl_max: distance.kl.max,
+        top1: distance.rows.iter().filter(|r| r.agrees).count(),
+    });
+    let d = &distance.deltas;
+    for (measure, value, limit) in [
+        ("p50", d.p50, limits.p50),
+        ("p90", d.p90, limits.p90),
+        ("p99", d.p99, limits.p99),
+        ("max", d.max, limits.max),
+    ] {
+        if limit < f64::INFINITY {
+            gate.bounds.push(Bound { measure, value, limit });
         }
-        if let Some((mean, max)) = kl {
-            gate.bounds.push(Bound { measure: "kl.mean", value: distance.kl.mean, limit: mean });
-            gate.bounds.push(Bound { measure: "kl.max", value: distance.kl.max, limit: max });
-        }
-        if phase == Phase::Decode {
-            gate.by_step.push(0.0); // the prefix has no row of its own
-        }
-        gate.by_step.extend(distance.rows.iter().map(|r| f64::from(r.max)));
-        gate.judge(limits.max);
-        gate
     }
+    if let Some((mean, max)) = kl {
+        gate.bounds.push(Bound { measure: "kl.mean", value: distance.kl.mean, limit: mean });
+        gate.bounds.push(Bound { measure: "kl.max", value: distance.kl.max, limit: max });
+    }
+    if phase == Phase::Decode {
+        gate.by_step.push(0.0); // the prefix has no row of its own
+    }
+    gate.by_step.extend(distance.rows.iter().map(|r| f64::from(r.max)));
+    gate.judge(limits.max);
+    gate
 }

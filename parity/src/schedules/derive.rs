@@ -64,7 +64,7 @@ pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
         };
         add(name, why, with(vec![Act::Open(0, 0)], feed(0, 0, size)));
     }
-    let odd = (length / 2 | 1).min(length - 1);
+    let odd = ((length / 2) | 1).min(length - 1);
     if odd == 0 {
         return (length, all);
     }
@@ -113,7 +113,7 @@ fn ragged(length: usize, permuted: bool) -> Vec<Act> {
         if permuted {
             let by = step % parts.len().max(1);
             parts.rotate_left(by);
-            if step % 2 == 0 {
+            if step.is_multiple_of(2) {
                 parts.reverse();
             }
         }

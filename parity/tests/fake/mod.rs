@@ -273,7 +273,7 @@ impl FakeSession {
         let past = slot.columns.len();
         let mut seen = slot.columns.clone();
         if self.fake.fault == Fault::ShortChunk && x.len() == 2 {
-            seen.iter_mut().for_each(|c| *c = [0.0; H]);
+            seen.fill([0.0; H]);
         }
         seen.extend_from_slice(x);
         let out = (0..x.len())
@@ -581,11 +581,15 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         for _ in 0..4 {
             let next = parity::metrics::top1(&row) as u32;
             chosen.push(next);
-            row = session
-                .step(&[Chunk { slot, tokens: &[next], want: Want::Last }], &mut engine::NoProbe)
-                .unwrap()[0]
-                .data
-                .clone();
+            row.clone_from(
+                &session
+                    .step(
+                        &[Chunk { slot, tokens: &[next], want: Want::Last }],
+                        &mut engine::NoProbe,
+                    )
+                    .unwrap()[0]
+                    .data,
+            );
         }
         greedy.insert(dtype.to_string(), serde_json::json!({ "main": chosen }));
 
