@@ -1,1 +1,7 @@
-fn main(){}
+//! The `convert` command: the same as `onboard convert`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::convert()
+}

@@ -1,1 +1,7 @@
-fn main(){}
+//! The `onboard` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::onboard()
+}

@@ -1,1 +1,7 @@
-fn main(){}
+//! The `parity` command: the same as `onboard parity`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::parity()
+}

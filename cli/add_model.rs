@@ -1,0 +1,287 @@
+//! `onboard add-model`: from a checkpoint to a proof, or to a list of what is missing.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use engine::{Chunk, NoProbe, Options, Want};
+use parity::{CheckOptions, Dump, Report, Verdict};
+use registry::dtype::Dtype;
+
+use crate::card::{Card, Outcome};
+use crate::coverage::Coverage;
+use crate::draft::{self, Draft};
+use crate::parity_check::{beside, no_reference};
+use crate::specs::{Config, Specs};
+use crate::target::{self, Choice, Target, Which};
+use crate::term::{Tone, paint};
+use crate::text::{Table, count, plural};
+use crate::{Ended, term, write};
+
+/// Matches or drafts a spec, builds the model, runs it and proves it against its reference
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  onboard add-model MODEL                        a folder with a reference/ dump beside the weights
+  onboard add-model owner/name                   from a hub (HF_TOKEN, HF_HOME, HF_ENDPOINT are read)
+  onboard add-model MODEL --reference DUMP       made by `parity dump MODEL -o DUMP`
+  onboard add-model MODEL --like SPEC            draft a spec for a cousin of a known family
+  onboard add-model MODEL --spec my.yaml         a spec of your own
+
+Exit codes: 0 proven, 1 differs, 2 could not run or nothing to prove it with.")]
+pub(crate) struct AddModel {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    choice: Choice,
+    /// Draft a spec that extends this one, even if another matches
+    #[arg(long, value_name = "SPEC", conflicts_with = "spec")]
+    like: Option<String>,
+    /// The reference dump; default: MODEL/reference, then MODEL/dump
+    #[arg(long, value_name = "DUMP")]
+    reference: Option<PathBuf>,
+    /// Where the card (and a drafted spec) go; default: ./onboard-out/NAME
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print the card as JSON
+    #[arg(long)]
+    json: bool,
+    /// Worker threads of the engine
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+impl AddModel {
+    pub(crate) fn run(self) -> Result<Ended> {
+        let (dir, name) = target::folder(&self.which)?;
+        let out = self.out.clone().unwrap_or_else(|| Path::new("onboard-out").join(&name));
+        let (target, drafted) = self.target(dir, name, &out)?;
+        let checkpoint = target.checkpoint()?;
+        let coverage = Coverage::of(&target.model, &checkpoint);
+        self.say("spec", &spec_line(&target, drafted.as_ref()));
+        let graph = &target.model.graph;
+        let parameters: u64 =
+            checkpoint.tensors().values().map(|tensor| tensor.elements() as u64).sum();
+        self.say(
+            "model",
+            &format!(
+                "{}, {}, {}, {} parameters",
+                target.model.architecture,
+                plural(graph.layers.len(), "layer"),
+                plural(graph.states.len(), "state"),
+                count(parameters)
+            ),
+        );
+        coverage.refuse(&target.dir)?;
+        self.say("weights", &coverage.summary());
+        finite(&target, &checkpoint)?;
+        self.smoke(&target)?;
+        let reference = self.reference.clone().or_else(|| beside(&target));
+        let report = match &reference {
+            Some(path) => Some(self.compare(&target, path)?),
+            None => None,
+        };
+        let outcome = match report.as_ref().map(Report::verdict) {
+            None => Outcome::NotProven,
+            Some(Verdict::Fail) => Outcome::Differs,
+            Some(Verdict::Pass | Verdict::Skip) => Outcome::Proven,
+        };
+        let card = Card::new(&target, &checkpoint, coverage, report.as_ref(), outcome)?;
+        let paths = [("card.md", card.markdown()), ("card.json", card.json())];
+        for (file, text) in &paths {
+            write::atomic(&out.join(file), text.as_bytes())?;
+        }
+        if self.json {
+            term::print(&card.json())?;
+        } else {
+            term::print("")?;
+            match &report {
+                Some(report) if outcome == Outcome::Differs => {
+                    term::print(&parity::report::text(report))?
+                }
+                Some(report) => term::print(&card_table(report))?,
+                None => {}
+            }
+            self.say("verdict", &verdict_line(outcome, report.as_ref()));
+            self.say("card", &out.join("card.md").display().to_string());
+        }
+        if outcome == Outcome::NotProven {
+            term::note(&format!("nothing was proven: {}", no_reference(&target)));
+        }
+        Ok(match outcome {
+            Outcome::Proven => Ended::Well,
+            Outcome::Differs => Ended::Differs,
+            Outcome::NotProven => Ended::CouldNotRun,
+        })
+    }
+
+    /// One line of progress: data unless JSON is asked for.
+    fn say(&self, what: &str, text: &str) {
+        let line = format!("{what:<8} {text}");
+        if self.json {
+            term::note(&line);
+        } else {
+            // A reader that left is found out by the next `?` on a print.
+            term::print(&line).ok();
+        }
+    }
+
+    /// The checkpoint with the spec that was given, that matches, or that is drafted.
+    fn target(&self, dir: PathBuf, name: String, out: &Path) -> Result<(Target, Option<Draft>)> {
+        let config = Config::read(&dir.join("config.json"))?;
+        let mut specs = Specs::open(self.choice.specs.as_deref())?;
+        let matching = match (&self.choice.spec, &self.like) {
+            (Some(file), _) => Some(specs.add(file)?),
+            (None, Some(_)) => None,
+            (None, None) => specs.matching(&config)?,
+        };
+        let (spec, drafted) = match matching {
+            Some(spec) => (spec, None),
+            None => {
+                let checkpoint =
+                    converters::Checkpoint::open(&dir).context("cannot read the weights")?;
+                let draft =
+                    draft::make(&mut specs, &config, &checkpoint, self.like.as_deref(), &dir, out)?;
+                term::note(&format!("drafted {}", draft.path.display()));
+                if !draft.is_whole() {
+                    return Err(draft.refuse(&config));
+                }
+                (specs.add(&draft.path)?, Some(draft))
+            }
+        };
+        let model = specs.resolve(&spec, &config, &self.choice.set)?;
+        let spec = specs.id(&spec);
+        Ok((Target { dir, name, model: model.into(), config, spec }, drafted))
+    }
+
+    /// Runs a few tokens in the checkpoint's own dtype: prefill, then decode.
+    fn smoke(&self, target: &Target) -> Result<()> {
+        let options =
+            Options { dtype: target.dtype(), threads: self.threads, ..Options::default() };
+        let engine = target::engine("native")?;
+        let mut session = engine.open(&target.source(), &options).map_err(refusal)?;
+        let vocab = target.model.vocab;
+        let tokens: Vec<u32> = (0..5_usize).map(|n| ((n * 7 + 1) % vocab.max(1)) as u32).collect();
+        let slot = session.open_slot();
+        let (first, rest) = tokens.split_at(3);
+        let mut logits =
+            session.step(&[Chunk { slot, tokens: first, want: Want::All }], &mut NoProbe)?;
+        for token in rest {
+            let chunk = Chunk { slot, tokens: std::slice::from_ref(token), want: Want::All };
+            logits.extend(session.step(&[chunk], &mut NoProbe)?);
+        }
+        if let Some(bad) = logits.iter().flat_map(|l| &l.data).find(|x| !x.is_finite()) {
+            bail!(
+                "the model runs, but its logits are not finite ({bad}) in {}; check the weights and the dtype",
+                target.dtype()
+            );
+        }
+        self.say(
+            "runs",
+            &format!(
+                "prefill of {} tokens, decode of {}, in {}",
+                first.len(),
+                rest.len(),
+                target.dtype()
+            ),
+        );
+        Ok(())
+    }
+
+    fn compare(&self, target: &Target, path: &Path) -> Result<Report> {
+        let dump = Dump::open(path)
+            .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
+        let wanted: Vec<Dtype> = dump.runs();
+        let names = wanted.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ");
+        let options =
+            CheckOptions { dtypes: wanted, threads: self.threads, ..CheckOptions::default() };
+        let engine = target::engine("native")?;
+        let report = parity::check(engine.as_ref(), &target.source(), &dump, &options)?;
+        self.say("compared", &format!("with {} in {names}", report.subject.producer));
+        Ok(report)
+    }
+}
+
+/// A refusal's findings one below the other; anything else as it is.
+fn refusal(error: engine::Error) -> anyhow::Error {
+    match error {
+        engine::Error::Refused(findings) => {
+            crate::specs::tell(&findings, "the engine cannot run this model")
+        }
+        other => other.into(),
+    }
+}
+
+fn finite(target: &Target, checkpoint: &converters::Checkpoint) -> Result<()> {
+    let mut findings = Vec::new();
+    for weight in &target.model.graph.weights {
+        if let Some(bad) = checkpoint.scan_nonfinite(&weight.name)? {
+            let message = format!(
+                "tensor `{}` has {} that are not finite, the first at element {}",
+                weight.name,
+                plural(bad.count, "number"),
+                bad.first
+            );
+            findings.push(
+                registry::diag::Finding::unplaced(message)
+                    .help("the file is damaged, or the model was saved after it diverged"),
+            );
+        }
+    }
+    if findings.is_empty() {
+        Ok(())
+    } else {
+        Err(crate::specs::tell(&findings, "the weights cannot be used"))
+    }
+}
+
+fn spec_line(target: &Target, drafted: Option<&Draft>) -> String {
+    match drafted {
+        Some(draft) => format!("{} (drafted: extends {})", target.spec.name, draft.base),
+        None => format!("{} ({})", target.spec.name, target.spec.path),
+    }
+}
+
+fn verdict_line(outcome: Outcome, report: Option<&Report>) -> String {
+    let gates: usize =
+        report.map_or(0, |report| report.runs.iter().map(|run| run.gates.len()).sum());
+    match outcome {
+        Outcome::Proven => format!("{}: {gates} gates hold", paint(Tone::Good, "proven")),
+        Outcome::Differs => paint(Tone::Bad, "differs"),
+        Outcome::NotProven => paint(Tone::Strong, "not proven"),
+    }
+}
+
+/// What passed, one line per run and phase.
+fn card_table(report: &Report) -> String {
+    let mut table = Table::new(&[2, 3, 4, 5, 6]);
+    table.row(["dtype", "phase", "rows", "max|dlogp|", "bound", "mean", "KL", "verdict"]);
+    for run in &report.runs {
+        for phase in &run.phases {
+            let verdict = match phase.verdict {
+                Verdict::Pass => paint(Tone::Good, "pass"),
+                Verdict::Skip => "skip".to_owned(),
+                Verdict::Fail => paint(Tone::Bad, "FAIL"),
+            };
+            table.row([
+                run.dtype.to_string(),
+                phase.phase.to_string(),
+                phase.rows.to_string(),
+                format!("{:.1e}", phase.max),
+                format!("{:.1e}", phase.limit),
+                format!("{:.1e}", phase.mean),
+                format!("{:.1e}", phase.kl),
+                verdict,
+            ]);
+        }
+    }
+    let mut text = table.plain("  ");
+    let held = report.schedules.iter().filter(|row| row.verdict == Verdict::Pass).count();
+    if !report.schedules.is_empty() {
+        text.push_str(&format!(
+            "  {held} of {} schedules give what one prefill gives\n",
+            report.schedules.len()
+        ));
+    }
+    text
+}

@@ -1,0 +1,151 @@
+//! `onboard bench`: tokens per second, in rows like those of other bench tools.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use engine::{Chunk, NoProbe, Options, Session, Want};
+use registry::dtype::Dtype;
+
+use crate::target::{self, Choice, Which, parse_dtype};
+use crate::text::{Table, bytes, count};
+use crate::{Ended, term};
+
+/// Measures prefill and decode in tokens per second
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  onboard bench MODEL                          prefill of 512 tokens, decode of 128
+  onboard bench MODEL -p 128 -n 32 --dtype bf16 -r 5
+
+Each test runs once to warm up and then -r times; t/s is the mean ± standard deviation.
+`onboard synth` makes a checkpoint of any size to measure with.")]
+pub(crate) struct Bench {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    choice: Choice,
+    /// Tokens of the prefill test; 0 leaves it out
+    #[arg(short, value_name = "N", default_value_t = 512)]
+    p: usize,
+    /// Tokens of the decode test; 0 leaves it out
+    #[arg(short, value_name = "N", default_value_t = 128)]
+    n: usize,
+    /// What activations are kept in; default: what the checkpoint says
+    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
+    dtype: Option<Dtype>,
+    /// How often each test is measured
+    #[arg(short, value_name = "N", default_value_t = 3)]
+    repetitions: usize,
+    /// Worker threads; default: one per core
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+impl Bench {
+    pub(crate) fn run(self) -> Result<Ended> {
+        ensure!(self.repetitions > 0, "-r must be at least 1");
+        ensure!(self.p + self.n > 0, "-p and -n are both 0: nothing to measure");
+        let target = target::open(&self.which, &self.choice)?;
+        let checkpoint = target.checkpoint()?;
+        let dtype = self.dtype.unwrap_or_else(|| target.dtype());
+        let options = Options { dtype, poison: false, threads: self.threads, ..Options::default() };
+        let begun = Instant::now();
+        let mut session = target::engine("native")?.open(&target.source(), &options)?;
+        term::note(&format!("loaded in {:.2} s", begun.elapsed().as_secs_f64()));
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let parameters: u64 =
+            checkpoint.tensors().values().map(|tensor| tensor.elements() as u64).sum();
+        let mut table = Table::new(&[1, 2, 4, 6]);
+        table.row(["model", "size", "params", "dtype", "threads", "test", "t/s"]);
+        let tests = [(self.p, 0, format!("pp{}", self.p)), (0, self.n, format!("tg{}", self.n))];
+        for (prefill, decode, test) in tests.into_iter().filter(|(p, n, _)| p + n > 0) {
+            let bar = term::spinner(&test);
+            let rates = self.measure(session.as_mut(), prefill, decode)?;
+            bar.finish_and_clear();
+            let (mean, deviation) = spread(&rates);
+            table.row([
+                target.name.clone(),
+                bytes(checkpoint.total_bytes()),
+                count(parameters),
+                dtype.to_string(),
+                self.threads.unwrap_or_else(cores).to_string(),
+                test,
+                format!("{mean:.2} ± {deviation:.2}"),
+            ]);
+        }
+        term::print(&table.markdown())?;
+        if let Some(peak) = peak_memory() {
+            term::print(&format!("\npeak memory: {}", bytes(peak)))?;
+        }
+        Ok(Ended::Well)
+    }
+
+    /// Tokens per second of each repetition, after one to warm up.
+    fn measure(
+        &self,
+        session: &mut dyn Session,
+        prefill: usize,
+        decode: usize,
+    ) -> Result<Vec<f64>> {
+        let vocab = session.model().vocab.max(1) as u64;
+        // Any tokens do; these are spread over the vocabulary and the same on every run.
+        let token = |n: usize| ((n as u64 * 2_654_435_761) % vocab) as u32;
+        let mut rates = Vec::new();
+        for repetition in 0..=self.repetitions {
+            let slot = session.open_slot();
+            let begun;
+            if prefill > 0 {
+                let tokens: Vec<u32> = (0..prefill).map(token).collect();
+                begun = Instant::now();
+                session.step(&[Chunk { slot, tokens: &tokens, want: Want::Last }], &mut NoProbe)?;
+            } else {
+                session
+                    .step(&[Chunk { slot, tokens: &[token(0)], want: Want::Last }], &mut NoProbe)?;
+                begun = Instant::now();
+                for n in 0..decode {
+                    session.step(
+                        &[Chunk { slot, tokens: &[token(n + 1)], want: Want::Last }],
+                        &mut NoProbe,
+                    )?;
+                }
+            }
+            let rate = (prefill + decode) as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+            session.release(slot)?;
+            if repetition > 0 {
+                rates.push(rate);
+            }
+        }
+        Ok(rates)
+    }
+}
+
+/// Mean and standard deviation of a sample.
+fn spread(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    if values.len() < 2 {
+        return (mean, 0.0);
+    }
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (mean, (squares / (n - 1.0)).sqrt())
+}
+
+/// The most memory this process has held, where the system says.
+fn peak_memory() -> Option<u64> {
+    let status = fs_err::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spread;
+
+    #[test]
+    fn the_deviation_is_that_of_a_sample() {
+        assert_eq!(spread(&[5.0]), (5.0, 0.0));
+        assert_eq!(spread(&[1.0, 3.0]), (2.0, 2.0_f64.sqrt()));
+    }
+}

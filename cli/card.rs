@@ -1,0 +1,240 @@
+//! The verification card: what was checked, with every number, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use converters::Checkpoint;
+use parity::gate::{Gate, Mode};
+use parity::{Report, Verdict};
+use registry::dtype::Dtype;
+use serde_json::{Value, json};
+
+use crate::coverage::Coverage;
+use crate::target::Target;
+use crate::text::{Table, bytes};
+
+/// What a card says in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Everything compared agrees.
+    Proven,
+    /// Something does not.
+    Differs,
+    /// There was nothing to compare with.
+    NotProven,
+}
+
+impl Outcome {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Proven => "proven",
+            Self::Differs => "differs",
+            Self::NotProven => "not proven",
+        }
+    }
+}
+
+/// A card. It holds no time and no place of this machine: the same inputs give the same card.
+#[derive(Debug)]
+pub(crate) struct Card<'a> {
+    outcome: Outcome,
+    facts: BTreeMap<&'static str, Value>,
+    coverage: Coverage,
+    report: Option<&'a Report>,
+}
+
+impl<'a> Card<'a> {
+    /// Gathers the facts.
+    pub(crate) fn new(
+        target: &Target,
+        checkpoint: &Checkpoint,
+        coverage: Coverage,
+        report: Option<&'a Report>,
+        outcome: Outcome,
+    ) -> Result<Self> {
+        let model = &target.model;
+        let states: Vec<Value> = model
+            .graph
+            .states
+            .iter()
+            .map(|state| json!({ "layer": state.layer, "name": state.name, "kind": state.kind.name(), "dtype": state.dtype.to_string() }))
+            .collect();
+        let facts = BTreeMap::from([
+            ("name", json!(target.name)),
+            ("architecture", json!(model.architecture)),
+            ("layers", json!(model.graph.layers.len())),
+            (
+                "parameters",
+                json!(checkpoint.tensors().values().map(|t| t.elements() as u64).sum::<u64>()),
+            ),
+            ("bytes", json!(checkpoint.total_bytes())),
+            ("dtype", json!(target.dtype().name())),
+            ("config_sha256", json!(target.config.sha256())),
+            ("weights_sha256", json!(checkpoint.fingerprint()?)),
+            ("spec", json!(target.spec)),
+            ("states", json!(states)),
+        ]);
+        Ok(Self { outcome, facts, coverage, report })
+    }
+
+    /// The card as JSON; `parity` is the whole report.
+    pub(crate) fn json(&self) -> String {
+        let parity = self.report.map(|report| {
+            serde_json::from_str::<Value>(&parity::json::json(report)).expect("a report is JSON")
+        });
+        let card = json!({
+            "schema": "onboard-card/1",
+            "onboard": env!("CARGO_PKG_VERSION"),
+            "engine": "native",
+            "verdict": self.outcome.word(),
+            "model": self.facts,
+            "coverage": self.coverage,
+            "parity": parity,
+        });
+        serde_json::to_string_pretty(&card).expect("a value is JSON") + "\n"
+    }
+
+    /// The card as Markdown.
+    pub(crate) fn markdown(&self) -> String {
+        let fact = |key: &str| match &self.facts[key] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let spec = &self.facts["spec"];
+        let word = |key: &str| spec[key].as_str().unwrap_or_default().to_owned();
+        let size = self.facts["bytes"].as_u64().unwrap_or_default();
+        let mut table = Table::new(&[]);
+        table.row(["fact", "value"]);
+        table.row(["verdict".to_owned(), format!("**{}**", self.outcome.word())]);
+        table.row(["architecture".to_owned(), fact("architecture")]);
+        table.row(["parameters".to_owned(), format!("{} in {}", fact("parameters"), bytes(size))]);
+        table.row(["weights".to_owned(), self.coverage.summary()]);
+        table.row(["config SHA-256".to_owned(), fact("config_sha256")]);
+        table.row(["weights fingerprint".to_owned(), fact("weights_sha256")]);
+        table.row(["spec".to_owned(), format!("{} ({})", word("name"), word("path"))]);
+        table.row(["spec SHA-256".to_owned(), word("sha256")]);
+        table.row(["engine".to_owned(), format!("native, onboard {}", env!("CARGO_PKG_VERSION"))]);
+        if let Some(report) = self.report {
+            table.row(["reference".to_owned(), report.subject.producer.clone()]);
+        }
+        let mut text = format!("# {}\n\n{}\n", fact("name"), table.markdown());
+        match self.report {
+            None => text.push_str(
+                "There was no reference to compare with: nothing about the numbers is proven.\n",
+            ),
+            Some(report) => text.push_str(&compared(report)),
+        }
+        text
+    }
+}
+
+fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Pass => "pass",
+        Verdict::Skip => "skip",
+        Verdict::Fail => "FAIL",
+    }
+}
+
+fn compared(report: &Report) -> String {
+    let mut text = String::from("## Log-probabilities\n\n");
+    let mut table = Table::new(&[2, 3, 4, 5, 6, 7]);
+    table.row(["dtype", "phase", "rows", "max dlogp", "bound", "mean", "KL", "top-1", "verdict"]);
+    for run in &report.runs {
+        for phase in &run.phases {
+            table.row([
+                run.dtype.to_string(),
+                phase.phase.to_string(),
+                phase.rows.to_string(),
+                format!("{:.2e}", phase.max),
+                format!("{:.2e}", phase.limit),
+                format!("{:.2e}", phase.mean),
+                format!("{:.2e}", phase.kl),
+                format!("{:.1} %", phase.top1 * 100.0),
+                verdict(phase.verdict).to_owned(),
+            ]);
+        }
+    }
+    text.push_str(&table.markdown());
+    text.push_str(&gates(report));
+    if !report.schedules.is_empty() {
+        text.push_str("\n## Schedules\n\n");
+        let mut table = Table::new(&[2, 3, 4]);
+        table.row(["dtype", "schedule", "steps", "max dlogp", "bound", "verdict"]);
+        for row in &report.schedules {
+            table.row([
+                row.dtype.to_string(),
+                row.name.clone(),
+                row.steps.to_string(),
+                format!("{:.1e}", row.max),
+                format!("{:.1e}", row.limit),
+                verdict(row.verdict).to_owned(),
+            ]);
+        }
+        text.push_str(&table.markdown());
+    }
+    for note in &report.notes {
+        write!(text, "\nNote: {note}\n").ok();
+    }
+    text
+}
+
+/// How near a gate is to failing: its worst measure over that measure's bound.
+fn nearness(gate: &Gate) -> f64 {
+    let shares = gate.bounds.iter().map(|bound| match bound.limit {
+        limit if limit > 0.0 => bound.value / limit,
+        _ if bound.holds() => 0.0,
+        _ => f64::INFINITY,
+    });
+    shares.fold(0.0, |worst, share| if share > worst || share.is_nan() { share } else { worst })
+}
+
+/// Every subject with its worst gate, in the order of execution.
+fn gates(report: &Report) -> String {
+    let total: usize = report.runs.iter().map(|run| run.gates.len()).sum();
+    let mut order: Vec<String> = Vec::new();
+    let mut worst: BTreeMap<(String, Dtype, Mode), (f64, Verdict)> = BTreeMap::new();
+    for run in &report.runs {
+        for gate in &run.gates {
+            let name = gate.subject.to_string();
+            if !order.contains(&name) {
+                order.push(name.clone());
+            }
+            let entry = worst.entry((name, run.dtype, gate.mode)).or_insert((0.0, Verdict::Skip));
+            entry.0 = entry.0.max(nearness(gate));
+            // A pass outranks a skip here, and a failure both.
+            entry.1 = match (entry.1, gate.verdict) {
+                (Verdict::Fail, _) | (_, Verdict::Fail) => Verdict::Fail,
+                (Verdict::Pass, _) | (_, Verdict::Pass) => Verdict::Pass,
+                (Verdict::Skip, Verdict::Skip) => Verdict::Skip,
+            };
+        }
+    }
+    let mut table = Table::new(&[1, 2, 3, 4, 5, 6]);
+    let columns: Vec<(Dtype, Mode)> = report
+        .runs
+        .iter()
+        .flat_map(|run| [(run.dtype, Mode::Cumulative), (run.dtype, Mode::Local)])
+        .collect();
+    let mut head = vec!["compared".to_owned()];
+    head.extend(columns.iter().map(|(dtype, mode)| format!("{dtype} {}", mode.name())));
+    table.row(head);
+    for name in &order {
+        let mut row = vec![format!("`{name}`")];
+        row.extend(columns.iter().map(|&(dtype, mode)| {
+            match worst.get(&(name.clone(), dtype, mode)) {
+                None => String::new(),
+                Some((_, Verdict::Skip)) => "skip".to_owned(),
+                Some((share, Verdict::Pass)) => format!("{share:.3}"),
+                Some((share, Verdict::Fail)) => format!("**{share:.3}**"),
+            }
+        }));
+        table.row(row);
+    }
+    format!(
+        "\n## Gates\n\n{total} gates. A number is the largest error as a share of its bound, over all prompts, phases and \
+         measures; above 1 is a failure. `local` runs each op on the reference's own inputs. Every single gate stands in card.json.\n\n{}",
+        table.markdown()
+    )
+}

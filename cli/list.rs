@@ -1,0 +1,47 @@
+//! `onboard list`: the models and engines the registry knows.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+
+use crate::specs::Specs;
+use crate::text::Table;
+use crate::{Ended, term};
+
+/// Lists the specs and engines that are known
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    /// Look for specs in this folder too
+    #[arg(long, value_name = "DIR")]
+    specs: Option<PathBuf>,
+}
+
+impl List {
+    pub(crate) fn run(self) -> Result<Ended> {
+        let specs = Specs::open(self.specs.as_deref())?;
+        let engines = ["native"];
+        if self.json {
+            let specs: Vec<_> = specs
+                .all()
+                .map(|spec| json!({ "name": spec.name, "matches": spec.matches, "extends": spec.extends, "path": spec.path }))
+                .collect();
+            let list = json!({ "specs": specs, "engines": engines });
+            term::print(&serde_json::to_string_pretty(&list)?)?;
+            return Ok(Ended::Well);
+        }
+        let mut table = Table::new(&[]);
+        table.row(["spec", "extends", "architectures"]);
+        for spec in specs.all() {
+            let matches = spec.matches.join(", ");
+            table.row([spec.name, spec.extends.unwrap_or_default(), matches]);
+        }
+        term::print(&table.plain(""))?;
+        term::print(&format!("\nengines: {}", engines.join(", ")))?;
+        Ok(Ended::Well)
+    }
+}

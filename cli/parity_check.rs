@@ -1,0 +1,128 @@
+//! `parity check`: an engine against a reference dump.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use parity::{CheckOptions, Dump, Report, Verdict};
+use registry::dtype::Dtype;
+
+use crate::coverage::Coverage;
+use crate::target::{self, Choice, Target, Which, parse_dtype};
+use crate::{Ended, term, write};
+
+/// Compares an engine with a reference dump, tap by tap, in prefill and in decode
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  parity check MODEL                                        against MODEL/reference
+  parity check MODEL --reference DUMP --dtype f32,bf16
+  parity check MODEL --json report.json --html report.html --junit report.xml
+  parity check MODEL --set states.conv.dtype=bf16 --allow-dtype-mismatch --dtype f16
+
+Exit codes: 0 agree, 1 differ, 2 could not run.")]
+pub(crate) struct Check {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    choice: Choice,
+    /// The dump; default: MODEL/reference, then MODEL/dump
+    #[arg(long, value_name = "DUMP")]
+    reference: Option<PathBuf>,
+    /// The engine to check
+    #[arg(long, value_name = "NAME", default_value = "native")]
+    engine: String,
+    /// Dtypes, with commas; default: all of the dump
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
+    dtype: Vec<Dtype>,
+    /// Run a spec whose state dtypes an op refuses, to see the effect
+    #[arg(long)]
+    allow_dtype_mismatch: bool,
+    /// Print the report as JSON, or write it to FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// Write a page with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write JUnit XML, for CI
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Run the graph as the spec has it, without fused kernels
+    #[arg(long)]
+    plain_graph: bool,
+    /// Do not feed the engine in other ways (chunks, batches, forks, ...)
+    #[arg(long)]
+    no_schedules: bool,
+    /// Worker threads of the engine
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+impl Check {
+    pub(crate) fn run(self) -> Result<Ended> {
+        let target = target::open(&self.which, &self.choice)?;
+        let path = match &self.reference {
+            Some(path) => path.clone(),
+            None => match beside(&target) {
+                Some(path) => path,
+                None => bail!("{}", no_reference(&target)),
+            },
+        };
+        Coverage::of(&target.model, &target.checkpoint()?).refuse(&target.dir)?;
+        let dump = Dump::open(&path)
+            .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
+        let options = CheckOptions {
+            dtypes: self.dtype.clone(),
+            schedules: !self.no_schedules,
+            allow_dtype_mismatch: self.allow_dtype_mismatch,
+            rewrites: !self.plain_graph,
+            threads: self.threads,
+            ..CheckOptions::default()
+        };
+        let engine = target::engine(&self.engine)?;
+        let report = parity::check(engine.as_ref(), &target.source(), &dump, &options)?;
+        self.show(&report)?;
+        Ok(match report.verdict() {
+            Verdict::Fail => Ended::Differs,
+            Verdict::Pass | Verdict::Skip => Ended::Well,
+        })
+    }
+
+    fn show(&self, report: &Report) -> Result<()> {
+        for (path, make) in [
+            (&self.html, parity::html::html as fn(&Report) -> String),
+            (&self.junit, parity::junit::junit),
+        ] {
+            if let Some(path) = path {
+                write::atomic(path, make(report).as_bytes())?;
+                term::note(&format!("wrote {}", path.display()));
+            }
+        }
+        match &self.json {
+            Some(path) if path.as_os_str() == "-" => term::print(&parity::json::json(report))?,
+            json => {
+                if let Some(path) = json {
+                    write::atomic(path, parity::json::json(report).as_bytes())?;
+                    term::note(&format!("wrote {}", path.display()));
+                }
+                term::print(&parity::report::text(report))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The dump that lies beside a model.
+pub(crate) fn beside(target: &Target) -> Option<PathBuf> {
+    let places = ["reference", "dump"].map(|name| target.dir.join(name));
+    places.into_iter().find(|place| place.join("manifest.json").is_file())
+}
+
+/// Says that there is nothing to compare with, and how to make it.
+pub(crate) fn no_reference(target: &Target) -> String {
+    let dir = target.dir.display();
+    format!(
+        "`{dir}` has no reference dump (reference/ or dump/), so there is nothing to compare with; \
+         make one with the real code: parity dump {dir} -o DUMP, then give --reference DUMP"
+    )
+}

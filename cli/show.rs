@@ -1,0 +1,100 @@
+//! `onboard show`: a model as a spec resolves it.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use registry::dtype::Dtype;
+use registry::model::Model;
+use registry::print;
+
+use crate::specs::{Config, Specs};
+use crate::target::{self, Choice, Which, parse_dtype};
+use crate::{Ended, term};
+
+/// Prints a model as its spec resolves it: dims, weights, states, graph
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  onboard show MODEL                        everything
+  onboard show MODEL --states               what a layer remembers, and its cost in memory
+  onboard show SPEC --config config.json    a spec with dims from a config, no weights needed")]
+pub(crate) struct Show {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    choice: Choice,
+    /// Dims from this config.json; MODEL is then the name of a spec
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The program
+    #[arg(long)]
+    graph: bool,
+    /// Weights with their shapes
+    #[arg(long)]
+    weights: bool,
+    /// States with their dtype and cost
+    #[arg(long)]
+    states: bool,
+    /// Dims
+    #[arg(long)]
+    dims: bool,
+    /// The dtype that state costs are given for
+    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
+    dtype: Option<Dtype>,
+}
+
+impl Show {
+    pub(crate) fn run(self) -> Result<Ended> {
+        let (model, own) = self.model()?;
+        let all = !(self.graph || self.weights || self.states || self.dims);
+        let mut text = String::new();
+        if all {
+            let layers = crate::text::plural(model.graph.layers.len(), "layer");
+            writeln!(text, "{} ({}), {layers}\n", model.name, model.architecture)?;
+        }
+        let dtype = self.dtype.unwrap_or(own);
+        let sections = [
+            (self.dims, "dims", print::dims(&model)),
+            (self.weights, "weights", print::weights(&model)),
+            (self.states, "states", print::states(&model, dtype)),
+            (self.graph, "graph", print::graph(&model)),
+        ];
+        let many = all || sections.iter().filter(|section| section.0).count() > 1;
+        for (_, title, body) in sections.iter().filter(|section| all || section.0) {
+            if many {
+                writeln!(text, "# {title}\n")?;
+            }
+            text.push_str(body);
+            if many && !text.ends_with("\n\n") {
+                text.push('\n');
+            }
+        }
+        term::print(text.trim_end())?;
+        Ok(Ended::Well)
+    }
+
+    fn model(&self) -> Result<(Model, Dtype)> {
+        let Some(path) = &self.config else {
+            if !Path::new(&self.which.model).exists() && !self.which.model.contains('/') {
+                let specs = Specs::open(self.choice.specs.as_deref())?;
+                if specs.has(&self.which.model) {
+                    bail!(
+                        "a spec alone has no dims; give `onboard show {} --config FILE` with a config.json",
+                        self.which.model
+                    );
+                }
+            }
+            let target = target::open(&self.which, &self.choice)?;
+            let dtype = target.dtype();
+            let model = std::sync::Arc::unwrap_or_clone(target.model);
+            return Ok((model, dtype));
+        };
+        let mut specs = Specs::open(self.choice.specs.as_deref())?;
+        let spec = specs.named(&self.which.model)?;
+        let config = Config::read(path)?;
+        let model = specs.resolve(&spec, &config, &self.choice.set)?;
+        Ok((model, config.dtype().unwrap_or(Dtype::Bf16)))
+    }
+}

@@ -1,0 +1,239 @@
+//! Specs and configs as the commands use them, and how their findings are told.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use registry::diag::Finding;
+use registry::dtype::Dtype;
+use registry::library::Library;
+use registry::model::Model;
+use registry::ops::OpSet;
+use registry::resolve::resolve;
+use registry::scalar::Scalar;
+use sha2::{Digest as _, Sha256};
+
+use crate::target::SpecId;
+use crate::term;
+
+/// An error whose text has been shown already.
+#[derive(Debug)]
+pub(crate) struct Told;
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("see the findings above")
+    }
+}
+
+impl std::error::Error for Told {}
+
+/// Shows findings, all at once, and then what follows from them.
+pub(crate) fn tell(findings: &[Finding], said: &str) -> anyhow::Error {
+    warn(findings);
+    let word = term::paint_if(term::colour_err(), term::Tone::Bad, "error:");
+    term::note(&format!("{word} {said}"));
+    Told.into()
+}
+
+/// Shows findings.
+pub(crate) fn warn(findings: &[Finding]) {
+    for finding in findings {
+        term::note(&format!("{finding:?}"));
+    }
+}
+
+/// A `config.json`.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    parsed: registry::config::Config,
+    bytes: Vec<u8>,
+}
+
+impl Config {
+    /// Reads a file.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let parsed = registry::config::Config::read(path)
+            .map_err(|finding| tell(&[finding], "the config cannot be read"))?;
+        Ok(Self { parsed, bytes: fs_err::read(path)? })
+    }
+
+    /// `architectures[0]`, or a word for its absence.
+    pub(crate) fn architecture(&self) -> String {
+        self.parsed.architecture().unwrap_or("(none)").to_owned()
+    }
+
+    /// A text of the config.
+    pub(crate) fn text(&self, key: &str) -> Option<String> {
+        match self.parsed.peek(key) {
+            Some(Scalar::Str(text)) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    /// The dtype that the weights are meant to run in.
+    pub(crate) fn dtype(&self) -> Option<Dtype> {
+        let word = self.text("dtype").or_else(|| self.text("torch_dtype"))?;
+        Dtype::parse(word.strip_prefix("torch.").unwrap_or(&word))
+    }
+
+    /// SHA-256 of the file.
+    pub(crate) fn sha256(&self) -> String {
+        format!("{:x}", Sha256::digest(&self.bytes))
+    }
+
+    /// The file, saying that weights are stored as `dtype`.
+    pub(crate) fn with_dtype(&self, dtype: Dtype) -> Result<Vec<u8>> {
+        if self.dtype() == Some(dtype) {
+            return Ok(self.bytes.clone());
+        }
+        let mut json: serde_json::Value =
+            serde_json::from_slice(&self.bytes).context("the config is not JSON")?;
+        let long = match dtype {
+            Dtype::F32 => "float32",
+            Dtype::Bf16 => "bfloat16",
+            Dtype::F16 => "float16",
+        };
+        let key = if json.get("torch_dtype").is_some() { "torch_dtype" } else { "dtype" };
+        json[key] = long.into();
+        Ok((serde_json::to_string_pretty(&json)? + "\n").into_bytes())
+    }
+}
+
+/// What `list` says of a spec.
+#[derive(Debug, Clone)]
+pub(crate) struct Known {
+    /// Its name.
+    pub name: String,
+    /// The values of `architectures[0]` that it describes.
+    pub matches: Vec<String>,
+    /// The spec it starts from.
+    pub extends: Option<String>,
+    /// Its file.
+    pub path: String,
+}
+
+/// The specs at hand: those built in, and those of the person, which come first.
+pub(crate) struct Specs {
+    library: Library,
+    ops: OpSet,
+    own: Vec<String>,
+}
+
+impl Specs {
+    /// The built-in specs and those of a folder.
+    pub(crate) fn open(dir: Option<&Path>) -> Result<Self> {
+        let mut library = Library::builtin();
+        let own = match dir {
+            None => Vec::new(),
+            Some(dir) => library.add_dir(dir).map_err(|findings| {
+                tell(&findings, &format!("cannot read the specs in `{}`", dir.display()))
+            })?,
+        };
+        Ok(Self { library, ops: OpSet::builtin(), own })
+    }
+
+    /// Every spec by name; one that is faulty is left out, `check` says why.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Known> {
+        self.library.names().filter_map(|name| {
+            let spec = self.library.load(name, &[]).ok()?;
+            Some(Known {
+                name: name.to_owned(),
+                matches: spec.matches.iter().map(|word| word.name.clone()).collect(),
+                extends: spec.extends.as_ref().map(|word| word.name.clone()),
+                path: spec.source.path.clone(),
+            })
+        })
+    }
+
+    /// Whether there is a spec of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.library.get(name).is_some()
+    }
+
+    /// The spec that describes a config's architecture.
+    pub(crate) fn matching(&self, config: &Config) -> Result<Option<String>> {
+        let found = self.library.find_architecture(&config.architecture());
+        let own: Vec<&str> =
+            found.iter().copied().filter(|name| self.own.iter().any(|own| own == name)).collect();
+        match (found.as_slice(), own.as_slice()) {
+            ([], _) => Ok(None),
+            ([one], _) | (_, [one]) => Ok(Some((*one).to_owned())),
+            (several, _) => bail!(
+                "several specs match the architecture `{}`: {}; choose one with --spec FILE",
+                config.architecture(),
+                several.join(", ")
+            ),
+        }
+    }
+
+    /// A spec by its name, or by its file.
+    pub(crate) fn named(&mut self, word: &str) -> Result<String> {
+        if Path::new(word).extension().is_some_and(|end| end == "yaml" || end == "yml") {
+            return self.add(Path::new(word));
+        }
+        match self.library.load(word, &[]) {
+            Ok(_) => Ok(word.to_owned()),
+            Err(findings) => Err(tell(
+                &findings,
+                &format!("cannot use the spec `{word}`; `onboard list` shows what is known"),
+            )),
+        }
+    }
+
+    /// Adds a spec file and checks that it can be read. Gives its name.
+    pub(crate) fn add(&mut self, file: &Path) -> Result<String> {
+        let refuse = |findings: Vec<Finding>| {
+            let count = crate::text::plural(findings.len(), "finding");
+            tell(&findings, &format!("the spec `{}` cannot be used: {count}", file.display()))
+        };
+        let name = self.library.add_file(file).map_err(refuse)?;
+        self.library.load(&name, &[]).map_err(refuse)?;
+        self.own.push(name.clone());
+        Ok(name)
+    }
+
+    /// Which text a spec is: the hash is over its file and those it extends.
+    pub(crate) fn id(&self, name: &str) -> SpecId {
+        let mut hash = Sha256::new();
+        let mut next = Some(name.to_owned());
+        let mut seen = Vec::new();
+        while let Some(name) = next.take().filter(|name| !seen.contains(name)) {
+            if let Some(source) = self.library.get(&name) {
+                hash.update(source.text.as_bytes());
+                hash.update([0]);
+            }
+            next = self.library.load(&name, &[]).ok().and_then(|spec| Some(spec.extends?.name));
+            seen.push(name);
+        }
+        let path = self.library.get(name).map(|source| source.path.clone()).unwrap_or_default();
+        SpecId { name: name.to_owned(), path, sha256: format!("{:x}", hash.finalize()) }
+    }
+
+    /// The model that a spec makes of a config; warnings are shown.
+    pub(crate) fn resolve(&self, spec: &str, config: &Config, set: &[String]) -> Result<Model> {
+        let (model, warnings) = self.try_resolve(spec, config, set).map_err(|findings| {
+            let count = crate::text::plural(findings.len(), "finding");
+            tell(
+                &findings,
+                &format!(
+                    "the spec `{spec}` and `{}` do not make a model: {count}",
+                    config.parsed.path()
+                ),
+            )
+        })?;
+        warn(&warnings);
+        Ok(model)
+    }
+
+    /// The same, with everything there is to say returned.
+    pub(crate) fn try_resolve(
+        &self,
+        spec: &str,
+        config: &Config,
+        set: &[String],
+    ) -> std::result::Result<(Model, Vec<Finding>), Vec<Finding>> {
+        let spec = self.library.load(spec, set)?;
+        // A config remembers which keys were read; each spec starts with a fresh one.
+        resolve(&spec, &config.parsed.clone(), &self.ops)
+    }
+}

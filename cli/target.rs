@@ -1,0 +1,157 @@
+//! What a command works on: a checkpoint's folder, and the spec that says what it is.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use converters::Checkpoint;
+use registry::dtype::Dtype;
+use registry::model::Model;
+
+use crate::specs::{Config, Specs};
+
+/// Which checkpoint.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Which {
+    /// A checkpoint's folder, or the id of one on a hub: owner/name
+    #[arg(value_name = "MODEL")]
+    pub model: String,
+    /// The branch, tag or commit of a model on a hub
+    #[arg(long, value_name = "REVISION", default_value = "main")]
+    pub revision: String,
+}
+
+/// Which spec.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Choice {
+    /// Use this spec file, whatever architecture it matches
+    #[arg(long, value_name = "FILE")]
+    pub spec: Option<PathBuf>,
+    /// Look for specs in this folder too; they win over the built-in ones of the same name
+    #[arg(long, value_name = "DIR")]
+    pub specs: Option<PathBuf>,
+    /// Override a part of the spec: states.conv.dtype=bf16, dims.eps=1e-6 (repeatable)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// A checkpoint with the model that a spec makes of it.
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// The folder.
+    pub dir: PathBuf,
+    /// What it is called: the last part of the folder or id.
+    pub name: String,
+    /// The resolved model.
+    pub model: Arc<Model>,
+    /// Its config.
+    pub config: Config,
+    /// The spec's name, file and hash.
+    pub spec: SpecId,
+}
+
+/// Which text the spec is.
+#[derive(Debug, Clone, serde::Serialize)]
+pub(crate) struct SpecId {
+    /// Its name.
+    pub name: String,
+    /// Its file, or where it is built in.
+    pub path: String,
+    /// Of all files it is made of.
+    pub sha256: String,
+}
+
+/// The folder that `which` names, fetched if it is on a hub.
+pub(crate) fn folder(which: &Which) -> Result<(PathBuf, String)> {
+    let path = Path::new(&which.model);
+    if path.is_dir() {
+        let full = fs_err::canonicalize(path)?;
+        let name = full
+            .file_name()
+            .map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned());
+        return Ok((path.to_owned(), name));
+    }
+    ensure!(!path.is_file(), "`{}` is a file; give the folder it lies in", path.display());
+    ensure!(
+        looks_like_id(&which.model),
+        "there is no folder `{}`, and it is no hub id either (those look like owner/name)",
+        which.model
+    );
+    let name = which.model.rsplit('/').next().unwrap_or("model").to_owned();
+    Ok((fetch(which)?, name))
+}
+
+#[cfg(feature = "hub")]
+fn looks_like_id(word: &str) -> bool {
+    crate::hub::is_id(word)
+}
+
+#[cfg(feature = "hub")]
+fn fetch(which: &Which) -> Result<PathBuf> {
+    crate::hub::Hub::from_env().checkpoint(&which.model, &which.revision)
+}
+
+#[cfg(not(feature = "hub"))]
+fn looks_like_id(word: &str) -> bool {
+    word.split('/').count() == 2 && !word.starts_with(['.', '/'])
+}
+
+#[cfg(not(feature = "hub"))]
+fn fetch(which: &Which) -> Result<PathBuf> {
+    bail!("there is no folder `{}`; this build has no hub client (feature `hub`)", which.model)
+}
+
+/// Opens a checkpoint with the spec that was chosen, or the one that matches its architecture.
+pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
+    let (dir, name) = folder(which)?;
+    let mut specs = Specs::open(choice.specs.as_deref())?;
+    let config = Config::read(&dir.join("config.json"))?;
+    let spec = match &choice.spec {
+        Some(file) => specs.add(file)?,
+        None => match specs.matching(&config)? {
+            Some(spec) => spec,
+            None => bail!(
+                "no spec matches the architecture `{}` of `{}`; `onboard add-model {}` drafts one, \
+                 `onboard list` shows what is known, --spec FILE names one",
+                config.architecture(),
+                dir.display(),
+                which.model
+            ),
+        },
+    };
+    let model = specs.resolve(&spec, &config, &choice.set)?;
+    Ok(Target { dir, name, model: Arc::new(model), spec: specs.id(&spec), config })
+}
+
+impl Target {
+    /// What engines open.
+    pub(crate) fn source(&self) -> engine::Source<'_> {
+        engine::Source { model: Arc::clone(&self.model), dir: &self.dir }
+    }
+
+    /// The weights on disk.
+    pub(crate) fn checkpoint(&self) -> Result<Checkpoint> {
+        Checkpoint::open(&self.dir).context("cannot read the weights")
+    }
+
+    /// The dtype that the checkpoint is meant to run in.
+    pub(crate) fn dtype(&self) -> Dtype {
+        self.config.dtype().unwrap_or(Dtype::Bf16)
+    }
+}
+
+/// Reads a dtype as flags spell it.
+pub(crate) fn parse_dtype(text: &str) -> Result<Dtype, String> {
+    Dtype::parse(text.trim()).ok_or_else(|| {
+        format!("`{text}` is no dtype; there are {}", Dtype::ALL.map(Dtype::name).join(", "))
+    })
+}
+
+/// Finds an engine.
+pub(crate) fn engine(name: &str) -> Result<Box<dyn engine::Engine>> {
+    match name {
+        "native" => Ok(Box::new(engine::NativeEngine::new())),
+        other => bail!("there is no engine `{other}`; this build has: native"),
+    }
+}

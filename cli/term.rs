@@ -1,0 +1,93 @@
+//! The terminal: data to stdout, everything else to stderr, colour only where it is seen.
+
+use std::io::{self, IsTerminal, Write};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A colour with a meaning.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Tone {
+    Good,
+    Bad,
+    Strong,
+}
+
+/// Writes data to stdout.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    if !text.ends_with('\n') {
+        out.write_all(b"\n")?;
+    }
+    out.flush()
+}
+
+/// Writes a piece of a line to stdout at once, for text that arrives bit by bit.
+pub(crate) fn stream(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Tells the person something. A closed stderr is nobody listening, so it is no error.
+pub(crate) fn note(text: &str) {
+    let mut err = io::stderr().lock();
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    write!(err, "{text}{end}").ok();
+}
+
+/// Whether stdout shows colours.
+pub(crate) fn colour_out() -> bool {
+    io::stdout().is_terminal() && wanted()
+}
+
+/// Whether stderr shows colours.
+pub(crate) fn colour_err() -> bool {
+    io::stderr().is_terminal() && wanted()
+}
+
+fn wanted() -> bool {
+    let set = |key| std::env::var_os(key).is_some_and(|value| !value.is_empty());
+    !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// `text` in a colour, if stdout shows colours.
+pub(crate) fn paint(tone: Tone, text: &str) -> String {
+    paint_if(colour_out(), tone, text)
+}
+
+/// `text` in a colour, if `colour`.
+pub(crate) fn paint_if(colour: bool, tone: Tone, text: &str) -> String {
+    if !colour {
+        return text.to_owned();
+    }
+    let code = match tone {
+        Tone::Good => "32",
+        Tone::Bad => "31",
+        Tone::Strong => "1",
+    };
+    format!("\x1b[{code}m{text}\x1b[0m")
+}
+
+/// A bar on stderr for something counted in bytes; nothing where nobody watches.
+pub(crate) fn byte_bar(length: u64, what: &str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
+    let template = "  {msg:32!} {wide_bar} {bytes:>10}/{total_bytes:10} {bytes_per_sec} {eta}";
+    bar.set_style(ProgressStyle::with_template(template).expect("a constant template"));
+    bar.set_message(what.to_owned());
+    bar
+}
+
+/// A spinner on stderr for something of unknown length.
+pub(crate) fn spinner(what: &str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    bar.set_message(what.to_owned());
+    bar.enable_steady_tick(std::time::Duration::from_millis(120));
+    bar
+}

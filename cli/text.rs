@@ -1,0 +1,153 @@
+//! Tables and numbers as people read them.
+
+use std::fmt::Write as _;
+
+/// A table with aligned columns, two blanks apart.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+    right: Vec<usize>,
+}
+
+impl Table {
+    /// An empty table; columns listed in `right` are aligned to the right.
+    pub(crate) fn new(right: &[usize]) -> Self {
+        Self { rows: Vec::new(), right: right.to_vec() }
+    }
+
+    /// Adds a row.
+    pub(crate) fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        (0..columns)
+            .map(|c| self.rows.iter().filter_map(|row| row.get(c)).map(|s| width(s)).max())
+            .map(|widest| widest.unwrap_or(0))
+            .collect()
+    }
+
+    /// The table as text, each line begun with `indent`.
+    pub(crate) fn plain(&self, indent: &str) -> String {
+        let widths = self.widths();
+        let mut text = String::new();
+        for row in &self.rows {
+            let mut line = indent.to_owned();
+            for (c, cell) in row.iter().enumerate() {
+                if c > 0 {
+                    line.push_str("  ");
+                }
+                self.cell(&mut line, cell, widths[c], c);
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    /// The table as Markdown; the first row is the head.
+    pub(crate) fn markdown(&self) -> String {
+        let widths = self.widths();
+        let mut text = String::new();
+        for (r, row) in self.rows.iter().enumerate() {
+            text.push('|');
+            for (c, width) in widths.iter().enumerate() {
+                text.push(' ');
+                self.cell(&mut text, row.get(c).map_or("", String::as_str), *width, c);
+                text.push_str(" |");
+            }
+            text.push('\n');
+            if r == 0 {
+                text.push('|');
+                for (c, width) in widths.iter().enumerate() {
+                    let line = "-".repeat((*width).max(3) + 1);
+                    let right = self.right.contains(&c);
+                    write!(text, "{}|", if right { line + ":" } else { line + "-" }).ok();
+                }
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    fn cell(&self, line: &mut String, cell: &str, column: usize, c: usize) {
+        let blanks = " ".repeat(column.saturating_sub(width(cell)));
+        if self.right.contains(&c) {
+            line.push_str(&blanks);
+            line.push_str(cell);
+        } else {
+            line.push_str(cell);
+            line.push_str(&blanks);
+        }
+    }
+}
+
+/// How wide a cell is on a terminal: characters, without colour codes.
+fn width(cell: &str) -> usize {
+    let mut count = 0;
+    let mut code = false;
+    for c in cell.chars() {
+        match c {
+            '\x1b' => code = true,
+            'm' if code => code = false,
+            _ if code => {}
+            _ => count += 1,
+        }
+    }
+    count
+}
+
+/// Bytes with a unit: `1.49 GB`.
+pub(crate) fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
+    let mut value = n as f64;
+    let mut unit = 0;
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{n} B") } else { format!("{value:.2} {}", UNITS[unit]) }
+}
+
+/// A count with a unit: `742.49 M`.
+pub(crate) fn count(n: u64) -> String {
+    match n {
+        0..10_000 => n.to_string(),
+        10_000..1_000_000 => format!("{:.2} K", n as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.2} M", n as f64 / 1e6),
+        _ => format!("{:.2} B", n as f64 / 1e9),
+    }
+}
+
+/// `1 layer`, `2 layers`.
+pub(crate) fn plural(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = Table::new(&[1]);
+        table.row(["name", "n"]);
+        table.row(["a", "1000"]);
+        assert_eq!(table.plain("  "), "  name     n\n  a     1000\n");
+        assert_eq!(table.markdown(), "| name |    n |\n|------|-----:|\n| a    | 1000 |\n");
+    }
+
+    #[test]
+    fn colour_codes_have_no_width() {
+        assert_eq!(width("\x1b[32mok\x1b[0m"), 2);
+    }
+
+    #[test]
+    fn numbers_carry_units() {
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(1_490_000_000), "1.49 GB");
+        assert_eq!(count(742_489_344), "742.49 M");
+        assert_eq!(plural(1, "layer"), "1 layer");
+    }
+}

@@ -1,0 +1,277 @@
+//! The commands as a person types them: exit codes, what goes where, what is left behind.
+
+use serde_json::Value;
+
+use crate::tool::{convert, fixture, onboard, parity, root, run};
+
+#[test]
+fn a_model_with_a_reference_is_proven_and_gets_a_card() {
+    let out = tempfile::tempdir().unwrap();
+    let ran = run(onboard().arg("add-model").arg(fixture("lfm2")).arg("--out").arg(out.path()));
+    let ran = ran.code(0).prints("each once").prints("proven").prints("card.md");
+    assert!(!ran.out.contains('\x1b'), "no colour in a pipe");
+    let card: Value =
+        serde_json::from_slice(&fs_err::read(out.path().join("card.json")).unwrap()).unwrap();
+    assert_eq!(card["verdict"], "proven");
+    assert_eq!(card["coverage"]["unused"], Value::Array(Vec::new()));
+    for key in ["config_sha256", "weights_sha256"] {
+        assert_eq!(card["model"][key].as_str().unwrap().len(), 64, "{key}");
+    }
+    let text = fs_err::read_to_string(out.path().join("card.md")).unwrap();
+    assert!(text.contains("**proven**") && text.contains("decode"), "{text}");
+}
+
+#[test]
+fn the_same_inputs_give_the_same_card() {
+    let cards: Vec<Vec<u8>> = ["1", "2"]
+        .iter()
+        .map(|threads| {
+            let out = tempfile::tempdir().unwrap();
+            run(onboard()
+                .arg("add-model")
+                .arg(fixture("llama"))
+                .arg("--out")
+                .arg(out.path())
+                .args(["--threads", threads]))
+            .code(0);
+            fs_err::read(out.path().join("card.json")).unwrap()
+        })
+        .collect();
+    assert!(cards[0] == cards[1], "thread counts do not show");
+}
+
+#[test]
+fn a_model_without_a_reference_is_not_proven() {
+    let out = tempfile::tempdir().unwrap();
+    let model = out.path().join("bare");
+    copy_model("lfm2", &model);
+    run(onboard().arg("add-model").arg(&model).arg("--out").arg(out.path().join("card")))
+        .code(2)
+        .says("nothing was proven")
+        .says("parity dump");
+}
+
+#[test]
+fn an_unknown_class_of_a_known_design_is_drafted_and_proven() {
+    let out = tempfile::tempdir().unwrap();
+    let model = out.path().join("cousin");
+    copy_model("qwen3", &model);
+    edit_config(&model, |config| {
+        config["architectures"] = serde_json::json!(["CousinForCausalLM"]);
+        config["model_type"] = "cousin".into();
+    });
+    let ran = run(onboard().arg("add-model").arg(&model).arg("--out").arg(out.path().join("card")));
+    let ran = ran.code(2).says("drafted").says("nothing was proven");
+    assert!(ran.out.contains("extends qwen3"), "{}", ran.out);
+    let draft = fs_err::read_to_string(out.path().join("card/cousin.yaml")).unwrap();
+    assert!(
+        draft.contains("extends: qwen3") && draft.contains("matches: [CousinForCausalLM]"),
+        "{draft}"
+    );
+}
+
+#[test]
+fn a_draft_lists_what_it_cannot_explain() {
+    let out = tempfile::tempdir().unwrap();
+    let model = out.path().join("stranger");
+    copy_model("gpt_neox", &model);
+    edit_config(&model, |config| {
+        config["architectures"] = serde_json::json!(["StrangerForCausalLM"])
+    });
+    run(onboard()
+        .arg("add-model")
+        .arg(&model)
+        .args(["--like", "llama"])
+        .arg("--out")
+        .arg(out.path().join("card")))
+    .code(2)
+    .says("StrangerForCausalLM")
+    .says("gpt_neox.embed_in.weight")
+    .says("extends it");
+}
+
+#[test]
+fn a_changed_state_dtype_is_refused_and_can_be_studied() {
+    let check = |more: &[&str]| {
+        run(parity()
+            .arg("check")
+            .arg(fixture("lfm2"))
+            .args(["--dtype", "f16", "--set", "states.conv.dtype=bf16"])
+            .args(more))
+    };
+    check(&[]).code(2).says("conv");
+    check(&["--allow-dtype-mismatch"]).code(1).prints("conv");
+}
+
+#[test]
+fn reports_go_where_they_are_sent() {
+    let out = tempfile::tempdir().unwrap();
+    let file = |name: &str| out.path().join(name);
+    let mut command = parity();
+    command.arg("check").arg(fixture("llama")).args(["--dtype", "f32"]);
+    command
+        .arg("--json")
+        .arg(file("r.json"))
+        .arg("--html")
+        .arg(file("r.html"))
+        .arg("--junit")
+        .arg(file("r.xml"));
+    run(&mut command).code(0).prints("AGREE");
+    let json: Value = serde_json::from_slice(&fs_err::read(file("r.json")).unwrap()).unwrap();
+    assert_eq!(json["verdict"], "pass");
+    assert!(fs_err::read_to_string(file("r.html")).unwrap().starts_with("<!"));
+    assert!(fs_err::read_to_string(file("r.xml")).unwrap().contains("<testsuite"));
+    let left = fs_err::read_dir(out.path()).unwrap().count();
+    assert_eq!(left, 3, "no temporary file stays");
+}
+
+#[test]
+fn tokens_are_continued_the_same_way_each_time() {
+    let ask = |more: &[&str]| {
+        run(onboard()
+            .arg("run")
+            .arg(fixture("lfm2"))
+            .args(["--tokens", "1,5,9", "-n", "6"])
+            .args(more))
+        .code(0)
+        .out
+    };
+    let greedy = ask(&[]);
+    assert_eq!(greedy.trim().split(',').count(), 6, "{greedy}");
+    assert_eq!(greedy, ask(&["--threads", "1"]));
+    let sampled = ["--temperature", "1.5", "--top-k", "40", "--top-p", "0.95", "--seed", "3"];
+    assert_eq!(ask(&sampled), ask(&sampled));
+}
+
+#[test]
+fn text_needs_a_tokenizer() {
+    run(onboard().arg("run").arg(fixture("lfm2")).args(["--prompt", "Hello"]))
+        .code(2)
+        .says("tokenizer.json")
+        .says("--tokens");
+    let out = tempfile::tempdir().unwrap();
+    let model = out.path().join("model");
+    copy_model("lfm2", &model);
+    let vocab: serde_json::Map<String, Value> =
+        (0..97).map(|n| (format!("w{n}"), n.into())).collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": { "type": "Whitespace" }, "post_processor": null, "decoder": null,
+        "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "w0" },
+    });
+    fs_err::write(model.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let ran =
+        run(onboard().arg("run").arg(&model).args(["--prompt", "w1 w5 w9", "-n", "4"])).code(0);
+    assert!(ran.out.trim().split_whitespace().all(|word| word.starts_with('w')), "{}", ran.out);
+}
+
+#[test]
+fn a_random_checkpoint_can_be_shown_and_measured() {
+    let out = tempfile::tempdir().unwrap();
+    let model = out.path().join("random");
+    let config = fixture("lfm2").join("config.json");
+    let synth = || {
+        let mut command = onboard();
+        command
+            .args(["synth", "lfm2", "--dtype", "bf16", "--config"])
+            .arg(&config)
+            .arg("-o")
+            .arg(&model);
+        command
+    };
+    run(&mut synth()).code(0).prints("model.safetensors");
+    run(&mut synth()).code(2).says("has a checkpoint already");
+    run(onboard().arg("bench").arg(&model).args(["-p", "8", "-n", "4", "-r", "2"]))
+        .code(0)
+        .prints("| model")
+        .prints("pp8")
+        .prints("tg4")
+        .prints("±");
+}
+
+#[test]
+fn the_config_of_the_measured_model_has_its_size() {
+    let config = root().join("fixtures/configs/lfm2_700m.json");
+    let ran = run(onboard().args(["show", "lfm2", "--weights", "--config"]).arg(config)).code(0);
+    assert!(ran.out.contains("742") && ran.out.contains("[65536, 1536]"), "{}", ran.out);
+}
+
+#[test]
+fn the_script_is_printed() {
+    let ran = run(parity().args(["dump", "--script"])).code(0);
+    assert_eq!(ran.out, fs_err::read_to_string(root().join("parity/reference/dump.py")).unwrap());
+}
+
+#[test]
+fn a_python_without_transformers_is_named() {
+    let mut command = parity();
+    command.arg("dump").arg(fixture("lfm2")).args([
+        "-o",
+        "/nonexistent/dump",
+        "--python",
+        "/nonexistent/python",
+    ]);
+    run(&mut command).code(2).says("/nonexistent/python").says("--python");
+}
+
+#[test]
+fn what_is_not_built_yet_says_so() {
+    run(convert().args(["model", "--to", "gguf:q4_k_m", "-o", "x.gguf"]))
+        .code(2)
+        .says("not built yet")
+        .says("nothing was written");
+    run(onboard().args(["convert", "model", "--to", "fp8", "-o", "x"]))
+        .code(2)
+        .says("not built yet");
+    run(convert().arg("--help")).code(0).prints("--to");
+}
+
+#[test]
+fn both_spellings_are_one_command() {
+    let alone = run(parity().args(["check", "--help"])).code(0).out;
+    let under = run(onboard().args(["parity", "check", "--help"])).code(0).out;
+    let body = |text: &str| text.split_once("Arguments:").unwrap().1.to_owned();
+    assert_eq!(body(&alone), body(&under));
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    use std::process::Stdio;
+    let mut child = onboard()
+        .args(["show"])
+        .arg(fixture("lfm2"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("panicked") && !said.contains("error"), "{said}");
+}
+
+#[test]
+fn wrong_arguments_exit_with_2_and_help_with_0() {
+    run(onboard().arg("frobnicate")).code(2);
+    run(&mut onboard()).code(2);
+    for command in
+        ["add-model", "show", "check", "list", "run", "bench", "synth", "parity", "convert"]
+    {
+        let ran = run(onboard().args([command, "--help"])).code(0);
+        assert!(ran.err.is_empty() && ran.out.contains("Usage:"), "{command}");
+    }
+}
+
+fn copy_model(name: &str, to: &std::path::Path) {
+    fs_err::create_dir_all(to).unwrap();
+    for file in ["config.json", "generation_config.json", "model.safetensors"] {
+        fs_err::copy(fixture(name).join(file), to.join(file)).unwrap();
+    }
+}
+
+fn edit_config(model: &std::path::Path, edit: impl FnOnce(&mut Value)) {
+    let path = model.join("config.json");
+    let mut config: Value = serde_json::from_slice(&fs_err::read(&path).unwrap()).unwrap();
+    edit(&mut config);
+    fs_err::write(path, config.to_string()).unwrap();
+}

@@ -1,0 +1,174 @@
+//! A model hub on this machine: answers like the real one, and breaks on request.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use sha2::{Digest as _, Sha256};
+
+/// The one commit of the one repository.
+pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// What goes wrong with a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The connection ends after so many bytes of the body, once.
+    CutOnce(usize),
+    /// The body ends early without an error: no length is announced.
+    ShortOnce(usize),
+    /// One byte differs from what the hash says.
+    Corrupt,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    files: BTreeMap<String, Vec<u8>>,
+    faults: BTreeMap<String, Fault>,
+    status: Option<u16>,
+    requests: Vec<String>,
+}
+
+/// A running hub; it ends with the test process.
+#[derive(Debug, Clone)]
+pub(crate) struct FakeHub {
+    /// What HF_ENDPOINT should be.
+    pub endpoint: String,
+    state: Arc<Mutex<State>>,
+}
+
+impl FakeHub {
+    /// Starts a hub whose every repository has these files.
+    pub(crate) fn start(files: BTreeMap<String, Vec<u8>>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let state = Arc::new(Mutex::new(State { files, ..State::default() }));
+        let hub = Self { endpoint, state };
+        let shared = hub.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let hub = shared.clone();
+                thread::spawn(move || hub.serve(&stream));
+            }
+        });
+        hub
+    }
+
+    /// Makes `file` arrive broken.
+    pub(crate) fn fault(&self, file: &str, fault: Fault) {
+        self.state.lock().unwrap().faults.insert(file.to_owned(), fault);
+    }
+
+    /// Makes every answer this status.
+    pub(crate) fn answer(&self, status: u16) {
+        self.state.lock().unwrap().status = Some(status);
+    }
+
+    /// Request lines with their range and authorization, oldest first.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.state.lock().unwrap().requests.clone()
+    }
+
+    fn serve(&self, stream: &TcpStream) {
+        let mut lines = BufReader::new(stream).lines();
+        let Some(Ok(first)) = lines.next() else { return };
+        let mut range = None;
+        let mut seen = first.clone();
+        for line in lines.by_ref().map_while(Result::ok).take_while(|line| !line.is_empty()) {
+            let lower = line.to_lowercase();
+            if let Some(value) = lower.strip_prefix("range: bytes=") {
+                let (from, to) = value.split_once('-').unwrap();
+                range = Some((from.parse::<usize>().unwrap(), to.parse::<usize>().ok()));
+            }
+            if lower.starts_with("range:") || lower.starts_with("authorization:") {
+                seen.push_str(" | ");
+                seen.push_str(&line);
+            }
+        }
+        let path = first.split(' ').nth(1).unwrap_or("/").to_owned();
+        let mut state = self.state.lock().unwrap();
+        state.requests.push(seen);
+        if let Some(status) = state.status {
+            reply(stream, &format!("{status} No"), &[], b"{}", None);
+            return;
+        }
+        if path.starts_with("/api/models/") {
+            let names = state.files.keys().map(|name| format!("{{\"rfilename\":\"{name}\"}}"));
+            let names = names.collect::<Vec<_>>().join(",");
+            let body = format!("{{\"sha\":\"{COMMIT}\",\"siblings\":[{names}]}}");
+            reply(stream, "200 OK", &[], body.as_bytes(), None);
+            return;
+        }
+        let file =
+            path.split_once("/resolve/").and_then(|(_, rest)| rest.split_once('/')).map_or_else(
+                || path.trim_start_matches("/cdn/").to_owned(),
+                |(_, file)| file.to_owned(),
+            );
+        let Some(bytes) = state.files.get(&file).cloned() else {
+            reply(stream, "404 Not Found", &[], b"", None);
+            return;
+        };
+        let hash = format!("{:x}", Sha256::digest(&bytes));
+        let large = file.ends_with(".safetensors");
+        if large && path.contains("/resolve/") {
+            // The hub keeps large files elsewhere and says what they are on the way.
+            let headers = [
+                format!("Location: {}/cdn/{file}", self.endpoint),
+                format!("X-Repo-Commit: {COMMIT}"),
+                format!("X-Linked-Etag: \"{hash}\""),
+                "ETag: \"elsewhere\"".to_owned(),
+            ];
+            reply(stream, "302 Found", &headers, b"", None);
+            return;
+        }
+        let (from, to) = range.unwrap_or((0, None));
+        if from >= bytes.len() {
+            reply(stream, "416 Range Not Satisfiable", &[], b"", None);
+            return;
+        }
+        let to = to.map_or(bytes.len(), |to| (to + 1).min(bytes.len()));
+        let headers = [
+            format!("Content-Range: bytes {from}-{}/{}", to - 1, bytes.len()),
+            format!("X-Repo-Commit: {COMMIT}"),
+            format!("ETag: \"{}\"", &hash[..40]),
+        ];
+        let probe = to - from == 1;
+        let fault = if probe { None } else { state.faults.get(&file).copied() };
+        if matches!(fault, Some(Fault::CutOnce(_) | Fault::ShortOnce(_))) {
+            state.faults.remove(&file);
+        }
+        drop(state);
+        let mut body = bytes[from..to].to_vec();
+        if fault == Some(Fault::Corrupt) {
+            let middle = body.len() / 2;
+            body[middle] ^= 1;
+        }
+        reply(stream, "206 Partial Content", &headers, &body, fault);
+    }
+}
+
+fn reply(
+    mut stream: &TcpStream,
+    status: &str,
+    headers: &[String],
+    body: &[u8],
+    fault: Option<Fault>,
+) {
+    let mut head = format!("HTTP/1.1 {status}\r\nConnection: close\r\n");
+    for header in headers {
+        head.push_str(header);
+        head.push_str("\r\n");
+    }
+    let sent = match fault {
+        Some(Fault::CutOnce(n) | Fault::ShortOnce(n)) => &body[..n.min(body.len())],
+        _ => body,
+    };
+    if !matches!(fault, Some(Fault::ShortOnce(_))) {
+        head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+    }
+    head.push_str("\r\n");
+    // The other side may be gone already; that is its affair.
+    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(sent)).ok();
+    stream.flush().ok();
+}

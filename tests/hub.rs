@@ -1,0 +1,173 @@
+//! `onboard add-model owner/name`: fetching from a hub that works, and from one that does not.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::fake_hub::{COMMIT, FakeHub, Fault};
+use crate::tool::{Ran, fixture, onboard, run};
+
+const WEIGHTS: &str = "model.safetensors";
+
+fn files() -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in fs_err::read_dir(fixture("lfm2")).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_file() {
+            let name = entry.file_name().into_string().unwrap();
+            files.insert(name, fs_err::read(entry.path()).unwrap());
+        }
+    }
+    files
+}
+
+fn ask(hub: &FakeHub, home: &Path) -> Command {
+    let mut command = onboard();
+    command.args(["show", "acme/tiny", "--dims"]);
+    command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", home).env_remove("HF_HUB_OFFLINE");
+    command
+}
+
+fn fetch(hub: &FakeHub, home: &Path) -> Ran {
+    run(&mut ask(hub, home))
+}
+
+fn snapshot(home: &Path) -> PathBuf {
+    home.join("hub/models--acme--tiny/snapshots").join(COMMIT)
+}
+
+#[test]
+fn a_checkpoint_is_fetched_once_and_then_found_in_the_cache() {
+    let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+    fetch(&hub, home.path()).code(0).says("downloading model.safetensors");
+    for (name, bytes) in files() {
+        if name == "README.md" {
+            continue;
+        }
+        assert!(fs_err::read(snapshot(home.path()).join(&name)).unwrap() == bytes, "{name}");
+    }
+    let asked = hub.requests().len();
+    fetch(&hub, home.path()).code(0).says("from the cache");
+    assert_eq!(hub.requests().len(), asked, "the cache was enough");
+    let mut offline = ask(&hub, home.path());
+    run(offline.env("HF_HUB_OFFLINE", "1")).code(0);
+    let incoming = home.path().join("hub/.onboard-incoming/models--acme--tiny");
+    assert!(!incoming.exists(), "nothing stays beside the cache");
+}
+
+#[test]
+fn shards_named_by_an_index_are_fetched() {
+    let mut all = files();
+    let weights = all.remove(WEIGHTS).unwrap();
+    let header = u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    let tensors: BTreeMap<String, serde_json::Value> =
+        serde_json::from_slice(&weights[8..8 + header]).unwrap();
+    let map: BTreeMap<_, _> = tensors
+        .keys()
+        .filter(|name| *name != "__metadata__")
+        .map(|name| (name, "model-00001-of-00001.safetensors"))
+        .collect();
+    let index = serde_json::json!({ "metadata": {}, "weight_map": map });
+    all.insert("model.safetensors.index.json".to_owned(), index.to_string().into_bytes());
+    all.insert("model-00001-of-00001.safetensors".to_owned(), weights);
+    let (hub, home) = (FakeHub::start(all), tempfile::tempdir().unwrap());
+    fetch(&hub, home.path()).code(0);
+    assert!(snapshot(home.path()).join("model-00001-of-00001.safetensors").exists());
+}
+
+#[test]
+fn a_broken_transfer_leaves_nothing_that_looks_finished_and_is_continued() {
+    for fault in [Fault::CutOnce(5000), Fault::ShortOnce(5000)] {
+        let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+        hub.fault(WEIGHTS, fault);
+        fetch(&hub, home.path()).code(2).says("run the command again");
+        assert!(!snapshot(home.path()).join(WEIGHTS).exists());
+        assert!(!home.path().join("hub/models--acme--tiny/refs/main").exists());
+        fetch(&hub, home.path()).code(0);
+        assert!(fs_err::read(snapshot(home.path()).join(WEIGHTS)).unwrap() == files()[WEIGHTS]);
+        if fault == Fault::CutOnce(5000) {
+            let continued = hub.requests().iter().any(|line| line.contains("bytes=5000-"));
+            assert!(continued, "the second run asks for the rest only: {:?}", hub.requests());
+        }
+    }
+}
+
+#[test]
+fn damaged_bytes_are_removed() {
+    let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+    hub.fault(WEIGHTS, Fault::Corrupt);
+    fetch(&hub, home.path()).code(2).says("arrived damaged").says("SHA-256");
+    assert!(!snapshot(home.path()).join(WEIGHTS).exists());
+    let blobs = fs_err::read_dir(home.path().join("hub/models--acme--tiny/blobs")).unwrap();
+    for blob in blobs {
+        let length = blob.unwrap().metadata().unwrap().len() as usize;
+        assert_ne!(length, files()[WEIGHTS].len(), "no damaged blob stays");
+    }
+}
+
+#[test]
+fn a_refusal_says_what_to_do() {
+    for (status, words) in [
+        (404, "was not found"),
+        (401, "set HF_TOKEN"),
+        (403, "set HF_TOKEN"),
+        (503, "try again later"),
+    ] {
+        let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+        hub.answer(status);
+        fetch(&hub, home.path()).code(2).says("acme/tiny").says(words);
+    }
+}
+
+#[test]
+fn a_token_is_sent_and_never_shown() {
+    let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+    hub.answer(403);
+    let mut command = ask(&hub, home.path());
+    let ran = run(command.env("HF_TOKEN", "hf_secret")).code(2).says("the token in use");
+    assert!(!ran.err.contains("hf_secret"));
+    assert!(hub.requests()[0].contains("Bearer hf_secret"));
+}
+
+#[test]
+fn names_in_an_index_cannot_leave_the_cache() {
+    let mut all = files();
+    let index = r#"{"weight_map": {"a": "../../../../evil.safetensors"}}"#;
+    all.insert("model.safetensors.index.json".to_owned(), index.as_bytes().to_vec());
+    let (hub, home) = (FakeHub::start(all), tempfile::tempdir().unwrap());
+    fetch(&hub, home.path()).code(2).says("evil.safetensors").says("is refused");
+}
+
+#[test]
+fn a_repository_without_what_is_needed_is_refused() {
+    for (lacks, words) in
+        [("config.json", "has no config.json"), (WEIGHTS, "no safetensors weights")]
+    {
+        let mut all = files();
+        all.remove(lacks);
+        let (hub, home) = (FakeHub::start(all), tempfile::tempdir().unwrap());
+        fetch(&hub, home.path()).code(2).says(words);
+    }
+}
+
+#[test]
+fn offline_without_a_cache_says_what_is_missing() {
+    let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+    let mut command = ask(&hub, home.path());
+    run(command.env("HF_HUB_OFFLINE", "1"))
+        .code(2)
+        .says("config.json is missing")
+        .says("HF_HUB_OFFLINE");
+    assert!(hub.requests().is_empty());
+}
+
+#[test]
+fn a_hub_that_is_not_there_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = FakeHub::start(files());
+    let mut command = ask(&hub, home.path());
+    run(command.env("HF_ENDPOINT", "http://127.0.0.1:1"))
+        .code(2)
+        .says("http://127.0.0.1:1")
+        .says("HF_ENDPOINT");
+}

@@ -1,0 +1,71 @@
+//! No Rust file names a model: what a model is stands in `registry/specs`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use crate::tool::root;
+
+/// The specs' names and the class names they match.
+fn names() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for entry in fs_err::read_dir(root().join("registry/specs")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|end| end != "yaml") {
+            continue;
+        }
+        names.insert(path.file_stem().unwrap().to_str().unwrap().to_lowercase());
+        let text = fs_err::read_to_string(&path).unwrap();
+        for line in text.lines() {
+            if let Some(list) = line.strip_prefix("matches:") {
+                let words = list.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                names.extend(words.filter(|word| !word.is_empty()).map(str::to_lowercase));
+            }
+        }
+    }
+    assert!(names.len() > 5, "the specs were found");
+    names
+}
+
+fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs_err::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            rust_files(&path, found);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Whether `line` has `name` as a word. `x.cpp` and `x-server` are programs, not models.
+fn has_word(line: &str, name: &str) -> bool {
+    let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    line.match_indices(name).any(|(at, _)| {
+        let after = &line[at + name.len()..];
+        !line[..at].ends_with(part)
+            && !after.starts_with(part)
+            && !after.starts_with(".cpp")
+            && !after.starts_with("-server")
+    })
+}
+
+#[test]
+fn no_rust_file_names_a_model() {
+    let mut files = Vec::new();
+    for folder in ["registry/src", "converters/src", "engine/src", "parity/src", "cli"] {
+        rust_files(&root().join(folder), &mut files);
+    }
+    assert!(files.len() > 20, "the sources were found");
+    let names = names();
+    let mut found = Vec::new();
+    for path in files {
+        let text = fs_err::read_to_string(&path).unwrap().to_lowercase();
+        for (n, line) in text.lines().enumerate() {
+            for name in names.iter().filter(|name| has_word(line, name)) {
+                let path = path.strip_prefix(root()).unwrap().display().to_string();
+                found.push(format!("{path}:{}: `{name}`", n + 1));
+            }
+        }
+    }
+    assert!(found.is_empty(), "a spec should say what these lines say:\n{}", found.join("\n"));
+}

@@ -1,0 +1,86 @@
+//! The README's table of families is what the checks say today.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::tool::{parity, root, run};
+
+const BEGIN: &str = "<!-- families: written by UPDATE=1 cargo test --test main readme -->\n";
+const END: &str = "<!-- /families -->";
+
+/// One line per fixture that has a reference.
+fn table() -> String {
+    let mut names: Vec<String> = fs_err::read_dir(root().join("fixtures"))
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.path().join("reference/manifest.json").is_file())
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert!(!names.is_empty());
+    let mut text = String::from(
+        "| fixture | class | spec | states | f32 | bf16 | f16 |\n|---|---|---|---|---|---|---|\n",
+    );
+    for name in names {
+        let ran = run(parity().args(["check", &format!("fixtures/{name}"), "--json"]));
+        let report: Value = serde_json::from_str(&ran.out)
+            .unwrap_or_else(|_| panic!("fixtures/{name} gave no report:\n{}", ran.err));
+        let word = |key: &str| report["subject"][key].as_str().unwrap().to_owned();
+        let runs = report["runs"].as_array().unwrap();
+        let cell = |dtype: &str| match runs.iter().find(|run| run["dtype"] == dtype) {
+            None => "not run".to_owned(),
+            Some(run) => {
+                let phases = run["phases"].as_array().unwrap();
+                let failed = phases.iter().any(|phase| phase["verdict"] == "fail");
+                if failed { "**differs**".to_owned() } else { "agrees".to_owned() }
+            }
+        };
+        writeln!(
+            text,
+            "| {name} | `{}` | {} | {} | {} | {} | {} |",
+            word("architecture"),
+            word("spec"),
+            states(&name),
+            cell("f32"),
+            cell("bf16"),
+            cell("f16")
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// The kinds of state that the reference has: `attention, conv`.
+fn states(name: &str) -> String {
+    let manifest =
+        fs_err::read(root().join("fixtures").join(name).join("reference/manifest.json")).unwrap();
+    let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+    let mut kinds: Vec<&str> = manifest["states"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|state| state["kind"].as_str().unwrap())
+        .collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds.join(", ")
+}
+
+#[test]
+fn the_family_table_is_fresh() {
+    let path = root().join("README.md");
+    let readme = fs_err::read_to_string(&path).unwrap();
+    let (before, rest) = readme.split_once(BEGIN).expect("the README marks its table");
+    let (found, after) = rest.split_once(END).expect("the README marks its table's end");
+    let table = table();
+    if std::env::var_os("UPDATE").is_some() {
+        fs_err::write(&path, format!("{before}{BEGIN}{table}{END}{after}")).unwrap();
+        return;
+    }
+    similar_asserts::assert_eq!(
+        found,
+        table,
+        "UPDATE=1 cargo test --test main readme renews the table"
+    );
+}

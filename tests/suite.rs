@@ -1,0 +1,202 @@
+//! Runs the text cases of `tests/suite`: a command line, its files, and what it must print.
+//!
+//! ```text
+//! # What this case is about.
+//! file spec.yaml
+//! spec: 1
+//! end
+//! test onboard check spec.yaml
+//! ----
+//! what is printed to stdout
+//! stderr:
+//! what is printed to stderr
+//! exit 2
+//!
+//! test ...
+//! ```
+//!
+//! A case ends at an empty line, so an empty line of output is written as `.`. Commands run in
+//! a fresh folder with the case's files, where `fixtures` leads to the fixtures. `test -` does
+//! not compare stderr. `UPDATE=1 cargo test --test suite` writes what is printed now.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut trials = Vec::new();
+    for path in files(&root.join("tests/suite")) {
+        let name = path.strip_prefix(root.join("tests/suite")).expect("it was found there");
+        trials.push(Trial::test(name.display().to_string(), move || file(&path)));
+    }
+    for folder in folders(&root.join("fixtures/hostile/models")) {
+        let name = folder.file_name().expect("a folder has a name").to_string_lossy().into_owned();
+        trials.push(Trial::test(format!("hostile/models/{name}"), move || hostile(&folder)));
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs_err::read_dir(folder).expect("tests/suite is there").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if path.extension().is_some_and(|end| end == "test") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn folders(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs_err::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<_> =
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    found.sort();
+    found
+}
+
+/// Runs every case of a file.
+fn file(path: &Path) -> Result<(), Failed> {
+    let text = fs_err::read_to_string(path)?;
+    let now = rerun(&text)?;
+    if now == text {
+        return Ok(());
+    }
+    if std::env::var_os("UPDATE").is_some() {
+        fs_err::write(path, now)?;
+        return Ok(());
+    }
+    let diff = similar_asserts::SimpleDiff::from_str(&text, &now, "expected", "printed");
+    Err(format!("{}\n{diff}\nUPDATE=1 writes what is printed now", path.display()).into())
+}
+
+/// The file's text with every expectation replaced by what is printed now.
+fn rerun(text: &str) -> Result<String, Failed> {
+    let mut out = String::new();
+    let mut lines = text.lines();
+    let mut case = tempfile::tempdir()?;
+    link_fixtures(case.path())?;
+    while let Some(line) = lines.next() {
+        writeln!(out, "{line}")?;
+        if let Some(name) = line.strip_prefix("file ") {
+            let body: Vec<_> = lines.by_ref().take_while(|line| *line != "end").collect();
+            let path = case.path().join(name);
+            fs_err::create_dir_all(path.parent().expect("it lies in the case's folder"))?;
+            fs_err::write(&path, body.join("\n") + "\n")?;
+            writeln!(out, "{}\nend", body.join("\n"))?;
+        } else if let Some(command) = line.strip_prefix("test ") {
+            if lines.next() != Some("----") {
+                return Err(format!("no `----` after `{line}`").into());
+            }
+            let _expected: Vec<_> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+            writeln!(out, "----\n{}", printed(command, case.path())?)?;
+            case = tempfile::tempdir()?;
+            link_fixtures(case.path())?;
+        }
+    }
+    Ok(out.trim_end().to_owned() + "\n")
+}
+
+fn link_fixtures(folder: &Path) -> Result<(), Failed> {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    #[cfg(unix)]
+    fs_err::os::unix::fs::symlink(fixtures, folder.join("fixtures"))?;
+    Ok(())
+}
+
+fn printed(line: &str, folder: &Path) -> Result<String, Failed> {
+    let (line, with_stderr) = line.strip_prefix("- ").map_or((line, true), |line| (line, false));
+    let mut words = words(line).into_iter();
+    let mut command = binary(&words.next().unwrap_or_default())?;
+    let output = command.args(words).current_dir(folder).output()?;
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.stderr.is_empty() && with_stderr {
+        text.push_str("stderr:\n");
+        text.push_str(&String::from_utf8_lossy(&output.stderr));
+    }
+    if text.contains("panicked at") {
+        return Err(format!("it panicked:\n{text}").into());
+    }
+    let place = folder.display().to_string();
+    let mut shown = String::new();
+    for line in text.replace(&place, "$CASE").lines() {
+        writeln!(shown, "{}", if line.is_empty() { "." } else { line.trim_end() })?;
+    }
+    match output.status.code() {
+        Some(0) => {}
+        Some(code) => writeln!(shown, "exit {code}")?,
+        None => writeln!(shown, "ended by a signal")?,
+    }
+    Ok(shown)
+}
+
+/// Splits a command line at blanks; single quotes hold words together.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quoted, mut begun) = (Vec::new(), String::new(), false, false);
+    for c in line.chars() {
+        match c {
+            '\'' => (quoted, begun) = (!quoted, true),
+            ' ' if !quoted => {
+                if begun {
+                    words.push(std::mem::take(&mut word));
+                }
+                begun = false;
+            }
+            c => {
+                word.push(c);
+                begun = true;
+            }
+        }
+    }
+    if begun {
+        words.push(word);
+    }
+    words
+}
+
+fn binary(name: &str) -> Result<Command, Failed> {
+    let path = match name {
+        "onboard" => env!("CARGO_BIN_EXE_onboard"),
+        "parity" => env!("CARGO_BIN_EXE_parity"),
+        "convert" => env!("CARGO_BIN_EXE_convert"),
+        other => return Err(format!("`{other}` is none of the binaries").into()),
+    };
+    let mut command = Command::new(path);
+    command.env("HF_HUB_OFFLINE", "1").env("HF_HOME", "/nonexistent/hf-home");
+    for key in ["HF_TOKEN", "HF_ENDPOINT", "HF_HUB_CACHE", "ONBOARD_PYTHON"] {
+        command.env_remove(key);
+    }
+    Ok(command)
+}
+
+/// A faulty model: refused with the words of its `expect.txt`, never a panic. `good` is none.
+fn hostile(folder: &Path) -> Result<(), Failed> {
+    let words = fs_err::read_to_string(folder.join("expect.txt"))?;
+    let words = words.trim();
+    let out = tempfile::tempdir()?;
+    let output =
+        binary("onboard")?.arg("add-model").arg(folder).arg("--out").arg(out.path()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+    let code = output.status.code();
+    if said.contains("panicked at") {
+        return Err(format!("it panicked:\n{said}").into());
+    }
+    // The good model lacks a reference, so it runs but nothing is proven.
+    if code != Some(2) {
+        return Err(format!("exit code {code:?} instead of 2:\n{said}").into());
+    }
+    if !said.contains(words) {
+        return Err(format!("`{words}` is not named:\n{said}").into());
+    }
+    if words.is_empty() && !said.contains("nothing was proven") {
+        return Err(format!("the good model was refused:\n{said}").into());
+    }
+    Ok(())
+}

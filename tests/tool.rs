@@ -1,0 +1,91 @@
+//! Runs the built binaries.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The repository's root.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A fixture's folder.
+pub(crate) fn fixture(name: &str) -> PathBuf {
+    root().join("fixtures").join(name)
+}
+
+/// What a command said and how it ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    /// Fails unless the exit code is `code`, showing what was said.
+    #[track_caller]
+    pub(crate) fn code(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.out, self.err);
+        assert!(!self.err.contains("panicked at"), "it panicked:\n{}", self.err);
+        self
+    }
+
+    /// Fails unless stderr holds `words`.
+    #[track_caller]
+    pub(crate) fn says(self, words: &str) -> Self {
+        assert!(self.err.contains(words), "no `{words}` in stderr:\n{}", self.err);
+        self
+    }
+
+    /// Fails unless stdout holds `words`.
+    #[track_caller]
+    pub(crate) fn prints(self, words: &str) -> Self {
+        assert!(
+            self.out.contains(words),
+            "no `{words}` in stdout:\n{}\nstderr:\n{}",
+            self.out,
+            self.err
+        );
+        self
+    }
+}
+
+/// The `onboard` command with the environment of nobody in particular.
+pub(crate) fn onboard() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onboard"));
+    quiet(&mut command);
+    command
+}
+
+/// The `parity` command.
+pub(crate) fn parity() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_parity"));
+    quiet(&mut command);
+    command
+}
+
+/// The `convert` command.
+pub(crate) fn convert() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_convert"));
+    quiet(&mut command);
+    command
+}
+
+fn quiet(command: &mut Command) {
+    for key in ["HF_TOKEN", "HF_ENDPOINT", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "ONBOARD_PYTHON"] {
+        command.env_remove(key);
+    }
+    // No test reads or fills the cache of the person who runs it.
+    command.env("HF_HOME", "/nonexistent/hf-home").env("HF_HUB_OFFLINE", "1");
+    command.current_dir(root());
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(command: &mut Command) -> Ran {
+    let Output { status, stdout, stderr } = command.output().expect("the binary starts");
+    Ran {
+        code: status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&stdout).into_owned(),
+        err: String::from_utf8_lossy(&stderr).into_owned(),
+    }
+}
