@@ -27,7 +27,7 @@ impl Angles {
         let mut angles = Self { pairs: table.inv_freq.len(), ..Self::default() };
         let factor = table.attention_factor as f32;
         for span in spans {
-            let frequencies = frequencies(table, span.end);
+            let frequencies = table.frequencies(span.end);
             for position in span.clone() {
                 for &frequency in frequencies.iter() {
                     let angle = position as f32 * frequency;
@@ -42,28 +42,6 @@ impl Angles {
         round(activation, &mut angles.sin_rounded);
         angles
     }
-}
-
-/// The frequencies of a forward whose sequence reaches `length`.
-fn frequencies(table: &RopeTable, length: usize) -> std::borrow::Cow<'_, [f32]> {
-    if let Some(long) = &table.long
-        && length > long.original_context
-    {
-        return (&long.inv_freq).into();
-    }
-    if let Some(dynamic) = &table.dynamic
-        && length > dynamic.context
-    {
-        // NTK-aware growth of the base, in f32 as transformers computes it.
-        let dim = table.dim as f64;
-        let factor = dynamic.factor as f32;
-        let grown = factor * length as f32 / dynamic.context as f32 - (factor - 1.0);
-        let base = dynamic.theta as f32 * grown.powf((dim / (dim - 2.0)) as f32);
-        return (0..table.inv_freq.len())
-            .map(|n| 1.0 / base.powf((2 * n) as f32 / table.dim as f32))
-            .collect();
-    }
-    (&table.inv_freq).into()
 }
 
 #[cfg(test)]

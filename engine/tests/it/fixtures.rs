@@ -1,0 +1,136 @@
+//! Every fixture, against the reference that made its dump.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use converters::safetensors::{File, FileDtype};
+use engine::{Chunk, Engine, NativeEngine, NoProbe, Options, Session, SlotId, Source, Want};
+use registry::config::Config;
+use registry::diag::Finding;
+use registry::dtype::Dtype;
+use registry::library::Library;
+use registry::model::Model;
+use registry::ops::OpSet;
+
+/// A prompt's name, tokens and split.
+type Prompt = (String, Vec<u32>, usize);
+
+fn folders() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
+    let mut found: Vec<PathBuf> = fs_err::read_dir(root)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .filter(|p| p.join("reference/manifest.json").exists())
+        .collect();
+    found.sort();
+    found
+}
+
+fn model(dir: &Path) -> Result<Model, String> {
+    let config = Config::read(&dir.join("config.json")).map_err(|f| f.message)?;
+    let library = Library::builtin();
+    let architecture = config.architecture().unwrap_or("").to_owned();
+    let names = library.find_architecture(&architecture);
+    let name = names.first().ok_or(format!("no spec for {architecture}"))?;
+    let messages = |findings: Vec<Finding>| {
+        findings.into_iter().map(|f| f.message).collect::<Vec<_>>().join("; ")
+    };
+    let spec = library.load(name, &[]).map_err(messages)?;
+    let (model, _) =
+        registry::resolve::resolve(&spec, &config, &OpSet::builtin()).map_err(messages)?;
+    Ok(model)
+}
+
+fn feed(session: &mut dyn Session, slot: SlotId, tokens: &[u32]) -> Vec<f32> {
+    let chunk = Chunk { slot, tokens, want: Want::All };
+    let logits = session.step(&[chunk], &mut NoProbe).unwrap().remove(0);
+    let mut data = logits.data;
+    for row in data.chunks_exact_mut(logits.vocab) {
+        let top = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = row.iter().map(|x| f64::from(x - top).exp()).sum();
+        row.iter_mut().for_each(|x| *x -= top + sum.ln() as f32);
+    }
+    data
+}
+
+/// Log-probabilities of prefill and decode, by the names of a dump.
+fn run(
+    model: &Arc<Model>,
+    dir: &Path,
+    dtype: Dtype,
+    prompts: &[Prompt],
+) -> Result<BTreeMap<String, Vec<f32>>, String> {
+    let options = Options { dtype, poison: true, ..Options::default() };
+    let source = Source { model: Arc::clone(model), dir };
+    let mut session = NativeEngine::new().open(&source, &options).map_err(|e| e.to_string())?;
+    let mut found = BTreeMap::new();
+    for (name, tokens, split) in prompts {
+        let slot = session.open_slot();
+        found.insert(format!("{name}/prefill"), feed(&mut *session, slot, tokens));
+        session.release(slot).map_err(|e| e.to_string())?;
+        let slot = session.open_slot();
+        feed(&mut *session, slot, &tokens[..*split]);
+        let decode =
+            tokens[*split..].iter().flat_map(|t| feed(&mut *session, slot, &[*t])).collect();
+        found.insert(format!("{name}/decode"), decode);
+        session.release(slot).map_err(|e| e.to_string())?;
+    }
+    Ok(found)
+}
+
+fn prompts(manifest: &serde_json::Value) -> Vec<Prompt> {
+    let list = manifest["prompts"].as_array().unwrap();
+    list.iter()
+        .map(|p| {
+            let tokens = p["tokens"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32);
+            let split = p["split"].as_u64().unwrap() as usize;
+            (p["name"].as_str().unwrap().to_owned(), tokens.collect(), split)
+        })
+        .collect()
+}
+
+fn largest(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, |m, d| if d > m || d.is_nan() { d } else { m })
+}
+
+/// Checks one fixture: f32 closely; 16 bits by whether the distance to f32 is the reference's own.
+fn check(dir: &Path) -> Result<(), String> {
+    let text = fs_err::read_to_string(dir.join("reference/manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let prompts = prompts(&manifest);
+    let dump =
+        File::open(&dir.join("reference/reference.safetensors")).map_err(|e| e.to_string())?;
+    let read = |run: Dtype, name: &str| -> Option<Vec<f32>> {
+        let (entry, bytes) = dump.tensor(&format!("{run}/{name}/logprobs"))?.unwrap();
+        assert_eq!(entry.dtype, FileDtype::F32);
+        Some(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+    };
+    let model = Arc::new(model(dir)?);
+    for dtype in Dtype::ALL {
+        for (name, ours) in run(&model, dir, dtype, &prompts)? {
+            let (Some(truth), Some(theirs)) = (read(Dtype::F32, &name), read(dtype, &name)) else {
+                continue;
+            };
+            let (off, floor) = (largest(&ours, &truth), largest(&theirs, &truth));
+            let bound = if dtype == Dtype::F32 { 1e-4 } else { 1.5 * floor + 1e-3 };
+            if off.is_nan() || off > bound {
+                return Err(format!("{dtype} {name}: off by {off:e}, the bound is {bound:e}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn fixtures_agree_with_their_references() {
+    let failures: Vec<String> = folders()
+        .iter()
+        .filter_map(|dir| check(dir).err().map(|e| format!("{}: {e}", dir.display())))
+        .collect();
+    assert!(failures.is_empty(), "{} fixtures:\n{}", failures.len(), failures.join("\n"));
+}
