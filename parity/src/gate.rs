@@ -226,12 +226,17 @@ impl Gate {
         self.step = self.by_step.iter().position(|e| *e > bar);
     }
 
-    /// The bound that is exceeded by the largest factor.
+    /// The bound that is exceeded by the largest factor; a scale only where nothing else is.
     pub fn worst_bound(&self) -> Option<&Bound> {
-        let excess = |b: &Bound| {
-            if b.holds() { b.value / b.limit } else { b.value.max(b.limit * 1.000_001) / b.limit }
+        let excess = |b: &Bound| match (b.holds(), b.measure) {
+            (true, _) => (0, b.value / b.limit),
+            (false, "gain") => (1, b.value / b.limit),
+            (false, _) => (2, b.value / b.limit),
         };
-        self.bounds.iter().max_by(|a, b| excess(a).total_cmp(&excess(b)))
+        self.bounds.iter().max_by(|a, b| {
+            let ((class, times), (other, than)) = (excess(a), excess(b));
+            class.cmp(&other).then(times.total_cmp(&than))
+        })
     }
 
     /// Whether it failed.

@@ -95,8 +95,8 @@ impl Bounds {
         let count = reference.spread.count.max(1) as f64;
         Self {
             p50: 0.5 * u,
-            p90: 1.5 * u,
-            p99: 3.0 * u,
+            p90: 2.0 * u,
+            p99: 4.0 * u,
             max: 2.0 * u * peak + 4.0 * u,
             row: f64::INFINITY,
             // Random roundings average out; a scale that was rounded, or was not, remains.

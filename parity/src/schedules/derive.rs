@@ -28,13 +28,22 @@ fn reaches(model: &Model) -> BTreeSet<usize> {
     reaches
 }
 
+/// The longest sequence for which feeding otherwise must not matter. Some rotary tables are
+/// chosen by the length of the forward at hand and cached keys are not rotated again, so there
+/// a sequence fed in pieces differs from one prefill, in the reference too.
+fn steady(model: &Model) -> usize {
+    let long = model.ropes.iter().filter_map(|r| r.long.as_ref()).map(|r| r.original_context);
+    let dynamic = model.ropes.iter().filter_map(|r| r.dynamic.as_ref()).map(|r| r.context);
+    long.chain(dynamic).min().unwrap_or(usize::MAX).max(1)
+}
+
 /// Gives the length of the sequences to feed and the schedules over them. `prompt` is the
 /// length of the longest prompt at hand.
 pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
     let reaches = reaches(model);
     let edge = reaches.iter().copied().filter(|r| r + 3 <= LONGEST).max().unwrap_or(0);
     let context = model.context.unwrap_or(usize::MAX).saturating_sub(ROLLBACK).max(1);
-    let length = prompt.min(32).max(edge + 3).max(8).min(context);
+    let length = prompt.min(32).max(edge + 3).max(8).min(context).min(steady(model));
     let mut all = Vec::new();
     let mut add = |name: String, why, acts| all.push(Schedule { name, why, acts });
 
