@@ -117,6 +117,37 @@ pub fn refuse(model: &Model, sheet: &Sheet, activation: Dtype) -> Vec<Finding> {
     findings
 }
 
+/// States that are kept in another dtype than the values that go into them: such a model
+/// computes something else in decode than in prefill.
+pub fn mismatches(model: &Model, activation: Dtype) -> Vec<Finding> {
+    let graph = &model.graph;
+    let mut findings = Vec::new();
+    for node in &graph.nodes {
+        let Some(state) = node.state.and_then(|id| graph.states.get(id.0)) else { continue };
+        let kept = state.dtype.resolve(activation);
+        // Attention keeps its second and third input, a convolution its first.
+        let stored = if state.kind == StateKind::Attention { 1.. } else { 0.. };
+        let fed = node.inputs.get(stored).unwrap_or(&[]);
+        let other = fed
+            .iter()
+            .filter_map(|v| graph.values.get(v.0))
+            .find(|v| v.dtype.resolve(activation) != kept);
+        let seen = findings.iter().any(|f: &Finding| f.at.as_ref() == Some(&state.dtype_at));
+        if let (Some(value), false) = (other, seen) {
+            let dtype = value.dtype.resolve(activation);
+            findings.push(
+                Finding::error(
+                    &state.dtype_at,
+                    format!("state `{}` is kept in {kept}, but op `{}` feeds it {dtype} in a run in {activation}", state.name, node.op),
+                )
+                .label(format!("resolves to {kept}"))
+                .help("write `dtype: activation`, or allow the mismatch to study its effect"),
+            );
+        }
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

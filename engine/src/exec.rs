@@ -148,7 +148,7 @@ impl Program {
             let to =
                 (from..self.graph.nodes.len()).find(stop).map_or(self.graph.nodes.len(), |n| n + 1);
             pool.run(|| {
-                for index in from..to {
+                for (index, watched) in watched.iter().enumerate().take(to).skip(from) {
                     if index == self.head {
                         select(&mut values, feed)?;
                     }
@@ -174,7 +174,7 @@ impl Program {
                         }
                     }
                     // A watched value is shown before it may be freed.
-                    if !watched[index] {
+                    if !watched {
                         self.dead[index].iter().for_each(|&v| values[v] = None);
                     }
                 }

@@ -6,7 +6,7 @@ use converters::checkpoint::Checkpoint;
 use registry::dtype::Dtype;
 use registry::model::Model;
 
-use crate::capability::{Sheet, refuse};
+use crate::capability::{Sheet, mismatches, refuse};
 use crate::exec::{Feed, Pool, Program};
 use crate::ops::{ChunkRows, Kernels};
 use crate::rewrite::{self, Rewrite};
@@ -70,7 +70,10 @@ impl NativeEngine {
     fn check(&self, model: &Model, options: &Options) -> Result<(), Error> {
         let mut sheet = Sheet::native();
         sheet.ops.extend(self.kernels.names().map(str::to_owned));
-        let findings = refuse(model, &sheet, options.dtype);
+        let mut findings = refuse(model, &sheet, options.dtype);
+        if !options.allow_dtype_mismatch {
+            findings.extend(mismatches(model, options.dtype));
+        }
         if findings.is_empty() { Ok(()) } else { Err(Error::Refused(findings)) }
     }
 }
@@ -85,11 +88,19 @@ impl Engine for NativeEngine {
         self.check(&source.model, options)?;
         let checkpoint =
             Checkpoint::open(source.dir).map_err(|e| Error::Checkpoint(Box::new(e)))?;
-        let weights = converters::weights::Weights::new(checkpoint, &source.model.graph.weights)
-            .map_err(|e| Error::Checkpoint(Box::new(e)))?;
+        let model = &source.model;
+        let weights = converters::weights::Weights::with_rules(
+            checkpoint,
+            &model.graph.weights,
+            &model.rules,
+        )
+        .map_err(|e| Error::Checkpoint(Box::new(e)))?;
         self.open_with(Arc::clone(&source.model), Box::new(weights), options)
     }
 }
+
+/// Tokens of all chunks, their rows, and the rows whose logits are wanted.
+type Batch = (Vec<u32>, Vec<ChunkRows>, Vec<usize>);
 
 struct NativeSession {
     model: Arc<Model>,
@@ -129,7 +140,7 @@ impl NativeSession {
     }
 
     /// Checks everything about a step that can be known before it runs.
-    fn feed(&self, chunks: &[Chunk<'_>]) -> Result<(Vec<u32>, Vec<ChunkRows>, Vec<usize>), Error> {
+    fn feed(&self, chunks: &[Chunk<'_>]) -> Result<Batch, Error> {
         let (mut tokens, mut rows, mut wanted) = (Vec::new(), Vec::<ChunkRows>::new(), Vec::new());
         for chunk in chunks {
             let slot = chunk.slot.0;

@@ -6,6 +6,7 @@
 //! time for AVX2, with the same arithmetic.
 
 #![expect(unsafe_code, reason = "calls the copy of the loops that is compiled for AVX2")]
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for AVX2")]
 
 use registry::dtype::Dtype;
 
@@ -52,10 +53,10 @@ pub struct Query<'a> {
 #[derive(Debug, Default)]
 pub struct Keys {
     count: usize,
-    keys: Vec<f32>,   // [count / LANES, key_dim, LANES]
-    values: Vec<f32>, // [count, value_dim rounded up to LANES]
-    scores: Vec<f32>, // [QUERIES, count rounded up to LANES]
-    out: Vec<f32>,    // [QUERIES, value_dim rounded up to LANES]
+    by_lane: Vec<f32>, // [count / LANES, key_dim, LANES]
+    values: Vec<f32>,  // [count, value_dim rounded up to LANES]
+    scores: Vec<f32>,  // [QUERIES, count rounded up to LANES]
+    out: Vec<f32>,     // [QUERIES, value_dim rounded up to LANES]
 }
 
 impl Keys {
@@ -63,8 +64,8 @@ impl Keys {
     pub fn clear(&mut self, rule: &Rule, count: usize) {
         let blocks = count.div_ceil(LANES);
         self.count = count;
-        self.keys.clear();
-        self.keys.resize(blocks * LANES * rule.key_dim, 0.0);
+        self.by_lane.clear();
+        self.by_lane.resize(blocks * LANES * rule.key_dim, 0.0);
         self.values.clear();
         self.values.resize(count * rule.value_dim.next_multiple_of(LANES), 0.0);
         self.scores.clear();
@@ -78,7 +79,7 @@ impl Keys {
     /// # Panics
     /// If `n` is not below the count given to [`Keys::clear`].
     pub fn set(&mut self, rule: &Rule, n: usize, key: &[f32], value: &[f32]) {
-        let block = &mut self.keys[n / LANES * LANES * rule.key_dim..][..LANES * rule.key_dim];
+        let block = &mut self.by_lane[n / LANES * LANES * rule.key_dim..][..LANES * rule.key_dim];
         for (lanes, &x) in block.chunks_exact_mut(LANES).zip(key) {
             lanes[n % LANES] = x;
         }
@@ -151,7 +152,7 @@ fn score(keys: &mut Keys, rule: &Rule, group: &[Query<'_>]) {
     // A short group repeats its last query; the copies are not read.
     let q: [&[f32]; QUERIES] = std::array::from_fn(|n| group[n.min(group.len() - 1)].q);
     for block in from / LANES..to.div_ceil(LANES) {
-        let tile = &keys.keys[block * LANES * rule.key_dim..][..LANES * rule.key_dim];
+        let tile = &keys.by_lane[block * LANES * rule.key_dim..][..LANES * rule.key_dim];
         let mut sums = [[0.0f32; LANES]; QUERIES];
         for (d, lanes) in tile.chunks_exact(LANES).enumerate() {
             for n in 0..QUERIES {
@@ -172,7 +173,9 @@ fn score(keys: &mut Keys, rule: &Rule, group: &[Query<'_>]) {
 fn softmax(rule: &Rule, scores: &mut [f32], sink: Option<f32>) {
     let dtype = rule.round;
     round(dtype, scores);
-    scores.iter_mut().for_each(|s| *s *= rule.scale);
+    for s in scores.iter_mut() {
+        *s *= rule.scale;
+    }
     round(dtype, scores);
     if let Some(cap) = rule.softcap {
         for s in scores.iter_mut() {
@@ -184,14 +187,20 @@ fn softmax(rule: &Rule, scores: &mut [f32], sink: Option<f32>) {
         top = if s > top || s.is_nan() { s } else { top };
     }
     let mut sink = sink.map(|s| s - top);
-    scores.iter_mut().for_each(|s| *s -= top);
+    for s in scores.iter_mut() {
+        *s -= top;
+    }
     if rule.softmax_rounds {
         round(dtype, scores);
         sink = sink.map(|s| round1(dtype, s));
     }
-    scores.iter_mut().for_each(|s| *s = math::exp(*s));
+    for s in scores.iter_mut() {
+        *s = math::exp(*s);
+    }
     let total = math::sum(scores) + sink.map_or(0.0, math::exp);
-    scores.iter_mut().for_each(|s| *s /= total);
+    for s in scores.iter_mut() {
+        *s /= total;
+    }
     round(dtype, scores);
 }
 
@@ -205,10 +214,10 @@ fn mix(keys: &mut Keys, rule: &Rule, group: &[Query<'_>]) {
         let mut sums = [[0.0f32; LANES]; QUERIES];
         for at in from..to {
             let lanes = &keys.values[at * width + column..][..LANES];
-            for n in 0..QUERIES {
+            for (n, sums) in sums.iter_mut().enumerate() {
                 let weight = keys.scores[n * stride + at];
                 for lane in 0..LANES {
-                    sums[n][lane] += weight * lanes[lane];
+                    sums[lane] += weight * lanes[lane];
                 }
             }
         }

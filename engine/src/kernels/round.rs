@@ -102,8 +102,8 @@ mod tests {
     fn bf16_rounds_to_nearest_even() {
         for (x, want) in [
             (1.0, 1.0),
-            (1.003_906_25, 1.0),       // half way: to even
-            (1.011_718_75, 1.015_625), // half way: to even, upwards
+            (1.003_906_2, 1.0),       // half way: to even
+            (1.011_718_8, 1.015_625), // half way: to even, upwards
             (1.003_907, 1.007_812_5),
             (f32::INFINITY, f32::INFINITY),
             (f32::MAX, f32::INFINITY),

@@ -56,9 +56,11 @@ pub(super) fn of(name: &str) -> Option<Activation> {
     })
 }
 
-#[inline(always)]
+#[inline]
 fn each(dtype: Dtype, y: &mut [f32], f: impl Fn(f32) -> f32) {
-    y.iter_mut().for_each(|x| *x = f(*x));
+    for x in y.iter_mut() {
+        *x = f(*x);
+    }
     round(dtype, y);
 }
 

@@ -207,6 +207,9 @@ impl<'a> Ctx<'a> {
     }
 
     /// As [`Ctx::memory`], to write.
+    ///
+    /// # Panics
+    /// Never: it has been asked before.
     pub fn memory_mut(&mut self, slot: usize) -> Result<&mut Memory, Error> {
         self.memory(slot)?;
         let id = self.node().state.map_or(0, |id| id.0);

@@ -88,9 +88,13 @@ pub(super) fn softcap(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let y = rows::pieces(&x.view(), |_, x, y| {
         y.iter_mut().zip(x).for_each(|(y, x)| *y = x / c);
         round(dtype, y);
-        y.iter_mut().for_each(|y| *y = y.tanh());
+        for y in y.iter_mut() {
+            *y = y.tanh();
+        }
         round(dtype, y);
-        y.iter_mut().for_each(|y| *y *= c);
+        for y in y.iter_mut() {
+            *y *= c;
+        }
         round(dtype, y);
     });
     ctx.set(0, y)

@@ -21,7 +21,9 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         weight.widen_row(token as usize, row);
         round(dtype, row);
         if let Some(scale) = scale {
-            row.iter_mut().for_each(|x| *x *= scale);
+            for x in row.iter_mut() {
+                *x *= scale;
+            }
             round(dtype, row);
         }
     }

@@ -38,8 +38,8 @@ pub(super) fn fuse(graph: &Graph) -> Option<Patch> {
             .find(|(_, node)| node.inputs.contains(&made))?;
         // Multiplication gives the same bits either way round.
         let up = match product.inputs.as_slice() {
-            &[a, b] if a == made && b != made => b,
-            &[a, b] if b == made && a != made => a,
+            [a, b] if *a == made && *b != made => *b,
+            [a, b] if *b == made && *a != made => *a,
             _ => return None,
         };
         let (Some(from), &[out]) = (graph.values.get(made.0), product.outputs.as_slice()) else {

@@ -135,6 +135,9 @@ impl History {
     }
 
     /// Rows `from..end`, all columns.
+    ///
+    /// # Panics
+    /// If `from` is not held.
     pub fn tail(&self, from: usize) -> Vec<f32> {
         let mut data = vec![0.0; self.end().saturating_sub(from) * self.width];
         if !data.is_empty() {
@@ -183,7 +186,7 @@ impl History {
         match &self.store {
             Store::Wide(data) => data[from..to].iter().for_each(|x| out.extend(x.to_le_bytes())),
             Store::Narrow(_, data) => {
-                data[from..to].iter().for_each(|x| out.extend(x.to_le_bytes()))
+                data[from..to].iter().for_each(|x| out.extend(x.to_le_bytes()));
             }
         }
     }

@@ -49,7 +49,10 @@ fn feed(session: &mut dyn Session, slot: SlotId, tokens: &[u32]) -> Vec<f32> {
     for row in data.chunks_exact_mut(logits.vocab) {
         let top = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = row.iter().map(|x| f64::from(x - top).exp()).sum();
-        row.iter_mut().for_each(|x| *x -= top + sum.ln() as f32);
+        let shift = top + sum.ln() as f32;
+        for x in row.iter_mut() {
+            *x -= shift;
+        }
     }
     data
 }

@@ -6,6 +6,7 @@ use crate::build::{feed, hybrid, open, options, tokens};
 use engine::{Chunk, Error, NativeEngine, NoProbe, Options, Probe, SlotId, Want};
 use proptest::prelude::*;
 use registry::dtype::Dtype;
+use registry::dtype::DtypeRule::{Activation, Fixed};
 
 fn bits(data: &[f32]) -> Vec<u32> {
     data.iter().map(|x| x.to_bits()).collect()
@@ -242,16 +243,25 @@ fn another_crate_can_add_an_op() {
 
 #[test]
 fn a_state_of_another_dtype_rounds_what_it_keeps() {
-    let run = |rule| {
+    let with = |rule| {
         let (mut model, tensors) = hybrid(None);
         model.graph.states[0].dtype = rule;
-        let mut session = open((model, tensors), &options(Dtype::F16));
+        (model, tensors)
+    };
+    let (model, tensors) = with(Fixed(Dtype::Bf16));
+    let opened =
+        NativeEngine::new().open_with(Arc::new(model), Box::new(tensors), &options(Dtype::F16));
+    let Err(error) = opened else { panic!("it opened") };
+    let want = "state `conv` is kept in bf16, but op `causal_conv` feeds it f16 in a run in f16";
+    assert!(error.to_string().contains(want), "{error}");
+    let run = |rule| {
+        let allowed = Options { allow_dtype_mismatch: true, ..options(Dtype::F16) };
+        let mut session = open(with(rule), &allowed);
         let slot = session.open_slot();
         let ids = tokens(9);
         feed(&mut *session, slot, &ids[..5]);
         (feed(&mut *session, slot, &ids[5..]).data, session.states(slot).unwrap().swap_remove(0))
     };
-    use registry::dtype::DtypeRule::{Activation, Fixed};
     let (right, _) = run(Activation);
     let (wrong, state) = run(Fixed(Dtype::Bf16));
     assert_ne!(right, wrong);

@@ -1,4 +1,6 @@
-//! The engine on small graphs built by hand.
+//! The engine on small graphs built by hand, and on every fixture.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod build;
 mod fixtures;
