@@ -66,8 +66,10 @@ fn every_fixture_agrees() {
     assert!(differ.is_empty(), "{}", differ.join("\n"));
 }
 
+type Fault = fn(&mut Model) -> bool;
+
 /// Ways in which a resolved model can be wrong; each says whether it changed anything.
-const FAULTS: [(&str, fn(&mut Model) -> bool); 6] = [
+const FAULTS: [(&str, Fault); 6] = [
     ("epsilon", |m| {
         edit(m, "eps", |eps| {
             let x = eps.as_f64()?;
