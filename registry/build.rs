@@ -14,8 +14,9 @@ fn main() -> io::Result<()> {
         writeln!(text, "static {name}: [(&str, &str); {}] = [", files.len()).expect("a string");
         for file in files {
             println!("cargo::rerun-if-changed={}", file.display());
+            let path = file.to_str().expect("the crate's own files have plain names");
             let shown = file.file_name().expect("a file").to_string_lossy();
-            writeln!(text, "    (\"registry/{folder}/{shown}\", include_str!({file:?})),")
+            writeln!(text, "    (\"registry/{folder}/{shown}\", include_str!({path:?})),")
                 .expect("a string");
         }
         text.push_str("];\n");

@@ -4,7 +4,7 @@
 //! place in the file that wrote it and only what is in force is checked.
 
 use crate::diag::{Finding, Source, Span};
-use crate::spec::keys::{LAYERS, Table};
+use crate::spec::keys::{LAYERS, Table, VERSION};
 use crate::suggest;
 use crate::syntax::Ident;
 use crate::text::Text;
@@ -224,12 +224,18 @@ pub(crate) fn check_file(tree: &Node, table: &Table, findings: &mut Vec<Finding>
     match map.get("spec").map(|entry| &entry.value) {
         None if table.keys.iter().any(|key| key.name == "spec" && key.required) => {
             let message = format!("{} needs the key `spec`", table.what);
-            findings.push(Finding::error(&whole, message).help("begin the file with `spec: 1`"));
+            findings.push(
+                Finding::error(&whole, message)
+                    .help(format!("begin the file with `spec: {VERSION}`")),
+            );
         }
-        Some(node) if node.text().map(Text::value) != Some("1") => {
+        Some(node) if node.text().map(Text::value) != Some(VERSION) => {
             let found = node.text().map_or(node.kind(), Text::value);
             let message = format!("version `{found}` of the spec language is not known");
-            findings.push(Finding::error(&node.at, message).help("this program reads `spec: 1`"));
+            findings.push(
+                Finding::error(&node.at, message)
+                    .help(format!("this program reads `spec: {VERSION}`")),
+            );
         }
         _ => {}
     }

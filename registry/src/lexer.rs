@@ -98,7 +98,7 @@ impl<'a> Lexer<'a> {
         if let Some(keyword) = KEYWORDS.iter().find(|keyword| **keyword == &rest[..end]) {
             return self.push(Kind::Op(keyword), end);
         }
-        let mut segments = vec![self.pos..self.pos + end];
+        let mut segments = Vec::from([self.pos..self.pos + end]);
         while rest[end..].starts_with('.') && word(end + 1) > 0 {
             let len = word(end + 1);
             segments.push(self.pos + end + 1..self.pos + end + 1 + len);

@@ -105,15 +105,22 @@ pub fn read(source: &Arc<Source>) -> Result<Node, Vec<Finding>> {
         let message = format!("this file has {} bytes", source.text.len());
         return Err(vec![Finding::error(&at, message).label(format!("at most {MAX_BYTES}"))]);
     }
-    let mut reader = Reader { source, text: &source.text, pos: 0, depth: 0, findings: Vec::new() };
+    let mut reader =
+        Reader { source, text: &source.text, start: 0, pos: 0, depth: 0, findings: Vec::new() };
     let node = reader.document();
     if reader.findings.is_empty() { Ok(node) } else { Err(reader.findings) }
 }
 
 /// Reads one value that stands at `from`, to the end of the text.
 pub(crate) fn read_value(source: &Arc<Source>, from: usize) -> Result<Node, Vec<Finding>> {
-    let mut reader =
-        Reader { source, text: &source.text, pos: from, depth: 0, findings: Vec::new() };
+    let mut reader = Reader {
+        source,
+        text: &source.text,
+        start: from,
+        pos: from,
+        depth: 0,
+        findings: Vec::new(),
+    };
     reader.blanks();
     let node = if reader.at_line_end() { reader.null(from, from) } else { reader.inline(None) };
     if reader.findings.is_empty() { Ok(node) } else { Err(reader.findings) }
@@ -123,6 +130,8 @@ pub(crate) fn read_value(source: &Arc<Source>, from: usize) -> Result<Node, Vec<
 struct Reader<'a> {
     source: &'a Arc<Source>,
     text: &'a str,
+    /// The first byte: after a byte order mark, which has no width.
+    start: usize,
     pos: usize,
     depth: usize,
     findings: Vec<Finding>,
@@ -130,8 +139,8 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn document(&mut self) -> Node {
-        // A byte order mark is no text.
-        self.pos = if self.text.starts_with('\u{feff}') { 3 } else { 0 };
+        self.start = if self.text.starts_with('\u{feff}') { 3 } else { 0 };
+        self.pos = self.start;
         let control = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
         if let Some((at, found)) = self.text.char_indices().find(|(_, c)| control(*c)) {
             let shown = found.escape_unicode();
@@ -151,7 +160,7 @@ impl<'a> Reader<'a> {
         };
         while self.next_content().is_some() && self.going() {
             let line = self.pos;
-            self.to_line_end();
+            self.skip_line();
             self.fail(line, self.pos, "this line belongs to nothing above it");
         }
         node
@@ -171,7 +180,8 @@ impl<'a> Reader<'a> {
     }
 
     fn column(&self) -> usize {
-        self.pos - self.text[..self.pos].rfind('\n').map_or(0, |newline| newline + 1)
+        let line = self.text[..self.pos].rfind('\n').map_or(self.start, |newline| newline + 1);
+        self.pos - line
     }
 
     fn span(&self, start: usize, end: usize) -> Span {
@@ -199,7 +209,7 @@ impl<'a> Reader<'a> {
     }
 
     /// To the newline, or the end of the text.
-    fn to_line_end(&mut self) {
+    fn skip_line(&mut self) {
         self.pos += self.rest().find('\n').unwrap_or(self.rest().len());
     }
 
@@ -216,7 +226,7 @@ impl<'a> Reader<'a> {
         let comment_glued = self.peek() == Some('#') && self.pos == before;
         let start = self.pos;
         let fine = self.at_line_end() && !comment_glued;
-        self.to_line_end();
+        self.skip_line();
         if !fine {
             let end = start + self.text[start..self.pos].trim_end().len();
             self.fail(start, end, format!("unexpected text after {after}"));
@@ -233,7 +243,7 @@ impl<'a> Reader<'a> {
             let before = self.pos;
             self.blanks();
             if self.at_line_end() {
-                self.to_line_end();
+                self.skip_line();
                 if self.rest().is_empty() {
                     return None;
                 }
@@ -246,13 +256,18 @@ impl<'a> Reader<'a> {
             }
             let word = self.rest();
             if line_start && indent == 0 && (word.starts_with("---") || word.starts_with("...")) {
-                let (start, rest) = (self.pos, self.text.len());
+                let start = self.pos;
                 self.fail_help(start, start + 3, "a spec is one YAML document", "use two files");
-                self.pos = rest;
+                self.text = &self.text[..start];
                 return None;
             }
             return Some(self.column());
         }
+    }
+
+    /// Back to the start of the line of which `next_content` found the column.
+    fn unread(&mut self, found: Option<usize>) {
+        self.pos -= found.unwrap_or(0);
     }
 
     /// Runs `read` one level deeper, or reports that the file is nested too deeply.

@@ -1,13 +1,395 @@
+use proptest::prelude::*;
+
 use super::*;
+use crate::render::{Look, render};
 
 #[test]
 fn every_builtin_spec_loads() {
     let library = Library::builtin();
     let mut all = Vec::new();
     for name in library.names() {
-        if let Err(findings) = library.load(name, &[]) {
-            all.extend(findings);
+        match library.load(name, &[]) {
+            Ok(spec) => assert_eq!(Path::new(&spec.source.path).file_stem().unwrap(), name),
+            Err(findings) => all.extend(findings),
         }
     }
-    assert_eq!(all, []);
+    assert!(all.is_empty(), "{}", render(&all, Look::Plain));
+}
+
+const BASE: &str = "\
+spec: 1
+name: base
+matches: [Base, Other]
+dims:
+  hidden: hidden_size
+  layers: [num_layers, n_layer, = 2]
+  ffn: = 4 * hidden
+rope:
+  main: { dim: hidden, theta: [theta, = 1e4], parameters: = null, partial: 0.5 }
+states:
+  kv: { kind: attention, k: [hidden], v: [hidden], dtype: activation }
+  conv: { kind: conv, shape: [hidden, 2], dtype: activation }
+functions:
+  mlp(x): |
+    return linear(x, mlp.up, ffn)
+layers:
+  prefix: h.{i}
+  each:
+    window: null
+    wide: i % 2 == 0
+  a|b: |
+    return mlp(x)
+  '*': |
+    return x
+model: |
+  return layers(embed(tokens, wte, 8, hidden))
+ignore:
+  weights: [h.*.mask]
+  config: [dropout]
+weights:
+  - { disk: 'x.{i}', weight: 'h.{i}', do: [transpose, split(0, 3)] }
+";
+
+fn library(specs: &[(&str, &str)], libs: &[(&str, &str)]) -> Library {
+    let mut library = Library::default();
+    library.add_spec("base.yaml", BASE);
+    for (path, text) in specs {
+        library.add_spec(path, text);
+    }
+    for (name, text) in libs {
+        library.libs.insert((*name).into(), File::new(&format!("lib/{name}.yaml"), text));
+    }
+    library
+}
+
+fn keys<T>(map: &indexmap::IndexMap<String, T>) -> Vec<&str> {
+    map.keys().map(String::as_str).collect()
+}
+
+/// Every finding as `file:line:column message (label)`.
+fn findings(library: &Library, name: &str, sets: &[&str]) -> Vec<String> {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let found = library.load(name, &sets).err().unwrap_or_default();
+    found
+        .iter()
+        .map(|finding| {
+            let label = match finding.label.as_str() {
+                "" => String::new(),
+                label => format!(" ({label})"),
+            };
+            let message = &finding.message;
+            match &finding.at {
+                Some(at) => {
+                    let path = &at.source.path;
+                    format!("{path}:{}:{} {message}{label}", at.line(), at.column())
+                }
+                None => format!("{message}{label}"),
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn a_whole_spec() {
+    let spec = library(&[], &[]).load("base", &[]).unwrap();
+    assert_eq!(spec.matches.len(), 2);
+    assert_eq!(spec.dims["layers"].sources.len(), 3);
+    assert_eq!(spec.states["conv"].parts[0].name.name, "conv");
+    assert_eq!(spec.states["kv"].parts.len(), 2);
+    assert_eq!(spec.states["conv"].dtype.at.line(), 12);
+    let layers = spec.layers.unwrap();
+    assert_eq!(keys(&layers.programs), ["a", "b", "*"]);
+    assert_eq!(keys(&layers.each), ["window", "wide"]);
+    assert_eq!(spec.weights[0].steps.len(), 2);
+    let result = &spec.functions["mlp"].program.result[0].at;
+    assert_eq!((result.line(), result.column()), (15, 12));
+}
+
+#[test]
+fn a_child_overrides_by_name() {
+    let child = "\
+spec: 1
+name: child
+extends: base
+use: glu
+dims: { ffn: ~, extra: [key, = 1] }
+states: { conv: ~ }
+layers:
+  each: { wide: ~, tall: i }
+  b|c: |
+    return glu(x)
+ignore: { config: [other] }
+weights: ~
+";
+    let lib = "functions:\n  glu(x): |\n    return x\n  mlp(x, y=1): |\n    return x\n";
+    let library = library(&[("child.yaml", child)], &[("glu", lib)]);
+    let spec = library.load("child", &[]).unwrap();
+    assert_eq!(spec.name.name, "child");
+    assert!(spec.matches.is_empty(), "matches are not inherited");
+    assert_eq!(keys(&spec.dims), ["hidden", "layers", "extra"]);
+    assert_eq!(keys(&spec.states), ["kv"]);
+    let mut functions = keys(&spec.functions);
+    functions.sort_unstable();
+    assert_eq!(functions, ["glu", "mlp"]);
+    assert_eq!(spec.functions["mlp"].params.len(), 2, "a used file overrides the parent");
+    let layers = spec.layers.unwrap();
+    assert_eq!(keys(&layers.each), ["window", "tall"]);
+    assert_eq!(layers.prefix.at.source.path, "base.yaml");
+    let paths = layers.programs.iter();
+    let paths: Vec<_> =
+        paths.map(|(kind, program)| format!("{kind} {}", program.program.at.source.path)).collect();
+    assert_eq!(paths, ["a base.yaml", "b child.yaml", "* base.yaml", "c child.yaml"]);
+    assert_eq!(spec.ignore.config[0].name, "other");
+    assert_eq!(spec.ignore.weights[0].name, "h.*.mask");
+    assert!(spec.weights.is_empty());
+    assert_eq!(spec.uses[0].name, "glu");
+}
+
+#[test]
+fn broken_families() {
+    let library = library(
+        &[
+            ("a.yaml", "spec: 1\nname: a\nextends: b\n"),
+            ("b.yaml", "spec: 1\nname: b\nextends: a\n"),
+            ("c.yaml", "spec: 1\nname: c\nextends: bse\n"),
+            (
+                "d.yaml",
+                "spec: 1\nname: d\nextends: base\nuse: [glue]\ndims: { fnn: ~ }\nstate: {}\n",
+            ),
+            ("e.yaml", "spec: 2\nname: e\nextends: base\n"),
+            ("f.yaml", "name: f\n"),
+            ("g.yaml", "- a\n"),
+            ("h.yaml", "spec: 1\nname: h\nextends: base\nuse: bad\nmodel: ~\n"),
+            ("i.yaml", "spec: 1\nname: i\nextends: base\nfunctions:\n  f(x): x\n  f(y): y\n"),
+        ],
+        &[("glu", "functions: {}\n"), ("bad", "funtions: {}\n")],
+    );
+    for (name, want) in [
+        ("a", vec!["b.yaml:3:10 `a` extends itself (a -> b -> a)"]),
+        ("c", vec!["c.yaml:3:10 there is no spec `bse` to extend"]),
+        (
+            "d",
+            vec![
+                "d.yaml:4:7 there is no function file `glue`",
+                "d.yaml:5:14 there is no inherited `fnn` to remove",
+                "d.yaml:6:1 a spec has no key `state`",
+            ],
+        ),
+        ("e", vec!["e.yaml:1:7 version `2` of the spec language is not known"]),
+        (
+            "f",
+            vec![
+                "f.yaml:1:1 a spec needs the key `spec`",
+                "f.yaml:1:1 a spec needs the key `model`",
+            ],
+        ),
+        ("g", vec!["g.yaml:1:1 a spec is a map of keys (found a list)"]),
+        (
+            "h",
+            vec![
+                "lib/bad.yaml:1:1 a function file has no key `funtions`",
+                "h.yaml:1:1 a spec needs the key `model`",
+            ],
+        ),
+        ("i", vec!["i.yaml:6:3 `f` stands twice"]),
+        ("bass", vec!["there is no spec `bass`"]),
+    ] {
+        assert_eq!(findings(&library, name, &[]), want, "{name}");
+    }
+    let found = library.load("c", &[]).unwrap_err();
+    assert_eq!(found[0].help.as_deref(), Some("did you mean `base`?"));
+}
+
+#[test]
+fn broken_entries() {
+    for (from, to, want) in [
+        ("= 4 * hidden", "4 * hidden", "7:8 `4 * hidden` is not a config key"),
+        ("= 4 * hidden", "7", "7:8 `7` is not a config key"),
+        ("= 4 * hidden", "[]", "7:8 expected a config key or `= expression` (found a list)"),
+        ("n_layer, = 2", "= 2, n_layer", "6:29 this alternative is never reached"),
+        ("ffn: =", "f.n: =", "7:3 `f.n` is not a name"),
+        ("theta: [theta, = 1e4]", "thta: theta", "9:24 a rope table has no key `thta`"),
+        ("kind: conv, shape", "kind: conv, dims", ""),
+        ("k: [hidden], v: [hidden], ", "", "11:3 state `kv` has no shape"),
+        ("dtype: activation }\n  conv", "}\n  conv", "11:3 a state needs the key `dtype`"),
+        ("h.{i}", "h.i", "17:11 the prefix of layers has no `{i}`"),
+        ("  mlp(x): |", "  mlp: |", "14:6 a function says its parameters"),
+        (
+            "linear(x, mlp.up",
+            "linear(x mlp.up",
+            "15:21 syntax error (found `mlp.up`; expected `,` or `)`)",
+        ),
+        (
+            "  each:",
+            "  eech:",
+            "18:3 layers of kind `eech` have no program (found a map; expected the lines of a program)",
+        ),
+        ("  weights: [h", "  weight: [h", "28:3 `ignore` has no key `weight`"),
+        ("disk: 'x.{i}'", "disc: x", "31:5 a weight rule needs the key `disk`"),
+        ("name: base", "name: two words", "2:7 expected one word (found `two words`)"),
+    ] {
+        assert!(BASE.contains(from), "{from}");
+        let mut library = Library::default();
+        let name = library.add_spec("t.yaml", &BASE.replacen(from, to, 1));
+        let found = findings(&library, &name, &[]);
+        if want.is_empty() {
+            assert!(found.is_empty(), "{found:?}");
+        } else {
+            assert!(found.contains(&format!("t.yaml:{want}")), "{to}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn overrides() {
+    let library = library(&[], &[]);
+    let sets = ["states.conv.dtype=bf16", "dims.layers=1e1", "layers.each.window=i + 1", "name= x"];
+    let spec = library.load("base", &sets.map(String::from)).unwrap();
+    assert_eq!(spec.states["conv"].dtype.name, "bf16");
+    assert_eq!(spec.states["conv"].dtype.at.source.path, "--set states.conv.dtype=bf16");
+    assert_eq!(spec.states["conv"].dtype.at.text(), "bf16");
+    assert_eq!(spec.dims["layers"].sources.len(), 1);
+    for (set, want) in [
+        ("states.conv.dtyp=f32", "--set states.conv.dtyp=f32:1:13 conv has no `dtyp`"),
+        ("stats.conv=1", "--set stats.conv=1:1:1 the spec has no `stats`"),
+        (
+            "states.conv=1",
+            "--set states.conv=1:1:1 `states.conv` is a map (only a single value can be set)",
+        ),
+        (
+            "states.conv.shape=1",
+            "--set states.conv.shape=1:1:1 `states.conv.shape` is a list (only a single value can be set)",
+        ),
+        (
+            "states.conv.dtype.x=1",
+            "--set states.conv.dtype.x=1:1:1 `states.conv.dtype` has nothing inside it",
+        ),
+        ("functions.mlp=1", "--set functions.mlp=1:1:1 a function cannot be set"),
+        ("dims.layers", "--set dims.layers:1:1 an override without a value"),
+        (
+            "dims.ffn=2 *",
+            "--set dims.ffn=2 *:1:13 syntax error (the text ends here; expected a value)",
+        ),
+        (
+            "states.conv.dtype=&x",
+            "--set states.conv.dtype=&x:1:19 anchors and aliases are not read",
+        ),
+        ("states.conv.dtype=", "--set states.conv.dtype=:1:19 expected one word (found nothing)"),
+        ("=", "--set =:1:1 the spec has no ``"),
+    ] {
+        assert_eq!(findings(&library, "base", &[set]), [want], "{set}");
+    }
+}
+
+#[test]
+fn architectures() {
+    let library = library(&[], &[]);
+    assert_eq!(library.find_architecture("Other"), ["base"]);
+    assert!(library.find_architecture("other").is_empty());
+    assert_eq!(library.architectures().len(), 2);
+    assert_eq!(library.get("base").unwrap().path, "base.yaml");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Specs with pieces cut out, doubled or replaced load or give findings
+    /// that can be shown.
+    #[test]
+    fn any_mutated_spec_is_loaded_or_refused(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0..12usize, prop::sample::select(vec![
+            "", " ", "\n", ":", ": ", "[", "]", "{", "}", ",", "'", "\"", "|", "#", "=", "(", ")", "~",
+            "\t", "é", "*", "-", "- ", "return ", "0", ".", "\u{1b}", "extends: t\n", "null",
+        ])), 1..6),
+        set in "[a-z]{0,6}(\\.[a-z]{1,6}){0,2}=?\\PC{0,6}",
+    ) {
+        let mut text = BASE.to_owned();
+        for (place, cut, piece) in edits {
+            let chars: Vec<char> = text.chars().collect();
+            if chars.is_empty() { break; }
+            let at = place.index(chars.len());
+            let end = (at + cut).min(chars.len());
+            text = chars[..at].iter().chain(piece.chars().collect::<Vec<_>>().iter())
+                .chain(&chars[end..]).collect();
+        }
+        let mut library = Library::default();
+        let name = library.add_spec("t.yaml", &text);
+        for sets in [vec![], vec![set]] {
+            if let Err(findings) = library.load(&name, &sets) {
+                prop_assert!(!findings.is_empty());
+                prop_assert!(render(&findings, Look::Plain).ends_with('\n'));
+            }
+        }
+    }
+}
+
+/// The same findings that a person sees, as text.
+#[test]
+fn findings_read_well() {
+    let child = "\
+spec: 1
+name: child
+extends: base
+dims:
+  eps: norm eps
+stats: {}
+functions:
+  mlp(x): |
+    y = linear(x mlp.up, ffn)
+    return y
+layers:
+  '*': |
+    x = = 2
+    y
+    return )
+";
+    let library = library(&[("child.yaml", child)], &[]);
+    let want = "\
+error: `norm eps` is not a config key
+ --> child.yaml:5:8
+  |
+5 |   eps: norm eps
+  |        ^^^^^^^^
+  |
+  = help: write `= norm eps` if it is meant as a value or an expression
+
+error: a spec has no key `stats`
+ --> child.yaml:6:1
+  |
+6 | stats: {}
+  | ^^^^^
+  |
+  = help: did you mean `states`?
+
+error: syntax error
+ --> child.yaml:9:18
+  |
+9 |     y = linear(x mlp.up, ffn)
+  |                  ^^^^^^ found `mlp.up`; expected `,` or `)`
+
+error: syntax error
+  --> child.yaml:13:9
+   |
+13 |     x = = 2
+   |         ^ found `=`; expected a value
+   |
+   = help: `==` compares; `=` stands only after a name
+
+error: the value of this line goes nowhere
+  --> child.yaml:14:5
+   |
+14 |     y
+   |     ^
+   |
+   = help: assign it to a name, or remove it
+
+error: syntax error
+  --> child.yaml:15:12
+   |
+15 |     return )
+   |            ^ found `)`; expected a value
+
+6 errors
+";
+    assert_eq!(render(&library.load("child", &[]).unwrap_err(), Look::Plain), want);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
-use super::keys::{IGNORE, LAYERS, ROPE, SPEC, STATE, Table, WEIGHT};
+use super::keys::{Form, IGNORE, Key, LAYERS, ROPE, SPEC, STATE, Table, WEIGHT};
 use super::{
     Dim, DimSource, EachDecl, IgnoreDecl, LayerProgram, LayersDecl, RopeDecl, Spec, StateDecl,
     StatePart, WeightRule,
@@ -92,7 +92,9 @@ impl Decoder {
                 self.findings.push(finding);
             }
         }
-        for key in table.keys.iter().filter(|key| key.required && !map.contains_key(key.name)) {
+        // The version is asked of every file, not of what they make together.
+        let needed = |key: &&Key| key.required && key.form != Form::Version;
+        for key in table.keys.iter().filter(needed).filter(|key| !map.contains_key(key.name)) {
             let message = format!("{} needs the key `{}`", table.what, key.name);
             let mut finding = Finding::error(at, message).help(key.doc);
             // The key is there, but for a slip: one finding with a place is enough.

@@ -2,7 +2,7 @@
 //! schema is made from the same lines.
 
 /// The version of the spec language that is read.
-pub const VERSION: i64 = 1;
+pub(crate) const VERSION: &str = "1";
 
 /// A key that a map may have.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) enum Form {
     /// Lines of assignments and a `return`.
     Program,
     /// A map of the author's names, each with the given form.
-    Names(&'static Form),
+    Names(&'static Self),
     /// A map with these keys.
     Table(&'static Table),
     /// A list of maps with these keys.
@@ -47,6 +47,8 @@ pub(crate) struct Table {
     pub(crate) keys: &'static [Key],
     /// The form of the author's own keys beside them, if it may have any.
     pub(crate) others: Option<Form>,
+    /// `extends:` merges it by key, so that a file may leave out required ones.
+    pub(crate) inherits: bool,
 }
 
 impl PartialEq for Key {
@@ -101,6 +103,7 @@ pub(crate) static SPEC: Table = Table {
         ),
     ],
     others: None,
+    inherits: true,
 };
 
 pub(crate) static LIB: Table = Table {
@@ -110,6 +113,7 @@ pub(crate) static LIB: Table = Table {
         must("functions", Form::Names(&Form::Program), "Programs with parameters."),
     ],
     others: None,
+    inherits: false,
 };
 
 pub(crate) static ROPE: Table = Table {
@@ -122,6 +126,7 @@ pub(crate) static ROPE: Table = Table {
         may("context", Form::Expr, "The longest sequence, for schemes that need it."),
     ],
     others: None,
+    inherits: false,
 };
 
 pub(crate) static STATE: Table = Table {
@@ -132,6 +137,7 @@ pub(crate) static STATE: Table = Table {
         may("shape", Form::Exprs, "The shape, where the state is one tensor."),
     ],
     others: Some(Form::Exprs),
+    inherits: false,
 };
 
 pub(crate) static LAYERS: Table = Table {
@@ -143,6 +149,7 @@ pub(crate) static LAYERS: Table = Table {
         may("each", Form::Names(&Form::Expr), "Scalars that differ by layer."),
     ],
     others: Some(Form::Program),
+    inherits: true,
 };
 
 pub(crate) static IGNORE: Table = Table {
@@ -152,6 +159,7 @@ pub(crate) static IGNORE: Table = Table {
         may("config", Form::Words, "Config keys, dotted if nested."),
     ],
     others: None,
+    inherits: true,
 };
 
 pub(crate) static WEIGHT: Table = Table {
@@ -162,4 +170,5 @@ pub(crate) static WEIGHT: Table = Table {
         may("do", Form::Exprs, "Steps from disk to model: `transpose`, `split(0, 3)`."),
     ],
     others: None,
+    inherits: false,
 };

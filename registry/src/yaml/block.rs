@@ -57,14 +57,14 @@ impl Reader<'_> {
         let mut reported = false;
         while let Some(found) = self.next_content() {
             if found < column || !self.going() {
-                self.pos -= self.column();
+                self.unread(Some(found));
                 return false;
             }
             if found == column {
                 return true;
             }
             let start = self.pos;
-            self.to_line_end();
+            self.skip_line();
             if !reported {
                 let end = start + self.text[start..self.pos].trim_end().len();
                 let message = "this line is indented further than its neighbours";
@@ -79,7 +79,7 @@ impl Reader<'_> {
     fn block_entry(&mut self, column: usize) -> Option<Entry> {
         let start = self.pos;
         if !self.at_key() {
-            self.to_line_end();
+            self.skip_line();
             let line = self.text[start..self.pos].trim_end();
             let (message, help) = match line.chars().next() {
                 Some('-') => ("a list item among the keys of a map", "indent it under a key"),
@@ -112,7 +112,7 @@ impl Reader<'_> {
         if !self.at_line_end() {
             if self.at_dash() {
                 let start = self.pos;
-                self.to_line_end();
+                self.skip_line();
                 let help = "start the list on the next line, or write `[a, b]`";
                 self.fail_help(start, start + 1, "a list item on the line of its key", help);
                 return self.null(start, start);
@@ -123,8 +123,8 @@ impl Reader<'_> {
             Some(found) if found > column || (found == column && self.at_dash()) => {
                 self.block(found, Some(column))
             }
-            _ => {
-                self.pos -= self.column();
+            found => {
+                self.unread(found);
                 self.null(here, here)
             }
         }
@@ -140,8 +140,8 @@ impl Reader<'_> {
             let item = if self.at_line_end() {
                 match self.next_content() {
                     Some(found) if found > column => self.block(found, Some(column)),
-                    _ => {
-                        self.pos -= self.column();
+                    found => {
+                        self.unread(found);
                         self.null(dash, dash + 1)
                     }
                 }
@@ -149,8 +149,11 @@ impl Reader<'_> {
                 self.block(self.column(), Some(column))
             };
             items.push(item);
-            if !self.same_column(column, "the items above it") || !self.at_dash() {
-                self.pos -= self.column();
+            if !self.same_column(column, "the items above it") {
+                break;
+            }
+            if !self.at_dash() {
+                self.unread(Some(column));
                 break;
             }
         }

@@ -24,13 +24,17 @@ impl Reader<'_> {
             return true;
         }
         let newline = self.pos;
-        match self.next_content() {
-            Some(column) if parent.is_none_or(|parent| column > parent) => true,
-            _ => {
-                self.pos = newline;
-                false
-            }
+        let column = self.next_content();
+        let inside = match (column, parent) {
+            // The closing bracket may stand below the key, as it is often written.
+            (Some(column), Some(parent)) if column == parent => self.rest().starts_with([']', '}']),
+            (Some(column), Some(parent)) => column > parent,
+            (found, _) => found.is_some(),
+        };
+        if !inside {
+            self.pos = newline;
         }
+        inside
     }
 
     fn unclosed(&mut self, start: usize) {
@@ -39,7 +43,7 @@ impl Reader<'_> {
         let message = format!("this `{shown}` is never closed");
         let finding = Finding::error(&self.span(start, start + 1), message);
         self.findings.push(finding.help(format!("close it with `{close}` before the next key")));
-        self.to_line_end();
+        self.skip_line();
     }
 
     fn flow_list(&mut self, parent: Option<usize>) -> Node {
@@ -139,7 +143,7 @@ impl Reader<'_> {
                 let found = found.map_or(1, char::len_utf8);
                 let message = format!("expected `,` or `{close}`");
                 self.fail(at, at + found, message);
-                self.to_line_end();
+                self.skip_line();
                 false
             }
         }
@@ -162,18 +166,21 @@ impl Reader<'_> {
         let start = self.pos;
         let computed = self.peek() == Some('=');
         let mut text = Text::empty(self.source, start..start);
-        let mut open: Vec<usize> = Vec::new();
+        let mut open: Vec<(usize, char)> = Vec::new();
         let mut end = start;
         while let Some(c) = self.peek() {
             let at = self.pos;
             let next = self.rest()[c.len_utf8()..].chars().next();
             let over = next.is_none_or(|next| next.is_whitespace() || ",]}".contains(next));
             match c {
-                '(' | '[' | '{' => open.push(at),
-                ')' | ']' | '}' if !open.is_empty() => {
+                '(' => open.push((at, ')')),
+                '[' => open.push((at, ']')),
+                '{' => open.push((at, '}')),
+                ')' | ']' | '}' if open.last().is_some_and(|(_, close)| *close == c) => {
                     open.pop();
                 }
-                ',' | ']' | '}' if open.is_empty() => break,
+                ',' if open.is_empty() => break,
+                ']' | '}' => break,
                 ':' if open.is_empty() && over => break,
                 '\'' | '"' if computed || !open.is_empty() => {
                     // A string of an expression: its brackets do not count.
@@ -204,10 +211,10 @@ impl Reader<'_> {
             text.copy(at..self.pos);
             end = self.pos;
         }
-        if let Some(at) = open.first() {
-            let shown = &self.text[*at..=*at];
-            let message = format!("this `{shown}` is never closed");
-            self.fail(*at, at + 1, message);
+        if let Some((at, close)) = open.last() {
+            let message = format!("this `{}` is never closed", &self.text[*at..=*at]);
+            let finding = Finding::error(&self.span(*at, at + 1), message);
+            self.findings.push(finding.label(format!("expected `{close}`")));
         }
         let len = text.value().trim_end().len();
         text.truncate(len);

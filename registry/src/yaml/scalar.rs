@@ -36,7 +36,7 @@ impl Reader<'_> {
         let mut text = Text::empty(self.source, start..start);
         loop {
             let line_start = self.pos;
-            self.to_line_end();
+            self.skip_line();
             let line = &self.text[line_start..self.pos];
             let commented = line.find(" #").or_else(|| line.find("\t#"));
             let line = &line[..commented.unwrap_or(line.len())];
@@ -71,8 +71,7 @@ impl Reader<'_> {
             '*' if key && text.len() == 1 => return,
             '&' | '*' => ("anchors and aliases are not read", "quote the text if it is meant"),
             '!' => ("tags are not read", "quote the text if it is meant"),
-            '@' | '`' => ("YAML keeps this character for itself", "quote the text"),
-            '%' => ("YAML keeps this character for itself", "quote the text"),
+            '@' | '`' | '%' => ("YAML keeps this character for itself", "quote the text"),
             '?' if text.len() == 1 || text.starts_with("? ") => {
                 ("keys of several lines are not read", "write `key: value`")
             }

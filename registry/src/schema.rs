@@ -1,0 +1,91 @@
+//! The JSON Schema of a spec, for editors; made from the decoder's own table.
+
+use serde_json::{Map, Value, json};
+
+use crate::spec::keys::{Form, SPEC, Table, VERSION};
+
+/// The schema of a spec file.
+pub fn schema() -> Value {
+    let mut schema = table(&SPEC);
+    schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    schema["title"] = json!("An onboard spec");
+    schema
+}
+
+fn table(table: &Table) -> Value {
+    let properties: Map<String, Value> = table
+        .keys
+        .iter()
+        .map(|key| {
+            let mut value = form(key.form);
+            value["description"] = json!(key.doc);
+            (key.name.to_owned(), value)
+        })
+        .collect();
+    // A spec that extends another may leave out what that one has.
+    let required = table.keys.iter().filter(|key| key.required);
+    let required: Vec<&str> = if table.inherits {
+        required.map(|key| key.name).filter(|name| matches!(*name, "spec" | "name")).collect()
+    } else {
+        required.map(|key| key.name).collect()
+    };
+    let others = match table.others {
+        Some(Form::Program) => removable(&form(Form::Program)),
+        Some(other) => form(other),
+        None => json!(false),
+    };
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": others,
+    })
+}
+
+fn form(form_: Form) -> Value {
+    let text = json!({ "type": "string" });
+    match form_ {
+        Form::Version => {
+            // YAML reads it as a number.
+            json!({ "const": VERSION.parse::<i64>().unwrap_or_default() })
+        }
+        Form::Word | Form::Program => text,
+        Form::Words => one_or_list(&text),
+        Form::Sources => one_or_list(&json!({ "type": ["string", "null"] })),
+        Form::Expr => json!({ "type": ["string", "number", "boolean", "null"] }),
+        Form::Exprs => json!({ "type": "array", "items": form(Form::Expr) }),
+        Form::Names(inner) => {
+            json!({ "type": "object", "additionalProperties": removable(&form(*inner)) })
+        }
+        Form::Table(inner) => table(inner),
+        Form::Tables(inner) => json!({ "type": "array", "items": table(inner) }),
+    }
+}
+
+fn one_or_list(item: &Value) -> Value {
+    json!({ "anyOf": [item, { "type": "array", "items": item }] })
+}
+
+/// `~` removes what is inherited.
+fn removable(form: &Value) -> Value {
+    json!({ "anyOf": [form, { "type": "null" }] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_written_schema_is_fresh() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/schema.json");
+        let fresh = serde_json::to_string_pretty(&schema()).unwrap() + "\n";
+        if std::env::var_os("UPDATE").is_some() {
+            fs_err::write(path, &fresh).unwrap();
+        }
+        let written = fs_err::read_to_string(path).unwrap_or_default();
+        assert!(
+            written == fresh,
+            "registry/schema.json is stale: run `UPDATE=1 cargo test -p registry schema`"
+        );
+    }
+}
