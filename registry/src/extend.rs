@@ -15,6 +15,9 @@ const MERGED: [&str; 6] = ["dims", "rope", "states", "functions", "layers", "ign
 /// Keys that say something about one file and are never inherited.
 const OWN: [&str; 5] = ["spec", "name", "matches", "extends", "use"];
 
+/// The most kinds that may share a program by `a|b`.
+const MAX_ALTERNATIVES: usize = 32;
+
 /// Lays `child` over `parent`. An entry that is `~` removes the parent's.
 pub(crate) fn merge(mut parent: Map, child: Map, findings: &mut Vec<Finding>) -> Map {
     for key in OWN {
@@ -100,7 +103,7 @@ fn named(section: &str, map: Map, findings: &mut Vec<Finding>) -> Map {
     let mut result = Map::new();
     for (key, entry) in map {
         let entries = if section == "layers" && key.contains('|') && !LAYERS.knows(&key) {
-            alternatives(&entry)
+            alternatives(&entry, findings)
         } else {
             vec![entry]
         };
@@ -117,8 +120,14 @@ fn named(section: &str, map: Map, findings: &mut Vec<Finding>) -> Map {
     result
 }
 
-fn alternatives(entry: &Entry) -> Vec<Entry> {
+fn alternatives(entry: &Entry, findings: &mut Vec<Finding>) -> Vec<Entry> {
     let text = entry.key.value();
+    // Each gets a copy of the program, and a file must not decide how many.
+    if text.matches('|').count() >= MAX_ALTERNATIVES {
+        let message = format!("more than {MAX_ALTERNATIVES} kinds share a program");
+        findings.push(Finding::error(&entry.key.span(), message));
+        return Vec::new();
+    }
     let mut start = 0;
     let mut entries = Vec::new();
     for part in text.split('|') {

@@ -98,7 +98,8 @@ impl<'a> Lexer<'a> {
         if let Some(keyword) = KEYWORDS.iter().find(|keyword| **keyword == &rest[..end]) {
             return self.push(Kind::Op(keyword), end);
         }
-        let mut segments = Vec::from([self.pos..self.pos + end]);
+        let first = self.pos..self.pos + end;
+        let mut segments = vec![first];
         while rest[end..].starts_with('.') && word(end + 1) > 0 {
             let len = word(end + 1);
             segments.push(self.pos + end + 1..self.pos + end + 1 + len);
@@ -154,18 +155,19 @@ impl<'a> Lexer<'a> {
 
     fn string(&mut self, quote: char) {
         let rest = self.rest();
-        let line = rest.lines().next().unwrap_or(rest);
-        let Some(len) = line[1..].find(quote) else {
+        let stop = rest[1..].find([quote, '\n']).map_or(rest.len(), |len| len + 1);
+        if !rest[stop..].starts_with(quote) {
+            let line = &rest[..stop];
             let message = "this string does not end on its line";
             self.find(self.pos..self.pos + line.len(), message, format!("no closing {quote}"));
             return self.push(Kind::Str(line[1..].to_owned()), line.len());
-        };
-        let inner = &line[1..=len];
+        }
+        let inner = &rest[1..stop];
         if inner.contains('\\') {
             let at = self.pos + 1 + inner.find('\\').expect("it is there");
             self.find(at..at + 1, "strings have no escapes", "a backslash".into());
         }
-        self.push(Kind::Str(inner.to_owned()), len + 2);
+        self.push(Kind::Str(inner.to_owned()), stop + 1);
     }
 
     fn operator(&mut self, first: char) {

@@ -323,6 +323,32 @@ proptest! {
     }
 }
 
+/// None of these may take long or much memory: nothing grows faster than the file.
+#[test]
+fn large_hostile_specs() {
+    let n = crate::yaml::MAX_BYTES;
+    let head = "spec: 1\nname: t\n";
+    let many = (0..n / 16).fold(String::new(), |text, n| text + &format!("  a.{n}: ,\n"));
+    for text in [
+        format!("{head}dims: {{ a: [{}] }}\n", "='x' ".repeat(n / 6)),
+        format!("{head}dims: {{ a: = {} }}\n", "'x' ".repeat(n / 5)),
+        format!("{head}layers:\n  {}: x\n", "a|".repeat(n / 3)),
+        format!("{head}model: {}\n", "f(".repeat(n / 3)),
+        format!("{head}model: |\n{}", "  x = = y\n".repeat(n / 11)),
+        format!("{head}dims:\n{many}"),
+        format!("{head}{}", "a: &b\n".repeat(n / 7)),
+        format!("{head}matches: {}\n", "[".repeat(n / 2)),
+        format!("{head}model: a\n{}", "  b\n".repeat(n / 5)),
+        format!("{head}model: \"{}\"\n", "\\n".repeat(n / 3)),
+    ] {
+        let mut library = Library::default();
+        let name = library.add_spec("t.yaml", &text);
+        let findings = library.load(&name, &[]).unwrap_err();
+        assert!(findings.len() <= 100, "{}", findings.len());
+        assert!(!render(&findings, Look::Plain).is_empty());
+    }
+}
+
 /// The same findings that a person sees, as text.
 #[test]
 fn findings_read_well() {

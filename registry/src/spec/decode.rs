@@ -16,6 +16,9 @@ use crate::syntax::{Expr, ExprKind, Function, Ident, Program};
 use crate::text::Text;
 use crate::yaml::{Entry, Map, Node, Value};
 
+/// Findings beyond which nobody reads on.
+const MAX_FINDINGS: usize = 100;
+
 /// Decodes a merged tree. `uses` are the function files merged into it.
 pub(crate) fn decode(
     tree: &Map,
@@ -25,20 +28,18 @@ pub(crate) fn decode(
     let mut decoder = Decoder { findings: Vec::new() };
     let whole = Span { source: source.clone(), start: 0, end: 0 };
     let spec = decoder.spec(tree, uses, &whole);
-    let mut findings = decoder.findings;
+    let findings = decoder.findings;
     match spec {
         Some(spec) if findings.is_empty() => Ok(spec),
         _ => {
             // A program shared by two kinds is parsed for each.
             let mut unique: Vec<Finding> = Vec::new();
-            findings.retain(|finding| {
-                let new = !unique.contains(finding);
-                if new {
-                    unique.push(finding.clone());
+            for finding in findings {
+                if unique.len() < MAX_FINDINGS && !unique.contains(&finding) {
+                    unique.push(finding);
                 }
-                new
-            });
-            Err(findings)
+            }
+            Err(unique)
         }
     }
 }

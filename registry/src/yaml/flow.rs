@@ -184,8 +184,9 @@ impl Reader<'_> {
                 ':' if open.is_empty() && over => break,
                 '\'' | '"' if computed || !open.is_empty() => {
                     // A string of an expression: its brackets do not count.
-                    let line = self.rest().lines().next().unwrap_or("");
-                    let len = line[1..].find(c).map_or(1, |len| len + 2);
+                    let rest = &self.rest()[1..];
+                    let stop = rest.find([c, '\n']).filter(|stop| rest[*stop..].starts_with(c));
+                    let len = stop.map_or(1, |len| len + 2);
                     text.copy(at..at + len);
                     self.pos += len;
                     end = self.pos;
