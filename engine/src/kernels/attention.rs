@@ -153,19 +153,37 @@ fn score(keys: &mut Keys, rule: &Rule, group: &[Query<'_>]) {
     let q: [&[f32]; QUERIES] = std::array::from_fn(|n| group[n.min(group.len() - 1)].q);
     for block in from / LANES..to.div_ceil(LANES) {
         let tile = &keys.by_lane[block * LANES * rule.key_dim..][..LANES * rule.key_dim];
-        let mut sums = [[0.0f32; LANES]; QUERIES];
-        for (d, lanes) in tile.chunks_exact(LANES).enumerate() {
-            for n in 0..QUERIES {
-                let x = q[n][d];
-                for lane in 0..LANES {
-                    sums[n][lane] += x * lanes[lane];
-                }
-            }
-        }
+        let sums = accumulate(q, tile, LANES, 0);
         for (n, sums) in sums.iter().enumerate() {
             keys.scores[n * stride + block * LANES..][..LANES].copy_from_slice(sums);
         }
     }
+}
+
+/// `sums[n] = Σ factors[n][i] · rows[i][column..column + LANES]`, in the order of `i`. A
+/// function of its own with four plain arrays, so that the sums stay in registers.
+#[inline(always)]
+fn accumulate(
+    factors: [&[f32]; QUERIES],
+    rows: &[f32],
+    stride: usize,
+    column: usize,
+) -> [[f32; LANES]; QUERIES] {
+    let [mut s0, mut s1, mut s2, mut s3] = [[0.0f32; LANES]; QUERIES];
+    let [f0, f1, f2, f3] = factors;
+    let factors = f0.iter().zip(f1).zip(f2).zip(f3);
+    for (row, (((a, b), c), d)) in rows.chunks_exact(stride).zip(factors) {
+        let row = &row[column..column + LANES];
+        for (((s0, s1), (s2, s3)), x) in
+            s0.iter_mut().zip(&mut s1).zip(s2.iter_mut().zip(&mut s3)).zip(row)
+        {
+            *s0 += a * x;
+            *s1 += b * x;
+            *s2 += c * x;
+            *s3 += d * x;
+        }
+    }
+    [s0, s1, s2, s3]
 }
 
 /// Scores of one query become weights, in place.
@@ -210,17 +228,11 @@ fn mix(keys: &mut Keys, rule: &Rule, group: &[Query<'_>]) {
     let (from, to) = seen(group);
     let stride = keys.scores.len() / QUERIES;
     let width = rule.value_dim.next_multiple_of(LANES);
+    let values = &keys.values[from * width..to * width];
+    let weights: [&[f32]; QUERIES] =
+        std::array::from_fn(|n| &keys.scores[n * stride + from..n * stride + to]);
     for column in (0..width).step_by(LANES) {
-        let mut sums = [[0.0f32; LANES]; QUERIES];
-        for at in from..to {
-            let lanes = &keys.values[at * width + column..][..LANES];
-            for (n, sums) in sums.iter_mut().enumerate() {
-                let weight = keys.scores[n * stride + at];
-                for lane in 0..LANES {
-                    sums[lane] += weight * lanes[lane];
-                }
-            }
-        }
+        let sums = accumulate(weights, values, width, column);
         for (n, sums) in sums.iter().enumerate() {
             keys.out[n * width + column..][..LANES].copy_from_slice(sums);
         }

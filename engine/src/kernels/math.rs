@@ -23,8 +23,8 @@ pub fn exp(x: f32) -> f32 {
     // 2^n in two halves, so that neither leaves the range of normal numbers.
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
-    let scale = |n: i32| f32::from_bits(((n + 127) << 23) as u32);
-    y * scale(half) * scale(n - half)
+    let scale = |n: i32| f32::from_bits((n.wrapping_add(127) << 23) as u32);
+    y * scale(half) * scale(n.wrapping_sub(half))
 }
 
 /// 1 / (1 + e^-x).

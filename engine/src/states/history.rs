@@ -1,8 +1,10 @@
 //! The last rows of a sequence, stored in their declared dtype.
 
+use half::f16;
+use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 use registry::dtype::Dtype;
 
-use crate::kernels::round::{from_bits, to_bits};
+use crate::kernels::round::to_bits;
 
 /// Numbers stored in a dtype for real: 16-bit ones take 16 bits.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,9 +54,13 @@ impl Store {
     fn read(&self, at: usize, into: &mut [f32]) {
         match self {
             Self::Wide(data) => into.copy_from_slice(&data[at..at + into.len()]),
-            Self::Narrow(dtype, data) => {
+            Self::Narrow(Dtype::F16, data) => {
+                let data: &[f16] = data[at..at + into.len()].reinterpret_cast();
+                data.convert_to_f32_slice(into);
+            }
+            Self::Narrow(_, data) => {
                 for (x, &from) in into.iter_mut().zip(&data[at..]) {
-                    *x = from_bits(*dtype, from);
+                    *x = f32::from_bits(u32::from(from) << 16);
                 }
             }
         }
