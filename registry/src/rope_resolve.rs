@@ -36,6 +36,9 @@ pub(crate) fn resolve(spec: &Spec, env: &dyn Env, report: &mut dyn FnMut(Fail)) 
 }
 
 fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result<RopeTable, Fail> {
+    // Some schemes read these beside the parameters; with the others they mean nothing.
+    env.config().mark("original_max_position_embeddings");
+    env.config().mark("partial_rotary_factor");
     let head = size(decl, &decl.dim, env)?;
     let theta = theta(decl, env)?;
     let parameters = scaling(decl, env)?;
