@@ -137,6 +137,19 @@ pub struct Node {
     pub at: Span,
 }
 
+/// An op's demand that a state is kept in the dtype of a value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EqualDtypes {
+    /// The op.
+    pub op: String,
+    /// What it is fed.
+    pub value: ValueId,
+    /// What it keeps.
+    pub state: StateId,
+    /// The call in the spec.
+    pub at: Span,
+}
+
 /// One layer's part of the graph.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layer {
@@ -164,6 +177,9 @@ pub struct Graph {
     /// Weights that are another's by the spec (`lm_head.weight`), and whose they are. Only
     /// the owner stands in `weights`.
     pub tied: BTreeMap<String, String>,
+    /// Where an op needs its state and its input in the same dtype. A spec may declare
+    /// otherwise; [`crate::check`] then says so before anything runs.
+    pub equal_dtypes: Vec<EqualDtypes>,
     /// The logits.
     pub output: Option<ValueId>,
     /// Nodes from here on see only the rows whose logits are wanted

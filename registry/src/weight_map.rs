@@ -7,9 +7,13 @@
 //! a step gathers or spreads: `x.{gate|up}.weight` to `x.gate_up.weight` needs
 //! `concat`, the other direction `split`.
 
+mod algebra;
+mod gather;
 mod pattern;
 mod step;
 
+pub use algebra::{inverse, shapes};
+pub use gather::{Gathered, gather};
 pub use pattern::{Holes, Pattern};
 pub use step::{HeadLayout, Sizes, Step};
 

@@ -205,8 +205,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_panics(text in "\\PC*", jsonish in "[\\[\\]{}\",:0-9.eE+\\-a-z\\\\é ]{0,40}") {
-            let _ = parse("c", &text);
-            let _ = parse("c", &jsonish);
+            let _unused = parse("c", &text);
+            let _unused = parse("c", &jsonish);
         }
     }
 }

@@ -168,6 +168,6 @@ fn expression() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn no_expression_panics(text in expression()) {
-        let _ = run(&text);
+        let _unused = run(&text);
     }
 }

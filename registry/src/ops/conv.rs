@@ -30,6 +30,7 @@ fn infer(call: &mut Infer<'_>) -> Result<(), Fail> {
         call.weight("bias", "W", "bias", &[channels])?;
     }
     call.state("state", StateKind::Conv, &[("conv", vec![channels, width - 1])])?;
+    call.needs_dtype_of(&x);
     // The module's own output is what comes before the activation.
     if call.word("activation").is_none() {
         call.tap("W");

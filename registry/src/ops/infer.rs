@@ -229,6 +229,13 @@ impl<'a> Infer<'a> {
         Ok(())
     }
 
+    /// The op needs its state in the dtype of a value: anything else changes numbers later.
+    pub fn needs_dtype_of(&mut self, value: &Input) {
+        if let Some(state) = self.node.state {
+            self.builder.need_equal_dtypes(&self.node.op, value.id, state, &self.node.at);
+        }
+    }
+
     /// The node stands in the graph as another op.
     pub fn rename(&mut self, op: &str) {
         op.clone_into(&mut self.node.op);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::diag::{Finding, Span};
 use crate::dtype::DtypeRule;
 use crate::eval::{Fail, shorten};
-use crate::graph::{Graph, Layer, Node, RopeId, State, StateId, StateKind, Value, ValueId, Weight, WeightId};
+use crate::graph::{EqualDtypes, Graph, Layer, Node, RopeId, State, StateId, StateKind, Value, ValueId, Weight, WeightId};
 use crate::ops::show;
 use crate::rope::RopeTable;
 
@@ -142,6 +142,10 @@ impl Builder {
         let outputs = node.outputs.clone();
         self.graph.nodes.push(node);
         Ok(outputs)
+    }
+
+    pub(crate) fn need_equal_dtypes(&mut self, op: &str, value: ValueId, state: StateId, at: &Span) {
+        self.graph.equal_dtypes.push(EqualDtypes { op: op.to_owned(), value, state, at: at.clone() });
     }
 
     /// Begins a layer with its states.

@@ -1,11 +1,138 @@
 //! The `weights:` section: rules as text become rules as data.
+//!
+//! Steps are words (`transpose`) and calls (`split(0, 3)`, `reshape([n, d])`); their
+//! arguments are expressions over the dims.
 
-use crate::eval::Env;
-use crate::spec::Spec;
-use crate::weight_map::Rule;
+use crate::diag::{Finding, Span};
+use crate::eval::{self, Env, Fail, expected};
+use crate::scalar::Scalar;
+use crate::spec::{Spec, WeightRule};
+use crate::suggest;
+use crate::syntax::{Arg, Expr, ExprKind, Ident};
+use crate::weight_map::{HeadLayout, Pattern, Rule, Sizes, Step};
 
 use super::Report;
 
-pub(super) fn resolve(_spec: &Spec, _env: &dyn Env, _report: &mut Report) -> Vec<Rule> {
-    Vec::new()
+/// Each step, and how it is written.
+const STEPS: &[(&str, &str)] = &[
+    ("concat", "concat(axis)"),
+    ("permute_heads", "permute_heads(heads, 'half' or 'interleaved')"),
+    ("reshape", "reshape([sizes])"),
+    ("split", "split(axis, parts or [sizes])"),
+    ("squeeze", "squeeze(axis)"),
+    ("stack", "stack(axis)"),
+    ("transpose", "transpose or transpose(a, b)"),
+    ("unsqueeze", "unsqueeze(axis)"),
+    ("unstack", "unstack(axis)"),
+];
+
+/// The most axes of a tensor.
+const MAX_AXIS: usize = 8;
+
+/// Every rule; those that are faulty are left out and reported.
+pub(super) fn resolve(spec: &Spec, env: &dyn Env, report: &mut Report) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    for decl in &spec.weights {
+        match rule(decl, env) {
+            Ok(rule) => rules.push(rule),
+            Err(fail) => report.fail(fail),
+        }
+    }
+    rules
+}
+
+fn rule(decl: &WeightRule, env: &dyn Env) -> Result<Rule, Fail> {
+    Ok(Rule {
+        disk: pattern(&decl.disk)?,
+        weight: pattern(&decl.weight)?,
+        steps: decl.steps.iter().map(|expr| step(expr, env)).collect::<Result<_, _>>()?,
+        at: decl.at.clone(),
+    })
+}
+
+fn pattern(ident: &Ident) -> Result<Pattern, Finding> {
+    Pattern::parse(&ident.name)
+        .map_err(|why| Finding::error(&ident.at, format!("the pattern `{}` is not understood", ident.name)).label(why))
+}
+
+fn step(expr: &Expr, env: &dyn Env) -> Result<Step, Fail> {
+    let (name, args): (&Ident, &[Arg]) = match &expr.kind {
+        ExprKind::Path(names) if names.len() == 1 => (&names[0], &[]),
+        ExprKind::Call(name, args) => (name, args),
+        _ => return Err(Finding::error(&expr.at, "a step is a word or a call").into()),
+    };
+    let Some((_, usage)) = STEPS.iter().find(|(step, _)| *step == name.name) else {
+        let mut finding = Finding::error(&name.at, format!("there is no step `{}`", name.name));
+        finding.help = suggest::help(&name.name, STEPS.iter().map(|(step, _)| *step));
+        return Err(finding.into());
+    };
+    let args = args.iter().map(|arg| eval::eval_owned(&arg.value, env)).collect::<Result<Vec<_>, _>>()?;
+    let call = Call { args: &args, at: &expr.at, usage };
+    let step = match name.name.as_str() {
+        "transpose" if args.is_empty() => Ok(Step::Transpose(0, 1)),
+        "transpose" => call.exactly(2).and_then(|()| Ok(Step::Transpose(call.axis(0)?, call.axis(1)?))),
+        "split" => call.exactly(2).and_then(|()| Ok(Step::Split { axis: call.axis(0)?, sizes: call.sizes(1)? })),
+        "reshape" => call.exactly(1).and_then(|()| match call.sizes(0)? {
+            Sizes::Each(sizes) => Ok(Step::Reshape(sizes)),
+            Sizes::Equal(size) => Ok(Step::Reshape(vec![size])),
+        }),
+        "permute_heads" => {
+            call.exactly(2).and_then(|()| Ok(Step::PermuteHeads { heads: call.size(0)?, to: call.layout(1)? }))
+        }
+        one => call.exactly(1).and_then(|()| {
+            let axis = call.axis(0)?;
+            Ok(match one {
+                "squeeze" => Step::Squeeze(axis),
+                "unsqueeze" => Step::Unsqueeze(axis),
+                "unstack" => Step::Unstack(axis),
+                "concat" => Step::Concat(axis),
+                _ => Step::Stack(axis),
+            })
+        }),
+    }?;
+    Ok(step)
+}
+
+struct Call<'a> {
+    args: &'a [Scalar],
+    at: &'a Span,
+    usage: &'a str,
+}
+
+impl Call<'_> {
+    fn wrong(&self, label: String) -> Finding {
+        Finding::error(self.at, "the step is not understood").label(label).help(format!("write `{}`", self.usage))
+    }
+
+    fn exactly(&self, count: usize) -> Result<(), Finding> {
+        if self.args.len() == count { Ok(()) } else { Err(self.wrong(format!("it has {} arguments", self.args.len()))) }
+    }
+
+    fn axis(&self, n: usize) -> Result<usize, Finding> {
+        let value = &self.args[n];
+        value.as_usize().filter(|axis| *axis < MAX_AXIS).ok_or_else(|| self.wrong(expected("an axis, from 0", value)))
+    }
+
+    fn size(&self, n: usize) -> Result<usize, Finding> {
+        let value = &self.args[n];
+        value.as_usize().filter(|size| *size > 0).ok_or_else(|| self.wrong(expected("a number above 0", value)))
+    }
+
+    fn sizes(&self, n: usize) -> Result<Sizes, Finding> {
+        match &self.args[n] {
+            Scalar::List(items) => {
+                let sizes: Option<Vec<usize>> = items.iter().map(Scalar::as_usize).collect();
+                sizes.map(Sizes::Each).ok_or_else(|| self.wrong(expected("a list of sizes", &self.args[n])))
+            }
+            _ => self.size(n).map(Sizes::Equal),
+        }
+    }
+
+    fn layout(&self, n: usize) -> Result<HeadLayout, Finding> {
+        match &self.args[n] {
+            Scalar::Str(word) if word == "half" => Ok(HeadLayout::Half),
+            Scalar::Str(word) if word == "interleaved" => Ok(HeadLayout::Interleaved),
+            other => Err(self.wrong(expected("'half' or 'interleaved'", other))),
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Patterns of tensor names with holes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the holes of a pattern were filled with, by their text (`i`, `q|k|v`, `*`).
 pub type Holes = BTreeMap<String, String>;
@@ -10,4 +10,172 @@ pub type Holes = BTreeMap<String, String>;
 pub struct Pattern {
     /// As it was written.
     pub text: String,
+}
+
+/// The most holes of a pattern: matching tries their lengths, so they must be few.
+const MAX_HOLES: usize = 6;
+
+/// A piece of a pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Piece<'p> {
+    Text(&'p str),
+    /// `{i}`.
+    Word(&'p str),
+    /// `{q|k|v}`.
+    Choice(&'p str),
+    /// `*`; stars are told apart by their place, the first is 1.
+    Any(usize),
+}
+
+impl<'p> Piece<'p> {
+    /// The hole's name, if it is one.
+    pub(super) fn hole(self) -> Option<String> {
+        match self {
+            Self::Text(_) => None,
+            Self::Word(name) | Self::Choice(name) => Some(name.to_owned()),
+            Self::Any(1) => Some("*".to_owned()),
+            Self::Any(n) => Some(format!("*{n}")),
+        }
+    }
+
+    /// The words of a choice.
+    pub(super) fn words(self) -> Vec<&'p str> {
+        match self {
+            Self::Choice(words) => words.split('|').collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Pattern {
+    /// A pattern from its text. What is wrong with it, otherwise.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let pattern = Self { text: text.to_owned() };
+        let pieces = pattern.pieces();
+        if pieces.iter().any(|piece| matches!(piece, Piece::Text(text) if text.contains(['{', '}']))) {
+            return Err("a brace is not closed, or not opened".to_owned());
+        }
+        if pieces.iter().any(|piece| matches!(piece, Piece::Word("") | Piece::Choice("|"))) {
+            return Err("a hole has no name".to_owned());
+        }
+        let holes = pieces.iter().filter(|piece| piece.hole().is_some()).count();
+        if holes > MAX_HOLES {
+            return Err(format!("{holes} holes, at most {MAX_HOLES} are allowed"));
+        }
+        Ok(pattern)
+    }
+
+    pub(super) fn pieces(&self) -> Vec<Piece<'_>> {
+        let mut pieces = Vec::new();
+        let (mut rest, mut stars) = (self.text.as_str(), 0);
+        while !rest.is_empty() {
+            let end = rest.find(['{', '*']).unwrap_or(rest.len());
+            if end > 0 {
+                pieces.push(Piece::Text(&rest[..end]));
+                rest = &rest[end..];
+            } else if let Some(after) = rest.strip_prefix('*') {
+                stars += 1;
+                pieces.push(Piece::Any(stars));
+                rest = after;
+            } else if let Some((hole, after)) = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
+                pieces.push(if hole.contains('|') { Piece::Choice(hole) } else { Piece::Word(hole) });
+                rest = after;
+            } else {
+                // An open brace that is never closed stands for itself.
+                pieces.push(Piece::Text(rest));
+                rest = "";
+            }
+        }
+        pieces
+    }
+
+    /// The names of its holes.
+    pub(super) fn holes(&self) -> BTreeSet<String> {
+        self.pieces().into_iter().filter_map(Piece::hole).collect()
+    }
+
+    /// What fills the holes if the name fits; a hole that stands twice has one filling.
+    pub fn fit(&self, name: &str) -> Option<Holes> {
+        self.fit_with(name, &Holes::new())
+    }
+
+    /// The same, with some holes filled already.
+    pub(super) fn fit_with(&self, name: &str, holes: &Holes) -> Option<Holes> {
+        fit(&self.pieces(), name, holes)
+    }
+
+    /// The name that filled holes give.
+    pub fn fill(&self, holes: &Holes) -> Option<String> {
+        let filled = |piece: Piece<'_>| match piece {
+            Piece::Text(text) => Some(text.to_owned()),
+            hole => holes.get(&hole.hole()?).cloned(),
+        };
+        self.pieces().into_iter().map(filled).collect()
+    }
+}
+
+fn fit(pieces: &[Piece<'_>], name: &str, holes: &Holes) -> Option<Holes> {
+    let Some((&first, rest)) = pieces.split_first() else {
+        return name.is_empty().then(|| holes.clone());
+    };
+    if let Piece::Text(text) = first {
+        return fit(rest, name.strip_prefix(text)?, holes);
+    }
+    let hole = first.hole()?;
+    if let Some(filling) = holes.get(&hole) {
+        return fit(rest, name.strip_prefix(filling.as_str())?, holes);
+    }
+    let fill = |length: usize| {
+        let mut holes = holes.clone();
+        holes.insert(hole.clone(), name[..length].to_owned());
+        fit(rest, &name[length..], &holes)
+    };
+    // Longest first, as people expect of a hole.
+    let ends = |limit: usize| (0..=limit).rev().filter(|&end| name.is_char_boundary(end));
+    match first {
+        Piece::Choice(_) => {
+            first.words().into_iter().filter(|word| name.starts_with(word)).find_map(|word| fill(word.len()))
+        }
+        Piece::Word(_) => {
+            let limit = name.find('.').unwrap_or(name.len());
+            ends(limit).filter(|&end| end > 0).find_map(fill)
+        }
+        _ => ends(name.len()).find_map(fill),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_filled() {
+        for (pattern, name, expected) in [
+            ("h.{i}.n", "h.12.n", Some("i=12")),
+            ("h.{i}.n", "h.1.2.n", None),
+            ("a.*", "a.b.c", Some("*=b.c")),
+            ("*.a.*", "x.a.a.y", Some("*=x.a *2=y")),
+            ("x.{q|k}.w", "x.k.w", Some("q|k=k")),
+            ("x.{q|k}.w", "x.v.w", None),
+            ("{i}.{i}", "1.2", None),
+            ("{i}.{i}", "2.2", Some("i=2")),
+            ("", "", Some("")),
+        ] {
+            let holes = Pattern::parse(pattern).unwrap().fit(name);
+            let shown = holes.as_ref().map(|holes| {
+                holes.iter().map(|(hole, text)| format!("{hole}={text}")).collect::<Vec<_>>().join(" ")
+            });
+            assert_eq!(shown.as_deref(), expected, "{pattern} on {name}");
+            if let Some(holes) = holes {
+                assert_eq!(Pattern::parse(pattern).unwrap().fill(&holes).as_deref(), Some(name));
+            }
+        }
+    }
+
+    #[test]
+    fn bad_patterns_are_refused() {
+        for pattern in ["a{b", "a}b", "{}", "{a}{b}{c}{d}{e}{f}{g}"] {
+            assert!(Pattern::parse(pattern).is_err(), "{pattern}");
+        }
+    }
 }

@@ -1,0 +1,51 @@
+//! States whose declared dtype an op refuses.
+
+use std::collections::BTreeSet;
+
+use crate::diag::{Finding, Span};
+use crate::dtype::{Dtype, DtypeRule};
+use crate::graph::EqualDtypes;
+use crate::model::Model;
+
+impl Model {
+    /// Ops that need a state in the dtype of their input and would not have it in a run of
+    /// this activation dtype. Said once for all layers of a kind.
+    pub fn check_dtypes(&self, activation: Dtype) -> Vec<Finding> {
+        let mut said = BTreeSet::new();
+        let mut findings = Vec::new();
+        for demand in &self.graph.equal_dtypes {
+            let state = &self.graph.states[demand.state.0];
+            let kept = state.dtype.resolve(activation);
+            let fed = self.graph.values[demand.value.0].dtype.resolve(activation);
+            let kind = self.graph.layers.get(state.layer).map_or("", |layer| layer.kind.as_str());
+            if kept != fed && said.insert((kind, &state.name, demand.at.start)) {
+                findings.push(self.mismatch(demand, kind, kept, fed));
+            }
+        }
+        findings
+    }
+
+    fn mismatch(&self, demand: &EqualDtypes, kind: &str, kept: Dtype, fed: Dtype) -> Finding {
+        let state = &self.graph.states[demand.state.0];
+        let message = format!(
+            "state `{}` of `{kind}` layers is kept in {kept}, but `{}` is fed {fed} values",
+            state.name, demand.op
+        );
+        // A fixed input dtype does not follow `--dtype`.
+        let remedy = match self.graph.values[demand.value.0].dtype {
+            DtypeRule::Activation => {
+                format!("declare `dtype: activation`, or run with `--dtype {kept}`")
+            }
+            DtypeRule::Fixed(fixed) => format!("declare `dtype: {fixed}`"),
+        };
+        Finding::error(&state.dtype_at, message)
+            .label(format!("`{}` at {} needs {fed} here", demand.op, place(&demand.at)))
+            .help(format!("{remedy}; `--allow-dtype-mismatch` runs it anyway"))
+    }
+}
+
+/// A place as file and line.
+fn place(at: &Span) -> String {
+    let before = at.source.text.get(..at.start).unwrap_or_default();
+    format!("{}:{}", at.source.path, 1 + before.matches('\n').count())
+}

@@ -1,0 +1,95 @@
+//! Names that differ only by a layer's number, said once.
+
+use std::collections::BTreeMap;
+
+/// Groups names by what stands around their first number; the order of first sight is kept.
+pub(super) fn fold<T: Ord + Clone>(items: impl IntoIterator<Item = (String, T)>) -> Vec<(Folded, T)> {
+    let mut groups: Vec<(Folded, T)> = Vec::new();
+    let mut places: BTreeMap<(String, String, T), usize> = BTreeMap::new();
+    for (name, about) in items {
+        let (before, number, after) = split(&name);
+        let Some(number) = number else {
+            groups.push((Folded { first: name, before, numbers: Vec::new(), after }, about));
+            continue;
+        };
+        let place = *places.entry((before.clone(), after.clone(), about.clone())).or_insert(groups.len());
+        if place == groups.len() {
+            groups.push((Folded { first: name, before, numbers: Vec::new(), after }, about));
+        }
+        groups[place].0.numbers.push(number);
+    }
+    for (group, _) in &mut groups {
+        group.numbers.sort_unstable();
+    }
+    groups
+}
+
+/// Names of one form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Folded {
+    /// The first of them.
+    pub(super) first: String,
+    before: String,
+    numbers: Vec<usize>,
+    after: String,
+}
+
+impl Folded {
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.numbers.len().max(1)
+    }
+}
+
+impl std::fmt::Display for Folded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.numbers.as_slice() {
+            [] | [_] => f.write_str(&self.first),
+            numbers => write!(f, "{}{{{}}}{}", self.before, ranges(numbers), self.after),
+        }
+    }
+}
+
+/// `0..5,7` for sorted numbers; both ends are meant.
+fn ranges(numbers: &[usize]) -> String {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for &number in numbers {
+        match parts.last_mut() {
+            Some((_, end)) if *end + 1 == number => *end = number,
+            _ => parts.push((number, number)),
+        }
+    }
+    let text = |&(start, end): &(usize, usize)| match end - start {
+        0 => start.to_string(),
+        1 => format!("{start},{end}"),
+        _ => format!("{start}..{end}"),
+    };
+    parts.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+/// A name around the first of its segments that is a number.
+fn split(name: &str) -> (String, Option<usize>, String) {
+    let mut start = 0;
+    for segment in name.split('.') {
+        let end = start + segment.len();
+        if segment.len() <= 6
+            && let Ok(number) = segment.parse()
+        {
+            return (name[..start].to_owned(), Some(number), name[end..].to_owned());
+        }
+        start = end + 1;
+    }
+    (name.to_owned(), None, String::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_are_folded() {
+        let names = ["m.0.x", "head", "m.1.x", "m.2.x", "m.4.x", "m.0.y"].map(|name| (name.to_owned(), ()));
+        let shown: Vec<String> = fold(names).iter().map(|(name, ())| name.to_string()).collect();
+        assert_eq!(shown, ["m.{0..2,4}.x", "head", "m.0.y"]);
+    }
+}

@@ -1,0 +1,152 @@
+//! A model's weights against the tensors that a checkpoint has: each there, each used.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::config::matches;
+use crate::diag::{Finding, Span};
+use crate::graph::Weight;
+use crate::model::Model;
+use crate::ops::show;
+use crate::suggest;
+use crate::weight_map::{gather, shapes};
+
+use super::fold::fold;
+
+/// Names and shapes of a checkpoint's tensors.
+type Tensors = BTreeMap<String, Vec<usize>>;
+
+/// What stands in the way of one weight; layers with the same trouble are said together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Trouble {
+    Missing { expected: Vec<usize> },
+    Shape { found: Vec<usize>, expected: Vec<usize> },
+    Rule { why: String },
+}
+
+/// Every weight is there with its shape, and every tensor is used or ignored.
+pub fn check_weights(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -> Vec<Finding> {
+    let mut used = BTreeSet::new();
+    let mut troubles = Vec::new();
+    let mut places = BTreeMap::new();
+    for weight in &model.graph.weights {
+        if let Err((name, trouble)) = find(model, weight, checkpoint, &mut used) {
+            places.entry(name.clone()).or_insert(&weight.at);
+            troubles.push((name, trouble));
+        }
+    }
+    let unused: Vec<&str> = checkpoint
+        .keys()
+        .map(String::as_str)
+        .filter(|name| !used.contains(*name) && !model.ignore.iter().any(|pattern| matches(pattern, name)))
+        .collect();
+    let mut findings: Vec<Finding> = fold(troubles)
+        .into_iter()
+        .map(|(names, trouble)| {
+            let several = if names.count() > 1 { format!(" ({} tensors)", names.count()) } else { String::new() };
+            let close = match &trouble {
+                Trouble::Missing { expected } => nearest(&names.first, expected, &unused, checkpoint),
+                _ => None,
+            };
+            say(&trouble, &format!("`{names}`{several}"), places[&names.first], close)
+        })
+        .collect();
+    findings.extend(leftovers(model, &unused));
+    findings
+}
+
+/// Looks a weight up by the first rule that names it and of whose tensors there are any, or
+/// under its own name.
+fn find(
+    model: &Model,
+    weight: &Weight,
+    checkpoint: &Tensors,
+    used: &mut BTreeSet<String>,
+) -> Result<(), (String, Trouble)> {
+    let missing = |name: &str| (name.to_owned(), Trouble::Missing { expected: weight.shape.clone() });
+    let gathered = model.rules.iter().find_map(|rule| {
+        let gathered = gather(rule, &weight.name, checkpoint.keys().map(String::as_str))?;
+        gathered.names.iter().any(|name| checkpoint.contains_key(name)).then_some((rule, gathered))
+    });
+    let found = match gathered {
+        None => {
+            let found = checkpoint.get(&weight.name).ok_or_else(|| missing(&weight.name))?;
+            used.insert(weight.name.clone());
+            found.clone()
+        }
+        Some((rule, gathered)) => {
+            let mut inputs = Vec::new();
+            for name in &gathered.names {
+                inputs.push(checkpoint.get(name).ok_or_else(|| missing(name))?.clone());
+            }
+            let broken = |why: String| (weight.name.clone(), Trouble::Rule { why });
+            let mut outputs = shapes(&rule.steps, inputs).map_err(broken)?;
+            if gathered.output >= outputs.len() {
+                return Err(broken(format!("its steps give {} tensors, and this is number {}", outputs.len(), gathered.output + 1)));
+            }
+            used.extend(gathered.names);
+            outputs.swap_remove(gathered.output)
+        }
+    };
+    if found == weight.shape {
+        return Ok(());
+    }
+    Err((weight.name.clone(), Trouble::Shape { found, expected: weight.shape.clone() }))
+}
+
+fn say(trouble: &Trouble, names: &str, at: &Span, close: Option<&str>) -> Finding {
+    match trouble {
+        Trouble::Missing { expected } => {
+            let finding = Finding::error(at, format!("the checkpoint has no tensor {names}"))
+                .label(format!("named here, expected as {}", show(expected)));
+            finding.help(match close {
+                Some(close) => format!("it has `{close}`, which nothing uses; rename it here, or add a rule to `weights:`"),
+                None => "correct the name, or add a rule to `weights:`".to_owned(),
+            })
+        }
+        Trouble::Shape { found, expected } => {
+            Finding::error(at, format!("the tensor {names} has the shape {}", show(found)))
+                .label(format!("the spec makes it {}", show(expected)))
+                .help("correct the sizes of this call, or the dims they are made of")
+        }
+        Trouble::Rule { why } => {
+            Finding::error(at, format!("the weight {names} cannot be made by its rule in `weights:`")).label(why.clone())
+        }
+    }
+}
+
+/// An unused tensor that is likely meant: the same name under another prefix, or a slip.
+fn nearest<'c>(name: &str, shape: &[usize], unused: &[&'c str], checkpoint: &'c Tensors) -> Option<&'c str> {
+    let same_shape = || unused.iter().copied().filter(|other| checkpoint[*other] == shape);
+    let last_two = |name: &str| name.rsplit('.').take(2).collect::<Vec<_>>().join(".");
+    let suffix = unused.iter().copied().find(|other| {
+        other.strip_suffix(name).is_some_and(|prefix| prefix.ends_with('.'))
+            || name.strip_suffix(other).is_some_and(|prefix| prefix.ends_with('.'))
+    });
+    suffix
+        .or_else(|| suggest::closest(name, same_shape()))
+        .or_else(|| same_shape().find(|other| last_two(other) == last_two(name)))
+        .or_else(|| suggest::closest(name, unused.iter().copied()))
+}
+
+/// Findings about tensors that nothing uses. A tied weight that is stored as well is common,
+/// and passed over by the reference too.
+fn leftovers(model: &Model, unused: &[&str]) -> Vec<Finding> {
+    let tied = |name: &&&str| model.graph.tied.contains_key(**name);
+    let mut findings: Vec<Finding> = unused
+        .iter()
+        .filter(tied)
+        .map(|name| {
+            let owner = &model.graph.tied[*name];
+            Finding::unplaced(format!("the checkpoint stores `{name}`, which the config ties to `{owner}`"))
+                .warning()
+                .help("the stored tensor is passed over; if the two differ, the config is wrong about the tie")
+        })
+        .collect();
+    let rest = unused.iter().filter(|name| !tied(name)).map(|name| ((*name).to_owned(), ()));
+    findings.extend(fold(rest).into_iter().map(|(names, ())| {
+        let several = if names.count() > 1 { format!(" ({} tensors)", names.count()) } else { String::new() };
+        Finding::unplaced(format!("nothing uses the tensor `{names}`{several} of the checkpoint"))
+            .help(format!("use it in the spec of `{}`, or list it under `ignore: weights:`", model.name))
+    }));
+    findings
+}

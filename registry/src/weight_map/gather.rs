@@ -1,0 +1,101 @@
+//! Which disk tensors a weight is made of.
+
+use super::Rule;
+use super::pattern::Piece;
+
+/// What a rule takes from the disk for one weight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gathered {
+    /// Names on disk, in the order in which the steps take them.
+    pub names: Vec<String>,
+    /// Which of the tensors that the steps give is the weight.
+    pub output: usize,
+}
+
+/// Applies a rule to a weight's name; `None` if the rule is not about it. `tensors` are the
+/// names that the checkpoint has: they count what a hole of the disk side alone stands for.
+pub fn gather<'n>(rule: &Rule, weight: &str, tensors: impl Iterator<Item = &'n str>) -> Option<Gathered> {
+    let holes = rule.weight.fit(weight)?;
+    let on_disk = rule.disk.holes();
+    let mut output = 0_usize;
+    for piece in rule.weight.pieces() {
+        let Some(hole) = piece.hole().filter(|hole| !on_disk.contains(hole)) else { continue };
+        let (many, at) = match piece {
+            Piece::Choice(_) => {
+                let words = piece.words();
+                (words.len(), words.iter().position(|word| *word == holes[&hole])?)
+            }
+            // A counter is not bounded here, so it can only be the slowest.
+            Piece::Word(_) => (1, holes[&hole].parse().ok()?),
+            _ => return None,
+        };
+        output = output.checked_mul(many)?.checked_add(at)?;
+    }
+    let pieces = rule.disk.pieces();
+    let filled = |piece: Piece<'_>| piece.hole().is_some_and(|hole| holes.contains_key(&hole));
+    let open = |piece: &Piece<'_>| matches!(piece, Piece::Word(_) | Piece::Any(_)) && !filled(*piece);
+    if pieces.iter().any(open) {
+        let mut names: Vec<String> =
+            tensors.filter(|name| rule.disk.fit_with(name, &holes).is_some()).map(str::to_owned).collect();
+        names.sort_by_key(|name| natural(name));
+        return Some(Gathered { names, output });
+    }
+    let mut names = vec![String::new()];
+    for piece in pieces {
+        let fillings = match piece {
+            Piece::Text(text) => vec![text],
+            Piece::Choice(_) if !filled(piece) => piece.words(),
+            hole => vec![holes.get(&hole.hole()?)?.as_str()],
+        };
+        let with = |name: &String| fillings.iter().map(|filling| format!("{name}{filling}")).collect::<Vec<_>>();
+        names = names.iter().flat_map(with).collect();
+    }
+    Some(Gathered { names, output })
+}
+
+/// A key that sorts `x.9` before `x.10`: a run of digits by its length, then as text.
+fn natural(name: &str) -> Vec<(usize, String)> {
+    let mut runs: Vec<(usize, String)> = Vec::new();
+    let mut digits = false;
+    for char in name.chars() {
+        match runs.last_mut() {
+            Some((length, run)) if digits == char.is_ascii_digit() => {
+                run.push(char);
+                *length += usize::from(digits);
+            }
+            _ => runs.push((usize::from(char.is_ascii_digit()), char.to_string())),
+        }
+        digits = char.is_ascii_digit();
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::Text;
+    use crate::weight_map::Pattern;
+
+    fn gathered(disk: &str, weight: &str, name: &str, tensors: &[&str]) -> Option<(Vec<String>, usize)> {
+        let pattern = |text| Pattern::parse(text).unwrap();
+        let rule = Rule { disk: pattern(disk), weight: pattern(weight), steps: vec![], at: Text::whole("t", "").span() };
+        gather(&rule, name, tensors.iter().copied()).map(|gathered| (gathered.names, gathered.output))
+    }
+
+    #[test]
+    fn weights_are_found_through_patterns() {
+        let tensors = ["e.10.w", "e.2.w", "e.2.v", "e.1.w"];
+        for (disk, weight, name, expected) in [
+            ("h.{i}.n", "layers.{i}.norm", "layers.12.norm", Some((&["h.12.n"][..], 0))),
+            ("x.{gate|up}.w", "x.both.w", "x.both.w", Some((&["x.gate.w", "x.up.w"], 0))),
+            ("x.qkv", "x.{q|k|v}", "x.k", Some((&["x.qkv"], 1))),
+            ("y.{q|k}", "x.{q|k}", "x.k", Some((&["y.k"], 0))),
+            ("e.{q|k}", "e.{n}.{a|b}", "e.3.b", Some((&["e.q", "e.k"], 7))),
+            ("e.{n}.w", "e.w", "e.w", Some((&["e.1.w", "e.2.w", "e.10.w"], 0))),
+            ("h", "layers.{i}.norm", "other", None),
+        ] {
+            let expected = expected.map(|(names, output)| (names.iter().map(|n| (*n).to_owned()).collect(), output));
+            assert_eq!(gathered(disk, weight, name, &tensors), expected, "{disk} -> {weight}");
+        }
+    }
+}
