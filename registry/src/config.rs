@@ -29,7 +29,8 @@ impl Config {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, Finding> {
         let shown = path.display().to_string();
-        let fail = |error: std::io::Error| Finding::unplaced(format!("cannot read the config: {error}"));
+        let fail =
+            |error: std::io::Error| Finding::unplaced(format!("cannot read the config: {error}"));
         let file = fs_err::File::open(path).map_err(fail)?;
         let mut text = String::new();
         file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(fail)?;
@@ -44,7 +45,10 @@ impl Config {
     pub fn parse(path: &str, text: &str) -> Result<Self, Finding> {
         let root = json::parse(path, text)?;
         if !matches!(root, Scalar::Map(_)) {
-            return Err(Finding::unplaced(format!("`{path}` holds {}, expected an object", root.kind())));
+            return Err(Finding::unplaced(format!(
+                "`{path}` holds {}, expected an object",
+                root.kind()
+            )));
         }
         Ok(Self { path: path.to_owned(), root, read: RefCell::default() })
     }
@@ -127,7 +131,14 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     rest.ends_with(last)
 }
 
-fn report(key: &str, value: &Scalar, prefix: &str, read: &BTreeSet<String>, ignored: &[&str], unread: &mut Vec<String>) {
+fn report(
+    key: &str,
+    value: &Scalar,
+    prefix: &str,
+    read: &BTreeSet<String>,
+    ignored: &[&str],
+    unread: &mut Vec<String>,
+) {
     let top = key.split('.').next().unwrap_or(key);
     if *value == Scalar::Null
         || read.contains(key)
@@ -139,7 +150,9 @@ fn report(key: &str, value: &Scalar, prefix: &str, read: &BTreeSet<String>, igno
     let inside = format!("{key}.");
     match value {
         // Some of it was read: name only what was not.
-        Scalar::Map(entries) if read.range(inside.clone()..).next().is_some_and(|k| k.starts_with(&inside)) => {
+        Scalar::Map(entries)
+            if read.range(inside.clone()..).next().is_some_and(|k| k.starts_with(&inside)) =>
+        {
             for (name, value) in entries {
                 report(&format!("{inside}{name}"), value, prefix, read, ignored, unread);
             }
@@ -160,7 +173,9 @@ fn collect(value: &Scalar, prefix: &str, keys: &mut Vec<String>) {
 
 fn member<'a>(value: &'a Scalar, key: &str) -> Option<&'a Scalar> {
     match value {
-        Scalar::Map(entries) => entries.iter().find(|(name, _)| name == key).map(|(_, value)| value),
+        Scalar::Map(entries) => {
+            entries.iter().find(|(name, _)| name == key).map(|(_, value)| value)
+        }
         _ => None,
     }
 }

@@ -76,7 +76,8 @@ impl Fuel {
         let left = self.steps.get().checked_sub(steps as u64);
         self.steps.set(left.unwrap_or(0));
         left.map(|_| ()).ok_or_else(|| {
-            Finding::error(at, "the spec computes for too long").help("shorten the lists, or nest fewer of them")
+            Finding::error(at, "the spec computes for too long")
+                .help("shorten the lists, or nest fewer of them")
         })
     }
 
@@ -141,7 +142,11 @@ fn step<'e>(expr: &Expr, env: &'e dyn Env) -> Evaluated<'e> {
             value
         }
         ExprKind::If { then, condition, otherwise } => {
-            return if truth(&*eval(condition, env)?) { eval(then, env) } else { eval(otherwise, env) };
+            return if truth(&*eval(condition, env)?) {
+                eval(then, env)
+            } else {
+                eval(otherwise, env)
+            };
         }
         ExprKind::List(items) => {
             Scalar::List(items.iter().map(|item| eval_owned(item, env)).collect::<Result<_, _>>()?)
@@ -159,16 +164,21 @@ fn path<'e>(names: &[Ident], at: &Span, env: &'e dyn Env) -> Evaluated<'e> {
         names => {
             let path: Vec<&str> = names.iter().map(|name| name.name.as_str()).collect();
             let path = path.join(".");
-            Err(Finding::error(at, format!("`{path}` is a path, and a number or text is needed here"))
-                .help(format!("a config key in an expression is written `config('{path}')`"))
-                .into())
+            Err(Finding::error(
+                at,
+                format!("`{path}` is a path, and a number or text is needed here"),
+            )
+            .help(format!("a config key in an expression is written `config('{path}')`"))
+            .into())
         }
     }
 }
 
 fn call(name: &Ident, args: &[Arg], at: &Span, env: &dyn Env) -> Result<Scalar, Fail> {
     if let Some(named) = args.iter().find_map(|arg| arg.name.as_ref()) {
-        return Err(Finding::error(&named.at, format!("`{}` takes no named arguments", name.name)).into());
+        return Err(
+            Finding::error(&named.at, format!("`{}` takes no named arguments", name.name)).into()
+        );
     }
     let values = args.iter().map(|arg| eval(&arg.value, env)).collect::<Result<Vec<_>, _>>()?;
     let cost = values.iter().fold(1, |sum: usize, value| sum.saturating_add(size(value)));
@@ -187,7 +197,9 @@ fn comprehension(
 ) -> Result<Scalar, Fail> {
     let list = eval(over, env)?;
     let Scalar::List(items) = &*list else {
-        return Err(Finding::error(&over.at, "this cannot be iterated").label(expected("a list", &list)).into());
+        return Err(Finding::error(&over.at, "this cannot be iterated")
+            .label(expected("a list", &list))
+            .into());
     };
     let mut made = Vec::new();
     for item in items {
@@ -211,7 +223,11 @@ struct Scope<'a> {
 
 impl Env for Scope<'_> {
     fn lookup(&self, name: &Ident) -> Evaluated<'_> {
-        if name.name == self.variable { Ok(Cow::Borrowed(self.value)) } else { self.outer.lookup(name) }
+        if name.name == self.variable {
+            Ok(Cow::Borrowed(self.value))
+        } else {
+            self.outer.lookup(name)
+        }
     }
 
     fn config(&self) -> &Config {
@@ -227,8 +243,12 @@ impl Env for Scope<'_> {
 fn size(value: &Scalar) -> usize {
     match value {
         Scalar::Str(text) => text.len() / 16,
-        Scalar::List(items) => items.iter().fold(items.len(), |sum, item| sum.saturating_add(size(item))),
-        Scalar::Map(entries) => entries.iter().fold(entries.len(), |sum, entry| sum.saturating_add(size(&entry.1))),
+        Scalar::List(items) => {
+            items.iter().fold(items.len(), |sum, item| sum.saturating_add(size(item)))
+        }
+        Scalar::Map(entries) => {
+            entries.iter().fold(entries.len(), |sum, entry| sum.saturating_add(size(&entry.1)))
+        }
         _ => 0,
     }
 }
@@ -238,7 +258,9 @@ pub(crate) fn expected(what: &str, found: &Scalar) -> String {
     let shown = shorten(&found.to_string());
     match found {
         Scalar::Null => format!("expected {what}, found null"),
-        Scalar::List(_) | Scalar::Map(_) => format!("expected {what}, found {}: {shown}", found.kind()),
+        Scalar::List(_) | Scalar::Map(_) => {
+            format!("expected {what}, found {}: {shown}", found.kind())
+        }
         Scalar::Str(_) => format!("expected {what}, found the text {shown}"),
         _ => format!("expected {what}, found {shown}"),
     }

@@ -91,7 +91,7 @@ impl Library {
         if findings.is_empty() { Ok(names) } else { Err(findings) }
     }
 
-    fn add_spec(&mut self, path: &str, text: &str) -> String {
+    pub(crate) fn add_spec(&mut self, path: &str, text: &str) -> String {
         let file = File::new(path, text);
         let name = file.words("name").into_iter().next().map(|name| name.name);
         let name = name.unwrap_or_else(|| stem(Path::new(path)));

@@ -85,7 +85,11 @@ struct Rule {
 }
 
 impl Rule {
-    fn new(name: &'static str, signature: Signature, infer: fn(&mut Infer<'_>) -> Result<(), Fail>) -> Self {
+    fn new(
+        name: &'static str,
+        signature: Signature,
+        infer: fn(&mut Infer<'_>) -> Result<(), Fail>,
+    ) -> Self {
         Self { name, signature, infer }
     }
 }

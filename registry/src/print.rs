@@ -152,13 +152,12 @@ fn text_of(graph: &Graph, start: usize, end: usize, prefix: &str) -> String {
     let mut out = String::new();
     for node in &graph.nodes[start..end] {
         for &id in node.inputs.iter().chain(&node.outputs) {
-            if !names.contains_key(&id) {
+            names.entry(id).or_insert_with(|| {
                 let base = &graph.values[id.0].name;
                 let count = used.entry(base.clone()).or_insert(0);
                 *count += 1;
-                let name = if *count == 1 { base.clone() } else { format!("{base}.{count}") };
-                names.insert(id, name);
-            }
+                if *count == 1 { base.clone() } else { format!("{base}.{count}") }
+            });
         }
         line(&mut out, format_args!("{}", node_text(graph, node, &names, prefix)));
     }

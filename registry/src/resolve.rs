@@ -13,9 +13,11 @@ use crate::model::Model;
 use crate::ops::OpSet;
 use crate::spec::Spec;
 
+mod arithmetic;
 mod bind;
 mod builder;
 mod dims;
+mod explain;
 mod layers;
 mod mentions;
 mod program;
@@ -36,7 +38,11 @@ pub const MAX_DIM: usize = 1 << 28;
 pub const MAX_NODES: usize = 1 << 19;
 
 /// Resolves a spec. Gives the model and warnings, or every finding if one of them is an error.
-pub fn resolve(spec: &Spec, config: &Config, ops: &OpSet) -> Result<(Model, Vec<Finding>), Vec<Finding>> {
+pub fn resolve(
+    spec: &Spec,
+    config: &Config,
+    ops: &OpSet,
+) -> Result<(Model, Vec<Finding>), Vec<Finding>> {
     let mut report = Report::default();
     let mentions = mentions::of(spec);
     for key in &mentions.keys {
@@ -45,9 +51,21 @@ pub fn resolve(spec: &Spec, config: &Config, ops: &OpSet) -> Result<(Model, Vec<
     mentions::unused(spec, &mentions, &mut report);
     let fuel = Fuel::default();
     let dims = Dims::resolve(spec, config, &fuel, &mut report);
-    let ropes = crate::rope_resolve::resolve(spec, &dims.env(config, &fuel), &mut |fail| report.fail(fail));
-    let mut resolver = Resolver { spec, config, ops, fuel: &fuel, dims: &dims, report, builder: Builder::new(ropes), stack: Vec::new(), depth: 0 };
-    let (hidden, layers, vocab) = (resolver.required("hidden"), resolver.required("layers"), resolver.required("vocab"));
+    let ropes =
+        crate::rope_resolve::resolve(spec, &dims.env(config, &fuel), &mut |fail| report.fail(fail));
+    let mut resolver = Resolver {
+        spec,
+        config,
+        ops,
+        fuel: &fuel,
+        dims: &dims,
+        report,
+        builder: Builder::new(ropes),
+        stack: Vec::new(),
+        depth: 0,
+    };
+    let (hidden, layers, vocab) =
+        (resolver.required("hidden"), resolver.required("layers"), resolver.required("vocab"));
     let context = resolver.optional("context");
     if hidden.is_some() && layers.is_some() {
         resolver.model(vocab);
@@ -55,12 +73,16 @@ pub fn resolve(spec: &Spec, config: &Config, ops: &OpSet) -> Result<(Model, Vec<
     let rules = rules::resolve(spec, &dims.env(config, &fuel), &mut resolver.report);
     let Resolver { mut report, builder, .. } = resolver;
     let (graph, ropes) = builder.finish();
-    let ignored: Vec<&str> = spec.ignore.config.iter().map(|pattern| pattern.name.as_str()).collect();
+    let ignored: Vec<&str> =
+        spec.ignore.config.iter().map(|pattern| pattern.name.as_str()).collect();
     for key in config.unread(&ignored) {
         report.add(
             Finding::unplaced(format!("`{}`: nothing reads the key `{key}`", config.path()))
                 .warning()
-                .help(format!("read it in `dims:` of `{}`, or list it under `ignore: config:`", spec.source.path)),
+                .help(format!(
+                    "read it in `dims:` of `{}`, or list it under `ignore: config:`",
+                    spec.source.path
+                )),
         );
     }
     if report.failed {
@@ -99,7 +121,11 @@ struct Report {
 impl Report {
     fn add(&mut self, finding: Finding) {
         self.failed |= finding.severity == Severity::Error;
-        let place = finding.at.as_ref().map(|at| (at.source.path.clone(), at.start, at.end)).unwrap_or_default();
+        let place = finding
+            .at
+            .as_ref()
+            .map(|at| (at.source.path.clone(), at.start, at.end))
+            .unwrap_or_default();
         if self.seen.insert((finding.message.clone(), place.0, place.1, place.2)) {
             self.findings.push(finding);
         }

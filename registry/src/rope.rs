@@ -34,9 +34,13 @@ impl RopeTable {
     pub fn frequencies(&self, length: usize) -> Cow<'_, [f32]> {
         match (&self.long, &self.dynamic) {
             (Some(long), _) if length > long.original_context => Cow::Borrowed(&long.inv_freq),
-            (_, Some(dynamic)) if length > dynamic.context => {
-                Cow::Owned(formulas::dynamic(self.dim, dynamic.theta, dynamic.factor, dynamic.context, length))
-            }
+            (_, Some(dynamic)) if length > dynamic.context => Cow::Owned(formulas::dynamic(
+                self.dim,
+                dynamic.theta,
+                dynamic.factor,
+                dynamic.context,
+                length,
+            )),
             _ => Cow::Borrowed(&self.inv_freq),
         }
     }

@@ -19,10 +19,15 @@ use parameters::Parameters;
 /// The largest head that a table is computed for.
 const MAX_DIM: usize = 1 << 16;
 
-const KINDS: &[&str] = &["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"];
+const KINDS: &[&str] =
+    &["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"];
 
 /// Every table of a spec, in order; a table that fails is `None`, and reported.
-pub(crate) fn resolve(spec: &Spec, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Vec<Option<RopeTable>> {
+pub(crate) fn resolve(
+    spec: &Spec,
+    env: &dyn Env,
+    report: &mut dyn FnMut(Fail),
+) -> Vec<Option<RopeTable>> {
     spec.rope
         .values()
         .map(|decl| match table(decl, env, report) {
@@ -52,9 +57,14 @@ fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result
     // Proportional tables keep the whole head and leave its end unrotated.
     let dim = if kind == "proportional" { head } else { (head as f64 * partial) as usize };
     if dim % 2 != 0 || dim == 0 {
-        return Err(Finding::error(&decl.at, format!("the table `{}` would rotate {dim} numbers of a head", decl.name.name))
-            .label(format!("expected an even number above 0: {head} numbers, {partial} of them rotated"))
-            .into());
+        return Err(Finding::error(
+            &decl.at,
+            format!("the table `{}` would rotate {dim} numbers of a head", decl.name.name),
+        )
+        .label(format!(
+            "expected an even number above 0: {head} numbers, {partial} of them rotated"
+        ))
+        .into());
     }
     let mut table = RopeTable {
         name: decl.name.name.clone(),
@@ -73,28 +83,41 @@ fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result
         }
         "dynamic" => {
             let factor = parameters.number("factor")?;
-            let context = context.ok_or_else(|| parameters.needs_context(decl))?;
+            let context = context.ok_or_else(|| Parameters::needs_context(decl))?;
             if dim == 2 {
-                return Err(Finding::error(&decl.at, "a dynamic table needs to rotate more than 2 numbers").into());
+                return Err(Finding::error(
+                    &decl.at,
+                    "a dynamic table needs to rotate more than 2 numbers",
+                )
+                .into());
             }
             table.inv_freq = formulas::default(dim, formulas::grown_base(theta, factor, dim));
             table.dynamic = Some(DynamicRope { context, theta, factor });
         }
         "yarn" => {
-            let original = parameters.original(context, env).ok_or_else(|| parameters.needs_context(decl))?;
+            let original =
+                parameters.original(context, env).ok_or_else(|| Parameters::needs_context(decl))?;
             let yarn = parameters.yarn(context, original, env)?;
             table.attention_factor = yarn.attention_factor;
             table.inv_freq = formulas::yarn(dim, theta, &yarn);
         }
         "longrope" => {
-            let original = parameters.original(context, env).ok_or_else(|| parameters.needs_context(decl))?;
-            let (short, long) = (parameters.list("short_factor", dim / 2)?, parameters.list("long_factor", dim / 2)?);
+            let original =
+                parameters.original(context, env).ok_or_else(|| Parameters::needs_context(decl))?;
+            let (short, long) = (
+                parameters.list("short_factor", dim / 2)?,
+                parameters.list("long_factor", dim / 2)?,
+            );
             table.attention_factor = parameters.long_attention(context, original, decl)?;
             table.inv_freq = formulas::divided(dim, base, &short);
-            table.long = Some(LongRope { original_context: original, inv_freq: formulas::divided(dim, base, &long) });
+            table.long = Some(LongRope {
+                original_context: original,
+                inv_freq: formulas::divided(dim, base, &long),
+            });
         }
         "llama3" => {
-            let original = parameters.original(context, env).ok_or_else(|| parameters.needs_context(decl))?;
+            let original =
+                parameters.original(context, env).ok_or_else(|| Parameters::needs_context(decl))?;
             table.inv_freq = formulas::llama3(
                 formulas::default(dim, base),
                 parameters.number("factor")?,
@@ -110,10 +133,18 @@ fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result
         }
         _ => table.inv_freq = formulas::default(dim, base),
     }
-    if table.inv_freq.iter().chain(table.long.iter().flat_map(|long| &long.inv_freq)).any(|f| !f.is_finite()) {
-        return Err(Finding::error(&decl.at, format!("the table `{}` has frequencies that are not finite", table.name))
-            .label(format!("theta is {theta}, the scheme is {kind}"))
-            .into());
+    if table
+        .inv_freq
+        .iter()
+        .chain(table.long.iter().flat_map(|long| &long.inv_freq))
+        .any(|f| !f.is_finite())
+    {
+        return Err(Finding::error(
+            &decl.at,
+            format!("the table `{}` has frequencies that are not finite", table.name),
+        )
+        .label(format!("theta is {theta}, the scheme is {kind}"))
+        .into());
     }
     Ok(table)
 }
@@ -138,7 +169,9 @@ fn theta(decl: &RopeDecl, env: &dyn Env) -> Result<f64, Fail> {
 fn scaling(decl: &RopeDecl, env: &dyn Env) -> Result<Parameters, Fail> {
     // Null stands for no scaling, and a config that has none of the keys has none either.
     let present = decl.parameters.iter().any(|source| match source {
-        crate::spec::DimSource::Key(key) => env.config().peek(&key.name).is_some_and(|value| *value != Scalar::Null),
+        crate::spec::DimSource::Key(key) => {
+            env.config().peek(&key.name).is_some_and(|value| *value != Scalar::Null)
+        }
         crate::spec::DimSource::Compute(_) => true,
     });
     let path = env.config().path().to_owned();
@@ -149,12 +182,17 @@ fn scaling(decl: &RopeDecl, env: &dyn Env) -> Result<Parameters, Fail> {
     match &found.value {
         Scalar::Null => Ok(Parameters { entries: Vec::new(), key: None, at: found.at, path }),
         Scalar::Map(entries) => {
-            if let Some((inner, _)) = entries.iter().find(|(_, value)| matches!(value, Scalar::Map(_))) {
+            if let Some((inner, _)) =
+                entries.iter().find(|(_, value)| matches!(value, Scalar::Map(_)))
+            {
                 let key = found.key.as_deref().unwrap_or("rope_parameters");
-                return Err(Finding::error(&found.at, format!("`{path}`: `{key}` holds a table per layer type"))
-                    .label(format!("expected one table, found `{inner}` inside"))
-                    .help(format!("declare a table for each: `parameters: [{key}.{inner}]`"))
-                    .into());
+                return Err(Finding::error(
+                    &found.at,
+                    format!("`{path}`: `{key}` holds a table per layer type"),
+                )
+                .label(format!("expected one table, found `{inner}` inside"))
+                .help(format!("declare a table for each: `parameters: [{key}.{inner}]`"))
+                .into());
             }
             Ok(Parameters { entries: entries.clone(), key: found.key, at: found.at, path })
         }
@@ -167,15 +205,21 @@ fn partial(decl: &RopeDecl, parameters: &Parameters, env: &dyn Env) -> Result<f6
         Some(expr) => (eval::eval_owned(expr, env)?, &expr.at),
         None => match parameters.get("partial_rotary_factor") {
             Some(value) => (value.clone(), &parameters.at),
-            None => (env.config().get("partial_rotary_factor").cloned().unwrap_or(Scalar::Null), &decl.at),
+            None => (
+                env.config().get("partial_rotary_factor").cloned().unwrap_or(Scalar::Null),
+                &decl.at,
+            ),
         },
     };
     match value.as_f64() {
         None if value == Scalar::Null => Ok(1.0),
         Some(partial) if partial > 0.0 && partial <= 1.0 => Ok(partial),
-        _ => Err(Finding::error(at, format!("the rotated share of the table `{}` is out of range", decl.name.name))
-            .label(expected("a number above 0, at most 1", &value))
-            .into()),
+        _ => Err(Finding::error(
+            at,
+            format!("the rotated share of the table `{}` is out of range", decl.name.name),
+        )
+        .label(expected("a number above 0, at most 1", &value))
+        .into()),
     }
 }
 

@@ -13,7 +13,10 @@ pub fn closest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 }
 
 /// The help line for an unknown `name`: the closest candidate, or all if they are few.
-pub fn help<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str> + Clone) -> Option<String> {
+pub fn help<'a>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str> + Clone,
+) -> Option<String> {
     if let Some(candidate) = closest(name, candidates.clone()) {
         return Some(format!("did you mean `{candidate}`?"));
     }

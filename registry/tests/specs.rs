@@ -21,7 +21,10 @@ fn told(findings: &[Finding]) -> String {
             let line = 1 + at.source.text[..at.start].matches('\n').count();
             format!("{}:{line}: ", at.source.path)
         });
-        format!("{:?}: {place}{} ({}) {:?}", finding.severity, finding.message, finding.label, finding.help)
+        format!(
+            "{:?}: {place}{} ({}) {:?}",
+            finding.severity, finding.message, finding.label, finding.help
+        )
     };
     findings.iter().map(line).collect::<Vec<_>>().join("\n")
 }
@@ -39,8 +42,10 @@ fn open(config: &Path) -> Result<(Model, Vec<Finding>), Vec<Finding>> {
 fn tensors(path: &Path) -> BTreeMap<String, Vec<usize>> {
     let bytes = fs_err::read(path).expect("the fixture has weights");
     let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
-    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).expect("a header");
-    let entries = header.as_object().expect("an object").iter().filter(|(name, _)| *name != "__metadata__");
+    let header: serde_json::Value =
+        serde_json::from_slice(&bytes[8..8 + length]).expect("a header");
+    let entries =
+        header.as_object().expect("an object").iter().filter(|(name, _)| *name != "__metadata__");
     entries
         .map(|(name, entry)| {
             let shape = entry["shape"].as_array().expect("a shape").iter();
@@ -66,12 +71,19 @@ fn every_fixture_resolves_to_its_own_tensors() {
                     wrong.push(format!("{}\n{}", dir.display(), told(&warnings)));
                 }
                 let expected = tensors(&weights);
-                let found: BTreeMap<String, Vec<usize>> =
-                    model.graph.weights.iter().map(|weight| (weight.name.clone(), weight.shape.clone())).collect();
+                let found: BTreeMap<String, Vec<usize>> = model
+                    .graph
+                    .weights
+                    .iter()
+                    .map(|weight| (weight.name.clone(), weight.shape.clone()))
+                    .collect();
                 if expected != found {
-                    let missing: Vec<_> = expected.iter().filter(|(k, v)| found.get(*k) != Some(v)).take(3).collect();
-                    let extra: Vec<_> = found.iter().filter(|(k, v)| expected.get(*k) != Some(v)).take(3).collect();
-                    wrong.push(format!("{}: stored {missing:?}, declared {extra:?}", dir.display()));
+                    let missing: Vec<_> =
+                        expected.iter().filter(|(k, v)| found.get(*k) != Some(v)).take(3).collect();
+                    let extra: Vec<_> =
+                        found.iter().filter(|(k, v)| expected.get(*k) != Some(v)).take(3).collect();
+                    wrong
+                        .push(format!("{}: stored {missing:?}, declared {extra:?}", dir.display()));
                 }
             }
             Err(findings) => wrong.push(format!("{}\n{}", dir.display(), told(&findings))),
@@ -92,7 +104,9 @@ fn real_configs_resolve() {
         }
         match open(&config) {
             Ok((_, warnings)) if warnings.is_empty() => {}
-            Ok((_, findings)) | Err(findings) => wrong.push(format!("{}\n{}", path.display(), told(&findings))),
+            Ok((_, findings)) | Err(findings) => {
+                wrong.push(format!("{}\n{}", path.display(), told(&findings)));
+            }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));

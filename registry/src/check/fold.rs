@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 /// Groups names by what stands around their first number; the order of first sight is kept.
-pub(super) fn fold<T: Ord + Clone>(items: impl IntoIterator<Item = (String, T)>) -> Vec<(Folded, T)> {
+pub(super) fn fold<T: Ord + Clone>(
+    items: impl IntoIterator<Item = (String, T)>,
+) -> Vec<(Folded, T)> {
     let mut groups: Vec<(Folded, T)> = Vec::new();
     let mut places: BTreeMap<(String, String, T), usize> = BTreeMap::new();
     for (name, about) in items {
@@ -12,7 +14,8 @@ pub(super) fn fold<T: Ord + Clone>(items: impl IntoIterator<Item = (String, T)>)
             groups.push((Folded { first: name, before, numbers: Vec::new(), after }, about));
             continue;
         };
-        let place = *places.entry((before.clone(), after.clone(), about.clone())).or_insert(groups.len());
+        let place =
+            *places.entry((before.clone(), after.clone(), about.clone())).or_insert(groups.len());
         if place == groups.len() {
             groups.push((Folded { first: name, before, numbers: Vec::new(), after }, about));
         }
@@ -88,7 +91,8 @@ mod tests {
 
     #[test]
     fn layers_are_folded() {
-        let names = ["m.0.x", "head", "m.1.x", "m.2.x", "m.4.x", "m.0.y"].map(|name| (name.to_owned(), ()));
+        let names =
+            ["m.0.x", "head", "m.1.x", "m.2.x", "m.4.x", "m.0.y"].map(|name| (name.to_owned(), ()));
         let shown: Vec<String> = fold(names).iter().map(|(name, ())| name.to_string()).collect();
         assert_eq!(shown, ["m.{0..2,4}.x", "head", "m.0.y"]);
     }

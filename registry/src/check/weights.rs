@@ -37,14 +37,22 @@ pub fn check_weights(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -
     let unused: Vec<&str> = checkpoint
         .keys()
         .map(String::as_str)
-        .filter(|name| !used.contains(*name) && !model.ignore.iter().any(|pattern| matches(pattern, name)))
+        .filter(|name| {
+            !used.contains(*name) && !model.ignore.iter().any(|pattern| matches(pattern, name))
+        })
         .collect();
     let mut findings: Vec<Finding> = fold(troubles)
         .into_iter()
         .map(|(names, trouble)| {
-            let several = if names.count() > 1 { format!(" ({} tensors)", names.count()) } else { String::new() };
+            let several = if names.count() > 1 {
+                format!(" ({} tensors)", names.count())
+            } else {
+                String::new()
+            };
             let close = match &trouble {
-                Trouble::Missing { expected } => nearest(&names.first, expected, &unused, checkpoint),
+                Trouble::Missing { expected } => {
+                    nearest(&names.first, expected, &unused, checkpoint)
+                }
                 _ => None,
             };
             say(&trouble, &format!("`{names}`{several}"), places[&names.first], close)
@@ -62,7 +70,8 @@ fn find(
     checkpoint: &Tensors,
     used: &mut BTreeSet<String>,
 ) -> Result<(), (String, Trouble)> {
-    let missing = |name: &str| (name.to_owned(), Trouble::Missing { expected: weight.shape.clone() });
+    let missing =
+        |name: &str| (name.to_owned(), Trouble::Missing { expected: weight.shape.clone() });
     let gathered = model.rules.iter().find_map(|rule| {
         let gathered = gather(rule, &weight.name, checkpoint.keys().map(String::as_str))?;
         gathered.names.iter().any(|name| checkpoint.contains_key(name)).then_some((rule, gathered))
@@ -81,7 +90,11 @@ fn find(
             let broken = |why: String| (weight.name.clone(), Trouble::Rule { why });
             let mut outputs = shapes(&rule.steps, inputs).map_err(broken)?;
             if gathered.output >= outputs.len() {
-                return Err(broken(format!("its steps give {} tensors, and this is number {}", outputs.len(), gathered.output + 1)));
+                return Err(broken(format!(
+                    "its steps give {} tensors, and this is number {}",
+                    outputs.len(),
+                    gathered.output + 1
+                )));
             }
             used.extend(gathered.names);
             outputs.swap_remove(gathered.output)
@@ -108,14 +121,21 @@ fn say(trouble: &Trouble, names: &str, at: &Span, close: Option<&str>) -> Findin
                 .label(format!("the spec makes it {}", show(expected)))
                 .help("correct the sizes of this call, or the dims they are made of")
         }
-        Trouble::Rule { why } => {
-            Finding::error(at, format!("the weight {names} cannot be made by its rule in `weights:`")).label(why.clone())
-        }
+        Trouble::Rule { why } => Finding::error(
+            at,
+            format!("the weight {names} cannot be made by its rule in `weights:`"),
+        )
+        .label(why.clone()),
     }
 }
 
 /// An unused tensor that is likely meant: the same name under another prefix, or a slip.
-fn nearest<'c>(name: &str, shape: &[usize], unused: &[&'c str], checkpoint: &'c Tensors) -> Option<&'c str> {
+fn nearest<'c>(
+    name: &str,
+    shape: &[usize],
+    unused: &[&'c str],
+    checkpoint: &'c Tensors,
+) -> Option<&'c str> {
     let same_shape = || unused.iter().copied().filter(|other| checkpoint[*other] == shape);
     let last_two = |name: &str| name.rsplit('.').take(2).collect::<Vec<_>>().join(".");
     let suffix = unused.iter().copied().find(|other| {
@@ -144,9 +164,13 @@ fn leftovers(model: &Model, unused: &[&str]) -> Vec<Finding> {
         .collect();
     let rest = unused.iter().filter(|name| !tied(name)).map(|name| ((*name).to_owned(), ()));
     findings.extend(fold(rest).into_iter().map(|(names, ())| {
-        let several = if names.count() > 1 { format!(" ({} tensors)", names.count()) } else { String::new() };
+        let several =
+            if names.count() > 1 { format!(" ({} tensors)", names.count()) } else { String::new() };
         Finding::unplaced(format!("nothing uses the tensor `{names}`{several} of the checkpoint"))
-            .help(format!("use it in the spec of `{}`, or list it under `ignore: weights:`", model.name))
+            .help(format!(
+                "use it in the spec of `{}`, or list it under `ignore: weights:`",
+                model.name
+            ))
     }));
     findings
 }

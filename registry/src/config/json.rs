@@ -53,7 +53,8 @@ impl Reader<'_> {
 
     fn value(&mut self, depth: usize) -> Result<Scalar, Finding> {
         if depth > MAX_DEPTH {
-            return Err(self.fail("the file is nested too deeply", &format!("more than {MAX_DEPTH} levels")));
+            return Err(self
+                .fail("the file is nested too deeply", &format!("more than {MAX_DEPTH} levels")));
         }
         self.space();
         match self.rest().bytes().next() {
@@ -160,7 +161,10 @@ impl Reader<'_> {
                 self.at = end + 1;
                 Ok(text)
             }
-            _ => Err(self.fail("the file is not JSON", "this text does not end, or has a bad escape")),
+            _ => {
+                Err(self
+                    .fail("the file is not JSON", "this text does not end, or has a bad escape"))
+            }
         }
     }
 }

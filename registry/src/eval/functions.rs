@@ -12,8 +12,8 @@ use crate::syntax::Ident;
 
 /// Their names.
 pub const NAMES: &[&str] = &[
-    "abs", "all", "any", "ceil", "config", "exp", "float", "floor", "has", "int", "len", "log", "max", "min", "range",
-    "repeat", "round", "round_up", "sqrt", "sum",
+    "abs", "all", "any", "ceil", "config", "exp", "float", "floor", "has", "int", "len", "log",
+    "max", "min", "range", "repeat", "round", "round_up", "sqrt", "sum",
 ];
 
 /// The arguments of a call.
@@ -30,11 +30,15 @@ impl Call<'_> {
             return Ok(());
         }
         let takes = if least == most { least.to_string() } else { format!("{least} to {most}") };
-        Err(Finding::error(self.at, format!("`{}` is given {n} arguments and takes {takes}", self.name)))
+        Err(Finding::error(
+            self.at,
+            format!("`{}` is given {n} arguments and takes {takes}", self.name),
+        ))
     }
 
     fn wrong(&self, what: &str, n: usize) -> Finding {
-        Finding::error(self.at, format!("`{}` needs {what}", self.name)).label(expected(what, &self.args[n]))
+        Finding::error(self.at, format!("`{}` needs {what}", self.name))
+            .label(expected(what, &self.args[n]))
     }
 
     fn number(&self, n: usize) -> Result<Number, Finding> {
@@ -65,7 +69,11 @@ impl Call<'_> {
     /// A float as a whole number, as `int()`, `floor()` and their like give it.
     fn whole(&self, x: f64) -> Result<Scalar, Finding> {
         // Exclusive above: `i64::MAX as f64` is one more than the largest.
-        if x >= i64::MIN as f64 && x < i64::MAX as f64 { Ok(Scalar::Int(x as i64)) } else { Err(too_large(self.at)) }
+        if x >= i64::MIN as f64 && x < i64::MAX as f64 {
+            Ok(Scalar::Int(x as i64))
+        } else {
+            Err(too_large(self.at))
+        }
     }
 
     fn rounded(&self, round: fn(f64) -> f64) -> Result<Scalar, Finding> {
@@ -82,7 +90,12 @@ impl Call<'_> {
     }
 }
 
-pub(super) fn call(name: &Ident, args: &[Cow<'_, Scalar>], at: &Span, config: &Config) -> Result<Scalar, Finding> {
+pub(super) fn call(
+    name: &Ident,
+    args: &[Cow<'_, Scalar>],
+    at: &Span,
+    config: &Config,
+) -> Result<Scalar, Finding> {
     let call = Call { name: &name.name, args, at };
     match name.name.as_str() {
         "min" => extreme(&call, std::cmp::Ordering::Less),
@@ -144,7 +157,8 @@ pub(super) fn call(name: &Ident, args: &[Cow<'_, Scalar>], at: &Span, config: &C
             Ok(Scalar::Bool(config.get(call.text(0)?).is_some()))
         }
         _ => {
-            let mut finding = Finding::error(&name.at, format!("there is no function `{}`", name.name));
+            let mut finding =
+                Finding::error(&name.at, format!("there is no function `{}`", name.name));
             finding.help = suggest::help(&name.name, NAMES.iter().copied());
             Err(finding)
         }
@@ -168,7 +182,10 @@ fn extreme(call: &Call<'_>, wanted: std::cmp::Ordering) -> Result<Scalar, Findin
             Some(order) if order == wanted => best = item,
             Some(_) => {}
             None => {
-                return Err(Finding::error(call.at, format!("cannot compare {} with {}", item.kind(), best.kind())));
+                return Err(Finding::error(
+                    call.at,
+                    format!("cannot compare {} with {}", item.kind(), best.kind()),
+                ));
             }
         }
     }
@@ -179,7 +196,8 @@ fn round_up(call: &Call<'_>) -> Result<Scalar, Finding> {
     call.arity(2, 2)?;
     let (x, m) = (call.int(0)?, call.int(1)?);
     if m <= 0 {
-        return Err(Finding::error(call.at, "`round_up` needs a multiple above 0").label(format!("this is {m}")));
+        return Err(Finding::error(call.at, "`round_up` needs a multiple above 0")
+            .label(format!("this is {m}")));
     }
     let up = (m - x.rem_euclid(m)) % m;
     x.checked_add(up).map(Scalar::Int).ok_or_else(|| too_large(call.at))
@@ -187,13 +205,15 @@ fn round_up(call: &Call<'_>) -> Result<Scalar, Finding> {
 
 fn range(call: &Call<'_>) -> Result<Scalar, Finding> {
     call.arity(1, 3)?;
-    let (from, to) = if call.args.len() == 1 { (0, call.int(0)?) } else { (call.int(0)?, call.int(1)?) };
+    let (from, to) =
+        if call.args.len() == 1 { (0, call.int(0)?) } else { (call.int(0)?, call.int(1)?) };
     let step = if call.args.len() == 3 { call.int(2)? } else { 1 };
     if step == 0 {
         return Err(Finding::error(call.at, "the step of `range` is 0"));
     }
     let (from, to, step) = (i128::from(from), i128::from(to), i128::from(step));
-    let count = if step > 0 { (to - from + step - 1) / step } else { (from - to - step - 1) / -step };
+    let count =
+        if step > 0 { (to - from + step - 1) / step } else { (from - to - step - 1) / -step };
     let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
     capped(count, call.at)?;
     // Every item lies between two i64.
@@ -207,7 +227,8 @@ fn read(call: &Call<'_>, config: &Config) -> Result<Scalar, Finding> {
         (Some(value), _) => Ok(value.clone()),
         (None, None) => {
             let keys = config.keys();
-            let mut finding = Finding::error(call.at, format!("`{}` has no key `{key}`", config.path()));
+            let mut finding =
+                Finding::error(call.at, format!("`{}` has no key `{key}`", config.path()));
             finding.help = suggest::closest(key, keys.iter().map(String::as_str))
                 .map(|close| format!("did you mean `{close}`?"))
                 .or_else(|| Some(format!("give a default: `config('{key}', 0)`")));
@@ -215,4 +236,3 @@ fn read(call: &Call<'_>, config: &Config) -> Result<Scalar, Finding> {
         }
     }
 }
-

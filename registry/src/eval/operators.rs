@@ -47,7 +47,9 @@ pub fn truth(value: &Scalar) -> bool {
 pub fn unary(op: UnaryOp, value: &Scalar, at: &Span) -> Result<Scalar, Finding> {
     match (op, Number::of(value)) {
         (UnaryOp::Not, _) => Ok(Scalar::Bool(!truth(value))),
-        (UnaryOp::Neg, Some(Number::Int(n))) => n.checked_neg().map(Scalar::Int).ok_or_else(|| too_large(at)),
+        (UnaryOp::Neg, Some(Number::Int(n))) => {
+            n.checked_neg().map(Scalar::Int).ok_or_else(|| too_large(at))
+        }
         (UnaryOp::Neg, Some(Number::Float(x))) => Ok(Scalar::Float(-x)),
         (UnaryOp::Neg, None) => {
             Err(Finding::error(at, "`-` needs a number").label(expected("a number", value)))
@@ -72,7 +74,9 @@ pub fn binary(op: BinaryOp, left: &Scalar, right: &Scalar, at: &Span) -> Result<
 /// Equality across kinds of numbers, and item by item in lists.
 pub(super) fn equal(left: &Scalar, right: &Scalar) -> bool {
     match (left, right) {
-        (Scalar::List(a), Scalar::List(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b)),
+        (Scalar::List(a), Scalar::List(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b))
+        }
         _ => match (Number::of(left), Number::of(right)) {
             (Some(Number::Int(a)), Some(Number::Int(b))) => a == b,
             (Some(a), Some(b)) => a.float() == b.float(),
@@ -86,7 +90,10 @@ fn contains(item: &Scalar, within: &Scalar, at: &Span) -> Result<bool, Finding> 
         (Scalar::List(items), _) => Ok(items.iter().any(|other| equal(item, other))),
         (Scalar::Str(text), Scalar::Str(part)) => Ok(text.contains(part.as_str())),
         (Scalar::Map(entries), Scalar::Str(key)) => Ok(entries.iter().any(|(name, _)| name == key)),
-        _ => Err(Finding::error(at, "`in` needs a list on its right").label(expected("a list", within))),
+        _ => {
+            Err(Finding::error(at, "`in` needs a list on its right")
+                .label(expected("a list", within)))
+        }
     }
 }
 
@@ -102,8 +109,11 @@ pub(super) fn order(left: &Scalar, right: &Scalar) -> Option<std::cmp::Ordering>
 
 fn compare(op: BinaryOp, left: &Scalar, right: &Scalar, at: &Span) -> Result<Scalar, Finding> {
     let Some(order) = order(left, right) else {
-        return Err(Finding::error(at, format!("cannot compare {} with {}", left.kind(), right.kind()))
-            .label(format!("`{}` needs two numbers or two texts", symbol(op))));
+        return Err(Finding::error(
+            at,
+            format!("cannot compare {} with {}", left.kind(), right.kind()),
+        )
+        .label(format!("`{}` needs two numbers or two texts", symbol(op))));
     };
     Ok(Scalar::Bool(match op {
         BinaryOp::Lt => order.is_lt(),
@@ -124,11 +134,14 @@ fn arithmetic(op: BinaryOp, left: &Scalar, right: &Scalar, at: &Span) -> Result<
             return Ok(Scalar::List(a.iter().chain(b).cloned().collect()));
         }
         (BinaryOp::Mul, list @ (Scalar::Str(_) | Scalar::List(_)), Scalar::Int(n))
-        | (BinaryOp::Mul, Scalar::Int(n), list @ (Scalar::Str(_) | Scalar::List(_))) => return repeat(list, *n, at),
+        | (BinaryOp::Mul, Scalar::Int(n), list @ (Scalar::Str(_) | Scalar::List(_))) => {
+            return repeat(list, *n, at);
+        }
         _ => {}
     }
     let (Some(a), Some(b)) = (Number::of(left), Number::of(right)) else {
-        let (side, value) = if Number::of(left).is_none() { ("left", left) } else { ("right", right) };
+        let (side, value) =
+            if Number::of(left).is_none() { ("left", left) } else { ("right", right) };
         return Err(Finding::error(at, format!("`{}` needs numbers", symbol(op)))
             .label(format!("on the {side}: {}", expected("a number", value))));
     };
@@ -152,7 +165,9 @@ pub(super) fn repeat(value: &Scalar, n: i64, at: &Span) -> Result<Scalar, Findin
             let n = if items.is_empty() { 0 } else { n };
             Ok(Scalar::List(std::iter::repeat_n(items, n).flatten().cloned().collect()))
         }
-        _ => Err(Finding::error(at, "only lists and texts repeat").label(expected("a list", value))),
+        _ => {
+            Err(Finding::error(at, "only lists and texts repeat").label(expected("a list", value)))
+        }
     }
 }
 
@@ -172,14 +187,14 @@ fn whole(op: BinaryOp, a: i64, b: i64, at: &Span) -> Result<Scalar, Finding> {
         BinaryOp::Add => a.checked_add(b),
         BinaryOp::Sub => a.checked_sub(b),
         BinaryOp::Mul => a.checked_mul(b),
-        BinaryOp::Div if a.checked_rem(b) != Some(0) => return floating(op, a as f64, b as f64, at),
+        BinaryOp::Div if a.checked_rem(b) != Some(0) => {
+            return floating(op, a as f64, b as f64, at);
+        }
         BinaryOp::Div => a.checked_div(b),
-        BinaryOp::FloorDiv => {
-            a.checked_div_euclid(b).and_then(|q| if b < 0 && a.rem_euclid(b) != 0 { q.checked_sub(1) } else { Some(q) })
-        }
-        BinaryOp::Mod => {
-            a.checked_rem_euclid(b).map(|r| if b < 0 && r != 0 { r + b } else { r })
-        }
+        BinaryOp::FloorDiv => a
+            .checked_div_euclid(b)
+            .and_then(|q| if b < 0 && a.rem_euclid(b) != 0 { q.checked_sub(1) } else { Some(q) }),
+        BinaryOp::Mod => a.checked_rem_euclid(b).map(|r| if b < 0 && r != 0 { r + b } else { r }),
         _ if b < 0 => return floating(op, a as f64, b as f64, at),
         _ => u32::try_from(b).ok().and_then(|b| a.checked_pow(b)).or(match a {
             0 | 1 => Some(a),
@@ -256,10 +271,12 @@ pub(crate) fn symbol(op: BinaryOp) -> &'static str {
 /// `list[i]`, `'text'[i]`, `map['key']`; a negative index counts from the end.
 pub fn index(base: &Scalar, key: &Scalar, at: &Span) -> Result<Scalar, Finding> {
     match (base, key) {
-        (Scalar::Map(entries), Scalar::Str(key)) => match entries.iter().find(|(name, _)| name == key) {
-            Some((_, value)) => Ok(value.clone()),
-            None => Err(Finding::error(at, format!("there is no key `{key}`"))),
-        },
+        (Scalar::Map(entries), Scalar::Str(key)) => {
+            match entries.iter().find(|(name, _)| name == key) {
+                Some((_, value)) => Ok(value.clone()),
+                None => Err(Finding::error(at, format!("there is no key `{key}`"))),
+            }
+        }
         (Scalar::List(items), Scalar::Int(i)) => {
             place(*i, items.len(), at).map(|place| items[place].clone())
         }
@@ -268,25 +285,38 @@ pub fn index(base: &Scalar, key: &Scalar, at: &Span) -> Result<Scalar, Finding> 
             Ok(Scalar::Str(text.chars().skip(place).take(1).collect()))
         }
         (Scalar::List(_) | Scalar::Str(_), _) => {
-            Err(Finding::error(at, "an index is a whole number").label(expected("a whole number", key)))
+            Err(Finding::error(at, "an index is a whole number")
+                .label(expected("a whole number", key)))
         }
-        _ => Err(Finding::error(at, "only lists, texts and maps have items").label(expected("a list", base))),
+        _ => Err(Finding::error(at, "only lists, texts and maps have items")
+            .label(expected("a list", base))),
     }
 }
 
 fn place(i: i64, length: usize, at: &Span) -> Result<usize, Finding> {
     let place = if i < 0 { i.checked_add(length as i64) } else { Some(i) };
-    place.and_then(|place| usize::try_from(place).ok()).filter(|&place| place < length).ok_or_else(|| {
-        Finding::error(at, format!("the index {i} is out of range")).label(format!("there are {length} items"))
-    })
+    place.and_then(|place| usize::try_from(place).ok()).filter(|&place| place < length).ok_or_else(
+        || {
+            Finding::error(at, format!("the index {i} is out of range"))
+                .label(format!("there are {length} items"))
+        },
+    )
 }
 
 /// `list[from:to]`; as in Python, bounds beyond the ends are the ends.
-pub fn slice(base: &Scalar, from: Option<&Scalar>, to: Option<&Scalar>, at: &Span) -> Result<Scalar, Finding> {
+pub fn slice(
+    base: &Scalar,
+    from: Option<&Scalar>,
+    to: Option<&Scalar>,
+    at: &Span,
+) -> Result<Scalar, Finding> {
     let length = match base {
         Scalar::List(items) => items.len(),
         Scalar::Str(text) => text.chars().count(),
-        _ => return Err(Finding::error(at, "only lists and texts have slices").label(expected("a list", base))),
+        _ => {
+            return Err(Finding::error(at, "only lists and texts have slices")
+                .label(expected("a list", base)));
+        }
     };
     let bound = |value: Option<&Scalar>, default: usize| match value {
         None | Some(Scalar::Null) => Ok(default),
@@ -294,9 +324,8 @@ pub fn slice(base: &Scalar, from: Option<&Scalar>, to: Option<&Scalar>, at: &Spa
             let i = if *i < 0 { i.saturating_add(length as i64) } else { *i };
             Ok(usize::try_from(i.max(0)).unwrap_or(usize::MAX).min(length))
         }
-        Some(other) => {
-            Err(Finding::error(at, "a bound is a whole number").label(expected("a whole number", other)))
-        }
+        Some(other) => Err(Finding::error(at, "a bound is a whole number")
+            .label(expected("a whole number", other))),
     };
     let from = bound(from, 0)?;
     let to = bound(to, length)?.max(from);

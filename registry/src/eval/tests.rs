@@ -12,7 +12,9 @@ impl Env for Names {
     fn lookup(&self, name: &Ident) -> Evaluated<'_> {
         match name.name.as_str() {
             "n" => Ok(Cow::Owned(Scalar::Int(7))),
-            "kinds" => Ok(Cow::Owned(Scalar::List(vec![Scalar::Str("a".into()), Scalar::Str("b".into())]))),
+            "kinds" => {
+                Ok(Cow::Owned(Scalar::List(vec![Scalar::Str("a".into()), Scalar::Str("b".into())])))
+            }
             other => Err(Finding::error(&name.at, format!("unknown `{other}`")).into()),
         }
     }
@@ -136,7 +138,9 @@ fn faults_say_what_was_found() {
 
 fn expression() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
-        any::<i64>().prop_map(|n| format!("({n})").replace("(-9223372036854775808)", "(-9223372036854775807 - 1)")),
+        any::<i64>()
+            .prop_map(|n| format!("({n})")
+                .replace("(-9223372036854775808)", "(-9223372036854775807 - 1)")),
         (-5i64..70).prop_map(|n| format!("({n})")),
         Just("0.5".to_owned()),
         Just("1e308".to_owned()),
@@ -157,8 +161,10 @@ fn expression() -> impl Strategy<Value = String> {
             (function.clone(), inner.clone()).prop_map(|(f, a)| format!("{f}({a})")),
             (function, inner.clone(), inner.clone()).prop_map(|(f, a, b)| format!("{f}({a}, {b})")),
             (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("{a}[{b}]")),
-            (inner.clone(), inner.clone(), inner.clone()).prop_map(|(a, b, c)| format!("{a}[{b}:{c}]")),
-            (inner.clone(), inner.clone(), inner.clone()).prop_map(|(a, b, c)| format!("({a} if {b} else {c})")),
+            (inner.clone(), inner.clone(), inner.clone())
+                .prop_map(|(a, b, c)| format!("{a}[{b}:{c}]")),
+            (inner.clone(), inner.clone(), inner.clone())
+                .prop_map(|(a, b, c)| format!("({a} if {b} else {c})")),
             (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("[{a} for n in {b}]")),
             inner.clone().prop_map(|a| format!("[{a}, -n]")),
         ]

@@ -37,7 +37,10 @@ fn infer_rope(call: &mut Infer<'_>) -> Result<(), Fail> {
     }
     if dim > x.last() {
         return Err(call
-            .error("table", format!("the table `{name}` rotates {dim} numbers of a head that has {}", x.last()))
+            .error(
+                "table",
+                format!("the table `{name}` rotates {dim} numbers of a head that has {}", x.last()),
+            )
             .label(format!("`{}` is {}", x.name, show(&x.shape)))
             .into());
     }
@@ -51,7 +54,11 @@ fn infer_attend(call: &mut Infer<'_>) -> Result<(), Fail> {
         if value.shape.len() != 2 {
             return Err(call
                 .error(param, "`attend` works on heads")
-                .label(format!("`{}` is {}, expected [heads, size]", value.name, show(&value.shape)))
+                .label(format!(
+                    "`{}` is {}, expected [heads, size]",
+                    value.name,
+                    show(&value.shape)
+                ))
                 .help("split the value first: `heads(x, n)`")
                 .into());
         }

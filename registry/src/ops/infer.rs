@@ -108,14 +108,21 @@ impl<'a> Infer<'a> {
 
     /// Values, which become the node's next inputs.
     pub fn inputs(&mut self, param: &str) -> Result<Vec<Input>, Fail> {
-        let Some((Argument::Values(ids), _)) = self.args.get(param) else { return Err(self.missing(param)) };
+        let Some((Argument::Values(ids), _)) = self.args.get(param) else {
+            return Err(self.missing(param));
+        };
         let ids = ids.clone();
         self.node.inputs.extend(&ids);
         Ok(ids
             .into_iter()
             .map(|id| {
                 let value = self.builder.value(id);
-                Input { name: value.name.clone(), shape: value.shape.clone(), dtype: value.dtype, id }
+                Input {
+                    name: value.name.clone(),
+                    shape: value.shape.clone(),
+                    dtype: value.dtype,
+                    id,
+                }
             })
             .collect())
     }
@@ -123,7 +130,11 @@ impl<'a> Infer<'a> {
     fn missing(&self, param: &str) -> Fail {
         // Binding has checked every argument against the signature, so this is a rule
         // that asks for what its own signature does not have.
-        self.error(param, format!("the rule of `{}` misreads its parameter `{param}`", self.node.op)).into()
+        self.error(
+            param,
+            format!("the rule of `{}` misreads its parameter `{param}`", self.node.op),
+        )
+        .into()
     }
 
     fn scalar(&self, param: &str) -> Option<&Scalar> {
@@ -194,9 +205,18 @@ impl<'a> Infer<'a> {
 
     /// Declares the tensor `suffix` of the path that `param` names (the path itself if it is
     /// empty), and gives it to the node under `role`.
-    pub fn weight(&mut self, role: &str, param: &str, suffix: &str, shape: &[usize]) -> Result<(), Fail> {
-        let Some((Argument::Path(path), _)) = self.args.get(param) else { return Err(self.missing(param)) };
-        let name = if suffix.is_empty() { path.name.clone() } else { format!("{}.{suffix}", path.name) };
+    pub fn weight(
+        &mut self,
+        role: &str,
+        param: &str,
+        suffix: &str,
+        shape: &[usize],
+    ) -> Result<(), Fail> {
+        let Some((Argument::Path(path), _)) = self.args.get(param) else {
+            return Err(self.missing(param));
+        };
+        let name =
+            if suffix.is_empty() { path.name.clone() } else { format!("{}.{suffix}", path.name) };
         let id = self.builder.weight(&name, shape, &path.at)?;
         self.node.weights.insert(role.to_owned(), id);
         Ok(())
@@ -212,14 +232,23 @@ impl<'a> Infer<'a> {
 
     /// The rotary table.
     pub fn rope(&mut self, param: &str) -> Result<&RopeTable, Fail> {
-        let Some(&(Argument::Rope(id), _)) = self.args.get(param) else { return Err(self.missing(param)) };
+        let Some(&(Argument::Rope(id), _)) = self.args.get(param) else {
+            return Err(self.missing(param));
+        };
         self.node.rope = Some(id);
         Ok(self.builder.rope(id))
     }
 
     /// The state: this layer's instance, which must be of this kind and have these parts.
-    pub fn state(&mut self, param: &str, kind: StateKind, parts: &[(&str, Vec<usize>)]) -> Result<(), Fail> {
-        let Some((Argument::State(name), at)) = self.args.get(param) else { return Err(self.missing(param)) };
+    pub fn state(
+        &mut self,
+        param: &str,
+        kind: StateKind,
+        parts: &[(&str, Vec<usize>)],
+    ) -> Result<(), Fail> {
+        let Some((Argument::State(name), at)) = self.args.get(param) else {
+            return Err(self.missing(param));
+        };
         let window = match self.args.get("window") {
             Some((Argument::Scalar(window), _)) => window.as_usize(),
             _ => None,
@@ -265,8 +294,11 @@ impl<'a> Infer<'a> {
 
     /// A finding about two values that do not fit: both shapes, and where each came from.
     pub fn misfit(&self, message: impl Into<String>, left: &Input, right: &Input) -> Finding {
-        let mut finding = Finding::error(&self.node.at, message)
-            .label(format!("{} and {}", show(&left.shape), show(&right.shape)));
+        let mut finding = Finding::error(&self.node.at, message).label(format!(
+            "{} and {}",
+            show(&left.shape),
+            show(&right.shape)
+        ));
         let origins: Vec<String> = [left, right]
             .iter()
             .filter_map(|input| {

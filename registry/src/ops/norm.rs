@@ -57,8 +57,11 @@ fn infer_rms(call: &mut Infer<'_>) -> Result<(), Fail> {
 
 fn infer_layer(call: &mut Infer<'_>) -> Result<(), Fail> {
     let x = normed(call)?;
-    let parts: Vec<&str> =
-        [("weight", "weight"), ("bias", "bias")].iter().filter(|(_, flag)| call.flag(flag)).map(|(p, _)| *p).collect();
+    let parts: Vec<&str> = [("weight", "weight"), ("bias", "bias")]
+        .iter()
+        .filter(|(_, flag)| call.flag(flag))
+        .map(|(p, _)| *p)
+        .collect();
     let each = call.word("each").map(str::to_owned);
     if (each.is_some() || call.flag("per_head")) && x.shape.len() != 2 {
         return Err(call
@@ -71,7 +74,12 @@ fn infer_layer(call: &mut Infer<'_>) -> Result<(), Fail> {
         match &each {
             Some(list) => {
                 for head in 0..x.shape[0] {
-                    call.weight(&format!("{part}.{head}"), "W", &format!("{list}.{head}.{part}"), &[x.last()])?;
+                    call.weight(
+                        &format!("{part}.{head}"),
+                        "W",
+                        &format!("{list}.{head}.{part}"),
+                        &[x.last()],
+                    )?;
                 }
             }
             None if call.flag("per_head") => call.weight(part, "W", part, &x.shape)?,

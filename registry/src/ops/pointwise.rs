@@ -5,8 +5,18 @@ use super::{Infer, Kind, Rule, Signature};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::Fail;
 
-const ACTIVATIONS: &[&str] =
-    &["silu", "gelu", "gelu_tanh", "gelu_new", "relu", "relu2", "sigmoid", "tanh", "softplus", "quick_gelu"];
+const ACTIVATIONS: &[&str] = &[
+    "silu",
+    "gelu",
+    "gelu_tanh",
+    "gelu_new",
+    "relu",
+    "relu2",
+    "sigmoid",
+    "tanh",
+    "softplus",
+    "quick_gelu",
+];
 
 /// What configs call activations, and the op each is.
 const NAMES: &[(&str, &str)] = &[
@@ -46,8 +56,16 @@ pub(super) fn rules() -> Vec<Rule> {
         Rule::new("softcap", x().needs("c", Kind::Float), infer_softcap),
         Rule::new("clamp", x().may("lo", Kind::Float).may("hi", Kind::Float), infer_clamp),
         Rule::new("cast", x().needs("to", Kind::Word(&["f32", "activation"])), infer_cast),
-        Rule::new("scale", x().needs("s", Kind::Float).word("round", &["none", "activation"]), same),
-        Rule::new("weight_scale", x().needs("P", Kind::Tensor).needs("shape", Kind::Shape), infer_weight_scale),
+        Rule::new(
+            "scale",
+            x().needs("s", Kind::Float).word("round", &["none", "activation"]),
+            same,
+        ),
+        Rule::new(
+            "weight_scale",
+            x().needs("P", Kind::Tensor).needs("shape", Kind::Shape),
+            infer_weight_scale,
+        ),
     ]);
     rules
 }
@@ -59,7 +77,10 @@ fn same(call: &mut Infer<'_>) -> Result<(), Fail> {
 }
 
 fn infer_act(call: &mut Infer<'_>) -> Result<(), Fail> {
-    let op = NAMES.iter().find(|(name, _)| Some(*name) == call.word("name")).map_or("silu", |(_, op)| op);
+    let op = NAMES
+        .iter()
+        .find(|(name, _)| Some(*name) == call.word("name"))
+        .map_or("silu", |(_, op)| op);
     call.rename(op);
     call.drop_attr("name");
     same(call)
@@ -103,7 +124,10 @@ fn infer_weight_scale(call: &mut Infer<'_>) -> Result<(), Fail> {
     let numbers: usize = shape.iter().product();
     if numbers != 1 && !x.shape.ends_with(&shape) {
         return Err(call
-            .error("shape", format!("a weight of {} does not fit a value of {}", show(&shape), show(&x.shape)))
+            .error(
+                "shape",
+                format!("a weight of {} does not fit a value of {}", show(&shape), show(&x.shape)),
+            )
             .label("expected the value's last axes, or [1]")
             .into());
     }

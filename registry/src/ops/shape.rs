@@ -68,7 +68,10 @@ fn infer_split(call: &mut Infer<'_>) -> Result<(), Fail> {
         }
         vec![last / n; n]
     };
-    call.set_attr("sizes", Scalar::List(sizes.iter().map(|size| Scalar::Int(*size as i64)).collect()));
+    call.set_attr(
+        "sizes",
+        Scalar::List(sizes.iter().map(|size| Scalar::Int(*size as i64)).collect()),
+    );
     for size in sizes {
         let mut shape = x.shape.clone();
         shape.pop();
@@ -88,7 +91,9 @@ fn infer_concat(call: &mut Infer<'_>) -> Result<(), Fail> {
     for part in rest {
         let axes = shape.len();
         if part.shape.len() != axes || axes == 0 || part.shape[..axes - 1] != shape[..axes - 1] {
-            return Err(call.misfit("only the last axis may differ in `concat`", first, part).into());
+            return Err(call
+                .misfit("only the last axis may differ in `concat`", first, part)
+                .into());
         }
         shape[axes - 1] += part.last();
         dtype = join(dtype, part.dtype);

@@ -26,7 +26,8 @@ impl Resolver<'_> {
         scope: &Scope<'_>,
     ) -> Result<BTreeMap<String, Bound>, Fail> {
         let name = &function.name.name;
-        let params: Vec<&str> = function.params.iter().map(|param| param.name.name.as_str()).collect();
+        let params: Vec<&str> =
+            function.params.iter().map(|param| param.name.name.as_str()).collect();
         let mut places = place(name, &params, args, at, &listed(&params))?;
         let mut locals = BTreeMap::new();
         let mut missing = Vec::new();
@@ -62,7 +63,7 @@ impl Resolver<'_> {
         let signature = rule.signature();
         let takes = signature.to_string();
         if let [Param { name, kind: Kind::Values, .. }] = signature.params.as_slice() {
-            return Ok(BTreeMap::from([(*name, (self.values(rule.name(), args, at)?, at.clone()))]));
+            return Ok(BTreeMap::from([(*name, (values(rule.name(), args, at)?, at.clone()))]));
         }
         let params: Vec<&str> = signature.params.iter().map(|param| param.name).collect();
         let mut places = place(rule.name(), &params, args, at, &takes)?;
@@ -93,30 +94,6 @@ impl Resolver<'_> {
         if failed { Err(Fail::Reported) } else { Ok(bound) }
     }
 
-    fn values(&mut self, op: &str, args: Vec<Given<'_>>, at: &Span) -> Result<Argument, Fail> {
-        let mut ids = Vec::new();
-        for (name, bound, place) in args {
-            if let Some(name) = name {
-                return Err(Finding::error(&name.at, format!("`{op}` takes no named arguments")).into());
-            }
-            match bound {
-                Bound::Value(id) if id != ValueId(0) => ids.push(id),
-                Bound::Many(values) => {
-                    ids.extend(values.into_iter().filter_map(|value| match value {
-                        Bound::Value(id) => Some(id),
-                        _ => None,
-                    }));
-                }
-                Bound::Poison => return Err(Fail::Reported),
-                _ => return Err(Finding::error(place, format!("`{op}` needs values")).into()),
-            }
-        }
-        if ids.len() < 2 {
-            return Err(Finding::error(at, format!("`{op}` needs two values or more")).into());
-        }
-        Ok(Argument::Values(ids))
-    }
-
     fn argument(
         &self,
         op: &str,
@@ -126,57 +103,75 @@ impl Resolver<'_> {
         scope: &Scope<'_>,
     ) -> Result<Argument, Fail> {
         let wrong = |found: String| {
-            Finding::error(at, format!("`{}` of `{op}` is {}", param.name, param.kind.describe())).label(found)
+            Finding::error(at, format!("`{}` of `{op}` is {}", param.name, param.kind.describe()))
+                .label(found)
         };
         let optional = param.default == Some(Scalar::Null);
         match (param.kind, given) {
             (_, Bound::Poison) => Err(Fail::Reported),
-            (_, Bound::Many(values)) => {
-                Err(wrong(format!("these are {} results", values.len())).help("assign them to names first").into())
-            }
+            (_, Bound::Many(values)) => Err(wrong(format!("these are {} results", values.len()))
+                .help("assign them to names first")
+                .into()),
             (_, Bound::Scalar(Scalar::Null)) if optional => Ok(Argument::Scalar(Scalar::Null)),
             (Kind::Tokens, Bound::Value(ValueId(0))) => Ok(Argument::Values(vec![ValueId(0)])),
             (Kind::Value | Kind::Values, Bound::Value(ValueId(0))) => {
-                Err(wrong("these are the token ids".into()).help("only `embed` takes `tokens`").into())
+                Err(wrong("these are the token ids".into())
+                    .help("only `embed` takes `tokens`")
+                    .into())
             }
             (Kind::Value | Kind::Values, Bound::Value(id)) => Ok(Argument::Values(vec![id])),
             (Kind::Value | Kind::Values, Bound::Name(name)) => {
-                let locals = scope.locals.iter().filter(|(_, bound)| matches!(bound, Bound::Value(_)));
-                let mut finding = Finding::error(&name.at, format!("there is no value `{}`", name.name))
-                    .label(format!("`{}` of `{op}` is a value", param.name));
+                let locals =
+                    scope.locals.iter().filter(|(_, bound)| matches!(bound, Bound::Value(_)));
+                let mut finding =
+                    Finding::error(&name.at, format!("there is no value `{}`", name.name))
+                        .label(format!("`{}` of `{op}` is a value", param.name));
                 finding.help = suggest::help(&name.name, locals.map(|(name, _)| name.as_str()));
                 Err(finding.into())
             }
             (Kind::Module | Kind::Tensor, Bound::Name(path)) => {
-                let name =
-                    if scope.prefix.is_empty() { path.name } else { format!("{}.{}", scope.prefix, path.name) };
-                Ok(Argument::Path(PathArg { name, at: at.clone() }))
+                let name = if scope.prefix.is_empty() {
+                    path.name
+                } else {
+                    format!("{}.{}", scope.prefix, path.name)
+                };
+                Ok(Argument::Path(PathArg { name, at: path.at }))
             }
             (Kind::State, Bound::Name(name)) if self.spec.states.contains_key(&name.name) => {
                 Ok(Argument::State(name.name))
             }
             (Kind::State, Bound::Name(name)) => {
                 let mut finding = wrong(format!("there is no state `{}`", name.name));
-                finding.help = suggest::help(&name.name, self.spec.states.keys().map(String::as_str));
+                finding.help =
+                    suggest::help(&name.name, self.spec.states.keys().map(String::as_str));
                 Err(finding.into())
             }
-            (Kind::Rope, Bound::Name(name)) => match self.spec.rope.get_index_of(&name.name) {
-                Some(place) => self.builder.rope_id(place).map(Argument::Rope).ok_or(Fail::Reported),
-                None => {
-                    let mut finding = wrong(format!("there is no rotary table `{}`", name.name));
-                    finding.help = suggest::help(&name.name, self.spec.rope.keys().map(String::as_str));
-                    Err(finding.into())
+            (Kind::Rope, Bound::Name(name)) => {
+                if let Some(place) = self.spec.rope.get_index_of(&name.name) {
+                    return self.builder.rope_id(place).map(Argument::Rope).ok_or(Fail::Reported);
                 }
-            },
-            (Kind::Tokens | Kind::Value | Kind::Values | Kind::Module | Kind::Tensor | Kind::State | Kind::Rope, given) => {
-                Err(wrong(match given {
-                    Bound::Scalar(value) => format!("this is {value}"),
-                    Bound::Name(name) => format!("this is the name `{}`", name.name),
-                    _ => "this is a value".to_owned(),
-                })
-                .into())
+                let mut finding = wrong(format!("there is no rotary table `{}`", name.name));
+                finding.help = suggest::help(&name.name, self.spec.rope.keys().map(String::as_str));
+                Err(finding.into())
             }
-            (_, Bound::Value(_)) => Err(wrong("this is a value, known only when the model runs".into()).into()),
+            (
+                Kind::Tokens
+                | Kind::Value
+                | Kind::Values
+                | Kind::Module
+                | Kind::Tensor
+                | Kind::State
+                | Kind::Rope,
+                given,
+            ) => Err(wrong(match given {
+                Bound::Scalar(value) => format!("this is {value}"),
+                Bound::Name(name) => format!("this is the name `{}`", name.name),
+                _ => "this is a value".to_owned(),
+            })
+            .into()),
+            (_, Bound::Value(_)) => {
+                Err(wrong("this is a value, known only when the model runs".into()).into())
+            }
             (kind, given) => {
                 let name = match &given {
                     Bound::Name(name) => Some(name.name.clone()),
@@ -187,9 +182,16 @@ impl Resolver<'_> {
                     return Ok(Argument::Scalar(Scalar::Null));
                 }
                 check(kind, value).map(Argument::Scalar).map_err(|value| {
-                    let mut finding = wrong(expected(&kind.describe(), &value));
+                    let label = match value {
+                        Scalar::Int(n) if n > MAX_DIM as i64 => {
+                            format!("this is {n}, at most {MAX_DIM} is allowed")
+                        }
+                        _ => expected(&kind.describe(), &value),
+                    };
+                    let mut finding = wrong(label);
                     if let Some(key) = name.as_deref().and_then(|name| self.dims.key(name)) {
-                        finding = finding.help(format!("it is the key `{key}` of `{}`", self.config.path()));
+                        finding = finding
+                            .help(format!("it is the key `{key}` of `{}`", self.config.path()));
                     } else if let (Kind::Word(words), Scalar::Str(word)) = (kind, &value) {
                         finding.help = suggest::closest(word, words.iter().copied())
                             .map(|close| format!("did you mean '{close}'?"));
@@ -199,6 +201,31 @@ impl Resolver<'_> {
             }
         }
     }
+}
+
+/// All arguments as values.
+fn values(op: &str, args: Vec<Given<'_>>, at: &Span) -> Result<Argument, Fail> {
+    let mut ids = Vec::new();
+    for (name, bound, place) in args {
+        if let Some(name) = name {
+            return Err(Finding::error(&name.at, format!("`{op}` takes no named arguments")).into());
+        }
+        match bound {
+            Bound::Value(id) if id != ValueId(0) => ids.push(id),
+            Bound::Many(values) => {
+                ids.extend(values.into_iter().filter_map(|value| match value {
+                    Bound::Value(id) => Some(id),
+                    _ => None,
+                }));
+            }
+            Bound::Poison => return Err(Fail::Reported),
+            _ => return Err(Finding::error(place, format!("`{op}` needs values")).into()),
+        }
+    }
+    if ids.len() < 2 {
+        return Err(Finding::error(at, format!("`{op}` needs two values or more")).into());
+    }
+    Ok(Argument::Values(ids))
 }
 
 /// A scalar of the right kind, or the scalar back.
@@ -234,9 +261,11 @@ fn place<'c>(
             Some(name) => {
                 named = true;
                 let Some(param) = params.iter().find(|param| **param == name.name) else {
-                    let mut finding =
-                        Finding::error(&name.at, format!("`{callee}` has no parameter `{}`", name.name))
-                            .label(format!("`{callee}{takes}`"));
+                    let mut finding = Finding::error(
+                        &name.at,
+                        format!("`{callee}` has no parameter `{}`", name.name),
+                    )
+                    .label(format!("`{callee}{takes}`"));
                     finding.help = suggest::closest(&name.name, params.iter().copied())
                         .map(|close| format!("did you mean `{close}`?"));
                     return Err(finding.into());
@@ -244,26 +273,34 @@ fn place<'c>(
                 param
             }
             None if named => {
-                return Err(Finding::error(place, "a positional argument follows a named one").into());
+                return Err(
+                    Finding::error(place, "a positional argument follows a named one").into()
+                );
             }
             None => match params.get(n) {
                 Some(param) => param,
                 None => {
-                    return Err(Finding::error(at, format!("`{callee}` is given {given} arguments and takes {}", params.len()))
-                        .label(format!("`{callee}{takes}`"))
-                        .into());
+                    return Err(Finding::error(
+                        at,
+                        format!("`{callee}` is given {given} arguments and takes {}", params.len()),
+                    )
+                    .label(format!("`{callee}{takes}`"))
+                    .into());
                 }
             },
         };
         if placed.insert((*param).to_owned(), (bound, place)).is_some() {
-            return Err(Finding::error(place, format!("`{param}` of `{callee}` is given twice")).into());
+            return Err(
+                Finding::error(place, format!("`{param}` of `{callee}` is given twice")).into()
+            );
         }
     }
     Ok(placed)
 }
 
 fn too_few(callee: &str, missing: &[String], at: &Span, takes: &str) -> Finding {
-    Finding::error(at, format!("`{callee}` is not given {}", missing.join(", "))).label(format!("`{callee}{takes}`"))
+    Finding::error(at, format!("`{callee}` is not given {}", missing.join(", ")))
+        .label(format!("`{callee}{takes}`"))
 }
 
 fn listed(params: &[&str]) -> String {

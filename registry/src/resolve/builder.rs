@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::diag::{Finding, Span};
 use crate::dtype::DtypeRule;
 use crate::eval::{Fail, shorten};
-use crate::graph::{EqualDtypes, Graph, Layer, Node, RopeId, State, StateId, StateKind, Value, ValueId, Weight, WeightId};
+use crate::graph::{
+    EqualDtypes, Graph, Layer, Node, RopeId, State, StateId, StateKind, Value, ValueId, Weight,
+    WeightId,
+};
 use crate::ops::show;
 use crate::rope::RopeTable;
 
@@ -21,6 +24,8 @@ pub(crate) struct Builder {
     weights: BTreeMap<String, WeightId>,
     /// Where each value comes from.
     origins: Vec<Option<Span>>,
+    /// Which of them carry a variable's name; the others are called after their op.
+    named: Vec<bool>,
     taps: BTreeSet<String>,
     layer: Option<usize>,
     /// This layer's states by name: `None` if its declaration is faulty.
@@ -32,13 +37,18 @@ pub(crate) struct Builder {
 impl Builder {
     /// Begins with the token ids as value 0. A rope that is `None` is one that failed.
     pub(super) fn new(ropes: Vec<Option<RopeTable>>) -> Self {
-        let tokens =
-            Value { name: "tokens".to_owned(), shape: Vec::new(), dtype: DtypeRule::Activation, tap: None };
+        let tokens = Value {
+            name: "tokens".to_owned(),
+            shape: Vec::new(),
+            dtype: DtypeRule::Activation,
+            tap: None,
+        };
         Self {
             graph: Graph { values: vec![tokens], ..Graph::default() },
             ropes,
             weights: BTreeMap::new(),
             origins: vec![None],
+            named: vec![true],
             taps: BTreeSet::new(),
             layer: None,
             states: BTreeMap::new(),
@@ -69,9 +79,8 @@ impl Builder {
 
     /// Gives a value the name of the variable it is assigned to, unless it has one.
     pub(super) fn name(&mut self, id: ValueId, name: &str) {
-        let value = &mut self.graph.values[id.0];
-        if value.name.is_empty() {
-            name.clone_into(&mut value.name);
+        if !std::mem::replace(&mut self.named[id.0], true) {
+            name.clone_into(&mut self.graph.values[id.0].name);
         }
     }
 
@@ -85,7 +94,12 @@ impl Builder {
         self.ropes.get(place)?.as_ref().map(|_| RopeId(place))
     }
 
-    pub(crate) fn weight(&mut self, name: &str, shape: &[usize], at: &Span) -> Result<WeightId, Fail> {
+    pub(crate) fn weight(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        at: &Span,
+    ) -> Result<WeightId, Fail> {
         let numbers = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
         if numbers.is_none_or(|numbers| numbers > MAX_NUMBERS) {
             return Err(Finding::error(at, format!("the weight `{name}` is too large"))
@@ -126,26 +140,44 @@ impl Builder {
         tap: Option<String>,
     ) -> Result<Vec<ValueId>, Fail> {
         if self.graph.nodes.len() >= MAX_NODES {
-            return Err(Finding::error(&node.at, format!("the model has more than {MAX_NODES} nodes")).into());
+            return Err(Finding::error(
+                &node.at,
+                format!("the model has more than {MAX_NODES} nodes"),
+            )
+            .into());
         }
         // A module's path is the tap of its first use; later uses have no name of their own.
         let mut tap = tap.filter(|tap| self.taps.insert(tap.clone()));
         for (shape, dtype) in outputs {
             let numbers = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
             if numbers.is_none_or(|numbers| numbers > super::MAX_DIM) {
-                return Err(Finding::error(&node.at, "this value is too large").label(show(&shape)).into());
+                return Err(Finding::error(&node.at, "this value is too large")
+                    .label(show(&shape))
+                    .into());
             }
             node.outputs.push(ValueId(self.graph.values.len()));
-            self.graph.values.push(Value { name: String::new(), shape, dtype, tap: tap.take() });
+            self.graph.values.push(Value { name: node.op.clone(), shape, dtype, tap: tap.take() });
             self.origins.push(Some(node.at.clone()));
+            self.named.push(false);
         }
         let outputs = node.outputs.clone();
         self.graph.nodes.push(node);
         Ok(outputs)
     }
 
-    pub(crate) fn need_equal_dtypes(&mut self, op: &str, value: ValueId, state: StateId, at: &Span) {
-        self.graph.equal_dtypes.push(EqualDtypes { op: op.to_owned(), value, state, at: at.clone() });
+    pub(crate) fn need_equal_dtypes(
+        &mut self,
+        op: &str,
+        value: ValueId,
+        state: StateId,
+        at: &Span,
+    ) {
+        self.graph.equal_dtypes.push(EqualDtypes {
+            op: op.to_owned(),
+            value,
+            state,
+            at: at.clone(),
+        });
     }
 
     /// Begins a layer with its states.
@@ -156,7 +188,13 @@ impl Builder {
     }
 
     /// Ends a layer; its result carries the layer's prefix as tap.
-    pub(super) fn leave(&mut self, kind: &str, prefix: &str, first: usize, result: Option<ValueId>) {
+    pub(super) fn leave(
+        &mut self,
+        kind: &str,
+        prefix: &str,
+        first: usize,
+        result: Option<ValueId>,
+    ) {
         let nodes = (first, self.graph.nodes.len());
         if let Some(id) = result
             && self.graph.nodes[first..].iter().any(|node| node.outputs.contains(&id))
@@ -184,18 +222,6 @@ impl Builder {
         self.graph.output = Some(id);
     }
 
-    /// Values that no variable was given to are called after their op.
-    pub(super) fn name_the_rest(&mut self) {
-        for node in &self.graph.nodes {
-            for id in &node.outputs {
-                let value = &mut self.graph.values[id.0];
-                if value.name.is_empty() {
-                    value.name.clone_from(&node.op);
-                }
-            }
-        }
-    }
-
     /// The state of this layer that a call uses.
     pub(crate) fn state(
         &mut self,
@@ -218,28 +244,48 @@ impl Builder {
         if state.kind != kind {
             return Err(Finding::error(
                 at,
-                format!("`{op}` needs a state of kind `{}`, and `{name}` is of kind `{}`", kind.name(), state.kind.name()),
+                format!(
+                    "`{op}` needs a state of kind `{}`, and `{name}` is of kind `{}`",
+                    kind.name(),
+                    state.kind.name()
+                ),
             )
             .into());
         }
         if let Some(before) = self.used.get(name) {
-            let line = 1 + before.source.text[..before.start.min(before.source.text.len())].matches('\n').count();
-            return Err(Finding::error(at, format!("the state `{name}` is used twice in one layer"))
-                .label("each call needs a state of its own")
-                .help(format!("it is used first in line {line} of {}", before.source.path))
-                .into());
+            let line = 1 + before.source.text[..before.start.min(before.source.text.len())]
+                .matches('\n')
+                .count();
+            return Err(Finding::error(
+                at,
+                format!("the state `{name}` is used twice in one layer"),
+            )
+            .label("each call needs a state of its own")
+            .help(format!("it is used first in line {line} of {}", before.source.path))
+            .into());
         }
         for (part, expected) in parts {
             let found = state.parts.iter().find(|found| found.name == *part);
             match found {
                 Some(found) if found.shape == *expected => {}
                 Some(found) => {
-                    return Err(Finding::error(at, format!("`{part}` of the state `{name}` does not fit what `{op}` keeps"))
-                        .label(format!("declared as {}, kept are {}", show(&found.shape), show(expected)))
-                        .into());
+                    return Err(Finding::error(
+                        at,
+                        format!("`{part}` of the state `{name}` does not fit what `{op}` keeps"),
+                    )
+                    .label(format!(
+                        "declared as {}, kept are {}",
+                        show(&found.shape),
+                        show(expected)
+                    ))
+                    .into());
                 }
                 None => {
-                    return Err(Finding::error(&state.at, format!("the state `{name}` has no part `{part}`")).into());
+                    return Err(Finding::error(
+                        &state.at,
+                        format!("the state `{name}` has no part `{part}`"),
+                    )
+                    .into());
                 }
             }
         }

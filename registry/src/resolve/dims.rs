@@ -57,7 +57,10 @@ impl Dims {
 
     /// Every dim that has a value.
     pub(super) fn values(&self) -> BTreeMap<String, Scalar> {
-        self.known.iter().filter_map(|(name, known)| Some((name.clone(), known.value.clone()?))).collect()
+        self.known
+            .iter()
+            .filter_map(|(name, known)| Some((name.clone(), known.value.clone()?)))
+            .collect()
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> + Clone {
@@ -86,10 +89,19 @@ impl Dims {
             Some(Scalar::Null) if name == "context" => Ok(None),
             Some(value) => match value.as_usize() {
                 Some(count) if count > 0 && count <= most => Ok(Some(count)),
-                Some(count) => Err(Finding::error(&known.at, format!("{what} is {count}"))
-                    .label(if count == 0 { "expected at least 1".to_owned() } else { format!("at most {most} are allowed") })),
+                Some(count) => Err(Finding::error(&known.at, format!("{what} is {count}")).label(
+                    if count == 0 {
+                        "expected at least 1".to_owned()
+                    } else {
+                        format!("at most {most} are allowed")
+                    },
+                )),
                 None => {
-                    let what_is = if matches!(value, Scalar::Int(_)) { "out of range" } else { "not a whole number" };
+                    let what_is = if matches!(value, Scalar::Int(_)) {
+                        "out of range"
+                    } else {
+                        "not a whole number"
+                    };
                     Err(Finding::error(&known.at, format!("{what} is {what_is}"))
                         .label(eval::expected("a whole number above 0", value)))
                 }
@@ -122,9 +134,12 @@ impl Solver<'_> {
                     .filter(|(_, cell)| matches!(cell, Cell::Open))
                     .map(|(name, _)| format!("`{name}`"))
                     .collect();
-                return Err(Finding::error(&dim.name.at, format!("the dim `{name}` is computed from itself"))
-                    .label(format!("by way of {}", open.join(", ")))
-                    .into());
+                return Err(Finding::error(
+                    &dim.name.at,
+                    format!("the dim `{name}` is computed from itself"),
+                )
+                .label(format!("by way of {}", open.join(", ")))
+                .into());
             }
             None => {}
         }
@@ -143,7 +158,9 @@ impl Env for Solver<'_> {
     fn lookup(&self, name: &Ident) -> Evaluated<'_> {
         match self.spec.dims.get(&name.name) {
             Some(dim) => self.solve(&name.name, dim).map(Cow::Owned),
-            None => Err(unknown(name, self.spec.dims.keys().map(String::as_str), self.config).into()),
+            None => {
+                Err(unknown(name, self.spec.dims.keys().map(String::as_str), self.config).into())
+            }
         }
     }
 
@@ -186,7 +203,8 @@ pub(super) fn unknown<'a>(
     known: impl IntoIterator<Item = &'a str> + Clone,
     config: &Config,
 ) -> Finding {
-    let mut finding = Finding::error(&name.at, format!("there is no dim or variable `{}`", name.name));
+    let mut finding =
+        Finding::error(&name.at, format!("there is no dim or variable `{}`", name.name));
     finding.help = if config.peek(&name.name).is_some() {
         Some(format!("a key of `{}` is written `config('{}')`", config.path(), name.name))
     } else {
@@ -211,7 +229,11 @@ pub(crate) fn read(what: &Ident, sources: &[DimSource], env: &dyn Env) -> Result
             // Later keys are looked at too, so that none of them counts as unread.
             DimSource::Key(key) => match config.get(&key.name) {
                 Some(value) if *value != Scalar::Null && found.is_none() => {
-                    found = Some(Found { value: value.clone(), key: Some(key.name.clone()), at: key.at.clone() });
+                    found = Some(Found {
+                        value: value.clone(),
+                        key: Some(key.name.clone()),
+                        at: key.at.clone(),
+                    });
                 }
                 _ => {}
             },
@@ -241,11 +263,17 @@ fn missing(what: &Ident, sources: &[DimSource], config: &Config) -> Finding {
         None => format!("`{}` has no key {}", config.path(), listed.join(" or ")),
     };
     let names = config.keys();
-    let close = keys.iter().find_map(|key| suggest::closest(&key.name, names.iter().map(String::as_str)));
-    Finding::error(at, message).label(format!("`{}` is read from here", what.name)).help(match close {
-        Some(close) => format!("the config has `{close}`; or give a default: `[{}, = ...]`", at_text(&keys)),
-        None => format!("give a default: `[{}, = ...]`", at_text(&keys)),
-    })
+    let close =
+        keys.iter().find_map(|key| suggest::closest(&key.name, names.iter().map(String::as_str)));
+    Finding::error(at, message).label(format!("`{}` is read from here", what.name)).help(
+        match close {
+            Some(close) => format!(
+                "the config has `{close}`; or give a default: `[{}, = ...]`",
+                at_text(&keys)
+            ),
+            None => format!("give a default: `[{}, = ...]`", at_text(&keys)),
+        },
+    )
 }
 
 fn at_text(keys: &[&Ident]) -> String {

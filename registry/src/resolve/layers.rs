@@ -21,7 +21,6 @@ impl Resolver<'_> {
         let scope = Scope { locals, each: &each, prefix: "" };
         let spec = self.spec;
         let result = self.program(&spec.model, scope);
-        self.builder.name_the_rest();
         if let Some(id) = self.only_value(&result, &spec.model.at, "`model`") {
             let shape = &self.builder.value(id).shape;
             if let Some(vocab) = vocab
@@ -49,18 +48,29 @@ impl Resolver<'_> {
             [Bound::Value(id)] => Some(*id),
             [Bound::Poison] => None,
             [_] => {
-                self.report.add(Finding::error(at, format!("{what} gives no value")).label("the result is a number or a path"));
+                self.report.add(
+                    Finding::error(at, format!("{what} gives no value"))
+                        .label("the result is a number or a path"),
+                );
                 None
             }
             _ => {
-                self.report.add(Finding::error(at, format!("{what} gives {} results, expected one value", results.len())));
+                self.report.add(Finding::error(
+                    at,
+                    format!("{what} gives {} results, expected one value", results.len()),
+                ));
                 None
             }
         }
     }
 
     /// The call `layers(x)`.
-    pub(super) fn layers(&mut self, x: ValueId, at: &Span, scope: &Scope<'_>) -> Result<Bound, Fail> {
+    pub(super) fn layers(
+        &mut self,
+        x: ValueId,
+        at: &Span,
+        scope: &Scope<'_>,
+    ) -> Result<Bound, Fail> {
         let spec = self.spec;
         if !scope.prefix.is_empty() || self.builder.layer().is_some() {
             return Err(Finding::error(at, "`layers` can only be called in `model`").into());
@@ -82,7 +92,11 @@ impl Resolver<'_> {
 
     fn layer_count(&mut self, decl: &LayersDecl) -> Result<usize, Fail> {
         let Some(count) = &decl.count else {
-            return self.dims.count("layers", MAX_LAYERS).map_err(Fail::from)?.ok_or(Fail::Reported);
+            return self
+                .dims
+                .count("layers", MAX_LAYERS)
+                .map_err(Fail::from)?
+                .ok_or(Fail::Reported);
         };
         let each = Each::new();
         let scope = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };
@@ -114,15 +128,23 @@ impl Resolver<'_> {
         let prefix = decl.prefix.name.replace("{i}", &i.to_string());
         if prefix == decl.prefix.name || prefix.contains(['{', '}']) {
             self.report.add(
-                Finding::error(&decl.prefix.at, "the prefix of layers needs `{i}`, and no other hole")
-                    .help("for example `model.layers.{i}`"),
+                Finding::error(
+                    &decl.prefix.at,
+                    "the prefix of layers needs `{i}`, and no other hole",
+                )
+                .help("for example `model.layers.{i}`"),
             );
         }
         let locals = BTreeMap::from([("x".to_owned(), x)]);
         let scope = Scope { locals, each: &each, prefix: &prefix };
         let states = {
             let bare = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };
-            let env = super::scope::ProgramEnv { scope: &bare, dims: self.dims, config: self.config, fuel: self.fuel };
+            let env = super::scope::ProgramEnv {
+                scope: &bare,
+                dims: self.dims,
+                config: self.config,
+                fuel: self.fuel,
+            };
             self.states(i, &env)
         };
         let first = self.builder.nodes();
@@ -134,7 +156,11 @@ impl Resolver<'_> {
     }
 
     /// The kind of a layer, and the program of that kind.
-    fn layer_program<'d>(&mut self, decl: &'d LayersDecl, each: &Each) -> Result<(String, &'d Program), Fail> {
+    fn layer_program<'d>(
+        &mut self,
+        decl: &'d LayersDecl,
+        each: &Each,
+    ) -> Result<(String, &'d Program), Fail> {
         let Some(kind) = &decl.kind else {
             // Without a kind there is one program; `*` of a parent stands for it too.
             let mut programs = decl.programs.iter();
@@ -152,7 +178,9 @@ impl Resolver<'_> {
         let scope = Scope { locals: BTreeMap::new(), each, prefix: "" };
         let value = eval::eval_owned(kind, &self.env(&scope))?;
         let Scalar::Str(name) = value else {
-            return Err(Finding::error(&kind.at, "the kind of a layer is a text").label(expected("a text", &value)).into());
+            return Err(Finding::error(&kind.at, "the kind of a layer is a text")
+                .label(expected("a text", &value))
+                .into());
         };
         match decl.programs.get(&name).or_else(|| decl.programs.get("*")) {
             Some(layer) => Ok((name, &layer.program)),

@@ -33,7 +33,11 @@ pub(super) fn of(spec: &Spec) -> Mentions {
         part.shape.iter().for_each(|expr| found.expr(expr));
     }
     for function in spec.functions.values() {
-        function.params.iter().filter_map(|param| param.default.as_ref()).for_each(|expr| found.expr(expr));
+        function
+            .params
+            .iter()
+            .filter_map(|param| param.default.as_ref())
+            .for_each(|expr| found.expr(expr));
         found.program(&function.program);
     }
     if let Some(layers) = &spec.layers {
@@ -65,7 +69,11 @@ impl Mentions {
 
     fn expr(&mut self, expr: &Expr) {
         match &expr.kind {
-            ExprKind::Null | ExprKind::Bool(_) | ExprKind::Int(_) | ExprKind::Float(_) | ExprKind::Str(_) => {}
+            ExprKind::Null
+            | ExprKind::Bool(_)
+            | ExprKind::Int(_)
+            | ExprKind::Float(_)
+            | ExprKind::Str(_) => {}
             ExprKind::Path(names) => self.names.extend(names.first().map(|name| name.name.clone())),
             ExprKind::Index(a, b) | ExprKind::Binary(_, a, b) => {
                 self.expr(a);
@@ -83,7 +91,9 @@ impl Mentions {
                 {
                     self.keys.insert(key.clone());
                 }
-                args.iter().for_each(|arg| self.expr(&arg.value));
+                for arg in args {
+                    self.expr(&arg.value);
+                }
             }
             ExprKind::If { then, condition, otherwise } => {
                 self.expr(then);
@@ -94,7 +104,9 @@ impl Mentions {
             ExprKind::Comprehension { body, over, filter, .. } => {
                 self.expr(body);
                 self.expr(over);
-                filter.iter().for_each(|filter| self.expr(filter));
+                if let Some(filter) = filter {
+                    self.expr(filter);
+                }
             }
         }
     }
@@ -118,7 +130,11 @@ pub(super) fn unused(spec: &Spec, mentions: &Mentions, report: &mut Report) {
     };
     for dim in spec.dims.values() {
         let name = &dim.name;
-        warn("dim", name, KNOWN.contains(&name.name.as_str()) || mentions.names.contains(&name.name));
+        warn(
+            "dim",
+            name,
+            KNOWN.contains(&name.name.as_str()) || mentions.names.contains(&name.name),
+        );
     }
     for rope in spec.rope.values() {
         warn("rotary table", &rope.name, mentions.names.contains(&rope.name.name));

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::diag::{Finding, Span};
 use crate::eval::{self, Fail};
-use crate::graph::ValueId;
 use crate::ops::Argument;
 use crate::scalar::Scalar;
 use crate::suggest;
@@ -35,8 +34,11 @@ impl Resolver<'_> {
         if values.len() != targets.len() {
             let names = if targets.len() == 1 { "name" } else { "names" };
             self.report.add(
-                Finding::error(at, format!("{} results are assigned to {} {names}", values.len(), targets.len()))
-                    .label(format!("this gives {}", values.len())),
+                Finding::error(
+                    at,
+                    format!("{} results are assigned to {} {names}", values.len(), targets.len()),
+                )
+                .label(format!("this gives {}", values.len())),
             );
         }
         let poison = std::iter::repeat(Bound::Poison);
@@ -74,16 +76,24 @@ impl Resolver<'_> {
                 let condition = self.scalar_of(condition, scope)?;
                 self.bound(if eval::truth(&condition) { then } else { otherwise }, scope)
             }
-            ExprKind::Call(name, args) if !self.is_scalar_call(&name.name) => self.call(name, args, &expr.at, scope),
+            ExprKind::Call(name, args) if !self.is_scalar_call(&name.name) => {
+                self.call(name, args, &expr.at, scope)
+            }
             ExprKind::Unary(op, operand) => match (op, self.bound(operand, scope)?) {
                 (_, Bound::Poison) => Ok(Bound::Poison),
-                (UnaryOp::Neg, Bound::Value(x)) => self.with_number("scale", x, Scalar::Float(-1.0), &expr.at),
+                (UnaryOp::Neg, Bound::Value(x)) => {
+                    self.with_number("scale", x, &Scalar::Float(-1.0), &expr.at)
+                }
                 (op, other) => {
                     let value = self.to_scalar(other, &operand.at, scope)?;
                     Ok(Bound::Scalar(eval::unary(*op, &value, &expr.at)?))
                 }
             },
-            ExprKind::Binary(op @ (BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div), left, right) => {
+            ExprKind::Binary(
+                op @ (BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div),
+                left,
+                right,
+            ) => {
                 let a = self.bound_or_poison(left, scope);
                 let b = self.bound_or_poison(right, scope);
                 self.operator(*op, (a, &left.at), (b, &right.at), &expr.at, scope)
@@ -104,38 +114,22 @@ impl Resolver<'_> {
         result.map_err(|fail| self.explain(fail, expr))
     }
 
-    /// Adds where the dims of a failed expression come from.
-    fn explain(&self, fail: Fail, expr: &Expr) -> Fail {
-        let Fail::Finding(mut finding) = fail else { return fail };
-        if finding.help.is_none() {
-            let mut names = Vec::new();
-            names_of(expr, &mut names);
-            let told: Vec<String> = names
-                .iter()
-                .filter_map(|name| {
-                    let key = self.dims.key(name)?;
-                    let value = self.dims.get(name)?.ok()?;
-                    let shown = eval::shorten(&value.to_string());
-                    Some(format!("`{name}` is {shown}, the key `{key}` of `{}`", self.config.path()))
-                })
-                .take(3)
-                .collect();
-            if !told.is_empty() {
-                finding.help = Some(told.join("; "));
-            }
-        }
-        Fail::Finding(finding)
-    }
-
     /// A bound thing where a scalar is needed.
-    pub(super) fn to_scalar(&self, bound: Bound, at: &Span, scope: &Scope<'_>) -> Result<Scalar, Fail> {
+    pub(super) fn to_scalar(
+        &self,
+        bound: Bound,
+        at: &Span,
+        scope: &Scope<'_>,
+    ) -> Result<Scalar, Fail> {
         match bound {
             Bound::Scalar(value) => Ok(value),
             Bound::Name(path) if !path.name.contains('.') => {
                 self.env(scope).global(&path).map(std::borrow::Cow::into_owned)
             }
             Bound::Name(path) => {
-                Err(Finding::error(&path.at, format!("`{}` is a path", path.name)).label("expected a number or a text").into())
+                Err(Finding::error(&path.at, format!("`{}` is a path", path.name))
+                    .label("expected a number or a text")
+                    .into())
             }
             Bound::Poison => Err(Fail::Reported),
             Bound::Value(_) | Bound::Many(_) => {
@@ -154,85 +148,13 @@ impl Resolver<'_> {
             && eval::FUNCTIONS.contains(&name)
     }
 
-    fn operator(
+    fn call(
         &mut self,
-        op: BinaryOp,
-        (a, a_at): (Bound, &Span),
-        (b, b_at): (Bound, &Span),
+        name: &Ident,
+        args: &[Arg],
         at: &Span,
         scope: &Scope<'_>,
     ) -> Result<Bound, Fail> {
-        match (a, b) {
-            (Bound::Poison, _) | (_, Bound::Poison) => Err(Fail::Reported),
-            (Bound::Value(x), Bound::Value(y)) => {
-                let name = match op {
-                    BinaryOp::Add => "add",
-                    BinaryOp::Sub => "sub",
-                    BinaryOp::Mul => "mul",
-                    _ => "div",
-                };
-                let args = BTreeMap::from([
-                    ("x", (Argument::Values(vec![x]), a_at.clone())),
-                    ("y", (Argument::Values(vec![y]), b_at.clone())),
-                ]);
-                self.apply(name, args, at)
-            }
-            (Bound::Value(x), b) => {
-                let number = self.number(b, b_at, scope)?;
-                match op {
-                    BinaryOp::Add => self.with_number("offset", x, number, at),
-                    BinaryOp::Sub => {
-                        let negated = eval::unary(UnaryOp::Neg, &number, at)?;
-                        self.with_number("offset", x, negated, at)
-                    }
-                    BinaryOp::Mul => self.with_number("scale", x, number, at),
-                    _ => self.with_number("divide", x, number, at),
-                }
-            }
-            (a, Bound::Value(y)) => {
-                let number = self.number(a, a_at, scope)?;
-                match op {
-                    BinaryOp::Add => self.with_number("offset", y, number, at),
-                    BinaryOp::Mul => self.with_number("scale", y, number, at),
-                    BinaryOp::Sub => match self.with_number("scale", y, Scalar::Float(-1.0), at)? {
-                        // Negating is exact, so there is one rounding, as in `s - y`.
-                        Bound::Value(negated) => self.with_number("offset", negated, number, at),
-                        other => Ok(other),
-                    },
-                    _ => self.with_number("inverse", y, number, at),
-                }
-            }
-            (a, b) => {
-                let (a, b) = (self.to_scalar(a, a_at, scope)?, self.to_scalar(b, b_at, scope)?);
-                self.fuel.spend(at, 1)?;
-                Ok(Bound::Scalar(eval::binary(op, &a, &b, at).map_err(Fail::from)?))
-            }
-        }
-    }
-
-    fn number(&self, bound: Bound, at: &Span, scope: &Scope<'_>) -> Result<Scalar, Fail> {
-        let value = self.to_scalar(bound, at, scope)?;
-        match value.as_f64() {
-            Some(_) => Ok(value),
-            None => Err(Finding::error(at, "a value is combined with something that is no number")
-                .label(eval::expected("a value or a number", &value))
-                .into()),
-        }
-    }
-
-    fn with_number(&mut self, op: &str, x: ValueId, number: Scalar, at: &Span) -> Result<Bound, Fail> {
-        let float = Scalar::Float(number.as_f64().unwrap_or_default());
-        let mut args = BTreeMap::from([
-            ("x", (Argument::Values(vec![x]), at.clone())),
-            ("s", (Argument::Scalar(float), at.clone())),
-        ]);
-        if op == "scale" {
-            args.insert("round", (Argument::Scalar(Scalar::Str("none".to_owned())), at.clone()));
-        }
-        self.apply(op, args, at)
-    }
-
-    fn call(&mut self, name: &Ident, args: &[Arg], at: &Span, scope: &Scope<'_>) -> Result<Bound, Fail> {
         let spec = self.spec;
         let mut bound = Vec::new();
         for arg in args {
@@ -249,15 +171,19 @@ impl Resolver<'_> {
         if let Some(function) = spec.functions.get(&name.name) {
             if self.ops.get(&name.name).is_some() {
                 self.report.add(
-                    Finding::error(&function.name.at, format!("the function `{}` has the name of an op", name.name))
-                        .help("give it another name"),
+                    Finding::error(
+                        &function.name.at,
+                        format!("the function `{}` has the name of an op", name.name),
+                    )
+                    .help("give it another name"),
                 );
             }
             return self.inline(function, bound, at, scope);
         }
         let ops = self.ops;
         let Some(rule) = ops.get(&name.name) else {
-            let mut finding = Finding::error(&name.at, format!("there is no op or function `{}`", name.name));
+            let mut finding =
+                Finding::error(&name.at, format!("there is no op or function `{}`", name.name));
             let functions = spec.functions.keys().map(String::as_str);
             finding.help = suggest::closest(&name.name, functions.chain(ops.names()).chain(["layers"]))
                 .map(|close| format!("did you mean `{close}`?"))
@@ -269,7 +195,12 @@ impl Resolver<'_> {
     }
 
     /// Adds a node for a call whose arguments are bound.
-    fn apply(&mut self, op: &str, args: BTreeMap<&'static str, (Argument, Span)>, at: &Span) -> Result<Bound, Fail> {
+    pub(super) fn apply(
+        &mut self,
+        op: &str,
+        args: BTreeMap<&'static str, (Argument, Span)>,
+        at: &Span,
+    ) -> Result<Bound, Fail> {
         let ops = self.ops;
         let Some(rule) = ops.get(op) else {
             return Err(Finding::error(at, format!("the op `{op}` is not registered")).into());
@@ -292,13 +223,16 @@ impl Resolver<'_> {
     ) -> Result<Bound, Fail> {
         let name = &function.name.name;
         if let Some(start) = self.stack.iter().position(|open| open == name) {
-            let mut circle: Vec<String> = self.stack[start..].iter().map(|open| format!("`{open}`")).collect();
+            let mut circle: Vec<String> =
+                self.stack[start..].iter().map(|open| format!("`{open}`")).collect();
             circle.push(format!("`{name}`"));
             return Err(Finding::error(at, "functions call each other in a circle")
                 .label(circle.join(" calls "))
                 .help("programs are straight lines; layers are what repeats")
                 .into());
         }
+        // Dear, so that functions that call others twice end soon.
+        self.fuel.spend(at, 100)?;
         let locals = self.bind_function(function, args, at, scope)?;
         self.stack.push(name.clone());
         let mut results = self.program(&function.program, scope.inner(locals));
@@ -310,47 +244,5 @@ impl Resolver<'_> {
             return Ok(Bound::Poison);
         }
         Ok(Bound::Many(results))
-    }
-}
-
-/// Names in an expression that may be dims.
-fn names_of<'e>(expr: &'e Expr, names: &mut Vec<&'e str>) {
-    match &expr.kind {
-        ExprKind::Path(path) => {
-            if let [name] = path.as_slice()
-                && !names.contains(&name.name.as_str())
-            {
-                names.push(&name.name);
-            }
-        }
-        ExprKind::Index(a, b) | ExprKind::Binary(_, a, b) => {
-            names_of(a, names);
-            names_of(b, names);
-        }
-        ExprKind::Unary(_, a) | ExprKind::Slice(a, _, _) => names_of(a, names),
-        ExprKind::If { then, condition, otherwise } => {
-            [condition, then, otherwise].into_iter().for_each(|part| names_of(part, names));
-        }
-        ExprKind::List(items) => items.iter().for_each(|item| names_of(item, names)),
-        ExprKind::Call(_, args) => args.iter().for_each(|arg| names_of(&arg.value, names)),
-        ExprKind::Comprehension { body, over, .. } => {
-            names_of(over, names);
-            names_of(body, names);
-        }
-        _ => {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_collected_once() {
-        let text = crate::text::Text::whole("t", "a * b + [a for a in c][d] if e else f(a)");
-        let expr = crate::parse::parse_expr(&text).unwrap();
-        let mut names = Vec::new();
-        names_of(&expr, &mut names);
-        assert_eq!(names, ["e", "a", "b", "c", "d"]);
     }
 }

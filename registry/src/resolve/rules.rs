@@ -51,8 +51,10 @@ fn rule(decl: &WeightRule, env: &dyn Env) -> Result<Rule, Fail> {
 }
 
 fn pattern(ident: &Ident) -> Result<Pattern, Finding> {
-    Pattern::parse(&ident.name)
-        .map_err(|why| Finding::error(&ident.at, format!("the pattern `{}` is not understood", ident.name)).label(why))
+    Pattern::parse(&ident.name).map_err(|why| {
+        Finding::error(&ident.at, format!("the pattern `{}` is not understood", ident.name))
+            .label(why)
+    })
 }
 
 fn step(expr: &Expr, env: &dyn Env) -> Result<Step, Fail> {
@@ -66,19 +68,24 @@ fn step(expr: &Expr, env: &dyn Env) -> Result<Step, Fail> {
         finding.help = suggest::help(&name.name, STEPS.iter().map(|(step, _)| *step));
         return Err(finding.into());
     };
-    let args = args.iter().map(|arg| eval::eval_owned(&arg.value, env)).collect::<Result<Vec<_>, _>>()?;
+    let args =
+        args.iter().map(|arg| eval::eval_owned(&arg.value, env)).collect::<Result<Vec<_>, _>>()?;
     let call = Call { args: &args, at: &expr.at, usage };
     let step = match name.name.as_str() {
         "transpose" if args.is_empty() => Ok(Step::Transpose(0, 1)),
-        "transpose" => call.exactly(2).and_then(|()| Ok(Step::Transpose(call.axis(0)?, call.axis(1)?))),
-        "split" => call.exactly(2).and_then(|()| Ok(Step::Split { axis: call.axis(0)?, sizes: call.sizes(1)? })),
+        "transpose" => {
+            call.exactly(2).and_then(|()| Ok(Step::Transpose(call.axis(0)?, call.axis(1)?)))
+        }
+        "split" => call
+            .exactly(2)
+            .and_then(|()| Ok(Step::Split { axis: call.axis(0)?, sizes: call.sizes(1)? })),
         "reshape" => call.exactly(1).and_then(|()| match call.sizes(0)? {
             Sizes::Each(sizes) => Ok(Step::Reshape(sizes)),
             Sizes::Equal(size) => Ok(Step::Reshape(vec![size])),
         }),
-        "permute_heads" => {
-            call.exactly(2).and_then(|()| Ok(Step::PermuteHeads { heads: call.size(0)?, to: call.layout(1)? }))
-        }
+        "permute_heads" => call
+            .exactly(2)
+            .and_then(|()| Ok(Step::PermuteHeads { heads: call.size(0)?, to: call.layout(1)? })),
         one => call.exactly(1).and_then(|()| {
             let axis = call.axis(0)?;
             Ok(match one {
@@ -101,28 +108,42 @@ struct Call<'a> {
 
 impl Call<'_> {
     fn wrong(&self, label: String) -> Finding {
-        Finding::error(self.at, "the step is not understood").label(label).help(format!("write `{}`", self.usage))
+        Finding::error(self.at, "the step is not understood")
+            .label(label)
+            .help(format!("write `{}`", self.usage))
     }
 
     fn exactly(&self, count: usize) -> Result<(), Finding> {
-        if self.args.len() == count { Ok(()) } else { Err(self.wrong(format!("it has {} arguments", self.args.len()))) }
+        if self.args.len() == count {
+            Ok(())
+        } else {
+            Err(self.wrong(format!("it has {} arguments", self.args.len())))
+        }
     }
 
     fn axis(&self, n: usize) -> Result<usize, Finding> {
         let value = &self.args[n];
-        value.as_usize().filter(|axis| *axis < MAX_AXIS).ok_or_else(|| self.wrong(expected("an axis, from 0", value)))
+        value
+            .as_usize()
+            .filter(|axis| *axis < MAX_AXIS)
+            .ok_or_else(|| self.wrong(expected("an axis, from 0", value)))
     }
 
     fn size(&self, n: usize) -> Result<usize, Finding> {
         let value = &self.args[n];
-        value.as_usize().filter(|size| *size > 0).ok_or_else(|| self.wrong(expected("a number above 0", value)))
+        value
+            .as_usize()
+            .filter(|size| *size > 0)
+            .ok_or_else(|| self.wrong(expected("a number above 0", value)))
     }
 
     fn sizes(&self, n: usize) -> Result<Sizes, Finding> {
         match &self.args[n] {
             Scalar::List(items) => {
                 let sizes: Option<Vec<usize>> = items.iter().map(Scalar::as_usize).collect();
-                sizes.map(Sizes::Each).ok_or_else(|| self.wrong(expected("a list of sizes", &self.args[n])))
+                sizes
+                    .map(Sizes::Each)
+                    .ok_or_else(|| self.wrong(expected("a list of sizes", &self.args[n])))
             }
             _ => self.size(n).map(Sizes::Equal),
         }

@@ -37,10 +37,10 @@ pub(super) struct Scope<'a> {
     pub(super) prefix: &'a str,
 }
 
-impl<'a> Scope<'a> {
+impl Scope<'_> {
     /// The scope of a function that is called from here.
-    pub(super) fn inner(&self, locals: BTreeMap<String, Bound>) -> Scope<'a> {
-        Scope { locals, each: self.each, prefix: self.prefix }
+    pub(super) fn inner(&self, locals: BTreeMap<String, Bound>) -> Self {
+        Self { locals, each: self.each, prefix: self.prefix }
     }
 
     /// A path as it stands: a variable if it is one, else a name for later.
@@ -52,6 +52,8 @@ impl<'a> Scope<'a> {
         };
         let Some(first) = names.first() else { return Bound::Poison };
         match self.locals.get(&first.name) {
+            // Findings point to where the path was written, not to where it was passed on.
+            Some(bound @ Bound::Name(_)) if names.len() == 1 => bound.clone(),
             Some(Bound::Name(path)) => joined(&path.name),
             Some(bound) if names.len() == 1 => bound.clone(),
             _ => joined(&first.name),
@@ -73,14 +75,13 @@ impl ProgramEnv<'_> {
         if let Some(value) = self.scope.each.get(&name.name) {
             return value.as_ref().map(Cow::Borrowed).ok_or(Fail::Reported);
         }
-        match self.dims.get(&name.name) {
-            Some(value) => value.map(Cow::Borrowed),
-            None => {
-                let locals = self.scope.locals.keys().map(String::as_str);
-                let each = self.scope.each.keys().map(String::as_str);
-                Err(dims::unknown(name, locals.chain(each).chain(self.dims.names()), self.config).into())
-            }
+        if let Some(value) = self.dims.get(&name.name) {
+            return value.map(Cow::Borrowed);
         }
+        let locals = self.scope.locals.keys().map(String::as_str);
+        let each = self.scope.each.keys().map(String::as_str);
+        let known = locals.chain(each).chain(self.dims.names());
+        Err(dims::unknown(name, known, self.config).into())
     }
 }
 
@@ -89,11 +90,15 @@ impl Env for ProgramEnv<'_> {
         match self.scope.locals.get(&name.name) {
             Some(Bound::Scalar(value)) => Ok(Cow::Borrowed(value)),
             Some(Bound::Name(path)) if !path.name.contains('.') => self.global(path),
-            Some(Bound::Name(path)) => {
-                Err(Finding::error(&name.at, format!("`{}` is the path `{}` here, expected a number", name.name, path.name)).into())
-            }
+            Some(Bound::Name(path)) => Err(Finding::error(
+                &name.at,
+                format!("`{}` is the path `{}` here, expected a number", name.name, path.name),
+            )
+            .into()),
             Some(Bound::Value(_)) => Err(not_static(&name.at, &name.name).into()),
-            Some(Bound::Many(_)) => Err(Finding::error(&name.at, format!("`{}` is several values", name.name)).into()),
+            Some(Bound::Many(_)) => {
+                Err(Finding::error(&name.at, format!("`{}` is several values", name.name)).into())
+            }
             Some(Bound::Poison) => Err(Fail::Reported),
             None => self.global(name),
         }
@@ -113,7 +118,7 @@ fn not_static(at: &Span, name: &str) -> Finding {
         .label("expected a number or a text that follows from the config")
 }
 
-impl<'a> Resolver<'a> {
+impl Resolver<'_> {
     pub(super) fn env<'e>(&'e self, scope: &'e Scope<'e>) -> ProgramEnv<'e> {
         ProgramEnv { scope, dims: self.dims, config: self.config, fuel: self.fuel }
     }

@@ -13,7 +13,11 @@ use super::{MAX_DIM, Resolver};
 
 impl Resolver<'_> {
     /// Every declared state with its shapes in this layer; those that fail are `None`.
-    pub(super) fn states(&mut self, layer: usize, env: &dyn Env) -> BTreeMap<String, Option<State>> {
+    pub(super) fn states(
+        &mut self,
+        layer: usize,
+        env: &dyn Env,
+    ) -> BTreeMap<String, Option<State>> {
         let mut states = BTreeMap::new();
         for (name, decl) in &self.spec.states {
             let state = match state(decl, layer, env) {
@@ -34,9 +38,12 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, Fail> {
         "attention" => StateKind::Attention,
         "conv" => StateKind::Conv,
         other => {
-            return Err(Finding::error(&decl.kind.at, format!("there is no kind of state `{other}`"))
-                .help("known are `attention`, `conv`")
-                .into());
+            return Err(Finding::error(
+                &decl.kind.at,
+                format!("there is no kind of state `{other}`"),
+            )
+            .help("known are `attention`, `conv`")
+            .into());
         }
     };
     let dtype = match decl.dtype.name.as_str() {
@@ -55,9 +62,12 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, Fail> {
                 // A convolution of width 1 keeps no columns.
                 Some(size) if size <= MAX_DIM => shape.push(size),
                 _ => {
-                    return Err(Finding::error(&size.at, format!("a size of the state `{}` is out of range", decl.name.name))
-                        .label(size_expected(&value))
-                        .into());
+                    return Err(Finding::error(
+                        &size.at,
+                        format!("a size of the state `{}` is out of range", decl.name.name),
+                    )
+                    .label(size_expected(&value))
+                    .into());
                 }
             }
         }

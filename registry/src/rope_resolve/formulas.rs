@@ -28,7 +28,10 @@ pub(crate) fn default(dim: usize, base: f32) -> Vec<f32> {
 
 /// The same with a divisor for each pair.
 pub(super) fn divided(dim: usize, base: f32, divisors: &[f32]) -> Vec<f32> {
-    powers(dim, base, dim / 2).zip(divisors).map(|(power, divisor)| 1.0 / (divisor * power)).collect()
+    powers(dim, base, dim / 2)
+        .zip(divisors)
+        .map(|(power, divisor)| 1.0 / (divisor * power))
+        .collect()
 }
 
 /// Frequencies of the first `rotated` pairs of the head, and zeros for the rest.
@@ -45,7 +48,13 @@ pub(super) fn grown_base(theta: f64, factor: f64, dim: usize) -> f32 {
 
 /// Dynamic scaling for a sequence longer than its context. The length is a tensor in the
 /// reference, so everything from it on is f32.
-pub(crate) fn dynamic(dim: usize, theta: f64, factor: f64, context: usize, length: usize) -> Vec<f32> {
+pub(crate) fn dynamic(
+    dim: usize,
+    theta: f64,
+    factor: f64,
+    context: usize,
+    length: usize,
+) -> Vec<f32> {
     let stretch = factor as f32 * length as f32 / context as f32 - (factor - 1.0) as f32;
     let exponent = (dim as f64 / (dim as f64 - 2.0)) as f32;
     let base = theta as f32 * f64::from(stretch).powf(f64::from(exponent)) as f32;
@@ -78,7 +87,13 @@ pub(super) fn yarn(dim: usize, theta: f64, yarn: &Yarn) -> Vec<f32> {
         .collect()
 }
 
-pub(super) fn llama3(inv_freq: Vec<f32>, factor: f64, low: f64, high: f64, original: f64) -> Vec<f32> {
+pub(super) fn llama3(
+    inv_freq: Vec<f32>,
+    factor: f64,
+    low: f64,
+    high: f64,
+    original: f64,
+) -> Vec<f32> {
     let (longest, shortest) = ((original / low) as f32, (original / high) as f32);
     let factor = factor as f32;
     inv_freq

@@ -42,7 +42,10 @@ pub(super) struct Parameters {
 impl Parameters {
     /// An entry that is not null.
     pub(super) fn get(&self, name: &str) -> Option<&Scalar> {
-        self.entries.iter().find(|(key, value)| key == name && *value != Scalar::Null).map(|(_, value)| value)
+        self.entries
+            .iter()
+            .find(|(key, value)| key == name && *value != Scalar::Null)
+            .map(|(_, value)| value)
     }
 
     fn place(&self, name: &str) -> String {
@@ -53,7 +56,9 @@ impl Parameters {
     }
 
     fn wrong(&self, name: &str, wanted: &str, value: &Scalar) -> Fail {
-        Finding::error(&self.at, format!("{} is not {wanted}", self.place(name))).label(expected(wanted, value)).into()
+        Finding::error(&self.at, format!("{} is not {wanted}", self.place(name)))
+            .label(expected(wanted, value))
+            .into()
     }
 
     pub(super) fn kind<'k>(&self, decl: &RopeDecl, kinds: &[&'k str]) -> Result<&'k str, Fail> {
@@ -70,12 +75,18 @@ impl Parameters {
 
     /// A warning for each entry that no scheme reads.
     pub(super) fn unknown(&self, decl: &RopeDecl) -> Vec<Finding> {
-        let unknown = self.entries.iter().filter(|(key, value)| *value != Scalar::Null && !KNOWN.contains(&key.as_str()));
+        let unknown = self
+            .entries
+            .iter()
+            .filter(|(key, value)| *value != Scalar::Null && !KNOWN.contains(&key.as_str()));
         unknown
             .map(|(key, _)| {
-                Finding::error(&decl.at, format!("{} is not read by any rotary scheme", self.place(key)))
-                    .warning()
-                    .help("if it changes the frequencies, this model needs more than the spec says")
+                Finding::error(
+                    &decl.at,
+                    format!("{} is not read by any rotary scheme", self.place(key)),
+                )
+                .warning()
+                .help("if it changes the frequencies, this model needs more than the spec says")
             })
             .collect()
     }
@@ -89,8 +100,9 @@ impl Parameters {
     }
 
     pub(super) fn number(&self, name: &str) -> Result<f64, Fail> {
-        self.optional(name)?
-            .ok_or_else(|| Finding::error(&self.at, format!("{} is missing", self.place(name))).into())
+        self.optional(name)?.ok_or_else(|| {
+            Finding::error(&self.at, format!("{} is missing", self.place(name))).into()
+        })
     }
 
     pub(super) fn list(&self, name: &str, length: usize) -> Result<Vec<f32>, Fail> {
@@ -99,12 +111,16 @@ impl Parameters {
         };
         let wanted = format!("a list of {length} numbers");
         let Scalar::List(items) = value else { return Err(self.wrong(name, &wanted, value)) };
-        let numbers: Option<Vec<f32>> = items.iter().map(|item| item.as_f64().map(|x| x as f32)).collect();
+        let numbers: Option<Vec<f32>> =
+            items.iter().map(|item| item.as_f64().map(|x| x as f32)).collect();
         match numbers {
             Some(numbers) if numbers.len() == length => Ok(numbers),
-            Some(numbers) => Err(Finding::error(&self.at, format!("{} has {} items", self.place(name), numbers.len()))
-                .label(format!("expected one for each of {length} frequencies"))
-                .into()),
+            Some(numbers) => Err(Finding::error(
+                &self.at,
+                format!("{} has {} items", self.place(name), numbers.len()),
+            )
+            .label(format!("expected one for each of {length} frequencies"))
+            .into()),
             None => Err(self.wrong(name, &wanted, value)),
         }
     }
@@ -115,13 +131,18 @@ impl Parameters {
         const KEY: &str = "original_max_position_embeddings";
         let nested = self.key.as_ref().is_some_and(|key| key.contains('.'));
         let top = if nested { None } else { env.config().get(KEY).and_then(Scalar::as_usize) };
-        top.or_else(|| self.get(KEY).and_then(Scalar::as_usize)).or(context).filter(|length| *length > 0)
+        top.or_else(|| self.get(KEY).and_then(Scalar::as_usize))
+            .or(context)
+            .filter(|length| *length > 0)
     }
 
-    pub(super) fn needs_context(&self, decl: &RopeDecl) -> Fail {
-        Finding::error(&decl.at, format!("the table `{}` needs to know the longest sequence", decl.name.name))
-            .help("say `context: context`, with a dim of that name")
-            .into()
+    pub(super) fn needs_context(decl: &RopeDecl) -> Fail {
+        Finding::error(
+            &decl.at,
+            format!("the table `{}` needs to know the longest sequence", decl.name.name),
+        )
+        .help("say `context: context`, with a dim of that name")
+        .into()
     }
 
     /// How much longer than before the context became.
@@ -129,7 +150,12 @@ impl Parameters {
         Ok(self.optional("factor")?.or(context.map(|context| context as f64 / original as f64)))
     }
 
-    pub(super) fn yarn(&self, context: Option<usize>, original: usize, env: &dyn Env) -> Result<Yarn, Fail> {
+    pub(super) fn yarn(
+        &self,
+        context: Option<usize>,
+        original: usize,
+        env: &dyn Env,
+    ) -> Result<Yarn, Fail> {
         let factor = match self.factor(context, original)? {
             Some(factor) => factor,
             None => self.number("factor")?,
@@ -137,11 +163,12 @@ impl Parameters {
         let scale = |m: f64| if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 };
         // Zero counts as absent, as it does where these keys come from.
         let given = |name: &str| self.get(name).and_then(Scalar::as_f64).filter(|m| *m != 0.0);
-        let attention_factor = match (self.optional("attention_factor")?, given("mscale"), given("mscale_all_dim")) {
-            (Some(factor), _, _) => factor,
-            (None, Some(mscale), Some(all)) => scale(mscale) / scale(all),
-            _ => scale(1.0),
-        };
+        let attention_factor =
+            match (self.optional("attention_factor")?, given("mscale"), given("mscale_all_dim")) {
+                (Some(factor), _, _) => factor,
+                (None, Some(mscale), Some(all)) => scale(mscale) / scale(all),
+                _ => scale(1.0),
+            };
         // A table of one layer type takes this flag from the object around it.
         let truncate = match self.key.as_deref().and_then(|key| key.rsplit_once('.')) {
             Some((outer, _)) => env.config().get(&format!("{outer}.truncate")),
@@ -157,11 +184,16 @@ impl Parameters {
         })
     }
 
-    pub(super) fn long_attention(&self, context: Option<usize>, original: usize, decl: &RopeDecl) -> Result<f64, Fail> {
+    pub(super) fn long_attention(
+        &self,
+        context: Option<usize>,
+        original: usize,
+        decl: &RopeDecl,
+    ) -> Result<f64, Fail> {
         if let Some(factor) = self.optional("attention_factor")? {
             return Ok(factor);
         }
-        let factor = self.factor(context, original)?.ok_or_else(|| self.needs_context(decl))?;
+        let factor = self.factor(context, original)?.ok_or_else(|| Self::needs_context(decl))?;
         Ok(if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() })
     }
 }

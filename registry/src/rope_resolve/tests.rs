@@ -41,8 +41,14 @@ fn run(config: &str) -> (Result<RopeTable, String>, Vec<String>) {
     let decl = RopeDecl {
         name: key("main"),
         dim: expr("head_dim"),
-        theta: vec![DimSource::Key(key("rope_parameters.rope_theta")), DimSource::Key(key("rope_theta"))],
-        parameters: vec![DimSource::Key(key("rope_parameters")), DimSource::Key(key("rope_scaling"))],
+        theta: vec![
+            DimSource::Key(key("rope_parameters.rope_theta")),
+            DimSource::Key(key("rope_theta")),
+        ],
+        parameters: vec![
+            DimSource::Key(key("rope_parameters")),
+            DimSource::Key(key("rope_scaling")),
+        ],
         partial: None,
         context: Some(expr("context")),
         at: key("main").at,
@@ -58,7 +64,8 @@ fn run(config: &str) -> (Result<RopeTable, String>, Vec<String>) {
 }
 
 fn ulps(ours: &[f32], theirs: &serde_json::Value) -> (u32, usize) {
-    let theirs: Vec<u32> = theirs.as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as u32).collect();
+    let theirs: Vec<u32> =
+        theirs.as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as u32).collect();
     assert_eq!(ours.len(), theirs.len());
     let apart = ours.iter().zip(&theirs).map(|(a, b)| a.to_bits().abs_diff(*b));
     (apart.clone().max().unwrap_or(0), apart.filter(|n| *n > 0).count())
@@ -78,7 +85,10 @@ fn frequencies_are_the_references() {
         let context = row["ctx"].as_u64().unwrap() as usize;
         let (most, how_many) = ulps(&table.frequencies(context.min(2)), &row["inv"]);
         // The reference's own power differs by a unit between its scalar and vector paths.
-        assert!(most <= 2 && how_many * 10 <= table.inv_freq.len(), "{name}: {how_many} differ by up to {most}");
+        assert!(
+            most <= 2 && how_many * 10 <= table.inv_freq.len(),
+            "{name}: {how_many} differ by up to {most}"
+        );
         let factor = Config::parse("row", line).unwrap().get("af").and_then(Scalar::as_f64);
         assert_eq!(Some(table.attention_factor), factor, "{name}");
         if let Some(length) = row["seq"].as_u64() {
@@ -90,11 +100,17 @@ fn frequencies_are_the_references() {
 
 #[test]
 fn both_spellings_are_read() {
-    let old = run(r#"{"head_dim": 8, "context": 32, "rope_theta": 100.0, "rope_scaling": {"type": "linear", "factor": 2.0}}"#);
-    let new = run(r#"{"head_dim": 8, "context": 32, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 100.0}}"#);
+    let old = run(
+        r#"{"head_dim": 8, "context": 32, "rope_theta": 100.0, "rope_scaling": {"type": "linear", "factor": 2.0}}"#,
+    );
+    let new = run(
+        r#"{"head_dim": 8, "context": 32, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 100.0}}"#,
+    );
     assert_eq!(old.0, new.0);
     assert_eq!(old.0.unwrap().kind, "linear");
-    let bare = run(r#"{"head_dim": 8, "context": 32, "rope_theta": 100.0, "rope_scaling": null, "partial_rotary_factor": 0.5}"#);
+    let bare = run(
+        r#"{"head_dim": 8, "context": 32, "rope_theta": 100.0, "rope_scaling": null, "partial_rotary_factor": 0.5}"#,
+    );
     assert_eq!(bare.0.unwrap().dim, 4);
     let su = r#"{"head_dim": 4, "context": 64, "rope_theta": 100.0, "original_max_position_embeddings": 16,
         "rope_scaling": {"type": "su", "short_factor": [1, 1], "long_factor": [2, 2]}}"#;
@@ -106,7 +122,10 @@ fn both_spellings_are_read() {
 #[test]
 fn faults_are_named() {
     for (scaling, expected) in [
-        (r#"{"type": "yarm", "factor": 2.0}"#, "`config.json`: `rope_scaling.type`: there is no rotary scheme `yarm` ()"),
+        (
+            r#"{"type": "yarm", "factor": 2.0}"#,
+            "`config.json`: `rope_scaling.type`: there is no rotary scheme `yarm` ()",
+        ),
         (r#"{"type": "linear"}"#, "`config.json`: `rope_scaling.factor` is missing ()"),
         (
             r#"{"type": "linear", "factor": "2"}"#,
@@ -120,16 +139,22 @@ fn faults_are_named() {
             r#"{"full_attention": {"rope_type": "default"}}"#,
             "`config.json`: `rope_scaling` holds a table per layer type (expected one table, found `full_attention` inside)",
         ),
-        ("7", "`config.json`: the key `rope_scaling` is not an object or null (expected an object or null, found 7)"),
+        (
+            "7",
+            "`config.json`: the key `rope_scaling` is not an object or null (expected an object or null, found 7)",
+        ),
     ] {
-        let config = format!(r#"{{"head_dim": 4, "context": 64, "rope_theta": 1e4, "rope_scaling": {scaling}}}"#);
+        let config = format!(
+            r#"{{"head_dim": 4, "context": 64, "rope_theta": 1e4, "rope_scaling": {scaling}}}"#
+        );
         assert_eq!(run(&config).0.unwrap_err(), expected);
     }
     let odd = r#"{"head_dim": 6, "context": 64, "rope_theta": 1e4, "partial_rotary_factor": 0.5}"#;
     assert!(run(odd).0.unwrap_err().contains("would rotate 3 numbers"));
     let huge = r#"{"head_dim": 99999999999, "context": 64, "rope_theta": 1e4}"#;
     assert!(run(huge).0.unwrap_err().contains("out of range"));
-    let (_, warnings) =
-        run(r#"{"head_dim": 4, "context": 64, "rope_theta": 1e4, "rope_scaling": {"rope_type": "default", "alpha": 3}}"#);
+    let (_, warnings) = run(
+        r#"{"head_dim": 4, "context": 64, "rope_theta": 1e4, "rope_scaling": {"rope_type": "default", "alpha": 3}}"#,
+    );
     assert_eq!(warnings.len(), 1);
 }

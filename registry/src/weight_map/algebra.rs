@@ -98,7 +98,8 @@ fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, String> {
         Step::Unsqueeze(axis) => Step::Squeeze(*axis),
         Step::Reshape(_) => Step::Reshape(same(inputs)?.clone()),
         Step::PermuteHeads { heads, to } => {
-            let to = if *to == HeadLayout::Half { HeadLayout::Interleaved } else { HeadLayout::Half };
+            let to =
+                if *to == HeadLayout::Half { HeadLayout::Interleaved } else { HeadLayout::Half };
             Step::PermuteHeads { heads: *heads, to }
         }
         Step::Split { axis, .. } => {
@@ -144,7 +145,10 @@ fn concat(axis: usize, inputs: &[Shape]) -> Result<Shape, String> {
     Ok(replaced(first, axis, sum))
 }
 
-fn spread(inputs: &[Shape], cut: impl Fn(&Shape) -> Result<Vec<Shape>, String>) -> Result<Vec<Shape>, String> {
+fn spread(
+    inputs: &[Shape],
+    cut: impl Fn(&Shape) -> Result<Vec<Shape>, String>,
+) -> Result<Vec<Shape>, String> {
     let mut all = Vec::new();
     for shape in inputs {
         all.extend(cut(shape)?);
@@ -154,20 +158,28 @@ fn spread(inputs: &[Shape], cut: impl Fn(&Shape) -> Result<Vec<Shape>, String>) 
 }
 
 fn few(parts: usize) -> Result<(), String> {
-    if parts > MAX_PARTS { Err(format!("{parts} parts, at most {MAX_PARTS} are allowed")) } else { Ok(()) }
+    if parts > MAX_PARTS {
+        Err(format!("{parts} parts, at most {MAX_PARTS} are allowed"))
+    } else {
+        Ok(())
+    }
 }
 
 /// The sizes that an axis is cut into.
 pub(super) fn cut(size: usize, sizes: &Sizes) -> Result<Vec<usize>, String> {
     match sizes {
-        Sizes::Equal(parts) if *parts > 0 && size % parts == 0 => {
+        Sizes::Equal(parts) if *parts > 0 && size.is_multiple_of(*parts) => {
             few(*parts)?;
             Ok(vec![size / parts; *parts])
         }
         Sizes::Equal(parts) => Err(format!("{size} does not split into {parts} equal parts")),
         Sizes::Each(each) => {
             let sum = each.iter().try_fold(0_usize, |sum, size| sum.checked_add(*size));
-            if sum == Some(size) { Ok(each.clone()) } else { Err(format!("the sizes {each:?} do not add up to {size}")) }
+            if sum == Some(size) {
+                Ok(each.clone())
+            } else {
+                Err(format!("the sizes {each:?} do not add up to {size}"))
+            }
         }
     }
 }

@@ -14,7 +14,11 @@ pub struct Gathered {
 
 /// Applies a rule to a weight's name; `None` if the rule is not about it. `tensors` are the
 /// names that the checkpoint has: they count what a hole of the disk side alone stands for.
-pub fn gather<'n>(rule: &Rule, weight: &str, tensors: impl Iterator<Item = &'n str>) -> Option<Gathered> {
+pub fn gather<'n>(
+    rule: &Rule,
+    weight: &str,
+    tensors: impl Iterator<Item = &'n str>,
+) -> Option<Gathered> {
     let holes = rule.weight.fit(weight)?;
     let on_disk = rule.disk.holes();
     let mut output = 0_usize;
@@ -33,10 +37,13 @@ pub fn gather<'n>(rule: &Rule, weight: &str, tensors: impl Iterator<Item = &'n s
     }
     let pieces = rule.disk.pieces();
     let filled = |piece: Piece<'_>| piece.hole().is_some_and(|hole| holes.contains_key(&hole));
-    let open = |piece: &Piece<'_>| matches!(piece, Piece::Word(_) | Piece::Any(_)) && !filled(*piece);
+    let open =
+        |piece: &Piece<'_>| matches!(piece, Piece::Word(_) | Piece::Any(_)) && !filled(*piece);
     if pieces.iter().any(open) {
-        let mut names: Vec<String> =
-            tensors.filter(|name| rule.disk.fit_with(name, &holes).is_some()).map(str::to_owned).collect();
+        let mut names: Vec<String> = tensors
+            .filter(|name| rule.disk.fit_with(name, &holes).is_some())
+            .map(str::to_owned)
+            .collect();
         names.sort_by_key(|name| natural(name));
         return Some(Gathered { names, output });
     }
@@ -47,7 +54,9 @@ pub fn gather<'n>(rule: &Rule, weight: &str, tensors: impl Iterator<Item = &'n s
             Piece::Choice(_) if !filled(piece) => piece.words(),
             hole => vec![holes.get(&hole.hole()?)?.as_str()],
         };
-        let with = |name: &String| fillings.iter().map(|filling| format!("{name}{filling}")).collect::<Vec<_>>();
+        let with = |name: &String| {
+            fillings.iter().map(|filling| format!("{name}{filling}")).collect::<Vec<_>>()
+        };
         names = names.iter().flat_map(with).collect();
     }
     Some(Gathered { names, output })
@@ -76,10 +85,21 @@ mod tests {
     use crate::text::Text;
     use crate::weight_map::Pattern;
 
-    fn gathered(disk: &str, weight: &str, name: &str, tensors: &[&str]) -> Option<(Vec<String>, usize)> {
+    fn gathered(
+        disk: &str,
+        weight: &str,
+        name: &str,
+        tensors: &[&str],
+    ) -> Option<(Vec<String>, usize)> {
         let pattern = |text| Pattern::parse(text).unwrap();
-        let rule = Rule { disk: pattern(disk), weight: pattern(weight), steps: vec![], at: Text::whole("t", "").span() };
-        gather(&rule, name, tensors.iter().copied()).map(|gathered| (gathered.names, gathered.output))
+        let rule = Rule {
+            disk: pattern(disk),
+            weight: pattern(weight),
+            steps: vec![],
+            at: Text::whole("t", "").span(),
+        };
+        gather(&rule, name, tensors.iter().copied())
+            .map(|gathered| (gathered.names, gathered.output))
     }
 
     #[test]
@@ -94,7 +114,8 @@ mod tests {
             ("e.{n}.w", "e.w", "e.w", Some((&["e.1.w", "e.2.w", "e.10.w"], 0))),
             ("h", "layers.{i}.norm", "other", None),
         ] {
-            let expected = expected.map(|(names, output)| (names.iter().map(|n| (*n).to_owned()).collect(), output));
+            let expected = expected
+                .map(|(names, output)| (names.iter().map(|n| (*n).to_owned()).collect(), output));
             assert_eq!(gathered(disk, weight, name, &tensors), expected, "{disk} -> {weight}");
         }
     }

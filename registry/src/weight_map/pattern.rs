@@ -52,7 +52,10 @@ impl Pattern {
     pub fn parse(text: &str) -> Result<Self, String> {
         let pattern = Self { text: text.to_owned() };
         let pieces = pattern.pieces();
-        if pieces.iter().any(|piece| matches!(piece, Piece::Text(text) if text.contains(['{', '}']))) {
+        if pieces
+            .iter()
+            .any(|piece| matches!(piece, Piece::Text(text) if text.contains(['{', '}'])))
+        {
             return Err("a brace is not closed, or not opened".to_owned());
         }
         if pieces.iter().any(|piece| matches!(piece, Piece::Word("") | Piece::Choice("|"))) {
@@ -77,8 +80,14 @@ impl Pattern {
                 stars += 1;
                 pieces.push(Piece::Any(stars));
                 rest = after;
-            } else if let Some((hole, after)) = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
-                pieces.push(if hole.contains('|') { Piece::Choice(hole) } else { Piece::Word(hole) });
+            } else if let Some((hole, after)) =
+                rest.strip_prefix('{').and_then(|rest| rest.split_once('}'))
+            {
+                pieces.push(if hole.contains('|') {
+                    Piece::Choice(hole)
+                } else {
+                    Piece::Word(hole)
+                });
                 rest = after;
             } else {
                 // An open brace that is never closed stands for itself.
@@ -133,9 +142,11 @@ fn fit(pieces: &[Piece<'_>], name: &str, holes: &Holes) -> Option<Holes> {
     // Longest first, as people expect of a hole.
     let ends = |limit: usize| (0..=limit).rev().filter(|&end| name.is_char_boundary(end));
     match first {
-        Piece::Choice(_) => {
-            first.words().into_iter().filter(|word| name.starts_with(word)).find_map(|word| fill(word.len()))
-        }
+        Piece::Choice(_) => first
+            .words()
+            .into_iter()
+            .filter(|word| name.starts_with(word))
+            .find_map(|word| fill(word.len())),
         Piece::Word(_) => {
             let limit = name.find('.').unwrap_or(name.len());
             ends(limit).filter(|&end| end > 0).find_map(fill)
@@ -163,7 +174,11 @@ mod tests {
         ] {
             let holes = Pattern::parse(pattern).unwrap().fit(name);
             let shown = holes.as_ref().map(|holes| {
-                holes.iter().map(|(hole, text)| format!("{hole}={text}")).collect::<Vec<_>>().join(" ")
+                holes
+                    .iter()
+                    .map(|(hole, text)| format!("{hole}={text}"))
+                    .collect::<Vec<_>>()
+                    .join(" ")
             });
             assert_eq!(shown.as_deref(), expected, "{pattern} on {name}");
             if let Some(holes) = holes {

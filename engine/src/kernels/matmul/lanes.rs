@@ -8,9 +8,6 @@
 use super::sweep::Sweep;
 use std::marker::PhantomData;
 
-/// Elements of a row in one step, whatever the format.
-pub(super) const STEP: usize = 32;
-
 /// Sixteen f32 numbers in registers.
 ///
 /// # Safety
@@ -42,12 +39,14 @@ pub(super) trait Lanes: Copy {
         F: Format<Lanes = Self>;
 }
 
-/// A weight format as the tile kernel streams it, [`STEP`] elements of a row at a time.
+/// A weight format as the tile kernel streams it.
 ///
 /// # Safety
 /// As [`Lanes`]; `weight` reads `BYTES` bytes.
 pub(super) trait Format {
     type Lanes: Lanes;
+    /// Elements of a row in one step.
+    const STEP: usize;
     /// Bytes of a weight row in one step.
     const BYTES: usize;
     /// Multiply-adds of a lane in one step.
@@ -75,13 +74,14 @@ pub(super) struct Bf16<L>(PhantomData<L>);
 
 impl<L: Lanes> Format for F32<L> {
     type Lanes = L;
-    const BYTES: usize = 128;
-    const PHASES: usize = 2;
+    const STEP: usize = 16;
+    const BYTES: usize = 64;
+    const PHASES: usize = 1;
 
     #[inline(always)]
-    unsafe fn weight(from: *const u8, phase: usize) -> L {
+    unsafe fn weight(from: *const u8, _phase: usize) -> L {
         // SAFETY: the caller's promise.
-        unsafe { L::load(from.add(64 * phase)) }
+        unsafe { L::load(from) }
     }
     #[inline(always)]
     unsafe fn fma(sum: L, weight: L, x: L) -> L {
@@ -92,13 +92,14 @@ impl<L: Lanes> Format for F32<L> {
 
 impl<L: Lanes> Format for F16<L> {
     type Lanes = L;
-    const BYTES: usize = 64;
-    const PHASES: usize = 2;
+    const STEP: usize = 16;
+    const BYTES: usize = 32;
+    const PHASES: usize = 1;
 
     #[inline(always)]
-    unsafe fn weight(from: *const u8, phase: usize) -> L {
+    unsafe fn weight(from: *const u8, _phase: usize) -> L {
         // SAFETY: the caller's promise.
-        unsafe { L::load_f16(from.add(32 * phase)) }
+        unsafe { L::load_f16(from) }
     }
     #[inline(always)]
     unsafe fn fma(sum: L, weight: L, x: L) -> L {
@@ -109,6 +110,7 @@ impl<L: Lanes> Format for F16<L> {
 
 impl<L: Lanes> Format for Bf16<L> {
     type Lanes = L;
+    const STEP: usize = 32;
     const BYTES: usize = 64;
     const PHASES: usize = 2;
 

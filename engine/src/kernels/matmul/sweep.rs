@@ -63,9 +63,7 @@ pub(super) unsafe fn sweep<F: Format, const R: usize, const N: usize, const FETC
             for weight in &mut weights {
                 *weight = weight.add(offset);
                 if FETCH {
-                    for line in (0..F::BYTES).step_by(64) {
-                        prefetch::<L1>(weight.wrapping_add(AHEAD + line));
-                    }
+                    prefetch(weight.wrapping_add(AHEAD));
                 }
             }
             step::<F, R, N>(&mut sums, weights, x);
@@ -77,7 +75,7 @@ pub(super) unsafe fn sweep<F: Format, const R: usize, const N: usize, const FETC
             return;
         }
         if tile.rest > 0 {
-            let mut padded = [[0_u8; 128]; N];
+            let mut padded = [[0_u8; 64]; N];
             let mut weights = tile.weights;
             for (padded, weight) in padded.iter_mut().zip(&mut weights) {
                 padded.as_mut_ptr().copy_from_nonoverlapping(weight.add(offset), tile.rest);
@@ -85,11 +83,11 @@ pub(super) unsafe fn sweep<F: Format, const R: usize, const N: usize, const FETC
             }
             step::<F, R, N>(&mut sums, weights, x);
         }
-        for r in 0..R {
-            let sums = F::Lanes::sums(sums[r]);
+        for (r, sums) in sums.iter().enumerate() {
+            let sums = F::Lanes::sums(*sums);
             let y = tile.y.add(r * tile.y_stride);
             if tile.columns == N {
-                y.cast::<[f32; N]>().write_unaligned(sums);
+                y.copy_from_nonoverlapping(sums.as_ptr(), N);
             } else {
                 y.copy_from_nonoverlapping(sums.as_ptr(), tile.columns);
             }
@@ -102,7 +100,6 @@ pub(super) unsafe fn sweep<F: Format, const R: usize, const N: usize, const FETC
 /// # Safety
 /// As [`sweep`]; reads `F::BYTES` bytes at each of `weights`, and a packed step at `x`.
 #[inline(always)]
-#[expect(clippy::needless_range_loop, reason = "these unroll before the sums become registers")]
 unsafe fn step<F: Format, const R: usize, const N: usize>(
     sums: &mut [[F::Lanes; N]; R],
     weights: [*const u8; N],
@@ -129,18 +126,14 @@ unsafe fn step<F: Format, const R: usize, const N: usize>(
     }
 }
 
-/// Where a fetched line goes, as x86 numbers it.
-pub(super) const L1: i32 = 3;
-/// Where a fetched line goes, as x86 numbers it.
-pub(super) const L2: i32 = 2;
-
 /// Asks for a cache line; any address is fine.
 #[inline(always)]
-pub(super) fn prefetch<const CACHE: i32>(at: *const u8) {
+pub(super) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch does not access memory and never faults; SSE is part of x86-64.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<CACHE>(at.cast());
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(at.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;

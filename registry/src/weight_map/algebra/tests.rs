@@ -23,7 +23,9 @@ fn strides(shape: &[usize]) -> Vec<usize> {
 fn build(shape: &Shape, of: impl Fn(&[usize]) -> usize) -> Indices {
     let strides = strides(shape);
     let count: usize = shape.iter().product();
-    let index = |flat: usize| -> Vec<usize> { shape.iter().zip(&strides).map(|(d, s)| flat / s % d).collect() };
+    let index = |flat: usize| -> Vec<usize> {
+        shape.iter().zip(&strides).map(|(d, s)| flat / s % d).collect()
+    };
     Indices { shape: shape.clone(), data: (0..count).map(|flat| of(&index(flat))).collect() }
 }
 
@@ -54,7 +56,8 @@ fn with(index: &[usize], axis: usize, value: usize) -> Vec<usize> {
 
 /// The plain meaning of each step, element by element.
 fn apply(step: &Step, inputs: &[Indices]) -> Vec<Indices> {
-    let shapes = one(step, &inputs.iter().map(|input| input.shape.clone()).collect::<Vec<_>>()).unwrap();
+    let shapes =
+        one(step, &inputs.iter().map(|input| input.shape.clone()).collect::<Vec<_>>()).unwrap();
     match step {
         Step::Concat(axis) => vec![build(&shapes[0], |index| {
             let mut at = index[*axis];
@@ -68,7 +71,9 @@ fn apply(step: &Step, inputs: &[Indices]) -> Vec<Indices> {
             }
             unreachable!()
         })],
-        Step::Stack(axis) => vec![build(&shapes[0], |index| inputs[index[*axis]].get(&without(index, *axis)))],
+        Step::Stack(axis) => {
+            vec![build(&shapes[0], |index| inputs[index[*axis]].get(&without(index, *axis)))]
+        }
         Step::Split { axis, .. } => {
             let mut start = 0;
             shapes
@@ -80,9 +85,9 @@ fn apply(step: &Step, inputs: &[Indices]) -> Vec<Indices> {
                 })
                 .collect()
         }
-        Step::Unstack(axis) => {
-            (0..shapes.len()).map(|n| build(&shapes[n], |index| inputs[0].get(&with(index, *axis, n)))).collect()
-        }
+        Step::Unstack(axis) => (0..shapes.len())
+            .map(|n| build(&shapes[n], |index| inputs[0].get(&with(index, *axis, n))))
+            .collect(),
         alone => inputs
             .iter()
             .zip(&shapes)
@@ -181,10 +186,22 @@ fn misfits_say_why() {
         (Step::Transpose(0, 2), vec![vec![2, 3]], "shape [2, 3] has no axis 2"),
         (Step::Squeeze(0), vec![vec![2, 3]], "axis 0 of shape [2, 3] is not 1"),
         (Step::Reshape(vec![4]), vec![vec![2, 3]], "shape [2, 3] cannot be read as [4]"),
-        (Step::Concat(0), vec![vec![2, 3], vec![2, 4]], "the shapes [2, 3] and [2, 4] differ beside axis 0"),
+        (
+            Step::Concat(0),
+            vec![vec![2, 3], vec![2, 4]],
+            "the shapes [2, 3] and [2, 4] differ beside axis 0",
+        ),
         (Step::Stack(0), vec![], "there are no tensors"),
-        (Step::Split { axis: 0, sizes: Sizes::Equal(3) }, vec![vec![4]], "4 does not split into 3 equal parts"),
-        (Step::PermuteHeads { heads: 2, to: HeadLayout::Half }, vec![vec![6]], "6 rows are not 2 heads of an even size"),
+        (
+            Step::Split { axis: 0, sizes: Sizes::Equal(3) },
+            vec![vec![4]],
+            "4 does not split into 3 equal parts",
+        ),
+        (
+            Step::PermuteHeads { heads: 2, to: HeadLayout::Half },
+            vec![vec![6]],
+            "6 rows are not 2 heads of an even size",
+        ),
     ] {
         assert_eq!(one(&step, &inputs).unwrap_err(), expected);
     }

@@ -1,0 +1,105 @@
+//! Operators in programs: between values, and between a value and a number.
+
+use std::collections::BTreeMap;
+
+use crate::diag::{Finding, Span};
+use crate::eval::{self, Fail};
+use crate::graph::ValueId;
+use crate::ops::Argument;
+use crate::scalar::Scalar;
+use crate::syntax::{BinaryOp, UnaryOp};
+
+use super::Resolver;
+use super::scope::{Bound, Scope};
+
+impl Resolver<'_> {
+    /// `+ - * /` of two bound things.
+    pub(super) fn operator(
+        &mut self,
+        op: BinaryOp,
+        (a, a_at): (Bound, &Span),
+        (b, b_at): (Bound, &Span),
+        at: &Span,
+        scope: &Scope<'_>,
+    ) -> Result<Bound, Fail> {
+        match (a, b) {
+            (Bound::Poison, _) | (_, Bound::Poison) => Err(Fail::Reported),
+            (Bound::Value(x), Bound::Value(y)) => {
+                let name = match op {
+                    BinaryOp::Add => "add",
+                    BinaryOp::Sub => "sub",
+                    BinaryOp::Mul => "mul",
+                    _ => "div",
+                };
+                let args = BTreeMap::from([
+                    ("x", (Argument::Values(vec![x]), a_at.clone())),
+                    ("y", (Argument::Values(vec![y]), b_at.clone())),
+                ]);
+                self.apply(name, args, at)
+            }
+            (Bound::Value(x), b) => {
+                let number = self.number(b, b_at, scope)?;
+                match op {
+                    BinaryOp::Add => self.with_number("offset", x, &number, at),
+                    BinaryOp::Sub => {
+                        let negated = eval::unary(UnaryOp::Neg, &number, at)?;
+                        self.with_number("offset", x, &negated, at)
+                    }
+                    BinaryOp::Mul => self.with_number("scale", x, &number, at),
+                    _ => self.with_number("divide", x, &number, at),
+                }
+            }
+            (a, Bound::Value(y)) => {
+                let number = self.number(a, a_at, scope)?;
+                match op {
+                    BinaryOp::Add => self.with_number("offset", y, &number, at),
+                    BinaryOp::Mul => self.with_number("scale", y, &number, at),
+                    BinaryOp::Sub => {
+                        match self.with_number("scale", y, &Scalar::Float(-1.0), at)? {
+                            // Negating is exact, so there is one rounding, as in `s - y`.
+                            Bound::Value(negated) => {
+                                self.with_number("offset", negated, &number, at)
+                            }
+                            other => Ok(other),
+                        }
+                    }
+                    _ => self.with_number("inverse", y, &number, at),
+                }
+            }
+            (a, b) => {
+                let (a, b) = (self.to_scalar(a, a_at, scope)?, self.to_scalar(b, b_at, scope)?);
+                self.fuel.spend(at, 1)?;
+                Ok(Bound::Scalar(eval::binary(op, &a, &b, at).map_err(Fail::from)?))
+            }
+        }
+    }
+
+    fn number(&self, bound: Bound, at: &Span, scope: &Scope<'_>) -> Result<Scalar, Fail> {
+        let value = self.to_scalar(bound, at, scope)?;
+        match value.as_f64() {
+            Some(_) => Ok(value),
+            None => Err(Finding::error(at, "a value is combined with something that is no number")
+                .label(eval::expected("a value or a number", &value))
+                .into()),
+        }
+    }
+
+    /// An op on a value and a number.
+    pub(super) fn with_number(
+        &mut self,
+        op: &str,
+        x: ValueId,
+        number: &Scalar,
+        at: &Span,
+    ) -> Result<Bound, Fail> {
+        let float = Scalar::Float(number.as_f64().unwrap_or_default());
+        let mut args = BTreeMap::from([
+            ("x", (Argument::Values(vec![x]), at.clone())),
+            ("s", (Argument::Scalar(float), at.clone())),
+        ]);
+        if op == "scale" {
+            args.insert("round", (Argument::Scalar(Scalar::Str("none".to_owned())), at.clone()));
+        }
+        self.apply(op, args, at)
+    }
+}

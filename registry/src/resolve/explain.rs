@@ -1,0 +1,78 @@
+//! What stands behind the names of a faulty expression.
+
+use crate::eval::{self, Fail};
+use crate::syntax::{Expr, ExprKind};
+
+use super::Resolver;
+
+impl Resolver<'_> {
+    /// Adds where the dims of a failed expression come from.
+    pub(super) fn explain(&self, fail: Fail, expr: &Expr) -> Fail {
+        let Fail::Finding(mut finding) = fail else { return fail };
+        if finding.help.is_none() {
+            let mut names = Vec::new();
+            names_of(expr, &mut names);
+            let told: Vec<String> = names
+                .iter()
+                .filter_map(|name| {
+                    let key = self.dims.key(name)?;
+                    let value = self.dims.get(name)?.ok()?;
+                    let shown = eval::shorten(&value.to_string());
+                    Some(format!(
+                        "`{name}` is {shown}, the key `{key}` of `{}`",
+                        self.config.path()
+                    ))
+                })
+                .take(3)
+                .collect();
+            if !told.is_empty() {
+                finding.help = Some(told.join("; "));
+            }
+        }
+        Fail::Finding(finding)
+    }
+}
+
+/// Names in an expression that may be dims.
+fn names_of<'e>(expr: &'e Expr, names: &mut Vec<&'e str>) {
+    match &expr.kind {
+        ExprKind::Path(path) => {
+            if let [name] = path.as_slice()
+                && !names.contains(&name.name.as_str())
+            {
+                names.push(&name.name);
+            }
+        }
+        ExprKind::Index(a, b) | ExprKind::Binary(_, a, b) => {
+            names_of(a, names);
+            names_of(b, names);
+        }
+        ExprKind::Unary(_, a) | ExprKind::Slice(a, _, _) => names_of(a, names),
+        ExprKind::If { then, condition, otherwise } => {
+            for part in [condition, then, otherwise] {
+                names_of(part, names);
+            }
+        }
+        ExprKind::List(items) => items.iter().for_each(|item| names_of(item, names)),
+        ExprKind::Call(_, args) => args.iter().for_each(|arg| names_of(&arg.value, names)),
+        ExprKind::Comprehension { body, over, .. } => {
+            names_of(over, names);
+            names_of(body, names);
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_collected_once() {
+        let text = crate::text::Text::whole("t", "a * b + [a for a in c][d] if e else f(a)");
+        let expr = crate::parse::parse_expr(&text).unwrap();
+        let mut names = Vec::new();
+        names_of(&expr, &mut names);
+        assert_eq!(names, ["e", "a", "b", "c", "d"]);
+    }
+}
