@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use proptest::prelude::*;
+use registry::check::check_weights;
 use registry::config::Config;
-use registry::diag::Finding;
+use registry::diag::{Finding, Severity};
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -110,4 +112,82 @@ fn real_configs_resolve() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// What `fixtures/hostile/models` holds: a good model, and the same with one thing wrong each.
+/// `expect.txt` is the key, name or file that a message has to name.
+#[test]
+fn faulty_models_are_told_what_is_wrong() {
+    for name in [
+        "config_huge_layers",
+        "config_missing",
+        "config_missing_key",
+        "config_text_for_number",
+        "extra_tensor",
+        "good",
+        "missing_tensor",
+        "not_json",
+        "wrong_shape",
+    ] {
+        let dir = fixtures().join("hostile/models").join(name);
+        let expected = fs_err::read_to_string(dir.join("expect.txt")).expect("what to expect");
+        let findings = match open(&dir.join("config.json")) {
+            Ok((model, _)) => check_weights(&model, &tensors(&dir.join("model.safetensors"))),
+            Err(findings) => findings,
+        };
+        let errors: Vec<Finding> =
+            findings.into_iter().filter(|finding| finding.severity == Severity::Error).collect();
+        assert_eq!(errors.is_empty(), name == "good", "{name}: {}", told(&errors));
+        assert!(
+            errors.is_empty() || told(&errors).contains(expected.trim()),
+            "{name}: {}",
+            told(&errors)
+        );
+    }
+}
+
+fn value() -> impl Strategy<Value = serde_json::Value> {
+    prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        (-3_i64..40).prop_map(Into::into),
+        prop::sample::select(vec![0.0, -1.5, 0.5, 1e308, 1e-308]).prop_map(Into::into),
+        "[a-z_]{0,8}".prop_map(Into::into),
+        Just(serde_json::json!([])),
+        Just(serde_json::json!(["full_attention", 3, null])),
+        Just(serde_json::json!({"rope_type": "yarn", "factor": 4, "rope_theta": 1.0})),
+        Just(serde_json::json!({"type": "dynamic", "factor": 1e300, "rope_theta": 1e-300})),
+        Just(
+            serde_json::json!({"rope_type": "llama3", "factor": 1, "low_freq_factor": 1, "high_freq_factor": 1})
+        ),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Any key of any config can hold anything: that ends in findings or in a model, never in
+    /// a panic or a claim that memory is taken for.
+    #[test]
+    fn no_config_panics(family in any::<prop::sample::Index>(), changes in prop::collection::vec((any::<prop::sample::Index>(), value()), 1..4)) {
+        let mut dirs: Vec<PathBuf> = fs_err::read_dir(fixtures())
+            .expect("fixtures")
+            .map(|entry| entry.expect("an entry").path().join("config.json"))
+            .filter(|path| path.exists())
+            .collect();
+        dirs.sort();
+        let text = fs_err::read_to_string(family.get(&dirs)).expect("a config");
+        let mut config: serde_json::Value = serde_json::from_str(&text).expect("a good config");
+        let object = config.as_object_mut().expect("an object");
+        let keys: Vec<String> = object.keys().filter(|key| *key != "architectures").cloned().collect();
+        for (key, value) in changes {
+            object.insert(key.get(&keys).clone(), value);
+        }
+        let config = Config::parse("config.json", &config.to_string()).expect("still an object");
+        let library = Library::builtin();
+        let names = library.find_architecture(config.architecture().expect("its architecture"));
+        let spec = library.load(names[0], &[]).expect("built-in specs load");
+        let _unused = resolve(&spec, &config, &OpSet::builtin());
+    }
 }

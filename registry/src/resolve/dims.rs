@@ -13,6 +13,7 @@ use crate::suggest;
 use crate::syntax::Ident;
 
 use super::Report;
+use super::explain::explain;
 
 /// A dim that was computed, and where from.
 #[derive(Debug, Clone)]
@@ -144,13 +145,28 @@ impl Solver<'_> {
             None => {}
         }
         self.cells.borrow_mut().insert(name.to_owned(), Cell::Open);
-        let result = read(&dim.name, &dim.sources, self);
+        let result = read(&dim.name, &dim.sources, self).map_err(|fail| self.explain(fail, dim));
         let (value, key, at) = match &result {
             Ok(found) => (Some(found.value.clone()), found.key.clone(), found.at.clone()),
             Err(_) => (None, None, dim.name.at.clone()),
         };
         self.cells.borrow_mut().insert(name.to_owned(), Cell::Done(Known { value, key, at }));
         result.map(|found| found.value)
+    }
+}
+
+impl Solver<'_> {
+    fn explain(&self, fail: Fail, dim: &Dim) -> Fail {
+        let source = |name: &str| match self.cells.borrow().get(name)? {
+            Cell::Done(Known { value: Some(value), key: Some(key), .. }) => {
+                Some((key.clone(), value.clone()))
+            }
+            _ => None,
+        };
+        match dim.sources.last() {
+            Some(DimSource::Compute(expr)) => explain(fail, expr, self.config, &source),
+            _ => fail,
+        }
     }
 }
 

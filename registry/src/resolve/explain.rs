@@ -1,6 +1,8 @@
 //! What stands behind the names of a faulty expression.
 
+use crate::config::Config;
 use crate::eval::{self, Fail};
+use crate::scalar::Scalar;
 use crate::syntax::{Expr, ExprKind};
 
 use super::Resolver;
@@ -8,29 +10,35 @@ use super::Resolver;
 impl Resolver<'_> {
     /// Adds where the dims of a failed expression come from.
     pub(super) fn explain(&self, fail: Fail, expr: &Expr) -> Fail {
-        let Fail::Finding(mut finding) = fail else { return fail };
-        if finding.help.is_none() {
-            let mut names = Vec::new();
-            names_of(expr, &mut names);
-            let told: Vec<String> = names
-                .iter()
-                .filter_map(|name| {
-                    let key = self.dims.key(name)?;
-                    let value = self.dims.get(name)?.ok()?;
-                    let shown = eval::shorten(&value.to_string());
-                    Some(format!(
-                        "`{name}` is {shown}, the key `{key}` of `{}`",
-                        self.config.path()
-                    ))
-                })
-                .take(3)
-                .collect();
-            if !told.is_empty() {
-                finding.help = Some(told.join("; "));
-            }
-        }
-        Fail::Finding(finding)
+        explain(fail, expr, self.config, &|name| {
+            Some((self.dims.key(name)?.to_owned(), self.dims.get(name)?.ok()?.clone()))
+        })
     }
+}
+
+/// Adds to a finding without help which names were read from which keys of the config, and
+/// what stands there.
+pub(super) fn explain(
+    fail: Fail,
+    expr: &Expr,
+    config: &Config,
+    source: &dyn Fn(&str) -> Option<(String, Scalar)>,
+) -> Fail {
+    let Fail::Finding(mut finding) = fail else { return fail };
+    if finding.help.is_none() {
+        let mut names = Vec::new();
+        names_of(expr, &mut names);
+        let tell = |name: &&str| {
+            let (key, value) = source(name)?;
+            let shown = eval::shorten(&value.to_string());
+            Some(format!("`{name}` is {shown}, the key `{key}` of `{}`", config.path()))
+        };
+        let told: Vec<String> = names.iter().filter_map(tell).take(3).collect();
+        if !told.is_empty() {
+            finding.help = Some(told.join("; "));
+        }
+    }
+    Fail::Finding(finding)
 }
 
 /// Names in an expression that may be dims.
