@@ -1,11 +1,14 @@
 //! Whether a model and a checkpoint explain each other: every tensor used exactly once.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Result;
 use converters::Checkpoint;
+use converters::weights::{self, Weights};
 use registry::config::matches;
 use registry::diag::Finding;
+use registry::graph::Weight;
 use registry::model::Model;
 
 use crate::specs::tell;
@@ -27,29 +30,25 @@ pub(crate) struct Coverage {
     pub missing: Vec<(String, Vec<usize>)>,
     /// Weights of another shape: name, on disk, in the spec.
     pub misshapen: Vec<(String, Vec<usize>, Vec<usize>)>,
+    /// Weights that a rule of the spec cannot make, in words.
+    pub faults: Vec<String>,
+}
+
+/// The tensors that weights are made of.
+fn used(checkpoint: &Checkpoint, wanted: &[Weight], model: &Model) -> Result<BTreeSet<String>, weights::Error> {
+    let again = Checkpoint::open(checkpoint.root())?;
+    let found = Weights::with_rules(again, wanted, &model.rules)?;
+    let unused: BTreeSet<&str> = found.unused().collect();
+    let names = checkpoint.tensors().keys().filter(|name| !unused.contains(name.as_str()));
+    Ok(names.cloned().collect())
 }
 
 impl Coverage {
     /// Pairs the weights of a model with the tensors of a checkpoint.
     pub(crate) fn of(model: &Model, checkpoint: &Checkpoint) -> Self {
-        let tensors = checkpoint.tensors();
-        let mut coverage = Self { tensors: tensors.len(), ..Self::default() };
-        let mut wanted = std::collections::BTreeSet::new();
-        for weight in &model.graph.weights {
-            wanted.insert(weight.name.as_str());
-            match tensors.get(&weight.name) {
-                None => coverage.missing.push((weight.name.clone(), weight.shape.clone())),
-                Some(found) if found.shape != weight.shape => {
-                    coverage.misshapen.push((
-                        weight.name.clone(),
-                        found.shape.clone(),
-                        weight.shape.clone(),
-                    ));
-                }
-                Some(_) => coverage.used += 1,
-            }
-        }
-        for name in tensors.keys().filter(|name| !wanted.contains(name.as_str())) {
+        let mut coverage = Self { tensors: checkpoint.tensors().len(), ..Self::default() };
+        let explained = coverage.pair(model, checkpoint);
+        for name in checkpoint.tensors().keys().filter(|name| !explained.contains(*name)) {
             let list = if model.graph.tied.contains_key(name) {
                 &mut coverage.tied
             } else if model.ignore.iter().any(|pattern| matches(pattern, name)) {
@@ -62,14 +61,47 @@ impl Coverage {
         coverage
     }
 
+    /// Finds each weight as an engine would; gives the tensors that weights are made of,
+    /// also where the shape is wrong.
+    fn pair(&mut self, model: &Model, checkpoint: &Checkpoint) -> BTreeSet<String> {
+        let weights = &model.graph.weights;
+        // Most often all is well, and one look is enough.
+        let mut explained = match used(checkpoint, weights, model) {
+            Ok(explained) => explained,
+            Err(_) => {
+                let mut explained = BTreeSet::new();
+                for weight in weights {
+                    match used(checkpoint, std::slice::from_ref(weight), model) {
+                        Ok(more) => explained.extend(more),
+                        Err(error) => self.fault(error),
+                    }
+                }
+                explained
+            }
+        };
+        self.used = explained.len();
+        explained.extend(self.misshapen.iter().map(|(name, _, _)| name.clone()));
+        explained
+    }
+
+    fn fault(&mut self, error: weights::Error) {
+        match error {
+            weights::Error::Missing { tensor, shape, .. } => self.missing.push((tensor, shape)),
+            weights::Error::Shape { weight, found, expected, .. } => {
+                self.misshapen.push((weight, found, expected));
+            }
+            other => self.faults.push(other.to_string()),
+        }
+    }
+
     /// Whether everything is explained.
     pub(crate) fn is_whole(&self) -> bool {
-        self.unused.is_empty() && self.missing.is_empty() && self.misshapen.is_empty()
+        self.gaps() == 0
     }
 
     /// How many things are not explained.
     pub(crate) fn gaps(&self) -> usize {
-        self.unused.len() + self.missing.len() + self.misshapen.len()
+        self.unused.len() + self.missing.len() + self.misshapen.len() + self.faults.len()
     }
 
     /// One line: `74 of 74 tensors used, each once`.
@@ -83,7 +115,7 @@ impl Coverage {
         line
     }
 
-    /// What is not explained, as findings; each kind is folded over layers when there are many.
+    /// What is not explained, as findings.
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (name, shape) in &self.missing {
@@ -101,6 +133,7 @@ impl Coverage {
             findings
                 .push(Finding::unplaced(message).help("correct the dims or the op that names it"));
         }
+        findings.extend(self.faults.iter().map(Finding::unplaced));
         for name in &self.unused {
             let message = format!("tensor `{name}` of the checkpoint is not used by the spec");
             findings.push(Finding::unplaced(message).help("name it where it is used, or list it under `ignore: weights:` if the reference does not use it"));

@@ -8,6 +8,7 @@ use registry::dtype::Dtype;
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
+use registry::render::{Look, render};
 use registry::resolve::resolve;
 use registry::scalar::Scalar;
 use sha2::{Digest as _, Sha256};
@@ -37,8 +38,9 @@ pub(crate) fn tell(findings: &[Finding], said: &str) -> anyhow::Error {
 
 /// Shows findings.
 pub(crate) fn warn(findings: &[Finding]) {
-    for finding in findings {
-        term::note(&format!("{finding:?}"));
+    if !findings.is_empty() {
+        let look = if term::colour_err() { Look::Coloured } else { Look::Plain };
+        term::note(&render(findings, look));
     }
 }
 
