@@ -1,5 +1,6 @@
 //! `onboard add-model`: from a checkpoint to a proof, or to a list of what is missing.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -12,7 +13,7 @@ use crate::card::{Card, Outcome};
 use crate::coverage::Coverage;
 use crate::draft::{self, Draft};
 use crate::parity_check::{beside, no_reference};
-use crate::specs::{Config, Specs};
+use crate::specs::{Config, Specs, check_error, engine_error, tell};
 use crate::target::{self, Choice, Target, Which};
 use crate::term::{Tone, paint};
 use crate::text::{Table, count, plural};
@@ -97,7 +98,7 @@ impl AddModel {
             term::print("")?;
             match &report {
                 Some(report) if outcome == Outcome::Differs => {
-                    term::print(&parity::report::text(report))?
+                    term::print(&parity::report::text(report))?;
                 }
                 Some(report) => term::print(&card_table(report))?,
                 None => {}
@@ -135,19 +136,18 @@ impl AddModel {
             (None, Some(_)) => None,
             (None, None) => specs.matching(&config)?,
         };
-        let (spec, drafted) = match matching {
-            Some(spec) => (spec, None),
-            None => {
-                let checkpoint =
-                    converters::Checkpoint::open(&dir).context("cannot read the weights")?;
-                let draft =
-                    draft::make(&mut specs, &config, &checkpoint, self.like.as_deref(), &dir, out)?;
-                term::note(&format!("drafted {}", draft.path.display()));
-                if !draft.is_whole() {
-                    return Err(draft.refuse(&config));
-                }
-                (specs.add(&draft.path)?, Some(draft))
+        let (spec, drafted) = if let Some(spec) = matching {
+            (spec, None)
+        } else {
+            let checkpoint =
+                converters::Checkpoint::open(&dir).context("cannot read the weights")?;
+            let like = self.like.as_deref();
+            let draft = draft::make(&mut specs, &config, &checkpoint, like, &dir, out)?;
+            term::note(&format!("drafted {}", draft.path.display()));
+            if !draft.is_whole() {
+                return Err(draft.refuse(&config));
             }
+            (specs.add(&draft.path)?, Some(draft))
         };
         let model = specs.resolve(&spec, &config, &self.choice.set)?;
         let spec = specs.id(&spec);
@@ -156,10 +156,11 @@ impl AddModel {
 
     /// Runs a few tokens in the checkpoint's own dtype: prefill, then decode.
     fn smoke(&self, target: &Target) -> Result<()> {
+        target.check_dtypes(&[target.dtype()])?;
         let options =
             Options { dtype: target.dtype(), threads: self.threads, ..Options::default() };
         let engine = target::engine("native")?;
-        let mut session = engine.open(&target.source(), &options).map_err(refusal)?;
+        let mut session = engine.open(&target.source(), &options).map_err(engine_error)?;
         let vocab = target.model.vocab;
         let tokens: Vec<u32> = (0..5_usize).map(|n| ((n * 7 + 1) % vocab.max(1)) as u32).collect();
         let slot = session.open_slot();
@@ -192,23 +193,15 @@ impl AddModel {
         let dump = Dump::open(path)
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
         let wanted: Vec<Dtype> = dump.runs();
+        target.check_dtypes(&wanted)?;
         let names = wanted.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ");
         let options =
             CheckOptions { dtypes: wanted, threads: self.threads, ..CheckOptions::default() };
         let engine = target::engine("native")?;
-        let report = parity::check(engine.as_ref(), &target.source(), &dump, &options)?;
+        let report = parity::check(engine.as_ref(), &target.source(), &dump, &options)
+            .map_err(check_error)?;
         self.say("compared", &format!("with {} in {names}", report.subject.producer));
         Ok(report)
-    }
-}
-
-/// A refusal's findings one below the other; anything else as it is.
-fn refusal(error: engine::Error) -> anyhow::Error {
-    match error {
-        engine::Error::Refused(findings) => {
-            crate::specs::tell(&findings, "the engine cannot run this model")
-        }
-        other => other.into(),
     }
 }
 
@@ -228,11 +221,7 @@ fn finite(target: &Target, checkpoint: &converters::Checkpoint) -> Result<()> {
             );
         }
     }
-    if findings.is_empty() {
-        Ok(())
-    } else {
-        Err(crate::specs::tell(&findings, "the weights cannot be used"))
-    }
+    if findings.is_empty() { Ok(()) } else { Err(tell(&findings, "the weights cannot be used")) }
 }
 
 fn spec_line(target: &Target, drafted: Option<&Draft>) -> String {
@@ -278,10 +267,9 @@ fn card_table(report: &Report) -> String {
     let mut text = table.plain("  ");
     let held = report.schedules.iter().filter(|row| row.verdict == Verdict::Pass).count();
     if !report.schedules.is_empty() {
-        text.push_str(&format!(
-            "  {held} of {} schedules give what one prefill gives\n",
-            report.schedules.len()
-        ));
+        let all = report.schedules.len();
+        writeln!(text, "  {held} of {all} schedules give what one prefill gives")
+            .expect("a string");
     }
     text
 }

@@ -7,6 +7,7 @@ use clap::Args;
 use engine::{Chunk, NoProbe, Options, Session, Want};
 use registry::dtype::Dtype;
 
+use crate::specs::engine_error;
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::text::{Table, bytes, count};
 use crate::{Ended, term};
@@ -49,9 +50,11 @@ impl Bench {
         let target = target::open(&self.which, &self.choice)?;
         let checkpoint = target.checkpoint()?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
+        target.check_dtypes(&[dtype])?;
         let options = Options { dtype, poison: false, threads: self.threads, ..Options::default() };
         let begun = Instant::now();
-        let mut session = target::engine("native")?.open(&target.source(), &options)?;
+        let mut session =
+            target::engine("native")?.open(&target.source(), &options).map_err(engine_error)?;
         term::note(&format!("loaded in {:.2} s", begun.elapsed().as_secs_f64()));
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let parameters: u64 =

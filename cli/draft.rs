@@ -34,7 +34,7 @@ impl Candidate {
     /// Smaller is nearer: a spec that resolves before one that does not, then by what neither
     /// side explains, then by config keys it does not read, then by findings.
     fn distance(&self) -> (bool, usize, usize) {
-        let gaps = self.coverage.as_ref().map_or(usize::MAX, Coverage::gaps);
+        let gaps = self.coverage.as_ref().map_or(usize::MAX, |coverage| coverage.gaps);
         (self.coverage.is_none(), gaps, self.findings.len())
     }
 }
@@ -68,7 +68,7 @@ pub(crate) fn make(
     let mut findings = best.findings.clone();
     let (mut used, tensors) = (0, checkpoint.tensors().len());
     if let Some(coverage) = &best.coverage {
-        findings.extend(coverage.findings());
+        findings.extend(coverage.findings.iter().cloned());
         used = coverage.used;
     }
     let name = draft_name(config);

@@ -88,7 +88,7 @@ impl Hub {
         let info = api
             .repo(repo(id, revision))
             .info()
-            .map_err(|error| self.explain(error, &format!("`{id}` at revision `{revision}`")))?;
+            .map_err(|error| self.explain(&error, &format!("`{id}` at revision `{revision}`")))?;
         ensure!(is_plain(&info.sha), "{} names no usable commit for `{id}`", self.endpoint);
         let files: BTreeSet<String> =
             info.siblings.into_iter().map(|file| file.rfilename).collect();
@@ -119,14 +119,14 @@ impl Hub {
     }
 
     /// Says what an answer of the hub means for `what`, and what to do.
-    fn explain(&self, error: ApiError, what: &str) -> anyhow::Error {
+    fn explain(&self, error: &ApiError, what: &str) -> anyhow::Error {
         let hub = &self.endpoint;
         let token = if self.token.is_some() {
             "the token in use has no access: check that it is valid and that its account may read this model"
         } else {
             "set HF_TOKEN to a token of an account that may read it"
         };
-        let status = match &error {
+        let status = match error {
             ApiError::RequestError(request) => match request.as_ref() {
                 ureq::Error::StatusCode(code) => Some(*code),
                 _ => None,
@@ -208,7 +208,7 @@ impl Fetch<'_> {
             .hub
             .api(self.hub.cache.clone())?
             .metadata(&self.api.url(name))
-            .map_err(|error| self.hub.explain(error, &what))?;
+            .map_err(|error| self.hub.explain(&error, &what))?;
         ensure!(
             is_plain(meta.etag()) && is_plain(meta.commit_hash()),
             "{} sent an unusable etag or commit for {what}",
@@ -248,7 +248,7 @@ impl Fetch<'_> {
                     text::bytes(size)
                 );
             }
-            return Err(self.hub.explain(error, what));
+            return Err(self.hub.explain(&error, what));
         }
         let found = fs_err::metadata(&staged)?.len();
         if found != size {

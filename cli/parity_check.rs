@@ -8,6 +8,7 @@ use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
 
 use crate::coverage::Coverage;
+use crate::specs::check_error;
 use crate::target::{self, Choice, Target, Which, parse_dtype};
 use crate::{Ended, term, write};
 
@@ -71,8 +72,12 @@ impl Check {
         Coverage::of(&target.model, &target.checkpoint()?).refuse(&target.dir)?;
         let dump = Dump::open(&path)
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
+        let dtypes = if self.dtype.is_empty() { dump.runs() } else { self.dtype.clone() };
+        if !self.allow_dtype_mismatch {
+            target.check_dtypes(&dtypes)?;
+        }
         let options = CheckOptions {
-            dtypes: self.dtype.clone(),
+            dtypes,
             schedules: !self.no_schedules,
             allow_dtype_mismatch: self.allow_dtype_mismatch,
             rewrites: !self.plain_graph,
@@ -80,7 +85,8 @@ impl Check {
             ..CheckOptions::default()
         };
         let engine = target::engine(&self.engine)?;
-        let report = parity::check(engine.as_ref(), &target.source(), &dump, &options)?;
+        let report = parity::check(engine.as_ref(), &target.source(), &dump, &options)
+            .map_err(check_error)?;
         self.show(&report)?;
         Ok(match report.verdict() {
             Verdict::Fail => Ended::Differs,

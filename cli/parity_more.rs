@@ -6,6 +6,7 @@ use parity::{CheckOptions, Dump, Verdict};
 use registry::dtype::Dtype;
 
 use crate::parity_check::{beside, no_reference};
+use crate::specs::check_error;
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::text::Table;
 use crate::{Ended, term};
@@ -46,7 +47,8 @@ impl Schedules {
             &target.source(),
             &dump.manifest.prompts,
             &options,
-        )?;
+        )
+        .map_err(check_error)?;
         let mut table = Table::new(&[2, 3, 4]);
         table.row(["dtype", "schedule", "steps", "max|dlogp|", "bound", "verdict", "shows"]);
         for row in &rows {

@@ -9,6 +9,7 @@ use engine::{Chunk, NoProbe, Options, Want};
 use registry::dtype::Dtype;
 use tokenizers::Tokenizer;
 
+use crate::specs::engine_error;
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::{Ended, term};
 
@@ -73,8 +74,10 @@ impl Run {
         let mut voice = self.voice(&target.dir)?;
         let prompt = voice.prompt(self.prompt.as_deref(), &self.tokens)?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
+        target.check_dtypes(&[dtype])?;
         let options = Options { dtype, threads: self.threads, ..Options::default() };
-        let mut session = target::engine("native")?.open(&target.source(), &options)?;
+        let mut session =
+            target::engine("native")?.open(&target.source(), &options).map_err(engine_error)?;
         let slot = session.open_slot();
         let sampling = Sampling {
             temperature: self.temperature,

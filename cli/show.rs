@@ -14,6 +14,7 @@ use crate::target::{self, Choice, Which, parse_dtype};
 use crate::{Ended, term};
 
 /// Prints a model as its spec resolves it: dims, weights, states, graph
+#[expect(clippy::struct_excessive_bools, reason = "one flag per section, any of them together")]
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

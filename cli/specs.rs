@@ -44,6 +44,22 @@ pub(crate) fn warn(findings: &[Finding]) {
     }
 }
 
+/// Shows why an engine refuses a model; any other error stays one line.
+pub(crate) fn engine_error(error: engine::Error) -> anyhow::Error {
+    match error {
+        engine::Error::Refused(findings) => tell(&findings, "the engine cannot run this model"),
+        other => other.into(),
+    }
+}
+
+/// The same for an error of a check.
+pub(crate) fn check_error(error: parity::Error) -> anyhow::Error {
+    match error {
+        parity::Error::Engine(error) => engine_error(error),
+        other => other.into(),
+    }
+}
+
 /// A `config.json`.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use converters::Checkpoint;
+use registry::diag::Finding;
 use registry::dtype::Dtype;
 use registry::model::Model;
 
-use crate::specs::{Config, Specs};
+use crate::specs::{Config, Specs, tell};
 
 /// Which checkpoint.
 #[derive(Debug, Clone, Args)]
@@ -133,6 +134,16 @@ impl Target {
     /// The weights on disk.
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint> {
         Checkpoint::open(&self.dir).context("cannot read the weights")
+    }
+
+    /// Refuses a spec whose states would not be kept in what ops feed them, in any of these runs.
+    pub(crate) fn check_dtypes(&self, runs: &[Dtype]) -> Result<()> {
+        let findings: Vec<Finding> =
+            runs.iter().flat_map(|&dtype| self.model.check_dtypes(dtype)).collect();
+        if findings.is_empty() {
+            return Ok(());
+        }
+        Err(tell(&findings, "the spec keeps a state in another dtype than its op needs"))
     }
 
     /// The dtype that the checkpoint is meant to run in.

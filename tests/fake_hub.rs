@@ -165,7 +165,15 @@ fn reply(
         _ => body,
     };
     if !matches!(fault, Some(Fault::ShortOnce(_))) {
-        head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        head.push_str(
+            &[
+                "Content-Length: ",
+                &body.len().to_string(),
+                "
+",
+            ]
+            .concat(),
+        );
     }
     head.push_str("\r\n");
     // The other side may be gone already; that is its affair.

@@ -1,5 +1,7 @@
 //! End-to-end tests: the rules of the house, and the commands as a person types them.
 
+#![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
+
 mod commands;
 mod fake_hub;
 mod hub;

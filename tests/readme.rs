@@ -27,14 +27,15 @@ fn table() -> String {
         let report: Value = serde_json::from_str(&ran.out)
             .unwrap_or_else(|_| panic!("fixtures/{name} gave no report:\n{}", ran.err));
         let word = |key: &str| report["subject"][key].as_str().unwrap().to_owned();
-        let runs = report["runs"].as_array().unwrap();
-        let cell = |dtype: &str| match runs.iter().find(|run| run["dtype"] == dtype) {
-            None => "not run".to_owned(),
-            Some(run) => {
-                let phases = run["phases"].as_array().unwrap();
-                let failed = phases.iter().any(|phase| phase["verdict"] == "fail");
-                if failed { "**differs**".to_owned() } else { "agrees".to_owned() }
-            }
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let (runs, schedules) = (list(&report["runs"]), list(&report["schedules"]));
+        let cell = |dtype: &str| {
+            let Some(run) = runs.iter().find(|run| run["dtype"] == dtype) else { return "not run" };
+            let mut judged = list(&run["gates"]);
+            judged.extend(list(&run["phases"]));
+            judged.extend(list(&run["greedy"]));
+            judged.extend(schedules.iter().filter(|row| row["dtype"] == dtype).cloned());
+            if judged.iter().any(|one| one["verdict"] == "fail") { "**differs**" } else { "agrees" }
         };
         writeln!(
             text,
