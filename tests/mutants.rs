@@ -1,0 +1,91 @@
+//! Injected bugs: every text edit of `mutants.txt` is caught, and the first offending place is right.
+
+use crate::tool::{fixture, onboard, root};
+
+/// What must become of a mutant.
+enum Fate {
+    /// Exit 1, the first local divergence at this tap or state.
+    Diverges(String),
+    /// Exit 2, with this in the message.
+    Refused(String),
+}
+
+struct Mutant {
+    bug: String,
+    fixture: String,
+    edits: Vec<(String, String)>,
+    fate: Fate,
+}
+
+#[test]
+fn every_injected_bug_is_caught_where_it_is() {
+    let text = fs_err::read_to_string(root().join("tests/mutants.txt")).unwrap();
+    let mutants: Vec<_> = text.split("\n\n").filter(|part| part.contains("bug: ")).map(parse).collect();
+    assert!(mutants.len() >= 10);
+    let missed: Vec<_> = mutants.iter().filter_map(|mutant| escape(mutant).err()).collect();
+    assert!(missed.is_empty(), "{} of {} escape:\n{}", missed.len(), mutants.len(), missed.join("\n"));
+}
+
+/// Says how a mutant escapes, if it does.
+fn escape(mutant: &Mutant) -> Result<(), String> {
+    let path = root().join("registry/specs").join(format!("{}.yaml", mutant.fixture));
+    let mut spec = fs_err::read_to_string(path).unwrap();
+    for (find, replace) in &mutant.edits {
+        assert!(spec.contains(find), "{}: the spec no longer has `{find}`", mutant.bug);
+        spec = spec.replace(find, replace);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mutant.yaml");
+    fs_err::write(&file, spec).unwrap();
+    let mut command = onboard();
+    command.args(["parity", "check", "--dtype", "f32", "--json", "--spec"]);
+    let out = command.arg(&file).arg(fixture(&mutant.fixture)).output().unwrap();
+    let report = String::from_utf8_lossy(&out.stdout);
+    let errors = String::from_utf8_lossy(&out.stderr);
+    let first = first_divergence(&report);
+    let caught = match &mutant.fate {
+        Fate::Diverges(place) => out.status.code() == Some(1) && first.as_ref() == Some(place),
+        Fate::Refused(word) => out.status.code() == Some(2) && errors.contains(word),
+    };
+    if caught {
+        return Ok(());
+    }
+    let code = out.status.code();
+    Err(format!("{} ({}): exit {code:?}, first at {first:?}\n{errors}", mutant.bug, mutant.fixture))
+}
+
+/// The subject of the first local divergence of a report.
+fn first_divergence(report: &str) -> Option<String> {
+    let report: serde_json::Value = serde_json::from_str(report).ok()?;
+    let subject = &report["runs"][0]["first_local"]["subject"];
+    let name = subject["name"].as_str().unwrap_or_default();
+    Some(match subject["kind"].as_str()? {
+        "state" => format!("state {name}"),
+        "tap" => name.to_owned(),
+        other => other.to_owned(),
+    })
+}
+
+fn parse(text: &str) -> Mutant {
+    let unescape = |line: &str| line.replace("\\n", "\n");
+    let (mut bug, mut fixture, mut fate) = (None, None, None);
+    let (mut finds, mut replaces) = (Vec::new(), Vec::new());
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        match line.split_once(' ').unwrap_or((line, "")) {
+            ("bug:", rest) => bug = Some(rest.to_owned()),
+            ("fixture:", rest) => fixture = Some(rest.to_owned()),
+            ("diverges:", rest) => fate = Some(Fate::Diverges(rest.to_owned())),
+            ("refused:", rest) => fate = Some(Fate::Refused(rest.to_owned())),
+            ("-", rest) => finds.push(unescape(rest)),
+            ("+", rest) => replaces.push(unescape(rest)),
+            _ => panic!("not a line of a mutant: `{line}`"),
+        }
+    }
+    assert_eq!(finds.len(), replaces.len(), "every `-` has its `+`: {text}");
+    Mutant {
+        bug: bug.expect("a mutant has a `bug:`"),
+        fixture: fixture.expect("a mutant has a `fixture:`"),
+        edits: finds.into_iter().zip(replaces).collect(),
+        fate: fate.expect("a mutant has a fate"),
+    }
+}
