@@ -143,11 +143,25 @@ impl Bounds {
 }
 
 /// Bounds of the mean and the largest divergence of a 16-bit run. It grows with the square of
-/// the error, so its factors are the squares of those above.
-pub fn noise_kl(dtype: Dtype, floor: &Spread, rows: usize, scale: f64) -> (f64, f64) {
+/// the error, so its factors are the squares of those above. The reference's errors may all
+/// lie along one direction that divergence does not see (a shift of every logit): errors as
+/// large as those that `deltas` allows explain half their square, and the more rows there are
+/// the less they may.
+pub fn noise_kl(
+    dtype: Dtype,
+    floor: &Spread,
+    deltas: &Bounds,
+    rows: usize,
+    scale: f64,
+) -> (f64, f64) {
     let u = roundoff(dtype) * scale;
-    let slack = 1.0 + 1.0 / (rows.max(1) as f64).sqrt();
-    (1.5 * slack * slack * floor.mean + 0.5 * u * u, 4.0 * slack * slack * floor.max + 2.0 * u * u)
+    let rows = rows.max(1) as f64;
+    let slack = 1.0 + 1.0 / rows.sqrt();
+    let luck = 0.5 * deltas.p90 * deltas.p90 / rows;
+    (
+        1.5 * slack * slack * floor.mean + 0.5 * u * u + luck,
+        4.0 * slack * slack * floor.max + 2.0 * u * u + luck,
+    )
 }
 
 /// Half the distance between 1 and the next number: what one rounding moves at most.

@@ -77,7 +77,7 @@ impl Comparison<'_> {
             |row| own.targets.as_ref().map(|t| t[row]),
         );
         let limits = Bounds::noise_logprobs(self.dtype, &floor.deltas, own.rows, scale);
-        let kl = noise_kl(self.dtype, &floor.kl, own.rows, scale);
+        let kl = noise_kl(self.dtype, &floor.kl, &limits, own.rows, scale);
         let mut gate = finish(gate, &against(base), Some(kl), &limits, phase);
         gate.floor = Some(floor.deltas);
         Some(gate)
