@@ -3,7 +3,6 @@
 //! Most are a tensor of the same name, or a stretch of one, and are read straight from the map.
 //! Where the spec's weight map reorders numbers, a buffer is made when the checkpoint is opened.
 
-mod names;
 mod steps;
 
 use std::borrow::Cow;
@@ -11,7 +10,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use registry::graph::{Weight, WeightId};
-use registry::weight_map::Rule;
+use registry::weight_map::{Rule, gather};
 
 use crate::checkpoint::{self, Checkpoint};
 use crate::load::WeightView;
@@ -156,7 +155,7 @@ fn find(
 ) -> Result<Found, Error> {
     let tensors = || checkpoint.tensors().keys().map(String::as_str);
     let rule = rules.iter().find_map(|rule| {
-        let gathered = names::gather(&rule.disk, &rule.weight, &weight.name, tensors())?;
+        let gathered = gather(rule, &weight.name, tensors())?;
         gathered
             .names
             .iter()
