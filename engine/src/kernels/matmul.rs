@@ -1,4 +1,4 @@
-//! The linear op on the CPU: `y[rows, outputs] = round(x[rows, inputs] * w[outputs, inputs]^T + bias)`.
+//! The linear op: `y = round(x · Wᵀ + bias)`, the one kernel where the time goes.
 //!
 //! Weights are the raw little-endian bytes of a mapped file, in f32, bf16 or f16, at any
 //! alignment. They are widened in registers, never as a whole.
@@ -7,10 +7,11 @@
 //! multiply-adds, and the lanes are then added in halves (`l + 8`, `l + 4`, `l + 2`, `l + 1`).
 //! Element `k` of an f32 or f16 row belongs to lane `k % 16`; a bf16 row goes in pairs, lane
 //! `l` taking elements `32 b + 2 l + 1` and then `32 b + 2 l` of block `b`, which is the order
-//! of the `vdpbf16ps` instruction. Rows are padded with zeros. The order depends on nothing but
-//! the weight's dtype and `inputs`, so a result has the same bits whatever the number of
-//! rows, the thread count and the instruction set: chunked prefill equals decode exactly.
-//! The one exception: `vdpbf16ps` takes numbers below 2^-126 as zero.
+//! of the `vdpbf16ps` instruction. Rows are padded with zeros to a multiple of 32. The order
+//! depends on nothing but the weight's dtype and `inputs`, so a result has the same bits
+//! whatever the number of rows, the thread count and the instruction set: chunked prefill
+//! equals decode exactly. The one exception: `vdpbf16ps`, which is used where `x` is on the
+//! bf16 grid, takes numbers below 2^-126 as zero.
 
 use rayon::prelude::*;
 use registry::dtype::Dtype;

@@ -93,7 +93,7 @@ impl Lanes for Avx2 {
     }
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline(never)]
-    unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: bool>(tile: &Sweep<Self, N>)
+    unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: usize>(tile: &Sweep<Self, N>)
     where
         F: Format<Lanes = Self>,
     {

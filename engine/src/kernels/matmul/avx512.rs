@@ -64,30 +64,28 @@ impl Lanes for Avx512 {
     }
     #[inline(always)]
     unsafe fn sums<const N: usize>(of: [Self; N]) -> [f32; N] {
-        let mut sums = [0.0; N];
-        for (four, sums) in of.chunks(4).zip(sums.chunks_mut(4)) {
-            let last = four.len() - 1;
-            let [a, b, c, d] = [four[0], four[1.min(last)], four[2.min(last)], four[last]];
-            // SAFETY: the caller has the CPU features.
-            unsafe {
-                let (ab, cd) = (halves(a.0, b.0), halves(c.0, d.0));
-                // One quarter of the vector per sum.
-                let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd);
-                let four = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd));
-                let two = _mm512_add_ps(four, _mm512_permute_ps::<0b01_00_11_10>(four));
-                let one = _mm512_add_ps(two, _mm512_permute_ps::<0b10_11_00_01>(two));
-                let firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-                let packed = _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one));
-                let mut all = [0.0; 4];
-                _mm_storeu_ps(all.as_mut_ptr(), packed);
-                sums.copy_from_slice(&all[..sums.len()]);
-            }
+        const { assert!(0 < N && N <= 4, "four sums are taken at once") }
+        let [a, b, c, d] = [of[0], of[1 % N], of[2 % N], of[3 % N]];
+        let mut all = [0.0; 4];
+        // SAFETY: the caller has the CPU features; `all` has room for four.
+        unsafe {
+            let (ab, cd) = (halves(a.0, b.0), halves(c.0, d.0));
+            // One quarter of the vector per sum.
+            let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd);
+            let four = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd));
+            let two = _mm512_add_ps(four, _mm512_permute_ps::<0b01_00_11_10>(four));
+            let one = _mm512_add_ps(two, _mm512_permute_ps::<0b10_11_00_01>(two));
+            let firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+            let packed = _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one));
+            _mm_storeu_ps(all.as_mut_ptr(), packed);
         }
+        let mut sums = [0.0; N];
+        sums.copy_from_slice(&all[..N]);
         sums
     }
     #[target_feature(enable = "avx512f,avx512vl,avx2,fma,f16c")]
     #[inline(never)]
-    unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: bool>(tile: &Sweep<Self, N>)
+    unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: usize>(tile: &Sweep<Self, N>)
     where
         F: Format<Lanes = Self>,
     {
@@ -111,7 +109,6 @@ struct Pairs;
 
 impl Format for Pairs {
     type Lanes = Avx512;
-    const STEP: usize = 32;
     const BYTES: usize = 64;
     const PHASES: usize = 1;
 
@@ -131,7 +128,7 @@ impl Format for Pairs {
     }
     #[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
     #[inline(never)]
-    unsafe fn sweep<const R: usize, const N: usize, const FETCH: bool>(tile: &Sweep<Avx512, N>) {
+    unsafe fn sweep<const R: usize, const N: usize, const FETCH: usize>(tile: &Sweep<Avx512, N>) {
         // SAFETY: the caller's promise.
         unsafe { sweep::<Self, R, N, FETCH>(tile) }
     }

@@ -8,6 +8,9 @@
 use super::sweep::Sweep;
 use std::marker::PhantomData;
 
+/// Elements of a row in one step, whatever the format.
+pub(super) const STEP: usize = 32;
+
 /// Sixteen f32 numbers in registers.
 ///
 /// # Safety
@@ -34,19 +37,17 @@ pub(super) trait Lanes: Copy {
     /// Adds the lanes of each element in halves.
     unsafe fn sums<const N: usize>(of: [Self; N]) -> [f32; N];
     /// [`super::sweep::sweep`], compiled for the CPU features of these lanes.
-    unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: bool>(tile: &Sweep<Self, N>)
+    unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: usize>(tile: &Sweep<Self, N>)
     where
         F: Format<Lanes = Self>;
 }
 
-/// A weight format as the tile kernel streams it.
+/// A weight format as the tile kernel streams it, [`STEP`] elements of a row at a time.
 ///
 /// # Safety
 /// As [`Lanes`]; `weight` reads `BYTES` bytes.
 pub(super) trait Format {
     type Lanes: Lanes;
-    /// Elements of a row in one step.
-    const STEP: usize;
     /// Bytes of a weight row in one step.
     const BYTES: usize;
     /// Multiply-adds of a lane in one step.
@@ -56,8 +57,9 @@ pub(super) trait Format {
     unsafe fn fma(sum: Self::Lanes, weight: Self::Lanes, x: Self::Lanes) -> Self::Lanes;
     /// [`super::sweep::sweep`], compiled for the CPU features of this format.
     #[inline(always)]
-    unsafe fn sweep<const R: usize, const N: usize, const FETCH: bool>(tile: &Sweep<Self::Lanes, N>)
-    where
+    unsafe fn sweep<const R: usize, const N: usize, const FETCH: usize>(
+        tile: &Sweep<Self::Lanes, N>,
+    ) where
         Self: Sized,
     {
         // SAFETY: the caller's promise.
@@ -74,14 +76,13 @@ pub(super) struct Bf16<L>(PhantomData<L>);
 
 impl<L: Lanes> Format for F32<L> {
     type Lanes = L;
-    const STEP: usize = 16;
-    const BYTES: usize = 64;
-    const PHASES: usize = 1;
+    const BYTES: usize = 128;
+    const PHASES: usize = 2;
 
     #[inline(always)]
-    unsafe fn weight(from: *const u8, _phase: usize) -> L {
+    unsafe fn weight(from: *const u8, phase: usize) -> L {
         // SAFETY: the caller's promise.
-        unsafe { L::load(from) }
+        unsafe { L::load(from.add(64 * phase)) }
     }
     #[inline(always)]
     unsafe fn fma(sum: L, weight: L, x: L) -> L {
@@ -92,14 +93,13 @@ impl<L: Lanes> Format for F32<L> {
 
 impl<L: Lanes> Format for F16<L> {
     type Lanes = L;
-    const STEP: usize = 16;
-    const BYTES: usize = 32;
-    const PHASES: usize = 1;
+    const BYTES: usize = 64;
+    const PHASES: usize = 2;
 
     #[inline(always)]
-    unsafe fn weight(from: *const u8, _phase: usize) -> L {
+    unsafe fn weight(from: *const u8, phase: usize) -> L {
         // SAFETY: the caller's promise.
-        unsafe { L::load_f16(from) }
+        unsafe { L::load_f16(from.add(32 * phase)) }
     }
     #[inline(always)]
     unsafe fn fma(sum: L, weight: L, x: L) -> L {
@@ -110,7 +110,6 @@ impl<L: Lanes> Format for F16<L> {
 
 impl<L: Lanes> Format for Bf16<L> {
     type Lanes = L;
-    const STEP: usize = 32;
     const BYTES: usize = 64;
     const PHASES: usize = 2;
 

@@ -1,5 +1,6 @@
 //! `x` in the order in which the tile kernel reads it.
 
+use super::lanes::STEP;
 use rayon::prelude::*;
 use std::cell::Cell;
 
@@ -11,7 +12,7 @@ pub(super) struct Line([u32; 16]);
 /// How a row of `x` is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Sixteen f32 in their order.
+    /// Thirty-two f32 in their order.
     Natural,
     /// Of thirty-two elements, the odd ones and then the even ones, in f32.
     PairF32,
@@ -20,12 +21,11 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Elements of a step, and lines it fills.
-    fn step(self) -> (usize, usize) {
+    /// Lines that a step of a row fills.
+    fn phases(self) -> usize {
         match self {
-            Self::Natural => (16, 1),
-            Self::PairF32 => (32, 2),
-            Self::PairBf16 => (32, 1),
+            Self::Natural | Self::PairF32 => 2,
+            Self::PairBf16 => 1,
         }
     }
 }
@@ -72,8 +72,7 @@ pub(super) fn with_packed<T>(
     thread_local! {
         static KEPT: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     }
-    let (step, phases) = kind.step();
-    let row_lines = inner.div_ceil(step) * phases;
+    let row_lines = inner.div_ceil(STEP) * kind.phases();
     // Taken, not borrowed: while this thread waits for others it may run another matmul.
     let mut kept = KEPT.take();
     if kept.len() < panels.rows * row_lines {
@@ -104,19 +103,19 @@ pub(super) fn with_packed<T>(
 
 /// Packs one panel: `[step, phase, row]` lines, the last step padded with zeros.
 fn pack(x: &[f32], rows: usize, inner: usize, kind: Kind, to: &mut [Line]) {
-    let (width, phases) = kind.step();
+    let phases = kind.phases();
     for (r, x) in x.chunks_exact(inner.max(1)).enumerate() {
         let steps = to.chunks_exact_mut(rows * phases);
-        let mut whole = x.chunks_exact(width);
+        let mut whole = x.chunks_exact(STEP);
         for (x, to) in whole.by_ref().zip(steps) {
             pack_step(x, kind, rows, &mut to[r..]);
         }
         let rest = whole.remainder();
         if !rest.is_empty() {
-            let mut padded = [0.0; 32];
+            let mut padded = [0.0; STEP];
             padded[..rest.len()].copy_from_slice(rest);
             let last = to.len() - rows * phases + r;
-            pack_step(&padded[..width], kind, rows, &mut to[last..]);
+            pack_step(&padded, kind, rows, &mut to[last..]);
         }
     }
 }
@@ -126,9 +125,9 @@ fn pack(x: &[f32], rows: usize, inner: usize, kind: Kind, to: &mut [Line]) {
 fn pack_step(x: &[f32], kind: Kind, rows: usize, to: &mut [Line]) {
     match kind {
         Kind::Natural => {
-            for (to, x) in to[0].0.iter_mut().zip(x) {
-                *to = x.to_bits();
-            }
+            let (first, second) = x.split_at(16);
+            to[0].0.iter_mut().zip(first).for_each(|(to, x)| *to = x.to_bits());
+            to[rows].0.iter_mut().zip(second).for_each(|(to, x)| *to = x.to_bits());
         }
         Kind::PairF32 => {
             for (l, pair) in x.chunks_exact(2).enumerate() {

@@ -54,7 +54,7 @@ impl Lanes for Array {
     unsafe fn sums<const N: usize>(of: [Self; N]) -> [f32; N] {
         of.map(|Self(lanes)| super::reference::sum(lanes))
     }
-    unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: bool>(tile: &Sweep<Self, N>)
+    unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: usize>(tile: &Sweep<Self, N>)
     where
         F: Format<Lanes = Self>,
     {

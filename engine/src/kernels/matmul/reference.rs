@@ -34,19 +34,11 @@ pub fn matmul(
 fn dot(x: &[f32], weight: &[f32], dtype: Dtype) -> [f32; 16] {
     let at = |k: usize| if k < x.len() { (weight[k], x[k]) } else { (0.0, 0.0) };
     let mut lanes = [0.0_f32; 16];
-    if dtype == Dtype::Bf16 {
-        for block in (0..x.len()).step_by(32) {
-            for (l, lane) in lanes.iter_mut().enumerate() {
-                for k in [block + 2 * l + 1, block + 2 * l] {
-                    let (weight, x) = at(k);
-                    *lane = weight.mul_add(x, *lane);
-                }
-            }
-        }
-    } else {
-        for block in (0..x.len()).step_by(16) {
-            for (l, lane) in lanes.iter_mut().enumerate() {
-                let (weight, x) = at(block + l);
+    for block in (0..x.len()).step_by(32) {
+        for (l, lane) in lanes.iter_mut().enumerate() {
+            let order = if dtype == Dtype::Bf16 { [2 * l + 1, 2 * l] } else { [l, 16 + l] };
+            for k in order {
+                let (weight, x) = at(block + k);
                 *lane = weight.mul_add(x, *lane);
             }
         }

@@ -33,12 +33,18 @@ pub(super) struct Sweep<L, const N: usize> {
     /// Where the first row's results go.
     pub(super) y: *mut f32,
     pub(super) y_stride: usize,
+    /// What to fetch meanwhile, and by how many bytes a step moves it on.
+    pub(super) next: *const u8,
+    pub(super) pace: usize,
     /// Results of a row to store, at most `N`.
     pub(super) columns: usize,
 }
 
 /// Adds steps `start..end` to the sums, which start at zero with the row; at its end adds the
-/// rest and stores the results. `FETCH` asks for weights ahead of their use.
+/// rest and stores the results.
+///
+/// Every step asks for `FETCH` cache lines at `next`, or for weights ahead of their use if
+/// that is 0.
 ///
 /// # Safety
 /// The CPU has the features of `F`. Readable: `steps` steps and `rest` bytes at each of
@@ -46,7 +52,7 @@ pub(super) struct Sweep<L, const N: usize> {
 /// at `spilled`, and `columns` numbers at `y` in `R` rows. Unless `start` is 0, the sums at
 /// `spilled` were written by the stretch before.
 #[inline(always)]
-pub(super) unsafe fn sweep<F: Format, const R: usize, const N: usize, const FETCH: bool>(
+pub(super) unsafe fn sweep<F: Format, const R: usize, const N: usize, const FETCH: usize>(
     tile: &Sweep<F::Lanes, N>,
 ) {
     let x_step = R * F::PHASES * size_of::<Line>();
@@ -57,25 +63,32 @@ pub(super) unsafe fn sweep<F: Format, const R: usize, const N: usize, const FETC
             sums = tile.spilled.cast::<[[F::Lanes; N]; R]>().read();
         }
         let mut x = tile.x.add(tile.start * x_step);
+        let mut next = tile.next;
         let mut offset = tile.start * F::BYTES;
         for _ in tile.start..tile.end {
             let mut weights = tile.weights;
             for weight in &mut weights {
                 *weight = weight.add(offset);
-                if FETCH {
-                    prefetch(weight.wrapping_add(AHEAD));
+                if FETCH == 0 {
+                    for line in (0..F::BYTES).step_by(64) {
+                        prefetch::<L1>(weight.wrapping_add(AHEAD + line));
+                    }
                 }
+            }
+            for line in 0..FETCH {
+                prefetch::<L2>(next.wrapping_add(64 * line));
             }
             step::<F, R, N>(&mut sums, weights, x);
             offset += F::BYTES;
             x = x.add(x_step);
+            next = next.wrapping_add(tile.pace);
         }
         if tile.end < tile.steps {
             tile.spilled.cast::<[[F::Lanes; N]; R]>().write(sums);
             return;
         }
         if tile.rest > 0 {
-            let mut padded = [[0_u8; 64]; N];
+            let mut padded = [[0_u8; 128]; N];
             let mut weights = tile.weights;
             for (padded, weight) in padded.iter_mut().zip(&mut weights) {
                 padded.as_mut_ptr().copy_from_nonoverlapping(weight.add(offset), tile.rest);
@@ -83,11 +96,11 @@ pub(super) unsafe fn sweep<F: Format, const R: usize, const N: usize, const FETC
             }
             step::<F, R, N>(&mut sums, weights, x);
         }
-        for (r, sums) in sums.iter().enumerate() {
-            let sums = F::Lanes::sums(*sums);
+        for r in 0..R {
+            let sums = F::Lanes::sums(sums[r]);
             let y = tile.y.add(r * tile.y_stride);
             if tile.columns == N {
-                y.copy_from_nonoverlapping(sums.as_ptr(), N);
+                y.cast::<[f32; N]>().write_unaligned(sums);
             } else {
                 y.copy_from_nonoverlapping(sums.as_ptr(), tile.columns);
             }
@@ -100,6 +113,7 @@ pub(super) unsafe fn sweep<F: Format, const R: usize, const N: usize, const FETC
 /// # Safety
 /// As [`sweep`]; reads `F::BYTES` bytes at each of `weights`, and a packed step at `x`.
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "these unroll before the sums become registers")]
 unsafe fn step<F: Format, const R: usize, const N: usize>(
     sums: &mut [[F::Lanes; N]; R],
     weights: [*const u8; N],
@@ -126,14 +140,18 @@ unsafe fn step<F: Format, const R: usize, const N: usize>(
     }
 }
 
+/// Where a fetched line goes, as x86 numbers it.
+const L1: i32 = 3;
+/// Where a fetched line goes, as x86 numbers it.
+const L2: i32 = 2;
+
 /// Asks for a cache line; any address is fine.
 #[inline(always)]
-pub(super) fn prefetch(at: *const u8) {
+fn prefetch<const CACHE: i32>(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch does not access memory and never faults; SSE is part of x86-64.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(at.cast());
+        std::arch::x86_64::_mm_prefetch::<CACHE>(at.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;

@@ -95,6 +95,14 @@ fn long_rows_take_several_passes() {
 }
 
 #[test]
+fn very_long_rows_end_with_their_last_stretch() {
+    for weight in Dtype::ALL {
+        let inner = 65 * 1024 + 39;
+        check(Case { rows: 6, inner, out: 5, weight, run: weight, bias: false, offset: 0 });
+    }
+}
+
+#[test]
 fn a_row_does_not_depend_on_the_rows_beside_it() {
     let (rows, inner, out) = (23, 333, 130);
     for dtype in Dtype::ALL {

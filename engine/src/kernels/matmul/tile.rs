@@ -11,15 +11,17 @@
 
 use super::BLOCK_ROWS;
 use super::finish::finish;
-use super::lanes::{Format, Lanes};
+use super::lanes::{Format, Lanes, STEP};
 use super::pack::{Line, Panels};
-use super::sweep::{Sweep, prefetch};
+use super::sweep::Sweep;
 use registry::dtype::Dtype;
 use std::array::from_fn;
 use std::mem::MaybeUninit;
 
 /// The tallest tile.
 const MAX_ROWS: usize = 6;
+/// Tiles of a block, two weight rows each at least.
+const MAX_TILES: usize = BLOCK_ROWS / 2;
 /// Bytes of packed `x` that one stretch keeps in the L1 cache.
 const STRETCH_BYTES: usize = 24 << 10;
 
@@ -56,21 +58,20 @@ unsafe impl Sync for Block<'_> {}
 /// else; `packed` was packed for `F`; `weight` holds `count` rows.
 #[inline(always)]
 pub(super) unsafe fn block<F: Format, const N: usize>(block: &Block<'_>) {
-    let mut fetch = Fetch::new(block);
     for panel in 0..block.panels.count() {
         let (first, rows) = block.panels.get(panel);
-        let lines = block.inner.div_ceil(F::STEP) * F::PHASES;
+        let lines = block.inner.div_ceil(STEP) * F::PHASES;
         let x = block.packed[first * lines..(first + rows) * lines].as_ptr().cast::<u8>();
         // SAFETY: the caller's promise; `x` has the lines of `rows` rows.
         unsafe {
             let y = block.y.add(first * block.y_stride);
             match rows {
-                1 => tiles::<F, 1, N>(block, x, y, &mut fetch),
-                2 => tiles::<F, 2, N>(block, x, y, &mut fetch),
-                3 if F::Lanes::ROWS > 2 => tiles::<F, 3, N>(block, x, y, &mut fetch),
-                4 if F::Lanes::ROWS > 3 => tiles::<F, 4, N>(block, x, y, &mut fetch),
-                5 if F::Lanes::ROWS > 3 => tiles::<F, 5, N>(block, x, y, &mut fetch),
-                6 if F::Lanes::ROWS > 3 => tiles::<F, 6, N>(block, x, y, &mut fetch),
+                1 => tiles::<F, 1, N>(block, panel, x, y),
+                2 => tiles::<F, 2, N>(block, panel, x, y),
+                3 if F::Lanes::ROWS > 2 => tiles::<F, 3, N>(block, panel, x, y),
+                4 if F::Lanes::ROWS > 3 => tiles::<F, 4, N>(block, panel, x, y),
+                5 if F::Lanes::ROWS > 3 => tiles::<F, 5, N>(block, panel, x, y),
+                6 if F::Lanes::ROWS > 3 => tiles::<F, 6, N>(block, panel, x, y),
                 _ => unreachable!("panels hold at most the rows of a tile"),
             }
         }
@@ -80,20 +81,27 @@ pub(super) unsafe fn block<F: Format, const N: usize>(block: &Block<'_>) {
 /// Runs the tiles of one panel, the row cut into stretches whose part of `x` fits the L1 cache.
 ///
 /// # Safety
-/// As [`block`]; `x` is a packed panel of `R` rows, and `y` the block's place in its first row.
+/// As [`block`]; `x` is the packed `panel`, of `R` rows, and `y` the block's place in its first row.
 #[inline(always)]
 unsafe fn tiles<F: Format, const R: usize, const N: usize>(
     block: &Block<'_>,
+    panel: usize,
     x: *const u8,
     y: *mut f32,
-    fetch: &mut Fetch,
 ) {
-    let steps = block.inner / F::STEP;
-    let single = block.panels.count() == 1;
-    let stretch = if single { steps } else { STRETCH_BYTES / (R * F::PHASES * size_of::<Line>()) };
-    let stretches = steps.div_ceil(stretch.max(1)).max(1);
+    let steps = block.inner / STEP;
+    let most = STRETCH_BYTES / (R * F::PHASES * size_of::<Line>());
+    let stretch = steps.div_ceil(steps.div_ceil(most).max(1)).max(1);
+    let stretches = steps.div_ceil(stretch).max(1);
     let tiles = block.count.div_ceil(N);
-    let mut spilled = [const { MaybeUninit::<[[F::Lanes; N]; MAX_ROWS]>::uninit() }; BLOCK_ROWS];
+    const { assert!(N >= 2 && R <= MAX_ROWS, "spilled sums have room for this tile") }
+    let mut spilled = [const { MaybeUninit::<[[F::Lanes; N]; MAX_ROWS]>::uninit() }; MAX_TILES];
+    // While this block is worked on, the one that follows is fetched, at an even pace.
+    let panels = block.panels.count();
+    let here = block.count * block.row_bytes;
+    let follows = here.min(block.weight.len() - here);
+    let pace = follows / (panels * tiles * steps.max(1));
+    let mut next = block.weight.as_ptr().wrapping_add(here + follows / panels * panel);
     for part in 0..stretches {
         for (tile, spilled) in spilled.iter_mut().enumerate().take(tiles) {
             let first = tile * N;
@@ -112,17 +120,19 @@ unsafe fn tiles<F: Format, const R: usize, const N: usize>(
                 spilled: spilled.as_mut_ptr().cast(),
                 y: y.wrapping_add(first),
                 y_stride: block.y_stride,
+                next,
+                pace,
                 columns: N.min(block.count - first),
             };
+            next = next.wrapping_add(pace * (sweep.end - sweep.start));
             // SAFETY: `weights` and `x` are of rows of the block and of the panel; `y` is
             // the caller's promise; `spilled` has room for the tallest tile and was written
             // by the stretch before.
             unsafe {
-                if single {
-                    F::sweep::<R, N, true>(&sweep);
-                } else {
-                    fetch.some(block.panels.count() * stretches * tiles);
-                    F::sweep::<R, N, false>(&sweep);
+                match panels {
+                    1 => F::sweep::<R, N, 0>(&sweep),
+                    2..8 => F::sweep::<R, N, 4>(&sweep),
+                    _ => F::sweep::<R, N, 1>(&sweep),
                 }
             }
         }
@@ -131,30 +141,5 @@ unsafe fn tiles<F: Format, const R: usize, const N: usize>(
         // SAFETY: this block's columns of row `r`, just written, and nobody else's.
         let y = unsafe { std::slice::from_raw_parts_mut(y.add(r * block.y_stride), block.count) };
         finish(y, block.bias, block.round);
-    }
-}
-
-/// Fetches the block that follows in memory, a little before each tile, so that reading
-/// memory overlaps with arithmetic.
-struct Fetch {
-    next: *const u8,
-    bytes: usize,
-    tiles: usize,
-}
-
-impl Fetch {
-    fn new(block: &Block<'_>) -> Self {
-        let here = block.count * block.row_bytes;
-        let bytes = here.min(block.weight.len() - here);
-        Self { next: block.weight.as_ptr().wrapping_add(here), bytes, tiles: 0 }
-    }
-
-    /// Fetches the share of one of `all` tiles.
-    fn some(&mut self, all: usize) {
-        let from = self.bytes * self.tiles / all / 64;
-        self.tiles += 1;
-        for line in from..self.bytes * self.tiles / all / 64 {
-            prefetch(self.next.wrapping_add(line * 64));
-        }
     }
 }
