@@ -165,15 +165,8 @@ fn reply(
         _ => body,
     };
     if !matches!(fault, Some(Fault::ShortOnce(_))) {
-        head.push_str(
-            &[
-                "Content-Length: ",
-                &body.len().to_string(),
-                "
-",
-            ]
-            .concat(),
-        );
+        let length = body.len().to_string();
+        head.push_str(&["Content-Length: ", &length, "\r\n"].concat());
     }
     head.push_str("\r\n");
     // The other side may be gone already; that is its affair.
