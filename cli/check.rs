@@ -16,12 +16,16 @@ use crate::{Ended, term, text};
 Examples:
   onboard check my.yaml                  what can be said without a config
   onboard check my.yaml --model MODEL    dims, shapes, every weight and config key
+  onboard check --schema > spec.json     a JSON schema, for editors
 
 All findings come at once; exit code 2 if there is an error among them.")]
 pub(crate) struct Check {
     /// The spec
-    #[arg(value_name = "SPEC.yaml")]
-    spec: PathBuf,
+    #[arg(value_name = "SPEC.yaml", required_unless_present = "schema")]
+    spec: Option<PathBuf>,
+    /// Print the JSON schema of specs instead
+    #[arg(long, exclusive = true)]
+    schema: bool,
     /// Check it against this checkpoint's config and headers
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
@@ -35,9 +39,13 @@ pub(crate) struct Check {
 
 impl Check {
     pub(crate) fn run(self) -> Result<Ended> {
+        let Some(file) = &self.spec else {
+            term::print(&serde_json::to_string_pretty(&registry::schema::schema())?)?;
+            return Ok(Ended::Well);
+        };
         let mut specs = Specs::open(self.specs.as_deref())?;
-        let spec = specs.add(&self.spec)?;
-        let mut said = format!("{}: the spec is well formed\n", self.spec.display());
+        let spec = specs.add(file)?;
+        let mut said = format!("{}: the spec is well formed\n", file.display());
         if let Some(dir) = &self.model {
             let config = Config::read(&dir.join("config.json"))?;
             let model = specs.resolve(&spec, &config, &self.set)?;

@@ -14,8 +14,7 @@ pub(crate) fn install() {
     let handler = || {
         let paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
         for path in paths.iter() {
-            // It may not exist yet, or be finished and renamed already.
-            fs_err::remove_file(path).ok();
+            remove(path);
         }
         std::process::exit(INTERRUPTED);
     };
@@ -23,11 +22,24 @@ pub(crate) fn install() {
     ctrlc::set_handler(handler).ok();
 }
 
+/// Removes a file, or the unfinished files of a folder. What is not there needs no removing.
+fn remove(path: &Path) {
+    if !path.is_dir() {
+        fs_err::remove_file(path).ok();
+        return;
+    }
+    for entry in fs_err::read_dir(path).into_iter().flatten().flatten() {
+        if entry.path().extension().is_some_and(|end| end == "part") {
+            fs_err::remove_file(entry.path()).ok();
+        }
+    }
+}
+
 /// Takes its path off the list when dropped.
 #[derive(Debug)]
 pub(crate) struct Watched(PathBuf);
 
-/// Has `path` removed if the person stops the command before the guard is dropped.
+/// Has a file, or every `.part` file of a folder, removed if the person stops the command before the guard is dropped.
 pub(crate) fn watch(path: &Path) -> Watched {
     let mut paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
     paths.insert(path.to_owned());

@@ -76,7 +76,7 @@ impl Synth {
             text::count(numbers),
             text::bytes(size)
         ));
-        let _watched = interrupt::watch(&self.output.join("model.safetensors.part"));
+        let _watched = interrupt::watch(&self.output);
         let file_dtype = match dtype {
             Dtype::F32 => FileDtype::F32,
             Dtype::Bf16 => FileDtype::Bf16,
