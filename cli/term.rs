@@ -2,7 +2,9 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+#[cfg(feature = "hub")]
+use indicatif::ProgressStyle;
+use indicatif::{ProgressBar, ProgressDrawTarget};
 
 /// A colour with a meaning.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +72,7 @@ pub(crate) fn paint_if(colour: bool, tone: Tone, text: &str) -> String {
 }
 
 /// A bar on stderr for something counted in bytes; nothing where nobody watches.
+#[cfg(feature = "hub")]
 pub(crate) fn byte_bar(length: u64, what: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
