@@ -149,6 +149,13 @@ pub fn graph(model: &Model) -> String {
 fn text_of(graph: &Graph, start: usize, end: usize, prefix: &str) -> String {
     let mut names: BTreeMap<ValueId, String> = BTreeMap::new();
     let mut used: BTreeMap<String, usize> = BTreeMap::new();
+    // What a layer is given has another name in each layer's neighbour; `x` lets layers fold.
+    if !prefix.is_empty()
+        && let Some(&given) = graph.nodes[start..end].first().and_then(|node| node.inputs.first())
+    {
+        names.insert(given, "x".to_owned());
+        used.insert("x".to_owned(), 1);
+    }
     let mut out = String::new();
     for node in &graph.nodes[start..end] {
         for &id in node.inputs.iter().chain(&node.outputs) {
