@@ -28,14 +28,16 @@ struct Candidate {
     name: String,
     coverage: Option<Coverage>,
     findings: Vec<Finding>,
+    /// Settings of the spec that the config does not have.
+    absent: usize,
 }
 
 impl Candidate {
     /// Smaller is nearer: a spec that resolves before one that does not, then by what neither
-    /// side explains, then by config keys it does not read, then by findings.
+    /// side explains, then by settings that only one side has.
     fn distance(&self) -> (bool, usize, usize) {
         let gaps = self.coverage.as_ref().map_or(usize::MAX, |coverage| coverage.gaps);
-        (self.coverage.is_none(), gaps, self.findings.len())
+        (self.coverage.is_none(), gaps, self.findings.len().saturating_add(self.absent))
     }
 }
 
@@ -54,11 +56,15 @@ pub(crate) fn make(
     };
     let mut candidates: Vec<Candidate> = names
         .into_iter()
-        .map(|name| match specs.try_resolve(&name, config, &[]) {
-            Ok((model, findings)) => {
-                Candidate { name, coverage: Some(Coverage::of(&model, checkpoint)), findings }
+        .map(|name| {
+            let absent = specs.absent_keys(&name, config);
+            match specs.try_resolve(&name, config, &[]) {
+                Ok((model, findings)) => {
+                    let coverage = Some(Coverage::of(&model, checkpoint));
+                    Candidate { name, coverage, findings, absent }
+                }
+                Err(findings) => Candidate { name, coverage: None, findings, absent },
             }
-            Err(findings) => Candidate { name, coverage: None, findings },
         })
         .collect();
     candidates.sort_by_key(Candidate::distance);

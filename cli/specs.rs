@@ -11,6 +11,7 @@ use registry::ops::OpSet;
 use registry::render::{Look, render};
 use registry::resolve::resolve;
 use registry::scalar::Scalar;
+use registry::spec::{Dim, DimSource};
 use sha2::{Digest as _, Sha256};
 
 use crate::target::SpecId;
@@ -253,5 +254,19 @@ impl Specs {
         let spec = self.library.load(spec, set)?;
         // A config remembers which keys were read; each spec starts with a fresh one.
         resolve(&spec, &config.parsed.clone(), &self.ops)
+    }
+
+    /// How many dims of a spec name config keys of which none is there. A far relative resolves
+    /// with defaults for settings that the model has never heard of.
+    pub(crate) fn absent_keys(&self, spec: &str, config: &Config) -> usize {
+        let Ok(spec) = self.library.load(spec, &[]) else { return usize::MAX };
+        let absent = |dim: &&Dim| {
+            let mut keys = dim.sources.iter().filter_map(|source| match source {
+                DimSource::Key(key) => Some(key),
+                DimSource::Compute(_) => None,
+            });
+            keys.clone().next().is_some() && keys.all(|key| config.parsed.peek(&key.name).is_none())
+        };
+        spec.dims.values().filter(absent).count()
     }
 }
