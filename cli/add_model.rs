@@ -75,7 +75,10 @@ impl AddModel {
         );
         coverage.refuse(&target.dir)?;
         self.say("weights", &coverage.summary());
-        finite(&target, &checkpoint)?;
+        let nonfinite = target.nonfinite()?;
+        if !nonfinite.is_empty() {
+            return Err(tell(&nonfinite, "the weights cannot be used"));
+        }
         self.smoke(&target)?;
         let reference = self.reference.clone().or_else(|| beside(&target));
         let report = match &reference {
@@ -203,25 +206,6 @@ impl AddModel {
         self.say("compared", &format!("with {} in {names}", report.subject.producer));
         Ok(report)
     }
-}
-
-fn finite(target: &Target, checkpoint: &converters::Checkpoint) -> Result<()> {
-    let mut findings = Vec::new();
-    for weight in &target.model.graph.weights {
-        if let Some(bad) = checkpoint.scan_nonfinite(&weight.name)? {
-            let message = format!(
-                "tensor `{}` has {} that are not finite, the first at element {}",
-                weight.name,
-                plural(bad.count, "number"),
-                bad.first
-            );
-            findings.push(
-                registry::diag::Finding::unplaced(message)
-                    .help("the file is damaged, or the model was saved after it diverged"),
-            );
-        }
-    }
-    if findings.is_empty() { Ok(()) } else { Err(tell(&findings, "the weights cannot be used")) }
 }
 
 fn spec_line(target: &Target, drafted: Option<&Draft>) -> String {

@@ -45,7 +45,10 @@ impl Check {
         };
         let mut specs = Specs::open(self.specs.as_deref())?;
         let spec = specs.add(file)?;
-        let mut said = format!("{}: the spec is well formed\n", file.display());
+        let mut said = format!("{}: reads as a spec\n", file.display());
+        if self.model.is_none() {
+            said.push_str("ops, shapes, weights and config keys are checked with --model DIR\n");
+        }
         if let Some(dir) = &self.model {
             let config = Config::read(&dir.join("config.json"))?;
             let model = specs.resolve(&spec, &config, &self.set)?;

@@ -77,7 +77,11 @@ pub(crate) fn make(
         findings.extend(coverage.findings.iter().cloned());
         used = coverage.used;
     }
-    let name = draft_name(config);
+    let mut name = draft_name(config);
+    // A cousin may carry the type of its relative: a spec cannot extend itself.
+    if specs.has(&name) {
+        name.push_str("_draft");
+    }
     let path = out.join(format!("{name}.yaml"));
     let text = write_draft(&name, config, dir, best, &candidates, used, tensors, &findings)?;
     write::atomic(&path, text.as_bytes()).context("cannot write the draft")?;

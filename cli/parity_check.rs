@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use parity::{CheckOptions, Dump, Report, Verdict};
+use registry::diag::Severity;
 use registry::dtype::Dtype;
 
 use crate::coverage::Coverage;
-use crate::specs::check_error;
+use crate::specs::{check_error, warn};
 use crate::target::{self, Choice, Target, Which, parse_dtype};
 use crate::{Ended, term, write};
 
@@ -70,6 +71,9 @@ impl Check {
             },
         };
         Coverage::of(&target.model, &target.checkpoint()?).refuse(&target.dir)?;
+        let mut nonfinite = target.nonfinite()?;
+        nonfinite.iter_mut().for_each(|finding| finding.severity = Severity::Warning);
+        warn(&nonfinite);
         let dump = Dump::open(&path)
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
         let dtypes = if self.dtype.is_empty() { dump.runs() } else { self.dtype.clone() };

@@ -6,10 +6,11 @@ use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
 use engine::sample::{Sampler, Sampling};
 use engine::{Chunk, NoProbe, Options, Want};
+use registry::diag::Severity;
 use registry::dtype::Dtype;
 use tokenizers::Tokenizer;
 
-use crate::specs::engine_error;
+use crate::specs::{engine_error, warn};
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::{Ended, term};
 
@@ -75,6 +76,9 @@ impl Run {
         let prompt = voice.prompt(self.prompt.as_deref(), &self.tokens)?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target.check_dtypes(&[dtype])?;
+        let mut nonfinite = target.nonfinite()?;
+        nonfinite.iter_mut().for_each(|finding| finding.severity = Severity::Warning);
+        warn(&nonfinite);
         let options = Options { dtype, threads: self.threads, ..Options::default() };
         let mut session =
             target::engine("native")?.open(&target.source(), &options).map_err(engine_error)?;
@@ -91,6 +95,10 @@ impl Run {
         let room = target.model.context.map_or(usize::MAX, |most| most.saturating_sub(next.len()));
         if room < self.n {
             term::note(&format!("note: the model handles {} more tokens, not {}", room, self.n));
+        }
+        if self.n.min(room) == 0 {
+            // Nothing to say, but the prompt is still judged: ids in range, within the context.
+            session.step(&[Chunk { slot, tokens: &next, want: Want::None }], &mut NoProbe)?;
         }
         for _ in 0..self.n.min(room) {
             let chunk = Chunk { slot, tokens: &next, want: Want::Last };

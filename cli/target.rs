@@ -136,6 +136,30 @@ impl Target {
         Checkpoint::open(&self.dir).context("cannot read the weights")
     }
 
+    /// Weights with numbers that are not finite, each with its place.
+    pub(crate) fn nonfinite(&self) -> Result<Vec<Finding>> {
+        let checkpoint = self.checkpoint()?;
+        let mut findings = Vec::new();
+        for weight in &self.model.graph.weights {
+            if checkpoint.info(&weight.name).is_none() {
+                continue;
+            }
+            if let Some(bad) = checkpoint.scan_nonfinite(&weight.name)? {
+                let message = format!(
+                    "tensor `{}` has {} that are not finite, the first at element {}",
+                    weight.name,
+                    crate::text::plural(bad.count, "number"),
+                    bad.first
+                );
+                findings.push(
+                    Finding::unplaced(message)
+                        .help("the file is damaged, or the model was saved after it diverged"),
+                );
+            }
+        }
+        Ok(findings)
+    }
+
     /// Refuses a spec whose states would not be kept in what ops feed them, in any of these runs.
     pub(crate) fn check_dtypes(&self, runs: &[Dtype]) -> Result<()> {
         let findings: Vec<Finding> =

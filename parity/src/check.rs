@@ -47,6 +47,17 @@ pub enum Error {
         /// What there is.
         have: String,
     },
+    /// A 16-bit run has nothing to be measured against.
+    #[error(
+        "the dump `{dump}` has no f32 run, which the {wanted} run is measured against; write the \
+         dump again with `parity dump --dtypes f32,{wanted}`"
+    )]
+    NoFloor {
+        /// The dump.
+        dump: PathBuf,
+        /// The dtype asked for.
+        wanted: Dtype,
+    },
     /// The dump has other rows than the model gives.
     #[error("the dump has rows of {dump} log-probabilities; the model gives {model}")]
     Vocab {
@@ -124,6 +135,11 @@ pub fn check(
         let have = have.iter().map(|d| d.name()).collect::<Vec<_>>().join(", ");
         return Err(Error::NoRun { dump: dump.dir.clone(), wanted: *wanted, have });
     }
+    if let Some(&wanted) = dtypes.iter().find(|&&dtype| dtype != Dtype::F32)
+        && !have.contains(&Dtype::F32)
+    {
+        return Err(Error::NoFloor { dump: dump.dir.clone(), wanted });
+    }
     let order = Order::of(&model.graph);
     let prompts = &dump.manifest.prompts;
     let load = |dtype| -> Result<Vec<Side>, dump::Error> {
@@ -136,6 +152,11 @@ pub fn check(
         schedules: Vec::new(),
         notes: dump.notes.iter().chain(&dump.manifest.audit.notes).cloned().collect(),
     };
+    if !prompts.iter().any(|prompt| prompt.taps) || dump.manifest.taps.0.is_empty() {
+        report.notes.push(
+            "the dump has no taps: only log-probabilities and states were compared".to_owned(),
+        );
+    }
     for dtype in dtypes {
         let loaded = if dtype == Dtype::F32 { Vec::new() } else { load(dtype)? };
         let (own, base) = match &base {

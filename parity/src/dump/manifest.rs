@@ -231,6 +231,13 @@ impl Manifest {
                 return Err(format!("`logprobs.kind` is `{kind}`; expected `full` or `topk`"));
             }
         }
+        for (what, none) in [("runs", self.runs.is_empty()), ("prompts", self.prompts.is_empty())] {
+            if none {
+                return Err(format!(
+                    "`{what}` is empty, so there is nothing to compare with; write the dump again with `parity dump`"
+                ));
+            }
+        }
         let mut names = std::collections::BTreeSet::new();
         for prompt in &self.prompts {
             let (name, count) = (&prompt.name, prompt.tokens.len());

@@ -85,6 +85,11 @@ impl Store {
         let mut data = vec![0.0; bytes.len() / dtype.size()];
         numbers::to_f32(entry.dtype, bytes, &mut data)
             .map_err(|e| self.unexpected(name, format!("numbers ({e})")))?;
+        // f16 may leave its range and says so; f32 and bf16 do not, unless the model is broken.
+        let exact = ["f32/", "bf16/"].iter().any(|run| name.starts_with(run));
+        if exact && !name.ends_with("/target_logprobs") && data.iter().any(|x| !x.is_finite()) {
+            return Err(self.unexpected(name, "finite numbers: check the checkpoint for NaN"));
+        }
         Ok(Tensor { dtype, shape: entry.shape.clone(), data })
     }
 
