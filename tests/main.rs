@@ -6,6 +6,7 @@ mod commands;
 mod fake_hub;
 mod hub;
 mod layering;
+mod mutants;
 mod names;
 mod readme;
 mod tool;

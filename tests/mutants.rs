@@ -20,10 +20,17 @@ struct Mutant {
 #[test]
 fn every_injected_bug_is_caught_where_it_is() {
     let text = fs_err::read_to_string(root().join("tests/mutants.txt")).unwrap();
-    let mutants: Vec<_> = text.split("\n\n").filter(|part| part.contains("bug: ")).map(parse).collect();
+    let mutants: Vec<_> =
+        text.split("\n\n").filter(|part| part.contains("bug: ")).map(parse).collect();
     assert!(mutants.len() >= 10);
     let missed: Vec<_> = mutants.iter().filter_map(|mutant| escape(mutant).err()).collect();
-    assert!(missed.is_empty(), "{} of {} escape:\n{}", missed.len(), mutants.len(), missed.join("\n"));
+    assert!(
+        missed.is_empty(),
+        "{} of {} escape:\n{}",
+        missed.len(),
+        mutants.len(),
+        missed.join("\n")
+    );
 }
 
 /// Says how a mutant escapes, if it does.
