@@ -47,7 +47,8 @@ impl Check {
         let spec = specs.add(file)?;
         let mut said = format!("{}: reads as a spec\n", file.display());
         if self.model.is_none() {
-            said.push_str("ops, shapes, weights and config keys are checked with --model DIR\n");
+            specs.lint(&spec)?;
+            said.push_str("shapes, weights and config keys are checked with --model DIR\n");
         }
         if let Some(dir) = &self.model {
             let config = Config::read(&dir.join("config.json"))?;

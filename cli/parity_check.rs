@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use parity::{CheckOptions, Dump, Report, Verdict};
-use registry::diag::Severity;
 use registry::dtype::Dtype;
 
 use crate::coverage::Coverage;
@@ -71,9 +70,7 @@ impl Check {
             },
         };
         Coverage::of(&target.model, &target.checkpoint()?).refuse(&target.dir)?;
-        let mut nonfinite = target.nonfinite()?;
-        nonfinite.iter_mut().for_each(|finding| finding.severity = Severity::Warning);
-        warn(&nonfinite);
+        warn(&target.nonfinite()?);
         let dump = Dump::open(&path)
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
         let dtypes = if self.dtype.is_empty() { dump.runs() } else { self.dtype.clone() };

@@ -6,7 +6,6 @@ use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
 use engine::sample::{Sampler, Sampling};
 use engine::{Chunk, NoProbe, Options, Want};
-use registry::diag::Severity;
 use registry::dtype::Dtype;
 use tokenizers::Tokenizer;
 
@@ -76,9 +75,7 @@ impl Run {
         let prompt = voice.prompt(self.prompt.as_deref(), &self.tokens)?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target.check_dtypes(&[dtype])?;
-        let mut nonfinite = target.nonfinite()?;
-        nonfinite.iter_mut().for_each(|finding| finding.severity = Severity::Warning);
-        warn(&nonfinite);
+        warn(&target.nonfinite()?);
         let options = Options { dtype, threads: self.threads, ..Options::default() };
         let mut session =
             target::engine("native")?.open(&target.source(), &options).map_err(engine_error)?;

@@ -256,6 +256,19 @@ impl Specs {
         resolve(&spec, &config.parsed.clone(), &self.ops)
     }
 
+    /// Refuses a spec with mistakes that no config can make right.
+    pub(crate) fn lint(&self, spec: &str) -> Result<()> {
+        let findings = match self.library.load(spec, &[]) {
+            Ok(loaded) => registry::lint::lint(&loaded, &self.ops),
+            Err(findings) => findings,
+        };
+        if findings.is_empty() {
+            return Ok(());
+        }
+        let count = crate::text::plural(findings.len(), "finding");
+        Err(tell(&findings, &format!("the spec `{spec}` cannot be used: {count}")))
+    }
+
     /// How many dims of a spec name config keys of which none is there. A far relative resolves
     /// with defaults for settings that the model has never heard of.
     pub(crate) fn absent_keys(&self, spec: &str, config: &Config) -> usize {

@@ -153,7 +153,8 @@ impl Target {
                 );
                 findings.push(
                     Finding::unplaced(message)
-                        .help("the file is damaged, or the model was saved after it diverged"),
+                        .help("the file is damaged, or the model was saved after it diverged")
+                        .warning(),
                 );
             }
         }

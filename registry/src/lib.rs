@@ -10,6 +10,7 @@ pub mod dtype;
 pub mod eval;
 pub mod graph;
 pub mod library;
+pub mod lint;
 pub mod model;
 pub mod ops;
 pub mod parse;
