@@ -28,11 +28,14 @@ pub enum Error {
     NotFinite { ty: BlockType, at: usize, value: String },
 }
 
+/// `(numbers, row, importance of one row, out)`.
+type Encode = fn(&[f32], usize, Option<&[f32]>, &mut [u8]);
+
 /// One format's functions. Lengths are checked before they are called.
 #[derive(Clone, Copy)]
 pub(crate) struct Codec {
-    /// Encodes whole rows of `row` numbers: `(numbers, row, importance of one row, out)`.
-    pub(crate) encode: fn(&[f32], usize, Option<&[f32]>, &mut [u8]),
+    /// Encodes whole rows of `row` numbers.
+    pub(crate) encode: Encode,
     /// Decodes whole blocks.
     pub(crate) decode: fn(&[u8], &mut [f32]),
 }
