@@ -6,12 +6,13 @@
 //! * [`checkpoint::Checkpoint`] is a folder (or one file) of weights, mapped on demand;
 //! * [`safetensors`] reads headers strictly and writes files as a stream;
 //! * [`weights::Weights`] pairs the weights a model wants with the tensors a checkpoint has;
-//! * [`codec`] holds the block formats of GGUF;
+//! * [`gguf`] reads GGUF files and lays out new ones; [`codec`] holds their block formats;
 //! * [`numbers`] widens to f32 and rounds back;
 //! * [`random`] writes checkpoints of any size, for measurements and trials.
 
 pub mod checkpoint;
 pub mod codec;
+pub mod gguf;
 pub mod load;
 pub mod mmap;
 pub mod numbers;

@@ -1,0 +1,106 @@
+//! A GGUF file, or the files of a split set, with their bytes.
+
+use std::path::{Path, PathBuf};
+
+use super::{Error, Header, Metadata, TensorInfo, split};
+use crate::mmap::Map;
+use crate::shown;
+
+/// An open file or split set. The bytes of tensors are read when they are touched.
+#[derive(Debug)]
+pub struct File {
+    paths: Vec<PathBuf>,
+    maps: Vec<Map>,
+    version: u32,
+    alignment: u64,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    /// Positions in `tensors`, sorted by name.
+    by_name: Vec<usize>,
+}
+
+impl File {
+    /// Opens a file; if it is the first of a split set, the others of its folder with it.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let map = Map::open(path)?;
+        let Header { version, metadata, tensors, alignment, data_start: _ } =
+            Header::parse(path, &map)?;
+        let (paths, maps, by_name) = (vec![path.to_owned()], vec![map], Vec::new());
+        let mut file = Self { paths, maps, version, alignment, metadata, tensors, by_name };
+        if let Some(set) = split::Set::of(path, &file.metadata)? {
+            for no in 1..set.count {
+                file.append(&set, no)?;
+            }
+            set.check_tensors(path, file.tensors.len() as u64)?;
+        }
+        file.index()?;
+        Ok(file)
+    }
+
+    fn append(&mut self, set: &split::Set, no: u32) -> Result<(), Error> {
+        let path = set.path(no);
+        if !path.exists() {
+            let (first, count) = (self.paths[0].clone(), set.count);
+            return Err(Error::SplitMissing { file: path, first, count });
+        }
+        let map = Map::open(&path)?;
+        let header = Header::parse(&path, &map)?;
+        set.check(&path, &header.metadata, no)?;
+        let file = self.paths.len();
+        self.tensors.extend(header.tensors.into_iter().map(|info| TensorInfo { file, ..info }));
+        self.paths.push(path);
+        self.maps.push(map);
+        Ok(())
+    }
+
+    fn index(&mut self) -> Result<(), Error> {
+        let tensors = &self.tensors;
+        self.by_name = (0..tensors.len()).collect();
+        self.by_name.sort_by_key(|&n| &tensors[n].name);
+        let twice =
+            self.by_name.windows(2).find(|two| tensors[two[0]].name == tensors[two[1]].name);
+        let Some(&[_, second]) = twice else { return Ok(()) };
+        let info = &tensors[second];
+        let file = self.paths[info.file].clone();
+        Err(Error::DuplicateTensor { file, tensor: shown(&info.name) })
+    }
+
+    /// The keys: those of the first file.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The tensors in file order.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// A tensor by its name.
+    pub fn info(&self, name: &str) -> Option<&TensorInfo> {
+        let found = self.by_name.binary_search_by(|&n| self.tensors[n].name.as_str().cmp(name));
+        found.ok().map(|at| &self.tensors[self.by_name[at]])
+    }
+
+    /// The bytes of a tensor, padding apart.
+    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
+        let info = self.info(name)?;
+        // Within the map: the header was checked against its length.
+        let begin = info.offset as usize;
+        self.maps[info.file].get(begin..begin + info.bytes as usize)
+    }
+
+    /// The files, the first of a set first.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    /// The version of the format: 2 or 3.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// What every tensor of the first file is padded to.
+    pub fn alignment(&self) -> u64 {
+        self.alignment
+    }
+}

@@ -1,0 +1,146 @@
+//! What stands before the data of a file: keys and tensors.
+
+use std::path::Path;
+
+use super::reader::Reader;
+use super::rules::{self, Offsets};
+use super::{Error, MAX_DIMS, Metadata, TensorInfo, VERSION};
+use crate::codec::BlockType;
+use crate::shown;
+
+/// One file's header, checked against the loader's rules and the file's length.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Header {
+    /// The version of the format: 2 or 3.
+    pub version: u32,
+    /// Its keys.
+    pub metadata: Metadata,
+    /// Its tensors in file order, with offsets from the beginning of the file.
+    pub tensors: Vec<TensorInfo>,
+    /// Where the data begins.
+    pub data_start: u64,
+    /// What every tensor is padded to.
+    pub alignment: u64,
+}
+
+/// A tensor as it stands there, its place still to be checked.
+struct Claimed {
+    name: String,
+    shape: Vec<usize>,
+    ty: BlockType,
+    bytes: u64,
+    offset: u64,
+}
+
+impl Header {
+    /// Reads the header of a whole file. `file` is for messages alone.
+    pub fn parse(file: &Path, bytes: &[u8]) -> Result<Self, Error> {
+        let mut from = Reader::new(file, bytes);
+        let version = version(file, &mut from)?;
+        let tensors = from.u64(format_args!("the number of tensors"))?;
+        let keys = from.u64(format_args!("the number of keys"))?;
+        // A key takes its length, a byte, its kind, and a byte; a tensor its length, the number
+        // of its dimensions, its type, and its offset.
+        from.count(keys, "keys", 8 + 1 + 4 + 1)?;
+        from.count(tensors, "tensors", 8 + 4 + 4 + 8)?;
+        let mut metadata = Metadata::new();
+        for n in 0..keys {
+            let key = from.text(format_args!("key {n}"))?;
+            if key.is_empty() {
+                return Err(Error::EmptyKey { file: file.into(), n });
+            }
+            let value = from.value(key)?;
+            if !metadata.push(key.into(), value) {
+                return Err(Error::DuplicateKey { file: file.into(), key: shown(key) });
+            }
+        }
+        let wrong = |found| Error::Alignment { file: file.into(), found };
+        let alignment = metadata.alignment().map_err(wrong)?;
+        from.count(tensors, "tensors", 8 + 4 + 4 + 8)?;
+        let mut claimed = Vec::with_capacity(tensors as usize);
+        for n in 0..tensors {
+            claimed.push(tensor(file, &mut from, n)?);
+        }
+        let end = from.at();
+        // Without tensors there is no data, and then nobody misses the padding before it.
+        let data_start =
+            if tensors == 0 { Some(end) } else { rules::pad(end, alignment) }.unwrap_or(u64::MAX);
+        let tensors = place(file, bytes.len() as u64, data_start, alignment, claimed)?;
+        Ok(Self { version, metadata, tensors, data_start, alignment })
+    }
+}
+
+fn version(file: &Path, from: &mut Reader<'_>) -> Result<u32, Error> {
+    let magic = from.magic()?;
+    if magic != *b"GGUF" {
+        let found = shown(&String::from_utf8_lossy(&magic));
+        return Err(Error::NotGguf { file: file.into(), found });
+    }
+    let found = from.u32(format_args!("its version"))?;
+    match found {
+        2 | VERSION => Ok(found),
+        // Files of the other byte order keep the first four bytes and swap everything after.
+        _ if matches!(found.swap_bytes(), 1..=0xffff) => {
+            Err(Error::BigEndian { file: file.into(), found })
+        }
+        _ => Err(Error::Version { file: file.into(), found }),
+    }
+}
+
+fn tensor(file: &Path, from: &mut Reader<'_>, n: u64) -> Result<Claimed, Error> {
+    let name = from.text(format_args!("the name of tensor {n}"))?;
+    rules::name_fits(file, name)?;
+    let text = shown(name);
+    let part = format_args!("the entry of tensor `{text}`");
+    let dims = from.u32(part)?;
+    if dims as usize > MAX_DIMS {
+        return Err(Error::TooManyDims { file: file.into(), tensor: text, found: dims.into() });
+    }
+    let mut shape = Vec::with_capacity(dims as usize);
+    for _ in 0..dims {
+        let found = from.u64(part)? as i64;
+        let dim = usize::try_from(found);
+        let negative = |_| Error::NegativeDim { file: file.into(), tensor: text.clone(), found };
+        shape.push(dim.map_err(negative)?);
+    }
+    // The file has the innermost first.
+    shape.reverse();
+    let id = from.i32(part)?;
+    let ty = u32::try_from(id).ok().and_then(BlockType::from_id);
+    let unknown = || Error::UnknownType { file: file.into(), tensor: text.clone(), found: id };
+    let ty = ty.ok_or_else(unknown)?;
+    let offset = from.u64(part)?;
+    let bytes = rules::tensor_bytes(file, name, &shape, ty)?;
+    Ok(Claimed { name: name.into(), shape, ty, bytes, offset })
+}
+
+/// Holds the offsets to what follows from the sizes, and the data to the file's length.
+fn place(
+    file: &Path,
+    length: u64,
+    data_start: u64,
+    alignment: u64,
+    claimed: Vec<Claimed>,
+) -> Result<Vec<TensorInfo>, Error> {
+    let mut offsets = Offsets::new(alignment);
+    let mut tensors = Vec::with_capacity(claimed.len());
+    for Claimed { name, shape, ty, bytes, offset: found } in claimed {
+        let large = || Error::TooLarge { file: file.into(), tensor: shown(&name) };
+        let expected = offsets.place(bytes).ok_or_else(large)?;
+        if found != expected {
+            return Err(Error::Offset { file: file.into(), tensor: shown(&name), found, expected });
+        }
+        let offset = data_start.checked_add(expected).ok_or_else(large)?;
+        let end = offset.checked_add(bytes).ok_or_else(large)?;
+        if end > length {
+            return Err(Error::Truncated {
+                file: file.into(),
+                tensor: shown(&name),
+                found: length,
+                expected: end,
+            });
+        }
+        tensors.push(TensorInfo { name, shape, ty, file: 0, offset, bytes });
+    }
+    Ok(tensors)
+}

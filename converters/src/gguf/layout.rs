@@ -1,0 +1,145 @@
+//! Where everything of a file will be, before any of its data exists.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::rules::{self, Offsets};
+use super::value::write_text;
+use super::{Error, Metadata, TensorInfo, VERSION};
+use crate::codec::BlockType;
+use crate::shown;
+
+/// A tensor that will be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Declared {
+    /// Its name.
+    pub name: String,
+    /// Its shape, row-major.
+    pub shape: Vec<usize>,
+    /// What its numbers are kept in.
+    pub ty: BlockType,
+}
+
+/// How many dimensions are written for a tensor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Dims {
+    /// Outer dimensions of one left out, as ggml's writer does.
+    #[default]
+    Trimmed,
+    /// As many as the shape has, as the Python writer does.
+    AsGiven,
+}
+
+/// A file without its data: the header's bytes and everything's place.
+///
+/// Who writes the file puts `header` at its beginning, each tensor's bytes at its offset,
+/// and zeros everywhere else up to `file_len`; a file that is first extended to its length
+/// has those zeros already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// The bytes before the data, padding included.
+    pub header: Vec<u8>,
+    /// The tensors in file order, with offsets from the beginning of the file.
+    pub tensors: Vec<TensorInfo>,
+    /// The length of the file, padding of the last tensor included.
+    pub file_len: u64,
+    /// What every tensor is padded to.
+    pub alignment: u64,
+}
+
+impl Layout {
+    /// Lays out a file. `file` is for messages alone.
+    pub fn new(
+        file: &Path,
+        metadata: &Metadata,
+        tensors: &[Declared],
+        dims: Dims,
+    ) -> Result<Self, Error> {
+        let wrong = |found| Error::Alignment { file: file.into(), found };
+        let alignment = metadata.alignment().map_err(wrong)?;
+        let mut header = Vec::new();
+        header.extend_from_slice(b"GGUF");
+        header.extend_from_slice(&VERSION.to_le_bytes());
+        header.extend_from_slice(&(tensors.len() as u64).to_le_bytes());
+        header.extend_from_slice(&(metadata.len() as u64).to_le_bytes());
+        write_keys(file, metadata, &mut header)?;
+        let mut names = BTreeSet::new();
+        let mut offsets = Offsets::new(alignment);
+        let mut placed = Vec::with_capacity(tensors.len());
+        for Declared { name, shape, ty } in tensors {
+            if !names.insert(name) {
+                return Err(Error::DuplicateTensor { file: file.into(), tensor: shown(name) });
+            }
+            let bytes = rules::tensor_bytes(file, name, shape, *ty)?;
+            let large = || Error::TooLarge { file: file.into(), tensor: shown(name) };
+            let offset = offsets.place(bytes).ok_or_else(large)?;
+            let (name, shape) = (name.clone(), shape.clone());
+            let info = TensorInfo { name, shape, ty: *ty, file: 0, offset, bytes };
+            write_tensor(&info, dims, &mut header);
+            placed.push(info);
+        }
+        let large = || Error::TooLarge {
+            file: file.into(),
+            tensor: placed.last().map_or(String::new(), |last| shown(&last.name)),
+        };
+        let start = rules::pad(header.len() as u64, alignment).ok_or_else(large)?;
+        let file_len = start.checked_add(offsets.end()).ok_or_else(large)?;
+        i64::try_from(file_len).map_err(|_| large())?;
+        header.resize(usize::try_from(start).map_err(|_| large())?, 0);
+        for info in &mut placed {
+            info.offset += start;
+        }
+        Ok(Self { header, tensors: placed, file_len, alignment })
+    }
+
+    /// Where the data begins: the length of the header.
+    pub fn data_start(&self) -> u64 {
+        self.header.len() as u64
+    }
+
+    /// How many zeros follow the bytes of a tensor.
+    pub fn padding(&self, info: &TensorInfo) -> u64 {
+        info.bytes.next_multiple_of(self.alignment) - info.bytes
+    }
+}
+
+fn write_keys(file: &Path, metadata: &Metadata, header: &mut Vec<u8>) -> Result<(), Error> {
+    metadata.check().map_err(|(key, found)| Error::Length {
+        file: file.into(),
+        part: format!("key `{key}`"),
+        found,
+        most: super::MAX_LENGTH,
+    })?;
+    for (n, (key, value)) in metadata.iter().enumerate() {
+        if key.is_empty() {
+            return Err(Error::EmptyKey { file: file.into(), n: n as u64 });
+        }
+        write_text(key, header);
+        header.extend_from_slice(&value.kind().id().to_le_bytes());
+        value.write(header);
+    }
+    Ok(())
+}
+
+/// `info.offset` counts from the beginning of the data here, as it does in the file.
+fn write_tensor(info: &TensorInfo, dims: Dims, header: &mut Vec<u8>) {
+    let ones = match dims {
+        // One dimension is left even of a single number.
+        Dims::Trimmed => {
+            let most = info.shape.len().saturating_sub(1);
+            info.shape.iter().take(most).take_while(|&&dim| dim == 1).count()
+        }
+        Dims::AsGiven => 0,
+    };
+    let mut shape: Vec<u64> = info.shape[ones..].iter().rev().map(|&dim| dim as u64).collect();
+    if dims == Dims::Trimmed && shape.is_empty() {
+        shape.push(1);
+    }
+    write_text(&info.name, header);
+    header.extend_from_slice(&(shape.len() as u32).to_le_bytes());
+    for dim in &shape {
+        header.extend_from_slice(&dim.to_le_bytes());
+    }
+    header.extend_from_slice(&info.ty.id().to_le_bytes());
+    header.extend_from_slice(&info.offset.to_le_bytes());
+}

@@ -1,0 +1,182 @@
+//! The keys of a file, in order.
+
+use indexmap::IndexMap;
+
+use super::{Array, Error, Kind, Value};
+use crate::shown;
+
+/// Keys and values in the order of the file. A key occurs once.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Metadata {
+    entries: IndexMap<String, Value>,
+}
+
+impl Metadata {
+    /// No keys.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a key. One that is there already moves to the end with its new value, as
+    /// llama.cpp's tools do it.
+    pub fn set(&mut self, key: impl Into<String>, value: impl Into<Value>) {
+        let key = key.into();
+        self.entries.shift_remove(&key);
+        self.entries.insert(key, value.into());
+    }
+
+    /// Appends a key, or says that it was there.
+    pub(super) fn push(&mut self, key: String, value: Value) -> bool {
+        self.entries.insert(key, value).is_none()
+    }
+
+    /// Takes a key out.
+    pub fn remove(&mut self, key: &str) -> Option<Value> {
+        self.entries.shift_remove(key)
+    }
+
+    /// A key's value, of whatever kind.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.entries.get(key)
+    }
+
+    /// Keys and values in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
+        self.entries.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// A text, if the key is there.
+    pub fn str(&self, key: &str) -> Result<Option<&str>, Error> {
+        self.read(key, "a string", |value| match value {
+            Value::String(text) => Some(text.as_str()),
+            _ => None,
+        })
+    }
+
+    /// An integer of any kind that a `u32` can hold, if the key is there.
+    pub fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
+        self.read(key, "an integer from 0 to 4294967295", |value| {
+            u32::try_from(value.integer()?).ok()
+        })
+    }
+
+    /// A single-precision number, if the key is there.
+    pub fn f32(&self, key: &str) -> Result<Option<f32>, Error> {
+        self.read(key, "a number of kind f32", |value| match value {
+            Value::F32(x) => Some(*x),
+            _ => None,
+        })
+    }
+
+    /// Yes or no, if the key is there.
+    pub fn bool(&self, key: &str) -> Result<Option<bool>, Error> {
+        self.read(key, "a bool", |value| match value {
+            Value::Bool(x) => Some(*x),
+            _ => None,
+        })
+    }
+
+    /// An array, if the key is there.
+    pub fn array(&self, key: &str) -> Result<Option<&Array>, Error> {
+        self.read(key, "an array", |value| match value {
+            Value::Array(array) => Some(array),
+            _ => None,
+        })
+    }
+
+    /// Texts, if the key is there.
+    pub fn strings(&self, key: &str) -> Result<Option<&[String]>, Error> {
+        self.read(key, "an array of strings", |value| match value {
+            Value::Array(array) => array.strings(),
+            _ => None,
+        })
+    }
+
+    fn read<'a, T>(
+        &'a self,
+        key: &str,
+        expected: &'static str,
+        read: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let wrong = || {
+            let number = value.integer().map_or(String::new(), |x| format!(" {x}"));
+            Error::WrongKind { key: shown(key), found: value.kind_name() + &number, expected }
+        };
+        read(value).map(Some).ok_or_else(wrong)
+    }
+
+    /// What tensors are padded to: a power of two.
+    pub(super) fn alignment(&self) -> Result<u64, String> {
+        match self.get(super::ALIGNMENT_KEY) {
+            None => Ok(super::ALIGNMENT),
+            Some(Value::U32(x)) if x.is_power_of_two() => Ok(u64::from(*x)),
+            Some(Value::U32(x)) => Err(x.to_string()),
+            Some(other) => Err(format!("a value of kind {}", other.kind_name())),
+        }
+    }
+
+    /// Checks what the writer must not write: no empty keys, nothing longer than the limit.
+    pub(super) fn check(&self) -> Result<(), (String, u64)> {
+        let text = |key: &str, text: &str| {
+            let length = text.len() as u64;
+            if length > super::MAX_LENGTH { Err((shown(key), length)) } else { Ok(()) }
+        };
+        for (key, value) in self.iter() {
+            text(key, key)?;
+            match value {
+                Value::String(long) => text(key, long)?,
+                Value::Array(array) if array.len() as u64 > super::MAX_LENGTH => {
+                    return Err((shown(key), array.len() as u64));
+                }
+                Value::Array(array) if array.kind() == Kind::String => {
+                    array.strings().unwrap_or(&[]).iter().try_for_each(|long| text(key, long))?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_keep_their_order_and_move_when_set_again() {
+        let mut keys = Metadata::new();
+        keys.set("a", 1_u32);
+        keys.set("b", "x");
+        keys.set("c", vec![true]);
+        keys.set("a", 2_u16);
+        assert_eq!(keys.iter().map(|(key, _)| key).collect::<Vec<_>>(), ["b", "c", "a"]);
+        assert_eq!(keys.u32("a").unwrap(), Some(2));
+        assert_eq!(keys.remove("b"), Some(Value::from("x")));
+        assert_eq!((keys.len(), keys.is_empty(), keys.u32("b").unwrap()), (2, false, None));
+    }
+
+    #[test]
+    fn a_wrong_kind_is_named() {
+        let mut keys = Metadata::new();
+        keys.set("a", -3_i64);
+        keys.set("b", vec![1_u8]);
+        let message = keys.u32("a").unwrap_err().to_string();
+        assert!(message.contains("`a` is of kind i64 -3"), "{message}");
+        assert!(keys.f32("a").is_err() && keys.bool("a").is_err() && keys.array("a").is_err());
+        let message = keys.str("b").unwrap_err().to_string();
+        assert!(message.contains("array of u8") && message.contains("a string"), "{message}");
+        assert_eq!(keys.array("b").unwrap().unwrap().integers(), Some(vec![1]));
+        assert!(keys.strings("b").is_err());
+    }
+}

@@ -1,0 +1,191 @@
+//! Sets of files that hold one model together.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::layout::{Declared, Dims, Layout};
+use super::{ALIGNMENT_KEY, Error, Metadata, Value, rules};
+
+const NO: &str = "split.no";
+const COUNT: &str = "split.count";
+const TENSORS: &str = "split.tensors.count";
+
+/// The end of the name of file `no`, counted from zero.
+fn ending(no: u32, count: u32) -> String {
+    format!("-{:05}-of-{count:05}.gguf", no + 1)
+}
+
+/// `prefix-00001-of-00003.gguf` for file 0 of 3.
+pub fn path(prefix: &Path, no: u32, count: u32) -> PathBuf {
+    let mut name = OsString::from(prefix.as_os_str());
+    name.push(ending(no, count));
+    name.into()
+}
+
+/// The `prefix` of such a name; none if `file` does not end as file `no` of `count` does.
+pub fn prefix(file: &Path, no: u32, count: u32) -> Option<PathBuf> {
+    let name = file.file_name()?.to_str()?.strip_suffix(&ending(no, count))?;
+    (!name.is_empty()).then(|| file.with_file_name(name))
+}
+
+/// Lays out a set of files `prefix-00001-of-0000N.gguf` of at most `max_bytes` of tensors each, cut
+/// where `gguf-split --split-max-size` cuts: padded tensors are added up, headers are not
+/// counted. A tensor larger than that has a file of its own.
+///
+/// The first file has all keys; every file has the three that number it, and the alignment, if
+/// there is a key for it.
+pub fn layouts(
+    prefix: &Path,
+    metadata: &Metadata,
+    tensors: &[Declared],
+    max_bytes: u64,
+    dims: Dims,
+) -> Result<Vec<(PathBuf, Layout)>, Error> {
+    let parts = cut(prefix, metadata, tensors, max_bytes)?;
+    let too_many =
+        || Error::SplitTooMany { file: prefix.into(), files: parts.len(), found: tensors.len() };
+    let count = u16::try_from(parts.len()).map_err(|_| too_many())?;
+    let total = i32::try_from(tensors.len()).map_err(|_| too_many())?;
+    let mut set = Vec::with_capacity(parts.len());
+    for (no, part) in (0..count).zip(&parts) {
+        let mut keys = Metadata::new();
+        if no == 0 {
+            keys = metadata.clone();
+        } else if let Some(alignment) = metadata.get(ALIGNMENT_KEY) {
+            keys.set(ALIGNMENT_KEY, alignment.clone());
+        }
+        // In the order in which gguf-split leaves them.
+        keys.set(NO, no);
+        keys.set(TENSORS, total);
+        keys.set(COUNT, count);
+        let path = path(prefix, no.into(), count.into());
+        let layout = Layout::new(&path, &keys, part, dims)?;
+        set.push((path, layout));
+    }
+    unique(&set)?;
+    Ok(set)
+}
+
+/// The tensors of each file. There is at least one file.
+fn cut<'a>(
+    prefix: &Path,
+    metadata: &Metadata,
+    tensors: &'a [Declared],
+    max_bytes: u64,
+) -> Result<Vec<&'a [Declared]>, Error> {
+    let wrong = |found| Error::Alignment { file: prefix.into(), found };
+    let alignment = metadata.alignment().map_err(wrong)?;
+    let mut parts = Vec::new();
+    let (mut begin, mut sum) = (0, 0_u64);
+    for (n, tensor) in tensors.iter().enumerate() {
+        let bytes = rules::tensor_bytes(prefix, &tensor.name, &tensor.shape, tensor.ty)?;
+        let bytes = rules::pad(bytes, alignment).unwrap_or(u64::MAX);
+        sum = sum.saturating_add(bytes);
+        if sum > max_bytes && n > begin {
+            parts.push(&tensors[begin..n]);
+            (begin, sum) = (n, bytes);
+        }
+    }
+    parts.push(&tensors[begin..]);
+    Ok(parts)
+}
+
+fn unique(set: &[(PathBuf, Layout)]) -> Result<(), Error> {
+    let mut names = std::collections::BTreeSet::new();
+    for (path, layout) in set {
+        for info in &layout.tensors {
+            if !names.insert(&info.name) {
+                let tensor = crate::shown(&info.name);
+                return Err(Error::DuplicateTensor { file: path.clone(), tensor });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the keys of a set's first file say about the set.
+#[derive(Debug)]
+pub(super) struct Set {
+    prefix: PathBuf,
+    pub(super) count: u32,
+    tensors: Option<u64>,
+}
+
+impl Set {
+    /// None if a file with these keys stands alone.
+    pub(super) fn of(file: &Path, metadata: &Metadata) -> Result<Option<Self>, Error> {
+        let count = number(file, metadata, COUNT, u16::MAX.into())?.unwrap_or(0);
+        if count < 2 {
+            return Ok(None);
+        }
+        let no = number(file, metadata, NO, u16::MAX.into())?;
+        let no = no.ok_or_else(|| key(file, NO, "missing", "0"))?;
+        if no > 0 {
+            let first = prefix(file, no, count).map(|prefix| path(&prefix, 0, count));
+            return Err(Error::NotTheFirst { file: file.into(), no, count, first });
+        }
+        let tensors = number(file, metadata, TENSORS, i32::MAX as u32)?.map(u64::from);
+        let prefix = prefix(file, no, count).ok_or_else(|| {
+            let expected = ending(no, count);
+            Error::SplitName { file: file.into(), no, count, expected }
+        })?;
+        Ok(Some(Self { prefix, count, tensors }))
+    }
+
+    pub(super) fn path(&self, no: u32) -> PathBuf {
+        path(&self.prefix, no, self.count)
+    }
+
+    /// Whether a file with these keys is file `no` of this set.
+    pub(super) fn check(&self, file: &Path, metadata: &Metadata, no: u32) -> Result<(), Error> {
+        let expect = |name, expected: Option<u32>, required: bool| {
+            let Some(expected) = expected else { return Ok(()) };
+            match number(file, metadata, name, u32::MAX)? {
+                Some(found) if found == expected => Ok(()),
+                Some(found) => Err(key(file, name, found.to_string(), expected.to_string())),
+                None if required => Err(key(file, name, "missing", expected.to_string())),
+                None => Ok(()),
+            }
+        };
+        expect(NO, Some(no), true)?;
+        expect(COUNT, Some(self.count), false)?;
+        expect(TENSORS, self.tensors.and_then(|count| u32::try_from(count).ok()), false)
+    }
+
+    pub(super) fn check_tensors(&self, file: &Path, found: u64) -> Result<(), Error> {
+        match self.tensors {
+            Some(expected) if expected != found => {
+                Err(Error::SplitTensors { file: file.into(), found, expected })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn key(
+    file: &Path,
+    key: &'static str,
+    found: impl Into<String>,
+    expected: impl Into<String>,
+) -> Error {
+    let (found, expected) = (found.into(), expected.into());
+    Error::SplitKey { file: file.into(), key, found, expected }
+}
+
+fn number(
+    file: &Path,
+    metadata: &Metadata,
+    name: &'static str,
+    most: u32,
+) -> Result<Option<u32>, Error> {
+    let Some(value) = metadata.get(name) else { return Ok(None) };
+    let found = value.integer().and_then(|x| u32::try_from(x).ok()).filter(|&x| x <= most);
+    let wrong = || {
+        let found = match value {
+            Value::String(_) | Value::Array(_) => value.kind_name(),
+            other => other.integer().map_or(other.kind_name(), |x| x.to_string()),
+        };
+        key(file, name, found, format!("an integer from 0 to {most}"))
+    };
+    found.map(Some).ok_or_else(wrong)
+}
