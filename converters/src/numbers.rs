@@ -134,6 +134,11 @@ pub fn to_f32(dtype: FileDtype, bytes: &[u8], out: &mut [f32]) -> Result<(), Err
     Ok(())
 }
 
+/// Widens on this thread alone; dtype and lengths are the caller's care.
+pub(crate) fn to_f32_here(dtype: FileDtype, bytes: &[u8], out: &mut [f32]) {
+    widen(dtype, bytes, out);
+}
+
 /// Rounds to a tensor's bytes, on all threads if it is long.
 pub fn from_f32(dtype: FileDtype, values: &[f32], out: &mut [u8]) -> Result<(), Error> {
     use FileDtype::{Bf16, F8E4m3, F16, F32};

@@ -3,6 +3,7 @@
 //! Most are a tensor of the same name, or a stretch of one, and are read straight from the map.
 //! Where the spec's weight map reorders numbers, a buffer is made when the checkpoint is opened.
 
+pub(crate) mod compute;
 mod steps;
 
 use std::borrow::Cow;
@@ -217,6 +218,28 @@ fn locate(checkpoint: &Checkpoint, names: &[String], bytes: &[u8]) -> Result<Sou
     }
     // Only a tensor without numbers is in none.
     Ok(Source::Made(bytes.to_vec()))
+}
+
+#[cfg(test)]
+type ShapedNumbers = (Vec<usize>, Vec<f32>);
+
+/// Carries out steps on f32 tensors at once, for tests of what does so piece by piece.
+#[cfg(test)]
+pub(crate) fn run_steps(
+    steps: &[registry::weight_map::Step],
+    shapes: &[Vec<usize>],
+    bytes: &[Vec<u8>],
+) -> Result<Vec<ShapedNumbers>, String> {
+    let tensor = |(shape, bytes): (&Vec<usize>, _)| Tensor {
+        dtype: FileDtype::F32,
+        shape: shape.clone(),
+        bytes: Cow::Borrowed(bytes),
+    };
+    let inputs = shapes.iter().zip(bytes.iter().map(Vec::as_slice)).map(tensor).collect();
+    let outputs = steps::run(steps, inputs)?;
+    let numbers =
+        |bytes: &[u8]| bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    Ok(outputs.into_iter().map(|tensor| (tensor.shape, numbers(&tensor.bytes))).collect())
 }
 
 #[cfg(test)]

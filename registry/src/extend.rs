@@ -11,7 +11,10 @@ use crate::text::Text;
 use crate::yaml::{self, Entry, Map, Node, Value};
 
 /// Sections that merge by name; any other key of a spec replaces.
-const MERGED: [&str; 6] = ["dims", "rope", "states", "functions", "layers", "ignore"];
+const MERGED: [&str; 7] = ["dims", "rope", "states", "functions", "layers", "ignore", "gguf"];
+/// Entries of sections that merge by name themselves.
+const NESTED: [(&str, &str); 4] =
+    [("layers", "each"), ("gguf", "metadata"), ("gguf", "weights"), ("gguf", "tensors")];
 /// Keys that say something about one file and are never inherited.
 const OWN: [&str; 5] = ["spec", "name", "matches", "extends", "use"];
 
@@ -64,21 +67,22 @@ fn section(name: &str, mut old: Map, new: Map, findings: &mut Vec<Finding>) -> M
         let key = entry_name(name, &entry.key);
         // `null` is a value where expressions stand; `~` is not.
         let null = matches!(entry.value.value, Value::Null);
-        let removes = null && (entry.value.at.text() == "~" || name != "each");
+        let valued = matches!(name, "each" | "metadata" | "tensors");
+        let removes = null && (entry.value.at.text() == "~" || !valued);
         if removes {
             if old.shift_remove(&key).is_none() {
                 findings.push(nothing_to_remove(&entry, old.keys()));
             }
             continue;
         }
-        let each = name == "layers" && key == "each";
+        let nested = NESTED.contains(&(name, key.as_str()));
         let value = match (entry.value.value, old.get(&key).map(|old| &old.value.value)) {
-            (Value::Map(new), inherited) if each => {
+            (Value::Map(new), inherited) if nested => {
                 let inherited = match inherited {
                     Some(Value::Map(map)) => map.clone(),
                     _ => Map::new(),
                 };
-                Value::Map(section("each", inherited, new, findings))
+                Value::Map(section(&key, inherited, new, findings))
             }
             (value, _) => value,
         };

@@ -8,6 +8,7 @@ pub mod config;
 pub mod diag;
 pub mod dtype;
 pub mod eval;
+pub mod gguf;
 pub mod graph;
 pub mod library;
 pub mod lint;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::gguf::Gguf;
 use crate::graph::Graph;
 use crate::rope::RopeTable;
 use crate::scalar::Scalar;
@@ -28,4 +29,6 @@ pub struct Model {
     pub ignore: Vec<String>,
     /// How the checkpoint's tensors become the model's, where it differs; the first match wins.
     pub rules: Vec<Rule>,
+    /// The model as a GGUF file, if the spec says how.
+    pub gguf: Option<Gguf>,
 }

@@ -18,6 +18,7 @@ mod bind;
 mod builder;
 mod dims;
 mod explain;
+mod gguf;
 mod layers;
 mod mentions;
 mod program;
@@ -71,6 +72,7 @@ pub fn resolve(
         resolver.model(vocab);
     }
     let rules = rules::resolve(spec, &dims.env(config, &fuel), &mut resolver.report);
+    let gguf = gguf::resolve(spec, &dims.env(config, &fuel), &mut resolver.report);
     let Resolver { mut report, builder, .. } = resolver;
     let (graph, ropes) = builder.finish();
     let ignored: Vec<&str> =
@@ -106,6 +108,7 @@ pub fn resolve(
         context,
         ignore: spec.ignore.weights.iter().map(|pattern| pattern.name.clone()).collect(),
         rules,
+        gguf,
     };
     Ok((model, report.findings))
 }
@@ -129,6 +132,11 @@ impl Report {
         if self.seen.insert((finding.message.clone(), place.0, place.1, place.2)) {
             self.findings.push(finding);
         }
+    }
+
+    /// What there is, or a report of why there is none.
+    fn kept<T>(&mut self, result: Result<T, Fail>) -> Option<T> {
+        result.map_err(|fail| self.fail(fail)).ok()
     }
 
     fn fail(&mut self, fail: Fail) {

@@ -59,6 +59,7 @@ fn form(form_: Form) -> Value {
         }
         Form::Table(inner) => table(inner),
         Form::Tables(inner) => json!({ "type": "array", "items": table(inner) }),
+        Form::WordOr(inner) => json!({ "anyOf": [text, table(inner)] }),
     }
 }
 

@@ -41,6 +41,8 @@ pub struct Spec {
     pub ignore: IgnoreDecl,
     /// How checkpoint tensors are spelled, where it differs. The first rule that matches wins.
     pub weights: Vec<WeightRule>,
+    /// The model as a GGUF file; none if the spec says nothing of it.
+    pub gguf: Option<GgufDecl>,
     /// The file the spec was loaded from (not its parents).
     pub source: Arc<Source>,
 }
@@ -161,5 +163,50 @@ pub struct WeightRule {
     /// (`transpose`) and calls (`split(0, 3)`).
     pub steps: Vec<Expr>,
     /// The whole rule.
+    pub at: Span,
+}
+
+/// The `gguf:` section.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GgufDecl {
+    /// `general.architecture`.
+    pub arch: Option<DimSource>,
+    /// The pre-tokenizer, by the name that the format gives it.
+    pub pre: Option<DimSource>,
+    /// Keys and what they hold, in file order.
+    pub metadata: IndexMap<String, GgufEntry>,
+    /// Tensors and the weights they are made of.
+    pub weights: Vec<GgufWeight>,
+    /// Tensors of computed numbers.
+    pub tensors: IndexMap<String, GgufEntry>,
+    /// Patterns of weights that the file leaves out.
+    pub drop: Vec<Ident>,
+    /// The whole section.
+    pub at: Span,
+}
+
+/// A key or a tensor that is computed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GgufEntry {
+    /// Its name.
+    pub name: Ident,
+    /// What it holds.
+    pub value: Expr,
+}
+
+/// What GGUF tensors of one pattern are made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GgufWeight {
+    /// The pattern in the file: of a module, or of a tensor.
+    pub name: Ident,
+    /// The pattern in the model, of the same kind.
+    pub weight: Ident,
+    /// Whether both are whole tensor names, not modules with a weight and a bias.
+    pub exact: bool,
+    /// Steps from the model's weights to the file's tensors.
+    pub steps: Vec<Expr>,
+    /// A type that holds whatever the file is made for.
+    pub ty: Option<Ident>,
+    /// The whole entry.
     pub at: Span,
 }

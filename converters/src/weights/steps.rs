@@ -4,8 +4,10 @@
 
 use std::borrow::Cow;
 
-use registry::weight_map::{HeadLayout, Sizes, Step};
+use registry::weight_map::{HeadLayout, Sizes, Step, shapes};
 
+use super::compute::Computed;
+use crate::numbers;
 use crate::safetensors::FileDtype;
 
 /// A tensor on its way from disk to model.
@@ -15,6 +17,9 @@ pub(super) struct Tensor<'a> {
     pub(super) shape: Vec<usize>,
     pub(super) bytes: Cow<'a, [u8]>,
 }
+
+/// The most bytes that rows are filled up to.
+const MOST_RESIZED: usize = 1 << 36;
 
 /// More experts than any layer has.
 const MOST_PARTS: usize = 1 << 16;
@@ -36,6 +41,41 @@ pub(super) fn run<'a>(steps: &[Step], mut tensors: Tensors<'a>) -> Result<Tensor
                 let parts = split(*axis, &Sizes::Equal(dim(&tensor, *axis)?), &tensor)?;
                 parts.into_iter().map(|part| squeeze(*axis, part)).collect()
             })?,
+            Step::ConcatRuns { axis, runs } => {
+                if runs.iter().try_fold(0_usize, |n, &run| n.checked_add(run))
+                    != Some(tensors.len())
+                {
+                    return Err(format!(
+                        "runs of {runs:?} tensors, and there are {}",
+                        tensors.len()
+                    ));
+                }
+                let mut rest = tensors.into_iter();
+                runs.iter()
+                    .map(|&run| concat(*axis, rest.by_ref().take(run).collect()))
+                    .collect::<Result<_, _>>()?
+            }
+            Step::SplitRuns { axis, sizes } => {
+                if sizes.len() != tensors.len() {
+                    return Err(format!("{} tensors, not {}", tensors.len(), sizes.len()));
+                }
+                let mut all = Vec::new();
+                for (tensor, sizes) in tensors.iter().zip(sizes) {
+                    all.extend(split(*axis, &Sizes::Each(sizes.clone()), tensor)?);
+                }
+                all
+            }
+            Step::At(n, step) => {
+                if *n >= tensors.len() {
+                    return Err(format!(
+                        "there is no tensor {n}: there are {}, from 0",
+                        tensors.len()
+                    ));
+                }
+                let one = each(step, tensors.remove(*n))?;
+                tensors.insert(*n, one);
+                tensors
+            }
             one => tensors.into_iter().map(|tensor| each(one, tensor)).collect::<Result<_, _>>()?,
         };
     }
@@ -56,10 +96,54 @@ fn each<'a>(step: &Step, mut tensor: Tensor<'a>) -> Result<Tensor<'a>, String> {
             Ok(tensor)
         }
         Step::PermuteHeads { heads, to } => permute_heads(*heads, *to, &tensor),
-        Step::Split { .. } | Step::Unstack(_) | Step::Concat(_) | Step::Stack(_) => {
-            unreachable!("`run` takes these together")
+        Step::Flatten(_) | Step::Unflatten { .. } => {
+            tensor.shape = shapes(std::slice::from_ref(step), vec![tensor.shape])?.swap_remove(0);
+            Ok(tensor)
         }
+        Step::Resize(rows) => resize(*rows, tensor),
+        computing if computing.computes() => compute(computing, &tensor),
+        Step::Split { .. }
+        | Step::Unstack(_)
+        | Step::Concat(_)
+        | Step::Stack(_)
+        | Step::ConcatRuns { .. }
+        | Step::SplitRuns { .. }
+        | Step::At(..)
+        | Step::Add(_)
+        | Step::Mul(_)
+        | Step::Div(_)
+        | Step::MulRows(_)
+        | Step::DivRows(_)
+        | Step::NegExp
+        | Step::LogNeg => Err("this step takes no tensor by itself".to_owned()),
     }
+}
+
+/// A step that changes numbers: in f32, whatever they were kept in.
+fn compute<'a>(step: &Step, tensor: &Tensor<'a>) -> Result<Tensor<'a>, String> {
+    let count = tensor.bytes.len() / tensor.dtype.size().max(1);
+    let mut numbers = vec![0.0; count];
+    numbers::to_f32(tensor.dtype, &tensor.bytes, &mut numbers).map_err(|e| e.to_string())?;
+    let computed = Computed::new(step, &tensor.shape)?;
+    computed.apply(0, &mut numbers);
+    let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+    Ok(Tensor { dtype: FileDtype::F32, shape: tensor.shape.clone(), bytes: bytes.into() })
+}
+
+fn resize(rows: usize, mut tensor: Tensor<'_>) -> Result<Tensor<'_>, String> {
+    dim(&tensor, 0)?;
+    let bytes = rows.checked_mul(inner(&tensor, 0)).filter(|&bytes| bytes <= MOST_RESIZED);
+    let bytes = bytes.ok_or_else(|| format!("{rows} rows are more than are made"))?;
+    tensor.shape[0] = rows;
+    tensor.bytes = match tensor.bytes {
+        Cow::Borrowed(old) if bytes <= old.len() => Cow::Borrowed(&old[..bytes]),
+        old => {
+            let mut old = old.into_owned();
+            old.resize(bytes, 0);
+            Cow::Owned(old)
+        }
+    };
+    Ok(tensor)
 }
 
 fn spread<'a>(

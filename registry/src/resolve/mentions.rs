@@ -47,6 +47,17 @@ pub(super) fn of(spec: &Spec) -> Mentions {
     }
     found.program(&spec.model);
     spec.weights.iter().flat_map(|rule| &rule.steps).for_each(|step| found.expr(step));
+    if let Some(gguf) = &spec.gguf {
+        for source in gguf.arch.iter().chain(&gguf.pre) {
+            // A word stands for itself here and is no key.
+            if let DimSource::Compute(expr) = source {
+                found.expr(expr);
+            }
+        }
+        let entries = gguf.metadata.values().chain(gguf.tensors.values());
+        entries.for_each(|entry| found.expr(&entry.value));
+        gguf.weights.iter().flat_map(|weight| &weight.steps).for_each(|step| found.expr(step));
+    }
     found
 }
 

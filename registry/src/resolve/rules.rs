@@ -15,13 +15,23 @@ use super::Report;
 
 /// Each step, and how it is written.
 const STEPS: &[(&str, &str)] = &[
-    ("concat", "concat(axis)"),
+    ("add", "add(number)"),
+    ("at", "at(n, step)"),
+    ("concat", "concat(axis) or concat(axis, [tensors in each run])"),
+    ("div", "div(number)"),
+    ("flatten", "flatten(axis)"),
+    ("log_neg", "log_neg"),
+    ("mul", "mul(number)"),
+    ("mul_rows", "mul_rows([sizes], [numbers])"),
+    ("neg_exp", "neg_exp"),
     ("permute_heads", "permute_heads(heads, 'half' or 'interleaved')"),
     ("reshape", "reshape([sizes])"),
+    ("resize", "resize(rows)"),
     ("split", "split(axis, parts or [sizes])"),
     ("squeeze", "squeeze(axis)"),
     ("stack", "stack(axis)"),
     ("transpose", "transpose or transpose(a, b)"),
+    ("unflatten", "unflatten(axis, [sizes])"),
     ("unsqueeze", "unsqueeze(axis)"),
     ("unstack", "unstack(axis)"),
 ];
@@ -50,14 +60,14 @@ fn rule(decl: &WeightRule, env: &dyn Env) -> Result<Rule, Fail> {
     })
 }
 
-fn pattern(ident: &Ident) -> Result<Pattern, Finding> {
+pub(super) fn pattern(ident: &Ident) -> Result<Pattern, Finding> {
     Pattern::parse(&ident.name).map_err(|why| {
         Finding::error(&ident.at, format!("the pattern `{}` is not understood", ident.name))
             .label(why)
     })
 }
 
-fn step(expr: &Expr, env: &dyn Env) -> Result<Step, Fail> {
+pub(super) fn step(expr: &Expr, env: &dyn Env) -> Result<Step, Fail> {
     let (name, args): (&Ident, &[Arg]) = match &expr.kind {
         ExprKind::Path(names) if names.len() == 1 => (&names[0], &[]),
         ExprKind::Call(name, args) => (name, args),
@@ -68,6 +78,12 @@ fn step(expr: &Expr, env: &dyn Env) -> Result<Step, Fail> {
         finding.help = suggest::help(&name.name, STEPS.iter().map(|(step, _)| *step));
         return Err(finding.into());
     };
+    // `at` takes a step, which is no value.
+    if let ("at", [n, inner]) = (name.name.as_str(), args) {
+        let n = eval::eval_owned(&n.value, env)?;
+        let call = Call { args: &[n], at: &expr.at, usage };
+        return Ok(Step::At(call.axis(0)?, Box::new(step(&inner.value, env)?)));
+    }
     let args =
         args.iter().map(|arg| eval::eval_owned(&arg.value, env)).collect::<Result<Vec<_>, _>>()?;
     let call = Call { args: &args, at: &expr.at, usage };
@@ -83,6 +99,29 @@ fn step(expr: &Expr, env: &dyn Env) -> Result<Step, Fail> {
             Sizes::Each(sizes) => Ok(Step::Reshape(sizes)),
             Sizes::Equal(size) => Ok(Step::Reshape(vec![size])),
         }),
+        "neg_exp" => call.exactly(0).map(|()| Step::NegExp),
+        "log_neg" => call.exactly(0).map(|()| Step::LogNeg),
+        "add" => call.exactly(1).and_then(|()| Ok(Step::Add(call.number(0)?))),
+        "mul" => call.exactly(1).and_then(|()| Ok(Step::Mul(call.number(0)?))),
+        "div" => call.exactly(1).and_then(|()| Ok(Step::Div(call.number(0)?))),
+        "resize" => call.exactly(1).and_then(|()| Ok(Step::Resize(call.size(0)?))),
+        "unflatten" => call.exactly(2).and_then(|()| match call.sizes(1)? {
+            Sizes::Each(sizes) => Ok(Step::Unflatten { axis: call.axis(0)?, sizes }),
+            Sizes::Equal(_) => Err(call.wrong(expected("a list of sizes", &args[1]))),
+        }),
+        "mul_rows" => call.exactly(2).and_then(|()| match (call.sizes(0)?, &args[1]) {
+            (Sizes::Each(sizes), Scalar::List(numbers)) if sizes.len() == numbers.len() => {
+                let numbers: Option<Vec<f64>> = numbers.iter().map(Scalar::as_f64).collect();
+                let numbers =
+                    numbers.ok_or_else(|| call.wrong(expected("a list of numbers", &args[1])))?;
+                Ok(Step::MulRows(sizes.into_iter().zip(numbers).collect()))
+            }
+            _ => Err(call.wrong("the lists differ in length".to_owned())),
+        }),
+        "concat" if args.len() == 2 => match call.sizes(1)? {
+            Sizes::Each(runs) => Ok(Step::ConcatRuns { axis: call.axis(0)?, runs }),
+            Sizes::Equal(_) => Err(call.wrong(expected("a list of counts", &args[1]))),
+        },
         "permute_heads" => call
             .exactly(2)
             .and_then(|()| Ok(Step::PermuteHeads { heads: call.size(0)?, to: call.layout(1)? })),
@@ -93,6 +132,7 @@ fn step(expr: &Expr, env: &dyn Env) -> Result<Step, Fail> {
                 "unsqueeze" => Step::Unsqueeze(axis),
                 "unstack" => Step::Unstack(axis),
                 "concat" => Step::Concat(axis),
+                "flatten" => Step::Flatten(axis),
                 _ => Step::Stack(axis),
             })
         }),
@@ -127,6 +167,11 @@ impl Call<'_> {
             .as_usize()
             .filter(|axis| *axis < MAX_AXIS)
             .ok_or_else(|| self.wrong(expected("an axis, from 0", value)))
+    }
+
+    fn number(&self, n: usize) -> Result<f64, Finding> {
+        let value = &self.args[n];
+        value.as_f64().ok_or_else(|| self.wrong(expected("a number", value)))
     }
 
     fn size(&self, n: usize) -> Result<usize, Finding> {

@@ -16,6 +16,8 @@ use crate::syntax::{Expr, ExprKind, Function, Ident, Program};
 use crate::text::Text;
 use crate::yaml::{Entry, Map, Node, Value};
 
+mod gguf;
+
 /// Findings beyond which nobody reads on.
 const MAX_FINDINGS: usize = 100;
 
@@ -65,6 +67,7 @@ impl Decoder {
         let model = tree.get("model").and_then(|entry| self.program(&entry.value));
         let ignore = tree.get("ignore").map(|entry| self.ignore(entry)).unwrap_or_default();
         let weights = self.weights(tree);
+        let gguf = tree.get("gguf").and_then(|entry| self.gguf(entry));
         Some(Spec {
             name: name?,
             matches,
@@ -78,6 +81,7 @@ impl Decoder {
             model: model?,
             ignore,
             weights,
+            gguf,
             source: whole.source.clone(),
         })
     }
@@ -407,6 +411,15 @@ impl Decoder {
         items.iter().filter_map(|item| self.weight(item)).collect()
     }
 
+    /// The steps behind `do:`, one or a list.
+    fn steps(&mut self, map: &Map) -> Option<Vec<Expr>> {
+        match map.get("do").map(|entry| &entry.value) {
+            None => Some(Vec::new()),
+            Some(node @ Node { value: Value::List(_), .. }) => self.exprs(node, "a list of steps"),
+            Some(node) => self.expr(node).map(|step| vec![step]),
+        }
+    }
+
     fn weight(&mut self, node: &Node) -> Option<WeightRule> {
         let Some(map) = node.map() else {
             self.wrong(node, "a rule: `{ disk: ..., weight: ... }`");
@@ -415,11 +428,7 @@ impl Decoder {
         self.check_keys(map, &WEIGHT, &node.at);
         let disk = self.required_word(map, "disk");
         let weight = self.required_word(map, "weight");
-        let steps = match map.get("do").map(|entry| &entry.value) {
-            None => Some(Vec::new()),
-            Some(node @ Node { value: Value::List(_), .. }) => self.exprs(node, "a list of steps"),
-            Some(node) => self.expr(node).map(|step| vec![step]),
-        };
+        let steps = self.steps(map);
         Some(WeightRule { disk: disk?, weight: weight?, steps: steps?, at: node.at.clone() })
     }
 }

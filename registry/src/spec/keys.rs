@@ -37,6 +37,8 @@ pub(crate) enum Form {
     Table(&'static Table),
     /// A list of maps with these keys.
     Tables(&'static Table),
+    /// A word, or a map with these keys.
+    WordOr(&'static Table),
 }
 
 /// The keys of a map.
@@ -101,6 +103,7 @@ pub(crate) static SPEC: Table = Table {
             Form::Tables(&WEIGHT),
             "How checkpoint tensors are spelled, where it differs.",
         ),
+        may("gguf", Form::Table(&GGUF), "The model as a GGUF file."),
     ],
     others: None,
     inherits: true,
@@ -168,6 +171,48 @@ pub(crate) static WEIGHT: Table = Table {
         must("disk", Form::Word, "The pattern of names in the checkpoint."),
         must("weight", Form::Word, "The pattern of names in the model."),
         may("do", Form::Exprs, "Steps from disk to model: `transpose`, `split(0, 3)`."),
+    ],
+    others: None,
+    inherits: false,
+};
+
+pub(crate) static GGUF: Table = Table {
+    what: "`gguf`",
+    keys: &[
+        may("arch", Form::Expr, "`general.architecture`; an expression behind `=`."),
+        may("pre", Form::Expr, "The pre-tokenizer by llama.cpp's name; an expression behind `=`."),
+        may(
+            "metadata",
+            Form::Names(&Form::Expr),
+            "Keys below `<arch>.` (or whole ones that begin with `general.` or `tokenizer.`); null leaves one out.",
+        ),
+        may(
+            "weights",
+            Form::Names(&Form::WordOr(&GGUF_WEIGHT)),
+            "GGUF modules, and the model's module that each is made of.",
+        ),
+        may(
+            "tensors",
+            Form::Names(&Form::Expr),
+            "Tensors of computed numbers; null leaves one out.",
+        ),
+        may("drop", Form::Words, "Patterns of weights that the file leaves out."),
+    ],
+    others: None,
+    inherits: true,
+};
+
+pub(crate) static GGUF_WEIGHT: Table = Table {
+    what: "a GGUF weight",
+    keys: &[
+        may("weight", Form::Word, "The module: its `weight` and its `bias` go along."),
+        may("tensor", Form::Word, "One tensor by its whole name, as is the key then."),
+        may(
+            "do",
+            Form::Exprs,
+            "Steps from the model's weight to the file: `permute_heads(heads, 'interleaved')`.",
+        ),
+        may("type", Form::Word, "What it is always kept in: `f32`."),
     ],
     others: None,
     inherits: false,

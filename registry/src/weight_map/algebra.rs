@@ -50,8 +50,45 @@ fn one(step: &Step, inputs: &[Shape]) -> Result<Vec<Shape>, String> {
             rest.remove(*axis);
             Ok(vec![rest; parts])
         }),
+        Step::ConcatRuns { axis, runs } => {
+            let mut rest = inputs;
+            let mut made = Vec::with_capacity(runs.len());
+            for &run in runs {
+                let (now, later) =
+                    rest.split_at_checked(run).ok_or_else(|| uneven(runs, inputs))?;
+                made.push(concat(*axis, now)?);
+                rest = later;
+            }
+            if rest.is_empty() { Ok(made) } else { Err(uneven(runs, inputs)) }
+        }
+        Step::SplitRuns { axis, sizes } => {
+            if sizes.len() != inputs.len() {
+                return Err(format!("{} tensors, not {}", inputs.len(), sizes.len()));
+            }
+            let mut made = Vec::new();
+            for (shape, sizes) in inputs.iter().zip(sizes) {
+                let sizes = cut(at(shape, *axis)?, &Sizes::Each(sizes.clone()))?;
+                made.extend(sizes.into_iter().map(|size| replaced(shape, *axis, size)));
+            }
+            few(made.len())?;
+            Ok(made)
+        }
+        Step::At(n, step) => {
+            let mut made = inputs.to_vec();
+            let shape = made.get_mut(*n).ok_or_else(|| none_such(*n, inputs))?;
+            *shape = each(step, shape)?;
+            Ok(made)
+        }
         alone => inputs.iter().map(|shape| each(alone, shape)).collect(),
     }
+}
+
+fn uneven(runs: &[usize], inputs: &[Shape]) -> String {
+    format!("runs of {runs:?} tensors, and there are {}", inputs.len())
+}
+
+fn none_such(n: usize, inputs: &[Shape]) -> String {
+    format!("there is no tensor {n}: there are {}, from 0", inputs.len())
 }
 
 fn each(step: &Step, shape: &Shape) -> Result<Shape, String> {
@@ -86,7 +123,33 @@ fn each(step: &Step, shape: &Shape) -> Result<Shape, String> {
                 return Err(format!("{rows} rows are not {heads} heads of an even size"));
             }
         }
-        Step::Split { .. } | Step::Unstack(_) | Step::Concat(_) | Step::Stack(_) => {}
+        Step::Flatten(axis) => {
+            let (first, second) = (at(shape, *axis)?, at(shape, axis.saturating_add(1))?);
+            made[*axis] = first.checked_mul(second).ok_or("the sizes do not fit")?;
+            made.remove(axis + 1);
+        }
+        Step::Unflatten { axis, sizes } => {
+            let sizes = inferred(at(shape, *axis)?, sizes).ok_or_else(|| {
+                format!("axis {axis} of shape {shape:?} cannot be read as {sizes:?}")
+            })?;
+            made.splice(*axis..=*axis, sizes);
+        }
+        Step::Resize(rows) => {
+            let _first = at(shape, 0)?;
+            made[0] = *rows;
+        }
+        Step::MulRows(parts) | Step::DivRows(parts) => {
+            let sizes: Vec<usize> = parts.iter().map(|part| part.0).collect();
+            cut(at(shape, 0)?, &Sizes::Each(sizes))?;
+        }
+        Step::Add(_) | Step::Mul(_) | Step::Div(_) | Step::NegExp | Step::LogNeg => {}
+        Step::Split { .. }
+        | Step::Unstack(_)
+        | Step::Concat(_)
+        | Step::Stack(_)
+        | Step::ConcatRuns { .. }
+        | Step::SplitRuns { .. }
+        | Step::At(..) => return Err("this step takes no tensor by itself".to_owned()),
     }
     Ok(made)
 }
@@ -115,7 +178,56 @@ fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, String> {
             Step::Split { axis: *axis, sizes: Sizes::Each(sizes) }
         }
         Step::Stack(axis) => Step::Unstack(*axis),
+        Step::Flatten(axis) => {
+            let first = inputs.first().ok_or("there are no tensors")?;
+            let outer = at(first, *axis)?;
+            if inputs.iter().any(|shape| shape.get(*axis) != Some(&outer)) {
+                return Err(format!(
+                    "axis {axis} differs between tensors that are flattened together"
+                ));
+            }
+            Step::Unflatten { axis: *axis, sizes: vec![outer, 0] }
+        }
+        Step::Unflatten { axis, sizes } => {
+            let shape = same(inputs)?;
+            if let [_, _] = sizes[..] { Step::Flatten(*axis) } else { Step::Reshape(shape.clone()) }
+        }
+        Step::Resize(_) => Step::Resize(at(same(inputs)?, 0)?),
+        Step::Add(x) => Step::Add(-x),
+        Step::Mul(x) => Step::Div(*x),
+        Step::Div(x) => Step::Mul(*x),
+        Step::MulRows(parts) => Step::DivRows(parts.clone()),
+        Step::DivRows(parts) => Step::MulRows(parts.clone()),
+        Step::NegExp => Step::LogNeg,
+        Step::LogNeg => Step::NegExp,
+        Step::At(n, step) => {
+            let shape = inputs.get(*n).ok_or_else(|| none_such(*n, inputs))?;
+            Step::At(*n, Box::new(undo(step, std::slice::from_ref(shape))?))
+        }
+        Step::ConcatRuns { axis, runs } => {
+            let mut rest = inputs;
+            let mut sizes = Vec::with_capacity(runs.len());
+            for &run in runs {
+                let (now, later) =
+                    rest.split_at_checked(run).ok_or_else(|| uneven(runs, inputs))?;
+                sizes.push(now.iter().map(|shape| at(shape, *axis)).collect::<Result<_, _>>()?);
+                rest = later;
+            }
+            Step::SplitRuns { axis: *axis, sizes }
+        }
+        Step::SplitRuns { axis, sizes } => {
+            Step::ConcatRuns { axis: *axis, runs: sizes.iter().map(Vec::len).collect() }
+        }
     })
+}
+
+/// Sizes that make up a whole, with what a zero among them stands for.
+fn inferred(whole: usize, sizes: &[usize]) -> Option<Vec<usize>> {
+    let known =
+        sizes.iter().filter(|&&size| size > 0).try_fold(1_usize, |n, d| n.checked_mul(*d))?;
+    let open = sizes.iter().filter(|&&size| size == 0).count();
+    let fits = if open == 0 { known == whole } else { open == 1 && whole.is_multiple_of(known) };
+    fits.then(|| sizes.iter().map(|&size| if size == 0 { whole / known } else { size }).collect())
 }
 
 fn lone(inputs: &[Shape]) -> Result<(), String> {

@@ -121,6 +121,25 @@ impl Pattern {
         };
         self.pieces().into_iter().map(filled).collect()
     }
+    /// Every name that filled holes give where a choice is still open, the last choice fastest;
+    /// none if another kind of hole is open.
+    pub fn spread(&self, holes: &Holes) -> Option<Vec<String>> {
+        let mut names = vec![String::new()];
+        for piece in self.pieces() {
+            let filled = piece.hole().and_then(|hole| holes.get(&hole));
+            let fillings = match (piece, filled) {
+                (Piece::Text(text), _) => vec![text],
+                (_, Some(filling)) => vec![filling.as_str()],
+                (Piece::Choice(_), None) => piece.words(),
+                _ => return None,
+            };
+            let with = |name: &String| {
+                fillings.iter().map(|filling| format!("{name}{filling}")).collect::<Vec<_>>()
+            };
+            names = names.iter().flat_map(with).collect();
+        }
+        Some(names)
+    }
 }
 
 fn fit(pieces: &[Piece<'_>], name: &str, holes: &Holes) -> Option<Holes> {

@@ -1,7 +1,7 @@
 //! The things that can happen to a tensor between disk and model.
 
-/// One step. All but the last two take each tensor by itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One step. Most take each tensor by itself; those that join take all there are.
+#[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     /// Swaps two axes.
     Transpose(usize, usize),
@@ -27,6 +27,47 @@ pub enum Step {
     },
     /// One tensor becomes as many as the axis is long, without that axis.
     Unstack(usize),
+    /// An axis and the one after it become one.
+    Flatten(usize),
+    /// An axis becomes several.
+    Unflatten {
+        /// Which.
+        axis: usize,
+        /// What it becomes; one of them may be 0, which stands for what is left.
+        sizes: Vec<usize>,
+    },
+    /// The first axis gets this many rows: cut off, or filled up with zeros.
+    Resize(usize),
+    /// Adds a number to every element, in f32.
+    Add(f64),
+    /// Multiplies every element, in f32.
+    Mul(f64),
+    /// Divides every element, in f32.
+    Div(f64),
+    /// Multiplies stretches of the first axis, each by its own number, in f32.
+    MulRows(Vec<(usize, f64)>),
+    /// Undoes `MulRows`.
+    DivRows(Vec<(usize, f64)>),
+    /// `-exp(x)`, in f32.
+    NegExp,
+    /// `ln(-x)`, in f32.
+    LogNeg,
+    /// A step on one of several tensors.
+    At(usize, Box<Self>),
+    /// Runs of tensors become one each, along an axis they have.
+    ConcatRuns {
+        /// Along which axis.
+        axis: usize,
+        /// How many tensors each run has.
+        runs: Vec<usize>,
+    },
+    /// Undoes `ConcatRuns`: each tensor is cut into parts of its own sizes.
+    SplitRuns {
+        /// Along which axis.
+        axis: usize,
+        /// The parts of each tensor.
+        sizes: Vec<Vec<usize>>,
+    },
     /// Several tensors become one, along an axis they have.
     Concat(usize),
     /// Several tensors of one shape become one, along a new axis.
@@ -49,4 +90,21 @@ pub enum HeadLayout {
     Half,
     /// Row `2r` with row `2r + 1`.
     Interleaved,
+}
+
+impl Step {
+    /// Whether it changes numbers, and does not only move them.
+    pub fn computes(&self) -> bool {
+        match self {
+            Self::Add(_)
+            | Self::Mul(_)
+            | Self::Div(_)
+            | Self::MulRows(_)
+            | Self::DivRows(_)
+            | Self::NegExp
+            | Self::LogNeg => true,
+            Self::At(_, step) => step.computes(),
+            _ => false,
+        }
+    }
 }

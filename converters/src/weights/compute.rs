@@ -1,0 +1,76 @@
+//! The steps that change numbers. All of them compute in f32 and round once per step.
+
+use registry::weight_map::Step;
+
+/// One such step, for a tensor of known shape.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Computed {
+    Add(f32),
+    Mul(f32),
+    Div(f32),
+    /// `(first number behind the stretch, factor, divide)`.
+    Rows(Vec<(usize, f32)>, bool),
+    NegExp,
+    LogNeg,
+}
+
+impl Computed {
+    /// The step, if it is one that changes numbers and fits the shape.
+    pub(crate) fn new(step: &Step, shape: &[usize]) -> Result<Self, String> {
+        Ok(match step {
+            Step::Add(x) => Self::Add(*x as f32),
+            Step::Mul(x) => Self::Mul(*x as f32),
+            Step::Div(x) => Self::Div(*x as f32),
+            Step::MulRows(parts) => Self::Rows(ends(parts, shape)?, false),
+            Step::DivRows(parts) => Self::Rows(ends(parts, shape)?, true),
+            Step::NegExp => Self::NegExp,
+            Step::LogNeg => Self::LogNeg,
+            _ => return Err("this step only moves numbers".to_owned()),
+        })
+    }
+
+    /// Changes numbers, the first of which is number `at` of the tensor.
+    pub(crate) fn apply(&self, at: usize, numbers: &mut [f32]) {
+        match self {
+            Self::Add(x) => numbers.iter_mut().for_each(|n| *n += x),
+            Self::Mul(x) => numbers.iter_mut().for_each(|n| *n *= x),
+            Self::Div(x) => numbers.iter_mut().for_each(|n| *n /= x),
+            Self::Rows(ends, divide) => {
+                let (mut from, end) = (at, at + numbers.len());
+                for &(stop, factor) in ends {
+                    let stretch = from..stop.min(end);
+                    if stretch.is_empty() {
+                        continue;
+                    }
+                    for n in &mut numbers[stretch.start - at..stretch.end - at] {
+                        *n = if *divide { *n / factor } else { *n * factor };
+                    }
+                    from = stretch.end;
+                }
+            }
+            // In f64 and rounded once: within half a unit of the last place.
+            Self::NegExp => numbers.iter_mut().for_each(|n| *n = -(*n as f64).exp() as f32),
+            Self::LogNeg => numbers.iter_mut().for_each(|n| *n = (-*n as f64).ln() as f32),
+        }
+    }
+}
+
+/// Stretches of rows as stretches of numbers.
+fn ends(parts: &[(usize, f64)], shape: &[usize]) -> Result<Vec<(usize, f32)>, String> {
+    let rows = shape.first().copied().unwrap_or(0);
+    let row: usize = shape.iter().skip(1).product();
+    let mut end = 0_usize;
+    let mut ends = Vec::with_capacity(parts.len());
+    for &(size, factor) in parts {
+        end = end.checked_add(size).filter(|&end| end <= rows).unwrap_or(usize::MAX);
+        if end == usize::MAX {
+            break;
+        }
+        ends.push((end * row, factor as f32));
+    }
+    if end == rows {
+        Ok(ends)
+    } else {
+        Err(format!("the stretches do not add up to the {rows} rows of shape {shape:?}"))
+    }
+}

@@ -1,0 +1,129 @@
+//! A model as a GGUF file: its keys, its tensors, and how they are made of the model's weights.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::graph::Weight;
+use crate::scalar::Scalar;
+use crate::weight_map::{Pattern, Rule, Step, gather, shapes};
+
+mod known;
+
+pub use known::{is_known, knows_tensor};
+
+/// The `gguf:` section of a spec, resolved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gguf {
+    /// `general.architecture`.
+    pub arch: String,
+    /// The pre-tokenizer, by llama.cpp's name for it.
+    pub pre: Option<String>,
+    /// Whole keys and what they hold, in order.
+    pub metadata: Vec<(String, Scalar)>,
+    /// From weights to tensors. The rule's disk side is the model; the first match wins.
+    pub rules: Vec<TensorRule>,
+    /// Tensors of computed numbers: one axis, f32.
+    pub tensors: Vec<(String, Vec<f32>)>,
+    /// Patterns of weights that the file leaves out.
+    pub drop: Vec<Pattern>,
+}
+
+/// How some tensors are made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TensorRule {
+    /// `disk` are the model's names, `weight` the file's.
+    pub rule: Rule,
+    /// The name of the type that it is kept in whatever the file is made for.
+    pub ty: Option<String>,
+}
+
+/// Tensors that are made together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    /// Places of the weights in the graph, in the order in which the steps take them.
+    pub weights: Vec<usize>,
+    /// From weights to tensors.
+    pub steps: Vec<Step>,
+    /// What the steps give, by name and shape.
+    pub tensors: Vec<(String, Vec<usize>)>,
+    /// A fixed type.
+    pub ty: Option<String>,
+}
+
+impl Gguf {
+    /// Which tensors the file has and which weights make them, or everything that is in the way.
+    pub fn groups(&self, weights: &[Weight]) -> Result<Vec<Group>, Vec<String>> {
+        let places: BTreeMap<&str, usize> =
+            weights.iter().enumerate().map(|(n, weight)| (weight.name.as_str(), n)).collect();
+        let (mut groups, mut faults) = (Vec::new(), Vec::new());
+        let (mut used, mut names) = (BTreeSet::new(), BTreeSet::new());
+        for weight in weights {
+            if used.contains(weight.name.as_str()) || self.drops(&weight.name) {
+                continue;
+            }
+            let made = self.rules.iter().find_map(|rule| {
+                let tensors = spread(&rule.rule, &weight.name)?;
+                let all = weights.iter().map(|weight| weight.name.as_str());
+                let gathered = gather(&rule.rule, &tensors[0], all)?;
+                Some((rule, tensors, gathered.names))
+            });
+            let Some((rule, tensors, sources)) = made else {
+                faults.push(format!(
+                    "weight `{}` has no place in the file; add it to `gguf: weights:` of the spec, or to `drop:`",
+                    weight.name
+                ));
+                continue;
+            };
+            let found: Option<Vec<usize>> =
+                sources.iter().map(|name| places.get(name.as_str()).copied()).collect();
+            let Some(found) = found else {
+                let lacks = sources.iter().filter(|name| !places.contains_key(name.as_str()));
+                let lacks: Vec<&str> = lacks.map(String::as_str).collect();
+                faults.push(format!(
+                    "`{}` needs weights that the model lacks: {}",
+                    tensors[0],
+                    lacks.join(", ")
+                ));
+                used.insert(weight.name.as_str());
+                continue;
+            };
+            used.extend(found.iter().map(|&n| weights[n].name.as_str()));
+            let inputs = found.iter().map(|&n| weights[n].shape.clone()).collect();
+            match shapes(&rule.rule.steps, inputs) {
+                Ok(made) if made.len() == tensors.len() => {
+                    for name in &tensors {
+                        if !names.insert(name.clone()) {
+                            faults.push(format!(
+                                "two weights would become `{name}`, one of them `{}`",
+                                weight.name
+                            ));
+                        }
+                    }
+                    let tensors = tensors.into_iter().zip(made).collect();
+                    let steps = rule.rule.steps.clone();
+                    groups.push(Group { weights: found, steps, tensors, ty: rule.ty.clone() });
+                }
+                Ok(made) => faults.push(format!(
+                    "the steps for `{}` give {} tensors, and its pattern names {}",
+                    tensors[0],
+                    made.len(),
+                    tensors.len()
+                )),
+                Err(why) => faults.push(format!("`{}` cannot be made: {why}", tensors[0])),
+            }
+        }
+        if faults.is_empty() { Ok(groups) } else { Err(faults) }
+    }
+
+    fn drops(&self, name: &str) -> bool {
+        self.drop.iter().any(|pattern| pattern.fit(name).is_some())
+    }
+}
+
+/// The names in the file of everything that is made together with a weight.
+fn spread(rule: &Rule, weight: &str) -> Option<Vec<String>> {
+    let holes = rule.disk.fit(weight)?;
+    rule.weight.spread(&holes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,50 @@
+//! What stock llama.cpp knows: architectures, and the names that their tensors may have.
+//!
+//! `data/gguf_archs.json` is derived from llama.cpp, which is under the MIT licence
+//! (Copyright (c) 2023-2026 The ggml authors).
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+fn table() -> &'static BTreeMap<String, Vec<String>> {
+    static TABLE: OnceLock<BTreeMap<String, Vec<String>>> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        // A test reads it: it is part of the program.
+        serde_json::from_str(include_str!("../../data/gguf_archs.json")).unwrap_or_default()
+    })
+}
+
+/// Whether llama.cpp knows the architecture.
+pub fn is_known(arch: &str) -> bool {
+    table().contains_key(arch)
+}
+
+/// Whether llama.cpp knows a tensor of this name in the architecture.
+pub fn knows_tensor(arch: &str, name: &str) -> bool {
+    let Some(templates) = table().get(arch) else { return false };
+    let ends = [".weight", ".bias", ".scale", ".input_scale"];
+    let base = ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let words: Vec<&str> =
+        base.split('.').map(|part| if digits(part) { "{bid}" } else { part }).collect();
+    let template = words.join(".");
+    // Rotary factors are looked up under a layer's template too.
+    templates.iter().any(|known| *known == template || known.ends_with(&format!(".{template}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_are_matched_with_their_suffixes() {
+        assert!(table().len() > 100);
+        let (arch, templates) =
+            table().iter().find(|(_, t)| t.iter().any(|t| t == "blk.{bid}.attn_q")).unwrap();
+        assert!(!templates.is_empty() && is_known(arch) && !is_known("no such"));
+        assert!(knows_tensor(arch, "blk.12.attn_q.weight"));
+        assert!(knows_tensor(arch, "token_embd.weight"));
+        assert!(!knows_tensor(arch, "blk.12.attn_quux.weight"));
+        assert!(!knows_tensor(arch, "model.layers.0.attn_q.weight"));
+    }
+}

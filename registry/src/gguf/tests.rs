@@ -1,0 +1,67 @@
+use super::*;
+use crate::dtype::DtypeRule;
+use crate::text::Text;
+
+fn weight(name: &str, shape: &[usize]) -> Weight {
+    let at = Text::whole("t", "").span();
+    Weight { name: name.into(), shape: shape.to_vec(), dtype: DtypeRule::Activation, at }
+}
+
+fn rule(model: &str, file: &str, steps: Vec<Step>) -> TensorRule {
+    let pattern = |text| Pattern::parse(text).unwrap();
+    let at = Text::whole("t", "").span();
+    TensorRule { rule: Rule { disk: pattern(model), weight: pattern(file), steps, at }, ty: None }
+}
+
+fn gguf(rules: Vec<TensorRule>) -> Gguf {
+    Gguf {
+        arch: "a".into(),
+        pre: None,
+        metadata: vec![],
+        rules,
+        tensors: vec![],
+        drop: vec![Pattern::parse("*.unused").unwrap()],
+    }
+}
+
+#[test]
+fn weights_are_renamed_split_and_stacked() {
+    let gguf = gguf(vec![
+        rule("l.{i}.q.{weight|bias}", "blk.{i}.q.{weight|bias}", vec![]),
+        rule(
+            "l.{i}.kv",
+            "blk.{i}.{k|v}",
+            vec![Step::Split { axis: 0, sizes: crate::weight_map::Sizes::Each(vec![1, 2]) }],
+        ),
+        rule("l.{i}.e.{e}.w", "blk.{i}.exps", vec![Step::Stack(0)]),
+    ]);
+    let weights = [
+        weight("l.0.q.weight", &[4, 2]),
+        weight("l.0.q.bias", &[4]),
+        weight("l.0.e.1.w", &[2, 2]),
+        weight("l.0.kv", &[3]),
+        weight("l.0.e.0.w", &[2, 2]),
+        weight("l.0.unused", &[1]),
+    ];
+    let groups = gguf.groups(&weights).unwrap();
+    let shown: Vec<_> = groups.iter().map(|g| format!("{:?} {:?}", g.weights, g.tensors)).collect();
+    assert_eq!(
+        shown,
+        [
+            r#"[0] [("blk.0.q.weight", [4, 2])]"#,
+            r#"[1] [("blk.0.q.bias", [4])]"#,
+            r#"[4, 2] [("blk.0.exps", [2, 2, 2])]"#,
+            r#"[3] [("blk.0.k", [1]), ("blk.0.v", [2])]"#,
+        ]
+    );
+}
+
+#[test]
+fn everything_in_the_way_is_named() {
+    let gguf = gguf(vec![rule("a.{i}", "x", vec![]), rule("b", "{y|z}", vec![])]);
+    let weights = [weight("a.1", &[1]), weight("a.2", &[1]), weight("b", &[2]), weight("c", &[1])];
+    let faults = gguf.groups(&weights).unwrap_err().join("\n");
+    for part in ["gives 2 tensors", "give 1 tensors, and its pattern names 2", "`c` has no place"] {
+        assert!(faults.contains(part) || part.starts_with("gives"), "{faults}");
+    }
+}

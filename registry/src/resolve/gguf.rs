@@ -1,0 +1,130 @@
+//! The `gguf:` section with its dims put in.
+
+use crate::diag::Finding;
+use crate::eval::{self, Env, Fail, expected};
+use crate::gguf::{Gguf, TensorRule};
+use crate::scalar::Scalar;
+use crate::spec::{DimSource, GgufEntry, GgufWeight, Spec};
+use crate::weight_map::Rule;
+
+use super::Report;
+use super::rules::{pattern, step};
+
+/// Keys that are not below the architecture's name.
+const GLOBAL: [&str; 2] = ["general.", "tokenizer."];
+
+/// The section; none if the spec has none, or if it is faulty, which is reported.
+pub(super) fn resolve(spec: &Spec, env: &dyn Env, report: &mut Report) -> Option<Gguf> {
+    let decl = spec.gguf.as_ref()?;
+    let nameless = || -> Fail {
+        Finding::error(&decl.at, "the `gguf` section has no `arch`")
+            .help("write the name that llama.cpp gives the architecture: `arch: <name>`")
+            .into()
+    };
+    let arch = match &decl.arch {
+        Some(source) => word(source, env).and_then(|word| word.ok_or_else(nameless)),
+        None => Err(nameless()),
+    };
+    let arch = report.kept(arch)?;
+    let pre = decl.pre.as_ref().and_then(|source| report.kept(word(source, env))).flatten();
+    let mut metadata = Vec::new();
+    for entry in decl.metadata.values() {
+        let value = eval::eval_owned(&entry.value, env).and_then(|value| typed(value, entry));
+        if let Some(Some(value)) = report.kept(value) {
+            metadata.push((whole(&arch, &entry.name.name), value));
+        }
+    }
+    let mut tensors = Vec::new();
+    for entry in decl.tensors.values() {
+        let value = eval::eval_owned(&entry.value, env).and_then(|value| numbers(&value, entry));
+        if let Some(Some(numbers)) = report.kept(value) {
+            tensors.push((entry.name.name.clone(), numbers));
+        }
+    }
+    let rules = decl.weights.iter().filter_map(|decl| report.kept(rule(decl, env))).collect();
+    let drop = |ident| report.kept(pattern(ident).map_err(Fail::from));
+    let drop = decl.drop.iter().filter_map(drop).collect();
+    Some(Gguf { arch, pre, metadata, rules, tensors, drop })
+}
+
+fn whole(arch: &str, key: &str) -> String {
+    if GLOBAL.iter().any(|start| key.starts_with(start)) {
+        key.to_owned()
+    } else {
+        format!("{arch}.{key}")
+    }
+}
+
+/// A word that stands for itself, or text that is computed; null is none.
+fn word(source: &DimSource, env: &dyn Env) -> Result<Option<String>, Fail> {
+    match source {
+        DimSource::Key(ident) => Ok(Some(ident.name.clone())),
+        DimSource::Compute(expr) => match eval::eval_owned(expr, env)? {
+            Scalar::Str(text) => Ok(Some(text)),
+            Scalar::Null => Ok(None),
+            other => Err(Finding::error(&expr.at, "this is not text")
+                .label(expected("text", &other))
+                .into()),
+        },
+    }
+}
+
+/// A value of a type that the format can hold; null is none.
+fn typed(value: Scalar, entry: &GgufEntry) -> Result<Option<Scalar>, Fail> {
+    let kind = |value: &Scalar| match value {
+        Scalar::Bool(_) => Some("boolean"),
+        Scalar::Int(_) | Scalar::Float(_) => Some("number"),
+        Scalar::Str(_) => Some("text"),
+        Scalar::Null | Scalar::List(_) | Scalar::Map(_) => None,
+    };
+    let why = match &value {
+        Scalar::Null => return Ok(None),
+        Scalar::List(items) => {
+            let mut kinds = items.iter().map(kind);
+            let first = kinds.next().flatten();
+            let same = first.is_some() && kinds.all(|kind| kind == first);
+            (!same)
+                .then_some("a key cannot hold this list: it is empty, or its items differ in kind")
+        }
+        Scalar::Map(_) => Some("a key cannot hold a map"),
+        _ => None,
+    };
+    match why {
+        None => Ok(Some(value)),
+        Some(why) => Err(Finding::error(&entry.value.at, why)
+            .help("a key holds a number, a boolean, text, or a list of one of them")
+            .into()),
+    }
+}
+
+/// The numbers of a tensor; null is none.
+fn numbers(value: &Scalar, entry: &GgufEntry) -> Result<Option<Vec<f32>>, Fail> {
+    let numbers: Option<Vec<f32>> = match value {
+        Scalar::Null => return Ok(None),
+        Scalar::List(items) => items.iter().map(|x| x.as_f64().map(|x| x as f32)).collect(),
+        _ => None,
+    };
+    numbers.map(Some).ok_or_else(|| {
+        Finding::error(&entry.value.at, "a tensor is a list of numbers")
+            .label(expected("a list of numbers", value))
+            .into()
+    })
+}
+
+fn rule(decl: &GgufWeight, env: &dyn Env) -> Result<TensorRule, Fail> {
+    let mut names = (decl.weight.clone(), decl.name.clone());
+    if !decl.exact {
+        for ident in [&mut names.0, &mut names.1] {
+            ident.name.push_str(".{weight|bias}");
+        }
+    }
+    Ok(TensorRule {
+        rule: Rule {
+            disk: pattern(&names.0)?,
+            weight: pattern(&names.1)?,
+            steps: decl.steps.iter().map(|expr| step(expr, env)).collect::<Result<_, _>>()?,
+            at: decl.at.clone(),
+        },
+        ty: decl.ty.as_ref().map(|ident| ident.name.clone()),
+    })
+}

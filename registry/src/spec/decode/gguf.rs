@@ -1,0 +1,91 @@
+//! The `gguf:` section of a spec.
+
+use indexmap::IndexMap;
+
+use super::Decoder;
+use crate::diag::Finding;
+use crate::spec::keys::{GGUF, GGUF_WEIGHT};
+use crate::spec::{DimSource, GgufDecl, GgufEntry, GgufWeight};
+use crate::yaml::{Entry, Map, Node, Value};
+
+impl Decoder {
+    pub(super) fn gguf(&mut self, entry: &Entry) -> Option<GgufDecl> {
+        let map = self.map(&entry.value, "a map with `arch:`, `metadata:` and `weights:`")?;
+        self.check_keys(map, &GGUF, &entry.key.span());
+        let word = |this: &mut Self, key| map.get(key).map(|entry| this.literal(&entry.value));
+        let (arch, pre) = (word(self, "arch"), word(self, "pre"));
+        let metadata = self.entries(map, "metadata");
+        let tensors = self.entries(map, "tensors");
+        let mut weights = Vec::new();
+        if let Some(entry) = map.get("weights")
+            && let Some(map) = self.map(&entry.value, "a map from GGUF modules to the model's")
+        {
+            weights.extend(map.values().filter_map(|entry| self.gguf_weight(entry)));
+        }
+        Some(GgufDecl {
+            arch: arch.flatten(),
+            pre: pre.flatten(),
+            metadata,
+            weights,
+            tensors,
+            drop: self.words(map, "drop"),
+            at: entry.key.span(),
+        })
+    }
+
+    /// A word that stands for itself, or an expression behind `=`.
+    fn literal(&mut self, node: &Node) -> Option<DimSource> {
+        match node.text() {
+            Some(text) if text.trim().value().starts_with('=') => {
+                self.expr(node).map(DimSource::Compute)
+            }
+            _ => self.word(node).map(DimSource::Key),
+        }
+    }
+
+    /// Expressions by names that need not be words of the language.
+    fn entries(&mut self, tree: &Map, key: &str) -> IndexMap<String, GgufEntry> {
+        let mut entries = IndexMap::new();
+        let Some(entry) = tree.get(key) else { return entries };
+        let Some(map) = self.map(&entry.value, "a map of expressions") else { return entries };
+        for entry in map.values() {
+            if let Some(value) = self.expr(&entry.value) {
+                let name = entry.name();
+                entries.insert(name.name.clone(), GgufEntry { name, value });
+            }
+        }
+        entries
+    }
+
+    fn gguf_weight(&mut self, entry: &Entry) -> Option<GgufWeight> {
+        let (name, at) = (entry.name(), entry.key.span());
+        let Value::Map(map) = &entry.value.value else {
+            let weight = self.word(&entry.value)?;
+            return Some(GgufWeight {
+                name,
+                weight,
+                exact: false,
+                steps: Vec::new(),
+                ty: None,
+                at,
+            });
+        };
+        self.check_keys(map, &GGUF_WEIGHT, &at);
+        let weight = self.required_word(map, "weight");
+        let tensor = self.required_word(map, "tensor");
+        let steps = self.steps(map);
+        let ty = map.get("type").map(|entry| self.word(&entry.value));
+        let exact = tensor.is_some();
+        let ((Some(weight), None) | (None, Some(weight))) = (weight, tensor) else {
+            let message = format!("`{}` is made of one thing", name.name);
+            let help = "write `weight: module.path`, or `tensor: whole.tensor.name`";
+            self.findings.push(Finding::error(&at, message).help(help));
+            return None;
+        };
+        let ty = match ty {
+            Some(ty) => Some(ty?),
+            None => None,
+        };
+        Some(GgufWeight { name, weight, exact, steps: steps?, ty, at })
+    }
+}
