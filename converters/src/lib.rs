@@ -7,15 +7,16 @@
 //! * [`safetensors`] reads headers strictly and writes files as a stream;
 //! * [`weights::Weights`] pairs the weights a model wants with the tensors a checkpoint has;
 //! * [`gguf`] reads GGUF files and lays out new ones; [`codec`] holds their block formats;
-//! * [`codec`] holds the block formats of GGUF;
+//! * [`convert`] writes files from plans, in one pass and bounded memory;
 //! * [`flow`] reads tensors piece by piece through the steps of a weight map;
 //! * [`numbers`] widens to f32 and rounds back;
 //! * [`random`] writes checkpoints of any size, for measurements and trials.
 
 pub mod checkpoint;
 pub mod codec;
-pub mod gguf;
+pub mod convert;
 pub mod flow;
+pub mod gguf;
 pub mod load;
 pub mod mmap;
 pub mod numbers;

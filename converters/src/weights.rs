@@ -4,6 +4,7 @@
 //! Where the spec's weight map reorders numbers, a buffer is made when the checkpoint is opened.
 
 pub(crate) mod compute;
+mod flows;
 mod steps;
 
 use std::borrow::Cow;
@@ -17,6 +18,7 @@ use crate::checkpoint::{self, Checkpoint};
 use crate::load::WeightView;
 use crate::safetensors::FileDtype;
 use crate::shown;
+pub use flows::{Sourced, flows};
 use steps::Tensor;
 
 /// Why a weight cannot be had from a checkpoint.

@@ -1,0 +1,21 @@
+//! Writing models in other formats, in one pass and bounded memory.
+//!
+//! Everything is known before a number is read: a [`Work`] has the files with their headers and
+//! lengths, and [`Task`]s that say which rows of which [`Flow`](crate::flow::Flow) go where as
+//! what. [`run`](run::run) cuts the tasks into slabs of rows, and every worker reads a slab
+//! once, encodes it for each of its targets and writes the bytes at their final place. So
+//! memory is workers times slab, whatever the model's size, and the bytes do not depend on how
+//! many workers there are.
+//!
+//! Files are written beside their place as `<name>.part` with a journal of finished slabs, and
+//! get their name when all of it is there and was read back.
+
+pub mod journal;
+pub mod measure;
+pub mod run;
+pub mod work;
+
+pub use journal::Journal;
+pub use measure::Measure;
+pub use run::{Done, Error, Progress, Settings, run};
+pub use work::{Encode, OutFile, Target, Task, Work};

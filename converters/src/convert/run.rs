@@ -1,0 +1,288 @@
+//! Carries a conversion out.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use twox_hash::XxHash3_64;
+
+use super::journal::{self, Written};
+use super::{Measure, Task, Work};
+use crate::mmap::Map;
+use crate::shown;
+
+mod files;
+mod slab;
+
+use files::Part;
+
+/// Why a conversion ended without its files.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Error {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("tensor `{tensor}` cannot be encoded for `{}`: {why}", file.display())]
+    Encode { file: PathBuf, tensor: String, why: String },
+    #[error(
+        "`{}` would overwrite `{}`, which is read; choose another name", output.display(), input.display()
+    )]
+    Overwrites { output: PathBuf, input: PathBuf },
+    #[error("`{}` is there already; remove it, choose another name, or allow it with --force", output.display())]
+    Exists { output: PathBuf },
+    #[error(
+        "`{}` has {} free and the files need {}; free some space or write elsewhere",
+        folder.display(), crate::convert::run::size(*free), crate::convert::run::size(*needed)
+    )]
+    Disk { folder: PathBuf, free: u64, needed: u64 },
+    #[error(
+        "`{}` cannot be resumed: {why}; remove it to start over", journal.display()
+    )]
+    Resume { journal: PathBuf, why: String },
+    #[error(
+        "`{}` does not hold what was written to it (tensor `{tensor}`); the disk may be faulty", file.display()
+    )]
+    ReadBack { file: PathBuf, tensor: String },
+    #[error("stopped; `{}` and its journal stay, go on with --resume", part.display())]
+    Stopped { part: PathBuf },
+}
+
+/// A number of bytes, for people.
+pub(crate) fn size(bytes: u64) -> String {
+    let units = ["B", "kB", "MB", "GB", "TB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1000.0 && unit + 1 < units.len() {
+        (value, unit) = (value / 1000.0, unit + 1);
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", units[unit]) }
+}
+
+/// How a conversion is carried out; none of it changes a byte of the result.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Workers.
+    pub threads: usize,
+    /// Numbers that a worker holds at a time.
+    pub slab: usize,
+    /// Goes on where a stopped conversion was.
+    pub resume: bool,
+    /// Writes over files that are there.
+    pub force: bool,
+    /// Files that are read, which must not be written over.
+    pub inputs: Vec<PathBuf>,
+    /// Reads every byte back before the files get their names.
+    pub read_back: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            slab: 1 << 20,
+            resume: false,
+            force: false,
+            inputs: Vec::new(),
+            read_back: true,
+        }
+    }
+}
+
+/// Who watches a conversion.
+pub trait Progress: Sync {
+    /// So many more numbers are done.
+    fn advance(&self, numbers: u64);
+
+    /// Whether to stop as soon as possible.
+    fn stop(&self) -> bool {
+        false
+    }
+}
+
+impl Progress for () {
+    fn advance(&self, _numbers: u64) {}
+}
+
+/// What a conversion has done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Done {
+    /// For each task, for each of its targets: how far the tensor is from its source.
+    pub tensors: Vec<Vec<Measure>>,
+    /// Slabs that an earlier run had done.
+    pub resumed: usize,
+    /// All slabs.
+    pub slabs: usize,
+}
+
+/// Some rows of a task.
+struct Job {
+    task: usize,
+    first: usize,
+    rows: usize,
+}
+
+/// Writes the files of `work`.
+pub fn run(work: &Work<'_>, settings: &Settings, progress: &dyn Progress) -> Result<Done, Error> {
+    files::check(work, settings)?;
+    let jobs = cut(&work.tasks, settings.slab);
+    let head = format!("onboard conversion 1 slab {} work {}", settings.slab, work.fingerprint);
+    let (parts, journal, mut known) = files::open(work, settings, &head)?;
+    known.retain(|&slab, written| {
+        jobs.get(slab).is_some_and(|job| slab::is_there(work, job, &parts, written))
+    });
+    for slab in known.keys() {
+        progress.advance(slab::numbers(work, &jobs[*slab]));
+    }
+    let resumed = known.len();
+    let done = Mutex::new(known);
+    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let failed: Mutex<Option<Error>> = Mutex::new(None);
+    let fail = |error: Error| {
+        stop.store(true, Ordering::Relaxed);
+        failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    };
+    let worker = || {
+        let mut buffers = slab::Buffers::default();
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(n) else { return };
+            if done.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&n) {
+                continue;
+            }
+            if progress.stop() {
+                let part = parts.first().map(|part| part.path.clone()).unwrap_or_default();
+                fail(Error::Stopped { part });
+            }
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let written = slab::write(work, job, &parts, &mut buffers).and_then(|written| {
+                journal.note(n, &written)?;
+                Ok(written)
+            });
+            match written {
+                Ok(written) => {
+                    progress.advance(slab::numbers(work, job));
+                    done.lock().unwrap_or_else(PoisonError::into_inner).insert(n, written);
+                }
+                Err(error) => return fail(error),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..settings.threads.max(1) {
+            scope.spawn(worker);
+        }
+        worker();
+    });
+    if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error);
+    }
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for part in &parts {
+        part.sync()?;
+    }
+    if settings.read_back {
+        read_back(work, &jobs, &parts, &done)?;
+    }
+    for part in &parts {
+        part.finish()?;
+    }
+    journal.remove()?;
+    Ok(Done { tensors: measures(work, &jobs, &done), resumed, slabs: jobs.len() })
+}
+
+/// Slabs in the order in which their sources lie on the disk.
+fn cut(tasks: &[Task<'_>], slab: usize) -> Vec<Job> {
+    let mut order: Vec<usize> = (0..tasks.len()).collect();
+    order.sort_by_key(|&n| (tasks[n].place, n));
+    let mut jobs = Vec::new();
+    for task in order {
+        let (rows, step) = (tasks[task].rows(), tasks[task].slab_rows(slab));
+        let firsts = (0..rows).step_by(step);
+        jobs.extend(firsts.map(|first| Job { task, first, rows: step.min(rows - first) }));
+    }
+    jobs
+}
+
+fn measures(
+    work: &Work<'_>,
+    jobs: &[Job],
+    done: &BTreeMap<usize, Vec<Written>>,
+) -> Vec<Vec<Measure>> {
+    let mut tensors: Vec<Vec<Measure>> =
+        work.tasks.iter().map(|task| vec![Measure::default(); task.targets.len()]).collect();
+    for (job, written) in jobs.iter().enumerate().filter_map(|(n, job)| Some((job, done.get(&n)?)))
+    {
+        for (sum, one) in tensors[job.task].iter_mut().zip(written) {
+            *sum = sum.and(one.measure);
+        }
+    }
+    tensors
+}
+
+/// Holds the files to the hashes of what was written.
+fn read_back(
+    work: &Work<'_>,
+    jobs: &[Job],
+    parts: &[Part],
+    done: &BTreeMap<usize, Vec<Written>>,
+) -> Result<(), Error> {
+    let maps: Vec<Map> =
+        parts.iter().map(|part| Map::open(&part.path)).collect::<Result<_, _>>()?;
+    for (n, job) in jobs.iter().enumerate() {
+        let task = &work.tasks[job.task];
+        for (target, written) in task.targets.iter().zip(&done[&n]) {
+            let (from, len) = slab::place(task, target, job);
+            let wrong = || Error::ReadBack {
+                file: parts[target.file].path.clone(),
+                tensor: shown(&target.name),
+            };
+            let bytes =
+                maps[target.file].get(from as usize..from as usize + len).ok_or_else(wrong)?;
+            if XxHash3_64::oneshot(bytes) != written.hash {
+                return Err(wrong());
+            }
+        }
+    }
+    for (map, file) in maps.iter().zip(&work.files) {
+        if map.get(..file.header.len()) != Some(&file.header[..]) {
+            return Err(Error::ReadBack { file: file.path.clone(), tensor: "header".into() });
+        }
+    }
+    Ok(())
+}
+
+/// Where the unfinished file of a path lies.
+pub fn part_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
+/// Where the journal of a conversion lies whose first file has this path.
+pub fn journal_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part.journal");
+    name.into()
+}
+
+/// What an earlier run says it has done, if its head is the same.
+fn earlier(path: &Path, head: &str) -> Result<BTreeMap<usize, Vec<Written>>, Error> {
+    let cannot = |why: String| Error::Resume { journal: path.into(), why };
+    if !path.exists() {
+        return Err(cannot("there is no journal of an unfinished conversion".to_owned()));
+    }
+    let (found, slabs) = journal::read(path)?;
+    if found != head {
+        return Err(cannot(
+            "it belongs to a conversion of other weights, or with other settings".to_owned(),
+        ));
+    }
+    Ok(slabs)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! One slab: read, encoded for each target, written, measured.
+
+use twox_hash::XxHash3_64;
+
+use super::files::Part;
+use super::{Error, Job};
+use crate::convert::journal::Written;
+use crate::convert::{Measure, Target, Task, Work};
+use crate::safetensors::FileDtype;
+use crate::shown;
+
+/// What a worker holds.
+#[derive(Default)]
+pub(super) struct Buffers {
+    numbers: Vec<f32>,
+    seen: Vec<f32>,
+    bytes: Vec<u8>,
+}
+
+/// How many numbers a slab has.
+pub(super) fn numbers(work: &Work<'_>, job: &Job) -> u64 {
+    (job.rows * work.tasks[job.task].row()) as u64
+}
+
+/// Where the bytes of a slab lie in the target's file, and how many they are.
+pub(super) fn place(task: &Task<'_>, target: &Target, job: &Job) -> (u64, usize) {
+    let before = target.encode.bytes(job.first, task.row()) as u64;
+    (target.offset + before, target.encode.bytes(job.rows, task.row()))
+}
+
+/// Whether the files hold what an earlier run says it wrote.
+pub(super) fn is_there(work: &Work<'_>, job: &Job, parts: &[Part], written: &[Written]) -> bool {
+    let task = &work.tasks[job.task];
+    written.len() == task.targets.len()
+        && task.targets.iter().zip(written).all(|(target, written)| {
+            let (from, len) = place(task, target, job);
+            let mut bytes = vec![0; len];
+            parts[target.file].read(&mut bytes, from).is_ok()
+                && XxHash3_64::oneshot(&bytes) == written.hash
+        })
+}
+
+/// Writes one slab for each of its targets.
+pub(super) fn write(
+    work: &Work<'_>,
+    job: &Job,
+    parts: &[Part],
+    buffers: &mut Buffers,
+) -> Result<Vec<Written>, Error> {
+    let task = &work.tasks[job.task];
+    let row = task.row();
+    let (at, count) = (job.first * row, job.rows * row);
+    let kept = task.flow.dtype();
+    let mut read = false;
+    let mut all = Vec::with_capacity(task.targets.len());
+    for target in &task.targets {
+        let (from, len) = place(task, target, job);
+        buffers.bytes.resize(len, 0);
+        let plain = target.encode.plain().filter(|plain| kept == Some(*plain));
+        let measure = match plain {
+            Some(dtype) if task.flow.copy(dtype, at, &mut buffers.bytes) => {
+                finite(dtype, &buffers.bytes).map_err(|why| fault(work, target, why))?;
+                Measure::exact(count)
+            }
+            _ => {
+                if !read {
+                    buffers.numbers.resize(count, 0.0);
+                    task.flow.read(at, &mut buffers.numbers);
+                    if let Some(n) = buffers.numbers.iter().position(|x| !x.is_finite()) {
+                        let why = format!("number {} is {}", at + n, buffers.numbers[n]);
+                        return Err(fault(work, target, why));
+                    }
+                    read = true;
+                }
+                target
+                    .encode
+                    .encode(job.first, &buffers.numbers, row, &mut buffers.bytes)
+                    .map_err(|why| fault(work, target, why))?;
+                buffers.seen.resize(count, 0.0);
+                if target.encode.decode(&buffers.bytes, row, &mut buffers.seen) {
+                    Measure::of(&buffers.numbers, &buffers.seen)
+                } else {
+                    Measure::default()
+                }
+            }
+        };
+        parts[target.file].write(&buffers.bytes, from)?;
+        all.push(Written { hash: XxHash3_64::oneshot(&buffers.bytes), measure });
+    }
+    Ok(all)
+}
+
+fn fault(work: &Work<'_>, target: &Target, why: String) -> Error {
+    let file = work.files[target.file].path.clone();
+    Error::Encode { file, tensor: shown(&target.name), why }
+}
+
+/// Says where a copied number is not finite.
+fn finite(dtype: FileDtype, bytes: &[u8]) -> Result<(), String> {
+    let sixteen = |mask: u16| {
+        let bits = bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
+        // Counted rather than searched: the common case has none and reads everything.
+        (bits.filter(|bits| bits & mask == mask).count() > 0).then_some(())
+    };
+    let found = match dtype {
+        FileDtype::Bf16 => sixteen(0x7f80),
+        FileDtype::F16 => sixteen(0x7c00),
+        FileDtype::F32 => {
+            let bits = bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b));
+            (bits.filter(|bits| bits & 0x7f80_0000 == 0x7f80_0000).count() > 0).then_some(())
+        }
+        _ => None,
+    };
+    match found {
+        None => Ok(()),
+        Some(()) => Err("it has numbers that are not finite".to_owned()),
+    }
+}

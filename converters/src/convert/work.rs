@@ -1,0 +1,202 @@
+//! What is to be written, before anything is.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::codec::{self, BlockType};
+use crate::flow::Flow;
+use crate::numbers;
+use crate::safetensors::FileDtype;
+
+/// A file to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutFile {
+    /// Where it will be.
+    pub path: PathBuf,
+    /// Its first bytes.
+    pub header: Vec<u8>,
+    /// Its length; what nothing is written to is zeros.
+    pub len: u64,
+}
+
+/// Turns rows of numbers into bytes.
+pub trait Encode: Send + Sync {
+    /// Rows that can only be encoded together.
+    fn unit(&self) -> usize {
+        1
+    }
+
+    /// Whether each number is encoded by itself, whatever row it is in.
+    fn elementwise(&self) -> bool {
+        false
+    }
+
+    /// The bytes of so many rows, a whole number of units (the last one may be short).
+    fn bytes(&self, rows: usize, row: usize) -> usize;
+
+    /// Encodes rows; the first of them is row `first` of the tensor.
+    fn encode(
+        &self,
+        first: usize,
+        numbers: &[f32],
+        row: usize,
+        out: &mut [u8],
+    ) -> Result<(), String>;
+
+    /// What a reader of the bytes will see; false if they are no numbers of the tensor.
+    fn decode(&self, bytes: &[u8], row: usize, out: &mut [f32]) -> bool;
+
+    /// The plain dtype that the bytes are, so that numbers that are kept in it can be copied.
+    fn plain(&self) -> Option<FileDtype> {
+        None
+    }
+}
+
+/// Where the bytes of a task go.
+#[derive(Clone)]
+pub struct Target {
+    /// Index into [`Work::files`].
+    pub file: usize,
+    /// The tensor's name in that file.
+    pub name: String,
+    /// Where its bytes begin.
+    pub offset: u64,
+    /// How it is encoded.
+    pub encode: Arc<dyn Encode>,
+}
+
+/// A tensor that is read once, and everything that is made of it.
+#[derive(Clone)]
+pub struct Task<'a> {
+    /// Where its numbers come from.
+    pub flow: Flow<'a>,
+    /// Where they go.
+    pub targets: Vec<Target>,
+    /// The place of the first source, so that sources are read in order: file and offset.
+    pub place: (usize, u64),
+}
+
+impl Task<'_> {
+    /// Numbers in a row. A tensor whose numbers are all encoded by themselves has rows of one.
+    pub fn row(&self) -> usize {
+        if self.targets.iter().all(|target| target.encode.elementwise()) {
+            1
+        } else {
+            self.flow.shape().last().copied().unwrap_or(1).max(1)
+        }
+    }
+
+    /// How many rows it has.
+    pub fn rows(&self) -> usize {
+        self.flow.len() / self.row()
+    }
+
+    /// Rows of a slab of about so many numbers.
+    pub fn slab_rows(&self, numbers: usize) -> usize {
+        let unit = self.targets.iter().map(|target| target.encode.unit()).max().unwrap_or(1).max(1);
+        (numbers / self.row() / unit * unit).max(unit)
+    }
+}
+
+/// Everything that a conversion writes.
+pub struct Work<'a> {
+    /// The files, in the order in which they get their names.
+    pub files: Vec<OutFile>,
+    /// What goes into them.
+    pub tasks: Vec<Task<'a>>,
+    /// What it is made of and how, as a text that is equal only for equal work: a resumed
+    /// conversion must not mix two.
+    pub fingerprint: String,
+}
+
+impl Work<'_> {
+    /// The bytes of all files.
+    pub fn total_bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.len).sum()
+    }
+
+    /// The longest row: what a worker holds at least.
+    pub fn longest_row(&self) -> usize {
+        self.tasks.iter().map(Task::row).max().unwrap_or(0)
+    }
+}
+
+/// A block format of GGUF, or plain numbers.
+pub struct Blocks {
+    /// The format.
+    pub ty: BlockType,
+    /// Weights on the errors, one list of `row` numbers after another: one per matrix.
+    pub importance: Option<Arc<Vec<f32>>>,
+    /// Rows in a matrix: which list of `importance` is a row's.
+    pub matrix: usize,
+    /// Numbers are rounded to this first, as programs do that write an intermediate file.
+    pub via: Option<FileDtype>,
+}
+
+impl Encode for Blocks {
+    fn elementwise(&self) -> bool {
+        !self.ty.is_quantized()
+    }
+
+    fn bytes(&self, rows: usize, row: usize) -> usize {
+        rows * row / self.ty.elements() * self.ty.bytes()
+    }
+
+    fn encode(
+        &self,
+        first: usize,
+        numbers: &[f32],
+        row: usize,
+        out: &mut [u8],
+    ) -> Result<(), String> {
+        let rounded;
+        let numbers = match self.via {
+            Some(dtype) => {
+                rounded = round(dtype, numbers);
+                &rounded
+            }
+            None => numbers,
+        };
+        let Some(importance) = &self.importance else {
+            return codec::encode(self.ty, numbers, row, None, out).map_err(|e| e.to_string());
+        };
+        let matrix = self.matrix.max(1);
+        let (mut first, mut numbers, mut out) = (first, numbers, out);
+        while !numbers.is_empty() {
+            let rows = (matrix - first % matrix).min(numbers.len() / row);
+            let (now, later) = numbers.split_at(rows * row);
+            let (bytes, rest) = out.split_at_mut(self.bytes(rows, row));
+            let from = first / matrix * row;
+            let weights = importance.get(from..from + row);
+            let weights = weights.ok_or("the importance matrix is too short")?;
+            codec::encode(self.ty, now, row, Some(weights), bytes).map_err(|e| e.to_string())?;
+            (first, numbers, out) = (first + rows, later, rest);
+        }
+        Ok(())
+    }
+
+    fn decode(&self, bytes: &[u8], _row: usize, out: &mut [f32]) -> bool {
+        codec::decode(self.ty, bytes, out).is_ok()
+    }
+
+    fn plain(&self) -> Option<FileDtype> {
+        match self.ty {
+            BlockType::F32 => Some(FileDtype::F32),
+            BlockType::F16 => Some(FileDtype::F16),
+            BlockType::Bf16 => Some(FileDtype::Bf16),
+            _ => None,
+        }
+    }
+}
+
+fn round(dtype: FileDtype, numbers: &[f32]) -> Vec<f32> {
+    match dtype {
+        FileDtype::Bf16 => {
+            numbers.iter().map(|&x| numbers::bf16_to_f32(numbers::f32_to_bf16(x))).collect()
+        }
+        FileDtype::F16 => {
+            numbers.iter().map(|&x| numbers::f16_to_f32(numbers::f32_to_f16(x))).collect()
+        }
+        _ => numbers.to_vec(),
+    }
+}
