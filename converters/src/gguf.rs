@@ -13,6 +13,7 @@ pub mod file;
 pub mod header;
 pub mod layout;
 pub mod metadata;
+pub mod model;
 mod reader;
 mod rules;
 pub mod split;
@@ -23,6 +24,7 @@ pub use file::File;
 pub use header::Header;
 pub use layout::{Declared, Dims, Layout};
 pub use metadata::Metadata;
+pub use model::GgufWeights;
 pub use value::{Array, Kind, Value};
 
 use crate::codec::BlockType;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use converters::checkpoint::Checkpoint;
+use converters::convert::gguf::nameless;
+use converters::gguf::{File as GgufFile, GgufWeights};
 use registry::dtype::Dtype;
 use registry::model::Model;
 
@@ -67,6 +69,16 @@ impl NativeEngine {
         }))
     }
 
+    /// Opens a GGUF file by the `gguf` section of its model's spec.
+    fn open_gguf(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
+        let model = &source.model;
+        let file = GgufFile::open(source.dir).map_err(|e| Error::Checkpoint(Box::new(e)))?;
+        let gguf = model.gguf.clone().unwrap_or_else(|| nameless(model));
+        let weights = GgufWeights::new(file, &gguf, &model.graph.weights)
+            .map_err(|e| Error::Checkpoint(Box::new(e)))?;
+        self.open_with(Arc::clone(model), Box::new(weights), options)
+    }
+
     fn check(&self, model: &Model, options: &Options) -> Result<(), Error> {
         let mut sheet = Sheet::native();
         sheet.ops.extend(self.kernels.names().map(str::to_owned));
@@ -86,6 +98,9 @@ impl Engine for NativeEngine {
     fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
         // Refusals need no weights, so they come first.
         self.check(&source.model, options)?;
+        if source.dir.extension().is_some_and(|end| end == "gguf") {
+            return self.open_gguf(source, options);
+        }
         let checkpoint =
             Checkpoint::open(source.dir).map_err(|e| Error::Checkpoint(Box::new(e)))?;
         let model = &source.model;

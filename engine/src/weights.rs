@@ -2,9 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use converters::codec::{self, BlockType};
+use converters::gguf::GgufWeights;
+use converters::gguf::model::BlockView;
 use converters::load::WeightView as FileView;
+use converters::safetensors::FileDtype;
 use registry::dtype::Dtype;
-use registry::graph::{Graph, WeightId};
+use registry::graph::{Graph, Weight, WeightId};
 
 use crate::Error;
 use crate::kernels::matmul::WeightView;
@@ -14,6 +18,31 @@ use crate::kernels::round;
 pub trait Tensors: Send + Sync {
     /// One weight of the graph; cheap, it is asked at every use.
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error>;
+
+    /// The same where it is kept in blocks, which have no [`FileView`].
+    fn blocks(&self, _id: WeightId) -> Option<BlockView<'_>> {
+        None
+    }
+}
+
+impl Tensors for GgufWeights {
+    fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
+        let BlockView { ty, shape, bytes } = self.view(id);
+        let dtype = match ty {
+            BlockType::F32 => FileDtype::F32,
+            BlockType::F16 => FileDtype::F16,
+            BlockType::Bf16 => FileDtype::Bf16,
+            other => {
+                let (name, found) = (format!("number {}", id.0), other.name().to_owned());
+                return Err(Error::WeightDtype { name, found });
+            }
+        };
+        Ok(FileView { dtype, shape, bytes })
+    }
+
+    fn blocks(&self, id: WeightId) -> Option<BlockView<'_>> {
+        Some(self.view(id)).filter(|view| view.ty.is_quantized())
+    }
 }
 
 impl Tensors for converters::weights::Weights {
@@ -26,6 +55,8 @@ impl Tensors for converters::weights::Weights {
 enum Held {
     /// As it lies in the file; matrices are widened block by block when they are used.
     File(Dtype),
+    /// Rows of blocks, which are decoded when they are used.
+    Blocks(BlockType),
     /// A matrix rounded to the run's 16-bit dtype, as bytes.
     Rounded(Dtype, Vec<u8>),
     /// A small weight as f32, rounded to the dtype that the graph gives it.
@@ -49,8 +80,12 @@ impl Weights {
         let matrices = matrices(graph);
         let mut held = Vec::with_capacity(graph.weights.len());
         for (n, weight) in graph.weights.iter().enumerate() {
-            let view = tensors.view(WeightId(n))?;
             let run = weight.dtype.resolve(activation);
+            if let Some(view) = tensors.blocks(WeightId(n)) {
+                held.push(blocks(&view, weight, matrices.contains(&n), run)?);
+                continue;
+            }
+            let view = tensors.view(WeightId(n))?;
             let elements: usize = weight.shape.iter().product();
             if view.shape != weight.shape.as_slice() {
                 return Err(Error::WeightShape {
@@ -80,14 +115,27 @@ impl Weights {
 
     /// A matrix `[outputs, inputs]`, where it lies.
     pub fn matrix(&self, id: WeightId) -> Result<WeightView<'_>, Error> {
-        let view = self.tensors.view(id)?;
-        let (outputs, inputs) = match *view.shape {
+        let sides = |shape: &[usize]| match *shape {
             [outputs, inputs] => (outputs, inputs),
-            _ => (1, view.shape.iter().product()),
+            _ => (1, shape.iter().product()),
+        };
+        let plain = |dtype, bytes, shape: &[usize]| {
+            let (outputs, inputs) = sides(shape);
+            WeightView { dtype, blocks: None, bytes, outputs, inputs }
         };
         Ok(match &self.held[id.0] {
-            Held::File(dtype) => WeightView { dtype: *dtype, bytes: view.bytes, outputs, inputs },
-            Held::Rounded(dtype, bytes) => WeightView { dtype: *dtype, bytes, outputs, inputs },
+            Held::File(dtype) => {
+                let view = self.tensors.view(id)?;
+                plain(*dtype, view.bytes, view.shape)
+            }
+            Held::Rounded(dtype, bytes) => plain(*dtype, bytes, self.tensors.view(id)?.shape),
+            Held::Blocks(ty) => {
+                let lost = || Error::Other(format!("weight {} is in blocks no more", id.0));
+                let view = self.tensors.blocks(id).ok_or_else(lost)?;
+                let (outputs, inputs) = sides(view.shape);
+                let (dtype, blocks) = (Dtype::F32, Some(*ty));
+                WeightView { dtype, blocks, bytes: view.bytes, outputs, inputs }
+            }
             Held::Wide(_) => return Err(Error::Other(format!("weight {} is no matrix", id.0))),
         })
     }
@@ -96,7 +144,7 @@ impl Weights {
     pub fn vector(&self, id: WeightId) -> Option<&[f32]> {
         match &self.held[id.0] {
             Held::Wide(data) => Some(data),
-            Held::File(_) | Held::Rounded(..) => None,
+            Held::File(_) | Held::Rounded(..) | Held::Blocks(_) => None,
         }
     }
 }
@@ -112,6 +160,28 @@ fn matrices(graph: &Graph) -> BTreeSet<usize> {
         .filter(|(role, _)| role.starts_with("weight"))
         .map(|(_, id)| id.0)
         .collect()
+}
+
+/// A weight in blocks: kept so if it is a matrix, decoded if it is small.
+fn blocks(view: &BlockView<'_>, weight: &Weight, matrix: bool, run: Dtype) -> Result<Held, Error> {
+    let name = || weight.name.clone();
+    if view.shape != weight.shape.as_slice() {
+        let (got, want) = (view.shape.to_vec(), weight.shape.clone());
+        return Err(Error::WeightShape { name: name(), got, want });
+    }
+    // One row tells whether there is a decoder, and whether rows divide into blocks.
+    let inputs = weight.shape.last().copied().unwrap_or(0);
+    let row = view.ty.row_bytes(inputs).and_then(|row| view.bytes.get(..row)).unwrap_or_default();
+    let mut numbers = vec![0.0; inputs];
+    let unreadable = |_| Error::WeightDtype { name: name(), found: view.ty.name().to_owned() };
+    codec::decode(view.ty, row, &mut numbers).map_err(unreadable)?;
+    if matrix {
+        return Ok(Held::Blocks(view.ty));
+    }
+    let mut wide = vec![0.0; weight.shape.iter().product()];
+    codec::decode(view.ty, view.bytes, &mut wide).map_err(unreadable)?;
+    round::round(run, &mut wide);
+    Ok(Held::Wide(wide))
 }
 
 fn widen(view: &FileView<'_>, name: &str, elements: usize) -> Result<Vec<f32>, Error> {
@@ -152,6 +222,6 @@ impl Tensors for InMemory {
             .tensors
             .get(id.0)
             .ok_or_else(|| Error::Other(format!("weight {} was not given", id.0)))?;
-        Ok(FileView { dtype: converters::safetensors::FileDtype::F32, shape, bytes })
+        Ok(FileView { dtype: FileDtype::F32, shape, bytes })
     }
 }

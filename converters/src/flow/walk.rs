@@ -58,6 +58,32 @@ impl<'a> Flow<'a> {
         plain
     }
 
+    /// The bytes of the whole tensor, if they lie in the open and in one stretch.
+    pub fn stretch(&self) -> Option<&[u8]> {
+        let (mut whole, mut next): (Option<&[u8]>, usize) = (None, 0);
+        let mut one = true;
+        self.walk(0, self.len(), &mut |piece| {
+            let Piece::Source(source, from, count) = piece else {
+                one = false;
+                return;
+            };
+            let Some((dtype, bytes)) = source.bytes() else {
+                one = false;
+                return;
+            };
+            let (from, end) = (from * dtype.size(), (from + count) * dtype.size());
+            match whole {
+                None => whole = Some(&bytes[from..]),
+                Some(first) => {
+                    let expected = first.get(next..).map(<[u8]>::as_ptr);
+                    one &= expected == bytes.get(from..).map(<[u8]>::as_ptr);
+                }
+            }
+            next += end - from;
+        });
+        whole.filter(|_| one).map(|bytes| &bytes[..next])
+    }
+
     /// The dtype of its sources, if they have one in common and nothing computes.
     pub fn dtype(&self) -> Option<FileDtype> {
         match &*self.node {

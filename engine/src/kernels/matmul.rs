@@ -13,6 +13,9 @@
 //! equals decode exactly. The one exception: `vdpbf16ps`, which is used where `x` is on the
 //! bf16 grid, takes numbers below 2^-126 as zero.
 
+use std::cell::Cell;
+
+use converters::codec::{self, BlockType};
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 
@@ -41,9 +44,12 @@ const PARALLEL_COST: usize = 256 << 10;
 /// A weight as it lies in memory: row-major `[outputs, inputs]`, little endian.
 #[derive(Debug, Clone, Copy)]
 pub struct WeightView<'a> {
-    /// Of the stored numbers; they are widened to f32 exactly.
+    /// Of the stored numbers; they are widened to f32 exactly. F32 for blocks.
     pub dtype: Dtype,
-    /// `outputs * inputs * dtype.size()` bytes, of any alignment.
+    /// The block format that rows are kept in, if it is not plain numbers. They are decoded a
+    /// few rows at a time, just before they are multiplied.
+    pub blocks: Option<BlockType>,
+    /// `outputs * inputs * dtype.size()` bytes, of any alignment; or `outputs` rows of blocks.
     pub bytes: &'a [u8],
     /// Rows.
     pub outputs: usize,
@@ -52,14 +58,25 @@ pub struct WeightView<'a> {
 }
 
 impl WeightView<'_> {
+    /// The bytes of a row; none if rows do not divide into blocks.
+    fn row_bytes(&self) -> Option<usize> {
+        match self.blocks {
+            None => self.inputs.checked_mul(self.dtype.size()),
+            Some(ty) => ty.row_bytes(self.inputs),
+        }
+    }
+
     /// Writes one row, widened to f32.
     ///
     /// # Panics
     /// If there is no such row, or `into` is not as long as a row.
     pub fn widen_row(&self, row: usize, into: &mut [f32]) {
         assert_eq!(into.len(), self.inputs, "a row has as many numbers as the weight has inputs");
-        let size = self.dtype.size();
-        let bytes = &self.bytes[row * self.inputs * size..(row + 1) * self.inputs * size];
+        let size = self.row_bytes().expect("rows divide into blocks");
+        let bytes = &self.bytes[row * size..(row + 1) * size];
+        if let Some(ty) = self.blocks {
+            return decode(ty, bytes, into);
+        }
         match self.dtype {
             Dtype::F32 => {
                 for (x, b) in into.iter_mut().zip(bytes.chunks_exact(4)) {
@@ -77,6 +94,13 @@ impl WeightView<'_> {
                 }
             }
         }
+    }
+}
+
+fn decode(ty: BlockType, bytes: &[u8], into: &mut [f32]) {
+    // Lengths are right: callers give whole rows. What no decoder knows was refused on loading.
+    if codec::decode(ty, bytes, into).is_err() {
+        into.fill(f32::NAN);
     }
 }
 
@@ -187,7 +211,7 @@ pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_
     assert_eq!(Some(x.len()), rows.checked_mul(inner), "x is [rows, inputs]");
     for Linear { weight, bias, y, .. } in &*linears {
         assert_eq!(weight.inputs, inner, "every weight has the inputs of x");
-        let bytes = weight.outputs.checked_mul(inner * weight.dtype.size());
+        let bytes = weight.row_bytes().and_then(|row| row.checked_mul(weight.outputs));
         assert_eq!(Some(weight.bytes.len()), bytes, "the weight is [outputs, inputs]");
         assert_eq!(Some(y.len()), rows.checked_mul(weight.outputs), "y is [rows, outputs]");
         assert!(bias.is_none_or(|b| b.len() == weight.outputs), "bias is [outputs]");
@@ -222,8 +246,10 @@ fn blocks<'a>(
     let threads = rayon::current_num_threads();
     let mut blocks = Vec::new();
     for linear in linears.iter_mut().filter(|linear| uses(linear)) {
-        let WeightView { dtype, bytes, outputs, inputs } = linear.weight;
+        let WeightView { dtype, blocks: ty, bytes, outputs, inputs } = linear.weight;
+        // Blocks are decoded into rows of f32, which is what has to fit the cache.
         let row_bytes = inputs * dtype.size();
+        let stored = ty.and_then(|ty| ty.row_bytes(inputs)).unwrap_or(row_bytes);
         let by_bytes = BLOCK_BYTES / row_bytes.max(1);
         let by_threads = outputs.div_ceil(threads * 4);
         let height = by_bytes.min(by_threads).next_multiple_of(4).clamp(4, BLOCK_ROWS);
@@ -231,8 +257,9 @@ fn blocks<'a>(
         for first in (0..outputs).step_by(height) {
             let count = height.min(outputs - first);
             blocks.push(Block {
-                weight: &bytes[first * row_bytes..],
+                weight: &bytes[first * stored..],
                 dtype,
+                blocks: ty,
                 count,
                 row_bytes,
                 inner: inputs,
@@ -260,8 +287,28 @@ fn run(isa: Isa, kind: Kind, blocks: &[Block<'_>]) {
     }
 }
 
-#[expect(unsafe_code, reason = "calls kernels compiled for detected CPU features")]
+thread_local! {
+    /// Rows decoded from blocks.
+    static DECODED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Decodes the rows of a block, then computes it.
 fn run_block(isa: Isa, kind: Kind, block: &Block<'_>) {
+    let Some(ty) = block.blocks else { return run_plain(isa, kind, block) };
+    let mut row = vec![0.0; block.inner];
+    let mut bytes = DECODED.take();
+    bytes.clear();
+    let stored = ty.row_bytes(block.inner).unwrap_or(0);
+    for n in 0..block.count {
+        decode(ty, &block.weight[n * stored..(n + 1) * stored], &mut row);
+        bytes.extend(row.iter().flat_map(|x| x.to_le_bytes()));
+    }
+    run_plain(isa, kind, &Block { weight: &bytes, blocks: None, ..*block });
+    DECODED.set(bytes);
+}
+
+#[expect(unsafe_code, reason = "calls kernels compiled for detected CPU features")]
+fn run_plain(isa: Isa, kind: Kind, block: &Block<'_>) {
     match isa {
         // SAFETY: blocks of one call write disjoint parts of `y` (`blocks`), and `matmul_many_on`
         // checked every length and that the CPU has `isa`.

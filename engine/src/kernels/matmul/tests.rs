@@ -64,7 +64,13 @@ fn check(case: Case) {
     let x = numbers(rows * inner, 1, run);
     let bytes = encode(&numbers(out * inner, 2, weight), weight, offset);
     let bias = bias.then(|| numbers(out, 3, Dtype::F32));
-    let weight = WeightView { dtype: weight, bytes: &bytes[offset..], outputs: out, inputs: inner };
+    let weight = WeightView {
+        dtype: weight,
+        blocks: None,
+        bytes: &bytes[offset..],
+        outputs: out,
+        inputs: inner,
+    };
     let mut expected = vec![f32::NAN; rows * out];
     reference::matmul(&x, rows, &weight, bias.as_deref(), run, &mut expected);
     let expected: Vec<u32> = expected.into_iter().map(f32::to_bits).collect();
@@ -108,7 +114,7 @@ fn a_row_does_not_depend_on_the_rows_beside_it() {
     for dtype in Dtype::ALL {
         let x = numbers(rows * inner, 1, Dtype::F32);
         let bytes = encode(&numbers(out * inner, 2, dtype), dtype, 0);
-        let weight = WeightView { dtype, bytes: &bytes, outputs: out, inputs: inner };
+        let weight = WeightView { dtype, blocks: None, bytes: &bytes, outputs: out, inputs: inner };
         let compute = |x: &[f32], rows: usize| {
             let mut y = vec![0.0; rows * out];
             matmul(x, rows, &weight, None, Dtype::F32, &mut y);
@@ -128,7 +134,7 @@ fn ops_over_the_same_x_may_differ_in_dtype() {
     let weights: Vec<WeightView<'_>> = Dtype::ALL
         .into_iter()
         .zip(&bytes)
-        .map(|(dtype, bytes)| WeightView { dtype, bytes, outputs: 9, inputs: inner })
+        .map(|(dtype, bytes)| WeightView { dtype, blocks: None, bytes, outputs: 9, inputs: inner })
         .collect();
     let mut results = [(); 3].map(|()| vec![0.0; rows * 9]);
     let mut linears: Vec<Linear<'_>> = weights
@@ -148,7 +154,7 @@ fn ops_over_the_same_x_may_differ_in_dtype() {
 fn nothing_in_nothing_out() {
     let mut y = [1.0; 2];
     let bias = [2.0, 3.0];
-    let weight = WeightView { dtype: Dtype::Bf16, bytes: &[], outputs: 2, inputs: 0 };
+    let weight = WeightView { dtype: Dtype::Bf16, blocks: None, bytes: &[], outputs: 2, inputs: 0 };
     matmul(&[], 1, &weight, Some(&bias), Dtype::Bf16, &mut y);
     assert_eq!(y, bias);
     matmul(&[], 0, &weight, Some(&bias), Dtype::Bf16, &mut []);

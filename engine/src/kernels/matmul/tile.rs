@@ -14,6 +14,7 @@ use super::finish::finish;
 use super::lanes::{Format, Lanes, STEP};
 use super::pack::{Line, Panels};
 use super::sweep::Sweep;
+use converters::codec::BlockType;
 use registry::dtype::Dtype;
 use std::array::from_fn;
 use std::mem::MaybeUninit;
@@ -30,6 +31,8 @@ pub(super) struct Block<'a> {
     /// From the block's first row to the end of the weight.
     pub(super) weight: &'a [u8],
     pub(super) dtype: Dtype,
+    /// The block format of `weight`, if it still is to be decoded.
+    pub(super) blocks: Option<BlockType>,
     /// Weight rows of this block, 1 to [`BLOCK_ROWS`].
     pub(super) count: usize,
     pub(super) row_bytes: usize,

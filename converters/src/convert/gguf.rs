@@ -1,0 +1,342 @@
+//! Plans GGUF files: which tensors, of which types, at which places, known from headers alone.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use registry::gguf::{Gguf, Group, is_known, knows_tensor};
+use registry::graph::Weight;
+use registry::model::Model;
+use registry::scalar::Scalar;
+use registry::weight_map::Pattern;
+
+use super::work::Blocks;
+use super::{OutFile, Target, Task, Work};
+use crate::codec::BlockType;
+use crate::flow::{Flow, Numbers};
+use crate::gguf::{Array, Declared, Dims, Layout, Metadata, TensorInfo, Value, split};
+use crate::safetensors::FileDtype;
+use crate::weights::Sourced;
+
+mod base;
+
+pub use base::base_type;
+
+/// A tensor of a GGUF file, not yet of a type.
+#[derive(Clone)]
+pub struct Tensor<'a> {
+    /// Its name.
+    pub name: String,
+    /// Its numbers; row-major shape.
+    pub flow: Flow<'a>,
+    /// Where the first of its sources lies.
+    pub place: (usize, u64),
+    /// The type that it has whatever the file is made for.
+    pub fixed: Option<BlockType>,
+}
+
+/// What a tensor is kept in, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The type.
+    pub ty: BlockType,
+    /// The rule that chose it, in a few words.
+    pub why: String,
+}
+
+/// Weights on the errors of a tensor's rows: one list per matrix.
+pub type Importance<'i> = dyn Fn(&str, usize, usize) -> Option<Arc<Vec<f32>>> + 'i;
+
+/// One file to be made, or one set of files.
+pub struct Output<'i> {
+    /// Where; for a set, the name without its `-00001-of-00002.gguf`.
+    pub path: PathBuf,
+    /// The type of each tensor, in order.
+    pub choices: Vec<Choice>,
+    /// `general.file_type`.
+    pub file_type: u32,
+    /// At most so many bytes of tensors per file; none for one file.
+    pub split: Option<u64>,
+    /// Only this file of the set, counted from zero.
+    pub shard: Option<usize>,
+    /// Numbers are rounded to this before they are quantized, as programs do that write an
+    /// intermediate file.
+    pub via: Option<FileDtype>,
+    /// The importance matrix.
+    pub importance: Option<Box<Importance<'i>>>,
+}
+
+/// One file of a plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    /// Where it will be.
+    pub path: PathBuf,
+    /// Its header, and where everything is.
+    pub layout: Layout,
+}
+
+/// Tensors of a model as a GGUF file has them, in file order: those that are computed, those of
+/// no layer, then layer by layer by name.
+pub fn tensors<'a>(
+    model: &Model,
+    gguf: &Gguf,
+    weights: &[Sourced<'a>],
+) -> Result<Vec<Tensor<'a>>, Vec<String>> {
+    let mut tensors: Vec<Tensor<'a>> = Vec::new();
+    let mut faults = Vec::new();
+    for group in gguf.groups(&model.graph.weights)? {
+        let flows = group.weights.iter().map(|&n| weights[n].flow.clone()).collect();
+        let place = group.weights.iter().map(|&n| weights[n].place).min().unwrap_or_default();
+        let fixed = match &group.ty {
+            None => None,
+            Some(name) => match BlockType::parse(name) {
+                Some(ty) => Some(ty),
+                None => {
+                    faults.push(format!("`{}`: there is no type `{name}`", group.tensors[0].0));
+                    None
+                }
+            },
+        };
+        match Flow::run(&group.steps, flows) {
+            Ok(made) => {
+                tensors.extend(group.tensors.iter().zip(made).map(|((name, _), flow)| Tensor {
+                    name: name.clone(),
+                    flow,
+                    place,
+                    fixed,
+                }))
+            }
+            Err(why) => faults.push(format!("`{}` cannot be made: {why}", group.tensors[0].0)),
+        }
+    }
+    tensors.sort_by_cached_key(|tensor| order(&tensor.name));
+    let computed = gguf.tensors.iter().map(|(name, numbers)| Tensor {
+        name: name.clone(),
+        flow: Flow::new(&[numbers.len()], Arc::new(Computed(numbers.clone()))),
+        place: (0, 0),
+        fixed: Some(BlockType::F32),
+    });
+    tensors.splice(0..0, computed);
+    if faults.is_empty() { Ok(tensors) } else { Err(faults) }
+}
+
+/// A spec that says nothing of GGUF: the model under its own name, every tensor under its own.
+pub fn nameless(model: &Model) -> Gguf {
+    let any = Pattern { text: "*".to_owned() };
+    let at = model.graph.weights.first().map(|weight| weight.at.clone());
+    let rule = at.map(|at| registry::gguf::TensorRule {
+        rule: registry::weight_map::Rule { disk: any.clone(), weight: any, steps: vec![], at },
+        ty: None,
+    });
+    let count = |key: &str, name: &str| {
+        let value = model.dims.get(key)?;
+        Some((format!("{}.{name}", model.name), value.clone()))
+    };
+    let metadata = [
+        ("layers", "block_count"),
+        ("context", "context_length"),
+        ("hidden", "embedding_length"),
+        ("vocab", "vocab_size"),
+    ];
+    Gguf {
+        arch: model.name.clone(),
+        pre: None,
+        metadata: metadata.into_iter().filter_map(|(key, name)| count(key, name)).collect(),
+        rules: rule.into_iter().collect(),
+        tensors: vec![],
+        drop: vec![],
+    }
+}
+
+/// What stock llama.cpp will not understand.
+pub fn unknown(gguf: &Gguf, tensors: &[Tensor<'_>]) -> Vec<String> {
+    if !is_known(&gguf.arch) {
+        return vec![format!(
+            "llama.cpp does not know the architecture `{}`: the file is for this program alone",
+            gguf.arch
+        )];
+    }
+    let names = tensors.iter().map(|tensor| tensor.name.as_str());
+    let strange: Vec<&str> = names.filter(|name| !knows_tensor(&gguf.arch, name)).collect();
+    match strange[..] {
+        [] => vec![],
+        [first, ..] => vec![format!(
+            "llama.cpp does not know {} tensors of `{}`, the first is `{first}`",
+            strange.len(),
+            gguf.arch
+        )],
+    }
+}
+
+/// The keys of a file: those of the model, of the tokenizer, and of the types.
+pub fn keys(
+    gguf: &Gguf,
+    name: &str,
+    tokenizer: &Metadata,
+    file_type: u32,
+    quantized: bool,
+) -> Metadata {
+    let mut keys = Metadata::new();
+    keys.set("general.architecture", gguf.arch.as_str());
+    keys.set("general.type", "model");
+    if !name.is_empty() {
+        keys.set("general.name", name);
+    }
+    for (key, scalar) in &gguf.metadata {
+        if let Some(value) = value(scalar) {
+            keys.set(key.as_str(), value);
+        }
+    }
+    for (key, value) in tokenizer.iter() {
+        keys.set(key, value.clone());
+    }
+    if quantized {
+        keys.set("general.quantization_version", QUANTIZATION_VERSION);
+    }
+    keys.set("general.file_type", file_type);
+    keys
+}
+
+/// The version of the block formats.
+const QUANTIZATION_VERSION: u32 = 2;
+
+/// A computed value as the type that llama.cpp's own writer would give it; none for what no key
+/// can hold.
+fn value(scalar: &Scalar) -> Option<Value> {
+    let unsigned = |n: i64| u32::try_from(n).map(Value::U32).unwrap_or(Value::I64(n));
+    Some(match scalar {
+        Scalar::Bool(b) => Value::Bool(*b),
+        Scalar::Int(n) => unsigned(*n),
+        Scalar::Float(x) => Value::F32(*x as f32),
+        Scalar::Str(text) => Value::String(text.clone()),
+        Scalar::List(items) => Value::Array(array(items)?),
+        Scalar::Null | Scalar::Map(_) => return None,
+    })
+}
+
+fn array(items: &[Scalar]) -> Option<Array> {
+    let whole = |item: &Scalar| match item {
+        Scalar::Int(n) => i32::try_from(*n).ok(),
+        _ => None,
+    };
+    let boolean = |item: &Scalar| match item {
+        Scalar::Bool(b) => Some(*b),
+        _ => None,
+    };
+    let text = |item: &Scalar| match item {
+        Scalar::Str(text) => Some(text.clone()),
+        _ => None,
+    };
+    if let Some(list) = items.iter().map(whole).collect() {
+        return Some(Array::I32(list));
+    }
+    if let Some(list) = items.iter().map(boolean).collect() {
+        return Some(Array::Bool(list));
+    }
+    if let Some(list) = items.iter().map(text).collect() {
+        return Some(Array::String(list));
+    }
+    items.iter().map(|x| x.as_f64().map(|x| x as f32)).collect::<Option<_>>().map(Array::F32)
+}
+
+/// Lays out the files of one output.
+pub fn lay_out(
+    output: &Output<'_>,
+    keys: &Metadata,
+    tensors: &[Tensor<'_>],
+) -> Result<Vec<Planned>, crate::gguf::Error> {
+    let declared: Vec<Declared> = tensors
+        .iter()
+        .zip(&output.choices)
+        .map(|(tensor, choice)| Declared {
+            name: tensor.name.clone(),
+            shape: tensor.flow.shape().to_vec(),
+            ty: choice.ty,
+        })
+        .collect();
+    let files = match output.split {
+        None => {
+            let layout = Layout::new(&output.path, keys, &declared, Dims::Trimmed)?;
+            vec![(output.path.clone(), layout)]
+        }
+        Some(most) => split::layouts(&prefix(&output.path), keys, &declared, most, Dims::Trimmed)?,
+    };
+    Ok(files.into_iter().map(|(path, layout)| Planned { path, layout }).collect())
+}
+
+/// The name of a set: the path without `.gguf`.
+fn prefix(path: &Path) -> PathBuf {
+    if path.extension().is_some_and(|end| end == "gguf") {
+        path.with_extension("")
+    } else {
+        path.to_owned()
+    }
+}
+
+/// The work of several outputs, each tensor read once.
+pub fn work<'a>(
+    tensors: &[Tensor<'a>],
+    outputs: &[(Output<'_>, Vec<Planned>)],
+    fingerprint: String,
+) -> Work<'a> {
+    let mut files = Vec::new();
+    let mut targets: Vec<Vec<Target>> = vec![Vec::new(); tensors.len()];
+    for (output, planned) in outputs {
+        let mut tensor = 0;
+        for (no, plan) in planned.iter().enumerate() {
+            let wanted = output.shard.is_none_or(|shard| shard == no);
+            for info in &plan.layout.tensors {
+                if wanted {
+                    let target = target(output, &tensors[tensor], info, files.len());
+                    targets[tensor].push(target);
+                }
+                tensor += 1;
+            }
+            if wanted {
+                let (header, len) = (plan.layout.header.clone(), plan.layout.file_len);
+                files.push(OutFile { path: plan.path.clone(), header, len });
+            }
+        }
+    }
+    let tasks = tensors.iter().zip(targets).filter(|(_, targets)| !targets.is_empty());
+    let tasks = tasks
+        .map(|(tensor, targets)| Task { flow: tensor.flow.clone(), targets, place: tensor.place })
+        .collect();
+    Work { files, tasks, fingerprint }
+}
+
+fn target(output: &Output<'_>, tensor: &Tensor<'_>, info: &TensorInfo, file: usize) -> Target {
+    let shape = tensor.flow.shape();
+    let row = shape.last().copied().unwrap_or(1);
+    let matrix = if shape.len() >= 2 { shape[shape.len() - 2] } else { 1 };
+    let matrices = shape.iter().rev().skip(2).product();
+    let quantized = info.ty.is_quantized();
+    let importance = output
+        .importance
+        .as_ref()
+        .filter(|_| quantized)
+        .and_then(|find| find(&tensor.name, row, matrices));
+    let via = output.via.filter(|_| quantized);
+    let encode = Arc::new(Blocks { ty: info.ty, importance, matrix, via });
+    Target { file, name: tensor.name.clone(), offset: info.offset, encode }
+}
+
+/// Numbers that a spec has computed.
+struct Computed(Vec<f32>);
+
+impl Numbers for Computed {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        out.copy_from_slice(&self.0[at..at + out.len()]);
+    }
+}
+
+/// Layer and name: what is in no layer comes first. The order in which llama.cpp's own quantizer
+/// counts layers.
+fn order(name: &str) -> (i64, String) {
+    let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
+    (layer.unwrap_or(-1), name.to_owned())
+}
+
+/// Tensors of a file as the model's weights: for reading a file back.
+pub fn back(gguf: &Gguf, weights: &[Weight]) -> Result<Vec<Group>, Vec<String>> {
+    gguf.groups(weights)
+}
