@@ -86,24 +86,19 @@ pub fn tensors<'a>(
     for group in gguf.groups(&model.graph.weights)? {
         let flows = group.weights.iter().map(|&n| weights[n].flow.clone()).collect();
         let place = group.weights.iter().map(|&n| weights[n].place).min().unwrap_or_default();
-        let fixed = match &group.ty {
-            None => None,
-            Some(name) => match BlockType::parse(name) {
-                Some(ty) => Some(ty),
-                None => {
-                    faults.push(format!("`{}`: there is no type `{name}`", group.tensors[0].0));
-                    None
-                }
-            },
-        };
+        let fixed = group.ty.as_deref().and_then(BlockType::parse);
+        if let Some(name) = group.ty.as_ref().filter(|_| fixed.is_none()) {
+            faults.push(format!("`{}`: there is no type `{name}`", group.tensors[0].0));
+        }
         match Flow::run(&group.steps, flows) {
             Ok(made) => {
-                tensors.extend(group.tensors.iter().zip(made).map(|((name, _), flow)| Tensor {
+                let named = group.tensors.iter().zip(made);
+                tensors.extend(named.map(|((name, _), flow)| Tensor {
                     name: name.clone(),
                     flow,
                     place,
                     fixed,
-                }))
+                }));
             }
             Err(why) => faults.push(format!("`{}` cannot be made: {why}", group.tensors[0].0)),
         }

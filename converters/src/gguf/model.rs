@@ -139,7 +139,7 @@ fn open(file: &File, group: &Group, wanted: &[Weight]) -> Result<Vec<Found>, Str
     let flows = infos.iter().map(|(info, shape)| {
         if rows { row_flow(file, info, shape) } else { number_flow(file, info, shape) }
     });
-    let flows = Flow::run(&back, flows.collect::<Result<_, _>>()?)?;
+    let flows = Flow::run(&back, flows.collect())?;
     let mut found = Vec::with_capacity(flows.len());
     for (flow, shape) in flows.iter().zip(shapes) {
         let (ty, bytes) =
@@ -166,19 +166,19 @@ fn moves_rows(steps: &[Step], infos: &[(&TensorInfo, &Vec<usize>)]) -> bool {
 }
 
 /// A tensor as rows of bytes.
-fn row_flow<'f>(file: &'f File, info: &TensorInfo, shape: &[usize]) -> Result<Flow<'f>, String> {
+fn row_flow<'f>(file: &'f File, info: &TensorInfo, shape: &[usize]) -> Flow<'f> {
     let bytes = file.bytes(&info.name).unwrap_or_default();
     let mut shape = shape.to_vec();
     if let Some(row) = shape.last_mut() {
         *row = info.ty.row_bytes(*row).unwrap_or(0);
     }
-    Ok(Flow::new(&shape, Arc::new(Plain { dtype: FileDtype::U8, bytes })))
+    Flow::new(&shape, Arc::new(Plain { dtype: FileDtype::U8, bytes }))
 }
 
 /// A tensor as numbers.
-fn number_flow<'f>(file: &'f File, info: &TensorInfo, shape: &[usize]) -> Result<Flow<'f>, String> {
+fn number_flow<'f>(file: &'f File, info: &TensorInfo, shape: &[usize]) -> Flow<'f> {
     let bytes = file.bytes(&info.name).unwrap_or_default();
-    Ok(Flow::new(shape, Arc::new(Decoded { ty: info.ty, bytes })))
+    Flow::new(shape, Arc::new(Decoded { ty: info.ty, bytes }))
 }
 
 /// Blocks, read as numbers.

@@ -165,6 +165,7 @@ impl Build {
             context: self.context,
             ignore: Vec::new(),
             rules: Vec::new(),
+            gguf: None,
         };
         (model, self.tensors)
     }

@@ -159,6 +159,7 @@ pub fn model() -> Model {
         context: Some(64),
         ignore: Vec::new(),
         rules: Vec::new(),
+        gguf: None,
     }
 }
 
