@@ -5,9 +5,27 @@
 //! some formats weigh a block by its row.
 
 mod block;
+mod crumbs;
+mod fp4;
+mod iq4;
+mod layout;
+mod low_bits;
+mod nibbles;
 mod plain;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q6_k;
+mod q8_0;
+mod rounding;
+mod search;
+mod ternary;
+mod validate;
 
 pub use block::BlockType;
+pub use validate::{BadBlock, validate};
 
 /// Why numbers cannot be encoded or decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,10 +44,15 @@ pub enum Error {
     NotWritten { ty: BlockType },
     #[error("number {at} is {value}, which {ty} cannot hold")]
     NotFinite { ty: BlockType, at: usize, value: String },
+    #[error("importance {at} is {value}; expected a finite number")]
+    ImportanceNotFinite { at: usize, value: String },
 }
 
 /// `(numbers, row, importance of one row, out)`.
 type Encode = fn(&[f32], usize, Option<&[f32]>, &mut [u8]);
+
+/// `(bytes, out)`.
+type Decode = fn(&[u8], &mut [f32]);
 
 /// One format's functions. Lengths are checked before they are called.
 #[derive(Clone, Copy)]
@@ -37,7 +60,7 @@ pub(crate) struct Codec {
     /// Encodes whole rows of `row` numbers.
     pub(crate) encode: Encode,
     /// Decodes whole blocks.
-    pub(crate) decode: fn(&[u8], &mut [f32]),
+    pub(crate) decode: Decode,
 }
 
 impl BlockType {
@@ -46,12 +69,34 @@ impl BlockType {
             Self::F32 => plain::F32,
             Self::F16 => plain::F16,
             Self::Bf16 => plain::BF16,
+            Self::Iq4Nl => iq4::IQ4_NL,
+            Self::Iq4Xs => iq4::IQ4_XS,
+            Self::Mxfp4 => fp4::MXFP4,
+            Self::Nvfp4 => fp4::NVFP4,
+            Self::Q10 => low_bits::Q1_0,
+            Self::Q20 => low_bits::Q2_0,
+            Self::Q2K => q2_k::Q2_K,
+            Self::Q3K => q3_k::Q3_K,
+            Self::Q40 => q4_0::Q4_0,
+            Self::Q41 => q4_1::Q4_1,
+            Self::Q4K => q4_k::Q4_K,
+            Self::Q50 => q4_0::Q5_0,
+            Self::Q51 => q4_1::Q5_1,
+            Self::Q5K => q4_k::Q5_K,
+            Self::Q6K => q6_k::Q6_K,
+            Self::Q80 => q8_0::Q8_0,
+            Self::Tq10 => ternary::TQ1_0,
+            Self::Tq20 => ternary::TQ2_0,
             _ => return None,
         })
     }
 }
 
 /// Encodes rows of `row` numbers. `importance`, if any, weighs the numbers of each row.
+///
+/// Formats of blocks refuse numbers that are not finite, for one would spoil its whole block. F32,
+/// F16 and BF16 keep them, and F16 makes infinity of what is too large, as ggml does; [`validate`]
+/// finds both, and scales beyond f16.
 pub fn encode(
     ty: BlockType,
     numbers: &[f32],
@@ -70,6 +115,14 @@ pub fn encode(
         return Err(Error::NeedsImportance { ty });
     }
     let codec = ty.codec().ok_or(Error::NotWritten { ty })?;
+    if ty.is_quantized() {
+        if let Some((at, value)) = not_finite(numbers) {
+            return Err(Error::NotFinite { ty, at, value });
+        }
+        if let Some((at, value)) = importance.and_then(not_finite) {
+            return Err(Error::ImportanceNotFinite { at, value });
+        }
+    }
     (codec.encode)(numbers, row, importance, out);
     Ok(())
 }
@@ -77,9 +130,22 @@ pub fn encode(
 /// Decodes whole blocks.
 pub fn decode(ty: BlockType, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
     lengths(ty, out.len(), bytes.len())?;
-    let codec = ty.codec().ok_or(Error::NotWritten { ty })?;
-    (codec.decode)(bytes, out);
+    let decode = match ty.codec() {
+        Some(codec) => codec.decode,
+        None => plain::decoder(ty).ok_or(Error::NotWritten { ty })?,
+    };
+    decode(bytes, out);
     Ok(())
+}
+
+/// The first number that is not finite.
+fn not_finite(numbers: &[f32]) -> Option<(usize, String)> {
+    let found = |(_, x): &(usize, &f32)| !x.is_finite();
+    // Whole chunks are judged without branches, so that the compiler can use vectors.
+    let chunk = numbers
+        .chunks(256)
+        .position(|chunk| !chunk.iter().fold(true, |all, x| all & x.is_finite()))?;
+    numbers.iter().enumerate().skip(256 * chunk).find(found).map(|(at, x)| (at, x.to_string()))
 }
 
 fn lengths(ty: BlockType, numbers: usize, found: usize) -> Result<(), Error> {

@@ -1,6 +1,6 @@
-//! Numbers one by one: F32, F16, BF16.
+//! Numbers one by one: F32, F16, BF16; and, read only, F64 and integers.
 
-use super::Codec;
+use super::{BlockType, Codec, Decode};
 use crate::numbers;
 
 pub(super) const F32: Codec = Codec {
@@ -17,6 +17,18 @@ pub(super) const BF16: Codec = Codec {
     encode: |numbers, _, _, out| write(numbers, out, |x| numbers::f32_to_bf16(x).to_le_bytes()),
     decode: |bytes, out| read(bytes, out, |bits| numbers::bf16_to_f32(u16::from_le_bytes(bits))),
 };
+
+/// Reads formats that are not made from f32; what f32 cannot hold is rounded to nearest.
+pub(super) fn decoder(ty: BlockType) -> Option<Decode> {
+    Some(match ty {
+        BlockType::I8 => |bytes, out| read(bytes, out, |bits| i8::from_le_bytes(bits) as f32),
+        BlockType::I16 => |bytes, out| read(bytes, out, |bits| i16::from_le_bytes(bits) as f32),
+        BlockType::I32 => |bytes, out| read(bytes, out, |bits| i32::from_le_bytes(bits) as f32),
+        BlockType::I64 => |bytes, out| read(bytes, out, |bits| i64::from_le_bytes(bits) as f32),
+        BlockType::F64 => |bytes, out| read(bytes, out, |bits| f64::from_le_bytes(bits) as f32),
+        _ => return None,
+    })
+}
 
 fn write<const N: usize>(numbers: &[f32], out: &mut [u8], bits: impl Fn(f32) -> [u8; N]) {
     for (bytes, &x) in out.as_chunks_mut::<N>().0.iter_mut().zip(numbers) {

@@ -1,0 +1,119 @@
+//! MXFP4 and NVFP4: numbers of 4 bits (E2M1), scales of 8.
+//!
+//! MXFP4: `e` (E8M0) and `qs[16]` as in Q4_0 for 32 numbers. NVFP4: `d[4]` (E4M3 without sign)
+//! for 16 numbers each, then for each 8 bytes with number `j` low and `j + 8` high. Both count
+//! E2M1 in halves, so decoding halves the scale.
+
+use super::Codec;
+use super::layout::{blocks, each_block, peak};
+use super::nibbles::{join4, split4};
+use super::rounding::cut;
+
+pub(super) const MXFP4: Codec = Codec {
+    encode: |numbers, _, _, out| {
+        for (x, block) in blocks::<32, 17>(numbers, out) {
+            let e = exponent(peak(x).abs());
+            block[0] = e;
+            let scale = half_e8m0(e);
+            join4(&x.map(|x| nearest_half(x, scale)), &mut block[1..]);
+        }
+    },
+    decode: |bytes, out| {
+        each_block::<17, 32>(bytes, out, |block, out| {
+            let scale = half_e8m0(block[0]);
+            *out = split4(&block[1..]).map(|q| HALVES[q as usize & 15] * scale);
+        });
+    },
+};
+
+pub(super) const NVFP4: Codec = Codec {
+    encode: |numbers, _, _, out| {
+        for (x, block) in blocks::<64, 36>(numbers, out) {
+            let (scales, bytes) = block.split_at_mut(4);
+            let groups = x.as_chunks::<16>().0.iter().zip(bytes.as_chunks_mut::<8>().0);
+            for (to, (x, bytes)) in scales.iter_mut().zip(groups) {
+                *to = to_e4m3(peak(x).abs() / 6.0);
+                let scale = half_e4m3(*to);
+                let levels = x.map(|x| nearest_half(x, scale));
+                for (j, byte) in bytes.iter_mut().enumerate() {
+                    *byte = levels[j] | levels[j + 8] << 4;
+                }
+            }
+        }
+    },
+    decode: |bytes, out| {
+        each_block::<36, 64>(bytes, out, |block, out| {
+            let (scales, bytes) = block.split_at(4);
+            let groups = out.as_chunks_mut::<16>().0.iter_mut().zip(bytes.as_chunks::<8>().0);
+            for (&scale, (out, bytes)) in scales.iter().zip(groups) {
+                let scale = half_e4m3(scale);
+                for (j, byte) in bytes.iter().enumerate() {
+                    out[j] = HALVES[*byte as usize & 15] * scale;
+                    out[j + 8] = HALVES[*byte as usize >> 4] * scale;
+                }
+            }
+        });
+    },
+};
+
+/// E2M1 in halves; the sign is the fourth bit, and both zeros are 0.
+const HALVES: [f32; 16] =
+    [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
+
+/// The level whose value is nearest; of several as near, the first.
+fn nearest_half(x: f32, scale: f32) -> u8 {
+    let mut best = 0;
+    let mut least = (HALVES[0] * scale - x).abs();
+    for (level, half) in HALVES.iter().enumerate().skip(1) {
+        let off = (half * scale - x).abs();
+        if off < least {
+            best = level;
+            least = off;
+        }
+    }
+    best as u8
+}
+
+/// The block exponent: `floor(log2(max)) - 2`, as a byte with bias 127.
+///
+/// Below 2^-125 the byte wraps, as in the reference; where it would be 255, which stands for NaN
+/// and which the reference refuses to write, it is 0.
+fn exponent(max: f32) -> u8 {
+    if max <= 0.0 {
+        return 0;
+    }
+    // log2f rounds to f32: a hair below a power of two it gives the power itself.
+    let log = (max as f64).log2() as f32;
+    match cut(log.floor() - 2.0 + 127.0) as u8 {
+        255 => 0,
+        e => e,
+    }
+}
+
+/// `2^(e - 128)`.
+fn half_e8m0(e: u8) -> f32 {
+    f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e as u32 - 1) << 23 })
+}
+
+/// Half of what E4M3 bits stand for. The sign bit is ignored, and NaN is 0.
+fn half_e4m3(bits: u8) -> f32 {
+    if bits == 0x7f {
+        return 0.0;
+    }
+    crate::numbers::f8_e4m3_to_f32(bits & 0x7f) * 0.5
+}
+
+/// Rounds to E4M3 without sign by the first dropped bit alone (`ggml_fp32_to_ue4m3`).
+fn to_e4m3(x: f32) -> u8 {
+    if x.is_nan() || x <= 0.0 {
+        return 0;
+    }
+    let bits = x.min(448.0).to_bits();
+    let exponent = (bits >> 23) as i32 - 120;
+    if exponent <= 0 {
+        return cut(x * 512.0 + 0.5).min(7) as u8;
+    }
+    // A carry out of the mantissa raises the exponent.
+    let rounded = ((exponent as u32) << 3 | (bits >> 20 & 7)) + (bits >> 19 & 1);
+    rounded.min(0x7e) as u8
+}

@@ -1,0 +1,72 @@
+//! Blocks in rows, and the fields that many formats share.
+
+use crate::numbers::{f16_to_f32, f32_to_f16};
+
+/// Pairs blocks of `N` numbers with their `B` bytes.
+pub(super) fn blocks<'a, const N: usize, const B: usize>(
+    numbers: &'a [f32],
+    bytes: &'a mut [u8],
+) -> impl Iterator<Item = (&'a [f32; N], &'a mut [u8; B])> {
+    numbers.as_chunks::<N>().0.iter().zip(bytes.as_chunks_mut::<B>().0)
+}
+
+/// Calls `block` with every block of `B` bytes and the `N` numbers to fill in.
+pub(super) fn each_block<const B: usize, const N: usize>(
+    bytes: &[u8],
+    numbers: &mut [f32],
+    mut block: impl FnMut(&[u8; B], &mut [f32; N]),
+) {
+    for (bytes, numbers) in bytes.as_chunks::<B>().0.iter().zip(numbers.as_chunks_mut::<N>().0) {
+        block(bytes, numbers);
+    }
+}
+
+/// Pairs every block of a row with its part of the importances, which belong to a row.
+pub(super) fn weights_of<const N: usize>(
+    importance: &[f32],
+    rows: usize,
+) -> impl Iterator<Item = &[f32; N]> {
+    std::iter::repeat_n(importance, rows).flat_map(|row| row.as_chunks::<N>().0)
+}
+
+/// Writes a scale as f16 and gives back what a reader will see.
+#[inline]
+pub(super) fn put_f16(bytes: &mut [u8], at: usize, value: f32) -> f32 {
+    let bits = f32_to_f16(value);
+    bytes[at..at + 2].copy_from_slice(&bits.to_le_bytes());
+    f16_to_f32(bits)
+}
+
+/// Reads a scale of f16.
+#[inline]
+pub(super) fn get_f16(bytes: &[u8], at: usize) -> f32 {
+    f16_to_f32(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+}
+
+/// The number of largest magnitude, with its sign; the first of equals.
+#[inline]
+pub(super) fn peak(numbers: &[f32]) -> f32 {
+    let mut peak = 0.0_f32;
+    for &x in numbers {
+        if x.abs() > peak.abs() {
+            peak = x;
+        }
+    }
+    peak
+}
+
+/// `sum of x*x`, in order.
+#[inline]
+pub(super) fn squares(numbers: &[f32]) -> f32 {
+    numbers.iter().fold(0.0, |sum, x| sum + x * x)
+}
+
+/// How much an error at each number counts: `importance * sqrt(variance + x*x)`.
+#[inline]
+pub(super) fn error_weights<const N: usize>(
+    numbers: &[f32; N],
+    importance: &[f32; N],
+    variance: f32,
+) -> [f32; N] {
+    std::array::from_fn(|i| importance[i] * (variance + numbers[i] * numbers[i]).sqrt())
+}

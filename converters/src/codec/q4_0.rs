@@ -1,0 +1,72 @@
+//! Q4_0 and Q5_0: 32 numbers, one scale, levels on both sides of zero.
+//!
+//! `d` (f16), for Q5_0 `qh[4]` (bit `j`: fifth bit of number `j`), then `qs[16]` with number `j`
+//! in the low half of byte `j` and number `j + 16` in the high half.
+
+use super::Codec;
+use super::layout::{
+    blocks, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
+};
+use super::nibbles::{join4, join5, split4, split5};
+use super::rounding::cut;
+use super::search::signed;
+
+pub(super) const Q4_0: Codec = Codec {
+    encode: |numbers, row, importance, out| encode::<18>(numbers, row, importance, out),
+    decode: |bytes, out| {
+        each_block::<18, 32>(bytes, out, |block, out| {
+            let d = get_f16(block, 0);
+            *out = split4(&block[2..]).map(|q| (q as i32 - 8) as f32 * d);
+        });
+    },
+};
+
+pub(super) const Q5_0: Codec = Codec {
+    encode: |numbers, row, importance, out| encode::<22>(numbers, row, importance, out),
+    decode: |bytes, out| {
+        each_block::<22, 32>(bytes, out, |block, out| {
+            let d = get_f16(block, 0);
+            *out = split5(&block[2..]).map(|q| (q as i32 - 16) as f32 * d);
+        });
+    },
+};
+
+/// Blocks of 18 bytes are Q4_0, of 22 Q5_0.
+fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]>, out: &mut [u8]) {
+    let half = if B == 18 { 8 } else { 16 };
+    let put = |block: &mut [u8; B], d: f32, levels: &[u8; 32]| {
+        put_f16(block, 0, d);
+        if B == 18 {
+            join4(levels, &mut block[2..]);
+        } else {
+            join5(levels, &mut block[2..]);
+        }
+    };
+    let Some(importance) = importance else {
+        for (x, block) in blocks::<32, B>(numbers, out) {
+            let (d, levels) = plain(x, half);
+            put(block, d, &levels);
+        }
+        return;
+    };
+    let rows = numbers.chunks_exact(row).zip(out.chunks_exact_mut(row / 32 * B));
+    for (numbers, out) in rows {
+        let variance = squares(numbers) / row as f32;
+        for ((x, block), importance) in
+            blocks::<32, B>(numbers, out).zip(weights_of::<32>(importance, 1))
+        {
+            let mut levels = [0; 32];
+            let d = signed(x, &error_weights(x, importance, variance), half, &mut levels);
+            put(block, d, &levels);
+        }
+    }
+}
+
+/// Puts the number of largest magnitude at the lowest level.
+fn plain(x: &[f32; 32], half: i32) -> (f32, [u8; 32]) {
+    let d = peak(x) / -half as f32;
+    let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+    let middle = half as f32 + 0.5;
+    let top = (2 * half - 1) as i8;
+    (d, x.map(|x| (cut(x * inverse + middle) as i8).min(top) as u8))
+}

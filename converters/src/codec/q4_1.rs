@@ -1,0 +1,88 @@
+//! Q4_1 and Q5_1: 32 numbers, a scale and a minimum.
+//!
+//! `d`, `m` (f16), for Q5_1 `qh[4]`, then `qs[16]`, both as in Q4_0 and Q5_0.
+
+use super::Codec;
+use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
+use super::nibbles::{join4, join5, split4, split5};
+use super::rounding::cut;
+use super::search::Ladder;
+
+pub(super) const Q4_1: Codec = Codec {
+    encode: |numbers, row, importance, out| encode::<20>(numbers, row, importance, out),
+    decode: |bytes, out| {
+        each_block::<20, 32>(bytes, out, |block, out| {
+            let (d, m) = (get_f16(block, 0), get_f16(block, 2));
+            *out = split4(&block[4..]).map(|q| q as f32 * d + m);
+        });
+    },
+};
+
+pub(super) const Q5_1: Codec = Codec {
+    encode: |numbers, row, importance, out| encode::<24>(numbers, row, importance, out),
+    decode: |bytes, out| {
+        each_block::<24, 32>(bytes, out, |block, out| {
+            let (d, m) = (get_f16(block, 0), get_f16(block, 2));
+            *out = split5(&block[4..]).map(|q| q as f32 * d + m);
+        });
+    },
+};
+
+/// The search of both where errors are weighted.
+pub(super) const fn ladder(top: i32) -> Ladder {
+    Ladder { top, first: -0.9, step: 0.05, last: 36, absolute: false }
+}
+
+/// Blocks of 20 bytes are Q4_1, of 24 Q5_1.
+fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]>, out: &mut [u8]) {
+    let top = if B == 20 { 15 } else { 31 };
+    let put = |block: &mut [u8; B], d: f32, m: f32, levels: &[u8; 32]| {
+        put_f16(block, 0, d);
+        put_f16(block, 2, m);
+        if B == 20 {
+            join4(levels, &mut block[4..]);
+        } else {
+            join5(levels, &mut block[4..]);
+        }
+    };
+    let Some(importance) = importance else {
+        for (x, block) in blocks::<32, B>(numbers, out) {
+            let (d, m, levels) = plain(x, top);
+            put(block, d, m, &levels);
+        }
+        return;
+    };
+    let rows = numbers.chunks_exact(row).zip(out.chunks_exact_mut(row / 32 * B));
+    for (numbers, out) in rows {
+        let variance = squares(numbers) / row as f32;
+        for ((x, block), importance) in
+            blocks::<32, B>(numbers, out).zip(weights_of::<32>(importance, 1))
+        {
+            let mut levels = [0; 32];
+            let weights = error_weights(x, importance, variance);
+            let fit = ladder(top).climb((x, &weights), &mut levels);
+            put(block, fit.scale, -fit.minus_min, &levels);
+        }
+    }
+}
+
+/// Spreads the levels from the least number to the greatest.
+fn plain(x: &[f32; 32], top: i32) -> (f32, f32, [u8; 32]) {
+    let (mut min, mut max) = (f32::MAX, f32::MIN);
+    for &x in x {
+        if x < min {
+            min = x;
+        }
+        if x > max {
+            max = x;
+        }
+    }
+    let d = (max - min) / top as f32;
+    let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+    let level = |x: f32| {
+        let level = cut((x - min) * inverse + 0.5);
+        // Only the shorter format clamps (quantize_row_q4_1_ref, quantize_row_q5_1_ref).
+        if top == 15 { (level as i8).min(15) as u8 } else { level as u8 }
+    };
+    (d, min, x.map(level))
+}

@@ -1,0 +1,173 @@
+//! Q4_K and Q5_K: 256 numbers in 8 groups, each with a scale and a minimum of 6 bits.
+//!
+//! `d`, `dmin` (f16), `scales[12]`, for Q5_K `qh[32]` (bit `k` of byte `l`: fifth bit of number
+//! `32 k + l`), then `qs[128]`: of each 64 numbers, `l` in the low half of byte `l` and `l + 32`
+//! in the high half.
+
+use super::Codec;
+use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
+use super::q2_k::most;
+use super::q4_1::ladder;
+use super::rounding::nearest;
+use super::search::{Ladder, positive};
+
+pub(super) const Q4_K: Codec =
+    Codec { encode: encode::<144>, decode: |bytes, out| decode::<144>(bytes, out) };
+
+pub(super) const Q5_K: Codec =
+    Codec { encode: encode::<176>, decode: |bytes, out| decode::<176>(bytes, out) };
+
+/// The search of each without importances.
+const Q4_LADDER: Ladder = Ladder { top: 15, first: -1.0, step: 0.1, last: 20, absolute: false };
+const Q5_LADDER: Ladder = Ladder { top: 31, first: -0.5, step: 0.1, last: 15, absolute: false };
+
+/// Blocks of 144 bytes are Q4_K, of 176 Q5_K.
+fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]>, out: &mut [u8]) {
+    let Some(importance) = importance else {
+        for (x, block) in blocks::<256, B>(numbers, out) {
+            plain(x, block);
+        }
+        return;
+    };
+    let weights = weights_of::<256>(importance, numbers.len() / row);
+    for ((x, block), importance) in blocks::<256, B>(numbers, out).zip(weights) {
+        weighted(x, importance, block);
+    }
+}
+
+fn decode<const B: usize>(bytes: &[u8], out: &mut [f32]) {
+    each_block::<B, 256>(bytes, out, |block, out| {
+        let (d, dmin) = (get_f16(block, 0), get_f16(block, 2));
+        let (scales, mins) = split_scales(&block[4..16]);
+        let fifths: &[u8] = if B == 176 { &block[16..48] } else { &[0; 32] };
+        let groups = out.as_chunks_mut::<32>().0.iter_mut();
+        for (j, (out, bytes)) in groups.zip(halves(&block[B - 128..])).enumerate() {
+            let scale = d * scales[j] as f32;
+            let min = dmin * mins[j] as f32;
+            for ((x, &byte), &bits) in out.iter_mut().zip(bytes).zip(fifths) {
+                let low = if j % 2 == 0 { byte & 15 } else { byte >> 4 };
+                let q = low | (bits >> j & 1) << 4;
+                *x = scale * q as f32 - min;
+            }
+        }
+    });
+}
+
+/// Every 32 bytes, twice.
+fn halves(bytes: &[u8]) -> impl Iterator<Item = &[u8; 32]> {
+    bytes.as_chunks::<32>().0.iter().flat_map(|bytes| [bytes, bytes])
+}
+
+fn plain<const B: usize>(x: &[f32; 256], block: &mut [u8; B]) {
+    let ladder = if B == 144 { Q4_LADDER } else { Q5_LADDER };
+    let mut levels = [0; 256];
+    let (mut scales, mut mins) = ([0.0; 8], [0.0; 8]);
+    for (j, (x, levels)) in pairs(x, &mut levels).enumerate() {
+        let mean = (squares(x) / 32.0).sqrt();
+        let fit = ladder.climb((x, &x.map(|x| mean + x.abs())), levels);
+        (scales[j], mins[j]) = (fit.scale, fit.minus_min);
+    }
+    let (max_scale, max_min) = (most(&scales), most(&mins));
+    let scales = to_six_bits(&scales, max_scale);
+    let mins = to_six_bits(&mins, max_min);
+    finish(x, &mut levels, (max_scale / 63.0, scales), (max_min / 63.0, mins), block);
+}
+
+/// Levels of scales in `0..=63`, the greatest at 63.
+pub(super) fn to_six_bits(scales: &[f32; 8], max: f32) -> [u8; 8] {
+    let inverse = if max > 0.0 { 63.0 / max } else { 0.0 };
+    scales.map(|scale| (nearest(inverse * scale) as u8).min(63))
+}
+
+fn weighted<const B: usize>(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; B]) {
+    let variance = 2.0 * squares(x) / 256.0;
+    let mut levels = [0; 256];
+    let (mut scales, mut mins, mut sums) = ([0.0; 8], [0.0; 8], [0.0; 8]);
+    let importance = importance.as_chunks::<32>().0;
+    for (j, ((x, levels), importance)) in pairs(x, &mut levels).zip(importance).enumerate() {
+        let weights = error_weights(x, importance, variance);
+        sums[j] = weights.iter().fold(0.0, |sum, w| sum + w);
+        let fit = ladder(if B == 144 { 15 } else { 31 }).climb((x, &weights), levels);
+        (scales[j], mins[j]) = (fit.scale, fit.minus_min);
+    }
+    let (mut six_scales, mut six_mins) = ([0; 8], [0; 8]);
+    let d = positive(&scales, &sums, 63, &mut six_scales);
+    let dmin = positive(&mins, &sums, 63, &mut six_mins);
+    if B == 176 {
+        // Only Q5_K clamps here; a level that wrapped below zero stays as it is in Q4_K.
+        six_scales = six_scales.map(|level| level.min(63));
+        six_mins = six_mins.map(|level| level.min(63));
+    }
+    finish(x, &mut levels, (d, six_scales), (dmin, six_mins), block);
+}
+
+/// Chooses the levels again for the scales as they are stored, and packs them.
+pub(super) fn finish<const B: usize>(
+    x: &[f32; 256],
+    levels: &mut [u8; 256],
+    (d, scales): (f32, [u8; 8]),
+    (dmin, mins): (f32, [u8; 8]),
+    block: &mut [u8; B],
+) {
+    let top = if B == 144 { 15 } else { 31 };
+    let (d, dmin) = (put_f16(block, 0, d), put_f16(block, 2, dmin));
+    join_scales(scales, mins, &mut block[4..16]);
+    let (scales, mins) = split_scales(&block[4..16]);
+    for (j, (x, levels)) in pairs(x, levels).enumerate() {
+        let scale = d * scales[j] as f32;
+        if scale == 0.0 {
+            continue;
+        }
+        let min = dmin * mins[j] as f32;
+        *levels = x.map(|x| nearest((x + min) / scale).clamp(0, top) as u8);
+    }
+    pack(levels, block);
+}
+
+fn pack<const B: usize>(levels: &[u8; 256], block: &mut [u8; B]) {
+    if B == 176 {
+        block[16..48].fill(0);
+        for (k, levels) in levels.as_chunks::<32>().0.iter().enumerate() {
+            for (bits, level) in block[16..48].iter_mut().zip(levels) {
+                *bits |= (level >> 4) << k;
+            }
+        }
+    }
+    let bytes = block[B - 128..].as_chunks_mut::<32>().0;
+    for (levels, bytes) in levels.as_chunks::<64>().0.iter().zip(bytes) {
+        let (low, high) = levels.split_at(32);
+        for ((to, low), high) in bytes.iter_mut().zip(low).zip(high) {
+            *to = low & 15 | high << 4;
+        }
+    }
+}
+
+/// Groups of 32 numbers with their levels.
+fn pairs<'a>(
+    x: &'a [f32; 256],
+    levels: &'a mut [u8; 256],
+) -> impl Iterator<Item = (&'a [f32; 32], &'a mut [u8; 32])> {
+    x.as_chunks().0.iter().zip(levels.as_chunks_mut().0)
+}
+
+/// Packs 8 scales and 8 minima of 6 bits: the first four of each whole, with the upper pairs of
+/// bits of the last four above them; then the lower halves of the last four.
+fn join_scales(scales: [u8; 8], mins: [u8; 8], out: &mut [u8]) {
+    for j in 0..4 {
+        out[j] = scales[j] | scales[j + 4] >> 4 << 6;
+        out[j + 4] = mins[j] | mins[j + 4] >> 4 << 6;
+        out[j + 8] = scales[j + 4] & 15 | mins[j + 4] << 4;
+    }
+}
+
+/// Unpacks 8 scales and 8 minima of 6 bits.
+fn split_scales(bytes: &[u8]) -> ([u8; 8], [u8; 8]) {
+    let (mut scales, mut mins) = ([0; 8], [0; 8]);
+    for j in 0..4 {
+        scales[j] = bytes[j] & 63;
+        mins[j] = bytes[j + 4] & 63;
+        scales[j + 4] = bytes[j + 8] & 15 | bytes[j] >> 6 << 4;
+        mins[j + 4] = bytes[j + 8] >> 4 | bytes[j + 4] >> 6 << 4;
+    }
+    (scales, mins)
+}

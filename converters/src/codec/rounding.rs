@@ -1,0 +1,58 @@
+//! How ggml's C rounds on x86-64. Bytes agree only if every one of these does.
+
+/// To the nearest integer, ties to even: `nearest_int` of ggml-quants.c.
+///
+/// The sum's last place is 1, so the adder rounds and the mantissa shows the result. Beyond 2^22
+/// it shows something else, which is then part of the format's bytes.
+#[inline]
+pub(super) fn nearest(x: f32) -> i32 {
+    ((x + 12_582_912.0).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
+}
+
+/// Cuts the fraction off, as `cvttss2si` does: what no i32 holds becomes the least one.
+#[inline]
+pub(super) fn cut(x: f32) -> i32 {
+    if (-2_147_483_648.0..2_147_483_648.0).contains(&x) { x as i32 } else { i32::MIN }
+}
+
+/// To the nearest integer, ties away from zero: `(int) roundf(x)`.
+///
+/// The number added is the one below a half, so that the sum of it and the number below a half
+/// stays below 1.
+#[inline]
+pub(super) fn away(x: f32) -> i32 {
+    cut(x + 0.499_999_97_f32.copysign(x))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ties_go_to_even_or_away() {
+        for (x, even, far) in [(0.5, 0, 1), (1.5, 2, 2), (2.5, 2, 3), (-0.5, 0, -1), (-2.5, -2, -3)]
+        {
+            assert_eq!((nearest(x), away(x)), (even, far), "{x}");
+        }
+    }
+
+    #[test]
+    fn away_is_round_for_every_number_near_a_tie() {
+        for half in -300..300 {
+            let tie = half as f32 * 0.5;
+            for bits in tie.to_bits().saturating_sub(3)..=tie.to_bits() + 3 {
+                let x = f32::from_bits(bits);
+                assert_eq!(away(x), x.round() as i32, "{x}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_the_least_integer() {
+        for x in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 2_147_483_648.0, -3e9] {
+            assert_eq!(cut(x), i32::MIN, "{x}");
+        }
+        assert_eq!(nearest(f32::NAN), 0);
+        assert_eq!(cut(-2.9), -2);
+    }
+}

@@ -1,0 +1,18 @@
+//! Searches for the scales of a group of numbers.
+//!
+//! Each tries several scales, solves for the best one given the rounded numbers, and keeps what
+//! has the least weighted error. Sums run in order and products associate as ggml's do
+//! (ggml-quants.c): another order would round otherwise and choose otherwise.
+
+mod affine;
+mod descent;
+mod positive;
+mod signed;
+
+pub(super) use affine::Ladder;
+pub(super) use descent::descend;
+pub(super) use positive::positive;
+pub(super) use signed::signed;
+
+/// Groups whose largest magnitude is below this count as zero (`GROUP_MAX_EPS`).
+pub(super) const TINY: f32 = 1e-15;
