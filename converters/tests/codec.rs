@@ -10,7 +10,7 @@ fn encode(ty: BlockType, numbers: &[f32], row: usize) -> Result<Vec<u8>, Error> 
 
 fn decode(ty: BlockType, bytes: &[u8]) -> Vec<f32> {
     let mut out = vec![0.0; bytes.len() / ty.bytes() * ty.elements()];
-    codec::decode(ty, bytes, &mut out).unwrap();
+    codec::decode(ty, bytes, &mut out).expect("a format that is read");
     out
 }
 
