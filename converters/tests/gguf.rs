@@ -145,6 +145,7 @@ fn a_layout_breaks_no_rule() {
     let one = |name: &str, shape: &[usize], ty| lay(&none, &[declared(name, shape, ty)]);
     let twice = [declared("a", &[1], BlockType::F32), declared("a", &[2], BlockType::F32)];
     assert!(matches!(lay(&none, &twice), Error::DuplicateTensor { .. }));
+    assert!(matches!(one("", &[1], BlockType::F32), Error::EmptyName { n: 0, .. }));
     let name = "n".repeat(64);
     assert!(matches!(one(&name, &[1], BlockType::F32), Error::NameTooLong { found: 64, .. }));
     assert!(matches!(one("a", &[1; 5], BlockType::F32), Error::TooManyDims { found: 5, .. }));
@@ -236,7 +237,7 @@ proptest! {
     fn any_layout_is_read_back(
         entries in prop::collection::btree_map("[a-z.é]{1,9}", value(), 0..6),
         tensors in prop::collection::btree_map(
-            "[a-z.é_0-9]{0,20}",
+            "[a-z.é_0-9]{1,20}",
             (prop::collection::vec(0_usize..4, 0..4), prop::sample::select(BlockType::all().collect::<Vec<_>>())),
             0..6,
         ),

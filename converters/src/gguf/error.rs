@@ -86,6 +86,9 @@ pub enum Error {
     #[error("key `{key}` is of kind {found}; expected {expected}: correct the key")]
     WrongKind { key: String, found: String, expected: &'static str },
 
+    #[error("tensor {n} in `{}` has no name; every tensor needs one: convert it again", file.display())]
+    EmptyName { file: PathBuf, n: u64 },
+
     #[error(
         "the name of tensor `{tensor}` in `{}` has {found} bytes; expected fewer than {MAX_NAME}: \
          shorten it", file.display()

@@ -89,6 +89,9 @@ fn version(file: &Path, from: &mut Reader<'_>) -> Result<u32, Error> {
 
 fn tensor(file: &Path, from: &mut Reader<'_>, n: u64) -> Result<Claimed, Error> {
     let name = from.text(format_args!("the name of tensor {n}"))?;
+    if name.is_empty() {
+        return Err(Error::EmptyName { file: file.into(), n });
+    }
     rules::name_fits(file, name)?;
     let text = shown(name);
     let part = format_args!("the entry of tensor `{text}`");

@@ -67,6 +67,9 @@ impl Layout {
         let mut offsets = Offsets::new(alignment);
         let mut placed = Vec::with_capacity(tensors.len());
         for Declared { name, shape, ty } in tensors {
+            if name.is_empty() {
+                return Err(Error::EmptyName { file: file.into(), n: placed.len() as u64 });
+            }
             if !names.insert(name) {
                 return Err(Error::DuplicateTensor { file: file.into(), tensor: shown(name) });
             }
