@@ -7,6 +7,7 @@
 mod block;
 mod crumbs;
 mod fp4;
+mod iq;
 mod iq4;
 mod layout;
 mod low_bits;
@@ -69,6 +70,13 @@ impl BlockType {
             Self::F32 => plain::F32,
             Self::F16 => plain::F16,
             Self::Bf16 => plain::BF16,
+            Self::Iq1M => iq::IQ1_M,
+            Self::Iq1S => iq::IQ1_S,
+            Self::Iq2S => iq::IQ2_S,
+            Self::Iq2Xs => iq::IQ2_XS,
+            Self::Iq2Xxs => iq::IQ2_XXS,
+            Self::Iq3S => iq::IQ3_S,
+            Self::Iq3Xxs => iq::IQ3_XXS,
             Self::Iq4Nl => iq4::IQ4_NL,
             Self::Iq4Xs => iq4::IQ4_XS,
             Self::Mxfp4 => fp4::MXFP4,

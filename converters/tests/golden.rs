@@ -23,15 +23,14 @@ fn hashes() -> BTreeMap<String, String> {
     serde_json::from_slice(&golden("decoded.json")).expect("a table of hashes")
 }
 
-/// The stored files: format, name, whether it was made with importances. Those of grids wait.
+/// The stored files: format, name, whether it was made with importances.
 fn files() -> Vec<(BlockType, String, bool)> {
     let file = |name: String| {
         let ty = name.split('.').next().and_then(BlockType::parse).expect("a format");
         let weighted = name.ends_with(".im.bin");
         (ty, name, weighted)
     };
-    let grid = |name: &String| ["iq1", "iq2", "iq3"].iter().any(|grid| name.starts_with(grid));
-    hashes().into_keys().filter(|name| !grid(name)).map(file).collect()
+    hashes().into_keys().map(file).collect()
 }
 
 /// Which blocks differ, for a message.

@@ -1,0 +1,55 @@
+//! Codebook formats: groups of 8 or 4 numbers are written as the index of a point in a table.
+//!
+//! | formats | point | levels | signs | block of 256 holds scales for |
+//! |---|---|---|---|---|
+//! | IQ2_XXS, IQ2_XS, IQ2_S | 8 numbers | 3 | apart | 8, 16, 16 parts |
+//! | IQ3_XXS, IQ3_S | 4 numbers | 8 | apart | 8 parts |
+//! | IQ1_S, IQ1_M | 8 numbers | 3 (-1, 0, 1) and a shift | in the levels | 8, 16 parts |
+//!
+//! The searches follow ggml-quants.c: what they try, in which order they add, and which of equal
+//! candidates they keep decide the bytes. Where that code stops the program because no candidate
+//! has a finite error (numbers around 1e19 and beyond), these go on with the first candidate.
+
+mod grids;
+mod lattice;
+mod one;
+mod search;
+mod signs;
+mod split;
+mod three;
+mod two;
+
+pub(super) use one::{IQ1_M, IQ1_S};
+pub(super) use three::{IQ3_S, IQ3_XXS};
+pub(super) use two::{IQ2_S, IQ2_XS, IQ2_XXS};
+
+use super::layout;
+
+/// Numbers of a block.
+const BLOCK: usize = 256;
+
+/// Runs over the blocks of rows: numbers, their importance, bytes.
+fn encode_blocks<const B: usize>(
+    numbers: &[f32],
+    row: usize,
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+    encode: impl Fn(&[f32; BLOCK], Option<&[f32; BLOCK]>, &mut [u8; B]),
+) {
+    let rows = numbers.len() / row;
+    let mut importance = importance.map(|row| layout::weights_of::<BLOCK>(row, rows));
+    for (x, block) in layout::blocks(numbers, out) {
+        encode(x, importance.as_mut().and_then(Iterator::next), block);
+    }
+}
+
+/// `factor` times the mean square of a block.
+fn mean_square(x: &[f32; BLOCK], factor: f32) -> f32 {
+    factor * layout::squares(x) / BLOCK as f32
+}
+
+/// The larger; the second if they cannot be compared. `f32::max` would choose the number.
+#[inline]
+fn larger(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}

@@ -1,0 +1,139 @@
+//! The points of a codebook, and the points nearest to every place that is none.
+
+use std::sync::LazyLock;
+
+use super::grids;
+
+/// A point: its index above 16 bits of packed levels.
+pub(super) type Pick = u32;
+
+/// The points of one codebook of `N` numbers each.
+pub(super) struct Lattice<const N: usize> {
+    /// By packed levels.
+    cells: Box<[Cell]>,
+    near: Vec<Pick>,
+}
+
+/// Where the neighbours of a place lie in `near`; if there are none, the place is `start`.
+#[derive(Clone, Copy)]
+struct Cell {
+    start: u32,
+    count: u32,
+}
+
+/// What lies at a place.
+pub(super) enum Place<'a> {
+    Point(Pick),
+    /// Never empty, padded with its last to a multiple of eight.
+    Near(&'a [Pick]),
+}
+
+/// Bits of one level in packed levels.
+pub(super) const fn bits(numbers: usize) -> usize {
+    if numbers == 8 { 2 } else { 3 }
+}
+
+/// How many levels a number can have.
+pub(super) const fn levels(numbers: usize) -> usize {
+    if numbers == 8 { 3 } else { 8 }
+}
+
+/// The level of number `i` of a point.
+#[inline]
+pub(super) fn level<const N: usize>(pick: Pick, i: usize) -> usize {
+    (pick >> (bits(N) * i)) as usize & ((1 << bits(N)) - 1)
+}
+
+// How many distances are searched is `nwant` of iq2xs_init_impl and iq3xs_init_impl.
+pub(super) static IQ2_XXS: LazyLock<Lattice<8>> = LazyLock::new(|| Lattice::new(grids::IQ2_XXS, 2));
+pub(super) static IQ2_XS: LazyLock<Lattice<8>> = LazyLock::new(|| Lattice::new(grids::IQ2_XS, 2));
+pub(super) static IQ2_S: LazyLock<Lattice<8>> = LazyLock::new(|| Lattice::new(grids::IQ2_S, 1));
+pub(super) static IQ1: LazyLock<Lattice<8>> = LazyLock::new(|| Lattice::new(grids::IQ1, 3));
+pub(super) static IQ3_XXS: LazyLock<Lattice<4>> = LazyLock::new(|| Lattice::new(grids::IQ3_XXS, 2));
+pub(super) static IQ3_S: LazyLock<Lattice<4>> = LazyLock::new(|| Lattice::new(grids::IQ3_S, 3));
+
+impl<const N: usize> Lattice<N> {
+    /// Finds for every place the points at the `rings` smallest distances, in the order of
+    /// distance, then index.
+    fn new(points: &[u16], rings: usize) -> Self {
+        let pick = |index: usize| (index as u32) << 16 | points[index] as u32;
+        let origin = Cell { start: pick(0), count: 0 };
+        let mut cells = vec![origin; 1 << (bits(N) * N)].into_boxed_slice();
+        let mut near = Vec::new();
+        for (index, &point) in points.iter().enumerate() {
+            cells[point as usize].start = pick(index);
+        }
+        let mut by_distance = vec![Vec::new(); N * levels(N).pow(2)];
+        for code in 0..cells.len() as u32 {
+            let place: [usize; N] = std::array::from_fn(|i| level::<N>(code, i));
+            let taken = cells[code as usize].start as u16 == code as u16;
+            if taken || place.iter().any(|&level| level >= levels(N)) {
+                continue;
+            }
+            for (index, &point) in points.iter().enumerate() {
+                let apart = |i: usize| place[i].abs_diff(level::<N>(point as u32, i)).pow(2);
+                by_distance[(0..N).map(apart).sum::<usize>()].push(pick(index));
+            }
+            let start = near.len();
+            for ring in by_distance.iter().filter(|ring| !ring.is_empty()).take(rings) {
+                near.extend_from_slice(ring);
+            }
+            let last = near[near.len() - 1];
+            near.resize(start + (near.len() - start).next_multiple_of(8), last);
+            let count = (near.len() - start) as u32;
+            cells[code as usize] = Cell { start: start as u32, count };
+            by_distance.iter_mut().for_each(Vec::clear);
+        }
+        Self { cells, near }
+    }
+
+    /// What lies at these packed levels.
+    #[inline]
+    pub(super) fn at(&self, code: u32) -> Place<'_> {
+        let Cell { start, count } = self.cells[code as usize & (self.cells.len() - 1)];
+        match count {
+            0 => Place::Point(start),
+            _ => Place::Near(&self.near[start as usize..][..count as usize]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<const N: usize>(lattice: &Lattice<N>, points: &[u16], rings: usize) {
+        let distance = |a: u32, b: u32| -> usize {
+            (0..N).map(|i| level::<N>(a, i).abs_diff(level::<N>(b, i)).pow(2)).sum()
+        };
+        for code in (0..lattice.cells.len() as u32).step_by(7) {
+            if (0..N).any(|i| level::<N>(code, i) >= levels(N)) {
+                assert!(matches!(lattice.at(code), Place::Point(pick) if pick == points[0] as u32));
+                continue;
+            }
+            let Place::Near(list) = lattice.at(code) else {
+                assert!(points.contains(&(code as u16)));
+                continue;
+            };
+            let mut all: Vec<_> = points.iter().map(|&p| distance(code, p as u32)).collect();
+            all.sort_unstable();
+            let mut distinct = all.clone();
+            distinct.dedup();
+            let limit = distinct[rings - 1];
+            let want = all.iter().take_while(|&&d| d <= limit).count();
+            let key = |&pick: &u32| (distance(code, pick & 0xffff), pick >> 16);
+            assert_eq!(list.len(), want.next_multiple_of(8));
+            assert!(list[..want].is_sorted_by(|a, b| key(a) < key(b)));
+            assert!(list[want..].iter().all(|&pick| pick == list[want - 1]));
+        }
+    }
+
+    #[test]
+    fn neighbours_are_the_nearest_points_in_order() {
+        check(&IQ2_XXS, grids::IQ2_XXS, 2);
+        check(&IQ2_S, grids::IQ2_S, 1);
+        check(&IQ1, grids::IQ1, 3);
+        check(&IQ3_XXS, grids::IQ3_XXS, 2);
+        check(&IQ3_S, grids::IQ3_S, 3);
+    }
+}

@@ -1,0 +1,261 @@
+//! The search for scale and points of formats with signs apart: IQ2_* and IQ3_*.
+
+use super::lattice::{Lattice, Pick, Place, bits, level, levels};
+use super::{BLOCK, larger, mean_square, signs};
+use crate::codec::layout::error_weights;
+use crate::codec::rounding::nearest;
+use crate::codec::search::positive;
+use crate::numbers::f32_to_f16;
+
+/// How one format searches.
+pub(super) struct Rule<const N: usize> {
+    pub(super) lattice: fn() -> &'static Lattice<N>,
+    /// The mean square in the weights, as a factor.
+    pub(super) sigma: f32,
+    /// The weight of a number without importance, from the number and the mean square.
+    pub(super) unweighted: fn(f32, f32) -> f32,
+    /// Whether the number of signs in eight is made even.
+    pub(super) even: bool,
+    /// Parts with no larger number are zero.
+    pub(super) tiny: f32,
+    /// Scales to try on either side of the first, and how far they lie apart.
+    pub(super) tries: i8,
+    pub(super) step: f32,
+    /// Which points are searched again with the scale that was found.
+    pub(super) again: Again,
+    /// What the scale of the block is multiplied by in the end.
+    pub(super) gain: f32,
+}
+
+/// Which points of a part are searched again, with the scale that was found.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Again {
+    /// All; the first scale is fitted.
+    Always,
+    /// All, if one was not the point nearest to its numbers.
+    AllIfOff,
+    /// Those that were not the point nearest to their numbers.
+    Off,
+}
+
+/// What was found for a block.
+pub(super) struct Found {
+    /// f16 bits.
+    pub(super) scale: u16,
+    /// Whether no part has a scale.
+    pub(super) zero: bool,
+    /// As many as the block has parts.
+    pub(super) parts: [Part; 16],
+}
+
+/// What was found for a part of a block.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Part {
+    /// All its numbers are zero, or nearly so; nothing was searched.
+    pub(super) empty: bool,
+    /// In 0 to 15.
+    pub(super) scale: u8,
+    pub(super) picks: [Pick; 8],
+    pub(super) signs: [u8; 4],
+}
+
+/// The numbers of a part, with the signs taken off.
+pub(super) struct Numbers<const M: usize> {
+    pub(super) x: [f32; M],
+    pub(super) weight: [f32; M],
+    /// Square roots of the weights: neighbours are compared with these.
+    pub(super) root: [f32; M],
+}
+
+/// What one scale leads to.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Trial {
+    pub(super) picks: [Pick; 8],
+    /// A bit for each group whose nearest levels are no point.
+    pub(super) off: u8,
+    /// The weighted sum of numbers times values, and that of squared values.
+    pub(super) qx: f32,
+    pub(super) q2: f32,
+}
+
+/// Searches a block in parts of `M` numbers and groups of `N`.
+pub(super) fn block<const M: usize, const N: usize>(
+    rule: &Rule<N>,
+    x: &[f32; BLOCK],
+    importance: Option<&[f32; BLOCK]>,
+) -> Found {
+    let sigma = mean_square(x, rule.sigma);
+    let mut parts = [Part::default(); 16];
+    let mut scales = [0.0; 16];
+    let mut max = 0.0;
+    for (at, x) in x.as_chunks::<M>().0.iter().enumerate() {
+        let importance = importance.map(|all| &all.as_chunks::<M>().0[at]);
+        let weight = match importance {
+            Some(importance) => error_weights(x, importance, sigma),
+            None => x.map(|x| (rule.unweighted)(x, sigma)),
+        };
+        (parts[at], scales[at]) = part(rule, x, weight);
+        if !parts[at].empty {
+            max = larger(max, scales[at]);
+        }
+    }
+    if max == 0.0 {
+        return Found { scale: 0, zero: true, parts };
+    }
+    let scale = max / 31.0;
+    let inverse = 1.0 / scale;
+    for (part, of_part) in parts.iter_mut().zip(scales) {
+        part.scale = nearest(0.5 * (inverse * of_part - 1.0)).clamp(0, 15) as u8;
+    }
+    Found { scale: f32_to_f16(scale * rule.gain), zero: false, parts }
+}
+
+/// Searches a part: its points and signs, and its scale.
+fn part<const M: usize, const N: usize>(
+    rule: &Rule<N>,
+    numbers: &[f32; M],
+    weight: [f32; M],
+) -> (Part, f32) {
+    const EMPTY: (Part, f32) = (Part { empty: true, scale: 0, picks: [0; 8], signs: [0; 4] }, 0.0);
+    let mut found = Part::default();
+    let mut x = [0.0; M];
+    let groups = x.as_chunks_mut::<8>().0.iter_mut().zip(numbers.as_chunks::<8>().0);
+    for (k, (x, numbers)) in groups.enumerate() {
+        (*x, found.signs[k]) = signs::split(numbers);
+        if rule.even {
+            found.signs[k] = signs::make_even(x, &weight.as_chunks().0[k], found.signs[k]) & 0x7f;
+        }
+    }
+    let max = x[1..].iter().fold(x[0], |max, &x| larger(max, x));
+    if max < rule.tiny {
+        return EMPTY;
+    }
+    let top = (2 * levels(N) - 1) as f32;
+    let (reach, mut scale) = if rule.again == Again::Always {
+        let scale = positive(&x, &weight, levels(N) as i32 + 1, &mut [0; M]);
+        (scale * levels(N) as f32, scale)
+    } else {
+        (max, max / top)
+    };
+    if reach <= 0.0 {
+        return EMPTY;
+    }
+    let lattice = (rule.lattice)();
+    let numbers = Numbers { x, weight, root: weight.map(f32::sqrt) };
+    let mut best = 0.0;
+    let mut off = if rule.again == Again::Off { 0 } else { u8::MAX };
+    for step in -rule.tries..=rule.tries {
+        let inverse = (top + f32::from(step) * rule.step) / reach;
+        let trial = attempt(lattice, &numbers, inverse, 1.0 / inverse);
+        if trial.q2 > 0.0 && trial.qx * trial.qx > best * trial.q2 {
+            scale = trial.qx / trial.q2;
+            best = scale * trial.qx;
+            found.picks = trial.picks;
+            off = trial.off;
+        }
+    }
+    if rule.again == Again::Always {
+        off = u8::MAX;
+    }
+    if off != 0 && scale > 0.0 {
+        let all = rule.again != Again::Off;
+        for k in (0..M / N).filter(|k| all || off >> k & 1 == 1) {
+            (found.picks[k], _) = point(lattice, &numbers, k, 1.0 / scale, scale);
+        }
+        let (qx, q2) = sums::<M, N>(&numbers, &found.picks);
+        if q2 > 0.0 {
+            scale = qx / q2;
+        }
+    }
+    if scale < 0.0 {
+        // Scales have no sign: the signs turn instead.
+        scale = -scale;
+        let mask = if rule.even { 0x7f } else { 0xff };
+        found.signs = found.signs.map(|signs| !signs & mask);
+    }
+    (found, scale)
+}
+
+/// Finds the points for one scale, given with its inverse.
+pub(super) fn attempt<const M: usize, const N: usize>(
+    lattice: &Lattice<N>,
+    numbers: &Numbers<M>,
+    inverse: f32,
+    scale: f32,
+) -> Trial {
+    let mut trial = Trial::default();
+    for k in 0..M / N {
+        let (pick, on) = point(lattice, numbers, k, inverse, scale);
+        trial.picks[k] = pick;
+        trial.off |= u8::from(!on) << k;
+    }
+    (trial.qx, trial.q2) = sums::<M, N>(numbers, &trial.picks);
+    trial
+}
+
+/// The point for group `k`, and whether its levels are the nearest ones.
+fn point<const M: usize, const N: usize>(
+    lattice: &Lattice<N>,
+    numbers: &Numbers<M>,
+    k: usize,
+    inverse: f32,
+    scale: f32,
+) -> (Pick, bool) {
+    let x = &numbers.x.as_chunks::<N>().0[k];
+    let mut code = 0;
+    for (i, x) in x.iter().enumerate() {
+        let level = nearest(0.5 * (inverse * x - 1.0)).clamp(0, levels(N) as i32 - 1);
+        code |= (level as u32) << (bits(N) * i);
+    }
+    match lattice.at(code) {
+        Place::Point(pick) => (pick, true),
+        Place::Near(list) => {
+            let root = &numbers.root.as_chunks::<N>().0[k];
+            (nearest_point(list, &errors(x, root, scale, &ODD)), false)
+        }
+    }
+}
+
+/// The values of levels.
+const ODD: [f32; 8] = [1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0];
+
+/// The weighted squared error of each number at each level.
+#[inline]
+pub(super) fn errors<const N: usize>(
+    x: &[f32; N],
+    weight: &[f32; N],
+    scale: f32,
+    values: &[f32; 8],
+) -> [[f32; 8]; N] {
+    let mut all = [[0.0; 8]; N];
+    for i in 0..N {
+        for level in 0..levels(N) {
+            let apart = scale * values[level] - x[i];
+            all[i][level] = weight[i] * apart * apart;
+        }
+    }
+    all
+}
+
+/// The point of the least error, the first of equals.
+#[inline]
+pub(super) fn nearest_point<const N: usize>(list: &[Pick], errors: &[[f32; 8]; N]) -> Pick {
+    let (mut found, mut least) = (list[0], f32::MAX);
+    for &pick in list {
+        let error = (0..N).fold(0.0, |sum, i| sum + errors[i][level::<N>(pick, i)]);
+        if error < least {
+            (found, least) = (pick, error);
+        }
+    }
+    found
+}
+
+fn sums<const M: usize, const N: usize>(numbers: &Numbers<M>, picks: &[Pick; 8]) -> (f32, f32) {
+    let (mut qx, mut q2) = (0.0, 0.0);
+    for i in 0..M {
+        let q = ODD[level::<N>(picks[i / N], i % N)];
+        qx += numbers.weight[i] * numbers.x[i] * q;
+        q2 += numbers.weight[i] * q * q;
+    }
+    (qx, q2)
+}

@@ -1,0 +1,135 @@
+//! The best way to split numbers into three levels, by trying all of them.
+//!
+//! Numbers of one level are neighbours in ascending order. So a split is two places in that order,
+//! and sums up to each place give the error of a split without going through the numbers again.
+
+use super::larger;
+
+/// What was found: a scale, and for each number 0, 1 or 2.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Split<const M: usize> {
+    pub(super) scale: f32,
+    pub(super) levels: [u8; M],
+    /// Whether the values are shifted down, for each half.
+    pub(super) down: [bool; 2],
+}
+
+/// By how much all values of a half are shifted, up or down.
+pub(super) const SHIFT: f32 = 0.125;
+
+/// The values of the levels, shifted up and down.
+pub(super) const VALUES: [[f32; 8]; 2] = [
+    [-1.0 + SHIFT, SHIFT, 1.0 + SHIFT, 0.0, 0.0, 0.0, 0.0, 0.0],
+    [-1.0 - SHIFT, -SHIFT, 1.0 - SHIFT, 0.0, 0.0, 0.0, 0.0, 0.0],
+];
+
+/// The best so far.
+struct Best {
+    score: f32,
+    scale: f32,
+    /// Two places, and which shift.
+    at: Option<(usize, usize, usize)>,
+}
+
+impl Best {
+    #[inline]
+    fn offer(&mut self, qx: f32, q2: f32, at: (usize, usize, usize)) {
+        if q2 > 0.0 && qx * qx > self.score * q2 {
+            self.scale = qx / q2;
+            self.score = self.scale * qx;
+            self.at = Some(at);
+        }
+    }
+
+    fn split<const M: usize>(
+        self,
+        order: &[usize; M],
+        shifts: impl Fn(usize) -> [bool; 2],
+    ) -> Option<Split<M>> {
+        let (first, second, shift) = self.at?;
+        let mut levels = [0; M];
+        for (at, &i) in order.iter().enumerate() {
+            levels[i] = u8::from(at >= first) + u8::from(at >= second);
+        }
+        Some(Split { scale: self.scale, levels, down: shifts(shift) })
+    }
+}
+
+/// The best split of numbers that are shifted together; none if they are smaller than `tiny`.
+pub(super) fn with_one_shift(x: &[f32; 32], weight: &[f32; 32], tiny: f32) -> Option<Split<32>> {
+    let scale = largest(x, tiny)?;
+    let order = ascending(x);
+    let (mut sx, mut sw) = ([0.0; 33], [0.0; 33]);
+    for (at, &i) in order.iter().enumerate() {
+        sx[at + 1] = sx[at] + weight[i] * x[i];
+        sw[at + 1] = sw[at] + weight[i];
+    }
+    let mut best = Best { score: -f32::MAX, scale, at: None };
+    for i in 0..=32 {
+        for j in i..=32 {
+            let x = [sx[i] - sx[0], sx[j] - sx[i], sx[32] - sx[j]];
+            let w = [sw[i] - sw[0], sw[j] - sw[i], sw[32] - sw[j]];
+            for (shift, v) in VALUES.iter().enumerate() {
+                let qx = x[0] * v[0] + x[1] * v[1] + x[2] * v[2];
+                let q2 = w[0] * v[0] * v[0] + w[1] * v[1] * v[1] + w[2] * v[2] * v[2];
+                best.offer(qx, q2, (i, j, shift));
+            }
+        }
+    }
+    best.split(&order, |shift| [shift == 1; 2])
+}
+
+/// The best split of numbers whose halves have a shift each.
+pub(super) fn with_two_shifts(x: &[f32; 16], weight: &[f32; 16], tiny: f32) -> Option<Split<16>> {
+    let scale = largest(x, tiny)?;
+    let order = ascending(x);
+    // For each half, the sums over those of the numbers in ascending order that lie in it.
+    let (mut sx, mut sw) = ([[0.0; 17]; 2], [[0.0; 17]; 2]);
+    for (at, &i) in order.iter().enumerate() {
+        for half in 0..2 {
+            let here = i / 8 == half;
+            sx[half][at + 1] = if here { sx[half][at] + weight[i] * x[i] } else { sx[half][at] };
+            sw[half][at + 1] = if here { sw[half][at] + weight[i] } else { sw[half][at] };
+        }
+    }
+    let mut best = Best { score: -f32::MAX, scale, at: None };
+    for i in 0..=16 {
+        for j in i..=16 {
+            // Values lie one apart: what a half adds is its largest value times the whole sum,
+            // less the sums up to both places.
+            let (mut qx, mut q2) = ([[0.0; 2]; 2], [[0.0; 2]; 2]);
+            for half in 0..2 {
+                let (x, w) = (&sx[half], &sw[half]);
+                let below = x[i] + x[j];
+                for (shift, v) in VALUES.iter().enumerate() {
+                    let steps = [v[0] * v[0] - v[1] * v[1], v[1] * v[1] - v[2] * v[2]];
+                    qx[half][shift] = x[16] * v[2] - below;
+                    q2[half][shift] = w[16] * v[2] * v[2] + w[i] * steps[0] + w[j] * steps[1];
+                }
+            }
+            for shifts in 0..4 {
+                let (a, b) = (shifts / 2, shifts % 2);
+                best.offer(qx[0][a] + qx[1][b], q2[0][a] + q2[1][b], (i, j, shifts));
+            }
+        }
+    }
+    best.split(&order, |shifts| [shifts / 2 == 1, shifts % 2 == 1])
+}
+
+/// The largest magnitude, unless it is less than `tiny`.
+fn largest(x: &[f32], tiny: f32) -> Option<f32> {
+    let max = x[1..].iter().fold(x[0].abs(), |max, x| larger(max, x.abs()));
+    if max < tiny { None } else { Some(max) }
+}
+
+/// The places of the numbers in ascending order, equal ones in their own order.
+fn ascending<const M: usize>(x: &[f32; M]) -> [usize; M] {
+    let mut keys: [u64; M] = std::array::from_fn(|i| {
+        // Both zeros are one number.
+        let bits = (x[i] + 0.0).to_bits();
+        let ordered = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+        u64::from(ordered) << 32 | i as u64
+    });
+    keys.sort_unstable();
+    keys.map(|key| key as u32 as usize)
+}

@@ -1,0 +1,120 @@
+//! IQ3_XXS, IQ3_S: 4 numbers of 8 magnitudes as a point of 256 or 512.
+
+use super::lattice::{self, level};
+use super::search::{self, Again, Rule};
+use super::{BLOCK, encode_blocks, grids, signs};
+use crate::codec::Codec;
+use crate::codec::layout::{each_block, get_f16};
+
+/// Bytes: scale, 64 indices, then per 32 numbers a word of 4 x 7 signs and 4 bits of scale.
+pub(in crate::codec) const IQ3_XXS: Codec = Codec {
+    encode: |x, row, importance, out| encode_blocks(x, row, importance, out, encode_xxs),
+    decode: |bytes, x| each_block(bytes, x, decode_xxs),
+};
+
+/// Bytes: scale, 64 low bytes of indices, 64 high bits, 256 signs, 8 scales of 4 bits.
+pub(in crate::codec) const IQ3_S: Codec = Codec {
+    encode: |x, row, importance, out| encode_blocks(x, row, importance, out, encode_s),
+    decode: |bytes, x| each_block(bytes, x, decode_s),
+};
+
+const RULE_XXS: Rule<4> = Rule {
+    lattice: || &lattice::IQ3_XXS,
+    sigma: 2.0,
+    unweighted: |x, _| x * x,
+    even: true,
+    tiny: 1e-8,
+    tries: 15,
+    step: 0.2,
+    again: Again::Off,
+    gain: 1.0125,
+};
+
+const RULE_S: Rule<4> = Rule {
+    lattice: || &lattice::IQ3_S,
+    even: false,
+    // The smallest number there is: only zeros are less.
+    tiny: f32::from_bits(1),
+    tries: 9,
+    again: Again::AllIfOff,
+    gain: 1.033,
+    ..RULE_XXS
+};
+
+fn encode_xxs(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 98]) {
+    let found = search::block::<32, 4>(&RULE_XXS, x, importance);
+    out.fill(0);
+    if found.zero {
+        return;
+    }
+    out[..2].copy_from_slice(&found.scale.to_le_bytes());
+    let (indices, words) = out[2..].split_at_mut(64);
+    for (at, part) in found.parts[..8].iter().enumerate() {
+        indices[8 * at..][..8].copy_from_slice(&part.picks.map(|pick| (pick >> 16) as u8));
+        let mut word = u32::from(part.scale) << 28;
+        for (k, &signs) in part.signs.iter().enumerate() {
+            word |= u32::from(signs) << (7 * k);
+        }
+        words[4 * at..][..4].copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+fn decode_xxs(bytes: &[u8; 98], x: &mut [f32; BLOCK]) {
+    let scale = get_f16(bytes, 0);
+    let (indices, words) = bytes[2..].split_at(64);
+    let words = words.as_chunks::<4>().0.iter().map(|&word| u32::from_le_bytes(word));
+    for (at, (x, word)) in x.as_chunks_mut::<32>().0.iter_mut().zip(words).enumerate() {
+        let scale = scale * (0.5 + (word >> 28) as f32) * 0.5;
+        for (k, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            let points = [0, 1].map(|h| grids::IQ3_XXS[indices[8 * at + 2 * k + h] as usize]);
+            write(x, scale, &MAGNITUDES_XXS, points, signs::eighth(word >> (7 * k)));
+        }
+    }
+}
+
+fn encode_s(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 110]) {
+    let found = search::block::<32, 4>(&RULE_S, x, importance);
+    out.fill(0);
+    out[..2].copy_from_slice(&found.scale.to_le_bytes());
+    // The reference does not step over a part of zeros: low bytes and signs of the parts after it
+    // come one part early, high bits and scales do not.
+    let mut early = 0;
+    for (at, part) in found.parts[..8].iter().enumerate() {
+        if part.empty {
+            continue;
+        }
+        for k in 0..8 {
+            let index = part.picks[k] >> 16;
+            out[2 + 8 * early + k] = index as u8;
+            out[66 + at] |= ((index >> 8) as u8) << k;
+        }
+        out[74 + 4 * early..][..4].copy_from_slice(&part.signs);
+        early += 1;
+    }
+    for (at, part) in found.parts[..8].iter().enumerate() {
+        out[106 + at / 2] |= part.scale << (4 * (at % 2));
+    }
+}
+
+fn decode_s(bytes: &[u8; 110], x: &mut [f32; BLOCK]) {
+    let scale = get_f16(bytes, 0);
+    for (at, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        let of_part = bytes[106 + at / 8] >> (4 * (at / 4 % 2)) & 15;
+        let scale = scale * (1.0 + 2.0 * f32::from(of_part));
+        let points = [0, 1].map(|h| {
+            let high = bytes[66 + at / 4] >> (2 * (at % 4) + h) & 1;
+            grids::IQ3_S[bytes[2 + 2 * at + h] as usize | (high as usize) << 8]
+        });
+        write(x, scale, &MAGNITUDES_S, points, bytes[74 + at]);
+    }
+}
+
+const MAGNITUDES_XXS: [f32; 8] = [4.0, 12.0, 20.0, 28.0, 36.0, 44.0, 52.0, 62.0];
+const MAGNITUDES_S: [f32; 8] = [1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0];
+
+fn write(x: &mut [f32; 8], scale: f32, magnitudes: &[f32; 8], points: [u16; 2], signs: u8) {
+    for (i, x) in x.iter_mut().enumerate() {
+        let level = level::<4>(points[i / 4].into(), i % 4);
+        *x = scale * magnitudes[level] * signs::factor(signs, i);
+    }
+}

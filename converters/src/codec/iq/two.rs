@@ -1,0 +1,145 @@
+//! IQ2_XXS, IQ2_XS, IQ2_S: 8 numbers of 3 magnitudes as a point of 256, 512 or 1024.
+
+use super::lattice::{self, level};
+use super::search::{self, Again, Rule};
+use super::{BLOCK, encode_blocks, grids, signs};
+use crate::codec::Codec;
+use crate::codec::layout::{each_block, get_f16};
+use crate::codec::search::TINY;
+
+/// Bytes: scale, then per 32 numbers 4 indices and a word of 4 x 7 signs and 4 bits of scale.
+pub(in crate::codec) const IQ2_XXS: Codec = Codec {
+    encode: |x, row, importance, out| encode_blocks(x, row, importance, out, encode_xxs),
+    decode: |bytes, x| each_block(bytes, x, decode_xxs),
+};
+
+/// Bytes: scale, then 32 words of 9 bits of index and 7 signs, then 16 scales of 4 bits.
+pub(in crate::codec) const IQ2_XS: Codec = Codec {
+    encode: |x, row, importance, out| encode_blocks(x, row, importance, out, encode_xs),
+    decode: |bytes, x| each_block(bytes, x, decode_xs),
+};
+
+/// Bytes: scale, 32 low bytes of indices, 32 signs, 32 high pairs of bits, 16 scales of 4 bits.
+pub(in crate::codec) const IQ2_S: Codec = Codec {
+    encode: |x, row, importance, out| encode_blocks(x, row, importance, out, encode_s),
+    decode: |bytes, x| each_block(bytes, x, decode_s),
+};
+
+const RULE_XXS: Rule<8> = Rule {
+    lattice: || &lattice::IQ2_XXS,
+    sigma: 1.0,
+    unweighted: |x, _| x * x,
+    even: true,
+    tiny: TINY,
+    tries: 6,
+    step: 0.1,
+    again: Again::Always,
+    gain: 1.0,
+};
+
+const RULE_XS: Rule<8> =
+    Rule { lattice: || &lattice::IQ2_XS, tries: 9, again: Again::Off, ..RULE_XXS };
+
+const RULE_S: Rule<8> = Rule {
+    lattice: || &lattice::IQ2_S,
+    sigma: 2.0,
+    unweighted: |x, mean| 0.25 * mean + x * x,
+    even: false,
+    tiny: 1e-8,
+    gain: 0.9875,
+    ..RULE_XS
+};
+
+fn encode_xxs(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 66]) {
+    let found = search::block::<32, 8>(&RULE_XXS, x, importance);
+    out.fill(0);
+    if found.zero {
+        return;
+    }
+    out[..2].copy_from_slice(&found.scale.to_le_bytes());
+    for (part, out) in found.parts.iter().zip(out[2..].as_chunks_mut::<8>().0) {
+        let indices = part.picks.map(|pick| (pick >> 16) as u8);
+        out[..4].copy_from_slice(&indices[..4]);
+        let mut word = u32::from(part.scale) << 28;
+        for (k, &signs) in part.signs.iter().enumerate() {
+            word |= u32::from(signs) << (7 * k);
+        }
+        out[4..].copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+fn decode_xxs(bytes: &[u8; 66], x: &mut [f32; BLOCK]) {
+    let scale = get_f16(bytes, 0);
+    for (bytes, x) in bytes[2..].as_chunks::<8>().0.iter().zip(x.as_chunks_mut::<32>().0) {
+        let word = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+        let scale = scale * (0.5 + (word >> 28) as f32) * 0.25;
+        for (k, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            let point = grids::IQ2_XXS[bytes[k] as usize];
+            write(x, scale, point, signs::eighth(word >> (7 * k)));
+        }
+    }
+}
+
+fn encode_xs(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 74]) {
+    let found = search::block::<16, 8>(&RULE_XS, x, importance);
+    out.fill(0);
+    if found.zero {
+        return;
+    }
+    out[..2].copy_from_slice(&found.scale.to_le_bytes());
+    let (words, scales) = out[2..].split_at_mut(64);
+    for (at, part) in found.parts.iter().enumerate() {
+        for k in 0..2 {
+            let word = (part.picks[k] >> 16) as u16 | u16::from(part.signs[k]) << 9;
+            words[4 * at + 2 * k..][..2].copy_from_slice(&word.to_le_bytes());
+        }
+        scales[at / 2] |= part.scale << (4 * (at % 2));
+    }
+}
+
+fn decode_xs(bytes: &[u8; 74], x: &mut [f32; BLOCK]) {
+    let scale = get_f16(bytes, 0);
+    let (words, scales) = bytes[2..].split_at(64);
+    for (at, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        let word = u16::from_le_bytes([words[2 * at], words[2 * at + 1]]);
+        let point = grids::IQ2_XS[word as usize & 511];
+        write(x, part_scale(scale, scales, at / 2), point, signs::eighth(u32::from(word >> 9)));
+    }
+}
+
+fn encode_s(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 82]) {
+    let found = search::block::<16, 8>(&RULE_S, x, importance);
+    out.fill(0);
+    out[..2].copy_from_slice(&found.scale.to_le_bytes());
+    for (at, part) in found.parts.iter().enumerate() {
+        for k in 0..2 {
+            let (at, index) = (2 * at + k, part.picks[k] >> 16);
+            out[2 + at] = index as u8;
+            out[34 + at] = part.signs[k];
+            out[66 + at / 4] |= ((index >> 8) as u8) << (2 * (at % 4));
+        }
+        out[74 + at / 2] |= part.scale << (4 * (at % 2));
+    }
+}
+
+fn decode_s(bytes: &[u8; 82], x: &mut [f32; BLOCK]) {
+    let scale = get_f16(bytes, 0);
+    for (at, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        let high = bytes[66 + at / 4] >> (2 * (at % 4)) & 3;
+        let point = grids::IQ2_S[bytes[2 + at] as usize | (high as usize) << 8];
+        write(x, part_scale(scale, &bytes[74..], at / 2), point, bytes[34 + at]);
+    }
+}
+
+/// The scale of 16 numbers, of which 4 bits are kept.
+fn part_scale(scale: f32, scales: &[u8], at: usize) -> f32 {
+    scale * (0.5 + f32::from(scales[at / 2] >> (4 * (at % 2)) & 15)) * 0.25
+}
+
+fn write(x: &mut [f32; 8], scale: f32, point: u16, signs: u8) {
+    // The magnitudes of the levels; no point has the fourth.
+    const VALUES: [f32; 4] = [8.0, 25.0, 43.0, 0.0];
+    for (i, x) in x.iter_mut().enumerate() {
+        *x = scale * VALUES[level::<8>(point.into(), i)] * signs::factor(signs, i);
+    }
+}
