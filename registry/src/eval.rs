@@ -10,6 +10,7 @@ use std::cell::Cell;
 use crate::config::Config;
 use crate::diag::{Finding, Span};
 use crate::scalar::Scalar;
+use crate::suggest;
 use crate::syntax::{Arg, BinaryOp, Expr, ExprKind, Ident};
 
 mod functions;
@@ -159,19 +160,44 @@ fn step<'e>(expr: &Expr, env: &'e dyn Env) -> Evaluated<'e> {
 }
 
 fn path<'e>(names: &[Ident], at: &Span, env: &'e dyn Env) -> Evaluated<'e> {
-    match names {
-        [name] => env.lookup(name),
-        names => {
-            let path: Vec<&str> = names.iter().map(|name| name.name.as_str()).collect();
-            let path = path.join(".");
-            Err(Finding::error(
-                at,
-                format!("`{path}` is a path, and a number or text is needed here"),
-            )
-            .help(format!("a config key in an expression is written `config('{path}')`"))
-            .into())
+    if let [name] = names {
+        return env.lookup(name);
+    }
+    if let Some((first, rest)) = names.split_first() {
+        match env.lookup(first) {
+            Ok(Cow::Borrowed(whole @ Scalar::Map(_))) => {
+                return member(whole, rest).map(Cow::Borrowed);
+            }
+            Ok(Cow::Owned(whole @ Scalar::Map(_))) => {
+                let part = member(&whole, rest)?.clone();
+                env.fuel().spend(at, size(&part))?;
+                return Ok(Cow::Owned(part));
+            }
+            Err(Fail::Reported) => return Err(Fail::Reported),
+            _ => {}
         }
     }
+    let path: Vec<&str> = names.iter().map(|name| name.name.as_str()).collect();
+    let path = path.join(".");
+    Err(Finding::error(at, format!("`{path}` is a path, and a number or text is needed here"))
+        .help(format!("a config key in an expression is written `config('{path}')`"))
+        .into())
+}
+
+/// `map.key.key`.
+fn member<'s>(whole: &'s Scalar, path: &[Ident]) -> Result<&'s Scalar, Fail> {
+    let Some((name, rest)) = path.split_first() else { return Ok(whole) };
+    let Scalar::Map(entries) = whole else {
+        return Err(Finding::error(&name.at, "only maps have named members")
+            .label(expected("a map", whole))
+            .into());
+    };
+    if let Some((_, value)) = entries.iter().find(|(key, _)| *key == name.name) {
+        return member(value, rest);
+    }
+    let mut finding = Finding::error(&name.at, format!("there is no member `{}`", name.name));
+    finding.help = suggest::help(&name.name, entries.iter().map(|(key, _)| key.as_str()));
+    Err(finding.into())
 }
 
 fn call(name: &Ident, args: &[Arg], at: &Span, env: &dyn Env) -> Result<Scalar, Fail> {

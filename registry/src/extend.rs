@@ -13,8 +13,14 @@ use crate::yaml::{self, Entry, Map, Node, Value};
 /// Sections that merge by name; any other key of a spec replaces.
 const MERGED: [&str; 7] = ["dims", "rope", "states", "functions", "layers", "ignore", "gguf"];
 /// Entries of sections that merge by name themselves.
-const NESTED: [(&str, &str); 4] =
-    [("layers", "each"), ("gguf", "metadata"), ("gguf", "weights"), ("gguf", "tensors")];
+const NESTED: [(&str, &str); 6] = [
+    ("layers", "each"),
+    ("gguf", "metadata"),
+    ("gguf", "weights"),
+    ("gguf", "tensors"),
+    ("gguf", "scalars"),
+    ("gguf", "assumes"),
+];
 /// Keys that say something about one file and are never inherited.
 const OWN: [&str; 5] = ["spec", "name", "matches", "extends", "use"];
 

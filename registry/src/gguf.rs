@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graph::Weight;
 use crate::scalar::Scalar;
-use crate::weight_map::{Pattern, Rule, Step, gather, shapes};
+use crate::weight_map::{Pattern, Rule, Step, gather, natural, shapes};
 
 mod known;
 
@@ -23,8 +23,13 @@ pub struct Gguf {
     pub rules: Vec<TensorRule>,
     /// Tensors of computed numbers: one axis, f32.
     pub tensors: Vec<(String, Vec<f32>)>,
+    /// Whole keys that hold the numbers of weights: of those that fit a pattern, by number.
+    pub scalars: Vec<(String, Pattern)>,
     /// Patterns of weights that the file leaves out.
     pub drop: Vec<Pattern>,
+    /// What llama.cpp takes for granted of the architecture and is not so in this model: it
+    /// would run it otherwise than the reference does.
+    pub doubts: Vec<String>,
 }
 
 /// How some tensors are made.
@@ -57,7 +62,7 @@ impl Gguf {
         let (mut groups, mut faults) = (Vec::new(), Vec::new());
         let (mut used, mut names) = (BTreeSet::new(), BTreeSet::new());
         for weight in weights {
-            if used.contains(weight.name.as_str()) || self.drops(&weight.name) {
+            if used.contains(weight.name.as_str()) || self.left_out(&weight.name) {
                 continue;
             }
             let made = self.rules.iter().find_map(|rule| {
@@ -114,8 +119,23 @@ impl Gguf {
         if faults.is_empty() { Ok(groups) } else { Err(faults) }
     }
 
-    fn drops(&self, name: &str) -> bool {
-        self.drop.iter().any(|pattern| pattern.fit(name).is_some())
+    /// The keys that hold numbers of weights, and the places of those weights in order. Their
+    /// numbers, one weight after the other, are a list of f32.
+    pub fn scalar_weights(&self, weights: &[Weight]) -> Vec<(&str, Vec<usize>)> {
+        let of = |pattern: &Pattern| {
+            let places = weights.iter().enumerate();
+            let fits = places.filter(|(_, weight)| pattern.fit(&weight.name).is_some());
+            let mut places: Vec<usize> = fits.map(|(place, _)| place).collect();
+            places.sort_by_key(|&place| natural(&weights[place].name));
+            places
+        };
+        self.scalars.iter().map(|(key, pattern)| (key.as_str(), of(pattern))).collect()
+    }
+
+    /// Whether a weight is no tensor of the file.
+    fn left_out(&self, name: &str) -> bool {
+        let scalars = self.scalars.iter().map(|(_, pattern)| pattern);
+        self.drop.iter().chain(scalars).any(|pattern| pattern.fit(name).is_some())
     }
 }
 

@@ -149,6 +149,26 @@ fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result
     Ok(table)
 }
 
+/// A table as a map of what it is made from: `theta`, the `kind`, how many numbers of a head
+/// turn (`dim`), the `original` context, and every parameter, null where the config has none.
+pub(crate) fn describe(decl: &RopeDecl, env: &dyn Env) -> Result<Scalar, Fail> {
+    let parameters = scaling(decl, env)?;
+    let kind = parameters.kind(decl, KINDS)?;
+    let head = size(decl, &decl.dim, env)?;
+    let dim = (head as f64 * partial(decl, &parameters, env)?) as i64;
+    let context = decl.context.as_ref().map(|expr| eval::eval_owned(expr, env)).transpose()?;
+    let context = context.as_ref().and_then(Scalar::as_usize);
+    let original = parameters.original(context, env).and_then(|n| i64::try_from(n).ok());
+    let mut entries = vec![
+        ("theta".to_owned(), Scalar::Float(theta(decl, env)?)),
+        ("kind".to_owned(), Scalar::Str(kind.to_owned())),
+        ("dim".to_owned(), Scalar::Int(dim)),
+        ("original".to_owned(), original.map_or(Scalar::Null, Scalar::Int)),
+    ];
+    entries.extend(parameters.all());
+    Ok(Scalar::Map(entries))
+}
+
 fn size(decl: &RopeDecl, expr: &crate::syntax::Expr, env: &dyn Env) -> Result<usize, Fail> {
     let value = eval::eval_owned(expr, env)?;
     value.as_usize().filter(|size| *size > 0 && *size <= MAX_DIM).ok_or_else(|| {

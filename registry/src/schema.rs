@@ -50,7 +50,7 @@ fn form(form_: Form) -> Value {
             json!({ "const": VERSION.parse::<i64>().unwrap_or_default() })
         }
         Form::Word | Form::Program => text,
-        Form::Words => one_or_list(&text),
+        Form::Words | Form::Steps => one_or_list(&text),
         Form::Sources => one_or_list(&json!({ "type": ["string", "null"] })),
         Form::Expr => json!({ "type": ["string", "number", "boolean", "null"] }),
         Form::Exprs => json!({ "type": "array", "items": form(Form::Expr) }),

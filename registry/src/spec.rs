@@ -179,6 +179,10 @@ pub struct GgufDecl {
     pub weights: Vec<GgufWeight>,
     /// Tensors of computed numbers.
     pub tensors: IndexMap<String, GgufEntry>,
+    /// Keys, and patterns of the weights whose numbers they hold.
+    pub scalars: Vec<(Ident, Ident)>,
+    /// What the format takes for granted, in words, and whether it is so.
+    pub assumes: IndexMap<String, GgufEntry>,
     /// Patterns of weights that the file leaves out.
     pub drop: Vec<Ident>,
     /// The whole section.

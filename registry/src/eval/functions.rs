@@ -12,8 +12,8 @@ use crate::syntax::Ident;
 
 /// Their names.
 pub const NAMES: &[&str] = &[
-    "abs", "all", "any", "ceil", "config", "exp", "float", "floor", "has", "int", "len", "log",
-    "max", "min", "range", "repeat", "round", "round_up", "sqrt", "sum",
+    "abs", "all", "any", "ceil", "config", "exp", "f32", "float", "floor", "has", "int", "len",
+    "log", "max", "min", "range", "repeat", "round", "round_up", "sqrt", "sum",
 ];
 
 /// The arguments of a call.
@@ -113,6 +113,7 @@ pub(super) fn call(
         // Python rounds halves to even.
         "round" => call.rounded(f64::round_ties_even),
         "float" => call.float(|x| x),
+        "f32" => call.float(|x| f64::from(x as f32)),
         "sqrt" => call.float(f64::sqrt),
         "exp" => call.float(f64::exp),
         "log" => {

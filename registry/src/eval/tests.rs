@@ -15,6 +15,13 @@ impl Env for Names {
             "kinds" => {
                 Ok(Cow::Owned(Scalar::List(vec![Scalar::Str("a".into()), Scalar::Str("b".into())])))
             }
+            "table" => {
+                let inner = Scalar::Map(vec![("deep".into(), Scalar::Int(5))]);
+                Ok(Cow::Owned(Scalar::Map(vec![
+                    ("theta".into(), Scalar::Float(0.5)),
+                    ("inner".into(), inner),
+                ])))
+            }
             other => Err(Finding::error(&name.at, format!("unknown `{other}`")).into()),
         }
     }
@@ -58,6 +65,10 @@ fn values_are_pythons() {
         ("7 / 2", "3.5"),
         ("2 ** 10", "1024"),
         ("2 ** -1", "0.5"),
+        ("f32(0.1)", "0.10000000149011612"),
+        ("f32(16777217)", "16777216.0"),
+        ("table.theta * 2", "1.0"),
+        ("table.inner.deep", "5"),
         ("64 ** -0.5", "0.125"),
         ("-2 ** 2", "-4"),
         ("(-1) ** 4294967297", "-1"),
@@ -128,6 +139,8 @@ fn faults_say_what_was_found() {
         ("config('hh')", "`config.json` has no key `hh` ()"),
         ("sqr(2)", "there is no function `sqr` ()"),
         ("abs()", "`abs` is given 0 arguments and takes 1 ()"),
+        ("table.thetta", "there is no member `thetta` ()"),
+        ("table.theta.x", "only maps have named members (expected a map, found 0.5)"),
         ("a.b", "`a.b` is a path, and a number or text is needed here ()"),
         ("exp(1000)", "the result is not a finite number (this gives inf)"),
         ("int(1e300)", "the result does not fit a 64-bit whole number ()"),

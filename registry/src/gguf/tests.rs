@@ -20,7 +20,9 @@ fn gguf(rules: Vec<TensorRule>) -> Gguf {
         metadata: vec![],
         rules,
         tensors: vec![],
+        scalars: vec![("x.alpha".into(), Pattern::parse("l.{i}.alpha").unwrap())],
         drop: vec![Pattern::parse("*.unused").unwrap()],
+        doubts: vec![],
     }
 }
 
@@ -64,4 +66,17 @@ fn everything_in_the_way_is_named() {
     for part in ["gives 2 tensors", "give 1 tensors, and its pattern names 2", "`c` has no place"] {
         assert!(faults.contains(part) || part.starts_with("gives"), "{faults}");
     }
+}
+
+#[test]
+fn numbers_of_weights_go_into_keys_and_not_into_tensors() {
+    let gguf = gguf(vec![rule("l.{i}.w", "blk.{i}.w", vec![])]);
+    let weights = [
+        weight("l.10.alpha", &[1]),
+        weight("l.2.w", &[2]),
+        weight("l.2.alpha", &[1]),
+        weight("l.9.alpha", &[1]),
+    ];
+    assert_eq!(gguf.groups(&weights).unwrap().len(), 1);
+    assert_eq!(gguf.scalar_weights(&weights), [("x.alpha", vec![2, 3, 0])]);
 }

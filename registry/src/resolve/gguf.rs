@@ -10,8 +10,12 @@ use crate::weight_map::Rule;
 use super::Report;
 use super::rules::{pattern, step};
 
+mod tables;
+
+use tables::Tables;
+
 /// Keys that are not below the architecture's name.
-const GLOBAL: [&str; 2] = ["general.", "tokenizer."];
+const GLOBAL: [&str; 3] = ["general.", "tokenizer.", "xielu."];
 
 /// The section; none if the spec has none, or if it is faulty, which is reported.
 pub(super) fn resolve(spec: &Spec, env: &dyn Env, report: &mut Report) -> Option<Gguf> {
@@ -21,6 +25,8 @@ pub(super) fn resolve(spec: &Spec, env: &dyn Env, report: &mut Report) -> Option
             .help("write the name that llama.cpp gives the architecture: `arch: <name>`")
             .into()
     };
+    let tables = Tables::new(spec, env);
+    let env: &dyn Env = &tables;
     let arch = match &decl.arch {
         Some(source) => word(source, env).and_then(|word| word.ok_or_else(nameless)),
         None => Err(nameless()),
@@ -42,9 +48,20 @@ pub(super) fn resolve(spec: &Spec, env: &dyn Env, report: &mut Report) -> Option
         }
     }
     let rules = decl.weights.iter().filter_map(|decl| report.kept(rule(decl, env))).collect();
+    let scalars = decl.scalars.iter().filter_map(|(key, weights)| {
+        let weights = report.kept(pattern(weights).map_err(Fail::from))?;
+        Some((whole(&arch, &key.name), weights))
+    });
+    let scalars = scalars.collect();
+    let mut doubts = Vec::new();
+    for entry in decl.assumes.values() {
+        if report.kept(eval::eval_owned(&entry.value, env)).is_some_and(|is| !eval::truth(&is)) {
+            doubts.push(entry.name.name.clone());
+        }
+    }
     let drop = |ident| report.kept(pattern(ident).map_err(Fail::from));
     let drop = decl.drop.iter().filter_map(drop).collect();
-    Some(Gguf { arch, pre, metadata, rules, tensors, drop })
+    Some(Gguf { arch, pre, metadata, rules, tensors, scalars, drop, doubts })
 }
 
 fn whole(arch: &str, key: &str) -> String {

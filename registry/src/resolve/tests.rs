@@ -7,6 +7,8 @@ use crate::dtype::{Dtype, DtypeRule};
 use crate::graph::StateKind;
 use crate::library::Library;
 
+mod gguf;
+
 /// Two kinds of layers, a state of each kind, and a tied head.
 const SPEC: &str = "\
 spec: 1

@@ -30,6 +30,9 @@ const KNOWN: &[&str] = &[
     "type",
 ];
 
+/// Keys that no scheme here reads and other programs do.
+const FOREIGN: &[&str] = &["attn_factor", "extrapolation_factor"];
+
 pub(super) struct Parameters {
     pub(super) entries: Vec<(String, Scalar)>,
     /// The key of the config that holds them.
@@ -46,6 +49,24 @@ impl Parameters {
             .iter()
             .find(|(key, value)| key == name && *value != Scalar::Null)
             .map(|(_, value)| value)
+    }
+
+    /// Every parameter by its name: what is given, and null for those known that are not. All
+    /// numbers are floats, however they are written.
+    pub(super) fn all(&self) -> Vec<(String, Scalar)> {
+        fn floats(value: &Scalar) -> Scalar {
+            match value {
+                Scalar::Int(n) => Scalar::Float(*n as f64),
+                Scalar::List(items) => Scalar::List(items.iter().map(floats).collect()),
+                other => other.clone(),
+            }
+        }
+        let given = self.entries.iter().map(|(key, value)| (key.clone(), floats(value)));
+        let lacking = KNOWN.iter().chain(FOREIGN).filter(|key| self.get(key).is_none());
+        given
+            .filter(|(_, value)| *value != Scalar::Null)
+            .chain(lacking.map(|key| ((*key).to_owned(), Scalar::Null)))
+            .collect()
     }
 
     fn place(&self, name: &str) -> String {

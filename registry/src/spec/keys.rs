@@ -29,6 +29,8 @@ pub(crate) enum Form {
     Expr,
     /// Expressions.
     Exprs,
+    /// A step or a list of them.
+    Steps,
     /// Lines of assignments and a `return`.
     Program,
     /// A map of the author's names, each with the given form.
@@ -170,7 +172,7 @@ pub(crate) static WEIGHT: Table = Table {
     keys: &[
         must("disk", Form::Word, "The pattern of names in the checkpoint."),
         must("weight", Form::Word, "The pattern of names in the model."),
-        may("do", Form::Exprs, "Steps from disk to model: `transpose`, `split(0, 3)`."),
+        may("do", Form::Steps, "Steps from disk to model: `transpose`, `split(0, 3)`."),
     ],
     others: None,
     inherits: false,
@@ -196,6 +198,16 @@ pub(crate) static GGUF: Table = Table {
             Form::Names(&Form::Expr),
             "Tensors of computed numbers; null leaves one out.",
         ),
+        may(
+            "scalars",
+            Form::Names(&Form::Word),
+            "Keys that hold the numbers of weights, and the pattern of those weights.",
+        ),
+        may(
+            "assumes",
+            Form::Names(&Form::Expr),
+            "What llama.cpp takes for granted, in words, and whether this model is so.",
+        ),
         may("drop", Form::Words, "Patterns of weights that the file leaves out."),
     ],
     others: None,
@@ -209,7 +221,7 @@ pub(crate) static GGUF_WEIGHT: Table = Table {
         may("tensor", Form::Word, "One tensor by its whole name, as is the key then."),
         may(
             "do",
-            Form::Exprs,
+            Form::Steps,
             "Steps from the model's weight to the file: `permute_heads(heads, 'interleaved')`.",
         ),
         may("type", Form::Word, "What it is always kept in: `f32`."),

@@ -6,6 +6,7 @@ use super::Decoder;
 use crate::diag::Finding;
 use crate::spec::keys::{GGUF, GGUF_WEIGHT};
 use crate::spec::{DimSource, GgufDecl, GgufEntry, GgufWeight};
+use crate::syntax::Ident;
 use crate::yaml::{Entry, Map, Node, Value};
 
 impl Decoder {
@@ -16,6 +17,8 @@ impl Decoder {
         let (arch, pre) = (word(self, "arch"), word(self, "pre"));
         let metadata = self.entries(map, "metadata");
         let tensors = self.entries(map, "tensors");
+        let assumes = self.entries(map, "assumes");
+        let scalars = self.scalars(map);
         let mut weights = Vec::new();
         if let Some(entry) = map.get("weights")
             && let Some(map) = self.map(&entry.value, "a map from GGUF modules to the model's")
@@ -28,6 +31,8 @@ impl Decoder {
             metadata,
             weights,
             tensors,
+            scalars,
+            assumes,
             drop: self.words(map, "drop"),
             at: entry.key.span(),
         })
@@ -55,6 +60,14 @@ impl Decoder {
             }
         }
         entries
+    }
+
+    fn scalars(&mut self, tree: &Map) -> Vec<(Ident, Ident)> {
+        let Some(entry) = tree.get("scalars") else { return Vec::new() };
+        let Some(map) = self.map(&entry.value, "a map from keys to patterns of weights") else {
+            return Vec::new();
+        };
+        map.values().filter_map(|entry| Some((entry.name(), self.word(&entry.value)?))).collect()
     }
 
     fn gguf_weight(&mut self, entry: &Entry) -> Option<GgufWeight> {

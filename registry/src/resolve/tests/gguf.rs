@@ -1,0 +1,107 @@
+//! The `gguf:` section of the made-up hybrid.
+
+use super::*;
+
+/// A `gguf:` section for `SPEC`, with `lines` in its `metadata:`.
+fn with_gguf(lines: &str) -> String {
+    let section = "
+gguf:
+  arch: other
+  pre: \"= 'bpe' if vocab > 5 else null\"
+  metadata:
+    block_count: layers
+LINES  weights:
+    token_embd: net.embed
+    norm: net.norm
+    blk.{i}.first_norm: { weight: \"net.layers.{i}.norm1\", do: add(1) }
+    blk.{i}.ssm_conv1d.weight: { tensor: \"net.layers.{i}.mix.conv.weight\", do: squeeze(1), type: f32 }
+    blk.{i}.mix_{in|out}: net.layers.{i}.mix.{in|out}
+  tensors:
+    factors.weight: \"[main.theta ** (i / size) for i in range(2)]\"
+    none.weight: null
+  scalars:
+    xielu.beta: net.layers.{i}.look.q.weight
+  assumes:
+    the width is 8: hidden == 8
+    nothing slides: reach == null
+  drop: [\"*.look.{k|v|o}.weight\"]
+";
+    format!("{SPEC}{}", section.replace("LINES", lines))
+}
+
+#[test]
+fn a_model_says_what_it_is_as_a_file() {
+    let lines = "    rope.freq_base: main.theta
+    rope.scaling: null if main.kind == 'default' else main.factor
+    rope.original: main.original
+    lists.kinds: \"[k == 'conv' for k in kinds]\"
+    general.note: \"'text'\"
+";
+    let (model, warnings) = run(&with_gguf(lines), CONFIG).unwrap();
+    assert_eq!(warnings, []);
+    let gguf = model.gguf.unwrap();
+    assert_eq!((gguf.arch.as_str(), gguf.pre.as_deref()), ("other", Some("bpe")));
+    let metadata: Vec<String> =
+        gguf.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    assert_eq!(
+        metadata,
+        [
+            "other.block_count=4",
+            "other.rope.freq_base=100.0",
+            "other.rope.original=64",
+            "other.lists.kinds=[true, false, true, false]",
+            "general.note='text'"
+        ]
+    );
+    assert_eq!(gguf.tensors, [("factors.weight".to_owned(), vec![1.0, 100_f32.sqrt().sqrt()])]);
+    assert_eq!(gguf.doubts, ["nothing slides"]);
+    let groups = gguf.groups(&model.graph.weights).unwrap();
+    let names: Vec<&str> = groups
+        .iter()
+        .flat_map(|group| &group.tensors)
+        .map(|(name, _)| name.as_str())
+        .filter(|name| !name.contains("blk.2") && !name.contains("blk.3"))
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "token_embd.weight",
+            "blk.0.first_norm.weight",
+            "blk.0.mix_in.weight",
+            "blk.0.ssm_conv1d.weight",
+            "blk.0.mix_out.weight",
+            "blk.1.first_norm.weight",
+            "norm.weight"
+        ]
+    );
+    assert_eq!(groups[3].ty.as_deref(), Some("f32"));
+    let scalars = gguf.scalar_weights(&model.graph.weights);
+    let scalars: Vec<_> = scalars
+        .into_iter()
+        .map(|(key, places)| (key, places.len(), &model.graph.weights[places[1]].name))
+        .collect();
+    assert_eq!(scalars, [("xielu.beta", 2, &"net.layers.3.look.q.weight".to_owned())]);
+}
+
+#[test]
+fn faulty_keys_of_a_file_are_named() {
+    for (line, expected) in [
+        ("x: main.thetta", "`thetta`: there is no member `thetta` -> did you mean `theta`?"),
+        (
+            "x: net.y",
+            "`net.y`: `net.y` is a path, and a number or text is needed here -> a config key in an expression is written `config('net.y')`",
+        ),
+        (
+            "x: \"[1, 'a']\"",
+            "`[1, 'a']`: a key cannot hold this list: it is empty, or its items differ in kind -> a key holds a number, a boolean, text, or a list of one of them",
+        ),
+        (
+            "x: main",
+            "`main`: a key cannot hold a map -> a key holds a number, a boolean, text, or a list of one of them",
+        ),
+    ] {
+        let findings = run(&with_gguf(&format!("    {line}\n")), CONFIG).unwrap_err();
+        let told: Vec<String> = findings.iter().map(told).collect();
+        assert_eq!(told, [expected], "{line}");
+    }
+}
