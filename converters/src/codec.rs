@@ -4,6 +4,7 @@
 //! additions apart, never fused), so files can be compared by hash. A codec works on whole rows:
 //! some formats weigh a block by its row.
 
+mod band;
 mod block;
 mod crumbs;
 mod fp4;
@@ -22,10 +23,13 @@ mod q6_k;
 mod q8_0;
 mod rounding;
 mod search;
+mod simd;
 mod ternary;
 mod validate;
 
+pub use band::expected_error;
 pub use block::BlockType;
+pub use simd::Lanes;
 pub use validate::{BadBlock, validate};
 
 /// Why numbers cannot be encoded or decoded.
@@ -112,6 +116,18 @@ pub fn encode(
     importance: Option<&[f32]>,
     out: &mut [u8],
 ) -> Result<(), Error> {
+    encode_in(Lanes::widest(), ty, numbers, row, importance, out)
+}
+
+/// [`encode`] with so many lanes; with one where the CPU has not so many.
+pub fn encode_in(
+    lanes: Lanes,
+    ty: BlockType,
+    numbers: &[f32],
+    row: usize,
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+) -> Result<(), Error> {
     if row == 0 || !row.is_multiple_of(ty.elements()) || !numbers.len().is_multiple_of(row) {
         return Err(Error::Row { ty, row });
     }
@@ -131,7 +147,8 @@ pub fn encode(
             return Err(Error::ImportanceNotFinite { at, value });
         }
     }
-    (codec.encode)(numbers, row, importance, out);
+    let encode = simd::encoder(ty, lanes).unwrap_or(codec.encode);
+    encode(numbers, row, importance, out);
     Ok(())
 }
 

@@ -103,7 +103,8 @@ fn half_e4m3(bits: u8) -> f32 {
     crate::numbers::f8_e4m3_to_f32(bits & 0x7f) * 0.5
 }
 
-/// Rounds to E4M3 without sign by the first dropped bit alone (`ggml_fp32_to_ue4m3`).
+/// Rounds to E4M3 without sign by the first dropped bit alone (`ggml_fp32_to_ue4m3`). From 256 on
+/// it is the largest, 448.
 fn to_e4m3(x: f32) -> u8 {
     if x.is_nan() || x <= 0.0 {
         return 0;
@@ -115,5 +116,39 @@ fn to_e4m3(x: f32) -> u8 {
     }
     // A carry out of the mantissa raises the exponent.
     let rounded = ((exponent as u32) << 3 | (bits >> 20 & 7)) + (bits >> 19 & 1);
-    rounded.min(0x7e) as u8
+    if rounded < 15 << 3 { rounded as u8 } else { 0x7e }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_round_as_the_reference_does() {
+        let cases = [
+            (f32::NAN, 0),
+            (-1.0, 0),
+            (0.000_976, 0),
+            (0.000_977, 1),
+            (0.0156, 7),
+            (0.015_625, 8),
+            (1.0, 0x38),
+            (1.0625, 0x39),
+            (1.1874, 0x39),
+            (247.9, 0x77),
+            (248.0, 0x7e),
+            (300.0, 0x7e),
+            (1e30, 0x7e),
+        ];
+        for (x, bits) in cases {
+            assert_eq!(to_e4m3(x), bits, "{x}");
+        }
+    }
+
+    #[test]
+    fn exponents_never_stand_for_nan() {
+        assert_eq!((exponent(0.0), exponent(1.0), exponent(6.0)), (0, 125, 127));
+        assert_eq!((exponent(3.999_999_5), exponent(15.999_999)), (126, 129), "log2f rounds up");
+        assert_eq!((exponent(1.5e-38), exponent(2.4e-38), exponent(1e-45)), (0, 0, 232));
+    }
 }

@@ -4,6 +4,8 @@
 //! `32 k + l`), then `qs[128]`: of each 64 numbers, `l` in the low half of byte `l` and `l + 32`
 //! in the high half.
 
+#![expect(clippy::inline_always, reason = "compiled again where the CPU has wide vectors")]
+
 use super::Codec;
 use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
 use super::q2_k::most;
@@ -16,10 +18,6 @@ pub(super) const Q4_K: Codec =
 
 pub(super) const Q5_K: Codec =
     Codec { encode: encode::<176>, decode: |bytes, out| decode::<176>(bytes, out) };
-
-/// The search of each without importances.
-const Q4_LADDER: Ladder = Ladder { top: 15, first: -1.0, step: 0.1, last: 20, absolute: false };
-const Q5_LADDER: Ladder = Ladder { top: 31, first: -0.5, step: 0.1, last: 15, absolute: false };
 
 /// Blocks of 144 bytes are Q4_K, of 176 Q5_K.
 fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]>, out: &mut [u8]) {
@@ -58,72 +56,101 @@ fn halves(bytes: &[u8]) -> impl Iterator<Item = &[u8; 32]> {
     bytes.as_chunks::<32>().0.iter().flat_map(|bytes| [bytes, bytes])
 }
 
-fn plain<const B: usize>(x: &[f32; 256], block: &mut [u8; B]) {
-    let ladder = if B == 144 { Q4_LADDER } else { Q5_LADDER };
-    let mut levels = [0; 256];
-    let (mut scales, mut mins) = ([0.0; 8], [0.0; 8]);
-    for (j, (x, levels)) in pairs(x, &mut levels).enumerate() {
-        let mean = (squares(x) / 32.0).sqrt();
-        let fit = ladder.climb((x, &x.map(|x| mean + x.abs())), levels);
-        (scales[j], mins[j]) = (fit.scale, fit.minus_min);
-    }
-    let (max_scale, max_min) = (most(&scales), most(&mins));
-    let scales = to_six_bits(&scales, max_scale);
-    let mins = to_six_bits(&mins, max_min);
-    finish(x, &mut levels, (max_scale / 63.0, scales), (max_min / 63.0, mins), block);
+/// Scales and minima of 8 groups.
+pub(super) struct Fit {
+    pub(super) scales: [f32; 8],
+    pub(super) mins: [f32; 8],
 }
 
-/// Levels of scales in `0..=63`, the greatest at 63.
-pub(super) fn to_six_bits(scales: &[f32; 8], max: f32) -> [u8; 8] {
-    let inverse = if max > 0.0 { 63.0 / max } else { 0.0 };
-    scales.map(|scale| (nearest(inverse * scale) as u8).min(63))
+/// Scales as they are stored: what a level of 1 stands for, and the levels.
+type Stored = (f32, [u8; 8]);
+
+fn plain<const B: usize>(x: &[f32; 256], block: &mut [u8; B]) {
+    let mut levels = [0; 256];
+    let mut fit = Fit { scales: [0.0; 8], mins: [0.0; 8] };
+    for (j, (x, levels)) in pairs(x, &mut levels).enumerate() {
+        let mean = (squares(x) / 32.0).sqrt();
+        let group = plain_ladder::<B>().climb((x, &x.map(|x| mean + x.abs())), levels);
+        (fit.scales[j], fit.mins[j]) = (group.scale, group.minus_min);
+    }
+    finish(x, fit.stored(), |j| levels.as_chunks().0[j], block);
 }
 
 fn weighted<const B: usize>(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; B]) {
     let variance = 2.0 * squares(x) / 256.0;
     let mut levels = [0; 256];
-    let (mut scales, mut mins, mut sums) = ([0.0; 8], [0.0; 8], [0.0; 8]);
+    let mut fit = Fit { scales: [0.0; 8], mins: [0.0; 8] };
+    let mut sums = [0.0; 8];
     let importance = importance.as_chunks::<32>().0;
     for (j, ((x, levels), importance)) in pairs(x, &mut levels).zip(importance).enumerate() {
         let weights = error_weights(x, importance, variance);
         sums[j] = weights.iter().fold(0.0, |sum, w| sum + w);
-        let fit = ladder(if B == 144 { 15 } else { 31 }).climb((x, &weights), levels);
-        (scales[j], mins[j]) = (fit.scale, fit.minus_min);
+        let group = ladder(top::<B>()).climb((x, &weights), levels);
+        (fit.scales[j], fit.mins[j]) = (group.scale, group.minus_min);
     }
-    let (mut six_scales, mut six_mins) = ([0; 8], [0; 8]);
-    let d = positive(&scales, &sums, 63, &mut six_scales);
-    let dmin = positive(&mins, &sums, 63, &mut six_mins);
-    if B == 176 {
-        // Only Q5_K clamps here; a level that wrapped below zero stays as it is in Q4_K.
-        six_scales = six_scales.map(|level| level.min(63));
-        six_mins = six_mins.map(|level| level.min(63));
-    }
-    finish(x, &mut levels, (d, six_scales), (dmin, six_mins), block);
+    finish(x, fit.stored_weighted::<B>(&sums), |j| levels.as_chunks().0[j], block);
 }
 
-/// Chooses the levels again for the scales as they are stored, and packs them.
+/// The search without importances.
+pub(super) const fn plain_ladder<const B: usize>() -> Ladder {
+    let (first, last) = if B == 144 { (-1.0, 20) } else { (-0.5, 15) };
+    Ladder { top: top::<B>(), first, step: 0.1, last, absolute: false }
+}
+
+/// The highest level.
+pub(super) const fn top<const B: usize>() -> i32 {
+    if B == 144 { 15 } else { 31 }
+}
+
+impl Fit {
+    /// Puts the greatest scale at level 63, and the greatest minimum.
+    pub(super) fn stored(&self) -> (Stored, Stored) {
+        let stored = |scales: &[f32; 8]| {
+            let max = most(scales);
+            let inverse = if max > 0.0 { 63.0 / max } else { 0.0 };
+            (max / 63.0, scales.map(|scale| (nearest(inverse * scale) as u8).min(63)))
+        };
+        (stored(&self.scales), stored(&self.mins))
+    }
+
+    /// Searches for the levels, where an error counts by the sum of its group's weights.
+    pub(super) fn stored_weighted<const B: usize>(&self, sums: &[f32; 8]) -> (Stored, Stored) {
+        let stored = |scales: &[f32; 8]| {
+            let mut levels = [0; 8];
+            let d = positive(scales, sums, 63, &mut levels);
+            // Only Q5_K clamps here; a level that wrapped below zero stays as it is in Q4_K.
+            (d, if B == 176 { levels.map(|level| level.min(63)) } else { levels })
+        };
+        (stored(&self.scales), stored(&self.mins))
+    }
+}
+
+/// Chooses levels for the scales as they are stored, and packs them. Groups whose scale is zero
+/// have those of the search.
+#[inline(always)]
 pub(super) fn finish<const B: usize>(
     x: &[f32; 256],
-    levels: &mut [u8; 256],
-    (d, scales): (f32, [u8; 8]),
-    (dmin, mins): (f32, [u8; 8]),
+    ((d, scales), (dmin, mins)): (Stored, Stored),
+    searched: impl Fn(usize) -> [u8; 32],
     block: &mut [u8; B],
 ) {
-    let top = if B == 144 { 15 } else { 31 };
     let (d, dmin) = (put_f16(block, 0, d), put_f16(block, 2, dmin));
     join_scales(scales, mins, &mut block[4..16]);
     let (scales, mins) = split_scales(&block[4..16]);
-    for (j, (x, levels)) in pairs(x, levels).enumerate() {
+    let mut levels = [0; 256];
+    for (j, (x, levels)) in pairs(x, &mut levels).enumerate() {
         let scale = d * scales[j] as f32;
         if scale == 0.0 {
-            continue;
+            *levels = searched(j);
+        } else {
+            let min = dmin * mins[j] as f32;
+            *levels = x.map(|x| nearest((x + min) / scale).clamp(0, top::<B>()) as u8);
         }
-        let min = dmin * mins[j] as f32;
-        *levels = x.map(|x| nearest((x + min) / scale).clamp(0, top) as u8);
     }
-    pack(levels, block);
+    pack(&levels, block);
 }
 
+#[inline(always)]
 fn pack<const B: usize>(levels: &[u8; 256], block: &mut [u8; B]) {
     if B == 176 {
         block[16..48].fill(0);

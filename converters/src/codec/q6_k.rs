@@ -4,6 +4,8 @@
 //! holds the lower halves of `l` and `l + 64`, byte `l` of 32 in `qh` the upper pairs of bits of
 //! `l`, `l + 32`, `l + 64` and `l + 96`.
 
+#![expect(clippy::inline_always, reason = "compiled again where the CPU has wide vectors")]
+
 use super::Codec;
 use super::crumbs::{join2, split2};
 use super::layout::{blocks, each_block, get_f16, peak, put_f16, weights_of};
@@ -25,18 +27,20 @@ pub(super) const Q6_K: Codec = Codec {
             }
         }
     },
-    decode: |bytes, out| {
-        each_block::<210, 256>(bytes, out, |block, out| {
-            let d = get_f16(block, 208);
-            let levels = split(block);
-            let groups = levels.as_chunks::<16>().0.iter().zip(out.as_chunks_mut::<16>().0);
-            for ((levels, out), scale) in groups.zip(&block[192..208]) {
-                let scale = d * scale.cast_signed() as f32;
-                *out = levels.map(|q| scale * (q as i32 - 32) as f32);
-            }
-        });
-    },
+    decode,
 };
+
+fn decode(bytes: &[u8], out: &mut [f32]) {
+    each_block::<210, 256>(bytes, out, |block, out| {
+        let d = get_f16(block, 208);
+        let levels = split(block);
+        let groups = levels.as_chunks::<16>().0.iter().zip(out.as_chunks_mut::<16>().0);
+        for ((levels, out), scale) in groups.zip(&block[192..208]) {
+            let scale = d * scale.cast_signed() as f32;
+            *out = levels.map(|q| scale * (q as i32 - 32) as f32);
+        }
+    });
+}
 
 fn encode(x: &[f32; 256], weights: &[f32; 256], block: &mut [u8; 210]) {
     let mut levels = [0; 256];
@@ -46,14 +50,16 @@ fn encode(x: &[f32; 256], weights: &[f32; 256], block: &mut [u8; 210]) {
     {
         *scale = signed(x, weights, 32, levels);
     }
-    finish(x, &mut levels, &scales, block);
+    finish(x, &scales, |j| levels.as_chunks().0[j], block);
 }
 
-/// Rounds the scales, chooses the levels again for them, and packs both.
+/// Rounds the scales, chooses levels for them, and packs both. Groups whose scale is zero have
+/// the levels of the search.
+#[inline(always)]
 pub(super) fn finish(
     x: &[f32; 256],
-    levels: &mut [u8; 256],
     scales: &[f32; 16],
+    searched: impl Fn(usize) -> [u8; 16],
     block: &mut [u8; 210],
 ) {
     let max = peak(scales);
@@ -64,17 +70,20 @@ pub(super) fn finish(
     let inverse = -128.0 / max;
     let d = put_f16(block, 208, 1.0 / inverse);
     let scales = scales.map(|scale| nearest(inverse * scale).min(127) as i8);
-    for ((x, levels), scale) in pairs(x, levels).zip(scales) {
-        let scale = d * scale as f32;
+    let mut levels = [0; 256];
+    for (j, (x, levels)) in pairs(x, &mut levels).enumerate() {
+        let scale = d * scales[j] as f32;
         if scale == 0.0 {
-            continue;
+            *levels = searched(j);
+        } else {
+            *levels = x.map(|x| (nearest(x / scale).clamp(-32, 31) + 32) as u8);
         }
-        *levels = x.map(|x| (nearest(x / scale).clamp(-32, 31) + 32) as u8);
     }
     block[192..208].copy_from_slice(&scales.map(i8::cast_unsigned));
-    join(levels, block);
+    join(&levels, block);
 }
 
+#[inline(always)]
 fn join(levels: &[u8; 256], block: &mut [u8; 210]) {
     let bytes = block[..128].as_chunks_mut::<64>().0;
     for (levels, bytes) in levels.as_chunks::<128>().0.iter().zip(bytes) {

@@ -1,0 +1,98 @@
+//! How fast blocks are made and read, on one thread: `cargo bench -p converters --bench codecs
+//! [-- <part of a name>...]`. Million numbers a second, the best of several runs.
+#![expect(clippy::print_stdout, reason = "a program for people")]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use converters::codec::{self, BlockType, Lanes};
+
+const ROW: usize = 4096;
+const ROWS: usize = 64;
+
+fn main() {
+    let asked: Vec<_> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let wanted = |ty: &BlockType| {
+        let name = ty.name().to_lowercase();
+        asked.is_empty() || asked.iter().any(|part| name.contains(&part.to_lowercase()))
+    };
+    let numbers = normal(ROW * ROWS);
+    let importance: Vec<f32> = normal(ROW).iter().map(|x| x * x).collect();
+    println!("{:8} {:>6} {:>9} {:>9} {:>9}", "type", "lanes", "plain", "weighted", "decode");
+    for ty in BlockType::all().filter(wanted) {
+        if codec::encode(
+            ty,
+            &[0.0; 256],
+            256,
+            Some(&[1.0; 256]),
+            &mut vec![0; 256 / ty.elements() * ty.bytes()],
+        )
+        .is_err()
+        {
+            continue;
+        }
+        let mut bytes = vec![0; numbers.len() / ty.elements() * ty.bytes()];
+        let mut back = vec![0.0; numbers.len()];
+        for lanes in Lanes::available() {
+            let mut speed = |weights: Option<&[f32]>| {
+                if codec::encode_in(
+                    lanes,
+                    ty,
+                    &numbers[..ROW],
+                    ROW,
+                    weights,
+                    &mut bytes[..ROW / ty.elements() * ty.bytes()],
+                )
+                .is_err()
+                {
+                    return "-".to_owned();
+                }
+                best(|| {
+                    codec::encode_in(lanes, ty, black_box(&numbers), ROW, weights, &mut bytes)
+                        .expect("it was just done");
+                    black_box(&bytes);
+                })
+            };
+            let (plain, weighted) = (speed(None), speed(Some(&importance)));
+            if plain == "-" && weighted == "-" {
+                continue;
+            }
+            println!("{:8} {:>6} {plain:>9} {weighted:>9}", ty.name(), lanes.count());
+        }
+        let decode = best(|| {
+            codec::decode(ty, black_box(&bytes), &mut back)
+                .expect("every format that is written can be read");
+            black_box(&back);
+        });
+        println!("{:8} {:>36}", ty.name(), decode);
+    }
+}
+
+/// Numbers of a normal distribution as bf16 has them, which is what most weights are.
+fn normal(count: usize) -> Vec<f32> {
+    let mut state = 1_u64;
+    let mut uniform = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 40) as f32 + 0.5) / (1 << 24) as f32
+    };
+    let mut one = || {
+        let (radius, angle) = ((-2.0 * uniform().ln()).sqrt(), std::f32::consts::TAU * uniform());
+        f32::from_bits((0.02 * radius * angle.cos()).to_bits() & 0xffff_0000)
+    };
+    (0..count).map(|_| one()).collect()
+}
+
+fn best(mut run: impl FnMut()) -> String {
+    let begin = Instant::now();
+    let mut least = f64::INFINITY;
+    for runs in 0.. {
+        let begin_one = Instant::now();
+        run();
+        least = least.min(begin_one.elapsed().as_secs_f64());
+        if runs >= 2 && begin.elapsed().as_secs_f64() > 0.25 {
+            break;
+        }
+    }
+    format!("{:.1}", (ROW * ROWS) as f64 / least / 1e6)
+}

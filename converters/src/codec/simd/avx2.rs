@@ -1,0 +1,207 @@
+//! Eight lanes, with AVX2.
+#![expect(unsafe_code, reason = "intrinsics")]
+#![expect(
+    clippy::inline_always,
+    reason = "intrinsics are fast only inside a function with features"
+)]
+
+use std::arch::x86_64::{
+    __m256, _CMP_LE_OQ, _CMP_LT_OQ, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256,
+    _mm256_blendv_ps, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi32_ps,
+    _mm256_div_ps, _mm256_loadu_ps, _mm256_max_epi32, _mm256_max_ps, _mm256_min_epi32,
+    _mm256_min_ps, _mm256_movemask_ps, _mm256_mul_ps, _mm256_or_ps, _mm256_permute2f128_ps,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_shuffle_ps, _mm256_sqrt_ps, _mm256_storeu_ps,
+    _mm256_sub_epi32, _mm256_sub_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+};
+use std::ops::{Add, Div, Mul, Sub};
+
+use super::lanes::{Simd, Wide, Width};
+use crate::codec::Encode;
+
+/// Whether the CPU has AVX2.
+pub(super) fn detected() -> bool {
+    is_x86_feature_detected!("avx2")
+}
+
+/// Made only where the CPU has AVX2.
+#[derive(Clone, Copy)]
+pub(super) struct Avx2(());
+
+/// Eight numbers. They come from an [`Avx2`], so the CPU has what their operations need.
+#[derive(Clone, Copy)]
+pub(super) struct F8(pub(super) __m256);
+
+/// Eight truths: all bits set, or none.
+#[derive(Clone, Copy)]
+pub(super) struct M8(__m256);
+
+impl Width for Avx2 {
+    fn encoder<W: Wide>() -> Option<Encode> {
+        // SAFETY: the CPU has these features.
+        detected().then_some(|numbers, row, weights, out| unsafe {
+            encode::<W>(numbers, row, weights, out);
+        })
+    }
+}
+
+#[target_feature(enable = "avx2")]
+fn encode<W: Wide>(numbers: &[f32], row: usize, weights: Option<&[f32]>, out: &mut [u8]) {
+    W::encode(Avx2(()), numbers, row, weights, out);
+}
+
+macro_rules! operator {
+    ($trait:ident, $method:ident, $intrinsic:ident) => {
+        impl $trait for F8 {
+            type Output = Self;
+            #[inline(always)]
+            fn $method(self, other: Self) -> Self {
+                // SAFETY: values exist only where the CPU has AVX2.
+                Self(unsafe { $intrinsic(self.0, other.0) })
+            }
+        }
+    };
+}
+operator!(Add, add, _mm256_add_ps);
+operator!(Sub, sub, _mm256_sub_ps);
+operator!(Mul, mul, _mm256_mul_ps);
+operator!(Div, div, _mm256_div_ps);
+
+impl Simd for Avx2 {
+    const LANES: usize = 8;
+    type F = F8;
+    type M = M8;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> F8 {
+        // SAFETY: `self` exists only where the CPU has AVX2; so below.
+        F8(unsafe { _mm256_set1_ps(x) })
+    }
+    #[inline(always)]
+    fn load(self, x: &[f32; 16]) -> F8 {
+        // SAFETY: as above; eight of the sixteen are read.
+        F8(unsafe { _mm256_loadu_ps(x.as_ptr()) })
+    }
+    #[inline(always)]
+    fn each_column<'a>(self, group: impl Fn(usize) -> &'a [f32], mut each: impl FnMut(usize, F8)) {
+        let rows: [&[f32]; 8] = std::array::from_fn(group);
+        for at in (0..rows[0].len()).step_by(8) {
+            // SAFETY: as above.
+            let columns = unsafe { transposed(rows, at) };
+            for (i, column) in columns.into_iter().enumerate() {
+                each(at + i, F8(column));
+            }
+        }
+    }
+    #[inline(always)]
+    fn array(self, x: F8) -> [f32; 16] {
+        let mut array = [0.0; 16];
+        // SAFETY: as above; eight of the sixteen are written.
+        unsafe { _mm256_storeu_ps(array.as_mut_ptr(), x.0) };
+        array
+    }
+    #[inline(always)]
+    fn abs(self, x: F8) -> F8 {
+        // SAFETY: as above.
+        F8(unsafe { _mm256_and_ps(x.0, _mm256_castsi256_ps(_mm256_set1_epi32(i32::MAX))) })
+    }
+    #[inline(always)]
+    fn sqrt(self, x: F8) -> F8 {
+        // SAFETY: as above.
+        F8(unsafe { _mm256_sqrt_ps(x.0) })
+    }
+    #[inline(always)]
+    fn lesser(self, a: F8, b: F8) -> F8 {
+        // SAFETY: as above.
+        F8(unsafe { _mm256_min_ps(a.0, b.0) })
+    }
+    #[inline(always)]
+    fn greater(self, a: F8, b: F8) -> F8 {
+        // SAFETY: as above.
+        F8(unsafe { _mm256_max_ps(a.0, b.0) })
+    }
+    #[inline(always)]
+    fn nearest_level(self, x: F8, least: f32, most: f32) -> F8 {
+        let sum = x + self.splat(12_582_912.0);
+        // SAFETY: as above.
+        unsafe {
+            let mantissa =
+                _mm256_and_si256(_mm256_castps_si256(sum.0), _mm256_set1_epi32(0x007f_ffff));
+            let level = _mm256_sub_epi32(mantissa, _mm256_set1_epi32(0x0040_0000));
+            let level = _mm256_max_epi32(level, _mm256_set1_epi32(least as i32));
+            F8(_mm256_cvtepi32_ps(_mm256_min_epi32(level, _mm256_set1_epi32(most as i32))))
+        }
+    }
+    #[inline(always)]
+    fn lt(self, a: F8, b: F8) -> M8 {
+        // SAFETY: as above.
+        M8(unsafe { _mm256_cmp_ps::<_CMP_LT_OQ>(a.0, b.0) })
+    }
+    #[inline(always)]
+    fn le(self, a: F8, b: F8) -> M8 {
+        // SAFETY: as above.
+        M8(unsafe { _mm256_cmp_ps::<_CMP_LE_OQ>(a.0, b.0) })
+    }
+    #[inline(always)]
+    fn and(self, a: M8, b: M8) -> M8 {
+        // SAFETY: as above.
+        M8(unsafe { _mm256_and_ps(a.0, b.0) })
+    }
+    #[inline(always)]
+    fn or(self, a: M8, b: M8) -> M8 {
+        // SAFETY: as above.
+        M8(unsafe { _mm256_or_ps(a.0, b.0) })
+    }
+    #[inline(always)]
+    fn select(self, m: M8, a: F8, b: F8) -> F8 {
+        // SAFETY: as above.
+        F8(unsafe { _mm256_blendv_ps(b.0, a.0, m.0) })
+    }
+    #[inline(always)]
+    fn all(self, m: M8) -> bool {
+        // SAFETY: as above.
+        unsafe { _mm256_movemask_ps(m.0) == 0xff }
+    }
+}
+
+/// Elements `at..at + 8` of eight rows: vector `i` has element `at + i` of each.
+///
+/// # Safety
+/// The CPU must have AVX2.
+#[inline(always)]
+pub(super) unsafe fn transposed(rows: [&[f32]; 8], at: usize) -> [__m256; 8] {
+    // SAFETY: the caller has AVX2; slicing checks that eight numbers can be read.
+    unsafe {
+        let row = |lane: usize| _mm256_loadu_ps(rows[lane][at..at + 8].as_ptr());
+        let low = four([row(0), row(1), row(2), row(3)]);
+        let high = four([row(4), row(5), row(6), row(7)]);
+        [
+            _mm256_permute2f128_ps::<0x20>(low[0], high[0]),
+            _mm256_permute2f128_ps::<0x20>(low[1], high[1]),
+            _mm256_permute2f128_ps::<0x20>(low[2], high[2]),
+            _mm256_permute2f128_ps::<0x20>(low[3], high[3]),
+            _mm256_permute2f128_ps::<0x31>(low[0], high[0]),
+            _mm256_permute2f128_ps::<0x31>(low[1], high[1]),
+            _mm256_permute2f128_ps::<0x31>(low[2], high[2]),
+            _mm256_permute2f128_ps::<0x31>(low[3], high[3]),
+        ]
+    }
+}
+
+/// Transposes 4 by 4 in both halves.
+///
+/// # Safety
+/// The CPU must have AVX2.
+#[inline(always)]
+unsafe fn four([a, b, c, d]: [__m256; 4]) -> [__m256; 4] {
+    // SAFETY: the caller has AVX2.
+    unsafe {
+        let (ab, ab_high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+        let (cd, cd_high) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+        [
+            _mm256_shuffle_ps::<0x44>(ab, cd),
+            _mm256_shuffle_ps::<0xee>(ab, cd),
+            _mm256_shuffle_ps::<0x44>(ab_high, cd_high),
+            _mm256_shuffle_ps::<0xee>(ab_high, cd_high),
+        ]
+    }
+}

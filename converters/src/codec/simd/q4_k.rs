@@ -1,0 +1,124 @@
+//! Q4_K and Q5_K, a group of 32 to a lane.
+#![expect(
+    clippy::inline_always,
+    reason = "intrinsics are fast only inside a function with features"
+)]
+
+use super::ladder::{Found, climb};
+use super::lanes::{Simd, Wide};
+use crate::codec::q4_1::ladder;
+use crate::codec::q4_k::{self, Fit};
+
+pub(super) struct Q4K;
+pub(super) struct Q5K;
+
+impl Wide for Q4K {
+    #[inline(always)]
+    fn encode<S: Simd>(
+        simd: S,
+        numbers: &[f32],
+        row: usize,
+        importance: Option<&[f32]>,
+        out: &mut [u8],
+    ) {
+        encode::<S, 144>(simd, numbers, row, importance, out);
+    }
+}
+
+impl Wide for Q5K {
+    #[inline(always)]
+    fn encode<S: Simd>(
+        simd: S,
+        numbers: &[f32],
+        row: usize,
+        importance: Option<&[f32]>,
+        out: &mut [u8],
+    ) {
+        encode::<S, 176>(simd, numbers, row, importance, out);
+    }
+}
+
+#[inline(always)]
+fn encode<S: Simd, const B: usize>(
+    s: S,
+    numbers: &[f32],
+    row: usize,
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+) {
+    let Some(importance) = importance else {
+        for (numbers, out) in numbers.chunks(32 * S::LANES).zip(out.chunks_mut(B * S::LANES / 8)) {
+            plain::<S, B>(s, numbers, out);
+        }
+        return;
+    };
+    let mut variances = Vec::new();
+    for (numbers, out) in numbers.chunks_exact(row).zip(out.chunks_exact_mut(row / 256 * B)) {
+        block_squares(s, numbers, &mut variances);
+        let chunks = numbers.chunks(32 * S::LANES).zip(importance.chunks(32 * S::LANES));
+        let variances = variances.chunks(S::LANES / 8);
+        for ((part, variances), out) in chunks.zip(variances).zip(out.chunks_mut(B * S::LANES / 8))
+        {
+            weighted::<S, B>(s, part, variances, out);
+        }
+    }
+}
+
+/// Up to `LANES` groups: whole blocks.
+#[inline(always)]
+fn plain<S: Simd, const B: usize>(s: S, numbers: &[f32], out: &mut [u8]) {
+    let mut x = [s.splat(0.0); 32];
+    s.columns(numbers.as_chunks().0, &mut x);
+    let squares = x.iter().fold(s.splat(0.0), |sum, &x| sum + x * x);
+    let mean = s.sqrt(squares / s.splat(32.0));
+    let weights = x.map(|x| mean + s.abs(x));
+    let found = climb(s, q4_k::plain_ladder::<B>(), &x, &weights);
+    let fits = found.scale.as_chunks().0.iter().zip(found.minus_min.as_chunks().0);
+    let blocks = numbers.as_chunks::<256>().0.iter().zip(out.as_chunks_mut::<B>().0);
+    for (n, ((x, block), (&scales, &mins))) in blocks.zip(fits).enumerate() {
+        let stored = Fit { scales, mins }.stored();
+        q4_k::finish(x, stored, |j| searched::<B>(&found, n, j, x), block);
+    }
+}
+
+/// As [`plain`], with importances and twice the mean square of each block.
+#[inline(always)]
+fn weighted<S: Simd, const B: usize>(
+    s: S,
+    (numbers, importance): (&[f32], &[f32]),
+    variances: &[f32],
+    out: &mut [u8],
+) {
+    let (mut x, mut weights) = ([s.splat(0.0); 32], [s.splat(0.0); 32]);
+    s.columns(numbers.as_chunks().0, &mut x);
+    s.columns(importance.as_chunks().0, &mut weights);
+    let variance =
+        s.load(&std::array::from_fn(|lane| variances[(lane / 8).min(variances.len() - 1)]));
+    for (weight, &x) in weights.iter_mut().zip(&x) {
+        *weight = *weight * s.sqrt(variance + x * x);
+    }
+    let found = climb(s, ladder(q4_k::top::<B>()), &x, &weights);
+    let fits = found.scale.as_chunks().0.iter().zip(found.minus_min.as_chunks().0);
+    let fits = fits.zip(found.weight.as_chunks().0);
+    let blocks = numbers.as_chunks::<256>().0.iter().zip(out.as_chunks_mut::<B>().0);
+    for (n, ((x, block), ((&scales, &mins), sums))) in blocks.zip(fits).enumerate() {
+        let stored = Fit { scales, mins }.stored_weighted::<B>(sums);
+        q4_k::finish(x, stored, |j| searched::<B>(&found, n, j, x), block);
+    }
+}
+
+/// The levels that the search found for group `j` of block `n`.
+#[cold]
+fn searched<const B: usize>(found: &Found, n: usize, j: usize, x: &[f32; 256]) -> [u8; 32] {
+    found.levels(8 * n + j, q4_k::top::<B>(), &x.as_chunks().0[j])
+}
+
+/// Twice the mean square of every block of a row.
+#[inline(always)]
+fn block_squares<S: Simd>(s: S, numbers: &[f32], out: &mut Vec<f32>) {
+    out.clear();
+    for blocks in numbers.as_chunks::<256>().0.chunks(S::LANES) {
+        let sums = s.squares(|lane| &blocks[lane.min(blocks.len() - 1)]);
+        out.extend(sums[..blocks.len()].iter().map(|sum| 2.0 * sum / 256.0));
+    }
+}

@@ -1,0 +1,66 @@
+//! Q6_K, a group of 16 to a lane.
+#![expect(
+    clippy::inline_always,
+    reason = "intrinsics are fast only inside a function with features"
+)]
+
+use super::lanes::{Simd, Wide};
+use super::signed::{Found, signed};
+use crate::codec::q6_k;
+
+pub(super) struct Q6K;
+
+impl Wide for Q6K {
+    #[inline(always)]
+    fn encode<S: Simd>(
+        simd: S,
+        numbers: &[f32],
+        row: usize,
+        importance: Option<&[f32]>,
+        out: &mut [u8],
+    ) {
+        let rows = numbers.chunks_exact(row).zip(out.chunks_exact_mut(row / 256 * 210));
+        for (numbers, out) in rows {
+            let blocks = numbers.as_chunks::<256>().0.iter().zip(out.as_chunks_mut::<210>().0);
+            for (n, (x, block)) in blocks.enumerate() {
+                let importance = importance.map(|all| &all.as_chunks::<256>().0[n]);
+                encode_block(simd, x, importance, block);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn encode_block<S: Simd>(
+    s: S,
+    numbers: &[f32; 256],
+    importance: Option<&[f32; 256]>,
+    block: &mut [u8; 210],
+) {
+    let groups = numbers.as_chunks::<16>().0;
+    let importance = importance.map(|all| all.as_chunks::<16>().0);
+    let mut scales = [0.0; 16];
+    let mut found = [Found::default(), Found::default()];
+    // Eight lanes need two turns, sixteen one.
+    for (part, (found, scales)) in
+        found.iter_mut().zip(scales.chunks_exact_mut(S::LANES)).enumerate()
+    {
+        let mut x = [s.splat(0.0); 16];
+        s.columns(&groups[part * S::LANES..][..S::LANES], &mut x);
+        let mut weights = x;
+        match importance {
+            Some(importance) => {
+                s.columns(&importance[part * S::LANES..][..S::LANES], &mut weights);
+            }
+            None => {
+                for weight in &mut weights {
+                    *weight = *weight * *weight;
+                }
+            }
+        }
+        *found = signed(s, 32.0, &x, &weights);
+        scales.copy_from_slice(&found.scale[..S::LANES]);
+    }
+    let searched = |j: usize| found[j / S::LANES].levels(j % S::LANES, 32, &groups[j]);
+    q6_k::finish(numbers, &scales, searched, block);
+}

@@ -1,0 +1,89 @@
+//! [`signed`](crate::codec::search::signed), a group to a lane.
+#![expect(
+    clippy::inline_always,
+    reason = "intrinsics are fast only inside a function with features"
+)]
+
+use super::Simd;
+use crate::codec::rounding::nearest;
+use crate::codec::search::TINY;
+
+/// What was found for each lane.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) scale: [f32; 16],
+    /// What numbers are multiplied by to get their levels; 0 where all are as good as zero.
+    inverse: [f32; 16],
+}
+
+impl Found {
+    /// The levels of a lane's group.
+    pub(super) fn levels<const N: usize>(&self, lane: usize, half: i32, x: &[f32; N]) -> [u8; N] {
+        let inverse = self.inverse[lane];
+        if inverse == 0.0 {
+            return [0; N];
+        }
+        x.map(|x| (nearest(inverse * x).clamp(-half, half - 1) + half) as u8)
+    }
+}
+
+/// Solves `x ~ scale * (level - half)` for each lane.
+#[inline(always)]
+pub(super) fn signed<S: Simd, const N: usize>(
+    s: S,
+    half: f32,
+    x: &[S::F; N],
+    weights: &[S::F; N],
+) -> Found {
+    let zero = s.splat(0.0);
+    let (mut max, mut most) = (zero, zero);
+    for &x in x {
+        let above = s.lt(most, s.abs(x));
+        most = s.select(above, s.abs(x), most);
+        max = s.select(above, x, max);
+    }
+    let none = s.lt(most, s.splat(TINY));
+    let mut weighted = *weights;
+    for (to, &x) in weighted.iter_mut().zip(x) {
+        *to = *to * x;
+    }
+    let group = [x, weights, &weighted];
+    let mut chosen = s.splat(-half) / max;
+    let (xl, l2) = sums(s, half, group, chosen);
+    let nothing = s.and(s.le(zero, l2), s.le(l2, zero));
+    let mut scale = s.select(nothing, zero, xl / l2);
+    let mut best = scale * xl;
+    for step in -9..=9 {
+        if step == 0 {
+            continue;
+        }
+        let inverse = s.splat(-(half + 0.1 * step as f32)) / max;
+        let (xl, l2) = sums(s, half, group, inverse);
+        let better = s.and(s.lt(zero, l2), s.lt(best * l2, xl * xl));
+        chosen = s.select(better, inverse, chosen);
+        scale = s.select(better, xl / l2, scale);
+        best = s.select(better, scale * xl, best);
+    }
+    Found {
+        scale: s.array(s.select(none, zero, scale)),
+        inverse: s.array(s.select(none, zero, chosen)),
+    }
+}
+
+/// Sums of `weight * x * level` and `weight * level * level`. Levels are small: nothing is farther
+/// out than the peak, which becomes at most a little more than `half`.
+#[inline(always)]
+fn sums<S: Simd, const N: usize>(
+    s: S,
+    half: f32,
+    [x, weights, weighted]: [&[S::F; N]; 3],
+    inverse: S::F,
+) -> (S::F, S::F) {
+    let (mut xl, mut l2) = (s.splat(0.0), s.splat(0.0));
+    for at in 0..N {
+        let l = s.small_level(inverse * x[at], -half, half - 1.0);
+        xl = xl + weighted[at] * l;
+        l2 = l2 + weights[at] * l * l;
+    }
+    (xl, l2)
+}
