@@ -1,0 +1,121 @@
+//! Importance matrices: how much each input of a weight matters, measured on text.
+//!
+//! For each weight, and each expert of it, there is the mean square of every input. Quantizers weigh
+//! their errors with it. Two forms of file are read: GGUF, and the form before it (`.dat`);
+//! GGUF is written.
+
+mod error;
+mod read;
+mod write;
+
+use std::collections::BTreeMap;
+
+pub use error::Error;
+
+use crate::shown;
+
+/// An importance matrix.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Imatrix {
+    /// What was measured, by the GGUF name of the weight, as in `blk.0.ffn_up.weight`.
+    pub entries: BTreeMap<String, Entry>,
+    /// How many chunks of text it was measured on.
+    pub chunks: u32,
+    /// How many tokens a chunk had; zero if the file does not say.
+    pub chunk_size: u32,
+    /// The files of text, as they were named.
+    pub datasets: Vec<String>,
+}
+
+/// The importance of one weight's inputs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Mean squares: `[counts.len(), row]`.
+    means: Vec<f32>,
+    /// How often each matrix was used. The older form has one count for all of them.
+    counts: Vec<u64>,
+}
+
+impl Entry {
+    /// From sums of squares and the number of summands of each matrix. A matrix that was never
+    /// used weighs all its inputs the same. None if the sums are not the same for all matrices.
+    pub fn from_sums(mut sums: Vec<f32>, counts: Vec<u64>) -> Option<Self> {
+        if counts.is_empty() || sums.is_empty() || !sums.len().is_multiple_of(counts.len()) {
+            return None;
+        }
+        let row = sums.len() / counts.len();
+        for (sums, &count) in sums.chunks_mut(row).zip(&counts) {
+            for sum in sums {
+                *sum = if count == 0 { 1.0 } else { *sum / count as f32 };
+            }
+        }
+        Some(Self { means: sums, counts })
+    }
+
+    /// The mean squares, matrix after matrix.
+    pub fn means(&self) -> &[f32] {
+        &self.means
+    }
+
+    /// How often each matrix was used.
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+}
+
+impl Imatrix {
+    /// The weights for a tensor of `matrices` matrices with rows of `row` numbers, `row` for each
+    /// matrix in turn. None if the tensor was not measured.
+    ///
+    /// One that was measured with another shape is an error, except for embeddings: they are looked up,
+    /// not multiplied, and what was measured under their name belongs to the output.
+    pub fn weights_for(
+        &self,
+        tensor: &str,
+        row: usize,
+        matrices: usize,
+    ) -> Result<Option<&[f32]>, Error> {
+        let Some(entry) = self.entries.get(tensor) else { return Ok(None) };
+        let found = entry.means.len();
+        if row.checked_mul(matrices) == Some(found) {
+            return Ok(Some(&entry.means));
+        }
+        if matches!(tensor, "token_embd.weight" | "per_layer_token_embd.weight") {
+            return Ok(None);
+        }
+        Err(Error::OtherShape { tensor: shown(tensor), found, row, matrices })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unused_matrices_weigh_the_same() {
+        let entry = Entry::from_sums(vec![2.0, 4.0, 5.0, 6.0], vec![2, 0]).unwrap();
+        assert_eq!(entry.means(), [1.0, 2.0, 1.0, 1.0]);
+        assert_eq!(entry.counts(), [2, 0]);
+        assert_eq!(Entry::from_sums(vec![1.0; 3], vec![1, 1]), None);
+        assert_eq!(Entry::from_sums(vec![], vec![1]), None);
+        assert_eq!(Entry::from_sums(vec![1.0], vec![]), None);
+    }
+
+    #[test]
+    fn a_weight_of_another_shape_is_refused_unless_it_is_an_embedding() {
+        let entry = Entry::from_sums(vec![1.0, 2.0, 3.0, 4.0], vec![1, 1]).unwrap();
+        let names = ["blk.0.ffn_up_exps.weight", "token_embd.weight"];
+        let imatrix = Imatrix {
+            entries: names.map(|name| (name.to_owned(), entry.clone())).into(),
+            ..Imatrix::default()
+        };
+        let found = imatrix.weights_for(names[0], 2, 2).unwrap();
+        assert_eq!(found, Some(&[1.0, 2.0, 3.0, 4.0][..]));
+        assert_eq!(imatrix.weights_for(names[1], 3, 1).unwrap(), None);
+        assert_eq!(imatrix.weights_for("output.weight", 3, 1).unwrap(), None);
+        let message = imatrix.weights_for(names[0], 2, 3).unwrap_err().to_string();
+        assert!(message.contains("`blk.0.ffn_up_exps.weight`"), "{message}");
+        assert!(message.contains("4 numbers") && message.contains("3 x 2"), "{message}");
+        assert!(imatrix.weights_for(names[0], usize::MAX, 2).is_err());
+    }
+}

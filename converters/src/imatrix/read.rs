@@ -1,0 +1,163 @@
+//! Reads both forms of file.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map;
+use std::path::Path;
+
+use super::{Entry, Error, Imatrix};
+use crate::codec::BlockType;
+use crate::mmap::Map;
+use crate::{gguf, shown};
+
+const SUMS: &str = "in_sum2";
+const COUNTS: &str = "counts";
+
+impl Imatrix {
+    /// Reads a file of either form.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let map = Map::open(path)?;
+        let imatrix =
+            if map.starts_with(b"GGUF") { from_gguf(path)? } else { from_dat(path, &map)? };
+        if imatrix.entries.is_empty() {
+            return Err(Error::Empty { file: path.into() });
+        }
+        Ok(imatrix)
+    }
+}
+
+/// Two tensors for each weight: `<weight>.in_sum2`, `[matrices, row]`, and `<weight>.counts`,
+/// `[matrices, 1]`. What else is there is left alone.
+fn from_gguf(path: &Path) -> Result<Imatrix, Error> {
+    let file = gguf::File::open(path)?;
+    let mut entries = BTreeMap::new();
+    for info in file.tensors() {
+        let ends = [(SUMS, COUNTS), (COUNTS, SUMS)];
+        let split = ends.into_iter().find_map(|(end, other)| {
+            Some((info.name.strip_suffix(end)?.strip_suffix('.')?, end, other))
+        });
+        let Some((weight, found, lacking)) = split else { continue };
+        if file.info(&format!("{weight}.{lacking}")).is_none() {
+            let (file, tensor) = (path.into(), shown(weight));
+            return Err(Error::Alone { file, tensor, found, lacking });
+        }
+        if found == SUMS {
+            let sums = numbers(path, &file, &info.name)?;
+            let counts = numbers(path, &file, &format!("{weight}.{COUNTS}"))?;
+            // Whole numbers that were written as f32.
+            let counts = counts.into_iter().map(|count| count.round() as u64).collect();
+            entries.insert(weight.to_owned(), entry(path, weight, sums, counts)?);
+        }
+    }
+    let keys = file.metadata();
+    Ok(Imatrix {
+        entries,
+        chunks: keys.u32("imatrix.chunk_count")?.unwrap_or(0),
+        chunk_size: keys.u32("imatrix.chunk_size")?.unwrap_or(0),
+        datasets: keys.strings("imatrix.datasets")?.unwrap_or(&[]).to_vec(),
+    })
+}
+
+fn numbers(path: &Path, file: &gguf::File, name: &str) -> Result<Vec<f32>, Error> {
+    if let Some(info) = file.info(name).filter(|info| info.ty != BlockType::F32) {
+        let tensor = shown(name);
+        return Err(Error::NotF32 { file: path.into(), tensor, found: info.ty });
+    }
+    checked(path, name, file.bytes(name).unwrap_or(&[]))
+}
+
+/// Mean squares are finite and not negative, and so are counts.
+fn checked(path: &Path, name: &str, bytes: &[u8]) -> Result<Vec<f32>, Error> {
+    let numbers = bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
+    let checked = numbers.enumerate().map(|(at, found)| {
+        if found.is_finite() && found >= 0.0 {
+            return Ok(found);
+        }
+        Err(Error::BadNumber { file: path.into(), tensor: shown(name), at, found })
+    });
+    checked.collect()
+}
+
+fn entry(path: &Path, weight: &str, sums: Vec<f32>, counts: Vec<u64>) -> Result<Entry, Error> {
+    let (found, of) = (sums.len(), counts.len());
+    Entry::from_sums(sums, counts).ok_or_else(|| Error::Uneven {
+        file: path.into(),
+        tensor: shown(weight),
+        sums: found,
+        counts: of,
+    })
+}
+
+/// The older form, all little-endian: the number of weights; for each of them its name's length,
+/// its name, how many chunks it was measured on, how many numbers follow, and these, as means
+/// times chunks; then, in all but the oldest, the number of chunks and the name of the text.
+fn from_dat(path: &Path, bytes: &[u8]) -> Result<Imatrix, Error> {
+    let mut from = Dat { path, left: bytes };
+    let count = from.number("the number of weights", 1)?;
+    let mut entries = BTreeMap::new();
+    for n in 0..count {
+        let name = from.text(&format!("the name of weight {n}"), 1)?;
+        let part = |what: &str| format!("the number of {what} of `{}`", shown(&name));
+        let chunks = from.number(&part("chunks"), i32::MIN)?;
+        let count = from.number(&part("numbers"), 1)?;
+        let bytes = from.take(count as u64 * 4, &part("numbers"))?;
+        let sums = checked(path, &name, bytes)?;
+        // Without chunks the numbers are means already.
+        let counts = vec![u64::try_from(chunks).unwrap_or(0).max(1)];
+        let entry = entry(path, &name, sums, counts)?;
+        match entries.entry(name) {
+            btree_map::Entry::Vacant(place) => place.insert(entry),
+            btree_map::Entry::Occupied(place) => {
+                let tensor = shown(place.key());
+                return Err(Error::Twice { file: path.into(), tensor });
+            }
+        };
+    }
+    let mut imatrix = Imatrix { entries, ..Imatrix::default() };
+    if !from.left.is_empty() {
+        let chunks = from.number("the number of chunks", i32::MIN)?;
+        imatrix.chunks = u32::try_from(chunks).unwrap_or(0);
+    }
+    if !from.left.is_empty() {
+        let name = from.text("the name of the text", 0)?;
+        imatrix.datasets.extend(Some(name).filter(|name| !name.is_empty()));
+    }
+    Ok(imatrix)
+}
+
+struct Dat<'a> {
+    path: &'a Path,
+    left: &'a [u8],
+}
+
+impl<'a> Dat<'a> {
+    fn take(&mut self, needed: u64, part: &str) -> Result<&'a [u8], Error> {
+        let at = usize::try_from(needed).ok();
+        let (taken, left) = at.and_then(|at| self.left.split_at_checked(at)).ok_or_else(|| {
+            let left = self.left.len() as u64;
+            Error::CutShort { file: self.path.into(), part: part.into(), needed, left }
+        })?;
+        self.left = left;
+        Ok(taken)
+    }
+
+    fn number(&mut self, part: &str, least: i32) -> Result<i32, Error> {
+        let bytes = self.take(4, part)?.try_into().expect("`take` gives as many as asked for");
+        let found = i32::from_le_bytes(bytes);
+        if found >= least {
+            return Ok(found);
+        }
+        Err(Error::Number {
+            file: self.path.into(),
+            part: part.into(),
+            found: found.into(),
+            expected: if least == 0 { "no negative number" } else { "a number above zero" },
+        })
+    }
+
+    fn text(&mut self, part: &str, least: i32) -> Result<String, Error> {
+        let length = self.number(&format!("the length of {part}"), least)?;
+        let bytes = self.take(length as u64, part)?;
+        let wrong = |_| Error::NotUtf8 { file: self.path.into(), part: part.into() };
+        Ok(std::str::from_utf8(bytes).map_err(wrong)?.to_owned())
+    }
+}

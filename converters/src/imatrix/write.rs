@@ -1,0 +1,103 @@
+//! Writes the GGUF form.
+
+use std::ffi::OsString;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::{Entry, Error, Imatrix};
+use crate::codec::BlockType;
+use crate::gguf::{Declared, Dims, Layout, Metadata};
+
+impl Imatrix {
+    /// Writes a GGUF file, in the order in which llama.cpp's `imatrix` writes it. The file appears
+    /// whole or not at all. What is read from it are the same weights; its sums may differ in
+    /// their last bit from those that were added up.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        let layout = self.layout(path)?;
+        let mut part = OsString::from(path);
+        part.push(".part");
+        let part = PathBuf::from(part);
+        let done = self.write_part(&part, &layout).and_then(|()| {
+            fs_err::rename(&part, path)?;
+            Ok(())
+        });
+        if done.is_err() {
+            drop(fs_err::remove_file(&part));
+        }
+        done
+    }
+
+    fn layout(&self, path: &Path) -> Result<Layout, Error> {
+        let mut keys = Metadata::new();
+        keys.set("general.type", "imatrix");
+        keys.set("imatrix.datasets", self.datasets.clone());
+        keys.set("imatrix.chunk_count", self.chunks);
+        keys.set("imatrix.chunk_size", self.chunk_size);
+        let mut tensors = Vec::with_capacity(self.entries.len() * 2);
+        for (name, entry) in &self.entries {
+            let matrices = entry.counts.len();
+            let pieces = [("in_sum2", entry.means.len() / matrices), ("counts", 1)];
+            tensors.extend(pieces.map(|(end, row)| Declared {
+                name: format!("{name}.{end}"),
+                shape: vec![matrices, row],
+                ty: BlockType::F32,
+            }));
+        }
+        Ok(Layout::new(path, &keys, &tensors, Dims::Trimmed)?)
+    }
+
+    fn write_part(&self, part: &Path, layout: &Layout) -> Result<(), Error> {
+        let mut out = BufWriter::new(fs_err::File::create(part)?);
+        out.write_all(&layout.header)?;
+        let mut infos = layout.tensors.iter();
+        for entry in self.entries.values() {
+            let counts = entry.counts.iter().map(|&count| count as f32).collect();
+            for (numbers, info) in [entry.sums(), counts].iter().zip(&mut infos) {
+                for x in numbers {
+                    out.write_all(&x.to_le_bytes())?;
+                }
+                out.write_all(&vec![0; layout.padding(info) as usize])?;
+            }
+        }
+        let file = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+        file.sync_all()?;
+        Ok(())
+    }
+}
+
+impl Entry {
+    /// Sums that give the means when they are divided by the counts.
+    fn sums(&self) -> Vec<f32> {
+        let row = self.means.len() / self.counts.len();
+        let matrices = self.means.chunks(row).zip(&self.counts);
+        let sums = matrices.flat_map(|(means, &count)| {
+            means.iter().map(move |&mean| if count == 0 { 0.0 } else { sum(mean, count as f32) })
+        });
+        sums.collect()
+    }
+}
+
+/// A number that is `mean` when divided by `count`. The product is off by at most one step of
+/// rounding, and one of its neighbours is what the mean once came from.
+fn sum(mean: f32, count: f32) -> f32 {
+    let product = mean * count;
+    let near = [product, product.next_up(), product.next_down()];
+    near.into_iter().find(|sum| sum / count == mean).unwrap_or(product)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_survives_being_written_as_a_sum() {
+        let mut x = 0.37_f32;
+        for count in (1..2000).map(|n| (n * n) as f32) {
+            x = (x * 1.37).fract() + 0.001;
+            for scale in [1e-6, 1.0, 1e6] {
+                let mean = x * scale / count;
+                assert_eq!(sum(mean, count) / count, mean, "{mean} {count}");
+            }
+        }
+    }
+}
