@@ -1,0 +1,140 @@
+//! Tokenizers, from a checkpoint's files to the keys of a GGUF file.
+//!
+//! Two kinds are written: merges of bytes, from tokenizer.json, and pieces with scores, from
+//! tokenizer.model or from a tokenizer.json that falls back to bytes. Keys, their order and what they
+//! hold are those of llama.cpp's converter, so that its loader does with them what it does with
+//! files of its own.
+//!
+//! * [`read`] makes the keys;
+//! * [`self_check`] tokenizes a corpus as llama.cpp would with these keys, and compares.
+
+use std::path::Path;
+
+use tokenizers::Tokenizer as Reference;
+
+use crate::gguf::Metadata;
+use crate::shown;
+
+mod bpe;
+pub mod check;
+mod doc;
+mod error;
+mod json;
+mod pre;
+mod proto;
+mod special;
+mod spm;
+mod structure;
+mod table;
+mod template;
+
+pub use check::{Checked, Mismatch, self_check};
+pub use error::Error;
+pub use table::Type;
+
+/// What a caller knows that the files do not say.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The pre-tokenizer by llama.cpp's name, in place of the one that would be found.
+    pub pre: Option<String>,
+    /// More hashes of test texts, and the names of their pre-tokenizers.
+    pub hashes: Vec<(String, String)>,
+    /// Special tokens by kind and text, as in `("eot", "<|user|>")`, for kinds that the files leave open.
+    pub special: Vec<(String, String)>,
+}
+
+/// How a tokenizer makes tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Bytes are merged pair by pair.
+    Merges,
+    /// Pieces are joined by score.
+    Scores,
+}
+
+/// A tokenizer as a GGUF file holds it.
+#[derive(Debug, Clone)]
+pub struct Tokenizer {
+    /// Its keys, in order.
+    pub keys: Metadata,
+    /// What will not be as in the checkpoint, or might not.
+    pub warnings: Vec<String>,
+    /// How it makes tokens.
+    pub kind: Kind,
+    /// The name of its pre-tokenizer.
+    pub pre: String,
+}
+
+/// Every pre-tokenizer that llama.cpp knows, by name.
+pub fn pre_names() -> impl Iterator<Item = &'static str> {
+    pre::names()
+}
+
+/// Makes the keys of a checkpoint's tokenizer, for a model with `vocab_size` rows of embeddings.
+pub fn read(dir: &Path, vocab_size: usize, options: &Options) -> Result<Tokenizer, Error> {
+    let json = json::Json::read(dir)?;
+    let mut keys = Metadata::new();
+    let mut warnings = Vec::new();
+    let mut blank_off = false;
+    let (kind, pre) = match &json {
+        // A tokenizer.model beside it is then of another format.
+        Some(json) if json.byte_level => {
+            let pre = bpe::write(json, vocab_size, options, &mut keys, &mut warnings)?;
+            (Kind::Merges, pre)
+        }
+        json if dir.join("tokenizer.model").is_file()
+            || json.as_ref().is_some_and(|json| json.byte_fallback) =>
+        {
+            let json = json.as_ref();
+            let (pre, off) = spm::write(dir, json, vocab_size, &mut keys, &mut warnings)?;
+            blank_off = off;
+            if let Some(asked) = options.pre.as_ref().filter(|asked| **asked != pre) {
+                warnings.push(format!(
+                    "the pre-tokenizer `{}` was asked for, but pieces with scores have none",
+                    shown(asked)
+                ));
+            }
+            (Kind::Scores, pre)
+        }
+        Some(json) => {
+            let found = "merges of characters".into();
+            let expected = "those that merge bytes (ByteLevel) or fall back to bytes are written";
+            return Err(Error::Unsupported { file: json.file.clone(), found, expected });
+        }
+        None => return Err(Error::Missing { dir: dir.to_owned() }),
+    };
+    let special = special::read(dir, json.as_ref(), vocab_size, options, &mut warnings)?;
+    for (role, id) in &special.ids {
+        if let Some((_, key)) = special::ROLES.iter().find(|(known, _)| known == role) {
+            keys.set(*key, *id);
+        }
+    }
+    for (role, yes) in &special.adds {
+        if ["bos", "eos", "sep"].contains(&role.as_str()) {
+            keys.set(format!("tokenizer.ggml.add_{role}_token"), *yes);
+        }
+    }
+    template::write(dir, &mut keys)?;
+    for (name, yes) in [("lowercase", special.lowercase), ("strip_accents", special.strip_accents)]
+    {
+        if let Some(yes) = yes {
+            keys.set(format!("tokenizer.ggml.normalizer.{name}"), yes);
+        }
+    }
+    if blank_off {
+        spm::turn_blank_off(&mut keys);
+    }
+    Ok(Tokenizer { keys, warnings, kind, pre })
+}
+
+/// The checkpoint's own tokenizer.
+fn reference(file: &Path) -> Result<Reference, Error> {
+    Reference::from_file(file)
+        .map_err(|why| Error::Load { file: file.to_owned(), why: shown(&why.to_string()) })
+}
+
+/// Two tokens with one id.
+fn same_id(json: &json::Json, id: u64, one: &str, two: &str) -> Error {
+    let found = format!("the id of `{one}` and of `{two}`");
+    Error::key(&json.file, &id.to_string(), found, "one token for each id")
+}

@@ -1,0 +1,287 @@
+//! Text to tokens and back, after llama.cpp's vocabulary code.
+//!
+//! Words are chains of characters. The best pair of neighbours that makes a token is joined until
+//! none is left: the best is the earliest merge, or the highest score, and of equals the first.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+use super::super::Kind;
+use super::loaded::{BYTE, Loaded};
+
+/// A pair of neighbours that makes a token.
+struct Pair {
+    /// Lower is better.
+    rank: Rank,
+    left: usize,
+    right: usize,
+    /// What both spell, to see later whether they still do.
+    text: String,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Rank {
+    Merge(usize),
+    Score(f32),
+}
+
+/// A stretch of a word, linked to its neighbours.
+struct Part {
+    from: usize,
+    to: usize,
+    before: Option<usize>,
+    after: Option<usize>,
+}
+
+impl Loaded {
+    /// The tokens of a text in which special tokens count as plain text.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+        let mut out = Vec::new();
+        let mut blank = self.blank_first;
+        for piece in self.pieces(text) {
+            match piece {
+                Piece::Token(id) => {
+                    out.push(id);
+                    blank = self.blank_first;
+                }
+                Piece::Text(part) => {
+                    let mut part = part.to_owned();
+                    if std::mem::take(&mut blank) {
+                        part.insert(0, ' ');
+                    }
+                    if self.escapes() {
+                        part = part.replace(' ', "▁");
+                    }
+                    match self.kind {
+                        Kind::Scores => self.join(&part, &mut out)?,
+                        Kind::Merges => {
+                            for word in self.splitter.words(&part)? {
+                                let word = if self.spells_bytes() { spell(&word) } else { word };
+                                self.join(&word, &mut out)?;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// The text that tokens spell, with a blank before the first one taken off again.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let mut bytes = Vec::new();
+        for &id in ids {
+            let text = self.texts.get(id as usize).map_or("", String::as_str);
+            let ty = self.types.get(id as usize).copied();
+            match self.kind {
+                _ if ty == Some(BYTE) => bytes.extend(super::super::spm::byte(text)),
+                Kind::Merges if self.is_normal(id) && self.spells_bytes() => {
+                    bytes.extend(text.chars().filter_map(unspell));
+                }
+                _ if self.is_normal(id) => bytes.extend(text.replace('▁', " ").into_bytes()),
+                _ => bytes.extend(text.as_bytes()),
+            }
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let text = if self.blank_first { text.strip_prefix(' ').unwrap_or(&text) } else { &text };
+        text.to_owned()
+    }
+
+    /// Added tokens, and what is between them: the longest are looked for first, everywhere.
+    fn pieces<'a>(&self, text: &'a str) -> Vec<Piece<'a>> {
+        let mut pieces = vec![Piece::Text(text)];
+        for &id in &self.added {
+            let token = self.texts[id as usize].as_str();
+            let mut split = Vec::with_capacity(pieces.len());
+            for piece in pieces {
+                let Piece::Text(mut rest) = piece else {
+                    split.push(piece);
+                    continue;
+                };
+                while let Some(at) = rest.find(token) {
+                    split.extend([Piece::Text(&rest[..at]), Piece::Token(id)]);
+                    rest = &rest[at + token.len()..];
+                }
+                split.push(Piece::Text(rest));
+            }
+            pieces = split;
+        }
+        pieces.retain(|piece| !matches!(piece, Piece::Text("")));
+        pieces
+    }
+
+    /// Joins the characters of a word into tokens.
+    fn join(&self, word: &str, out: &mut Vec<u32>) -> Result<(), String> {
+        if self.kind == Kind::Merges
+            && self.name.is_some_and(|name| name.ignore_merges)
+            && let Some(id) = self.id(word)
+        {
+            out.push(id);
+            return Ok(());
+        }
+        let mut parts: Vec<Part> = Vec::new();
+        for (at, c) in word.char_indices() {
+            let n = parts.len();
+            parts.push(Part {
+                from: at,
+                to: at + c.len_utf8(),
+                before: n.checked_sub(1),
+                after: Some(n + 1),
+            });
+        }
+        if let Some(last) = parts.last_mut() {
+            last.after = None;
+        }
+        let mut heap = BinaryHeap::new();
+        for right in 1..parts.len() {
+            self.pair(word, &parts, Some(right - 1), Some(right), &mut heap);
+        }
+        while let Some(Reverse(Pair { left, right, text, .. })) = heap.pop() {
+            // Pairs of parts that have changed since are no pairs any more.
+            let spells = |part: &Part| &word[part.from..part.to];
+            let (l, r) = (spells(&parts[left]), spells(&parts[right]));
+            if l.is_empty()
+                || r.is_empty()
+                || l.len() + r.len() != text.len()
+                || !text.starts_with(l)
+            {
+                continue;
+            }
+            let (to, after) = (parts[right].to, parts[right].after);
+            parts[right].from = to;
+            parts[left].to = to;
+            parts[left].after = after;
+            if let Some(after) = after {
+                parts[after].before = Some(left);
+            }
+            self.pair(word, &parts, parts[left].before, Some(left), &mut heap);
+            self.pair(word, &parts, Some(left), parts[left].after, &mut heap);
+        }
+        for part in parts.iter().filter(|part| part.to > part.from) {
+            self.token(&word[part.from..part.to], out)?;
+        }
+        Ok(())
+    }
+
+    fn pair(
+        &self,
+        word: &str,
+        parts: &[Part],
+        left: Option<usize>,
+        right: Option<usize>,
+        heap: &mut BinaryHeap<Reverse<Pair>>,
+    ) {
+        let (Some(left), Some(right)) = (left, right) else { return };
+        let (l, r) = (&parts[left], &parts[right]);
+        let text = &word[l.from..r.to];
+        let rank = match self.kind {
+            Kind::Merges => {
+                let pair = (word[l.from..l.to].to_owned(), word[r.from..r.to].to_owned());
+                self.ranks.get(&pair).map(|&rank| Rank::Merge(rank))
+            }
+            Kind::Scores => self.id(text).map(|id| Rank::Score(self.scores[id as usize])),
+        };
+        if let Some(rank) = rank {
+            heap.push(Reverse(Pair { rank, left, right, text: text.to_owned() }));
+        }
+    }
+
+    /// The token of a part, or those of its bytes.
+    fn token(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
+        if let Some(id) = self.id(text) {
+            out.push(id);
+            return Ok(());
+        }
+        for byte in text.bytes() {
+            let id = if self.spells_bytes() {
+                // Loaders leave out what has no token.
+                let one = [byte];
+                match std::str::from_utf8(&one).ok().and_then(|text| self.id(text)) {
+                    Some(id) => id,
+                    None => continue,
+                }
+            } else {
+                let id = self.bytes.get(&byte).copied();
+                id.ok_or_else(|| format!("there is no token for byte {byte:#04X}"))?
+            };
+            out.push(id);
+        }
+        Ok(())
+    }
+}
+
+enum Piece<'a> {
+    Token(u32),
+    Text(&'a str),
+}
+
+impl Ord for Pair {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let rank = match (self.rank, other.rank) {
+            (Rank::Merge(a), Rank::Merge(b)) => a.cmp(&b),
+            (Rank::Score(a), Rank::Score(b)) => b.total_cmp(&a),
+            _ => Ordering::Equal,
+        };
+        rank.then(self.left.cmp(&other.left)).then(self.right.cmp(&other.right))
+    }
+}
+
+impl PartialOrd for Pair {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Pair {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Pair {}
+
+/// Whether a byte is spelled by the character of its own number.
+fn is_itself(byte: u8) -> bool {
+    matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff)
+}
+
+/// Bytes as characters: the visible ones of Latin-1 as they are, others from U+0100 on.
+fn spell(word: &str) -> String {
+    let others = |byte: u8| (0..byte).filter(|&byte| !is_itself(byte)).count() as u32;
+    let one = |byte: u8| {
+        let number = if is_itself(byte) { u32::from(byte) } else { 256 + others(byte) };
+        char::from_u32(number).unwrap_or('\u{fffd}')
+    };
+    word.bytes().map(one).collect()
+}
+
+/// The byte that a character spells.
+fn unspell(c: char) -> Option<u8> {
+    let number = u32::from(c);
+    match u8::try_from(number) {
+        Ok(byte) if is_itself(byte) => Some(byte),
+        Ok(_) => None,
+        Err(_) => {
+            let n = usize::try_from(number - 256).ok()?;
+            (0..=u8::MAX).filter(|&byte| !is_itself(byte)).nth(n)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_spelled_and_read_back() {
+        assert_eq!(spell(" \n\u{ad}é!"), "ĠĊÂŃÃ©!");
+        for byte in 0..0x80 {
+            let spelled = spell(&char::from(byte).to_string());
+            assert_eq!(spelled.chars().map(unspell).collect::<Vec<_>>(), [Some(byte)]);
+        }
+        let all: Vec<u8> = (0..0x180).filter_map(char::from_u32).filter_map(unspell).collect();
+        assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), 256);
+        assert_eq!(unspell('世'), None);
+        assert_eq!(unspell(' '), None);
+    }
+}

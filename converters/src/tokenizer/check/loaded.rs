@@ -1,0 +1,129 @@
+//! What llama.cpp keeps of a tokenizer's keys.
+
+use indexmap::IndexMap;
+
+use super::super::Kind;
+use super::super::pre::{self, Group, Name};
+use super::super::spm::byte;
+use super::split::Splitter;
+use crate::gguf::{Array, Metadata, Value};
+
+/// A tokenizer as llama.cpp has it in memory: text to tokens and back as it would do it.
+pub struct Loaded {
+    pub(super) kind: Kind,
+    pub(super) texts: Vec<String>,
+    pub(super) types: Vec<i128>,
+    pub(super) ids: IndexMap<String, u32>,
+    pub(super) scores: Vec<f32>,
+    pub(super) ranks: IndexMap<(String, String), usize>,
+    /// What text is searched for before anything else, longest first.
+    pub(super) added: Vec<u32>,
+    pub(super) bytes: IndexMap<u8, u32>,
+    pub(super) blank_first: bool,
+    pub(super) group: Option<&'static Group>,
+    pub(super) name: Option<&'static Name>,
+    pub(super) splitter: Splitter,
+}
+
+/// Types of tokens in files.
+pub(super) const NORMAL: i128 = 1;
+pub(super) const BYTE: i128 = 6;
+const USER_DEFINED: i128 = 4;
+
+impl Loaded {
+    /// Reads the keys of a file as the loader does. The reason why they are no use is a sentence's part.
+    pub fn new(keys: &Metadata) -> Result<Self, String> {
+        let word = |key| keys.str(key).map_err(|why| why.to_string());
+        let model = word("tokenizer.ggml.model")?.unwrap_or_default();
+        let kind = match model {
+            _ if model == pre::scores_model().0 => Kind::Scores,
+            _ if model == pre::merges_model() => Kind::Merges,
+            _ => return Err(format!("tokenizers of kind `{model}` are not known here")),
+        };
+        let texts = keys.strings("tokenizer.ggml.tokens").map_err(|why| why.to_string())?;
+        let texts: Vec<String> = texts.ok_or("there are no tokens")?.to_vec();
+        let types = array(keys, "tokenizer.ggml.token_type")?.and_then(Array::integers);
+        let types = types.filter(|types| types.len() == texts.len());
+        let types = types.ok_or("there is not one type for each token")?;
+        let merges = keys.strings("tokenizer.ggml.merges").map_err(|why| why.to_string())?;
+        let mut ranks = IndexMap::new();
+        for (n, line) in merges.unwrap_or_default().iter().enumerate() {
+            // The first blank behind the first byte; of two equal lines the first counts.
+            let at = line.char_indices().skip(1).find(|(_, c)| *c == ' ').map(|(at, _)| at);
+            let at = at.ok_or_else(|| format!("merge {n} `{line}` is not two texts"))?;
+            ranks.entry((line[..at].into(), line[at + 1..].into())).or_insert(n);
+        }
+        let scores = match array(keys, "tokenizer.ggml.scores")? {
+            Some(Array::F32(scores)) if scores.len() >= texts.len() => scores.clone(),
+            Some(_) => return Err("there is not one score for each token".into()),
+            None => vec![0.0; texts.len()],
+        };
+        let id = |n: usize| u32::try_from(n).map_err(|_| "there are too many tokens".to_owned());
+        let mut ids = IndexMap::with_capacity(texts.len());
+        let (mut bytes, mut added) = (IndexMap::new(), Vec::new());
+        for (n, text) in texts.iter().enumerate() {
+            ids.insert(text.clone(), id(n)?);
+            if let Some(byte) = byte(text) {
+                bytes.insert(byte, id(n)?);
+            }
+            if types[n] == USER_DEFINED && !text.is_empty() {
+                added.push(id(n)?);
+            }
+        }
+        added.sort_by_key(|&id| std::cmp::Reverse(texts[id as usize].len()));
+        let name = word("tokenizer.ggml.pre")?.unwrap_or_default();
+        let known = match kind {
+            Kind::Merges => {
+                Some(pre::find(name).ok_or_else(|| format!("there is no pre-tokenizer `{name}`"))?)
+            }
+            Kind::Scores => None,
+        };
+        let group: Option<&'static Group> = known.map(|(group, _)| group);
+        let blank = keys.bool("tokenizer.ggml.add_space_prefix").map_err(|why| why.to_string())?;
+        Ok(Self {
+            kind,
+            splitter: Splitter::new(group.map_or(&[], |group| &group.split))?,
+            blank_first: kind == Kind::Scores && blank.unwrap_or(true),
+            name: known.map(|(_, name)| name),
+            group,
+            texts,
+            types,
+            ids,
+            scores,
+            ranks,
+            added,
+            bytes,
+        })
+    }
+
+    pub(super) fn id(&self, text: &str) -> Option<u32> {
+        self.ids.get(text).copied()
+    }
+
+    /// Whether blanks become `▁`.
+    pub(super) fn escapes(&self) -> bool {
+        self.group.is_none_or(|group| group.escape)
+    }
+
+    /// Whether texts of tokens spell bytes.
+    pub(super) fn spells_bytes(&self) -> bool {
+        self.group.is_some_and(|group| group.bytes)
+    }
+
+    /// Whether llama.cpp has no exact form of the pre-tokenizer.
+    pub(super) fn is_approximate(&self) -> bool {
+        self.group.is_some_and(|group| group.approximate.is_some())
+    }
+
+    pub(super) fn is_normal(&self, id: u32) -> bool {
+        self.types.get(id as usize) == Some(&NORMAL)
+    }
+}
+
+fn array<'a>(keys: &'a Metadata, key: &str) -> Result<Option<&'a Array>, String> {
+    match keys.get(key) {
+        None => Ok(None),
+        Some(Value::Array(array)) => Ok(Some(array)),
+        Some(other) => Err(format!("`{key}` is of kind {}", other.kind_name())),
+    }
+}

@@ -1,0 +1,323 @@
+//! How llama.cpp splits text into words, after its `unicode.cpp`.
+//!
+//! Expressions with character classes run over a text in which every character beyond ASCII is
+//! one that stands for its class: letters are all alike there, whatever their case, and blanks
+//! are vertical tabs. Expressions without classes run over the text itself. Either way
+//! `\s` and `\d` are those of ASCII, what no match covers is a word of its own, and each
+//! expression splits the words of the one before.
+
+use std::sync::LazyLock;
+
+use fancy_regex::Regex;
+use indexmap::IndexMap;
+
+/// A character beyond ASCII that stands for any of a class, and what of ASCII is in the class.
+const CLASSES: [(&str, char, &str); 5] = [
+    (r"\p{N}", '\u{e0d1}', "0-9"),
+    (r"\p{L}", '\u{e0d2}', "A-Za-z"),
+    (r"\p{P}", '\u{e0d3}', r"!-#%-*,-/:-;?-@\[-\]_\{\}"),
+    (r"\p{M}", '\u{e0d4}', ""),
+    (r"\p{S}", '\u{e0d5}', r"\$\+<->\^`\|\~"),
+];
+/// Stands for characters of no class above.
+const OTHER: char = '\u{e0d0}';
+/// Classes of letters by case, which are all letters there.
+const CASES: [&str; 5] = [r"\p{Lu}", r"\p{Ll}", r"\p{Lt}", r"\p{Lm}", r"\p{Lo}"];
+/// Blanks beyond ASCII are read as this one.
+const BLANK: char = '\u{b}';
+
+/// One of the expressions.
+enum Step {
+    /// Over characters that stand for their classes.
+    Classes(Regex),
+    /// Over the text.
+    Text(Regex),
+    /// Digits in threes, counted from the end of their run.
+    Threes,
+    /// Words of scripts with and without Han characters.
+    Han,
+}
+
+/// A list of expressions, ready to run.
+pub(super) struct Splitter {
+    steps: Vec<Step>,
+}
+
+/// Classes and what stands for them.
+static COMPILED: LazyLock<Vec<(Regex, char)>> = LazyLock::new(|| {
+    let compile = |class: &str| Regex::new(class).expect("a class is an expression");
+    CLASSES.iter().map(|(class, stands, _)| (compile(class), *stands)).collect()
+});
+
+/// Characters beyond ASCII and what stands for them, as far as they were met.
+#[derive(Default)]
+struct Classifier {
+    known: IndexMap<char, char>,
+}
+
+impl Splitter {
+    /// Compiles expressions. One that cannot be is named with the reason.
+    pub(super) fn new(split: &[String]) -> Result<Self, String> {
+        let step = |regex: &String| match regex.as_str() {
+            r"\p{AFMoE_digits}" | r"\d{1,3}(?=(?:\d{3})*\b)" => Ok(Step::Threes),
+            r"\p{Han}+" => Ok(Step::Han),
+            text => {
+                let classes = text.contains(r"\p{");
+                let compiled = Regex::new(&plain(text, classes));
+                let compiled = compiled.map_err(|why| format!("`{text}`: {why}"))?;
+                Ok(if classes { Step::Classes(compiled) } else { Step::Text(compiled) })
+            }
+        };
+        Ok(Self { steps: split.iter().map(step).collect::<Result<_, String>>()? })
+    }
+
+    /// The words of a text.
+    pub(super) fn words(&self, text: &str) -> Result<Vec<String>, String> {
+        let chars: Vec<char> = text.chars().collect();
+        let mut classifier = Classifier::default();
+        let collapsed: Vec<char> = chars.iter().map(|&c| classifier.class(c)).collect();
+        let blank = |(&c, &class): (&char, &char)| {
+            if c.is_ascii() || class != BLANK { c } else { BLANK }
+        };
+        let blanked: Vec<char> = chars.iter().zip(&collapsed).map(blank).collect();
+        let mut lengths = vec![chars.len()];
+        for step in &self.steps {
+            let mut split = Vec::with_capacity(lengths.len());
+            let mut at = 0;
+            for length in lengths {
+                let part = at..at + length;
+                match step {
+                    Step::Classes(regex) => matches(regex, &collapsed[part], &mut split)?,
+                    Step::Text(regex) => matches(regex, &blanked[part], &mut split)?,
+                    Step::Threes => threes(&collapsed[part], &mut split),
+                    Step::Han => han(&chars[part.clone()], &collapsed[part], &mut split),
+                }
+                at += length;
+            }
+            lengths = split;
+        }
+        let mut rest = chars.as_slice();
+        let mut words = Vec::with_capacity(lengths.len());
+        for length in lengths {
+            let (word, after) = rest.split_at(length);
+            words.push(word.iter().collect());
+            rest = after;
+        }
+        Ok(words)
+    }
+}
+
+impl Classifier {
+    fn class(&mut self, c: char) -> char {
+        if c.is_ascii() {
+            return c;
+        }
+        if c.is_whitespace() {
+            return BLANK;
+        }
+        let mut bytes = [0; 4];
+        let text: &str = c.encode_utf8(&mut bytes);
+        *self.known.entry(c).or_insert_with(|| {
+            let of = COMPILED.iter().find(|(regex, _)| regex.is_match(text).unwrap_or(false));
+            of.map_or(OTHER, |(_, stands)| *stands)
+        })
+    }
+}
+
+/// An expression with its classes spelled out.
+fn plain(regex: &str, classes: bool) -> String {
+    let mut names: Vec<(String, String)> = Vec::new();
+    if classes {
+        let members = |(_, stands, ascii): (&str, char, &str)| format!("{stands}{ascii}");
+        names.extend(CLASSES.map(|class| (class.0.to_owned(), members(class))));
+        names.extend(CASES.map(|case| (case.to_owned(), members(CLASSES[1]))));
+    }
+    names.push((r"\s".into(), r"\t-\r\x20".into()));
+    names.push((r"\d".into(), "0-9".into()));
+    let mut out = String::with_capacity(regex.len() * 2);
+    let (mut rest, mut inside) = (regex, false);
+    while let Some(c) = rest.chars().next() {
+        if let Some((name, members)) =
+            names.iter().find(|(name, _)| rest.starts_with(name.as_str()))
+        {
+            let (open, close) = if inside { ("", "") } else { ("[", "]") };
+            out.extend([open, members.as_str(), close]);
+            rest = &rest[name.len()..];
+            continue;
+        }
+        if let (Some(after), false) = (rest.strip_prefix(r"\S"), inside) {
+            out.push_str(r"[^\t-\r\x20]");
+            rest = after;
+            continue;
+        }
+        let mut length = c.len_utf8();
+        match c {
+            '\\' => length += rest[length..].chars().next().map_or(0, char::len_utf8),
+            '[' if inside => out.push('\\'),
+            '[' => inside = true,
+            ']' => inside = false,
+            _ => {}
+        }
+        out.push_str(&rest[..length]);
+        rest = &rest[length..];
+    }
+    out
+}
+
+/// Lengths of matches and of what lies between them.
+fn matches(regex: &Regex, part: &[char], split: &mut Vec<usize>) -> Result<(), String> {
+    let text: String = part.iter().collect();
+    let count = |range: std::ops::Range<usize>| text[range].chars().count();
+    let mut at = 0;
+    for found in regex.find_iter(&text) {
+        let found = found.map_err(|why| why.to_string())?;
+        if found.start() > at {
+            split.push(count(at..found.start()));
+        }
+        split.push(count(found.range()));
+        at = found.end();
+    }
+    if at < text.len() {
+        split.push(count(at..text.len()));
+    }
+    Ok(())
+}
+
+fn is_number(class: char) -> bool {
+    class.is_ascii_digit() || class == CLASSES[0].1
+}
+
+fn is_letter(class: char) -> bool {
+    class.is_ascii_alphabetic() || class == CLASSES[1].1
+}
+
+fn is_blank(class: char) -> bool {
+    matches!(class, '\t'..='\r' | ' ')
+}
+
+/// Runs of digits become threes behind one or two that are left over; what is between them stays.
+fn threes(classes: &[char], split: &mut Vec<usize>) {
+    let mut at = 0;
+    while at < classes.len() {
+        let digits = is_number(classes[at]);
+        let run = classes[at..].iter().take_while(|&&c| is_number(c) == digits).count();
+        if digits {
+            split.extend((!run.is_multiple_of(3)).then_some(run % 3));
+            split.extend(std::iter::repeat_n(3, run / 3));
+        } else {
+            split.push(run);
+        }
+        at += run;
+    }
+}
+
+fn is_han(c: char) -> bool {
+    matches!(u32::from(c), 0x4e00..=0x9fff | 0x3400..=0x4dbf | 0x20000..=0x2a6df | 0x2a700..=0x2b73f
+        | 0x2b740..=0x2b81f | 0x2b820..=0x2ceaf | 0x2ceb0..=0x2ebef | 0xf900..=0xfaff | 0x2f800..=0x2fa1f)
+}
+
+/// Runs of Han characters; words of other letters with one character before them and a
+/// contraction after; digits up to three; other signs with line ends; blanks.
+fn han(chars: &[char], classes: &[char], split: &mut Vec<usize>) {
+    let class = |at: usize| classes.get(at).copied();
+    let is = |at: usize, what: fn(char) -> bool| class(at).is_some_and(what);
+    let letter = |at: usize| is(at, is_letter) && !is_han(chars[at]);
+    let sign = |at: usize| is(at, |c| !is_blank(c) && !is_letter(c) && !is_number(c));
+    let line = |at: usize| is(at, |c| c == '\r' || c == '\n');
+    let run = |from: usize, what: &dyn Fn(usize) -> bool| {
+        (from..chars.len()).take_while(|&at| what(at)).count()
+    };
+    let mut at = 0;
+    while at < chars.len() {
+        let begin = at;
+        let leads = !line(at) && !is(at, is_letter) && !is(at, is_number) && letter(at + 1);
+        let signs = at + usize::from(chars[at] == ' ');
+        if is_han(chars[at]) {
+            at += run(at, &|at| at < chars.len() && is_han(chars[at]));
+        } else if letter(at) || leads {
+            at += usize::from(leads);
+            at += run(at, &letter);
+            let tail: String = chars[at..].iter().take(3).map(char::to_ascii_lowercase).collect();
+            let contractions = ["'s", "'t", "'m", "'d", "'re", "'ve", "'ll"];
+            at +=
+                contractions.iter().find(|end| tail.starts_with(**end)).map_or(0, |end| end.len());
+        } else if is(at, is_number) {
+            at += run(at, &|at| is(at, is_number)).min(3);
+        } else if sign(signs) {
+            at = signs + run(signs, &sign);
+            at += run(at, &line);
+        } else {
+            let blanks = run(at, &|at| is(at, is_blank));
+            let last_line = (at..at + blanks).rev().find(|&at| line(at));
+            at = match last_line {
+                Some(line) => line + 1,
+                None if blanks > 1 && at + blanks < chars.len() => at + blanks - 1,
+                None => at + blanks.max(1),
+            };
+        }
+        split.push(at - begin);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(split: &[&str], text: &str) -> Vec<String> {
+        let split: Vec<String> = split.iter().map(|&regex| regex.to_owned()).collect();
+        Splitter::new(&split).unwrap().words(text).unwrap()
+    }
+
+    #[test]
+    fn classes_are_those_of_any_script() {
+        let usual = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
+        let split = words(&[usual], "It's  ö文२٣ \u{3000}x\t!");
+        assert_eq!(split, ["It", "'s", " ", " ö文", "२٣", " ", "\u{3000}", "x", "\t", "!"]);
+        assert_eq!(words(&[r"\p{N}", usual], "a12b"), ["a", "1", "2", "b"]);
+        assert_eq!(words(&[usual], ""), [""; 0]);
+    }
+
+    #[test]
+    fn letters_beyond_ascii_have_no_case() {
+        let cased = r"[\p{Lu}]+|[\p{Ll}]+";
+        assert_eq!(words(&[cased], "ÀÉàé"), ["ÀÉàé"]);
+        let ascii = r"((?=[\p{L}])([^a-z]))+((?=[\p{L}])([^A-Z]))*";
+        assert_eq!(words(&[ascii], "ABcÀd"), ["ABcÀd"]);
+    }
+
+    #[test]
+    fn expressions_without_classes_see_the_text() {
+        assert_eq!(words(&["[一-龥]+"], "a世界b"), ["a", "世界", "b"]);
+        assert_eq!(words(&[r"[^\n]+|[\n]+"], "a b\n\nc"), ["a b", "\n\n", "c"]);
+        assert_eq!(words(&[r"\s+$"], "a \u{2003}"), ["a", " \u{2003}"]);
+        assert_eq!(words(&["(?=(\\d{3})+(?!\\d))"], "1234"), ["1", "", "234"]);
+    }
+
+    #[test]
+    fn digits_go_in_threes_from_the_end() {
+        assert_eq!(
+            words(&[r"\p{AFMoE_digits}"], "a1234567, 12 123"),
+            ["a", "1", "234", "567", ", ", "12", " ", "123"]
+        );
+    }
+
+    #[test]
+    fn scripts_are_split_from_han() {
+        let split = words(&[r"\p{Han}+"], "中文abc's 12345, (x)\n\n  y \n z  ");
+        let expected = [
+            "中文", "abc's", " ", "123", "45", ",", " (", "x", ")\n\n", " ", " y", " \n", " z",
+            "  ",
+        ];
+        assert_eq!(split, expected);
+    }
+
+    #[test]
+    fn every_known_expression_compiles() {
+        for name in super::super::super::pre::names() {
+            let (group, _) = super::super::super::pre::find(name).unwrap();
+            let splitter = Splitter::new(&group.split).unwrap();
+            let text = "It's 12345 Ünïcödé 世界\t\n\n  x";
+            assert_eq!(splitter.words(text).unwrap().concat(), text, "{name}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! SentencePiece models: the few fields of their protocol buffers that a conversion needs.
+//!
+//! The numbers of fields and types are those of `sentencepiece_model.proto`. What is not needed
+//! is skipped by its wire type; a length is believed only when that many bytes are there.
+
+use std::path::Path;
+
+use super::Error;
+use super::table::Type;
+
+/// A model of pieces.
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    pub(super) pieces: Vec<Piece>,
+    /// How the pieces were made, if the file says so: 1 by likelihood, 2 by merging.
+    pub(super) made_by: Option<u64>,
+    /// Whether a space goes before every text.
+    pub(super) dummy_prefix: bool,
+    pub(super) remove_extra_whitespaces: bool,
+    /// Whether characters are replaced before all else.
+    pub(super) normalizes: bool,
+}
+
+/// A piece.
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) text: String,
+    pub(super) score: f32,
+    pub(super) ty: Type,
+}
+
+/// A field's value.
+enum Field<'a> {
+    Number(u64),
+    Fixed32([u8; 4]),
+    Fixed64,
+    Bytes(&'a [u8], usize),
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    /// Where `bytes` begins in the file.
+    base: usize,
+    at: usize,
+}
+
+type Fault = (String, usize);
+
+/// Reads a `tokenizer.model`.
+pub(super) fn read(file: &Path) -> Result<Model, Error> {
+    let bytes = fs_err::read(file)?;
+    parse(&bytes).map_err(|(why, at)| Error::NotPieces { file: file.to_owned(), why, at })
+}
+
+fn parse(bytes: &[u8]) -> Result<Model, Fault> {
+    let mut model =
+        Model { dummy_prefix: true, remove_extra_whitespaces: true, ..Model::default() };
+    let mut reader = Reader { bytes, base: 0, at: 0 };
+    while let Some((number, field)) = reader.field()? {
+        match (number, field) {
+            (1, Field::Bytes(inner, base)) => {
+                let piece = piece(Reader { bytes: inner, base, at: 0 }, model.pieces.len())?;
+                model.pieces.push(piece);
+            }
+            (2, Field::Bytes(inner, base)) => {
+                let mut spec = Reader { bytes: inner, base, at: 0 };
+                while let Some((number, field)) = spec.field()? {
+                    if let (3, Field::Number(kind)) = (number, field) {
+                        model.made_by = Some(kind);
+                    }
+                }
+            }
+            (3, Field::Bytes(inner, base)) => {
+                let mut spec = Reader { bytes: inner, base, at: 0 };
+                while let Some((number, field)) = spec.field()? {
+                    match (number, field) {
+                        (2, Field::Bytes(map, _)) => model.normalizes = !map.is_empty(),
+                        (3, Field::Number(yes)) => model.dummy_prefix = yes != 0,
+                        (4, Field::Number(yes)) => model.remove_extra_whitespaces = yes != 0,
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if model.pieces.is_empty() { Err(("no pieces".into(), 0)) } else { Ok(model) }
+}
+
+fn piece(mut reader: Reader<'_>, n: usize) -> Result<Piece, Fault> {
+    let base = reader.base;
+    let (mut text, mut score, mut ty) = (None, 0.0, Type::Normal);
+    while let Some((number, field)) = reader.field()? {
+        match (number, field) {
+            (1, Field::Bytes(bytes, at)) => match std::str::from_utf8(bytes) {
+                Ok(word) => text = Some(word.to_owned()),
+                Err(_) => return Err((format!("piece {n} is not UTF-8"), at)),
+            },
+            (2, Field::Fixed32(bytes)) => score = f32::from_le_bytes(bytes),
+            (3, Field::Number(kind)) => {
+                ty = match kind {
+                    1 => Type::Normal,
+                    2 => Type::Unknown,
+                    3 => Type::Control,
+                    4 => Type::UserDefined,
+                    5 => Type::Unused,
+                    6 => Type::Byte,
+                    _ => return Err((format!("piece {n} is of type {kind}, not 1 to 6,"), base)),
+                }
+            }
+            _ => {}
+        }
+    }
+    if !score.is_finite() {
+        return Err((format!("the score of piece {n} is {score}"), base));
+    }
+    let text = text.ok_or_else(|| (format!("piece {n} has no text"), base))?;
+    Ok(Piece { text, score, ty })
+}
+
+impl<'a> Reader<'a> {
+    fn fault<T>(&self, why: &str) -> Result<T, Fault> {
+        Err((why.to_owned(), self.base + self.at))
+    }
+
+    fn field(&mut self) -> Result<Option<(u64, Field<'a>)>, Fault> {
+        if self.at == self.bytes.len() {
+            return Ok(None);
+        }
+        let tag = self.varint()?;
+        let field = match tag & 7 {
+            0 => Field::Number(self.varint()?),
+            1 => {
+                self.take(8)?;
+                Field::Fixed64
+            }
+            2 => {
+                let length = self.varint()?;
+                let begin = self.base + self.at;
+                let Ok(length) = usize::try_from(length) else {
+                    return self.fault("a length beyond the file");
+                };
+                Field::Bytes(self.take(length)?, begin)
+            }
+            5 => {
+                let bytes = self.take(4)?;
+                Field::Fixed32([bytes[0], bytes[1], bytes[2], bytes[3]])
+            }
+            kind => return self.fault(&format!("wire type {kind}, which no field has,")),
+        };
+        Ok(Some((tag >> 3, field)))
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Fault> {
+        let end = self.at.checked_add(length).filter(|&end| end <= self.bytes.len());
+        let Some(end) = end else { return self.fault("a field ends beyond its message") };
+        let taken = &self.bytes[self.at..end];
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn varint(&mut self) -> Result<u64, Fault> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let Some(&byte) = self.bytes.get(self.at) else {
+                return self.fault("the file was cut short");
+            };
+            self.at += 1;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        self.fault("a number of more than ten bytes")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// `a` with score -1 and `<0x0A>` of type byte, a space before every text turned off.
+    const FILE: &[u8] = b"\x0a\x08\x0a\x01a\x15\0\0\x80\xbf\x0a\x0a\x0a\x06<0x0A>\x18\x06\
+        \x12\x02\x18\x02\x1a\x02\x18\0";
+
+    #[test]
+    fn fields_are_found() {
+        let model = parse(FILE).unwrap();
+        assert_eq!(model.pieces.len(), 2);
+        assert_eq!((model.pieces[0].text.as_str(), model.pieces[0].score), ("a", -1.0));
+        assert_eq!(model.pieces[1].ty, Type::Byte);
+        assert_eq!((model.made_by, model.dummy_prefix, model.normalizes), (Some(2), false, false));
+        assert!(model.remove_extra_whitespaces);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        let fault = |bytes: &[u8]| parse(bytes).unwrap_err();
+        assert_eq!(fault(b""), ("no pieces".into(), 0));
+        assert_eq!(
+            fault(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01").0,
+            "a field ends beyond its message"
+        );
+        assert_eq!(fault(b"\x0a\x03\x0a\x01\xff"), ("piece 0 is not UTF-8".into(), 4));
+        assert_eq!(fault(b"\x0a\x05\x0a\x01a\x18\x09").0, "piece 0 is of type 9, not 1 to 6,");
+        assert_eq!(fault(b"\x0a\x08\x0a\x01a\x15\0\0\xc0\x7f").0, "the score of piece 0 is NaN");
+        assert_eq!(fault(b"\x0b"), ("wire type 3, which no field has,".into(), 1));
+        assert_eq!(fault(b"\x0a\x02\x18\x01").0, "piece 0 has no text");
+        for cut in 1..FILE.len() {
+            // Cut between two fields, what is left is a model.
+            let _whole_or_fault = parse(&FILE[..cut]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _model_or_fault = parse(&bytes);
+        }
+
+        #[test]
+        fn no_damage_panics(at in 0..FILE.len(), byte in any::<u8>()) {
+            let mut bytes = FILE.to_vec();
+            bytes[at] = byte;
+            let _model_or_fault = parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Chat templates: one, or a default and others by name, in any of the places they are kept.
+
+use std::path::Path;
+
+use super::Error;
+use super::doc::{Doc, Node};
+use crate::gguf::Metadata;
+
+const KEY: &str = "tokenizer.chat_template";
+const NAMES: &str = "tokenizer.chat_templates";
+
+/// Writes the templates of a checkpoint, from the first place that has any.
+pub(super) fn write(dir: &Path, keys: &mut Metadata) -> Result<(), Error> {
+    let Some(config) = Doc::read(dir, "tokenizer_config.json")? else { return Ok(()) };
+    let templates = match config.get("chat_template") {
+        Some(node) => of(&node)?,
+        None => match files(dir)? {
+            found if !found.is_empty() => found,
+            _ => match Doc::read(dir, "chat_template.json")? {
+                Some(doc) => doc.get("chat_template").map_or(Ok(Vec::new()), |node| of(&node))?,
+                None => Vec::new(),
+            },
+        },
+    };
+    let mut names = Vec::new();
+    let mut default = None;
+    for (name, text) in templates.into_iter().filter(|(_, text)| !text.is_empty()) {
+        // Other characters would not make a key.
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        let name: String = name.chars().map(plain).collect();
+        if name == "default" {
+            default = Some(text);
+        } else if !name.is_empty() {
+            keys.set(format!("{KEY}.{name}"), text);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    if !names.is_empty() {
+        keys.set(NAMES, names);
+    }
+    if let Some(text) = default {
+        keys.set(KEY, text);
+    }
+    Ok(())
+}
+
+/// A text, or a list of names and texts.
+fn of(node: &Node<'_>) -> Result<Vec<(String, String)>, Error> {
+    if let Some(text) = node.value.as_str() {
+        return Ok(vec![("default".into(), text.into())]);
+    }
+    let one = |node: Node<'_>| -> Result<(String, String), Error> {
+        let text = |key| Ok::<_, Error>(node.need(key, "a text")?.str()?.to_owned());
+        Ok((text("name")?, text("template")?))
+    };
+    node.list().map_err(|_| node.wrong("a text, or a list of named ones"))?.map(one).collect()
+}
+
+/// `chat_template.jinja`, and those beside it by their files' names.
+fn files(dir: &Path) -> Result<Vec<(String, String)>, Error> {
+    let file = dir.join("chat_template.jinja");
+    if !file.is_file() {
+        return Ok(Vec::new());
+    }
+    let mut found = vec![("default".to_owned(), fs_err::read_to_string(file)?)];
+    let folder = dir.join("additional_chat_templates");
+    if folder.is_dir() {
+        let mut others = Vec::new();
+        for entry in fs_err::read_dir(folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|end| end == "jinja")
+                && let Some(name) = path.file_stem().and_then(|name| name.to_str())
+            {
+                others.push((name.to_owned(), fs_err::read_to_string(&path)?));
+            }
+        }
+        others.sort();
+        found.extend(others);
+    }
+    Ok(found)
+}
