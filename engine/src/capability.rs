@@ -8,6 +8,9 @@ use registry::graph::StateKind;
 use registry::model::Model;
 use saphyr::{LoadableYamlNode, Yaml};
 
+/// What a sheet may say.
+const KEYS: [&str; 6] = ["engine", "ops", "states", "dtypes", "architectures", "formats"];
+
 /// One engine's sheet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sheet {
@@ -19,6 +22,10 @@ pub struct Sheet {
     pub states: BTreeSet<String>,
     /// Dtypes it can run in.
     pub dtypes: BTreeSet<String>,
+    /// For an engine that opens files by itself: the architectures it takes, as files name them.
+    pub architectures: BTreeSet<String>,
+    /// For such an engine: the formats of tensors it reads.
+    pub formats: BTreeSet<String>,
 }
 
 impl Sheet {
@@ -31,8 +38,18 @@ impl Sheet {
             .expect("the sheet is tested")
     }
 
+    /// llama.cpp's.
+    ///
+    /// # Panics
+    /// Never: the text is part of the program, and a test reads it.
+    pub fn llama_cpp() -> Self {
+        Self::parse(include_str!("../../registry/engines/llama_cpp.yaml"))
+            .expect("the sheet is tested")
+    }
+
     /// Reads a sheet: a map of `engine` and the lists `ops` (of names, or of lists of names),
-    /// `states` and `dtypes`.
+    /// `states` and `dtypes`. An engine that opens files by itself has `architectures` and
+    /// `formats` in place of the first two.
     pub fn parse(text: &str) -> Result<Self, String> {
         let documents = Yaml::load_from_str(text).map_err(|e| e.to_string())?;
         let Some(Yaml::Mapping(map)) = documents.first() else {
@@ -41,10 +58,8 @@ impl Sheet {
         let mut entries = BTreeMap::new();
         for (key, value) in map {
             let key = key.as_str().ok_or("expected text as a key")?;
-            if !["engine", "ops", "states", "dtypes"].contains(&key) {
-                return Err(format!(
-                    "unknown key `{key}`; expected `engine`, `ops`, `states`, `dtypes`"
-                ));
+            if !KEYS.contains(&key) {
+                return Err(format!("unknown key `{key}`; expected `{}`", KEYS.join("`, `")));
             }
             entries.insert(key, value);
         }
@@ -56,11 +71,19 @@ impl Sheet {
             gather(list, &mut names).ok_or(format!("`{key}` is not a list of names"))?;
             Ok(names)
         };
+        let optional = |key: &str| {
+            if entries.contains_key(key) { names(key) } else { Ok(BTreeSet::new()) }
+        };
+        // An engine that opens files by itself is given no graph, so it has neither.
+        let opens_files = entries.contains_key("architectures");
+        let graphs = |key: &str| if opens_files { optional(key) } else { names(key) };
         Ok(Self {
             engine: engine.ok_or("`engine` is missing; expected its name")?.to_owned(),
-            ops: names("ops")?,
-            states: names("states")?,
+            ops: graphs("ops")?,
+            states: graphs("states")?,
             dtypes: names("dtypes")?,
+            architectures: optional("architectures")?,
+            formats: optional("formats")?,
         })
     }
 }
@@ -163,12 +186,24 @@ mod tests {
     }
 
     #[test]
+    fn the_sheet_of_an_engine_that_opens_files_names_no_ops() {
+        let sheet = Sheet::llama_cpp();
+        assert!(sheet.ops.is_empty() && sheet.states.is_empty());
+        assert!(sheet.architectures.len() > 100 && sheet.formats.contains("Q4_K"));
+        assert_eq!(sheet.dtypes, BTreeSet::from(["f32".to_owned()]));
+    }
+
+    #[test]
     fn a_bad_sheet_says_what_it_lacks() {
         for (text, want) in [
             ("[]", "expected a map with `engine`, `ops`, `states` and `dtypes`"),
             ("engine: x\nops: [a]\nstates: []", "`dtypes` is missing; expected a list of names"),
             ("engine: x\nops: a", "`ops` is not a list of names"),
-            ("engin: x", "unknown key `engin`; expected `engine`, `ops`, `states`, `dtypes`"),
+            (
+                "engin: x",
+                "unknown key `engin`; expected `engine`, `ops`, `states`, `dtypes`, `architectures`, `formats`",
+            ),
+            ("engine: x\narchitectures: [a]", "`dtypes` is missing; expected a list of names"),
         ] {
             assert_eq!(Sheet::parse(text).unwrap_err(), want, "{text}");
         }

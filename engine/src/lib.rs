@@ -11,6 +11,8 @@
 pub mod angles;
 pub mod capability;
 pub mod kernels;
+#[cfg(feature = "llama-cpp")]
+pub mod llama_cpp;
 pub mod ops;
 pub mod rewrite;
 pub mod sample;
@@ -26,5 +28,6 @@ mod session;
 pub use error::Error;
 pub use native::NativeEngine;
 pub use session::{
-    Chunk, Engine, Logits, NoProbe, Options, Probe, Session, SlotId, Source, StateValue, Want,
+    Chunk, Engine, Logits, NoProbe, Options, Probe, Session, Shows, SlotId, Source, StateValue,
+    Want,
 };

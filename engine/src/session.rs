@@ -18,12 +18,12 @@ pub trait Engine: Send + Sync {
     fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error>;
 }
 
-/// What to open: a resolved model and the folder its checkpoint lies in.
+/// What to open: a resolved model and where its weights lie.
 #[derive(Debug, Clone)]
 pub struct Source<'a> {
     /// The resolved model.
     pub model: Arc<Model>,
-    /// The checkpoint's folder.
+    /// The checkpoint's folder; the file, for an engine that opens files by itself.
     pub dir: &'a Path,
 }
 
@@ -110,6 +110,10 @@ pub trait Session: Send {
     fn model(&self) -> &Model;
     /// What activations are kept in.
     fn dtype(&self) -> Dtype;
+    /// What of its inside can be seen; the rest cannot be compared.
+    fn shows(&self) -> Shows {
+        Shows::default()
+    }
     /// A fresh, empty slot.
     fn open_slot(&mut self) -> SlotId;
     /// Gives a slot back; its memory is filled with NaN if [`Options::poison`].
@@ -128,6 +132,21 @@ pub trait Session: Send {
     fn restore(&mut self, bytes: &[u8]) -> Result<SlotId, Error>;
     /// What a slot remembers, in the layouts of `docs/dump.md`.
     fn states(&self, slot: SlotId) -> Result<Vec<StateValue>, Error>;
+}
+
+/// What of its inside a session shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shows {
+    /// Whether probes are called.
+    pub taps: bool,
+    /// Whether [`Session::states`] has an answer.
+    pub states: bool,
+}
+
+impl Default for Shows {
+    fn default() -> Self {
+        Self { taps: true, states: true }
+    }
 }
 
 /// One part of one state of a slot.

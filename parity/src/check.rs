@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use converters::Checkpoint;
-use engine::{Engine, Options, Session, Source};
+use engine::{Engine, Options, Session, Shows, Source};
 use registry::dtype::Dtype;
 use registry::model::Model;
 use sha2::{Digest, Sha256};
@@ -87,6 +87,9 @@ pub struct CheckOptions {
     /// Whether `config.json` and the weights must be those of the dump. A model that was
     /// converted on purpose is compared with this off.
     pub same_model: bool,
+    /// Most that an f32 run may move a log-probability; [`F32_LOGPROB`] when none. Engines whose
+    /// arithmetic is not the reference's (sums in blocks, fast exponentials) need more.
+    pub logprob: Option<f64>,
 }
 
 impl Default for CheckOptions {
@@ -99,11 +102,17 @@ impl Default for CheckOptions {
             rewrites: true,
             threads: None,
             same_model: true,
+            logprob: None,
         }
     }
 }
 
 impl CheckOptions {
+    /// The bound on log-probabilities of an f32 run.
+    fn f32_logprob(&self) -> f64 {
+        self.logprob.unwrap_or(F32_LOGPROB)
+    }
+
     /// How sessions are opened.
     fn engine(&self, dtype: Dtype) -> Options {
         Options {
@@ -164,23 +173,33 @@ pub fn check(
             other => (loaded.as_slice(), other.as_deref()),
         };
         let mut session = engine.open(source, &options.engine(dtype))?;
-        let (mut gates, uncovered) = structure(model, &order, dump, &tensors);
+        let shows = session.shows();
+        report.note(unseen(engine.name(), shows));
+        let seen = order.seen(shows);
+        let (mut gates, uncovered) = if shows == Shows::default() {
+            structure(model, &seen, dump, &tensors)
+        } else {
+            // What cannot be seen is neither missing nor too much.
+            Default::default()
+        };
         for (n, prompt) in prompts.iter().enumerate() {
             let comparison = Comparison {
                 model,
-                order: &order,
+                order: &seen,
                 dump,
                 dtype,
                 prompt,
                 own: &own[n],
                 base: base.map(|b| &b[n]),
+                f32_logprob: options.f32_logprob(),
             };
             gates.extend(compare_prompt(session.as_mut(), &comparison, options)?);
         }
-        let greedy = greedy(session.as_mut(), dump, dtype, &gates)?;
-        let limit = logprob_limit(dtype, &gates);
+        let limit = logprob_limit(dtype, &gates, options);
+        let greedy = greedy(session.as_mut(), dump, dtype, limit)?;
         report.runs.push(summarize(model, dtype, gates, greedy, uncovered));
         if options.schedules {
+            let limit = limit.filter(|_| dtype != Dtype::F32).or(options.logprob);
             let rows = run_schedules(session.as_mut(), prompts, dtype, limit)?;
             report.schedules.extend(rows);
         }
@@ -228,6 +247,17 @@ fn identify(
     Ok(checkpoint.tensors().keys().cloned().collect())
 }
 
+/// Says what could not be compared because the engine does not show it.
+fn unseen(engine: &str, shows: Shows) -> Option<String> {
+    let what = match (shows.taps, shows.states) {
+        (true, true) => return None,
+        (false, true) => "no taps: log-probabilities and states were",
+        (true, false) => "no states: log-probabilities and taps were",
+        (false, false) => "neither taps nor states: only log-probabilities were",
+    };
+    Some(format!("`{engine}` shows {what} compared"))
+}
+
 fn about(engine: &dyn Engine, source: &Source<'_>, dump: &Dump) -> About {
     let m = &dump.manifest;
     let word = |key: &str| m.producer.get(key).and_then(|v| v.as_str());
@@ -264,7 +294,7 @@ fn compare_prompt(
         }
         let run = trace(session, prompt, phase, &own.taps, Feed::Own)?;
         gates.extend(comparison.gates(phase, Mode::Cumulative, &run));
-        if options.local && prompt.taps {
+        if options.local && prompt.taps && session.shows().taps {
             let run = trace(session, prompt, phase, &own.taps, Feed::Reference(&own.taps))?;
             gates.extend(comparison.gates(phase, Mode::Local, &run));
         }
@@ -273,9 +303,9 @@ fn compare_prompt(
 }
 
 /// What noise may move a log-probability by in this run: the widest bound that was applied.
-fn logprob_limit(dtype: Dtype, gates: &[Gate]) -> Option<f64> {
+fn logprob_limit(dtype: Dtype, gates: &[Gate], options: &CheckOptions) -> Option<f64> {
     if dtype == Dtype::F32 {
-        return Some(F32_LOGPROB);
+        return Some(options.f32_logprob());
     }
     let limits = gates.iter().filter(|g| g.subject == Subject::Logprobs);
     limits.flat_map(|g| &g.bounds).filter(|b| b.measure == "max").map(|b| b.limit).reduce(f64::max)
@@ -285,12 +315,12 @@ fn greedy(
     session: &mut dyn Session,
     dump: &Dump,
     dtype: Dtype,
-    gates: &[Gate],
+    limit: Option<f64>,
 ) -> Result<Vec<GreedyRow>, engine::Error> {
     let mut rows = Vec::new();
     let Some(by_prompt) = dump.manifest.greedy.get(dtype.name()) else { return Ok(rows) };
     // Two log-probabilities may each be off by the bound.
-    let noise = 2.0 * logprob_limit(dtype, gates).unwrap_or(f64::INFINITY);
+    let noise = 2.0 * limit.unwrap_or(f64::INFINITY);
     for prompt in &dump.manifest.prompts {
         let Some(chosen) = by_prompt.get(&prompt.name).filter(|c| !c.is_empty()) else { continue };
         let mut row = GreedyRow {
@@ -332,7 +362,6 @@ fn run_schedules(
     let tokens = longest.map_or_else(|| vec![0], |p| p.tokens.clone());
     let (length, all) = schedules::derive(session.model(), tokens.len());
     let baseline = Baseline::run(session, &tokens, length)?;
-    let limit = limit.filter(|_| dtype != Dtype::F32);
     let limit = limit.unwrap_or_else(|| tolerance::schedule(dtype, baseline.scale));
     Ok(all.iter().map(|s| schedules::run(session, s, &baseline, limit)).collect())
 }

@@ -118,6 +118,8 @@ pub(crate) struct Comparison<'a> {
     pub(crate) own: &'a Side,
     /// The reference at f32, for a 16-bit run, if the dump has it.
     pub(crate) base: Option<&'a Side>,
+    /// Most that an f32 run may move a log-probability.
+    pub(crate) f32_logprob: f64,
 }
 
 impl Comparison<'_> {

@@ -11,6 +11,7 @@
 
 pub mod check;
 mod compare;
+pub mod cost;
 mod diverge;
 pub mod dump;
 pub mod gate;

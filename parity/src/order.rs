@@ -15,6 +15,7 @@
 
 use std::collections::BTreeMap;
 
+use engine::Shows;
 use registry::graph::{Graph, StateId, StateKind};
 
 use crate::dump::Phase;
@@ -103,5 +104,13 @@ impl Order {
             }
         }
         order
+    }
+
+    /// The part of it that an engine shows.
+    pub(crate) fn seen(&self, shows: Shows) -> Self {
+        Self {
+            taps: if shows.taps { self.taps.clone() } else { BTreeMap::new() },
+            states: if shows.states { self.states.clone() } else { BTreeMap::new() },
+        }
     }
 }

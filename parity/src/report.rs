@@ -157,6 +157,11 @@ impl RunReport {
 }
 
 impl Report {
+    /// Adds a remark, once.
+    pub(crate) fn note(&mut self, note: Option<String>) {
+        self.notes.extend(note.filter(|note| !self.notes.contains(note)));
+    }
+
     /// Whether both agree.
     pub fn verdict(&self) -> Verdict {
         let fails = self.runs.iter().any(|r| r.verdict() == Verdict::Fail)

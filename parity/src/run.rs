@@ -77,7 +77,8 @@ fn prefill(
     };
     let mut probe = Capture { wanted: &wanted.prefill, fed, row: 0, keep: Some(&mut trace.taps) };
     trace.logits = one(session, slot, &prompt.tokens, Want::All, &mut probe)?.data;
-    if prompt.taps {
+    let states = prompt.taps && session.shows().states;
+    if states {
         trace.states.push(session.states(slot)?);
     }
     Ok(trace)
@@ -103,7 +104,8 @@ fn decode(
             one(session, slot, prefix, Want::All, &mut probe)?
         }
     };
-    if prompt.taps {
+    let states = prompt.taps && session.shows().states;
+    if states {
         trace.states.push(session.states(slot)?);
     }
     for (row, token) in rest.iter().enumerate() {
@@ -114,7 +116,7 @@ fn decode(
         let mut probe = Capture { wanted: &wanted.decode, fed, row, keep: Some(&mut trace.taps) };
         let logits = one(session, slot, &[*token], Want::Last, &mut probe)?;
         trace.logits.extend_from_slice(&logits.data);
-        if prompt.taps {
+        if states {
             trace.states.push(session.states(slot)?);
         }
     }

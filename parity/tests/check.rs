@@ -17,7 +17,7 @@ fn report_of(fault: Fault, options: &CheckOptions) -> Report {
     write_dump(dir.path(), |_| {});
     let dump = Dump::open(dir.path()).unwrap();
     let source = engine::Source { model: Arc::new(model()), dir: dir.path() };
-    check(&Fake { fault, reversed: false }, &source, &dump, options).unwrap()
+    check(&Fake { fault, reversed: false, blind: false }, &source, &dump, options).unwrap()
 }
 
 fn only(dtype: Dtype) -> CheckOptions {
@@ -166,7 +166,7 @@ fn a_module_with_weights_that_the_spec_never_computes_is_a_finding() {
     model.graph.states.pop();
     let dump = Dump::open(dir.path()).unwrap();
     let source = engine::Source { model: Arc::new(model), dir: dir.path() };
-    let fake = Fake { fault: Fault::None, reversed: false };
+    let fake = Fake { fault: Fault::None, reversed: false, blind: false };
     let report = check(&fake, &source, &dump, &only(Dtype::F32)).unwrap();
     let failed: Vec<String> =
         report.runs[0].gates.iter().filter(|g| g.fails()).map(|g| g.subject.to_string()).collect();
@@ -180,7 +180,7 @@ fn where_decode_of_the_reference_is_wrong_its_prefill_is_the_truth() {
     write_dump(dir.path(), |manifest| manifest["audit"]["truth"] = "prefill".into());
     let dump = Dump::open(dir.path()).unwrap();
     let source = engine::Source { model: Arc::new(model()), dir: dir.path() };
-    let fake = Fake { fault: Fault::None, reversed: false };
+    let fake = Fake { fault: Fault::None, reversed: false, blind: false };
     let report = check(&fake, &source, &dump, &CheckOptions::default()).unwrap();
     assert_eq!(report.exit_code(), 0, "{}", parity::report::text(&report));
     let decode = |g: &&parity::gate::Gate| {
@@ -190,13 +190,39 @@ fn where_decode_of_the_reference_is_wrong_its_prefill_is_the_truth() {
 }
 
 #[test]
+fn an_engine_that_shows_nothing_is_judged_by_what_it_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    write_dump(dir.path(), |_| {});
+    let dump = Dump::open(dir.path()).unwrap();
+    let source = engine::Source { model: Arc::new(model()), dir: dir.path() };
+    let run = |fault, options: &CheckOptions| {
+        check(&Fake { fault, reversed: true, blind: true }, &source, &dump, options).unwrap()
+    };
+    let report = run(Fault::None, &CheckOptions::default());
+    let text = parity::report::text(&report);
+    assert_eq!(report.verdict(), Verdict::Pass, "{text}");
+    assert!(text.contains("`fake` shows neither taps nor states: only log-prob"), "{text}");
+    assert_eq!(report.notes.iter().filter(|n| n.contains("shows neither")).count(), 1);
+    let gates = || report.runs.iter().flat_map(|r| &r.gates);
+    assert!(gates().count() > 0 && gates().all(|g| g.subject == Subject::Logprobs));
+
+    // A wrong scale is seen in the answers; a bound wide enough for it is applied and reported.
+    let report = run(Fault::Scale, &only(Dtype::F32));
+    assert_eq!(headline(&report).0, "logprobs");
+    let wide = CheckOptions { logprob: Some(0.5), ..only(Dtype::F32) };
+    let report = run(Fault::Scale, &wide);
+    assert_eq!(report.verdict(), Verdict::Pass);
+    assert!(report.runs[0].phases.iter().all(|p| p.limit == 0.5 && p.max > 1e-4));
+}
+
+#[test]
 fn another_model_is_refused_with_both_hashes() {
     let dir = tempfile::tempdir().unwrap();
     write_dump(dir.path(), |_| {});
     fs_err::write(dir.path().join("config.json"), "{ }").unwrap();
     let dump = Dump::open(dir.path()).unwrap();
     let source = engine::Source { model: Arc::new(model()), dir: dir.path() };
-    let fake = Fake { fault: Fault::None, reversed: false };
+    let fake = Fake { fault: Fault::None, reversed: false, blind: false };
     let error = check(&fake, &source, &dump, &CheckOptions::default()).unwrap_err().to_string();
     assert!(error.contains("config.json") && error.contains("44136fa3"), "{error}");
     assert!(error.contains("257c1be9"), "{error}");

@@ -8,7 +8,7 @@ use crate::gate::{Bound, Gate, Mode, RowStats, Subject};
 use crate::metrics::{Row, RowError, Spread, gap, log_softmax, row_error};
 use crate::order::LAST;
 use crate::run::Trace;
-use crate::tolerance::{Bounds, F32_LOGPROB, noise_kl};
+use crate::tolerance::{Bounds, noise_kl};
 
 /// The distance of two sets of rows.
 struct Distance {
@@ -59,7 +59,7 @@ impl Comparison<'_> {
             )
         };
         if self.dtype == Dtype::F32 {
-            let limits = Bounds { max: F32_LOGPROB, ..Bounds::NONE };
+            let limits = Bounds { max: self.f32_logprob, ..Bounds::NONE };
             return Some(finish(gate, &against(own), None, &limits, phase));
         }
         let Some(base) = self.base.and_then(|side: &Side| side.logprobs.get(&phase)) else {

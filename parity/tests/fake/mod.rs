@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use converters::safetensors::{Declared, FileDtype, Writer};
 use engine::{
-    Chunk, Engine, Error, Logits, Options, Probe, Session, SlotId, Source, StateValue, Want,
+    Chunk, Engine, Error, Logits, Options, Probe, Session, Shows, SlotId, Source, StateValue, Want,
 };
 use registry::diag::{Source as Text, Span};
 use registry::dtype::{Dtype, DtypeRule};
@@ -62,6 +62,8 @@ pub struct Fake {
     pub fault: Fault,
     /// Adds up from the other end.
     pub reversed: bool,
+    /// Shows neither taps nor states.
+    pub blind: bool,
 }
 
 fn span() -> Span {
@@ -327,6 +329,19 @@ impl FakeSession {
     }
 }
 
+/// Has no taps: a call fails the test.
+struct Closed;
+
+impl Probe for Closed {
+    fn wants(&self, _tap: &str) -> bool {
+        false
+    }
+
+    fn tap(&mut self, tap: &str, _shape: &[usize], _data: &mut [f32]) {
+        panic!("{tap} was shown");
+    }
+}
+
 fn show(probe: &mut dyn Probe, tap: &str, x: &mut [[f32; H]]) {
     if probe.wants(tap) {
         let mut flat = x.concat();
@@ -344,6 +359,10 @@ impl Session for FakeSession {
 
     fn dtype(&self) -> Dtype {
         self.dtype
+    }
+
+    fn shows(&self) -> Shows {
+        Shows { taps: !self.fake.blind, states: !self.fake.blind }
     }
 
     fn open_slot(&mut self) -> SlotId {
@@ -369,6 +388,7 @@ impl Session for FakeSession {
     }
 
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error> {
+        let probe: &mut dyn Probe = if self.fake.blind { &mut Closed } else { probe };
         let tokens: Vec<u32> = chunks.iter().flat_map(|c| c.tokens.iter().copied()).collect();
         let mut x: Vec<[f32; H]> = tokens
             .iter()
@@ -485,6 +505,7 @@ impl Session for FakeSession {
     }
 
     fn states(&self, slot: SlotId) -> Result<Vec<StateValue>, Error> {
+        assert!(!self.fake.blind, "asked for states that are not shown");
         let slot = self.slot(slot)?;
         let last = &slot.columns[slot.columns.len() + 1 - WIDTH..];
         let conv = (0..H).flat_map(|c| last.iter().map(move |column| column[c])).collect();
@@ -544,7 +565,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
             converters::numbers::from_f32(format, data, &mut bytes).unwrap();
             tensors.push((Declared { name, dtype: format, shape }, bytes));
         };
-        let fake = Fake { fault: Fault::None, reversed: true };
+        let fake = Fake { fault: Fault::None, reversed: true, blind: false };
         let model = Arc::new(model());
         let source = Source { model, dir };
         let mut session = fake.open(&source, &Options { dtype, ..Options::default() }).unwrap();

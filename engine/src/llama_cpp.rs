@@ -1,0 +1,150 @@
+//! llama.cpp as an engine: opens GGUF files by itself and gives log-probabilities.
+//!
+//! It is a second opinion on files that this project writes. What runs is llama.cpp's own code
+//! inside this process, with all that this means: a file that passes its loader and then breaks
+//! one of its assertions ends the process. So the reader of this project looks at it first.
+//!
+//! For parity it runs as exactly as it can: keys and values in f32, no flash attention, no
+//! window cut out of the cache.
+
+mod log;
+mod session;
+mod worker;
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use converters::codec::BlockType;
+use converters::gguf;
+use llama_cpp_2::llama_backend::LlamaBackend;
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::model::params::LlamaModelParams;
+use llama_cpp_2::{LogOptions, send_logs_to_tracing};
+use registry::diag::Finding;
+use registry::dtype::Dtype;
+use registry::graph::Graph;
+use registry::model::Model;
+
+use crate::capability::{Sheet, refuse};
+use crate::{Engine, Error, Options, Session, Source};
+
+/// The engine, and how much room its sessions have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LlamaCpp {
+    /// Positions that each slot has room for; llama.cpp rounds up to a multiple of 256. Models
+    /// with rotary tables for short and for long contexts choose by this number.
+    pub context: usize,
+    /// Slots that can have tokens at once.
+    pub slots: usize,
+}
+
+impl Default for LlamaCpp {
+    fn default() -> Self {
+        Self { context: 1024, slots: 4 }
+    }
+}
+
+/// What llama.cpp says of a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct File {
+    /// The architecture, the vocabulary and the context; the graph is empty, because llama.cpp
+    /// does not show the one it builds.
+    pub model: Model,
+    /// Whether every number is kept in 32 bits, so that what differs is arithmetic alone.
+    pub wide: bool,
+}
+
+impl LlamaCpp {
+    /// Opens a file only to see what it holds.
+    pub fn describe(&self, path: &Path) -> Result<File, Error> {
+        let (file, architecture) = admit(path)?;
+        let loaded = load(path)?;
+        let named = file.metadata().str("general.name").ok().flatten();
+        let wide = |t: &gguf::TensorInfo| matches!(t.ty, BlockType::F32 | BlockType::I32);
+        let model = Model {
+            name: named.unwrap_or(&architecture).to_owned(),
+            architecture,
+            dims: [].into(),
+            graph: Graph::default(),
+            ropes: Vec::new(),
+            vocab: usize::try_from(loaded.n_vocab()).unwrap_or(0),
+            context: usize::try_from(loaded.n_ctx_train()).ok().filter(|n| *n > 0),
+            ignore: Vec::new(),
+            rules: Vec::new(),
+            gguf: None,
+        };
+        Ok(File { model, wide: file.tensors().iter().all(wide) })
+    }
+}
+
+impl Engine for LlamaCpp {
+    fn name(&self) -> &'static str {
+        "llama.cpp"
+    }
+
+    fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
+        if options.dtype != Dtype::F32 {
+            let none = Model { graph: Graph::default(), ..(*source.model).clone() };
+            return Err(Error::Refused(refuse(&none, &Sheet::llama_cpp(), options.dtype)));
+        }
+        admit(source.dir)?;
+        let session = session::open(*self, Arc::clone(&source.model), source.dir, options)?;
+        Ok(Box::new(session))
+    }
+}
+
+/// Reads a file with the reader of this project, which trusts nothing, and refuses what
+/// llama.cpp has no log-probabilities for.
+fn admit(path: &Path) -> Result<(gguf::File, String), Error> {
+    let broken = |e: gguf::Error| Error::Checkpoint(Box::new(e));
+    let file = gguf::File::open(path).map_err(broken)?;
+    let place = path.display();
+    let Some(architecture) = file.metadata().str(ARCHITECTURE).map_err(broken)? else {
+        return Err(Error::Other(format!(
+            "`{place}` has no key `{ARCHITECTURE}`, so nobody knows what it is: convert it again"
+        )));
+    };
+    let sheet = Sheet::llama_cpp();
+    let mut findings = Vec::new();
+    if !sheet.architectures.contains(architecture) {
+        findings.push(Finding::unplaced(format!(
+            "engine `llama.cpp` gives no log-probabilities for the architecture `{}` of `{place}`",
+            architecture.escape_debug()
+        )));
+    }
+    let unread = file.tensors().iter().find(|t| !sheet.formats.contains(t.ty.name()));
+    if let Some(tensor) = unread {
+        findings.push(Finding::unplaced(format!(
+            "engine `llama.cpp` reads no {}, the format of tensor `{}` of `{place}`",
+            tensor.ty.name(),
+            tensor.name.escape_debug()
+        )));
+    }
+    if !findings.is_empty() {
+        return Err(Error::Refused(findings));
+    }
+    let architecture = architecture.to_owned();
+    Ok((file, architecture))
+}
+
+/// Where a file says what it is.
+const ARCHITECTURE: &str = "general.architecture";
+
+/// llama.cpp's global state; it is set up once and stays.
+fn backend() -> Result<&'static LlamaBackend, Error> {
+    static BACKEND: OnceLock<Result<LlamaBackend, String>> = OnceLock::new();
+    let made = BACKEND.get_or_init(|| {
+        send_logs_to_tracing(LogOptions::default());
+        LlamaBackend::init().map_err(|e| e.to_string())
+    });
+    made.as_ref().map_err(|e| Error::Other(format!("starting llama.cpp: {e}")))
+}
+
+fn load(path: &Path) -> Result<LlamaModel, Error> {
+    let backend = backend()?;
+    let (model, said) =
+        log::listen(|| LlamaModel::load_from_file(backend, path, &LlamaModelParams::default()));
+    model.map_err(|e| {
+        Error::Other(format!("llama.cpp does not load `{}`: {e}{said}", path.display()))
+    })
+}

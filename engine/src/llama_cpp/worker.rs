@@ -1,0 +1,94 @@
+//! A thread that owns llama.cpp's model and its context.
+//!
+//! A context borrows its model, and a session must own both. On a thread of their own they are
+//! two local variables; the session sends closures.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use llama_cpp_2::context::LlamaContext;
+use llama_cpp_2::context::params::LlamaContextParams;
+
+use super::{backend, load, log};
+use crate::Error;
+
+type Job = Box<dyn for<'a> FnOnce(&mut LlamaContext<'a>) + Send>;
+
+/// The other end of the thread.
+pub(super) struct Worker {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Loads a file on a new thread; gives the worker and the size of the vocabulary.
+    pub(super) fn start(path: PathBuf, params: LlamaContextParams) -> Result<(Self, usize), Error> {
+        let (jobs, inbox) = channel::<Job>();
+        let (ready, opened) = channel();
+        let thread = std::thread::Builder::new()
+            .name("llama.cpp".to_owned())
+            .spawn(move || run(&path, params, &inbox, &ready))
+            .map_err(|e| Error::Threads(e.to_string()))?;
+        let worker = Self { jobs: Some(jobs), thread: Some(thread) };
+        let vocab = opened.recv().map_err(|_| gone())??;
+        Ok((worker, vocab))
+    }
+
+    /// Runs `work` on the thread and waits for what it gives.
+    pub(super) fn call<T: Send + 'static>(
+        &self,
+        work: impl for<'a> FnOnce(&mut LlamaContext<'a>) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let (answer, answered) = channel();
+        let job: Job = Box::new(move |context| {
+            // The session waits, unless it is gone and nobody wants the answer.
+            answer.send(work(context)).ok();
+        });
+        self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
+        answered.recv().map_err(|_| gone())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // The thread ends when no more jobs can come.
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
+fn gone() -> Error {
+    Error::Other("llama.cpp's thread ended early; open the file again".to_owned())
+}
+
+fn run(
+    path: &Path,
+    params: LlamaContextParams,
+    inbox: &Receiver<Job>,
+    ready: &Sender<Result<usize, Error>>,
+) {
+    let opened = backend().and_then(|backend| Ok((backend, load(path)?)));
+    let (backend, model) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            ready.send(Err(error)).ok();
+            return;
+        }
+    };
+    let (context, said) = log::listen(|| model.new_context(backend, params));
+    let mut context = match context {
+        Ok(context) => context,
+        Err(error) => {
+            let message = format!("llama.cpp cannot run `{}`: {error}{said}", path.display());
+            ready.send(Err(Error::Other(message))).ok();
+            return;
+        }
+    };
+    ready.send(Ok(usize::try_from(model.n_vocab()).unwrap_or(0))).ok();
+    for job in inbox {
+        job(&mut context);
+    }
+}

@@ -1,0 +1,127 @@
+//! What a conversion that loses numbers costs: an engine on the converted weights against the
+//! f32 run of the reference.
+//!
+//! There is no right answer to agree with here, so nothing passes or fails by the noise of the
+//! reference; the numbers are those that quantizations are compared by: divergence in nats,
+//! its quantiles, how often the likeliest token stays, and how the perplexity of the prompts
+//! themselves changes.
+
+use engine::{Engine, NoProbe, Options, Source};
+use registry::dtype::Dtype;
+use serde::Serialize;
+
+use crate::check::Error;
+use crate::dump::{Dump, Phase};
+use crate::metrics::{Row, log_softmax, row_error};
+use crate::run;
+
+/// The cost of a conversion, over all positions of all prompts.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Cost {
+    /// The engine.
+    pub engine: String,
+    /// Positions compared.
+    pub positions: usize,
+    /// Divergence from the reference, in nats.
+    pub kl: Quantiles,
+    /// Share of positions whose likeliest token is the reference's.
+    pub same_top: f64,
+    /// Perplexity of the prompts over that of the reference.
+    pub perplexity_ratio: f64,
+    /// Largest difference of a log-probability.
+    pub largest: f64,
+    /// By how much the probability of the reference's likeliest token fell, on average.
+    pub top_probability_drop: f64,
+}
+
+/// A distribution in a few numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Quantiles {
+    /// Mean.
+    pub mean: f64,
+    /// Half are below.
+    pub p50: f64,
+    /// Nine in ten are below.
+    pub p90: f64,
+    /// 99 in 100 are below.
+    pub p99: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Quantiles {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let at = |share: f64| {
+            let n = (values.len() as f64 * share).ceil() as usize;
+            values.get(n.max(1) - 1).copied().unwrap_or(0.0)
+        };
+        let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+        Self { mean, p50: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1.0) }
+    }
+}
+
+/// Measures what the weights of `source` cost against the f32 run of a dump.
+pub fn cost(
+    engine: &dyn Engine,
+    source: &Source<'_>,
+    dump: &Dump,
+    options: &Options,
+) -> Result<Cost, Error> {
+    let mut session = engine.open(source, options)?;
+    let vocab = source.model.vocab;
+    let (mut kl, mut same, mut drops) = (Vec::new(), 0_usize, 0.0);
+    let (mut largest, mut ours_nats, mut their_nats, mut scored) = (0.0_f64, 0.0, 0.0, 0_usize);
+    for prompt in &dump.manifest.prompts {
+        let slot = session.open_slot();
+        let logits =
+            run::one(session.as_mut(), slot, &prompt.tokens, engine::Want::All, &mut NoProbe);
+        session.release(slot)?;
+        let logits = logits?.data;
+        let Some(reference) = dump.logprobs(Dtype::F32, prompt, Phase::Prefill)? else { continue };
+        let mut own = vec![0.0; vocab];
+        for (position, row) in logits.chunks_exact(vocab).enumerate() {
+            log_softmax(row, &mut own);
+            let theirs = reference.row(position);
+            let error = row_error(Row { ids: None, values: &own }, theirs, &mut Vec::new());
+            // Rounding can take a divergence of nothing below nothing.
+            kl.push(error.kl.max(0.0));
+            same += usize::from(error.agrees);
+            largest = largest.max(error.max.into());
+            let top = theirs.top();
+            if let (Some(a), Some(b)) = (own.get(top), theirs.at(top)) {
+                drops += (f64::from(b).exp() - f64::from(*a).exp()).max(0.0);
+            }
+            if let Some(&next) = prompt.tokens.get(position + 1)
+                && let (Some(a), Some(b)) = (own.get(next as usize), theirs.at(next as usize))
+            {
+                ours_nats -= f64::from(*a);
+                their_nats -= f64::from(b);
+                scored += 1;
+            }
+        }
+    }
+    let positions = kl.len();
+    let share = |count: f64| count / positions.max(1) as f64;
+    Ok(Cost {
+        engine: engine.name().to_owned(),
+        positions,
+        kl: Quantiles::of(kl),
+        same_top: share(same as f64),
+        perplexity_ratio: ((ours_nats - their_nats) / scored.max(1) as f64).exp(),
+        largest,
+        top_probability_drop: share(drops),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_of_the_sorted_values() {
+        let q = Quantiles::of((1..=100).rev().map(f64::from).collect());
+        assert_eq!((q.mean, q.p50, q.p90, q.p99, q.max), (50.5, 50.0, 90.0, 99.0, 100.0));
+        assert_eq!(Quantiles::of(vec![]), Quantiles::default());
+    }
+}

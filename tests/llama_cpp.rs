@@ -1,0 +1,151 @@
+//! llama.cpp as an engine: the services a session offers, and what it refuses.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
+
+#[path = "llama_cpp/families.rs"]
+mod families;
+#[path = "llama_cpp/tiny.rs"]
+mod tiny;
+#[allow(dead_code, reason = "shared with the other tests")]
+mod tool;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::llama_cpp::LlamaCpp;
+use engine::{Chunk, Engine, Error, NoProbe, Options, Session, Source, Want};
+use parity::{CheckOptions, Verdict, check_schedules};
+use registry::dtype::Dtype;
+
+use tiny::{CONTEXT, VOCAB, write};
+use tool::{fixture, parity, run};
+
+/// One thread: several wait for each other in busy loops, which a loaded machine makes long.
+fn options() -> Options {
+    Options { threads: Some(1), ..Options::default() }
+}
+
+fn open(engine: LlamaCpp, path: &Path) -> Box<dyn Session> {
+    let model = Arc::new(engine.describe(path).unwrap().model);
+    engine.open(&Source { model, dir: path }, &options()).unwrap()
+}
+
+fn tokens(from: u32, count: u32) -> Vec<u32> {
+    (from..from + count).map(|n| n * 7 % VOCAB as u32).collect()
+}
+
+#[test]
+fn every_schedule_gives_what_one_prefill_gives() {
+    let file = write(|_, _| {});
+    let engine = LlamaCpp::default();
+    let described = engine.describe(file.path()).unwrap();
+    assert!(described.wide);
+    assert_eq!((described.model.vocab, described.model.context), (VOCAB, Some(CONTEXT)));
+    let source = Source { model: Arc::new(described.model), dir: file.path() };
+    let options = CheckOptions { threads: Some(1), ..CheckOptions::default() };
+    let rows = check_schedules(&engine, &source, &[], &options).unwrap();
+    assert!(rows.len() >= 6);
+    for row in rows {
+        let want = if row.name == "save and restore" { Verdict::Skip } else { Verdict::Pass };
+        assert_eq!(row.verdict, want, "{row:?}");
+    }
+}
+
+#[test]
+fn a_step_gives_the_rows_that_were_asked_for() {
+    let file = write(|_, _| {});
+    let mut session = open(LlamaCpp::default(), file.path());
+    let (a, b, c) = (session.open_slot(), session.open_slot(), session.open_slot());
+    let prompt = tokens(1, 9);
+    let chunks = [(a, Want::All), (b, Want::None), (c, Want::Last)];
+    let chunks = chunks.map(|(slot, want)| Chunk { slot, tokens: &prompt, want });
+    let logits = session.step(&chunks, &mut NoProbe).unwrap();
+    assert_eq!(logits.iter().map(|l| l.rows).collect::<Vec<_>>(), [9, 0, 1]);
+    let near = |x: &[f32], y: &[f32]| x.iter().zip(y).all(|(x, y)| (x - y).abs() < 1e-4);
+    assert!(near(logits[0].row(8), logits[2].row(0)));
+    assert!(!near(logits[0].row(7), logits[2].row(0)));
+    assert_eq!(session.position(b).unwrap(), 9);
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_and_changes_nothing() {
+    let file = write(|_, _| {});
+    let engine = LlamaCpp { context: 1, slots: 2 };
+    let mut session = open(engine, file.path());
+    let (a, b, c) = (session.open_slot(), session.open_slot(), session.open_slot());
+    let mut step = |slot, tokens: &[u32]| {
+        session.step(&[Chunk { slot, tokens, want: Want::Last }], &mut NoProbe)
+    };
+    let before = step(a, &tokens(0, 5)).unwrap();
+    assert!(matches!(step(a, &[]), Err(Error::EmptyChunk(0))));
+    assert!(matches!(step(a, &[VOCAB as u32]), Err(Error::Token { position: 5, .. })));
+    // Room is made in blocks of 256.
+    let error = step(a, &tokens(0, 252)).unwrap_err();
+    assert!(matches!(error, Error::Context { wanted: 257, context: 256, .. }), "{error}");
+    step(b, &[1]).unwrap();
+    let error = step(c, &[1]).unwrap_err().to_string();
+    assert_eq!(error, "llama.cpp was opened for 2 slots and all have tokens; release one first");
+    let error = session.fork(a).unwrap_err().to_string();
+    assert!(error.contains("release one first"), "{error}");
+    assert!(session.truncate(a, 6).unwrap_err().to_string().contains("shorter than that already"));
+    assert!(session.save(a).unwrap_err().to_string().contains("as bytes"));
+    assert!(matches!(session.restore(&[]), Err(Error::Restore(_))));
+    assert!(!session.shows().taps && !session.shows().states && session.states(a).is_err());
+
+    // Nothing of all that has touched the slot.
+    assert_eq!(session.position(a).unwrap(), 5);
+    session.truncate(a, 4).unwrap();
+    let chunk = Chunk { slot: a, tokens: &tokens(4, 1), want: Want::Last };
+    let after = session.step(&[chunk], &mut NoProbe).unwrap();
+    let furthest = before[0].data.iter().zip(&after[0].data).map(|(x, y)| (x - y).abs());
+    assert!(furthest.fold(0.0, f32::max) < 1e-4);
+    session.release(b).unwrap();
+    session.step(&[Chunk { slot: c, ..chunk }], &mut NoProbe).unwrap();
+    assert!(matches!(session.position(b), Err(Error::UnknownSlot(1))));
+}
+
+#[test]
+fn files_that_it_does_not_run_are_refused_with_a_reason() {
+    let engine = LlamaCpp::default();
+    let refusal = |path: &Path| engine.describe(path).unwrap_err().to_string();
+    let file = write(|keys, _| keys.set("general.architecture", "bert"));
+    assert!(refusal(file.path()).contains("no log-probabilities for the architecture `bert`"));
+    let file = write(|keys, _| drop(keys.remove("general.architecture")));
+    assert!(refusal(file.path()).contains("has no key `general.architecture`"));
+    // llama.cpp's own words come through.
+    let file = write(|_, tensors| tensors.retain(|t| t.name != "blk.1.ffn_up.weight"));
+    assert!(refusal(file.path()).contains("missing tensor 'blk.1.ffn_up.weight'"));
+    let file = write(|keys, _| keys.set("llama.block_count", 600_u32));
+    assert!(refusal(file.path()).contains("llama.cpp does not load"));
+    fs_err::write(file.path(), "no model").unwrap();
+    assert!(refusal(file.path()).contains("begins with"));
+    assert!(refusal(Path::new("/nowhere.gguf")).contains("/nowhere.gguf"));
+
+    let file = write(|_, _| {});
+    let model = Arc::new(engine.describe(file.path()).unwrap().model);
+    let source = Source { model, dir: file.path() };
+    let options = Options { dtype: Dtype::Bf16, ..options() };
+    let error = engine.open(&source, &options).err().unwrap().to_string();
+    assert!(error.contains("engine `llama.cpp` does not run in bf16"), "{error}");
+}
+
+#[test]
+fn the_command_says_what_is_missing() {
+    let file = write(|_, _| {});
+    let dump = fixture("llama").join("reference");
+    let check = |path: &Path, more: &[&str]| {
+        let mut command = parity();
+        command.arg("check").arg(path).args(["--engine", "llama.cpp"]).args(more);
+        run(&mut command).code(2)
+    };
+    let dump = ["--reference", dump.to_str().unwrap()];
+    let with = |more: &[&'static str]| [&dump[..], more].concat();
+    check(file.path(), &[]).says("say what to compare");
+    check(file.path(), &dump).says("the model gives 50");
+    check(file.path(), &with(&["--set", "dims.eps=1"])).says("--set has no effect on it");
+    check(&fixture("llama"), &dump).says("--to gguf:f32 -o FILE");
+    let narrow = write(|_, tensors| tensors[1].ty = converters::codec::BlockType::F16);
+    check(narrow.path(), &dump).says("give --bound NATS");
+    check(narrow.path(), &with(&["--bound", "0.1"])).says("the model gives 50");
+    check(narrow.path(), &with(&["--bound", "0"])).says("`0` is no bound");
+}

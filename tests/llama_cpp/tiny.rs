@@ -1,0 +1,89 @@
+//! A GGUF file of two layers, written by hand.
+
+use std::path::Path;
+
+use converters::codec::{BlockType, encode};
+use converters::gguf::{Declared, Dims, Layout, Metadata};
+use tempfile::TempPath;
+
+pub(crate) const VOCAB: usize = 50;
+pub(crate) const CONTEXT: usize = 512;
+const WIDTH: usize = 32;
+const FFN: usize = 48;
+const KV: usize = 16;
+
+/// Where it lies; it is gone with this.
+pub(crate) struct File(TempPath);
+
+impl File {
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// Writes the file after `edit` had its way with keys and tensors.
+pub(crate) fn write(edit: impl FnOnce(&mut Metadata, &mut Vec<Declared>)) -> File {
+    let mut keys = Metadata::new();
+    keys.set("general.architecture", "llama");
+    for (key, value) in [
+        ("context_length", CONTEXT),
+        ("embedding_length", WIDTH),
+        ("block_count", 2),
+        ("feed_forward_length", FFN),
+        ("attention.head_count", 4),
+        ("attention.head_count_kv", 2),
+        ("rope.dimension_count", 8),
+        ("vocab_size", VOCAB),
+    ] {
+        keys.set(format!("llama.{key}"), value as u32);
+    }
+    keys.set("llama.attention.layer_norm_rms_epsilon", 1e-5_f32);
+    keys.set("tokenizer.ggml.model", "none");
+    let mut tensors = Vec::new();
+    let mut add = |name: String, shape: &[usize]| {
+        tensors.push(Declared { name, shape: shape.to_vec(), ty: BlockType::F32 });
+    };
+    add("output_norm.weight".into(), &[WIDTH]);
+    add("token_embd.weight".into(), &[VOCAB, WIDTH]);
+    add("output.weight".into(), &[VOCAB, WIDTH]);
+    for layer in 0..2 {
+        for (name, shape) in [
+            ("attn_norm", &[WIDTH][..]),
+            ("attn_q", &[WIDTH, WIDTH]),
+            ("attn_k", &[KV, WIDTH]),
+            ("attn_v", &[KV, WIDTH]),
+            ("attn_output", &[WIDTH, WIDTH]),
+            ("ffn_norm", &[WIDTH]),
+            ("ffn_gate", &[FFN, WIDTH]),
+            ("ffn_up", &[FFN, WIDTH]),
+            ("ffn_down", &[WIDTH, FFN]),
+        ] {
+            add(format!("blk.{layer}.{name}.weight"), shape);
+        }
+    }
+    edit(&mut keys, &mut tensors);
+    let file = tempfile::Builder::new().suffix(".gguf").tempfile().unwrap();
+    let layout = Layout::new(file.path(), &keys, &tensors, Dims::Trimmed).unwrap();
+    let mut bytes = layout.header.clone();
+    for (n, tensor) in layout.tensors.iter().enumerate() {
+        let count = tensor.shape.iter().product();
+        // Norms around 1, matrices that keep the size of what goes through them.
+        let (middle, spread) = if tensor.shape.len() == 1 { (1.0, 0.2) } else { (0.0, 0.6) };
+        let numbers: Vec<f32> =
+            (0..count).map(|i| middle + spread * noise((n * 10_000 + i) as u64)).collect();
+        bytes.resize(tensor.offset as usize + tensor.bytes as usize, 0);
+        let row = *tensor.shape.last().unwrap();
+        encode(tensor.ty, &numbers, row, None, &mut bytes[tensor.offset as usize..]).unwrap();
+    }
+    bytes.resize(layout.file_len as usize, 0);
+    fs_err::write(file.path(), bytes).unwrap();
+    File(file.into_temp_path())
+}
+
+/// A number from -1 to 1 that follows from `seed`.
+fn noise(seed: u64) -> f32 {
+    let mut z = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
+}
