@@ -162,7 +162,7 @@ impl AddModel {
         target.check_dtypes(&[target.dtype()])?;
         let options =
             Options { dtype: target.dtype(), threads: self.threads, ..Options::default() };
-        let engine = target::engine("native")?;
+        let engine = crate::engines::engine("native")?;
         let mut session = engine.open(&target.source(), &options).map_err(engine_error)?;
         let vocab = target.model.vocab;
         let tokens: Vec<u32> = (0..5_usize).map(|n| ((n * 7 + 1) % vocab.max(1)) as u32).collect();
@@ -200,7 +200,7 @@ impl AddModel {
         let names = wanted.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ");
         let options =
             CheckOptions { dtypes: wanted, threads: self.threads, ..CheckOptions::default() };
-        let engine = target::engine("native")?;
+        let engine = crate::engines::engine("native")?;
         let report = parity::check(engine.as_ref(), &target.source(), &dump, &options)
             .map_err(check_error)?;
         self.say("compared", &format!("with {} in {names}", report.subject.producer));

@@ -48,17 +48,16 @@ impl Bench {
         ensure!(self.repetitions > 0, "-r must be at least 1");
         ensure!(self.p + self.n > 0, "-p and -n are both 0: nothing to measure");
         let target = target::open(&self.which, &self.choice)?;
-        let checkpoint = target.checkpoint()?;
+        let (size, parameters) = extent(&target)?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target.check_dtypes(&[dtype])?;
         let options = Options { dtype, poison: false, threads: self.threads, ..Options::default() };
         let begun = Instant::now();
-        let mut session =
-            target::engine("native")?.open(&target.source(), &options).map_err(engine_error)?;
+        let mut session = crate::engines::engine("native")?
+            .open(&target.source(), &options)
+            .map_err(engine_error)?;
         term::note(&format!("loaded in {:.2} s", begun.elapsed().as_secs_f64()));
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let parameters: u64 =
-            checkpoint.tensors().values().map(|tensor| tensor.elements() as u64).sum();
         let mut table = Table::new(&[1, 2, 4, 6]);
         table.row(["model", "size", "params", "dtype", "threads", "test", "t/s"]);
         let tests = [(self.p, 0, format!("pp{}", self.p)), (0, self.n, format!("tg{}", self.n))];
@@ -69,7 +68,7 @@ impl Bench {
             let (mean, deviation) = spread(&rates);
             table.row([
                 target.name.clone(),
-                bytes(checkpoint.total_bytes()),
+                bytes(size),
                 count(parameters),
                 dtype.to_string(),
                 self.threads.unwrap_or_else(cores).to_string(),
@@ -140,6 +139,18 @@ fn peak_memory() -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib * 1024)
+}
+
+/// Bytes and numbers of a model's tensors.
+fn extent(target: &target::Target) -> Result<(u64, u64)> {
+    if target.is_gguf() {
+        let file = converters::gguf::File::open(&target.dir)?;
+        let sums = file.tensors().iter().map(|info| (info.bytes, info.elements()));
+        return Ok(sums.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)));
+    }
+    let checkpoint = target.checkpoint()?;
+    let parameters = checkpoint.tensors().values().map(|tensor| tensor.elements() as u64).sum();
+    Ok((checkpoint.total_bytes(), parameters))
 }
 
 #[cfg(test)]

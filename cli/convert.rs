@@ -1,38 +1,312 @@
-//! `onboard convert`: reserved for the converters.
+//! `onboard convert`: a checkpoint in another format, in one pass.
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
-use clap::Args;
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{Args, Subcommand};
+use converters::convert as conversion;
+use converters::convert::gguf::{self as plan, Output, Planned, Tensor};
+use converters::gguf::Metadata;
+use converters::tokenizer::{self, Options};
+use converters::weights::{Sourced, flows};
+use converters::{Checkpoint, FileDtype};
+use registry::gguf::Gguf;
 
-use crate::Ended;
+use crate::coverage::Coverage;
+use crate::target::{self, Choice, Target, Which};
+use crate::{Ended, term};
 
-/// Writes a checkpoint in another format (not part of this version).
+mod format;
+mod merge;
+mod outcome;
+mod progress;
+mod show_plan;
+mod verify;
+
+use format::Format;
+pub(crate) use verify::{Distance, distances};
+
+/// Writes a checkpoint in another format, in one pass and bounded memory
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[command(
-    after_help = "This version reads checkpoints and proves models; it does not write other formats yet.\n\
-    The arguments are the ones that conversion will take, so that scripts can be prepared:\n\
-    \n  convert MODEL --to gguf:q4_k_m -o model.gguf\n  convert MODEL --to fp8 -o FOLDER"
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  convert MODEL --to gguf:q4_k_m -o model.gguf          straight from the checkpoint, no file between
+  convert MODEL --to gguf:q4_k_m --to gguf:q8_0 -o out  several files from one read: out/MODEL-q4_k_m.gguf, ...
+  convert MODEL --to gguf:q4_k_m -o model.gguf --plan   what would be written, without writing
+  convert MODEL --to gguf:q4_k_m -o model.gguf --resume go on where a stopped conversion was
+  convert MODEL --to gguf:q8_0 -o model.gguf --shard 2/8    one of eight files; each machine writes its own
+  convert merge-check model-00001-of-00008.gguf         whether a set of files is complete
+  convert MODEL --verify model.gguf                     compare a file with the checkpoint, tensor by tensor
+
+Files appear under their name when they are whole and were read back; until then there are
+NAME.part and its journal, which --resume goes on with. The bytes do not depend on threads or slabs."
 )]
 pub(crate) struct Convert {
-    /// The checkpoint's folder
-    model: PathBuf,
-    /// The format: gguf:TYPE or fp8
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    which: Option<Which>,
+    #[command(flatten)]
+    choice: Choice,
+    /// The format, gguf:TYPE (repeatable); `convert --to help` lists the types
     #[arg(long, value_name = "FORMAT")]
-    to: String,
-    /// Where to write
+    to: Vec<String>,
+    /// Where to write; a folder if there are several formats
     #[arg(short, long, value_name = "PATH")]
-    output: PathBuf,
+    output: Vec<PathBuf>,
+    /// Print what would be written and stop
+    #[arg(long)]
+    plan: bool,
+    /// With --plan: as JSON
+    #[arg(long, requires = "plan")]
+    json: bool,
+    /// Go on with a conversion that was stopped
+    #[arg(long)]
+    resume: bool,
+    /// Write over files that are there
+    #[arg(long)]
+    force: bool,
+    /// Compare a file with the checkpoint, and write nothing
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["to", "output", "plan", "resume"])]
+    verify: Option<PathBuf>,
+    /// Several files of at most so much each: 4G, 500M
+    #[arg(long, value_name = "SIZE", value_parser = format::parse_size)]
+    split_max_size: Option<u64>,
+    /// Write file I of a set of N, and no other
+    #[arg(long, value_name = "I/N", value_parser = format::parse_shard, conflicts_with = "split_max_size")]
+    shard: Option<(usize, usize)>,
+    #[command(flatten)]
+    types: format::Types,
+    /// Worker threads; default: one per core
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Numbers that a worker holds at a time, in thousands
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    slab: u32,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Whether a set of split files is complete and sound
+    MergeCheck(merge::MergeCheck),
 }
 
 impl Convert {
     pub(crate) fn run(self) -> Result<Ended> {
-        let Self { model, to, output } = self;
-        bail!(
-            "cannot convert `{}` to `{to}` in `{}`: conversion is not built yet and arrives with the converters; \
-             nothing was written",
-            model.display(),
-            output.display()
-        )
+        if let Some(Command::MergeCheck(check)) = &self.command {
+            return check.run();
+        }
+        if self.to.iter().any(|to| to == "help") {
+            term::print(&format::help())?;
+            return Ok(Ended::Well);
+        }
+        let Some(which) = &self.which else {
+            bail!("which checkpoint? give its folder: convert MODEL --to gguf:q4_k_m -o FILE");
+        };
+        if let Some(file) = &self.verify {
+            return verify::run(which, &self.choice, file);
+        }
+        ensure!(
+            !self.to.is_empty(),
+            "to which format? for example --to gguf:q4_k_m; `--to help` lists them"
+        );
+        let formats: Vec<Format> =
+            self.to.iter().map(|to| Format::parse(to)).collect::<Result<_>>()?;
+        let target = target::open(which, &self.choice)?;
+        let checkpoint = target.checkpoint()?;
+        Coverage::of(&target.model, &checkpoint).refuse(&target.dir)?;
+        let outputs = format::paths(&formats, &self.output, &target.name)?;
+        let source = Model::new(&target, &checkpoint)?;
+        for warning in &source.warnings {
+            term::note(&format!("warning: {warning}"));
+        }
+        let mut planned = Vec::with_capacity(formats.len());
+        for (format, path) in formats.iter().zip(outputs) {
+            planned.push(self.plan_one(&source, format, path)?);
+        }
+        if self.plan {
+            let text = if self.json {
+                show_plan::json(&source, &planned)?
+            } else {
+                show_plan::text(&source, &planned)
+            };
+            term::print(&text)?;
+            return Ok(Ended::Well);
+        }
+        self.write(&source, &target, &planned)
     }
+
+    fn threads(&self) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.unwrap_or(cores).clamp(1, 1024)
+    }
+
+    /// Lays out the files of one format.
+    fn plan_one(
+        &self,
+        source: &Model<'_>,
+        format: &Format,
+        path: PathBuf,
+    ) -> Result<(Output<'static>, Vec<Planned>)> {
+        let none = Metadata::new();
+        // The choice of types asks for heads and layers, which the keys have.
+        let facts = plan::keys(&source.gguf, "", &none, 0, false);
+        let chosen = self.types.choose(format, source, &facts)?;
+        let mut output = Output {
+            path,
+            choices: chosen.choices,
+            file_type: chosen.file_type,
+            split: self.split_max_size,
+            shard: self.shard.map(|(no, _)| no),
+            via: chosen.via,
+            importance: chosen.importance,
+        };
+        let quantized = output.choices.iter().any(|choice| choice.ty.is_quantized());
+        let (name, file_type) = (&source.name, output.file_type);
+        let mut keys = plan::keys(&source.gguf, name, &source.tokenizer, file_type, quantized);
+        for (key, value) in chosen.keys.iter() {
+            keys.set(key, value.clone());
+        }
+        if !self.types.identity() {
+            keys.set(crate::gguf_target::CONFIG_KEY, source.config.as_str());
+        }
+        let mut files = plan::lay_out(&output, &keys, &source.tensors)?;
+        if let Some((no, count)) = self.shard {
+            files = format::shards(&mut output, &keys, &source.tensors, count)?;
+            ensure!(
+                no < files.len(),
+                "the set has {} files, there is nothing to do for file {} of {count}",
+                files.len(),
+                no + 1
+            );
+        }
+        Ok((output, files))
+    }
+
+    fn write(
+        &self,
+        source: &Model<'_>,
+        target: &Target,
+        planned: &[(Output<'_>, Vec<Planned>)],
+    ) -> Result<Ended> {
+        let fingerprint = format::fingerprint(source, planned)?;
+        let work = plan::work(&source.tensors, planned, fingerprint);
+        let mut inputs = source.checkpoint.files().to_vec();
+        inputs.push(target.dir.join("config.json"));
+        let settings = conversion::Settings {
+            threads: self.threads(),
+            slab: self.slab as usize * 1000,
+            resume: self.resume,
+            force: self.force,
+            inputs,
+            read_back: true,
+        };
+        let numbers = work.tasks.iter().map(|task| task.flow.len() as u64).sum();
+        let watch = progress::Watch::new(numbers);
+        let started = std::time::Instant::now();
+        let done = conversion::run(&work, &settings, &watch)?;
+        watch.finish();
+        for file in &work.files {
+            verify::loader_rules(&file.path)?;
+        }
+        term::print(&outcome::text(&work, &done, started.elapsed()))?;
+        Ok(Ended::Well)
+    }
+}
+
+/// A model and its tensors as a GGUF file has them.
+pub(crate) struct Model<'c> {
+    pub(crate) name: String,
+    pub(crate) gguf: Gguf,
+    pub(crate) tensors: Vec<Tensor<'c>>,
+    pub(crate) tokenizer: Metadata,
+    pub(crate) config: String,
+    /// What matrices are kept in.
+    pub(crate) matrices: FileDtype,
+    pub(crate) checkpoint: &'c Checkpoint,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) spec: String,
+}
+
+impl<'c> Model<'c> {
+    pub(crate) fn new(target: &Target, checkpoint: &'c Checkpoint) -> Result<Self> {
+        let model = &target.model;
+        let (weights, _) = flows(checkpoint, &model.graph.weights, &model.rules)
+            .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
+        let gguf = model.gguf.clone().unwrap_or_else(|| plan::nameless(model));
+        let gguf = plan::with_scalars(gguf, model, &weights)
+            .map_err(|faults| several(faults).context("the model does not become a GGUF file"))?;
+        let tensors = plan::tensors(model, &gguf, &weights)
+            .map_err(|faults| several(faults).context("the model does not become a GGUF file"))?;
+        let mut warnings = plan::unknown(&gguf, &tensors);
+        let doubt =
+            |doubt: &String| format!("llama.cpp will not run the file as it is meant: {doubt}");
+        warnings.extend(gguf.doubts.iter().map(doubt));
+        let tokenizer = tokenizer(target, &gguf, &mut warnings)?;
+        Ok(Self {
+            name: target.name.clone(),
+            matrices: matrices(&weights),
+            config: target.config.json()?,
+            gguf,
+            tensors,
+            tokenizer,
+            checkpoint,
+            warnings,
+            spec: target.spec.sha256.clone(),
+        })
+    }
+}
+
+/// The dtype of the first matrix: what a converted file keeps its matrices in unless told
+/// otherwise.
+fn matrices(weights: &[Sourced<'_>]) -> FileDtype {
+    let matrix = |weight: &&Sourced<'_>| weight.flow.shape().len() >= 2;
+    match weights.iter().filter(matrix).find_map(|weight| weight.flow.dtype()) {
+        Some(dtype @ (FileDtype::F16 | FileDtype::F32)) => dtype,
+        _ => FileDtype::Bf16,
+    }
+}
+
+/// The keys of the tokenizer that lies beside the weights, held to the tokenizer itself.
+fn tokenizer(target: &Target, gguf: &Gguf, warnings: &mut Vec<String>) -> Result<Metadata> {
+    let options = Options { pre: gguf.pre.clone(), ..Options::default() };
+    let made = match tokenizer::read(&target.dir, target.model.vocab, &options) {
+        Ok(made) => made,
+        Err(tokenizer::Error::Missing { .. }) => {
+            warnings.push(format!(
+                "`{}` has no tokenizer: the file will have none, and can only be fed token ids",
+                target.dir.display()
+            ));
+            let mut keys = Metadata::new();
+            keys.set("tokenizer.ggml.model", "none");
+            return Ok(keys);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    warnings.extend(made.warnings.iter().cloned());
+    match tokenizer::self_check(&made, &target.dir) {
+        Ok(checked) => warnings.extend(checked.known),
+        Err(tokenizer::Mismatch::NoReference { .. }) => warnings.push(
+            "the tokenizer could not be checked: there is no tokenizer.json to compare with"
+                .to_owned(),
+        ),
+        Err(error) => {
+            return Err(error).context("the file's tokenizer would not be the checkpoint's");
+        }
+    }
+    Ok(made.keys)
+}
+
+/// Several faults as one error.
+fn several(faults: impl IntoIterator<Item = String>) -> anyhow::Error {
+    let lines: Vec<String> = faults.into_iter().collect();
+    anyhow::anyhow!("{}", lines.join("\n"))
+}
+
+/// Opens the checkpoint of a target with a message that says what for.
+pub(crate) fn checkpoint(target: &Target) -> Result<Checkpoint> {
+    target.checkpoint().context("there is nothing to convert")
 }

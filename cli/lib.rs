@@ -15,6 +15,8 @@ mod convert;
 mod coverage;
 mod draft;
 mod dump;
+mod engines;
+mod gguf_target;
 #[cfg(feature = "hub")]
 mod hub;
 mod interrupt;

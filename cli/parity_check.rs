@@ -1,5 +1,8 @@
 //! `parity check`: an engine against a reference dump.
 
+mod file;
+mod gguf;
+
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
@@ -10,7 +13,7 @@ use registry::dtype::Dtype;
 use crate::coverage::Coverage;
 use crate::specs::{check_error, warn};
 use crate::target::{self, Choice, Target, Which, parse_dtype};
-use crate::{Ended, term, write};
+use crate::{Ended, engines, term, write};
 
 /// Compares an engine with a reference dump, tap by tap, in prefill and in decode
 #[derive(Debug, Args)]
@@ -19,6 +22,8 @@ Examples:
   parity check MODEL                                        against MODEL/reference
   parity check MODEL --reference DUMP --dtype f32,bf16
   parity check MODEL --json report.json --html report.html --junit report.xml
+  parity check FILE.gguf --reference DUMP --source MODEL    what a quantization costs
+  parity check FILE.gguf --engine llama.cpp --reference DUMP
   parity check MODEL --set states.conv.dtype=bf16 --allow-dtype-mismatch --dtype f16
 
 Exit codes: 0 agree, 1 differ, 2 could not run.")]
@@ -30,12 +35,19 @@ pub(crate) struct Check {
     /// The dump; default: MODEL/reference, then MODEL/dump
     #[arg(long, value_name = "DUMP")]
     reference: Option<PathBuf>,
+    /// The checkpoint that a GGUF file was made from, to compare tensors with
+    #[arg(long, value_name = "DIR")]
+    source: Option<PathBuf>,
     /// The engine to check
     #[arg(long, value_name = "NAME", default_value = "native")]
     engine: String,
     /// Dtypes, with commas; default: all of the dump
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
     dtype: Vec<Dtype>,
+    /// Most that a log-probability of an f32 run may differ, in nats; default 1e-4, or 1e-3 for
+    /// a file of f32 numbers in llama.cpp
+    #[arg(long, value_name = "NATS", value_parser = parse_bound)]
+    bound: Option<f64>,
     /// Run a spec whose state dtypes an op refuses, to see the effect
     #[arg(long)]
     allow_dtype_mismatch: bool,
@@ -61,7 +73,13 @@ pub(crate) struct Check {
 
 impl Check {
     pub(crate) fn run(self) -> Result<Ended> {
+        if engines::opens_files(&self.engine) {
+            return self.run_file();
+        }
         let target = target::open(&self.which, &self.choice)?;
+        if target.is_gguf() {
+            return self.run_gguf(&target);
+        }
         let path = match &self.reference {
             Some(path) => path.clone(),
             None => match beside(&target) {
@@ -83,9 +101,10 @@ impl Check {
             allow_dtype_mismatch: self.allow_dtype_mismatch,
             rewrites: !self.plain_graph,
             threads: self.threads,
+            logprob: self.bound,
             ..CheckOptions::default()
         };
-        let engine = target::engine(&self.engine)?;
+        let engine = engines::engine(&self.engine)?;
         let report = parity::check(engine.as_ref(), &target.source(), &dump, &options)
             .map_err(check_error)?;
         self.show(&report)?;
@@ -119,9 +138,17 @@ impl Check {
     }
 }
 
+/// Reads a bound: more than nothing, perhaps without end.
+fn parse_bound(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|bound| *bound > 0.0)
+        .ok_or_else(|| format!("`{text}` is no bound; expected a number above 0, as 1e-3"))
+}
+
 /// The dump that lies beside a model.
 pub(crate) fn beside(target: &Target) -> Option<PathBuf> {
-    let places = ["reference", "dump"].map(|name| target.dir.join(name));
+    let places = ["reference", "dump"].map(|name| target.home().join(name));
     places.into_iter().find(|place| place.join("manifest.json").is_file())
 }
 

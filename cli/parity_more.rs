@@ -41,7 +41,7 @@ impl Schedules {
         let dump = Dump::open(&path)
             .with_context(|| format!("cannot read the dump `{}`", path.display()))?;
         let options = CheckOptions { dtypes: self.dtype, ..CheckOptions::default() };
-        let engine = target::engine("native")?;
+        let engine = crate::engines::engine("native")?;
         let rows = parity::check_schedules(
             engine.as_ref(),
             &target.source(),

@@ -71,14 +71,15 @@ impl Run {
             "--top-p must be above 0 and at most 1"
         );
         let target = target::open(&self.which, &self.choice)?;
-        let mut voice = self.voice(&target.dir)?;
+        let mut voice = self.voice(target.home())?;
         let prompt = voice.prompt(self.prompt.as_deref(), &self.tokens)?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target.check_dtypes(&[dtype])?;
         warn(&target.nonfinite()?);
         let options = Options { dtype, threads: self.threads, ..Options::default() };
-        let mut session =
-            target::engine("native")?.open(&target.source(), &options).map_err(engine_error)?;
+        let mut session = crate::engines::engine("native")?
+            .open(&target.source(), &options)
+            .map_err(engine_error)?;
         let slot = session.open_slot();
         let sampling = Sampling {
             temperature: self.temperature,
@@ -87,7 +88,7 @@ impl Run {
             seed: self.seed,
         };
         let mut sampler = Sampler::new(sampling);
-        let ends = end_tokens(&target.dir);
+        let ends = end_tokens(target.home());
         let mut next = prompt;
         let room = target.model.context.map_or(usize::MAX, |most| most.saturating_sub(next.len()));
         if room < self.n {

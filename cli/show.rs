@@ -1,4 +1,6 @@
-//! `onboard show`: a model as a spec resolves it.
+//! `onboard show`: a model as a spec resolves it, or a GGUF file as it stands.
+
+mod gguf;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,14 +15,15 @@ use crate::specs::{Config, Specs};
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::{Ended, term};
 
-/// Prints a model as its spec resolves it: dims, weights, states, graph
+/// Prints a model as its spec resolves it: dims, weights, states, graph; or a GGUF file
 #[expect(clippy::struct_excessive_bools, reason = "one flag per section, any of them together")]
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   onboard show MODEL                        everything
   onboard show MODEL --states               what a layer remembers, and its cost in memory
-  onboard show SPEC --config config.json    a spec with dims from a config, no weights needed")]
+  onboard show SPEC --config config.json    a spec with dims from a config, no weights needed
+  onboard show model.gguf                   keys, tensors, and what the types add up to")]
 pub(crate) struct Show {
     #[command(flatten)]
     which: Which,
@@ -32,13 +35,13 @@ pub(crate) struct Show {
     /// The program
     #[arg(long)]
     graph: bool,
-    /// Weights with their shapes
+    /// Weights with their shapes; of a GGUF file, tensors
     #[arg(long)]
     weights: bool,
     /// States with their dtype and cost
     #[arg(long)]
     states: bool,
-    /// Dims
+    /// Dims; of a GGUF file, keys
     #[arg(long)]
     dims: bool,
     /// The dtype that state costs are given for
@@ -48,6 +51,16 @@ pub(crate) struct Show {
 
 impl Show {
     pub(crate) fn run(self) -> Result<Ended> {
+        // What a spec makes of it is asked for by name.
+        if std::path::Path::new(&self.which.model).extension().is_some_and(|end| end == "gguf")
+            && !(self.graph || self.states)
+        {
+            let both = self.dims == self.weights;
+            let sections =
+                gguf::Sections { keys: both || self.dims, tensors: both || self.weights };
+            term::print(gguf::show(Path::new(&self.which.model), sections)?.trim_end())?;
+            return Ok(Ended::Well);
+        }
         let (model, own) = self.model()?;
         let all = !(self.graph || self.weights || self.states || self.dims);
         let mut text = String::new();

@@ -76,6 +76,13 @@ impl Config {
         Ok(Self { parsed, bytes: fs_err::read(path)? })
     }
 
+    /// Reads a text that came from `place`.
+    pub(crate) fn of_text(place: &str, text: &str) -> Result<Self> {
+        let parsed = registry::config::Config::parse(place, text)
+            .map_err(|finding| tell(&[finding], "the config cannot be read"))?;
+        Ok(Self { parsed, bytes: text.as_bytes().to_vec() })
+    }
+
     /// `architectures[0]`, or a word for its absence.
     pub(crate) fn architecture(&self) -> String {
         self.parsed.architecture().unwrap_or("(none)").to_owned()
@@ -93,6 +100,13 @@ impl Config {
     pub(crate) fn dtype(&self) -> Option<Dtype> {
         let word = self.text("dtype").or_else(|| self.text("torch_dtype"))?;
         Dtype::parse(word.strip_prefix("torch.").unwrap_or(&word))
+    }
+
+    /// The file as compact JSON.
+    pub(crate) fn json(&self) -> Result<String> {
+        let json: serde_json::Value =
+            serde_json::from_slice(&self.bytes).context("the config is not JSON")?;
+        Ok(json.to_string())
     }
 
     /// SHA-256 of the file.

@@ -10,12 +10,13 @@ use registry::diag::Finding;
 use registry::dtype::Dtype;
 use registry::model::Model;
 
+use crate::gguf_target;
 use crate::specs::{Config, Specs, tell};
 
 /// Which checkpoint.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Which {
-    /// A checkpoint's folder, or the id of one on a hub: owner/name
+    /// A checkpoint's folder, a GGUF file, or the id of a model on a hub: owner/name
     #[arg(value_name = "MODEL")]
     pub model: String,
     /// The branch, tag or commit of a model on a hub
@@ -35,12 +36,15 @@ pub(crate) struct Choice {
     /// Override a part of the spec: states.conv.dtype=bf16, dims.eps=1e-6 (repeatable)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// The config.json of a GGUF file that carries none, or its folder
+    #[arg(long, value_name = "DIR")]
+    pub model_config: Option<PathBuf>,
 }
 
 /// A checkpoint with the model that a spec makes of it.
 #[derive(Debug)]
 pub(crate) struct Target {
-    /// The folder.
+    /// The folder, or the GGUF file.
     pub dir: PathBuf,
     /// What it is called: the last part of the folder or id.
     pub name: String,
@@ -73,7 +77,11 @@ pub(crate) fn folder(which: &Which) -> Result<(PathBuf, String)> {
             .map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned());
         return Ok((path.to_owned(), name));
     }
-    ensure!(!path.is_file(), "`{}` is a file; give the folder it lies in", path.display());
+    ensure!(
+        !path.is_file(),
+        "`{}` is a file; give a GGUF file, or the folder that a safetensors file lies in",
+        path.display()
+    );
     ensure!(
         looks_like_id(&which.model),
         "there is no folder `{}`, and it is no hub id either (those look like owner/name)",
@@ -105,6 +113,9 @@ fn fetch(which: &Which) -> Result<PathBuf> {
 
 /// Opens a checkpoint with the spec that was chosen, or the one that matches its architecture.
 pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
+    if gguf_target::is_gguf(Path::new(&which.model)) {
+        return gguf_target::open(Path::new(&which.model), choice);
+    }
     let (dir, name) = folder(which)?;
     let mut specs = Specs::open(choice.specs.as_deref())?;
     let config = Config::read(&dir.join("config.json"))?;
@@ -131,6 +142,16 @@ impl Target {
         engine::Source { model: Arc::clone(&self.model), dir: &self.dir }
     }
 
+    /// Whether it is a GGUF file.
+    pub(crate) fn is_gguf(&self) -> bool {
+        gguf_target::is_gguf(&self.dir)
+    }
+
+    /// The folder that tokenizer and reference lie in.
+    pub(crate) fn home(&self) -> &Path {
+        if self.is_gguf() { self.dir.parent().unwrap_or(Path::new(".")) } else { &self.dir }
+    }
+
     /// The weights on disk.
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint> {
         Checkpoint::open(&self.dir).context("cannot read the weights")
@@ -138,6 +159,10 @@ impl Target {
 
     /// Weights with numbers that are not finite, each with its place.
     pub(crate) fn nonfinite(&self) -> Result<Vec<Finding>> {
+        if self.is_gguf() {
+            // Blocks are checked where they are decoded.
+            return Ok(Vec::new());
+        }
         let checkpoint = self.checkpoint()?;
         let mut findings = Vec::new();
         for weight in &self.model.graph.weights {
@@ -182,12 +207,4 @@ pub(crate) fn parse_dtype(text: &str) -> Result<Dtype, String> {
     Dtype::parse(text.trim()).ok_or_else(|| {
         format!("`{text}` is no dtype; there are {}", Dtype::ALL.map(Dtype::name).join(", "))
     })
-}
-
-/// Finds an engine.
-pub(crate) fn engine(name: &str) -> Result<Box<dyn engine::Engine>> {
-    match name {
-        "native" => Ok(Box::new(engine::NativeEngine::new())),
-        other => bail!("there is no engine `{other}`; this build has: native"),
-    }
 }

@@ -46,6 +46,9 @@ fn has_word(line: &str, name: &str) -> bool {
             && !after.starts_with(part)
             && !after.starts_with(".cpp")
             && !after.starts_with("-server")
+            && !after.starts_with("-cpp")
+            && !after.starts_with("-quantize")
+            && !after.starts_with("-tokenize")
     })
 }
 

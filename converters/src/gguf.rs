@@ -16,6 +16,7 @@ pub mod metadata;
 pub mod model;
 mod reader;
 mod rules;
+pub(crate) mod scalars;
 pub mod split;
 pub mod value;
 

@@ -9,6 +9,9 @@
 //! * [`gguf`] reads GGUF files and lays out new ones; [`codec`] holds their block formats;
 //! * [`convert`] writes files from plans, in one pass and bounded memory;
 //! * [`flow`] reads tensors piece by piece through the steps of a weight map;
+//! * [`imatrix`] reads how much each input of a weight matters;
+//! * [`mix`] chooses the type of each tensor of a quantized file;
+//! * [`tokenizer`] writes tokenizers as keys of GGUF files, and checks what they will do;
 //! * [`numbers`] widens to f32 and rounds back;
 //! * [`random`] writes checkpoints of any size, for measurements and trials.
 
@@ -17,11 +20,14 @@ pub mod codec;
 pub mod convert;
 pub mod flow;
 pub mod gguf;
+pub mod imatrix;
 pub mod load;
+pub mod mix;
 pub mod mmap;
 pub mod numbers;
 pub mod random;
 pub mod safetensors;
+pub mod tokenizer;
 pub mod weights;
 
 pub use checkpoint::{Checkpoint, TensorInfo};

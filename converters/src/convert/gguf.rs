@@ -13,7 +13,7 @@ use super::work::Blocks;
 use super::{OutFile, Target, Task, Work};
 use crate::codec::BlockType;
 use crate::flow::{Flow, Numbers};
-use crate::gguf::{Array, Declared, Dims, Layout, Metadata, TensorInfo, Value, split};
+use crate::gguf::{Array, Declared, Dims, Layout, Metadata, TensorInfo, Value, scalars, split};
 use crate::safetensors::FileDtype;
 use crate::weights::Sourced;
 
@@ -114,6 +114,33 @@ pub fn tensors<'a>(
     if faults.is_empty() { Ok(tensors) } else { Err(faults) }
 }
 
+/// The section with the numbers of those weights among its keys that a file keeps there.
+pub fn with_scalars(
+    mut gguf: Gguf,
+    model: &Model,
+    weights: &[Sourced<'_>],
+) -> Result<Gguf, Vec<String>> {
+    let (mut keys, mut faults) = (Vec::new(), Vec::new());
+    for (key, places) in gguf.scalar_weights(&model.graph.weights) {
+        if scalars::count(&places, &model.graph.weights).is_none() {
+            faults.push(format!("the weights of the key `{key}` have too many numbers for a key"));
+            continue;
+        }
+        let mut list = Vec::new();
+        for &place in &places {
+            let mut numbers = vec![0.0; weights[place].flow.len()];
+            weights[place].flow.read(0, &mut numbers);
+            list.extend(numbers.into_iter().map(|x| Scalar::Float(f64::from(x))));
+        }
+        // A list without numbers is no value.
+        if !list.is_empty() {
+            keys.push((key.to_owned(), Scalar::List(list)));
+        }
+    }
+    gguf.metadata.extend(keys);
+    if faults.is_empty() { Ok(gguf) } else { Err(faults) }
+}
+
 /// A spec that says nothing of GGUF: the model under its own name, every tensor under its own.
 pub fn nameless(model: &Model) -> Gguf {
     let any = Pattern { text: "*".to_owned() };
@@ -138,7 +165,9 @@ pub fn nameless(model: &Model) -> Gguf {
         metadata: metadata.into_iter().filter_map(|(key, name)| count(key, name)).collect(),
         rules: rule.into_iter().collect(),
         tensors: vec![],
+        scalars: vec![],
         drop: vec![],
+        doubts: vec![],
     }
 }
 

@@ -10,7 +10,7 @@ use registry::gguf::{Gguf, Group};
 use registry::graph::{Weight, WeightId};
 use registry::weight_map::{Step, inverse};
 
-use super::{File, TensorInfo};
+use super::{File, TensorInfo, scalars};
 use crate::codec::{self, BlockType};
 use crate::flow::{Flow, Numbers, Plain};
 use crate::safetensors::FileDtype;
@@ -73,6 +73,19 @@ impl GgufWeights {
                 Ok(made) => {
                     for (&n, one) in group.weights.iter().zip(made) {
                         found[n] = Some(one);
+                    }
+                }
+                Err(fault) => faults.push(fault),
+            }
+        }
+        for (key, places) in gguf.scalar_weights(wanted) {
+            match scalars::read(file.metadata(), key, &places, wanted) {
+                Ok(made) => {
+                    for (&n, numbers) in places.iter().zip(made) {
+                        let shape = wanted[n].shape.clone();
+                        let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+                        let bytes = Bytes::Made(bytes);
+                        found[n] = Some(Found { ty: BlockType::F32, shape, bytes });
                     }
                 }
                 Err(fault) => faults.push(fault),

@@ -1,0 +1,308 @@
+//! `--to`, `--output` and the flags that choose types.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use converters::FileDtype;
+use converters::codec::BlockType;
+use converters::convert::gguf::{
+    self as plan, Choice, Importance, Output, Planned, Tensor, base_type,
+};
+use converters::gguf::Metadata;
+use converters::imatrix::Imatrix;
+use converters::mix;
+use sha2::{Digest as _, Sha256};
+
+use super::Model;
+
+/// A format that can be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Format {
+    /// As it was written behind `gguf:`.
+    pub(crate) name: String,
+    target: mix::Target,
+}
+
+impl Format {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let Some(name) = text.strip_prefix("gguf:") else {
+            bail!(
+                "the format `{text}` is not known; expected gguf:TYPE, as in gguf:q4_k_m \
+                 (`--to help` lists the types)"
+            );
+        };
+        let target = mix::Target::parse(name)?;
+        Ok(Self { name: name.to_ascii_lowercase(), target })
+    }
+}
+
+/// What `--to help` says.
+pub(crate) fn help() -> String {
+    let mut text =
+        "GGUF types, as in --to gguf:q4_k_m (a mix: most tensors are of the type named)\n"
+            .to_owned();
+    for target in mix::Target::all() {
+        let ty = target.default_type();
+        let bits = ty.bytes() as f64 * 8.0 / ty.elements() as f64;
+        let needs = if ty.needs_importance() { "  needs --imatrix" } else { "" };
+        let (name, ty) = (target.name().to_lowercase(), ty.name());
+        text.extend([format!("  {name:<10} {ty:<8} {bits:.2} bits{needs}\n")]);
+    }
+    text
+}
+
+/// A program whose files are to be equalled byte for byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Identity {
+    /// `convert_hf_to_gguf.py`, then `llama-quantize`: rounds twice where they do.
+    #[value(name = "llama.cpp")]
+    LlamaCpp,
+}
+
+/// Which tensor becomes what.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Types {
+    /// An importance matrix, from `onboard imatrix` or llama.cpp (GGUF or .dat)
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+    /// A type for tensors whose names match a regular expression (repeatable): ffn_down=q8_0
+    #[arg(long, value_name = "REGEX=TYPE", value_parser = tensor_type)]
+    tensor_type: Vec<mix::TensorType>,
+    /// The type of the output matrix
+    #[arg(long, value_name = "TYPE", value_parser = block_type)]
+    output_tensor_type: Option<BlockType>,
+    /// The type of the embeddings
+    #[arg(long, value_name = "TYPE", value_parser = block_type)]
+    token_embedding_type: Option<BlockType>,
+    /// Every quantized tensor gets the type that was named, without a mix
+    #[arg(long)]
+    pure: bool,
+    /// Do not quantize the output matrix
+    #[arg(long)]
+    leave_output_tensor: bool,
+    /// What matrices are kept in that are not quantized; default: what the checkpoint has
+    #[arg(long, value_name = "TYPE", value_parser = plain_type)]
+    base: Option<BlockType>,
+    /// Give the bytes that another program's two steps give, which round twice
+    #[arg(long, value_name = "PROGRAM")]
+    identity: Option<Identity>,
+}
+
+fn tensor_type(text: &str) -> Result<mix::TensorType, String> {
+    mix::TensorType::parse(text).map_err(|e| e.to_string())
+}
+
+fn block_type(text: &str) -> Result<BlockType, String> {
+    mix::parse_type(text).map_err(|e| e.to_string())
+}
+
+fn plain_type(text: &str) -> Result<BlockType, String> {
+    let plain = |ty: &BlockType| matches!(ty, BlockType::F32 | BlockType::F16 | BlockType::Bf16);
+    BlockType::parse(text)
+        .filter(plain)
+        .ok_or_else(|| format!("`{text}` is none of f32, f16, bf16"))
+}
+
+/// What was chosen for a file.
+pub(crate) struct Chosen {
+    pub(crate) choices: Vec<Choice>,
+    pub(crate) file_type: u32,
+    pub(crate) via: Option<FileDtype>,
+    pub(crate) importance: Option<Box<Importance<'static>>>,
+    /// Further keys.
+    pub(crate) keys: Metadata,
+}
+
+impl Types {
+    pub(crate) fn identity(&self) -> bool {
+        self.identity.is_some()
+    }
+
+    /// The type of every tensor of a file with these keys.
+    pub(crate) fn choose(
+        &self,
+        format: &Format,
+        model: &Model<'_>,
+        keys: &Metadata,
+    ) -> Result<Chosen> {
+        let plain = format.target.default_type();
+        let quantized = plain.is_quantized();
+        let base = match (self.base, quantized) {
+            (Some(base), true) => base,
+            (Some(_), false) => {
+                bail!("--base is for quantized formats; `{}` says it itself", format.name)
+            }
+            (None, true) => block_of(model.matrices),
+            (None, false) => plain,
+        };
+        let imatrix = match &self.imatrix {
+            Some(path) if quantized => Some(Imatrix::read(path)?),
+            _ => None,
+        };
+        let facts = mix::Facts::read(keys, imatrix.is_some())?;
+        let tensors: Vec<mix::Tensor<'_>> = model
+            .tensors
+            .iter()
+            .map(|tensor| {
+                let (name, shape) = (tensor.name.as_str(), tensor.flow.shape());
+                mix::Tensor { name, shape, base: base_type(name, shape, base) }
+            })
+            .collect();
+        let overrides = mix::Overrides {
+            tensors: self.tensor_type.clone(),
+            output: self.output_tensor_type,
+            embedding: self.token_embedding_type,
+            pure: self.pure,
+            leave_output: self.leave_output_tensor,
+        };
+        let mut choices = Vec::with_capacity(tensors.len());
+        let mut lists = BTreeMap::new();
+        for (tensor, assigned) in
+            model.tensors.iter().zip(mix::assign(format.target, &tensors, &facts, &overrides)?)
+        {
+            let ty = tensor.fixed.unwrap_or(assigned.ty);
+            let weights = match &imatrix {
+                Some(imatrix) if ty.is_quantized() => weights(imatrix, tensor)?,
+                _ => None,
+            };
+            ensure!(
+                weights.is_some()
+                    || !ty.is_quantized()
+                    || !(assigned.needs_importance || ty.needs_importance()),
+                "`{}` becomes {ty}, which is useless without an importance matrix that has it; \
+                 make one with `onboard imatrix` and give it with --imatrix, or choose another type",
+                tensor.name
+            );
+            lists.extend(weights.map(|weights| (tensor.name.clone(), weights)));
+            choices.push(Choice { ty, why: assigned.why });
+        }
+        let via = (quantized && self.identity()).then(|| dtype_of(base));
+        let mut more = Metadata::new();
+        if let (Some(imatrix), Some(path)) = (&imatrix, &self.imatrix) {
+            more.set("quantize.imatrix.file", path.display().to_string());
+            if let Some(dataset) = imatrix.datasets.first() {
+                more.set("quantize.imatrix.dataset", dataset.as_str());
+            }
+            more.set("quantize.imatrix.entries_count", u32::try_from(imatrix.entries.len())?);
+            more.set("quantize.imatrix.chunks_count", imatrix.chunks);
+        }
+        let importance: Option<Box<Importance<'static>>> = imatrix.is_some().then(|| {
+            Box::new(move |name: &str, _, _| lists.get(name).cloned()) as Box<Importance<'static>>
+        });
+        Ok(Chosen { choices, file_type: format.target.file_type(), via, importance, keys: more })
+    }
+}
+
+/// The weights of a tensor, one list per matrix.
+fn weights(imatrix: &Imatrix, tensor: &Tensor<'_>) -> Result<Option<Arc<Vec<f32>>>> {
+    let shape = tensor.flow.shape();
+    let row = shape.last().copied().unwrap_or(1);
+    let matrices = shape.iter().rev().skip(2).product();
+    Ok(imatrix.weights_for(&tensor.name, row, matrices)?.map(|list| Arc::new(list.to_vec())))
+}
+
+fn block_of(dtype: FileDtype) -> BlockType {
+    match dtype {
+        FileDtype::F32 => BlockType::F32,
+        FileDtype::F16 => BlockType::F16,
+        _ => BlockType::Bf16,
+    }
+}
+
+fn dtype_of(ty: BlockType) -> FileDtype {
+    match ty {
+        BlockType::F32 => FileDtype::F32,
+        BlockType::F16 => FileDtype::F16,
+        _ => FileDtype::Bf16,
+    }
+}
+
+/// Where each format goes: a path each, or one folder for all.
+pub(crate) fn paths(formats: &[Format], outputs: &[PathBuf], name: &str) -> Result<Vec<PathBuf>> {
+    let named = |folder: &Path| {
+        formats.iter().map(|format| folder.join(format!("{name}-{}.gguf", format.name))).collect()
+    };
+    match outputs {
+        [] => bail!("where to? give -o FILE (or a folder, if there are several formats)"),
+        [one] if formats.len() > 1 || one.is_dir() => {
+            ensure!(!one.is_file(), "`{}` is a file; several formats need a folder", one.display());
+            Ok(named(one))
+        }
+        paths if paths.len() == formats.len() => Ok(paths.to_vec()),
+        paths => bail!(
+            "{} formats and {} outputs; give one output each, or one folder",
+            formats.len(),
+            paths.len()
+        ),
+    }
+}
+
+/// Reads `4G`, `500M`, `100000`.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is no size; write 4G, 500M or a number of bytes");
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1_000),
+        Some((at, 'm' | 'M')) => (&text[..at], 1_000_000),
+        Some((at, 'g' | 'G')) => (&text[..at], 1_000_000_000),
+        _ => (text, 1),
+    };
+    let count: u64 = digits.parse().map_err(|_| wrong())?;
+    count.checked_mul(unit).filter(|&size| size > 0).ok_or_else(wrong)
+}
+
+/// Reads `2/8`: the second of eight files, counted from one; gives it counted from zero.
+pub(crate) fn parse_shard(text: &str) -> Result<(usize, usize), String> {
+    let wrong = || format!("`{text}` is no shard; write I/N, as in 2/8");
+    let (no, count) = text.split_once('/').ok_or_else(wrong)?;
+    let no: usize = no.parse().map_err(|_| wrong())?;
+    let count: usize = count.parse().map_err(|_| wrong())?;
+    if no == 0 || no > count || count > 9999 {
+        return Err(wrong());
+    }
+    Ok((no - 1, count))
+}
+
+/// The set of at most `count` files that splits a model most evenly; the same whoever asks.
+pub(crate) fn shards(
+    output: &mut Output<'_>,
+    keys: &Metadata,
+    tensors: &[Tensor<'_>],
+    count: usize,
+) -> Result<Vec<Planned>> {
+    // The smallest limit that needs no more files than asked for.
+    let (mut low, mut high) = (1_u64, 1_u64 << 50);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        output.split = Some(middle);
+        let files = plan::lay_out(output, keys, tensors).map_or(usize::MAX, |files| files.len());
+        if files <= count {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    output.split = Some(low);
+    Ok(plan::lay_out(output, keys, tensors)?)
+}
+
+/// A text that is equal only for the same conversion of the same weights.
+pub(crate) fn fingerprint(
+    model: &Model<'_>,
+    planned: &[(Output<'_>, Vec<Planned>)],
+) -> Result<String> {
+    let mut hash = Sha256::new();
+    hash.update(env!("CARGO_PKG_VERSION"));
+    hash.update(model.checkpoint.fingerprint()?);
+    hash.update(&model.spec);
+    for (output, files) in planned {
+        hash.update(format!("{:?} {:?} {:?}", output.via, output.shard, output.split));
+        hash.update([u8::from(output.importance.is_some())]);
+        for file in files {
+            hash.update(&file.layout.header);
+        }
+    }
+    Ok(format!("{:x}", hash.finalize()))
+}

@@ -1,0 +1,51 @@
+//! What a conversion did, and how far each tensor is from its source.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use converters::convert::{Done, Measure, Work};
+
+/// A number of bytes, for people.
+pub(crate) fn size(bytes: u64) -> String {
+    indicatif::DecimalBytes(bytes).to_string()
+}
+
+/// One line per file, and the tensors that lost most.
+pub(super) fn text(work: &Work<'_>, done: &Done, took: Duration) -> String {
+    const SHOWN: usize = 5;
+    let mut text = String::new();
+    for (n, file) in work.files.iter().enumerate() {
+        let mut tensors: Vec<(&str, Measure)> = Vec::new();
+        for (task, measures) in work.tasks.iter().zip(&done.tensors) {
+            let mine = task.targets.iter().zip(measures).filter(|(target, _)| target.file == n);
+            tensors.extend(mine.map(|(target, measure)| (target.name.as_str(), *measure)));
+        }
+        let count: u64 = tensors.iter().map(|(_, measure)| measure.count).sum();
+        let bits = file.len as f64 * 8.0 / count.max(1) as f64;
+        let _ = writeln!(
+            text,
+            "wrote {}  {}, {} tensors, {bits:.2} bits per weight, every byte read back",
+            file.path.display(),
+            size(file.len),
+            tensors.len()
+        );
+        tensors.sort_by(|a, b| b.1.relative().total_cmp(&a.1.relative()));
+        for (name, measure) in tensors.iter().take(SHOWN).filter(|(_, measure)| measure.error > 0.0)
+        {
+            let _ = writeln!(
+                text,
+                "  {name:<36} relative error {:.5}  cosine {:.6}  largest {:.3e}",
+                measure.relative(),
+                measure.cosine(),
+                measure.largest
+            );
+        }
+    }
+    let resumed = if done.resumed > 0 {
+        format!(", {} of {} slabs were there", done.resumed, done.slabs)
+    } else {
+        String::new()
+    };
+    let _ = writeln!(text, "in {:.2} s{resumed}", took.as_secs_f64());
+    text
+}

@@ -1,0 +1,90 @@
+//! `--plan`: what would be written.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use converters::convert::gguf::{Output, Planned};
+
+use super::Model;
+use super::outcome::size;
+
+/// For people.
+pub(super) fn text(model: &Model<'_>, planned: &[(Output<'_>, Vec<Planned>)]) -> String {
+    let mut text =
+        format!("{} as `{}`, {} tensors\n", model.name, model.gguf.arch, model.tensors.len());
+    for (output, files) in planned {
+        let bytes: u64 = files.iter().map(|file| file.layout.file_len).sum();
+        let _ = writeln!(
+            text,
+            "\n{}  {} in {} file(s)",
+            output.path.display(),
+            size(bytes),
+            files.len()
+        );
+        let infos =
+            files.iter().flat_map(|file| file.layout.tensors.iter().map(move |info| (file, info)));
+        for ((file, info), choice) in infos.zip(&output.choices) {
+            let shape: Vec<_> = info.shape.iter().map(ToString::to_string).collect();
+            let part = if files.len() > 1 {
+                file.path.file_name().unwrap_or_default().to_string_lossy()
+            } else {
+                "".into()
+            };
+            let _ = writeln!(
+                text,
+                "  {:<40} {:<8} {:>16} {:>12} @{:<12} {} {part}",
+                info.name,
+                info.ty.name(),
+                shape.join("x"),
+                size(info.bytes),
+                info.offset,
+                choice.why
+            );
+        }
+        let mut types: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
+        for info in files.iter().flat_map(|file| &file.layout.tensors) {
+            let entry = types.entry(info.ty.name()).or_default();
+            *entry = (entry.0 + 1, entry.1 + info.bytes);
+        }
+        for (ty, (count, bytes)) in types {
+            let _ = writeln!(text, "  {ty:<8} {count:>6} tensors {:>12}", size(bytes));
+        }
+    }
+    text
+}
+
+/// For programs.
+pub(super) fn json(model: &Model<'_>, planned: &[(Output<'_>, Vec<Planned>)]) -> Result<String> {
+    let outputs: Vec<_> = planned
+        .iter()
+        .map(|(output, files)| {
+            let mut choices = output.choices.iter();
+            let files: Vec<_> = files
+                .iter()
+                .map(|file| {
+                    let tensors: Vec<_> = file
+                        .layout
+                        .tensors
+                        .iter()
+                        .map(|info| {
+                            serde_json::json!({
+                                "name": info.name, "type": info.ty.name(), "shape": info.shape,
+                                "offset": info.offset, "bytes": info.bytes,
+                                "why": choices.next().map(|choice| choice.why.clone()),
+                            })
+                        })
+                        .collect();
+                    serde_json::json!({
+                        "path": file.path, "bytes": file.layout.file_len,
+                        "data": file.layout.data_start(), "tensors": tensors,
+                    })
+                })
+                .collect();
+            serde_json::json!({ "file_type": output.file_type, "files": files })
+        })
+        .collect();
+    let plan =
+        serde_json::json!({ "model": model.name, "arch": model.gguf.arch, "outputs": outputs });
+    Ok(serde_json::to_string_pretty(&plan)?)
+}

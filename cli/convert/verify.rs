@@ -1,0 +1,118 @@
+//! `convert MODEL --verify FILE`: a GGUF file against its checkpoint.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use converters::codec::{self, BlockType};
+use converters::convert::Measure;
+use converters::gguf::{File, TensorInfo};
+
+use super::Model;
+use crate::target::{self, Choice, Which};
+use crate::{Ended, term};
+
+/// Numbers compared at a time.
+const SLAB: usize = 1 << 20;
+
+/// Holds a file to the rules of its loader.
+pub(super) fn loader_rules(path: &Path) -> Result<()> {
+    // A file of a set is checked alone: the others may be on other machines.
+    let map = converters::mmap::Map::open(path)?;
+    converters::gguf::Header::parse(path, &map)
+        .with_context(|| format!("`{}` was written and cannot be read", path.display()))?;
+    Ok(())
+}
+
+/// Whether every block of a tensor can be read.
+pub(super) fn sound(file: &File, info: &TensorInfo) -> Result<()> {
+    file.bytes(&info.name).map(drop).with_context(|| format!("tensor `{}` has no bytes", info.name))
+}
+
+/// A tensor of a file, and how far it is from its source.
+#[derive(Debug)]
+pub(crate) struct Distance {
+    pub(crate) name: String,
+    pub(crate) ty: BlockType,
+    pub(crate) measure: Measure,
+}
+
+/// Compares every tensor of a file with its source; also gives what does not fit.
+fn compare_all(
+    which: &Which,
+    choice: &Choice,
+    path: &Path,
+) -> Result<(Vec<Distance>, Vec<String>)> {
+    let target = target::open(which, choice)?;
+    let checkpoint = super::checkpoint(&target)?;
+    let model = Model::new(&target, &checkpoint)?;
+    let file = File::open(path)?;
+    let (mut distances, mut faults) = (Vec::new(), Vec::new());
+    for tensor in &model.tensors {
+        let name = &tensor.name;
+        let Some(info) = file.info(name) else {
+            faults.push(format!("tensor `{name}` is missing"));
+            continue;
+        };
+        if info.elements() != tensor.flow.len() as u64 {
+            let (found, expected) = (&info.shape, tensor.flow.shape());
+            faults.push(format!("tensor `{name}` has shape {found:?}, expected {expected:?}"));
+            continue;
+        }
+        match compare(&file, info, tensor) {
+            Ok(measure) => distances.push(Distance { name: name.clone(), ty: info.ty, measure }),
+            Err(why) => faults.push(format!("tensor `{name}`: {why}")),
+        }
+    }
+    let known = |info: &&TensorInfo| !model.tensors.iter().any(|t| t.name == info.name);
+    let spare = file.tensors().iter().filter(known);
+    faults.extend(spare.map(|info| format!("tensor `{}` is none of the model's", info.name)));
+    Ok((distances, faults))
+}
+
+/// How far the tensors of a file are from the checkpoint in a folder.
+pub(crate) fn distances(folder: &Path, choice: &Choice, path: &Path) -> Result<Vec<Distance>> {
+    let model = folder.display().to_string();
+    let which = Which { model, revision: "main".to_owned() };
+    let (distances, faults) = compare_all(&which, choice, path)?;
+    if faults.is_empty() { Ok(distances) } else { Err(super::several(faults)) }
+}
+
+pub(super) fn run(which: &Which, choice: &Choice, path: &Path) -> Result<Ended> {
+    let (mut distances, faults) = compare_all(which, choice, path)?;
+    if distances.is_empty() && !faults.is_empty() {
+        bail!("`{}` is no file of this model:\n{}", path.display(), faults.join("\n"));
+    }
+    distances.sort_by(|a, b| b.measure.relative().total_cmp(&a.measure.relative()));
+    let line = |Distance { name, ty, measure }: &Distance| {
+        let (relative, cosine) = (measure.relative(), measure.cosine());
+        let ty = ty.name();
+        format!("{name:<40} {ty:<8} relative error {relative:.6}  cosine {cosine:.6}")
+    };
+    let lines: Vec<String> = distances.iter().map(line).collect();
+    term::print(&lines.join("\n"))?;
+    if faults.is_empty() {
+        return Ok(Ended::Well);
+    }
+    term::note(&faults.join("\n"));
+    Ok(Ended::Differs)
+}
+
+/// How far a tensor of a file is from its source.
+fn compare(file: &File, info: &TensorInfo, tensor: &super::Tensor<'_>) -> Result<Measure, String> {
+    let bytes = file.bytes(&info.name).ok_or("it has no bytes")?;
+    let step = SLAB / info.ty.elements() * info.ty.elements();
+    let (mut sum, count) = (Measure::default(), tensor.flow.len());
+    let (mut numbers, mut seen) = (Vec::new(), Vec::new());
+    for at in (0..count).step_by(step.max(1)) {
+        let now = step.min(count - at);
+        numbers.resize(now, 0.0);
+        seen.resize(now, 0.0);
+        tensor.flow.read(at, &mut numbers);
+        let from = at / info.ty.elements() * info.ty.bytes();
+        let len = now / info.ty.elements() * info.ty.bytes();
+        let block = bytes.get(from..from + len).ok_or("it is too short")?;
+        codec::decode(info.ty, block, &mut seen).map_err(|e| e.to_string())?;
+        sum = sum.and(Measure::of(&numbers, &seen));
+    }
+    Ok(sum)
+}

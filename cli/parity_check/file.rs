@@ -1,0 +1,67 @@
+//! `parity check FILE --engine NAME` for an engine that opens files by itself.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use parity::{CheckOptions, Dump, Verdict};
+use registry::dtype::Dtype;
+
+use super::Check;
+use crate::specs::check_error;
+use crate::{Ended, engines};
+
+/// Largest `|Δlogprob|` of a file of f32 numbers in an engine with arithmetic of its own: sums
+/// in blocks, exponentials by table or polynomial. Ten times what the native engine may.
+const BOUND: f64 = 1e-3;
+
+impl Check {
+    pub(super) fn run_file(&self) -> Result<Ended> {
+        let name = &self.engine;
+        let choice = &self.choice;
+        for (flag, given) in [
+            ("--spec", choice.spec.is_some()),
+            ("--specs", choice.specs.is_some()),
+            ("--set", !choice.set.is_empty()),
+            ("--plain-graph", self.plain_graph),
+            ("--allow-dtype-mismatch", self.allow_dtype_mismatch),
+        ] {
+            ensure!(!given, "engine `{name}` builds its own graph, so {flag} has no effect on it");
+        }
+        let Some(reference) = &self.reference else {
+            bail!("say what to compare `{}` with: --reference DUMP", self.which.model);
+        };
+        let dump = Dump::open(reference)
+            .with_context(|| format!("cannot read the reference `{}`", reference.display()))?;
+        let path = Path::new(&self.which.model);
+        let opened = engines::open(name, path, &dump)?;
+        let bound = match self.bound {
+            Some(bound) => bound,
+            None if opened.wide => BOUND,
+            None => bail!(
+                "`{}` keeps numbers in less than 32 bits, and how much that may move a \
+                 log-probability nobody can say in general: give --bound NATS",
+                path.display()
+            ),
+        };
+        let options = CheckOptions {
+            dtypes: if self.dtype.is_empty() { vec![Dtype::F32] } else { self.dtype.clone() },
+            schedules: !self.no_schedules,
+            threads: self.threads,
+            same_model: false,
+            logprob: Some(bound),
+            ..CheckOptions::default()
+        };
+        let source = engine::Source { model: Arc::new(opened.model), dir: path };
+        let mut report =
+            parity::check(opened.engine.as_ref(), &source, &dump, &options).map_err(check_error)?;
+        report.notes.push(format!(
+            "a log-probability may differ by {bound:.0e}: the arithmetic of `{name}` is its own"
+        ));
+        self.show(&report)?;
+        Ok(match report.verdict() {
+            Verdict::Fail => Ended::Differs,
+            Verdict::Pass | Verdict::Skip => Ended::Well,
+        })
+    }
+}

@@ -1,0 +1,164 @@
+//! A GGUF file as it stands: keys, tensors, and what the types add up to.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Result;
+use converters::codec::BlockType;
+use converters::gguf::{Array, File, Metadata, Value};
+
+use crate::text::{self, Table};
+
+/// The longest text that is shown, and how many elements of an array are.
+const TEXT: usize = 60;
+const ELEMENTS: usize = 4;
+
+/// The sections that are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sections {
+    pub(super) keys: bool,
+    pub(super) tensors: bool,
+}
+
+/// The file as text.
+pub(super) fn show(path: &Path, sections: Sections) -> Result<String> {
+    let file = File::open(path)?;
+    let mut text = String::new();
+    let Sections { keys, tensors } = sections;
+    if keys && tensors {
+        text.push_str(&head(path, &file)?);
+        text.push_str("\n# keys\n\n");
+    }
+    if keys {
+        text.push_str(&self::keys(file.metadata()));
+    }
+    if keys && tensors {
+        text.push_str("\n# tensors\n\n");
+    }
+    if tensors {
+        text.push_str(&self::tensors(&file));
+        if keys {
+            text.push_str("\n# types\n");
+        }
+        text.push('\n');
+        text.push_str(&types(&file));
+    }
+    Ok(text)
+}
+
+/// `tiny.gguf: tiny, GGUF version 3, 12 keys, 5 tensors in 2 files`.
+fn head(path: &Path, file: &File) -> Result<String> {
+    let arch = file.metadata().str("general.architecture")?.unwrap_or("no architecture");
+    let (keys, tensors) = (file.metadata().len(), file.tensors().len());
+    let files = match file.files().len() {
+        1 => String::new(),
+        count => format!(" in {count} files"),
+    };
+    let keys = text::plural(keys, "key");
+    let tensors = text::plural(tensors, "tensor");
+    let (name, version) = (path.display(), file.version());
+    Ok(format!("{name}: {}, GGUF version {version}, {keys}, {tensors}{files}\n", escaped(arch)))
+}
+
+fn keys(metadata: &Metadata) -> String {
+    let mut table = Table::new(&[]);
+    for (key, value) in metadata.iter() {
+        let kind = match value {
+            Value::Array(array) => format!("{}[{}]", array.kind(), array.len()),
+            other => other.kind().to_string(),
+        };
+        table.row([escaped(key), kind, shown(value)]);
+    }
+    table.plain("")
+}
+
+/// A value as it is written in a spec, the rest of a long one left out.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("\"{}\"", cut(text)),
+        Value::Array(array) => elements(array),
+        Value::Bool(x) => x.to_string(),
+        Value::F32(x) => format!("{x:?}"),
+        Value::F64(x) => format!("{x:?}"),
+        other => other.integer().map_or(String::new(), |x| x.to_string()),
+    }
+}
+
+fn elements(array: &Array) -> String {
+    let some = (0..ELEMENTS).filter_map(|n| array.get(n));
+    let mut shown: Vec<String> = some.map(|value| shown(&value)).collect();
+    if array.len() > ELEMENTS {
+        shown.push("...".into());
+    }
+    format!("[{}]", shown.join(", "))
+}
+
+fn cut(text: &str) -> String {
+    let long = text.chars().nth(TEXT).is_some();
+    let some: String = text.chars().take(TEXT).collect();
+    escaped(&some) + if long { "..." } else { "" }
+}
+
+/// Control characters of a file stay out of the terminal.
+fn escaped(text: &str) -> String {
+    text.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
+}
+
+fn tensors(file: &File) -> String {
+    let many = file.files().len() > 1;
+    let mut table = Table::new(&[3, 4]);
+    table.row(["tensor", "type", "shape", "bytes", "at"].into_iter().chain(many.then_some("file")));
+    for info in file.tensors() {
+        let place = many.then(|| (info.file + 1).to_string());
+        let cells = [
+            escaped(&info.name),
+            info.ty.to_string(),
+            format!("{:?}", info.shape),
+            info.bytes.to_string(),
+            info.offset.to_string(),
+        ];
+        table.row(cells.into_iter().chain(place));
+    }
+    table.plain("")
+}
+
+/// What each type adds up to, the largest first, and the sum.
+fn types(file: &File) -> String {
+    let mut sums = BTreeMap::<BlockType, Sum>::new();
+    let mut all = Sum::default();
+    for info in file.tensors() {
+        for sum in [sums.entry(info.ty).or_default(), &mut all] {
+            sum.tensors += 1;
+            // Tensors lie in a file, so that their numbers can be counted.
+            sum.numbers = sum.numbers.saturating_add(info.elements());
+            sum.bytes = sum.bytes.saturating_add(info.bytes);
+        }
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|(ty, sum)| (std::cmp::Reverse(sum.bytes), *ty));
+    let mut table = Table::new(&[1, 2, 3, 4]);
+    table.row(["type", "tensors", "numbers", "bytes", "bits per number"]);
+    for (ty, sum) in sums {
+        table.row(sum.row(ty.to_string()));
+    }
+    table.row(all.row("all".into()));
+    table.plain("")
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    tensors: usize,
+    numbers: u64,
+    bytes: u64,
+}
+
+impl Sum {
+    fn row(self, name: String) -> [String; 5] {
+        let bits = match self.numbers {
+            0 => "-".into(),
+            count => format!("{:.2}", self.bytes as f64 * 8.0 / count as f64),
+        };
+        let numbers = text::count(self.numbers);
+        [name, self.tensors.to_string(), numbers, text::bytes(self.bytes), bits]
+    }
+}

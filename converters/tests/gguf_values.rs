@@ -1,0 +1,115 @@
+//! What the steps of the built-in `gguf:` sections do to numbers, against llama.cpp's own converter.
+//!
+//! `gguf_truth.json` is made by `fixtures/gguf_keys.py`: the converter was given weights that are
+//! counters, which begin with a number made of the weight's name, and behind each tensor's shape
+//! stands a sum of what came out, each number times its place.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use converters::flow::{Flow, Numbers};
+use registry::config::Config;
+use registry::library::Library;
+use registry::model::Model;
+use registry::ops::OpSet;
+use registry::resolve::resolve;
+use registry::weight_map::inverse;
+use serde_json::Value;
+
+/// A weight that counts.
+struct Counter(usize);
+
+impl Counter {
+    /// Layers count alike: the first number in a name does not matter.
+    fn new(name: &str) -> Self {
+        let mut parts: Vec<&str> = name.split('.').collect();
+        let inner = 1..parts.len() - 1;
+        let layer = parts[inner].iter().position(|part| part.bytes().all(|b| b.is_ascii_digit()));
+        if let Some(layer) = layer {
+            parts[layer + 1] = "N";
+        }
+        Self(parts.join(".").bytes().enumerate().map(|(n, b)| (n + 1) * usize::from(b)).sum())
+    }
+}
+
+impl Numbers for Counter {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        for (n, x) in out.iter_mut().enumerate() {
+            *x = ((self.0 + at + n) % 8191) as f32;
+        }
+    }
+}
+
+fn open(name: &str, case: &Value) -> Model {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
+    let config = match case.get("config") {
+        Some(config) => Config::parse(name, &config.to_string()).unwrap(),
+        None => [root.join(name).join("config.json"), root.join(format!("{name}.json"))]
+            .iter()
+            .find_map(|path| Config::read(path).ok())
+            .unwrap(),
+    };
+    let library = Library::builtin();
+    let specs = library.find_architecture(config.architecture().unwrap());
+    let spec = library.load(specs[0], &[]).unwrap();
+    resolve(&spec, &config, &OpSet::builtin()).unwrap().0
+}
+
+fn numbers(flow: &Flow<'_>) -> Vec<f32> {
+    let mut numbers = vec![0.0; flow.len()];
+    flow.read(0, &mut numbers);
+    numbers
+}
+
+fn sum(numbers: &[f32]) -> u64 {
+    numbers.iter().enumerate().map(|(n, x)| (n as u64 % 997 + 1) * *x as u64).sum::<u64>()
+        % 1_000_003
+}
+
+/// The sum of a tensor, and whether only its first 32 numbers were summed.
+fn wanted(case: &Value, name: &str) -> (u64, bool) {
+    let tensors = case["tensors"].as_object().unwrap();
+    let folded = || {
+        let mut parts: Vec<&str> = name.split('.').collect();
+        parts[1] = "*";
+        tensors.get(&parts.join("."))
+    };
+    let entry = tensors.get(name).or_else(folded).expect("the other test found it");
+    let entry = entry.as_array().unwrap();
+    (entry.last().unwrap().as_str().unwrap().parse().unwrap(), entry[0] == "vocab")
+}
+
+#[test]
+fn numbers_are_where_the_original_converter_puts_them() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../registry/tests/gguf_truth.json");
+    let truth: serde_json::Map<String, Value> =
+        serde_json::from_str(&fs_err::read_to_string(path).unwrap()).unwrap();
+    let mut wrong = Vec::new();
+    for (case, told) in &truth {
+        let model = open(case, told);
+        let weights = &model.graph.weights;
+        for group in model.gguf.as_ref().unwrap().groups(weights).unwrap() {
+            let flow =
+                |&n: &usize| Flow::new(&weights[n].shape, Arc::new(Counter::new(&weights[n].name)));
+            let sources: Vec<Flow<'_>> = group.weights.iter().map(flow).collect();
+            let made = Flow::run(&group.steps, sources.clone()).unwrap();
+            for ((name, _), flow) in group.tensors.iter().zip(&made) {
+                let (wanted, first) = wanted(told, name);
+                let mut numbers = numbers(flow);
+                numbers.truncate(if first { 32 } else { usize::MAX });
+                if sum(&numbers) != wanted {
+                    wrong.push(format!("{case}: `{name}` sums to {}, not {wanted}", sum(&numbers)));
+                }
+            }
+            let shapes = sources.iter().map(|flow| flow.shape().to_vec()).collect();
+            let back = Flow::run(&inverse(&group.steps, shapes).unwrap(), made).unwrap();
+            for (flow, source) in back.iter().zip(&sources) {
+                assert_eq!(flow.shape(), source.shape(), "{case}");
+                assert_eq!(numbers(flow), numbers(source), "{case}: {:?} back", group.tensors);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
