@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use converters::convert as conversion;
 use converters::convert::gguf::{self as plan, Output, Planned, Tensor};
 use converters::gguf::Metadata;
+use converters::imatrix::Imatrix;
 use converters::tokenizer::{self, Options};
 use converters::weights::{Sourced, flows};
 use converters::{Checkpoint, FileDtype};
@@ -124,8 +125,9 @@ impl Convert {
             term::note(&format!("warning: {warning}"));
         }
         let mut planned = Vec::with_capacity(formats.len());
+        let imatrix = self.types.read_imatrix()?;
         for (format, path) in formats.iter().zip(outputs) {
-            planned.push(self.plan_one(&source, format, path)?);
+            planned.push(self.plan_one(&source, format, path, imatrix.as_ref())?);
         }
         if self.plan {
             let text = if self.json {
@@ -150,11 +152,12 @@ impl Convert {
         source: &Model<'_>,
         format: &Format,
         path: PathBuf,
-    ) -> Result<(Output<'static>, Vec<Planned>)> {
+        imatrix: Option<&Imatrix>,
+    ) -> Result<(Output, Vec<Planned>)> {
         let none = Metadata::new();
         // The choice of types asks for heads and layers, which the keys have.
-        let facts = plan::keys(&source.gguf, "", &none, 0, false);
-        let chosen = self.types.choose(format, source, &facts)?;
+        let facts = plan::keys(&source.gguf, "", &none, 0);
+        let chosen = self.types.choose(format, source, &facts, imatrix)?;
         let mut output = Output {
             path,
             choices: chosen.choices,
@@ -164,18 +167,19 @@ impl Convert {
             via: chosen.via,
             importance: chosen.importance,
         };
-        let quantized = output.choices.iter().any(|choice| choice.ty.is_quantized());
         let (name, file_type) = (&source.name, output.file_type);
-        let mut keys = plan::keys(&source.gguf, name, &source.tokenizer, file_type, quantized);
+        let mut keys = plan::keys(&source.gguf, name, &source.tokenizer, file_type);
         for (key, value) in chosen.keys.iter() {
             keys.set(key, value.clone());
         }
         if !self.types.identity() {
             keys.set(crate::gguf_target::CONFIG_KEY, source.config.as_str());
         }
-        let mut files = plan::lay_out(&output, &keys, &source.tensors)?;
+        if let Some((_, count)) = self.shard {
+            output.split = Some(plan::even_limit(&output, &keys, &source.tensors, count)?);
+        }
+        let files = plan::lay_out(&output, &keys, &source.tensors)?;
         if let Some((no, count)) = self.shard {
-            files = format::shards(&mut output, &keys, &source.tensors, count)?;
             ensure!(
                 no < files.len(),
                 "the set has {} files, there is nothing to do for file {} of {count}",
@@ -190,7 +194,7 @@ impl Convert {
         &self,
         source: &Model<'_>,
         target: &Target,
-        planned: &[(Output<'_>, Vec<Planned>)],
+        planned: &[(Output, Vec<Planned>)],
     ) -> Result<Ended> {
         let fingerprint = format::fingerprint(source, planned)?;
         let work = plan::work(&source.tensors, planned, fingerprint);

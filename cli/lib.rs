@@ -19,6 +19,7 @@ mod engines;
 mod gguf_target;
 #[cfg(feature = "hub")]
 mod hub;
+mod imatrix;
 mod interrupt;
 mod list;
 mod parity_check;
@@ -75,6 +76,7 @@ enum OnboardCommand {
         command: ParityCommand,
     },
     Convert(convert::Convert),
+    Imatrix(imatrix::MakeImatrix),
 }
 
 /// Proves that an engine computes what the reference computes, or names the first op that does not.
@@ -121,6 +123,7 @@ pub fn onboard() -> ExitCode {
         OnboardCommand::Synth(args) => args.run(),
         OnboardCommand::Parity { command } => command.run(),
         OnboardCommand::Convert(args) => args.run(),
+        OnboardCommand::Imatrix(args) => args.run(),
     })
 }
 

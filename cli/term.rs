@@ -84,6 +84,18 @@ pub(crate) fn byte_bar(length: u64, what: &str) -> ProgressBar {
     bar
 }
 
+/// A bar on stderr for so many of something; nothing where nobody watches.
+pub(crate) fn count_bar(length: u64, what: &str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
+    let template = "  {wide_bar} {pos}/{len} {msg} {eta}";
+    bar.set_style(ProgressStyle::with_template(template).expect("a constant template"));
+    bar.set_message(what.to_owned());
+    bar
+}
+
 /// A spinner on stderr for something of unknown length.
 pub(crate) fn spinner(what: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {

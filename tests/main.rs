@@ -5,6 +5,7 @@
 mod commands;
 mod fake_hub;
 mod hub;
+mod kill;
 mod layering;
 mod mutants;
 mod names;

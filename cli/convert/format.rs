@@ -8,9 +8,7 @@ use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use converters::FileDtype;
 use converters::codec::BlockType;
-use converters::convert::gguf::{
-    self as plan, Choice, Importance, Output, Planned, Tensor, base_type,
-};
+use converters::convert::gguf::{Choice, Output, Planned, Tensor, base_type};
 use converters::gguf::Metadata;
 use converters::imatrix::Imatrix;
 use converters::mix;
@@ -111,7 +109,7 @@ pub(crate) struct Chosen {
     pub(crate) choices: Vec<Choice>,
     pub(crate) file_type: u32,
     pub(crate) via: Option<FileDtype>,
-    pub(crate) importance: Option<Box<Importance<'static>>>,
+    pub(crate) importance: BTreeMap<String, Arc<Vec<f32>>>,
     /// Further keys.
     pub(crate) keys: Metadata,
 }
@@ -121,12 +119,18 @@ impl Types {
         self.identity.is_some()
     }
 
+    /// The importance matrix, if one was given.
+    pub(crate) fn read_imatrix(&self) -> Result<Option<Imatrix>> {
+        Ok(self.imatrix.as_deref().map(Imatrix::read).transpose()?)
+    }
+
     /// The type of every tensor of a file with these keys.
     pub(crate) fn choose(
         &self,
         format: &Format,
         model: &Model<'_>,
         keys: &Metadata,
+        imatrix: Option<&Imatrix>,
     ) -> Result<Chosen> {
         let plain = format.target.default_type();
         let quantized = plain.is_quantized();
@@ -138,10 +142,7 @@ impl Types {
             (None, true) => block_of(model.matrices),
             (None, false) => plain,
         };
-        let imatrix = match &self.imatrix {
-            Some(path) if quantized => Some(Imatrix::read(path)?),
-            _ => None,
-        };
+        let imatrix = imatrix.filter(|_| quantized);
         let facts = mix::Facts::read(keys, imatrix.is_some())?;
         let tensors: Vec<mix::Tensor<'_>> = model
             .tensors
@@ -164,7 +165,7 @@ impl Types {
             model.tensors.iter().zip(mix::assign(format.target, &tensors, &facts, &overrides)?)
         {
             let ty = tensor.fixed.unwrap_or(assigned.ty);
-            let weights = match &imatrix {
+            let weights = match imatrix {
                 Some(imatrix) if ty.is_quantized() => weights(imatrix, tensor)?,
                 _ => None,
             };
@@ -181,7 +182,7 @@ impl Types {
         }
         let via = (quantized && self.identity()).then(|| dtype_of(base));
         let mut more = Metadata::new();
-        if let (Some(imatrix), Some(path)) = (&imatrix, &self.imatrix) {
+        if let (Some(imatrix), Some(path)) = (imatrix, &self.imatrix) {
             more.set("quantize.imatrix.file", path.display().to_string());
             if let Some(dataset) = imatrix.datasets.first() {
                 more.set("quantize.imatrix.dataset", dataset.as_str());
@@ -189,10 +190,8 @@ impl Types {
             more.set("quantize.imatrix.entries_count", u32::try_from(imatrix.entries.len())?);
             more.set("quantize.imatrix.chunks_count", imatrix.chunks);
         }
-        let importance: Option<Box<Importance<'static>>> = imatrix.is_some().then(|| {
-            Box::new(move |name: &str, _, _| lists.get(name).cloned()) as Box<Importance<'static>>
-        });
-        Ok(Chosen { choices, file_type: format.target.file_type(), via, importance, keys: more })
+        let file_type = format.target.file_type();
+        Ok(Chosen { choices, file_type, via, importance: lists, keys: more })
     }
 }
 
@@ -265,41 +264,20 @@ pub(crate) fn parse_shard(text: &str) -> Result<(usize, usize), String> {
     Ok((no - 1, count))
 }
 
-/// The set of at most `count` files that splits a model most evenly; the same whoever asks.
-pub(crate) fn shards(
-    output: &mut Output<'_>,
-    keys: &Metadata,
-    tensors: &[Tensor<'_>],
-    count: usize,
-) -> Result<Vec<Planned>> {
-    // The smallest limit that needs no more files than asked for.
-    let (mut low, mut high) = (1_u64, 1_u64 << 50);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        output.split = Some(middle);
-        let files = plan::lay_out(output, keys, tensors).map_or(usize::MAX, |files| files.len());
-        if files <= count {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    output.split = Some(low);
-    Ok(plan::lay_out(output, keys, tensors)?)
-}
-
 /// A text that is equal only for the same conversion of the same weights.
-pub(crate) fn fingerprint(
-    model: &Model<'_>,
-    planned: &[(Output<'_>, Vec<Planned>)],
-) -> Result<String> {
+pub(crate) fn fingerprint(model: &Model<'_>, planned: &[(Output, Vec<Planned>)]) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));
     hash.update(model.checkpoint.fingerprint()?);
     hash.update(&model.spec);
+    // What the spec's rules have become, with the settings of the command line.
+    hash.update(format!("{:?}", model.gguf.rules));
     for (output, files) in planned {
         hash.update(format!("{:?} {:?} {:?}", output.via, output.shard, output.split));
-        hash.update([u8::from(output.importance.is_some())]);
+        for (name, weights) in &output.importance {
+            hash.update(format!("{name} {}", weights.len()));
+            weights.iter().for_each(|weight| hash.update(weight.to_le_bytes()));
+        }
         for file in files {
             hash.update(&file.layout.header);
         }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use converters::gguf::File;
 
-use super::outcome::size;
+use crate::text::bytes as size;
 use crate::{Ended, term};
 
 /// Whether a set of split files is complete and sound

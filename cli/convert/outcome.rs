@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use converters::convert::{Done, Measure, Work};
 
-/// A number of bytes, for people.
-pub(crate) fn size(bytes: u64) -> String {
-    indicatif::DecimalBytes(bytes).to_string()
-}
+use crate::text::bytes as size;
 
 /// One line per file, and the tensors that lost most.
 pub(super) fn text(work: &Work<'_>, done: &Done, took: Duration) -> String {

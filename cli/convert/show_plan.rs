@@ -7,10 +7,10 @@ use anyhow::Result;
 use converters::convert::gguf::{Output, Planned};
 
 use super::Model;
-use super::outcome::size;
+use crate::text::bytes as size;
 
 /// For people.
-pub(super) fn text(model: &Model<'_>, planned: &[(Output<'_>, Vec<Planned>)]) -> String {
+pub(super) fn text(model: &Model<'_>, planned: &[(Output, Vec<Planned>)]) -> String {
     let mut text =
         format!("{} as `{}`, {} tensors\n", model.name, model.gguf.arch, model.tensors.len());
     for (output, files) in planned {
@@ -55,7 +55,7 @@ pub(super) fn text(model: &Model<'_>, planned: &[(Output<'_>, Vec<Planned>)]) ->
 }
 
 /// For programs.
-pub(super) fn json(model: &Model<'_>, planned: &[(Output<'_>, Vec<Planned>)]) -> Result<String> {
+pub(super) fn json(model: &Model<'_>, planned: &[(Output, Vec<Planned>)]) -> Result<String> {
     let outputs: Vec<_> = planned
         .iter()
         .map(|(output, files)| {

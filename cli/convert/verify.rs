@@ -23,9 +23,11 @@ pub(super) fn loader_rules(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether every block of a tensor can be read.
+/// Whether every block of a tensor can be used.
 pub(super) fn sound(file: &File, info: &TensorInfo) -> Result<()> {
-    file.bytes(&info.name).map(drop).with_context(|| format!("tensor `{}` has no bytes", info.name))
+    let bytes =
+        file.bytes(&info.name).with_context(|| format!("tensor `{}` has no bytes", info.name))?;
+    codec::validate(info.ty, bytes).with_context(|| format!("tensor `{}`", info.name))
 }
 
 /// A tensor of a file, and how far it is from its source.

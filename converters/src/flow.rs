@@ -38,7 +38,7 @@ impl Numbers for Plain<'_> {
         let size = self.dtype.size();
         let bytes = &self.bytes[at * size..(at + out.len()) * size];
         // On this thread: callers are threads themselves.
-        numbers::to_f32_here(self.dtype, bytes, out);
+        numbers::widen(self.dtype, bytes, out);
     }
 
     fn bytes(&self) -> Option<(FileDtype, &[u8])> {

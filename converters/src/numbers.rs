@@ -134,11 +134,6 @@ pub fn to_f32(dtype: FileDtype, bytes: &[u8], out: &mut [f32]) -> Result<(), Err
     Ok(())
 }
 
-/// Widens on this thread alone; dtype and lengths are the caller's care.
-pub(crate) fn to_f32_here(dtype: FileDtype, bytes: &[u8], out: &mut [f32]) {
-    widen(dtype, bytes, out);
-}
-
 /// Rounds to a tensor's bytes, on all threads if it is long.
 pub fn from_f32(dtype: FileDtype, values: &[f32], out: &mut [u8]) -> Result<(), Error> {
     use FileDtype::{Bf16, F8E4m3, F16, F32};
@@ -178,7 +173,8 @@ pub fn round_f16(values: &[f32], out: &mut [u16]) {
     out.iter_mut().zip(values).for_each(|(out, &value)| *out = f32_to_f16(value));
 }
 
-fn widen(dtype: FileDtype, bytes: &[u8], out: &mut [f32]) {
+/// Widens on this thread; dtype and lengths are the caller's care.
+pub(crate) fn widen(dtype: FileDtype, bytes: &[u8], out: &mut [f32]) {
     fn each<const N: usize>(bytes: &[u8], out: &mut [f32], one: impl Fn([u8; N]) -> f32) {
         let (chunks, _) = bytes.as_chunks::<N>();
         out.iter_mut().zip(chunks).for_each(|(out, &chunk)| *out = one(chunk));

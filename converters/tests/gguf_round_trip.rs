@@ -45,9 +45,9 @@ fn write(model: &Model, checkpoint: &Checkpoint, path: &Path) {
         split: None,
         shard: None,
         via: None,
-        importance: None,
+        importance: std::collections::BTreeMap::new(),
     };
-    let keys = keys(&gguf, "", &Metadata::new(), 0, false);
+    let keys = keys(&gguf, "", &Metadata::new(), 0);
     let planned = lay_out(&output, &keys, &tensors).unwrap();
     let work = work(&tensors, &[(output, planned)], String::new());
     run(&work, &Settings::default(), &()).unwrap();

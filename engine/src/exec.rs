@@ -16,7 +16,7 @@ use crate::ops::{ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Slot;
 use crate::value::Value;
 use crate::weights::Weights;
-use crate::{Error, Probe};
+use crate::{Error, Probe, Watch};
 
 /// A graph, ready to run.
 pub(crate) struct Program {
@@ -37,6 +37,7 @@ pub(crate) struct Feed<'a> {
     pub(crate) weights: &'a Weights,
     pub(crate) ropes: &'a [RopeTable],
     pub(crate) activation: Dtype,
+    pub(crate) watch: Option<&'a dyn Watch>,
 }
 
 impl Program {
@@ -162,6 +163,7 @@ impl Program {
                         chunks: &feed.chunks,
                         angles: &angles,
                         activation: feed.activation,
+                        watch: feed.watch,
                     };
                     self.kernels[index].run(&mut ctx)?;
                     for v in &self.graph.nodes[index].outputs {

@@ -10,6 +10,7 @@
 
 pub mod angles;
 pub mod capability;
+pub mod importance;
 pub mod kernels;
 #[cfg(feature = "llama-cpp")]
 pub mod llama_cpp;
@@ -29,5 +30,5 @@ pub use error::Error;
 pub use native::NativeEngine;
 pub use session::{
     Chunk, Engine, Logits, NoProbe, Options, Probe, Session, Shows, SlotId, Source, StateValue,
-    Want,
+    Want, Watch,
 };

@@ -234,6 +234,7 @@ impl Session for NativeSession {
             weights: &self.weights,
             ropes: &self.model.ropes,
             activation: self.options.dtype,
+            watch: self.options.watch.as_deref(),
         };
         let result = self.program.run(&feed, &mut self.slots, &self.pool, probe);
         for chunk in &feed.chunks {

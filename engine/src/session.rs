@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use registry::dtype::Dtype;
-use registry::graph::StateId;
+use registry::graph::{StateId, WeightId};
 use registry::model::Model;
 
 use crate::Error;
@@ -28,7 +28,7 @@ pub struct Source<'a> {
 }
 
 /// How to open it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// What activations (and states that follow them) are kept in.
     pub dtype: Dtype,
@@ -42,6 +42,8 @@ pub struct Options {
     pub rollback: usize,
     /// Worker threads; all cores if not given.
     pub threads: Option<usize>,
+    /// Who sees what matrices are multiplied with, in runs of the plain graph.
+    pub watch: Option<Arc<dyn Watch>>,
 }
 
 impl Default for Options {
@@ -53,6 +55,7 @@ impl Default for Options {
             allow_dtype_mismatch: false,
             rollback: 16,
             threads: None,
+            watch: None,
         }
     }
 }
@@ -162,6 +165,13 @@ pub struct StateValue {
     pub shape: Vec<usize>,
     /// Row-major.
     pub data: Vec<f32>,
+}
+
+/// Sees the inputs of matrices, from the threads that multiply.
+pub trait Watch: std::fmt::Debug + Send + Sync {
+    /// Rows of `inputs` numbers that are multiplied with matrix `matrix` of a weight, which has
+    /// one unless it is a stack.
+    fn product(&self, weight: WeightId, matrix: usize, inputs: usize, rows: &[f32]);
 }
 
 /// Sees tapped values as they are made, and may overwrite them (local comparison does).

@@ -122,6 +122,7 @@ impl CheckOptions {
             allow_dtype_mismatch: self.allow_dtype_mismatch,
             rollback: ROLLBACK,
             threads: self.threads,
+            watch: None,
         }
     }
 }

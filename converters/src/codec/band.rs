@@ -3,7 +3,7 @@
 use super::BlockType;
 
 /// Root of the mean squared error over root of the mean square, for numbers from a normal
-/// distribution and no importance matrix. Measured by `cargo bench -p converters --bench codecs`;
+/// distribution and an importance matrix only where there has to be one (`tests/bands.rs`);
 /// weights with outliers lose more. None for formats that lose nothing, or next to it.
 pub fn expected_error(ty: BlockType) -> Option<f64> {
     Some(match ty {

@@ -1,10 +1,10 @@
 //! Plans GGUF files: which tensors, of which types, at which places, known from headers alone.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use registry::gguf::{Gguf, Group, is_known, knows_tensor};
-use registry::graph::Weight;
+use registry::gguf::{Gguf, is_known, knows_tensor};
 use registry::model::Model;
 use registry::scalar::Scalar;
 use registry::weight_map::Pattern;
@@ -43,11 +43,8 @@ pub struct Choice {
     pub why: String,
 }
 
-/// Weights on the errors of a tensor's rows: one list per matrix.
-pub type Importance<'i> = dyn Fn(&str, usize, usize) -> Option<Arc<Vec<f32>>> + 'i;
-
 /// One file to be made, or one set of files.
-pub struct Output<'i> {
+pub struct Output {
     /// Where; for a set, the name without its `-00001-of-00002.gguf`.
     pub path: PathBuf,
     /// The type of each tensor, in order.
@@ -61,8 +58,8 @@ pub struct Output<'i> {
     /// Numbers are rounded to this before they are quantized, as programs do that write an
     /// intermediate file.
     pub via: Option<FileDtype>,
-    /// The importance matrix.
-    pub importance: Option<Box<Importance<'i>>>,
+    /// Weights on the errors of the rows of tensors, by their names: one list per matrix.
+    pub importance: BTreeMap<String, Arc<Vec<f32>>>,
 }
 
 /// One file of a plan.
@@ -192,13 +189,7 @@ pub fn unknown(gguf: &Gguf, tensors: &[Tensor<'_>]) -> Vec<String> {
 }
 
 /// The keys of a file: those of the model, of the tokenizer, and of the types.
-pub fn keys(
-    gguf: &Gguf,
-    name: &str,
-    tokenizer: &Metadata,
-    file_type: u32,
-    quantized: bool,
-) -> Metadata {
+pub fn keys(gguf: &Gguf, name: &str, tokenizer: &Metadata, file_type: u32) -> Metadata {
     let mut keys = Metadata::new();
     keys.set("general.architecture", gguf.arch.as_str());
     keys.set("general.type", "model");
@@ -213,9 +204,7 @@ pub fn keys(
     for (key, value) in tokenizer.iter() {
         keys.set(key, value.clone());
     }
-    if quantized {
-        keys.set("general.quantization_version", QUANTIZATION_VERSION);
-    }
+    keys.set("general.quantization_version", QUANTIZATION_VERSION);
     keys.set("general.file_type", file_type);
     keys
 }
@@ -264,19 +253,11 @@ fn array(items: &[Scalar]) -> Option<Array> {
 
 /// Lays out the files of one output.
 pub fn lay_out(
-    output: &Output<'_>,
+    output: &Output,
     keys: &Metadata,
     tensors: &[Tensor<'_>],
 ) -> Result<Vec<Planned>, crate::gguf::Error> {
-    let declared: Vec<Declared> = tensors
-        .iter()
-        .zip(&output.choices)
-        .map(|(tensor, choice)| Declared {
-            name: tensor.name.clone(),
-            shape: tensor.flow.shape().to_vec(),
-            ty: choice.ty,
-        })
-        .collect();
+    let declared = declared(output, tensors);
     let files = match output.split {
         None => {
             let layout = Layout::new(&output.path, keys, &declared, Dims::Trimmed)?;
@@ -285,6 +266,27 @@ pub fn lay_out(
         Some(most) => split::layouts(&prefix(&output.path), keys, &declared, most, Dims::Trimmed)?,
     };
     Ok(files.into_iter().map(|(path, layout)| Planned { path, layout }).collect())
+}
+
+/// The limit of a file that cuts one output into at most `count` files of about one size.
+pub fn even_limit(
+    output: &Output,
+    keys: &Metadata,
+    tensors: &[Tensor<'_>],
+    count: usize,
+) -> Result<u64, crate::gguf::Error> {
+    split::even_limit(&output.path, keys, &declared(output, tensors), count)
+}
+
+fn declared(output: &Output, tensors: &[Tensor<'_>]) -> Vec<Declared> {
+    let chosen = tensors.iter().zip(&output.choices);
+    chosen
+        .map(|(tensor, choice)| Declared {
+            name: tensor.name.clone(),
+            shape: tensor.flow.shape().to_vec(),
+            ty: choice.ty,
+        })
+        .collect()
 }
 
 /// The name of a set: the path without `.gguf`.
@@ -299,7 +301,7 @@ fn prefix(path: &Path) -> PathBuf {
 /// The work of several outputs, each tensor read once.
 pub fn work<'a>(
     tensors: &[Tensor<'a>],
-    outputs: &[(Output<'_>, Vec<Planned>)],
+    outputs: &[(Output, Vec<Planned>)],
     fingerprint: String,
 ) -> Work<'a> {
     let mut files = Vec::new();
@@ -328,17 +330,11 @@ pub fn work<'a>(
     Work { files, tasks, fingerprint }
 }
 
-fn target(output: &Output<'_>, tensor: &Tensor<'_>, info: &TensorInfo, file: usize) -> Target {
+fn target(output: &Output, tensor: &Tensor<'_>, info: &TensorInfo, file: usize) -> Target {
     let shape = tensor.flow.shape();
-    let row = shape.last().copied().unwrap_or(1);
     let matrix = if shape.len() >= 2 { shape[shape.len() - 2] } else { 1 };
-    let matrices = shape.iter().rev().skip(2).product();
     let quantized = info.ty.is_quantized();
-    let importance = output
-        .importance
-        .as_ref()
-        .filter(|_| quantized)
-        .and_then(|find| find(&tensor.name, row, matrices));
+    let importance = output.importance.get(&tensor.name).filter(|_| quantized).cloned();
     let via = output.via.filter(|_| quantized);
     let encode = Arc::new(Blocks { ty: info.ty, importance, matrix, via });
     Target { file, name: tensor.name.clone(), offset: info.offset, encode }
@@ -358,9 +354,4 @@ impl Numbers for Computed {
 fn order(name: &str) -> (i64, String) {
     let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
     (layer.unwrap_or(-1), name.to_owned())
-}
-
-/// Tensors of a file as the model's weights: for reading a file back.
-pub fn back(gguf: &Gguf, weights: &[Weight]) -> Result<Vec<Group>, Vec<String>> {
-    gguf.groups(weights)
 }

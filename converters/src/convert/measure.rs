@@ -57,11 +57,6 @@ impl Measure {
         if self.error == 0.0 { 0.0 } else { (self.error / self.power).sqrt() }
     }
 
-    /// Signal to noise in decibels; none without noise.
-    pub fn decibels(&self) -> Option<f64> {
-        (self.error > 0.0).then(|| 10.0 * (self.power / self.error).log10())
-    }
-
     /// The cosine between the numbers and what a reader will see; 1 for a copy.
     pub fn cosine(&self) -> f64 {
         if self.error == 0.0 { 1.0 } else { self.product / (self.power * self.decoded).sqrt() }

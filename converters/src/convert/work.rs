@@ -109,18 +109,6 @@ pub struct Work<'a> {
     pub fingerprint: String,
 }
 
-impl Work<'_> {
-    /// The bytes of all files.
-    pub fn total_bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.len).sum()
-    }
-
-    /// The longest row: what a worker holds at least.
-    pub fn longest_row(&self) -> usize {
-        self.tasks.iter().map(Task::row).max().unwrap_or(0)
-    }
-}
-
 /// A block format of GGUF, or plain numbers.
 pub struct Blocks {
     /// The format.

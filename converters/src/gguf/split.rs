@@ -66,6 +66,31 @@ pub fn layouts(
     Ok(set)
 }
 
+/// The smallest limit for which [`layouts`] makes no more than `count` files: what splits a model
+/// most evenly, the same whoever asks. A set can have fewer files.
+pub fn even_limit(
+    file: &Path,
+    metadata: &Metadata,
+    tensors: &[Declared],
+    count: usize,
+) -> Result<u64, Error> {
+    let mut high = 1_u64;
+    for tensor in tensors {
+        let bytes = rules::tensor_bytes(file, &tensor.name, &tensor.shape, tensor.ty)?;
+        high = high.saturating_add(bytes).saturating_add(u64::from(u32::MAX));
+    }
+    let mut low = 1;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if cut(file, metadata, tensors, middle)?.len() <= count {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    Ok(low)
+}
+
 /// The tensors of each file. There is at least one file.
 fn cut<'a>(
     prefix: &Path,

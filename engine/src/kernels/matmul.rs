@@ -289,22 +289,18 @@ fn run(isa: Isa, kind: Kind, blocks: &[Block<'_>]) {
 
 thread_local! {
     /// Rows decoded from blocks.
-    static DECODED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static DECODED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
 /// Decodes the rows of a block, then computes it.
 fn run_block(isa: Isa, kind: Kind, block: &Block<'_>) {
     let Some(ty) = block.blocks else { return run_plain(isa, kind, block) };
-    let mut row = vec![0.0; block.inner];
-    let mut bytes = DECODED.take();
-    bytes.clear();
+    let mut rows = DECODED.take();
+    rows.resize(block.count * block.inner, 0.0);
     let stored = ty.row_bytes(block.inner).unwrap_or(0);
-    for n in 0..block.count {
-        decode(ty, &block.weight[n * stored..(n + 1) * stored], &mut row);
-        bytes.extend(row.iter().flat_map(|x| x.to_le_bytes()));
-    }
-    run_plain(isa, kind, &Block { weight: &bytes, blocks: None, ..*block });
-    DECODED.set(bytes);
+    decode(ty, &block.weight[..block.count * stored], &mut rows);
+    run_plain(isa, kind, &Block { weight: bytemuck::cast_slice(&rows), blocks: None, ..*block });
+    DECODED.set(rows);
 }
 
 #[expect(unsafe_code, reason = "calls kernels compiled for detected CPU features")]

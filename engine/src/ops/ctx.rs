@@ -6,12 +6,12 @@ use registry::dtype::Dtype;
 use registry::graph::{Graph, Node};
 use registry::scalar::Scalar;
 
-use crate::Error;
 use crate::angles::Angles;
 use crate::kernels::matmul::WeightView;
 use crate::states::{Memory, Slot};
 use crate::value::Value;
 use crate::weights::Weights;
+use crate::{Error, Watch};
 
 /// One chunk of a step, as kernels see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +35,7 @@ pub struct Ctx<'a> {
     pub(crate) chunks: &'a [ChunkRows],
     pub(crate) angles: &'a [Angles],
     pub(crate) activation: Dtype,
+    pub(crate) watch: Option<&'a dyn Watch>,
 }
 
 impl<'a> Ctx<'a> {
@@ -175,6 +176,13 @@ impl<'a> Ctx<'a> {
             .get(role)
             .ok_or_else(|| self.error(format!("weight `{role}` is missing")))?;
         self.weights.matrix(*id)
+    }
+
+    /// Shows rows that a matrix of a weight is about to be multiplied with, if someone watches.
+    pub fn show_product(&self, role: &str, matrix: usize, inputs: usize, rows: &[f32]) {
+        if let (Some(watch), Some(weight)) = (self.watch, self.node().weights.get(role)) {
+            watch.product(*weight, matrix, inputs, rows);
+        }
     }
 
     /// A small weight by its role; none if the node does not have it.
