@@ -20,7 +20,7 @@ mod glu;
 mod linear;
 mod norm;
 mod rope;
-pub(crate) mod route;
+mod route;
 mod rows;
 mod shape;
 mod xielu;
@@ -62,6 +62,7 @@ impl Default for Kernels {
         kernels.add("slice", shape::slice);
         kernels.add("softmax", route::softmax);
         kernels.add("total", route::total);
+        kernels.add("p_norm", route::p_norm);
         kernels.add("choose", route::choose);
         kernels.add("pick", route::pick);
         kernels.add("experts", experts::run);

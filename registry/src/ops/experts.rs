@@ -70,6 +70,7 @@ fn infer_experts(call: &mut Infer<'_>) -> Result<(), Fail> {
     let act = call.word("act").map_or("silu", activation).to_owned();
     call.set_attr("act", Scalar::Str(act));
     call.tap("W");
+    call.tap_choice("chosen", "W")?;
     call.output(x.shape, x.dtype);
     Ok(())
 }
