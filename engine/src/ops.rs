@@ -23,6 +23,7 @@ mod rope;
 mod route;
 mod rows;
 mod shape;
+mod temper;
 mod xielu;
 
 pub use ctx::{ChunkRows, Ctx};
@@ -60,6 +61,7 @@ impl Default for Kernels {
         kernels.add("split", shape::split);
         kernels.add("concat", shape::concat);
         kernels.add("slice", shape::slice);
+        kernels.add("temper", temper::run);
         kernels.add("softmax", route::softmax);
         kernels.add("total", route::total);
         kernels.add("p_norm", route::p_norm);

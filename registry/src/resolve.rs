@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::Config;
 use crate::diag::{Finding, Severity};
-use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::{Fail, Fuel};
 use crate::model::Model;
 use crate::ops::OpSet;
@@ -115,7 +114,9 @@ pub fn resolve(
 }
 
 /// Patterns of weights that are not kept in the run's dtype, and what they are kept in.
-fn kept(spec: &Spec) -> Vec<(String, DtypeRule)> {
+fn kept(spec: &Spec) -> Vec<(String, crate::dtype::DtypeRule)> {
+    use crate::dtype::{Dtype, DtypeRule};
+
     let with = |patterns: &[crate::syntax::Ident], dtype| {
         patterns.iter().map(|pattern| (pattern.name.clone(), dtype)).collect::<Vec<_>>()
     };

@@ -127,8 +127,8 @@ mod tests {
 
     const SCORES: [f32; 6] = [0.1, 0.9, 0.5, 0.5, 0.7, -0.2];
 
-    fn groups(best: usize, zero: bool) -> Option<Groups> {
-        Some(Groups { count: 3, keep: 1, best, zero })
+    fn groups(best: usize, zero: bool) -> Groups {
+        Groups { count: 3, keep: 1, best, zero }
     }
 
     #[test]
@@ -138,9 +138,9 @@ mod tests {
             (3, None, vec![1, 4, 2]),
             (6, None, vec![1, 4, 2, 3, 0, 5]),
             // The groups count 1.0, 1.0, 0.5 by two, and 0.9, 0.5, 0.7 by one.
-            (2, groups(2, false), vec![1, 0]),
-            (1, groups(1, false), vec![1]),
-            (3, groups(2, true), vec![1, 0, 2]),
+            (2, Some(groups(2, false)), vec![1, 0]),
+            (1, Some(groups(1, false)), vec![1]),
+            (3, Some(groups(2, true)), vec![1, 0, 2]),
         ] {
             assert_eq!(Choice { k, groups }.of(&SCORES), want, "{k} {groups:?}");
         }
@@ -161,7 +161,7 @@ mod tests {
             assert!((plain.margin(&SCORES, other) - want).abs() < 1e-6 || want.is_infinite());
             assert_eq!(plain.margin(&SCORES, other).is_infinite(), want.is_infinite());
         }
-        let grouped = Choice { k: 2, groups: groups(2, false) };
+        let grouped = Choice { k: 2, groups: Some(groups(2, false)) };
         assert_eq!(grouped.margin(&SCORES, &[0, 1]), 0.0);
         assert_eq!(grouped.margin(&SCORES, &[2, 3]), 0.0); // a tie of groups
         assert!((grouped.margin(&SCORES, &[4, 5]) - 0.5).abs() < 1e-6);

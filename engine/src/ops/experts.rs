@@ -73,20 +73,24 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
             let mut y = mlp(here, *expert, form, &gate, &input, uses.len(), ffn, hidden)?;
             if !on_input {
                 for (&(_, at), y) in uses.iter().zip(y.chunks_exact_mut(hidden)) {
-                    y.iter_mut().for_each(|y| *y *= weights[at]);
+                    for y in y.iter_mut() {
+                        *y *= weights[at];
+                    }
                     round(dtype, y);
                 }
             }
             Ok(y)
         })
         .collect::<Result<_, _>>()?;
+    let each = if ctx.text("sum", "each") == "once" { Dtype::F32 } else { dtype };
     let mut out = vec![0.0; rows * hidden];
     for ((_, uses), made) in uses.iter().zip(&made) {
         for (&(row, _), y) in uses.iter().zip(made.chunks_exact(hidden)) {
             let out = &mut out[row * hidden..(row + 1) * hidden];
-            out.iter_mut().zip(y).for_each(|(out, y)| *out = round1(dtype, *out + y));
+            out.iter_mut().zip(y).for_each(|(out, y)| *out = round1(each, *out + y));
         }
     }
+    round(dtype, &mut out);
     ctx.set(0, out)
 }
 
@@ -166,23 +170,21 @@ impl Gate {
         let dtype = self.dtype;
         if let Some(limit) = self.limit {
             let limit = round1(dtype, limit);
-            gate.iter_mut().for_each(|g| *g = g.min(limit));
-            up.iter_mut().for_each(|u| *u = u.clamp(-limit, limit));
+            for (g, u) in gate.iter_mut().zip(&mut up) {
+                (*g, *u) = (g.min(limit), u.clamp(-limit, limit));
+            }
         }
-        match self.alpha {
-            // `(up + 1) * (gate * sigmoid(gate * alpha))`, a rounding after every step.
-            Some(alpha) => {
-                for (g, u) in gate.iter_mut().zip(&up) {
-                    let turned = round1(dtype, sigmoid(round1(dtype, *g * alpha)));
-                    let kept = round1(dtype, *g * turned);
-                    *g = round1(dtype, round1(dtype, u + 1.0) * kept);
-                }
+        // `(up + 1) * (gate * sigmoid(gate * alpha))`, a rounding after every step.
+        if let Some(alpha) = self.alpha {
+            for (g, u) in gate.iter_mut().zip(&up) {
+                let turned = round1(dtype, sigmoid(round1(dtype, *g * alpha)));
+                let kept = round1(dtype, *g * turned);
+                *g = round1(dtype, round1(dtype, u + 1.0) * kept);
             }
-            None => {
-                (self.act)(dtype, gate);
-                gate.iter_mut().zip(&up).for_each(|(g, u)| *g *= u);
-                round(dtype, gate);
-            }
+        } else {
+            (self.act)(dtype, gate);
+            gate.iter_mut().zip(&up).for_each(|(g, u)| *g *= u);
+            round(dtype, gate);
         }
     }
 }

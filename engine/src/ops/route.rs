@@ -15,7 +15,9 @@ pub(super) fn softmax(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let most = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         y.iter_mut().zip(x).for_each(|(y, x)| *y = exp(x - most));
         let whole = sum(y);
-        y.iter_mut().for_each(|y| *y /= whole);
+        for y in y.iter_mut() {
+            *y /= whole;
+        }
         round(dtype, y);
     });
     ctx.set(0, y)

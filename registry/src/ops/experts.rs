@@ -21,7 +21,8 @@ pub(super) fn rules() -> Vec<Rule> {
         .flag("bias", false)
         .may("limit", Kind::Float)
         .may("alpha", Kind::Float)
-        .word("weigh", &["output", "input"]);
+        .word("weigh", &["output", "input"])
+        .word("sum", &["each", "once"]);
     vec![Rule::new("experts", experts, infer_experts)]
 }
 
