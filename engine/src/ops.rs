@@ -15,12 +15,15 @@ mod causal_conv;
 mod ctx;
 mod elementwise;
 mod embed;
+mod experts;
 mod glu;
 mod linear;
 mod norm;
 mod rope;
+mod route;
 mod rows;
 mod shape;
+mod temper;
 mod xielu;
 
 pub use ctx::{ChunkRows, Ctx};
@@ -58,6 +61,13 @@ impl Default for Kernels {
         kernels.add("split", shape::split);
         kernels.add("concat", shape::concat);
         kernels.add("slice", shape::slice);
+        kernels.add("temper", temper::run);
+        kernels.add("softmax", route::softmax);
+        kernels.add("total", route::total);
+        kernels.add("p_norm", route::p_norm);
+        kernels.add("choose", route::choose);
+        kernels.add("pick", route::pick);
+        kernels.add("experts", experts::run);
         kernels.add("rope", rope::run);
         kernels.add("attend", attend::run);
         kernels.add("causal_conv", causal_conv::run);
@@ -72,7 +82,8 @@ impl Default for Kernels {
         kernels.add("offset", elementwise::with_number);
         kernels.add("divide", elementwise::with_number);
         kernels.add("inverse", elementwise::with_number);
-        kernels.add("weight_scale", elementwise::weight_scale);
+        kernels.add("weight_scale", elementwise::with_weight);
+        kernels.add("weight_add", elementwise::with_weight);
         for name in ["add", "sub", "mul", "div"] {
             kernels.add(name, elementwise::of_two);
         }

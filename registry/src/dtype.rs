@@ -58,14 +58,18 @@ pub enum DtypeRule {
     Activation,
     /// Always this.
     Fixed(Dtype),
+    /// F32 in an f16 run, the run's activation dtype in any other: what some weights are kept in
+    /// whose numbers f16 has no range for.
+    WideInF16,
 }
 
 impl DtypeRule {
     /// The concrete dtype in a run of activation dtype `activation`.
     pub fn resolve(self, activation: Dtype) -> Dtype {
         match self {
-            Self::Activation => activation,
             Self::Fixed(dtype) => dtype,
+            Self::WideInF16 if activation == Dtype::F16 => Dtype::F32,
+            Self::Activation | Self::WideInF16 => activation,
         }
     }
 }
@@ -75,6 +79,7 @@ impl fmt::Display for DtypeRule {
         match self {
             Self::Activation => f.write_str("activation"),
             Self::Fixed(dtype) => dtype.fmt(f),
+            Self::WideInF16 => f.write_str("f32_in_f16"),
         }
     }
 }

@@ -10,10 +10,12 @@ use crate::eval::Fail;
 mod arithmetic;
 mod attention;
 mod conv;
+mod experts;
 mod infer;
 mod norm;
 mod pointwise;
 mod project;
+mod route;
 mod shape;
 mod signature;
 
@@ -43,9 +45,11 @@ impl OpSet {
             arithmetic::rules(),
             attention::rules(),
             conv::rules(),
+            experts::rules(),
             norm::rules(),
             pointwise::rules(),
             project::rules(),
+            route::rules(),
             shape::rules(),
         ];
         let mut set = Self { rules: BTreeMap::new() };

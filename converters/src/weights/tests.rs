@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use registry::diag::{self, Span};
 use registry::dtype::DtypeRule;
-use registry::weight_map::{Pattern, Sizes, Step};
+use registry::weight_map::{Pattern, Sizes};
 
 use super::*;
 use crate::safetensors::{Declared, Writer};

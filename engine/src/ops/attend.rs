@@ -27,6 +27,25 @@ struct Task<'a> {
     start: usize,
 }
 
+/// Which positions a query sees.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    size: usize,
+    /// Whether positions are in chunks of that size, and a query sees its own chunk.
+    chunked: bool,
+}
+
+impl Window {
+    /// The first position that a query at `position` sees.
+    fn oldest(self, position: usize) -> usize {
+        if self.chunked {
+            position / self.size * self.size
+        } else {
+            (position + 1).saturating_sub(self.size)
+        }
+    }
+}
+
 pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let (q, k, v) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let ([_, heads, key_dim], [_, kv_heads, _], [_, v_heads, value_dim]) =
@@ -56,8 +75,9 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         Some(_) => Some(ctx.count("window")?),
         None => None,
     };
+    let window = window.map(|size| Window { size, chunked: ctx.flag("chunked") });
     let sinks = ctx.vector("sinks");
-    if sinks.is_some_and(|s| s.len() != heads) || window == Some(0) {
+    if sinks.is_some_and(|s| s.len() != heads) || window.is_some_and(|w| w.size == 0) {
         return Err(ctx.error("it has a sink per head, if any, and a window of at least 1"));
     }
     for (x, part) in [(&k, 0), (&v, 1)] {
@@ -119,11 +139,10 @@ fn one(
     q: &[f32],
     width: usize,
     group: usize,
-    window: Option<usize>,
+    window: Option<Window>,
     sinks: Option<&[f32]>,
 ) -> Vec<f32> {
-    // A query at p sees p - window + 1 ..= p.
-    let oldest = |position: usize| window.map_or(0, |w| (position + 1).saturating_sub(w));
+    let oldest = |position: usize| window.map_or(0, |w| w.oldest(position));
     let first = oldest(task.start);
     let count = task.start + task.rows.len() - first;
     keys.clear(rule, count);
@@ -151,4 +170,17 @@ fn one(
     let mut y = vec![0.0; queries.len() * rule.value_dim];
     keys.attend(rule, &queries, &mut y);
     y
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Window;
+
+    #[test]
+    fn windows_slide_and_chunks_stand() {
+        for (position, slides, stands) in [(0, 0, 0), (3, 0, 0), (4, 1, 4), (7, 4, 4), (8, 5, 8)] {
+            assert_eq!(Window { size: 4, chunked: false }.oldest(position), slides);
+            assert_eq!(Window { size: 4, chunked: true }.oldest(position), stands);
+        }
+    }
 }

@@ -10,7 +10,7 @@ use crate::angles::Angles;
 use crate::kernels::matmul::WeightView;
 use crate::states::{Memory, Slot};
 use crate::value::Value;
-use crate::weights::Weights;
+use crate::weights::{Matrix, Weights};
 use crate::{Error, Watch};
 
 /// One chunk of a step, as kernels see it.
@@ -183,6 +183,16 @@ impl<'a> Ctx<'a> {
         if let (Some(watch), Some(weight)) = (self.watch, self.node().weights.get(role)) {
             watch.product(*weight, matrix, inputs, rows);
         }
+    }
+
+    /// A matrix of an expert by its role, made for this use if it does not lie ready.
+    pub fn lent(&self, role: &str) -> Result<Matrix<'a>, Error> {
+        let id = self
+            .node()
+            .weights
+            .get(role)
+            .ok_or_else(|| self.error(format!("weight `{role}` is missing")))?;
+        self.weights.lent(*id)
     }
 
     /// A small weight by its role; none if the node does not have it.

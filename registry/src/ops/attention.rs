@@ -4,6 +4,7 @@ use super::infer::show;
 use super::{Infer, Kind, Rule, Signature};
 use crate::eval::Fail;
 use crate::graph::StateKind;
+use crate::scalar::Scalar;
 
 pub(super) fn rules() -> Vec<Rule> {
     let rope = Signature::new()
@@ -20,8 +21,24 @@ pub(super) fn rules() -> Vec<Rule> {
         .may("window", Kind::Dim)
         .may("softcap", Kind::Float)
         .may("sinks", Kind::Tensor)
-        .word("softmax", &["f32", "activation"]);
-    vec![Rule::new("rope", rope, infer_rope), Rule::new("attend", attend, infer_attend)]
+        .word("softmax", &["f32", "activation"])
+        .flag("chunked", false);
+    let temper = Signature::new()
+        .needs("x", Kind::Value)
+        .needs("every", Kind::Dim)
+        .needs("by", Kind::Float)
+        .takes("shift", Kind::Int, Scalar::Int(0));
+    vec![
+        Rule::new("rope", rope, infer_rope),
+        Rule::new("attend", attend, infer_attend),
+        Rule::new("temper", temper, infer_temper),
+    ]
+}
+
+fn infer_temper(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    call.output(x.shape, x.dtype);
+    Ok(())
 }
 
 fn infer_rope(call: &mut Infer<'_>) -> Result<(), Fail> {
@@ -71,6 +88,11 @@ fn infer_attend(call: &mut Infer<'_>) -> Result<(), Fail> {
     }
     if q.shape[0] % k.shape[0] != 0 {
         return Err(call.misfit("query heads are not a multiple of key heads", &q, &k).into());
+    }
+    if call.flag("chunked") && !call.given("window") {
+        return Err(call
+            .error("chunked", "chunks are as long as the window, and there is none")
+            .into());
     }
     call.state("state", StateKind::Attention, &[("k", k.shape), ("v", v.shape.clone())])?;
     if call.given("sinks") {

@@ -222,6 +222,14 @@ impl<'a> Infer<'a> {
         Ok(())
     }
 
+    /// What a weight of the node is kept in.
+    pub fn weight_dtype(&self, role: &str) -> DtypeRule {
+        self.node
+            .weights
+            .get(role)
+            .map_or(DtypeRule::Activation, |id| self.builder.weight_dtype(*id))
+    }
+
     /// Says that a tensor of `param` is another's.
     pub fn tie(&mut self, param: &str, owner: &str, suffix: &str) -> Result<(), Fail> {
         let alias = format!("{}.{suffix}", self.path(param)?);
@@ -290,6 +298,22 @@ impl<'a> Infer<'a> {
         if let Some((Argument::Path(path), _)) = self.args.get(param) {
             self.tap = Some(path.name.clone());
         }
+    }
+
+    /// What was chosen, and by which scores, can be captured under the path that `param` names
+    /// with `:chosen` and `:scores` behind it.
+    pub fn tap_choice(&mut self, chosen: &str, param: &str) -> Result<(), Fail> {
+        let path = self.path(param)?;
+        let Some((Argument::Values(ids), _)) = self.args.get(chosen) else {
+            return Err(self.missing(chosen));
+        };
+        for id in ids.clone() {
+            if let Some(scores) = self.builder.chosen_by(id) {
+                self.builder.tap(scores, format!("{path}:scores"));
+            }
+            self.builder.tap(id, format!("{path}:chosen"));
+        }
+        Ok(())
     }
 
     /// A finding about two values that do not fit: both shapes, and where each came from.

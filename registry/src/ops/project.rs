@@ -16,7 +16,8 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("W", Kind::Module)
         .needs("out", Kind::Dim)
         .flag("bias", false)
-        .may("tied", Kind::Module);
+        .may("tied", Kind::Module)
+        .flag("tap", true);
     vec![Rule::new("embed", embed, infer_embed), Rule::new("linear", linear, infer_linear)]
 }
 
@@ -43,7 +44,10 @@ fn infer_linear(call: &mut Infer<'_>) -> Result<(), Fail> {
     }
     // Null when not tied; which weight it is stands in the node's weights.
     call.drop_attr("tied");
-    call.tap("W");
+    if call.flag("tap") {
+        call.tap("W");
+    }
+    call.drop_attr("tap");
     call.output(vec![out], x.dtype);
     Ok(())
 }
