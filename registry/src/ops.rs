@@ -16,6 +16,7 @@ mod pointwise;
 mod project;
 mod shape;
 mod signature;
+mod ssm;
 
 pub(crate) use infer::{Argument, PathArg, show};
 pub use infer::{Infer, Input};
@@ -47,6 +48,7 @@ impl OpSet {
             pointwise::rules(),
             project::rules(),
             shape::rules(),
+            ssm::rules(),
         ];
         let mut set = Self { rules: BTreeMap::new() };
         for rule in groups.into_iter().flatten() {
