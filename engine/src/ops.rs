@@ -16,10 +16,12 @@ mod ctx;
 mod elementwise;
 mod embed;
 mod gated_norm;
+mod experts;
 mod glu;
 mod linear;
 mod norm;
 mod rope;
+pub(crate) mod route;
 mod rows;
 mod scan;
 mod shape;
@@ -63,6 +65,11 @@ impl Default for Kernels {
         kernels.add("split", shape::split);
         kernels.add("concat", shape::concat);
         kernels.add("slice", shape::slice);
+        kernels.add("softmax", route::softmax);
+        kernels.add("total", route::total);
+        kernels.add("choose", route::choose);
+        kernels.add("pick", route::pick);
+        kernels.add("experts", experts::run);
         kernels.add("rope", rope::run);
         kernels.add("attend", attend::run);
         kernels.add("causal_conv", causal_conv::run);
@@ -79,7 +86,8 @@ impl Default for Kernels {
         kernels.add("offset", elementwise::with_number);
         kernels.add("divide", elementwise::with_number);
         kernels.add("inverse", elementwise::with_number);
-        kernels.add("weight_scale", elementwise::weight_scale);
+        kernels.add("weight_scale", elementwise::with_weight);
+        kernels.add("weight_add", elementwise::with_weight);
         for name in ["add", "sub", "mul", "div"] {
             kernels.add(name, elementwise::of_two);
         }

@@ -10,10 +10,12 @@ use crate::eval::Fail;
 mod arithmetic;
 mod attention;
 mod conv;
+mod experts;
 mod infer;
 mod norm;
 mod pointwise;
 mod project;
+mod route;
 mod shape;
 mod signature;
 mod ssm;
@@ -44,9 +46,11 @@ impl OpSet {
             arithmetic::rules(),
             attention::rules(),
             conv::rules(),
+            experts::rules(),
             norm::rules(),
             pointwise::rules(),
             project::rules(),
+            route::rules(),
             shape::rules(),
             ssm::rules(),
         ];
