@@ -15,11 +15,13 @@ mod causal_conv;
 mod ctx;
 mod elementwise;
 mod embed;
-mod gated_norm;
 mod experts;
+mod gated_norm;
 mod glu;
+mod heads_linear;
 mod linear;
 mod norm;
+mod rg_lru;
 mod rope;
 pub(crate) mod route;
 mod rows;
@@ -73,6 +75,8 @@ impl Default for Kernels {
         kernels.add("rope", rope::run);
         kernels.add("attend", attend::run);
         kernels.add("causal_conv", causal_conv::run);
+        kernels.add("heads_linear", heads_linear::run);
+        kernels.add("rg_lru", rg_lru::run);
         kernels.add("ssd_scan", ssd_scan::run);
         kernels.add("ssm1_scan", ssm1_scan::run);
         for name in activation::NAMES {

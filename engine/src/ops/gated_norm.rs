@@ -11,18 +11,12 @@ use crate::kernels::round::round;
 enum Cast {
     Before,
     After,
-    /// Before the weight, to the run's dtype, in rows that continue a sequence.
-    Continued,
 }
 
 pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let (x, gate) = (ctx.input(0)?, ctx.input(1)?);
     let eps = ctx.number("eps")? as f32;
-    let cast = match ctx.text("cast", "before") {
-        "after" => Cast::After,
-        "continued" => Cast::Continued,
-        _ => Cast::Before,
-    };
+    let cast = if ctx.text("cast", "before") == "after" { Cast::After } else { Cast::Before };
     let gate_first = ctx.text("order", "gate_first") == "gate_first";
     let act = if ctx.text("activation", "silu") == "sigmoid" { sigmoid } else { silu };
     let weight = ctx.need_vector("weight")?;
@@ -31,12 +25,13 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         Some(_) => axis.checked_div(ctx.count("groups")?).unwrap_or(0),
         None => axis,
     };
-    let continued = scan::continued(ctx);
+    // An f32 value of a sequence's first step is one of the run's dtype in rows that continue it.
+    let continued = if ctx.flag("stepwise") { scan::continued(ctx) } else { Vec::new() };
     if group == 0
         || axis % group != 0
         || weight.len() != axis
         || gate.width() != x.width()
-        || (cast == Cast::Continued && continued.len() != x.rows())
+        || (!continued.is_empty() && continued.len() != x.rows())
     {
         return Err(ctx.error(format!(
             "its weight has {} numbers and its gate {}, for {axis} in groups of {group}",
@@ -50,7 +45,7 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let width = x.width();
     let y = rows::map(&x.view(), width, width, |row, x, y| {
         let gates = &gates[row * width..][..width];
-        let dtype = if cast == Cast::Continued && continued[row] { activation } else { own };
+        let dtype = if continued.get(row) == Some(&true) { activation } else { own };
         y.copy_from_slice(x);
         if gate_first {
             y.iter_mut().zip(gates).for_each(|(y, g)| *y *= act(*g));
@@ -59,19 +54,19 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
             let scale = 1.0 / (fold(y, |y| y * y) / group as f32 + eps).sqrt();
             y.iter_mut().for_each(|y| *y *= scale);
         }
-        if cast != Cast::After {
+        if cast == Cast::Before {
             round(dtype, y);
         }
         for y in y.chunks_exact_mut(axis) {
             y.iter_mut().zip(weight).for_each(|(y, w)| *y *= w);
         }
-        if cast != Cast::After {
+        if cast == Cast::Before {
             round(dtype, y);
         }
         if !gate_first {
             y.iter_mut().zip(gates).for_each(|(y, g)| *y *= act(*g));
         }
-        round(own, y);
+        round(dtype, y);
     });
     ctx.set(0, y)
 }

@@ -1,12 +1,12 @@
-//! `ssd_scan`: the recurrence of Mamba-2 (Dao and Gu 2024), a decay per head:
+//! `ssd_scan`: state space duality (Dao and Gu 2024), a decay per head:
 //! `S = exp(dt·A)·S + dt·x⊗B`, `y = S·C + D·x`.
 //!
-//! The first forward of a sequence is in f32 throughout, as `mamba2_chunk_scan` of transformers
-//! is; rows that continue one are rounded as `mamba2_selective_state_update` does.
+//! It is in f32 throughout, as `mamba2_chunk_scan` of transformers is. With `stepwise`, rows that
+//! continue a sequence are rounded as `mamba2_selective_state_update` does.
 
 use registry::dtype::Dtype;
 
-use super::scan::{At, dot, scan};
+use super::scan::{dot, scan};
 use super::{Ctx, rows};
 use crate::Error;
 use crate::kernels::math::softplus;
@@ -27,6 +27,7 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         return Err(ctx.error(format!("its weights are not those of {heads} heads")));
     }
     let dtype = ctx.activation();
+    let stepwise = ctx.flag("stepwise") && dtype != Dtype::F32;
     let (xs, bs, cs) = (x.view(), b.view(), c.view());
     let (xs, bs, cs): (&[f32], &[f32], &[f32]) = (&xs, &bs, &cs);
     let y = scan(ctx, heads, dim, |at, before, after, y| {
@@ -39,11 +40,10 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
             b: &bs[(at.row * groups + group) * size..][..size],
             c: &cs[(at.row * groups + group) * size..][..size],
         };
-        match at {
-            At { continued: true, .. } if dtype != Dtype::F32 => {
-                token.rounded(dtype, before, after, y);
-            }
-            _ => token.exact(before, after, y),
+        if stepwise && at.continued {
+            token.rounded(dtype, before, after, y);
+        } else {
+            token.exact(before, after, y);
         }
     })?;
     ctx.set(0, y)

@@ -1,4 +1,4 @@
-//! `ssm1_scan`: the selective scan of Mamba (Gu and Dao 2023), a decay per channel and state
+//! `ssm1_scan`: the selective scan (Gu and Dao 2023), a decay per channel and state
 //! number: `h = exp(dt·A)·h + (dt·B)·x`, `y = h·C + D·x`.
 //!
 //! States are f32 and rounded where they are read, as in `mamba_selective_scan` of transformers.

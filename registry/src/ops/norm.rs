@@ -28,7 +28,8 @@ pub(super) fn rules() -> Vec<Rule> {
         .word("order", &["gate_first", "norm_first"])
         .takes("groups", Kind::Dim, crate::scalar::Scalar::Int(1))
         .word("activation", &["silu", "sigmoid"])
-        .word("cast", &["before", "after", "continued"]);
+        .word("cast", &["before", "after"])
+        .flag("stepwise", false);
     let l2 = Signature::new().needs("x", Kind::Value).needs("eps", Kind::Float);
     vec![
         Rule::new("rms_norm", rms, infer_rms),

@@ -12,9 +12,23 @@ pub(super) fn rules() -> Vec<Rule> {
         .fold(Signature::new(), |signature, name| signature.needs(name, Kind::Value))
         .needs("P", Kind::Tensor)
         .needs("state", Kind::State);
-    let ssd = values.clone().may("dt_min", Kind::Float).may("dt_max", Kind::Float);
+    let ssd = values
+        .clone()
+        .may("dt_min", Kind::Float)
+        .may("dt_max", Kind::Float)
+        .flag("stepwise", false);
     let ssm1 = values.may("dt_bias", Kind::Tensor);
-    vec![Rule::new("ssd_scan", ssd, infer_ssd), Rule::new("ssm1_scan", ssm1, infer_ssm1)]
+    let lru = Signature::new()
+        .needs("x", Kind::Value)
+        .needs("input_gate", Kind::Value)
+        .needs("recurrent_gate", Kind::Value)
+        .needs("P", Kind::Tensor)
+        .needs("state", Kind::State);
+    vec![
+        Rule::new("ssd_scan", ssd, infer_ssd),
+        Rule::new("ssm1_scan", ssm1, infer_ssm1),
+        Rule::new("rg_lru", lru, infer_lru),
+    ]
 }
 
 /// Says that an input is not of the shape that the op needs.
@@ -24,7 +38,7 @@ fn wrong(call: &Infer<'_>, param: &str, input: &Input, want: &str) -> Fail {
         .into()
 }
 
-/// Mamba-2: a decay per head, `b` and `c` per group of heads.
+/// State space duality: a decay per head, `b` and `c` per group of heads.
 fn infer_ssd(call: &mut Infer<'_>) -> Result<(), Fail> {
     let (x, dt) = (call.input("x")?, call.input("dt")?);
     let (b, c) = (call.input("b")?, call.input("c")?);
@@ -53,12 +67,12 @@ fn infer_ssd(call: &mut Infer<'_>) -> Result<(), Fail> {
         call.weight(role, "P", role, &[heads])?;
     }
     call.state("state", StateKind::Recurrent, &[("recurrent", vec![heads, dim, size])])?;
-    // Positions of one forward stay in f32; those that continue a sequence are rounded.
+    // A sequence's first step stays in f32; stepwise, rows that continue it are rounded.
     call.output(vec![heads * dim], DtypeRule::Fixed(Dtype::F32));
     Ok(())
 }
 
-/// Mamba-1: a decay per channel and state number; with heads, `b` and `c` per head.
+/// The selective scan: a decay per channel and state number; with heads, `b` and `c` per head.
 fn infer_ssm1(call: &mut Infer<'_>) -> Result<(), Fail> {
     let (x, dt) = (call.input("x")?, call.input("dt")?);
     let (b, c) = (call.input("b")?, call.input("c")?);
@@ -85,5 +99,20 @@ fn infer_ssm1(call: &mut Infer<'_>) -> Result<(), Fail> {
     call.drop_attr("dt_bias");
     call.state("state", StateKind::Recurrent, &[("recurrent", a)])?;
     call.output(vec![x.numbers()], DtypeRule::Fixed(Dtype::F32));
+    Ok(())
+}
+
+/// The gated linear unit of Griffin: a decay per channel that its gate sharpens.
+fn infer_lru(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    for gate in ["input_gate", "recurrent_gate"] {
+        let gate = call.input(gate)?;
+        if gate.numbers() != x.numbers() {
+            return Err(call.misfit("a gate is not as large as the value", &x, &gate).into());
+        }
+    }
+    call.weight("weight", "P", "", &[x.numbers()])?;
+    call.state("state", StateKind::Recurrent, &[("recurrent", vec![x.numbers()])])?;
+    call.output(x.shape, x.dtype);
     Ok(())
 }
