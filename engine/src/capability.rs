@@ -148,6 +148,10 @@ pub fn mismatches(model: &Model, activation: Dtype) -> Vec<Finding> {
     for node in &graph.nodes {
         let Some(state) = node.state.and_then(|id| graph.states.get(id.0)) else { continue };
         let kept = state.dtype.resolve(activation);
+        // A recurrence computes what it keeps, in f32 as a rule, whatever it is fed.
+        if state.kind == StateKind::Recurrent {
+            continue;
+        }
         // Attention keeps its second and third input, a convolution its first.
         let stored = if state.kind == StateKind::Attention { 1.. } else { 0.. };
         let fed = node.inputs.get(stored).unwrap_or(&[]);

@@ -16,14 +16,20 @@ mod ctx;
 mod elementwise;
 mod embed;
 mod experts;
+mod gated_norm;
 mod glu;
+mod heads_linear;
 mod linear;
 mod norm;
+mod rg_lru;
 mod rope;
 mod route;
 mod rows;
+mod scan;
 mod shape;
 mod temper;
+mod ssd_scan;
+mod ssm1_scan;
 mod xielu;
 
 pub use ctx::{ChunkRows, Ctx};
@@ -56,6 +62,7 @@ impl Default for Kernels {
         kernels.add("rms_norm", norm::rms_norm);
         kernels.add("layer_norm", norm::layer_norm);
         kernels.add("l2_norm", norm::l2_norm);
+        kernels.add("gated_norm", gated_norm::run);
         kernels.add("heads", shape::reshape);
         kernels.add("merge", shape::reshape);
         kernels.add("split", shape::split);
@@ -71,6 +78,10 @@ impl Default for Kernels {
         kernels.add("rope", rope::run);
         kernels.add("attend", attend::run);
         kernels.add("causal_conv", causal_conv::run);
+        kernels.add("heads_linear", heads_linear::run);
+        kernels.add("rg_lru", rg_lru::run);
+        kernels.add("ssd_scan", ssd_scan::run);
+        kernels.add("ssm1_scan", ssm1_scan::run);
         for name in activation::NAMES {
             kernels.add(name, activation::run);
         }

@@ -8,11 +8,14 @@ use crate::StateValue;
 pub mod attention;
 pub mod conv;
 pub mod history;
+pub mod past;
+pub mod recurrent;
 pub mod saved;
 
 use attention::Attention;
 use conv::Conv;
-use history::History;
+use past::Past;
+use recurrent::Recurrent;
 
 /// The memory of one state of the graph.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,22 +24,26 @@ pub enum Memory {
     Attention(Attention),
     /// Inputs of a convolution.
     Conv(Conv),
+    /// What a recurrence carries.
+    Recurrent(Recurrent),
 }
 
 impl Memory {
-    /// Its histories, in the order of the state's parts.
-    pub fn parts(&self) -> Vec<&History> {
+    /// What it remembers of the past, always in the same order.
+    pub fn pasts(&self) -> Vec<&dyn Past> {
         match self {
             Self::Attention(a) => vec![&a.keys, &a.values],
             Self::Conv(c) => vec![&c.inputs],
+            Self::Recurrent(r) => vec![r],
         }
     }
 
-    /// As [`Memory::parts`].
-    pub fn parts_mut(&mut self) -> Vec<&mut History> {
+    /// As [`Memory::pasts`].
+    pub fn pasts_mut(&mut self) -> Vec<&mut dyn Past> {
         match self {
             Self::Attention(a) => vec![&mut a.keys, &mut a.values],
             Self::Conv(c) => vec![&mut c.inputs],
+            Self::Recurrent(r) => vec![r],
         }
     }
 }
@@ -57,6 +64,7 @@ pub fn check(graph: &Graph) -> Result<(), String> {
         let fits = match state.kind {
             StateKind::Attention => shapes.len() == 2,
             StateKind::Conv => shapes == [2],
+            StateKind::Recurrent => !shapes.is_empty(),
         };
         // A kernel of width 1 remembers nothing, so a convolution may keep 0 columns.
         let axes = if state.kind == StateKind::Conv { 1 } else { usize::MAX };
@@ -86,26 +94,29 @@ impl Slot {
                         Memory::Attention(Attention::new(state, dtype, rollback))
                     }
                     StateKind::Conv => Memory::Conv(Conv::new(state, dtype, rollback)),
+                    StateKind::Recurrent => {
+                        Memory::Recurrent(Recurrent::new(state, dtype, rollback))
+                    }
                 }
             })
             .collect();
         Self { position: 0, memories }
     }
 
-    fn histories(&mut self) -> impl Iterator<Item = &mut History> {
-        self.memories.iter_mut().flat_map(Memory::parts_mut)
+    fn pasts(&mut self) -> impl Iterator<Item = &mut dyn Past> {
+        self.memories.iter_mut().flat_map(Memory::pasts_mut)
     }
 
     /// Ends a step that brought the sequence to `position`.
     pub fn commit(&mut self, position: usize) {
         self.position = position;
-        self.histories().for_each(History::commit);
+        self.pasts().for_each(Past::commit);
     }
 
     /// Takes back what a failed step appended.
     pub fn undo(&mut self) {
         let position = self.position;
-        self.histories().for_each(|h| h.truncate(position));
+        self.pasts().for_each(|past| past.truncate(position));
     }
 
     /// Forgets every position from `length` on, or says why that cannot be.
@@ -113,22 +124,22 @@ impl Slot {
         if length > self.position {
             return Err(format!("it has seen only {} tokens", self.position));
         }
-        let shortest = self.histories().map(|h| h.shortest()).max().unwrap_or(0);
+        let shortest = self.pasts().map(|past| past.shortest()).max().unwrap_or(0);
         if length < shortest && length < self.position {
             return Err(format!(
-                "a window or convolution has dropped what lies before, {shortest} is the \
-                 shortest length left; open the session with a larger `rollback`"
+                "a window, convolution or recurrence has dropped what lies before, {shortest} is \
+                 the shortest length left; open the session with a larger `rollback`"
             ));
         }
         self.position = length;
-        self.histories().for_each(|h| h.truncate(length));
+        self.pasts().for_each(|past| past.truncate(length));
         Ok(())
     }
 
     /// Makes it an empty slot again.
     pub fn clear(&mut self, poison: bool) {
         self.position = 0;
-        self.histories().for_each(|h| h.clear(poison));
+        self.pasts().for_each(|past| past.clear(poison));
     }
 
     /// What it remembers, in the layouts of `docs/dump.md`.
@@ -152,6 +163,13 @@ impl Slot {
                     }
                 }
                 Memory::Conv(c) => values.push(value(0, state.parts[0].shape.clone(), c.columns())),
+                Memory::Recurrent(r) => {
+                    let mut all = r.newest();
+                    for (n, part) in state.parts.iter().enumerate().rev() {
+                        let own = all.split_off(all.len() - part.shape.iter().product::<usize>());
+                        values.push(value(n, part.shape.clone(), own));
+                    }
+                }
             }
         }
         values

@@ -224,6 +224,10 @@ class Runner:
     def fresh(self):
         from transformers import DynamicCache
 
+        # Some classes keep what recurrences carry in their modules, whatever cache they are given.
+        inner = getattr(self.model, self.model.base_model_prefix, None)
+        if hasattr(inner, "_setup_cache"):
+            inner._setup_cache(self.model.config, 1, self.model.device, self.model.dtype)
         return DynamicCache(config=self.model.config)
 
     def forward(self, tokens, start=0, cache=None):
@@ -376,8 +380,10 @@ def conv_widths(model, layers: int) -> dict[int, int]:
     return widths
 
 
-def read_states(cache, widths: dict[int, int]) -> list[tuple[int, str, str, object]]:
+def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, str, object]]:
     """(layer, kind, part, tensor) of everything the cache holds, without the batch axis."""
+    import torch
+
     found = []
     for index, layer in enumerate(getattr(cache, "layers", [])):
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
@@ -402,6 +408,12 @@ def read_states(cache, widths: dict[int, int]) -> list[tuple[int, str, str, obje
                 if kind == "conv" and tensor.ndim == 2 and tensor.shape[-1] == widths.get(index):
                     tensor = tensor[:, 1:]
                 found.append((index, kind, part, tensor.clone().contiguous()))
+    # States that are attributes of modules; a convolution there keeps one column less than its width.
+    for index, block in enumerate(getattr(getattr(model, model.base_model_prefix, model), "layers", [])):
+        for module in block.modules():
+            for kind, attribute in (("conv", "conv1d_state"), ("recurrent", "recurrent_states")):
+                if isinstance(tensor := getattr(module, attribute, None), torch.Tensor):
+                    found.append((index, kind, kind, tensor[0].clone().contiguous()))
     return found
 
 
@@ -555,19 +567,19 @@ def record_prompt(out, phases, kinds, runner, taps, run, prompt, topk, widths):
             if (rows := taps.rows(name, tensor, length)) is not None:
                 out[f"{base}/prefill/tap/{name}"] = rows
                 phases.setdefault(name, set()).add("prefill")
-        for layer, kind, part, tensor in read_states(cache, widths):
+        for layer, kind, part, tensor in read_states(runner.model, cache, widths):
             out[f"{base}/prefill/state/{layer}/{part}"] = tensor
             kinds.setdefault((layer, kind), []).append(part)
 
     _, cache = runner.forward(tokens[:split], 0, runner.fresh())
-    history = [read_states(cache, widths)] if wanted else []
+    history = [read_states(runner.model, cache, widths)] if wanted else []
     logits, steps, chosen = [], {}, []
     for at in range(split, length):
         seen, (row, cache) = taps.during(lambda at=at, cache=cache: runner.forward(tokens[at : at + 1], at, cache))
         logits.append(row)
         chosen.append(taps.chosen)
         if wanted:
-            history.append(read_states(cache, widths))
+            history.append(read_states(runner.model, cache, widths))
             for name, tensor in seen.items():
                 if (rows := taps.rows(name, tensor, 1)) is not None:
                     steps.setdefault(name, []).append(rows)
@@ -587,8 +599,14 @@ def record_prompt(out, phases, kinds, runner, taps, run, prompt, topk, widths):
     return full, decoded
 
 
-def greedy_tokens(runner: Runner, taps: Taps, tokens: list[int], count: int) -> tuple[list[int], list[dict]]:
-    """The tokens, and what routers chose while each but the first was made."""
+def greedy_tokens(runner: Runner, taps: Taps, tokens: list[int], count: int, whole: bool) -> tuple[list[int], list[dict]]:
+    """The tokens, and what routers chose while each but the first was made. `whole`: by one forward over everything for
+    each token, where a cache is not to be believed; what routers chose is then not compared."""
+    if whole:
+        made = []
+        for _ in range(count):
+            made.append(int(runner.forward(tokens + made)[0][-1].argmax()))
+        return made, []
     rows, cache = runner.forward(tokens, 0, runner.fresh())
     made, chosen = [], []
     for step in range(count):
@@ -706,8 +724,9 @@ def dump(args) -> None:
             if facts["switch"] and len(main["tokens"]) <= facts["switch"]:
                 # Past the switch `generate` would drop the cache and begin again, which no plain loop does.
                 count = min(count, facts["switch"] + 1 - len(main["tokens"]))
+            whole = audit.get("f32", checked)["decode_vs_prefill"] > AUDIT_TOLERANCE and args.dtypes[0] == "f32"
             if count > 0:
-                made, chosen = greedy_tokens(runner, taps, main["tokens"], count)
+                made, chosen = greedy_tokens(runner, taps, main["tokens"], count, whole)
                 greedy[run] = {main["name"]: made}
                 put_chosen(mine, f"{run}/{main['name']}/greedy", chosen, count - 1)
         except Exception as error:

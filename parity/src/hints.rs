@@ -5,7 +5,7 @@
 
 use registry::diag::Span;
 use registry::dtype::DtypeRule;
-use registry::graph::StateId;
+use registry::graph::{StateId, StateKind};
 use registry::model::Model;
 
 use crate::dump::Phase;
@@ -50,9 +50,11 @@ fn state(model: &Model, layer: usize, part: &str, gate: &Gate, hints: &mut Vec<S
     if gate.finding.as_deref().is_some_and(|f| f.starts_with("kept in")) {
         hints.push(match state.dtype {
             DtypeRule::Fixed(dtype) => format!(
-                "{}: `dtype: {dtype}` of state `{}`; write `dtype: activation`",
+                "{}: `dtype: {dtype}` of state `{}`; write `dtype: {}`",
                 place(&state.dtype_at),
-                state.name
+                state.name,
+                // What a recurrence adds up is f32 nearly everywhere.
+                if state.kind == StateKind::Recurrent { "f32" } else { "activation" }
             ),
             DtypeRule::Activation | DtypeRule::WideInF16 => format!(
                 "the spec keeps state `{}` in the activation dtype ({}): the engine narrows it",

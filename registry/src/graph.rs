@@ -60,6 +60,8 @@ pub enum StateKind {
     Attention,
     /// The last inputs of a causal convolution, oldest first.
     Conv,
+    /// What a recurrence carries from one position to the next.
+    Recurrent,
 }
 
 impl StateKind {
@@ -68,6 +70,7 @@ impl StateKind {
         match self {
             Self::Attention => "attention",
             Self::Conv => "conv",
+            Self::Recurrent => "recurrent",
         }
     }
 }
@@ -82,7 +85,7 @@ pub struct State {
     /// The kind.
     pub kind: StateKind,
     /// Its parts. Attention: `k` and `v`, shape per position `[kv_heads, head_dim]`.
-    /// Conv: `conv`, shape `[channels, width - 1]`.
+    /// Conv: `conv`, shape `[channels, width - 1]`. Recurrent: whatever its op carries.
     pub parts: Vec<StatePart>,
     /// What it is kept in.
     pub dtype: DtypeRule,
@@ -97,7 +100,7 @@ pub struct State {
 /// A named tensor of a state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StatePart {
-    /// `k`, `v`, `conv`.
+    /// `k`, `v`, `conv`, `recurrent`.
     pub name: String,
     /// Its shape (per position for attention).
     pub shape: Vec<usize>,

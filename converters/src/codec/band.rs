@@ -20,7 +20,17 @@ pub fn expected_error(ty: BlockType) -> Option<f64> {
         BlockType::Iq4Nl => 0.0755,
         BlockType::Iq4Xs => 0.0768,
         BlockType::Mxfp4 => 0.114,
-        BlockType::Nvfp4 => 0.103,
+        BlockType::Nvfp4 => 0.0949,
+        BlockType::Iq3S => 0.166,
+        BlockType::Iq3Xxs => 0.213,
+        BlockType::Iq2S => 0.265,
+        BlockType::Iq2Xs => 0.299,
+        BlockType::Iq2Xxs => 0.343,
+        BlockType::Iq1S => 0.486,
+        BlockType::Iq1M => 0.584,
+        BlockType::Q10 => 0.601,
+        BlockType::Q20 => 0.719,
+        BlockType::Tq10 | BlockType::Tq20 => 0.809,
         _ => return None,
     })
 }

@@ -1,6 +1,7 @@
 //! `causal_conv`: each channel over its last `width` inputs.
 
 use rayon::prelude::*;
+use registry::dtype::Dtype;
 
 use super::{Ctx, activation};
 use crate::Error;
@@ -28,6 +29,8 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
             Some(activation::of(name).ok_or_else(|| ctx.error(format!("no activation `{name}`")))?)
         }
     };
+    // Some references convolve a sequence's first step, and multiply and add after it.
+    let stepwise = ctx.flag("stepwise");
     let view = x.view();
     let mut y = vec![0.0; view.len()];
     for chunk in ctx.chunks() {
@@ -51,20 +54,46 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
             .with_min_len((1 << 14) / channels + 1)
             .enumerate()
             .for_each(|(row, y)| {
-                for (tap, weight) in by_tap.chunks_exact(channels).enumerate() {
-                    let x = &all[(row + tap) * channels..][..channels];
-                    for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
-                        *y += x * w;
-                    }
+                let x = &all[row * channels..][..taps * channels];
+                if stepwise && chunk.start > 0 {
+                    by_steps(dtype, x, &by_tap, bias, y);
+                } else {
+                    at_once(dtype, x, &by_tap, bias, y);
                 }
-                if let Some(bias) = bias {
-                    y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
-                }
-                round(dtype, y);
                 if let Some(then) = then {
                     then(dtype, y);
                 }
             });
     }
     ctx.set(0, y)
+}
+
+/// One row in f32, rounded at its end.
+fn at_once(dtype: Dtype, x: &[f32], by_tap: &[f32], bias: Option<&[f32]>, y: &mut [f32]) {
+    let channels = y.len();
+    for (x, weight) in x.chunks_exact(channels).zip(by_tap.chunks_exact(channels)) {
+        for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
+            *y += x * w;
+        }
+    }
+    if let Some(bias) = bias {
+        y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+    }
+    round(dtype, y);
+}
+
+/// One row by tensor operations: products rounded, then their sum, then that with the bias.
+fn by_steps(dtype: Dtype, x: &[f32], by_tap: &[f32], bias: Option<&[f32]>, y: &mut [f32]) {
+    let channels = y.len();
+    let mut line = vec![0.0; channels];
+    for (x, weight) in x.chunks_exact(channels).zip(by_tap.chunks_exact(channels)) {
+        line.iter_mut().zip(x).zip(weight).for_each(|((p, x), w)| *p = x * w);
+        round(dtype, &mut line);
+        y.iter_mut().zip(&line).for_each(|(y, p)| *y += p);
+    }
+    round(dtype, y);
+    if let Some(bias) = bias {
+        y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+        round(dtype, y);
+    }
 }

@@ -12,8 +12,8 @@ use crate::syntax::Ident;
 
 /// Their names.
 pub const NAMES: &[&str] = &[
-    "abs", "all", "any", "ceil", "config", "exp", "f32", "float", "floor", "has", "int", "len",
-    "listed", "log", "max", "min", "range", "repeat", "round", "round_up", "sqrt", "sum",
+    "abs", "all", "any", "bf16", "ceil", "config", "exp", "f32", "fill", "float", "floor", "has",
+    "int", "len", "listed", "log", "max", "min", "range", "repeat", "round", "round_up", "sqrt", "sum",
 ];
 
 /// The arguments of a call.
@@ -114,6 +114,7 @@ pub(super) fn call(
         "round" => call.rounded(f64::round_ties_even),
         "float" => call.float(|x| x),
         "f32" => call.float(|x| f64::from(x as f32)),
+        "bf16" => call.float(|x| f64::from(to_bf16(x as f32))),
         "sqrt" => call.float(f64::sqrt),
         "exp" => call.float(f64::exp),
         "log" => {
@@ -122,6 +123,7 @@ pub(super) fn call(
             finite(if args.len() == 2 { log / call.number(1)?.float().ln() } else { log }, at)
         }
         "round_up" => round_up(&call),
+        "fill" => fill(&call),
         "range" => range(&call),
         "len" => {
             call.arity(1, 1)?;
@@ -198,6 +200,32 @@ fn extreme(call: &Call<'_>, wanted: std::cmp::Ordering) -> Result<Scalar, Findin
         }
     }
     Ok(best.clone())
+}
+
+/// The nearest number whose lower 16 bits are zeros, of two the even one.
+fn to_bf16(x: f32) -> f32 {
+    let bits = x.to_bits();
+    f32::from_bits(bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
+}
+
+/// A text with each `{}` replaced by the next argument.
+fn fill(call: &Call<'_>) -> Result<Scalar, Finding> {
+    call.arity(1, 9)?;
+    let mut pieces = call.text(0)?.split("{}");
+    let mut text = pieces.next().unwrap_or_default().to_owned();
+    let mut values = call.args.iter().skip(1);
+    for piece in pieces {
+        match values.next().map(|value| &**value) {
+            Some(Scalar::Str(value)) => text.push_str(value),
+            Some(Scalar::Int(value)) => text.push_str(&value.to_string()),
+            _ => return Err(call.wrong("a text, then a text or whole number for each `{}`", 0)),
+        }
+        text.push_str(piece);
+        if text.len() > super::MAX_ITEMS {
+            return Err(too_large(call.at));
+        }
+    }
+    Ok(Scalar::Str(text))
 }
 
 fn round_up(call: &Call<'_>) -> Result<Scalar, Finding> {

@@ -12,6 +12,7 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("width", Kind::Dim)
         .needs("state", Kind::State)
         .flag("bias", false)
+        .flag("stepwise", false)
         .may("activation", Kind::Word(&["silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh"]));
     vec![Rule::new("causal_conv", conv, infer)]
 }

@@ -18,7 +18,17 @@ pub(super) fn rules() -> Vec<Rule> {
         .flag("bias", false)
         .may("tied", Kind::Module)
         .flag("tap", true);
-    vec![Rule::new("embed", embed, infer_embed), Rule::new("linear", linear, infer_linear)]
+    let heads = Signature::new()
+        .needs("x", Kind::Value)
+        .needs("P", Kind::Tensor)
+        .needs("out", Kind::Dim)
+        .may("bias", Kind::Tensor)
+        .word("layout", &["out_in", "in_out"]);
+    vec![
+        Rule::new("embed", embed, infer_embed),
+        Rule::new("linear", linear, infer_linear),
+        Rule::new("heads_linear", heads, infer_heads),
+    ]
 }
 
 fn infer_embed(call: &mut Infer<'_>) -> Result<(), Fail> {
@@ -49,5 +59,26 @@ fn infer_linear(call: &mut Infer<'_>) -> Result<(), Fail> {
     }
     call.drop_attr("tap");
     call.output(vec![out], x.dtype);
+    Ok(())
+}
+
+/// A matrix for each head.
+fn infer_heads(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    let out = call.dim("out")?;
+    let &[heads, size] = x.shape.as_slice() else {
+        return Err(call
+            .error("x", "`heads_linear` works on heads")
+            .label(format!("this is {}, expected [heads, size]", super::infer::show(&x.shape)))
+            .help("split the value first: `heads(x, n)`")
+            .into());
+    };
+    let sides = if call.word("layout") == Some("in_out") { [size, out] } else { [out, size] };
+    call.weight("weight", "P", "", &[heads, sides[0], sides[1]])?;
+    if call.given("bias") {
+        call.weight("bias", "bias", "", &[heads, out])?;
+    }
+    call.drop_attr("bias");
+    call.output(vec![heads, out], x.dtype);
     Ok(())
 }

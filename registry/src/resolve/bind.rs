@@ -10,7 +10,7 @@ use crate::scalar::Scalar;
 use crate::suggest;
 use crate::syntax::{Function, Ident};
 
-use super::scope::{Bound, Scope};
+use super::scope::{ABSOLUTE, Bound, Scope};
 use super::{MAX_DIM, Resolver};
 
 /// An argument as the call has it: its name if it was given one, what it is, where it stands.
@@ -129,11 +129,14 @@ impl Resolver<'_> {
                 finding.help = suggest::help(&name.name, locals.map(|(name, _)| name.as_str()));
                 Err(finding.into())
             }
+            (Kind::Module | Kind::Tensor, Bound::Scalar(Scalar::Str(name))) => {
+                Ok(Argument::Path(PathArg { name, at: at.clone() }))
+            }
             (Kind::Module | Kind::Tensor, Bound::Name(path)) => {
-                let name = if scope.prefix.is_empty() {
-                    path.name
-                } else {
-                    format!("{}.{}", scope.prefix, path.name)
+                let name = match path.name.strip_prefix(ABSOLUTE) {
+                    Some(whole) => whole.to_owned(),
+                    None if scope.prefix.is_empty() => path.name,
+                    None => format!("{}.{}", scope.prefix, path.name),
                 };
                 Ok(Argument::Path(PathArg { name, at: path.at }))
             }

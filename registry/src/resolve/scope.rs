@@ -29,6 +29,9 @@ pub(super) enum Bound {
     Poison,
 }
 
+/// What a path begins with that layers do not prefix; no name can.
+pub(super) const ABSOLUTE: char = '/';
+
 /// The variables of a program, and what the layer adds to the dims.
 pub(super) struct Scope<'a> {
     pub(super) locals: BTreeMap<String, Bound>,
@@ -56,6 +59,8 @@ impl Scope<'_> {
             Some(bound @ Bound::Name(_)) if names.len() == 1 => bound.clone(),
             Some(Bound::Name(path)) => joined(&path.name),
             Some(bound) if names.len() == 1 => bound.clone(),
+            // A text is a path of its own, whatever layer this is.
+            Some(Bound::Scalar(Scalar::Str(text))) => joined(&format!("{ABSOLUTE}{text}")),
             _ => joined(&first.name),
         }
     }

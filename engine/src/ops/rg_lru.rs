@@ -1,0 +1,49 @@
+//! `rg_lru`: the real-gated linear recurrent unit of Griffin (De et al. 2024):
+//! `log a = -8·σ(r)·softplus(P)`, `h = a·h + √(1 - a²)·σ(i)·x`.
+//!
+//! Gates and decays are in the run's dtype, each step rounded, and the sum is in f32, as
+//! `RecurrentGemmaRglru` of transformers has them.
+
+use super::Ctx;
+use super::scan::scan;
+use crate::Error;
+use crate::kernels::math::{sigmoid, softplus};
+use crate::kernels::round::round1;
+
+/// Channels that one task handles at most.
+const CHANNELS: usize = 256;
+
+pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let (x, input, gate) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    let (channels, dtype) = (x.width(), ctx.activation());
+    let param = ctx.need_vector("weight")?;
+    if channels == 0
+        || param.len() != channels
+        || input.width() != channels
+        || gate.width() != channels
+    {
+        return Err(ctx.error(format!("its gates and weight are not of {channels} channels")));
+    }
+    let r = |x: f32| round1(dtype, x);
+    let soft: Vec<f32> = param.iter().map(|p| r(softplus(*p))).collect();
+    let starts = ctx.chunks().iter().filter(|c| c.start == 0).map(|c| c.rows.start);
+    // The first position of a sequence has nothing to decay, and takes its input whole.
+    let first: Vec<usize> = starts.collect();
+    let (xs, is, gs) = (x.view(), input.view(), gate.view());
+    let (xs, is, gs): (&[f32], &[f32], &[f32]) = (&xs, &is, &gs);
+    let task = (1..=CHANNELS.min(channels)).rev().find(|n| channels % n == 0).unwrap_or(1);
+    let y = scan(ctx, channels / task, task, |at, before, after, y| {
+        let reset = first.contains(&at.row);
+        for n in 0..y.len() {
+            let channel = at.unit * task + n;
+            let place = at.row * channels + channel;
+            let log = r(r(-8.0 * r(sigmoid(gs[place]))) * soft[channel]);
+            let gated = r(xs[place] * r(sigmoid(is[place])));
+            let share = if reset { 1.0 } else { r(r(1.0 - r(r(2.0 * log).exp())).sqrt()) };
+            let decay = if reset { 0.0 } else { r(log.exp()) };
+            after[n] = decay * before[n] + r(gated * share);
+            y[n] = r(after[n]);
+        }
+    })?;
+    ctx.set(0, y)
+}
