@@ -149,7 +149,10 @@ pub fn mismatches(model: &Model, activation: Dtype) -> Vec<Finding> {
         let Some(state) = node.state.and_then(|id| graph.states.get(id.0)) else { continue };
         let kept = state.dtype.resolve(activation);
         // Attention keeps its second and third input, a convolution its first.
-        let stored = if state.kind == StateKind::Attention { 1.. } else { 0.. };
+        let stored = match state.kind {
+            StateKind::Attention | StateKind::Latent => 1..3,
+            StateKind::Conv => 0..1,
+        };
         let fed = node.inputs.get(stored).unwrap_or(&[]);
         let other = fed
             .iter()

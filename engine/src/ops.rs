@@ -16,6 +16,7 @@ mod ctx;
 mod elementwise;
 mod embed;
 mod glu;
+mod latent_attend;
 mod linear;
 mod norm;
 mod rope;
@@ -60,6 +61,7 @@ impl Default for Kernels {
         kernels.add("slice", shape::slice);
         kernels.add("rope", rope::run);
         kernels.add("attend", attend::run);
+        kernels.add("latent_attend", latent_attend::run);
         kernels.add("causal_conv", causal_conv::run);
         for name in activation::NAMES {
             kernels.add(name, activation::run);

@@ -8,11 +8,13 @@ use crate::StateValue;
 pub mod attention;
 pub mod conv;
 pub mod history;
+pub mod latent;
 pub mod saved;
 
 use attention::Attention;
 use conv::Conv;
 use history::History;
+use latent::Latent;
 
 /// The memory of one state of the graph.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +23,8 @@ pub enum Memory {
     Attention(Attention),
     /// Inputs of a convolution.
     Conv(Conv),
+    /// What keys and values are expanded from.
+    Latent(Latent),
 }
 
 impl Memory {
@@ -29,6 +33,7 @@ impl Memory {
         match self {
             Self::Attention(a) => vec![&a.keys, &a.values],
             Self::Conv(c) => vec![&c.inputs],
+            Self::Latent(l) => vec![&l.latent, &l.shared],
         }
     }
 
@@ -37,6 +42,7 @@ impl Memory {
         match self {
             Self::Attention(a) => vec![&mut a.keys, &mut a.values],
             Self::Conv(c) => vec![&mut c.inputs],
+            Self::Latent(l) => vec![&mut l.latent, &mut l.shared],
         }
     }
 }
@@ -56,6 +62,7 @@ pub fn check(graph: &Graph) -> Result<(), String> {
         let shapes: Vec<usize> = state.parts.iter().map(|p| p.shape.len()).collect();
         let fits = match state.kind {
             StateKind::Attention => shapes.len() == 2,
+            StateKind::Latent => shapes == [2, 2] && state.window.is_none(),
             StateKind::Conv => shapes == [2],
         };
         // A kernel of width 1 remembers nothing, so a convolution may keep 0 columns.
@@ -86,6 +93,9 @@ impl Slot {
                         Memory::Attention(Attention::new(state, dtype, rollback))
                     }
                     StateKind::Conv => Memory::Conv(Conv::new(state, dtype, rollback)),
+                    StateKind::Latent => {
+                        Memory::Latent(Latent::new(state, dtype, activation, rollback))
+                    }
                 }
             })
             .collect();
@@ -129,6 +139,11 @@ impl Slot {
     pub fn clear(&mut self, poison: bool) {
         self.position = 0;
         self.histories().for_each(|h| h.clear(poison));
+        for memory in &mut self.memories {
+            if let Memory::Latent(latent) = memory {
+                latent.expanded.clear(poison);
+            }
+        }
     }
 
     /// What it remembers, in the layouts of `docs/dump.md`.
@@ -149,6 +164,13 @@ impl Slot {
                         let mut shape = vec![self.position - a.visible()];
                         shape.extend(&state.parts[part].shape);
                         values.push(value(part, shape, data));
+                    }
+                }
+                Memory::Latent(l) => {
+                    for (part, history) in [&l.latent, &l.shared].into_iter().enumerate() {
+                        let mut shape = vec![self.position];
+                        shape.extend(&state.parts[part].shape);
+                        values.push(value(part, shape, history.tail(0)));
                     }
                 }
                 Memory::Conv(c) => values.push(value(0, state.parts[0].shape.clone(), c.columns())),

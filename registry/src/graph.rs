@@ -60,6 +60,9 @@ pub enum StateKind {
     Attention,
     /// The last inputs of a causal convolution, oldest first.
     Conv,
+    /// What keys and values of every position are expanded from, and the part of the key that
+    /// all heads share.
+    Latent,
 }
 
 impl StateKind {
@@ -68,6 +71,7 @@ impl StateKind {
         match self {
             Self::Attention => "attention",
             Self::Conv => "conv",
+            Self::Latent => "latent",
         }
     }
 }
@@ -82,7 +86,8 @@ pub struct State {
     /// The kind.
     pub kind: StateKind,
     /// Its parts. Attention: `k` and `v`, shape per position `[kv_heads, head_dim]`.
-    /// Conv: `conv`, shape `[channels, width - 1]`.
+    /// Conv: `conv`, shape `[channels, width - 1]`. Latent: `k` and `v`, shape per position
+    /// `[1, rank]` and `[1, rotated]`.
     pub parts: Vec<StatePart>,
     /// What it is kept in.
     pub dtype: DtypeRule,

@@ -11,6 +11,7 @@ mod arithmetic;
 mod attention;
 mod conv;
 mod infer;
+mod latent;
 mod norm;
 mod pointwise;
 mod project;
@@ -43,6 +44,7 @@ impl OpSet {
             arithmetic::rules(),
             attention::rules(),
             conv::rules(),
+            latent::rules(),
             norm::rules(),
             pointwise::rules(),
             project::rules(),

@@ -67,7 +67,9 @@ impl Comparison<'_> {
             return gate.failed("the engine does not show this state");
         }
         let pair = match place.kind {
-            StateKind::Attention => self.attention(place, phase, ours, own, base),
+            StateKind::Attention | StateKind::Latent => {
+                self.attention(place, phase, ours, own, base)
+            }
             StateKind::Conv => self.conv(phase, ours, own, base),
         };
         let pair = match pair {

@@ -37,12 +37,13 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, Fail> {
     let kind = match decl.kind.name.as_str() {
         "attention" => StateKind::Attention,
         "conv" => StateKind::Conv,
+        "latent" => StateKind::Latent,
         other => {
             return Err(Finding::error(
                 &decl.kind.at,
                 format!("there is no kind of state `{other}`"),
             )
-            .help("known are `attention`, `conv`")
+            .help("known are `attention`, `conv`, `latent`")
             .into());
         }
     };

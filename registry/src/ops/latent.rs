@@ -1,0 +1,47 @@
+//! Multi-head latent attention: keys and values are expanded from what is kept.
+
+use super::infer::show;
+use super::{Infer, Kind, Rule, Signature};
+use crate::eval::Fail;
+use crate::graph::StateKind;
+
+pub(super) fn rules() -> Vec<Rule> {
+    let attend = Signature::new()
+        .needs("q", Kind::Value)
+        .needs("c", Kind::Value)
+        .needs("r", Kind::Value)
+        .needs("W", Kind::Module)
+        .needs("state", Kind::State)
+        .needs("scale", Kind::Float)
+        .needs("v_dim", Kind::Dim);
+    vec![Rule::new("latent_attend", attend, infer)]
+}
+
+fn infer(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let (q, c, r) = (call.input("q")?, call.input("c")?, call.input("r")?);
+    let v_dim = call.dim("v_dim")?;
+    for (param, value, one) in [("q", &q, false), ("c", &c, true), ("r", &r, true)] {
+        if value.shape.len() != 2 || (one && value.shape[0] != 1) {
+            let expected = if one { "[1, size]" } else { "[heads, size]" };
+            return Err(call
+                .error(param, "`latent_attend` works on heads, and all share one latent")
+                .label(format!("`{}` is {}, expected {expected}", value.name, show(&value.shape)))
+                .help("split the value first: `heads(x, n)`")
+                .into());
+        }
+    }
+    let (heads, size, rank, shared) = (q.shape[0], q.shape[1], c.shape[1], r.shape[1]);
+    let Some(nope) = size.checked_sub(shared) else {
+        return Err(call
+            .misfit("the shared part of the key is larger than a query", &q, &r)
+            .into());
+    };
+    let rows = nope.checked_add(v_dim).and_then(|n| n.checked_mul(heads));
+    let Some(rows) = rows else {
+        return Err(call.error("v_dim", "heads of this size are out of range").into());
+    };
+    call.weight("weight", "W", "weight", &[rows, rank])?;
+    call.state("state", StateKind::Latent, &[("k", c.shape), ("v", r.shape)])?;
+    call.output(vec![heads * v_dim], q.dtype);
+    Ok(())
+}
