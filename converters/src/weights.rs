@@ -1,7 +1,8 @@
 //! The weights of a model, found in a checkpoint.
 //!
 //! Most are a tensor of the same name, or a stretch of one, and are read straight from the map.
-//! Where the spec's weight map reorders numbers, a buffer is made when the checkpoint is opened.
+//! Where the spec's weight map reorders numbers, a weight is made when it is asked for: once, or
+//! every time anew, as experts are that would fill the memory otherwise.
 
 pub(crate) mod compute;
 mod flows;
@@ -10,9 +11,10 @@ mod steps;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use registry::graph::{Weight, WeightId};
-use registry::weight_map::{Rule, gather};
+use registry::weight_map::{Gathered, Rule, Step, beginning, gather, shapes};
 
 use crate::checkpoint::{self, Checkpoint};
 use crate::load::WeightView;
@@ -63,7 +65,18 @@ pub enum Source {
         range: (u64, u64),
     },
     /// Made by the weight map.
-    Made(Vec<u8>),
+    Made(Recipe),
+}
+
+/// How the weight map makes a weight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recipe {
+    /// Which rule.
+    rule: usize,
+    /// The tensors it takes, in order.
+    tensors: Vec<String>,
+    /// Which of the tensors that it gives is the weight.
+    output: usize,
 }
 
 /// One weight, found.
@@ -82,6 +95,9 @@ pub struct Found {
 pub struct Weights {
     checkpoint: Checkpoint,
     found: Vec<Found>,
+    /// What has been made and is held, by weight.
+    made: Vec<OnceLock<Vec<u8>>>,
+    rules: Vec<Rule>,
     used: BTreeSet<String>,
 }
 
@@ -92,7 +108,7 @@ impl Weights {
     }
 
     /// Finds every weight by the first rule that names it and of whose tensors the checkpoint has
-    /// any, or else under its own name. Bytes are read only where a rule reorders them.
+    /// any, or else under its own name. No bytes are read.
     pub fn with_rules(
         checkpoint: Checkpoint,
         wanted: &[Weight],
@@ -112,10 +128,11 @@ impl Weights {
             }
             found.push(one);
         }
-        Ok(Self { checkpoint, found, used })
+        let made = found.iter().map(|_| OnceLock::new()).collect();
+        Ok(Self { checkpoint, found, made, rules: rules.to_vec(), used })
     }
 
-    /// A weight, ready to be read.
+    /// A weight, ready to be read. One that the weight map makes is made once and held.
     ///
     /// # Panics
     ///
@@ -124,9 +141,53 @@ impl Weights {
         let found = &self.found[id.0];
         let bytes = match &found.source {
             Source::View { file, range, .. } => self.checkpoint.slice(*file, *range)?,
-            Source::Made(bytes) => bytes,
+            Source::Made(recipe) => match self.made[id.0].get() {
+                Some(bytes) => bytes,
+                None => {
+                    let bytes = self.make(recipe, &found.shape)?;
+                    self.made[id.0].get_or_init(|| bytes)
+                }
+            },
         };
         Ok(WeightView { dtype: found.dtype, shape: &found.shape, bytes })
+    }
+
+    /// The numbers of a weight that is not a stretch of a file, made anew and held by the caller;
+    /// none if it is one. Only what it is made of is read.
+    ///
+    /// # Panics
+    ///
+    /// If the id is not of the graph whose weights were wanted.
+    pub fn read(&self, id: WeightId) -> Option<Result<Vec<f32>, Error>> {
+        let found = &self.found[id.0];
+        let Source::Made(recipe) = &found.source else { return None };
+        let rule = &self.rules[recipe.rule];
+        let flow = flows::made(&self.checkpoint, rule, &recipe.tensors, recipe.output);
+        Some(flow.map(|flow| {
+            let mut numbers = vec![0.0; flow.len()];
+            flow.read(0, &mut numbers);
+            numbers
+        }))
+    }
+
+    /// The bytes of a weight that its rule makes.
+    fn make(&self, recipe: &Recipe, shape: &[usize]) -> Result<Vec<u8>, Error> {
+        let rule = &self.rules[recipe.rule];
+        let broken = |why: String| Error::Rule {
+            root: self.checkpoint.root().into(),
+            weight: format!("of shape {shape:?}"),
+            rule: format!("{} -> {}", rule.disk.text, rule.weight.text),
+            why,
+        };
+        let mut inputs = Vec::with_capacity(recipe.tensors.len());
+        for name in &recipe.tensors {
+            let bytes = Cow::Borrowed(self.checkpoint.bytes(name)?);
+            let info = self.checkpoint.info(name).ok_or_else(|| broken(format!("no `{name}`")))?;
+            inputs.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), bytes });
+        }
+        let outputs = steps::run(&rule.steps, inputs).map_err(broken)?;
+        let made = outputs.into_iter().nth(recipe.output);
+        Ok(made.ok_or_else(|| broken("it gives too few tensors".to_owned()))?.bytes.into_owned())
     }
 
     /// Where a weight comes from.
@@ -156,14 +217,13 @@ fn find(
     rules: &[Rule],
     used: &mut BTreeSet<String>,
 ) -> Result<Found, Error> {
-    let tensors = || checkpoint.tensors().keys().map(String::as_str);
-    let rule = rules.iter().find_map(|rule| {
-        let gathered = gather(rule, &weight.name, tensors())?;
+    let rule = rules.iter().enumerate().find_map(|(n, rule)| {
+        let gathered = gather(rule, &weight.name, |text| beginning(checkpoint.tensors(), text))?;
         gathered
             .names
             .iter()
             .any(|name| checkpoint.info(name).is_some())
-            .then_some((rule, gathered))
+            .then_some((n, rule, gathered))
     });
     let missing = |name: &str| Error::Missing {
         root: checkpoint.root().into(),
@@ -171,37 +231,65 @@ fn find(
         weight: shown(&weight.name),
         shape: weight.shape.clone(),
     };
-    let Some((rule, gathered)) = rule else {
+    let Some((number, rule, gathered)) = rule else {
         let name = &weight.name;
         let info = checkpoint.info(name).ok_or_else(|| missing(name))?;
         used.insert(name.clone());
         let source = Source::View { tensor: name.clone(), file: info.file, range: info.range };
         return Ok(Found { dtype: info.dtype, shape: info.shape.clone(), source });
     };
-    let mut inputs = Vec::with_capacity(gathered.names.len());
-    for name in &gathered.names {
-        let info = checkpoint.info(name).ok_or_else(|| missing(name))?;
-        let bytes = Cow::Borrowed(checkpoint.bytes(name)?);
-        inputs.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), bytes });
-    }
+    let infos = gathered
+        .names
+        .iter()
+        .map(|name| checkpoint.info(name).ok_or_else(|| missing(name)))
+        .collect::<Result<Vec<_>, _>>()?;
     let broken = |why: String| Error::Rule {
         root: checkpoint.root().into(),
         weight: shown(&weight.name),
         rule: format!("{} -> {}", rule.disk.text, rule.weight.text),
         why,
     };
-    let mut outputs = steps::run(&rule.steps, inputs).map_err(broken)?;
-    if gathered.output >= outputs.len() {
-        let (wanted, given) = (gathered.output + 1, outputs.len());
-        return Err(broken(format!("its steps give {given} tensors, and this is number {wanted}")));
-    }
-    let Tensor { dtype, shape, bytes } = outputs.swap_remove(gathered.output);
-    let source = match bytes {
-        Cow::Owned(bytes) => Source::Made(bytes),
-        Cow::Borrowed(bytes) => locate(checkpoint, &gathered.names, bytes)?,
+    let few = |given: usize| {
+        let wanted = gathered.output + 1;
+        format!("its steps give {given} tensors, and this is number {wanted}")
     };
-    used.extend(gathered.names);
+    used.extend(gathered.names.iter().cloned());
+    if rule.steps.iter().all(stretches) {
+        let mut inputs = Vec::with_capacity(infos.len());
+        for (name, info) in gathered.names.iter().zip(&infos) {
+            let bytes = Cow::Borrowed(checkpoint.bytes(name)?);
+            inputs.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), bytes });
+        }
+        let outputs = steps::run(&rule.steps, inputs).map_err(broken)?;
+        let given = outputs.len();
+        let made = outputs.into_iter().nth(gathered.output).ok_or_else(|| broken(few(given)))?;
+        if let Cow::Borrowed(bytes) = made.bytes {
+            let source = locate(checkpoint, &gathered.names, bytes)?;
+            return Ok(Found { dtype: made.dtype, shape: made.shape, source });
+        }
+    }
+    let inputs = infos.iter().map(|info| info.shape.clone()).collect();
+    let outputs = shapes(&rule.steps, inputs).map_err(broken)?;
+    let given = outputs.len();
+    let shape = outputs.into_iter().nth(gathered.output).ok_or_else(|| broken(few(given)))?;
+    let first = infos.first().map_or(FileDtype::F32, |info| info.dtype);
+    let dtype = if rule.steps.iter().any(Step::computes) { FileDtype::F32 } else { first };
+    let Gathered { names: tensors, output } = gathered;
+    let source = Source::Made(Recipe { rule: number, tensors, output });
     Ok(Found { dtype, shape, source })
+}
+
+/// Whether a step leaves stretches of a file as they are.
+fn stretches(step: &Step) -> bool {
+    match step {
+        Step::Squeeze(_)
+        | Step::Unsqueeze(_)
+        | Step::Reshape(_)
+        | Step::Flatten(_)
+        | Step::Unflatten { .. } => true,
+        Step::Split { axis, .. } | Step::SplitRuns { axis, .. } | Step::Unstack(axis) => *axis == 0,
+        _ => false,
+    }
 }
 
 /// Finds which stretch of which tensor borrowed bytes are.
@@ -219,7 +307,16 @@ fn locate(checkpoint: &Checkpoint, names: &[String], bytes: &[u8]) -> Result<Sou
         }
     }
     // Only a tensor without numbers is in none.
-    Ok(Source::Made(bytes.to_vec()))
+    let (tensor, info) = names
+        .first()
+        .and_then(|name| Some((name.clone(), checkpoint.info(name)?)))
+        .ok_or_else(|| Error::Missing {
+            root: checkpoint.root().into(),
+            tensor: String::new(),
+            weight: String::new(),
+            shape: Vec::new(),
+        })?;
+    Ok(Source::View { tensor, file: info.file, range: (info.range.0, info.range.0) })
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! one, and the same tests run over both.
 
 pub mod attention;
+pub mod choose;
 pub mod math;
 pub mod matmul;
 pub mod round;

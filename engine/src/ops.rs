@@ -15,11 +15,13 @@ mod causal_conv;
 mod ctx;
 mod elementwise;
 mod embed;
+mod experts;
 mod glu;
 mod latent_attend;
 mod linear;
 mod norm;
 mod rope;
+pub(crate) mod route;
 mod rows;
 mod shape;
 mod xielu;
@@ -59,6 +61,11 @@ impl Default for Kernels {
         kernels.add("split", shape::split);
         kernels.add("concat", shape::concat);
         kernels.add("slice", shape::slice);
+        kernels.add("softmax", route::softmax);
+        kernels.add("total", route::total);
+        kernels.add("choose", route::choose);
+        kernels.add("pick", route::pick);
+        kernels.add("experts", experts::run);
         kernels.add("rope", rope::run);
         kernels.add("attend", attend::run);
         kernels.add("latent_attend", latent_attend::run);
@@ -74,7 +81,8 @@ impl Default for Kernels {
         kernels.add("offset", elementwise::with_number);
         kernels.add("divide", elementwise::with_number);
         kernels.add("inverse", elementwise::with_number);
-        kernels.add("weight_scale", elementwise::weight_scale);
+        kernels.add("weight_scale", elementwise::with_weight);
+        kernels.add("weight_add", elementwise::with_weight);
         for name in ["add", "sub", "mul", "div"] {
             kernels.add(name, elementwise::of_two);
         }

@@ -19,6 +19,16 @@ pub trait Tensors: Send + Sync {
     /// One weight of the graph; cheap, it is asked at every use.
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error>;
 
+    /// The numbers of a weight that lies nowhere as it is and has to be made; none of any other.
+    fn made(&self, _id: WeightId) -> Option<Result<Vec<f32>, Error>> {
+        None
+    }
+
+    /// Whether [`Tensors::made`] would make it.
+    fn is_made(&self, _id: WeightId) -> bool {
+        false
+    }
+
     /// The same where it is kept in blocks, which have no [`FileView`].
     fn blocks(&self, _id: WeightId) -> Option<BlockView<'_>> {
         None
@@ -49,6 +59,14 @@ impl Tensors for converters::weights::Weights {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
         self.view(id).map_err(|e| Error::Checkpoint(Box::new(e)))
     }
+
+    fn made(&self, id: WeightId) -> Option<Result<Vec<f32>, Error>> {
+        Some(self.read(id)?.map_err(|e| Error::Checkpoint(Box::new(e))))
+    }
+
+    fn is_made(&self, id: WeightId) -> bool {
+        matches!(self.found(id).source, converters::weights::Source::Made(_))
+    }
 }
 
 /// How one weight is held.
@@ -61,12 +79,40 @@ enum Held {
     Rounded(Dtype, Vec<u8>),
     /// A small weight as f32, rounded to the dtype that the graph gives it.
     Wide(Vec<f32>),
+    /// A matrix of an expert, made and rounded to this whenever it is used.
+    Lent(Dtype),
+}
+
+/// A matrix, where it lies or made for one use.
+pub enum Matrix<'a> {
+    /// Where it lies.
+    There(WeightView<'a>),
+    /// Made: `[outputs, inputs]` and its numbers in f32, as bytes.
+    Made(usize, usize, Vec<u8>),
+}
+
+impl Matrix<'_> {
+    /// To multiply by.
+    pub fn view(&self) -> WeightView<'_> {
+        match self {
+            Self::There(view) => *view,
+            Self::Made(outputs, inputs, bytes) => WeightView {
+                dtype: Dtype::F32,
+                blocks: None,
+                bytes,
+                outputs: *outputs,
+                inputs: *inputs,
+            },
+        }
+    }
 }
 
 /// All weights of a graph.
 pub struct Weights {
     tensors: Box<dyn Tensors>,
     held: Vec<Held>,
+    /// Of every weight.
+    shapes: Vec<Vec<usize>>,
 }
 
 impl Weights {
@@ -77,12 +123,17 @@ impl Weights {
         tensors: Box<dyn Tensors>,
         activation: Dtype,
     ) -> Result<Self, Error> {
-        let matrices = matrices(graph);
+        let (matrices, experts) = matrices(graph);
         let mut held = Vec::with_capacity(graph.weights.len());
         for (n, weight) in graph.weights.iter().enumerate() {
             let run = weight.dtype.resolve(activation);
             if let Some(view) = tensors.blocks(WeightId(n)) {
                 held.push(blocks(&view, weight, matrices.contains(&n), run)?);
+                continue;
+            }
+            // Experts are too many to be held, or even to be read before a row wants them.
+            if experts.contains(&n) && tensors.is_made(WeightId(n)) {
+                held.push(Held::Lent(run));
                 continue;
             }
             let view = tensors.view(WeightId(n))?;
@@ -98,6 +149,7 @@ impl Weights {
             let stays = file.is_some_and(|file| file == run || run == Dtype::F32);
             held.push(match file {
                 Some(file) if matrices.contains(&n) && stays => Held::File(file),
+                Some(_) if experts.contains(&n) => Held::Lent(run),
                 _ => {
                     let wide = widen(&view, &weight.name, elements)?;
                     if matrices.contains(&n) {
@@ -110,7 +162,8 @@ impl Weights {
                 }
             });
         }
-        Ok(Self { tensors, held })
+        let shapes = graph.weights.iter().map(|weight| weight.shape.clone()).collect();
+        Ok(Self { tensors, held, shapes })
     }
 
     /// A matrix `[outputs, inputs]`, where it lies.
@@ -136,30 +189,62 @@ impl Weights {
                 let (dtype, blocks) = (Dtype::F32, Some(*ty));
                 WeightView { dtype, blocks, bytes: view.bytes, outputs, inputs }
             }
-            Held::Wide(_) => return Err(Error::Other(format!("weight {} is no matrix", id.0))),
+            Held::Wide(_) | Held::Lent(_) => {
+                return Err(Error::Other(format!("weight {} is no matrix", id.0)));
+            }
         })
+    }
+
+    /// A matrix of an expert: where it lies, or made for this one use.
+    pub fn lent(&self, id: WeightId) -> Result<Matrix<'_>, Error> {
+        let Some(Held::Lent(dtype)) = self.held.get(id.0) else {
+            return Ok(Matrix::There(self.matrix(id)?));
+        };
+        let shape = self.shapes.get(id.0).map_or(&[][..], Vec::as_slice);
+        let &[outputs, inputs] = shape else {
+            return Err(Error::Other(format!("weight {} is no matrix", id.0)));
+        };
+        let mut numbers = match self.tensors.made(id) {
+            Some(made) => made?,
+            None => widen(&self.tensors.view(id)?, &format!("number {}", id.0), outputs * inputs)?,
+        };
+        round::round(*dtype, &mut numbers);
+        let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Ok(Matrix::Made(outputs, inputs, bytes))
     }
 
     /// A small weight as f32; none if it is held as a matrix.
     pub fn vector(&self, id: WeightId) -> Option<&[f32]> {
         match &self.held[id.0] {
             Held::Wide(data) => Some(data),
-            Held::File(_) | Held::Rounded(..) | Held::Blocks(_) => None,
+            Held::File(_) | Held::Rounded(..) | Held::Blocks(_) | Held::Lent(_) => None,
         }
     }
 }
 
-/// Weights that are only ever multiplied by, or looked up in, row by row.
-fn matrices(graph: &Graph) -> BTreeSet<usize> {
-    let rows = |op: &str| matches!(op, "linear" | "embed" | "linears" | "latent_attend");
-    graph
-        .nodes
-        .iter()
-        .filter(|node| rows(&node.op))
-        .flat_map(|node| node.weights.iter())
-        .filter(|(role, _)| role.starts_with("weight"))
-        .map(|(_, id)| id.0)
-        .collect()
+/// Weights that are only ever multiplied by, or looked up in, row by row; and which of them are
+/// of experts.
+fn matrices(graph: &Graph) -> (BTreeSet<usize>, BTreeSet<usize>) {
+    let (mut matrices, mut experts) = (BTreeSet::new(), BTreeSet::new());
+    for node in &graph.nodes {
+        match node.op.as_str() {
+            "linear" | "embed" | "linears" | "latent_attend" => matrices.extend(
+                node.weights
+                    .iter()
+                    .filter(|(role, _)| role.starts_with("weight"))
+                    .map(|(_, id)| id.0),
+            ),
+            "experts" => experts.extend(
+                node.weights
+                    .iter()
+                    .filter(|(role, _)| !role.starts_with("bias"))
+                    .map(|(_, id)| id.0),
+            ),
+            _ => {}
+        }
+    }
+    matrices.extend(&experts);
+    (matrices, experts)
 }
 
 /// A weight in blocks: kept so if it is a matrix, decoded if it is small.

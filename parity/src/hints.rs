@@ -54,7 +54,7 @@ fn state(model: &Model, layer: usize, part: &str, gate: &Gate, hints: &mut Vec<S
                 place(&state.dtype_at),
                 state.name
             ),
-            DtypeRule::Activation => format!(
+            DtypeRule::Activation | DtypeRule::WideInF16 => format!(
                 "the spec keeps state `{}` in the activation dtype ({}): the engine narrows it",
                 state.name,
                 place(&state.dtype_at)

@@ -58,6 +58,9 @@ pub enum DtypeRule {
     Activation,
     /// Always this.
     Fixed(Dtype),
+    /// F32 in an f16 run, the run's activation dtype in any other: what some weights are kept in
+    /// whose numbers f16 has no range for.
+    WideInF16,
 }
 
 impl DtypeRule {
@@ -66,6 +69,8 @@ impl DtypeRule {
         match self {
             Self::Activation => activation,
             Self::Fixed(dtype) => dtype,
+            Self::WideInF16 if activation == Dtype::F16 => Dtype::F32,
+            Self::WideInF16 => activation,
         }
     }
 }
@@ -75,6 +80,7 @@ impl fmt::Display for DtypeRule {
         match self {
             Self::Activation => f.write_str("activation"),
             Self::Fixed(dtype) => dtype.fmt(f),
+            Self::WideInF16 => f.write_str("f32_in_f16"),
         }
     }
 }

@@ -11,7 +11,8 @@ use crate::text::Text;
 use crate::yaml::{self, Entry, Map, Node, Value};
 
 /// Sections that merge by name; any other key of a spec replaces.
-const MERGED: [&str; 7] = ["dims", "rope", "states", "functions", "layers", "ignore", "gguf"];
+const MERGED: [&str; 8] =
+    ["dims", "rope", "states", "functions", "layers", "ignore", "kept", "gguf"];
 /// Entries of sections that merge by name themselves.
 const NESTED: [(&str, &str); 6] = [
     ("layers", "each"),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graph::Weight;
 use crate::scalar::Scalar;
-use crate::weight_map::{Pattern, Rule, Step, gather, natural, shapes};
+use crate::weight_map::{Pattern, Rule, Step, beginning, gather, natural, shapes};
 
 mod known;
 
@@ -57,8 +57,8 @@ pub struct Group {
 impl Gguf {
     /// Which tensors the file has and which weights make them, or everything that is in the way.
     pub fn groups(&self, weights: &[Weight]) -> Result<Vec<Group>, Vec<String>> {
-        let places: BTreeMap<&str, usize> =
-            weights.iter().enumerate().map(|(n, weight)| (weight.name.as_str(), n)).collect();
+        let places: BTreeMap<String, usize> =
+            weights.iter().enumerate().map(|(n, weight)| (weight.name.clone(), n)).collect();
         let (mut groups, mut faults) = (Vec::new(), Vec::new());
         let (mut used, mut names) = (BTreeSet::new(), BTreeSet::new());
         for weight in weights {
@@ -67,8 +67,7 @@ impl Gguf {
             }
             let made = self.rules.iter().find_map(|rule| {
                 let tensors = spread(&rule.rule, &weight.name)?;
-                let all = weights.iter().map(|weight| weight.name.as_str());
-                let gathered = gather(&rule.rule, &tensors[0], all)?;
+                let gathered = gather(&rule.rule, &tensors[0], |text| beginning(&places, text))?;
                 Some((rule, tensors, gathered.names))
             });
             let Some((rule, tensors, sources)) = made else {
@@ -81,7 +80,7 @@ impl Gguf {
             let found: Option<Vec<usize>> =
                 sources.iter().map(|name| places.get(name.as_str()).copied()).collect();
             let Some(found) = found else {
-                let lacks = sources.iter().filter(|name| !places.contains_key(name.as_str()));
+                let lacks = sources.iter().filter(|name| !places.contains_key(*name));
                 let lacks: Vec<&str> = lacks.map(String::as_str).collect();
                 faults.push(format!(
                     "`{}` needs weights that the model lacks: {}",

@@ -10,11 +10,13 @@ use crate::eval::Fail;
 mod arithmetic;
 mod attention;
 mod conv;
+mod experts;
 mod infer;
 mod latent;
 mod norm;
 mod pointwise;
 mod project;
+mod route;
 mod shape;
 mod signature;
 
@@ -45,9 +47,11 @@ impl OpSet {
             attention::rules(),
             conv::rules(),
             latent::rules(),
+            experts::rules(),
             norm::rules(),
             pointwise::rules(),
             project::rules(),
+            route::rules(),
             shape::rules(),
         ];
         let mut set = Self { rules: BTreeMap::new() };

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::Config;
 use crate::diag::{Finding, Severity};
+use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::{Fail, Fuel};
 use crate::model::Model;
 use crate::ops::OpSet;
@@ -61,7 +62,7 @@ pub fn resolve(
         fuel: &fuel,
         dims: &dims,
         report,
-        builder: Builder::new(ropes),
+        builder: Builder::new(ropes, kept(spec)),
         stack: Vec::new(),
         depth: 0,
     };
@@ -111,6 +112,15 @@ pub fn resolve(
         gguf,
     };
     Ok((model, report.findings))
+}
+
+/// Patterns of weights that are not kept in the run's dtype, and what they are kept in.
+fn kept(spec: &Spec) -> Vec<(String, DtypeRule)> {
+    let with = |patterns: &[crate::syntax::Ident], dtype| {
+        patterns.iter().map(|pattern| (pattern.name.clone(), dtype)).collect::<Vec<_>>()
+    };
+    let always = with(&spec.kept.f32, DtypeRule::Fixed(Dtype::F32));
+    always.into_iter().chain(with(&spec.kept.f32_in_f16, DtypeRule::WideInF16)).collect()
 }
 
 /// Findings, each once: what is wrong in one layer is wrong in all of its kind.

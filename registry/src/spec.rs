@@ -39,6 +39,8 @@ pub struct Spec {
     pub model: Program,
     /// Weights and config keys to pass over.
     pub ignore: IgnoreDecl,
+    /// Weights that loading does not round to the run's dtype.
+    pub kept: KeptDecl,
     /// How checkpoint tensors are spelled, where it differs. The first rule that matches wins.
     pub weights: Vec<WeightRule>,
     /// The model as a GGUF file; none if the spec says nothing of it.
@@ -150,6 +152,15 @@ pub struct IgnoreDecl {
     pub weights: Vec<Ident>,
     /// Config keys, dotted if nested; `*` matches any text.
     pub config: Vec<Ident>,
+}
+
+/// Weights that loading does not round to the run's dtype; patterns in which `*` is any text.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct KeptDecl {
+    /// Those that are f32 in every run.
+    pub f32: Vec<Ident>,
+    /// Those that are f32 in f16 runs only.
+    pub f32_in_f16: Vec<Ident>,
 }
 
 /// How some tensors are spelled on disk.

@@ -14,7 +14,7 @@ mod step;
 
 pub use algebra::{inverse, shapes};
 pub(crate) use gather::natural;
-pub use gather::{Gathered, gather};
+pub use gather::{Gathered, beginning, gather};
 pub use pattern::{Holes, Pattern};
 pub use step::{HeadLayout, Sizes, Step};
 

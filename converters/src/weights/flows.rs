@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use registry::graph::Weight;
-use registry::weight_map::{Rule, gather};
+use registry::weight_map::{Rule, beginning, gather};
 
 use super::Error;
 use crate::checkpoint::Checkpoint;
@@ -46,8 +46,7 @@ fn find<'c>(
 ) -> Result<(Sourced<'c>, Vec<String>), Error> {
     let known = |name: &String| checkpoint.info(name).is_some();
     let rule = rules.iter().find_map(|rule| {
-        let tensors = checkpoint.tensors().keys().map(String::as_str);
-        let gathered = gather(rule, &weight.name, tensors)?;
+        let gathered = gather(rule, &weight.name, |text| beginning(checkpoint.tensors(), text))?;
         gathered.names.iter().any(known).then_some((rule, gathered))
     });
     let names = rule.as_ref().map_or_else(|| vec![weight.name.clone()], |(_, g)| g.names.clone());
@@ -85,6 +84,28 @@ fn find<'c>(
         });
     }
     Ok((Sourced { flow, place }, names))
+}
+
+/// One tensor that a rule makes of others.
+pub(super) fn made<'c>(
+    checkpoint: &'c Checkpoint,
+    rule: &Rule,
+    tensors: &[String],
+    output: usize,
+) -> Result<Flow<'c>, Error> {
+    let fault = |why: String| Error::Rule {
+        root: checkpoint.root().into(),
+        weight: rule.weight.text.clone(),
+        rule: format!("{} -> {}", rule.disk.text, rule.weight.text),
+        why,
+    };
+    let mut flows = Vec::with_capacity(tensors.len());
+    for name in tensors {
+        let info = checkpoint.info(name).ok_or_else(|| fault(format!("there is no `{name}`")))?;
+        flows.push(Flow::plain(&info.shape, info.dtype, checkpoint.bytes(name)?).map_err(fault)?);
+    }
+    let flows = Flow::run(&rule.steps, flows).map_err(fault)?;
+    flows.into_iter().nth(output).ok_or_else(|| fault("it gives too few tensors".to_owned()))
 }
 
 fn broken(checkpoint: &Checkpoint, weight: &Weight, rule: &str, why: String) -> Error {

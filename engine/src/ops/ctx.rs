@@ -11,7 +11,7 @@ use crate::angles::Angles;
 use crate::kernels::matmul::WeightView;
 use crate::states::{Memory, Slot};
 use crate::value::Value;
-use crate::weights::Weights;
+use crate::weights::{Matrix, Weights};
 
 /// One chunk of a step, as kernels see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,6 +175,16 @@ impl<'a> Ctx<'a> {
             .get(role)
             .ok_or_else(|| self.error(format!("weight `{role}` is missing")))?;
         self.weights.matrix(*id)
+    }
+
+    /// A matrix of an expert by its role, made for this use if it does not lie ready.
+    pub fn lent(&self, role: &str) -> Result<Matrix<'a>, Error> {
+        let id = self
+            .node()
+            .weights
+            .get(role)
+            .ok_or_else(|| self.error(format!("weight `{role}` is missing")))?;
+        self.weights.lent(*id)
     }
 
     /// A small weight by its role; none if the node does not have it.

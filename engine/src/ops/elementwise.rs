@@ -1,5 +1,5 @@
 //! Arithmetic number by number: `add sub mul div` of two values, `scale offset divide inverse`
-//! with a number, `weight_scale`, `softcap`, `clamp`, `cast`.
+//! with a number, `weight_scale`, `weight_add`, `softcap`, `clamp`, `cast`.
 
 use registry::dtype::Dtype;
 
@@ -44,7 +44,9 @@ pub(super) fn with_number(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let mut s = ctx.number("s")? as f32;
     let op = ctx.node().op.as_str();
     // torch adds a number to 16-bit values as one of their dtype, but multiplies by it in f32.
-    if op == "offset" || ctx.text("round", "none") == "activation" {
+    if op == "offset" {
+        s = round1(dtype, s);
+    } else if ctx.text("round", "none") == "activation" {
         s = round1(ctx.activation(), s);
     }
     let y = rows::pieces(&x.view(), |_, x, y| {
@@ -59,7 +61,8 @@ pub(super) fn with_number(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     ctx.set(0, y)
 }
 
-pub(super) fn weight_scale(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+/// `weight_scale` and `weight_add`.
+pub(super) fn with_weight(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let dtype = ctx.output_dtype(0);
     let (Some((role, id)), 1) = (ctx.node().weights.first_key_value(), ctx.node().weights.len())
@@ -71,9 +74,10 @@ pub(super) fn weight_scale(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let at = spread(&x.shape()[1..], shape).ok_or_else(|| {
         ctx.error(format!("a weight {shape:?} does not fit {:?}", &x.shape()[1..]))
     })?;
+    let add = ctx.node().op == "weight_add";
     let y = rows::map(&x.view(), x.width(), x.width(), |_, x, y| {
         for ((y, x), at) in y.iter_mut().zip(x).zip(&at) {
-            *y = x * weight[*at];
+            *y = if add { x + weight[*at] } else { x * weight[*at] };
         }
         round(dtype, y);
     });

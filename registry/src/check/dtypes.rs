@@ -33,7 +33,7 @@ impl Model {
         );
         // A fixed input dtype does not follow `--dtype`.
         let remedy = match self.graph.values[demand.value.0].dtype {
-            DtypeRule::Activation => {
+            DtypeRule::Activation | DtypeRule::WideInF16 => {
                 format!("declare `dtype: activation`, or run with `--dtype {kept}`")
             }
             DtypeRule::Fixed(fixed) => format!("declare `dtype: {fixed}`"),

@@ -8,7 +8,7 @@ use crate::graph::Weight;
 use crate::model::Model;
 use crate::ops::show;
 use crate::suggest;
-use crate::weight_map::{gather, shapes};
+use crate::weight_map::{beginning, gather, shapes};
 
 use super::fold::fold;
 
@@ -73,7 +73,7 @@ fn find(
     let missing =
         |name: &str| (name.to_owned(), Trouble::Missing { expected: weight.shape.clone() });
     let gathered = model.rules.iter().find_map(|rule| {
-        let gathered = gather(rule, &weight.name, checkpoint.keys().map(String::as_str))?;
+        let gathered = gather(rule, &weight.name, |text| beginning(checkpoint, text))?;
         gathered.names.iter().any(|name| checkpoint.contains_key(name)).then_some((rule, gathered))
     });
     let found = match gathered {

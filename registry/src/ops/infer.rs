@@ -222,6 +222,14 @@ impl<'a> Infer<'a> {
         Ok(())
     }
 
+    /// What a weight of the node is kept in.
+    pub fn weight_dtype(&self, role: &str) -> DtypeRule {
+        self.node
+            .weights
+            .get(role)
+            .map_or(DtypeRule::Activation, |id| self.builder.weight_dtype(*id))
+    }
+
     /// Says that a tensor of `param` is another's.
     pub fn tie(&mut self, param: &str, owner: &str, suffix: &str) -> Result<(), Fail> {
         let alias = format!("{}.{suffix}", self.path(param)?);

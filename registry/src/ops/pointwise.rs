@@ -33,7 +33,7 @@ const NAMES: &[(&str, &str)] = &[
     ("tanh", "tanh"),
 ];
 
-const CONFIG_NAMES: &[&str] = &[
+pub(super) const CONFIG_NAMES: &[&str] = &[
     "silu",
     "swish",
     "gelu",
@@ -76,11 +76,13 @@ fn same(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
+/// The op that a config calls by this name.
+pub(super) fn activation(name: &str) -> &'static str {
+    NAMES.iter().find(|(known, _)| *known == name).map_or("silu", |(_, op)| op)
+}
+
 fn infer_act(call: &mut Infer<'_>) -> Result<(), Fail> {
-    let op = NAMES
-        .iter()
-        .find(|(name, _)| Some(*name) == call.word("name"))
-        .map_or("silu", |(_, op)| op);
+    let op = call.word("name").map_or("silu", activation);
     call.rename(op);
     call.drop_attr("name");
     same(call)

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::config::matches;
 use crate::diag::{Finding, Span};
 use crate::dtype::DtypeRule;
 use crate::eval::{Fail, shorten};
@@ -22,6 +23,8 @@ pub(crate) struct Builder {
     graph: Graph,
     ropes: Vec<Option<RopeTable>>,
     weights: BTreeMap<String, WeightId>,
+    /// Patterns of weights that loading does not round to the run's dtype.
+    kept: Vec<(String, DtypeRule)>,
     /// Where each value comes from.
     origins: Vec<Option<Span>>,
     /// Which of them carry a variable's name; the others are called after their op.
@@ -36,7 +39,7 @@ pub(crate) struct Builder {
 
 impl Builder {
     /// Begins with the token ids as value 0. A rope that is `None` is one that failed.
-    pub(super) fn new(ropes: Vec<Option<RopeTable>>) -> Self {
+    pub(super) fn new(ropes: Vec<Option<RopeTable>>, kept: Vec<(String, DtypeRule)>) -> Self {
         let tokens = Value {
             name: "tokens".to_owned(),
             shape: Vec::new(),
@@ -47,6 +50,7 @@ impl Builder {
             graph: Graph { values: vec![tokens], ..Graph::default() },
             ropes,
             weights: BTreeMap::new(),
+            kept,
             origins: vec![None],
             named: vec![true],
             taps: BTreeSet::new(),
@@ -119,11 +123,19 @@ impl Builder {
         self.graph.weights.push(Weight {
             name: name.to_owned(),
             shape: shape.to_vec(),
-            dtype: DtypeRule::Activation,
+            dtype: self
+                .kept
+                .iter()
+                .find(|(pattern, _)| matches(pattern, name))
+                .map_or(DtypeRule::Activation, |(_, dtype)| *dtype),
             at: at.clone(),
         });
         self.weights.insert(name.to_owned(), id);
         Ok(id)
+    }
+
+    pub(crate) fn weight_dtype(&self, id: WeightId) -> DtypeRule {
+        self.graph.weights[id.0].dtype
     }
 
     pub(crate) fn tie(&mut self, alias: String, owner: String) {

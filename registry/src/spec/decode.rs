@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
-use super::keys::{Form, IGNORE, Key, LAYERS, ROPE, SPEC, STATE, Table, WEIGHT};
+use super::keys::{Form, IGNORE, KEPT, Key, LAYERS, ROPE, SPEC, STATE, Table, WEIGHT};
 use super::{
-    Dim, DimSource, EachDecl, IgnoreDecl, LayerProgram, LayersDecl, RopeDecl, Spec, StateDecl,
-    StatePart, WeightRule,
+    Dim, DimSource, EachDecl, IgnoreDecl, KeptDecl, LayerProgram, LayersDecl, RopeDecl, Spec,
+    StateDecl, StatePart, WeightRule,
 };
 use crate::diag::{Finding, Source, Span};
 use crate::parse::{parse_expr, parse_function_header, parse_program};
@@ -66,6 +66,7 @@ impl Decoder {
         let layers = tree.get("layers").and_then(|entry| self.layers(entry));
         let model = tree.get("model").and_then(|entry| self.program(&entry.value));
         let ignore = tree.get("ignore").map(|entry| self.ignore(entry)).unwrap_or_default();
+        let kept = tree.get("kept").map(|entry| self.kept(entry)).unwrap_or_default();
         let weights = self.weights(tree);
         let gguf = tree.get("gguf").and_then(|entry| self.gguf(entry));
         Some(Spec {
@@ -80,6 +81,7 @@ impl Decoder {
             layers,
             model: model?,
             ignore,
+            kept,
             weights,
             gguf,
             source: whole.source.clone(),
@@ -397,6 +399,14 @@ impl Decoder {
         };
         self.check_keys(map, &IGNORE, &entry.key.span());
         IgnoreDecl { weights: self.words(map, "weights"), config: self.words(map, "config") }
+    }
+
+    fn kept(&mut self, entry: &Entry) -> KeptDecl {
+        let Some(map) = self.map(&entry.value, "a map with `f32:`") else {
+            return KeptDecl::default();
+        };
+        self.check_keys(map, &KEPT, &entry.key.span());
+        KeptDecl { f32: self.words(map, "f32"), f32_in_f16: self.words(map, "f32_in_f16") }
     }
 
     fn weights(&mut self, tree: &Map) -> Vec<WeightRule> {

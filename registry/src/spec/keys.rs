@@ -100,6 +100,7 @@ pub(crate) static SPEC: Table = Table {
         may("layers", Form::Table(&LAYERS), "The repeated part."),
         must("model", Form::Program, "From `tokens` to logits."),
         may("ignore", Form::Table(&IGNORE), "Weights and config keys to pass over."),
+        may("kept", Form::Table(&KEPT), "Weights that loading does not round."),
         may(
             "weights",
             Form::Tables(&WEIGHT),
@@ -162,6 +163,16 @@ pub(crate) static IGNORE: Table = Table {
     keys: &[
         may("weights", Form::Words, "Patterns of checkpoint tensors; `*` matches any text."),
         may("config", Form::Words, "Config keys, dotted if nested."),
+    ],
+    others: None,
+    inherits: true,
+};
+
+pub(crate) static KEPT: Table = Table {
+    what: "`kept`",
+    keys: &[
+        may("f32", Form::Words, "Patterns of weights that are f32 in every run."),
+        may("f32_in_f16", Form::Words, "Patterns of weights that are f32 in f16 runs only."),
     ],
     others: None,
     inherits: true,

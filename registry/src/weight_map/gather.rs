@@ -1,5 +1,8 @@
 //! Which disk tensors a weight is made of.
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
 use super::Rule;
 use super::pattern::Piece;
 
@@ -12,12 +15,13 @@ pub struct Gathered {
     pub output: usize,
 }
 
-/// Applies a rule to a weight's name; `None` if the rule is not about it. `tensors` are the
-/// names that the checkpoint has: they count what a hole of the disk side alone stands for.
-pub fn gather<'n>(
+/// Applies a rule to a weight's name; `None` if the rule is not about it. `tensors` gives the
+/// names that the checkpoint has which begin with some text: they count what a hole of the disk
+/// side alone stands for. A checkpoint of experts has too many to look at all for each weight.
+pub fn gather<'n, I: Iterator<Item = &'n str>>(
     rule: &Rule,
     weight: &str,
-    tensors: impl Iterator<Item = &'n str>,
+    tensors: impl FnOnce(&str) -> I,
 ) -> Option<Gathered> {
     let holes = rule.weight.fit(weight)?;
     let on_disk = rule.disk.holes();
@@ -40,7 +44,11 @@ pub fn gather<'n>(
     let open =
         |piece: &Piece<'_>| matches!(piece, Piece::Word(_) | Piece::Any(_)) && !filled(*piece);
     if pieces.iter().any(open) {
-        let mut names: Vec<String> = tensors
+        let known = pieces.iter().take_while(|piece| !open(piece)).map_while(|piece| match piece {
+            Piece::Text(text) => Some((*text).to_owned()),
+            hole => holes.get(&hole.hole()?).cloned(),
+        });
+        let mut names: Vec<String> = tensors(&known.collect::<String>())
             .filter(|name| rule.disk.fit_with(name, &holes).is_some())
             .map(str::to_owned)
             .collect();
@@ -79,6 +87,17 @@ pub(crate) fn natural(name: &str) -> Vec<(usize, String)> {
     runs
 }
 
+/// The names of a sorted map that begin with some text.
+pub fn beginning<'n, T>(
+    map: &'n BTreeMap<String, T>,
+    text: &str,
+) -> impl Iterator<Item = &'n str> + use<'n, T> {
+    let text = text.to_owned();
+    let from = (Bound::Included(text.as_str()), Bound::Unbounded);
+    let names = map.range::<str, _>(from).map(|(name, _)| name.as_str());
+    names.take_while(move |name| name.starts_with(&text))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,8 +117,11 @@ mod tests {
             steps: vec![],
             at: Text::whole("t", "").span(),
         };
-        gather(&rule, name, tensors.iter().copied())
-            .map(|gathered| (gathered.names, gathered.output))
+        gather(&rule, name, |text| {
+            let text = text.to_owned();
+            tensors.iter().copied().filter(move |name| name.starts_with(&text))
+        })
+        .map(|gathered| (gathered.names, gathered.output))
     }
 
     #[test]

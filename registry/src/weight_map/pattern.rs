@@ -110,6 +110,12 @@ impl Pattern {
 
     /// The same, with some holes filled already.
     pub(super) fn fit_with(&self, name: &str, holes: &Holes) -> Option<Holes> {
+        // Most names fail at the text before the first hole or behind the last.
+        let first = self.text.find(['{', '*']).unwrap_or(self.text.len());
+        let last = self.text.rfind(['}', '*']).map_or(0, |at| at + 1);
+        if !name.starts_with(&self.text[..first]) || !name.ends_with(&self.text[last..]) {
+            return None;
+        }
         fit(&self.pieces(), name, holes)
     }
 

@@ -1,0 +1,151 @@
+//! The choice of a router: the largest few of many scores, of the best groups perhaps.
+//!
+//! Scores that are equal go by their place, the lower first. The reference leaves that open,
+//! so [`Choice::margin`] says how far another choice is from being the same.
+
+/// How many are chosen, and among which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Choice {
+    /// How many.
+    pub k: usize,
+    /// Groups that the scores are in, if only the best of them count.
+    pub groups: Option<Groups>,
+}
+
+/// Equal groups of scores, a few of which are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Groups {
+    /// How many there are.
+    pub count: usize,
+    /// How many are kept.
+    pub keep: usize,
+    /// A group counts by the sum of its best so many: 1 or 2.
+    pub best: usize,
+    /// What the others' scores become: zero, or less than any.
+    pub zero: bool,
+}
+
+impl Choice {
+    /// The places of what is chosen, best first.
+    pub fn of(&self, scores: &[f32]) -> Vec<usize> {
+        let masked = self.groups.map(|groups| {
+            let kept = top(&groups.scores(scores), groups.keep);
+            groups.mask(scores, &kept)
+        });
+        top(masked.as_deref().unwrap_or(scores), self.k)
+    }
+
+    /// By how much the scores would have to change so that `other` is a right choice: 0 if it
+    /// is one. Infinite if it is no choice at all.
+    pub fn margin(&self, scores: &[f32], other: &[usize]) -> f32 {
+        let distinct = other.iter().enumerate().all(|(n, at)| !other[..n].contains(at));
+        if other.len() != self.k || !distinct || other.iter().any(|&at| at >= scores.len()) {
+            return f32::INFINITY;
+        }
+        let Some(groups) = self.groups else { return gap(scores, other) };
+        // The groups of the other choice, filled up with the best of the rest.
+        let size = scores.len() / groups.count;
+        let by_group = groups.scores(scores);
+        let mut kept: Vec<usize> = other.iter().map(|at| at / size).collect();
+        kept.sort_unstable();
+        kept.dedup();
+        if groups.zero {
+            // Masked scores are zero and can be chosen, so groups cannot be told from choices.
+            kept = top(&by_group, groups.keep);
+        } else if kept.len() > groups.keep {
+            return f32::INFINITY;
+        }
+        for group in top(&by_group, groups.count) {
+            if kept.len() < groups.keep && !kept.contains(&group) {
+                kept.push(group);
+            }
+        }
+        gap(&by_group, &kept).max(gap(&groups.mask(scores, &kept), other))
+    }
+}
+
+impl Groups {
+    /// What each group counts.
+    fn scores(&self, scores: &[f32]) -> Vec<f32> {
+        let size = (scores.len() / self.count.max(1)).max(1);
+        let best = |group: &[f32]| top(group, self.best).iter().map(|&at| group[at]).sum();
+        scores.chunks_exact(size).map(best).collect()
+    }
+
+    /// The scores, less those of groups that are not kept.
+    fn mask(&self, scores: &[f32], kept: &[usize]) -> Vec<f32> {
+        let size = (scores.len() / self.count.max(1)).max(1);
+        let masked = if self.zero { 0.0 } else { f32::NEG_INFINITY };
+        let one = |(at, &score)| if kept.contains(&(at / size)) { score } else { masked };
+        scores.iter().enumerate().map(one).collect()
+    }
+}
+
+/// The places of the largest, best first; of equal ones the first.
+fn top(scores: &[f32], k: usize) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..scores.len()).collect();
+    let k = k.min(places.len());
+    let order = |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b));
+    if 0 < k && k < places.len() {
+        places.select_nth_unstable_by(k - 1, order);
+    }
+    places.truncate(k);
+    places.sort_unstable_by(order);
+    places
+}
+
+/// How far the best that is left out stands above the worst that is in.
+fn gap(scores: &[f32], chosen: &[usize]) -> f32 {
+    let worst = chosen.iter().map(|&at| scores[at]).fold(f32::INFINITY, f32::min);
+    let left = scores.iter().enumerate().filter(|(at, _)| !chosen.contains(at));
+    let best = left.map(|(_, &score)| score).fold(f32::NEG_INFINITY, f32::max);
+    if best <= worst { 0.0 } else { best - worst }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCORES: [f32; 6] = [0.1, 0.9, 0.5, 0.5, 0.7, -0.2];
+
+    fn groups(best: usize, zero: bool) -> Option<Groups> {
+        Some(Groups { count: 3, keep: 1, best, zero })
+    }
+
+    #[test]
+    fn the_largest_are_chosen() {
+        for (k, groups, want) in [
+            (1, None, vec![1]),
+            (3, None, vec![1, 4, 2]),
+            (6, None, vec![1, 4, 2, 3, 0, 5]),
+            // The groups count 1.0, 1.0, 0.5 by two, and 0.9, 0.5, 0.7 by one.
+            (2, groups(2, false), vec![1, 0]),
+            (1, groups(1, false), vec![1]),
+            (3, groups(2, true), vec![1, 0, 2]),
+        ] {
+            assert_eq!(Choice { k, groups }.of(&SCORES), want, "{k} {groups:?}");
+        }
+        assert_eq!(Choice { k: 1, groups: None }.of(&[0.0, f32::NAN]), [1]);
+    }
+
+    #[test]
+    fn a_margin_is_what_is_missing() {
+        let plain = Choice { k: 3, groups: None };
+        for (other, want) in [
+            (&[1, 4, 2][..], 0.0),
+            (&[3, 1, 4], 0.0), // a tie
+            (&[1, 2, 3], 0.2),
+            (&[1, 4], f32::INFINITY),
+            (&[1, 4, 4], f32::INFINITY),
+            (&[1, 4, 6], f32::INFINITY),
+        ] {
+            assert!((plain.margin(&SCORES, other) - want).abs() < 1e-6 || want.is_infinite());
+            assert_eq!(plain.margin(&SCORES, other).is_infinite(), want.is_infinite());
+        }
+        let grouped = Choice { k: 2, groups: groups(2, false) };
+        assert_eq!(grouped.margin(&SCORES, &[0, 1]), 0.0);
+        assert_eq!(grouped.margin(&SCORES, &[2, 3]), 0.0); // a tie of groups
+        assert!((grouped.margin(&SCORES, &[4, 5]) - 0.5).abs() < 1e-6);
+        assert!(grouped.margin(&SCORES, &[1, 2]).is_infinite());
+    }
+}

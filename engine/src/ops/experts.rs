@@ -1,0 +1,215 @@
+//! `experts`: the MLPs of a mixture. Rows are gathered by expert, so that a weight is read once
+//! in a step and only if a row wants it.
+//!
+//! Rounding is that of the reference's loop over experts (`experts_implementation="eager"`):
+//! after each matrix, each bias and each product, and results are added expert by expert, in
+//! the order of their numbers, with a rounding after every addition.
+
+use rayon::prelude::*;
+use registry::dtype::Dtype;
+
+use super::activation::{self, Activation};
+use super::{Ctx, route};
+use crate::Error;
+use crate::kernels::math::sigmoid;
+use crate::kernels::matmul::{Linear, WeightView, matmul, matmul_many};
+use crate::kernels::round::{round, round1};
+use crate::weights::Matrix;
+
+/// What happens between the matrices.
+struct Gate {
+    act: Activation,
+    /// Bound on the gate from above, and on the other from both sides.
+    limit: Option<f32>,
+    /// The sigmoid's slope, where the gate is `g * sigmoid(alpha * g)` and the other has 1 added.
+    alpha: Option<f32>,
+    dtype: Dtype,
+}
+
+/// Rows of one expert: `(row, which of its choices)`.
+type Uses = Vec<(usize, usize)>;
+
+pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let (x, chosen, weights) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    let (n, ffn, hidden, k) = (ctx.count("n")?, ctx.count("ffn")?, x.width(), chosen.width());
+    let (rows, dtype) = (x.rows(), ctx.output_dtype(0));
+    if chosen.rows() != rows || weights.shape() != chosen.shape() {
+        return Err(ctx.error("values and choices differ in rows"));
+    }
+    let name = ctx.text("act", "silu");
+    let gate = Gate {
+        act: activation::of(name).ok_or_else(|| ctx.error(format!("no activation `{name}`")))?,
+        limit: ctx.number_or_null("limit")?.map(|x| x as f32),
+        alpha: ctx.number_or_null("alpha")?.map(|x| x as f32),
+        dtype,
+    };
+    let on_input = ctx.text("weigh", "output") == "input";
+    let form = ctx.text("form", "glu");
+    let mut uses: Vec<(usize, Uses)> = Vec::new();
+    {
+        let mut by_expert: Vec<Uses> = vec![Uses::new(); n];
+        for (at, place) in chosen.view().iter().enumerate() {
+            let expert = route::index(*place, n)
+                .ok_or_else(|| ctx.error(format!("there is no expert {place}")))?;
+            by_expert[expert].push((at / k, at));
+        }
+        uses.extend(by_expert.into_iter().enumerate().filter(|(_, uses)| !uses.is_empty()));
+    }
+    let (x, weights) = (x.view(), weights.view());
+    let (x, weights): (&[f32], &[f32]) = (&x, &weights);
+    let here = &*ctx;
+    let made: Vec<Vec<f32>> = uses
+        .par_iter()
+        .map(|(expert, uses)| -> Result<Vec<f32>, Error> {
+            let mut input = Vec::with_capacity(uses.len() * hidden);
+            for &(row, at) in uses {
+                let from = input.len();
+                input.extend_from_slice(&x[row * hidden..(row + 1) * hidden]);
+                if on_input {
+                    input[from..].iter_mut().for_each(|x| *x *= weights[at]);
+                    round(dtype, &mut input[from..]);
+                }
+            }
+            let mut y = mlp(here, *expert, form, &gate, &input, uses.len(), ffn, hidden)?;
+            if !on_input {
+                for (&(_, at), y) in uses.iter().zip(y.chunks_exact_mut(hidden)) {
+                    y.iter_mut().for_each(|y| *y *= weights[at]);
+                    round(dtype, y);
+                }
+            }
+            Ok(y)
+        })
+        .collect::<Result<_, _>>()?;
+    let mut out = vec![0.0; rows * hidden];
+    for ((_, uses), made) in uses.iter().zip(&made) {
+        for (&(row, _), y) in uses.iter().zip(made.chunks_exact(hidden)) {
+            let out = &mut out[row * hidden..(row + 1) * hidden];
+            out.iter_mut().zip(y).for_each(|(out, y)| *out = round1(dtype, *out + y));
+        }
+    }
+    ctx.set(0, out)
+}
+
+/// One expert on the rows that chose it.
+#[expect(clippy::too_many_arguments, reason = "sizes that the caller has checked")]
+fn mlp(
+    ctx: &Ctx<'_>,
+    expert: usize,
+    form: &str,
+    gate: &Gate,
+    x: &[f32],
+    rows: usize,
+    ffn: usize,
+    hidden: usize,
+) -> Result<Vec<f32>, Error> {
+    let dtype = gate.dtype;
+    let matrix = |part: &str, outputs, inputs| -> Result<Matrix<'_>, Error> {
+        let matrix = ctx.lent(&format!("{part}.{expert}"))?;
+        let WeightView { outputs: o, inputs: i, .. } = matrix.view();
+        if (o, i) == (outputs, inputs) {
+            return Ok(matrix);
+        }
+        Err(ctx.error(format!("`{part}` of an expert is [{o}, {i}], not [{outputs}, {inputs}]")))
+    };
+    let inner = match form {
+        "plain" => {
+            let up = matrix("up", ffn, hidden)?;
+            let mut y = vec![0.0; rows * ffn];
+            matmul(x, rows, &up.view(), None, dtype, &mut y);
+            add_bias(ctx, "up", expert, dtype, &mut y);
+            (gate.act)(dtype, &mut y);
+            y
+        }
+        "interleaved" => {
+            let both = matrix("gate_up", 2 * ffn, hidden)?;
+            let mut y = vec![0.0; rows * 2 * ffn];
+            matmul(x, rows, &both.view(), None, dtype, &mut y);
+            add_bias(ctx, "gate_up", expert, dtype, &mut y);
+            let (mut g, u): (Vec<f32>, Vec<f32>) = y.chunks_exact(2).map(|y| (y[0], y[1])).unzip();
+            gate.apply(&mut g, u);
+            g
+        }
+        _ => {
+            let (one, two) = (matrix("gate", ffn, hidden)?, matrix("up", ffn, hidden)?);
+            let (mut g, mut u) = (vec![0.0; rows * ffn], vec![0.0; rows * ffn]);
+            let mut linears = [
+                Linear { weight: one.view(), bias: None, round: dtype, y: &mut g },
+                Linear { weight: two.view(), bias: None, round: dtype, y: &mut u },
+            ];
+            matmul_many(x, rows, &mut linears);
+            add_bias(ctx, "gate", expert, dtype, &mut g);
+            add_bias(ctx, "up", expert, dtype, &mut u);
+            gate.apply(&mut g, u);
+            g
+        }
+    };
+    let down = matrix("down", hidden, ffn)?;
+    let mut y = vec![0.0; rows * hidden];
+    matmul(&inner, rows, &down.view(), None, dtype, &mut y);
+    add_bias(ctx, "down", expert, dtype, &mut y);
+    Ok(y)
+}
+
+/// Adds an expert's bias to every row, if it has one; a rounding of its own, as of a bias that
+/// is not part of the matrix product.
+fn add_bias(ctx: &Ctx<'_>, part: &str, expert: usize, dtype: Dtype, y: &mut [f32]) {
+    let Some(bias) = ctx.vector(&format!("bias.{part}.{expert}")) else { return };
+    for y in y.chunks_exact_mut(bias.len().max(1)) {
+        y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+        round(dtype, y);
+    }
+}
+
+impl Gate {
+    /// Makes of the gate what goes into the last matrix.
+    fn apply(&self, gate: &mut [f32], mut up: Vec<f32>) {
+        let dtype = self.dtype;
+        if let Some(limit) = self.limit {
+            let limit = round1(dtype, limit);
+            gate.iter_mut().for_each(|g| *g = g.min(limit));
+            up.iter_mut().for_each(|u| *u = u.clamp(-limit, limit));
+        }
+        match self.alpha {
+            // `(up + 1) * (gate * sigmoid(gate * alpha))`, a rounding after every step.
+            Some(alpha) => {
+                for (g, u) in gate.iter_mut().zip(&up) {
+                    let turned = round1(dtype, sigmoid(round1(dtype, *g * alpha)));
+                    let kept = round1(dtype, *g * turned);
+                    *g = round1(dtype, round1(dtype, u + 1.0) * kept);
+                }
+            }
+            None => {
+                (self.act)(dtype, gate);
+                gate.iter_mut().zip(&up).for_each(|(g, u)| *g *= u);
+                round(dtype, gate);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gates_bend_and_round() {
+        let gate = |limit, alpha, dtype| Gate {
+            act: activation::of("relu").expect("there is one"),
+            limit,
+            alpha,
+            dtype,
+        };
+        for (gate, g, u, want) in [
+            (gate(None, None, Dtype::F32), 2.0, -3.0, -6.0),
+            (gate(None, None, Dtype::F32), -2.0, -3.0, 0.0),
+            (gate(Some(1.5), None, Dtype::F32), 2.0, -3.0, -2.25),
+            (gate(Some(7.0), Some(0.0), Dtype::F32), 2.0, 3.0, 4.0),
+            // 1.0078125 * 1.0078125 is 1.01568..., between two numbers of bf16.
+            (gate(None, None, Dtype::Bf16), 1.007_812_5, 1.007_812_5, 1.015_625),
+        ] {
+            let mut y = [g];
+            gate.apply(&mut y, vec![u]);
+            assert_eq!(y, [want], "{g} {u}");
+        }
+    }
+}

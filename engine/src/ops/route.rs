@@ -1,0 +1,105 @@
+//! What routers are made of: `softmax`, `total`, `choose`, `pick`.
+
+use super::{Ctx, rows};
+use crate::Error;
+use crate::kernels::choose::{Choice, Groups};
+use crate::kernels::math::{exp, sum};
+use crate::kernels::round::round;
+
+/// Over the last axis, f32 inside, one rounding.
+pub(super) fn softmax(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let dtype = ctx.output_dtype(0);
+    let last = x.shape().last().copied().unwrap_or(1);
+    let y = rows::map(&x.view(), last, last, |_, x, y| {
+        let most = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        y.iter_mut().zip(x).for_each(|(y, x)| *y = exp(x - most));
+        let whole = sum(y);
+        y.iter_mut().for_each(|y| *y /= whole);
+        round(dtype, y);
+    });
+    ctx.set(0, y)
+}
+
+/// The sum of a row, f32 inside, one rounding.
+pub(super) fn total(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let dtype = ctx.output_dtype(0);
+    let y = rows::map(&x.view(), x.width(), 1, |_, x, y| {
+        y[0] = x.iter().sum();
+        round(dtype, y);
+    });
+    ctx.set(0, y)
+}
+
+/// The choice that a `choose` node makes.
+pub(crate) fn choice(node: &registry::graph::Node) -> Option<Choice> {
+    let count = |name: &str| node.attrs.get(name).and_then(registry::scalar::Scalar::as_usize);
+    let word = |name: &str, is: &str| matches!(node.attrs.get(name), Some(registry::scalar::Scalar::Str(word)) if word == is);
+    let groups = match (count("groups"), count("keep")) {
+        (Some(all), Some(keep)) if all > 0 => Some(Groups {
+            count: all,
+            keep,
+            best: if word("by", "max") { 1 } else { 2 },
+            zero: word("mask", "zero"),
+        }),
+        _ => None,
+    };
+    Some(Choice { k: count("k")?, groups })
+}
+
+/// The places of the largest numbers of a row, best first.
+pub(super) fn choose(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let choice = choice(ctx.node()).ok_or_else(|| ctx.error("it does not say how many"))?;
+    if choice.k > x.width() {
+        return Err(ctx.error(format!("{} cannot be chosen among {}", choice.k, x.width())));
+    }
+    let y = rows::map(&x.view(), x.width(), choice.k, |_, x, y| {
+        y.iter_mut().zip(choice.of(x)).for_each(|(y, at)| *y = at as f32);
+    });
+    ctx.set(0, y)
+}
+
+/// The numbers at the places that were chosen.
+pub(super) fn pick(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let (x, chosen) = (ctx.input(0)?, ctx.input(1)?);
+    let (width, k) = (x.width(), chosen.width());
+    if x.rows() != chosen.rows() {
+        return Err(ctx.error(format!("{} rows, {} choices", x.rows(), chosen.rows())));
+    }
+    let (xs, places) = (x.view(), chosen.view());
+    let mut y = Vec::with_capacity(places.len());
+    for (n, place) in places.iter().enumerate() {
+        let at = index(*place, width).ok_or_else(|| ctx.error(format!("no place {place}")))?;
+        y.push(xs[n / k.max(1) * width + at]);
+    }
+    drop((xs, places));
+    ctx.set(0, y)
+}
+
+/// A chosen place, which may come from outside the engine.
+pub(super) fn index(place: f32, count: usize) -> Option<usize> {
+    let at = place as usize;
+    (place >= 0.0 && at as f32 == place && at < count).then_some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::index;
+
+    #[test]
+    fn places_are_whole_numbers_that_are_there() {
+        for (place, want) in [
+            (0.0, Some(0)),
+            (3.0, Some(3)),
+            (4.0, None),
+            (-1.0, None),
+            (0.5, None),
+            (f32::NAN, None),
+            (f32::INFINITY, None),
+        ] {
+            assert_eq!(index(place, 4), want, "{place}");
+        }
+    }
+}

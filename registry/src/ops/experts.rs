@@ -1,0 +1,75 @@
+//! `experts`: the MLPs of a mixture, of which each row uses a few.
+
+use super::pointwise::{CONFIG_NAMES, activation};
+use super::{Infer, Kind, Rule, Signature};
+use crate::eval::Fail;
+use crate::scalar::Scalar;
+
+/// The most experts of a layer.
+const MAX_EXPERTS: usize = 1 << 14;
+
+pub(super) fn rules() -> Vec<Rule> {
+    let experts = Signature::new()
+        .needs("x", Kind::Value)
+        .needs("chosen", Kind::Value)
+        .needs("weights", Kind::Value)
+        .needs("W", Kind::Module)
+        .needs("n", Kind::Dim)
+        .needs("ffn", Kind::Dim)
+        .needs("act", Kind::Word(CONFIG_NAMES))
+        .word("form", &["glu", "plain", "interleaved"])
+        .flag("bias", false)
+        .may("limit", Kind::Float)
+        .may("alpha", Kind::Float)
+        .word("weigh", &["output", "input"]);
+    vec![Rule::new("experts", experts, infer_experts)]
+}
+
+fn infer_experts(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let (x, chosen, weights) = (call.input("x")?, call.input("chosen")?, call.input("weights")?);
+    if chosen.shape != weights.shape || chosen.shape.len() != 1 {
+        return Err(call
+            .misfit("every expert that is chosen needs a weight", &chosen, &weights)
+            .into());
+    }
+    let (n, ffn, hidden) = (call.dim("n")?, call.dim("ffn")?, x.numbers());
+    if n > MAX_EXPERTS {
+        return Err(call
+            .error("n", format!("{n} experts, at most {MAX_EXPERTS} are allowed"))
+            .into());
+    }
+    if chosen.last() > n {
+        return Err(call
+            .error("n", format!("{} of {n} experts cannot be chosen", chosen.last()))
+            .into());
+    }
+    if call.given("alpha") && call.word("form") == Some("plain") {
+        return Err(call.error("alpha", "an MLP without a gate has no use for it").into());
+    }
+    if call.given("limit") && !(call.float("limit")? > 0.0) {
+        return Err(call.error("limit", "a limit is above 0").into());
+    }
+    let wide = ffn.checked_mul(2).ok_or(Fail::Reported)?;
+    let parts: &[(&str, usize, usize)] = match call.word("form") {
+        Some("plain") => &[("up", ffn, hidden), ("down", hidden, ffn)],
+        Some("interleaved") => &[("gate_up", wide, hidden), ("down", hidden, ffn)],
+        _ => &[("gate", ffn, hidden), ("up", ffn, hidden), ("down", hidden, ffn)],
+    };
+    let bias = call.flag("bias");
+    for expert in 0..n {
+        for &(part, out, within) in parts {
+            let module = format!("{expert}.{part}_proj");
+            let role = format!("{part}.{expert}");
+            call.weight(&role, "W", &format!("{module}.weight"), &[out, within])?;
+            if bias {
+                let role = format!("bias.{part}.{expert}");
+                call.weight(&role, "W", &format!("{module}.bias"), &[out])?;
+            }
+        }
+    }
+    let act = call.word("act").map_or("silu", activation).to_owned();
+    call.set_attr("act", Scalar::Str(act));
+    call.tap("W");
+    call.output(x.shape, x.dtype);
+    Ok(())
+}

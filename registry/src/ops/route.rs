@@ -1,0 +1,121 @@
+//! What routers are made of: scores, the choice of a few, and their weights.
+//!
+//! A router is a short program of these (`registry/lib/moe.yaml`): what differs between
+//! families is which score, in which dtype, chosen and shared out how.
+
+use super::infer::{join, show};
+use super::{Infer, Kind, Rule, Signature};
+use crate::dtype::{Dtype, DtypeRule};
+use crate::eval::Fail;
+
+pub(super) fn rules() -> Vec<Rule> {
+    let x = || Signature::new().needs("x", Kind::Value);
+    let choose = x()
+        .needs("k", Kind::Dim)
+        .may("groups", Kind::Dim)
+        .may("keep", Kind::Dim)
+        .word("by", &["top2", "max"])
+        .word("mask", &["lowest", "zero"])
+        .may("name", Kind::Tensor);
+    vec![
+        Rule::new("softmax", x(), infer_softmax),
+        Rule::new("total", x(), infer_total),
+        Rule::new("choose", choose, infer_choose),
+        Rule::new("pick", x().needs("chosen", Kind::Value), infer_pick),
+        Rule::new(
+            "weight_add",
+            x().needs("P", Kind::Tensor).needs("shape", Kind::Shape),
+            infer_weight_add,
+        ),
+    ]
+}
+
+fn infer_softmax(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    call.output(x.shape, x.dtype);
+    Ok(())
+}
+
+fn infer_total(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    call.output(vec![1], x.dtype);
+    Ok(())
+}
+
+fn infer_choose(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    let [n] = x.shape[..] else {
+        return Err(call
+            .error("x", "a choice is made among numbers of one axis")
+            .label(format!("`{}` is {}", x.name, show(&x.shape)))
+            .into());
+    };
+    let k = call.dim("k")?;
+    let mut among = n;
+    if call.given("groups") || call.given("keep") {
+        if !(call.given("groups") && call.given("keep")) {
+            return Err(call
+                .error("groups", "`groups` says how many there are, and `keep` how many are kept")
+                .label("one of the two is missing")
+                .into());
+        }
+        let (groups, keep) = (call.dim("groups")?, call.dim("keep")?);
+        let size = n / groups;
+        let least = if call.word("by") == Some("max") { 1 } else { 2 };
+        if n % groups != 0 || size < least || keep > groups {
+            return Err(call
+                .error(
+                    "groups",
+                    format!("{n} numbers do not make {groups} groups of which {keep} are kept"),
+                )
+                .label(format!(
+                    "equal groups of at least {least} are needed, and no more kept than there are"
+                ))
+                .into());
+        }
+        // With a mask of zero the others can still be chosen.
+        if call.word("mask") != Some("zero") {
+            among = size * keep;
+        }
+    }
+    if k > among {
+        return Err(call
+            .error("k", format!("{k} cannot be chosen among {among}"))
+            .label(format!("`{}` is {}", x.name, show(&x.shape)))
+            .into());
+    }
+    call.tap("name");
+    // Whole numbers below 2^24, which f32 holds.
+    call.output(vec![k], DtypeRule::Fixed(Dtype::F32));
+    Ok(())
+}
+
+fn infer_pick(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let (x, chosen) = (call.input("x")?, call.input("chosen")?);
+    if x.shape.len() != 1 || chosen.shape.len() != 1 {
+        return Err(call
+            .misfit("numbers of one axis are picked by others of one axis", &x, &chosen)
+            .into());
+    }
+    call.output(chosen.shape, x.dtype);
+    Ok(())
+}
+
+fn infer_weight_add(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    let shape = call.dims("shape")?;
+    let numbers = shape.iter().try_fold(1_usize, |n, size| n.checked_mul(*size));
+    if numbers != Some(1) && !x.shape.ends_with(&shape) {
+        return Err(call
+            .error(
+                "shape",
+                format!("a weight of {} does not fit a value of {}", show(&shape), show(&x.shape)),
+            )
+            .label("expected the value's last axes, or [1]")
+            .into());
+    }
+    call.weight("weight", "P", "", &shape)?;
+    let kept = call.weight_dtype("weight");
+    call.output(x.shape, join(x.dtype, kept));
+    Ok(())
+}
