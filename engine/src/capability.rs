@@ -151,6 +151,7 @@ pub fn mismatches(model: &Model, activation: Dtype) -> Vec<Finding> {
         // Attention keeps its second and third input, a convolution its first.
         let stored = match state.kind {
             StateKind::Attention | StateKind::Latent => 1..3,
+            StateKind::Index => 1..2,
             StateKind::Conv => 0..1,
         };
         let fed = node.inputs.get(stored).unwrap_or(&[]);

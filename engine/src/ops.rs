@@ -17,6 +17,7 @@ mod elementwise;
 mod embed;
 mod experts;
 mod glu;
+mod index_topk;
 mod latent_attend;
 mod linear;
 mod norm;
@@ -69,6 +70,7 @@ impl Default for Kernels {
         kernels.add("rope", rope::run);
         kernels.add("attend", attend::run);
         kernels.add("latent_attend", latent_attend::run);
+        kernels.add("index_topk", index_topk::run);
         kernels.add("causal_conv", causal_conv::run);
         for name in activation::NAMES {
             kernels.add(name, activation::run);

@@ -25,6 +25,8 @@ pub enum Memory {
     Conv(Conv),
     /// What keys and values are expanded from.
     Latent(Latent),
+    /// Keys of an index, `[position, size]`.
+    Index(History),
 }
 
 impl Memory {
@@ -34,6 +36,7 @@ impl Memory {
             Self::Attention(a) => vec![&a.keys, &a.values],
             Self::Conv(c) => vec![&c.inputs],
             Self::Latent(l) => vec![&l.latent, &l.shared],
+            Self::Index(keys) => vec![keys],
         }
     }
 
@@ -43,6 +46,7 @@ impl Memory {
             Self::Attention(a) => vec![&mut a.keys, &mut a.values],
             Self::Conv(c) => vec![&mut c.inputs],
             Self::Latent(l) => vec![&mut l.latent, &mut l.shared],
+            Self::Index(keys) => vec![keys],
         }
     }
 }
@@ -63,6 +67,7 @@ pub fn check(graph: &Graph) -> Result<(), String> {
         let fits = match state.kind {
             StateKind::Attention => shapes.len() == 2,
             StateKind::Latent => shapes == [2, 2] && state.window.is_none(),
+            StateKind::Index => shapes == [2] && state.window.is_none(),
             StateKind::Conv => shapes == [2],
         };
         // A kernel of width 1 remembers nothing, so a convolution may keep 0 columns.
@@ -95,6 +100,10 @@ impl Slot {
                     StateKind::Conv => Memory::Conv(Conv::new(state, dtype, rollback)),
                     StateKind::Latent => {
                         Memory::Latent(Latent::new(state, dtype, activation, rollback))
+                    }
+                    StateKind::Index => {
+                        let width = state.parts[0].shape.iter().product();
+                        Memory::Index(History::new(dtype, width, None, rollback))
                     }
                 }
             })
@@ -166,8 +175,8 @@ impl Slot {
                         values.push(value(part, shape, data));
                     }
                 }
-                Memory::Latent(l) => {
-                    for (part, history) in [&l.latent, &l.shared].into_iter().enumerate() {
+                Memory::Latent(_) | Memory::Index(_) => {
+                    for (part, history) in memory.parts().into_iter().enumerate() {
                         let mut shape = vec![self.position];
                         shape.extend(&state.parts[part].shape);
                         values.push(value(part, shape, history.tail(0)));

@@ -373,7 +373,7 @@ def read_states(cache, widths: dict[int, int]) -> list[tuple[int, str, str, obje
                 found.append((index, "attention", part, rows.contiguous()))
         indexer = getattr(layer, "indexer_keys", None)
         if indexer is not None and indexer.numel() > 0:
-            found.append((index, "attention", "index", indexer[0].contiguous()))
+            found.append((index, "attention", "index", indexer[0].unsqueeze(1).contiguous()))
         for kind, attribute in (("conv", "conv_states"), ("recurrent", "recurrent_states")):
             states = getattr(layer, attribute, None)
             for slot, tensor in sorted(states.items()) if isinstance(states, dict) else []:

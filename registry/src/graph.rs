@@ -63,6 +63,8 @@ pub enum StateKind {
     /// What keys and values of every position are expanded from, and the part of the key that
     /// all heads share.
     Latent,
+    /// Keys that say which positions an attention looks at.
+    Index,
 }
 
 impl StateKind {
@@ -72,6 +74,7 @@ impl StateKind {
             Self::Attention => "attention",
             Self::Conv => "conv",
             Self::Latent => "latent",
+            Self::Index => "index",
         }
     }
 }
@@ -87,7 +90,7 @@ pub struct State {
     pub kind: StateKind,
     /// Its parts. Attention: `k` and `v`, shape per position `[kv_heads, head_dim]`.
     /// Conv: `conv`, shape `[channels, width - 1]`. Latent: `k` and `v`, shape per position
-    /// `[1, rank]` and `[1, rotated]`.
+    /// `[1, rank]` and `[1, rotated]`. Index: `index`, shape per position `[1, size]`.
     pub parts: Vec<StatePart>,
     /// What it is kept in.
     pub dtype: DtypeRule,

@@ -121,6 +121,8 @@ pub struct LayersDecl {
     pub kind: Option<Expr>,
     /// Scalars that differ by layer; `i` and `kind` are known to them.
     pub each: IndexMap<String, EachDecl>,
+    /// Values that a layer may hand to the next besides `x`, in the order of its results.
+    pub carry: Vec<Ident>,
     /// Programs by kind. `a|b` stands here under both; `*` is any other kind.
     pub programs: IndexMap<String, LayerProgram>,
     /// The whole section.

@@ -66,6 +66,7 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         round,
         softmax_rounds: false,
     };
+    let selected = if ctx.node().inputs.len() > 3 { Some(ctx.input(3)?) } else { None };
     let (c, r) = (c.view(), r.view());
     for chunk in ctx.chunks() {
         let wrong = ctx.error("its state does not hold latents of this shape");
@@ -99,9 +100,20 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     }
     let view = q.view();
     let q: &[f32] = &view;
+    let picks = selected.as_ref().map(|s| (s.view(), s.width()));
+    let picks: Option<Picks<'_>> =
+        picks.as_ref().map(|(view, width)| Picks { of: view, width: *width });
     let made: Vec<Vec<f32>> = tasks
         .par_iter()
-        .map(|task| KEYS.with_borrow_mut(|keys| one(keys, task, &rule, sizes, q)))
+        .map(|task| {
+            KEYS.with_borrow_mut(|keys| match picks {
+                // Where all positions are selected, there is nothing to leave out.
+                Some(picks) if task.start + task.rows.len() > picks.width => {
+                    some(keys, task, &rule, sizes, q, picks)
+                }
+                _ => one(keys, task, &rule, sizes, q),
+            })
+        })
         .collect();
     let out = heads * value;
     let mut y = vec![0.0; view.len() / (heads * size).max(1) * out];
@@ -112,6 +124,48 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     }
     drop(tasks);
     ctx.set(0, y)
+}
+
+/// Positions that each row sees, ascending; those below 0 are none.
+#[derive(Debug, Clone, Copy)]
+struct Picks<'a> {
+    of: &'a [f32],
+    width: usize,
+}
+
+/// `[rows, value]` of one head, where each row sees positions of its own.
+fn some(
+    keys: &mut Keys,
+    task: &Task<'_>,
+    rule: &Rule,
+    sizes: Sizes,
+    q: &[f32],
+    picks: Picks<'_>,
+) -> Vec<f32> {
+    let Sizes { heads, nope, value } = sizes;
+    let (mut key, mut values) = (vec![0.0; rule.key_dim], vec![0.0; value]);
+    let column = task.head * (nope + value);
+    let mut y = vec![0.0; task.rows.len() * value];
+    for ((n, row), y) in task.rows.clone().enumerate().zip(y.chunks_exact_mut(value)) {
+        let last = task.start + n;
+        let seen = picks.of[row * picks.width..][..picks.width].iter();
+        let seen: Vec<usize> =
+            seen.filter(|p| **p >= 0.0).map(|p| *p as usize).filter(|p| *p <= last).collect();
+        if seen.is_empty() {
+            continue;
+        }
+        keys.clear(rule, seen.len());
+        for (at, &position) in seen.iter().enumerate() {
+            task.memory.expanded.read(position, column, &mut key[..nope]);
+            task.memory.shared.read(position, 0, &mut key[nope..]);
+            task.memory.expanded.read(position, column + nope, &mut values);
+            keys.set(rule, at, &key, &values);
+        }
+        let at = (row * heads + task.head) * rule.key_dim;
+        let query = Query { q: &q[at..at + rule.key_dim], from: 0, to: seen.len(), sink: None };
+        keys.attend(rule, &[query], y);
+    }
+    y
 }
 
 /// `[rows, value]` of one head.

@@ -67,7 +67,7 @@ impl Comparison<'_> {
             return gate.failed("the engine does not show this state");
         }
         let pair = match place.kind {
-            StateKind::Attention | StateKind::Latent => {
+            StateKind::Attention | StateKind::Latent | StateKind::Index => {
                 self.attention(place, phase, ours, own, base)
             }
             StateKind::Conv => self.conv(phase, ours, own, base),

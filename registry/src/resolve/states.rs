@@ -38,12 +38,13 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, Fail> {
         "attention" => StateKind::Attention,
         "conv" => StateKind::Conv,
         "latent" => StateKind::Latent,
+        "index" => StateKind::Index,
         other => {
             return Err(Finding::error(
                 &decl.kind.at,
                 format!("there is no kind of state `{other}`"),
             )
-            .help("known are `attention`, `conv`, `latent`")
+            .help("known are `attention`, `conv`, `latent`, `index`")
             .into());
         }
     };

@@ -371,6 +371,7 @@ impl Decoder {
         let each = self.section(map, "each", |this, name, entry| {
             Some(EachDecl { name, value: this.expr(&entry.value)? })
         });
+        let carry = self.words(map, "carry");
         let mut programs = IndexMap::new();
         for entry in map.values().filter(|entry| !LAYERS.knows(entry.key.value())) {
             if entry.value.text().is_none() {
@@ -390,7 +391,7 @@ impl Decoder {
             }
         }
         let at = entry.value.at.clone();
-        Some(LayersDecl { prefix: prefix?, count, kind, each, programs, at })
+        Some(LayersDecl { prefix: prefix?, count, kind, each, carry, programs, at })
     }
 
     fn ignore(&mut self, entry: &Entry) -> IgnoreDecl {

@@ -153,6 +153,7 @@ pub(crate) static LAYERS: Table = Table {
         may("count", Form::Expr, "How many; the dim `layers` if not given."),
         may("kind", Form::Expr, "Names the program of layer `i`."),
         may("each", Form::Names(&Form::Expr), "Scalars that differ by layer."),
+        may("carry", Form::Words, "Values that a layer hands to the next besides `x`."),
     ],
     others: Some(Form::Program),
     inherits: true,
