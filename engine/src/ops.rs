@@ -16,6 +16,7 @@ mod ctx;
 mod elementwise;
 mod embed;
 mod experts;
+mod gated_norm;
 mod glu;
 mod index_topk;
 mod latent_attend;
@@ -24,7 +25,10 @@ mod norm;
 mod rope;
 pub(crate) mod route;
 mod rows;
+mod scan;
 mod shape;
+mod ssd_scan;
+mod ssm1_scan;
 mod xielu;
 
 pub use ctx::{ChunkRows, Ctx};
@@ -57,6 +61,7 @@ impl Default for Kernels {
         kernels.add("rms_norm", norm::rms_norm);
         kernels.add("layer_norm", norm::layer_norm);
         kernels.add("l2_norm", norm::l2_norm);
+        kernels.add("gated_norm", gated_norm::run);
         kernels.add("heads", shape::reshape);
         kernels.add("merge", shape::reshape);
         kernels.add("split", shape::split);
@@ -72,6 +77,8 @@ impl Default for Kernels {
         kernels.add("latent_attend", latent_attend::run);
         kernels.add("index_topk", index_topk::run);
         kernels.add("causal_conv", causal_conv::run);
+        kernels.add("ssd_scan", ssd_scan::run);
+        kernels.add("ssm1_scan", ssm1_scan::run);
         for name in activation::NAMES {
             kernels.add(name, activation::run);
         }

@@ -156,9 +156,10 @@ pub struct StateValue {
     pub state: StateId,
     /// Its layer.
     pub layer: usize,
-    /// `k`, `v` or `conv`.
+    /// `k`, `v`, `conv`, `recurrent` or what the spec calls it.
     pub part: String,
-    /// Attention: `[kept, kv_heads, head_dim]`; conv: `[channels, width - 1]`, oldest first.
+    /// Attention: `[kept, kv_heads, head_dim]`; conv: `[channels, width - 1]`, oldest first;
+    /// recurrent: as declared.
     pub shape: Vec<usize>,
     /// Row-major.
     pub data: Vec<f32>,

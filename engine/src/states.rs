@@ -9,12 +9,16 @@ pub mod attention;
 pub mod conv;
 pub mod history;
 pub mod latent;
+pub mod past;
+pub mod recurrent;
 pub mod saved;
 
 use attention::Attention;
 use conv::Conv;
 use history::History;
 use latent::Latent;
+use past::Past;
+use recurrent::Recurrent;
 
 /// The memory of one state of the graph.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,26 +31,30 @@ pub enum Memory {
     Latent(Latent),
     /// Keys of an index, `[position, size]`.
     Index(History),
+    /// What a recurrence carries.
+    Recurrent(Recurrent),
 }
 
 impl Memory {
-    /// Its histories, in the order of the state's parts.
-    pub fn parts(&self) -> Vec<&History> {
+    /// What it remembers of the past, always in the same order.
+    pub fn pasts(&self) -> Vec<&dyn Past> {
         match self {
             Self::Attention(a) => vec![&a.keys, &a.values],
             Self::Conv(c) => vec![&c.inputs],
             Self::Latent(l) => vec![&l.latent, &l.shared],
             Self::Index(keys) => vec![keys],
+            Self::Recurrent(r) => vec![r],
         }
     }
 
-    /// As [`Memory::parts`].
-    pub fn parts_mut(&mut self) -> Vec<&mut History> {
+    /// As [`Memory::pasts`].
+    pub fn pasts_mut(&mut self) -> Vec<&mut dyn Past> {
         match self {
             Self::Attention(a) => vec![&mut a.keys, &mut a.values],
             Self::Conv(c) => vec![&mut c.inputs],
             Self::Latent(l) => vec![&mut l.latent, &mut l.shared],
             Self::Index(keys) => vec![keys],
+            Self::Recurrent(r) => vec![r],
         }
     }
 }
@@ -69,6 +77,7 @@ pub fn check(graph: &Graph) -> Result<(), String> {
             StateKind::Latent => shapes == [2, 2] && state.window.is_none(),
             StateKind::Index => shapes == [2] && state.window.is_none(),
             StateKind::Conv => shapes == [2],
+            StateKind::Recurrent => !shapes.is_empty(),
         };
         // A kernel of width 1 remembers nothing, so a convolution may keep 0 columns.
         let axes = if state.kind == StateKind::Conv { 1 } else { usize::MAX };
@@ -105,26 +114,29 @@ impl Slot {
                         let width = state.parts[0].shape.iter().product();
                         Memory::Index(History::new(dtype, width, None, rollback))
                     }
+                    StateKind::Recurrent => {
+                        Memory::Recurrent(Recurrent::new(state, dtype, rollback))
+                    }
                 }
             })
             .collect();
         Self { position: 0, memories }
     }
 
-    fn histories(&mut self) -> impl Iterator<Item = &mut History> {
-        self.memories.iter_mut().flat_map(Memory::parts_mut)
+    fn pasts(&mut self) -> impl Iterator<Item = &mut dyn Past> {
+        self.memories.iter_mut().flat_map(Memory::pasts_mut)
     }
 
     /// Ends a step that brought the sequence to `position`.
     pub fn commit(&mut self, position: usize) {
         self.position = position;
-        self.histories().for_each(History::commit);
+        self.pasts().for_each(Past::commit);
     }
 
     /// Takes back what a failed step appended.
     pub fn undo(&mut self) {
         let position = self.position;
-        self.histories().for_each(|h| h.truncate(position));
+        self.pasts().for_each(|past| past.truncate(position));
     }
 
     /// Forgets every position from `length` on, or says why that cannot be.
@@ -132,22 +144,22 @@ impl Slot {
         if length > self.position {
             return Err(format!("it has seen only {} tokens", self.position));
         }
-        let shortest = self.histories().map(|h| h.shortest()).max().unwrap_or(0);
+        let shortest = self.pasts().map(|past| past.shortest()).max().unwrap_or(0);
         if length < shortest && length < self.position {
             return Err(format!(
-                "a window or convolution has dropped what lies before, {shortest} is the \
-                 shortest length left; open the session with a larger `rollback`"
+                "a window, convolution or recurrence has dropped what lies before, {shortest} is \
+                 the shortest length left; open the session with a larger `rollback`"
             ));
         }
         self.position = length;
-        self.histories().for_each(|h| h.truncate(length));
+        self.pasts().for_each(|past| past.truncate(length));
         Ok(())
     }
 
     /// Makes it an empty slot again.
     pub fn clear(&mut self, poison: bool) {
         self.position = 0;
-        self.histories().for_each(|h| h.clear(poison));
+        self.pasts().for_each(|past| past.clear(poison));
         for memory in &mut self.memories {
             if let Memory::Latent(latent) = memory {
                 latent.expanded.clear(poison);
@@ -175,14 +187,24 @@ impl Slot {
                         values.push(value(part, shape, data));
                     }
                 }
-                Memory::Latent(_) | Memory::Index(_) => {
-                    for (part, history) in memory.parts().into_iter().enumerate() {
-                        let mut shape = vec![self.position];
-                        shape.extend(&state.parts[part].shape);
+                Memory::Latent(l) => {
+                    for (part, history) in [&l.latent, &l.shared].into_iter().enumerate() {
+                        let shape = [&[self.position][..], &state.parts[part].shape].concat();
                         values.push(value(part, shape, history.tail(0)));
                     }
                 }
+                Memory::Index(keys) => {
+                    let shape = [&[self.position][..], &state.parts[0].shape].concat();
+                    values.push(value(0, shape, keys.tail(0)));
+                }
                 Memory::Conv(c) => values.push(value(0, state.parts[0].shape.clone(), c.columns())),
+                Memory::Recurrent(r) => {
+                    let mut all = r.newest();
+                    for (n, part) in state.parts.iter().enumerate().rev() {
+                        let own = all.split_off(all.len() - part.shape.iter().product::<usize>());
+                        values.push(value(n, part.shape.clone(), own));
+                    }
+                }
             }
         }
         values

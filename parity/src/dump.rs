@@ -298,11 +298,14 @@ impl Dump {
                     let fits = match (state.kind.as_str(), phase) {
                         ("conv", Phase::Decode) => shape.len() == 3 && shape[0] == rows + 1,
                         ("conv", Phase::Prefill) => shape.len() == 2,
+                        ("recurrent", Phase::Decode) => shape.first() == Some(&(rows + 1)),
                         ("attention", _) => shape.len() == 3 && shape[0] <= prompt.tokens.len(),
                         _ => true,
                     };
                     let want = match phase {
-                        Phase::Decode => format!("[{}, ..] (conv) or [kept, heads, dim]", rows + 1),
+                        Phase::Decode => {
+                            format!("[{}, ..] (conv, recurrent) or [kept, heads, dim]", rows + 1)
+                        }
                         Phase::Prefill => "[channels, width - 1] or [kept, heads, dim]".to_owned(),
                     };
                     if !fits {

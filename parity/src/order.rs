@@ -11,7 +11,8 @@
 //! that wrote it; that snapshot counts as **decode, step 0**, "what the prefix
 //! left for the first step", also when it was taken after a full prefill.
 //! So a conv state that is kept too narrow is a decode finding, and prefill
-//! passes, which is what the user sees.
+//! passes, which is what the user sees. The same goes for what a recurrence
+//! carries: what it has become after the last token is read by the next step.
 
 use std::collections::BTreeMap;
 

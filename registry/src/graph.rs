@@ -65,6 +65,8 @@ pub enum StateKind {
     Latent,
     /// Keys that say which positions an attention looks at.
     Index,
+    /// What a recurrence carries from one position to the next.
+    Recurrent,
 }
 
 impl StateKind {
@@ -75,6 +77,7 @@ impl StateKind {
             Self::Conv => "conv",
             Self::Latent => "latent",
             Self::Index => "index",
+            Self::Recurrent => "recurrent",
         }
     }
 }
@@ -91,6 +94,7 @@ pub struct State {
     /// Its parts. Attention: `k` and `v`, shape per position `[kv_heads, head_dim]`.
     /// Conv: `conv`, shape `[channels, width - 1]`. Latent: `k` and `v`, shape per position
     /// `[1, rank]` and `[1, rotated]`. Index: `index`, shape per position `[1, size]`.
+    /// Recurrent: whatever its op carries.
     pub parts: Vec<StatePart>,
     /// What it is kept in.
     pub dtype: DtypeRule,
@@ -105,7 +109,7 @@ pub struct State {
 /// A named tensor of a state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StatePart {
-    /// `k`, `v`, `conv`.
+    /// `k`, `v`, `conv`, `recurrent`.
     pub name: String,
     /// Its shape (per position for attention).
     pub shape: Vec<usize>,

@@ -19,6 +19,7 @@ mod project;
 mod route;
 mod shape;
 mod signature;
+mod ssm;
 
 pub(crate) use infer::{Argument, PathArg, show};
 pub use infer::{Infer, Input};
@@ -53,6 +54,7 @@ impl OpSet {
             project::rules(),
             route::rules(),
             shape::rules(),
+            ssm::rules(),
         ];
         let mut set = Self { rules: BTreeMap::new() };
         for rule in groups.into_iter().flatten() {

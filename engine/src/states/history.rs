@@ -4,6 +4,7 @@ use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 use registry::dtype::Dtype;
 
+use super::past::Past;
 use crate::kernels::round::to_bits;
 
 /// Numbers stored in a dtype for real: 16-bit ones take 16 bits.
@@ -116,11 +117,6 @@ impl History {
         self.first + self.rows
     }
 
-    /// First position that counts as held.
-    pub fn floor(&self) -> usize {
-        self.floor
-    }
-
     /// Adds rows at the end.
     ///
     /// # Panics
@@ -153,8 +149,21 @@ impl History {
         data
     }
 
-    /// Ends a step: rows that no later step can need are dropped.
-    pub fn commit(&mut self) {
+    /// Bytes of one row as stored.
+    pub fn row_bytes(&self) -> usize {
+        match &self.store {
+            Store::Wide(_) => self.width * 4,
+            Store::Narrow(..) => self.width * 2,
+        }
+    }
+}
+
+impl Past for History {
+    fn floor(&self) -> usize {
+        self.floor
+    }
+
+    fn commit(&mut self) {
         let Some(needed) = self.needed else { return };
         let keep = needed.saturating_add(self.rollback);
         self.floor = self.floor.max(self.end().saturating_sub(keep));
@@ -166,27 +175,22 @@ impl History {
         }
     }
 
-    /// The shortest length that [`History::truncate`] can give.
-    pub fn shortest(&self) -> usize {
+    fn shortest(&self) -> usize {
         if self.floor == 0 { 0 } else { self.floor + self.needed.unwrap_or(0) }
     }
 
-    /// Forgets rows from `length` on; the caller has asked [`History::shortest`], or undoes an
-    /// append of this step.
-    pub fn truncate(&mut self, length: usize) {
+    fn truncate(&mut self, length: usize) {
         self.rows = self.rows.min(length.saturating_sub(self.first));
     }
 
-    /// Forgets everything; with `poison`, what lay there becomes NaN.
-    pub fn clear(&mut self, poison: bool) {
+    fn clear(&mut self, poison: bool) {
         if poison {
             self.store.poison();
         }
         (self.first, self.rows, self.floor) = (0, 0, 0);
     }
 
-    /// The rows that count as held, as little-endian bytes of the stored dtype.
-    pub fn to_bytes(&self, out: &mut Vec<u8>) {
+    fn to_bytes(&self, out: &mut Vec<u8>) {
         let from = (self.floor - self.first) * self.width;
         let to = self.rows * self.width;
         match &self.store {
@@ -197,17 +201,7 @@ impl History {
         }
     }
 
-    /// Bytes of one row as stored.
-    pub fn row_bytes(&self) -> usize {
-        match &self.store {
-            Store::Wide(_) => self.width * 4,
-            Store::Narrow(..) => self.width * 2,
-        }
-    }
-
-    /// Takes rows `floor..end` from the form that [`History::to_bytes`] writes. Says why if
-    /// the numbers do not belong together.
-    pub fn set_bytes(&mut self, floor: usize, end: usize, bytes: &[u8]) -> Result<(), String> {
+    fn set_bytes(&mut self, floor: usize, end: usize, bytes: &[u8]) -> Result<(), String> {
         let oldest = self
             .needed
             .map_or(0, |needed| end.saturating_sub(needed.saturating_add(self.rollback)));

@@ -4,6 +4,7 @@ use registry::dtype::Dtype;
 use registry::graph::State;
 
 use super::history::History;
+use super::past::Past as _;
 
 /// The memory of one latent attention.
 #[derive(Debug, Clone, PartialEq)]

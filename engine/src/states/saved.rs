@@ -1,8 +1,8 @@
 //! A slot as bytes.
 //!
 //! ```text
-//! "onboard-slot" u32 version=1   u64 fingerprint   u64 position   u32 histories
-//! per history:   u64 floor   u64 bytes   ...bytes
+//! "onboard-slot" u32 version=1   u64 fingerprint   u64 position   u32 pasts
+//! per past:      u64 floor   u64 bytes   ...bytes
 //! u64 checksum of everything before
 //! ```
 //!
@@ -57,13 +57,13 @@ pub fn save(slot: &Slot, fingerprint: u64) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend(fingerprint.to_le_bytes());
     out.extend((slot.position as u64).to_le_bytes());
-    let histories: Vec<_> = slot.memories.iter().flat_map(super::Memory::parts).collect();
-    out.extend((histories.len() as u32).to_le_bytes());
-    for history in histories {
-        out.extend((history.floor() as u64).to_le_bytes());
+    let pasts: Vec<_> = slot.memories.iter().flat_map(super::Memory::pasts).collect();
+    out.extend((pasts.len() as u32).to_le_bytes());
+    for past in pasts {
+        out.extend((past.floor() as u64).to_le_bytes());
         let at = out.len();
         out.extend([0; 8]);
-        history.to_bytes(&mut out);
+        past.to_bytes(&mut out);
         let len = (out.len() - at - 8) as u64;
         out[at..at + 8].copy_from_slice(&len.to_le_bytes());
     }
@@ -98,20 +98,19 @@ pub fn restore(mut slot: Slot, fingerprint: u64, bytes: &[u8]) -> Result<Slot, S
     }
     let Some((count, rest)) = left.split_first_chunk::<4>() else { return Err(short()) };
     left = rest;
-    let mut histories: Vec<_> =
-        slot.memories.iter_mut().flat_map(super::Memory::parts_mut).collect();
-    if u32::from_le_bytes(*count) as usize != histories.len() {
+    let mut pasts: Vec<_> = slot.memories.iter_mut().flat_map(super::Memory::pasts_mut).collect();
+    if u32::from_le_bytes(*count) as usize != pasts.len() {
         return Err(format!(
-            "they hold {} histories; the model has {}",
+            "they hold {} pasts; the model has {}",
             u32::from_le_bytes(*count),
-            histories.len()
+            pasts.len()
         ));
     }
-    for history in &mut histories {
+    for past in &mut pasts {
         let floor = size(&mut left)?;
         let len = size(&mut left)?;
         let Some((part, rest)) = left.split_at_checked(len) else { return Err(short()) };
-        history.set_bytes(floor, position, part)?;
+        past.set_bytes(floor, position, part)?;
         left = rest;
     }
     if !left.is_empty() {

@@ -32,8 +32,11 @@ impl Comparison<'_> {
                 let reference = (phase, info.layer, part.clone());
                 let Some(own) = self.own.states.get(&reference) else { continue };
                 let base = self.base.and_then(|side| side.states.get(&reference));
-                // What a convolution keeps is read by later steps only: see `order`.
-                let counts_in = if place.kind == StateKind::Conv { Phase::Decode } else { phase };
+                // What a convolution or recurrence keeps is read by later steps only: see `order`.
+                let counts_in = match place.kind {
+                    StateKind::Attention | StateKind::Latent | StateKind::Index => phase,
+                    StateKind::Conv | StateKind::Recurrent => Phase::Decode,
+                };
                 let subject = Subject::State {
                     name: place.label.clone(),
                     layer: info.layer,
@@ -70,7 +73,7 @@ impl Comparison<'_> {
             StateKind::Attention | StateKind::Latent | StateKind::Index => {
                 self.attention(place, phase, ours, own, base)
             }
-            StateKind::Conv => self.conv(phase, ours, own, base),
+            StateKind::Conv | StateKind::Recurrent => self.block(phase, ours, own, base),
         };
         let pair = match pair {
             Ok(pair) => pair,
@@ -142,8 +145,8 @@ impl Comparison<'_> {
         })
     }
 
-    /// The last inputs of a convolution: `[channels, width - 1]` per snapshot.
-    fn conv<'a>(
+    /// The last inputs of a convolution, or what a recurrence carries: one block per snapshot.
+    fn block<'a>(
         &self,
         phase: Phase,
         ours: &[&StateValue],
@@ -152,7 +155,7 @@ impl Comparison<'_> {
     ) -> Result<Pair<'a>, String> {
         // A single snapshot where one per step could be: the reference is believed only at the
         // end (`truth: prefill`), or this is the prefill.
-        let single = own.shape.len() == 2;
+        let single = ours.iter().all(|v| v.shape.len() == own.shape.len());
         let shape = if single { &own.shape[..] } else { &own.shape[1..] };
         let ours = if single { &ours[ours.len() - 1..] } else { ours };
         if let Some(other) = ours.iter().find(|v| v.shape != shape) {

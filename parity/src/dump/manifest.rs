@@ -181,9 +181,9 @@ impl<'de> Deserialize<'de> for Taps {
 pub struct StateInfo {
     /// The layer.
     pub layer: usize,
-    /// `attention`, `conv`.
+    /// `attention`, `conv`, `recurrent`.
     pub kind: String,
-    /// `k` and `v`, or `conv`.
+    /// `k` and `v`, `conv`, `recurrent`.
     pub parts: Vec<String>,
 }
 

@@ -25,6 +25,8 @@ fn reaches(model: &Model) -> BTreeSet<usize> {
             StateKind::Conv => {
                 reaches.extend(state.parts.iter().filter_map(|p| p.shape.get(1)).map(|w| w + 1));
             }
+            // Every position alike.
+            StateKind::Recurrent => {}
         }
     }
     reaches

@@ -121,7 +121,7 @@ impl Reader<'_> {
             }
             self.space();
             if self.eat("}") {
-                return Ok(Scalar::Map(entries));
+                return Ok(number(&entries).unwrap_or(Scalar::Map(entries)));
             }
             if !self.eat(",") {
                 return Err(self.fail("the file is not JSON", "expected `,` or `}`"));
@@ -169,6 +169,18 @@ impl Reader<'_> {
     }
 }
 
+/// A number that JSON has no form for, as transformers 5 writes it: `{"__float__": "Infinity"}`.
+fn number(entries: &[(String, Scalar)]) -> Option<Scalar> {
+    let [(key, Scalar::Str(word))] = entries else { return None };
+    let number = match word.as_str() {
+        "Infinity" => f64::INFINITY,
+        "-Infinity" => f64::NEG_INFINITY,
+        "NaN" => f64::NAN,
+        _ => return None,
+    };
+    (key == "__float__").then_some(Scalar::Float(number))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,6 +191,7 @@ mod tests {
         for (text, shown) in [
             ("{\"b\": 1, \"a\": [1, 2.5, -3e2], \"b\": null}", "{b: null, a: [1, 2.5, -300.0]}"),
             ("[Infinity, -Infinity]", "[inf, -inf]"),
+            ("[{\"__float__\": \"Infinity\"}, {\"__float__\": \"x\"}]", "[inf, {__float__: 'x'}]"),
             ("99999999999999999999", "1e20"),
             ("\"a\\u00e9\\n\"", "'aé\n'"),
             (" { } ", "{}"),

@@ -20,10 +20,20 @@ pub(super) fn rules() -> Vec<Rule> {
         .word("cast", &["native", "after"])
         .flag("per_head", false)
         .takes("each", Kind::Word(&["norms"]), crate::scalar::Scalar::Null);
+    let gated = Signature::new()
+        .needs("x", Kind::Value)
+        .needs("gate", Kind::Value)
+        .needs("W", Kind::Module)
+        .needs("eps", Kind::Float)
+        .word("order", &["gate_first", "norm_first"])
+        .takes("groups", Kind::Dim, crate::scalar::Scalar::Int(1))
+        .word("activation", &["silu", "sigmoid"])
+        .word("cast", &["before", "after", "continued"]);
     let l2 = Signature::new().needs("x", Kind::Value).needs("eps", Kind::Float);
     vec![
         Rule::new("rms_norm", rms, infer_rms),
         Rule::new("layer_norm", layer, infer_layer),
+        Rule::new("gated_norm", gated, infer_gated),
         Rule::new("l2_norm", l2, |call| {
             let x = normed(call)?;
             call.output(x.shape, x.dtype);
@@ -50,6 +60,26 @@ fn infer_rms(call: &mut Infer<'_>) -> Result<(), Fail> {
     if call.flag("weight") {
         call.weight("weight", "W", "weight", &[x.last()])?;
     }
+    call.tap("W");
+    call.output(x.shape, x.dtype);
+    Ok(())
+}
+
+/// A norm of the root mean square with a gate. The weight spans the last axis, or all of the row
+/// where the value has heads.
+fn infer_gated(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = normed(call)?;
+    let gate = call.input("gate")?;
+    if gate.numbers() != x.numbers() {
+        return Err(call.misfit("the gate is not as large as the value", &x, &gate).into());
+    }
+    let groups = call.dim("groups")?;
+    if groups == 0 || x.last() % groups != 0 {
+        return Err(call
+            .error("groups", format!("{} numbers do not make {groups} groups", x.last()))
+            .into());
+    }
+    call.weight("weight", "W", "weight", &[x.last()])?;
     call.tap("W");
     call.output(x.shape, x.dtype);
     Ok(())

@@ -6,10 +6,14 @@ use crate::diag::Finding;
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::{self, Env, Fail, expected};
 use crate::graph::{State, StateKind, StatePart};
+use crate::ops::show;
 use crate::scalar::Scalar;
 use crate::spec::StateDecl;
 
 use super::{MAX_DIM, Resolver};
+
+/// The most numbers that one part of a state may hold: many times what any model keeps.
+const MAX_NUMBERS: usize = 1 << 28;
 
 impl Resolver<'_> {
     /// Every declared state with its shapes in this layer; those that fail are `None`.
@@ -39,12 +43,13 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, Fail> {
         "conv" => StateKind::Conv,
         "latent" => StateKind::Latent,
         "index" => StateKind::Index,
+        "recurrent" => StateKind::Recurrent,
         other => {
             return Err(Finding::error(
                 &decl.kind.at,
                 format!("there is no kind of state `{other}`"),
             )
-            .help("known are `attention`, `conv`, `latent`, `index`")
+            .help("known are `attention`, `conv`, `recurrent`, `latent`, `index`")
             .into());
         }
     };
@@ -72,6 +77,15 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, Fail> {
                     .into());
                 }
             }
+        }
+        let numbers = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
+        if numbers.is_none_or(|numbers| numbers > MAX_NUMBERS) {
+            return Err(Finding::error(
+                &decl.at,
+                format!("the state `{}` is too large", decl.name.name),
+            )
+            .label(format!("its part `{}` is {}", part.name.name, show(&shape)))
+            .into());
         }
         parts.push(StatePart { name: part.name.name.clone(), shape });
     }

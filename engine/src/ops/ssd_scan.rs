@@ -1,0 +1,119 @@
+//! `ssd_scan`: the recurrence of Mamba-2 (Dao and Gu 2024), a decay per head:
+//! `S = exp(dt·A)·S + dt·x⊗B`, `y = S·C + D·x`.
+//!
+//! The first forward of a sequence is in f32 throughout, as `mamba2_chunk_scan` of transformers
+//! is; rows that continue one are rounded as `mamba2_selective_state_update` does.
+
+use registry::dtype::Dtype;
+
+use super::scan::{At, dot, scan};
+use super::{Ctx, rows};
+use crate::Error;
+use crate::kernels::math::softplus;
+use crate::kernels::round::{round, round1};
+
+pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let (x, b, c) = (ctx.input(0)?, ctx.input(2)?, ctx.input(3)?);
+    let (&[_, heads, dim], &[_, groups, size]) = (x.shape(), b.shape()) else {
+        return Err(ctx.error("its first input has heads, its third has groups"));
+    };
+    if groups == 0 || heads % groups != 0 || b.shape() != c.shape() {
+        return Err(ctx.error(format!("{groups} groups do not share {heads} heads")));
+    }
+    let dt = steps(ctx, heads)?;
+    let decay: Vec<f32> = ctx.need_vector("A_log")?.iter().map(|a| -a.exp()).collect();
+    let skip = ctx.need_vector("D")?;
+    if decay.len() != heads || skip.len() != heads {
+        return Err(ctx.error(format!("its weights are not those of {heads} heads")));
+    }
+    let dtype = ctx.activation();
+    let (xs, bs, cs) = (x.view(), b.view(), c.view());
+    let (xs, bs, cs): (&[f32], &[f32], &[f32]) = (&xs, &bs, &cs);
+    let y = scan(ctx, heads, dim, |at, before, after, y| {
+        let (head, group) = (at.unit, at.unit / (heads / groups));
+        let token = Token {
+            dt: dt[at.row * heads + head],
+            decay: decay[head],
+            skip: skip[head],
+            x: &xs[(at.row * heads + head) * dim..][..dim],
+            b: &bs[(at.row * groups + group) * size..][..size],
+            c: &cs[(at.row * groups + group) * size..][..size],
+        };
+        match at {
+            At { continued: true, .. } if dtype != Dtype::F32 => {
+                token.rounded(dtype, before, after, y);
+            }
+            _ => token.exact(before, after, y),
+        }
+    })?;
+    ctx.set(0, y)
+}
+
+/// `softplus(dt + bias)`, clamped, each step rounded: `[rows, heads]`.
+fn steps(ctx: &Ctx<'_>, heads: usize) -> Result<Vec<f32>, Error> {
+    let (dt, dtype) = (ctx.input(1)?, ctx.activation());
+    let bias = ctx.need_vector("dt_bias")?;
+    if dt.width() != heads || bias.len() != heads {
+        return Err(ctx.error(format!("a step per head is {heads} numbers")));
+    }
+    // Bounds become numbers of the dtype, as torch's `clamp` makes them.
+    let bound = |name: &str, or: f32| -> Result<f32, Error> {
+        Ok(ctx.number_or_null(name)?.map_or(or, |x| round1(dtype, x as f32)))
+    };
+    let (low, high) = (bound("dt_min", f32::NEG_INFINITY)?, bound("dt_max", f32::INFINITY)?);
+    Ok(rows::map(&dt.view(), heads, heads, |_, dt, y| {
+        for ((y, dt), bias) in y.iter_mut().zip(dt).zip(bias) {
+            let step = round1(dtype, softplus(round1(dtype, dt + bias)));
+            *y = if step < low { low } else { step };
+            *y = if *y > high { high } else { *y };
+        }
+    }))
+}
+
+/// One head at one position.
+struct Token<'a> {
+    dt: f32,
+    decay: f32,
+    skip: f32,
+    /// `[dim]`
+    x: &'a [f32],
+    /// `[size]`
+    b: &'a [f32],
+    /// `[size]`
+    c: &'a [f32],
+}
+
+impl Token<'_> {
+    /// States are `[dim, size]`.
+    fn exact(&self, before: &[f32], after: &mut [f32], y: &mut [f32]) {
+        let (size, decay) = (self.b.len(), (self.dt * self.decay).exp());
+        let lines = before.chunks_exact(size).zip(after.chunks_exact_mut(size));
+        for (((from, to), x), y) in lines.zip(self.x).zip(y) {
+            let dx = x * self.dt;
+            for ((to, from), b) in to.iter_mut().zip(from).zip(self.b) {
+                *to = from * decay + dx * b;
+            }
+            *y = dot(to, self.c) + self.skip * x;
+        }
+    }
+
+    fn rounded(&self, dtype: Dtype, before: &[f32], after: &mut [f32], y: &mut [f32]) {
+        let (size, decay) = (self.b.len(), (self.dt * self.decay).exp());
+        let mut db: Vec<f32> = self.b.iter().map(|b| self.dt * b).collect();
+        round(dtype, &mut db);
+        let mut line = vec![0.0; size];
+        let lines = before.chunks_exact(size).zip(after.chunks_exact_mut(size));
+        for (((from, to), x), y) in lines.zip(self.x).zip(y) {
+            line.iter_mut().zip(&db).for_each(|(line, db)| *line = db * x);
+            round(dtype, &mut line);
+            for ((to, from), dbx) in to.iter_mut().zip(from).zip(&line) {
+                *to = from * decay + dbx;
+            }
+            // The state itself stays f32; what is read out of it does not.
+            line.copy_from_slice(to);
+            round(dtype, &mut line);
+            let read = round1(dtype, dot(&line, self.c));
+            *y = round1(dtype, read + round1(dtype, x * self.skip));
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `ssm1_scan`: the selective scan of Mamba (Gu and Dao 2023), a decay per channel and state
+//! number: `h = exp(dt·A)·h + (dt·B)·x`, `y = h·C + D·x`.
+//!
+//! States are f32 and rounded where they are read, as in `mamba_selective_scan` of transformers.
+//! `D·x` is added in f32 in the first forward of a sequence, in the run's dtype after it.
+
+use super::scan::{dot, scan};
+use super::{Ctx, rows};
+use crate::Error;
+use crate::kernels::math::{exp, softplus};
+use crate::kernels::round::{round, round1};
+
+/// Channels that one task handles at most.
+const CHANNELS: usize = 64;
+
+pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let (x, b, c) = (ctx.input(0)?, ctx.input(2)?, ctx.input(3)?);
+    let channels = x.width();
+    let (dim, size) = (last(x.shape()), last(b.shape()));
+    let heads = channels.checked_div(dim).unwrap_or(0);
+    let decay: Vec<f32> = ctx.need_vector("A_log")?.iter().map(|a| -a.exp()).collect();
+    let skip = ctx.need_vector("D")?;
+    if heads == 0
+        || size == 0
+        || b.width() != heads * size
+        || c.width() != b.width()
+        || decay.len() != channels * size
+        || skip.len() != channels
+    {
+        return Err(ctx.error(format!(
+            "{channels} channels in {heads} heads do not fit its other inputs and weights"
+        )));
+    }
+    let dt = steps(ctx, channels)?;
+    let dtype = ctx.activation();
+    let (xs, bs, cs) = (x.view(), b.view(), c.view());
+    let (xs, bs, cs): (&[f32], &[f32], &[f32]) = (&xs, &bs, &cs);
+    // Tasks do not cross heads.
+    let task = (1..=CHANNELS.min(dim)).rev().find(|n| dim % n == 0).unwrap_or(1);
+    let y = scan(ctx, channels / task, task, |at, before, after, y| {
+        let first = at.unit * task;
+        let head = (at.row * heads + first / dim) * size;
+        let (b, c) = (&bs[head..][..size], &cs[head..][..size]);
+        let mut line = vec![0.0; size];
+        let lines = before.chunks_exact(size).zip(after.chunks_exact_mut(size));
+        for (n, ((from, to), y)) in lines.zip(y).enumerate() {
+            let channel = first + n;
+            let (x, dt) = (xs[at.row * channels + channel], dt[at.row * channels + channel]);
+            let decay = &decay[channel * size..][..size];
+            for (((to, from), a), b) in to.iter_mut().zip(from).zip(decay).zip(b) {
+                *to = exp(a * dt) * from + dt * b * x;
+            }
+            line.copy_from_slice(to);
+            round(dtype, &mut line);
+            let read = round1(dtype, dot(&line, c));
+            let skip = x * skip[channel];
+            *y = if at.continued { round1(dtype, read + round1(dtype, skip)) } else { read + skip };
+        }
+    })?;
+    ctx.set(0, y)
+}
+
+/// `softplus(dt + bias)`, each step rounded: `[rows, channels]`.
+fn steps(ctx: &Ctx<'_>, channels: usize) -> Result<Vec<f32>, Error> {
+    let (dt, dtype) = (ctx.input(1)?, ctx.activation());
+    let bias = ctx.vector("dt_bias");
+    if dt.width() != channels || bias.is_some_and(|b| b.len() != channels) {
+        return Err(ctx.error(format!("a step per channel is {channels} numbers")));
+    }
+    Ok(rows::map(&dt.view(), channels, channels, |_, dt, y| {
+        y.copy_from_slice(dt);
+        if let Some(bias) = bias {
+            y.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
+            round(dtype, y);
+        }
+        y.iter_mut().for_each(|y| *y = softplus(*y));
+        round(dtype, y);
+    }))
+}
+
+fn last(shape: &[usize]) -> usize {
+    shape.iter().skip(1).next_back().copied().unwrap_or(0)
+}

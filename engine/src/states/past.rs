@@ -1,0 +1,21 @@
+//! What every memory of the past can do, however it keeps it.
+
+/// A past that moves on with each step, and can be returned to.
+pub trait Past {
+    /// First position that counts as held.
+    fn floor(&self) -> usize;
+    /// Ends a step: what no later step can need is dropped.
+    fn commit(&mut self);
+    /// The shortest length that [`Past::truncate`] can give.
+    fn shortest(&self) -> usize;
+    /// Forgets everything from `length` on; the caller has asked [`Past::shortest`], or undoes
+    /// what this step added.
+    fn truncate(&mut self, length: usize);
+    /// Forgets everything; with `poison`, what lay there becomes NaN.
+    fn clear(&mut self, poison: bool);
+    /// What counts as held, as little-endian bytes of the stored dtype.
+    fn to_bytes(&self, out: &mut Vec<u8>);
+    /// Takes positions `floor..end` from the form that [`Past::to_bytes`] writes. Says why if
+    /// the numbers do not belong together.
+    fn set_bytes(&mut self, floor: usize, end: usize, bytes: &[u8]) -> Result<(), String>;
+}

@@ -1,0 +1,291 @@
+//! What a recurrence carries: one block of numbers that every position replaces.
+//!
+//! A block cannot be unwound, so the blocks after the last few positions are kept, each in
+//! memory of its own: a step reads the newest and writes beside it. That is what lets a rejected
+//! draft leave no trace.
+
+use std::collections::VecDeque;
+
+use registry::dtype::Dtype;
+use registry::graph::State;
+
+use super::past::Past;
+use crate::kernels::round::{round, to_bits};
+
+/// Positions that every recurrence can be rolled back by, if the session asks for as many: the
+/// length of a usual draft.
+const ALWAYS: usize = 4;
+
+/// Bytes that blocks kept for the sake of longer rollbacks may take, per state.
+const SPARE_BYTES: usize = 16 << 20;
+
+/// The memory of one recurrence.
+#[derive(Debug, PartialEq)]
+pub struct Recurrent {
+    dtype: Dtype,
+    /// Numbers of a block: all parts of the state, one after another.
+    width: usize,
+    /// Positions it can be rolled back by.
+    rollback: usize,
+    /// Tokens seen.
+    end: usize,
+    /// The shortest length left.
+    floor: usize,
+    /// Blocks after positions `floor.max(1)..=end`, oldest first.
+    held: VecDeque<Vec<f32>>,
+    /// Blocks of a step that has not ended, and the tokens it brought.
+    fresh: (Vec<Vec<f32>>, usize),
+    /// Blocks to write into.
+    spare: Vec<Vec<f32>>,
+    /// What there is before the first position.
+    zeros: Vec<f32>,
+}
+
+/// A step of a recurrence: the block it begins with, and places for those it ends with.
+#[derive(Debug)]
+pub struct Blocks<'a> {
+    /// The block before the step, all zeros at position 0.
+    pub before: &'a [f32],
+    /// Where the blocks after the last `after.len()` tokens go, oldest first. Holds anything.
+    pub after: Vec<&'a mut [f32]>,
+}
+
+impl Recurrent {
+    /// An empty one.
+    pub fn new(state: &State, dtype: Dtype, rollback: usize) -> Self {
+        let numbers = |shape: &[usize]| shape.iter().fold(1, |n: usize, s| n.saturating_mul(*s));
+        let width = state.parts.iter().fold(0, |n: usize, p| n.saturating_add(numbers(&p.shape)));
+        let affordable = SPARE_BYTES / width.saturating_mul(4).max(1);
+        Self {
+            dtype,
+            width,
+            rollback: rollback.min(affordable.max(ALWAYS)),
+            end: 0,
+            floor: 0,
+            held: VecDeque::new(),
+            fresh: (Vec::new(), 0),
+            spare: Vec::new(),
+            zeros: Vec::new(),
+        }
+    }
+
+    /// Numbers of a block.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Tokens seen, those of a step that has not ended included.
+    pub fn end(&self) -> usize {
+        self.end + self.fresh.1
+    }
+
+    /// Begins a step of `rows` tokens, to be ended by a commit or a truncation.
+    pub fn step(&mut self, rows: usize) -> Blocks<'_> {
+        let count = rows.min(self.rollback + 1);
+        self.fresh.1 += rows;
+        for _ in 0..count {
+            let block = self.spare.pop().unwrap_or_else(|| vec![0.0; self.width]);
+            self.fresh.0.push(block);
+        }
+        self.zeros = if self.held.is_empty() { vec![0.0; self.width] } else { Vec::new() };
+        let before = self.held.back().unwrap_or(&self.zeros);
+        Blocks { before, after: self.fresh.0.iter_mut().map(Vec::as_mut_slice).collect() }
+    }
+
+    /// The block after the last token.
+    pub fn newest(&self) -> Vec<f32> {
+        self.held.back().cloned().unwrap_or_else(|| vec![0.0; self.width])
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.width.saturating_mul(self.dtype.size())
+    }
+}
+
+impl Clone for Recurrent {
+    /// Without the memory that only waits for use.
+    fn clone(&self) -> Self {
+        Self {
+            held: self.held.clone(),
+            fresh: self.fresh.clone(),
+            spare: Vec::new(),
+            zeros: Vec::new(),
+            ..*self
+        }
+    }
+}
+
+impl Past for Recurrent {
+    fn floor(&self) -> usize {
+        self.floor
+    }
+
+    fn commit(&mut self) {
+        let (blocks, rows) = std::mem::take(&mut self.fresh);
+        if rows > blocks.len() {
+            // The step leapt over positions whose blocks were not asked for.
+            self.spare.extend(self.held.drain(..));
+        }
+        self.end += rows;
+        for mut block in blocks {
+            round(self.dtype, &mut block);
+            self.held.push_back(block);
+        }
+        self.floor = self.floor.max(self.end.saturating_sub(self.rollback));
+        let due = self.end + 1 - self.floor.max(1);
+        while self.held.len() > due {
+            self.spare.extend(self.held.pop_front());
+        }
+        // Enough for the next token; more were only needed to begin with.
+        self.spare.truncate(1);
+    }
+
+    fn shortest(&self) -> usize {
+        self.floor
+    }
+
+    fn truncate(&mut self, length: usize) {
+        self.spare.append(&mut self.fresh.0);
+        self.fresh.1 = 0;
+        let gone = self.end.saturating_sub(length);
+        self.spare.extend(self.held.drain(self.held.len().saturating_sub(gone)..));
+        self.end -= gone;
+    }
+
+    fn clear(&mut self, poison: bool) {
+        self.truncate(0);
+        self.spare.truncate(1);
+        if poison {
+            self.spare.iter_mut().for_each(|block| block.fill(f32::NAN));
+        }
+        (self.end, self.floor) = (0, 0);
+    }
+
+    fn to_bytes(&self, out: &mut Vec<u8>) {
+        for x in self.held.iter().flatten() {
+            match self.dtype {
+                Dtype::F32 => out.extend(x.to_le_bytes()),
+                narrow => out.extend(to_bits(narrow, *x).to_le_bytes()),
+            }
+        }
+    }
+
+    fn set_bytes(&mut self, floor: usize, end: usize, bytes: &[u8]) -> Result<(), String> {
+        if floor > end || end - floor > self.rollback {
+            return Err(format!("positions {floor}..{end} do not fit this state"));
+        }
+        let blocks = if floor == 0 { end } else { end - floor + 1 };
+        if blocks.checked_mul(self.block_bytes()) != Some(bytes.len()) {
+            return Err(format!(
+                "{} bytes do not make {blocks} blocks of {}",
+                bytes.len(),
+                self.block_bytes()
+            ));
+        }
+        (self.end, self.floor) = (end, floor);
+        self.held = bytes
+            .chunks_exact(self.block_bytes().max(1))
+            .map(|block| {
+                block.chunks_exact(self.dtype.size()).map(|b| from_bytes(self.dtype, b)).collect()
+            })
+            .collect();
+        Ok(())
+    }
+}
+
+fn from_bytes(dtype: Dtype, bytes: &[u8]) -> f32 {
+    match (dtype, bytes) {
+        (Dtype::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+        (Dtype::F16, &[a, b]) => half::f16::from_le_bytes([a, b]).to_f32(),
+        (_, &[a, b]) => half::bf16::from_le_bytes([a, b]).to_f32(),
+        _ => f32::NAN, // never: the caller cuts pieces of the dtype's size
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty(rollback: usize) -> Recurrent {
+        Recurrent {
+            dtype: Dtype::F32,
+            width: 1,
+            rollback,
+            end: 0,
+            floor: 0,
+            held: VecDeque::new(),
+            fresh: (Vec::new(), 0),
+            spare: Vec::new(),
+            zeros: Vec::new(),
+        }
+    }
+
+    /// Feeds tokens; the block is the sum of all of them.
+    fn feed(r: &mut Recurrent, tokens: &[f32], commit: bool) {
+        let Blocks { before, mut after } = r.step(tokens.len());
+        let mut sum = before[0];
+        let first = tokens.len() - after.len();
+        for (n, token) in tokens.iter().enumerate() {
+            sum += token;
+            if n >= first {
+                after[n - first][0] = sum;
+            }
+        }
+        if commit {
+            r.commit();
+        }
+    }
+
+    #[test]
+    fn the_last_positions_can_be_returned_to() {
+        let mut r = empty(3);
+        feed(&mut r, &[1.0, 2.0], true);
+        assert_eq!((r.shortest(), r.newest()), (0, vec![3.0]));
+        for n in 3..=9 {
+            feed(&mut r, &[n as f32], true);
+        }
+        assert_eq!((r.shortest(), r.end(), r.newest()), (6, 9, vec![45.0]));
+        r.truncate(7);
+        assert_eq!((r.shortest(), r.newest()), (6, vec![28.0]));
+        // A long step forgets what came before it, a short one after a return does not.
+        feed(&mut r, &[8.0], true);
+        assert_eq!((r.shortest(), r.newest()), (6, vec![36.0]));
+        feed(&mut r, &[1.0; 10], true);
+        assert_eq!((r.shortest(), r.held.len(), r.newest()), (15, 4, vec![46.0]));
+        r.truncate(15);
+        assert_eq!(r.newest(), [43.0]);
+    }
+
+    #[test]
+    fn a_step_that_failed_leaves_nothing() {
+        let mut r = empty(2);
+        feed(&mut r, &[1.0, 2.0, 3.0], true);
+        let before = r.held.clone();
+        feed(&mut r, &[4.0; 5], false);
+        assert_eq!(r.end(), 8);
+        r.truncate(3);
+        assert_eq!((r.end(), &r.held), (3, &before));
+        r.truncate(1);
+        r.clear(true);
+        assert_eq!((r.end(), r.newest()), (0, vec![0.0]));
+        assert!(r.spare.iter().flatten().all(|x| x.is_nan()));
+    }
+
+    #[test]
+    fn bytes_come_back_and_lies_do_not() {
+        for dtype in Dtype::ALL {
+            let mut r = Recurrent { dtype, ..empty(2) };
+            feed(&mut r, &[0.1, 0.2, 0.3, 0.4], true);
+            let mut bytes = Vec::new();
+            r.to_bytes(&mut bytes);
+            assert_eq!(bytes.len(), 3 * dtype.size());
+            let mut copy = Recurrent { dtype, ..empty(2) };
+            copy.set_bytes(2, 4, &bytes).unwrap();
+            assert_eq!((copy.held.clone(), copy.end()), (r.held.clone(), 4));
+            for (floor, end) in [(0, 4), (5, 4), (3, 4), (0, 3), (0, usize::MAX)] {
+                assert!(copy.set_bytes(floor, end, &bytes).is_err(), "{floor}..{end}");
+            }
+            assert!(copy.set_bytes(usize::MAX, usize::MAX, &bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Selective state spaces.
+
+use super::infer::show;
+use super::{Infer, Input, Kind, Rule, Signature};
+use crate::dtype::{Dtype, DtypeRule};
+use crate::eval::Fail;
+use crate::graph::StateKind;
+
+pub(super) fn rules() -> Vec<Rule> {
+    let values = ["x", "dt", "b", "c"]
+        .into_iter()
+        .fold(Signature::new(), |signature, name| signature.needs(name, Kind::Value))
+        .needs("P", Kind::Tensor)
+        .needs("state", Kind::State);
+    let ssd = values.clone().may("dt_min", Kind::Float).may("dt_max", Kind::Float);
+    let ssm1 = values.may("dt_bias", Kind::Tensor);
+    vec![Rule::new("ssd_scan", ssd, infer_ssd), Rule::new("ssm1_scan", ssm1, infer_ssm1)]
+}
+
+/// Says that an input is not of the shape that the op needs.
+fn wrong(call: &Infer<'_>, param: &str, input: &Input, want: &str) -> Fail {
+    call.error(param, format!("`{param}` has to be {want}"))
+        .label(format!("`{}` is {}", input.name, show(&input.shape)))
+        .into()
+}
+
+/// Mamba-2: a decay per head, `b` and `c` per group of heads.
+fn infer_ssd(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let (x, dt) = (call.input("x")?, call.input("dt")?);
+    let (b, c) = (call.input("b")?, call.input("c")?);
+    let &[heads, dim] = x.shape.as_slice() else {
+        return Err(wrong(call, "x", &x, "[heads, size]"));
+    };
+    if dt.shape != [heads] {
+        return Err(wrong(call, "dt", &dt, &format!("[{heads}], a step per head")));
+    }
+    let &[groups, size] = b.shape.as_slice() else {
+        return Err(wrong(call, "b", &b, "[groups, size]"));
+    };
+    if groups == 0 || heads % groups != 0 {
+        return Err(wrong(call, "b", &b, &format!("of groups that share {heads} heads")));
+    }
+    if c.shape != b.shape {
+        return Err(call.misfit("`b` and `c` differ in shape", &b, &c).into());
+    }
+    if call.given("dt_min")
+        && call.given("dt_max")
+        && call.float("dt_min")? > call.float("dt_max")?
+    {
+        return Err(call.error("dt_min", "the lower bound is above the upper bound").into());
+    }
+    for role in ["A_log", "D", "dt_bias"] {
+        call.weight(role, "P", role, &[heads])?;
+    }
+    call.state("state", StateKind::Recurrent, &[("recurrent", vec![heads, dim, size])])?;
+    // Positions of one forward stay in f32; those that continue a sequence are rounded.
+    call.output(vec![heads * dim], DtypeRule::Fixed(Dtype::F32));
+    Ok(())
+}
+
+/// Mamba-1: a decay per channel and state number; with heads, `b` and `c` per head.
+fn infer_ssm1(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let (x, dt) = (call.input("x")?, call.input("dt")?);
+    let (b, c) = (call.input("b")?, call.input("c")?);
+    if x.shape.is_empty() || x.shape.len() > 2 {
+        return Err(wrong(call, "x", &x, "[channels] or [heads, channels]"));
+    }
+    if dt.shape != x.shape {
+        return Err(call.misfit("`x` and `dt` differ in shape", &x, &dt).into());
+    }
+    let lead = &x.shape[..x.shape.len() - 1];
+    if b.shape.len() != x.shape.len() || !b.shape.starts_with(lead) {
+        return Err(wrong(call, "b", &b, "[size], or [heads, size] where `x` has heads"));
+    }
+    if c.shape != b.shape {
+        return Err(call.misfit("`b` and `c` differ in shape", &b, &c).into());
+    }
+    let mut a = x.shape.clone();
+    a.push(b.last());
+    call.weight("A_log", "P", "A_log", &a)?;
+    call.weight("D", "P", "D", &x.shape)?;
+    if call.given("dt_bias") {
+        call.weight("dt_bias", "dt_bias", "", &x.shape)?;
+    }
+    call.drop_attr("dt_bias");
+    call.state("state", StateKind::Recurrent, &[("recurrent", a)])?;
+    call.output(vec![x.numbers()], DtypeRule::Fixed(Dtype::F32));
+    Ok(())
+}
