@@ -13,6 +13,7 @@ mod activation;
 mod attend;
 mod causal_conv;
 mod ctx;
+mod delta_rule;
 mod elementwise;
 mod embed;
 mod experts;
@@ -20,6 +21,7 @@ mod gated_norm;
 mod glu;
 mod index_topk;
 mod latent_attend;
+mod lightning;
 mod linear;
 mod norm;
 mod rope;
@@ -77,6 +79,9 @@ impl Default for Kernels {
         kernels.add("latent_attend", latent_attend::run);
         kernels.add("index_topk", index_topk::run);
         kernels.add("causal_conv", causal_conv::run);
+        kernels.add("log_decay", delta_rule::log_decay);
+        kernels.add("delta_rule", delta_rule::run);
+        kernels.add("lightning", lightning::run);
         kernels.add("ssd_scan", ssd_scan::run);
         kernels.add("ssm1_scan", ssm1_scan::run);
         for name in activation::NAMES {

@@ -33,13 +33,43 @@ pub(super) fn rules() -> Vec<Rule> {
 
 fn both(call: &mut Infer<'_>) -> Result<(), Fail> {
     let (x, y) = (call.input("x")?, call.input("y")?);
-    let shape = if x.shape == y.shape || y.shape == [1] {
-        x.shape.clone()
-    } else if x.shape == [1] {
-        y.shape.clone()
-    } else {
+    let Some(shape) = broadcast(&x.shape, &y.shape) else {
         return Err(call.misfit("the two sides differ in shape", &x, &y).into());
     };
     call.output(shape, join(x.dtype, y.dtype));
     Ok(())
+}
+
+/// The shape of both together: equal axes, or one of them 1; `[1]` goes with any.
+fn broadcast(x: &[usize], y: &[usize]) -> Option<Vec<usize>> {
+    if x == [1] || y == [1] {
+        return Some(if x == [1] { y } else { x }.to_vec());
+    }
+    let both = |(x, y): (&usize, &usize)| match (*x, *y) {
+        (x, y) if x == y || y == 1 => Some(x),
+        (1, y) => Some(y),
+        _ => None,
+    };
+    if x.len() == y.len() { x.iter().zip(y).map(both).collect() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::broadcast;
+
+    #[test]
+    fn axes_of_one_go_with_any() {
+        for (x, y, want) in [
+            (&[2, 3][..], &[2, 3][..], Some(vec![2, 3])),
+            (&[2, 3], &[1], Some(vec![2, 3])),
+            (&[1], &[2, 3], Some(vec![2, 3])),
+            (&[2, 1], &[2, 3], Some(vec![2, 3])),
+            (&[2, 3], &[2, 1], Some(vec![2, 3])),
+            (&[2, 1], &[1, 3], Some(vec![2, 3])),
+            (&[2, 3], &[3], None),
+            (&[2, 3], &[3, 3], None),
+        ] {
+            assert_eq!(broadcast(x, y), want, "{x:?} {y:?}");
+        }
+    }
 }
