@@ -46,6 +46,44 @@ impl Numbers for Plain<'_> {
     }
 }
 
+/// Bytes that are no numbers by themselves: blocks and their scales.
+pub struct Octets<'a>(pub &'a [u8]);
+
+impl Numbers for Octets<'_> {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        let bytes = &self.0[at..at + out.len()];
+        out.iter_mut().zip(bytes).for_each(|(x, b)| *x = f32::from(*b));
+    }
+
+    fn bytes(&self) -> Option<(FileDtype, &[u8])> {
+        Some((FileDtype::U8, self.0))
+    }
+}
+
+/// 4-bit numbers (E2M1) in blocks of 32, as checkpoints keep them: byte `j` of a block holds
+/// number `2 j` low and `2 j + 1` high, and a scale is a power of two with a bias of 127.
+struct Mxfp4<'a> {
+    blocks: Arc<dyn Numbers + 'a>,
+    scales: Arc<dyn Numbers + 'a>,
+}
+
+impl Numbers for Mxfp4<'_> {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        const VALUES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+        let (Some((_, blocks)), Some((_, scales))) = (self.blocks.bytes(), self.scales.bytes())
+        else {
+            return out.fill(f32::NAN);
+        };
+        for (n, x) in out.iter_mut().enumerate() {
+            let at = at + n;
+            let four = blocks[at / 2] >> (at % 2 * 4) & 15;
+            let size = VALUES[usize::from(four & 7)];
+            let sign = if four & 8 == 0 { size } else { -size };
+            *x = sign * 2.0_f32.powi(i32::from(scales[at / 32]) - 127);
+        }
+    }
+}
+
 /// A tensor, read on demand.
 #[derive(Clone)]
 pub struct Flow<'a> {
@@ -112,6 +150,15 @@ impl<'a> Flow<'a> {
         Ok(Self::new(shape, Arc::new(Plain { dtype, bytes })))
     }
 
+    /// A tensor as it lies, of numbers or of bytes for a step that makes numbers of them.
+    pub fn raw(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, String> {
+        let count = shape.iter().try_fold(1_usize, |n, &dim| n.checked_mul(dim));
+        if dtype == FileDtype::U8 && count == Some(bytes.len()) {
+            return Ok(Self::new(shape, Arc::new(Octets(bytes))));
+        }
+        Self::plain(shape, dtype, bytes)
+    }
+
     /// Its shape, row-major.
     pub fn shape(&self) -> &[usize] {
         &self.shape
@@ -154,6 +201,20 @@ type Shapes = Vec<Vec<usize>>;
 fn one<'a>(step: &Step, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec<Flow<'a>>, String> {
     Ok(match step {
         Step::Concat(axis) => vec![join(*axis, &flows, after)],
+        Step::Mxfp4 => {
+            let bytes = |flow: &Flow<'a>| match &*flow.node {
+                Node::Source(source) if matches!(source.bytes(), Some((FileDtype::U8, b)) if b.len() == flow.len()) => {
+                    Ok(Arc::clone(source))
+                }
+                _ => {
+                    Err("blocks and scales are tensors of bytes, as they lie in the file"
+                        .to_owned())
+                }
+            };
+            let numbers = Mxfp4 { blocks: bytes(&flows[0])?, scales: bytes(&flows[1])? };
+            let shape = after.first().cloned().unwrap_or_default();
+            vec![Flow::new(&shape, Arc::new(numbers))]
+        }
         Step::Stack(axis) => {
             let thin = flows.into_iter().map(|flow| {
                 let mut shape = flow.shape.clone();

@@ -141,13 +141,14 @@ impl Weights {
         let found = &self.found[id.0];
         let bytes = match &found.source {
             Source::View { file, range, .. } => self.checkpoint.slice(*file, *range)?,
-            Source::Made(recipe) => match self.made[id.0].get() {
-                Some(bytes) => bytes,
-                None => {
+            Source::Made(recipe) => {
+                let held = &self.made[id.0];
+                if held.get().is_none() {
                     let bytes = self.make(recipe, &found.shape)?;
-                    self.made[id.0].get_or_init(|| bytes)
+                    held.get_or_init(|| bytes);
                 }
-            },
+                held.get().map_or(&[][..], Vec::as_slice)
+            }
         };
         Ok(WeightView { dtype: found.dtype, shape: &found.shape, bytes })
     }

@@ -25,7 +25,7 @@ mod lightning;
 mod linear;
 mod norm;
 mod rope;
-pub(crate) mod route;
+mod route;
 mod rows;
 mod scan;
 mod shape;
@@ -71,6 +71,7 @@ impl Default for Kernels {
         kernels.add("slice", shape::slice);
         kernels.add("softmax", route::softmax);
         kernels.add("total", route::total);
+        kernels.add("p_norm", route::p_norm);
         kernels.add("choose", route::choose);
         kernels.add("pick", route::pick);
         kernels.add("experts", experts::run);

@@ -281,11 +281,13 @@ class Taps:
         import torch
 
         self.seen, self.calls, self.axes, self.shared, self.handles = None, {}, {}, {}, []
+        self.chosen = {}
         skip = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Dropout, torch.nn.Identity)
         for name, module in runner.model.named_modules():
             # Rotary tables depend on positions only, and are not values of the token stream.
             if name and not isinstance(module, skip) and "rotary" not in type(module).__name__.lower():
                 self.handles.append(module.register_forward_hook(self.hook(name)))
+                self.handles.append(module.register_forward_pre_hook(self.choice(name), with_kwargs=True))
         self.too_wide = too_wide
 
     def hook(self, name):
@@ -296,12 +298,27 @@ class Taps:
 
         return record
 
+    def choice(self, name):
+        """Which experts rows were sent to, and with what weight: the module that takes both runs them."""
+
+        def record(_module, args, kwargs):
+            import torch
+
+            if self.seen is None:
+                return
+            tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim == 2]
+            for index in tensors:
+                if index.dtype == torch.int64 and any(t.is_floating_point() and t.shape == index.shape for t in tensors):
+                    self.chosen[name] = index.detach().to(torch.int32)
+
+        return record
+
     def close(self):
         for handle in self.handles:
             handle.remove()
 
     def during(self, call):
-        self.seen, self.calls = {}, {}
+        self.seen, self.calls, self.chosen = {}, {}, {}
         try:
             result = call()
         finally:
@@ -510,6 +527,16 @@ def put_logprobs(out: dict, prefix: str, logits, targets: list[int | None], topk
     out[f"{prefix}/target_logprobs"] = torch.tensor(picked, dtype=torch.float32)
 
 
+def put_chosen(out: dict, prefix: str, steps: list[dict], rows: int) -> None:
+    """The choices of every router, one row per token."""
+    import torch
+
+    for name in steps[0] if steps else ():
+        parts = [step[name] for step in steps if name in step]
+        if sum(part.shape[0] for part in parts) == rows:
+            out[f"{prefix}/chosen/{name}"] = torch.cat(parts).contiguous()
+
+
 def record_prompt(out, phases, kinds, runner, taps, run, prompt, topk, widths):
     """Both phases of one prompt. Returns the raw logits of each, for the audit."""
     import torch
@@ -522,6 +549,7 @@ def record_prompt(out, phases, kinds, runner, taps, run, prompt, topk, widths):
 
     seen, (full, cache) = taps.during(lambda: runner.forward(tokens, 0, runner.fresh()))
     put_logprobs(out, f"{base}/prefill", full, targets, topk)
+    put_chosen(out, f"{base}/prefill", [taps.chosen], length)
     if wanted:
         for name, tensor in seen.items():
             if (rows := taps.rows(name, tensor, length)) is not None:
@@ -533,10 +561,11 @@ def record_prompt(out, phases, kinds, runner, taps, run, prompt, topk, widths):
 
     _, cache = runner.forward(tokens[:split], 0, runner.fresh())
     history = [read_states(cache, widths)] if wanted else []
-    logits, steps = [], {}
+    logits, steps, chosen = [], {}, []
     for at in range(split, length):
         seen, (row, cache) = taps.during(lambda at=at, cache=cache: runner.forward(tokens[at : at + 1], at, cache))
         logits.append(row)
+        chosen.append(taps.chosen)
         if wanted:
             history.append(read_states(cache, widths))
             for name, tensor in seen.items():
@@ -544,6 +573,7 @@ def record_prompt(out, phases, kinds, runner, taps, run, prompt, topk, widths):
                     steps.setdefault(name, []).append(rows)
     decoded = torch.cat(logits) if logits else full[:0]
     put_logprobs(out, f"{base}/decode", decoded, targets[split:length], topk)
+    put_chosen(out, f"{base}/decode", chosen, length - split)
     if wanted:
         for name, rows in steps.items():
             if len(rows) == length - split:
@@ -557,14 +587,16 @@ def record_prompt(out, phases, kinds, runner, taps, run, prompt, topk, widths):
     return full, decoded
 
 
-def greedy_tokens(runner: Runner, tokens: list[int], count: int) -> list[int]:
+def greedy_tokens(runner: Runner, taps: Taps, tokens: list[int], count: int) -> tuple[list[int], list[dict]]:
+    """The tokens, and what routers chose while each but the first was made."""
     rows, cache = runner.forward(tokens, 0, runner.fresh())
-    made = []
+    made, chosen = [], []
     for step in range(count):
         made.append(int(rows[-1].argmax()))
         if step + 1 < count:
-            rows, cache = runner.forward(made[-1:], len(tokens) + step, cache)
-    return made
+            _, (rows, cache) = taps.during(lambda step=step, cache=cache: runner.forward(made[-1:], len(tokens) + step, cache))
+            chosen.append(taps.chosen)
+    return made, chosen
 
 
 def relative(ours, truth) -> float:
@@ -675,7 +707,9 @@ def dump(args) -> None:
                 # Past the switch `generate` would drop the cache and begin again, which no plain loop does.
                 count = min(count, facts["switch"] + 1 - len(main["tokens"]))
             if count > 0:
-                greedy[run] = {main["name"]: greedy_tokens(runner, main["tokens"], count)}
+                made, chosen = greedy_tokens(runner, taps, main["tokens"], count)
+                greedy[run] = {main["name"]: made}
+                put_chosen(mine, f"{run}/{main['name']}/greedy", chosen, count - 1)
         except Exception as error:
             why = str(error) if isinstance(error, Fail) else first_line(error)
             if run == args.dtypes[0]:
@@ -738,6 +772,8 @@ def dump(args) -> None:
         "greedy": greedy,
         "audit": {**audit, "truth": "decode" if agrees else "prefill", "notes": notes},
     }
+    if routers := sorted({key.split("/chosen/", 1)[1] for key in out if "/chosen/" in key}):
+        manifest["routers"] = routers
     write(target, out, manifest)
     say(f"{target}: {len(out)} tensors, {len(phases)} taps, {len(manifest['states'])} states, truth {manifest['audit']['truth']}")
 

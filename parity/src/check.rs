@@ -1,6 +1,6 @@
 //! The check itself: every run of a dump, every prompt, both phases, fed both ways.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -16,6 +16,7 @@ use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::metrics::{log_softmax, top1};
 use crate::order::Order;
 use crate::report::{About, Flip, GreedyRow, PhaseRow, Report, RunReport, Uncovered};
+use crate::route::{Router, RouterRow, Steer, routers};
 use crate::run::{Feed, forced, trace};
 use crate::schedules::{self, ROLLBACK};
 use crate::tolerance::{self, F32_LOGPROB};
@@ -150,6 +151,7 @@ pub fn check(
         return Err(Error::NoFloor { dump: dump.dir.clone(), wanted });
     }
     let order = Order::of(&model.graph);
+    let routers = routers(&model.graph);
     let prompts = &dump.manifest.prompts;
     let load = |dtype| -> Result<Vec<Side>, dump::Error> {
         prompts.iter().map(|p| Side::load(dump, dtype, p, &order)).collect()
@@ -182,6 +184,11 @@ pub fn check(
             // What cannot be seen is neither missing nor too much.
             Default::default()
         };
+        let mut agreement = Agreement {
+            routers: &routers,
+            dtype,
+            rows: [Mode::Cumulative, Mode::Local].map(RouterRow::new),
+        };
         for (n, prompt) in prompts.iter().enumerate() {
             let comparison = Comparison {
                 model,
@@ -193,11 +200,13 @@ pub fn check(
                 base: base.map(|b| &b[n]),
                 f32_logprob: options.f32_logprob(),
             };
-            gates.extend(compare_prompt(session.as_mut(), &comparison, options)?);
+            gates.extend(compare_prompt(session.as_mut(), &comparison, options, &mut agreement)?);
         }
         let limit = logprob_limit(dtype, &gates, options);
-        let greedy = greedy(session.as_mut(), dump, dtype, limit)?;
-        report.runs.push(summarize(model, dtype, gates, greedy, uncovered));
+        let greedy = greedy(session.as_mut(), dump, dtype, limit, &mut agreement)?;
+        let mut run = summarize(model, dtype, gates, greedy, uncovered);
+        run.routers = agreement.rows.into_iter().filter(|row| row.choices > 0).collect();
+        report.runs.push(run);
         if options.schedules {
             let limit = limit.filter(|_| dtype != Dtype::F32).or(options.logprob);
             let rows = run_schedules(session.as_mut(), prompts, dtype, limit)?;
@@ -281,10 +290,26 @@ fn about(engine: &dyn Engine, source: &Source<'_>, dump: &Dump) -> About {
     }
 }
 
+/// What routers chose in one run, errors of earlier layers included and not.
+struct Agreement<'a> {
+    routers: &'a [Router],
+    dtype: Dtype,
+    rows: [RouterRow; 2],
+}
+
+impl Agreement<'_> {
+    fn steer(&mut self, mode: Mode, place: String) -> Steer<'_> {
+        let [cumulative, local] = &mut self.rows;
+        let row = if mode == Mode::Local { local } else { cumulative };
+        Steer { routers: self.routers, dtype: self.dtype, place, row, scores: BTreeMap::new() }
+    }
+}
+
 fn compare_prompt(
     session: &mut dyn Session,
     comparison: &Comparison<'_>,
     options: &CheckOptions,
+    agreement: &mut Agreement<'_>,
 ) -> Result<Vec<Gate>, engine::Error> {
     let (prompt, own) = (comparison.prompt, comparison.own);
     let mut gates = Vec::new();
@@ -292,10 +317,14 @@ fn compare_prompt(
         if prompt.rows(phase) == 0 {
             continue;
         }
-        let run = trace(session, prompt, phase, &own.taps, Feed::Own)?;
+        let place = format!("{} {phase}", prompt.name);
+        let mut steer = agreement.steer(Mode::Cumulative, place.clone());
+        let run = trace(session, prompt, phase, &own.taps, Feed::Own, &mut steer)?;
         gates.extend(comparison.gates(phase, Mode::Cumulative, &run));
         if options.local && prompt.taps && session.shows().taps {
-            let run = trace(session, prompt, phase, &own.taps, Feed::Reference(&own.taps))?;
+            let mut steer = agreement.steer(Mode::Local, place);
+            let fed = Feed::Reference(&own.taps);
+            let run = trace(session, prompt, phase, &own.taps, fed, &mut steer)?;
             gates.extend(comparison.gates(phase, Mode::Local, &run));
         }
     }
@@ -316,7 +345,8 @@ fn greedy(
     dump: &Dump,
     dtype: Dtype,
     limit: Option<f64>,
-) -> Result<Vec<GreedyRow>, engine::Error> {
+    agreement: &mut Agreement<'_>,
+) -> Result<Vec<GreedyRow>, Error> {
     let mut rows = Vec::new();
     let Some(by_prompt) = dump.manifest.greedy.get(dtype.name()) else { return Ok(rows) };
     // Two log-probabilities may each be off by the bound.
@@ -330,9 +360,11 @@ fn greedy(
             first_flip: None,
             verdict: Verdict::Pass,
         };
-        for (index, (logits, want)) in
-            forced(session, &prompt.tokens, chosen)?.iter().zip(chosen).enumerate()
-        {
+        let before = dump.choices(dtype, prompt, Phase::Prefill.name())?;
+        let behind = dump.choices(dtype, prompt, "greedy")?;
+        let mut steer = agreement.steer(Mode::Cumulative, format!("{} greedy", prompt.name));
+        let logits = forced(session, &prompt.tokens, chosen, [&before, &behind], &mut steer)?;
+        for (index, (logits, want)) in logits.iter().zip(chosen).enumerate() {
             let mut logprobs = vec![0.0; logits.len()];
             log_softmax(logits, &mut logprobs);
             let got = top1(&logprobs);
@@ -381,6 +413,7 @@ fn summarize(
         first_local: diverge::first(model, &gates, Mode::Local),
         gates,
         greedy,
+        routers: Vec::new(),
         uncovered,
     }
 }

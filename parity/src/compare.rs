@@ -50,6 +50,14 @@ impl Side {
             let tail = tail_rows(rows, prompt.split);
             side.logprobs.insert(Phase::Decode, tail);
         }
+        side.taps.prefill_choices = dump.choices(run, prompt, Phase::Prefill.name())?;
+        side.taps.decode_choices = if substitute {
+            let tail =
+                |(module, rows): (&String, _)| (module.clone(), tail_tensor(rows, prompt.split));
+            side.taps.prefill_choices.iter().map(tail).collect()
+        } else {
+            dump.choices(run, prompt, Phase::Decode.name())?
+        };
         if !prompt.taps {
             return Ok(side);
         }

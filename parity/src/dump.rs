@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use registry::dtype::Dtype;
 
+use crate::route::Choices;
+
 pub use manifest::{Audit, Manifest, ModelId, Phase, Prompt, StateInfo, TapInfo, Truth, VERSION};
 use store::Store;
 
@@ -221,6 +223,21 @@ impl Dump {
         self.optional(&format!("{run}/{}/{phase}/state/{layer}/{part}", prompt.name))
     }
 
+    /// What routers chose, by the module of their experts; those of greedy tokens with `greedy`
+    /// for the phase.
+    pub fn choices(&self, run: Dtype, prompt: &Prompt, phase: &str) -> Result<Choices, Error> {
+        let mut all = Choices::new();
+        for module in &self.manifest.routers {
+            let name = format!("{run}/{}/{phase}/chosen/{module}", prompt.name);
+            let Some(shape) = self.store.shape(&name) else { continue };
+            // Below 2^24 a whole number is the same in f32.
+            let ids = self.store.read_ids(&name, 1 << 24)?;
+            let (shape, data) = (shape.to_vec(), ids.iter().map(|id| *id as f32).collect());
+            all.insert(module.clone(), Tensor { dtype: Dtype::F32, shape, data });
+        }
+        Ok(all)
+    }
+
     fn optional(&self, name: &str) -> Result<Option<Tensor>, Error> {
         if self.store.shape(name).is_none() { Ok(None) } else { self.store.read(name).map(Some) }
     }
@@ -279,6 +296,15 @@ impl Dump {
                 self.store.expect(&name, &shape, ids)?;
             }
             wanted.insert(name);
+        }
+        for module in &m.routers {
+            let name = format!("{base}/chosen/{module}");
+            if let Some(shape) = self.store.shape(&name) {
+                let k = shape.get(1).copied().unwrap_or(1);
+                self.store.expect(&name, &[rows, k], true)?;
+            }
+            wanted.insert(name);
+            wanted.insert(format!("{run}/{}/greedy/chosen/{module}", prompt.name));
         }
         if !prompt.taps {
             return Ok(());

@@ -93,6 +93,26 @@ fn summary(report: &Report) -> String {
                 badge(p.verdict)
             );
         }
+        for r in &run.routers {
+            let flip = r.widest().map_or(String::new(), |f| {
+                format!(
+                    "widest margin {:.1e}, bound {:.1e}: {}, {}",
+                    f.margin,
+                    f.bound,
+                    escape(&f.router),
+                    escape(&f.place)
+                )
+            });
+            let _ = write!(
+                out,
+                "<tr><td>{}<td>routers, {}<td colspan=\"7\">{} of {} choices <span class=\"soft\">{flip}</span><td>{}</tr>",
+                run.dtype,
+                r.mode.name(),
+                r.agree,
+                r.choices,
+                badge(r.verdict)
+            );
+        }
         for g in &run.greedy {
             let flip = g.first_flip.map_or(String::new(), |f| {
                 format!("first flip at {}: margin {:.1e}, noise {:.1e}", f.index, f.margin, f.noise)

@@ -39,6 +39,17 @@ pub fn junit(report: &Report) -> String {
                 format!("flip at {}: margin {:.1e}, noise {:.1e}", f.index, f.margin, f.noise)
             }),
         }));
+        cases.extend(run.routers.iter().map(|r| Case {
+            class: format!("{}.routers", run.dtype),
+            name: format!("routers [{}]", r.mode.name()),
+            verdict: r.verdict,
+            message: r.widest().map_or(String::new(), |f| {
+                format!(
+                    "{} in {}: margin {:.1e}, bound {:.1e}",
+                    f.router, f.place, f.margin, f.bound
+                )
+            }),
+        }));
         suites.push((run.dtype.to_string(), cases));
     }
     if !report.schedules.is_empty() {

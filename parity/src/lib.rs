@@ -22,6 +22,7 @@ pub mod junit;
 pub mod metrics;
 pub mod order;
 pub mod report;
+pub mod route;
 pub mod run;
 pub mod schedules;
 pub mod tolerance;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject, Verdict, dtype_name};
+use crate::route::RouterRow;
 use crate::schedules::ScheduleRow;
 
 pub use text::{schedules, text};
@@ -56,6 +57,9 @@ pub struct RunReport {
     pub gates: Vec<Gate>,
     /// Free-running tokens.
     pub greedy: Vec<GreedyRow>,
+    /// Which experts tokens were sent to; none for a model without routers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub routers: Vec<RouterRow>,
     /// Taps that only one side has; no finding.
     pub uncovered: Uncovered,
     /// The first finding in order of execution, errors of earlier ops included.
@@ -142,10 +146,11 @@ pub struct Divergence {
 }
 
 impl RunReport {
-    /// Fails if a gate or a greedy row fails.
+    /// Fails if a gate, a greedy row or a router fails.
     pub fn verdict(&self) -> Verdict {
         let fails = self.gates.iter().any(Gate::fails)
-            || self.greedy.iter().any(|g| g.verdict == Verdict::Fail);
+            || self.greedy.iter().any(|g| g.verdict == Verdict::Fail)
+            || self.routers.iter().any(|r| r.verdict == Verdict::Fail);
         if fails { Verdict::Fail } else { Verdict::Pass }
     }
 

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use engine::{Chunk, Logits, NoProbe, Probe, Session, SlotId, StateValue, Want};
+use engine::{Chunk, Logits, Probe, Session, SlotId, StateValue, Want};
 
 use crate::dump::{Phase, Prompt, Tensor};
+use crate::route::{Choices, Steer};
 
 /// What one phase of one prompt gave.
 #[derive(Debug, Clone, Default)]
@@ -33,6 +34,10 @@ pub struct Reference {
     pub prefill: BTreeMap<String, Tensor>,
     /// Those of the single steps.
     pub decode: BTreeMap<String, Tensor>,
+    /// What routers chose in the full prefill.
+    pub prefill_choices: Choices,
+    /// The same in the single steps.
+    pub decode_choices: Choices,
 }
 
 /// Whether taps are only looked at, or replaced by the reference's values.
@@ -45,17 +50,18 @@ pub enum Feed<'a> {
 }
 
 /// Runs one phase of a prompt from a fresh slot, which is given back.
-pub fn trace(
+pub(crate) fn trace(
     session: &mut dyn Session,
     prompt: &Prompt,
     phase: Phase,
     wanted: &Reference,
     feed: Feed<'_>,
+    steer: &mut Steer<'_>,
 ) -> Result<Trace, engine::Error> {
     let slot = session.open_slot();
     let result = match phase {
-        Phase::Prefill => prefill(session, slot, prompt, wanted, feed),
-        Phase::Decode => decode(session, slot, prompt, wanted, feed),
+        Phase::Prefill => prefill(session, slot, prompt, wanted, feed, steer),
+        Phase::Decode => decode(session, slot, prompt, wanted, feed, steer),
     };
     let released = session.release(slot);
     let trace = result?;
@@ -69,13 +75,16 @@ fn prefill(
     prompt: &Prompt,
     wanted: &Reference,
     feed: Feed<'_>,
+    steer: &mut Steer<'_>,
 ) -> Result<Trace, engine::Error> {
     let mut trace = Trace::default();
     let fed = match feed {
         Feed::Own => None,
         Feed::Reference(r) => Some(&r.prefill),
     };
-    let mut probe = Capture { wanted: &wanted.prefill, fed, row: 0, keep: Some(&mut trace.taps) };
+    let choices = &wanted.prefill_choices;
+    let keep = Some(&mut trace.taps);
+    let mut probe = Capture { wanted: &wanted.prefill, fed, row: 0, keep, steer, choices };
     trace.logits = one(session, slot, &prompt.tokens, Want::All, &mut probe)?.data;
     let states = prompt.taps && session.shows().states;
     if states {
@@ -90,20 +99,22 @@ fn decode(
     prompt: &Prompt,
     wanted: &Reference,
     feed: Feed<'_>,
+    steer: &mut Steer<'_>,
 ) -> Result<Trace, engine::Error> {
     let mut trace = Trace::default();
     // Nothing of the prefix itself is compared here: prefill has the same rows. Its taps are
     // fed from the prefill's, so that the states it leaves are the reference's too.
     let (prefix, rest) = prompt.tokens.split_at(prompt.split.min(prompt.tokens.len()));
-    match feed {
-        Feed::Own => one(session, slot, prefix, Want::Last, &mut NoProbe)?,
-        Feed::Reference(r) => {
-            let mut probe =
-                Capture { wanted: &r.prefill, fed: Some(&r.prefill), row: 0, keep: None };
-            // All rows, so that rows of the probe are positions of the prompt.
-            one(session, slot, prefix, Want::All, &mut probe)?
-        }
+    let none = BTreeMap::new();
+    let (taps, fed) = match feed {
+        Feed::Own => (&none, None),
+        Feed::Reference(r) => (&r.prefill, Some(&r.prefill)),
     };
+    let choices = &wanted.prefill_choices;
+    let mut probe = Capture { wanted: taps, fed, row: 0, keep: None, steer: &mut *steer, choices };
+    // All rows, so that rows of the probe are positions of the prompt.
+    let want = if fed.is_some() { Want::All } else { Want::Last };
+    one(session, slot, prefix, want, &mut probe)?;
     let states = prompt.taps && session.shows().states;
     if states {
         trace.states.push(session.states(slot)?);
@@ -113,7 +124,9 @@ fn decode(
             Feed::Own => None,
             Feed::Reference(r) => Some(&r.decode),
         };
-        let mut probe = Capture { wanted: &wanted.decode, fed, row, keep: Some(&mut trace.taps) };
+        let (keep, choices) = (Some(&mut trace.taps), &wanted.decode_choices);
+        let steer = &mut *steer;
+        let mut probe = Capture { wanted: &wanted.decode, fed, row, keep, steer, choices };
         let logits = one(session, slot, &[*token], Want::Last, &mut probe)?;
         trace.logits.extend_from_slice(&logits.data);
         if states {
@@ -138,7 +151,7 @@ pub(crate) fn one(
 }
 
 /// Copies taps, and replaces them when told to.
-struct Capture<'a> {
+struct Capture<'a, 's> {
     /// Taps to copy.
     wanted: &'a BTreeMap<String, Tensor>,
     /// Values to put in their place.
@@ -147,14 +160,28 @@ struct Capture<'a> {
     row: usize,
     /// Where copies go.
     keep: Option<&'a mut BTreeMap<String, Captured>>,
+    /// What compares choices.
+    steer: &'a mut Steer<'s>,
+    /// What the reference chose.
+    choices: &'a Choices,
 }
 
-impl Probe for Capture<'_> {
+impl Probe for Capture<'_, '_> {
     fn wants(&self, tap: &str) -> bool {
-        self.wanted.contains_key(tap)
+        self.wanted.contains_key(tap) || self.steer.wants(tap)
     }
 
     fn tap(&mut self, tap: &str, shape: &[usize], data: &mut [f32]) {
+        self.copy(tap, shape, data);
+        self.steer.see(tap, data, self.row, self.choices);
+    }
+}
+
+impl Capture<'_, '_> {
+    fn copy(&mut self, tap: &str, shape: &[usize], data: &mut [f32]) {
+        if !self.wanted.contains_key(tap) {
+            return;
+        }
         if let Some(keep) = &mut self.keep {
             let captured = keep.entry(tap.to_owned()).or_default();
             captured.row = shape.get(1..).unwrap_or_default().to_vec();
@@ -176,16 +203,25 @@ impl Probe for Capture<'_> {
 
 /// Feeds a prompt and then the tokens the reference chose, and gives the engine's own rows of
 /// logits before each: row i is what the engine would choose token i from.
-pub fn forced(
+pub(crate) fn forced(
     session: &mut dyn Session,
     prompt: &[u32],
     chosen: &[u32],
+    choices: [&Choices; 2],
+    steer: &mut Steer<'_>,
 ) -> Result<Vec<Vec<f32>>, engine::Error> {
     let slot = session.open_slot();
+    let none = BTreeMap::new();
     let mut run = || {
-        let mut rows = vec![one(session, slot, prompt, Want::Last, &mut NoProbe)?.data];
-        for token in chosen.iter().take(chosen.len().saturating_sub(1)) {
-            rows.push(one(session, slot, &[*token], Want::Last, &mut NoProbe)?.data);
+        let steer = &mut *steer;
+        let [prefill, steps] = choices;
+        let mut probe =
+            Capture { wanted: &none, fed: None, row: 0, keep: None, steer, choices: prefill };
+        let mut rows = vec![one(session, slot, prompt, Want::Last, &mut probe)?.data];
+        probe.choices = steps;
+        for (row, token) in chosen.iter().take(chosen.len().saturating_sub(1)).enumerate() {
+            probe.row = row;
+            rows.push(one(session, slot, &[*token], Want::Last, &mut probe)?.data);
         }
         Ok(rows)
     };

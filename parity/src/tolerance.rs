@@ -7,6 +7,7 @@
 
 use registry::dtype::Dtype;
 
+use crate::gate::Mode;
 use crate::metrics::{Spread, TensorError};
 
 /// Largest `|Δlogprob|` of an f32 run. Two f32 implementations differ in the order of
@@ -41,6 +42,19 @@ pub fn schedule(dtype: Dtype, scale: f64) -> f64 {
     match dtype {
         Dtype::F32 => F32_SCHEDULE,
         _ => 24.0 * roundoff(dtype) * scale,
+    }
+}
+
+/// How close two scores of a router have to be, as a share of the largest, for rounding to
+/// explain that the other was chosen. On the reference's inputs a few units in the last place;
+/// with errors of earlier layers what a deep 16-bit model shows. That is wide, but the router's
+/// logits have a gate of their own.
+pub fn router(dtype: Dtype, mode: Mode) -> f64 {
+    match (dtype, mode) {
+        (Dtype::F32, Mode::Local) => 1e-5,
+        (Dtype::F32, Mode::Cumulative) => 1e-4,
+        (_, Mode::Local) => 4.0 * roundoff(dtype),
+        (_, Mode::Cumulative) => 32.0 * roundoff(dtype),
     }
 }
 

@@ -67,10 +67,9 @@ impl DtypeRule {
     /// The concrete dtype in a run of activation dtype `activation`.
     pub fn resolve(self, activation: Dtype) -> Dtype {
         match self {
-            Self::Activation => activation,
             Self::Fixed(dtype) => dtype,
             Self::WideInF16 if activation == Dtype::F16 => Dtype::F32,
-            Self::WideInF16 => activation,
+            Self::Activation | Self::WideInF16 => activation,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use registry::graph::Weight;
-use registry::weight_map::{Rule, beginning, gather};
+use registry::weight_map::{Rule, Step, beginning, gather};
 
 use super::Error;
 use crate::checkpoint::Checkpoint;
@@ -60,7 +60,10 @@ fn find<'c>(
             shape: weight.shape.clone(),
         })?;
         place = place.min((info.file, info.range.0));
-        let flow = Flow::plain(&info.shape, info.dtype, checkpoint.bytes(name)?);
+        let blocks =
+            rule.as_ref().is_some_and(|(rule, _)| rule.steps.first() == Some(&Step::Mxfp4));
+        let read = if blocks { Flow::raw } else { Flow::plain };
+        let flow = read(&info.shape, info.dtype, checkpoint.bytes(name)?);
         flows.push(flow.map_err(|why| broken(checkpoint, weight, name, why))?);
     }
     let mut output = 0;
@@ -102,7 +105,8 @@ pub(super) fn made<'c>(
     let mut flows = Vec::with_capacity(tensors.len());
     for name in tensors {
         let info = checkpoint.info(name).ok_or_else(|| fault(format!("there is no `{name}`")))?;
-        flows.push(Flow::plain(&info.shape, info.dtype, checkpoint.bytes(name)?).map_err(fault)?);
+        let read = if rule.steps.first() == Some(&Step::Mxfp4) { Flow::raw } else { Flow::plain };
+        flows.push(read(&info.shape, info.dtype, checkpoint.bytes(name)?).map_err(fault)?);
     }
     let flows = Flow::run(&rule.steps, flows).map_err(fault)?;
     flows.into_iter().nth(output).ok_or_else(|| fault("it gives too few tensors".to_owned()))

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use registry::weight_map::{HeadLayout, Sizes, Step, shapes};
 
 use super::compute::Computed;
+use crate::flow::Flow;
 use crate::numbers;
 use crate::safetensors::FileDtype;
 
@@ -36,6 +37,7 @@ pub(super) fn run<'a>(steps: &[Step], mut tensors: Tensors<'a>) -> Result<Tensor
                     tensors.into_iter().map(|tensor| unsqueeze(*axis, tensor)).collect();
                 vec![concat(*axis, unsqueezed?)?]
             }
+            Step::Mxfp4 => vec![mxfp4(&tensors)?],
             Step::Split { axis, sizes } => spread(tensors, |tensor| split(*axis, sizes, &tensor))?,
             Step::Unstack(axis) => spread(tensors, |tensor| {
                 let parts = split(*axis, &Sizes::Equal(dim(&tensor, *axis)?), &tensor)?;
@@ -82,6 +84,17 @@ pub(super) fn run<'a>(steps: &[Step], mut tensors: Tensors<'a>) -> Result<Tensor
     Ok(tensors)
 }
 
+/// Blocks and scales, read through a flow as every other reader of them does.
+fn mxfp4<'a>(tensors: &[Tensor<'_>]) -> Result<Tensor<'a>, String> {
+    let flows = tensors.iter().map(|t| Flow::raw(&t.shape, t.dtype, &t.bytes));
+    let flows = Flow::run(&[Step::Mxfp4], flows.collect::<Result<_, _>>()?)?;
+    let flow = flows.first().ok_or("there are no blocks")?;
+    let mut numbers = vec![0.0; flow.len()];
+    flow.read(0, &mut numbers);
+    let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+    Ok(Tensor { dtype: FileDtype::F32, shape: flow.shape().to_vec(), bytes: bytes.into() })
+}
+
 fn each<'a>(step: &Step, mut tensor: Tensor<'a>) -> Result<Tensor<'a>, String> {
     match step {
         Step::Transpose(a, b) => transpose(*a, *b, &tensor),
@@ -115,7 +128,8 @@ fn each<'a>(step: &Step, mut tensor: Tensor<'a>) -> Result<Tensor<'a>, String> {
         | Step::MulRows(_)
         | Step::DivRows(_)
         | Step::NegExp
-        | Step::LogNeg => Err("this step takes no tensor by itself".to_owned()),
+        | Step::LogNeg
+        | Step::Mxfp4 => Err("this step takes no tensor by itself".to_owned()),
     }
 }
 

@@ -3,6 +3,9 @@
 //! Scores that are equal go by their place, the lower first. The reference leaves that open,
 //! so [`Choice::margin`] says how far another choice is from being the same.
 
+use registry::graph::Node;
+use registry::scalar::Scalar;
+
 /// How many are chosen, and among which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
@@ -26,6 +29,22 @@ pub struct Groups {
 }
 
 impl Choice {
+    /// The choice that a `choose` node makes; none if it does not say how many.
+    pub fn of_node(node: &Node) -> Option<Self> {
+        let count = |name: &str| node.attrs.get(name).and_then(Scalar::as_usize);
+        let word = |name: &str, is: &str| matches!(node.attrs.get(name), Some(Scalar::Str(word)) if word == is);
+        let groups = match (count("groups"), count("keep")) {
+            (Some(all), Some(keep)) if all > 0 => Some(Groups {
+                count: all,
+                keep,
+                best: if word("by", "max") { 1 } else { 2 },
+                zero: word("mask", "zero"),
+            }),
+            _ => None,
+        };
+        Some(Self { k: count("k")?, groups })
+    }
+
     /// The places of what is chosen, best first.
     pub fn of(&self, scores: &[f32]) -> Vec<usize> {
         let masked = self.groups.map(|groups| {

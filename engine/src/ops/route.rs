@@ -1,8 +1,8 @@
-//! What routers are made of: `softmax`, `total`, `choose`, `pick`.
+//! What routers are made of: `softmax`, `total`, `p_norm`, `choose`, `pick`.
 
 use super::{Ctx, rows};
 use crate::Error;
-use crate::kernels::choose::{Choice, Groups};
+use crate::kernels::choose::Choice;
 use crate::kernels::math::{exp, sum};
 use crate::kernels::round::round;
 
@@ -32,26 +32,22 @@ pub(super) fn total(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     ctx.set(0, y)
 }
 
-/// The choice that a `choose` node makes.
-pub(crate) fn choice(node: &registry::graph::Node) -> Option<Choice> {
-    let count = |name: &str| node.attrs.get(name).and_then(registry::scalar::Scalar::as_usize);
-    let word = |name: &str, is: &str| matches!(node.attrs.get(name), Some(registry::scalar::Scalar::Str(word)) if word == is);
-    let groups = match (count("groups"), count("keep")) {
-        (Some(all), Some(keep)) if all > 0 => Some(Groups {
-            count: all,
-            keep,
-            best: if word("by", "max") { 1 } else { 2 },
-            zero: word("mask", "zero"),
-        }),
-        _ => None,
-    };
-    Some(Choice { k: count("k")?, groups })
+/// `(sum |x|^p)^(1/p)`, f32 inside, one rounding.
+pub(super) fn p_norm(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let (dtype, p) = (ctx.output_dtype(0), ctx.number("p")? as f32);
+    let y = rows::map(&x.view(), x.width(), 1, |_, x, y| {
+        y[0] = x.iter().map(|x| x.abs().powf(p)).sum::<f32>().powf(1.0 / p);
+        round(dtype, y);
+    });
+    ctx.set(0, y)
 }
 
 /// The places of the largest numbers of a row, best first.
 pub(super) fn choose(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
-    let choice = choice(ctx.node()).ok_or_else(|| ctx.error("it does not say how many"))?;
+    let choice =
+        Choice::of_node(ctx.node()).ok_or_else(|| ctx.error("it does not say how many"))?;
     if choice.k > x.width() {
         return Err(ctx.error(format!("{} cannot be chosen among {}", choice.k, x.width())));
     }

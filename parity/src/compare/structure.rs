@@ -24,7 +24,10 @@ pub(crate) fn structure(
     let module = |name: &str| name.rsplit_once('.').map(|(module, _)| module.to_owned());
     let read: BTreeSet<String> =
         model.graph.weights.iter().filter_map(|w| module(&w.name)).collect();
-    let stored: BTreeSet<String> = tensors.iter().filter_map(|t| module(t)).collect();
+    // A tensor that a rule takes is read under another name.
+    let taken = |name: &str| model.rules.iter().any(|rule| rule.disk.fit(name).is_some());
+    let stored: BTreeSet<String> =
+        tensors.iter().filter(|t| !taken(t)).filter_map(|t| module(t)).collect();
     let prompt = dump.manifest.prompts.iter().find(|p| p.taps).map_or("", |p| p.name.as_str());
     // The manifest lists modules as they ran, so an unknown one stands behind its neighbour.
     let mut place = Place { node: 0, output: false };
@@ -62,7 +65,10 @@ pub(crate) fn structure(
         }
     }
     let named: BTreeSet<&str> = dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();
-    uncovered.ours =
-        order.taps.keys().filter(|tap| !named.contains(tap.as_str())).cloned().collect();
+    // What a router chose is compared apart, and no module of the reference has that name.
+    let inner = |tap: &str| tap.contains(':');
+    let ours =
+        order.taps.keys().filter(|tap| !named.contains(tap.as_str()) && !inner(tap)).cloned();
+    uncovered.ours = ours.collect();
     (gates, uncovered)
 }

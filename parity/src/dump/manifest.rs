@@ -47,6 +47,9 @@ pub struct Manifest {
     /// `run -> prompt -> tokens generated greedily after the prompt`.
     #[serde(default)]
     pub greedy: BTreeMap<String, BTreeMap<String, Vec<u32>>>,
+    /// Modules of experts whose routers' choices were recorded.
+    #[serde(default)]
+    pub routers: Vec<String>,
     /// What the reference says of itself.
     #[serde(default)]
     pub audit: Audit,

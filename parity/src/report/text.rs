@@ -21,6 +21,7 @@ pub fn text(report: &Report) -> String {
     out.push('\n');
     out.push_str(&phases(report));
     out.push_str(&states(report));
+    out.push_str(&routers(report));
     out.push_str(&greedy(report));
     out.push_str(&schedules(&report.schedules));
     for run in &report.runs {
@@ -191,6 +192,30 @@ fn when(phase: Phase, step: usize, moment: Option<&str>) -> String {
         (Phase::Decode, 0, _) => "decode, step 0 (what the prefix left)".to_owned(),
         (Phase::Decode, step, _) => format!("decode, step {step}"),
     }
+}
+
+fn routers(report: &Report) -> String {
+    let mut rows = Vec::new();
+    for run in &report.runs {
+        for row in &run.routers {
+            let flip = row.widest().map_or(String::new(), |f| {
+                let width =
+                    if f.margin > f.bound { "more than rounding" } else { "within rounding" };
+                format!(
+                    "widest margin {:.1e}, {width} ({:.1e}): {}, {}, row {}",
+                    f.margin, f.bound, f.router, f.place, f.row
+                )
+            });
+            rows.push(vec![
+                run.dtype.to_string(),
+                row.mode.name().to_owned(),
+                format!("{} of {} choices agree", row.agree, row.choices),
+                flip,
+                word(row.verdict).to_owned(),
+            ]);
+        }
+    }
+    if rows.is_empty() { String::new() } else { format!("routers\n{}\n", indent(&table(&rows))) }
 }
 
 fn greedy(report: &Report) -> String {

@@ -13,7 +13,7 @@ use crate::syntax::Ident;
 /// Their names.
 pub const NAMES: &[&str] = &[
     "abs", "all", "any", "ceil", "config", "exp", "f32", "float", "floor", "has", "int", "len",
-    "log", "max", "min", "range", "repeat", "round", "round_up", "sqrt", "sum",
+    "listed", "log", "max", "min", "range", "repeat", "round", "round_up", "sqrt", "sum",
 ];
 
 /// The arguments of a call.
@@ -144,6 +144,13 @@ pub(super) fn call(
         "all" => {
             call.arity(1, 1)?;
             Ok(Scalar::Bool(call.list(0)?.iter().all(truth)))
+        }
+        "listed" => {
+            call.arity(2, 2)?;
+            match &*args[0] {
+                list @ Scalar::List(_) => Ok(list.clone()),
+                one => repeat(&Scalar::List(vec![one.clone()]), call.int(1)?, at),
+            }
         }
         "repeat" => {
             call.arity(2, 2)?;

@@ -46,7 +46,7 @@ fn infer_experts(call: &mut Infer<'_>) -> Result<(), Fail> {
     if call.given("alpha") && call.word("form") == Some("plain") {
         return Err(call.error("alpha", "an MLP without a gate has no use for it").into());
     }
-    if call.given("limit") && !(call.float("limit")? > 0.0) {
+    if call.given("limit") && call.float("limit")? <= 0.0 {
         return Err(call.error("limit", "a limit is above 0").into());
     }
     let wide = ffn.checked_mul(2).ok_or(Fail::Reported)?;
@@ -70,6 +70,7 @@ fn infer_experts(call: &mut Infer<'_>) -> Result<(), Fail> {
     let act = call.word("act").map_or("silu", activation).to_owned();
     call.set_attr("act", Scalar::Str(act));
     call.tap("W");
+    call.tap_choice("chosen", "W")?;
     call.output(x.shape, x.dtype);
     Ok(())
 }

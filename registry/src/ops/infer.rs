@@ -300,6 +300,22 @@ impl<'a> Infer<'a> {
         }
     }
 
+    /// What was chosen, and by which scores, can be captured under the path that `param` names
+    /// with `:chosen` and `:scores` behind it.
+    pub fn tap_choice(&mut self, chosen: &str, param: &str) -> Result<(), Fail> {
+        let path = self.path(param)?;
+        let Some((Argument::Values(ids), _)) = self.args.get(chosen) else {
+            return Err(self.missing(chosen));
+        };
+        for id in ids.clone() {
+            if let Some(scores) = self.builder.chosen_by(id) {
+                self.builder.tap(scores, format!("{path}:scores"));
+            }
+            self.builder.tap(id, format!("{path}:chosen"));
+        }
+        Ok(())
+    }
+
     /// A finding about two values that do not fit: both shapes, and where each came from.
     pub fn misfit(&self, message: impl Into<String>, left: &Input, right: &Input) -> Finding {
         let mut finding = Finding::error(&self.node.at, message).label(format!(

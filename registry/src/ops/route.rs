@@ -15,11 +15,11 @@ pub(super) fn rules() -> Vec<Rule> {
         .may("groups", Kind::Dim)
         .may("keep", Kind::Dim)
         .word("by", &["top2", "max"])
-        .word("mask", &["lowest", "zero"])
-        .may("name", Kind::Tensor);
+        .word("mask", &["lowest", "zero"]);
     vec![
         Rule::new("softmax", x(), infer_softmax),
         Rule::new("total", x(), infer_total),
+        Rule::new("p_norm", x().needs("p", Kind::Float), infer_p_norm),
         Rule::new("choose", choose, infer_choose),
         Rule::new("pick", x().needs("chosen", Kind::Value), infer_pick),
         Rule::new(
@@ -40,6 +40,13 @@ fn infer_total(call: &mut Infer<'_>) -> Result<(), Fail> {
     let x = call.input("x")?;
     call.output(vec![1], x.dtype);
     Ok(())
+}
+
+fn infer_p_norm(call: &mut Infer<'_>) -> Result<(), Fail> {
+    if call.float("p")? <= 0.0 {
+        return Err(call.error("p", "the order of a norm is above 0").into());
+    }
+    infer_total(call)
 }
 
 fn infer_choose(call: &mut Infer<'_>) -> Result<(), Fail> {
@@ -84,7 +91,6 @@ fn infer_choose(call: &mut Infer<'_>) -> Result<(), Fail> {
             .label(format!("`{}` is {}", x.name, show(&x.shape)))
             .into());
     }
-    call.tap("name");
     // Whole numbers below 2^24, which f32 holds.
     call.output(vec![k], DtypeRule::Fixed(Dtype::F32));
     Ok(())

@@ -177,6 +177,20 @@ impl Builder {
         Ok(outputs)
     }
 
+    /// The scores that a choice was made by, if a `choose` made it.
+    pub(crate) fn chosen_by(&self, chosen: ValueId) -> Option<ValueId> {
+        let maker = self.graph.nodes.iter().rev().find(|node| node.outputs.contains(&chosen))?;
+        maker.inputs.first().copied().filter(|_| maker.op == "choose")
+    }
+
+    /// Gives a value a tap, unless it has one or another value has that name.
+    pub(crate) fn tap(&mut self, id: ValueId, tap: String) {
+        let value = &mut self.graph.values[id.0];
+        if value.tap.is_none() && self.taps.insert(tap.clone()) {
+            value.tap = Some(tap);
+        }
+    }
+
     pub(crate) fn need_equal_dtypes(
         &mut self,
         op: &str,

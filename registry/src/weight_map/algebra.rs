@@ -39,6 +39,10 @@ fn one(step: &Step, inputs: &[Shape]) -> Result<Vec<Shape>, String> {
             shape.insert(*axis, inputs.len());
             Ok(vec![shape])
         }
+        Step::Mxfp4 => match inputs {
+            [blocks, scales] => mxfp4(blocks, scales).map(|shape| vec![shape]),
+            _ => Err(format!("blocks and scales are two tensors, and there are {}", inputs.len())),
+        },
         Step::Split { axis, sizes } => spread(inputs, |shape| {
             let sizes = cut(at(shape, *axis)?, sizes)?;
             Ok(sizes.into_iter().map(|size| replaced(shape, *axis, size)).collect())
@@ -81,6 +85,17 @@ fn one(step: &Step, inputs: &[Shape]) -> Result<Vec<Shape>, String> {
         }
         alone => inputs.iter().map(|shape| each(alone, shape)).collect(),
     }
+}
+
+/// `[.., n, 16]` bytes of two numbers each and `[.., n]` scales are `[.., 32 n]` numbers.
+fn mxfp4(blocks: &Shape, scales: &Shape) -> Result<Shape, String> {
+    let wrong = || format!("blocks {blocks:?} of 16 bytes do not fit scales {scales:?}");
+    let [rest @ .., n, 16] = blocks.as_slice() else { return Err(wrong()) };
+    if scales.split_last() != Some((n, rest)) {
+        return Err(wrong());
+    }
+    let numbers = n.checked_mul(32).ok_or_else(wrong)?;
+    Ok(rest.iter().copied().chain([numbers]).collect())
 }
 
 fn uneven(runs: &[usize], inputs: &[Shape]) -> String {
@@ -149,6 +164,7 @@ fn each(step: &Step, shape: &Shape) -> Result<Shape, String> {
         | Step::Stack(_)
         | Step::ConcatRuns { .. }
         | Step::SplitRuns { .. }
+        | Step::Mxfp4
         | Step::At(..) => return Err("this step takes no tensor by itself".to_owned()),
     }
     Ok(made)
@@ -198,6 +214,7 @@ fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, String> {
         Step::Div(x) => Step::Mul(*x),
         Step::MulRows(parts) => Step::DivRows(parts.clone()),
         Step::DivRows(parts) => Step::MulRows(parts.clone()),
+        Step::Mxfp4 => return Err("numbers are not made 4-bit blocks again".to_owned()),
         Step::NegExp => Step::LogNeg,
         Step::LogNeg => Step::NegExp,
         Step::At(n, step) => {

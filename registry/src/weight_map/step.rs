@@ -52,6 +52,8 @@ pub enum Step {
     NegExp,
     /// `ln(-x)`, in f32.
     LogNeg,
+    /// Blocks of 4-bit numbers and their scales, two tensors of bytes, become numbers.
+    Mxfp4,
     /// A step on one of several tensors.
     At(usize, Box<Self>),
     /// Runs of tensors become one each, along an axis they have.
@@ -102,7 +104,8 @@ impl Step {
             | Self::MulRows(_)
             | Self::DivRows(_)
             | Self::NegExp
-            | Self::LogNeg => true,
+            | Self::LogNeg
+            | Self::Mxfp4 => true,
             Self::At(_, step) => step.computes(),
             _ => false,
         }

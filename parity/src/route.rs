@@ -1,0 +1,213 @@
+//! Routers: whether the engine sends every token to the experts that the reference chose.
+//!
+//! Two experts whose scores are close can change places by rounding alone, and everything
+//! behind them is then another number, though no op is wrong. So agreement is a report of its
+//! own. Where the engine chooses otherwise and the scores are closer than rounding explains, it
+//! is counted, and the run goes on with the reference's choice; the gates behind it then see
+//! what they are meant to see. A choice that rounding does not explain is left as it is, and
+//! fails.
+
+use std::collections::BTreeMap;
+
+use engine::kernels::choose::Choice;
+use registry::dtype::Dtype;
+use registry::graph::{Graph, Node, ValueId};
+use serde::Serialize;
+
+use crate::dump::Tensor;
+use crate::gate::{Mode, Verdict};
+use crate::tolerance;
+
+/// Flips that a report lists; the others are counted.
+const LISTED: usize = 64;
+
+/// A router of a graph.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Router {
+    /// The module of its experts.
+    pub module: String,
+    /// The tap of what it chooses by.
+    scores: String,
+    /// The tap of what it chose.
+    chosen: String,
+    choice: Choice,
+}
+
+/// Every router of a graph whose experts have a name.
+pub(crate) fn routers(graph: &Graph) -> Vec<Router> {
+    let maker = |value: ValueId| -> Option<&Node> {
+        graph.nodes.iter().find(|node| node.outputs.contains(&value))
+    };
+    let tap = |value: ValueId| graph.values.get(value.0).and_then(|value| value.tap.clone());
+    let mut makers: BTreeMap<ValueId, &Node> = BTreeMap::new();
+    for node in graph.nodes.iter().filter(|node| node.op == "choose") {
+        makers.extend(node.outputs.iter().map(|value| (*value, node)));
+    }
+    let router = |node: &Node| {
+        let chosen = *node.inputs.get(1)?;
+        let choose = makers.get(&chosen).copied().or_else(|| maker(chosen))?;
+        Some(Router {
+            module: tap(*node.outputs.first()?)?,
+            scores: tap(*choose.inputs.first()?)?,
+            chosen: tap(chosen)?,
+            choice: Choice::of_node(choose)?,
+        })
+    };
+    graph.nodes.iter().filter(|node| node.op == "experts").filter_map(router).collect()
+}
+
+/// What the reference chose in one phase, by module.
+pub type Choices = BTreeMap<String, Tensor>;
+
+/// How the routers of one run of the engine agree with the reference's.
+#[derive(Debug, Clone, Serialize)]
+pub struct RouterRow {
+    /// Fed by what.
+    pub mode: Mode,
+    /// Choices compared: one per token and router.
+    pub choices: usize,
+    /// How many are the same.
+    pub agree: usize,
+    /// Where they are not, the first of them.
+    pub flips: Vec<RouterFlip>,
+    /// Fails if rounding does not explain a flip.
+    pub verdict: Verdict,
+}
+
+/// A token sent to other experts.
+#[derive(Debug, Clone, Serialize)]
+pub struct RouterFlip {
+    /// The module of the experts.
+    pub router: String,
+    /// The prompt and the phase.
+    pub place: String,
+    /// The row of the phase.
+    pub row: usize,
+    /// How much the scores would have to change for the reference's choice to be right too, as a
+    /// share of the largest score.
+    pub margin: f64,
+    /// What rounding explains.
+    pub bound: f64,
+}
+
+impl RouterRow {
+    pub(crate) fn new(mode: Mode) -> Self {
+        Self { mode, choices: 0, agree: 0, flips: Vec::new(), verdict: Verdict::Pass }
+    }
+
+    /// The flip with the widest margin.
+    pub fn widest(&self) -> Option<&RouterFlip> {
+        self.flips.iter().max_by(|a, b| a.margin.total_cmp(&b.margin))
+    }
+}
+
+/// Compares the choices of a run with the reference's while it goes on.
+pub(crate) struct Steer<'a> {
+    pub(crate) routers: &'a [Router],
+    pub(crate) dtype: Dtype,
+    pub(crate) place: String,
+    pub(crate) row: &'a mut RouterRow,
+    /// By tap, the scores of the step at hand.
+    pub(crate) scores: BTreeMap<String, Vec<f32>>,
+}
+
+impl Steer<'_> {
+    pub(crate) fn wants(&self, tap: &str) -> bool {
+        self.routers.iter().any(|router| router.scores == tap || router.chosen == tap)
+    }
+
+    /// Sees a value, and replaces a choice that rounding made other than the reference's. The
+    /// first row is row `first` of the phase.
+    pub(crate) fn see(&mut self, tap: &str, data: &mut [f32], first: usize, choices: &Choices) {
+        for router in self.routers {
+            if router.scores == tap {
+                self.scores.insert(router.module.clone(), data.to_vec());
+            }
+            let Some(theirs) = choices.get(&router.module).filter(|_| router.chosen == tap) else {
+                continue;
+            };
+            let k = router.choice.k;
+            let Some(scores) = self.scores.get(&router.module) else { continue };
+            let rows = data.len() / k.max(1);
+            let width = scores.len() / rows.max(1);
+            if theirs.shape.get(1) != Some(&k) || width == 0 {
+                continue;
+            }
+            let from = first.saturating_mul(k);
+            let Some(theirs) = theirs.data.get(from..from.saturating_add(data.len())) else {
+                continue;
+            };
+            for (n, (ours, theirs)) in data.chunks_mut(k).zip(theirs.chunks(k)).enumerate() {
+                let scores = &scores[n * width..(n + 1) * width];
+                self.row.choices += 1;
+                if same(ours, theirs) {
+                    self.row.agree += 1;
+                    continue;
+                }
+                let margin = share(&router.choice, scores, theirs);
+                let bound = tolerance::router(self.dtype, self.row.mode);
+                if margin <= bound {
+                    ours.copy_from_slice(theirs);
+                } else {
+                    self.row.verdict = Verdict::Fail;
+                }
+                if self.row.flips.len() < LISTED || margin > bound {
+                    let (router, place) = (router.module.clone(), self.place.clone());
+                    self.row.flips.push(RouterFlip {
+                        router,
+                        place,
+                        row: first + n,
+                        margin,
+                        bound,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Whether two choices are the same, in whatever order.
+fn same(ours: &[f32], theirs: &[f32]) -> bool {
+    ours.iter().all(|place| theirs.contains(place)) && theirs.iter().all(|p| ours.contains(p))
+}
+
+/// The margin of another choice as a share of the largest score.
+fn share(choice: &Choice, scores: &[f32], theirs: &[f32]) -> f64 {
+    let places: Vec<usize> =
+        theirs.iter().map(|p| if *p >= 0.0 { *p as usize } else { usize::MAX }).collect();
+    let largest = scores.iter().filter(|s| s.is_finite()).fold(0.0_f32, |m, s| m.max(s.abs()));
+    f64::from(choice.margin(scores, &places)) / f64::from(largest.max(f32::MIN_POSITIVE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_within_rounding_give_way_and_others_fail() {
+        let router = Router {
+            module: "e".into(),
+            scores: "e:scores".into(),
+            chosen: "e:chosen".into(),
+            choice: Choice { k: 1, groups: None },
+        };
+        let theirs = Tensor { dtype: Dtype::F32, shape: vec![3, 1], data: vec![1.0, 1.0, 0.0] };
+        let choices = Choices::from([("e".to_owned(), theirs)]);
+        let mut row = RouterRow::new(Mode::Local);
+        let mut steer = Steer {
+            routers: &[router],
+            dtype: Dtype::F32,
+            place: "main prefill".into(),
+            row: &mut row,
+            scores: BTreeMap::new(),
+        };
+        assert!(steer.wants("e:scores") && steer.wants("e:chosen") && !steer.wants("e"));
+        let mut scores = [1.0, 0.999_999, 1.0, 0.5, 1.0, 0.5];
+        steer.see("e:scores", &mut scores, 0, &choices);
+        let mut chosen = [0.0, 0.0, 0.0];
+        steer.see("e:chosen", &mut chosen, 0, &choices);
+        assert_eq!(chosen, [1.0, 0.0, 0.0]);
+        assert_eq!((row.choices, row.agree, row.flips.len()), (3, 1, 2));
+        assert_eq!(row.verdict, Verdict::Fail);
+    }
+}
