@@ -97,6 +97,8 @@ pub struct StateDecl {
     pub parts: Vec<StatePart>,
     /// `activation`, or a fixed dtype.
     pub dtype: Ident,
+    /// Where the reference's cache keeps it, if not under its own layer.
+    pub layer: Option<Expr>,
     /// The whole entry.
     pub at: Span,
 }

@@ -21,7 +21,8 @@ pub(super) fn rules() -> Vec<Rule> {
         .flag("bias", false)
         .may("limit", Kind::Float)
         .may("alpha", Kind::Float)
-        .word("weigh", &["output", "input"]);
+        .word("weigh", &["output", "input"])
+        .takes("identities", Kind::Int, Scalar::Int(0));
     vec![Rule::new("experts", experts, infer_experts)]
 }
 
@@ -38,7 +39,13 @@ fn infer_experts(call: &mut Infer<'_>) -> Result<(), Fail> {
             .error("n", format!("{n} experts, at most {MAX_EXPERTS} are allowed"))
             .into());
     }
-    if chosen.last() > n {
+    let identities = usize::try_from(call.int("identities")?).unwrap_or(usize::MAX);
+    if identities > MAX_EXPERTS {
+        return Err(call
+            .error("identities", format!("0 to {MAX_EXPERTS} of them are allowed"))
+            .into());
+    }
+    if chosen.last() > n + identities {
         return Err(call
             .error("n", format!("{} of {n} experts cannot be chosen", chosen.last()))
             .into());
