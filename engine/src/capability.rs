@@ -148,12 +148,14 @@ pub fn mismatches(model: &Model, activation: Dtype) -> Vec<Finding> {
     for node in &graph.nodes {
         let Some(state) = node.state.and_then(|id| graph.states.get(id.0)) else { continue };
         let kept = state.dtype.resolve(activation);
-        // A recurrence computes what it keeps, in f32 as a rule, whatever it is fed.
-        if state.kind == StateKind::Recurrent {
-            continue;
-        }
-        // Attention keeps its second and third input, a convolution its first.
-        let stored = if state.kind == StateKind::Attention { 1.. } else { 0.. };
+        // Attention keeps its second and third input, a convolution its first. A recurrence
+        // computes what it keeps, in f32 as a rule, whatever it is fed.
+        let stored = match state.kind {
+            StateKind::Attention | StateKind::Latent => 1..3,
+            StateKind::Index => 1..2,
+            StateKind::Conv => 0..1,
+            StateKind::Recurrent => continue,
+        };
         let fed = node.inputs.get(stored).unwrap_or(&[]);
         let other = fed
             .iter()

@@ -8,12 +8,15 @@ use crate::StateValue;
 pub mod attention;
 pub mod conv;
 pub mod history;
+pub mod latent;
 pub mod past;
 pub mod recurrent;
 pub mod saved;
 
 use attention::Attention;
 use conv::Conv;
+use history::History;
+use latent::Latent;
 use past::Past;
 use recurrent::Recurrent;
 
@@ -24,6 +27,10 @@ pub enum Memory {
     Attention(Attention),
     /// Inputs of a convolution.
     Conv(Conv),
+    /// What keys and values are expanded from.
+    Latent(Latent),
+    /// Keys of an index, `[position, size]`.
+    Index(History),
     /// What a recurrence carries.
     Recurrent(Recurrent),
 }
@@ -34,6 +41,8 @@ impl Memory {
         match self {
             Self::Attention(a) => vec![&a.keys, &a.values],
             Self::Conv(c) => vec![&c.inputs],
+            Self::Latent(l) => vec![&l.latent, &l.shared],
+            Self::Index(keys) => vec![keys],
             Self::Recurrent(r) => vec![r],
         }
     }
@@ -43,6 +52,8 @@ impl Memory {
         match self {
             Self::Attention(a) => vec![&mut a.keys, &mut a.values],
             Self::Conv(c) => vec![&mut c.inputs],
+            Self::Latent(l) => vec![&mut l.latent, &mut l.shared],
+            Self::Index(keys) => vec![keys],
             Self::Recurrent(r) => vec![r],
         }
     }
@@ -63,6 +74,8 @@ pub fn check(graph: &Graph) -> Result<(), String> {
         let shapes: Vec<usize> = state.parts.iter().map(|p| p.shape.len()).collect();
         let fits = match state.kind {
             StateKind::Attention => shapes.len() == 2,
+            StateKind::Latent => shapes == [2, 2] && state.window.is_none(),
+            StateKind::Index => shapes == [2] && state.window.is_none(),
             StateKind::Conv => shapes == [2],
             StateKind::Recurrent => !shapes.is_empty(),
         };
@@ -94,6 +107,13 @@ impl Slot {
                         Memory::Attention(Attention::new(state, dtype, rollback))
                     }
                     StateKind::Conv => Memory::Conv(Conv::new(state, dtype, rollback)),
+                    StateKind::Latent => {
+                        Memory::Latent(Latent::new(state, dtype, activation, rollback))
+                    }
+                    StateKind::Index => {
+                        let width = state.parts[0].shape.iter().product();
+                        Memory::Index(History::new(dtype, width, None, rollback))
+                    }
                     StateKind::Recurrent => {
                         Memory::Recurrent(Recurrent::new(state, dtype, rollback))
                     }
@@ -140,6 +160,11 @@ impl Slot {
     pub fn clear(&mut self, poison: bool) {
         self.position = 0;
         self.pasts().for_each(|past| past.clear(poison));
+        for memory in &mut self.memories {
+            if let Memory::Latent(latent) = memory {
+                latent.expanded.clear(poison);
+            }
+        }
     }
 
     /// What it remembers, in the layouts of `docs/dump.md`.
@@ -161,6 +186,16 @@ impl Slot {
                         shape.extend(&state.parts[part].shape);
                         values.push(value(part, shape, data));
                     }
+                }
+                Memory::Latent(l) => {
+                    for (part, history) in [&l.latent, &l.shared].into_iter().enumerate() {
+                        let shape = [&[self.position][..], &state.parts[part].shape].concat();
+                        values.push(value(part, shape, history.tail(0)));
+                    }
+                }
+                Memory::Index(keys) => {
+                    let shape = [&[self.position][..], &state.parts[0].shape].concat();
+                    values.push(value(0, shape, keys.tail(0)));
                 }
                 Memory::Conv(c) => values.push(value(0, state.parts[0].shape.clone(), c.columns())),
                 Memory::Recurrent(r) => {

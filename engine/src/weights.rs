@@ -228,7 +228,7 @@ fn matrices(graph: &Graph) -> (BTreeSet<usize>, BTreeSet<usize>) {
     let (mut matrices, mut experts) = (BTreeSet::new(), BTreeSet::new());
     for node in &graph.nodes {
         match node.op.as_str() {
-            "linear" | "embed" | "linears" => matrices.extend(
+            "linear" | "embed" | "linears" | "latent_attend" => matrices.extend(
                 node.weights
                     .iter()
                     .filter(|(role, _)| role.starts_with("weight"))

@@ -60,6 +60,11 @@ pub enum StateKind {
     Attention,
     /// The last inputs of a causal convolution, oldest first.
     Conv,
+    /// What keys and values of every position are expanded from, and the part of the key that
+    /// all heads share.
+    Latent,
+    /// Keys that say which positions an attention looks at.
+    Index,
     /// What a recurrence carries from one position to the next.
     Recurrent,
 }
@@ -70,6 +75,8 @@ impl StateKind {
         match self {
             Self::Attention => "attention",
             Self::Conv => "conv",
+            Self::Latent => "latent",
+            Self::Index => "index",
             Self::Recurrent => "recurrent",
         }
     }
@@ -85,7 +92,9 @@ pub struct State {
     /// The kind.
     pub kind: StateKind,
     /// Its parts. Attention: `k` and `v`, shape per position `[kv_heads, head_dim]`.
-    /// Conv: `conv`, shape `[channels, width - 1]`. Recurrent: whatever its op carries.
+    /// Conv: `conv`, shape `[channels, width - 1]`. Latent: `k` and `v`, shape per position
+    /// `[1, rank]` and `[1, rotated]`. Index: `index`, shape per position `[1, size]`.
+    /// Recurrent: whatever its op carries.
     pub parts: Vec<StatePart>,
     /// What it is kept in.
     pub dtype: DtypeRule,

@@ -31,10 +31,12 @@ pub fn lint(spec: &Spec, ops: &OpSet) -> Vec<Finding> {
             let finding = Finding::error(&state.dtype.at, format!("there is no dtype `{word}`"));
             lint.findings.push(finding.help("write `activation`, `f32`, `bf16` or `f16`"));
         }
-        if !matches!(state.kind.name.as_str(), "attention" | "conv") {
+        let kind = state.kind.name.as_str();
+        if !matches!(kind, "attention" | "conv" | "recurrent" | "latent" | "index") {
             let message = format!("there is no kind of state `{}`", state.kind.name);
             lint.findings.push(
-                Finding::error(&state.kind.at, message).help("known are `attention`, `conv`"),
+                Finding::error(&state.kind.at, message)
+                    .help("known are `attention`, `conv`, `recurrent`, `latent`, `index`"),
             );
         }
     }

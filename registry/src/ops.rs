@@ -10,8 +10,11 @@ use crate::eval::Fail;
 mod arithmetic;
 mod attention;
 mod conv;
+mod delta;
 mod experts;
 mod infer;
+mod latent;
+mod lightning;
 mod norm;
 mod pointwise;
 mod project;
@@ -46,6 +49,9 @@ impl OpSet {
             arithmetic::rules(),
             attention::rules(),
             conv::rules(),
+            delta::rules(),
+            latent::rules(),
+            lightning::rules(),
             experts::rules(),
             norm::rules(),
             pointwise::rules(),

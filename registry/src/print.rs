@@ -78,7 +78,7 @@ pub fn states(model: &Model, activation: Dtype) -> String {
             state.parts.iter().map(|p| p.shape.iter().map(|&d| d as u128).product::<u128>()).sum();
         let bytes = numbers * state.dtype.resolve(activation).size() as u128 * count;
         let cost = match (state.kind, state.window) {
-            (StateKind::Attention, None) => {
+            (StateKind::Attention | StateKind::Latent | StateKind::Index, None) => {
                 per_token += bytes;
                 format!("{bytes} bytes per token")
             }

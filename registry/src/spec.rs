@@ -97,6 +97,8 @@ pub struct StateDecl {
     pub parts: Vec<StatePart>,
     /// `activation`, or a fixed dtype.
     pub dtype: Ident,
+    /// Where the reference's cache keeps it, if not under its own layer.
+    pub layer: Option<Expr>,
     /// The whole entry.
     pub at: Span,
 }
@@ -121,6 +123,8 @@ pub struct LayersDecl {
     pub kind: Option<Expr>,
     /// Scalars that differ by layer; `i` and `kind` are known to them.
     pub each: IndexMap<String, EachDecl>,
+    /// Values that a layer may hand to the next besides `x`, in the order of its results.
+    pub carry: Vec<Ident>,
     /// Programs by kind. `a|b` stands here under both; `*` is any other kind.
     pub programs: IndexMap<String, LayerProgram>,
     /// The whole section.

@@ -7,6 +7,7 @@
 
 use rayon::prelude::*;
 use registry::dtype::Dtype;
+use registry::scalar::Scalar;
 
 use super::activation::{self, Activation};
 use super::{Ctx, route};
@@ -45,11 +46,13 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     };
     let on_input = ctx.text("weigh", "output") == "input";
     let form = ctx.text("form", "glu");
+    // Experts without weights, which give back what they get, come behind the others.
+    let all = n + ctx.attr("identities").and_then(Scalar::as_usize).unwrap_or(0);
     let mut uses: Vec<(usize, Uses)> = Vec::new();
     {
-        let mut by_expert: Vec<Uses> = vec![Uses::new(); n];
+        let mut by_expert: Vec<Uses> = vec![Uses::new(); all];
         for (at, place) in chosen.view().iter().enumerate() {
-            let expert = route::index(*place, n)
+            let expert = route::index(*place, all)
                 .ok_or_else(|| ctx.error(format!("there is no expert {place}")))?;
             by_expert[expert].push((at / k, at));
         }
@@ -70,7 +73,11 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
                     round(dtype, &mut input[from..]);
                 }
             }
-            let mut y = mlp(here, *expert, form, &gate, &input, uses.len(), ffn, hidden)?;
+            let mut y = if *expert < n {
+                mlp(here, *expert, form, &gate, &input, uses.len(), ffn, hidden)?
+            } else {
+                input
+            };
             if !on_input {
                 for (&(_, at), y) in uses.iter().zip(y.chunks_exact_mut(hidden)) {
                     for y in y.iter_mut() {

@@ -23,7 +23,12 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         "qk_f32" => Compute::QkF32,
         _ => Compute::Activation,
     };
-    let interleaved = ctx.text("layout", "half") == "interleaved";
+    let (interleaved, gathers) = match ctx.text("layout", "half") {
+        "interleaved" => (true, false),
+        // Pairs that lie side by side come out half a head apart.
+        "interleaved_to_half" => (true, true),
+        _ => (false, true),
+    };
     let head = x.shape().last().copied().unwrap_or(1);
     let (pairs, width) = (angles.pairs, x.width());
     if 2 * pairs > head || angles.cos.len() != x.rows() * pairs {
@@ -45,8 +50,9 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
                 let turned = |x: f32, c: f32, z: f32, s: f32| {
                     round1(dtype, round1(inner, x * c) + round1(inner, z * s))
                 };
-                y[a] = turned(x[a], c, -x[b], s);
-                y[b] = turned(x[b], c, x[a], s);
+                let (first, second) = (turned(x[a], c, -x[b], s), turned(x[b], c, x[a], s));
+                let (a, b) = if gathers { (n, n + pairs) } else { (a, b) };
+                (y[a], y[b]) = (first, second);
             }
             y[2 * pairs..].copy_from_slice(&x[2 * pairs..]);
         }

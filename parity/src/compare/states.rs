@@ -33,8 +33,10 @@ impl Comparison<'_> {
                 let Some(own) = self.own.states.get(&reference) else { continue };
                 let base = self.base.and_then(|side| side.states.get(&reference));
                 // What a convolution or recurrence keeps is read by later steps only: see `order`.
-                let counts_in =
-                    if place.kind == StateKind::Attention { phase } else { Phase::Decode };
+                let counts_in = match place.kind {
+                    StateKind::Attention | StateKind::Latent | StateKind::Index => phase,
+                    StateKind::Conv | StateKind::Recurrent => Phase::Decode,
+                };
                 let subject = Subject::State {
                     name: place.label.clone(),
                     layer: info.layer,
@@ -68,7 +70,9 @@ impl Comparison<'_> {
             return gate.failed("the engine does not show this state");
         }
         let pair = match place.kind {
-            StateKind::Attention => self.attention(place, phase, ours, own, base),
+            StateKind::Attention | StateKind::Latent | StateKind::Index => {
+                self.attention(place, phase, ours, own, base)
+            }
             StateKind::Conv | StateKind::Recurrent => self.block(phase, ours, own, base),
         };
         let pair = match pair {

@@ -19,7 +19,9 @@ fn reaches(model: &Model) -> BTreeSet<usize> {
     let mut reaches = BTreeSet::new();
     for state in &model.graph.states {
         match state.kind {
-            StateKind::Attention => reaches.extend(state.window),
+            StateKind::Attention | StateKind::Latent | StateKind::Index => {
+                reaches.extend(state.window)
+            }
             StateKind::Conv => {
                 reaches.extend(state.parts.iter().filter_map(|p| p.shape.get(1)).map(|w| w + 1));
             }

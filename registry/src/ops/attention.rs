@@ -10,7 +10,7 @@ pub(super) fn rules() -> Vec<Rule> {
     let rope = Signature::new()
         .needs("x", Kind::Value)
         .needs("table", Kind::Rope)
-        .word("layout", &["half", "interleaved"])
+        .word("layout", &["half", "interleaved", "interleaved_to_half"])
         .word("compute", &["activation", "f32", "qk_f32"]);
     let attend = Signature::new()
         .needs("q", Kind::Value)

@@ -1,6 +1,6 @@
 //! Causal depthwise convolution.
 
-use super::infer::show;
+use super::infer::{join, show};
 use super::{Infer, Kind, Rule, Signature};
 use crate::eval::Fail;
 use crate::graph::StateKind;
@@ -36,6 +36,8 @@ fn infer(call: &mut Infer<'_>) -> Result<(), Fail> {
     if call.word("activation").is_none() {
         call.tap("W");
     }
-    call.output(x.shape, x.dtype);
+    // Kernels that loading does not round leave what they make unrounded, too.
+    let made = join(x.dtype, call.weight_dtype("weight"));
+    call.output(x.shape, made);
     Ok(())
 }

@@ -22,7 +22,8 @@ pub(super) fn rules() -> Vec<Rule> {
         .may("limit", Kind::Float)
         .may("alpha", Kind::Float)
         .word("weigh", &["output", "input"])
-        .word("sum", &["each", "once"]);
+        .word("sum", &["each", "once"])
+        .takes("identities", Kind::Int, Scalar::Int(0));
     vec![Rule::new("experts", experts, infer_experts)]
 }
 
@@ -39,7 +40,13 @@ fn infer_experts(call: &mut Infer<'_>) -> Result<(), Fail> {
             .error("n", format!("{n} experts, at most {MAX_EXPERTS} are allowed"))
             .into());
     }
-    if chosen.last() > n {
+    let identities = usize::try_from(call.int("identities")?).unwrap_or(usize::MAX);
+    if identities > MAX_EXPERTS {
+        return Err(call
+            .error("identities", format!("0 to {MAX_EXPERTS} of them are allowed"))
+            .into());
+    }
+    if chosen.last() > n + identities {
         return Err(call
             .error("n", format!("{} of {n} experts cannot be chosen", chosen.last()))
             .into());

@@ -83,8 +83,9 @@ impl Resolver<'_> {
         }
         let count = self.layer_count(decl)?;
         let mut x = Bound::Value(x);
+        let mut carried = BTreeMap::new();
         for i in 0..count {
-            x = self.one_layer(decl, i, x);
+            x = self.one_layer(decl, i, x, &mut carried);
         }
         self.builder.set_head();
         Ok(x)
@@ -109,7 +110,13 @@ impl Resolver<'_> {
         }
     }
 
-    fn one_layer(&mut self, decl: &LayersDecl, i: usize, x: Bound) -> Bound {
+    fn one_layer(
+        &mut self,
+        decl: &LayersDecl,
+        i: usize,
+        x: Bound,
+        carried: &mut BTreeMap<String, Bound>,
+    ) -> Bound {
         let mut each = Each::from([("i".to_owned(), Some(Scalar::Int(i as i64)))]);
         let (kind, program) = match self.layer_program(decl, &each) {
             Ok(found) => found,
@@ -135,7 +142,8 @@ impl Resolver<'_> {
                 .help("for example `model.layers.{i}`"),
             );
         }
-        let locals = BTreeMap::from([("x".to_owned(), x)]);
+        let mut locals = carried.clone();
+        locals.insert("x".to_owned(), x);
         let scope = Scope { locals, each: &each, prefix: &prefix };
         let states = {
             let bare = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };
@@ -149,8 +157,15 @@ impl Resolver<'_> {
         };
         let first = self.builder.nodes();
         self.builder.enter(i, states);
-        let result = self.program(program, scope);
-        let result = self.only_value(&result, &program.at, "a layer");
+        let mut results = self.program(program, scope);
+        // A layer that gives `x` alone leaves what is carried as it is.
+        if results.len() == 1 + decl.carry.len() {
+            for (name, result) in decl.carry.iter().zip(results.split_off(1)) {
+                let value = self.only_value(&[result], &program.at, &format!("`{}`", name.name));
+                carried.insert(name.name.clone(), value.map_or(Bound::Poison, Bound::Value));
+            }
+        }
+        let result = self.only_value(&results, &program.at, "a layer");
         self.builder.leave(&kind, &prefix, first, result);
         result.map_or(Bound::Poison, Bound::Value)
     }

@@ -10,7 +10,7 @@ use crate::ops::show;
 use crate::scalar::Scalar;
 use crate::spec::StateDecl;
 
-use super::{MAX_DIM, Resolver};
+use super::{MAX_DIM, MAX_LAYERS, Resolver};
 
 /// The most numbers that one part of a state may hold: many times what any model keeps.
 const MAX_NUMBERS: usize = 1 << 28;
@@ -41,13 +41,15 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, Fail> {
     let kind = match decl.kind.name.as_str() {
         "attention" => StateKind::Attention,
         "conv" => StateKind::Conv,
+        "latent" => StateKind::Latent,
+        "index" => StateKind::Index,
         "recurrent" => StateKind::Recurrent,
         other => {
             return Err(Finding::error(
                 &decl.kind.at,
                 format!("there is no kind of state `{other}`"),
             )
-            .help("known are `attention`, `conv`, `recurrent`")
+            .help("known are `attention`, `conv`, `recurrent`, `latent`, `index`")
             .into());
         }
     };
@@ -87,6 +89,16 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, Fail> {
         }
         parts.push(StatePart { name: part.name.name.clone(), shape });
     }
+    let layer = match &decl.layer {
+        None => layer,
+        Some(expr) => {
+            let value = eval::eval(expr, env)?;
+            value.as_usize().filter(|layer| *layer <= 2 * MAX_LAYERS).ok_or_else(|| {
+                Finding::error(&expr.at, "this is no layer of a cache")
+                    .label(expected(&format!("a whole number up to {}", 2 * MAX_LAYERS), &value))
+            })?
+        }
+    };
     Ok(State {
         name: decl.name.name.clone(),
         layer,

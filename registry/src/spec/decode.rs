@@ -321,10 +321,11 @@ impl Decoder {
         self.check_keys(map, &STATE, &name.at);
         let kind = self.required_word(map, "kind");
         let dtype = self.required_word(map, "dtype");
+        let layer = map.get("layer").and_then(|entry| self.expr(&entry.value));
         let mut parts = Vec::new();
         for entry in map.values() {
             let part = match entry.key.value() {
-                "kind" | "dtype" => continue,
+                "kind" | "dtype" | "layer" => continue,
                 "shape" => kind
                     .as_ref()
                     .map(|kind| Ident { name: kind.name.clone(), at: entry.key.span() }),
@@ -333,12 +334,13 @@ impl Decoder {
             let shape = self.exprs(&entry.value, "a shape, as a list");
             parts.extend(part.zip(shape).map(|(name, shape)| StatePart { name, shape }));
         }
-        if map.keys().all(|key| matches!(key.as_str(), "kind" | "dtype")) {
+        if map.keys().all(|key| matches!(key.as_str(), "kind" | "dtype" | "layer")) {
             let message = format!("state `{}` has no shape", name.name);
             let help = "write `shape: [hidden, width - 1]`, or one shape per part";
             self.findings.push(Finding::error(&name.at, message).help(help));
         }
-        Some(StateDecl { kind: kind?, dtype: dtype?, parts, at: entry.value.at.clone(), name })
+        let at = entry.value.at.clone();
+        Some(StateDecl { kind: kind?, dtype: dtype?, layer, parts, at, name })
     }
 
     fn functions(&mut self, tree: &Map) -> IndexMap<String, Function> {
@@ -371,6 +373,7 @@ impl Decoder {
         let each = self.section(map, "each", |this, name, entry| {
             Some(EachDecl { name, value: this.expr(&entry.value)? })
         });
+        let carry = self.words(map, "carry");
         let mut programs = IndexMap::new();
         for entry in map.values().filter(|entry| !LAYERS.knows(entry.key.value())) {
             if entry.value.text().is_none() {
@@ -390,7 +393,7 @@ impl Decoder {
             }
         }
         let at = entry.value.at.clone();
-        Some(LayersDecl { prefix: prefix?, count, kind, each, programs, at })
+        Some(LayersDecl { prefix: prefix?, count, kind, each, carry, programs, at })
     }
 
     fn ignore(&mut self, entry: &Entry) -> IgnoreDecl {

@@ -138,9 +138,10 @@ pub(crate) static ROPE: Table = Table {
 pub(crate) static STATE: Table = Table {
     what: "a state",
     keys: &[
-        must("kind", Form::Word, "`attention`, `conv`, `recurrent` or `latent`."),
+        must("kind", Form::Word, "`attention`, `conv`, `recurrent`, `latent` or `index`."),
         must("dtype", Form::Word, "`activation`, or a fixed one: `f32`, `bf16`, `f16`."),
         may("shape", Form::Exprs, "The shape, where the state is one tensor."),
+        may("layer", Form::Expr, "Where the reference's cache keeps it; layer `i` if not given."),
     ],
     others: Some(Form::Exprs),
     inherits: false,
@@ -153,6 +154,7 @@ pub(crate) static LAYERS: Table = Table {
         may("count", Form::Expr, "How many; the dim `layers` if not given."),
         may("kind", Form::Expr, "Names the program of layer `i`."),
         may("each", Form::Names(&Form::Expr), "Scalars that differ by layer."),
+        may("carry", Form::Words, "Values that a layer hands to the next besides `x`."),
     ],
     others: Some(Form::Program),
     inherits: true,

@@ -1,0 +1,93 @@
+//! `index_topk`: which positions a sparse attention looks at, by small keys of their own.
+//!
+//! The scores of the reference (`DeepseekV32Indexer` of transformers), in f32. Among equal
+//! scores the reference takes any; here the lowest position comes first.
+
+use rayon::prelude::*;
+
+use super::Ctx;
+use crate::Error;
+use crate::kernels::math;
+use crate::states::Memory;
+
+pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let (q, k, w) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    let (heads, size) = (w.width(), k.width());
+    let (topk, scale) = (ctx.count("topk")?, ctx.number("scale")? as f32);
+    if q.width() != heads * size || size == 0 {
+        return Err(ctx.error("its queries, keys and weights do not fit"));
+    }
+    let (q, k, w) = (q.view(), k.view(), w.view());
+    let mut y = vec![-1.0; w.len() / heads.max(1) * topk];
+    for chunk in ctx.chunks() {
+        let wrong = ctx.error("its state does not hold keys of this shape");
+        let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
+        if memory.width() != size || memory.end() != chunk.start {
+            return Err(wrong);
+        }
+        memory.append(&k[chunk.rows.start * size..chunk.rows.end * size]);
+        let keys = memory.tail(0);
+        y[chunk.rows.start * topk..chunk.rows.end * topk]
+            .par_chunks_exact_mut(topk)
+            .zip(q[chunk.rows.start * heads * size..].par_chunks_exact(heads * size))
+            .zip(w[chunk.rows.start * heads..].par_chunks_exact(heads))
+            .enumerate()
+            .for_each(|(n, ((y, q), w))| {
+                let seen = &keys[..(chunk.start + n + 1) * size];
+                let scores: Vec<f32> =
+                    seen.chunks_exact(size).map(|key| score(q, w, key, scale)).collect();
+                select(&scores, y);
+            });
+    }
+    ctx.set(0, y)
+}
+
+fn score(q: &[f32], w: &[f32], key: &[f32], scale: f32) -> f32 {
+    q.chunks_exact(key.len()).zip(w).fold(0.0, |sum, (q, w)| {
+        let mut products = [0.0; 64];
+        let dot: f32 = q
+            .chunks(64)
+            .zip(key.chunks(64))
+            .map(|(q, key)| {
+                let products = &mut products[..q.len()];
+                products.iter_mut().zip(q).zip(key).for_each(|((p, q), k)| *p = q * k);
+                math::sum(products)
+            })
+            .sum();
+        sum + w * (dot * scale).max(0.0)
+    })
+}
+
+/// The places of the largest scores, ascending; `y` stays as it is where there are fewer.
+fn select(scores: &[f32], y: &mut [f32]) {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    if scores.len() > y.len() {
+        let before = |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b));
+        order.select_nth_unstable_by(y.len() - 1, before);
+        order.truncate(y.len());
+        order.sort_unstable();
+    }
+    y.iter_mut().zip(&order).for_each(|(y, place)| *y = *place as f32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn among_equals_the_first_are_taken() {
+        let mut y = [-1.0; 3];
+        select(&[0.0, 2.0, 0.0, 0.0, 1.0], &mut y);
+        assert_eq!(y, [0.0, 1.0, 4.0]);
+        let mut y = [-1.0; 3];
+        select(&[0.0, 2.0], &mut y);
+        assert_eq!(y, [0.0, 1.0, -1.0]);
+    }
+
+    #[test]
+    fn what_points_away_counts_nothing() {
+        let q = [1.0, 0.0, 0.0, 1.0];
+        assert_eq!(score(&q, &[2.0, 5.0], &[3.0, -1.0], 0.5), 3.0);
+        assert_eq!(score(&q, &[2.0, -5.0], &[-3.0, 1.0], 0.5), -2.5);
+    }
+}

@@ -1,0 +1,240 @@
+//! `lightning`: linear attention with a fixed decay per head, every step rounded.
+//!
+//! As `MiniMaxLightningAttention` of transformers: a sequence's first chunk goes by blocks,
+//! whose decays are tables of the checkpoint (rounded to its dtype, unlike what the formula
+//! gives), and what continues a sequence goes position by position.
+
+use rayon::prelude::*;
+use registry::dtype::Dtype;
+
+use super::Ctx;
+use crate::Error;
+use crate::kernels::round::{round, round1};
+use crate::states::Memory;
+use crate::states::recurrent::Blocks;
+
+/// One head of one chunk.
+#[derive(Clone, Copy)]
+struct Head<'a> {
+    /// Numbers of a key, and of a value.
+    sizes: (usize, usize),
+    /// Row `n` of this head begins at `n` times this.
+    strides: (usize, usize),
+    q: &'a [f32],
+    k: &'a [f32],
+    v: &'a [f32],
+    slope: f32,
+    query_decay: &'a [f32],    // [block]
+    key_decay: &'a [f32],      // [block]
+    diagonal_decay: &'a [f32], // [block, block]
+    dtype: Dtype,
+}
+
+pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let (q, k, v) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    let (&[_, heads, key], &[_, _, value]) = (k.shape(), v.shape()) else {
+        return Err(ctx.error("keys and values have two axes each, heads and head size"));
+    };
+    let slopes = ctx.need_vector("slope_rate")?;
+    let query_decay = ctx.need_vector("query_decay")?;
+    let key_decay = ctx.need_vector("key_decay")?;
+    let diagonal_decay = ctx.need_vector("diagonal_decay")?;
+    let block = ctx.count("block")?;
+    let fits = q.width() == heads * key
+        && v.width() == heads * value
+        && slopes.len() == heads
+        && query_decay.len() == heads * block
+        && key_decay.len() == heads * block
+        && diagonal_decay.len() == heads * block * block;
+    if !fits {
+        return Err(ctx.error("its inputs and tables do not fit"));
+    }
+    let dtype = ctx.output_dtype(0);
+    let (q, k, v) = (q.view(), k.view(), v.view());
+    let mut y = vec![0.0; v.len()];
+    for chunk in ctx.chunks() {
+        let wrong = ctx.error("its state does not hold a matrix of this shape per head");
+        let rows = chunk.rows.clone();
+        let Memory::Recurrent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
+        if memory.width() != heads * key * value || memory.end() != chunk.start {
+            return Err(wrong);
+        }
+        let Blocks { before, after } = memory.step(rows.len());
+        let size = key * value;
+        let mut places: Vec<Vec<&mut [f32]>> = (0..heads).map(|_| Vec::new()).collect();
+        for whole in after {
+            for (head, matrix) in whole.chunks_exact_mut(size).enumerate() {
+                places[head].push(matrix);
+            }
+        }
+        let made: Vec<Vec<f32>> = places
+            .into_par_iter()
+            .enumerate()
+            .map(|(n, after)| {
+                let head = Head {
+                    sizes: (key, value),
+                    strides: (heads * key, heads * value),
+                    q: &q[rows.start * heads * key + n * key..],
+                    k: &k[rows.start * heads * key + n * key..],
+                    v: &v[rows.start * heads * value + n * value..],
+                    slope: slopes[n],
+                    query_decay: &query_decay[n * block..][..block],
+                    key_decay: &key_decay[n * block..][..block],
+                    diagonal_decay: &diagonal_decay[n * block * block..][..block * block],
+                    dtype,
+                };
+                if chunk.start == 0 {
+                    head.blocks(rows.len(), after)
+                } else {
+                    head.steps(rows.len(), &before[n * size..][..size], after)
+                }
+            })
+            .collect();
+        let y = &mut y[rows.start * heads * value..rows.end * heads * value];
+        for (head, made) in made.iter().enumerate() {
+            for (y, made) in y.chunks_exact_mut(heads * value).zip(made.chunks_exact(value)) {
+                y[head * value..][..value].copy_from_slice(made);
+            }
+        }
+    }
+    ctx.set(0, y)
+}
+
+impl Head<'_> {
+    fn q(&self, row: usize) -> &[f32] {
+        &self.q[row * self.strides.0..][..self.sizes.0]
+    }
+
+    fn k(&self, row: usize) -> &[f32] {
+        &self.k[row * self.strides.0..][..self.sizes.0]
+    }
+
+    fn v(&self, row: usize) -> &[f32] {
+        &self.v[row * self.strides.1..][..self.sizes.1]
+    }
+
+    /// Continues a sequence: `[rows, value]`.
+    fn steps(&self, rows: usize, before: &[f32], mut after: Vec<&mut [f32]>) -> Vec<f32> {
+        let value = self.sizes.1;
+        let ratio = round1(self.dtype, (-self.slope).exp());
+        let first = rows - after.len();
+        let mut matrix = before.to_vec();
+        let mut y = vec![0.0; rows * value];
+        for (row, y) in y.chunks_exact_mut(value).enumerate() {
+            for (line, k) in matrix.chunks_exact_mut(value).zip(self.k(row)) {
+                for (s, v) in line.iter_mut().zip(self.v(row)) {
+                    let (kept, new) = (round1(self.dtype, ratio * *s), round1(self.dtype, k * v));
+                    *s = round1(self.dtype, kept + new);
+                }
+            }
+            read(&matrix, self.q(row), y);
+            round(self.dtype, y);
+            if let Some(n) = row.checked_sub(first) {
+                after[n].copy_from_slice(&matrix);
+            }
+        }
+        y
+    }
+
+    /// Begins a sequence: `[rows, value]`.
+    fn blocks(&self, rows: usize, mut after: Vec<&mut [f32]>) -> Vec<f32> {
+        let (key, value) = self.sizes;
+        let block = self.query_decay.len();
+        let first = rows - after.len();
+        let mut matrix = vec![0.0; key * value];
+        let mut y = vec![0.0; rows * value];
+        let (mut scaled, mut within) = (vec![0.0; key], vec![0.0; value]);
+        for start in (0..rows).step_by(block) {
+            let end = rows.min(start + block);
+            for row in start..end {
+                let y = &mut y[row * value..][..value];
+                within.fill(0.0);
+                for other in start..=row {
+                    let products = self.q(row).iter().zip(self.k(other)).map(|(q, k)| q * k);
+                    let score = round1(self.dtype, products.sum());
+                    let decay = self.diagonal_decay[(row - start) * block + other - start];
+                    let score = round1(self.dtype, score * decay);
+                    within.iter_mut().zip(self.v(other)).for_each(|(y, v)| *y += score * v);
+                }
+                round(self.dtype, &mut within);
+                let decay = self.query_decay[row - start];
+                scaled.iter_mut().zip(self.q(row)).for_each(|(s, q)| *s = q * decay);
+                round(self.dtype, &mut scaled);
+                read(&matrix, &scaled, y);
+                round(self.dtype, y);
+                y.iter_mut().zip(&within).for_each(|(y, x)| *y += x);
+                round(self.dtype, y);
+                // What the sequence would have left, had it ended here.
+                if let Some(n) = row.checked_sub(first) {
+                    self.left(start, row + 1, &matrix, after[n]);
+                }
+            }
+            let before = matrix.clone();
+            self.left(start, end, &before, &mut matrix);
+        }
+        y
+    }
+
+    /// The matrix after rows `start..end` of one block.
+    fn left(&self, start: usize, end: usize, before: &[f32], into: &mut [f32]) {
+        let (count, value) = (end - start, self.sizes.1);
+        into.fill(0.0);
+        for row in start..end {
+            let decay = self.key_decay[self.key_decay.len() - count + row - start];
+            for (line, k) in into.chunks_exact_mut(value).zip(self.k(row)) {
+                let k = round1(self.dtype, k * decay);
+                line.iter_mut().zip(self.v(row)).for_each(|(s, v)| *s += k * v);
+            }
+        }
+        round(self.dtype, into);
+        let decay = round1(self.dtype, round1(self.dtype, -self.slope * count as f32).exp());
+        for (s, before) in into.iter_mut().zip(before) {
+            *s = round1(self.dtype, round1(self.dtype, before * decay) + *s);
+        }
+    }
+}
+
+/// `y = q · matrix`, sums over the keys in order.
+fn read(matrix: &[f32], q: &[f32], y: &mut [f32]) {
+    let value = y.len();
+    y.fill(0.0);
+    for (line, q) in matrix.chunks_exact(value).zip(q) {
+        y.iter_mut().zip(line).for_each(|(y, s)| *y += q * s);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_and_steps_are_the_same_sum() {
+        let numbers =
+            |n: usize| -> Vec<f32> { (0..n).map(|i| ((i * 29 % 17) as f32 - 8.0) / 5.0).collect() };
+        let (q, k, v) = (numbers(10), numbers(11), numbers(13));
+        let slope = 0.3f32;
+        let decay = |n: usize| (-slope * n as f32).exp();
+        let (query, key) = ([decay(1), decay(2), decay(3)], [decay(2), decay(1), 1.0]);
+        let diagonal = [1.0, 0.0, 0.0, decay(1), 1.0, 0.0, decay(2), decay(1), 1.0];
+        let head = Head {
+            sizes: (2, 2),
+            strides: (2, 2),
+            q: &q,
+            k: &k,
+            v: &v,
+            slope,
+            query_decay: &query,
+            key_decay: &key,
+            diagonal_decay: &diagonal,
+            dtype: Dtype::F32,
+        };
+        let (mut a, mut b) = ([[0.0; 4]; 3], [[0.0; 4]; 3]);
+        let by_block = head.blocks(5, a.iter_mut().map(|m| &mut m[..]).collect());
+        let by_step = head.steps(5, &[0.0; 4], b.iter_mut().map(|m| &mut m[..]).collect());
+        for (a, b) in
+            by_block.iter().zip(&by_step).chain(a.iter().flatten().zip(b.iter().flatten()))
+        {
+            assert!((a - b).abs() < 1e-5, "{a} {b}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The gated delta rule and its decay.
+
+use super::infer::show;
+use super::{Infer, Kind, Rule, Signature};
+use crate::dtype::{Dtype, DtypeRule};
+use crate::eval::Fail;
+use crate::graph::StateKind;
+
+pub(super) fn rules() -> Vec<Rule> {
+    let decay = Signature::new()
+        .needs("x", Kind::Value)
+        .needs("A", Kind::Tensor)
+        .needs("dt", Kind::Tensor)
+        .may("floor", Kind::Float);
+    let rule = Signature::new()
+        .needs("q", Kind::Value)
+        .needs("k", Kind::Value)
+        .needs("v", Kind::Value)
+        .needs("g", Kind::Value)
+        .needs("beta", Kind::Value)
+        .needs("state", Kind::State)
+        .needs("scale", Kind::Float)
+        .may("eps", Kind::Float)
+        .word("norm", &["multiply", "divide"]);
+    vec![Rule::new("log_decay", decay, infer_decay), Rule::new("delta_rule", rule, infer_rule)]
+}
+
+fn infer_decay(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    let (&[heads] | &[heads, _]) = x.shape.as_slice() else {
+        return Err(call
+            .error("x", "a decay is one number per head, or one per channel of each head")
+            .label(format!("`{}` is {}", x.name, show(&x.shape)))
+            .into());
+    };
+    if call.given("floor") && call.float("floor")? >= 0.0 {
+        return Err(call.error("floor", "the floor of a decay's logarithm is below 0").into());
+    }
+    call.weight("A", "A", "", &[heads])?;
+    call.weight("dt", "dt", "", &[x.numbers()])?;
+    call.output(x.shape, DtypeRule::Fixed(Dtype::F32));
+    Ok(())
+}
+
+fn infer_rule(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let (q, k, v) = (call.input("q")?, call.input("k")?, call.input("v")?);
+    let (g, beta) = (call.input("g")?, call.input("beta")?);
+    for (param, value) in [("q", &q), ("k", &k), ("v", &v)] {
+        if value.shape.len() != 2 {
+            return Err(call
+                .error(param, "`delta_rule` works on heads")
+                .label(format!(
+                    "`{}` is {}, expected [heads, size]",
+                    value.name,
+                    show(&value.shape)
+                ))
+                .help("split the value first: `heads(x, n)`")
+                .into());
+        }
+    }
+    if q.shape != k.shape {
+        return Err(call.misfit("queries and keys differ in shape", &q, &k).into());
+    }
+    let (heads, key, value) = (v.shape[0], k.shape[1], v.shape[1]);
+    if heads % k.shape[0] != 0 {
+        return Err(call.misfit("value heads are not a multiple of key heads", &k, &v).into());
+    }
+    if g.shape != [heads] && g.shape != [heads, key] {
+        return Err(call
+            .misfit("a decay is one number per head, or one per channel of its keys", &g, &v)
+            .into());
+    }
+    if beta.shape != [heads] {
+        return Err(call.misfit("each value head has one `beta`", &beta, &v).into());
+    }
+    call.state("state", StateKind::Recurrent, &[("recurrent", vec![heads, key, value])])?;
+    call.output(v.shape, v.dtype);
+    Ok(())
+}

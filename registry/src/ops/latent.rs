@@ -1,0 +1,89 @@
+//! Multi-head latent attention: keys and values are expanded from what is kept.
+
+use super::infer::show;
+use super::{Infer, Kind, Rule, Signature};
+use crate::dtype::{Dtype, DtypeRule};
+use crate::eval::Fail;
+use crate::graph::StateKind;
+
+/// The most positions that an index may select: each row has room for as many.
+const MAX_TOPK: usize = 1 << 16;
+
+pub(super) fn rules() -> Vec<Rule> {
+    let attend = Signature::new()
+        .needs("q", Kind::Value)
+        .needs("c", Kind::Value)
+        .needs("r", Kind::Value)
+        .needs("W", Kind::Module)
+        .needs("state", Kind::State)
+        .needs("scale", Kind::Float)
+        .needs("v_dim", Kind::Dim)
+        .may("selected", Kind::Value);
+    let index = Signature::new()
+        .needs("q", Kind::Value)
+        .needs("k", Kind::Value)
+        .needs("w", Kind::Value)
+        .needs("state", Kind::State)
+        .needs("topk", Kind::Dim)
+        .needs("scale", Kind::Float);
+    vec![Rule::new("latent_attend", attend, infer), Rule::new("index_topk", index, infer_index)]
+}
+
+fn infer_index(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let (q, k, w) = (call.input("q")?, call.input("k")?, call.input("w")?);
+    if q.shape.len() != 2 || k.shape != [1, q.last()] {
+        return Err(call.misfit("queries are [heads, size] and the key [1, size]", &q, &k).into());
+    }
+    if w.shape != [q.shape[0]] {
+        return Err(call.misfit("each head of an index has one weight", &q, &w).into());
+    }
+    let topk = call.dim("topk")?;
+    if topk > MAX_TOPK {
+        return Err(call
+            .error("topk", format!("{topk} positions, at most {MAX_TOPK} are allowed"))
+            .into());
+    }
+    call.state("state", StateKind::Index, &[("index", k.shape)])?;
+    // Positions are whole numbers below 2^24, which f32 holds.
+    call.output(vec![topk], DtypeRule::Fixed(Dtype::F32));
+    Ok(())
+}
+
+fn infer(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let (q, c, r) = (call.input("q")?, call.input("c")?, call.input("r")?);
+    let v_dim = call.dim("v_dim")?;
+    for (param, value, one) in [("q", &q, false), ("c", &c, true), ("r", &r, true)] {
+        if value.shape.len() != 2 || (one && value.shape[0] != 1) {
+            let expected = if one { "[1, size]" } else { "[heads, size]" };
+            return Err(call
+                .error(param, "`latent_attend` works on heads, and all share one latent")
+                .label(format!("`{}` is {}, expected {expected}", value.name, show(&value.shape)))
+                .help("split the value first: `heads(x, n)`")
+                .into());
+        }
+    }
+    let (heads, size, rank, shared) = (q.shape[0], q.shape[1], c.shape[1], r.shape[1]);
+    let Some(nope) = size.checked_sub(shared) else {
+        return Err(call
+            .misfit("the shared part of the key is larger than a query", &q, &r)
+            .into());
+    };
+    let rows = nope.checked_add(v_dim).and_then(|n| n.checked_mul(heads));
+    let Some(rows) = rows else {
+        return Err(call.error("v_dim", "heads of this size are out of range").into());
+    };
+    if call.given("selected") {
+        let selected = call.input("selected")?;
+        if selected.shape.len() != 1 {
+            return Err(call
+                .error("selected", "positions have one axis")
+                .label(format!("`{}` is {}", selected.name, show(&selected.shape)))
+                .into());
+        }
+    }
+    call.drop_attr("selected");
+    call.weight("weight", "W", "weight", &[rows, rank])?;
+    call.state("state", StateKind::Latent, &[("k", c.shape), ("v", r.shape)])?;
+    call.output(vec![heads * v_dim], q.dtype);
+    Ok(())
+}

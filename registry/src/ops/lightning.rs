@@ -1,0 +1,35 @@
+//! Lightning attention: a linear attention that decays by a fixed slope per head.
+
+use super::infer::show;
+use super::{Infer, Kind, Rule, Signature};
+use crate::eval::Fail;
+use crate::graph::StateKind;
+
+pub(super) fn rules() -> Vec<Rule> {
+    let lightning = Signature::new()
+        .needs("q", Kind::Value)
+        .needs("k", Kind::Value)
+        .needs("v", Kind::Value)
+        .needs("P", Kind::Tensor)
+        .needs("state", Kind::State)
+        .needs("block", Kind::Dim);
+    vec![Rule::new("lightning", lightning, infer)]
+}
+
+fn infer(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let (q, k, v) = (call.input("q")?, call.input("k")?, call.input("v")?);
+    if q.shape.len() != 2 || k.shape != q.shape || v.shape.len() != 2 || v.shape[0] != q.shape[0] {
+        return Err(call
+            .misfit("queries, keys and values have the same heads", &q, &v)
+            .label(format!("`{}` is {}, expected [heads, size]", k.name, show(&k.shape)))
+            .into());
+    }
+    let (heads, key, value, block) = (q.shape[0], q.shape[1], v.shape[1], call.dim("block")?);
+    call.weight("slope_rate", "P", "slope_rate", &[heads, 1, 1])?;
+    call.weight("query_decay", "P", "query_decay", &[heads, block, 1])?;
+    call.weight("key_decay", "P", "key_decay", &[heads, block, 1])?;
+    call.weight("diagonal_decay", "P", "diagonal_decay", &[1, heads, block, block])?;
+    call.state("state", StateKind::Recurrent, &[("recurrent", vec![heads, key, value])])?;
+    call.output(vec![heads * value], v.dtype);
+    Ok(())
+}
