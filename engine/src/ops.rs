@@ -13,14 +13,18 @@ mod activation;
 mod attend;
 mod causal_conv;
 mod ctx;
+mod differ;
 mod elementwise;
 mod embed;
+mod gaussian_topk;
 mod glu;
 mod linear;
 mod norm;
+mod position;
 mod rope;
 mod rows;
 mod shape;
+mod streams;
 mod xielu;
 
 pub use ctx::{ChunkRows, Ctx};
@@ -60,6 +64,15 @@ impl Default for Kernels {
         kernels.add("slice", shape::slice);
         kernels.add("rope", rope::run);
         kernels.add("attend", attend::run);
+        kernels.add("attend_to", attend::run_to);
+        kernels.add("differ", differ::run);
+        kernels.add("position_embed", position::embed);
+        kernels.add("sinusoid", position::sinusoid);
+        kernels.add("temperature", position::temperature);
+        kernels.add("mix_streams", streams::mix);
+        kernels.add("outer", streams::outer);
+        kernels.add("mean", streams::mean);
+        kernels.add("gaussian_topk", gaussian_topk::run);
         kernels.add("causal_conv", causal_conv::run);
         for name in activation::NAMES {
             kernels.add(name, activation::run);
@@ -73,6 +86,7 @@ impl Default for Kernels {
         kernels.add("divide", elementwise::with_number);
         kernels.add("inverse", elementwise::with_number);
         kernels.add("weight_scale", elementwise::weight_scale);
+        kernels.add("weight_add", elementwise::weight_add);
         for name in ["add", "sub", "mul", "div"] {
             kernels.add(name, elementwise::of_two);
         }

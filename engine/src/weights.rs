@@ -151,7 +151,9 @@ impl Weights {
 
 /// Weights that are only ever multiplied by, or looked up in, row by row.
 fn matrices(graph: &Graph) -> BTreeSet<usize> {
-    let rows = |op: &str| matches!(op, "linear" | "embed" | "linears");
+    let rows = |op: &str| {
+        matches!(op, "linear" | "embed" | "linears" | "position_embed" | "attend" | "attend_to")
+    };
     graph
         .nodes
         .iter()

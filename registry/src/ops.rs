@@ -13,9 +13,11 @@ mod conv;
 mod infer;
 mod norm;
 mod pointwise;
+mod position;
 mod project;
 mod shape;
 mod signature;
+mod streams;
 
 pub(crate) use infer::{Argument, PathArg, show};
 pub use infer::{Infer, Input};
@@ -45,8 +47,10 @@ impl OpSet {
             conv::rules(),
             norm::rules(),
             pointwise::rules(),
+            position::rules(),
             project::rules(),
             shape::rules(),
+            streams::rules(),
         ];
         let mut set = Self { rules: BTreeMap::new() };
         for rule in groups.into_iter().flatten() {

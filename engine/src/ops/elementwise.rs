@@ -1,5 +1,5 @@
 //! Arithmetic number by number: `add sub mul div` of two values, `scale offset divide inverse`
-//! with a number, `weight_scale`, `softcap`, `clamp`, `cast`.
+//! with a number, `weight_scale`, `weight_add`, `softcap`, `clamp`, `cast`.
 
 use registry::dtype::Dtype;
 
@@ -60,6 +60,14 @@ pub(super) fn with_number(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 }
 
 pub(super) fn weight_scale(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    with_weight(ctx, |x, w| x * w)
+}
+
+pub(super) fn weight_add(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    with_weight(ctx, |x, w| x + w)
+}
+
+fn with_weight(ctx: &mut Ctx<'_>, f: impl Fn(f32, f32) -> f32 + Sync) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let dtype = ctx.output_dtype(0);
     let (Some((role, id)), 1) = (ctx.node().weights.first_key_value(), ctx.node().weights.len())
@@ -73,7 +81,7 @@ pub(super) fn weight_scale(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     })?;
     let y = rows::map(&x.view(), x.width(), x.width(), |_, x, y| {
         for ((y, x), at) in y.iter_mut().zip(x).zip(&at) {
-            *y = x * weight[*at];
+            *y = f(*x, weight[*at]);
         }
         round(dtype, y);
     });

@@ -6,3 +6,4 @@ mod build;
 mod fixtures;
 mod laws;
 mod ops;
+mod streams;

@@ -12,8 +12,8 @@ use crate::syntax::Ident;
 
 /// Their names.
 pub const NAMES: &[&str] = &[
-    "abs", "all", "any", "ceil", "config", "exp", "f32", "float", "floor", "has", "int", "len",
-    "log", "max", "min", "range", "repeat", "round", "round_up", "sqrt", "sum",
+    "abs", "all", "any", "ceil", "config", "exp", "f32", "float", "floor", "get", "has", "int",
+    "len", "log", "max", "min", "range", "repeat", "round", "round_up", "sqrt", "sum",
 ];
 
 /// The arguments of a call.
@@ -153,6 +153,10 @@ pub(super) fn call(
             call.arity(1, 2)?;
             read(&call, config)
         }
+        "get" => {
+            call.arity(3, 3)?;
+            Ok(entry(&args[0], &args[1]).unwrap_or(&args[2]).clone())
+        }
         "has" => {
             call.arity(1, 1)?;
             Ok(Scalar::Bool(config.get(call.text(0)?).is_some()))
@@ -164,6 +168,20 @@ pub(super) fn call(
             Err(finding)
         }
     }
+}
+
+/// What a map has under a key, which a number is written as too.
+fn entry<'a>(map: &'a Scalar, key: &Scalar) -> Option<&'a Scalar> {
+    let Scalar::Map(entries) = map else { return None };
+    let name = match key {
+        Scalar::Int(n) => n.to_string(),
+        Scalar::Str(text) => text.clone(),
+        _ => return None,
+    };
+    entries
+        .iter()
+        .find(|(key, value)| *key == name && *value != Scalar::Null)
+        .map(|(_, value)| value)
 }
 
 fn extreme(call: &Call<'_>, wanted: std::cmp::Ordering) -> Result<Scalar, Finding> {

@@ -33,9 +33,9 @@ pub(super) fn rules() -> Vec<Rule> {
 
 fn both(call: &mut Infer<'_>) -> Result<(), Fail> {
     let (x, y) = (call.input("x")?, call.input("y")?);
-    let shape = if x.shape == y.shape || y.shape == [1] {
+    let shape = if x.shape.ends_with(&y.shape) || y.shape == [1] {
         x.shape.clone()
-    } else if x.shape == [1] {
+    } else if y.shape.ends_with(&x.shape) || x.shape == [1] {
         y.shape.clone()
     } else {
         return Err(call.misfit("the two sides differ in shape", &x, &y).into());

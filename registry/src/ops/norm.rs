@@ -2,6 +2,7 @@
 
 use super::{Infer, Input, Kind, Rule, Signature};
 use crate::eval::Fail;
+use crate::scalar::Scalar;
 
 pub(super) fn rules() -> Vec<Rule> {
     let rms = Signature::new()
@@ -19,7 +20,8 @@ pub(super) fn rules() -> Vec<Rule> {
         .flag("weight", true)
         .word("cast", &["native", "after"])
         .flag("per_head", false)
-        .takes("each", Kind::Word(&["norms"]), crate::scalar::Scalar::Null);
+        .takes("each", Kind::Word(&["norms"]), Scalar::Null)
+        .flag("plus_one", false);
     let l2 = Signature::new().needs("x", Kind::Value).needs("eps", Kind::Float);
     vec![
         Rule::new("rms_norm", rms, infer_rms),
@@ -86,6 +88,7 @@ fn infer_layer(call: &mut Infer<'_>) -> Result<(), Fail> {
             None => call.weight(part, "W", part, &[x.last()])?,
         }
     }
+    call.drop_defaults(&[("plus_one", Scalar::Bool(false))]);
     call.tap("W");
     call.output(x.shape, x.dtype);
     Ok(())
