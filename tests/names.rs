@@ -37,7 +37,8 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether `line` has `name` as a word. `x.cpp` and `x-server` are programs, not models.
+/// Whether `line` has `name` as a word. `x.cpp` and `x-server` are programs, not models, and
+/// `x-c` ends them.
 fn has_word(line: &str, name: &str) -> bool {
     let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     line.match_indices(name).any(|(at, _)| {
@@ -46,7 +47,7 @@ fn has_word(line: &str, name: &str) -> bool {
             && !after.starts_with(part)
             && !after.starts_with(".cpp")
             && !after.starts_with("-server")
-            && !after.starts_with("-cpp")
+            && !after.starts_with("-c")
             && !after.starts_with("-quantize")
             && !after.starts_with("-tokenize")
     })

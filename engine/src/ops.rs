@@ -18,6 +18,10 @@ mod elementwise;
 mod embed;
 mod experts;
 mod gated_norm;
+mod differ;
+mod elementwise;
+mod embed;
+mod gaussian_topk;
 mod glu;
 mod heads_linear;
 mod index_topk;
@@ -26,6 +30,7 @@ mod lightning;
 mod linear;
 mod norm;
 mod rg_lru;
+mod position;
 mod rope;
 mod route;
 mod rows;
@@ -34,6 +39,7 @@ mod shape;
 mod temper;
 mod ssd_scan;
 mod ssm1_scan;
+mod streams;
 mod xielu;
 
 pub use ctx::{ChunkRows, Ctx};
@@ -83,6 +89,15 @@ impl Default for Kernels {
         kernels.add("attend", attend::run);
         kernels.add("latent_attend", latent_attend::run);
         kernels.add("index_topk", index_topk::run);
+        kernels.add("attend_to", attend::run_to);
+        kernels.add("differ", differ::run);
+        kernels.add("position_embed", position::embed);
+        kernels.add("sinusoid", position::sinusoid);
+        kernels.add("temperature", position::temperature);
+        kernels.add("mix_streams", streams::mix);
+        kernels.add("outer", streams::outer);
+        kernels.add("mean", streams::mean);
+        kernels.add("gaussian_topk", gaussian_topk::run);
         kernels.add("causal_conv", causal_conv::run);
         kernels.add("heads_linear", heads_linear::run);
         kernels.add("rg_lru", rg_lru::run);
@@ -102,8 +117,8 @@ impl Default for Kernels {
         kernels.add("offset", elementwise::with_number);
         kernels.add("divide", elementwise::with_number);
         kernels.add("inverse", elementwise::with_number);
-        kernels.add("weight_scale", elementwise::with_weight);
-        kernels.add("weight_add", elementwise::with_weight);
+        kernels.add("weight_scale", elementwise::weight_scale);
+        kernels.add("weight_add", elementwise::weight_add);
         for name in ["add", "sub", "mul", "div"] {
             kernels.add(name, elementwise::of_two);
         }

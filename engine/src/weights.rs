@@ -228,7 +228,8 @@ fn matrices(graph: &Graph) -> (BTreeSet<usize>, BTreeSet<usize>) {
     let (mut matrices, mut experts) = (BTreeSet::new(), BTreeSet::new());
     for node in &graph.nodes {
         match node.op.as_str() {
-            "linear" | "embed" | "linears" | "latent_attend" => matrices.extend(
+            "linear" | "embed" | "linears" | "latent_attend" | "position_embed" | "attend"
+            | "attend_to" => matrices.extend(
                 node.weights
                     .iter()
                     .filter(|(role, _)| role.starts_with("weight"))

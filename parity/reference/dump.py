@@ -216,8 +216,7 @@ class Runner:
         self.model = model
         self.params = inspect.signature(model.forward).parameters
         self.cache_key = next((key for key in ("past_key_values", "cache_params") if key in self.params), None)
-        if self.cache_key is None:
-            raise Fail(f"{type(model).__name__}: its forward takes no cache, so decode cannot be recorded")
+        # A class without a cache decodes by running the whole sequence again: what was seen stands for the cache.
         inner = inspect.signature(getattr(model, model.base_model_prefix, model).forward).parameters
         self.takes_positions = "position_ids" in self.params or "position_ids" in inner
         self.own_cache = self.cache_of_its_own()
@@ -225,6 +224,8 @@ class Runner:
     def fresh(self):
         from transformers import DynamicCache
 
+        if self.cache_key is None:
+            return []
         # Some classes keep what recurrences carry in their modules, whatever cache they are given.
         inner = getattr(self.model, self.model.base_model_prefix, None)
         if hasattr(inner, "_setup_cache"):
@@ -250,6 +251,11 @@ class Runner:
         """Logits `[len, V]` in f32, as returned, and the cache (None for a pass without one)."""
         import torch
 
+        if self.cache_key is None:
+            seen = [*(cache or []), *tokens]
+            with torch.no_grad():
+                logits = self.model(input_ids=torch.tensor([seen], dtype=torch.long)).logits[0]
+            return logits[len(seen) - len(tokens) :].float().clone(), seen if cache is not None else None
         kwargs = {"input_ids": torch.tensor([tokens], dtype=torch.long), "use_cache": cache is not None}
         if self.takes_positions:
             kwargs["position_ids"] = torch.arange(start, start + len(tokens))[None]

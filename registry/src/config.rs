@@ -76,6 +76,11 @@ impl Config {
         self.read.borrow_mut().insert(key.to_owned());
     }
 
+    /// Whether a key counts as read.
+    pub fn is_read(&self, key: &str) -> bool {
+        self.read.borrow().contains(key)
+    }
+
     /// `architectures[0]`.
     pub fn architecture(&self) -> Option<&str> {
         let list = member(&self.root, "architectures")?;

@@ -17,11 +17,13 @@ mod latent;
 mod lightning;
 mod norm;
 mod pointwise;
+mod position;
 mod project;
 mod route;
 mod shape;
 mod signature;
 mod ssm;
+mod streams;
 
 pub(crate) use infer::{Argument, PathArg, show};
 pub use infer::{Infer, Input};
@@ -55,10 +57,12 @@ impl OpSet {
             experts::rules(),
             norm::rules(),
             pointwise::rules(),
+            position::rules(),
             project::rules(),
             route::rules(),
             shape::rules(),
             ssm::rules(),
+            streams::rules(),
         ];
         let mut set = Self { rules: BTreeMap::new() };
         for rule in groups.into_iter().flatten() {

@@ -3,6 +3,7 @@
 //! Both spellings of the reference library are read: `rope_scaling` with `type`, and
 //! `rope_parameters` with `rope_type`. Formulas are in `formulas`.
 
+use crate::config::matches;
 use crate::diag::{Finding, Span};
 use crate::eval::{self, Env, Fail, expected};
 use crate::resolve::{Found, read_sources};
@@ -28,6 +29,12 @@ pub(crate) fn resolve(
     env: &dyn Env,
     report: &mut dyn FnMut(Fail),
 ) -> Vec<Option<RopeTable>> {
+    // What the spec passes over inside the scaling object counts as read.
+    for key in env.config().keys().iter().filter(|key| key.contains('.')) {
+        if spec.ignore.config.iter().any(|pattern| matches(&pattern.name, key)) {
+            env.config().mark(key);
+        }
+    }
     spec.rope
         .values()
         .map(|decl| match table(decl, env, report) {
@@ -47,7 +54,7 @@ fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result
     let head = size(decl, &decl.dim, env)?;
     let theta = theta(decl, env)?;
     let parameters = scaling(decl, env)?;
-    for warning in parameters.unknown(decl) {
+    for warning in parameters.unknown(decl, env) {
         report(warning.into());
     }
     let kind = parameters.kind(decl, KINDS)?;

@@ -172,7 +172,8 @@ fn specs_make_the_files_of_the_original_converter() {
             Ok(model) if model.gguf.is_none() => {}
             Err(why) => faults.push(why),
             Ok(model) => {
-                let gguf = model.gguf.as_ref().expect("a `gguf` section");
+                // llama.cpp may know what nobody has described to us.
+                let Some(gguf) = model.gguf.as_ref() else { continue };
                 seen.insert(model.name.clone());
                 if gguf.arch != case["arch"] {
                     faults.push(format!("the architecture is {}, not {}", gguf.arch, case["arch"]));
@@ -192,8 +193,8 @@ fn specs_make_the_files_of_the_original_converter() {
     }
     assert!(wrong.is_empty(), "{} of {}\n{}", wrong.len(), truth.len(), wrong.join("\n"));
     let library = Library::builtin();
-    let says = |name: &&str| library.load(name, &[]).is_ok_and(|spec| spec.gguf.is_some());
+    let described = |name: &&str| library.load(name, &[]).is_ok_and(|spec| spec.gguf.is_some());
     let unseen: Vec<&str> =
-        library.names().filter(|name| !seen.contains(*name)).filter(says).collect();
+        library.names().filter(|name| !seen.contains(*name)).filter(described).collect();
     assert!(unseen.is_empty(), "specs without a case: {unseen:?}");
 }

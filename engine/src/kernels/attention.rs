@@ -18,6 +18,17 @@ const LANES: usize = 16;
 /// Queries handled together.
 const QUERIES: usize = 4;
 
+/// Where the scores are rounded on their way to the softmax.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scores {
+    /// The product is, and the product times the scale; a bias then stays f32.
+    Rounded,
+    /// Once, after the scale and a bias that is itself rounded: one fused product.
+    Once,
+    /// Nowhere.
+    Wide,
+}
+
 /// What does not change from head to head.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rule {
@@ -34,6 +45,10 @@ pub struct Rule {
     /// Whether the largest score is taken off, and that rounded, before the softmax; the form
     /// of models that run the softmax in their own dtype.
     pub softmax_rounds: bool,
+    /// Where the scores are rounded.
+    pub scores: Scores,
+    /// Whether a sink takes its share by a sigmoid on the output, and not in the softmax.
+    pub gated: bool,
 }
 
 /// One query: its numbers, and the positions `from..to` it sees, counted from the first key.
@@ -47,6 +62,11 @@ pub struct Query<'a> {
     pub to: usize,
     /// A logit that takes part in the softmax and has no value.
     pub sink: Option<f32>,
+    /// What each position adds to its score, times the position; with that of the first key.
+    pub slope: Option<(f32, usize)>,
+    /// What each key adds to its score, by the number of the key; and how many keys count at
+    /// most, those with the largest of these numbers.
+    pub salience: Option<(&'a [f32], usize)>,
 }
 
 /// Keys and values of one head, laid out for the loops.
@@ -120,9 +140,17 @@ fn attend_plain(keys: &mut Keys, rule: &Rule, queries: &[Query<'_>], y: &mut [f3
     for (group, out) in queries.chunks(QUERIES).zip(y.chunks_mut(QUERIES * rule.value_dim)) {
         score(keys, rule, group);
         let stride = keys.scores.len() / QUERIES;
+        let mut gates = [None; QUERIES];
         for (n, query) in group.iter().enumerate() {
             let row = &mut keys.scores[n * stride..(n + 1) * stride];
-            softmax(rule, &mut row[query.from..query.to], query.sink);
+            let seen = &mut row[query.from..query.to];
+            scale(rule, seen, query.slope.map(|(slope, first)| (slope, first + query.from)));
+            if let Some((salience, most)) = query.salience {
+                prefer(rule, seen, &salience[query.from..query.to], most);
+            }
+            let inside = query.sink.filter(|_| !rule.gated);
+            gates[n] = query.sink.filter(|_| rule.gated).map(|sink| gate(rule, seen, sink));
+            softmax(rule, seen, inside);
             // What other queries of the group see and this one does not weighs nothing.
             row[..query.from].fill(0.0);
             row[query.to..].fill(0.0);
@@ -132,6 +160,12 @@ fn attend_plain(keys: &mut Keys, rule: &Rule, queries: &[Query<'_>], y: &mut [f3
         for (n, out) in out.chunks_exact_mut(rule.value_dim).enumerate() {
             out.copy_from_slice(&keys.out[n * width..n * width + rule.value_dim]);
             round(rule.round, out);
+            if let Some(gate) = gates[n] {
+                for x in out.iter_mut() {
+                    *x *= gate;
+                }
+                round(rule.round, out);
+            }
         }
     }
 }
@@ -186,15 +220,61 @@ fn accumulate(
     [s0, s1, s2, s3]
 }
 
+/// Products of one query become scores, in place; `bias` is a slope and the first position.
+#[inline(always)]
+fn scale(rule: &Rule, scores: &mut [f32], bias: Option<(f32, usize)>) {
+    let dtype = rule.round;
+    if rule.scores == Scores::Rounded {
+        round(dtype, scores);
+    }
+    for s in scores.iter_mut() {
+        *s *= rule.scale;
+    }
+    if rule.scores == Scores::Rounded {
+        round(dtype, scores);
+    }
+    if let Some((slope, first)) = bias {
+        for (n, s) in scores.iter_mut().enumerate() {
+            let bias = slope * (first + n) as f32;
+            *s += if rule.scores == Scores::Once { round1(dtype, bias) } else { bias };
+        }
+    }
+    if rule.scores == Scores::Once {
+        round(dtype, scores);
+    }
+}
+
+/// Adds to each score what its key is worth; only the `most` that are worth most stay.
+#[inline(always)]
+fn prefer(rule: &Rule, scores: &mut [f32], salience: &[f32], most: usize) {
+    for (s, x) in scores.iter_mut().zip(salience) {
+        *s += x;
+    }
+    round(rule.round, scores);
+    if most < scores.len() {
+        let mut order: Vec<usize> = (0..scores.len()).collect();
+        // Of equals the earlier ones stay.
+        order.sort_by(|a, b| salience[*b].total_cmp(&salience[*a]));
+        for n in &order[most..] {
+            scores[*n] = f32::NEG_INFINITY;
+        }
+    }
+}
+
+/// The share of the output that a sink leaves: the sigmoid of how far the log of the summed
+/// exponentials is above it. Each step is rounded, as tensor operations of the dtype are.
+#[inline(always)]
+fn gate(rule: &Rule, scores: &[f32], sink: f32) -> f32 {
+    let r = |x| round1(rule.round, x);
+    let top = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let total: f32 = scores.iter().map(|s| r(math::exp(r(s - top)))).sum();
+    r(math::sigmoid(r(r(r(r(total).ln()) + top) - sink)))
+}
+
 /// Scores of one query become weights, in place.
 #[inline(always)]
 fn softmax(rule: &Rule, scores: &mut [f32], sink: Option<f32>) {
     let dtype = rule.round;
-    round(dtype, scores);
-    for s in scores.iter_mut() {
-        *s *= rule.scale;
-    }
-    round(dtype, scores);
     if let Some(cap) = rule.softcap {
         for s in scores.iter_mut() {
             *s = round1(dtype, round1(dtype, round1(dtype, *s / cap).tanh()) * cap);
@@ -244,7 +324,16 @@ mod tests {
     use super::*;
 
     fn rule(round: Dtype) -> Rule {
-        Rule { key_dim: 2, value_dim: 3, scale: 0.5, softcap: None, round, softmax_rounds: false }
+        Rule {
+            key_dim: 2,
+            value_dim: 3,
+            scale: 0.5,
+            softcap: None,
+            round,
+            softmax_rounds: false,
+            scores: Scores::Rounded,
+            gated: false,
+        }
     }
 
     fn keys(rule: &Rule) -> Keys {
@@ -260,7 +349,7 @@ mod tests {
     fn weighs_values_by_the_softmax_of_the_scores_it_sees() {
         let rule = rule(Dtype::F32);
         let mut y = [0.0; 6];
-        let query = |q, from, to, sink| Query { q, from, to, sink };
+        let query = |q, from, to, sink| Query { q, from, to, sink, slope: None, salience: None };
         keys(&rule).attend(
             &rule,
             &[query(&[2.0, 1.0], 0, 2, None), query(&[2.0, 1.0], 1, 2, None)],
@@ -283,7 +372,52 @@ mod tests {
         let (ea, eb) = (math::exp(a - a.max(b)), math::exp(b - a.max(b)));
         let (wa, wb) = (r(ea / (ea + eb)), r(eb / (ea + eb)));
         let mut y = [0.0; 3];
-        keys(&rule).attend(&rule, &[Query { q: &[1.3, 0.7], from: 0, to: 2, sink: None }], &mut y);
+        let query =
+            Query { q: &[1.3, 0.7], from: 0, to: 2, sink: None, slope: None, salience: None };
+        keys(&rule).attend(&rule, &[query], &mut y);
         assert_eq!(y, [r(wa - wb), r(wa * 2.0), r(wa * 3.0 + wb * 4.0)]);
+    }
+
+    #[test]
+    fn a_slope_adds_to_the_score_of_each_position() {
+        let r = |x: f32| round1(Dtype::Bf16, x);
+        for (scores, a, b) in [
+            (Scores::Rounded, r(r(1.3) * 0.5) + 0.3 * 7.0, r(r(1.4) * 0.5) + 0.3 * 8.0),
+            (Scores::Once, r(1.3 * 0.5 + r(0.3 * 7.0)), r(1.4 * 0.5 + r(0.3 * 8.0))),
+            (Scores::Wide, 1.3 * 0.5 + 0.3 * 7.0, 1.4 * 0.5 + 0.3 * 8.0),
+        ] {
+            let rule = Rule { scores, ..rule(Dtype::Bf16) };
+            let mut y = [0.0; 3];
+            let slope = Some((0.3, 7));
+            let query = Query { q: &[1.3, 0.7], from: 0, to: 2, sink: None, slope, salience: None };
+            keys(&rule).attend(&rule, &[query], &mut y);
+            let (a, b) = (math::exp(a - b), 1.0);
+            assert_eq!(y[1], r(r(a / (a + b)) * 2.0), "{scores:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_keys_worth_most_are_seen() {
+        let rule = rule(Dtype::F32);
+        let mut y = [0.0; 3];
+        let salience = Some((&[0.5f32, 0.2, 0.9][..], 1));
+        let query = Query { q: &[2.0, 1.0], from: 0, to: 2, sink: None, slope: None, salience };
+        keys(&rule).attend(&rule, &[query], &mut y);
+        assert_eq!(y, [1.0, 2.0, 3.0]);
+        let salience = Some((&[0.0f32, 2.0f32.ln(), 0.9][..], 2));
+        keys(&rule).attend(&rule, &[Query { salience, ..query }], &mut y);
+        approx::assert_relative_eq!(y[2], 11.0 / 3.0, max_relative = 1e-6);
+    }
+
+    #[test]
+    fn a_gate_takes_what_the_sink_would_have_taken() {
+        let inside = rule(Dtype::F32);
+        let gated = Rule { gated: true, ..inside };
+        let query =
+            Query { q: &[2.0, 1.0], from: 0, to: 2, sink: Some(0.4), slope: None, salience: None };
+        let (mut a, mut b) = ([0.0; 3], [0.0; 3]);
+        keys(&inside).attend(&inside, &[query], &mut a);
+        keys(&gated).attend(&gated, &[query], &mut b);
+        approx::assert_relative_eq!(a[2], b[2], max_relative = 1e-6);
     }
 }

@@ -14,7 +14,7 @@ use crate::kernels::round::{round, round1};
 pub(super) type Activation = fn(Dtype, &mut [f32]);
 
 /// The ops of this file.
-pub(super) const NAMES: [&str; 10] = [
+pub(super) const NAMES: [&str; 11] = [
     "silu",
     "gelu",
     "gelu_new",
@@ -25,6 +25,7 @@ pub(super) const NAMES: [&str; 10] = [
     "tanh",
     "softplus",
     "quick_gelu",
+    "square_root",
 ];
 
 pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
@@ -50,6 +51,7 @@ pub(super) fn of(name: &str) -> Option<Activation> {
         "sigmoid" => |d, y| each(d, y, math::sigmoid),
         "tanh" => |d, y| each(d, y, f32::tanh),
         "softplus" => |d, y| each(d, y, math::softplus),
+        "square_root" => |d, y| each(d, y, f32::sqrt),
         "gelu_new" => |d, y| y.iter_mut().for_each(|x| *x = gelu_new(d, *x)),
         "quick_gelu" => |d, y| y.iter_mut().for_each(|x| *x = quick_gelu(d, *x)),
         _ => return None,

@@ -1,14 +1,22 @@
 //! `attend`: causal attention over what the slot remembers, this step's rows included.
+//! `attend_to` reads what an earlier layer remembers, and adds nothing.
 
 use std::cell::RefCell;
 
 use rayon::prelude::*;
 
 use super::{ChunkRows, Ctx};
+use registry::dtype::Dtype;
+
 use crate::Error;
-use crate::kernels::attention::{Keys, Query, Rule};
+use crate::kernels::attention::{Keys, Query, Rule, Scores};
+use crate::kernels::math;
+use crate::kernels::matmul::WeightView;
+use crate::kernels::round::round1;
 use crate::states::Memory;
 use crate::states::attention::Attention;
+use crate::states::history::History;
+use crate::value::Value;
 
 /// Rows of a chunk that one task handles; a chunk of fewer is one task per head.
 const ROWS: usize = 64;
@@ -46,39 +54,39 @@ impl Window {
     }
 }
 
+/// What does not change from task to task.
+struct Plan<'a> {
+    rule: Rule,
+    q: &'a [f32],
+    width: usize,
+    /// Query heads per key head.
+    group: usize,
+    kv_heads: usize,
+    /// Numbers of a value as it is stored.
+    stored: usize,
+    window: Option<Window>,
+    sinks: Option<&'a [f32]>,
+    slopes: Option<Vec<f32>>,
+    salience: Option<Salience<'a>>,
+}
+
+/// What keys are worth by their values: `exp(a * softplus(weight * values))` of each head.
+struct Salience<'a> {
+    /// `[kv_heads, kv_heads * value_dim]`, rows of which are as long as a stored value.
+    weight: WeightView<'a>,
+    bias: Option<&'a [f32]>,
+    a: &'a [f32],
+    /// How many keys count at most.
+    keep: usize,
+}
+
 pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let (q, k, v) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let ([_, heads, key_dim], [_, kv_heads, _], [_, v_heads, value_dim]) =
-        (q.shape(), k.shape(), v.shape())
-    else {
-        return Err(ctx.error("query, key and value have two axes each, heads and head size"));
+    let ([_, kv_heads, _], [_, v_heads, _]) = (k.shape(), v.shape()) else {
+        return Err(ctx.error("key and value have two axes each, heads and head size"));
     };
-    let (heads, kv_heads, key_dim, value_dim) = (*heads, *kv_heads, *key_dim, *value_dim);
-    if kv_heads == 0
-        || heads % kv_heads != 0
-        || *v_heads != kv_heads
-        || k.width() != kv_heads * key_dim
-    {
-        return Err(ctx.error(format!(
-            "{heads} query heads, {kv_heads} key heads and {v_heads} value heads do not fit"
-        )));
-    }
-    let rule = Rule {
-        key_dim,
-        value_dim,
-        scale: ctx.number("scale")? as f32,
-        softcap: ctx.number_or_null("softcap")?.map(|c| c as f32),
-        round: ctx.output_dtype(0),
-        softmax_rounds: ctx.text("softmax", "f32") == "activation",
-    };
-    let window = match ctx.attr("window") {
-        Some(_) => Some(ctx.count("window")?),
-        None => None,
-    };
-    let window = window.map(|size| Window { size, chunked: ctx.flag("chunked") });
-    let sinks = ctx.vector("sinks");
-    if sinks.is_some_and(|s| s.len() != heads) || window.is_some_and(|w| w.size == 0) {
-        return Err(ctx.error("it has a sink per head, if any, and a window of at least 1"));
+    if kv_heads != v_heads {
+        return Err(ctx.error(format!("{kv_heads} key heads and {v_heads} value heads")));
     }
     for (x, part) in [(&k, 0), (&v, 1)] {
         let view = x.view();
@@ -93,11 +101,102 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
             history.append(rows);
         }
     }
+    attend(ctx, &q)
+}
+
+pub(super) fn run_to(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let q = ctx.input(0)?;
+    attend(ctx, &q)
+}
+
+fn attend(ctx: &mut Ctx<'_>, q: &Value) -> Result<(), Error> {
+    let &[_, heads, key_dim] = q.shape() else {
+        return Err(ctx.error("a query has two axes, heads and head size"));
+    };
+    let state = ctx.state().ok_or_else(|| ctx.error("it has no state"))?;
+    let [keys, values] = state.parts.as_slice() else {
+        return Err(ctx.error("its state has keys and values"));
+    };
+    let (&[kv_heads, size], &[v_heads, stored]) = (keys.shape.as_slice(), values.shape.as_slice())
+    else {
+        return Err(ctx.error("its state holds heads"));
+    };
+    let paired = ctx.text("values", "own") == "paired";
+    if kv_heads == 0
+        || heads % kv_heads != 0
+        || v_heads != kv_heads
+        || size != key_dim
+        || (paired && !kv_heads.is_multiple_of(2))
+    {
+        return Err(ctx.error(format!(
+            "{heads} query heads of {key_dim}, {kv_heads} key heads of {size} and {v_heads} value \
+             heads do not fit"
+        )));
+    }
+    let window = match ctx.attr("window") {
+        Some(_) => Some(ctx.count("window")?),
+        None => None,
+    };
+    if state.window.is_some_and(|kept| window.is_none_or(|window| window > kept)) {
+        return Err(ctx.error("it would see more than its state keeps"));
+    }
+    let window = window.map(|size| Window { size, chunked: ctx.flag("chunked") });
+    let slopes = ctx.numbers_or_null("alibi")?;
+    let sinks = ctx.vector("sinks");
+    if sinks.is_some_and(|s| s.len() != heads)
+        || slopes.as_ref().is_some_and(|s| s.len() != heads)
+        || window.is_some_and(|w| w.size == 0)
+    {
+        return Err(
+            ctx.error("it has a sink and a slope per head, if any, and a window of at least 1")
+        );
+    }
+    let value_dim = if paired { 2 * stored } else { stored };
+    let rule = Rule {
+        key_dim,
+        value_dim,
+        scale: ctx.number("scale")? as f32,
+        softcap: ctx.number_or_null("softcap")?.map(|c| c as f32),
+        round: ctx.output_dtype(0),
+        softmax_rounds: ctx.text("softmax", "f32") == "activation",
+        scores: match ctx.text("scores", "rounded") {
+            "once" => Scores::Once,
+            "f32" => Scores::Wide,
+            _ => Scores::Rounded,
+        },
+        gated: ctx.text("sink_form", "column") == "gate",
+    };
+    let salience = match ctx.vector("A") {
+        Some(a) => Some(Salience {
+            weight: ctx.matrix("weight")?,
+            bias: ctx.vector("bias"),
+            a,
+            keep: ctx.count("keep")?,
+        }),
+        None => None,
+    };
+    let fits = |s: &Salience<'_>| {
+        s.a.len() == kv_heads
+            && s.weight.outputs == kv_heads
+            && s.weight.inputs == kv_heads * stored
+            && s.bias.is_none_or(|b| b.len() == kv_heads)
+    };
+    if !salience.as_ref().is_none_or(fits) {
+        return Err(ctx.error("what keys are worth does not follow from values of this shape"));
+    }
     let mut tasks = Vec::new();
     for ChunkRows { slot, rows, start } in ctx.chunks() {
         let Memory::Attention(memory) = ctx.memory(*slot)? else {
             return Err(ctx.error("its state is of another kind"));
         };
+        let end = start + rows.len();
+        if memory.keys.end() != end
+            || memory.values.end() != end
+            || memory.keys.width() != kv_heads * key_dim
+            || memory.values.width() != kv_heads * stored
+        {
+            return Err(ctx.error("its state does not hold what the step's rows see"));
+        }
         for from in rows.clone().step_by(ROWS) {
             let part = from..rows.end.min(from + ROWS);
             let start = start + from - rows.start;
@@ -110,16 +209,14 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         }
     }
     let group = heads / kv_heads;
-    let (view, width) = (q.view(), q.width());
-    let q: &[f32] = &view;
-    let made: Vec<Vec<f32>> = tasks
-        .par_iter()
-        .map(|task| {
-            KEYS.with_borrow_mut(|keys| one(keys, task, &rule, q, width, group, window, sinks))
-        })
-        .collect();
+    let view = q.view();
+    let width = q.width();
+    let plan =
+        Plan { rule, q: &view, width, group, kv_heads, stored, window, sinks, slopes, salience };
+    let made: Vec<Vec<f32>> =
+        tasks.par_iter().map(|task| KEYS.with_borrow_mut(|keys| one(keys, task, &plan))).collect();
     let out = heads * value_dim;
-    let mut y = vec![0.0; view.len() / width.max(1) * out];
+    let mut y = vec![0.0; q.rows() * out];
     for (task, part) in tasks.iter().zip(&made) {
         // [rows, group, value_dim] of one key head goes to its place in [rows, heads, value_dim].
         for (row, part) in task.rows.clone().zip(part.chunks_exact(group * value_dim)) {
@@ -131,27 +228,56 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     ctx.set(0, y)
 }
 
-#[expect(clippy::too_many_arguments, reason = "the body of a parallel loop")]
-fn one(
-    keys: &mut Keys,
-    task: &Task<'_>,
-    rule: &Rule,
-    q: &[f32],
-    width: usize,
-    group: usize,
-    window: Option<Window>,
-    sinks: Option<&[f32]>,
-) -> Vec<f32> {
-    let oldest = |position: usize| window.map_or(0, |w| w.oldest(position));
+/// Where the halves of a value of a key head are stored. Paired, the heads of each half of
+/// the values serve all keys: head j has values j and j + half, counted within the half.
+fn columns(plan: &Plan<'_>, head: usize) -> (usize, Option<usize>) {
+    if plan.rule.value_dim == plan.stored {
+        return (head * plan.stored, None);
+    }
+    let half = plan.kv_heads / 2;
+    let first = head % half;
+    (first * plan.stored, Some((half + first) * plan.stored))
+}
+
+/// What one key is worth to the queries of a head, each step rounded.
+fn worth(
+    salience: &Salience<'_>,
+    dtype: Dtype,
+    values: &History,
+    position: usize,
+    head: usize,
+) -> f32 {
+    let r = |x| round1(dtype, x);
+    let (mut value, mut row) = (vec![0.0; values.width()], vec![0.0; values.width()]);
+    values.read(position, 0, &mut value);
+    salience.weight.widen_row(head, &mut row);
+    row.iter_mut().zip(&value).for_each(|(w, x)| *w *= x);
+    let y = r(math::sum(&row) + salience.bias.map_or(0.0, |b| b[head]));
+    r(math::exp(r(salience.a[head] * r(math::softplus(y)))))
+}
+
+fn one(keys: &mut Keys, task: &Task<'_>, plan: &Plan<'_>) -> Vec<f32> {
+    let rule = &plan.rule;
+    let oldest = |position: usize| plan.window.map_or(0, |w| w.oldest(position));
     let first = oldest(task.start);
     let count = task.start + task.rows.len() - first;
     keys.clear(rule, count);
     let (mut key, mut value) = (vec![0.0; rule.key_dim], vec![0.0; rule.value_dim]);
+    let (column, other) = columns(plan, task.head);
     for n in 0..count {
         task.memory.keys.read(first + n, task.head * rule.key_dim, &mut key);
-        task.memory.values.read(first + n, task.head * rule.value_dim, &mut value);
+        let (front, back) = value.split_at_mut(plan.stored);
+        task.memory.values.read(first + n, column, front);
+        if let Some(other) = other {
+            task.memory.values.read(first + n, other, back);
+        }
         keys.set(rule, n, &key, &value);
     }
+    let worth = plan.salience.as_ref().map(|s| {
+        let memory = &task.memory.values;
+        (0..count).map(|n| worth(s, rule.round, memory, first + n, task.head)).collect::<Vec<_>>()
+    });
+    let worth = worth.as_deref();
     let queries: Vec<Query<'_>> = task
         .rows
         .clone()
@@ -159,11 +285,13 @@ fn one(
         .flat_map(|(n, row)| {
             let position = task.start + n;
             let (from, to) = (oldest(position) - first, position + 1 - first);
-            (0..group).map(move |g| {
-                let head = task.head * group + g;
-                let at = row * width + head * rule.key_dim;
-                let sink = sinks.map(|s| s[head]);
-                Query { q: &q[at..at + rule.key_dim], from, to, sink }
+            (0..plan.group).map(move |g| {
+                let head = task.head * plan.group + g;
+                let at = row * plan.width + head * rule.key_dim;
+                let sink = plan.sinks.map(|s| s[head]);
+                let slope = plan.slopes.as_ref().map(|s| (s[head], first));
+                let salience = worth.zip(plan.salience.as_ref().map(|s| s.keep));
+                Query { q: &plan.q[at..at + rule.key_dim], from, to, sink, slope, salience }
             })
         })
         .collect();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use registry::dtype::Dtype;
-use registry::graph::{Graph, Node};
+use registry::graph::{Graph, Node, State};
 use registry::scalar::Scalar;
 
 use crate::angles::Angles;
@@ -148,6 +148,17 @@ impl<'a> Ctx<'a> {
             .transpose()
     }
 
+    /// Numbers in a list that may be null.
+    pub fn numbers_or_null(&self, name: &str) -> Result<Option<Vec<f32>>, Error> {
+        let Some(Scalar::List(items)) = self.attr(name) else { return Ok(None) };
+        let numbers: Option<Vec<f32>> =
+            items.iter().map(|item| item.as_f64().map(|x| x as f32)).collect();
+        match numbers {
+            Some(numbers) => Ok(Some(numbers)),
+            None => Err(self.error(format!("attribute `{name}` is not a list of numbers"))),
+        }
+    }
+
     /// A count that has to be there.
     pub fn count(&self, name: &str) -> Result<usize, Error> {
         self.attr(name)
@@ -212,6 +223,12 @@ impl<'a> Ctx<'a> {
             .rope
             .and_then(|id| all.get(id.0))
             .ok_or_else(|| self.error("it has no rotary table"))
+    }
+
+    /// The state of this node, as the graph declares it.
+    pub fn state(&self) -> Option<&'a State> {
+        let graph: &'a Graph = self.graph;
+        self.node().state.and_then(|id| graph.states.get(id.0))
     }
 
     /// What a slot remembers for this node.

@@ -61,8 +61,15 @@ pub(super) fn with_number(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     ctx.set(0, y)
 }
 
-/// `weight_scale` and `weight_add`.
-pub(super) fn with_weight(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+pub(super) fn weight_scale(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    with_weight(ctx, |x, w| x * w)
+}
+
+pub(super) fn weight_add(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    with_weight(ctx, |x, w| x + w)
+}
+
+fn with_weight(ctx: &mut Ctx<'_>, f: impl Fn(f32, f32) -> f32 + Sync) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let dtype = ctx.output_dtype(0);
     let (Some((role, id)), 1) = (ctx.node().weights.first_key_value(), ctx.node().weights.len())
@@ -74,10 +81,9 @@ pub(super) fn with_weight(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let at = spread(&x.shape()[1..], shape).ok_or_else(|| {
         ctx.error(format!("a weight {shape:?} does not fit {:?}", &x.shape()[1..]))
     })?;
-    let add = ctx.node().op == "weight_add";
     let y = rows::map(&x.view(), x.width(), x.width(), |_, x, y| {
         for ((y, x), at) in y.iter_mut().zip(x).zip(&at) {
-            *y = if add { x + weight[*at] } else { x * weight[*at] };
+            *y = f(*x, weight[*at]);
         }
         round(dtype, y);
     });

@@ -11,14 +11,18 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         return Err(ctx.error(format!("its weight has rows of {}, not {width}", weight.inputs)));
     }
     let dtype = ctx.output_dtype(0);
-    // The factor is itself a number of the activation dtype.
-    let scale = ctx.number_or_null("scale")?.map(|s| round1(ctx.activation(), s as f32));
+    // The factor may itself be a number of the activation dtype.
+    let rounded = ctx.text("round", "activation") == "activation";
+    let factor = |s: f32| if rounded { round1(ctx.activation(), s) } else { s };
+    let scale = ctx.number_or_null("scale")?.map(|s| factor(s as f32));
+    let first = ctx.text("outside", "error") == "first";
     let mut data = vec![0.0; ctx.tokens().len() * width];
     for (&token, row) in ctx.tokens().iter().zip(data.chunks_exact_mut(width)) {
-        if token as usize >= weight.outputs {
+        let at = if first && token as usize >= weight.outputs { 0 } else { token as usize };
+        if at >= weight.outputs {
             return Err(ctx.error(format!("token {token} is not below {}", weight.outputs)));
         }
-        weight.widen_row(token as usize, row);
+        weight.widen_row(at, row);
         round(dtype, row);
         if let Some(scale) = scale {
             for x in row.iter_mut() {

@@ -3,7 +3,7 @@
 use super::{Ctx, rows};
 use crate::Error;
 use crate::kernels::math::{fold, sum};
-use crate::kernels::round::round;
+use crate::kernels::round::{round, round1};
 
 /// How the weight meets the normalised numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,11 @@ pub(super) fn layer_norm(ctx: &mut Ctx<'_>) -> Result<(), Error> {
             (0..).map_while(|h| ctx.vector(&format!("{role}.{h}"))).flatten().copied().collect();
         if all.is_empty() { ctx.vector(role).map(<[f32]>::to_vec) } else { Some(all) }
     };
-    let (weight, bias) = (each("weight"), each("bias"));
+    let (mut weight, bias) = (each("weight"), each("bias"));
+    // Unlike in `rms_norm`, `1 + w` is a sum of tensors and rounded like one.
+    if ctx.flag("plus_one") {
+        weight.iter_mut().flatten().for_each(|w| *w = round1(ctx.activation(), 1.0 + *w));
+    }
     normalise(ctx, weight.as_deref(), bias.as_deref(), cast, |x, y| {
         let mean = sum(x) / x.len() as f32;
         let scale = 1.0 / (fold(x, |x| (x - mean) * (x - mean)) / x.len() as f32 + eps).sqrt();

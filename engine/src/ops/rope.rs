@@ -29,6 +29,7 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         "interleaved_to_half" => (true, true),
         _ => (false, true),
     };
+    let inverse = ctx.flag("inverse");
     let head = x.shape().last().copied().unwrap_or(1);
     let (pairs, width) = (angles.pairs, x.width());
     if 2 * pairs > head || angles.cos.len() != x.rows() * pairs {
@@ -46,7 +47,7 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         for (x, y) in x.chunks_exact(head).zip(y.chunks_exact_mut(head)) {
             for n in 0..pairs {
                 let (a, b) = if interleaved { (2 * n, 2 * n + 1) } else { (n, n + pairs) };
-                let (c, s) = (cos[n], sin[n]);
+                let (c, s) = (cos[n], if inverse { -sin[n] } else { sin[n] });
                 let turned = |x: f32, c: f32, z: f32, s: f32| {
                     round1(dtype, round1(inner, x * c) + round1(inner, z * s))
                 };

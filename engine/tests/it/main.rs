@@ -7,3 +7,4 @@ mod fixtures;
 mod laws;
 mod ops;
 mod recurrence;
+mod streams;

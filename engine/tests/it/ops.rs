@@ -10,7 +10,7 @@ use registry::scalar::Scalar;
 use crate::build::{Build, feed, open, options};
 
 /// The same on every grid that holds it.
-fn run(b: Build, out: ValueId, dtype: Dtype, rows: usize) -> Vec<f32> {
+pub(crate) fn run(b: Build, out: ValueId, dtype: Dtype, rows: usize) -> Vec<f32> {
     let mut session: Box<dyn Session> =
         open(b.model(out), &Options { rewrites: false, ..options(dtype) });
     let slot = session.open_slot();
@@ -19,7 +19,7 @@ fn run(b: Build, out: ValueId, dtype: Dtype, rows: usize) -> Vec<f32> {
 }
 
 /// A graph whose value has the given rows.
-fn rows(data: &[&[f32]]) -> (Build, ValueId) {
+pub(crate) fn rows(data: &[&[f32]]) -> (Build, ValueId) {
     let width = data[0].len();
     let mut b = Build::new(data.len());
     let table = b.weight(&[data.len(), width], &data.concat());
@@ -27,7 +27,7 @@ fn rows(data: &[&[f32]]) -> (Build, ValueId) {
     (b, x)
 }
 
-fn attrs(list: &[(&str, Scalar)]) -> BTreeMap<String, Scalar> {
+pub(crate) fn attrs(list: &[(&str, Scalar)]) -> BTreeMap<String, Scalar> {
     list.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect()
 }
 

@@ -12,8 +12,9 @@ use crate::syntax::Ident;
 
 /// Their names.
 pub const NAMES: &[&str] = &[
-    "abs", "all", "any", "bf16", "ceil", "config", "exp", "f32", "fill", "float", "floor", "has",
-    "int", "len", "listed", "log", "max", "min", "range", "repeat", "round", "round_up", "sqrt", "sum",
+    "abs", "all", "any", "bf16", "ceil", "config", "exp", "f32", "fill", "float", "floor", "get",
+    "has", "int", "len", "listed", "log", "max", "min", "range", "repeat", "round", "round_up",
+    "sqrt", "sum",
 ];
 
 /// The arguments of a call.
@@ -162,6 +163,10 @@ pub(super) fn call(
             call.arity(1, 2)?;
             read(&call, config)
         }
+        "get" => {
+            call.arity(3, 3)?;
+            Ok(entry(&args[0], &args[1]).unwrap_or(&args[2]).clone())
+        }
         "has" => {
             call.arity(1, 1)?;
             Ok(Scalar::Bool(config.get(call.text(0)?).is_some()))
@@ -173,6 +178,20 @@ pub(super) fn call(
             Err(finding)
         }
     }
+}
+
+/// What a map has under a key, which a number is written as too.
+fn entry<'a>(map: &'a Scalar, key: &Scalar) -> Option<&'a Scalar> {
+    let Scalar::Map(entries) = map else { return None };
+    let name = match key {
+        Scalar::Int(n) => n.to_string(),
+        Scalar::Str(text) => text.clone(),
+        _ => return None,
+    };
+    entries
+        .iter()
+        .find(|(key, value)| *key == name && *value != Scalar::Null)
+        .map(|(_, value)| value)
 }
 
 fn extreme(call: &Call<'_>, wanted: std::cmp::Ordering) -> Result<Scalar, Finding> {

@@ -1,5 +1,7 @@
 //! What `+ - * /` become: of two values, or of a value and a number.
 
+use std::cmp::Ordering;
+
 use super::infer::join;
 use super::{Infer, Kind, Rule, Signature};
 use crate::eval::Fail;
@@ -40,7 +42,8 @@ fn both(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-/// The shape of both together: equal axes, or one of them 1; `[1]` goes with any.
+/// The shape of both together: equal axes, or one of them 1; `[1]` goes with any, and the last
+/// axes of one with the other.
 fn broadcast(x: &[usize], y: &[usize]) -> Option<Vec<usize>> {
     if x == [1] || y == [1] {
         return Some(if x == [1] { y } else { x }.to_vec());
@@ -50,7 +53,11 @@ fn broadcast(x: &[usize], y: &[usize]) -> Option<Vec<usize>> {
         (1, y) => Some(y),
         _ => None,
     };
-    if x.len() == y.len() { x.iter().zip(y).map(both).collect() } else { None }
+    match x.len().cmp(&y.len()) {
+        Ordering::Equal => x.iter().zip(y).map(both).collect(),
+        Ordering::Less => y.ends_with(x).then(|| y.to_vec()),
+        Ordering::Greater => x.ends_with(y).then(|| x.to_vec()),
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Rotation and attention.
 
 use super::infer::show;
-use super::{Infer, Kind, Rule, Signature};
+use super::{Infer, Input, Kind, Rule, Signature};
+use crate::dtype::DtypeRule;
 use crate::eval::Fail;
 use crate::graph::StateKind;
 use crate::scalar::Scalar;
@@ -11,27 +12,49 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("x", Kind::Value)
         .needs("table", Kind::Rope)
         .word("layout", &["half", "interleaved", "interleaved_to_half"])
-        .word("compute", &["activation", "f32", "qk_f32"]);
+        .word("compute", &["activation", "f32", "qk_f32"])
+        .flag("inverse", false);
+    let scored = |signature: Signature| {
+        signature
+            .needs("scale", Kind::Float)
+            .may("window", Kind::Dim)
+            .may("softcap", Kind::Float)
+            .may("sinks", Kind::Tensor)
+            .word("softmax", &["f32", "activation"])
+            .may("alibi", Kind::Numbers)
+            .word("scores", &["rounded", "once", "f32"])
+            .word("sink_form", &["column", "gate"])
+            .word("values", &["own", "paired"])
+            .may("salience", Kind::Tensor)
+            .flag("salience_bias", false)
+            .may("keep", Kind::Dim)
+            .flag("chunked", false)
+    };
     let attend = Signature::new()
         .needs("q", Kind::Value)
         .needs("k", Kind::Value)
         .needs("v", Kind::Value)
+        .needs("state", Kind::State);
+    let attend_to = Signature::new()
+        .needs("q", Kind::Value)
         .needs("state", Kind::State)
-        .needs("scale", Kind::Float)
-        .may("window", Kind::Dim)
-        .may("softcap", Kind::Float)
-        .may("sinks", Kind::Tensor)
-        .word("softmax", &["f32", "activation"])
-        .flag("chunked", false);
+        .needs("layer", Kind::Int);
     let temper = Signature::new()
         .needs("x", Kind::Value)
         .needs("every", Kind::Dim)
         .needs("by", Kind::Float)
         .takes("shift", Kind::Int, Scalar::Int(0));
+    let differ = Signature::new()
+        .needs("x", Kind::Value)
+        .needs("P", Kind::Tensor)
+        .needs("size", Kind::Dim)
+        .needs("init", Kind::Float);
     vec![
         Rule::new("rope", rope, infer_rope),
-        Rule::new("attend", attend, infer_attend),
+        Rule::new("attend", scored(attend), infer_attend),
+        Rule::new("attend_to", scored(attend_to), infer_attend_to),
         Rule::new("temper", temper, infer_temper),
+        Rule::new("differ", differ, infer_differ),
     ]
 }
 
@@ -61,6 +84,7 @@ fn infer_rope(call: &mut Infer<'_>) -> Result<(), Fail> {
             .label(format!("`{}` is {}", x.name, show(&x.shape)))
             .into());
     }
+    call.drop_defaults(&[("inverse", Scalar::Bool(false))]);
     call.output(x.shape, x.dtype);
     Ok(())
 }
@@ -68,17 +92,7 @@ fn infer_rope(call: &mut Infer<'_>) -> Result<(), Fail> {
 fn infer_attend(call: &mut Infer<'_>) -> Result<(), Fail> {
     let (q, k, v) = (call.input("q")?, call.input("k")?, call.input("v")?);
     for (param, value) in [("q", &q), ("k", &k), ("v", &v)] {
-        if value.shape.len() != 2 {
-            return Err(call
-                .error(param, "`attend` works on heads")
-                .label(format!(
-                    "`{}` is {}, expected [heads, size]",
-                    value.name,
-                    show(&value.shape)
-                ))
-                .help("split the value first: `heads(x, n)`")
-                .into());
-        }
+        heads(call, param, value)?;
     }
     if q.shape[1] != k.shape[1] {
         return Err(call.misfit("queries and keys differ in size", &q, &k).into());
@@ -95,10 +109,101 @@ fn infer_attend(call: &mut Infer<'_>) -> Result<(), Fail> {
             .into());
     }
     call.state("state", StateKind::Attention, &[("k", k.shape), ("v", v.shape.clone())])?;
+    let (shape, dtype) = (v.shape, v.dtype);
+    attended(call, &q, &shape, dtype)
+}
+
+/// Attention to what an earlier layer remembers.
+fn infer_attend_to(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let q = call.input("q")?;
+    heads(call, "q", &q)?;
+    let (parts, kept, dtype) = call.state_of("state", "layer", StateKind::Attention)?;
+    let shape =
+        |name: &str| parts.iter().find(|part| part.name == name).map(|part| part.shape.clone());
+    let (Some(k), Some(v)) = (shape("k"), shape("v")) else {
+        return Err(call.error("state", "that state has no keys and values").into());
+    };
+    if k.len() != 2 || v.len() != 2 || q.shape[1] != k[1] || q.shape[0] % k[0] != 0 {
+        return Err(call
+            .error("q", "the queries do not fit the keys of that layer")
+            .label(format!("`{}` is {}, the keys are {}", q.name, show(&q.shape), show(&k)))
+            .into());
+    }
+    let window = if call.given("window") { Some(call.dim("window")?) } else { None };
+    if kept.is_some_and(|kept| window.is_none_or(|window| window > kept)) {
+        return Err(call
+            .error("window", "that layer does not keep as many positions as this one sees")
+            .into());
+    }
+    attended(call, &q, &v, dtype)
+}
+
+fn heads(call: &Infer<'_>, param: &str, value: &Input) -> Result<(), Fail> {
+    if value.shape.len() == 2 {
+        return Ok(());
+    }
+    Err(call
+        .error(param, "`attend` works on heads")
+        .label(format!("`{}` is {}, expected [heads, size]", value.name, show(&value.shape)))
+        .help("split the value first: `heads(x, n)`")
+        .into())
+}
+
+/// What every form of attention checks and gives: `v` is the shape of the values kept, and the
+/// result is of their dtype.
+fn attended(call: &mut Infer<'_>, q: &Input, v: &[usize], dtype: DtypeRule) -> Result<(), Fail> {
     if call.given("sinks") {
         call.weight("sinks", "sinks", "", &[q.shape[0]])?;
     }
     call.drop_attr("sinks");
-    call.output(vec![q.shape[0] * v.shape[1]], q.dtype);
+    let slopes = call.length("alibi");
+    if slopes.is_some_and(|slopes| slopes != q.shape[0]) {
+        return Err(call.error("alibi", "each query head has one slope").into());
+    }
+    if call.given("salience") {
+        let (heads, width) = (v[0], v.iter().product());
+        call.weight("A", "salience", "A", &[heads])?;
+        call.weight("weight", "salience", "dt_proj.weight", &[heads, width])?;
+        if call.flag("salience_bias") {
+            call.weight("bias", "salience", "dt_proj.bias", &[heads])?;
+        }
+        if !call.given("keep") {
+            return Err(call.error("salience", "how many keys to `keep` is not said").into());
+        }
+    }
+    call.drop_attr("salience");
+    call.drop_attr("salience_bias");
+    let word = |text: &str| Scalar::Str(text.to_owned());
+    call.drop_defaults(&[
+        ("alibi", Scalar::Null),
+        ("keep", Scalar::Null),
+        ("scores", word("rounded")),
+        ("sink_form", word("column")),
+        ("values", word("own")),
+    ]);
+    let paired = call.word("values") == Some("paired");
+    if paired && !v[0].is_multiple_of(2) {
+        return Err(call.error("values", "an odd number of value heads has no pairs").into());
+    }
+    call.output(vec![q.shape[0] * v[1] * (1 + usize::from(paired))], dtype);
+    Ok(())
+}
+
+fn infer_differ(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    let size = call.dim("size")?;
+    let [heads, width] = x.shape[..] else {
+        return Err(call
+            .error("x", "`differ` works on heads")
+            .label(format!("`{}` is {}, expected [heads, size]", x.name, show(&x.shape)))
+            .into());
+    };
+    if !heads.is_multiple_of(2) {
+        return Err(call.error("x", "an odd number of heads has no halves").into());
+    }
+    for name in ["lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"] {
+        call.weight(name, "P", name, &[size])?;
+    }
+    call.output(vec![heads / 2, width], x.dtype);
     Ok(())
 }

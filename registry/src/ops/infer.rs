@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::diag::{Finding, Span};
 use crate::dtype::DtypeRule;
 use crate::eval::Fail;
-use crate::graph::{Node, RopeId, StateKind, ValueId};
+use crate::graph::{Node, RopeId, StateKind, StatePart, ValueId};
 use crate::resolve::Builder;
 use crate::rope::RopeTable;
 use crate::scalar::Scalar;
@@ -172,6 +172,14 @@ impl<'a> Infer<'a> {
         dims.ok_or_else(|| self.missing(param))
     }
 
+    /// How many items a list has.
+    pub fn length(&self, param: &str) -> Option<usize> {
+        match self.scalar(param) {
+            Some(Scalar::List(items)) => Some(items.len()),
+            _ => None,
+        }
+    }
+
     /// Whether an argument of kind `Sizes` is a list.
     pub fn is_list(&self, param: &str) -> bool {
         matches!(self.scalar(param), Some(Scalar::List(_)))
@@ -266,6 +274,24 @@ impl<'a> Infer<'a> {
         Ok(())
     }
 
+    /// The state of an earlier layer, which `layer` names by number: its parts, its window and its
+    /// dtype.
+    pub fn state_of(
+        &mut self,
+        param: &str,
+        layer: &str,
+        kind: StateKind,
+    ) -> Result<(Vec<StatePart>, Option<usize>, DtypeRule), Fail> {
+        let layer = self.int(layer)?;
+        let Some((Argument::State(name), at)) = self.args.get(param) else {
+            return Err(self.missing(param));
+        };
+        let id = self.builder.state_of(name, layer, at, kind)?;
+        self.node.state = Some(id);
+        let state = self.builder.known_state(id);
+        Ok((state.parts.clone(), state.window, state.dtype))
+    }
+
     /// The op needs its state in the dtype of a value: anything else changes numbers later.
     pub fn needs_dtype_of(&mut self, value: &Input) {
         if let Some(state) = self.node.state {
@@ -286,6 +312,15 @@ impl<'a> Infer<'a> {
     /// Removes an attribute that the engine has no use for.
     pub fn drop_attr(&mut self, name: &str) {
         self.node.attrs.remove(name);
+    }
+
+    /// Removes attributes that say what goes without saying, as most calls leave them out.
+    pub fn drop_defaults(&mut self, defaults: &[(&str, Scalar)]) {
+        for (name, default) in defaults {
+            if self.node.attrs.get(*name) == Some(default) {
+                self.node.attrs.remove(*name);
+            }
+        }
     }
 
     /// One more output.

@@ -2,6 +2,7 @@
 
 use super::{Infer, Input, Kind, Rule, Signature};
 use crate::eval::Fail;
+use crate::scalar::Scalar;
 
 pub(super) fn rules() -> Vec<Rule> {
     let rms = Signature::new()
@@ -19,14 +20,15 @@ pub(super) fn rules() -> Vec<Rule> {
         .flag("weight", true)
         .word("cast", &["native", "after"])
         .flag("per_head", false)
-        .takes("each", Kind::Word(&["norms"]), crate::scalar::Scalar::Null);
+        .takes("each", Kind::Word(&["norms"]), Scalar::Null)
+        .flag("plus_one", false);
     let gated = Signature::new()
         .needs("x", Kind::Value)
         .needs("gate", Kind::Value)
         .needs("W", Kind::Module)
         .needs("eps", Kind::Float)
         .word("order", &["gate_first", "norm_first"])
-        .takes("groups", Kind::Dim, crate::scalar::Scalar::Int(1))
+        .takes("groups", Kind::Dim, Scalar::Int(1))
         .word("activation", &["silu", "sigmoid"])
         .word("cast", &["before", "after"])
         .flag("stepwise", false);
@@ -117,6 +119,7 @@ fn infer_layer(call: &mut Infer<'_>) -> Result<(), Fail> {
             None => call.weight(part, "W", part, &[x.last()])?,
         }
     }
+    call.drop_defaults(&[("plus_one", Scalar::Bool(false))]);
     call.tap("W");
     call.output(x.shape, x.dtype);
     Ok(())

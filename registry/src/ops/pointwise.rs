@@ -16,6 +16,7 @@ const ACTIVATIONS: &[&str] = &[
     "tanh",
     "softplus",
     "quick_gelu",
+    "square_root",
 ];
 
 /// What configs call activations, and the op each is.
@@ -66,6 +67,12 @@ pub(super) fn rules() -> Vec<Rule> {
             x().needs("P", Kind::Tensor).needs("shape", Kind::Shape),
             infer_weight_scale,
         ),
+        Rule::new(
+            "weight_add",
+            x().needs("P", Kind::Tensor).needs("shape", Kind::Shape),
+            infer_weight_scale,
+        ),
+        Rule::new("gaussian_topk", x().needs("sparsity", Kind::Float), infer_gaussian),
     ]);
     rules
 }
@@ -99,6 +106,17 @@ fn infer_xielu(call: &mut Infer<'_>) -> Result<(), Fail> {
 fn infer_softcap(call: &mut Infer<'_>) -> Result<(), Fail> {
     if call.float("c")? <= 0.0 {
         return Err(call.error("c", "a soft cap is above 0").into());
+    }
+    same(call)
+}
+
+fn infer_gaussian(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let sparsity = call.float("sparsity")?;
+    if !(sparsity > 0.0 && sparsity < 1.0) {
+        return Err(call
+            .error("sparsity", "a share is between 0 and 1")
+            .label(format!("this is {sparsity}"))
+            .into());
     }
     same(call)
 }

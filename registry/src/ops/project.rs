@@ -3,6 +3,7 @@
 use super::{Infer, Kind, Rule, Signature};
 use crate::dtype::DtypeRule;
 use crate::eval::Fail;
+use crate::scalar::Scalar;
 
 pub(super) fn rules() -> Vec<Rule> {
     let embed = Signature::new()
@@ -10,7 +11,9 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("W", Kind::Module)
         .needs("n", Kind::Dim)
         .needs("d", Kind::Dim)
-        .may("scale", Kind::Float);
+        .may("scale", Kind::Float)
+        .word("round", &["activation", "none"])
+        .word("outside", &["error", "first"]);
     let linear = Signature::new()
         .needs("x", Kind::Value)
         .needs("W", Kind::Module)
@@ -35,6 +38,8 @@ fn infer_embed(call: &mut Infer<'_>) -> Result<(), Fail> {
     let _tokens = call.input("tokens")?;
     let (n, d) = (call.dim("n")?, call.dim("d")?);
     call.weight("weight", "W", "weight", &[n, d])?;
+    let word = |text: &str| Scalar::Str(text.to_owned());
+    call.drop_defaults(&[("round", word("activation")), ("outside", word("error"))]);
     call.tap("W");
     call.output(vec![d], DtypeRule::Activation);
     Ok(())

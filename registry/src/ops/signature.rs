@@ -25,6 +25,8 @@ pub enum Kind {
     Shape,
     /// A number.
     Float,
+    /// A list of numbers.
+    Numbers,
     /// `true` or `false`.
     Flag,
     /// One of these words.
@@ -49,6 +51,7 @@ impl Kind {
             Self::Sizes => "a whole number or a list of them".into(),
             Self::Shape => "a list of whole numbers".into(),
             Self::Float => "a number".into(),
+            Self::Numbers => "a list of numbers".into(),
             Self::Flag => "true or false".into(),
             Self::Word(words) => format!("one of '{}'", words.join("', '")),
             Self::State => "a state".into(),

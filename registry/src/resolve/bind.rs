@@ -231,6 +231,9 @@ fn values(op: &str, args: Vec<Given<'_>>, at: &Span) -> Result<Argument, Fail> {
     Ok(Argument::Values(ids))
 }
 
+/// The longest list of numbers that an op takes.
+const MAX_NUMBERS: usize = 1 << 16;
+
 /// A scalar of the right kind, or the scalar back.
 fn check(kind: Kind, value: Scalar) -> Result<Scalar, Scalar> {
     let size = |value: &Scalar| value.as_usize().is_some_and(|n| n > 0 && n <= MAX_DIM);
@@ -240,6 +243,9 @@ fn check(kind: Kind, value: Scalar) -> Result<Scalar, Scalar> {
             !items.is_empty() && items.len() <= 4096 && items.iter().all(size)
         }
         (Kind::Int, Scalar::Int(_)) | (Kind::Flag, Scalar::Bool(_)) => true,
+        (Kind::Numbers, Scalar::List(items)) if !items.is_empty() && items.len() <= MAX_NUMBERS => {
+            items.iter().all(|item| item.as_f64().is_some_and(f64::is_finite))
+        }
         (Kind::Float, Scalar::Int(n)) => return Ok(Scalar::Float(*n as f64)),
         (Kind::Float, Scalar::Float(x)) => x.is_finite(),
         (Kind::Word(words), Scalar::Str(word)) => words.contains(&word.as_str()),

@@ -321,4 +321,28 @@ impl Builder {
         self.graph.states.push(state);
         Ok(id)
     }
+
+    /// The state that an earlier layer uses.
+    pub(crate) fn state_of(
+        &self,
+        name: &str,
+        layer: i64,
+        at: &Span,
+        kind: StateKind,
+    ) -> Result<StateId, Fail> {
+        let found = self.graph.states.iter().position(|state| {
+            usize::try_from(layer) == Ok(state.layer) && state.name == name && state.kind == kind
+        });
+        match found {
+            Some(n) if self.layer != Some(self.graph.states[n].layer) => Ok(StateId(n)),
+            _ => Err(Finding::error(at, format!("no earlier layer {layer} has a state `{name}`"))
+                .label(format!("expected one of kind `{}`", kind.name()))
+                .into()),
+        }
+    }
+
+    /// A state that stands in the graph.
+    pub(crate) fn known_state(&self, id: StateId) -> &State {
+        &self.graph.states[id.0]
+    }
 }

@@ -64,10 +64,11 @@ impl Resolver<'_> {
         }
     }
 
-    /// The call `layers(x)`.
+    /// The call `layers(x)`; every layer sees `others` under their names.
     pub(super) fn layers(
         &mut self,
         x: ValueId,
+        others: &BTreeMap<String, Bound>,
         at: &Span,
         scope: &Scope<'_>,
     ) -> Result<Bound, Fail> {
@@ -83,7 +84,7 @@ impl Resolver<'_> {
         }
         let count = self.layer_count(decl)?;
         let mut x = Bound::Value(x);
-        let mut carried = BTreeMap::new();
+        let mut carried = others.clone();
         for i in 0..count {
             x = self.one_layer(decl, i, x, &mut carried);
         }
@@ -132,12 +133,20 @@ impl Resolver<'_> {
             let value = value.map_err(|fail| self.report.fail(fail)).ok();
             each.insert(name.clone(), value);
         }
-        let prefix = decl.prefix.name.replace("{i}", &i.to_string());
+        let mut prefix = decl.prefix.name.clone();
+        for (name, scalar) in &each {
+            let text = match scalar {
+                Some(Scalar::Int(n)) => n.to_string(),
+                Some(Scalar::Str(text)) => text.clone(),
+                _ => continue,
+            };
+            prefix = prefix.replace(&format!("{{{name}}}"), &text);
+        }
         if prefix == decl.prefix.name || prefix.contains(['{', '}']) {
             self.report.add(
                 Finding::error(
                     &decl.prefix.at,
-                    "the prefix of layers needs `{i}`, and no other hole",
+                    "the prefix of layers needs `{i}`, or names of `each` as its holes",
                 )
                 .help("for example `model.layers.{i}`"),
             );

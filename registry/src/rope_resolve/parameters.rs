@@ -94,12 +94,14 @@ impl Parameters {
         }
     }
 
-    /// A warning for each entry that no scheme reads.
-    pub(super) fn unknown(&self, decl: &RopeDecl) -> Vec<Finding> {
-        let unknown = self
-            .entries
-            .iter()
-            .filter(|(key, value)| *value != Scalar::Null && !KNOWN.contains(&key.as_str()));
+    /// A warning for each entry that no scheme reads, nor the spec by its own name.
+    pub(super) fn unknown(&self, decl: &RopeDecl, env: &dyn Env) -> Vec<Finding> {
+        let by_name = |key: &str| {
+            self.key.as_ref().is_some_and(|outer| env.config().is_read(&format!("{outer}.{key}")))
+        };
+        let unknown = self.entries.iter().filter(|(key, value)| {
+            *value != Scalar::Null && !KNOWN.contains(&key.as_str()) && !by_name(key)
+        });
         unknown
             .map(|(key, _)| {
                 Finding::error(

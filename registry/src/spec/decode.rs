@@ -362,7 +362,7 @@ impl Decoder {
         self.check_keys(map, &LAYERS, &entry.key.span());
         let prefix = self.required_word(map, "prefix");
         if let Some(prefix) = &prefix
-            && !prefix.name.contains("{i}")
+            && !prefix.name.contains('{')
         {
             let message = "the prefix of layers has no `{i}`";
             let help = "write it as `model.layers.{i}`";

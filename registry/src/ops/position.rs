@@ -1,0 +1,66 @@
+//! Ops on a row's position alone.
+
+use super::infer::show;
+use super::{Infer, Kind, Rule, Signature};
+use crate::dtype::DtypeRule;
+use crate::eval::Fail;
+
+pub(super) fn rules() -> Vec<Rule> {
+    let tokens = || Signature::new().needs("tokens", Kind::Tokens);
+    let embed = tokens()
+        .needs("W", Kind::Module)
+        .needs("n", Kind::Dim)
+        .needs("d", Kind::Dim)
+        .takes("offset", Kind::Int, crate::scalar::Scalar::Int(0));
+    let sinusoid = tokens().needs("frequencies", Kind::Numbers).takes(
+        "offset",
+        Kind::Int,
+        crate::scalar::Scalar::Int(0),
+    );
+    let temperature = Signature::new()
+        .needs("x", Kind::Value)
+        .needs("scale", Kind::Float)
+        .needs("every", Kind::Float)
+        .takes("shift", Kind::Float, crate::scalar::Scalar::Float(0.0));
+    vec![
+        Rule::new("position_embed", embed, infer_embed),
+        Rule::new("sinusoid", sinusoid, infer_sinusoid),
+        Rule::new("temperature", temperature, infer_temperature),
+    ]
+}
+
+/// How far rows lie behind positions.
+fn offset(call: &Infer<'_>) -> Result<usize, Fail> {
+    usize::try_from(call.int("offset")?)
+        .map_err(|_| call.error("offset", "an offset is 0 or above").into())
+}
+
+fn infer_embed(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let _tokens = call.input("tokens")?;
+    let (n, d) = (call.dim("n")?, call.dim("d")?);
+    let rows = n.saturating_add(offset(call)?);
+    call.weight("weight", "W", "weight", &[rows, d])?;
+    call.tap("W");
+    call.output(vec![d], DtypeRule::Activation);
+    Ok(())
+}
+
+fn infer_sinusoid(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let _tokens = call.input("tokens")?;
+    offset(call)?;
+    let frequencies = call.length("frequencies").unwrap_or_default();
+    call.output(vec![2 * frequencies], DtypeRule::Activation);
+    Ok(())
+}
+
+fn infer_temperature(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    if x.shape.is_empty() {
+        return Err(call.error("x", "this has no axis").label(show(&x.shape)).into());
+    }
+    if call.float("every")? <= 0.0 || call.float("shift")? < 0.0 {
+        return Err(call.error("every", "positions are counted forward, in steps above 0").into());
+    }
+    call.output(x.shape, x.dtype);
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! Ops on several residual streams side by side, and the mean of an axis.
+
+use super::{Infer, Kind, Rule, Signature};
+use crate::eval::Fail;
+
+pub(super) fn rules() -> Vec<Rule> {
+    let two = || Signature::new().needs("x", Kind::Value).needs("coefficients", Kind::Value);
+    vec![
+        Rule::new("mix_streams", two(), infer_mix),
+        Rule::new("outer", two(), infer_outer),
+        Rule::new("mean", Signature::new().needs("x", Kind::Value), infer_mean),
+    ]
+}
+
+fn infer_mix(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let (x, c) = (call.input("x")?, call.input("coefficients")?);
+    let (&[from, width], &[to, inner]) = (x.shape.as_slice(), c.shape.as_slice()) else {
+        return Err(call
+            .misfit("`mix_streams` takes [streams, width] and a matrix", &x, &c)
+            .into());
+    };
+    if inner != from {
+        return Err(call.misfit("each row of the matrix has a number per stream", &x, &c).into());
+    }
+    call.output(vec![to, width], x.dtype);
+    Ok(())
+}
+
+fn infer_outer(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let (x, c) = (call.input("x")?, call.input("coefficients")?);
+    let (&[width], &[streams]) = (x.shape.as_slice(), c.shape.as_slice()) else {
+        return Err(call.misfit("`outer` takes two values of one axis", &x, &c).into());
+    };
+    call.output(vec![streams, width], x.dtype);
+    Ok(())
+}
+
+fn infer_mean(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    let mut shape = x.shape;
+    if let Some(last) = shape.last_mut() {
+        *last = 1;
+    }
+    call.output(shape, x.dtype);
+    Ok(())
+}
