@@ -64,10 +64,11 @@ impl Resolver<'_> {
         }
     }
 
-    /// The call `layers(x)`.
+    /// The call `layers(x)`; every layer sees `others` under their names.
     pub(super) fn layers(
         &mut self,
         x: ValueId,
+        others: &BTreeMap<String, Bound>,
         at: &Span,
         scope: &Scope<'_>,
     ) -> Result<Bound, Fail> {
@@ -84,7 +85,7 @@ impl Resolver<'_> {
         let count = self.layer_count(decl)?;
         let mut x = Bound::Value(x);
         for i in 0..count {
-            x = self.one_layer(decl, i, x);
+            x = self.one_layer(decl, i, x, others);
         }
         self.builder.set_head();
         Ok(x)
@@ -109,7 +110,13 @@ impl Resolver<'_> {
         }
     }
 
-    fn one_layer(&mut self, decl: &LayersDecl, i: usize, x: Bound) -> Bound {
+    fn one_layer(
+        &mut self,
+        decl: &LayersDecl,
+        i: usize,
+        x: Bound,
+        others: &BTreeMap<String, Bound>,
+    ) -> Bound {
         let mut each = Each::from([("i".to_owned(), Some(Scalar::Int(i as i64)))]);
         let (kind, program) = match self.layer_program(decl, &each) {
             Ok(found) => found,
@@ -125,17 +132,26 @@ impl Resolver<'_> {
             let value = value.map_err(|fail| self.report.fail(fail)).ok();
             each.insert(name.clone(), value);
         }
-        let prefix = decl.prefix.name.replace("{i}", &i.to_string());
+        let mut prefix = decl.prefix.name.clone();
+        for (name, scalar) in &each {
+            let text = match scalar {
+                Some(Scalar::Int(n)) => n.to_string(),
+                Some(Scalar::Str(text)) => text.clone(),
+                _ => continue,
+            };
+            prefix = prefix.replace(&format!("{{{name}}}"), &text);
+        }
         if prefix == decl.prefix.name || prefix.contains(['{', '}']) {
             self.report.add(
                 Finding::error(
                     &decl.prefix.at,
-                    "the prefix of layers needs `{i}`, and no other hole",
+                    "the prefix of layers needs `{i}`, or names of `each` as its holes",
                 )
                 .help("for example `model.layers.{i}`"),
             );
         }
-        let locals = BTreeMap::from([("x".to_owned(), x)]);
+        let mut locals = others.clone();
+        locals.insert("x".to_owned(), x);
         let scope = Scope { locals, each: &each, prefix: &prefix };
         let states = {
             let bare = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };

@@ -162,10 +162,23 @@ impl Resolver<'_> {
             bound.push((arg.name.as_ref(), self.bound_or_poison(&arg.value, scope), &arg.value.at));
         }
         if name.name == "layers" {
-            return match bound.as_slice() {
-                [(None, Bound::Value(x), _)] => self.layers(*x, at, scope),
-                [(None, Bound::Poison, _)] => Err(Fail::Reported),
-                _ => Err(Finding::error(at, "`layers` takes one value").into()),
+            let mut others = BTreeMap::new();
+            for (name, bound, place) in bound.get(1..).unwrap_or_default() {
+                match (name, bound) {
+                    (Some(name), Bound::Value(_) | Bound::Poison) => {
+                        others.insert(name.name.clone(), bound.clone());
+                    }
+                    _ => {
+                        return Err(Finding::error(place, "layers see values by their names")
+                            .help("say what it is called there: `layers(x, first=x)`")
+                            .into());
+                    }
+                }
+            }
+            return match bound.first() {
+                Some((None, Bound::Value(x), _)) => self.layers(*x, &others, at, scope),
+                Some((None, Bound::Poison, _)) => Err(Fail::Reported),
+                _ => Err(Finding::error(at, "`layers` takes a value").into()),
             };
         }
         if let Some(function) = spec.functions.get(&name.name) {
