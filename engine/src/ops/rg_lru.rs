@@ -16,7 +16,7 @@ const CHANNELS: usize = 256;
 pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let (x, input, gate) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let (channels, dtype) = (x.width(), ctx.activation());
-    let param = ctx.need_vector("weight")?;
+    let param = ctx.need_vector("recurrent_param")?;
     if channels == 0
         || param.len() != channels
         || input.width() != channels

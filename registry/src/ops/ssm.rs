@@ -111,8 +111,9 @@ fn infer_lru(call: &mut Infer<'_>) -> Result<(), Fail> {
             return Err(call.misfit("a gate is not as large as the value", &x, &gate).into());
         }
     }
-    call.weight("weight", "P", "", &[x.numbers()])?;
+    call.weight("recurrent_param", "P", "recurrent_param", &[x.numbers()])?;
     call.state("state", StateKind::Recurrent, &[("recurrent", vec![x.numbers()])])?;
+    call.tap("P");
     call.output(x.shape, x.dtype);
     Ok(())
 }
