@@ -52,7 +52,7 @@ pub struct Rule {
 }
 
 /// One query: its numbers, and the positions `from..to` it sees, counted from the first key.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Query<'a> {
     /// `[key_dim]`.
     pub q: &'a [f32],

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::Ctx;
 use crate::Error;
-use crate::kernels::attention::{Keys, Query, Rule};
+use crate::kernels::attention::{Keys, Query, Rule, Scores};
 use crate::kernels::matmul::matmul;
 use crate::states::Memory;
 use crate::states::latent::Latent;
@@ -65,6 +65,8 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         softcap: None,
         round,
         softmax_rounds: false,
+        scores: Scores::Rounded,
+        gated: false,
     };
     let selected = if ctx.node().inputs.len() > 3 { Some(ctx.input(3)?) } else { None };
     let (c, r) = (c.view(), r.view());
@@ -162,7 +164,8 @@ fn some(
             keys.set(rule, at, &key, &values);
         }
         let at = (row * heads + task.head) * rule.key_dim;
-        let query = Query { q: &q[at..at + rule.key_dim], from: 0, to: seen.len(), sink: None };
+        let query =
+            Query { q: &q[at..at + rule.key_dim], from: 0, to: seen.len(), ..Query::default() };
         keys.attend(rule, &[query], y);
     }
     y
@@ -188,7 +191,7 @@ fn one(keys: &mut Keys, task: &Task<'_>, rule: &Rule, sizes: Sizes, q: &[f32]) -
         .map(|(n, row)| {
             let at = (row * heads + task.head) * rule.key_dim;
             let to = task.start + n + 1;
-            Query { q: &q[at..at + rule.key_dim], from: 0, to, sink: None }
+            Query { q: &q[at..at + rule.key_dim], from: 0, to, ..Query::default() }
         })
         .collect();
     let mut y = vec![0.0; queries.len() * value];
