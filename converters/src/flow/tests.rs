@@ -133,3 +133,28 @@ proptest! {
         }
     }
 }
+
+/// Blocks as checkpoints have them: the even numbers low, a scale of 2^-1 (126) and of 2^1 (128).
+#[test]
+fn blocks_of_four_bits_become_numbers() {
+    let mut blocks = vec![0_u8; 32];
+    blocks[0] = 0x21; // 0.5 and 1
+    blocks[15] = 0xf7; // 6 and -6
+    blocks[16] = 0x0a; // -1 and 0
+    let scales = [126_u8, 128];
+    let raw = |shape: &[usize], bytes| Flow::raw(shape, FileDtype::U8, bytes).unwrap();
+    let flows = vec![raw(&[1, 2, 16], &blocks), raw(&[1, 2], &scales)];
+    let made = Flow::run(&[Step::Mxfp4, Step::Unstack(0)], flows.clone()).unwrap();
+    assert_eq!((made.len(), made[0].shape()), (1, &[64][..]));
+    let numbers = whole(&made[0]);
+    let found: Vec<_> = numbers.iter().enumerate().filter(|(_, x)| **x != 0.0).collect();
+    let want = [(0, &0.25), (1, &0.5), (30, &3.0), (31, &-3.0), (32, &-2.0)];
+    assert_eq!(found, want);
+    let mut part = [0.0; 2];
+    made[0].read(31, &mut part);
+    assert_eq!(part, [-3.0, -2.0]);
+    assert!(Flow::run(&[Step::Mxfp4], flows[..1].to_vec()).is_err());
+    let floats = [0_u8; 8];
+    let plain = Flow::plain(&[1, 2], FileDtype::F32, &floats).unwrap();
+    assert!(Flow::run(&[Step::Mxfp4], vec![flows[0].clone(), plain]).is_err());
+}

@@ -122,37 +122,25 @@ fn mlp(
         }
         Err(ctx.error(format!("`{part}` of an expert is [{o}, {i}], not [{outputs}, {inputs}]")))
     };
-    let inner = match form {
-        "plain" => {
-            let up = matrix("up", ffn, hidden)?;
-            let mut y = vec![0.0; rows * ffn];
-            matmul(x, rows, &up.view(), None, dtype, &mut y);
-            add_bias(ctx, "up", expert, dtype, &mut y);
-            (gate.act)(dtype, &mut y);
-            y
-        }
-        "interleaved" => {
-            let both = matrix("gate_up", 2 * ffn, hidden)?;
-            let mut y = vec![0.0; rows * 2 * ffn];
-            matmul(x, rows, &both.view(), None, dtype, &mut y);
-            add_bias(ctx, "gate_up", expert, dtype, &mut y);
-            let (mut g, u): (Vec<f32>, Vec<f32>) = y.chunks_exact(2).map(|y| (y[0], y[1])).unzip();
-            gate.apply(&mut g, u);
-            g
-        }
-        _ => {
-            let (one, two) = (matrix("gate", ffn, hidden)?, matrix("up", ffn, hidden)?);
-            let (mut g, mut u) = (vec![0.0; rows * ffn], vec![0.0; rows * ffn]);
-            let mut linears = [
-                Linear { weight: one.view(), bias: None, round: dtype, y: &mut g },
-                Linear { weight: two.view(), bias: None, round: dtype, y: &mut u },
-            ];
-            matmul_many(x, rows, &mut linears);
-            add_bias(ctx, "gate", expert, dtype, &mut g);
-            add_bias(ctx, "up", expert, dtype, &mut u);
-            gate.apply(&mut g, u);
-            g
-        }
+    let inner = if form == "plain" {
+        let up = matrix("up", ffn, hidden)?;
+        let mut y = vec![0.0; rows * ffn];
+        matmul(x, rows, &up.view(), None, dtype, &mut y);
+        add_bias(ctx, "up", expert, dtype, &mut y);
+        (gate.act)(dtype, &mut y);
+        y
+    } else {
+        let (one, two) = (matrix("gate", ffn, hidden)?, matrix("up", ffn, hidden)?);
+        let (mut g, mut u) = (vec![0.0; rows * ffn], vec![0.0; rows * ffn]);
+        let mut linears = [
+            Linear { weight: one.view(), bias: None, round: dtype, y: &mut g },
+            Linear { weight: two.view(), bias: None, round: dtype, y: &mut u },
+        ];
+        matmul_many(x, rows, &mut linears);
+        add_bias(ctx, "gate", expert, dtype, &mut g);
+        add_bias(ctx, "up", expert, dtype, &mut u);
+        gate.apply(&mut g, u);
+        g
     };
     let down = matrix("down", hidden, ffn)?;
     let mut y = vec![0.0; rows * hidden];

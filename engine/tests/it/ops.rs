@@ -377,3 +377,40 @@ fn embedding_scales_by_a_number_of_its_dtype() {
     b.graph.nodes[0].attrs = attrs(&[("scale", Scalar::Float(1.005))]);
     assert_eq!(run(b, x, Dtype::Bf16, 1), [1.007_812_5, 3.031_25]);
 }
+
+/// Scores 1, 3, 2 of three experts: the second and the third are chosen, and share a weight of 1.
+#[test]
+fn experts_that_are_chosen_are_added_up() {
+    for form in ["glu", "plain"] {
+        let (mut b, x) = rows(&[&[1.0, 3.0, 2.0]]);
+        let node = |b: &mut Build, op: &str, inputs: &[ValueId], shape: &[usize], list| {
+            let (node, out) = b.node(op, inputs, shape);
+            node.attrs = attrs(list);
+            out
+        };
+        let chosen = node(&mut b, "choose", &[x], &[2], &[("k", Scalar::Int(2))]);
+        let some = node(&mut b, "pick", &[x, chosen], &[2], &[]);
+        let whole = node(&mut b, "total", &[some], &[1], &[]);
+        let weights = node(&mut b, "div", &[some, whole], &[2], &[]);
+        // Expert e multiplies the first number by e, the gate by 1, and gives it in every place.
+        let parts: Vec<(String, WeightId)> = (0..3)
+            .flat_map(|e| [("gate", 1.0, e), ("up", e as f32, e), ("down", 1.0, e)])
+            .map(|(part, size, e)| {
+                let shape: &[usize] = if part == "down" { &[3, 1] } else { &[1, 3] };
+                let data: &[f32] = if part == "down" { &[1.0; 3] } else { &[size, 0.0, 0.0] };
+                (format!("{part}.{e}"), b.weight(shape, data))
+            })
+            .collect();
+        let (node, out) = b.node("experts", &[x, chosen, weights], &[3]);
+        node.weights = parts.into_iter().collect();
+        node.attrs = attrs(&[
+            ("n", Scalar::Int(3)),
+            ("ffn", Scalar::Int(1)),
+            ("act", text("relu")),
+            ("form", text(form)),
+        ]);
+        // 0.6 of expert 1 and 0.4 of expert 2, on x[0] = 1.
+        let got = run(b, out, Dtype::F32, 1);
+        assert!(got.iter().all(|y| (y - 1.4).abs() < 1e-6), "{form} {got:?}");
+    }
+}

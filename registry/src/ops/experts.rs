@@ -17,7 +17,7 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("n", Kind::Dim)
         .needs("ffn", Kind::Dim)
         .needs("act", Kind::Word(CONFIG_NAMES))
-        .word("form", &["glu", "plain", "interleaved"])
+        .word("form", &["glu", "plain"])
         .flag("bias", false)
         .may("limit", Kind::Float)
         .may("alpha", Kind::Float)
@@ -57,10 +57,8 @@ fn infer_experts(call: &mut Infer<'_>) -> Result<(), Fail> {
     if call.given("limit") && call.float("limit")? <= 0.0 {
         return Err(call.error("limit", "a limit is above 0").into());
     }
-    let wide = ffn.checked_mul(2).ok_or(Fail::Reported)?;
     let parts: &[(&str, usize, usize)] = match call.word("form") {
         Some("plain") => &[("up", ffn, hidden), ("down", hidden, ffn)],
-        Some("interleaved") => &[("gate_up", wide, hidden), ("down", hidden, ffn)],
         _ => &[("gate", ffn, hidden), ("up", ffn, hidden), ("down", hidden, ffn)],
     };
     let bias = call.flag("bias");
