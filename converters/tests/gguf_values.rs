@@ -15,7 +15,7 @@ use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
 use registry::resolve::resolve;
-use registry::weight_map::inverse;
+use registry::weight_map::{Step, inverse};
 use serde_json::Value;
 
 /// A weight that counts.
@@ -88,10 +88,18 @@ fn numbers_are_where_the_original_converter_puts_them() {
         serde_json::from_str(&fs_err::read_to_string(path).unwrap()).unwrap();
     let mut wrong = Vec::new();
     for (case, told) in &truth {
+        // What the original refuses tells nothing of what a file should be.
+        if told.get("refused").is_some() {
+            continue;
+        }
         let model = open(case, told);
         let weights = &model.graph.weights;
         let Some(gguf) = model.gguf.as_ref() else { continue };
         for group in gguf.groups(weights).unwrap() {
+            // Of the counters, e^n is no number that either side could add up.
+            if group.steps.contains(&Step::NegExp) {
+                continue;
+            }
             let flow =
                 |&n: &usize| Flow::new(&weights[n].shape, Arc::new(Counter::new(&weights[n].name)));
             let sources: Vec<Flow<'_>> = group.weights.iter().map(flow).collect();
@@ -108,7 +116,13 @@ fn numbers_are_where_the_original_converter_puts_them() {
             let back = Flow::run(&inverse(&group.steps, shapes).unwrap(), made).unwrap();
             for (flow, source) in back.iter().zip(&sources) {
                 assert_eq!(flow.shape(), source.shape(), "{case}");
-                assert_eq!(numbers(flow), numbers(source), "{case}: {:?} back", group.tensors);
+                // A number times another and divided by it may be the one next to it.
+                let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 2.0 * f32::EPSILON * b.abs();
+                assert!(
+                    numbers(flow).iter().zip(&numbers(source)).all(close),
+                    "{case}: {:?} back",
+                    group.tensors
+                );
             }
         }
     }
