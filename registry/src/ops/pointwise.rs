@@ -56,7 +56,11 @@ pub(super) fn rules() -> Vec<Rule> {
         Rule::new("xielu", x().needs("P", Kind::Tensor), infer_xielu),
         Rule::new("softcap", x().needs("c", Kind::Float), infer_softcap),
         Rule::new("clamp", x().may("lo", Kind::Float).may("hi", Kind::Float), infer_clamp),
-        Rule::new("cast", x().needs("to", Kind::Word(&["f32", "activation"])), infer_cast),
+        Rule::new(
+            "cast",
+            x().needs("to", Kind::Word(&["f32", "activation", "f32_in_f16"])),
+            infer_cast,
+        ),
         Rule::new(
             "scale",
             x().needs("s", Kind::Float).word("round", &["none", "activation"]),
@@ -132,6 +136,7 @@ fn infer_cast(call: &mut Infer<'_>) -> Result<(), Fail> {
     let x = call.input("x")?;
     let dtype = match call.word("to") {
         Some("f32") => DtypeRule::Fixed(Dtype::F32),
+        Some("f32_in_f16") => DtypeRule::WideInF16,
         _ => DtypeRule::Activation,
     };
     call.output(x.shape, dtype);
