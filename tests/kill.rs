@@ -11,9 +11,13 @@ use crate::tool::{convert, fixture, run};
 const KILLS: usize = 10;
 
 fn command(output: &Path, threads: usize) -> Command {
+    with_slabs(output, threads, 1)
+}
+
+fn with_slabs(output: &Path, threads: usize, slab: usize) -> Command {
     let mut command = convert();
-    command.arg(fixture("lfm2_256")).args(["--to", "gguf:q4_k_m", "--slab", "1", "--threads"]);
-    command.arg(threads.to_string()).arg("-o").arg(output);
+    command.arg(fixture("lfm2_256")).args(["--to", "gguf:q4_k_m", "-o"]).arg(output);
+    command.args(["--slab", &slab.to_string(), "--threads", &threads.to_string()]);
     command
 }
 
@@ -36,7 +40,7 @@ fn killed_conversions_resume_to_the_same_bytes() {
     let expected = fs_err::read(&whole).unwrap();
     // Slabs of another size give the same bytes too.
     let other = dir.path().join("other.gguf");
-    run(command(&other, 2).args(["--slab", "64"])).code(0);
+    run(&mut with_slabs(&other, 2, 64)).code(0);
     assert_eq!(fs_err::read(&other).unwrap(), expected);
     let numbers = 1_361_280;
     let (mut unfinished, mut seed) = (0, 7_usize);

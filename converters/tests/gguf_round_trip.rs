@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use converters::checkpoint::Checkpoint;
 use converters::codec::{BlockType, decode};
 use converters::convert::gguf::{
-    Choice, Output, base_type, keys, lay_out, tensors, with_scalars, work,
+    Choice, Output, base_type, keys, lay_out, nameless, tensors, with_scalars, work,
 };
 use converters::convert::{Settings, run};
-use converters::gguf::{File, GgufWeights, Metadata};
+use converters::gguf::{Error, File, GgufWeights, Metadata};
 use converters::weights::flows;
 use registry::config::Config;
+use registry::gguf::Gguf;
 use registry::graph::WeightId;
 use registry::library::Library;
 use registry::model::Model;
@@ -27,11 +28,16 @@ fn open(folder: &Path) -> Model {
     resolve(&spec, &config, &OpSet::builtin()).unwrap().0
 }
 
-/// Writes a model with every tensor in f32.
-fn write(model: &Model, checkpoint: &Checkpoint, path: &Path) {
+/// What a model is as a file; where its spec says nothing of it, a file of this program's own.
+fn gguf_of(model: &Model) -> Gguf {
+    model.gguf.clone().unwrap_or_else(|| nameless(model))
+}
+
+/// Writes a model with every tensor in f32; not if its own names are too long for such a file.
+fn write(model: &Model, checkpoint: &Checkpoint, path: &Path) -> bool {
     let weights = &model.graph.weights;
     let (sourced, _) = flows(checkpoint, weights, &model.rules).unwrap();
-    let gguf = with_scalars(model.gguf.clone().unwrap(), model, &sourced).unwrap();
+    let gguf = with_scalars(gguf_of(model), model, &sourced).unwrap();
     let tensors = tensors(model, &gguf, &sourced).unwrap();
     let choice = |ty| Choice { ty, why: String::new() };
     let choices = tensors
@@ -48,9 +54,13 @@ fn write(model: &Model, checkpoint: &Checkpoint, path: &Path) {
         importance: std::collections::BTreeMap::new(),
     };
     let keys = keys(&gguf, "", &Metadata::new(), 0);
-    let planned = lay_out(&output, &keys, &tensors).unwrap();
+    let planned = match lay_out(&output, &keys, &tensors) {
+        Err(Error::NameTooLong { .. }) if model.gguf.is_none() => return false,
+        planned => planned.unwrap(),
+    };
     let work = work(&tensors, &[(output, planned)], String::new());
     run(&work, &Settings::default(), &()).unwrap();
+    true
 }
 
 #[test]
@@ -68,9 +78,11 @@ fn fixtures_come_back() {
         let checkpoint = Checkpoint::open(&folder).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out.gguf");
-        write(&model, &checkpoint, &path);
+        if !write(&model, &checkpoint, &path) {
+            continue;
+        }
         let file = File::open(&path).unwrap();
-        let back = GgufWeights::new(file, model.gguf.as_ref().unwrap(), wanted).unwrap();
+        let back = GgufWeights::new(file, &gguf_of(&model), wanted).unwrap();
         let (sourced, _) = flows(&checkpoint, wanted, &model.rules).unwrap();
         for (n, weight) in wanted.iter().enumerate() {
             let mut original = vec![0.0; sourced[n].flow.len()];
@@ -80,7 +92,7 @@ fn fixtures_come_back() {
             let mut numbers = vec![0.0; original.len()];
             decode(view.ty, view.bytes, &mut numbers).unwrap();
             // Only `add` rounds on its way.
-            let far = |(a, b): (&f32, &f32)| (a - b).abs() > 2e-7;
+            let far = |(a, b): (&f32, &f32)| (a - b).abs() > 2e-7 * a.abs().max(1.0);
             assert!(
                 !original.iter().zip(&numbers).any(far),
                 "{}: {}",

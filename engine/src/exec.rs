@@ -85,7 +85,7 @@ impl Program {
             // Rows can be left out only behind the last op that needs them all.
             if node.state.is_some()
                 || node.rope.is_some()
-                || node.op == "temper"
+                || node.op == "temperature"
                 || node.inputs.first().is_some_and(|v| v.0 == 0)
             {
                 first_free = first_free.max(n + 1);

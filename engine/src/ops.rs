@@ -37,7 +37,6 @@ mod shape;
 mod ssd_scan;
 mod ssm1_scan;
 mod streams;
-mod temper;
 mod xielu;
 
 pub use ctx::{ChunkRows, Ctx};
@@ -76,7 +75,6 @@ impl Default for Kernels {
         kernels.add("split", shape::split);
         kernels.add("concat", shape::concat);
         kernels.add("slice", shape::slice);
-        kernels.add("temper", temper::run);
         kernels.add("softmax", route::softmax);
         kernels.add("total", route::total);
         kernels.add("p_norm", route::p_norm);

@@ -79,7 +79,11 @@ const FAULTS: [(&str, Fault); 6] = [
     ("a norm's + 1", |m| edit(m, "plus_one", |v| Some(Scalar::Bool(*v != Scalar::Bool(true))))),
     ("rotary layout", |m| {
         edit(m, "layout", |v| {
-            let other = if *v == Scalar::Str("half".into()) { "interleaved" } else { "half" };
+            let other = match v {
+                Scalar::Str(text) if text == "half" => "interleaved",
+                Scalar::Str(text) if text.starts_with("interleaved") => "half",
+                _ => return None,
+            };
             Some(Scalar::Str(other.into()))
         })
     }),
@@ -96,7 +100,9 @@ const FAULTS: [(&str, Fault); 6] = [
 
 fn edit(model: &mut Model, key: &str, change: impl Fn(&Scalar) -> Option<Scalar>) -> bool {
     let mut changed = false;
-    for node in &mut model.graph.nodes {
+    // To add 1 to the weight of a norm that has none is no fault.
+    let bare = |node: &registry::graph::Node| key == "plus_one" && node.weights.is_empty();
+    for node in model.graph.nodes.iter_mut().filter(|node| !bare(node)) {
         if let Some(value) = node.attrs.get_mut(key)
             && let Some(new) = change(value)
         {

@@ -8,10 +8,10 @@ use super::BlockType;
 pub fn expected_error(ty: BlockType) -> Option<f64> {
     Some(match ty {
         BlockType::Q40 => 0.0859,
-        BlockType::Q41 => 0.0766,
+        BlockType::Q41 => 0.0783,
         BlockType::Q50 => 0.0427,
         BlockType::Q51 => 0.0378,
-        BlockType::Q80 => 0.0056,
+        BlockType::Q80 => 0.0054,
         BlockType::Q2K => 0.297,
         BlockType::Q3K => 0.151,
         BlockType::Q4K => 0.0713,

@@ -1,7 +1,7 @@
 //! `delta_rule`: a matrix per head that decays, forgets what it held for a key and learns what
 //! comes in its place. `log_decay` makes the logarithm of the decay.
 //!
-//! The recurrence of `torch_recurrent_gated_delta_rule` (transformers, models/qwen3_next), in
+//! The recurrence of `torch_recurrent_gated_delta_rule` (transformers), in
 //! f32, one position after another. The reference computes prefills in chunks by a triangular
 //! solve, which is the same in exact arithmetic.
 
@@ -151,7 +151,9 @@ fn one(
         let at = (row * rule.key_heads + key_head) * key;
         normed(rule, &rows.q[at..at + key], &mut q);
         normed(rule, &rows.k[at..at + key], &mut k);
-        q.iter_mut().for_each(|q| *q *= rule.scale);
+        for q in &mut q {
+            *q *= rule.scale;
+        }
         let at = row * heads + head;
         if rule.by_channel {
             let g = &rows.g[at * key..][..key];
@@ -220,11 +222,9 @@ fn normed(rule: &Rule, x: &[f32], y: &mut [f32]) {
     y.copy_from_slice(x);
     let Some(eps) = rule.eps else { return };
     let length = (math::fold(x, |x| x * x) + eps).sqrt();
-    if rule.divides {
-        y.iter_mut().for_each(|y| *y /= length);
-    } else {
-        let inverse = 1.0 / length;
-        y.iter_mut().for_each(|y| *y *= inverse);
+    let inverse = 1.0 / length;
+    for y in y {
+        *y = if rule.divides { *y / length } else { *y * inverse };
     }
 }
 

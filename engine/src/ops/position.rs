@@ -70,9 +70,11 @@ pub(super) fn temperature(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let (scale, every) = (ctx.number("scale")? as f32, ctx.number("every")? as f32);
     let shift = ctx.number("shift")? as f32;
     let dtype = ctx.output_dtype(0);
+    let wide = ctx.text("factor", "rounded") == "f32";
+    let grid = if wide { registry::dtype::Dtype::F32 } else { dtype };
     let factors: Vec<f32> = positions(ctx)
         .into_iter()
-        .map(|p| round1(dtype, 1.0 + scale * (1.0 + ((p as f32 + shift) / every).floor()).ln()))
+        .map(|p| round1(grid, 1.0 + scale * (1.0 + ((p as f32 + shift) / every).floor()).ln()))
         .collect();
     if factors.len() != x.rows() {
         return Err(ctx.error("it stands where rows of the step are left out"));

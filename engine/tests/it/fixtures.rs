@@ -101,6 +101,14 @@ fn largest(a: &[f32], b: &[f32]) -> f32 {
         .fold(0.0, |m, d| if d > m || d.is_nan() { d } else { m })
 }
 
+fn distances<'a>(a: &'a [f32], b: &'a [f32]) -> impl Iterator<Item = f32> + 'a {
+    a.iter().zip(b).map(|(a, b)| (a - b).abs())
+}
+
+fn mean(distances: &[f32]) -> f32 {
+    distances.iter().sum::<f32>() / distances.len().max(1) as f32
+}
+
 /// Checks one fixture: f32 closely; 16 bits by whether the distance to f32 is the reference's own.
 fn check(dir: &Path) -> Result<(), String> {
     let text = fs_err::read_to_string(dir.join("reference/manifest.json")).unwrap();
@@ -115,14 +123,29 @@ fn check(dir: &Path) -> Result<(), String> {
     };
     let model = Arc::new(model(dir)?);
     for dtype in Dtype::ALL {
+        // In 16 bits one prompt alone is too few numbers, and the largest distance hangs on one.
+        let (mut off, mut floor) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
         for (name, ours) in run(&model, dir, dtype, &prompts)? {
+            let decode = name.ends_with("/decode");
+            // Where the reference's own decode is wrong, as its audit says, forwards are the truth.
+            if decode && manifest["audit"]["truth"] == "prefill" {
+                continue;
+            }
             let (Some(truth), Some(theirs)) = (read(Dtype::F32, &name), read(dtype, &name)) else {
                 continue;
             };
-            let (off, floor) = (largest(&ours, &truth), largest(&theirs, &truth));
-            let bound = if dtype == Dtype::F32 { 1e-4 } else { 1.5 * floor + 1e-3 };
-            if off.is_nan() || off > bound {
-                return Err(format!("{dtype} {name}: off by {off:e}, the bound is {bound:e}"));
+            let far = largest(&ours, &truth);
+            if far.is_nan() || (dtype == Dtype::F32 && far > 1e-4) {
+                return Err(format!("{dtype} {name}: off by {far:e}"));
+            }
+            off[usize::from(decode)].extend(distances(&ours, &truth));
+            floor[usize::from(decode)].extend(distances(&theirs, &truth));
+        }
+        for (phase, (off, floor)) in off.iter().zip(&floor).enumerate() {
+            let (off, bound) = (mean(off), 1.5 * mean(floor) + 1e-3);
+            if dtype != Dtype::F32 && off > bound {
+                let phase = ["prefill", "decode"][phase];
+                return Err(format!("{dtype} {phase}: off by {off:e}, the bound is {bound:e}"));
             }
         }
     }

@@ -39,11 +39,6 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("q", Kind::Value)
         .needs("state", Kind::State)
         .needs("layer", Kind::Int);
-    let temper = Signature::new()
-        .needs("x", Kind::Value)
-        .needs("every", Kind::Dim)
-        .needs("by", Kind::Float)
-        .takes("shift", Kind::Int, Scalar::Int(0));
     let differ = Signature::new()
         .needs("x", Kind::Value)
         .needs("P", Kind::Tensor)
@@ -53,15 +48,8 @@ pub(super) fn rules() -> Vec<Rule> {
         Rule::new("rope", rope, infer_rope),
         Rule::new("attend", scored(attend), infer_attend),
         Rule::new("attend_to", scored(attend_to), infer_attend_to),
-        Rule::new("temper", temper, infer_temper),
         Rule::new("differ", differ, infer_differ),
     ]
-}
-
-fn infer_temper(call: &mut Infer<'_>) -> Result<(), Fail> {
-    let x = call.input("x")?;
-    call.output(x.shape, x.dtype);
-    Ok(())
 }
 
 fn infer_rope(call: &mut Infer<'_>) -> Result<(), Fail> {
@@ -180,6 +168,7 @@ fn attended(call: &mut Infer<'_>, q: &Input, v: &[usize], dtype: DtypeRule) -> R
         ("scores", word("rounded")),
         ("sink_form", word("column")),
         ("values", word("own")),
+        ("chunked", Scalar::Bool(false)),
     ]);
     let paired = call.word("values") == Some("paired");
     if paired && !v[0].is_multiple_of(2) {

@@ -21,7 +21,8 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("x", Kind::Value)
         .needs("scale", Kind::Float)
         .needs("every", Kind::Float)
-        .takes("shift", Kind::Float, crate::scalar::Scalar::Float(0.0));
+        .takes("shift", Kind::Float, crate::scalar::Scalar::Float(0.0))
+        .word("factor", &["rounded", "f32"]);
     vec![
         Rule::new("position_embed", embed, infer_embed),
         Rule::new("sinusoid", sinusoid, infer_sinusoid),

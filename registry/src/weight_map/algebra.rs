@@ -196,13 +196,19 @@ fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, String> {
         Step::Stack(axis) => Step::Unstack(*axis),
         Step::Flatten(axis) => {
             let first = inputs.first().ok_or("there are no tensors")?;
-            let outer = at(first, *axis)?;
-            if inputs.iter().any(|shape| shape.get(*axis) != Some(&outer)) {
+            let (outer, inner) = (at(first, *axis)?, at(first, axis.saturating_add(1))?);
+            let all = |at: usize, size| inputs.iter().all(|shape| shape.get(at) == Some(&size));
+            let sizes = if all(*axis, outer) {
+                vec![outer, 0]
+            } else if all(axis + 1, inner) {
+                vec![0, inner]
+            } else {
                 return Err(format!(
-                    "axis {axis} differs between tensors that are flattened together"
+                    "axes {axis} and {} differ between tensors that are flattened together",
+                    axis + 1
                 ));
-            }
-            Step::Unflatten { axis: *axis, sizes: vec![outer, 0] }
+            };
+            Step::Unflatten { axis: *axis, sizes }
         }
         Step::Unflatten { axis, sizes } => {
             let shape = same(inputs)?;

@@ -100,7 +100,8 @@ impl Reader<'_> {
             Text::of(&self.span(start, start + name.len()))
         };
         self.blanks();
-        self.pos += 1;
+        // An unfinished quote may have taken the colon.
+        self.pos += usize::from(self.peek() == Some(':'));
         let value = self.entry_value(column);
         Some(Entry { key, value })
     }
