@@ -22,7 +22,7 @@ fn with_slabs(output: &Path, threads: usize, slab: usize) -> Command {
 }
 
 fn lines(journal: &Path) -> usize {
-    fs_err::read(journal).map_or(0, |text| text.iter().filter(|&&byte| byte == b'\n').count())
+    fs_err::read_to_string(journal).map_or(0, |text| text.lines().count())
 }
 
 /// Waits until the journal has so many lines, or the process has ended.

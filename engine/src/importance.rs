@@ -68,15 +68,12 @@ fn entry(measured: &[Option<&Matrices>], inputs: usize, matrices: usize) -> Opti
     };
     let (mut sums, mut counts) = (Vec::new(), Vec::new());
     for n in 0..matrices {
-        match of(n) {
-            Some((squares, count)) => {
-                sums.extend(squares.iter().map(|&sum| sum as f32));
-                counts.push(*count);
-            }
-            None => {
-                sums.resize(sums.len() + inputs, 0.0);
-                counts.push(0);
-            }
+        if let Some((squares, count)) = of(n) {
+            sums.extend(squares.iter().map(|&sum| sum as f32));
+            counts.push(*count);
+        } else {
+            sums.resize(sums.len() + inputs, 0.0);
+            counts.push(0);
         }
     }
     Entry::from_sums(sums, counts)

@@ -124,6 +124,7 @@ fn mlp(
     };
     let inner = if form == "plain" {
         let up = matrix("up", ffn, hidden)?;
+        ctx.show_product(&format!("up.{expert}"), 0, hidden, x);
         let mut y = vec![0.0; rows * ffn];
         matmul(x, rows, &up.view(), None, dtype, &mut y);
         add_bias(ctx, "up", expert, dtype, &mut y);
@@ -131,6 +132,9 @@ fn mlp(
         y
     } else {
         let (one, two) = (matrix("gate", ffn, hidden)?, matrix("up", ffn, hidden)?);
+        for part in ["gate", "up"] {
+            ctx.show_product(&format!("{part}.{expert}"), 0, hidden, x);
+        }
         let (mut g, mut u) = (vec![0.0; rows * ffn], vec![0.0; rows * ffn]);
         let mut linears = [
             Linear { weight: one.view(), bias: None, round: dtype, y: &mut g },
@@ -143,6 +147,7 @@ fn mlp(
         g
     };
     let down = matrix("down", hidden, ffn)?;
+    ctx.show_product(&format!("down.{expert}"), 0, ffn, &inner);
     let mut y = vec![0.0; rows * hidden];
     matmul(&inner, rows, &down.view(), None, dtype, &mut y);
     add_bias(ctx, "down", expert, dtype, &mut y);

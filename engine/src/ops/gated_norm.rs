@@ -52,7 +52,9 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         }
         for y in y.chunks_exact_mut(group) {
             let scale = 1.0 / (fold(y, |y| y * y) / group as f32 + eps).sqrt();
-            y.iter_mut().for_each(|y| *y *= scale);
+            for y in y.iter_mut() {
+                *y *= scale;
+            }
         }
         if cast == Cast::Before {
             round(dtype, y);

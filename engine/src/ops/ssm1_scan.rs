@@ -73,7 +73,9 @@ fn steps(ctx: &Ctx<'_>, channels: usize) -> Result<Vec<f32>, Error> {
             y.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
             round(dtype, y);
         }
-        y.iter_mut().for_each(|y| *y = softplus(*y));
+        for y in y.iter_mut() {
+            *y = softplus(*y);
+        }
         round(dtype, y);
     }))
 }

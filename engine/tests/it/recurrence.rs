@@ -150,5 +150,5 @@ fn a_state_kept_narrow_is_rounded_after_each_step() {
     model.graph.states[0].dtype = DtypeRule::Fixed(Dtype::Bf16);
     let mut session = open((model, tensors), &options(Dtype::F32));
     let (_, kept) = one(&mut *session, &tokens(9));
-    assert!(kept.iter().all(|x| x.to_bits() & 0xffff == 0));
+    assert!(kept.iter().all(|x| x.to_bits().trailing_zeros() >= 16));
 }

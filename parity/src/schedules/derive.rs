@@ -20,7 +20,7 @@ fn reaches(model: &Model) -> BTreeSet<usize> {
     for state in &model.graph.states {
         match state.kind {
             StateKind::Attention | StateKind::Latent | StateKind::Index => {
-                reaches.extend(state.window)
+                reaches.extend(state.window);
             }
             StateKind::Conv => {
                 reaches.extend(state.parts.iter().filter_map(|p| p.shape.get(1)).map(|w| w + 1));
