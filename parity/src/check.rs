@@ -158,6 +158,11 @@ pub fn check(
         prompts.iter().map(|p| Side::load(dump, dtype, p, &order)).collect()
     };
     let base = if have.contains(&Dtype::F32) { Some(load(Dtype::F32)?) } else { None };
+    let sensitive = match &base {
+        Some(base) if options.logprob.is_none() => sensitivity(&have, base, load)?,
+        _ => None,
+    };
+    let options = &CheckOptions { logprob: options.logprob.or(sensitive), ..options.clone() };
     let mut report = Report {
         subject: about(engine, source, dump),
         runs: Vec::new(),
@@ -215,6 +220,34 @@ pub fn check(
         }
     }
     Ok(report)
+}
+
+/// The bound on an f32 run's log-probabilities where the usual one is too tight, as the reference's
+/// own 16-bit run tells; none where it is not.
+fn sensitivity(
+    have: &[Dtype],
+    base: &[Side],
+    load: impl Fn(Dtype) -> Result<Vec<Side>, dump::Error>,
+) -> Result<Option<f64>, dump::Error> {
+    let Some(&dtype) = have.iter().find(|&&dtype| dtype != Dtype::F32) else { return Ok(None) };
+    let (mut sum, mut count) = (0.0, 0_usize);
+    for (narrow, wide) in load(dtype)?.iter().zip(base) {
+        let phase = Phase::Prefill;
+        let (Some(narrow), Some(wide)) = (narrow.logprobs.get(&phase), wide.logprobs.get(&phase))
+        else {
+            continue;
+        };
+        // Of large vocabularies the likeliest tokens are stored, which need not be the same.
+        if narrow.targets.is_some() || narrow.values.len() != wide.values.len() {
+            return Ok(None);
+        }
+        let pairs = narrow.values.iter().zip(&wide.values);
+        let gaps = pairs.map(|(a, b)| f64::from((a - b).abs())).filter(|gap| gap.is_finite());
+        let (all, n) = gaps.fold((0.0, 0), |(sum, n), gap| (sum + gap, n + 1));
+        (sum, count) = (sum + all, count + n);
+    }
+    let bound = tolerance::f32_logprob(dtype, sum / count.max(1) as f64);
+    Ok(Some(bound).filter(|&bound| bound > F32_LOGPROB))
 }
 
 /// Runs the schedules of a model alone, against the engine itself.

@@ -11,7 +11,7 @@ use registry::dtype::Dtype;
 use registry::model::Model;
 
 use crate::dump::{self, Dump, Logprobs, Phase, Prompt, Tensor, Truth};
-use crate::gate::{Gate, Mode};
+use crate::gate::{Gate, Mode, Subject};
 use crate::metrics::{TensorError, tensor_error};
 use crate::order::Order;
 use crate::run::{Reference, Trace};
@@ -163,11 +163,15 @@ impl Comparison<'_> {
         let mode = gate.mode;
         if self.dtype == Dtype::F32 || mode == Mode::Local {
             let error = tensor_error(ours, own, rows);
+            let adds_up =
+                matches!(&gate.subject, Subject::State { part, .. } if part == "recurrent");
             let bounds = match (self.dtype, mode) {
                 (Dtype::F32, Mode::Cumulative) => Bounds::f32_cumulative(),
                 (Dtype::F32, Mode::Local) => Bounds::f32_local(),
                 (dtype, _) => Bounds::local(dtype, &error),
             };
+            let bounds =
+                if adds_up && self.dtype == Dtype::F32 { bounds.recurrent() } else { bounds };
             return gate.measured(&error, &bounds, step_of);
         }
         let Some(base) = base.filter(|base| base.len() == ours.len()) else {

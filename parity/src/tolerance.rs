@@ -15,6 +15,18 @@ use crate::metrics::{Spread, TensorError};
 /// mistake seen (one epsilon of 1e-6 for 1e-5) moves a tiny model by more than this.
 pub const F32_LOGPROB: f64 = 1e-4;
 
+/// The same for a model that turns rounding into more than usual: `mean` is how far the
+/// reference's own run in `dtype` is from its f32 run. Two f32 runs are apart by some 2.3 times
+/// what the units of rounding make of that, and by 14 times their mean at most (a random Zamba2,
+/// whose bf16 run is off by 0.28 nats in the mean).
+pub fn f32_logprob(dtype: Dtype, mean: f64) -> f64 {
+    const PEAK: f64 = 64.0;
+    /// No sensitivity excuses more.
+    const MOST: f64 = 5e-4;
+    let noise = PEAK * mean * roundoff(Dtype::F32) / roundoff(dtype);
+    noise.clamp(F32_LOGPROB, MOST)
+}
+
 /// Largest `|Δ| / rms` of a tap or state of an f32 run, errors of earlier layers included.
 pub const F32_CUMULATIVE: f64 = 1e-4;
 
@@ -32,6 +44,11 @@ pub const F32_LOCAL_ROW: f64 = 3e-5;
 /// random and averages out, so this sees an epsilon of 1e-5 for 1e-6 (4.5e-6 where the
 /// mean square is 1), far below what one element shows.
 pub const F32_LOCAL_GAIN: f64 = 1e-6;
+
+/// How much more a recurrent state of an f32 run may differ than a tap. A reference that computes
+/// a prefill in chunks, by a triangular solve, is itself up to 2e-4 of the rms from its own f64 run
+/// on tiny random gated delta nets. A state kept in f16 is off by 1e-3, and its numbers show it besides.
+pub const F32_RECURRENT: f64 = 10.0;
 
 /// How far a schedule may move an f32 log-probability of the same engine.
 pub const F32_SCHEDULE: f64 = 5e-5;
@@ -98,6 +115,17 @@ impl Bounds {
     /// A tap or state of an f32 run on the reference's own inputs.
     pub const fn f32_local() -> Self {
         Self { max: F32_LOCAL, row: F32_LOCAL_ROW, gain: F32_LOCAL_GAIN, ..Self::NONE }
+    }
+
+    /// The same for a state that adds up over all positions.
+    #[must_use]
+    pub fn recurrent(self) -> Self {
+        Self {
+            max: self.max * F32_RECURRENT,
+            row: self.row * F32_RECURRENT,
+            gain: self.gain * F32_RECURRENT,
+            ..self
+        }
     }
 
     /// A tap or state of a 16-bit run on the reference's own 16-bit inputs, against its
