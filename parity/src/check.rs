@@ -214,7 +214,9 @@ pub fn check(
         run.routers = agreement.rows.into_iter().filter(|row| row.choices > 0).collect();
         report.runs.push(run);
         if options.schedules {
-            let limit = limit.filter(|_| dtype != Dtype::F32).or(options.logprob);
+            // Each of two runs may be that far from the truth.
+            let limit = limit.filter(|_| dtype != Dtype::F32).map(|limit| 2.0 * limit);
+            let limit = limit.or(options.logprob);
             let rows = run_schedules(session.as_mut(), prompts, dtype, limit)?;
             report.schedules.extend(rows);
         }

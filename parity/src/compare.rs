@@ -5,9 +5,10 @@ mod states;
 mod structure;
 mod taps;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use registry::dtype::Dtype;
+use registry::graph::{StateId, StateKind};
 use registry::model::Model;
 
 use crate::dump::{self, Dump, Logprobs, Phase, Prompt, Tensor, Truth};
@@ -15,7 +16,7 @@ use crate::gate::{Gate, Mode, Subject};
 use crate::metrics::{TensorError, tensor_error};
 use crate::order::Order;
 use crate::run::{Reference, Trace};
-use crate::tolerance::Bounds;
+use crate::tolerance::{Bounds, F32_BEHIND_RECURRENT, F32_RECURRENT};
 
 pub(crate) use structure::structure;
 
@@ -145,6 +146,37 @@ impl Comparison<'_> {
         gates
     }
 
+    /// How much wider an f32 run is judged because of a state that adds up over all positions.
+    fn adds_up(&self, gate: &Gate) -> f64 {
+        match &gate.subject {
+            Subject::State { part, .. } if part == "recurrent" => F32_RECURRENT,
+            Subject::Tap { .. } if self.behind_recurrence(gate.place.node) => F32_BEHIND_RECURRENT,
+            _ => 1.0,
+        }
+    }
+
+    /// Whether a node reads such a state, or what does, with no tap of the dump between.
+    fn behind_recurrence(&self, node: usize) -> bool {
+        let graph = &self.model.graph;
+        let recurrent = |id: StateId| {
+            graph.states.get(id.0).is_some_and(|state| state.kind == StateKind::Recurrent)
+        };
+        let (mut seen, mut next) = (BTreeSet::new(), vec![node]);
+        while let Some(at) = next.pop() {
+            let Some(here) = graph.nodes.get(at).filter(|_| seen.insert(at)) else { continue };
+            if here.state.is_some_and(recurrent) {
+                return true;
+            }
+            for input in &here.inputs {
+                let tap = graph.values.get(input.0).and_then(|value| value.tap.as_ref());
+                if !tap.is_some_and(|tap| self.own.taps.prefill.contains_key(tap)) {
+                    next.extend(graph.nodes[..at].iter().rposition(|n| n.outputs.contains(input)));
+                }
+            }
+        }
+        false
+    }
+
     /// Measures `ours` in the way that the dtype and the mode call for, and judges it.
     /// `own` is the reference at this dtype, `base` at f32.
     fn judge(
@@ -163,15 +195,13 @@ impl Comparison<'_> {
         let mode = gate.mode;
         if self.dtype == Dtype::F32 || mode == Mode::Local {
             let error = tensor_error(ours, own, rows);
-            let adds_up =
-                matches!(&gate.subject, Subject::State { part, .. } if part == "recurrent");
             let bounds = match (self.dtype, mode) {
-                (Dtype::F32, Mode::Cumulative) => Bounds::f32_cumulative(),
-                (Dtype::F32, Mode::Local) => Bounds::f32_local(),
+                (Dtype::F32, Mode::Cumulative) => {
+                    Bounds::f32_cumulative().widened(self.adds_up(&gate))
+                }
+                (Dtype::F32, Mode::Local) => Bounds::f32_local().widened(self.adds_up(&gate)),
                 (dtype, _) => Bounds::local(dtype, &error),
             };
-            let bounds =
-                if adds_up && self.dtype == Dtype::F32 { bounds.recurrent() } else { bounds };
             return gate.measured(&error, &bounds, step_of);
         }
         let Some(base) = base.filter(|base| base.len() == ours.len()) else {
