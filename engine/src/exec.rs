@@ -53,7 +53,8 @@ impl Program {
         let mut last = vec![None; graph.values.len()];
         let mut first_free = graph.head;
         for (n, node) in graph.nodes.iter().enumerate() {
-            match kernels.get(&node.op) {
+            let kernel = kernels.get(&node.op);
+            match kernel {
                 Some(kernel) => found.push(Arc::clone(kernel)),
                 None => findings.push(Finding::error(
                     &node.at,
@@ -85,7 +86,7 @@ impl Program {
             // Rows can be left out only behind the last op that needs them all.
             if node.state.is_some()
                 || node.rope.is_some()
-                || node.op == "temperature"
+                || kernel.is_some_and(|kernel| kernel.by_position())
                 || node.inputs.first().is_some_and(|v| v.0 == 0)
             {
                 first_free = first_free.max(n + 1);

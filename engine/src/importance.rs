@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use converters::imatrix::{Entry, Imatrix};
+use converters::imatrix::Entry;
 use registry::gguf::Gguf;
 use registry::graph::{Weight, WeightId};
 
@@ -12,16 +12,16 @@ use crate::Watch;
 /// Sums of squares, by weight.
 #[derive(Debug, Default)]
 pub struct Importance {
-    sums: Mutex<BTreeMap<WeightId, Matrices>>,
+    all: Mutex<BTreeMap<WeightId, Sums>>,
 }
 
-/// Of each matrix of a weight, the sum of each input's squares and how many rows there were.
-type Matrices = BTreeMap<usize, (Vec<f64>, u64)>;
+/// Of a weight, the sum of each input's squares and how many rows there were.
+type Sums = (Vec<f64>, u64);
 
 impl Watch for Importance {
-    fn product(&self, weight: WeightId, matrix: usize, inputs: usize, rows: &[f32]) {
-        let mut all = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        let (sums, count) = all.entry(weight).or_default().entry(matrix).or_default();
+    fn product(&self, weight: WeightId, inputs: usize, rows: &[f32]) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let (sums, count) = all.entry(weight).or_default();
         sums.resize(inputs, 0.0);
         for row in rows.chunks_exact(inputs.max(1)) {
             sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x) * f64::from(x));
@@ -37,10 +37,10 @@ impl Importance {
         gguf: &Gguf,
         weights: &[Weight],
     ) -> Result<BTreeMap<String, Entry>, Vec<String>> {
-        let all = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let mut entries = BTreeMap::new();
         for group in gguf.groups(weights)? {
-            let measured: Vec<Option<&Matrices>> =
+            let measured: Vec<Option<&Sums>> =
                 group.weights.iter().map(|&n| all.get(&WeightId(n))).collect();
             for (name, shape) in group.tensors.iter().filter(|(_, shape)| shape.len() >= 2) {
                 let inputs = shape[shape.len() - 1];
@@ -54,45 +54,29 @@ impl Importance {
     }
 }
 
-/// The importance of a tensor that is made of these weights: one for each of its matrices, one
-/// stack of them, or several that have their inputs in common. None if nothing was measured.
-fn entry(measured: &[Option<&Matrices>], inputs: usize, matrices: usize) -> Option<Entry> {
-    let fits = |matrices: &&Matrices| matrices.values().all(|(sums, _)| sums.len() == inputs);
-    let first = measured.iter().flatten().find(|one| fits(one))?;
-    let of = |n: usize| {
-        if matrices > 1 && measured.len() == matrices {
-            measured[n].filter(fits).and_then(|one| one.get(&0))
-        } else {
-            first.get(&n)
-        }
+/// The importance of a tensor that is made of these weights: one for each of its matrices, or for
+/// its only one several that have their inputs in common. None if nothing was measured.
+fn entry(measured: &[Option<&Sums>], inputs: usize, matrices: usize) -> Option<Entry> {
+    let fits = |one: &&Sums| one.0.len() == inputs;
+    let own: Vec<Option<&Sums>> = if matrices == 1 {
+        vec![measured.iter().copied().flatten().find(fits)]
+    } else if measured.len() == matrices {
+        measured.iter().map(|one| one.filter(fits)).collect()
+    } else {
+        return None;
     };
+    if own.iter().all(Option::is_none) {
+        return None;
+    }
     let (mut sums, mut counts) = (Vec::new(), Vec::new());
-    for n in 0..matrices {
-        if let Some((squares, count)) = of(n) {
-            sums.extend(squares.iter().map(|&sum| sum as f32));
-            counts.push(*count);
-        } else {
-            sums.resize(sums.len() + inputs, 0.0);
-            counts.push(0);
+    for one in own {
+        match one {
+            Some((squares, _)) => sums.extend(squares.iter().map(|&sum| sum as f32)),
+            None => sums.resize(sums.len() + inputs, 0.0),
         }
+        counts.push(one.map_or(0, |(_, count)| *count));
     }
     Entry::from_sums(sums, counts)
-}
-
-/// An importance matrix of these entries.
-pub fn imatrix(
-    entries: BTreeMap<String, Entry>,
-    chunks: usize,
-    chunk_size: usize,
-    dataset: String,
-) -> Imatrix {
-    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    Imatrix {
-        entries,
-        chunks: number(chunks),
-        chunk_size: number(chunk_size),
-        datasets: vec![dataset],
-    }
 }
 
 #[cfg(test)]
@@ -102,15 +86,17 @@ mod tests {
     #[test]
     fn rows_add_up_and_stacks_keep_their_matrices_apart() {
         let watch = Importance::default();
-        watch.product(WeightId(0), 0, 2, &[1.0, 2.0, 3.0, 4.0]);
-        watch.product(WeightId(0), 2, 2, &[5.0, 6.0]);
-        let all = watch.sums.lock().unwrap();
-        let stack = entry(&[all.get(&WeightId(0))], 2, 3).unwrap();
+        watch.product(WeightId(0), 2, &[1.0, 2.0, 3.0, 4.0]);
+        watch.product(WeightId(2), 2, &[5.0, 6.0]);
+        let all = watch.all.lock().unwrap();
+        let measured: Vec<_> = (0..3).map(|n| all.get(&WeightId(n))).collect();
+        let stack = entry(&measured, 2, 3).unwrap();
         assert_eq!(stack.counts(), [2, 0, 1]);
         assert_eq!(stack.means(), [5.0, 10.0, 1.0, 1.0, 25.0, 36.0]);
-        let several = entry(&[None, all.get(&WeightId(0))], 2, 1).unwrap();
-        assert_eq!(several.means(), [5.0, 10.0]);
-        assert_eq!(entry(&[all.get(&WeightId(0))], 3, 1), None);
+        let several = entry(&measured[1..], 2, 1).unwrap();
+        assert_eq!(several.means(), [25.0, 36.0]);
+        assert_eq!(entry(&measured, 3, 1), None);
+        assert_eq!(entry(&measured, 2, 2), None);
         assert_eq!(entry(&[None], 2, 1), None);
     }
 }

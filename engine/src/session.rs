@@ -170,9 +170,8 @@ pub struct StateValue {
 
 /// Sees the inputs of matrices, from the threads that multiply.
 pub trait Watch: std::fmt::Debug + Send + Sync {
-    /// Rows of `inputs` numbers that are multiplied with matrix `matrix` of a weight, which has
-    /// one unless it is a stack.
-    fn product(&self, weight: WeightId, matrix: usize, inputs: usize, rows: &[f32]);
+    /// Rows of `inputs` numbers that are multiplied with a weight.
+    fn product(&self, weight: WeightId, inputs: usize, rows: &[f32]);
 }
 
 /// Sees tapped values as they are made, and may overwrite them (local comparison does).

@@ -87,8 +87,8 @@ enum Held {
 pub enum Matrix<'a> {
     /// Where it lies.
     There(WeightView<'a>),
-    /// Made: `[outputs, inputs]` and its numbers in f32, as bytes.
-    Made(usize, usize, Vec<u8>),
+    /// Made: `[outputs, inputs]` and its numbers.
+    Made(usize, usize, Vec<f32>),
 }
 
 impl Matrix<'_> {
@@ -96,10 +96,10 @@ impl Matrix<'_> {
     pub fn view(&self) -> WeightView<'_> {
         match self {
             Self::There(view) => *view,
-            Self::Made(outputs, inputs, bytes) => WeightView {
+            Self::Made(outputs, inputs, numbers) => WeightView {
                 dtype: Dtype::F32,
                 blocks: None,
-                bytes,
+                bytes: bytemuck::cast_slice(numbers),
                 outputs: *outputs,
                 inputs: *inputs,
             },
@@ -209,8 +209,7 @@ impl Weights {
             None => widen(&self.tensors.view(id)?, &format!("number {}", id.0), outputs * inputs)?,
         };
         round::round(*dtype, &mut numbers);
-        let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
-        Ok(Matrix::Made(outputs, inputs, bytes))
+        Ok(Matrix::Made(outputs, inputs, numbers))
     }
 
     /// A small weight as f32; none if it is held as a matrix.

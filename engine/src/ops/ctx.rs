@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use registry::dtype::Dtype;
-use registry::graph::{Graph, Node, State};
+use registry::graph::{Graph, Node, State, WeightId};
 use registry::scalar::Scalar;
 
 use crate::angles::Angles;
@@ -179,31 +179,27 @@ impl<'a> Ctx<'a> {
         matches!(self.attr(name), Some(Scalar::Bool(true)))
     }
 
-    /// A matrix by its role.
-    pub fn matrix(&self, role: &str) -> Result<WeightView<'a>, Error> {
-        let id = self
-            .node()
-            .weights
-            .get(role)
-            .ok_or_else(|| self.error(format!("weight `{role}` is missing")))?;
-        self.weights.matrix(*id)
+    fn weight(&self, role: &str) -> Result<WeightId, Error> {
+        let id = self.node().weights.get(role);
+        id.copied().ok_or_else(|| self.error(format!("weight `{role}` is missing")))
     }
 
-    /// Shows rows that a matrix of a weight is about to be multiplied with, if someone watches.
-    pub fn show_product(&self, role: &str, matrix: usize, inputs: usize, rows: &[f32]) {
+    /// A matrix by its role.
+    pub fn matrix(&self, role: &str) -> Result<WeightView<'a>, Error> {
+        self.weights.matrix(self.weight(role)?)
+    }
+
+    /// Shows rows of `inputs` numbers that a matrix is about to be multiplied with, if someone
+    /// watches.
+    pub fn show_product(&self, role: &str, inputs: usize, rows: &[f32]) {
         if let (Some(watch), Some(weight)) = (self.watch, self.node().weights.get(role)) {
-            watch.product(*weight, matrix, inputs, rows);
+            watch.product(*weight, inputs, rows);
         }
     }
 
     /// A matrix of an expert by its role, made for this use if it does not lie ready.
     pub fn lent(&self, role: &str) -> Result<Matrix<'a>, Error> {
-        let id = self
-            .node()
-            .weights
-            .get(role)
-            .ok_or_else(|| self.error(format!("weight `{role}` is missing")))?;
-        self.weights.lent(*id)
+        self.weights.lent(self.weight(role)?)
     }
 
     /// A small weight by its role; none if the node does not have it.

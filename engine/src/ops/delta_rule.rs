@@ -1,18 +1,15 @@
 //! `delta_rule`: a matrix per head that decays, forgets what it held for a key and learns what
 //! comes in its place. `log_decay` makes the logarithm of the decay.
 //!
-//! The recurrence of `torch_recurrent_gated_delta_rule` (transformers), in
-//! f32, one position after another. The reference computes prefills in chunks by a triangular
-//! solve, which is the same in exact arithmetic.
+//! The recurrence of `torch_recurrent_gated_delta_rule` (transformers), in f32, one position
+//! after another. The reference computes prefills in chunks by a triangular solve, which is the
+//! same in exact arithmetic.
 
-use rayon::prelude::*;
-
+use super::scan::scan;
 use super::{Ctx, rows};
 use crate::Error;
 use crate::kernels::math;
 use crate::kernels::round::round;
-use crate::states::Memory;
-use crate::states::recurrent::Blocks;
 
 /// `-exp(A) * softplus(x + dt)`, or with a floor `floor * sigmoid(exp(A) * (x + dt))`.
 pub(super) fn log_decay(ctx: &mut Ctx<'_>) -> Result<(), Error> {
@@ -39,31 +36,6 @@ pub(super) fn log_decay(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     ctx.set(0, y)
 }
 
-/// Sizes of a head, and how queries and keys are normed.
-#[derive(Debug, Clone, Copy)]
-struct Rule {
-    key: usize,
-    value: usize,
-    /// Value heads that share a key head.
-    group: usize,
-    key_heads: usize,
-    heads: usize,
-    scale: f32,
-    eps: Option<f32>,
-    divides: bool,
-    /// Whether each channel of the keys has a decay of its own.
-    by_channel: bool,
-}
-
-/// The rows of one chunk, all heads.
-struct Rows<'a> {
-    q: &'a [f32],
-    k: &'a [f32],
-    v: &'a [f32],
-    g: &'a [f32],
-    beta: &'a [f32],
-}
-
 pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let (q, k, v) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let (g, beta) = (ctx.input(3)?, ctx.input(4)?);
@@ -75,131 +47,56 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         && q.width() == k.width()
         && beta.width() == heads
         && (g.width() == heads || g.width() == heads * key);
-    if !fits {
-        return Err(ctx.error("its inputs do not fit"));
+    let held = ctx.state().map_or(0, |state| {
+        state.parts.iter().map(|part| part.shape.iter().product::<usize>()).sum()
+    });
+    if !fits || held != heads * key * value {
+        return Err(ctx.error("its inputs and its state do not fit"));
     }
-    let rule = Rule {
-        key,
-        value,
-        group: heads / key_heads,
-        key_heads,
-        heads,
-        scale: ctx.number("scale")? as f32,
-        eps: ctx.number_or_null("eps")?.map(|e| e as f32),
-        divides: ctx.text("norm", "multiply") == "divide",
-        by_channel: g.width() != heads,
-    };
-    let (q, k, v, g, beta) = (q.view(), k.view(), v.view(), g.view(), beta.view());
-    let dtype = ctx.output_dtype(0);
-    let mut y = vec![0.0; v.len()];
-    for chunk in ctx.chunks() {
-        let wrong = ctx.error("its state does not hold a matrix of this shape per head");
-        let part = |width: usize| chunk.rows.start * width..chunk.rows.end * width;
-        let rows = Rows {
-            q: &q[part(key_heads * key)],
-            k: &k[part(key_heads * key)],
-            v: &v[part(heads * value)],
-            g: &g[part(if rule.by_channel { heads * key } else { heads })],
-            beta: &beta[part(heads)],
-        };
-        let Memory::Recurrent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-        if memory.width() != heads * key * value || memory.end() != chunk.start {
-            return Err(wrong);
-        }
-        let Blocks { before, after } = memory.step(chunk.rows.len());
-        let size = key * value;
-        // [head][step]: the matrices that the chunk ends with.
-        let mut places: Vec<Vec<&mut [f32]>> = (0..heads).map(|_| Vec::new()).collect();
-        for block in after {
-            for (head, matrix) in block.chunks_exact_mut(size).enumerate() {
-                places[head].push(matrix);
-            }
-        }
-        let made: Vec<Vec<f32>> = places
-            .into_par_iter()
-            .enumerate()
-            .map(|(head, after)| one(&rule, head, &before[head * size..][..size], after, &rows))
-            .collect();
-        let y = &mut y[part(heads * value)];
-        for (head, made) in made.iter().enumerate() {
-            for (y, made) in y.chunks_exact_mut(heads * value).zip(made.chunks_exact(value)) {
-                y[head * value..][..value].copy_from_slice(made);
-            }
-        }
-        round(dtype, y);
+    let eps = ctx.number_or_null("eps")?.map(|e| e as f32);
+    let divides = ctx.text("norm", "multiply") == "divide";
+    let scale = ctx.number("scale")? as f32;
+    // Once for all value heads that share them.
+    let mut q = normed(&q.view(), key, eps, divides);
+    let k = normed(&k.view(), key, eps, divides);
+    for q in &mut q {
+        *q *= scale;
     }
+    let decay: Vec<f32> = g.view().iter().map(|g| g.exp()).collect();
+    // Numbers of a head's decay: one, or one for each channel of the keys.
+    let channels = g.width() / heads;
+    let (v, beta) = (v.view(), beta.view());
+    let (v, beta): (&[f32], &[f32]) = (&v, &beta);
+    let mut y = scan(ctx, heads, value, |at, before, after, y| {
+        let own = at.row * heads + at.unit;
+        let shared = (at.row * key_heads + at.unit / (heads / key_heads)) * key;
+        after.copy_from_slice(before);
+        step(
+            after,
+            &decay[own * channels..][..channels],
+            (&q[shared..][..key], &k[shared..][..key]),
+            &v[own * value..][..value],
+            beta[own],
+            y,
+        );
+    })?;
+    round(ctx.output_dtype(0), &mut y);
     ctx.set(0, y)
 }
 
-/// `[rows, value]` of one head; `after` receives its matrix after the last rows.
-fn one(
-    rule: &Rule,
-    head: usize,
-    before: &[f32],
-    mut after: Vec<&mut [f32]>,
-    rows: &Rows<'_>,
-) -> Vec<f32> {
-    let Rule { key, value, heads, .. } = *rule;
-    let count = rows.beta.len() / heads;
-    let first = count - after.len();
-    let key_head = head / rule.group;
-    let mut scratch = if first > 0 { before.to_vec() } else { Vec::new() };
-    let (mut q, mut k) = (vec![0.0; key], vec![0.0; key]);
-    let (mut decay, mut delta) = (vec![0.0; key], vec![0.0; value]);
-    let mut y = vec![0.0; count * value];
-    for (row, y) in y.chunks_exact_mut(value).enumerate() {
-        let at = (row * rule.key_heads + key_head) * key;
-        normed(rule, &rows.q[at..at + key], &mut q);
-        normed(rule, &rows.k[at..at + key], &mut k);
-        for q in &mut q {
-            *q *= rule.scale;
-        }
-        let at = row * heads + head;
-        if rule.by_channel {
-            let g = &rows.g[at * key..][..key];
-            decay.iter_mut().zip(g).for_each(|(d, g)| *d = g.exp());
-        } else {
-            decay.fill(rows.g[at].exp());
-        }
-        let matrix: &mut [f32] = match row.checked_sub(first) {
-            None => &mut scratch,
-            Some(n) => {
-                let (done, left) = after.split_at_mut(n);
-                let last: &[f32] = match done.last() {
-                    Some(last) => last,
-                    None if first > 0 => &scratch,
-                    None => before,
-                };
-                left[0].copy_from_slice(last);
-                &mut *left[0]
-            }
-        };
-        step(
-            matrix,
-            &decay,
-            (&q, &k),
-            &rows.v[at * value..][..value],
-            rows.beta[at],
-            &mut delta,
-            y,
-        );
-    }
-    y
-}
-
 /// One position: the matrix decays, what it holds for `k` moves towards `v`, and `q` reads it.
+/// `decay` has one number, or one for each row of the matrix.
 fn step(
     matrix: &mut [f32], // [key, value]
     decay: &[f32],
     (q, k): (&[f32], &[f32]),
     v: &[f32],
     beta: f32,
-    delta: &mut [f32],
     y: &mut [f32],
 ) {
     let value = v.len();
-    delta.fill(0.0);
-    for ((line, decay), k) in matrix.chunks_exact_mut(value).zip(decay).zip(k) {
+    let mut delta = vec![0.0; value];
+    for ((line, decay), k) in matrix.chunks_exact_mut(value).zip(decay.iter().cycle()).zip(k) {
         for (s, held) in line.iter_mut().zip(delta.iter_mut()) {
             *s *= decay;
             *held += *s * k;
@@ -217,74 +114,50 @@ fn step(
     }
 }
 
-/// To length 1, where the rule says so.
-fn normed(rule: &Rule, x: &[f32], y: &mut [f32]) {
-    y.copy_from_slice(x);
-    let Some(eps) = rule.eps else { return };
-    let length = (math::fold(x, |x| x * x) + eps).sqrt();
-    let inverse = 1.0 / length;
-    for y in y {
-        *y = if rule.divides { *y / length } else { *y * inverse };
+/// Each head to length 1, where there is an eps.
+fn normed(x: &[f32], head: usize, eps: Option<f32>, divides: bool) -> Vec<f32> {
+    let mut y = x.to_vec();
+    let Some(eps) = eps else { return y };
+    for y in y.chunks_exact_mut(head.max(1)) {
+        let length = (math::fold(y, |x| x * x) + eps).sqrt();
+        let inverse = 1.0 / length;
+        for y in y {
+            *y = if divides { *y / length } else { *y * inverse };
+        }
     }
+    y
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rule() -> Rule {
-        Rule {
-            key: 2,
-            value: 2,
-            group: 1,
-            key_heads: 1,
-            heads: 1,
-            scale: 1.0,
-            eps: None,
-            divides: false,
-            by_channel: false,
-        }
-    }
-
     #[test]
     fn a_key_seen_again_is_overwritten() {
-        let rows = Rows {
-            q: &[1.0, 0.0, 1.0, 0.0, 0.0, 1.0],
-            k: &[1.0, 0.0, 1.0, 0.0, 0.0, 1.0],
-            v: &[3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
-            g: &[0.0, 0.0, 0.5f32.ln()],
-            beta: &[1.0, 0.5, 1.0],
-        };
-        let mut last = [0.0; 4];
-        let y = one(&rule(), 0, &[0.0; 4], vec![&mut last], &rows);
+        let mut matrix = [0.0; 4];
+        let mut said = Vec::new();
+        for (key, v, decay, beta) in [
+            ([1.0, 0.0], [3.0, 4.0], 1.0, 1.0),
+            ([1.0, 0.0], [5.0, 6.0], 1.0, 0.5),
+            ([0.0, 1.0], [7.0, 8.0], 0.5, 1.0),
+        ] {
+            let mut y = [0.0; 2];
+            step(&mut matrix, &[decay], (&key, &key), &v, beta, &mut y);
+            said.extend(y);
+        }
         // Written whole, then half way from (3, 4) to (5, 6); the last decays what is there.
-        assert_eq!(y, [3.0, 4.0, 4.0, 5.0, 7.0, 8.0]);
-        assert_eq!(last, [2.0, 2.5, 7.0, 8.0]);
+        assert_eq!(said, [3.0, 4.0, 4.0, 5.0, 7.0, 8.0]);
+        assert_eq!(matrix, [2.0, 2.5, 7.0, 8.0]);
     }
 
     #[test]
-    fn pieces_give_the_bits_of_the_whole() {
-        let numbers =
-            |n: usize| -> Vec<f32> { (0..n).map(|i| ((i * 37 % 19) as f32 - 9.0) / 7.0).collect() };
-        let (q, k, v, g) = (numbers(10), numbers(12), numbers(14), numbers(16));
-        let g: Vec<f32> = g.iter().map(|g| -g.abs()).collect();
-        let rule = Rule { eps: Some(1e-6), by_channel: true, ..rule() };
-        let part = |from: usize, to: usize| Rows {
-            q: &q[from * 2..to * 2],
-            k: &k[from * 2..to * 2],
-            v: &v[from * 2..to * 2],
-            g: &g[from * 2..to * 2],
-            beta: &[0.3, 0.9, 0.5, 0.7, 0.2][from..to],
-        };
-        let whole = {
-            let mut ends = [[0.0; 4]; 2];
-            let places = ends.iter_mut().map(|e| &mut e[..]).collect();
-            (one(&rule, 0, &[0.1; 4], places, &part(0, 5)), ends)
-        };
-        let (mut a, mut b) = ([0.0; 4], [[0.0; 4]; 2]);
-        let mut y = one(&rule, 0, &[0.1; 4], vec![&mut a], &part(0, 3));
-        let places = b.iter_mut().map(|e| &mut e[..]).collect();
-        y.extend(one(&rule, 0, &a, places, &part(3, 5)));
-        assert_eq!((y, b), whole);
+    fn channels_decay_apart_and_lengths_are_those_of_heads() {
+        let (mut matrix, mut y) = ([1.0, 2.0, 3.0, 4.0], [0.0; 2]);
+        step(&mut matrix, &[0.5, 0.25], (&[1.0, 1.0], &[0.0, 0.0]), &[9.0, 9.0], 1.0, &mut y);
+        assert_eq!((matrix, y), ([0.5, 1.0, 0.75, 1.0], [1.25, 2.0]));
+        let x = [3.0, 4.0, 0.0, 0.0];
+        assert_eq!(normed(&x, 2, Some(0.0), true)[..2], [0.6, 0.8]);
+        assert_eq!(normed(&x, 2, Some(1e-6), false)[2..], [0.0, 0.0]);
+        assert_eq!(normed(&x, 2, None, false), x);
     }
 }

@@ -114,8 +114,10 @@ fn mlp(
     hidden: usize,
 ) -> Result<Vec<f32>, Error> {
     let dtype = gate.dtype;
-    let matrix = |part: &str, outputs, inputs| -> Result<Matrix<'_>, Error> {
-        let matrix = ctx.lent(&format!("{part}.{expert}"))?;
+    let matrix = |part: &str, outputs, inputs, rows: &[f32]| -> Result<Matrix<'_>, Error> {
+        let role = format!("{part}.{expert}");
+        ctx.show_product(&role, inputs, rows);
+        let matrix = ctx.lent(&role)?;
         let WeightView { outputs: o, inputs: i, .. } = matrix.view();
         if (o, i) == (outputs, inputs) {
             return Ok(matrix);
@@ -123,18 +125,14 @@ fn mlp(
         Err(ctx.error(format!("`{part}` of an expert is [{o}, {i}], not [{outputs}, {inputs}]")))
     };
     let inner = if form == "plain" {
-        let up = matrix("up", ffn, hidden)?;
-        ctx.show_product(&format!("up.{expert}"), 0, hidden, x);
+        let up = matrix("up", ffn, hidden, x)?;
         let mut y = vec![0.0; rows * ffn];
         matmul(x, rows, &up.view(), None, dtype, &mut y);
         add_bias(ctx, "up", expert, dtype, &mut y);
         (gate.act)(dtype, &mut y);
         y
     } else {
-        let (one, two) = (matrix("gate", ffn, hidden)?, matrix("up", ffn, hidden)?);
-        for part in ["gate", "up"] {
-            ctx.show_product(&format!("{part}.{expert}"), 0, hidden, x);
-        }
+        let (one, two) = (matrix("gate", ffn, hidden, x)?, matrix("up", ffn, hidden, x)?);
         let (mut g, mut u) = (vec![0.0; rows * ffn], vec![0.0; rows * ffn]);
         let mut linears = [
             Linear { weight: one.view(), bias: None, round: dtype, y: &mut g },
@@ -146,8 +144,7 @@ fn mlp(
         gate.apply(&mut g, u);
         g
     };
-    let down = matrix("down", hidden, ffn)?;
-    ctx.show_product(&format!("down.{expert}"), 0, ffn, &inner);
+    let down = matrix("down", hidden, ffn, &inner)?;
     let mut y = vec![0.0; rows * hidden];
     matmul(&inner, rows, &down.view(), None, dtype, &mut y);
     add_bias(ctx, "down", expert, dtype, &mut y);

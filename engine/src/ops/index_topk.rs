@@ -1,6 +1,6 @@
 //! `index_topk`: which positions a sparse attention looks at, by small keys of their own.
 //!
-//! The scores of the reference (`DeepseekV32Indexer` of transformers), in f32. Among equal
+//! The scores of the reference's indexer, in f32. Among equal
 //! scores the reference takes any; here the lowest position comes first.
 
 use rayon::prelude::*;

@@ -1,7 +1,7 @@
 //! `latent_attend`: attention whose keys and values are expanded from a latent.
 //!
 //! The expansion is rounded as the reference's own is, where it multiplies every cached latent
-//! again in every step (`expand_kv` of transformers' DeepSeek-V3). A row's expansion depends on
+//! again in every step (`expand_kv` of transformers). A row's expansion depends on
 //! nothing but the row, so it is made once and kept beside the state.
 
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
 //! `lightning`: linear attention with a fixed decay per head, every step rounded.
 //!
-//! As `MiniMaxLightningAttention` of transformers: a sequence's first chunk goes by blocks,
+//! As the reference's module (`LightningAttention` of transformers): a sequence's first chunk goes by blocks,
 //! whose decays are tables of the checkpoint (rounded to its dtype, unlike what the formula
 //! gives), and what continues a sequence goes position by position.
 
@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use registry::dtype::Dtype;
 
 use super::Ctx;
+use super::scan::by_unit;
 use crate::Error;
 use crate::kernels::round::{round, round1};
 use crate::states::Memory;
@@ -61,13 +62,7 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         }
         let Blocks { before, after } = memory.step(rows.len());
         let size = key * value;
-        let mut places: Vec<Vec<&mut [f32]>> = (0..heads).map(|_| Vec::new()).collect();
-        for whole in after {
-            for (head, matrix) in whole.chunks_exact_mut(size).enumerate() {
-                places[head].push(matrix);
-            }
-        }
-        let made: Vec<Vec<f32>> = places
+        let made: Vec<Vec<f32>> = by_unit(after, heads, size)
             .into_par_iter()
             .enumerate()
             .map(|(n, after)| {

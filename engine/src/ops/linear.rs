@@ -11,7 +11,7 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let weight = ctx.matrix("weight")?;
     check(ctx, x.width(), 0, &weight)?;
-    ctx.show_product("weight", 0, weight.inputs, &x.view());
+    ctx.show_product("weight", weight.inputs, &x.view());
     let mut y = vec![0.0; x.rows() * weight.outputs];
     matmul(&x.view(), x.rows(), &weight, ctx.vector("bias"), ctx.output_dtype(0), &mut y);
     ctx.set(0, y)

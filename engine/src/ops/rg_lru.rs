@@ -2,7 +2,7 @@
 //! `log a = -8·σ(r)·softplus(P)`, `h = a·h + √(1 - a²)·σ(i)·x`.
 //!
 //! Gates and decays are in the run's dtype, each step rounded, and the sum is in f32, as
-//! `RecurrentGemmaRglru` of transformers has them.
+//! the reference has them.
 
 use super::Ctx;
 use super::scan::scan;

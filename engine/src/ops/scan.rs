@@ -50,14 +50,10 @@ pub(super) fn scan(
         }
         let count = chunk.rows.len();
         let Blocks { before, after } = memory.step(count);
-        let mut places: Vec<Vec<&mut [f32]>> =
-            (0..units).map(|_| Vec::with_capacity(after.len())).collect();
-        for block in after {
-            block.chunks_exact_mut(size).zip(&mut places).for_each(|(part, own)| own.push(part));
-        }
+        let places = by_unit(after, units, size);
         let own = &mut y[chunk.rows.start * width..chunk.rows.end * width];
-        let mut by_unit = if count == 1 { Vec::new() } else { vec![0.0; own.len()] };
-        let lines: &mut [f32] = if count == 1 { own } else { &mut by_unit };
+        let mut apart = if count == 1 { Vec::new() } else { vec![0.0; own.len()] };
+        let lines: &mut [f32] = if count == 1 { own } else { &mut apart };
         lines
             .par_chunks_exact_mut(count * out)
             .zip(places)
@@ -70,7 +66,7 @@ pub(super) fn scan(
             });
         if count > 1 {
             let own = &mut y[chunk.rows.start * width..chunk.rows.end * width];
-            for (unit, lines) in by_unit.chunks_exact(count * out).enumerate() {
+            for (unit, lines) in apart.chunks_exact(count * out).enumerate() {
                 for (line, row) in lines.chunks_exact(out).zip(own.chunks_exact_mut(width)) {
                     row[unit * out..][..out].copy_from_slice(line);
                 }
@@ -78,6 +74,16 @@ pub(super) fn scan(
         }
     }
     Ok(y)
+}
+
+/// Blocks of all units, cut into those of each: `[unit][block]`.
+pub(super) fn by_unit(blocks: Vec<&mut [f32]>, units: usize, size: usize) -> Vec<Vec<&mut [f32]>> {
+    let mut places: Vec<Vec<&mut [f32]>> =
+        (0..units).map(|_| Vec::with_capacity(blocks.len())).collect();
+    for block in blocks {
+        block.chunks_exact_mut(size).zip(&mut places).for_each(|(part, own)| own.push(part));
+    }
+    places
 }
 
 /// One unit over all rows; `after` takes the blocks of the last ones.
