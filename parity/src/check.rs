@@ -151,17 +151,16 @@ pub fn check(
     {
         return Err(Error::NoFloor { dump: dump.dir.clone(), wanted });
     }
-    let order = Order::of(&model.graph);
+    let recorded: BTreeSet<&str> =
+        dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();
+    let order = Order::of(&model.graph, |tap| recorded.contains(tap));
     let routers = routers(&model.graph);
     let prompts = &dump.manifest.prompts;
     let load = |dtype| -> Result<Vec<Side>, dump::Error> {
         prompts.iter().map(|p| Side::load(dump, dtype, p, &order)).collect()
     };
     let base = if have.contains(&Dtype::F32) { Some(load(Dtype::F32)?) } else { None };
-    let sensitive = match &base {
-        Some(base) if options.logprob.is_none() => sensitivity(&have, base, load)?,
-        _ => None,
-    };
+    let sensitive = if options.logprob.is_none() { sensitivity(dump)? } else { None };
     let options = &CheckOptions { logprob: options.logprob.or(sensitive), ..options.clone() };
     let mut report = Report {
         subject: about(engine, source, dump),
@@ -226,21 +225,16 @@ pub fn check(
 
 /// The bound on an f32 run's log-probabilities where the usual one is too tight, as the reference's
 /// own 16-bit run tells; none where it is not.
-fn sensitivity(
-    have: &[Dtype],
-    base: &[Side],
-    load: impl Fn(Dtype) -> Result<Vec<Side>, dump::Error>,
-) -> Result<Option<f64>, dump::Error> {
-    let Some(&dtype) = have.iter().find(|&&dtype| dtype != Dtype::F32) else { return Ok(None) };
+fn sensitivity(dump: &Dump) -> Result<Option<f64>, dump::Error> {
+    let runs = dump.runs();
+    let narrow = runs.iter().find(|&&dtype| dtype != Dtype::F32);
+    let Some(&dtype) = narrow.filter(|_| runs.contains(&Dtype::F32)) else { return Ok(None) };
     let (mut sum, mut count) = (0.0, 0_usize);
-    for (narrow, wide) in load(dtype)?.iter().zip(base) {
-        let phase = Phase::Prefill;
-        let (Some(narrow), Some(wide)) = (narrow.logprobs.get(&phase), wide.logprobs.get(&phase))
-        else {
-            continue;
-        };
+    for prompt in &dump.manifest.prompts {
+        let rows = |run| dump.logprobs(run, prompt, Phase::Prefill);
+        let (Some(narrow), Some(wide)) = (rows(dtype)?, rows(Dtype::F32)?) else { continue };
         // Of large vocabularies the likeliest tokens are stored, which need not be the same.
-        if narrow.targets.is_some() || narrow.values.len() != wide.values.len() {
+        if narrow.ids.is_some() || narrow.values.len() != wide.values.len() {
             return Ok(None);
         }
         let pairs = narrow.values.iter().zip(&wide.values);

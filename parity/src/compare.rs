@@ -5,10 +5,9 @@ mod states;
 mod structure;
 mod taps;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use registry::dtype::Dtype;
-use registry::graph::{StateId, StateKind};
 use registry::model::Model;
 
 use crate::dump::{self, Dump, Logprobs, Phase, Prompt, Tensor, Truth};
@@ -150,31 +149,11 @@ impl Comparison<'_> {
     fn adds_up(&self, gate: &Gate) -> f64 {
         match &gate.subject {
             Subject::State { part, .. } if part == "recurrent" => F32_RECURRENT,
-            Subject::Tap { .. } if self.behind_recurrence(gate.place.node) => F32_BEHIND_RECURRENT,
+            Subject::Tap { .. } if self.order.behind_recurrence.contains(&gate.place.node) => {
+                F32_BEHIND_RECURRENT
+            }
             _ => 1.0,
         }
-    }
-
-    /// Whether a node reads such a state, or what does, with no tap of the dump between.
-    fn behind_recurrence(&self, node: usize) -> bool {
-        let graph = &self.model.graph;
-        let recurrent = |id: StateId| {
-            graph.states.get(id.0).is_some_and(|state| state.kind == StateKind::Recurrent)
-        };
-        let (mut seen, mut next) = (BTreeSet::new(), vec![node]);
-        while let Some(at) = next.pop() {
-            let Some(here) = graph.nodes.get(at).filter(|_| seen.insert(at)) else { continue };
-            if here.state.is_some_and(recurrent) {
-                return true;
-            }
-            for input in &here.inputs {
-                let tap = graph.values.get(input.0).and_then(|value| value.tap.as_ref());
-                if !tap.is_some_and(|tap| self.own.taps.prefill.contains_key(tap)) {
-                    next.extend(graph.nodes[..at].iter().rposition(|n| n.outputs.contains(input)));
-                }
-            }
-        }
-        false
     }
 
     /// Measures `ours` in the way that the dtype and the mode call for, and judges it.

@@ -14,7 +14,7 @@
 //! passes, which is what the user sees. The same goes for what a recurrence
 //! carries: what it has become after the last token is read by the next step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use engine::Shows;
 use registry::graph::{Graph, StateId, StateKind};
@@ -51,6 +51,8 @@ pub struct Order {
     pub taps: BTreeMap<String, Place>,
     /// State parts by layer and part.
     pub states: BTreeMap<(usize, String), StatePlace>,
+    /// Nodes that read a recurrent state, or what does, with no tap of the dump between.
+    pub(crate) behind_recurrence: BTreeSet<usize>,
 }
 
 /// A part of a state, as reports name it.
@@ -67,13 +69,25 @@ pub struct StatePlace {
 }
 
 impl Order {
-    /// Reads the order off a graph.
-    pub fn of(graph: &Graph) -> Self {
+    /// Reads the order off a graph. `recorded` says whether the dump has a tap.
+    pub fn of(graph: &Graph, recorded: impl Fn(&str) -> bool) -> Self {
         let mut order = Self::default();
+        let mut behind = vec![false; graph.values.len()];
         let mut owners: BTreeMap<StateId, usize> = BTreeMap::new();
         for (node, n) in graph.nodes.iter().enumerate() {
             if let Some(state) = n.state {
                 owners.entry(state).or_insert(node);
+            }
+            let recurrent = n
+                .state
+                .and_then(|id| graph.states.get(id.0))
+                .is_some_and(|state| state.kind == StateKind::Recurrent);
+            if recurrent || n.inputs.iter().any(|input| behind.get(input.0) == Some(&true)) {
+                order.behind_recurrence.insert(node);
+                for output in &n.outputs {
+                    let Some(value) = graph.values.get(output.0) else { continue };
+                    behind[output.0] = !value.tap.as_deref().is_some_and(&recorded);
+                }
             }
             for output in &n.outputs {
                 if let Some(tap) = graph.values.get(output.0).and_then(|v| v.tap.as_ref()) {
@@ -112,6 +126,7 @@ impl Order {
         Self {
             taps: if shows.taps { self.taps.clone() } else { BTreeMap::new() },
             states: if shows.states { self.states.clone() } else { BTreeMap::new() },
+            behind_recurrence: self.behind_recurrence.clone(),
         }
     }
 }
