@@ -163,7 +163,8 @@ impl Weights {
         let found = &self.found[id.0];
         let Source::Made(recipe) = &found.source else { return None };
         let rule = &self.rules[recipe.rule];
-        let flow = flows::made(&self.checkpoint, rule, &recipe.tensors, recipe.output);
+        let name = &rule.weight.text;
+        let flow = flows::made(&self.checkpoint, name, rule, &recipe.tensors, recipe.output);
         Some(flow.map(|flow| {
             let mut numbers = vec![0.0; flow.len()];
             flow.read(0, &mut numbers);
@@ -212,37 +213,43 @@ impl Weights {
     }
 }
 
+/// The first rule that is about a weight and of whose tensors the checkpoint has any, and what it
+/// takes.
+fn applying(checkpoint: &Checkpoint, weight: &Weight, rules: &[Rule]) -> Option<(usize, Gathered)> {
+    rules.iter().enumerate().find_map(|(n, rule)| {
+        let gathered = gather(rule, &weight.name, |text| beginning(checkpoint.tensors(), text))?;
+        let there = gathered.names.iter().any(|name| checkpoint.info(name).is_some());
+        there.then_some((n, gathered))
+    })
+}
+
+fn missing(checkpoint: &Checkpoint, weight: &Weight, name: &str) -> Error {
+    Error::Missing {
+        root: checkpoint.root().into(),
+        tensor: shown(name),
+        weight: shown(&weight.name),
+        shape: weight.shape.clone(),
+    }
+}
+
 fn find(
     checkpoint: &Checkpoint,
     weight: &Weight,
     rules: &[Rule],
     used: &mut BTreeSet<String>,
 ) -> Result<Found, Error> {
-    let rule = rules.iter().enumerate().find_map(|(n, rule)| {
-        let gathered = gather(rule, &weight.name, |text| beginning(checkpoint.tensors(), text))?;
-        gathered
-            .names
-            .iter()
-            .any(|name| checkpoint.info(name).is_some())
-            .then_some((n, rule, gathered))
-    });
-    let missing = |name: &str| Error::Missing {
-        root: checkpoint.root().into(),
-        tensor: shown(name),
-        weight: shown(&weight.name),
-        shape: weight.shape.clone(),
-    };
-    let Some((number, rule, gathered)) = rule else {
+    let Some((number, gathered)) = applying(checkpoint, weight, rules) else {
         let name = &weight.name;
-        let info = checkpoint.info(name).ok_or_else(|| missing(name))?;
+        let info = checkpoint.info(name).ok_or_else(|| missing(checkpoint, weight, name))?;
         used.insert(name.clone());
         let source = Source::View { tensor: name.clone(), file: info.file, range: info.range };
         return Ok(Found { dtype: info.dtype, shape: info.shape.clone(), source });
     };
+    let rule = &rules[number];
     let infos = gathered
         .names
         .iter()
-        .map(|name| checkpoint.info(name).ok_or_else(|| missing(name)))
+        .map(|name| checkpoint.info(name).ok_or_else(|| missing(checkpoint, weight, name)))
         .collect::<Result<Vec<_>, _>>()?;
     let broken = |why: String| Error::Rule {
         root: checkpoint.root().into(),

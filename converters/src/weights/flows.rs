@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use registry::graph::Weight;
-use registry::weight_map::{Rule, Step, beginning, gather};
+use registry::weight_map::{Rule, Step};
 
-use super::Error;
+use super::{Error, applying, missing};
 use crate::checkpoint::Checkpoint;
 use crate::flow::Flow;
 use crate::shown;
@@ -44,40 +44,20 @@ fn find<'c>(
     weight: &Weight,
     rules: &[Rule],
 ) -> Result<(Sourced<'c>, Vec<String>), Error> {
-    let known = |name: &String| checkpoint.info(name).is_some();
-    let rule = rules.iter().find_map(|rule| {
-        let gathered = gather(rule, &weight.name, |text| beginning(checkpoint.tensors(), text))?;
-        gathered.names.iter().any(known).then_some((rule, gathered))
-    });
+    let rule = applying(checkpoint, weight, rules);
     let names = rule.as_ref().map_or_else(|| vec![weight.name.clone()], |(_, g)| g.names.clone());
-    let mut flows = Vec::with_capacity(names.len());
     let mut place = (usize::MAX, u64::MAX);
     for name in &names {
-        let info = checkpoint.info(name).ok_or_else(|| Error::Missing {
-            root: checkpoint.root().into(),
-            tensor: shown(name),
-            weight: shown(&weight.name),
-            shape: weight.shape.clone(),
-        })?;
+        let info = checkpoint.info(name).ok_or_else(|| missing(checkpoint, weight, name))?;
         place = place.min((info.file, info.range.0));
-        let blocks =
-            rule.as_ref().is_some_and(|(rule, _)| rule.steps.first() == Some(&Step::Mxfp4));
-        let read = if blocks { Flow::raw } else { Flow::plain };
-        let flow = read(&info.shape, info.dtype, checkpoint.bytes(name)?);
-        flows.push(flow.map_err(|why| broken(checkpoint, weight, name, why))?);
     }
-    let mut output = 0;
-    if let Some((rule, gathered)) = rule {
-        let text = format!("{} -> {}", rule.disk.text, rule.weight.text);
-        flows =
-            Flow::run(&rule.steps, flows).map_err(|why| broken(checkpoint, weight, &text, why))?;
-        output = gathered.output;
-    }
-    let count = flows.len();
-    let flow = flows.into_iter().nth(output).ok_or_else(|| {
-        let why = format!("its steps give {count} tensors, and this is number {}", output + 1);
-        broken(checkpoint, weight, &weight.name, why)
-    })?;
+    let flow = match rule {
+        Some((number, gathered)) => {
+            made(checkpoint, &weight.name, &rules[number], &names, gathered.output)?
+        }
+        None => read(checkpoint, &weight.name, false)?
+            .map_err(|why| broken(checkpoint, &weight.name, &weight.name, why))?,
+    };
     if flow.shape() != weight.shape {
         return Err(Error::Shape {
             root: checkpoint.root().into(),
@@ -89,30 +69,42 @@ fn find<'c>(
     Ok((Sourced { flow, place }, names))
 }
 
-/// One tensor that a rule makes of others.
+/// One tensor that a rule makes of others, for `weight`.
 pub(super) fn made<'c>(
     checkpoint: &'c Checkpoint,
+    weight: &str,
     rule: &Rule,
     tensors: &[String],
     output: usize,
 ) -> Result<Flow<'c>, Error> {
-    let fault = |why: String| Error::Rule {
-        root: checkpoint.root().into(),
-        weight: rule.weight.text.clone(),
-        rule: format!("{} -> {}", rule.disk.text, rule.weight.text),
-        why,
-    };
+    let text = format!("{} -> {}", rule.disk.text, rule.weight.text);
+    let fault = |why| broken(checkpoint, weight, &text, why);
+    let blocks = rule.steps.first() == Some(&Step::Mxfp4);
     let mut flows = Vec::with_capacity(tensors.len());
     for name in tensors {
-        let info = checkpoint.info(name).ok_or_else(|| fault(format!("there is no `{name}`")))?;
-        let read = if rule.steps.first() == Some(&Step::Mxfp4) { Flow::raw } else { Flow::plain };
-        flows.push(read(&info.shape, info.dtype, checkpoint.bytes(name)?).map_err(fault)?);
+        flows.push(read(checkpoint, name, blocks)?.map_err(fault)?);
     }
     let flows = Flow::run(&rule.steps, flows).map_err(fault)?;
-    flows.into_iter().nth(output).ok_or_else(|| fault("it gives too few tensors".to_owned()))
+    let count = flows.len();
+    flows.into_iter().nth(output).ok_or_else(|| {
+        fault(format!("its steps give {count} tensors, and this is number {}", output + 1))
+    })
 }
 
-fn broken(checkpoint: &Checkpoint, weight: &Weight, rule: &str, why: String) -> Error {
-    let (root, weight) = (checkpoint.root().into(), shown(&weight.name));
-    Error::Rule { root, weight, rule: shown(rule), why }
+/// A tensor of the checkpoint, of numbers or of blocks.
+fn read<'c>(
+    checkpoint: &'c Checkpoint,
+    name: &str,
+    blocks: bool,
+) -> Result<Result<Flow<'c>, String>, Error> {
+    let bytes = checkpoint.bytes(name)?;
+    let Some(info) = checkpoint.info(name) else {
+        return Ok(Err(format!("there is no `{}`", shown(name))));
+    };
+    let read = if blocks { Flow::raw } else { Flow::plain };
+    Ok(read(&info.shape, info.dtype, bytes))
+}
+
+fn broken(checkpoint: &Checkpoint, weight: &str, rule: &str, why: String) -> Error {
+    Error::Rule { root: checkpoint.root().into(), weight: shown(weight), rule: shown(rule), why }
 }

@@ -9,10 +9,12 @@ use super::lanes::{Simd, Wide};
 use crate::codec::q4_1::ladder;
 use crate::codec::q4_k::{self, Fit};
 
-pub(super) struct Q4K;
-pub(super) struct Q5K;
+/// Both formats, told apart by the bytes of a block.
+pub(super) struct Affine<const B: usize>;
+pub(super) type Q4K = Affine<144>;
+pub(super) type Q5K = Affine<176>;
 
-impl Wide for Q4K {
+impl<const B: usize> Wide for Affine<B> {
     #[inline(always)]
     fn encode<S: Simd>(
         simd: S,
@@ -21,20 +23,7 @@ impl Wide for Q4K {
         importance: Option<&[f32]>,
         out: &mut [u8],
     ) {
-        encode::<S, 144>(simd, numbers, row, importance, out);
-    }
-}
-
-impl Wide for Q5K {
-    #[inline(always)]
-    fn encode<S: Simd>(
-        simd: S,
-        numbers: &[f32],
-        row: usize,
-        importance: Option<&[f32]>,
-        out: &mut [u8],
-    ) {
-        encode::<S, 176>(simd, numbers, row, importance, out);
+        encode::<S, B>(simd, numbers, row, importance, out);
     }
 }
 
