@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
-use engine::importance::{Importance, imatrix};
+use converters::imatrix::Imatrix;
+use engine::importance::Importance;
 use engine::{Chunk, NoProbe, Options, Want};
 use registry::dtype::Dtype;
-use tokenizers::Tokenizer;
 
 use crate::specs::engine_error;
 use crate::target::{self, Choice, Target, Which, parse_dtype};
-use crate::{Ended, term};
+use crate::{Ended, run, term};
 
 /// Measures on a text how much each input of each weight matters, for `convert --imatrix`
 #[derive(Debug, Args)]
@@ -107,7 +107,12 @@ impl MakeImatrix {
             .by_tensor(&gguf, &target.model.graph.weights)
             .map_err(|faults| anyhow!("{}", faults.join("\n")))?;
         let dataset = self.text.as_ref().map(|path| path.display().to_string());
-        let made = imatrix(entries, count, self.chunk, dataset.unwrap_or_default());
+        let made = Imatrix {
+            entries,
+            chunks: u32::try_from(count)?,
+            chunk_size: u32::try_from(self.chunk)?,
+            datasets: vec![dataset.unwrap_or_default()],
+        };
         made.write(&self.output)?;
         term::print(&format!(
             "wrote {}: {} weights, measured on {count} chunks of {} tokens",
@@ -121,10 +126,7 @@ impl MakeImatrix {
     /// The tokens, and the one that every chunk begins with.
     fn read(&self, target: &Target) -> Result<(Vec<u32>, Option<u32>)> {
         let Some(text) = &self.text else { return Ok((self.tokens.clone(), None)) };
-        let path = target.home().join("tokenizer.json");
-        let tokenizer = Tokenizer::from_file(&path).map_err(|error| {
-            anyhow!("`{}`: {error}; without a tokenizer, give --tokens", path.display())
-        })?;
+        let tokenizer = run::tokenizer(target.home())?;
         let text = fs_err::read_to_string(text).context("the text has to be UTF-8")?;
         let ids = |text: &str, special| -> Result<Vec<u32>> {
             let made = tokenizer.encode(text, special).map_err(|error| anyhow!("{error}"))?;

@@ -95,7 +95,12 @@ impl Check {
         if !self.allow_dtype_mismatch {
             target.check_dtypes(&dtypes)?;
         }
-        let options = CheckOptions {
+        self.compare(&target, &dump, &self.options(dtypes))
+    }
+
+    /// What the flags ask for.
+    fn options(&self, dtypes: Vec<Dtype>) -> CheckOptions {
+        CheckOptions {
             dtypes,
             schedules: !self.no_schedules,
             allow_dtype_mismatch: self.allow_dtype_mismatch,
@@ -103,11 +108,25 @@ impl Check {
             threads: self.threads,
             logprob: self.bound,
             ..CheckOptions::default()
-        };
+        }
+    }
+
+    /// The dtypes that were asked for, or f32: what a file is compared in.
+    fn dtypes_of_file(&self) -> Vec<Dtype> {
+        if self.dtype.is_empty() { vec![Dtype::F32] } else { self.dtype.clone() }
+    }
+
+    /// Compares the engine with a dump and reports.
+    fn compare(&self, target: &Target, dump: &Dump, options: &CheckOptions) -> Result<Ended> {
         let engine = engines::engine(&self.engine)?;
-        let report = parity::check(engine.as_ref(), &target.source(), &dump, &options)
-            .map_err(check_error)?;
-        self.show(&report)?;
+        let report =
+            parity::check(engine.as_ref(), &target.source(), dump, options).map_err(check_error)?;
+        self.conclude(&report)
+    }
+
+    /// Shows a report; how the command ends follows from it.
+    fn conclude(&self, report: &Report) -> Result<Ended> {
+        self.show(report)?;
         Ok(match report.verdict() {
             Verdict::Fail => Ended::Differs,
             Verdict::Pass | Verdict::Skip => Ended::Well,

@@ -116,18 +116,21 @@ impl Run {
         if self.prompt.is_none() {
             return Ok(Voice::Ids { first: true });
         }
-        let path: PathBuf = dir.join("tokenizer.json");
-        if !path.is_file() {
-            bail!(
-                "`{}` has no tokenizer.json, so text cannot be read; save one with transformers' \
-                 AutoTokenizer.save_pretrained, or give token ids with --tokens 1,2,3",
-                dir.display()
-            );
-        }
-        let tokenizer = Tokenizer::from_file(&path)
-            .map_err(|error| anyhow!("`{}`: {error}", path.display()))?;
-        Ok(Voice::Text { tokenizer: Box::new(tokenizer), tokens: Vec::new(), said: 0 })
+        Ok(Voice::Text { tokenizer: Box::new(tokenizer(dir)?), tokens: Vec::new(), said: 0 })
     }
+}
+
+/// The tokenizer that lies beside a model.
+pub(crate) fn tokenizer(dir: &Path) -> Result<Tokenizer> {
+    let path: PathBuf = dir.join("tokenizer.json");
+    if !path.is_file() {
+        bail!(
+            "`{}` has no tokenizer.json, so text cannot be read; save one with transformers' \
+             AutoTokenizer.save_pretrained, or give token ids with --tokens 1,2,3",
+            dir.display()
+        );
+    }
+    Tokenizer::from_file(&path).map_err(|error| anyhow!("`{}`: {error}", path.display()))
 }
 
 /// How tokens are read and shown.

@@ -16,8 +16,8 @@ use crate::{Ended, interrupt, term, text, write};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  onboard synth SPEC --config config.json -o /tmp/random --dtype bf16
-  onboard synth SPEC --config fixtures/configs/NAME.json -o /tmp/random && onboard bench /tmp/random
+  onboard synth SPEC --config config.json -o random --dtype bf16
+  onboard synth SPEC --config fixtures/configs/NAME.json -o random && onboard bench random
 
 The same seed, spec and config give the same bytes on every machine.")]
 pub(crate) struct Synth {

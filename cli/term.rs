@@ -2,7 +2,6 @@
 
 use std::io::{self, IsTerminal, Write};
 
-#[cfg(feature = "hub")]
 use indicatif::ProgressStyle;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
@@ -74,23 +73,19 @@ pub(crate) fn paint_if(colour: bool, tone: Tone, text: &str) -> String {
 /// A bar on stderr for something counted in bytes; nothing where nobody watches.
 #[cfg(feature = "hub")]
 pub(crate) fn byte_bar(length: u64, what: &str) -> ProgressBar {
-    if !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
-    let template = "  {msg:32!} {wide_bar} {bytes:>10}/{total_bytes:10} {bytes_per_sec} {eta}";
-    bar.set_style(ProgressStyle::with_template(template).expect("a constant template"));
-    bar.set_message(what.to_owned());
-    bar
+    bar(length, what, "  {msg:32!} {wide_bar} {bytes:>10}/{total_bytes:10} {bytes_per_sec} {eta}")
 }
 
 /// A bar on stderr for so many of something; nothing where nobody watches.
 pub(crate) fn count_bar(length: u64, what: &str) -> ProgressBar {
+    bar(length, what, "  {wide_bar} {human_pos}/{human_len} {msg}  {per_sec}  {eta} left")
+}
+
+fn bar(length: u64, what: &str, template: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
-    let template = "  {wide_bar} {pos}/{len} {msg} {eta}";
     bar.set_style(ProgressStyle::with_template(template).expect("a constant template"));
     bar.set_message(what.to_owned());
     bar

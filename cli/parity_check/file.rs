@@ -4,8 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use parity::{CheckOptions, Dump, Verdict};
-use registry::dtype::Dtype;
+use parity::{CheckOptions, Dump};
 
 use super::Check;
 use crate::specs::check_error;
@@ -45,12 +44,9 @@ impl Check {
             ),
         };
         let options = CheckOptions {
-            dtypes: if self.dtype.is_empty() { vec![Dtype::F32] } else { self.dtype.clone() },
-            schedules: !self.no_schedules,
-            threads: self.threads,
             same_model: false,
             logprob: Some(bound),
-            ..CheckOptions::default()
+            ..self.options(self.dtypes_of_file())
         };
         let source = engine::Source { model: Arc::new(opened.model), dir: path };
         let mut report =
@@ -58,10 +54,6 @@ impl Check {
         report.notes.push(format!(
             "a log-probability may differ by {bound:.0e}: the arithmetic of `{name}` is its own"
         ));
-        self.show(&report)?;
-        Ok(match report.verdict() {
-            Verdict::Fail => Ended::Differs,
-            Verdict::Pass | Verdict::Skip => Ended::Well,
-        })
+        self.conclude(&report)
     }
 }

@@ -9,7 +9,7 @@ use converters::codec::expected_error;
 use converters::gguf::File;
 use engine::Options;
 use parity::cost::{Cost, cost};
-use parity::{CheckOptions, Dump, Verdict};
+use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 use serde::Serialize;
 
@@ -56,23 +56,8 @@ impl Check {
         if file.tensors().iter().any(|info| info.ty.is_quantized()) {
             return self.show_cost(target, &file, &dump, &path);
         }
-        let options = CheckOptions {
-            dtypes: if self.dtype.is_empty() { vec![Dtype::F32] } else { self.dtype.clone() },
-            schedules: !self.no_schedules,
-            rewrites: !self.plain_graph,
-            threads: self.threads,
-            same_model: false,
-            logprob: self.bound,
-            ..CheckOptions::default()
-        };
-        let engine = engines::engine(&self.engine)?;
-        let report = parity::check(engine.as_ref(), &target.source(), &dump, &options)
-            .map_err(check_error)?;
-        self.show(&report)?;
-        Ok(match report.verdict() {
-            Verdict::Fail => Ended::Differs,
-            Verdict::Pass | Verdict::Skip => Ended::Well,
-        })
+        let options = CheckOptions { same_model: false, ..self.options(self.dtypes_of_file()) };
+        self.compare(target, &dump, &options)
     }
 
     fn show_cost(
