@@ -13,6 +13,7 @@ pub mod graph;
 pub mod library;
 pub mod lint;
 pub mod model;
+pub mod normal;
 pub mod ops;
 pub mod parse;
 pub mod print;

@@ -226,6 +226,8 @@ pub struct GgufWeight {
     pub steps: Vec<Expr>,
     /// A type that holds whatever the file is made for.
     pub ty: Option<Ident>,
+    /// Whether the entry counts; always if nothing is said.
+    pub when: Option<Expr>,
     /// The whole entry.
     pub at: Span,
 }

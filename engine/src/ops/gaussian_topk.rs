@@ -1,5 +1,7 @@
 //! `gaussian_topk`: keeps what stands out of a row, as if its numbers were normally distributed.
 
+use registry::normal::quantile;
+
 use super::{Ctx, rows};
 use crate::Error;
 use crate::kernels::math::{fold, sum};
@@ -24,59 +26,4 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         }
     });
     ctx.set(0, y)
-}
-
-/// The quantile of the normal distribution: Abramowitz and Stegun 26.2.23 to begin with, then
-/// Newton's steps on the distribution itself.
-fn quantile(p: f64) -> f64 {
-    if !(0.0..1.0).contains(&p) || p == 0.0 {
-        return if p >= 1.0 { f64::INFINITY } else { f64::NEG_INFINITY };
-    }
-    let tail = p.min(1.0 - p);
-    let t = (-2.0 * tail.ln()).sqrt();
-    let top = 2.515_517 + t * (0.802_853 + t * 0.010_328);
-    let bottom = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
-    let mut z = t - top / bottom;
-    for _ in 0..4 {
-        let density = (-0.5 * z * z).exp() / std::f64::consts::TAU.sqrt();
-        z += (upper(z) - tail) / density;
-    }
-    if p < 0.5 { -z } else { z }
-}
-
-/// The share of a normal distribution above `z >= 0`: its continued fraction, or the series of
-/// the part below for small `z` (Abramowitz and Stegun 26.2.14 and 26.2.11).
-fn upper(z: f64) -> f64 {
-    let density = (-0.5 * z * z).exp() / std::f64::consts::TAU.sqrt();
-    if z < 3.0 {
-        let (mut term, mut total) = (z, z);
-        for n in 1..80 {
-            term *= z * z / f64::from(2 * n + 1);
-            total += term;
-        }
-        return 0.5 - density * total;
-    }
-    let mut fraction = z;
-    for n in (1..60).rev() {
-        fraction = z + f64::from(n) / fraction;
-    }
-    density / fraction
-}
-
-#[cfg(test)]
-mod tests {
-    use super::quantile;
-
-    #[test]
-    fn quantiles_are_those_of_tables() {
-        for (p, z) in [
-            (0.5, 0.0),
-            (0.95, 1.644_853_627),
-            (0.975, 1.959_963_985),
-            (0.999_9, 3.719_016_485),
-            (0.1, -1.281_551_566),
-        ] {
-            approx::assert_abs_diff_eq!(quantile(p), z, epsilon = 1e-8);
-        }
-    }
 }

@@ -6,6 +6,7 @@ use super::operators::{Number, capped, finite, order, repeat, too_large};
 use super::{expected, truth};
 use crate::config::Config;
 use crate::diag::{Finding, Span};
+use crate::normal::quantile;
 use crate::scalar::Scalar;
 use crate::suggest;
 use crate::syntax::Ident;
@@ -13,8 +14,8 @@ use crate::syntax::Ident;
 /// Their names.
 pub const NAMES: &[&str] = &[
     "abs", "all", "any", "bf16", "ceil", "config", "exp", "f32", "fill", "float", "floor", "get",
-    "has", "int", "len", "listed", "log", "max", "min", "range", "repeat", "round", "round_up",
-    "sqrt", "sum",
+    "has", "int", "len", "listed", "log", "max", "min", "quantile", "range", "repeat", "round",
+    "round_up", "sqrt", "sum",
 ];
 
 /// The arguments of a call.
@@ -118,6 +119,11 @@ pub(super) fn call(
         "bf16" => call.float(|x| f64::from(to_bf16(x as f32))),
         "sqrt" => call.float(f64::sqrt),
         "exp" => call.float(f64::exp),
+        // Of none and of all it is infinite.
+        "quantile" => {
+            call.arity(1, 1)?;
+            Ok(Scalar::Float(quantile(call.number(0)?.float())))
+        }
         "log" => {
             call.arity(1, 2)?;
             let log = call.number(0)?.float().ln();

@@ -114,6 +114,7 @@ fn values_are_pythons() {
         ("has('missing')", "false"),
         ("1 if n > 3 else 1 // 0", "1"),
         ("sqrt(16)", "4.0"),
+        ("[round(1000 * quantile(0.975)), quantile(0), quantile(1)]", "[1960, -inf, inf]"),
     ] {
         assert_eq!(run(text).unwrap_or_else(|e| e), expected, "{text}");
     }

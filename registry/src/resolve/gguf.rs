@@ -47,7 +47,8 @@ pub(super) fn resolve(spec: &Spec, env: &dyn Env, report: &mut Report) -> Option
             tensors.push((entry.name.name.clone(), numbers));
         }
     }
-    let rules = decl.weights.iter().filter_map(|decl| report.kept(rule(decl, env))).collect();
+    let rules = decl.weights.iter().filter_map(|decl| report.kept(rule(decl, env)).flatten());
+    let rules = rules.collect();
     let scalars = decl.scalars.iter().filter_map(|(key, weights)| {
         let weights = report.kept(pattern(weights).map_err(Fail::from))?;
         Some((whole(&arch, &key.name), weights))
@@ -128,14 +129,20 @@ fn numbers(value: &Scalar, entry: &GgufEntry) -> Result<Option<Vec<f32>>, Fail> 
     })
 }
 
-fn rule(decl: &GgufWeight, env: &dyn Env) -> Result<TensorRule, Fail> {
+/// The rule of an entry; none if it does not count in this model.
+fn rule(decl: &GgufWeight, env: &dyn Env) -> Result<Option<TensorRule>, Fail> {
+    if let Some(when) = &decl.when
+        && !eval::truth(&eval::eval_owned(when, env)?)
+    {
+        return Ok(None);
+    }
     let mut names = (decl.weight.clone(), decl.name.clone());
     if !decl.exact {
         for ident in [&mut names.0, &mut names.1] {
             ident.name.push_str(".{weight|bias}");
         }
     }
-    Ok(TensorRule {
+    Ok(Some(TensorRule {
         rule: Rule {
             disk: pattern(&names.0)?,
             weight: pattern(&names.1)?,
@@ -143,5 +150,5 @@ fn rule(decl: &GgufWeight, env: &dyn Env) -> Result<TensorRule, Fail> {
             at: decl.at.clone(),
         },
         ty: decl.ty.as_ref().map(|ident| ident.name.clone()),
-    })
+    }))
 }

@@ -57,7 +57,10 @@ pub(super) fn of(spec: &Spec) -> Mentions {
         let entries = gguf.metadata.values().chain(gguf.tensors.values());
         let entries = entries.chain(gguf.assumes.values());
         entries.for_each(|entry| found.expr(&entry.value));
-        gguf.weights.iter().flat_map(|weight| &weight.steps).for_each(|step| found.expr(step));
+        let weights = gguf.weights.iter();
+        weights
+            .flat_map(|weight| weight.steps.iter().chain(&weight.when))
+            .for_each(|expr| found.expr(expr));
     }
     found
 }

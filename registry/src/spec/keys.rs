@@ -238,6 +238,7 @@ pub(crate) static GGUF_WEIGHT: Table = Table {
             "Steps from the model's weight to the file: `permute_heads(heads, 'interleaved')`.",
         ),
         may("type", Form::Word, "What it is always kept in: `f32`."),
+        may("when", Form::Expr, "Whether the entry counts, over dims; always if nothing is said."),
     ],
     others: None,
     inherits: false,

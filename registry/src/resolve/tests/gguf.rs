@@ -15,7 +15,8 @@ LINES  weights:
     norm: net.norm
     blk.{i}.first_norm: { weight: \"net.layers.{i}.norm1\", do: add(1) }
     blk.{i}.ssm_conv1d.weight: { tensor: \"net.layers.{i}.mix.conv.weight\", do: squeeze(1), type: f32 }
-    blk.{i}.mix_{in|out}: net.layers.{i}.mix.{in|out}
+    blk.{i}.wide_{in|out}: { weight: \"net.layers.{i}.mix.{in|out}\", when: hidden > 8 }
+    blk.{i}.mix_{in|out}: { weight: \"net.layers.{i}.mix.{in|out}\", when: hidden == 8 }
   tensors:
     factors.weight: \"[main.theta ** (i / size) for i in range(2)]\"
     none.weight: null

@@ -80,6 +80,7 @@ impl Decoder {
                 exact: false,
                 steps: Vec::new(),
                 ty: None,
+                when: None,
                 at,
             });
         };
@@ -88,6 +89,7 @@ impl Decoder {
         let tensor = self.required_word(map, "tensor");
         let steps = self.steps(map);
         let ty = map.get("type").map(|entry| self.word(&entry.value));
+        let when = map.get("when").map(|entry| self.expr(&entry.value));
         let exact = tensor.is_some();
         let ((Some(weight), None) | (None, Some(weight))) = (weight, tensor) else {
             let message = format!("`{}` is made of one thing", name.name);
@@ -99,6 +101,10 @@ impl Decoder {
             Some(ty) => Some(ty?),
             None => None,
         };
-        Some(GgufWeight { name, weight, exact, steps: steps?, ty, at })
+        let when = match when {
+            Some(when) => Some(when?),
+            None => None,
+        };
+        Some(GgufWeight { name, weight, exact, steps: steps?, ty, when, at })
     }
 }
