@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use converters::gguf::File;
+use registry::gguf::Chosen;
 
 use crate::specs::{Config, Specs};
 use crate::target::{Choice, Target};
@@ -17,23 +18,24 @@ pub(crate) fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "gguf") && path.is_file()
 }
 
-/// Opens a file as the model that it was made from: by `--model-config`, or by the config inside it.
+/// Opens a file as the model that it was made from: by `--model-config`, by the config inside it, or by its keys.
 pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
     let file = File::open(path)?;
+    let mut specs = Specs::open(choice.specs.as_deref())?;
+    let mut spec = choice.spec.as_deref().map(|file| specs.add(file)).transpose()?;
     let config = match &choice.model_config {
         Some(config) => Config::read(&config_file(config))?,
         None => match file.metadata().str(CONFIG_KEY)? {
             Some(text) => Config::of_text(&format!("{}#{CONFIG_KEY}", path.display()), text)?,
-            None => bail!(
-                "`{}` does not carry the config it was made from (key `{CONFIG_KEY}`); \
-                 give the one of its checkpoint: --model-config DIR",
-                path.display()
-            ),
+            None => {
+                let chosen = from_keys(&file, path, &specs, spec.as_deref())?;
+                spec = Some(chosen.spec);
+                Config::of_text(&path.display().to_string(), &chosen.config.json())?
+            }
         },
     };
-    let mut specs = Specs::open(choice.specs.as_deref())?;
-    let spec = match &choice.spec {
-        Some(file) => specs.add(file)?,
+    let spec = match spec {
+        Some(spec) => spec,
         None => specs.matching(&config)?.with_context(|| {
             format!(
                 "no spec matches the architecture `{}` of `{}`",
@@ -45,6 +47,25 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
     let model = specs.resolve(&spec, &config, &choice.set)?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     Ok(Target { dir: path.to_owned(), name, model: Arc::new(model), spec: specs.id(&spec), config })
+}
+
+/// The spec and config that explain a file that some other program made.
+fn from_keys(file: &File, path: &Path, specs: &Specs, only: Option<&str>) -> Result<Chosen> {
+    let key = "general.architecture";
+    let arch = file.metadata().str(key)?.with_context(|| {
+        format!("`{}` has no key `{key}`; give its config: --model-config DIR", path.display())
+    })?;
+    specs.choose(arch, only, &converters::gguf::evidence(file, arch)).map_err(|refusals| {
+        let mut why = format!("`{}`: no spec explains a file of `{arch}`", path.display());
+        for refusal in refusals.iter().take(2) {
+            why += &format!(
+                "\n  {}: {}",
+                refusal.spec,
+                refusal.faults[..refusal.faults.len().min(4)].join("; ")
+            );
+        }
+        anyhow::anyhow!("{why}\ngive the config of its checkpoint: --model-config DIR")
+    })
 }
 
 fn config_file(path: &Path) -> PathBuf {

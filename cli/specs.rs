@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use registry::diag::Finding;
 use registry::dtype::Dtype;
+use registry::gguf::{Chosen, Evidence, Families, Refusal};
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -268,6 +269,16 @@ impl Specs {
         let spec = self.library.load(spec, set)?;
         // A config remembers which keys were read; each spec starts with a fresh one.
         resolve(&spec, &config.parsed.clone(), &self.ops)
+    }
+
+    /// The spec and config that explain a GGUF file by its keys.
+    pub(crate) fn choose(
+        &self,
+        arch: &str,
+        only: Option<&str>,
+        told: &Evidence,
+    ) -> std::result::Result<Chosen, Vec<Refusal>> {
+        Families::new(&self.library).choose(&self.ops, arch, only, told)
     }
 
     /// Refuses a spec with mistakes that no config can make right.

@@ -9,6 +9,7 @@
 //! * [`split::layouts`] does so for a set of files.
 
 pub mod error;
+mod evidence;
 pub mod file;
 pub mod header;
 pub mod layout;
@@ -21,6 +22,7 @@ pub mod split;
 pub mod value;
 
 pub use error::Error;
+pub use evidence::evidence;
 pub use file::File;
 pub use header::Header;
 pub use layout::{Declared, Dims, Layout};

@@ -53,6 +53,16 @@ impl Config {
         Ok(Self { path: path.to_owned(), root, read: RefCell::default() })
     }
 
+    /// A config that was not read but made; `path` is what findings call it.
+    pub fn of(path: &str, root: Scalar) -> Self {
+        Self { path: path.to_owned(), root, read: RefCell::default() }
+    }
+
+    /// The config as JSON.
+    pub fn json(&self) -> String {
+        json::value(&self.root).to_string()
+    }
+
     /// The file's path, as findings call it.
     pub fn path(&self) -> &str {
         &self.path
@@ -101,6 +111,12 @@ impl Config {
         }
         collect(&self.root, "", &mut keys);
         keys
+    }
+
+    /// Every key that is no object, dotted where nested.
+    pub(crate) fn leaves(&self) -> Vec<String> {
+        let is_leaf = |key: &String| !matches!(self.peek(key), Some(Scalar::Map(_)));
+        self.keys().into_iter().filter(is_leaf).collect()
     }
 
     /// Keys that nobody asked for, that are not null, and that may matter to the model.

@@ -14,13 +14,14 @@ use crate::yaml::{self, Entry, Map, Node, Value};
 const MERGED: [&str; 8] =
     ["dims", "rope", "states", "functions", "layers", "ignore", "kept", "gguf"];
 /// Entries of sections that merge by name themselves.
-const NESTED: [(&str, &str); 6] = [
+const NESTED: [(&str, &str); 7] = [
     ("layers", "each"),
     ("gguf", "metadata"),
     ("gguf", "weights"),
     ("gguf", "tensors"),
     ("gguf", "scalars"),
     ("gguf", "assumes"),
+    ("gguf", "config"),
 ];
 /// Keys that say something about one file and are never inherited.
 const OWN: [&str; 5] = ["spec", "name", "matches", "extends", "use"];
@@ -74,7 +75,7 @@ fn section(name: &str, mut old: Map, new: Map, findings: &mut Vec<Finding>) -> M
         let key = entry_name(name, &entry.key);
         // `null` is a value where expressions stand; `~` is not.
         let null = matches!(entry.value.value, Value::Null);
-        let valued = matches!(name, "each" | "metadata" | "tensors");
+        let valued = matches!(name, "each" | "metadata" | "tensors" | "config");
         let removes = null && (entry.value.at.text() == "~" || !valued);
         if removes {
             if old.shift_remove(&key).is_none() {

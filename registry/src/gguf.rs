@@ -6,8 +6,12 @@ use crate::graph::Weight;
 use crate::scalar::Scalar;
 use crate::weight_map::{Pattern, Rule, Step, beginning, gather, natural, shapes};
 
+mod choose;
+mod config;
 mod known;
 
+pub use choose::{Chosen, Families, Refusal};
+pub use config::{Evidence, Tree, config_of, differences, may_be};
 pub use known::{is_known, knows_tensor};
 
 /// The `gguf:` section of a spec, resolved.

@@ -198,6 +198,8 @@ pub struct GgufDecl {
     pub scalars: Vec<(Ident, Ident)>,
     /// What the format takes for granted, in words, and whether it is so.
     pub assumes: IndexMap<String, GgufEntry>,
+    /// Keys of `config.json` that a file tells of, where its keys do not read backwards.
+    pub config: IndexMap<String, GgufEntry>,
     /// Patterns of weights that the file leaves out.
     pub drop: Vec<Ident>,
     /// The whole section.

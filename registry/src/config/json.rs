@@ -21,6 +21,21 @@ pub(super) fn parse(path: &str, text: &str) -> Result<Scalar, Finding> {
     Ok(value)
 }
 
+/// A value for writing; a number that JSON lacks is null.
+pub(super) fn value(scalar: &Scalar) -> serde_json::Value {
+    match scalar {
+        Scalar::Null => serde_json::Value::Null,
+        Scalar::Bool(b) => (*b).into(),
+        Scalar::Int(n) => (*n).into(),
+        Scalar::Float(x) => (*x).into(),
+        Scalar::Str(text) => text.as_str().into(),
+        Scalar::List(items) => items.iter().map(value).collect(),
+        Scalar::Map(entries) => {
+            entries.iter().map(|(key, inner)| (key.clone(), value(inner))).collect()
+        }
+    }
+}
+
 struct Reader<'a> {
     path: &'a str,
     text: &'a str,

@@ -221,6 +221,11 @@ pub(crate) static GGUF: Table = Table {
             Form::Names(&Form::Expr),
             "What llama.cpp takes for granted, in words, and whether this model is so.",
         ),
+        may(
+            "config",
+            Form::Names(&Form::Expr),
+            "Keys of config.json as expressions over a file, where `metadata` does not read backwards.",
+        ),
         may("drop", Form::Words, "Patterns of weights that the file leaves out."),
     ],
     others: None,

@@ -18,6 +18,7 @@ impl Decoder {
         let metadata = self.entries(map, "metadata");
         let tensors = self.entries(map, "tensors");
         let assumes = self.entries(map, "assumes");
+        let config = self.entries(map, "config");
         let scalars = self.scalars(map);
         let mut weights = Vec::new();
         if let Some(entry) = map.get("weights")
@@ -33,6 +34,7 @@ impl Decoder {
             tensors,
             scalars,
             assumes,
+            config,
             drop: self.words(map, "drop"),
             at: entry.key.span(),
         })

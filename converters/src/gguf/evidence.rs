@@ -1,0 +1,65 @@
+//! What a file without a config tells of its model.
+
+use std::collections::BTreeMap;
+
+use registry::gguf::{Evidence, Tree};
+use registry::scalar::Scalar;
+
+use super::{Array, File, Value};
+use crate::codec::BlockType;
+
+/// The most tensors, and numbers of a list, that expressions can look at: no model has more.
+const MOST: usize = 1 << 15;
+
+/// Keys below `arch.`, shapes of tensors, and the numbers of small f32 tensors of one
+/// axis that belong to no layer.
+pub fn evidence(file: &File, arch: &str) -> Evidence {
+    let mut keys = Tree::default();
+    let prefix = format!("{arch}.");
+    for (key, value) in file.metadata().iter().take(MOST) {
+        if let (Some(key), Some(value)) = (key.strip_prefix(&prefix), scalar(value)) {
+            keys.add(key, value);
+        }
+    }
+    let mut tensors = BTreeMap::new();
+    for info in file.tensors() {
+        tensors.insert(info.name.clone(), info.shape.clone());
+        if tensors.len() > MOST {
+            continue;
+        }
+        let shape = info.shape.iter().map(|&dim| Scalar::Int(dim as i64)).collect();
+        keys.add(&format!("shapes.{}", info.name), Scalar::List(shape));
+        let small = info.shape.len() == 1 && info.shape[0] <= 1024;
+        if small && info.ty == BlockType::F32 && !info.name.starts_with("blk.") {
+            let bytes = file.bytes(&info.name).unwrap_or_default();
+            let numbers =
+                bytes.chunks_exact(4).map(|b| float(f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+            keys.add(&format!("numbers.{}", info.name), Scalar::List(numbers.collect()));
+        }
+    }
+    let path = file.files().first().map(|path| path.display().to_string()).unwrap_or_default();
+    Evidence { keys: keys.into_config(&path), tensors }
+}
+
+/// An f32 as the shortest decimal that is it: what a config had before it was rounded.
+fn float(x: f32) -> Scalar {
+    Scalar::Float(x.to_string().parse().unwrap_or(f64::from(x)))
+}
+
+fn scalar(value: &Value) -> Option<Scalar> {
+    Some(match value {
+        Value::Bool(flag) => Scalar::Bool(*flag),
+        Value::String(text) => Scalar::Str(text.clone()),
+        Value::F32(x) => float(*x),
+        Value::F64(x) => Scalar::Float(*x),
+        Value::Array(array) => return list(array),
+        other => Scalar::Int(i64::try_from(other.integer()?).ok()?),
+    })
+}
+
+fn list(array: &Array) -> Option<Scalar> {
+    if array.len() > MOST {
+        return None;
+    }
+    (0..array.len()).map(|n| scalar(&array.get(n)?)).collect::<Option<_>>().map(Scalar::List)
+}

@@ -1,0 +1,116 @@
+//! Which spec a file without a config belongs to: the one whose model gives the file's keys.
+
+use crate::config::Config;
+use crate::library::Library;
+use crate::model::Model;
+use crate::ops::OpSet;
+use crate::resolve::resolve;
+use crate::spec::Spec;
+
+use super::config::{Evidence, config_of, differences, errors, may_be, unread};
+
+/// A spec that explains a file, and the config that it was told by.
+#[derive(Debug)]
+pub struct Chosen {
+    /// The spec.
+    pub spec: String,
+    /// What a `config.json` of the file's model would say.
+    pub config: Config,
+    /// The model.
+    pub model: Model,
+}
+
+/// A spec that does not explain a file, and everything that speaks against it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Refusal {
+    /// The spec.
+    pub spec: String,
+    /// Why not.
+    pub faults: Vec<String>,
+}
+
+/// The specs that a file may belong to, plain ones first.
+#[derive(Debug)]
+pub struct Families {
+    /// How many specs each starts from, its name, and the spec.
+    specs: Vec<(usize, String, Spec)>,
+}
+
+impl Families {
+    /// All specs that describe files.
+    pub fn new(library: &Library) -> Self {
+        let all = library.names().filter_map(|name| {
+            let spec = library.load(name, &[]).ok().filter(|spec| spec.gguf.is_some())?;
+            Some((depth(library, name), name.to_owned(), spec))
+        });
+        let mut specs: Vec<_> = all.collect();
+        specs.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+        Self { specs }
+    }
+
+    /// Finds the spec of a file of the architecture; `only` is the one to try, if it is known.
+    ///
+    /// Relatives often share an architecture. The one that starts from the fewest others is the
+    /// plain one; a relative is needed only where that explains the file not at all, or fewer of
+    /// its keys.
+    pub fn choose(
+        &self,
+        ops: &OpSet,
+        arch: &str,
+        only: Option<&str>,
+        told: &Evidence,
+    ) -> Result<Chosen, Vec<Refusal>> {
+        let named = |name: &str| only.is_none_or(|only| only == name);
+        let candidates =
+            self.specs.iter().filter(|(_, name, spec)| named(name) && may_be(spec, arch));
+        let (mut refusals, mut best) = (Vec::new(), None::<(usize, Chosen)>);
+        for (_, name, spec) in candidates {
+            match attempt(spec, ops, arch, name, told) {
+                Ok((unread, chosen)) => {
+                    if best.as_ref().is_none_or(|(least, _)| unread < *least) {
+                        best = Some((unread, chosen));
+                    }
+                }
+                Err(faults) => refusals.push(Refusal { spec: name.to_owned(), faults }),
+            }
+        }
+        if let Some((_, chosen)) = best {
+            return Ok(chosen);
+        }
+        // The nearest first.
+        refusals.sort_by_key(|refusal| refusal.faults.len());
+        Err(refusals)
+    }
+}
+
+fn attempt(
+    spec: &Spec,
+    ops: &OpSet,
+    arch: &str,
+    name: &str,
+    told: &Evidence,
+) -> Result<(usize, Chosen), Vec<String>> {
+    let config = config_of(spec, told).map_err(|findings| errors(&findings))?;
+    let (model, _) = resolve(spec, &config, ops).map_err(|findings| errors(&findings))?;
+    let gguf = model.gguf.as_ref().filter(|gguf| gguf.arch == arch);
+    let Some(gguf) = gguf else {
+        return Err(vec![format!("its model is no `{arch}`")]);
+    };
+    let faults = differences(gguf, &model.graph.weights, told);
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let unread = unread(gguf, told);
+    Ok((unread, Chosen { spec: name.to_owned(), config, model }))
+}
+
+/// How many specs a spec starts from.
+fn depth(library: &Library, name: &str) -> usize {
+    let mut next = Some(name.to_owned());
+    let mut seen = 0;
+    while let Some(spec) = next.take().and_then(|name| library.load(&name, &[]).ok()) {
+        seen += 1;
+        next = spec.extends.map(|word| word.name).filter(|_| seen < 32);
+    }
+    seen
+}

@@ -1,0 +1,298 @@
+//! The `config.json` that a file's keys tell of: the spec's `gguf: metadata:` read backwards.
+//!
+//! A key whose value is one dim, or one entry of a rotary table, gives back the config key that
+//! this is read from. What is said in another way (a list of layer types as the number of heads
+//! of each) stands in `gguf: config:`, as expressions over the file. Nothing here is believed: the
+//! model that comes out must give the file's keys, tensors and shapes ([`differences`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::config::Config;
+use crate::diag::{Finding, Severity};
+use crate::eval::{self, Env, Evaluated, Fail, Fuel};
+use crate::gguf::Gguf;
+use crate::graph::Weight;
+use crate::scalar::Scalar;
+use crate::spec::{DimSource, GgufDecl, Spec};
+use crate::syntax::{BinaryOp, Expr, ExprKind, Ident};
+
+/// What a file says of its model, as expressions of `gguf: config:` read it.
+#[derive(Debug, Clone)]
+pub struct Evidence {
+    /// Keys below the architecture's name, the shapes of tensors below `shapes`, and the numbers of
+    /// small tensors of one axis below `numbers`.
+    pub keys: Config,
+    /// Its tensors and their shapes.
+    pub tensors: BTreeMap<String, Vec<usize>>,
+}
+
+/// Whether a spec's files may carry this `general.architecture`.
+pub fn may_be(spec: &Spec, arch: &str) -> bool {
+    match spec.gguf.as_ref().and_then(|decl| decl.arch.as_ref()) {
+        Some(DimSource::Key(word)) => word.name == arch,
+        // Which one depends on the config.
+        Some(DimSource::Compute(expr)) => mentions(expr, arch),
+        None => false,
+    }
+}
+
+fn mentions(expr: &Expr, text: &str) -> bool {
+    match &expr.kind {
+        ExprKind::Str(found) => found == text,
+        ExprKind::If { then, otherwise, .. } => mentions(then, text) || mentions(otherwise, text),
+        _ => false,
+    }
+}
+
+/// The config of the model of a file, as far as the file tells it.
+pub fn config_of(spec: &Spec, told: &Evidence) -> Result<Config, Vec<Finding>> {
+    let Some(decl) = &spec.gguf else { return Err(Vec::new()) };
+    let mut reader = Reader { spec, found: Vec::new() };
+    let architecture = spec.matches.iter().map(|word| Scalar::Str(word.name.clone())).take(1);
+    reader.put("architectures", Scalar::List(architecture.collect()));
+    for entry in decl.metadata.values() {
+        if let Some(value) = told.keys.peek(&entry.name.name).filter(|v| **v != Scalar::Null) {
+            reader.invert(&entry.value, value);
+        }
+    }
+    // Not every architecture has a key for it.
+    if let Some(Scalar::List(shape)) = told.keys.peek("shapes.token_embd.weight")
+        && let (Some(dim), Some(rows)) = (spec.dims.get("vocab"), shape.first())
+    {
+        reader.dim(&dim.name, rows);
+    }
+    let findings = explicit(decl, told, &mut reader.found);
+    let path = told.keys.path();
+    if findings.is_empty() {
+        Ok(Config::of(path, Scalar::Map(reader.found)))
+    } else {
+        Err(findings)
+    }
+}
+
+/// What `gguf: config:` says; it wins over what was read backwards.
+fn explicit(decl: &GgufDecl, told: &Evidence, found: &mut Vec<(String, Scalar)>) -> Vec<Finding> {
+    let fuel = Fuel::default();
+    let env = FileEnv { keys: &told.keys, fuel: &fuel };
+    let mut findings = Vec::new();
+    for entry in decl.config.values() {
+        match eval::eval_owned(&entry.value, &env) {
+            Ok(value) => set(found, &entry.name.name, value, true),
+            Err(Fail::Finding(finding)) => findings.push(*finding),
+            Err(Fail::Reported) => {}
+        }
+    }
+    findings
+}
+
+struct FileEnv<'a> {
+    keys: &'a Config,
+    fuel: &'a Fuel,
+}
+
+impl Env for FileEnv<'_> {
+    fn lookup(&self, name: &Ident) -> Evaluated<'_> {
+        Err(Finding::error(&name.at, format!("`{}` is not known here", name.name))
+            .help("expressions of `gguf: config:` read the file: `config('attention.head_count')`")
+            .into())
+    }
+
+    fn config(&self) -> &Config {
+        self.keys
+    }
+
+    fn fuel(&self) -> &Fuel {
+        self.fuel
+    }
+}
+
+struct Reader<'a> {
+    spec: &'a Spec,
+    found: Vec<(String, Scalar)>,
+}
+
+impl Reader<'_> {
+    fn put(&mut self, key: &str, value: Scalar) {
+        set(&mut self.found, key, value, false);
+    }
+
+    /// Finds the config key that an expression is the value of; a computed one has none.
+    fn invert(&mut self, expr: &Expr, value: &Scalar) {
+        match &expr.kind {
+            ExprKind::Path(names) => match names.as_slice() {
+                [dim] => self.dim(dim, value),
+                [table, entry] => self.table(table, entry, value),
+                _ => {}
+            },
+            ExprKind::Call(name, args) => match (name.name.as_str(), args.as_slice()) {
+                ("float", [arg]) => self.invert(&arg.value, value),
+                ("config", [arg, ..]) => {
+                    if let ExprKind::Str(key) = &arg.value.kind {
+                        self.put(key, value.clone());
+                    }
+                }
+                _ => {}
+            },
+            ExprKind::If { then, otherwise, .. } if otherwise.kind == ExprKind::Null => {
+                self.invert(then, value);
+            }
+            ExprKind::Binary(BinaryOp::Or, first, _) => self.invert(first, value),
+            _ => {}
+        }
+    }
+
+    fn dim(&mut self, name: &Ident, value: &Scalar) {
+        match self.spec.dims.get(&name.name).and_then(|dim| dim.sources.first()) {
+            Some(DimSource::Key(key)) => self.put(&key.name, value.clone()),
+            Some(DimSource::Compute(expr)) if matches!(expr.kind, ExprKind::Path(_)) => {
+                self.invert(expr, value);
+            }
+            _ => {}
+        }
+    }
+
+    fn table(&mut self, table: &Ident, entry: &Ident, value: &Scalar) {
+        let Some(decl) = self.spec.rope.get(&table.name) else { return };
+        let first = |sources: &[DimSource]| match sources.first() {
+            Some(DimSource::Key(key)) => Some(key.name.clone()),
+            _ => None,
+        };
+        let key = match entry.name.as_str() {
+            "theta" => first(&decl.theta),
+            // It follows from the size of a head and the rotated part of it.
+            "dim" => None,
+            name => first(&decl.parameters).map(|parameters| {
+                let name = match name {
+                    "kind" => "rope_type",
+                    "original" => "original_max_position_embeddings",
+                    name => name,
+                };
+                format!("{parameters}.{name}")
+            }),
+        };
+        if let Some(key) = key {
+            self.put(&key, value.clone());
+        }
+    }
+}
+
+/// Sets a dotted key; `over` replaces what is there.
+fn set(entries: &mut Vec<(String, Scalar)>, key: &str, value: Scalar, over: bool) {
+    let (first, rest) = match key.split_once('.') {
+        Some((first, rest)) => (first, Some(rest)),
+        None => (key, None),
+    };
+    let place = entries.iter().position(|(name, _)| name == first);
+    match (rest, place) {
+        (None, Some(place)) if over => entries[place].1 = value,
+        (None, Some(_)) => {}
+        (None, None) => entries.push((first.to_owned(), value)),
+        (Some(rest), Some(place)) => {
+            if let Scalar::Map(inner) = &mut entries[place].1 {
+                set(inner, rest, value, over);
+            }
+        }
+        (Some(rest), None) => {
+            let mut inner = Vec::new();
+            set(&mut inner, rest, value, over);
+            entries.push((first.to_owned(), Scalar::Map(inner)));
+        }
+    }
+}
+
+/// What the file of a model would say otherwise than this file does.
+pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<String> {
+    let mut faults = Vec::new();
+    let prefix = format!("{}.", gguf.arch);
+    for (key, value) in &gguf.metadata {
+        let Some(short) = key.strip_prefix(&prefix) else { continue };
+        if let Some(found) = told.keys.peek(short).filter(|found| !same(found, value)) {
+            faults.push(format!("key `{key}` is {found}; the model's would be {value}"));
+        }
+    }
+    let groups = match gguf.groups(weights) {
+        Ok(groups) => groups,
+        Err(why) => return faults.into_iter().chain(why).collect(),
+    };
+    let mut wanted: BTreeSet<&str> = BTreeSet::new();
+    for (name, numbers) in &gguf.tensors {
+        wanted.insert(name);
+        let found = told.keys.peek(&format!("numbers.{name}"));
+        let made = Scalar::List(numbers.iter().map(|x| Scalar::Float(f64::from(*x))).collect());
+        if !found.is_some_and(|found| same(found, &made)) {
+            faults.push(format!("tensor `{name}` is missing or holds other numbers"));
+        }
+    }
+    for (name, shape) in groups.iter().flat_map(|group| &group.tensors) {
+        wanted.insert(name);
+        match told.tensors.get(name) {
+            None => faults.push(format!("there is no tensor `{name}`, of shape {shape:?}")),
+            Some(found) if trimmed(found) != trimmed(shape) => {
+                faults
+                    .push(format!("tensor `{name}` has shape {found:?}; the model's is {shape:?}"));
+            }
+            Some(_) => {}
+        }
+    }
+    let left = told.tensors.keys().filter(|name| !wanted.contains(name.as_str()));
+    faults.extend(left.map(|name| format!("tensor `{name}` has no place in the model")));
+    faults
+}
+
+/// How many keys of the file the model does not give.
+pub(super) fn unread(gguf: &Gguf, told: &Evidence) -> usize {
+    let given: BTreeSet<&str> = gguf.metadata.iter().map(|(key, _)| key.as_str()).collect();
+    let keys = told.keys.leaves();
+    let own = keys.iter().filter(|key| !key.starts_with("shapes.") && !key.starts_with("numbers."));
+    own.filter(|key| !given.contains(format!("{}.{key}", gguf.arch).as_str())).count()
+}
+
+/// The config's findings that are errors, as text.
+pub(super) fn errors(findings: &[Finding]) -> Vec<String> {
+    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+    errors
+        .map(|finding| format!("{} {}", finding.message, finding.label).trim().to_owned())
+        .collect()
+}
+
+/// Outer ones may be left out of a file.
+fn trimmed(shape: &[usize]) -> &[usize] {
+    let ones = shape.iter().take_while(|&&dim| dim == 1).count();
+    &shape[ones..]
+}
+
+/// Whether two keys mean the same: numbers by their f32, a list of one number as that number.
+fn same(a: &Scalar, b: &Scalar) -> bool {
+    if let (Some(x), Some(y)) = (a.as_f64(), b.as_f64()) {
+        return (x - y).abs() <= 1e-6 * x.abs().max(y.abs());
+    }
+    match (a, b) {
+        (Scalar::List(a), Scalar::List(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+        }
+        (Scalar::List(items), one) | (one, Scalar::List(items)) => {
+            !items.is_empty() && items.iter().all(|item| same(item, one))
+        }
+        // A flag as a number.
+        (Scalar::Bool(flag), Scalar::Int(n)) | (Scalar::Int(n), Scalar::Bool(flag)) => {
+            i64::from(*flag) == *n
+        }
+        _ => a == b,
+    }
+}
+
+/// Dotted keys as a tree.
+#[derive(Debug, Default)]
+pub struct Tree(Vec<(String, Scalar)>);
+
+impl Tree {
+    /// Adds a key; a second one of the same name, or one below a value, is left out.
+    pub fn add(&mut self, key: &str, value: Scalar) {
+        set(&mut self.0, key, value, false);
+    }
+
+    /// The keys as expressions read them.
+    pub fn into_config(self, path: &str) -> Config {
+        Config::of(path, Scalar::Map(self.0))
+    }
+}
