@@ -4,6 +4,7 @@
 
 mod commands;
 mod fake_hub;
+mod foreign;
 mod hub;
 mod kill;
 mod layering;
