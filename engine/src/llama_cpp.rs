@@ -72,6 +72,7 @@ impl LlamaCpp {
             ignore: Vec::new(),
             rules: Vec::new(),
             gguf: None,
+            quant: registry::quant::Quant::default(),
         };
         Ok(File { model, wide: file.tensors().iter().all(wide) })
     }

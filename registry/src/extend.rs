@@ -11,10 +11,10 @@ use crate::text::Text;
 use crate::yaml::{self, Entry, Map, Node, Value};
 
 /// Sections that merge by name; any other key of a spec replaces.
-const MERGED: [&str; 8] =
-    ["dims", "rope", "states", "functions", "layers", "ignore", "kept", "gguf"];
+const MERGED: [&str; 9] =
+    ["dims", "rope", "states", "functions", "layers", "ignore", "kept", "gguf", "quant"];
 /// Entries of sections that merge by name themselves.
-const NESTED: [(&str, &str); 7] = [
+const NESTED: [(&str, &str); 9] = [
     ("layers", "each"),
     ("gguf", "metadata"),
     ("gguf", "weights"),
@@ -22,6 +22,8 @@ const NESTED: [(&str, &str); 7] = [
     ("gguf", "scalars"),
     ("gguf", "assumes"),
     ("gguf", "config"),
+    ("quant", "keep"),
+    ("quant", "together"),
 ];
 /// Keys that say something about one file and are never inherited.
 const OWN: [&str; 5] = ["spec", "name", "matches", "extends", "use"];
@@ -150,17 +152,19 @@ fn alternatives(entry: &Entry, findings: &mut Vec<Finding>) -> Vec<Entry> {
     entries
 }
 
-/// Lays the functions of a library file over the tree's.
-pub(crate) fn add_functions(tree: &mut Map, lib: &Map, findings: &mut Vec<Finding>) {
-    let Some(entry) = lib.get("functions") else { return };
-    let Value::Map(new) = &entry.value.value else { return };
-    let old = match tree.get("functions").map(|entry| &entry.value.value) {
-        Some(Value::Map(map)) => map.clone(),
-        _ => Map::new(),
-    };
-    let merged = section("functions", old, new.clone(), findings);
-    let value = Node { value: Value::Map(merged), at: entry.value.at.clone() };
-    tree.insert("functions".into(), Entry { key: entry.key.clone(), value });
+/// Lays the sections of a library file over the tree's.
+pub(crate) fn add_library(tree: &mut Map, lib: &Map, findings: &mut Vec<Finding>) {
+    for name in ["functions", "quant"] {
+        let Some(entry) = lib.get(name) else { continue };
+        let Value::Map(new) = &entry.value.value else { continue };
+        let old = match tree.get(name).map(|entry| &entry.value.value) {
+            Some(Value::Map(map)) => map.clone(),
+            _ => Map::new(),
+        };
+        let merged = section(name, old, new.clone(), findings);
+        let value = Node { value: Value::Map(merged), at: entry.value.at.clone() };
+        tree.insert(name.into(), Entry { key: entry.key.clone(), value });
+    }
 }
 
 /// The words of a key such as `use:`, leaving wrong kinds to the decoder.

@@ -17,6 +17,7 @@ pub mod normal;
 pub mod ops;
 pub mod parse;
 pub mod print;
+pub mod quant;
 pub mod render;
 pub mod resolve;
 pub mod rope;

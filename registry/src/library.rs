@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::diag::{Finding, Source};
-use crate::extend::{add_functions, apply_set, check_file, merge, words};
+use crate::extend::{add_library, apply_set, check_file, merge, words};
 use crate::spec::Spec;
 use crate::spec::decode::decode;
 use crate::spec::keys::{LIB, SPEC};
@@ -184,7 +184,7 @@ impl Library {
                 finding.help = suggest::help(entry.key.value(), LIB.names());
                 findings.push(finding);
             }
-            add_functions(&mut tree, &lib, findings);
+            add_library(&mut tree, &lib, findings);
             if !uses.iter().any(|other| other.name == used.name) {
                 uses.push(used);
             }

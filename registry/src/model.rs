@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::gguf::Gguf;
 use crate::graph::Graph;
+use crate::quant::Quant;
 use crate::rope::RopeTable;
 use crate::scalar::Scalar;
 use crate::weight_map::Rule;
@@ -31,4 +32,6 @@ pub struct Model {
     pub rules: Vec<Rule>,
     /// The model as a GGUF file, if the spec says how.
     pub gguf: Option<Gguf>,
+    /// What a quantized checkpoint keeps as it is, and which scales it shares.
+    pub quant: Quant,
 }

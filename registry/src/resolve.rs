@@ -22,6 +22,7 @@ mod gguf;
 mod layers;
 mod mentions;
 mod program;
+mod quant;
 mod rules;
 mod scope;
 mod states;
@@ -73,6 +74,7 @@ pub fn resolve(
     }
     let rules = rules::resolve(spec, &dims.env(config, &fuel), &mut resolver.report);
     let gguf = gguf::resolve(spec, &dims.env(config, &fuel), &mut resolver.report);
+    let quant = quant::resolve(spec, &mut resolver.report);
     let Resolver { mut report, builder, .. } = resolver;
     let (graph, ropes) = builder.finish();
     let ignored: Vec<&str> =
@@ -109,6 +111,7 @@ pub fn resolve(
         ignore: spec.ignore.weights.iter().map(|pattern| pattern.name.clone()).collect(),
         rules,
         gguf,
+        quant,
     };
     Ok((model, report.findings))
 }

@@ -45,6 +45,8 @@ pub struct Spec {
     pub weights: Vec<WeightRule>,
     /// The model as a GGUF file; none if the spec says nothing of it.
     pub gguf: Option<GgufDecl>,
+    /// What a quantized checkpoint keeps as it is; none if the spec says nothing of it.
+    pub quant: Option<QuantDecl>,
     /// The file the spec was loaded from (not its parents).
     pub source: Arc<Source>,
 }
@@ -179,6 +181,15 @@ pub struct WeightRule {
     pub steps: Vec<Expr>,
     /// The whole rule.
     pub at: Span,
+}
+
+/// The `quant:` section: patterns of modules by what they stand for, in words.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct QuantDecl {
+    /// What is not quantized.
+    pub keep: Vec<(Ident, Ident)>,
+    /// What shares a scale.
+    pub together: Vec<(Ident, Ident)>,
 }
 
 /// The `gguf:` section.

@@ -166,6 +166,7 @@ impl Build {
             ignore: Vec::new(),
             rules: Vec::new(),
             gguf: None,
+            quant: registry::quant::Quant::default(),
         };
         (model, self.tensors)
     }

@@ -162,6 +162,7 @@ pub fn model() -> Model {
         ignore: Vec::new(),
         rules: Vec::new(),
         gguf: None,
+        quant: registry::quant::Quant::default(),
     }
 }
 

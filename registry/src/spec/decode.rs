@@ -17,6 +17,7 @@ use crate::text::Text;
 use crate::yaml::{Entry, Map, Node, Value};
 
 mod gguf;
+mod quant;
 
 /// Findings beyond which nobody reads on.
 const MAX_FINDINGS: usize = 100;
@@ -69,6 +70,7 @@ impl Decoder {
         let kept = tree.get("kept").map(|entry| self.kept(entry)).unwrap_or_default();
         let weights = self.weights(tree);
         let gguf = tree.get("gguf").and_then(|entry| self.gguf(entry));
+        let quant = tree.get("quant").and_then(|entry| self.quant(entry));
         Some(Spec {
             name: name?,
             matches,
@@ -84,6 +86,7 @@ impl Decoder {
             kept,
             weights,
             gguf,
+            quant,
             source: whole.source.clone(),
         })
     }

@@ -107,6 +107,7 @@ pub(crate) static SPEC: Table = Table {
             "How checkpoint tensors are spelled, where it differs.",
         ),
         may("gguf", Form::Table(&GGUF), "The model as a GGUF file."),
+        may("quant", Form::Table(&QUANT), "What a quantized checkpoint keeps as it is."),
     ],
     others: None,
     inherits: true,
@@ -117,6 +118,7 @@ pub(crate) static LIB: Table = Table {
     keys: &[
         may("spec", Form::Version, "The version of the spec language: 1."),
         must("functions", Form::Names(&Form::Program), "Programs with parameters."),
+        may("quant", Form::Table(&QUANT), "What a quantized checkpoint keeps as it is."),
     ],
     others: None,
     inherits: false,
@@ -189,6 +191,24 @@ pub(crate) static WEIGHT: Table = Table {
     ],
     others: None,
     inherits: false,
+};
+
+pub(crate) static QUANT: Table = Table {
+    what: "`quant`",
+    keys: &[
+        may(
+            "keep",
+            Form::Names(&Form::Word),
+            "What is not quantized, in words, and the pattern of those modules.",
+        ),
+        may(
+            "together",
+            Form::Names(&Form::Word),
+            "Modules that engines fuse, which share a scale: `*.{q_proj|k_proj|v_proj}`.",
+        ),
+    ],
+    others: None,
+    inherits: true,
 };
 
 pub(crate) static GGUF: Table = Table {

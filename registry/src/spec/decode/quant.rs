@@ -1,0 +1,27 @@
+//! The `quant:` section of a spec.
+
+use super::Decoder;
+use crate::spec::QuantDecl;
+use crate::spec::keys::QUANT;
+use crate::syntax::Ident;
+use crate::yaml::{Entry, Map};
+
+impl Decoder {
+    pub(super) fn quant(&mut self, entry: &Entry) -> Option<QuantDecl> {
+        let map = self.map(&entry.value, "a map with `keep:` and `together:`")?;
+        self.check_keys(map, &QUANT, &entry.key.span());
+        Some(QuantDecl {
+            keep: self.patterns(map, "keep"),
+            together: self.patterns(map, "together"),
+        })
+    }
+
+    /// Patterns by what they stand for.
+    fn patterns(&mut self, tree: &Map, key: &str) -> Vec<(Ident, Ident)> {
+        let Some(entry) = tree.get(key) else { return Vec::new() };
+        let Some(map) = self.map(&entry.value, "a map from words to patterns of modules") else {
+            return Vec::new();
+        };
+        map.values().filter_map(|entry| Some((entry.name(), self.word(&entry.value)?))).collect()
+    }
+}
