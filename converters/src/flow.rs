@@ -69,17 +69,14 @@ struct Mxfp4<'a> {
 
 impl Numbers for Mxfp4<'_> {
     fn read(&self, at: usize, out: &mut [f32]) {
-        const VALUES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
         let (Some((_, blocks)), Some((_, scales))) = (self.blocks.bytes(), self.scales.bytes())
         else {
             return out.fill(f32::NAN);
         };
         for (n, x) in out.iter_mut().enumerate() {
             let at = at + n;
-            let four = blocks[at / 2] >> (at % 2 * 4) & 15;
-            let size = VALUES[usize::from(four & 7)];
-            let sign = if four & 8 == 0 { size } else { -size };
-            *x = sign * 2.0_f32.powi(i32::from(scales[at / 32]) - 127);
+            let four = numbers::f4_e2m1_to_f32(blocks[at / 2] >> (at % 2 * 4));
+            *x = four * numbers::f8_e8m0_to_f32(scales[at / 32]);
         }
     }
 }

@@ -7,6 +7,7 @@
 //! | bf16 | 3.39e38 | infinity | quiet NaN, sign and high payload kept |
 //! | f16 | 65504 | infinity (from 65520 on) | quiet NaN, sign and high payload kept |
 //! | f8 e4m3 | 448 | **448**: the format has no infinity | NaN, sign kept |
+//! | f4 e2m1 | 6 | **6** | 6, the format has no NaN |
 //!
 //! The functions on one number are the reference; they have no branches that keep the compiler
 //! from using them eight at a time, so the functions on many are loops over them.
@@ -14,6 +15,10 @@
 use rayon::prelude::*;
 
 use crate::safetensors::FileDtype;
+
+mod small;
+
+pub use small::{F4_E2M1, ceil_to_power, f4_e2m1_to_f32, f32_to_f4_e2m1, f32_to_f8_e8m0_floor};
 
 /// Why numbers cannot be converted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -128,3 +128,64 @@ fn what_cannot_be_converted_is_said() {
     assert_eq!(to_f32(dtype, &[0; 3], &mut [0.0]), Err(length.clone()));
     assert_eq!(from_f32(dtype, &[0.0], &mut [0; 3]), Err(length));
 }
+
+fn splitmix(n: u64) -> u64 {
+    let mut z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// `fixtures/golden_fp8/make.py` has hashed what torch makes of the same numbers.
+#[test]
+fn e4m3_rounds_as_torch_does() {
+    use sha2::Digest as _;
+
+    let text = include_str!("../../../fixtures/golden_fp8/golden.json");
+    let golden: serde_json::Value = serde_json::from_str(text).unwrap();
+    let digest = |values: &mut dyn Iterator<Item = f32>| {
+        let bytes: Vec<u8> = values.map(f32_to_f8_e4m3).collect();
+        format!("{:x}", sha2::Sha256::digest(&bytes))
+    };
+    let bf16 = digest(&mut (0..=u16::MAX).map(bf16_to_f32));
+    assert_eq!(golden["bf16"], bf16);
+    let f32s = digest(&mut (1..=1_000_000_u64).map(|n| {
+        let z = splitmix(n);
+        let bits = z as u32;
+        let near = (bits & 0x807f_ffff) | (115 + ((z >> 40) as u32) % 24) << 23;
+        f32::from_bits(if n.is_multiple_of(2) { near } else { bits })
+    }));
+    assert_eq!(golden["f32"], f32s);
+}
+
+#[test]
+fn four_bits_take_the_nearest_and_the_even_of_two() {
+    for n in -8000..=8000_i16 {
+        let x = f32::from(n) / 1000.0;
+        let code = f32_to_f4_e2m1(x);
+        let off = |code: u8| (f4_e2m1_to_f32(code) - x).abs();
+        let least = (0..16).map(off).fold(f32::INFINITY, f32::min);
+        assert_eq!(off(code), least, "{x} as {code}");
+        let ties = (0..8).filter(|size| (F4_E2M1[*size as usize] - x.abs()).abs() == least);
+        if ties.count() > 1 {
+            assert_eq!(code & 1, 0, "{x} as {code}");
+        }
+        assert_eq!(code & 8 != 0, x.is_sign_negative(), "{x} as {code}");
+    }
+    assert_eq!((f32_to_f4_e2m1(1e30), f32_to_f4_e2m1(f32::NEG_INFINITY)), (7, 15));
+}
+
+#[test]
+fn powers_of_two_are_below_or_above() {
+    for bits in 0..=254_u8 {
+        let power = f8_e8m0_to_f32(bits);
+        assert_eq!(f32_to_f8_e8m0_floor(power), bits, "{power:e}");
+        assert_eq!(ceil_to_power(power), power.max(f32::MIN_POSITIVE), "{power:e}");
+        let above = f32::from_bits(power.to_bits() + 1);
+        assert_eq!(f32_to_f8_e8m0_floor(above), bits);
+        if (1..254).contains(&bits) {
+            assert_eq!(f32_to_f8_e8m0_floor(f32::from_bits((power * 2.0).to_bits() - 1)), bits);
+            assert_eq!(ceil_to_power(above), power * 2.0);
+        }
+    }
+}
