@@ -4,6 +4,7 @@ mod error;
 mod fingerprint;
 mod index;
 mod nonfinite;
+mod quantized;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 pub use error::Error;
 pub use nonfinite::NonFinite;
 
+use crate::flow::Flow;
 use crate::safetensors::{File, FileDtype};
 use crate::shown;
 
@@ -51,7 +53,11 @@ pub struct Checkpoint {
     root: PathBuf,
     paths: Vec<PathBuf>,
     files: Vec<File>,
+    /// What the files store.
+    stored: BTreeMap<String, TensorInfo>,
+    /// The weights: what is stored, with those that are codes and scales as what they stand for.
     tensors: BTreeMap<String, TensorInfo>,
+    quantized: BTreeMap<String, quantized::Quantized>,
 }
 
 impl Checkpoint {
@@ -62,13 +68,55 @@ impl Checkpoint {
             return Self::single(path, path);
         }
         let (single, index) = (path.join(SINGLE), path.join(INDEX));
-        if single.try_exists()? {
+        let checkpoint = if single.try_exists()? {
             Self::single(path, &single)
         } else if index.try_exists()? {
             Self::sharded(path, &index)
         } else {
             Err(Error::NoWeights { folder: path.into(), found: candidates(path) })
+        };
+        Ok(checkpoint?.understood())
+    }
+
+    /// With weights in place of codes and scales, where the config beside them says how they are
+    /// kept.
+    fn understood(mut self) -> Self {
+        let (quantized, parts) = quantized::find(&self.root, &self.stored);
+        for part in &parts {
+            self.tensors.remove(part);
         }
+        for (name, made) in &quantized {
+            let codes = made.parts.first().and_then(|part| self.stored.get(part));
+            if let Some(codes) = codes {
+                // Products of codes and scales need all of f32.
+                let (dtype, shape) = (FileDtype::F32, made.shape.clone());
+                let info = TensorInfo { dtype, shape, ..codes.clone() };
+                self.tensors.insert(name.clone(), info);
+            }
+        }
+        self.quantized = quantized;
+        self
+    }
+
+    /// Whether a tensor is kept as codes and scales.
+    pub fn is_quantized(&self, name: &str) -> bool {
+        self.quantized.contains_key(name)
+    }
+
+    /// The dtype of the codes of a tensor that is kept so.
+    pub fn coded_dtype(&self, name: &str) -> Option<FileDtype> {
+        let codes = self.quantized.get(name)?.parts.first()?;
+        self.stored.get(codes).map(|info| info.dtype)
+    }
+
+    /// A tensor, read on demand; `Err` inside says why it is none of numbers.
+    pub fn flow(&self, name: &str) -> Result<Result<Flow<'_>, String>, Error> {
+        if let Some(made) = self.quantized.get(name) {
+            return quantized::flow(self, made).map(Ok);
+        }
+        let bytes = self.bytes(name)?;
+        let Some(info) = self.stored.get(name) else { return Ok(Err(String::new())) };
+        Ok(Flow::plain(&info.shape, info.dtype, bytes))
     }
 
     /// Every tensor by name.
@@ -81,12 +129,20 @@ impl Checkpoint {
         self.tensors.get(name)
     }
 
-    /// A tensor's bytes, straight from the map.
+    /// A tensor's bytes, straight from the map. One that is kept as codes and scales has none:
+    /// see [`Checkpoint::flow`].
     pub fn bytes(&self, name: &str) -> Result<&[u8], Error> {
-        let info = self.tensors.get(name).ok_or_else(|| Error::NoTensor {
+        if self.is_quantized(name) {
+            return Err(Error::Quantized { root: self.root.clone(), tensor: shown(name) });
+        }
+        self.stored_bytes(name)
+    }
+
+    fn stored_bytes(&self, name: &str) -> Result<&[u8], Error> {
+        let info = self.stored.get(name).ok_or_else(|| Error::NoTensor {
             root: self.root.clone(),
             tensor: shown(name),
-            have: self.tensors.len(),
+            have: self.stored.len(),
         })?;
         self.slice(info.file, info.range)
     }
@@ -94,6 +150,16 @@ impl Checkpoint {
     /// Bytes of a file that lie in one of its tensors.
     pub(crate) fn slice(&self, file: usize, range: (u64, u64)) -> Result<&[u8], Error> {
         Ok(self.files[file].slice(range)?)
+    }
+
+    /// A tensor as a file stores it: also one that others are made of.
+    pub fn stored(&self, name: &str) -> Option<&TensorInfo> {
+        self.stored.get(name)
+    }
+
+    /// How many tensors the files store.
+    pub fn stored_len(&self) -> usize {
+        self.stored.len()
     }
 
     /// The files, in the order of their names.
@@ -109,7 +175,7 @@ impl Checkpoint {
     /// Bytes of all tensors.
     pub fn total_bytes(&self) -> u64 {
         // Sums of ranges that lie in files cannot overflow.
-        self.tensors.values().map(TensorInfo::bytes).sum()
+        self.stored.values().map(TensorInfo::bytes).sum()
     }
 
     /// A SHA-256 over names, dtypes, shapes and (samples of) bytes: `weights_sha256` of a dump.
@@ -119,9 +185,18 @@ impl Checkpoint {
 
     /// Where a tensor has NaN or infinite numbers; `None` if every number is finite.
     pub fn scan_nonfinite(&self, name: &str) -> Result<Option<NonFinite>, Error> {
-        let bytes = self.bytes(name)?;
+        if let Some(made) = self.quantized.get(name) {
+            // Wherever a code or a scale is not finite.
+            let mut parts = made.parts.iter();
+            return parts.find_map(|part| self.scan_stored(part).transpose()).transpose();
+        }
+        self.scan_stored(name)
+    }
+
+    fn scan_stored(&self, name: &str) -> Result<Option<NonFinite>, Error> {
+        let bytes = self.stored_bytes(name)?;
         // Present: `bytes` would have failed.
-        Ok(self.info(name).and_then(|info| nonfinite::scan(info.dtype, &info.shape, bytes)))
+        Ok(self.stored(name).and_then(|info| nonfinite::scan(info.dtype, &info.shape, bytes)))
     }
 
     fn single(root: &Path, path: &Path) -> Result<Self, Error> {
@@ -138,7 +213,7 @@ impl Checkpoint {
         }
         for (tensor, shard) in &index.weight_map {
             let expected = &index.shards[shard];
-            let actual = checkpoint.tensors.get(tensor).map(|info| &checkpoint.paths[info.file]);
+            let actual = checkpoint.stored.get(tensor).map(|info| &checkpoint.paths[info.file]);
             if actual != Some(expected) {
                 return Err(Error::NotInShard {
                     index: path.into(),
@@ -152,7 +227,14 @@ impl Checkpoint {
     }
 
     fn empty(root: &Path) -> Self {
-        Self { root: root.into(), paths: vec![], files: vec![], tensors: BTreeMap::new() }
+        Self {
+            root: root.into(),
+            paths: vec![],
+            files: vec![],
+            stored: BTreeMap::new(),
+            tensors: BTreeMap::new(),
+            quantized: BTreeMap::new(),
+        }
     }
 
     /// Reads a file's header and takes in its tensors.
@@ -172,6 +254,7 @@ impl Checkpoint {
                 file: self.files.len(),
                 range: entry.range,
             };
+            self.stored.insert(name.clone(), info.clone());
             self.tensors.insert(name.clone(), info);
         }
         self.paths.push(path.into());

@@ -13,15 +13,20 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use rayon::prelude::*;
 use registry::graph::{Weight, WeightId};
 use registry::weight_map::{Gathered, Rule, Step, beginning, gather, shapes};
 
 use crate::checkpoint::{self, Checkpoint};
+use crate::flow::Flow;
 use crate::load::WeightView;
 use crate::safetensors::FileDtype;
 use crate::shown;
 pub use flows::{Sourced, flows};
 use steps::Tensor;
+
+/// Numbers that a thread makes at a time.
+const PIECE: usize = 1 << 16;
 
 /// Why a weight cannot be had from a checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -71,8 +76,8 @@ pub enum Source {
 /// How the weight map makes a weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recipe {
-    /// Which rule.
-    rule: usize,
+    /// Which rule; none for a tensor that is kept as codes and scales.
+    rule: Option<usize>,
     /// The tensors it takes, in order.
     tensors: Vec<String>,
     /// Which of the tensors that it gives is the weight.
@@ -162,19 +167,45 @@ impl Weights {
     pub fn read(&self, id: WeightId) -> Option<Result<Vec<f32>, Error>> {
         let found = &self.found[id.0];
         let Source::Made(recipe) = &found.source else { return None };
-        let rule = &self.rules[recipe.rule];
-        let name = &rule.weight.text;
-        let flow = flows::made(&self.checkpoint, name, rule, &recipe.tensors, recipe.output);
-        Some(flow.map(|flow| {
+        Some(self.flow(recipe).map(|flow| {
             let mut numbers = vec![0.0; flow.len()];
             flow.read(0, &mut numbers);
             numbers
         }))
     }
 
+    /// What a recipe makes, not yet read.
+    fn flow(&self, recipe: &Recipe) -> Result<Flow<'_>, Error> {
+        let name = recipe.tensors.first().map_or("", String::as_str);
+        match recipe.rule {
+            Some(rule) => {
+                let rule = &self.rules[rule];
+                let (name, tensors) = (&rule.weight.text, &recipe.tensors);
+                flows::made(&self.checkpoint, name, rule, tensors, recipe.output)
+            }
+            None => self.checkpoint.flow(name)?.map_err(|why| Error::Rule {
+                root: self.checkpoint.root().into(),
+                weight: shown(name),
+                rule: "codes and scales".to_owned(),
+                why,
+            }),
+        }
+    }
+
     /// The bytes of a weight that its rule makes.
     fn make(&self, recipe: &Recipe, shape: &[usize]) -> Result<Vec<u8>, Error> {
-        let rule = &self.rules[recipe.rule];
+        let coded = recipe.tensors.iter().any(|name| self.checkpoint.is_quantized(name));
+        let Some(rule) = recipe.rule.filter(|_| !coded) else {
+            let flow = self.flow(recipe)?;
+            let mut numbers = vec![0.0; flow.len()];
+            // As long as the weight is: nothing else is asked of codes.
+            numbers
+                .par_chunks_mut(PIECE)
+                .enumerate()
+                .for_each(|(n, out)| flow.read(n * PIECE, out));
+            return Ok(numbers.iter().flat_map(|x| x.to_le_bytes()).collect());
+        };
+        let rule = &self.rules[rule];
         let broken = |why: String| Error::Rule {
             root: self.checkpoint.root().into(),
             weight: format!("of shape {shape:?}"),
@@ -190,6 +221,17 @@ impl Weights {
         let outputs = steps::run(&rule.steps, inputs).map_err(broken)?;
         let made = outputs.into_iter().nth(recipe.output);
         Ok(made.ok_or_else(|| broken("it gives too few tensors".to_owned()))?.bytes.into_owned())
+    }
+
+    /// Whether a weight is made of codes of 8 bits.
+    ///
+    /// # Panics
+    ///
+    /// If the id is not of the graph whose weights were wanted.
+    pub fn is_eight_bits(&self, id: WeightId) -> bool {
+        let Source::Made(recipe) = &self.found[id.0].source else { return false };
+        let coded = |name: &String| self.checkpoint.coded_dtype(name) == Some(FileDtype::F8E4m3);
+        recipe.tensors.iter().any(coded)
     }
 
     /// Where a weight comes from.
@@ -242,6 +284,11 @@ fn find(
         let name = &weight.name;
         let info = checkpoint.info(name).ok_or_else(|| missing(checkpoint, weight, name))?;
         used.insert(name.clone());
+        if checkpoint.is_quantized(name) {
+            let tensors = vec![name.clone()];
+            let source = Source::Made(Recipe { rule: None, tensors, output: 0 });
+            return Ok(Found { dtype: FileDtype::F32, shape: info.shape.clone(), source });
+        }
         let source = Source::View { tensor: name.clone(), file: info.file, range: info.range };
         return Ok(Found { dtype: info.dtype, shape: info.shape.clone(), source });
     };
@@ -262,7 +309,8 @@ fn find(
         format!("its steps give {given} tensors, and this is number {wanted}")
     };
     used.extend(gathered.names.iter().cloned());
-    if rule.steps.iter().all(stretches) {
+    let coded = gathered.names.iter().any(|name| checkpoint.is_quantized(name));
+    if rule.steps.iter().all(stretches) && !coded {
         let mut inputs = Vec::with_capacity(infos.len());
         for (name, info) in gathered.names.iter().zip(&infos) {
             let bytes = Cow::Borrowed(checkpoint.bytes(name)?);
@@ -281,9 +329,9 @@ fn find(
     let given = outputs.len();
     let shape = outputs.into_iter().nth(gathered.output).ok_or_else(|| broken(few(given)))?;
     let first = infos.first().map_or(FileDtype::F32, |info| info.dtype);
-    let dtype = if rule.steps.iter().any(Step::computes) { FileDtype::F32 } else { first };
+    let dtype = if coded || rule.steps.iter().any(Step::computes) { FileDtype::F32 } else { first };
     let Gathered { names: tensors, output } = gathered;
-    let source = Source::Made(Recipe { rule: number, tensors, output });
+    let source = Source::Made(Recipe { rule: Some(number), tensors, output });
     Ok(Found { dtype, shape, source })
 }
 

@@ -83,6 +83,12 @@ pub enum Error {
 
     #[error("`{}` has no tensor `{tensor}` among its {have}", root.display())]
     NoTensor { root: PathBuf, tensor: String, have: usize },
+
+    #[error(
+        "tensor `{tensor}` of `{}` is kept as codes and scales and has no bytes of its own; \
+         write plain numbers with `convert --to bf16` first", root.display()
+    )]
+    Quantized { root: PathBuf, tensor: String },
 }
 
 fn place(actual: Option<&PathBuf>) -> String {

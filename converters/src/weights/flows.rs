@@ -17,6 +17,10 @@ pub struct Sourced<'c> {
     pub flow: Flow<'c>,
     /// File and offset of the first tensor it is made of.
     pub place: (usize, u64),
+    /// The tensors that it is made of.
+    pub tensors: Vec<String>,
+    /// The rule that makes it; none if it is the tensor of its name.
+    pub rule: Option<usize>,
 }
 
 /// Finds every weight by the first rule that names it and of whose tensors the checkpoint has any, or
@@ -29,9 +33,9 @@ pub fn flows<'c>(
     let (mut found, mut used, mut errors) = (Vec::new(), BTreeSet::new(), Vec::new());
     for weight in wanted {
         match find(checkpoint, weight, rules) {
-            Ok((sourced, names)) => {
+            Ok(sourced) => {
+                used.extend(sourced.tensors.iter().cloned());
                 found.push(sourced);
-                used.extend(names);
             }
             Err(error) => errors.push(error),
         }
@@ -43,7 +47,7 @@ fn find<'c>(
     checkpoint: &'c Checkpoint,
     weight: &Weight,
     rules: &[Rule],
-) -> Result<(Sourced<'c>, Vec<String>), Error> {
+) -> Result<Sourced<'c>, Error> {
     let rule = applying(checkpoint, weight, rules);
     let names = rule.as_ref().map_or_else(|| vec![weight.name.clone()], |(_, g)| g.names.clone());
     let mut place = (usize::MAX, u64::MAX);
@@ -51,9 +55,9 @@ fn find<'c>(
         let info = checkpoint.info(name).ok_or_else(|| missing(checkpoint, weight, name))?;
         place = place.min((info.file, info.range.0));
     }
-    let flow = match rule {
+    let flow = match &rule {
         Some((number, gathered)) => {
-            made(checkpoint, &weight.name, &rules[number], &names, gathered.output)?
+            made(checkpoint, &weight.name, &rules[*number], &names, gathered.output)?
         }
         None => read(checkpoint, &weight.name, false)?
             .map_err(|why| broken(checkpoint, &weight.name, &weight.name, why))?,
@@ -66,7 +70,8 @@ fn find<'c>(
             expected: weight.shape.clone(),
         });
     }
-    Ok((Sourced { flow, place }, names))
+    let rule = rule.map(|(number, _)| number);
+    Ok(Sourced { flow, place, tensors: names, rule })
 }
 
 /// One tensor that a rule makes of others, for `weight`.
@@ -97,12 +102,14 @@ fn read<'c>(
     name: &str,
     blocks: bool,
 ) -> Result<Result<Flow<'c>, String>, Error> {
+    if !blocks {
+        return Ok(checkpoint.flow(name)?);
+    }
     let bytes = checkpoint.bytes(name)?;
     let Some(info) = checkpoint.info(name) else {
         return Ok(Err(format!("there is no `{}`", shown(name))));
     };
-    let read = if blocks { Flow::raw } else { Flow::plain };
-    Ok(read(&info.shape, info.dtype, bytes))
+    Ok(Flow::raw(&info.shape, info.dtype, bytes))
 }
 
 fn broken(checkpoint: &Checkpoint, weight: &str, rule: &str, why: String) -> Error {

@@ -59,6 +59,7 @@ const KEYS: &[&str] = &[
     "prefix",
     "problem_type",
     "pruned_heads",
+    "quantization_config",
     "remove_invalid_values",
     "repetition_penalty",
     "resid_pdrop",

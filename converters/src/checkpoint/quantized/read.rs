@@ -1,0 +1,133 @@
+//! Codes and scales as numbers: `code * scale` in f32, as the formats define it.
+
+use std::sync::Arc;
+
+use super::super::{Checkpoint, Error};
+use super::integers::{Awq, Gptq};
+use super::{Global, Kind, Quantized};
+use crate::flow::{Flow, Numbers};
+use crate::numbers;
+use crate::safetensors::FileDtype;
+
+/// The numbers of a weight, read on demand.
+pub(in super::super) fn flow<'c>(
+    checkpoint: &'c Checkpoint,
+    made: &Quantized,
+) -> Result<Flow<'c>, Error> {
+    let part = |n: usize| -> Result<(FileDtype, &'c [u8]), Error> {
+        let name = made.parts.get(n).map_or("", String::as_str);
+        let bytes = checkpoint.stored_bytes(name)?;
+        Ok((checkpoint.stored(name).map_or(FileDtype::U8, |info| info.dtype), bytes))
+    };
+    let (dtype, codes) = part(0)?;
+    let (scale_dtype, scale_bytes) = part(1)?;
+    let columns = made.shape.get(1).copied().unwrap_or(1);
+    let scales = Scales { dtype: scale_dtype, bytes: scale_bytes };
+    let numbers: Arc<dyn Numbers + 'c> = match made.kind {
+        Kind::Eight(down, across) => {
+            Arc::new(Eight { dtype, codes, scales, columns, down, across })
+        }
+        Kind::Four(group, how) => {
+            let global = match how {
+                Global::None => None,
+                Global::Divides | Global::Multiplies => {
+                    let (dtype, bytes) = part(2)?;
+                    let mut one = [0.0];
+                    numbers::to_f32(dtype, bytes, &mut one).ok();
+                    Some((how, one[0]))
+                }
+            };
+            Arc::new(Four { codes, scales, group, columns, global })
+        }
+        Kind::Gptq { bits, plus_one } => {
+            let order = if made.parts.len() > 3 { Some(part(3)?.1) } else { None };
+            let (_, zeros) = part(2)?;
+            let (inputs, outputs) = (columns, made.shape[0]);
+            Arc::new(Gptq { codes, scales, zeros, order, bits, plus_one, inputs, outputs })
+        }
+        Kind::Awq => {
+            let (_, zeros) = part(2)?;
+            Arc::new(Awq { codes, scales, zeros, inputs: columns, outputs: made.shape[0] })
+        }
+    };
+    Ok(Flow::new(&made.shape, numbers))
+}
+
+/// A tensor of scales.
+pub(super) struct Scales<'a> {
+    pub(super) dtype: FileDtype,
+    pub(super) bytes: &'a [u8],
+}
+
+impl Scales<'_> {
+    pub(super) fn count(&self) -> usize {
+        self.bytes.len() / self.dtype.size()
+    }
+
+    pub(super) fn at(&self, n: usize) -> f32 {
+        let size = self.dtype.size();
+        let bytes = &self.bytes[n * size..(n + 1) * size];
+        if self.dtype == FileDtype::U8 {
+            // Powers of two that were written as bytes.
+            return numbers::f8_e8m0_to_f32(bytes[0]);
+        }
+        let mut one = [0.0];
+        numbers::widen(self.dtype, bytes, &mut one);
+        one[0]
+    }
+}
+
+struct Eight<'a> {
+    dtype: FileDtype,
+    codes: &'a [u8],
+    scales: Scales<'a>,
+    columns: usize,
+    down: usize,
+    across: usize,
+}
+
+impl Numbers for Eight<'_> {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        numbers::widen(self.dtype, &self.codes[at..at + out.len()], out);
+        let wide = self.columns.div_ceil(self.across);
+        let mut done = 0;
+        while done < out.len() {
+            let (row, column) = ((at + done) / self.columns, (at + done) % self.columns);
+            let end = ((column / self.across + 1) * self.across).min(self.columns);
+            let now = (end - column).min(out.len() - done);
+            let scale = self.scales.at(row / self.down * wide + column / self.across);
+            out[done..done + now].iter_mut().for_each(|x| *x *= scale);
+            done += now;
+        }
+    }
+}
+
+struct Four<'a> {
+    codes: &'a [u8],
+    scales: Scales<'a>,
+    group: usize,
+    columns: usize,
+    global: Option<(Global, f32)>,
+}
+
+impl Numbers for Four<'_> {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        let wide = self.columns.div_ceil(self.group);
+        let mut done = 0;
+        while done < out.len() {
+            let (row, column) = ((at + done) / self.columns, (at + done) % self.columns);
+            let end = ((column / self.group + 1) * self.group).min(self.columns);
+            let now = (end - column).min(out.len() - done);
+            let scale = self.scales.at(row * wide + column / self.group);
+            let scale = match self.global {
+                Some((Global::Divides, global)) => scale / global,
+                Some((_, global)) => scale * global,
+                None => scale,
+            };
+            for (n, x) in (at + done..).zip(&mut out[done..done + now]) {
+                *x = numbers::f4_e2m1_to_f32(self.codes[n / 2] >> (n % 2 * 4)) * scale;
+            }
+            done += now;
+        }
+    }
+}
