@@ -17,6 +17,7 @@ use crate::coverage::Coverage;
 use crate::target::{self, Choice, Target, Which};
 use crate::{Ended, term};
 
+mod folder;
 mod format;
 mod merge;
 mod outcome;
@@ -39,6 +40,7 @@ Examples:
   convert MODEL --to gguf:q4_k_m -o model.gguf --plan   what would be written, without writing
   convert MODEL --to gguf:q4_k_m -o model.gguf --resume go on where a stopped conversion was
   convert MODEL --to gguf:q8_0 -o model.gguf --shard 2/8    one of eight files; each machine writes its own
+  convert MODEL --to fp8 -o DIR                         a checkpoint of 8 bits that serving engines load
   convert merge-check model-00001-of-00008.gguf         whether a set of files is complete
   convert MODEL --verify model.gguf                     compare a file with the checkpoint, tensor by tensor
 
@@ -52,10 +54,10 @@ pub(crate) struct Convert {
     which: Option<Which>,
     #[command(flatten)]
     choice: Choice,
-    /// The format, gguf:TYPE (repeatable); `convert --to help` lists the types
+    /// The format, gguf:TYPE (repeatable), fp8, nvfp4, ...; `convert --to help` lists them
     #[arg(long, value_name = "FORMAT")]
     to: Vec<String>,
-    /// Where to write; a folder if there are several formats
+    /// Where to write: a file for GGUF, a folder for several formats and for checkpoints
     #[arg(short, long, value_name = "PATH")]
     output: Vec<PathBuf>,
     /// Print what would be written and stop
@@ -114,6 +116,11 @@ impl Convert {
             !self.to.is_empty(),
             "to which format? for example --to gguf:q4_k_m; `--to help` lists them"
         );
+        if let [to] = &self.to[..]
+            && let Some(format) = converters::convert::folder::Format::parse(to)
+        {
+            return folder::run(&self, which, format);
+        }
         let formats: Vec<Format> =
             self.to.iter().map(|to| Format::parse(to)).collect::<Result<_>>()?;
         let target = target::open(which, &self.choice)?;

@@ -28,8 +28,8 @@ impl Format {
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let Some(name) = text.strip_prefix("gguf:") else {
             bail!(
-                "the format `{text}` is not known; expected gguf:TYPE, as in gguf:q4_k_m \
-                 (`--to help` lists the types)"
+                "the format `{text}` is not known, or not one of several; expected gguf:TYPE, as in \
+                 gguf:q4_k_m, or one checkpoint format such as fp8 (`--to help` lists them)"
             );
         };
         let target = mix::Target::parse(name)?;
@@ -48,6 +48,10 @@ pub(crate) fn help() -> String {
         let needs = if ty.needs_importance() { "  needs --imatrix" } else { "" };
         let (name, ty) = (target.name().to_lowercase(), ty.name());
         text.extend([format!("  {name:<10} {ty:<8} {bits:.2} bits{needs}\n")]);
+    }
+    text.push_str("Checkpoints, as in --to fp8 -o DIR\n");
+    for (name, _, what) in converters::convert::folder::Format::all() {
+        text.extend([format!("  {name:<16} {what}\n")]);
     }
     text
 }

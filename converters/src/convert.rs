@@ -10,6 +10,7 @@
 //! Files are written beside their place as `<name>.part` with a journal of finished slabs, and
 //! get their name when all of it is there and was read back.
 
+pub mod folder;
 pub mod gguf;
 pub mod journal;
 pub mod measure;

@@ -20,7 +20,7 @@ pub struct Declared {
 }
 
 /// Names and lengths in bytes, in file order.
-type Plan = Vec<(String, u64)>;
+pub(crate) type Plan = Vec<(String, u64)>;
 
 /// Writes the declared tensors in order, in pieces of any size, with constant memory.
 ///
@@ -154,7 +154,7 @@ fn sync_folder(path: &Path) -> std::io::Result<()> {
 }
 
 /// The header's text, padded so that the data begins at a multiple of eight, and the lengths.
-fn header(
+pub(crate) fn header(
     path: &Path,
     metadata: &BTreeMap<String, String>,
     tensors: &[Declared],

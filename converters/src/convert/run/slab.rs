@@ -77,7 +77,8 @@ pub(super) fn write(
                     .encode(job.first, &buffers.numbers, row, &mut buffers.bytes)
                     .map_err(|why| fault(work, target, why))?;
                 buffers.seen.resize(count, 0.0);
-                if target.encode.decode(&buffers.bytes, row, &mut buffers.seen) {
+                let (numbers, bytes) = (&buffers.numbers, &buffers.bytes);
+                if target.encode.decode(numbers, bytes, row, &mut buffers.seen) {
                     Measure::of(&buffers.numbers, &buffers.seen)
                 } else {
                     Measure::default()

@@ -1,0 +1,197 @@
+//! `--to fp8` and its kin: a checkpoint as a folder of safetensors that engines load.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use converters::convert as conversion;
+use converters::convert::folder::{self, Choice, Format, Item, Planned, Tensor, config, peaks};
+use converters::weights::flows;
+use converters::{Checkpoint, FileDtype};
+use sha2::{Digest as _, Sha256};
+
+use super::{Convert, outcome, progress, several};
+use crate::coverage::Coverage;
+use crate::target::{self, Target, Which};
+use crate::{Ended, term};
+
+mod beside;
+mod show;
+
+/// Bytes of a file, unless told otherwise.
+const SHARD: u64 = 5_000_000_000;
+
+/// Everything that is known before a number is written.
+pub(super) struct Plan<'c> {
+    pub(super) format: Format,
+    pub(super) target: &'c Target,
+    pub(super) checkpoint: &'c Checkpoint,
+    pub(super) tensors: Vec<Tensor<'c>>,
+    pub(super) choices: Vec<Choice>,
+    pub(super) items: Vec<Item<'c>>,
+    pub(super) files: Vec<Planned>,
+    pub(super) folder: PathBuf,
+}
+
+impl Plan<'_> {
+    /// Modules with a matrix that is not quantized.
+    pub(super) fn ignored(&self) -> Vec<String> {
+        let module = |name: &str| name.strip_suffix(".weight").map(str::to_owned);
+        let all = self.tensors.iter().zip(&self.choices);
+        let matrix =
+            all.filter(|(tensor, choice)| choice.kept.is_some() && tensor.shape.len() == 2);
+        let mut names: Vec<String> =
+            matrix.filter_map(|(tensor, _)| module(&tensor.name)).collect();
+        // A tied matrix is a module too, though it has no tensor of its own.
+        names.extend(self.target.model.graph.tied.keys().filter_map(|name| module(name)));
+        names.dedup();
+        names
+    }
+
+    /// How many tensors are quantized.
+    pub(super) fn quantized(&self) -> usize {
+        self.choices.iter().filter(|choice| choice.kept.is_none()).count()
+    }
+
+    fn limit(&self, args: &Convert) -> u64 {
+        match args.shard {
+            Some((_, count)) => folder::even_limit(&self.items, count),
+            None => args.split_max_size.unwrap_or(SHARD),
+        }
+    }
+
+    /// A text that is equal only for the same conversion of the same weights.
+    fn fingerprint(&self) -> Result<String> {
+        let mut hash = Sha256::new();
+        hash.update(env!("CARGO_PKG_VERSION"));
+        hash.update(self.checkpoint.fingerprint()?);
+        hash.update(&self.target.spec.sha256);
+        hash.update(format!("{:?}", self.format));
+        self.files.iter().for_each(|file| hash.update(&file.header));
+        Ok(format!("{:x}", hash.finalize()))
+    }
+}
+
+/// Writes one folder, or says what would be written.
+pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended> {
+    let [output] = &args.output[..] else {
+        bail!("where to? give one folder: -o DIR");
+    };
+    ensure!(!output.is_file(), "`{}` is a file; `{}` is a folder", output.display(), format.name());
+    let target = target::open(which, &args.choice)?;
+    let checkpoint = target.checkpoint()?;
+    Coverage::of(&target.model, &checkpoint).refuse(&target.dir)?;
+    let mut plan = plan(&target, &checkpoint, format, output)?;
+    plan.files = folder::lay_out(output, &plan.items, plan.limit(args))?;
+    if args.plan {
+        term::print(&if args.json { show::json(&plan)? } else { show::text(&plan) })?;
+        return Ok(Ended::Well);
+    }
+    ensure!(
+        plan.quantized() > 0 || !format.quantizes(),
+        "no matrix of `{}` can become {}; `--plan` says why for each",
+        target.dir.display(),
+        format.name()
+    );
+    if let Some((no, count)) = args.shard {
+        let files = plan.files.len();
+        ensure!(no < files, "there are {files} files, none is left for file {} of {count}", no + 1);
+    }
+    let peaks = match format {
+        Format::Fp8Tensor | Format::Nvfp4 => Some(
+            peaks::peaks(&plan.tensors, &plan.choices, &target.model.quant)
+                .map_err(|why| anyhow::anyhow!(why))?,
+        ),
+        _ => None,
+    };
+    plan.items = folder::items(format, &plan.tensors, &plan.choices, peaks.as_deref());
+    write(args, &plan)
+}
+
+fn plan<'c>(
+    target: &'c Target,
+    checkpoint: &'c Checkpoint,
+    format: Format,
+    output: &Path,
+) -> Result<Plan<'c>> {
+    let model = &target.model;
+    let (weights, _) = flows(checkpoint, &model.graph.weights, &model.rules)
+        .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
+    let tensors = folder::tensors(checkpoint, model, &weights, format.quantizes())
+        .map_err(|why| anyhow::anyhow!(why))?;
+    let choices = format.choose(&tensors, &model.quant, FileDtype::from(target.dtype()));
+    let items = folder::items(format, &tensors, &choices, None);
+    let folder = output.to_owned();
+    Ok(Plan { format, target, checkpoint, tensors, choices, items, files: Vec::new(), folder })
+}
+
+fn write(args: &Convert, plan: &Plan<'_>) -> Result<Ended> {
+    let shard = args.shard.map(|(no, _)| no);
+    let work = folder::work(&plan.items, &plan.files, shard, plan.fingerprint()?);
+    let mut inputs = plan.checkpoint.files().to_vec();
+    inputs.push(plan.target.dir.join("config.json"));
+    fs_err::create_dir_all(&plan.folder)?;
+    let same = fs_err::canonicalize(&plan.folder)? == fs_err::canonicalize(&plan.target.dir)?;
+    ensure!(!same, "`{}` is what is read; choose another folder", plan.folder.display());
+    let config = plan.folder.join("config.json");
+    ensure!(
+        args.force || shard.is_some() || !config.exists(),
+        "`{}` holds a checkpoint already; remove it, choose another folder, or allow it with --force",
+        plan.folder.display()
+    );
+    let settings = conversion::Settings {
+        threads: args.threads(),
+        slab: args.slab as usize * 1000,
+        resume: args.resume,
+        force: args.force,
+        inputs,
+        read_back: true,
+    };
+    let numbers = work.tasks.iter().map(|task| task.flow.len() as u64).sum();
+    let watch = progress::Watch::new(numbers);
+    let started = std::time::Instant::now();
+    let done = conversion::run(&work, &settings, &watch)?;
+    watch.finish();
+    beside::write(plan)?;
+    if shard.is_none() {
+        reopen(plan)?;
+    }
+    term::print(&outcome::text(&work, &done, started.elapsed()))?;
+    Ok(Ended::Well)
+}
+
+/// Opens what was written as any reader would, and holds its tensors to the plan.
+fn reopen(plan: &Plan<'_>) -> Result<()> {
+    let said = || format!("`{}` was written and cannot be read", plan.folder.display());
+    let written = Checkpoint::open(&plan.folder).with_context(said)?;
+    let outs = plan.items.iter().flat_map(|item| &item.outs);
+    let mut count = 0;
+    for out in outs {
+        let declared = &out.declared;
+        let info = written.stored(&declared.name);
+        let fits = info.is_some_and(|i| i.dtype == declared.dtype && i.shape == declared.shape);
+        ensure!(fits, "`{}` lacks the tensor `{}`", plan.folder.display(), declared.name);
+        count += 1;
+    }
+    let found = written.stored_len();
+    ensure!(found == count, "`{}` has {found} tensors, expected {count}", plan.folder.display());
+    Ok(())
+}
+
+/// The config of the new checkpoint.
+pub(super) fn config_text(plan: &Plan<'_>) -> Result<String> {
+    let mut json: serde_json::Value = serde_json::from_str(&plan.target.config.json()?)?;
+    let map = json.as_object_mut().context("the config is no object")?;
+    for key in ["quantization_config", "compression_config"] {
+        map.remove(key);
+    }
+    match config::quantization(plan.format, &plan.ignored()) {
+        Some(quantization) => {
+            map.insert("quantization_config".to_owned(), quantization);
+        }
+        None => {
+            let key = if map.contains_key("torch_dtype") { "torch_dtype" } else { "dtype" };
+            map.insert(key.to_owned(), "bfloat16".into());
+        }
+    }
+    Ok(format!("{json:#}\n"))
+}

@@ -1,0 +1,70 @@
+//! What lies beside the weights: config, index, tokenizer, generation settings, card.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Result;
+use converters::convert::folder::{config, index};
+use converters::convert::run::part_path;
+
+use super::{Plan, config_text};
+
+/// Writes the files; the config comes last, so that a folder without one is unfinished.
+pub(super) fn write(plan: &Plan<'_>) -> Result<()> {
+    let folder = &plan.folder;
+    for entry in fs_err::read_dir(&plan.target.dir)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_file() && carried(&name) {
+            put(&folder.join(&name), &fs_err::read(&path)?)?;
+        }
+    }
+    put(&folder.join("README.md"), card(plan).as_bytes())?;
+    if let Some(json) = config::beside(plan.format, &plan.ignored()) {
+        put(&folder.join("hf_quant_config.json"), format!("{json:#}\n").as_bytes())?;
+    }
+    if let Some((path, text)) = index(folder, &plan.items, &plan.files) {
+        put(&path, text.as_bytes())?;
+    }
+    put(&folder.join("config.json"), config_text(plan)?.as_bytes())
+}
+
+/// Whether a file of the old folder belongs to the new one: texts, but none about the old weights.
+fn carried(name: &str) -> bool {
+    const OWN: [&str; 3] = ["config.json", "hf_quant_config.json", "README.md"];
+    let lower = name.to_lowercase();
+    let text = ["json", "txt", "model", "jinja", "tiktoken", "py"];
+    let kind = text.iter().any(|end| lower.ends_with(&format!(".{end}")));
+    let named = ["license", "notice", "use_policy"].iter().any(|start| lower.starts_with(start));
+    (kind || named) && !OWN.contains(&name) && !lower.ends_with(".index.json")
+}
+
+/// A file that appears whole or not at all.
+fn put(path: &Path, bytes: &[u8]) -> Result<()> {
+    let part = part_path(path);
+    fs_err::write(&part, bytes)?;
+    fs_err::rename(part, path)?;
+    Ok(())
+}
+
+/// What was made of what, in words. No time and no place: the same inputs give the same card.
+fn card(plan: &Plan<'_>) -> String {
+    let (name, format) = (&plan.target.name, plan.format.name());
+    let mut text = format!("# {name}, {format}\n\n");
+    let quantized = plan.quantized();
+    let _ = writeln!(
+        text,
+        "Made of `{name}` ({}) by onboard {}: {quantized} of {} tensors are quantized.\n",
+        plan.target.model.architecture,
+        env!("CARGO_PKG_VERSION"),
+        plan.tensors.len()
+    );
+    let ignored = plan.ignored();
+    if plan.format.quantizes() && !ignored.is_empty() {
+        text.push_str("Matrices that are kept as they were:\n\n");
+        for module in ignored {
+            let _ = writeln!(text, "* `{module}`");
+        }
+    }
+    text
+}

@@ -1,0 +1,96 @@
+//! `--plan` for folders: every tensor, why it is kept, and what it will not survive.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use converters::convert::folder::{config, format::split_limits};
+use serde_json::json;
+
+use super::Plan;
+use crate::text::bytes as size;
+
+/// For people.
+pub(super) fn text(plan: &Plan<'_>) -> String {
+    let bytes: u64 = plan.files.iter().map(|file| file.len).sum();
+    let mut text = format!(
+        "{} as {}, {} tensors, {} quantized\n\n{}  {} in {} file(s)\n",
+        plan.target.name,
+        plan.format.name(),
+        plan.tensors.len(),
+        plan.quantized(),
+        plan.folder.display(),
+        size(bytes),
+        plan.files.len()
+    );
+    for item in &plan.items {
+        for out in &item.outs {
+            let declared = &out.declared;
+            let shape: Vec<_> = declared.shape.iter().map(ToString::to_string).collect();
+            let (name, dtype) = (&declared.name, declared.dtype);
+            let _ = writeln!(text, "  {name:<56} {dtype:<8} {:>14}", shape.join("x"));
+        }
+    }
+    let mut kept: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (tensor, choice) in plan.tensors.iter().zip(&plan.choices) {
+        if choice.kept.is_some() && tensor.shape.len() == 2 && plan.format.quantizes() {
+            kept.entry(&choice.why).or_default().push(&tensor.name);
+        }
+    }
+    for (why, names) in kept {
+        let _ = writeln!(text, "kept, {why}: {}", names.join(", "));
+    }
+    for (name, limit) in limits(plan) {
+        let _ = writeln!(text, "warning: `{name}` cannot be spread, {limit}");
+    }
+    text
+}
+
+/// Every quantized matrix that tensor parallelism will break, and how far it goes.
+fn limits(plan: &Plan<'_>) -> Vec<(String, String)> {
+    let all = plan.tensors.iter().zip(&plan.choices).filter(|(_, choice)| choice.kept.is_none());
+    let of = |(tensor, _): (&super::Tensor<'_>, _)| {
+        let &[rows, row] = &tensor.shape[..] else { return Vec::new() };
+        let limits = split_limits(plan.format, rows, row).into_iter();
+        limits.map(|limit| (tensor.name.clone(), limit)).collect()
+    };
+    all.flat_map(of).collect()
+}
+
+/// For programs.
+pub(super) fn json(plan: &Plan<'_>) -> Result<String> {
+    let files: Vec<_> = plan
+        .files
+        .iter()
+        .map(|file| {
+            let outs = plan.items[file.items.0..file.items.1].iter().flat_map(|item| &item.outs);
+            let tensors: Vec<_> = outs
+                .map(|out| {
+                    let declared = &out.declared;
+                    json!({
+                        "name": declared.name, "dtype": declared.dtype.name(),
+                        "shape": declared.shape,
+                    })
+                })
+                .collect();
+            json!({ "path": file.path, "bytes": file.len, "tensors": tensors })
+        })
+        .collect();
+    let kept: BTreeMap<&str, &str> = plan
+        .tensors
+        .iter()
+        .zip(&plan.choices)
+        .filter(|(tensor, choice)| choice.kept.is_some() && tensor.shape.len() == 2)
+        .map(|(tensor, choice)| (tensor.name.as_str(), choice.why.as_str()))
+        .collect();
+    let limits: Vec<_> = limits(plan)
+        .into_iter()
+        .map(|(tensor, limit)| json!({ "tensor": tensor, "cannot_spread": limit }))
+        .collect();
+    let json = json!({
+        "model": plan.target.name, "format": plan.format.name(), "files": files, "kept": kept,
+        "quantization_config": config::quantization(plan.format, &plan.ignored()),
+        "tensor_parallel": limits,
+    });
+    Ok(serde_json::to_string_pretty(&json)?)
+}

@@ -1,0 +1,95 @@
+//! What the config of a quantized checkpoint says.
+
+use serde_json::{Value, json};
+
+use super::Format;
+use super::scaled::BLOCK;
+
+/// `quantization_config`; none for plain numbers. `ignored` are the modules that are not quantized.
+pub fn quantization(format: Format, ignored: &[String]) -> Option<Value> {
+    let float8 = |strategy: &str| {
+        json!({
+            "num_bits": 8, "type": "float", "symmetric": true, "dynamic": false, "strategy": strategy,
+        })
+    };
+    let tokens = json!({
+        "num_bits": 8, "type": "float", "symmetric": true, "dynamic": true, "strategy": "token",
+    });
+    let float4 = |strategy: &str, size: usize, scale: &str| {
+        json!({
+            "num_bits": 4, "type": "float", "symmetric": true, "dynamic": false, "strategy": strategy,
+            "group_size": size, "scale_dtype": scale,
+        })
+    };
+    let compressed = |name: &str, weights: Value, inputs: Value| {
+        json!({
+            "quant_method": "compressed-tensors", "format": name, "quantization_status": "compressed",
+            "ignore": ignored, "kv_cache_scheme": null,
+            "config_groups": { "group_0": {
+                "targets": ["Linear"], "weights": weights, "input_activations": inputs,
+                "output_activations": null, "format": name,
+            } },
+        })
+    };
+    Some(match format {
+        Format::Bf16 => return None,
+        Format::Fp8 => compressed("float-quantized", float8("channel"), tokens),
+        Format::Fp8Tensor => compressed("float-quantized", float8("tensor"), tokens),
+        Format::Fp8CtBlock => {
+            let mut weights = float8("block");
+            weights["block_structure"] = json!([BLOCK, BLOCK]);
+            let mut inputs = tokens;
+            inputs["strategy"] = json!("group");
+            inputs["group_size"] = json!(BLOCK);
+            compressed("float-quantized", weights, inputs)
+        }
+        Format::Nvfp4 => {
+            let weights = float4("tensor_group", 16, "torch.float8_e4m3fn");
+            compressed("nvfp4-pack-quantized", weights, Value::Null)
+        }
+        Format::Mxfp4 => {
+            compressed("mxfp4-pack-quantized", float4("group", 32, "torch.uint8"), Value::Null)
+        }
+        Format::Fp8Block { power } => json!({
+            "quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
+            "weight_block_size": [BLOCK, BLOCK], "scale_fmt": if power { "ue8m0" } else { "float" },
+            "modules_to_not_convert": ignored,
+        }),
+        Format::Fp8Modelopt => json!({
+            "quant_method": "modelopt", "quant_algo": MODELOPT, "ignore": ignored,
+            "kv_cache_scheme": null,
+        }),
+    })
+}
+
+const MODELOPT: &str = "FP8_PER_CHANNEL_PER_TOKEN";
+
+/// `hf_quant_config.json`, where the format has one.
+pub fn beside(format: Format, ignored: &[String]) -> Option<Value> {
+    (format == Format::Fp8Modelopt).then(|| {
+        json!({
+            "producer": { "name": "onboard", "version": env!("CARGO_PKG_VERSION") },
+            "quantization": {
+                "quant_algo": MODELOPT, "kv_cache_quant_algo": null, "group_size": null,
+                "exclude_modules": ignored,
+            },
+        })
+    })
+}
+
+/// The names of the tensors of scales, of the scale of scales and of the codes, for a module.
+pub(super) struct Names {
+    pub(super) codes: &'static str,
+    pub(super) scales: &'static str,
+    pub(super) global: &'static str,
+}
+
+/// What tensors are called behind the module's name.
+pub(super) fn names(format: Format) -> Names {
+    let (codes, scales) = match format {
+        Format::Nvfp4 | Format::Mxfp4 => ("weight_packed", "weight_scale"),
+        Format::Fp8Block { .. } => ("weight", "weight_scale_inv"),
+        _ => ("weight", "weight_scale"),
+    };
+    Names { codes, scales, global: "weight_global_scale" }
+}

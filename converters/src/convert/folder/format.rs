@@ -1,0 +1,148 @@
+//! The formats of checkpoints: what `--to` names.
+
+use registry::quant::Quant;
+
+use super::scaled::{BLOCK, Scheme};
+use super::{Choice, Tensor};
+use crate::safetensors::FileDtype;
+
+/// A format of safetensors checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Plain bf16.
+    Bf16,
+    /// compressed-tensors, e4m3, a scale per row.
+    Fp8,
+    /// compressed-tensors, e4m3, a scale per matrix.
+    Fp8Tensor,
+    /// e4m3 with f32 scales for squares; powers of two perhaps.
+    Fp8Block {
+        /// Whether scales are powers of two.
+        power: bool,
+    },
+    /// The same in compressed-tensors' words.
+    Fp8CtBlock,
+    /// ModelOpt, e4m3, a scale per row.
+    Fp8Modelopt,
+    /// compressed-tensors, e2m1 with scales for sixteen.
+    Nvfp4,
+    /// compressed-tensors, e2m1 with powers of two for thirty-two.
+    Mxfp4,
+}
+
+/// Names, and what they are in a few words.
+const NAMES: &[(&str, Format, &str)] = &[
+    ("bf16", Format::Bf16, "plain numbers; undoes what is quantized"),
+    ("fp8", Format::Fp8, "compressed-tensors: e4m3, a scale per row, tokens scaled as they come"),
+    ("fp8:tensor", Format::Fp8Tensor, "compressed-tensors: e4m3, a scale per matrix"),
+    ("fp8:block", Format::Fp8Block { power: false }, "e4m3, an f32 scale per 128x128"),
+    ("fp8:block-ue8m0", Format::Fp8Block { power: true }, "the same with powers of two for scales"),
+    ("fp8:ct-block", Format::Fp8CtBlock, "compressed-tensors: e4m3, a scale per 128x128"),
+    ("fp8:modelopt", Format::Fp8Modelopt, "ModelOpt: e4m3, a scale per row"),
+    ("nvfp4", Format::Nvfp4, "compressed-tensors: e2m1, a scale per 16, weights only"),
+    ("mxfp4", Format::Mxfp4, "compressed-tensors: e2m1, a power of two per 32, weights only"),
+];
+
+impl Format {
+    /// A format by its name.
+    pub fn parse(name: &str) -> Option<Self> {
+        NAMES.iter().find(|row| row.0.eq_ignore_ascii_case(name)).map(|row| row.1)
+    }
+
+    /// Every format with its name and what it is.
+    pub fn all() -> impl Iterator<Item = (&'static str, Self, &'static str)> {
+        NAMES.iter().copied()
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        NAMES.iter().find(|row| row.1 == self).map_or("", |row| row.0)
+    }
+
+    /// Whether matrices are quantized, and experts taken apart for it.
+    pub fn quantizes(self) -> bool {
+        self != Self::Bf16
+    }
+
+    /// Whether all matrices that engines fuse have one scale.
+    pub(super) fn shares(self) -> bool {
+        matches!(self, Self::Fp8Tensor | Self::Nvfp4)
+    }
+
+    /// How matrices are quantized whose shared scale is `scale`.
+    pub(super) fn scheme(self, scale: f32) -> Option<Scheme> {
+        Some(match self {
+            Self::Bf16 => return None,
+            Self::Fp8 => Scheme::Rows(FileDtype::Bf16),
+            Self::Fp8Modelopt => Scheme::Rows(FileDtype::F32),
+            Self::Fp8Tensor => Scheme::Whole(scale),
+            Self::Fp8Block { power } => Scheme::Squares(power),
+            Self::Fp8CtBlock => Scheme::Squares(false),
+            Self::Nvfp4 => Scheme::Sixteens(scale),
+            Self::Mxfp4 => Scheme::ThirtyTwos,
+        })
+    }
+
+    /// What becomes of each tensor. `dtype` is what the checkpoint is meant to run in.
+    pub fn choose(self, tensors: &[Tensor<'_>], quant: &Quant, dtype: FileDtype) -> Vec<Choice> {
+        let Some(scheme) = self.scheme(1.0) else {
+            return tensors.iter().map(|tensor| plain(tensor, dtype)).collect();
+        };
+        let refuses = |tensor: &Tensor<'_>| match (&tensor.matrix, &tensor.shape[..]) {
+            (Err(why), _) => Some(why.clone()),
+            (Ok(()), &[rows, row]) if tensor.name.ends_with(".weight") => scheme.refuses(rows, row),
+            (Ok(()), _) => Some("it is no module's weight".to_owned()),
+        };
+        let mut refused: Vec<Option<String>> = tensors.iter().map(refuses).collect();
+        if matches!(scheme, Scheme::Squares(_)) {
+            // Engines put fused matrices on top of each other: all are quantized, or none.
+            let at = |name: &String| tensors.iter().position(|tensor| tensor.name == *name);
+            for n in 0..tensors.len() {
+                let Some(why) = refused[n].clone().filter(|_| tensors[n].matrix.is_ok()) else {
+                    continue;
+                };
+                let name = &tensors[n].name;
+                for other in quant.together(name).iter().filter_map(at).filter(|&other| other != n)
+                {
+                    refused[other].get_or_insert(format!("fused with `{name}`: {why}"));
+                }
+            }
+        }
+        let choice = |(tensor, refused): (&Tensor<'_>, Option<String>)| match refused {
+            Some(why) => Choice { kept: Some(tensor.dtype), why },
+            None => Choice { kept: None, why: String::new() },
+        };
+        tensors.iter().zip(refused).map(choice).collect()
+    }
+}
+
+/// bf16, but for what is wider in a checkpoint of 16 bits, which is so on purpose.
+fn plain(tensor: &Tensor<'_>, dtype: FileDtype) -> Choice {
+    let wider = tensor.dtype == FileDtype::F32 && dtype != FileDtype::F32;
+    let stays = !tensor.dtype.is_float() || wider;
+    let kept = if stays { tensor.dtype } else { FileDtype::Bf16 };
+    Choice { kept: Some(kept), why: String::new() }
+}
+
+/// What breaks when rows of a matrix are spread over several devices, or its columns are.
+pub fn split_limits(format: Format, rows: usize, row: usize) -> Vec<String> {
+    let Some(run) = (match format.scheme(1.0) {
+        Some(Scheme::Squares(_)) => Some(BLOCK),
+        Some(Scheme::Sixteens(_)) => Some(16),
+        Some(Scheme::ThirtyTwos) => Some(32),
+        _ => None,
+    }) else {
+        return Vec::new();
+    };
+    let mut limits = Vec::new();
+    let most = |size: usize| {
+        [2, 4, 8, 16, 32].into_iter().take_while(|n| size.is_multiple_of(run * n)).last()
+    };
+    if run == BLOCK && most(rows) != Some(32) {
+        limits.push(format!("its rows over more than {} devices", most(rows).unwrap_or(1)));
+    }
+    if most(row) != Some(32) {
+        limits.push(format!("its columns over more than {} devices", most(row).unwrap_or(1)));
+    }
+    limits
+}

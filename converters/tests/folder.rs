@@ -1,0 +1,229 @@
+//! Checkpoints of 8 and 4 bits: what is written is read back as what was meant, whatever the slabs.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
+
+use std::path::{Path, PathBuf};
+
+use converters::checkpoint::Checkpoint;
+use converters::convert::folder::{self, Choice, Format, Tensor, config, peaks};
+use converters::convert::{Settings, run};
+use converters::safetensors::{Declared, FileDtype, Writer};
+use converters::weights::flows;
+use registry::config::Config;
+use registry::library::Library;
+use registry::model::Model;
+use registry::ops::OpSet;
+use registry::resolve::resolve;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name)
+}
+
+fn model(folder: &Path) -> Model {
+    let config = Config::read(&folder.join("config.json")).unwrap();
+    let library = Library::builtin();
+    let names = library.find_architecture(config.architecture().unwrap());
+    let spec = library.load(names.first().unwrap(), &[]).unwrap();
+    resolve(&spec, &config, &OpSet::builtin()).unwrap().0
+}
+
+fn quantization(format: Format, ignored: &[String]) -> serde_json::Value {
+    config::quantization(format, ignored).unwrap_or_default()
+}
+
+fn plan<'c>(
+    checkpoint: &'c Checkpoint,
+    model: &Model,
+    format: Format,
+) -> (Vec<Tensor<'c>>, Vec<Choice>) {
+    let (weights, _) = flows(checkpoint, &model.graph.weights, &model.rules).unwrap();
+    let tensors = folder::tensors(checkpoint, model, &weights, format.quantizes()).unwrap();
+    let choices = format.choose(&tensors, &model.quant, FileDtype::Bf16);
+    (tensors, choices)
+}
+
+/// Writes a folder; `most` bytes of tensors in a file.
+fn write(
+    source: &Path,
+    format: Format,
+    out: &Path,
+    (threads, slab, most): (usize, usize, u64),
+) -> Result<(), String> {
+    let (checkpoint, model) = (Checkpoint::open(source).unwrap(), model(source));
+    let (tensors, choices) = plan(&checkpoint, &model, format);
+    let peaks = peaks::peaks(&tensors, &choices, &model.quant)?;
+    let items = folder::items(format, &tensors, &choices, Some(&peaks));
+    let files = folder::lay_out(out, &items, most).unwrap();
+    let work = folder::work(&items, &files, None, "test".to_owned());
+    let settings = Settings { threads, slab, ..Settings::default() };
+    run(&work, &settings, &()).map_err(|e| e.to_string())?;
+    if let Some((path, text)) = folder::index(out, &items, &files) {
+        fs_err::write(path, text).unwrap();
+    }
+    let json = serde_json::json!({ "quantization_config": quantization(format, &[]) });
+    fs_err::write(out.join("config.json"), json.to_string()).unwrap();
+    Ok(())
+}
+
+fn bytes(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = fs_err::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| {
+            (entry.file_name().to_string_lossy().into_owned(), fs_err::read(entry.path()).unwrap())
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+/// Bounds of the relative error of normal numbers.
+fn band(format: Format) -> (f64, f64) {
+    match format {
+        Format::Bf16 => (0.0, 0.0),
+        Format::Nvfp4 => (0.05, 0.11),
+        Format::Mxfp4 => (0.07, 0.14),
+        _ => (0.015, 0.04),
+    }
+}
+
+#[test]
+fn every_format_is_read_back_as_it_was_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["llama_256", "qwen3_moe", "gpt_oss_mxfp4", "granitemoe"] {
+        let source = fixture(name);
+        let (old, model) = (Checkpoint::open(&source).unwrap(), model(&source));
+        for (word, format, _) in Format::all() {
+            let (tensors, choices) = plan(&old, &model, format);
+            if format.quantizes() && choices.iter().all(|choice| choice.kept.is_some()) {
+                assert!(
+                    matches!(format, Format::Fp8Block { .. } | Format::Fp8CtBlock),
+                    "{name} {word}"
+                );
+                continue;
+            }
+            let out = dir.path().join(format!("{name}-{}", word.replace(':', "-")));
+            fs_err::create_dir(&out).unwrap();
+            write(&source, format, &out, (1, 1000, u64::MAX)).unwrap();
+            let again = dir.path().join("again");
+            fs_err::create_dir(&again).unwrap();
+            write(&source, format, &again, (3, 1 << 20, u64::MAX)).unwrap();
+            assert_eq!(bytes(&out), bytes(&again), "{name} {word}");
+            fs_err::remove_dir_all(&again).unwrap();
+            let new = Checkpoint::open(&out).unwrap();
+            assert_eq!(new.tensors().len(), tensors.len(), "{name} {word}");
+            let (mut error, mut power) = (0.0, 0.0);
+            for (tensor, choice) in tensors.iter().zip(&choices) {
+                assert_eq!(
+                    new.is_quantized(&tensor.name),
+                    choice.kept.is_none(),
+                    "{}",
+                    tensor.name
+                );
+                let Ok(flow) = new.flow(&tensor.name).unwrap() else { continue };
+                let mut wanted = vec![0.0; tensor.flow.len()];
+                let mut found = wanted.clone();
+                tensor.flow.read(0, &mut wanted);
+                flow.read(0, &mut found);
+                if choice.kept.is_some() {
+                    assert_eq!(found, wanted, "{name} {word} `{}`", tensor.name);
+                    continue;
+                }
+                for (x, y) in wanted.iter().zip(&found) {
+                    error += f64::from(x - y) * f64::from(x - y);
+                    power += f64::from(*x) * f64::from(*x);
+                }
+            }
+            let relative = if power > 0.0 { (error / power).sqrt() } else { 0.0 };
+            let (least, most) = band(format);
+            // What comes from four bits may fit into them again, and into eight always.
+            let least = if name == "gpt_oss_mxfp4" { 0.0 } else { least };
+            assert!((least..=most).contains(&relative), "{name} {word}: {relative}");
+        }
+    }
+}
+
+#[test]
+fn shards_together_are_the_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("llama_256");
+    let (one, many) = (dir.path().join("one"), dir.path().join("many"));
+    for (out, most) in [(&one, u64::MAX), (&many, 200_000)] {
+        fs_err::create_dir(out).unwrap();
+        write(&source, Format::Fp8, out, (2, 5000, most)).unwrap();
+    }
+    let (one, many) = (Checkpoint::open(&one).unwrap(), Checkpoint::open(&many).unwrap());
+    assert!(many.files().len() > 3, "{}", many.files().len());
+    assert_eq!(one.tensors().len(), many.tensors().len());
+    assert_eq!(one.fingerprint().unwrap(), many.fingerprint().unwrap());
+    let checkpoint = Checkpoint::open(&source).unwrap();
+    let model = model(&source);
+    let (tensors, choices) = plan(&checkpoint, &model, Format::Fp8);
+    let items = folder::items(Format::Fp8, &tensors, &choices, None);
+    for count in [1, 2, 3, 5] {
+        let most = folder::even_limit(&items, count);
+        let files = folder::lay_out(Path::new("x"), &items, most).unwrap();
+        assert!(files.len() <= count, "{count}");
+        let less = folder::lay_out(Path::new("x"), &items, most - 1).unwrap();
+        assert!(less.len() > count || count == 1, "{count}");
+    }
+}
+
+#[test]
+fn fused_matrices_share_a_scale() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("llama_256");
+    for (format, end) in [(Format::Fp8Tensor, "_scale"), (Format::Nvfp4, "_global_scale")] {
+        let out = dir.path().join(format!("{format:?}"));
+        fs_err::create_dir(&out).unwrap();
+        write(&source, format, &out, (1, 1 << 20, u64::MAX)).unwrap();
+        let file = converters::safetensors::File::open(&out.join("model.safetensors")).unwrap();
+        let scale = |module: &str| {
+            let name = format!("model.layers.1.{module}.weight{end}");
+            file.tensor(&name).unwrap().unwrap().1.to_vec()
+        };
+        assert_eq!(scale("self_attn.q_proj"), scale("self_attn.k_proj"));
+        assert_eq!(scale("self_attn.q_proj"), scale("self_attn.v_proj"));
+        assert_eq!(scale("mlp.gate_proj"), scale("mlp.up_proj"));
+        assert_ne!(scale("self_attn.q_proj"), scale("self_attn.o_proj"));
+    }
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("llama_256");
+    for bad in [f32::NAN, f32::INFINITY] {
+        let broken = dir.path().join(format!("broken{bad}"));
+        fs_err::create_dir(&broken).unwrap();
+        fs_err::copy(source.join("config.json"), broken.join("config.json")).unwrap();
+        let old = Checkpoint::open(&source).unwrap();
+        let declared: Vec<Declared> = old
+            .tensors()
+            .iter()
+            .map(|(name, info)| Declared {
+                name: name.clone(),
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+            })
+            .collect();
+        let path = broken.join("model.safetensors");
+        let mut writer =
+            Writer::create(&path, &std::collections::BTreeMap::new(), &declared).unwrap();
+        for tensor in &declared {
+            let mut bytes = old.bytes(&tensor.name).unwrap().to_vec();
+            if tensor.name.ends_with("1.mlp.up_proj.weight") {
+                bytes[10..12].copy_from_slice(&converters::numbers::f32_to_bf16(bad).to_le_bytes());
+            }
+            writer.write(&tensor.name, &bytes).unwrap();
+        }
+        writer.finish().unwrap();
+        for format in [Format::Fp8, Format::Nvfp4, Format::Bf16] {
+            let out = dir.path().join(format!("out-{bad}-{format:?}"));
+            fs_err::create_dir(&out).unwrap();
+            let error = write(&broken, format, &out, (1, 1 << 20, u64::MAX)).unwrap_err();
+            assert!(error.contains("model.layers.1.mlp.up_proj.weight"), "{error}");
+            assert!(!out.join("model.safetensors").exists());
+        }
+    }
+}
