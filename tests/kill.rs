@@ -1,7 +1,8 @@
 //! A conversion that is killed at any moment leaves nothing that looks finished, and gives the same
 //! bytes when it is resumed, with any number of threads.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -10,15 +11,33 @@ use crate::tool::{convert, fixture, run};
 /// So many times, at moments spread over the whole conversion.
 const KILLS: usize = 10;
 
-fn command(output: &Path, threads: usize) -> Command {
-    with_slabs(output, threads, 1)
+/// What is converted, and into what.
+struct Case {
+    fixture: &'static str,
+    to: &'static str,
+    /// Numbers in it.
+    numbers: usize,
+    /// The file of weights in the folder that is written; none if it is the output itself.
+    inside: Option<&'static str>,
 }
 
-fn with_slabs(output: &Path, threads: usize, slab: usize) -> Command {
-    let mut command = convert();
-    command.arg(fixture("lfm2_256")).args(["--to", "gguf:q4_k_m", "-o"]).arg(output);
-    command.args(["--slab", &slab.to_string(), "--threads", &threads.to_string()]);
-    command
+impl Case {
+    fn command(&self, output: &Path, threads: usize, slab: usize) -> Command {
+        let mut command = convert();
+        command.arg(fixture(self.fixture)).args(["--to", self.to, "-o"]).arg(output);
+        command.args(["--slab", &slab.to_string(), "--threads", &threads.to_string()]);
+        command
+    }
+
+    /// The file of weights.
+    fn file(&self, output: &Path) -> PathBuf {
+        self.inside.map_or_else(|| output.to_owned(), |name| output.join(name))
+    }
+
+    /// Whether an output looks finished: a folder has its config then.
+    fn finished(&self, output: &Path) -> bool {
+        if self.inside.is_some() { output.join("config.json").exists() } else { output.exists() }
+    }
 }
 
 fn lines(journal: &Path) -> usize {
@@ -32,24 +51,36 @@ fn wait(child: &mut Child, journal: &Path, enough: usize) {
     }
 }
 
-#[test]
-fn killed_conversions_resume_to_the_same_bytes() {
+/// Every file below a folder, or a file.
+fn contents(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let read = |path: &Path| fs_err::read(path).unwrap();
+    if path.is_file() {
+        return BTreeMap::from([(String::new(), read(path))]);
+    }
+    let entries = fs_err::read_dir(path).unwrap().map(|entry| entry.unwrap());
+    let named = |entry: fs_err::DirEntry| {
+        (entry.file_name().to_string_lossy().into_owned(), read(&entry.path()))
+    };
+    entries.map(named).collect()
+}
+
+fn killed(case: &Case) {
     let dir = tempfile::tempdir().unwrap();
-    let whole = dir.path().join("whole.gguf");
-    run(&mut command(&whole, 1)).code(0);
-    let expected = fs_err::read(&whole).unwrap();
+    let whole = dir.path().join("whole");
+    run(&mut case.command(&whole, 1, 1)).code(0);
+    let expected = contents(&whole);
     // Slabs of another size give the same bytes too.
-    let other = dir.path().join("other.gguf");
-    run(&mut with_slabs(&other, 2, 64)).code(0);
-    assert_eq!(fs_err::read(&other).unwrap(), expected);
-    let numbers = 1_361_280;
+    let other = dir.path().join("other");
+    run(&mut case.command(&other, 2, 64)).code(0);
+    assert!(contents(&other) == expected, "other slabs, other bytes");
     let (mut unfinished, mut seed) = (0, 7_usize);
     for kill in 0..KILLS {
-        let output = dir.path().join(format!("killed-{kill}.gguf"));
-        let journal = dir.path().join(format!("killed-{kill}.gguf.part.journal"));
+        let output = dir.path().join(format!("killed-{kill}"));
+        let journal = PathBuf::from(format!("{}.part.journal", case.file(&output).display()));
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let enough = kill * numbers / 1000 / KILLS + (seed >> 33) % 97;
-        let mut child = command(&output, 1 + kill % 2)
+        let enough = kill * case.numbers / 1000 / KILLS + (seed >> 33) % 97;
+        let mut child = case
+            .command(&output, 1 + kill % 2, 1)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -57,15 +88,26 @@ fn killed_conversions_resume_to_the_same_bytes() {
         wait(&mut child, &journal, enough);
         child.kill().unwrap();
         child.wait().unwrap();
-        if !output.exists() {
+        if !case.finished(&output) {
             unfinished += 1;
-            let resume = if journal.exists() { &["--resume"][..] } else { &[] };
-            run(command(&output, 2 - kill % 2).args(resume)).code(0);
+            let again = if journal.exists() { "--resume" } else { "--force" };
+            run(case.command(&output, 2 - kill % 2, 1).arg(again)).code(0);
         }
-        assert_eq!(fs_err::read(&output).unwrap(), expected, "kill {kill} after {enough} slabs");
-        let names = fs_err::read_dir(dir.path()).unwrap().flatten();
-        let left = names.filter(|name| name.path().to_string_lossy().contains(".part")).count();
-        assert_eq!(left, 0, "kill {kill} leaves unfinished files");
+        assert!(contents(&output) == expected, "kill {kill} after {enough} slabs");
     }
     assert!(unfinished >= KILLS / 2, "only {unfinished} of {KILLS} were killed in time");
+}
+
+#[test]
+fn killed_conversions_resume_to_the_same_bytes() {
+    let (fixture, to) = ("lfm2_256", "gguf:q4_k_m");
+    killed(&Case { fixture, to, numbers: 1_361_280, inside: None });
+}
+
+#[test]
+fn killed_checkpoints_resume_to_the_same_bytes() {
+    for to in ["fp8", "nvfp4"] {
+        let inside = Some("model.safetensors");
+        killed(&Case { fixture: "llama_256", to, numbers: 1_200_000, inside });
+    }
 }
