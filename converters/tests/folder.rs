@@ -190,6 +190,33 @@ fn fused_matrices_share_a_scale() {
 }
 
 #[test]
+fn experts_keep_their_names_and_are_quantized_all_or_none() {
+    // Saved one by one under names of their own; and 48 inputs do not divide into 32.
+    for (name, part) in [("mixtral", ".w2.weight"), ("qwen3_moe", "down_proj.weight")] {
+        let source = fixture(name);
+        let (checkpoint, model) = (Checkpoint::open(&source).unwrap(), model(&source));
+        for format in [Format::Fp8Tensor, Format::Mxfp4] {
+            let (tensors, choices) = plan(&checkpoint, &model, format);
+            assert!(tensors.iter().any(|tensor| tensor.name.ends_with(part)), "{name}");
+            for (tensor, choice) in tensors.iter().zip(&choices) {
+                let Some(mixture) = tensor.mixture else { continue };
+                let others = tensors.iter().zip(&choices);
+                let mut others = others.filter(|(other, _)| other.mixture == Some(mixture));
+                assert!(others.all(|(_, other)| other.kept.is_some() == choice.kept.is_some()));
+            }
+            let peaks = peaks::peaks(&tensors, &choices, &model.quant).unwrap();
+            let quantized = |n: &usize| choices[*n].kept.is_none();
+            for n in (0..tensors.len()).filter(quantized) {
+                for other in model.quant.together(&tensors[n].weight) {
+                    let m = tensors.iter().position(|tensor| tensor.weight == other).unwrap();
+                    assert_eq!(peaks[n], peaks[m], "{} {}", tensors[n].name, tensors[m].name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn numbers_that_are_not_finite_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let source = fixture("llama_256");

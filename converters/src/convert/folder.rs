@@ -38,6 +38,10 @@ pub struct Tensor<'a> {
     pub dtype: FileDtype,
     /// Its shape.
     pub shape: Vec<usize>,
+    /// The model's name for it, where it is one weight of the model; its own where not.
+    pub weight: String,
+    /// The mixture that it is a matrix of: all of those are quantized, or none.
+    pub mixture: Option<usize>,
     /// Whether it may be quantized; or why not.
     pub matrix: Result<(), String>,
 }

@@ -1,5 +1,7 @@
 //! The formats of checkpoints: what `--to` names.
 
+use std::collections::BTreeMap;
+
 use registry::quant::Quant;
 
 use super::scaled::{BLOCK, Scheme};
@@ -96,16 +98,34 @@ impl Format {
         let mut refused: Vec<Option<String>> = tensors.iter().map(refuses).collect();
         if matches!(scheme, Scheme::Squares(_)) {
             // Engines put fused matrices on top of each other: all are quantized, or none.
-            let at = |name: &String| tensors.iter().position(|tensor| tensor.name == *name);
+            let at = |name: &String| tensors.iter().position(|tensor| tensor.weight == *name);
             for n in 0..tensors.len() {
                 let Some(why) = refused[n].clone().filter(|_| tensors[n].matrix.is_ok()) else {
                     continue;
                 };
                 let name = &tensors[n].name;
-                for other in quant.together(name).iter().filter_map(at).filter(|&other| other != n)
+                for other in quant
+                    .together(&tensors[n].weight)
+                    .iter()
+                    .filter_map(at)
+                    .filter(|&other| other != n)
                 {
                     refused[other].get_or_insert(format!("fused with `{name}`: {why}"));
                 }
+            }
+        }
+        // Engines run the experts of a mixture as one: all of them are quantized, or none.
+        let mut mixtures: BTreeMap<usize, String> = BTreeMap::new();
+        for (tensor, refused) in tensors.iter().zip(&refused) {
+            if let (Some(mixture), Some(why), [_, _]) = (tensor.mixture, refused, &tensor.shape[..])
+            {
+                let why = || format!("of the same mixture as `{}`: {why}", tensor.name);
+                mixtures.entry(mixture).or_insert_with(why);
+            }
+        }
+        for (tensor, refused) in tensors.iter().zip(&mut refused) {
+            if let Some(why) = tensor.mixture.and_then(|mixture| mixtures.get(&mixture)) {
+                refused.get_or_insert_with(|| why.clone());
             }
         }
         let choice = |(tensor, refused): (&Tensor<'_>, Option<String>)| match refused {

@@ -24,9 +24,9 @@ pub fn peaks(
         .map(|(tensor, choice)| if choice.kept.is_some() { Ok(0.0) } else { peak(tensor) })
         .collect::<Result<Vec<f32>, String>>()?;
     let places: BTreeMap<&str, usize> =
-        tensors.iter().enumerate().map(|(n, tensor)| (tensor.name.as_str(), n)).collect();
+        tensors.iter().enumerate().map(|(n, tensor)| (tensor.weight.as_str(), n)).collect();
     let shared = tensors.iter().map(|tensor| {
-        let group = quant.together(&tensor.name);
+        let group = quant.together(&tensor.weight);
         let of = |name: &String| places.get(name.as_str()).map_or(0.0, |&n| own[n]);
         group.iter().map(of).fold(0.0, f32::max)
     });

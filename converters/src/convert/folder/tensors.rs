@@ -45,7 +45,7 @@ pub fn tensors<'c>(
     for (name, info) in checkpoint.tensors() {
         let mine = makes.get(name.as_str()).map_or(&[][..], Vec::as_slice);
         let renamed = |n: &usize| weights[*n].rule.is_some() && graph.weights[*n].name != *name;
-        if apart && !mine.is_empty() && mine.iter().all(|n| experts.contains(n) && renamed(n)) {
+        if apart && mine.len() > 1 && mine.iter().all(|n| experts.contains_key(n) && renamed(n)) {
             for &n in mine.iter().filter(|&&n| done.insert(n)) {
                 let weight = &graph.weights[n];
                 let (flow, place) = (weights[n].flow.clone(), weights[n].place);
@@ -55,14 +55,9 @@ pub fn tensors<'c>(
                 };
                 let matrix = quantizable(model, &[&weight.name], uses[n], flow.shape());
                 let name = weight.name.clone();
-                made.push(Tensor {
-                    name,
-                    shape: flow.shape().to_vec(),
-                    flow,
-                    place,
-                    dtype,
-                    matrix,
-                });
+                let (shape, weight) = (flow.shape().to_vec(), name.clone());
+                let mixture = experts.get(&n).copied();
+                made.push(Tensor { name, flow, place, dtype, shape, weight, mixture, matrix });
             }
             continue;
         }
@@ -78,7 +73,8 @@ pub fn tensors<'c>(
             })?;
             let (shape, place) = (flow.shape().to_vec(), weights[first].place);
             let matrix = Err("several matrices in one".to_owned());
-            made.push(Tensor { name, flow, place, dtype: FileDtype::Bf16, shape, matrix });
+            let (dtype, weight, mixture) = (FileDtype::Bf16, name.clone(), None);
+            made.push(Tensor { name, flow, place, dtype, shape, weight, mixture, matrix });
             continue;
         }
         let flow = if let Ok(flow) = checkpoint.flow(name).map_err(|e| e.to_string())? {
@@ -96,6 +92,8 @@ pub fn tensors<'c>(
         let names: Vec<&str> = mine.iter().map(|&n| graph.weights[n].name.as_str()).collect();
         made.push(Tensor {
             name: name.clone(),
+            weight: if let [one] = names[..] { one.to_owned() } else { name.clone() },
+            mixture: mine.iter().find_map(|n| experts.get(n).copied()),
             matrix: quantizable(model, &names, used, &info.shape),
             flow,
             place: (info.file, info.range.0),
@@ -199,9 +197,10 @@ fn uses(graph: &Graph) -> Vec<Use> {
     (0..graph.weights.len()).map(of).collect()
 }
 
-fn experts(graph: &Graph) -> BTreeSet<usize> {
-    let nodes = graph.nodes.iter().filter(|node| node.op == "experts");
-    nodes.flat_map(|node| node.weights.values().map(|id| id.0)).collect()
+/// The weights of mixtures, and which mixture each is of.
+fn experts(graph: &Graph) -> BTreeMap<usize, usize> {
+    let nodes = graph.nodes.iter().enumerate().filter(|(_, node)| node.op == "experts");
+    nodes.flat_map(|(n, node)| node.weights.values().map(move |id| (id.0, n))).collect()
 }
 
 /// Sorts `x.9` before `x.10`.
