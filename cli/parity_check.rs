@@ -1,6 +1,7 @@
 //! `parity check`: an engine against a reference dump.
 
 mod file;
+mod folder;
 mod gguf;
 
 use std::path::PathBuf;
@@ -17,12 +18,14 @@ use crate::{Ended, engines, term, write};
 
 /// Compares an engine with a reference dump, tap by tap, in prefill and in decode
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[command(after_help = "\
 Examples:
   parity check MODEL                                        against MODEL/reference
   parity check MODEL --reference DUMP --dtype f32,bf16
   parity check MODEL --json report.json --html report.html --junit report.xml
   parity check FILE.gguf --reference DUMP --source MODEL    what a quantization costs
+  parity check FP8-MODEL --reference DUMP --source MODEL    the same for 8 or 4 bits in safetensors
   parity check FILE.gguf --engine llama.cpp --reference DUMP
   parity check MODEL --set states.conv.dtype=bf16 --allow-dtype-mismatch --dtype f16
 
@@ -35,7 +38,7 @@ pub(crate) struct Check {
     /// The dump; default: MODEL/reference, then MODEL/dump
     #[arg(long, value_name = "DUMP")]
     reference: Option<PathBuf>,
-    /// The checkpoint that a GGUF file was made from, to compare tensors with
+    /// The checkpoint that a GGUF file, or one of codes and scales, was made from, to compare tensors with
     #[arg(long, value_name = "DIR")]
     source: Option<PathBuf>,
     /// The engine to check
@@ -63,6 +66,9 @@ pub(crate) struct Check {
     /// Run the graph as the spec has it, without fused kernels
     #[arg(long)]
     plain_graph: bool,
+    /// Of a checkpoint of 8 bits: round what weights are multiplied with to 8 bits too, a scale per token
+    #[arg(long)]
+    w8a8: bool,
     /// Do not feed the engine in other ways (chunks, batches, forks, ...)
     #[arg(long)]
     no_schedules: bool,
@@ -87,10 +93,14 @@ impl Check {
                 None => bail!("{}", no_reference(&target)),
             },
         };
-        Coverage::of(&target.model, &target.checkpoint()?).refuse(&target.dir)?;
+        let checkpoint = target.checkpoint()?;
+        Coverage::of(&target.model, &checkpoint).refuse(&target.dir)?;
         warn(&target.nonfinite()?);
         let dump = Dump::open(&path)
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
+        if folder::is_made_of_others(&checkpoint, &dump)? {
+            return self.run_coded(&target, &checkpoint, &dump, &path);
+        }
         let dtypes = if self.dtype.is_empty() { dump.runs() } else { self.dtype.clone() };
         if !self.allow_dtype_mismatch {
             target.check_dtypes(&dtypes)?;
@@ -107,6 +117,7 @@ impl Check {
             rewrites: !self.plain_graph,
             threads: self.threads,
             logprob: self.bound,
+            round_tokens: self.w8a8,
             ..CheckOptions::default()
         }
     }

@@ -10,5 +10,6 @@ mod kill;
 mod layering;
 mod mutants;
 mod names;
+mod quant;
 mod readme;
 mod tool;

@@ -184,14 +184,11 @@ pub(super) fn config_text(plan: &Plan<'_>) -> Result<String> {
     for key in ["quantization_config", "compression_config"] {
         map.remove(key);
     }
-    match config::quantization(plan.format, &plan.ignored()) {
-        Some(quantization) => {
-            map.insert("quantization_config".to_owned(), quantization);
-        }
-        None => {
-            let key = if map.contains_key("torch_dtype") { "torch_dtype" } else { "dtype" };
-            map.insert(key.to_owned(), "bfloat16".into());
-        }
+    if let Some(quantization) = config::quantization(plan.format, &plan.ignored()) {
+        map.insert("quantization_config".to_owned(), quantization);
+    } else {
+        let key = if map.contains_key("torch_dtype") { "torch_dtype" } else { "dtype" };
+        map.insert(key.to_owned(), "bfloat16".into());
     }
     Ok(format!("{json:#}\n"))
 }

@@ -2,7 +2,7 @@
 //! and what it costs where it does not.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use converters::codec::expected_error;
@@ -24,25 +24,25 @@ const BAND: f64 = 1.5;
 
 /// One quantized tensor against its source.
 #[derive(Debug, Serialize)]
-struct Row {
-    name: String,
+pub(super) struct Row {
+    pub(super) name: String,
     #[serde(rename = "type")]
-    ty: &'static str,
-    relative_error: f64,
-    expected: Option<f64>,
-    in_band: bool,
+    pub(super) ty: &'static str,
+    pub(super) relative_error: f64,
+    pub(super) expected: Option<f64>,
+    pub(super) in_band: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct Costs<'a> {
-    file: String,
-    reference: String,
-    bits_per_weight: f64,
-    cost: &'a Cost,
+pub(super) struct Costs<'a> {
+    pub(super) file: String,
+    pub(super) reference: String,
+    pub(super) bits_per_weight: f64,
+    pub(super) cost: &'a Cost,
     /// The most that the mean divergence of such a file may be.
-    kl_bound: f64,
-    tensors: &'a [Row],
-    verdict: &'static str,
+    pub(super) kl_bound: f64,
+    pub(super) tensors: &'a [Row],
+    pub(super) verdict: &'static str,
 }
 
 impl Check {
@@ -65,7 +65,7 @@ impl Check {
         target: &Target,
         file: &File,
         dump: &Dump,
-        reference: &std::path::Path,
+        reference: &Path,
     ) -> Result<Ended> {
         let engine = engines::engine(&self.engine)?;
         let options = Options { dtype: Dtype::F32, threads: self.threads, ..Options::default() };
@@ -89,17 +89,7 @@ impl Check {
             tensors: &rows,
             verdict: if well { "within its bands" } else { "out of its bands" },
         };
-        match &self.json {
-            Some(path) if path.as_os_str() == "-" => {
-                term::print(&serde_json::to_string_pretty(&costs)?)?;
-            }
-            json => {
-                if let Some(path) = json {
-                    write::atomic(path, serde_json::to_string_pretty(&costs)?.as_bytes())?;
-                }
-                term::print(&text(&costs))?;
-            }
-        }
+        show(self.json.as_deref(), &costs)?;
         Ok(if well { Ended::Well } else { Ended::Differs })
     }
 
@@ -111,6 +101,21 @@ impl Check {
         };
         self.source.clone().or_else(beside)
     }
+}
+
+/// As JSON where that is asked for, and in words.
+pub(super) fn show(json: Option<&Path>, costs: &Costs<'_>) -> Result<()> {
+    let whole = || serde_json::to_string_pretty(costs);
+    match json {
+        Some(path) if path.as_os_str() == "-" => term::print(&whole()?)?,
+        json => {
+            if let Some(path) = json {
+                write::atomic(path, whole()?.as_bytes())?;
+            }
+            term::print(&text(costs))?;
+        }
+    }
+    Ok(())
 }
 
 fn rows(distances: &[Distance]) -> Vec<Row> {

@@ -8,3 +8,4 @@ pub mod choose;
 pub mod math;
 pub mod matmul;
 pub mod round;
+pub mod tokens;

@@ -55,7 +55,8 @@ impl NativeEngine {
         };
         let pool = Pool::new(options.threads)?;
         let program = Program::new(graph, &self.kernels, model.ropes.len())?;
-        let weights = pool.run(|| Weights::load(&program.graph, tensors, options.dtype))?;
+        let mut weights = pool.run(|| Weights::load(&program.graph, tensors, options.dtype))?;
+        weights.round_tokens(options.round_tokens);
         let fingerprint = saved::fingerprint(&model, options.dtype, options.rollback);
         Ok(Box::new(NativeSession {
             model,

@@ -28,6 +28,7 @@ pub struct Source<'a> {
 }
 
 /// How to open it.
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 #[derive(Debug, Clone)]
 pub struct Options {
     /// What activations (and states that follow them) are kept in.
@@ -42,6 +43,9 @@ pub struct Options {
     pub rollback: usize,
     /// Worker threads; all cores if not given.
     pub threads: Option<usize>,
+    /// Whether rows are rounded to 8 bits, each with its scale, before matrices that are kept in 8
+    /// bits multiply them, as engines with such arithmetic do.
+    pub round_tokens: bool,
     /// Who sees what matrices are multiplied with, in runs of the plain graph.
     pub watch: Option<Arc<dyn Watch>>,
 }
@@ -55,6 +59,7 @@ impl Default for Options {
             allow_dtype_mismatch: false,
             rollback: 16,
             threads: None,
+            round_tokens: false,
             watch: None,
         }
     }

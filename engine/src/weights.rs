@@ -29,6 +29,11 @@ pub trait Tensors: Send + Sync {
         false
     }
 
+    /// Whether it is kept as codes of 8 bits with scales.
+    fn is_eight_bits(&self, _id: WeightId) -> bool {
+        false
+    }
+
     /// The same where it is kept in blocks, which have no [`FileView`].
     fn blocks(&self, _id: WeightId) -> Option<BlockView<'_>> {
         None
@@ -66,6 +71,10 @@ impl Tensors for converters::weights::Weights {
 
     fn is_made(&self, id: WeightId) -> bool {
         matches!(self.found(id).source, converters::weights::Source::Made(_))
+    }
+
+    fn is_eight_bits(&self, id: WeightId) -> bool {
+        self.is_eight_bits(id)
     }
 }
 
@@ -113,6 +122,8 @@ pub struct Weights {
     held: Vec<Held>,
     /// Of every weight.
     shapes: Vec<Vec<usize>>,
+    /// Those that multiply rows of 8 bits.
+    rounding: BTreeSet<usize>,
 }
 
 impl Weights {
@@ -163,7 +174,18 @@ impl Weights {
             });
         }
         let shapes = graph.weights.iter().map(|weight| weight.shape.clone()).collect();
-        Ok(Self { tensors, held, shapes })
+        Ok(Self { tensors, held, shapes, rounding: BTreeSet::new() })
+    }
+
+    /// Whether weights that are kept in 8 bits multiply rows of 8 bits.
+    pub fn round_tokens(&mut self, whether: bool) {
+        let eight = |n: &usize| whether && self.tensors.is_eight_bits(WeightId(*n));
+        self.rounding = (0..self.held.len()).filter(eight).collect();
+    }
+
+    /// Whether this one does.
+    pub fn rounds_tokens(&self, id: WeightId) -> bool {
+        self.rounding.contains(&id.0)
     }
 
     /// A matrix `[outputs, inputs]`, where it lies.

@@ -91,6 +91,9 @@ pub struct CheckOptions {
     /// Most that an f32 run may move a log-probability; [`F32_LOGPROB`] when none. Engines whose
     /// arithmetic is not the reference's (sums in blocks, fast exponentials) need more.
     pub logprob: Option<f64>,
+    /// Whether rows are rounded to 8 bits before matrices of 8 bits multiply them, as the
+    /// reference of such a checkpoint does.
+    pub round_tokens: bool,
 }
 
 impl Default for CheckOptions {
@@ -104,6 +107,7 @@ impl Default for CheckOptions {
             threads: None,
             same_model: true,
             logprob: None,
+            round_tokens: false,
         }
     }
 }
@@ -123,6 +127,7 @@ impl CheckOptions {
             allow_dtype_mismatch: self.allow_dtype_mismatch,
             rollback: ROLLBACK,
             threads: self.threads,
+            round_tokens: self.round_tokens,
             watch: None,
         }
     }

@@ -1,5 +1,6 @@
 //! What a kernel sees of a step.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use registry::dtype::Dtype;
@@ -8,6 +9,7 @@ use registry::scalar::Scalar;
 
 use crate::angles::Angles;
 use crate::kernels::matmul::WeightView;
+use crate::kernels::tokens;
 use crate::states::{Memory, Slot};
 use crate::value::Value;
 use crate::weights::{Matrix, Weights};
@@ -194,6 +196,18 @@ impl<'a> Ctx<'a> {
     pub fn show_product(&self, role: &str, inputs: usize, rows: &[f32]) {
         if let (Some(watch), Some(weight)) = (self.watch, self.node().weights.get(role)) {
             watch.product(*weight, inputs, rows);
+        }
+    }
+
+    /// Rows as a matrix multiplies them: rounded to 8 bits if that is how it is run.
+    pub fn rows_for<'x>(&self, role: &str, inputs: usize, rows: &'x [f32]) -> Cow<'x, [f32]> {
+        match self.node().weights.get(role) {
+            Some(weight) if self.weights.rounds_tokens(*weight) => {
+                let mut rounded = rows.to_vec();
+                tokens::round_tokens(inputs, &mut rounded);
+                Cow::Owned(rounded)
+            }
+            _ => Cow::Borrowed(rows),
         }
     }
 

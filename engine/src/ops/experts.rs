@@ -127,7 +127,8 @@ fn mlp(
     let inner = if form == "plain" {
         let up = matrix("up", ffn, hidden, x)?;
         let mut y = vec![0.0; rows * ffn];
-        matmul(x, rows, &up.view(), None, dtype, &mut y);
+        let x = ctx.rows_for(&format!("up.{expert}"), hidden, x);
+        matmul(&x, rows, &up.view(), None, dtype, &mut y);
         add_bias(ctx, "up", expert, dtype, &mut y);
         (gate.act)(dtype, &mut y);
         y
@@ -138,7 +139,9 @@ fn mlp(
             Linear { weight: one.view(), bias: None, round: dtype, y: &mut g },
             Linear { weight: two.view(), bias: None, round: dtype, y: &mut u },
         ];
-        matmul_many(x, rows, &mut linears);
+        // Both are kept in 8 bits, or neither.
+        let x = ctx.rows_for(&format!("gate.{expert}"), hidden, x);
+        matmul_many(&x, rows, &mut linears);
         add_bias(ctx, "gate", expert, dtype, &mut g);
         add_bias(ctx, "up", expert, dtype, &mut u);
         gate.apply(&mut g, u);
@@ -146,6 +149,7 @@ fn mlp(
     };
     let down = matrix("down", hidden, ffn, &inner)?;
     let mut y = vec![0.0; rows * hidden];
+    let inner = ctx.rows_for(&format!("down.{expert}"), ffn, &inner);
     matmul(&inner, rows, &down.view(), None, dtype, &mut y);
     add_bias(ctx, "down", expert, dtype, &mut y);
     Ok(y)

@@ -13,25 +13,28 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     check(ctx, x.width(), 0, &weight)?;
     ctx.show_product("weight", weight.inputs, &x.view());
     let mut y = vec![0.0; x.rows() * weight.outputs];
-    matmul(&x.view(), x.rows(), &weight, ctx.vector("bias"), ctx.output_dtype(0), &mut y);
+    let view = x.view();
+    let data = ctx.rows_for("weight", weight.inputs, &view);
+    matmul(&data, x.rows(), &weight, ctx.vector("bias"), ctx.output_dtype(0), &mut y);
     ctx.set(0, y)
 }
 
 /// Weights are `weight.0`, `bias.0`, `weight.1`, ... by output.
 pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
+    let view = x.view();
+    let (rows, data): (usize, &[f32]) = (x.rows(), &view);
     let jobs = (0..ctx.node().outputs.len())
         .map(|n| {
             let weight = ctx.matrix(&format!("weight.{n}"))?;
             check(ctx, x.width(), n, &weight)?;
-            Ok((weight, ctx.vector(&format!("bias.{n}")), ctx.output_dtype(n)))
+            let data = ctx.rows_for(&format!("weight.{n}"), weight.inputs, data);
+            Ok((data, weight, ctx.vector(&format!("bias.{n}")), ctx.output_dtype(n)))
         })
         .collect::<Result<Vec<_>, Error>>()?;
-    let view = x.view();
-    let (rows, data): (usize, &[f32]) = (x.rows(), &view);
     let made: Vec<Vec<f32>> = jobs
         .par_iter()
-        .map(|(weight, bias, dtype)| {
+        .map(|(data, weight, bias, dtype)| {
             let mut y = vec![0.0; rows * weight.outputs];
             matmul(data, rows, weight, *bias, *dtype, &mut y);
             y

@@ -1,0 +1,40 @@
+//! Rows rounded to e4m3 with a scale each, as engines do before they multiply by weights of 8 bits.
+
+use converters::numbers::{f8_e4m3_to_f32, f32_to_f8_e4m3};
+
+/// The largest number of e4m3.
+const MOST: f32 = 448.0;
+
+/// Rounds every row of `width` numbers to e4m3 times the row's scale, and back to f32. A row that
+/// is not finite stays so.
+pub fn round_tokens(width: usize, rows: &mut [f32]) {
+    for row in rows.chunks_exact_mut(width.max(1)) {
+        let peak = row.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+        if peak == 0.0 || !row.iter().all(|x| x.is_finite()) {
+            continue;
+        }
+        let scale = (peak / MOST).max(f32::MIN_POSITIVE);
+        for x in row.iter_mut() {
+            *x = f8_e4m3_to_f32(f32_to_f8_e4m3(*x / scale)) * scale;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_its_own_scale() {
+        let mut rows = [448.0, 17.0, -3.3, 0.0, 4480.0, 170.0, -33.0, 1.0];
+        round_tokens(4, &mut rows);
+        assert_eq!(rows[..4], [448.0, 16.0, -3.25, 0.0]);
+        assert_eq!(rows[4..], [4480.0, 160.0, -32.5, 1.015_625]);
+        let mut bad = [f32::NAN, 1.3];
+        round_tokens(2, &mut bad);
+        assert!(bad[0].is_nan() && bad[1] == 1.3);
+        let mut none = [0.0; 3];
+        round_tokens(3, &mut none);
+        assert_eq!(none, [0.0; 3]);
+    }
+}
