@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use converters::gguf::File;
-use registry::gguf::Chosen;
+use registry::gguf::{Chosen, Refusal};
 
 use crate::specs::{Config, Specs};
 use crate::target::{Choice, Target};
@@ -23,16 +23,15 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
     let file = File::open(path)?;
     let mut specs = Specs::open(choice.specs.as_deref())?;
     let mut spec = choice.spec.as_deref().map(|file| specs.add(file)).transpose()?;
-    let config = match &choice.model_config {
-        Some(config) => Config::read(&config_file(config))?,
-        None => match file.metadata().str(CONFIG_KEY)? {
-            Some(text) => Config::of_text(&format!("{}#{CONFIG_KEY}", path.display()), text)?,
-            None => {
-                let chosen = from_keys(&file, path, &specs, spec.as_deref())?;
-                spec = Some(chosen.spec);
-                Config::of_text(&path.display().to_string(), &chosen.config.json())?
-            }
-        },
+    let inside = file.metadata().str(CONFIG_KEY)?;
+    let config = if let Some(config) = &choice.model_config {
+        Config::read(&config_file(config))?
+    } else if let Some(text) = inside {
+        Config::of_text(&format!("{}#{CONFIG_KEY}", path.display()), text)?
+    } else {
+        let chosen = from_keys(&file, path, &specs, spec.as_deref())?;
+        spec = Some(chosen.spec);
+        Config::of_text(&path.display().to_string(), &chosen.config.json())?
     };
     let spec = match spec {
         Some(spec) => spec,
@@ -56,14 +55,12 @@ fn from_keys(file: &File, path: &Path, specs: &Specs, only: Option<&str>) -> Res
         format!("`{}` has no key `{key}`; give its config: --model-config DIR", path.display())
     })?;
     specs.choose(arch, only, &converters::gguf::evidence(file, arch)).map_err(|refusals| {
-        let mut why = format!("`{}`: no spec explains a file of `{arch}`", path.display());
-        for refusal in refusals.iter().take(2) {
-            why += &format!(
-                "\n  {}: {}",
-                refusal.spec,
-                refusal.faults[..refusal.faults.len().min(4)].join("; ")
-            );
-        }
+        let faults = |refusal: &Refusal| {
+            let first = refusal.faults.len().min(4);
+            format!("\n  {}: {}", refusal.spec, refusal.faults[..first].join("; "))
+        };
+        let faults: String = refusals.iter().take(2).map(faults).collect();
+        let why = format!("`{}`: no spec explains a file of `{arch}`{faults}", path.display());
         anyhow::anyhow!("{why}\ngive the config of its checkpoint: --model-config DIR")
     })
 }
