@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::Options;
 use registry::diag::Finding;
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
@@ -9,7 +10,8 @@ use registry::model::Model;
 use saphyr::{LoadableYamlNode, Yaml};
 
 /// What a sheet may say.
-const KEYS: [&str; 6] = ["engine", "ops", "states", "dtypes", "architectures", "formats"];
+const KEYS: [&str; 8] =
+    ["engine", "ops", "states", "dtypes", "architectures", "formats", "features", "apart"];
 
 /// One engine's sheet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +28,73 @@ pub struct Sheet {
     pub architectures: BTreeSet<String>,
     /// For such an engine: the formats of tensors it reads.
     pub formats: BTreeSet<String>,
+    /// What it can do besides running a model in one process, by the words of [`Feature`].
+    pub features: BTreeSet<String>,
+    /// Pairs of these that it does not do together, `a+b`.
+    pub apart: BTreeSet<String>,
+}
+
+/// What can be asked of an engine besides running a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Feature {
+    /// Drafts by a `nextn` head.
+    Nextn,
+    /// Matrices shared out to several ranks.
+    TensorParallel,
+}
+
+impl Feature {
+    /// The word for it in sheets.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nextn => "nextn",
+            Self::TensorParallel => "tensor_parallel",
+        }
+    }
+
+    /// What a way of opening a model asks for.
+    pub fn asked(model: &Model, options: &Options) -> Vec<Self> {
+        let nextn = (model.graph.fed.is_some() || options.drafts).then_some(Self::Nextn);
+        nextn.into_iter().chain((options.ranks > 1).then_some(Self::TensorParallel)).collect()
+    }
+}
+
+/// What keeps an engine from doing what is asked for: each feature that it lacks, and each two
+/// that it does not do together. Nothing that was asked for is left out silently.
+pub fn refuse_features(sheet: &Sheet, asked: &[Feature]) -> Vec<Finding> {
+    let engine = &sheet.engine;
+    let has = |feature: &Feature| sheet.features.contains(feature.name());
+    let mut findings: Vec<Finding> = asked
+        .iter()
+        .filter(|feature| !has(feature))
+        .map(|feature| {
+            let others: Vec<&str> =
+                asked.iter().filter(|other| *other != feature).map(|f| f.name()).collect();
+            let together = if others.is_empty() {
+                String::new()
+            } else {
+                format!(", alone or with `{}`", others.join("`, `"))
+            };
+            Finding::unplaced(format!(
+                "engine `{engine}` has no `{}`{together}: its sheet `registry/engines` does not \
+                 list it under `features`",
+                feature.name()
+            ))
+        })
+        .collect();
+    for (n, a) in asked.iter().enumerate().filter(|(_, a)| has(a)) {
+        for b in asked[n + 1..].iter().filter(|b| has(b)) {
+            let pair = [format!("{}+{}", a.name(), b.name()), format!("{}+{}", b.name(), a.name())];
+            if pair.iter().any(|pair| sheet.apart.contains(pair)) {
+                findings.push(Finding::unplaced(format!(
+                    "engine `{engine}` does not do `{}` and `{}` together",
+                    a.name(),
+                    b.name()
+                )));
+            }
+        }
+    }
+    findings
 }
 
 impl Sheet {
@@ -84,6 +153,8 @@ impl Sheet {
             dtypes: names("dtypes")?,
             architectures: optional("architectures")?,
             formats: optional("formats")?,
+            features: optional("features")?,
+            apart: optional("apart")?,
         })
     }
 }
@@ -200,6 +271,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_for_is_done_or_refused() {
+        let asked = [Feature::Nextn, Feature::TensorParallel];
+        let sheet = |text: &str| {
+            Sheet::parse(&format!("engine: x\nops: []\nstates: []\ndtypes: []\n{text}")).unwrap()
+        };
+        let said = |text: &str| -> Vec<String> {
+            refuse_features(&sheet(text), &asked).into_iter().map(|f| f.message).collect()
+        };
+        let both = "features: [nextn, tensor_parallel]";
+        assert!(said(both).is_empty());
+        assert_eq!(
+            said(&format!("{both}\napart: [tensor_parallel+nextn]")),
+            ["engine `x` does not do `nextn` and `tensor_parallel` together"]
+        );
+        let one = said("features: [nextn]");
+        assert_eq!(one.len(), 1);
+        assert!(one[0].contains("no `tensor_parallel`, alone or with `nextn`"), "{one:?}");
+        assert_eq!(said("").len(), 2);
+        // What this program's own engines say of themselves.
+        assert!(refuse_features(&Sheet::native(), &asked[..1]).is_empty());
+        assert_eq!(refuse_features(&Sheet::native(), &asked).len(), 1);
+        assert_eq!(refuse_features(&Sheet::llama_cpp(), &asked).len(), 2);
+    }
+
+    #[test]
     fn a_bad_sheet_says_what_it_lacks() {
         for (text, want) in [
             ("[]", "expected a map with `engine`, `ops`, `states` and `dtypes`"),
@@ -207,7 +303,7 @@ mod tests {
             ("engine: x\nops: a", "`ops` is not a list of names"),
             (
                 "engin: x",
-                "unknown key `engin`; expected `engine`, `ops`, `states`, `dtypes`, `architectures`, `formats`",
+                "unknown key `engin`; expected `engine`, `ops`, `states`, `dtypes`, `architectures`, `formats`, `features`, `apart`",
             ),
             ("engine: x\narchitectures: [a]", "`dtypes` is missing; expected a list of names"),
         ] {

@@ -55,6 +55,22 @@ pub enum Error {
         /// Ids are below this.
         vocab: usize,
     },
+    /// Rows that are fed besides tokens, too many or too few.
+    #[error(
+        "{got} numbers are fed besides {rows} tokens; the model reads {wanted} (a head reads one \
+         row of what the model made for each token, any other model none)"
+    )]
+    Hidden {
+        /// Numbers given.
+        got: usize,
+        /// Numbers expected.
+        wanted: usize,
+        /// Tokens of the step.
+        rows: usize,
+    },
+    /// A head that this way of drafting does not know.
+    #[error("drafting: {0}")]
+    Draft(String),
     /// More positions than the model claims to handle.
     #[error("slot {slot} would reach {wanted} positions; the model handles {context}")]
     Context {

@@ -31,6 +31,8 @@ pub(crate) struct Program {
 /// What one step feeds.
 pub(crate) struct Feed<'a> {
     pub(crate) tokens: Vec<u32>,
+    /// Rows of what is fed besides the tokens, where the graph is fed something.
+    pub(crate) fed: Option<Value>,
     pub(crate) chunks: Vec<ChunkRows>,
     /// Rows whose logits are wanted, ascending.
     pub(crate) wanted: Vec<usize>,
@@ -49,6 +51,12 @@ impl Program {
         let mut made = vec![false; graph.values.len()];
         if let Some(tokens) = made.first_mut() {
             *tokens = true;
+        }
+        if let Some(fed) = graph.fed {
+            match made.get_mut(fed.value.0) {
+                Some(made) => *made = true,
+                None => findings.push(Finding::unplaced("the graph is fed a value it lacks")),
+            }
         }
         let mut last = vec![None; graph.values.len()];
         let mut first_free = graph.head;
@@ -126,11 +134,15 @@ impl Program {
         pool: &Pool,
         probe: &mut dyn Probe,
     ) -> Result<Vec<f32>, Error> {
+        let first = self.graph.fed.map_or(0, |fed| fed.position);
         let spans: Vec<Range<usize>> =
-            feed.chunks.iter().map(|c| c.start..c.start + c.rows.len()).collect();
+            feed.chunks.iter().map(|c| first + c.start..first + c.start + c.rows.len()).collect();
         let angles: Vec<Angles> =
             feed.ropes.iter().map(|table| Angles::new(table, &spans, feed.activation)).collect();
         let mut values: Vec<Option<Value>> = vec![None; self.graph.values.len()];
+        if let Some(fed) = self.graph.fed {
+            values[fed.value.0].clone_from(&feed.fed);
+        }
         let watched: Vec<bool> = self
             .graph
             .nodes

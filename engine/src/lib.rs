@@ -10,6 +10,7 @@
 
 pub mod angles;
 pub mod capability;
+pub mod draft;
 pub mod importance;
 pub mod kernels;
 #[cfg(feature = "llama-cpp")]

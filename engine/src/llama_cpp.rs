@@ -25,7 +25,7 @@ use registry::dtype::Dtype;
 use registry::graph::Graph;
 use registry::model::Model;
 
-use crate::capability::{Sheet, refuse};
+use crate::capability::{Feature, Sheet, refuse, refuse_features};
 use crate::{Engine, Error, Options, Session, Source};
 
 /// The engine, and how much room its sessions have.
@@ -71,6 +71,7 @@ impl LlamaCpp {
             context: usize::try_from(loaded.n_ctx_train()).ok().filter(|n| *n > 0),
             ignore: Vec::new(),
             rules: Vec::new(),
+            nextn: None,
             gguf: None,
             quant: registry::quant::Quant::default(),
         };
@@ -87,6 +88,11 @@ impl Engine for LlamaCpp {
         if options.dtype != Dtype::F32 {
             let none = Model { graph: Graph::default(), ..(*source.model).clone() };
             return Err(Error::Refused(refuse(&none, &Sheet::llama_cpp(), options.dtype)));
+        }
+        let findings =
+            refuse_features(&Sheet::llama_cpp(), &Feature::asked(&source.model, options));
+        if !findings.is_empty() {
+            return Err(Error::Refused(findings));
         }
         admit(source.dir)?;
         let session = session::open(*self, Arc::clone(&source.model), source.dir, options)?;

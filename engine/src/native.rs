@@ -8,11 +8,12 @@ use converters::gguf::{File as GgufFile, GgufWeights};
 use registry::dtype::Dtype;
 use registry::model::Model;
 
-use crate::capability::{Sheet, mismatches, refuse};
+use crate::capability::{Feature, Sheet, mismatches, refuse, refuse_features};
 use crate::exec::{Feed, Pool, Program};
 use crate::ops::{ChunkRows, Kernels};
 use crate::rewrite::{self, Rewrite};
 use crate::states::{Slot, saved};
+use crate::value::Value;
 use crate::weights::{Tensors, Weights};
 use crate::{
     Chunk, Engine, Error, Logits, Options, Probe, Session, SlotId, Source, StateValue, Want,
@@ -83,7 +84,8 @@ impl NativeEngine {
     fn check(&self, model: &Model, options: &Options) -> Result<(), Error> {
         let mut sheet = Sheet::native();
         sheet.ops.extend(self.kernels.names().map(str::to_owned));
-        let mut findings = refuse(model, &sheet, options.dtype);
+        let mut findings = refuse_features(&sheet, &Feature::asked(model, options));
+        findings.extend(refuse(model, &sheet, options.dtype));
         if !options.allow_dtype_mismatch {
             findings.extend(mismatches(model, options.dtype));
         }
@@ -155,6 +157,20 @@ impl NativeSession {
         })
     }
 
+    /// What is fed besides tokens, as a value of the graph.
+    fn fed(&self, hidden: &[f32], rows: usize) -> Result<Option<Value>, Error> {
+        let graph = &self.program.graph;
+        let shape = graph.fed.map_or(&[][..], |fed| &graph.values[fed.value.0].shape);
+        let wanted = if graph.fed.is_some() { rows * shape.iter().product::<usize>() } else { 0 };
+        if hidden.len() != wanted {
+            return Err(Error::Hidden { got: hidden.len(), wanted, rows });
+        }
+        if graph.fed.is_none() {
+            return Ok(None);
+        }
+        Value::new(hidden.to_vec(), &[&[rows], shape].concat()).map(Some)
+    }
+
     /// Checks everything about a step that can be known before it runs.
     fn feed(&self, chunks: &[Chunk<'_>]) -> Result<Batch, Error> {
         let (mut tokens, mut rows, mut wanted) = (Vec::new(), Vec::<ChunkRows>::new(), Vec::new());
@@ -224,12 +240,23 @@ impl Session for NativeSession {
     }
 
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error> {
+        self.step_fed(chunks, &[], probe)
+    }
+
+    fn step_fed(
+        &mut self,
+        chunks: &[Chunk<'_>],
+        hidden: &[f32],
+        probe: &mut dyn Probe,
+    ) -> Result<Vec<Logits>, Error> {
         let (tokens, rows, wanted) = self.feed(chunks)?;
+        let fed = self.fed(hidden, tokens.len())?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
         let feed = Feed {
             tokens,
+            fed,
             chunks: rows,
             wanted,
             weights: &self.weights,

@@ -109,6 +109,7 @@ impl Default for Kernels {
         kernels.add("position_embed", ByPosition(position::embed));
         kernels.add("sinusoid", ByPosition(position::sinusoid));
         kernels.add("temperature", ByPosition(position::temperature));
+        kernels.add("zero_first", ByPosition(position::zero_first));
         kernels.add("mix_streams", streams::mix);
         kernels.add("outer", streams::outer);
         kernels.add("mean", streams::mean);

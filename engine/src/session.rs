@@ -41,6 +41,10 @@ pub struct Options {
     pub allow_dtype_mismatch: bool,
     /// How many positions a slot can be truncated by once a window has passed over them.
     pub rollback: usize,
+    /// Whether drafts of a `nextn` head are to be verified.
+    pub drafts: bool,
+    /// Over how many ranks matrices are to be shared out; 1 for none.
+    pub ranks: usize,
     /// Worker threads; all cores if not given.
     pub threads: Option<usize>,
     /// Whether rows are rounded to 8 bits, each with its scale, before matrices that are kept in 8
@@ -58,6 +62,8 @@ impl Default for Options {
             poison: cfg!(debug_assertions),
             allow_dtype_mismatch: false,
             rollback: 16,
+            drafts: false,
+            ranks: 1,
             threads: None,
             round_tokens: false,
             watch: None,
@@ -130,6 +136,20 @@ pub trait Session: Send {
     fn position(&self, slot: SlotId) -> Result<usize, Error>;
     /// Feeds chunks, each to its slot; gives logits, one per chunk. Nothing changes on error.
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error>;
+    /// As [`Session::step`], for a graph that is fed rows besides tokens (a `nextn` head):
+    /// `hidden` holds one for every token of all chunks. Empty for any other graph.
+    fn step_fed(
+        &mut self,
+        chunks: &[Chunk<'_>],
+        hidden: &[f32],
+        probe: &mut dyn Probe,
+    ) -> Result<Vec<Logits>, Error> {
+        if hidden.is_empty() {
+            return self.step(chunks, probe);
+        }
+        let rows = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+        Err(Error::Hidden { got: hidden.len(), wanted: 0, rows })
+    }
     /// A new slot that remembers what this one does.
     fn fork(&mut self, slot: SlotId) -> Result<SlotId, Error>;
     /// Forgets every token from `length` on. Nothing changes on error.

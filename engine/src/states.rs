@@ -12,6 +12,7 @@ pub mod latent;
 pub mod past;
 pub mod recurrent;
 pub mod saved;
+pub mod store;
 
 use attention::Attention;
 use conv::Conv;

@@ -26,6 +26,7 @@ import platform
 import shutil
 import struct
 import sys
+import types
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -714,6 +715,8 @@ def dump(args) -> None:
     out, phases, kinds, audit, greedy, runs = {}, {}, {}, {}, {}, []
     prompts = vocab = topk = None
     shared: dict[str, int] = {}
+    nextn, heads, head_out = load_nextn(), {}, {}
+    tools = types.SimpleNamespace(torch_dtype=torch_dtype, Taps=Taps, record_prompt=record_prompt, audit_run=audit_run)
     for run in args.dtypes:
         say(f"{folder.name}: loading in {run}")
         try:
@@ -765,6 +768,13 @@ def dump(args) -> None:
             continue
         finally:
             taps.close()
+        if nextn is not None:
+            pieces, remarks = {}, []
+            found = nextn.record(tools, model, folder, weight_files(folder), run, prompts, facts["switch"], topk, pieces, remarks)
+            if found is not None:
+                heads[run] = found | dict(notes=remarks)
+                head_out.update(pieces)
+                notes[:] = [note for note in notes if "this class does not read" not in note]
         out.update(mine)
         runs.append(run)
         audit[run] = checked
@@ -774,13 +784,7 @@ def dump(args) -> None:
         shared.update(taps.shared)
         del model, runner
 
-    if skipped := sorted(name for name in shared if name in phases):
-        notes.append(f"modules called more than once per forward are not tapped: {', '.join(skipped[:12])}{', ...' if len(skipped) > 12 else ''}")
-    phases = {name: seen for name, seen in phases.items() if seen and name not in shared}
-    for key in [key for key in out if "/tap/" in key]:
-        front, name = key.split("/tap/", 1)
-        if front.rsplit("/", 1)[1] not in phases.get(name, ()):
-            del out[key]
+    phases = drop_shared(out, phases, shared, notes)
     first = audit[runs[0]]
     agrees = first["decode_vs_prefill"] <= AUDIT_TOLERANCE or runs[0] != "f32"
     if not agrees:
@@ -820,8 +824,57 @@ def dump(args) -> None:
     }
     if routers := sorted({key.split("/chosen/", 1)[1] for key in out if "/chosen/" in key}):
         manifest["routers"] = routers
-    write(target, out, manifest)
+    write(target, out, manifest, head_files(heads, head_out, manifest))
     say(f"{target}: {len(out)} tensors, {len(phases)} taps, {len(manifest['states'])} states, truth {manifest['audit']['truth']}")
+
+
+def load_nextn():
+    """The script of heads, if it lies beside this one."""
+    path = Path(__file__).resolve().with_name("nextn.py")
+    if not path.is_file():
+        return None
+    spec = importlib.util.spec_from_file_location("onboard_nextn", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def drop_shared(out: dict, phases: dict, shared: dict, notes: list[str]) -> dict:
+    """The taps that were recorded in every run, without modules that run more than once; others are taken out of the tensors."""
+    if skipped := sorted(name for name in shared if name in phases):
+        notes.append(f"modules called more than once per forward are not tapped: {', '.join(skipped[:12])}{', ...' if len(skipped) > 12 else ''}")
+    phases = {name: seen for name, seen in phases.items() if seen and name not in shared}
+    for key in [key for key in out if "/tap/" in key]:
+        front, name = key.split("/tap/", 1)
+        if front.rsplit("/", 1)[1] not in phases.get(name, ()):
+            del out[key]
+    return phases
+
+
+def head_files(heads: dict, out: dict, main: dict) -> tuple[dict, dict] | None:
+    """The dump of the head beside the model's own: tensors and manifest."""
+    if not heads:
+        return None
+    first = next(iter(heads.values()))
+    phases = first["phases"]
+    for found in heads.values():
+        phases = {name: phases[name] & seen for name, seen in found["phases"].items() if name in phases}
+    notes = [f"the head `{first['prefix']}` is {first['how']}", *first["notes"]]
+    phases = drop_shared(out, phases, first["shared"], notes)
+    order = {name: index for index, name in enumerate(tap_order(out))}
+    audit = {run: found["audit"] for run, found in heads.items()}
+    agrees = next(iter(audit.values()))["decode_vs_prefill"] <= AUDIT_TOLERANCE
+    manifest = {key: main[key] for key in ("format", "version", "producer", "model", "pins", "vocab", "logprobs")}
+    manifest |= {
+        "runs": list(heads),
+        "prompts": first["prompts"],
+        "taps": {name: {"phases": [p for p in ("prefill", "decode") if p in phases[name]]} for name in sorted(phases, key=order.get)},
+        "states": [{"layer": layer, "kind": kind, "parts": sorted(set(parts))} for (layer, kind), parts in sorted(first["kinds"].items())],
+        "audit": {**audit, "truth": "decode" if agrees else "prefill", "notes": notes},
+    }
+    if routers := sorted({key.split("/chosen/", 1)[1] for key in out if "/chosen/" in key}):
+        manifest["routers"] = routers
+    return out, manifest
 
 
 def tap_order(out: dict) -> list[str]:
@@ -839,7 +892,7 @@ def model_class(config) -> str:
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__
 
 
-def write(target: Path, tensors: dict, manifest: dict) -> None:
+def write(target: Path, tensors: dict, manifest: dict, head: tuple[dict, dict] | None = None) -> None:
     """Complete or not at all: a folder under a temporary name, renamed at the end."""
     from safetensors.torch import save_file
 
@@ -847,10 +900,14 @@ def write(target: Path, tensors: dict, manifest: dict) -> None:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
-        save_file(tensors, str(part / "reference.safetensors"))
-        text = json.dumps(manifest, indent=1, ensure_ascii=False)
-        (part / "manifest.json").write_text(compact_lists(text) + "\n", encoding="utf-8")
-        os.chmod(part / "reference.safetensors", 0o644)
+        for folder, (tensors, manifest) in {part: (tensors, manifest), part / "nextn": head or ({}, {})}.items():
+            if not manifest:
+                continue
+            folder.mkdir(exist_ok=True)
+            save_file(tensors, str(folder / "reference.safetensors"))
+            text = json.dumps(manifest, indent=1, ensure_ascii=False)
+            (folder / "manifest.json").write_text(compact_lists(text) + "\n", encoding="utf-8")
+            os.chmod(folder / "reference.safetensors", 0o644)
         if target.exists():
             shutil.rmtree(target)
         part.rename(target)

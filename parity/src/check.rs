@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use converters::Checkpoint;
 use engine::{Engine, Options, Session, Shows, Source};
@@ -12,13 +13,15 @@ use sha2::{Digest, Sha256};
 
 use crate::compare::{Comparison, Side, structure};
 use crate::dump::{self, Dump, Phase, Prompt};
+use crate::eight;
+use crate::fed::Fed;
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::metrics::{log_softmax, top1};
 use crate::order::Order;
 use crate::report::{About, Flip, GreedyRow, PhaseRow, Report, RunReport, Uncovered};
 use crate::route::{Router, RouterRow, Steer, routers};
 use crate::run::{Feed, forced, trace};
-use crate::schedules::{self, ROLLBACK};
+use crate::schedules::{self, ROLLBACK, ScheduleRow};
 use crate::tolerance::{self, F32_LOGPROB};
 use crate::{diverge, schedules::Baseline};
 
@@ -126,6 +129,8 @@ impl CheckOptions {
             poison: true,
             allow_dtype_mismatch: self.allow_dtype_mismatch,
             rollback: ROLLBACK,
+            drafts: false,
+            ranks: 1,
             threads: self.threads,
             round_tokens: self.round_tokens,
             watch: None,
@@ -133,8 +138,28 @@ impl CheckOptions {
     }
 }
 
-/// Compares an engine's runs of a model with a dump.
+/// Compares an engine's runs of a model with a dump. States that are kept in 8 bits are no
+/// mistake of the engine, and no reference has them: the model is compared without, and what they
+/// cost stands in rows of their own.
 pub fn check(
+    engine: &dyn Engine,
+    source: &Source<'_>,
+    dump: &Dump,
+    options: &CheckOptions,
+) -> Result<Report, Error> {
+    let Some((model, part)) = eight::widened(&source.model) else {
+        return as_is(engine, source, dump, options);
+    };
+    let mut report =
+        as_is(engine, &Source { model: Arc::new(model), dir: source.dir }, dump, options)?;
+    let narrow = CheckOptions { local: false, schedules: false, ..options.clone() };
+    let found = as_is(engine, source, dump, &narrow)?;
+    report.runs.extend(eight::effects(found.runs, part));
+    Ok(report)
+}
+
+/// Compares a model as it is.
+fn as_is(
     engine: &dyn Engine,
     source: &Source<'_>,
     dump: &Dump,
@@ -184,7 +209,7 @@ pub fn check(
             Some(base) if dtype == Dtype::F32 => (base.as_slice(), None),
             other => (loaded.as_slice(), other.as_deref()),
         };
-        let mut session = engine.open(source, &options.engine(dtype))?;
+        let mut session = Fed::new(engine.open(source, &options.engine(dtype))?);
         let shows = session.shows();
         report.note(unseen(engine.name(), shows));
         let seen = order.seen(shows);
@@ -210,10 +235,11 @@ pub fn check(
                 base: base.map(|b| &b[n]),
                 f32_logprob: options.f32_logprob(),
             };
-            gates.extend(compare_prompt(session.as_mut(), &comparison, options, &mut agreement)?);
+            session.rows = hidden(model, dump, dtype, prompt)?;
+            gates.extend(compare_prompt(&mut session, &comparison, options, &mut agreement)?);
         }
         let limit = logprob_limit(dtype, &gates, options);
-        let greedy = greedy(session.as_mut(), dump, dtype, limit, &mut agreement)?;
+        let greedy = greedy(&mut session, dump, dtype, limit, &mut agreement)?;
         let mut run = summarize(model, dtype, gates, greedy, uncovered);
         run.routers = agreement.rows.into_iter().filter(|row| row.choices > 0).collect();
         report.runs.push(run);
@@ -221,11 +247,68 @@ pub fn check(
             // Each of two runs may be that far from the truth.
             let limit = limit.filter(|_| dtype != Dtype::F32).map(|limit| 2.0 * limit);
             let limit = limit.or(options.logprob);
-            let rows = run_schedules(session.as_mut(), prompts, dtype, limit)?;
+            if let Some(prompt) = longest(prompts) {
+                session.rows = hidden(model, dump, dtype, prompt)?;
+            }
+            let rows = run_schedules(&mut session, prompts, dtype, limit)?;
             report.schedules.extend(rows);
         }
     }
+    head(engine, source, dump, options, &mut report)?;
     Ok(report)
+}
+
+/// What the graph is fed besides the tokens of a prompt; nothing, for most.
+fn hidden(
+    model: &Model,
+    dump: &Dump,
+    dtype: Dtype,
+    prompt: &Prompt,
+) -> Result<Vec<f32>, dump::Error> {
+    let Some(fed) = model.graph.fed else { return Ok(Vec::new()) };
+    dump.hidden(dtype, prompt, model.graph.values[fed.value.0].shape.iter().product())
+}
+
+/// Compares the `nextn` head, where the dump has one, as the model that it is.
+fn head(
+    engine: &dyn Engine,
+    source: &Source<'_>,
+    dump: &Dump,
+    options: &CheckOptions,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let (layer, dump) = match (source.model.nextn.as_ref(), dump.nextn()?) {
+        (None, None) => return Ok(()),
+        (None, Some(_)) => {
+            report.note(Some("the dump has a `nextn` head, and the spec or the config has none: it was not compared".to_owned()));
+            return Ok(());
+        }
+        (Some(nextn), None) => {
+            let shapes = |c: Checkpoint| {
+                c.tensors().iter().map(|(name, t)| (name.clone(), t.shape.clone())).collect()
+            };
+            let there = Checkpoint::open(source.dir).map(shapes);
+            let lacks = there.is_ok_and(|t| registry::check::has_head(&source.model, &t));
+            report.note(lacks.then(|| format!("the dump has no `nextn` head: that of this checkpoint ({} layers) is not proven", nextn.layers.len())));
+            return Ok(());
+        }
+        (Some(nextn), Some(dump)) => (nextn.layers.first().cloned(), dump),
+    };
+    let Some(model) = layer else { return Ok(()) };
+    let found = check(engine, &Source { model, dir: source.dir }, &dump, options)?;
+    report.runs.extend(found.runs.into_iter().map(|run| RunReport { part: Some("nextn"), ..run }));
+    let rows = found.schedules.into_iter();
+    report
+        .schedules
+        .extend(rows.map(|row| ScheduleRow { name: format!("nextn: {}", row.name), ..row }));
+    for note in found.notes {
+        report.note(Some(format!("nextn: {note}")));
+    }
+    Ok(())
+}
+
+fn longest(prompts: &[Prompt]) -> Option<&Prompt> {
+    prompts.iter().max_by_key(|p| p.tokens.len())
 }
 
 /// The bound on an f32 run's log-probabilities where the usual one is too tight, as the reference's
@@ -425,8 +508,7 @@ fn run_schedules(
     dtype: Dtype,
     limit: Option<f64>,
 ) -> Result<Vec<schedules::ScheduleRow>, engine::Error> {
-    let longest = prompts.iter().max_by_key(|p| p.tokens.len());
-    let tokens = longest.map_or_else(|| vec![0], |p| p.tokens.clone());
+    let tokens = longest(prompts).map_or_else(|| vec![0], |p| p.tokens.clone());
     let (length, all) = schedules::derive(session.model(), tokens.len());
     let baseline = Baseline::run(session, &tokens, length)?;
     let limit = limit.unwrap_or_else(|| tolerance::schedule(dtype, baseline.scale));
@@ -443,6 +525,7 @@ fn summarize(
     let phases = Phase::ALL.into_iter().filter_map(|phase| phase_row(phase, &gates)).collect();
     RunReport {
         dtype,
+        part: None,
         phases,
         first: diverge::first(model, &gates, Mode::Cumulative),
         first_local: diverge::first(model, &gates, Mode::Local),

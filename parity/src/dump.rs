@@ -238,6 +238,19 @@ impl Dump {
         Ok(all)
     }
 
+    /// Rows that a head was fed besides the tokens of a prompt: one for each, `width` wide.
+    pub fn hidden(&self, run: Dtype, prompt: &Prompt, width: usize) -> Result<Vec<f32>, Error> {
+        let name = format!("{run}/{}/hidden", prompt.name);
+        self.store.expect(&name, &[prompt.tokens.len(), width], false)?;
+        Ok(self.store.read(&name)?.data)
+    }
+
+    /// The dump of the model's `nextn` head, if there is one.
+    pub fn nextn(&self) -> Result<Option<Self>, Error> {
+        let dir = self.dir.join("nextn");
+        if dir.join("manifest.json").is_file() { Self::open(&dir).map(Some) } else { Ok(None) }
+    }
+
     fn optional(&self, name: &str) -> Result<Option<Tensor>, Error> {
         if self.store.shape(name).is_none() { Ok(None) } else { self.store.read(name).map(Some) }
     }
@@ -259,6 +272,7 @@ impl Dump {
         }
         for run in self.runs() {
             for prompt in &self.manifest.prompts {
+                wanted.insert(format!("{run}/{}/hidden", prompt.name));
                 for phase in Phase::ALL {
                     self.check_phase(run, prompt, phase, &mut wanted)?;
                 }

@@ -36,7 +36,7 @@ pub fn html(report: &Report) -> String {
     );
     out.push_str(&summary(report));
     for run in &report.runs {
-        let _ = writeln!(out, "<h2>{} {}</h2>", run.dtype, badge(run.verdict()));
+        let _ = writeln!(out, "<h2>{} {}</h2>", run.label(), badge(run.verdict()));
         if let Some(first) = run.headline() {
             out.push_str(&finding(first));
         }
@@ -83,7 +83,7 @@ fn summary(report: &Report) -> String {
             let _ = write!(
                 out,
                 "<tr><td>{}<td>{}<td>{:.1e}<td>{:.1e}<td>{:.1e}<td>{:.1e}<td>{:.1}%<td class=\"mono\">{tap}<td>{error}<td>{}</tr>",
-                run.dtype,
+                run.label(),
                 p.phase,
                 p.max,
                 p.limit,
@@ -106,7 +106,7 @@ fn summary(report: &Report) -> String {
             let _ = write!(
                 out,
                 "<tr><td>{}<td>routers, {}<td colspan=\"7\">{} of {} choices <span class=\"soft\">{flip}</span><td>{}</tr>",
-                run.dtype,
+                run.label(),
                 r.mode.name(),
                 r.agree,
                 r.choices,
@@ -120,7 +120,7 @@ fn summary(report: &Report) -> String {
             let _ = write!(
                 out,
                 "<tr><td>{}<td>greedy<td colspan=\"7\">{} of {} tokens <span class=\"soft\">{} {flip}</span><td>{}</tr>",
-                run.dtype,
+                run.label(),
                 g.agree,
                 g.tokens,
                 escape(&g.prompt),

@@ -22,7 +22,7 @@ pub fn junit(report: &Report) -> String {
             .gates
             .iter()
             .map(|g| Case {
-                class: format!("{}.{}.{}", run.dtype, g.phase, g.mode.name()),
+                class: format!("{}.{}.{}", run.label(), g.phase, g.mode.name()),
                 name: match g.moment {
                     Some(moment) => format!("{} [{}, {moment}]", g.subject, g.prompt),
                     None => format!("{} [{}]", g.subject, g.prompt),
@@ -32,7 +32,7 @@ pub fn junit(report: &Report) -> String {
             })
             .collect();
         cases.extend(run.greedy.iter().map(|g| Case {
-            class: format!("{}.greedy", run.dtype),
+            class: format!("{}.greedy", run.label()),
             name: format!("greedy [{}]", g.prompt),
             verdict: g.verdict,
             message: g.first_flip.map_or(String::new(), |f| {
@@ -40,7 +40,7 @@ pub fn junit(report: &Report) -> String {
             }),
         }));
         cases.extend(run.routers.iter().map(|r| Case {
-            class: format!("{}.routers", run.dtype),
+            class: format!("{}.routers", run.label()),
             name: format!("routers [{}]", r.mode.name()),
             verdict: r.verdict,
             message: r.widest().map_or(String::new(), |f| {
@@ -50,7 +50,7 @@ pub fn junit(report: &Report) -> String {
                 )
             }),
         }));
-        suites.push((run.dtype.to_string(), cases));
+        suites.push((run.label(), cases));
     }
     if !report.schedules.is_empty() {
         let cases = report

@@ -14,6 +14,8 @@ mod compare;
 pub mod cost;
 mod diverge;
 pub mod dump;
+mod eight;
+mod fed;
 pub mod gate;
 mod hints;
 pub mod html;

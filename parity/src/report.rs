@@ -51,6 +51,9 @@ pub struct RunReport {
     /// The dtype.
     #[serde(serialize_with = "dtype_name")]
     pub dtype: Dtype,
+    /// What was run, where it is not the model: its `nextn` head.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<&'static str>,
     /// Log-probabilities by phase, all prompts together.
     pub phases: Vec<PhaseRow>,
     /// Every comparison.
@@ -146,6 +149,11 @@ pub struct Divergence {
 }
 
 impl RunReport {
+    /// The dtype, and what was run if it was not the model.
+    pub fn label(&self) -> String {
+        self.part.map_or_else(|| self.dtype.to_string(), |part| format!("{} {part}", self.dtype))
+    }
+
     /// Fails if a gate, a greedy row or a router fails.
     pub fn verdict(&self) -> Verdict {
         let fails = self.gates.iter().any(Gate::fails)

@@ -159,3 +159,73 @@ fn a_conv_state_kept_too_narrow_is_the_first_divergence_and_prefill_passes() {
         assert!(first.message.starts_with("kept in bf16"), "{text}");
     }
 }
+
+#[test]
+fn keys_in_eight_bits_cost_something_and_are_no_mistake() {
+    let options = CheckOptions {
+        dtypes: vec![Dtype::F32],
+        local: false,
+        schedules: false,
+        ..CheckOptions::default()
+    };
+    let dir = fixtures().into_iter().find(|dir| name(dir) == "llama").unwrap();
+    let cost = |word: &str| -> f64 {
+        let model = model(&dir, &[&format!("states.kv.dtype={word}")]).unwrap();
+        let report = report(&dir, model, &options).unwrap();
+        assert_eq!(report.verdict(), Verdict::Pass);
+        let [plain, eight] = report.runs.as_slice() else { panic!("two rows") };
+        assert_eq!(
+            (plain.part, eight.part),
+            (None, Some(if word == "f8_e4m3" { "f8_e4m3" } else { "f8_e4m3_heads" }))
+        );
+        assert!(plain.phases.iter().all(|phase| phase.max < 1e-4));
+        let moved: Vec<f64> = eight.phases.iter().map(|phase| phase.max).collect();
+        assert!(moved.iter().all(|max| (1e-3..1.0).contains(max)), "{moved:?}");
+        eight.phases.iter().map(|phase| phase.mean).sum()
+    };
+    let (tensor, heads) = (cost("f8_e4m3"), cost("f8_e4m3_heads"));
+    assert!((tensor - heads).abs() > 0.0, "scales of heads are others");
+    let refused = model(
+        &fixtures().into_iter().find(|d| name(d) == "lfm2").unwrap(),
+        &["states.conv.dtype=f8_e4m3"],
+    );
+    assert!(refused.unwrap_err().contains("is not kept in 8 bits"));
+}
+
+/// Fixtures with a head that predicts one token more.
+fn heads() -> Vec<PathBuf> {
+    fixtures().into_iter().filter(|dir| dir.join("reference/nextn").is_dir()).collect()
+}
+
+#[test]
+fn heads_that_predict_one_token_more_agree() {
+    assert!(heads().len() >= 4);
+    for dir in heads() {
+        let report = report(&dir, model(&dir, &[]).unwrap(), &CheckOptions::default()).unwrap();
+        assert_eq!(report.verdict(), Verdict::Pass, "{}", parity::report::text(&report));
+        let own: Vec<_> = report.runs.iter().filter(|run| run.part == Some("nextn")).collect();
+        assert_eq!(own.len(), 3, "{}: three dtypes", name(&dir));
+        assert!(own.iter().all(|run| run.gates.len() > 50 && run.phases.len() == 2));
+        assert!(report.schedules.iter().any(|row| row.name.starts_with("nextn: ")));
+    }
+}
+
+#[test]
+fn a_head_that_joins_in_the_other_order_differs_where_it_does() {
+    let options =
+        CheckOptions { dtypes: vec![Dtype::F32], schedules: false, ..CheckOptions::default() };
+    for dir in heads() {
+        let mut model = model(&dir, &[]).unwrap();
+        let layer = Arc::make_mut(&mut model.nextn.as_mut().unwrap().layers[0]);
+        let graph = &mut layer.graph;
+        let at = graph.nodes.iter().position(|node| node.op == "concat").unwrap();
+        graph.nodes[at].inputs.reverse();
+        let proj = graph.values[graph.nodes[at + 1].outputs[0].0].tap.clone().unwrap();
+        let report = report(&dir, model, &options).unwrap();
+        let [own, head] = report.runs.as_slice() else { panic!("two rows") };
+        assert_eq!((own.verdict(), head.verdict()), (Verdict::Pass, Verdict::Fail));
+        for first in [&head.first, &head.first_local] {
+            assert_eq!(first.as_ref().unwrap().subject.to_string(), proj, "{}", name(&dir));
+        }
+    }
+}

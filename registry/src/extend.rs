@@ -11,11 +11,12 @@ use crate::text::Text;
 use crate::yaml::{self, Entry, Map, Node, Value};
 
 /// Sections that merge by name; any other key of a spec replaces.
-const MERGED: [&str; 9] =
-    ["dims", "rope", "states", "functions", "layers", "ignore", "kept", "gguf", "quant"];
+const MERGED: [&str; 10] =
+    ["dims", "rope", "states", "functions", "layers", "ignore", "kept", "nextn", "gguf", "quant"];
 /// Entries of sections that merge by name themselves.
-const NESTED: [(&str, &str); 9] = [
+const NESTED: [(&str, &str); 10] = [
     ("layers", "each"),
+    ("nextn", "each"),
     ("gguf", "metadata"),
     ("gguf", "weights"),
     ("gguf", "tensors"),

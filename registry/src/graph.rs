@@ -96,14 +96,52 @@ pub struct State {
     /// `[1, rank]` and `[1, rotated]`. Index: `index`, shape per position `[1, size]`.
     /// Recurrent: whatever its op carries.
     pub parts: Vec<StatePart>,
-    /// What it is kept in.
+    /// What it is kept in; what comes out of it, where it is kept in 8 bits.
     pub dtype: DtypeRule,
+    /// The scales of a state that is kept in 8 bits (`f8_e4m3`), if it is.
+    pub eight: Option<Scales>,
     /// For attention: how many positions a query sees, itself included.
     pub window: Option<usize>,
     /// Where the spec declares it.
     pub at: Span,
     /// Where the spec declares its dtype.
     pub dtype_at: Span,
+}
+
+/// What shares a scale among the numbers that one position keeps in 8 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scales {
+    /// All of a part (`f8_e4m3`).
+    Tensor,
+    /// Those of one head (`f8_e4m3_heads`).
+    Head,
+}
+
+impl Scales {
+    /// The dtype's word in a spec, for one that has scales.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "f8_e4m3" => Some(Self::Tensor),
+            "f8_e4m3_heads" => Some(Self::Head),
+            _ => None,
+        }
+    }
+
+    /// As [`Scales::parse`] reads it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tensor => "f8_e4m3",
+            Self::Head => "f8_e4m3_heads",
+        }
+    }
+
+    /// How many scales a part of this shape has at each position.
+    pub fn count(self, shape: &[usize]) -> usize {
+        match (self, shape) {
+            (Self::Head, [heads, _]) => *heads,
+            _ => 1,
+        }
+    }
 }
 
 /// A named tensor of a state.
@@ -173,6 +211,15 @@ pub struct Layer {
     pub nodes: (usize, usize),
 }
 
+/// A value that whoever steps the graph gives, besides the tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fed {
+    /// The value.
+    pub value: ValueId,
+    /// The position of the first row of a sequence, for rotary tables and the like.
+    pub position: usize,
+}
+
 /// The whole program. `values[0]` is the token ids; nodes are in execution order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Graph {
@@ -192,6 +239,8 @@ pub struct Graph {
     /// Where an op needs its state and its input in the same dtype. A spec may declare
     /// otherwise; [`crate::check`] then says so before anything runs.
     pub equal_dtypes: Vec<EqualDtypes>,
+    /// What is fed besides tokens; none for a model that reads tokens alone.
+    pub fed: Option<Fed>,
     /// The logits.
     pub output: Option<ValueId>,
     /// Nodes from here on see only the rows whose logits are wanted

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use crate::diag::{Finding, Span};
 use crate::dtype::Dtype;
 use crate::eval;
+use crate::graph::Scales;
 use crate::ops::{Kind, OpSet};
 use crate::spec::Spec;
 use crate::suggest;
@@ -21,15 +22,21 @@ pub fn lint(spec: &Spec, ops: &OpSet) -> Vec<Finding> {
     for layer in spec.layers.iter().flat_map(|layers| layers.programs.values()) {
         lint.program(&layer.program);
     }
+    for program in spec.nextn.iter().flat_map(|nextn| nextn.programs()) {
+        lint.program(program);
+    }
     for function in spec.functions.values() {
         lint.program(&function.program);
     }
     lint.cycles();
     for state in spec.states.values() {
         let word = state.dtype.name.as_str();
-        if word != "activation" && Dtype::parse(word).is_none() {
+        if word != "activation" && Dtype::parse(word).is_none() && Scales::parse(word).is_none() {
             let finding = Finding::error(&state.dtype.at, format!("there is no dtype `{word}`"));
-            lint.findings.push(finding.help("write `activation`, `f32`, `bf16` or `f16`"));
+            lint.findings
+                .push(finding.help(
+                    "write `activation`, `f32`, `bf16`, `f16`, `f8_e4m3` or `f8_e4m3_heads`",
+                ));
         }
         let kind = state.kind.name.as_str();
         if !matches!(kind, "attention" | "conv" | "recurrent" | "latent" | "index") {

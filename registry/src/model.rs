@@ -1,6 +1,7 @@
 //! A model: a spec with its dims put in, every shape known.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::gguf::Gguf;
 use crate::graph::Graph;
@@ -30,8 +31,21 @@ pub struct Model {
     pub ignore: Vec<String>,
     /// How the checkpoint's tensors become the model's, where it differs; the first match wins.
     pub rules: Vec<Rule>,
+    /// What predicts one token more, if the spec and the config have it.
+    pub nextn: Option<Nextn>,
     /// The model as a GGUF file, if the spec says how.
     pub gguf: Option<Gguf>,
     /// What a quantized checkpoint keeps as it is, and which scales it shares.
     pub quant: Quant,
+}
+
+/// Layers that predict further tokens from what the model made of the last ones.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Nextn {
+    /// The tap of the model whose rows it is fed.
+    pub from: String,
+    /// The tap of its own whose last row it is fed for the draft after the next.
+    pub recycle: String,
+    /// One model per token it looks ahead, the first for the token after the next.
+    pub layers: Vec<Arc<Model>>,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::dtype::Dtype;
-use crate::graph::{Graph, Node, State, StateKind, ValueId};
+use crate::graph::{Graph, Node, Scales, State, StateKind, ValueId};
 use crate::model::Model;
 use crate::scalar::Scalar;
 
@@ -60,8 +60,8 @@ pub fn states(model: &Model, activation: Dtype) -> String {
     let mut groups: Vec<(&State, Vec<usize>)> = Vec::new();
     for state in &model.graph.states {
         let same = |(other, _): &&mut (&State, Vec<usize>)| {
-            (&other.name, other.kind, &other.parts, other.dtype, other.window)
-                == (&state.name, state.kind, &state.parts, state.dtype, state.window)
+            (&other.name, other.kind, &other.parts, other.dtype, other.eight, other.window)
+                == (&state.name, state.kind, &state.parts, state.dtype, state.eight, state.window)
         };
         match groups.iter_mut().find(same) {
             Some((_, layers)) => layers.push(state.layer),
@@ -76,7 +76,13 @@ pub fn states(model: &Model, activation: Dtype) -> String {
         let count = layers.len() as u128;
         let numbers: u128 =
             state.parts.iter().map(|p| p.shape.iter().map(|&d| d as u128).product::<u128>()).sum();
-        let bytes = numbers * state.dtype.resolve(activation).size() as u128 * count;
+        let scales = |eight: Scales| -> u128 {
+            state.parts.iter().map(|p| 4 * eight.count(&p.shape) as u128).sum()
+        };
+        let bytes = match state.eight {
+            None => numbers * state.dtype.resolve(activation).size() as u128 * count,
+            Some(eight) => (numbers + scales(eight)) * count,
+        };
         let cost = match (state.kind, state.window) {
             (StateKind::Attention | StateKind::Latent | StateKind::Index, None) => {
                 per_token += bytes;
@@ -99,7 +105,7 @@ pub fn states(model: &Model, activation: Dtype) -> String {
                 state.name,
                 state.kind.name(),
                 parts.join(", "),
-                state.dtype,
+                state.eight.map_or_else(|| state.dtype.to_string(), |e| e.name().to_owned()),
                 ranges(layers)
             ),
         );

@@ -5,11 +5,12 @@
 //! and whatever needs poison is silently poison too. So one run names all faults.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::config::Config;
 use crate::diag::{Finding, Severity};
 use crate::eval::{Fail, Fuel};
-use crate::model::Model;
+use crate::model::{Model, Nextn};
 use crate::ops::OpSet;
 use crate::spec::Spec;
 
@@ -21,6 +22,7 @@ mod explain;
 mod gguf;
 mod layers;
 mod mentions;
+mod nextn;
 mod program;
 mod quant;
 mod rules;
@@ -62,7 +64,7 @@ pub fn resolve(
         fuel: &fuel,
         dims: &dims,
         report,
-        builder: Builder::new(ropes, kept(spec)),
+        builder: Builder::new(ropes.clone(), kept(spec)),
         stack: Vec::new(),
         depth: 0,
     };
@@ -72,6 +74,10 @@ pub fn resolve(
     if hidden.is_some() && layers.is_some() {
         resolver.model(vocab);
     }
+    let heads = match &spec.nextn {
+        Some(decl) if !resolver.report.failed => resolver.nextn(decl, vocab, &ropes),
+        _ => None,
+    };
     let rules = rules::resolve(spec, &dims.env(config, &fuel), &mut resolver.report);
     let gguf = gguf::resolve(spec, &dims.env(config, &fuel), &mut resolver.report);
     let quant = quant::resolve(spec, &mut resolver.report);
@@ -96,7 +102,7 @@ pub fn resolve(
         report.add(Finding::unplaced(format!("`{}` gives no logits", spec.source.path)));
         return Err(report.findings);
     };
-    let model = Model {
+    let mut model = Model {
         name: spec.name.name.clone(),
         architecture: config
             .architecture()
@@ -110,9 +116,15 @@ pub fn resolve(
         context,
         ignore: spec.ignore.weights.iter().map(|pattern| pattern.name.clone()).collect(),
         rules,
+        nextn: None,
         gguf,
         quant,
     };
+    model.nextn = heads.map(|heads| {
+        let own = |graph| Arc::new(Model { graph, gguf: None, ..model.clone() });
+        let layers = heads.graphs.into_iter().map(own).collect();
+        Nextn { from: heads.from, recycle: heads.recycle, layers }
+    });
     Ok((model, report.findings))
 }
 

@@ -43,6 +43,8 @@ pub struct Spec {
     pub kept: KeptDecl,
     /// How checkpoint tensors are spelled, where it differs. The first rule that matches wins.
     pub weights: Vec<WeightRule>,
+    /// The head that predicts one token more.
+    pub nextn: Option<NextnDecl>,
     /// The model as a GGUF file; none if the spec says nothing of it.
     pub gguf: Option<GgufDecl>,
     /// What a quantized checkpoint keeps as it is; none if the spec says nothing of it.
@@ -149,6 +151,52 @@ pub struct LayerProgram {
     pub kind: Ident,
     /// From `x` to `x`.
     pub program: Program,
+}
+
+/// The `nextn:` section.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NextnDecl {
+    /// How many layers there are, each for one token more.
+    pub count: Option<Expr>,
+    /// The template of the head's own weight paths, with `{i}` or `{depth}`.
+    pub prefix: Ident,
+    /// That of its layer, where it is another.
+    pub block: Option<Ident>,
+    /// Names the program of its layer.
+    pub kind: Option<Expr>,
+    /// Scalars of its layer.
+    pub each: IndexMap<String, EachDecl>,
+    /// The module of the model whose output it reads.
+    pub from: Ident,
+    /// From `tokens` to `e`.
+    pub embed: Program,
+    /// What becomes of `e`.
+    pub norm_e: Program,
+    /// What becomes of `h`.
+    pub norm_h: Program,
+    /// `e` and `h`, in the order in which they are joined.
+    pub concat: Vec<Ident>,
+    /// From both to what the layer gets.
+    pub proj: Program,
+    /// What becomes of what the layer gives.
+    pub out_norm: Program,
+    /// To logits.
+    pub head: Program,
+    /// `pre` or `post`.
+    pub recycle: Ident,
+    /// `token` or `hidden`.
+    pub pos: Ident,
+    /// `kept` or `zeroed`.
+    pub first: Ident,
+    /// The whole section.
+    pub at: Span,
+}
+
+impl NextnDecl {
+    /// Its programs.
+    pub(crate) fn programs(&self) -> [&Program; 6] {
+        [&self.embed, &self.norm_e, &self.norm_h, &self.proj, &self.out_norm, &self.head]
+    }
 }
 
 /// What to pass over without a finding.

@@ -66,6 +66,11 @@ impl<'a> Ctx<'a> {
         self.chunks
     }
 
+    /// The position of the first row of a sequence.
+    pub fn first_position(&self) -> usize {
+        self.graph.fed.map_or(0, |fed| fed.position)
+    }
+
     /// An input. Cheap: numbers are shared, not copied.
     pub fn input(&self, n: usize) -> Result<Value, Error> {
         let id =

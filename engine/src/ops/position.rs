@@ -1,4 +1,5 @@
-//! What depends on a row's position alone: `position_embed`, `sinusoid`, `temperature`.
+//! What depends on a row's position alone: `position_embed`, `sinusoid`, `temperature`,
+//! `zero_first`.
 
 use super::{Ctx, rows};
 use crate::Error;
@@ -8,12 +9,28 @@ use crate::kernels::round::{round, round1};
 fn positions(ctx: &Ctx<'_>) -> Vec<usize> {
     let rows = ctx.chunks().iter().map(|c| c.rows.end).max().unwrap_or(0);
     let mut positions = vec![0; rows];
+    let first = ctx.first_position();
     for chunk in ctx.chunks() {
         for (n, row) in chunk.rows.clone().enumerate() {
-            positions[row] = chunk.start + n;
+            positions[row] = first + chunk.start + n;
         }
     }
     positions
+}
+
+/// The first row of each sequence is 0.
+pub(super) fn zero_first(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let width = x.width();
+    let mut data = x.to_vec();
+    if ctx.chunks().iter().map(|chunk| chunk.rows.end).max() != Some(x.rows()) {
+        return Err(ctx.error("it stands where rows of the step are left out"));
+    }
+    for chunk in ctx.chunks().iter().filter(|chunk| chunk.start == 0) {
+        let at = chunk.rows.start * width;
+        data[at..at + width].fill(0.0);
+    }
+    ctx.set(0, data)
 }
 
 /// One row of a matrix per position.

@@ -21,8 +21,16 @@ impl Attention {
     pub fn new(state: &State, dtype: Dtype, rollback: usize) -> Self {
         // A query sees itself, so a window of W needs W - 1 earlier positions.
         let needed = state.window.map(|w| w.saturating_sub(1));
-        let part =
-            |n: usize| History::new(dtype, state.parts[n].shape.iter().product(), needed, rollback);
+        let part = |n: usize| {
+            let shape = &state.parts[n].shape;
+            let width: usize = shape.iter().product();
+            match state.eight {
+                None => History::new(dtype, width, needed, rollback),
+                Some(scales) => {
+                    History::eight(width, width / scales.count(shape).max(1), needed, rollback)
+                }
+            }
+        };
         Self { keys: part(0), values: part(1), needed }
     }
 

@@ -1,86 +1,9 @@
 //! The last rows of a sequence, stored in their declared dtype.
 
-use half::f16;
-use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 use registry::dtype::Dtype;
 
 use super::past::Past;
-use crate::kernels::round::to_bits;
-
-/// Numbers stored in a dtype for real: 16-bit ones take 16 bits.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Store {
-    /// f32.
-    Wide(Vec<f32>),
-    /// bf16 or f16.
-    Narrow(Dtype, Vec<u16>),
-}
-
-impl Store {
-    /// An empty one.
-    pub fn new(dtype: Dtype) -> Self {
-        match dtype {
-            Dtype::F32 => Self::Wide(Vec::new()),
-            Dtype::Bf16 | Dtype::F16 => Self::Narrow(dtype, Vec::new()),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Self::Wide(data) => data.len(),
-            Self::Narrow(_, data) => data.len(),
-        }
-    }
-
-    /// Writes at `at`, growing as needed.
-    fn write(&mut self, at: usize, from: &[f32]) {
-        if self.len() < at + from.len() {
-            // Doubling, so that appending row by row stays cheap.
-            let len = (at + from.len()).max(self.len() * 2);
-            match self {
-                Self::Wide(data) => data.resize(len, f32::NAN),
-                Self::Narrow(dtype, data) => data.resize(len, to_bits(*dtype, f32::NAN)),
-            }
-        }
-        match self {
-            Self::Wide(data) => data[at..at + from.len()].copy_from_slice(from),
-            Self::Narrow(dtype, data) => {
-                for (x, &from) in data[at..].iter_mut().zip(from) {
-                    *x = to_bits(*dtype, from);
-                }
-            }
-        }
-    }
-
-    fn read(&self, at: usize, into: &mut [f32]) {
-        match self {
-            Self::Wide(data) => into.copy_from_slice(&data[at..at + into.len()]),
-            Self::Narrow(Dtype::F16, data) => {
-                let data: &[f16] = data[at..at + into.len()].reinterpret_cast();
-                data.convert_to_f32_slice(into);
-            }
-            Self::Narrow(_, data) => {
-                for (x, &from) in into.iter_mut().zip(&data[at..]) {
-                    *x = f32::from_bits(u32::from(from) << 16);
-                }
-            }
-        }
-    }
-
-    fn shift(&mut self, from: usize, len: usize) {
-        match self {
-            Self::Wide(data) => data.copy_within(from..from + len, 0),
-            Self::Narrow(_, data) => data.copy_within(from..from + len, 0),
-        }
-    }
-
-    fn poison(&mut self) {
-        match self {
-            Self::Wide(data) => data.fill(f32::NAN),
-            Self::Narrow(dtype, data) => data.fill(to_bits(*dtype, f32::NAN)),
-        }
-    }
-}
+use super::store::Store;
 
 /// Rows of a sequence by position: all of them, or the last `needed` and some more to roll
 /// back by.
@@ -104,7 +27,16 @@ pub struct History {
 impl History {
     /// An empty one, of rows of `width` numbers.
     pub fn new(dtype: Dtype, width: usize, needed: Option<usize>, rollback: usize) -> Self {
-        Self { store: Store::new(dtype), width, needed, rollback, first: 0, rows: 0, floor: 0 }
+        Self::of(Store::new(dtype), width, needed, rollback)
+    }
+
+    /// An empty one that keeps rows of `width` numbers in 8 bits, with a scale for each `group`.
+    pub fn eight(width: usize, group: usize, needed: Option<usize>, rollback: usize) -> Self {
+        Self::of(Store::eight(group), width, needed, rollback)
+    }
+
+    fn of(store: Store, width: usize, needed: Option<usize>, rollback: usize) -> Self {
+        Self { store, width, needed, rollback, first: 0, rows: 0, floor: 0 }
     }
 
     /// Numbers per row.
@@ -151,10 +83,7 @@ impl History {
 
     /// Bytes of one row as stored.
     pub fn row_bytes(&self) -> usize {
-        match &self.store {
-            Store::Wide(_) => self.width * 4,
-            Store::Narrow(..) => self.width * 2,
-        }
+        self.store.bytes(self.width)
     }
 }
 
@@ -193,12 +122,7 @@ impl Past for History {
     fn to_bytes(&self, out: &mut Vec<u8>) {
         let from = (self.floor - self.first) * self.width;
         let to = self.rows * self.width;
-        match &self.store {
-            Store::Wide(data) => data[from..to].iter().for_each(|x| out.extend(x.to_le_bytes())),
-            Store::Narrow(_, data) => {
-                data[from..to].iter().for_each(|x| out.extend(x.to_le_bytes()));
-            }
-        }
+        self.store.to_bytes(from, to, out);
     }
 
     fn set_bytes(&mut self, floor: usize, end: usize, bytes: &[u8]) -> Result<(), String> {
@@ -222,17 +146,7 @@ impl Past for History {
             ));
         }
         (self.first, self.rows, self.floor) = (floor, rows, floor);
-        match &mut self.store {
-            Store::Wide(data) => {
-                *data = bytes
-                    .chunks_exact(4)
-                    .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                    .collect();
-            }
-            Store::Narrow(_, data) => {
-                *data = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
-            }
-        }
+        self.store.set_bytes(bytes);
         Ok(())
     }
 }
@@ -280,6 +194,25 @@ mod tests {
         history.append(&[1.003, 3.0]);
         assert_eq!(history.tail(0), [1.0, 3.0]);
         assert_eq!(history.row_bytes(), 4);
+    }
+
+    #[test]
+    fn eight_bits_are_eight_bits() {
+        let mut history = History::eight(4, 2, None, 0);
+        history.append(&[448.0, 224.0, 1.0, 0.3, 0.0, 0.0, -7.0, 7.0]);
+        // A scale for each two: what is largest comes back exactly, the rest to four bits.
+        assert_eq!(history.tail(0)[..3], [448.0, 224.0, 1.0]);
+        assert!((history.tail(0)[3] - 0.3).abs() < 0.3 / 16.0 && history.tail(0)[3] != 0.3);
+        assert_eq!(history.tail(1), [0.0, 0.0, -7.0, 7.0]);
+        assert_eq!(history.row_bytes(), 4 + 2 * 4, "a byte each and two scales");
+        let mut part = [0.0; 2];
+        history.read(1, 1, &mut part);
+        assert_eq!(part, [0.0, -7.0], "columns of two groups");
+        let mut bytes = Vec::new();
+        history.to_bytes(&mut bytes);
+        let mut copy = History::eight(4, 2, None, 0);
+        copy.set_bytes(0, 2, &bytes).unwrap();
+        assert_eq!(copy.tail(0), history.tail(0));
     }
 
     #[test]

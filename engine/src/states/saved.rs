@@ -45,6 +45,7 @@ pub fn fingerprint(model: &Model, activation: Dtype, rollback: usize) -> u64 {
             format!("|{}|{}|{dtype}|{:?}|{:?}", state.name, state.layer, state.window, state.kind)
                 .as_bytes(),
         );
+        fnv.add(state.eight.map_or("", registry::graph::Scales::name).as_bytes());
         for part in &state.parts {
             fnv.add(format!("|{}{:?}", part.name, part.shape).as_bytes());
         }

@@ -102,6 +102,7 @@ impl Build {
                 .map(|(n, s)| StatePart { name: (*n).into(), shape: s.to_vec() })
                 .collect(),
             dtype: DtypeRule::Activation,
+            eight: None,
             window,
             at: self.at.clone(),
             dtype_at: self.at.clone(),
@@ -165,6 +166,7 @@ impl Build {
             context: self.context,
             ignore: Vec::new(),
             rules: Vec::new(),
+            nextn: None,
             gguf: None,
             quant: registry::quant::Quant::default(),
         };

@@ -16,7 +16,7 @@ use registry::ops::OpSet;
 /// A prompt's name, tokens and split.
 type Prompt = (String, Vec<u32>, usize);
 
-fn folders() -> Vec<PathBuf> {
+pub(crate) fn folders() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
     let mut found: Vec<PathBuf> = fs_err::read_dir(root)
         .unwrap()
@@ -27,7 +27,7 @@ fn folders() -> Vec<PathBuf> {
     found
 }
 
-fn model(dir: &Path) -> Result<Model, String> {
+pub(crate) fn model(dir: &Path) -> Result<Model, String> {
     let config = Config::read(&dir.join("config.json")).map_err(|f| f.message)?;
     let library = Library::builtin();
     let architecture = config.architecture().unwrap_or("").to_owned();

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod build;
+mod drafts;
 mod fixtures;
 mod laws;
 mod ops;

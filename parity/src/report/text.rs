@@ -125,7 +125,7 @@ fn phases(report: &Report) -> String {
                     (tap.clone(), format!("{e:.1e}"))
                 });
             rows.push(vec![
-                run.dtype.to_string(),
+                run.label(),
                 p.phase.to_string(),
                 format!("{:.1e}", p.max),
                 format!("{:.1e}", p.limit),
@@ -158,7 +158,7 @@ fn states(report: &Report) -> String {
         let worst = all.iter().max_by(|a, b| a.error.max.total_cmp(&b.error.max));
         if failed.is_empty() {
             rows.push(vec![
-                run.dtype.to_string(),
+                run.label(),
                 format!("{} comparisons", all.len()),
                 worst
                     .map_or(String::new(), |w| format!("worst {:.1e}, {}", w.error.max, w.subject)),
@@ -167,7 +167,7 @@ fn states(report: &Report) -> String {
         }
         for gate in failed.iter().take(LISTED) {
             rows.push(vec![
-                run.dtype.to_string(),
+                run.label(),
                 gate.subject.to_string().trim_start_matches("state ").to_owned(),
                 when(gate.phase, gate.step.unwrap_or(0), gate.moment),
                 "FAIL".to_owned(),
@@ -175,7 +175,7 @@ fn states(report: &Report) -> String {
             ]);
         }
         if failed.len() > LISTED {
-            rows.push(vec![run.dtype.to_string(), format!("and {} more", failed.len() - LISTED)]);
+            rows.push(vec![run.label(), format!("and {} more", failed.len() - LISTED)]);
         }
     }
     if rows.is_empty() { String::new() } else { format!("states\n{}\n", indent(&table(&rows))) }
@@ -207,7 +207,7 @@ fn routers(report: &Report) -> String {
                 )
             });
             rows.push(vec![
-                run.dtype.to_string(),
+                run.label(),
                 row.mode.name().to_owned(),
                 format!("{} of {} choices agree", row.agree, row.choices),
                 flip,
@@ -230,7 +230,7 @@ fn greedy(report: &Report) -> String {
                 )
             });
             rows.push(vec![
-                run.dtype.to_string(),
+                run.label(),
                 g.prompt.clone(),
                 format!("{} of {}", g.agree, g.tokens),
                 flip,
@@ -281,7 +281,7 @@ pub fn schedules(all: &[ScheduleRow]) -> String {
 fn failure(run: &RunReport) -> String {
     let mut out = String::new();
     if let Some(first) = run.headline() {
-        line(&mut out, format_args!("{}: first divergence: {}", run.dtype, first.subject));
+        line(&mut out, format_args!("{}: first divergence: {}", run.label(), first.subject));
         out.push_str(&divergence(first));
         let other = if first.mode == Mode::Local { &run.first } else { &run.first_local };
         if let Some(other) = other

@@ -132,6 +132,7 @@ pub fn model() -> Model {
             kind: StateKind::Conv,
             parts: vec![part("conv", [H, WIDTH - 1])],
             dtype: DtypeRule::Activation,
+            eight: None,
             window: None,
             at: span(),
             dtype_at: span(),
@@ -142,6 +143,7 @@ pub fn model() -> Model {
             kind: StateKind::Attention,
             parts: vec![part("k", [HEADS, D]), part("v", [HEADS, D])],
             dtype: DtypeRule::Activation,
+            eight: None,
             window: Some(WINDOW),
             at: span(),
             dtype_at: span(),
@@ -161,6 +163,7 @@ pub fn model() -> Model {
         context: Some(64),
         ignore: Vec::new(),
         rules: Vec::new(),
+        nextn: None,
         gguf: None,
         quant: registry::quant::Quant::default(),
     }

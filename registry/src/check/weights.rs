@@ -28,7 +28,8 @@ pub fn check_weights(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -
     let mut used = BTreeSet::new();
     let mut troubles = Vec::new();
     let mut places = BTreeMap::new();
-    for weight in &model.graph.weights {
+    let head = if has_head(model, checkpoint) { head_weights(model) } else { Vec::new() };
+    for weight in model.graph.weights.iter().chain(head) {
         if let Err((name, trouble)) = find(model, weight, checkpoint, &mut used) {
             places.entry(name.clone()).or_insert(&weight.at);
             troubles.push((name, trouble));
@@ -60,6 +61,29 @@ pub fn check_weights(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -
         .collect();
     findings.extend(leftovers(model, &unused));
     findings
+}
+
+/// Weights of the `nextn` head that the model itself does not have.
+pub fn head_weights(model: &Model) -> Vec<&Weight> {
+    let own: BTreeSet<&str> = model.graph.weights.iter().map(|w| w.name.as_str()).collect();
+    let layers = model.nextn.iter().flat_map(|nextn| &nextn.layers);
+    let mut weights = BTreeMap::new();
+    for weight in layers.flat_map(|layer| &layer.graph.weights) {
+        if !own.contains(weight.name.as_str()) {
+            weights.entry(weight.name.as_str()).or_insert(weight);
+        }
+    }
+    weights.into_values().collect()
+}
+
+/// Whether a checkpoint has anything of the `nextn` head: many are shipped without one, whatever
+/// their config says. One that has a part of it must have it all.
+pub fn has_head(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -> bool {
+    let missing = |weight: &Weight| {
+        let found = find(model, weight, checkpoint, &mut BTreeSet::new());
+        matches!(found, Err((_, Trouble::Missing { .. })))
+    };
+    head_weights(model).into_iter().any(|weight| !missing(weight))
 }
 
 /// Looks a weight up by the first rule that names it and of whose tensors there are any, or

@@ -27,6 +27,7 @@ pub(super) fn rules() -> Vec<Rule> {
         Rule::new("position_embed", embed, infer_embed),
         Rule::new("sinusoid", sinusoid, infer_sinusoid),
         Rule::new("temperature", temperature, infer_temperature),
+        Rule::new("zero_first", Signature::new().needs("x", Kind::Value), infer_zero_first),
     ]
 }
 
@@ -51,6 +52,12 @@ fn infer_sinusoid(call: &mut Infer<'_>) -> Result<(), Fail> {
     offset(call)?;
     let frequencies = call.length("frequencies").unwrap_or_default();
     call.output(vec![2 * frequencies], DtypeRule::Activation);
+    Ok(())
+}
+
+fn infer_zero_first(call: &mut Infer<'_>) -> Result<(), Fail> {
+    let x = call.input("x")?;
+    call.output(x.shape, x.dtype);
     Ok(())
 }
 

@@ -7,8 +7,8 @@ use crate::diag::{Finding, Span};
 use crate::dtype::DtypeRule;
 use crate::eval::{Fail, shorten};
 use crate::graph::{
-    EqualDtypes, Graph, Layer, Node, RopeId, State, StateId, StateKind, Value, ValueId, Weight,
-    WeightId,
+    EqualDtypes, Fed, Graph, Layer, Node, RopeId, State, StateId, StateKind, Value, ValueId,
+    Weight, WeightId,
 };
 use crate::ops::show;
 use crate::rope::RopeTable;
@@ -242,6 +242,27 @@ impl Builder {
 
     pub(super) fn set_head(&mut self) {
         self.graph.head = self.graph.nodes.len();
+    }
+
+    /// Lets the rows of a module's output exist for every token, whatever logits are wanted; gives
+    /// the shape of one. None if no value carries that name.
+    pub(super) fn all_rows_up_to(&mut self, tap: &str) -> Option<Vec<usize>> {
+        let graph = &mut self.graph;
+        let value = graph.values.iter().position(|value| value.tap.as_deref() == Some(tap))?;
+        let node = graph.nodes.iter().position(|node| node.outputs.contains(&ValueId(value)))?;
+        graph.head = graph.head.max(node + 1);
+        Some(graph.values[value].shape.clone())
+    }
+
+    /// Adds a value that is fed besides the tokens.
+    pub(super) fn feed(&mut self, name: &str, shape: Vec<usize>, position: usize) -> ValueId {
+        let value = ValueId(self.graph.values.len());
+        let dtype = DtypeRule::Activation;
+        self.graph.values.push(Value { name: name.to_owned(), shape, dtype, tap: None });
+        self.origins.push(None);
+        self.named.push(true);
+        self.graph.fed = Some(Fed { value, position });
+        value
     }
 
     pub(super) fn set_output(&mut self, id: ValueId) {

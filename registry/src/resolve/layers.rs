@@ -2,16 +2,30 @@
 
 use std::collections::BTreeMap;
 
+use indexmap::IndexMap;
+
 use crate::diag::{Finding, Span};
 use crate::eval::{self, Fail, expected};
 use crate::graph::ValueId;
 use crate::scalar::Scalar;
-use crate::spec::LayersDecl;
+use crate::spec::{EachDecl, LayersDecl};
 use crate::suggest;
-use crate::syntax::Program;
+use crate::syntax::{Expr, Ident, Program};
 
 use super::scope::{Bound, Scope};
 use super::{Each, MAX_LAYERS, Resolver};
+
+/// What sets one layer apart from the others.
+pub(super) struct Block<'d> {
+    /// What is known of it before its kind is.
+    pub(super) each: Each,
+    /// Its number in the graph.
+    pub(super) layer: usize,
+    pub(super) prefix: &'d Ident,
+    pub(super) kind: Option<&'d Expr>,
+    /// Scalars that stand in place of those of `layers: each:`.
+    pub(super) instead: Option<&'d IndexMap<String, EachDecl>>,
+}
 
 impl Resolver<'_> {
     /// Runs the program from tokens to logits.
@@ -43,7 +57,12 @@ impl Resolver<'_> {
         }
     }
 
-    fn only_value(&mut self, results: &[Bound], at: &Span, what: &str) -> Option<ValueId> {
+    pub(super) fn only_value(
+        &mut self,
+        results: &[Bound],
+        at: &Span,
+        what: &str,
+    ) -> Option<ValueId> {
         match results {
             [Bound::Value(id)] => Some(*id),
             [Bound::Poison] => None,
@@ -86,7 +105,14 @@ impl Resolver<'_> {
         let mut x = Bound::Value(x);
         let mut carried = others.clone();
         for i in 0..count {
-            x = self.one_layer(decl, i, x, &mut carried);
+            let block = Block {
+                each: Each::from([("i".to_owned(), Some(Scalar::Int(i as i64)))]),
+                layer: i,
+                prefix: &decl.prefix,
+                kind: decl.kind.as_ref(),
+                instead: None,
+            };
+            x = self.one_layer(decl, block, x, &mut carried);
         }
         self.builder.set_head();
         Ok(x)
@@ -111,15 +137,15 @@ impl Resolver<'_> {
         }
     }
 
-    fn one_layer(
+    pub(super) fn one_layer(
         &mut self,
         decl: &LayersDecl,
-        i: usize,
+        block: Block<'_>,
         x: Bound,
         carried: &mut BTreeMap<String, Bound>,
     ) -> Bound {
-        let mut each = Each::from([("i".to_owned(), Some(Scalar::Int(i as i64)))]);
-        let (kind, program) = match self.layer_program(decl, &each) {
+        let mut each = block.each;
+        let (kind, program) = match self.layer_program(decl, block.kind, &each) {
             Ok(found) => found,
             Err(fail) => {
                 self.report.fail(fail);
@@ -127,30 +153,17 @@ impl Resolver<'_> {
             }
         };
         each.insert("kind".to_owned(), Some(Scalar::Str(kind.clone())));
-        for (name, scalar) in &decl.each {
+        let instead = |name: &String| block.instead.and_then(|instead| instead.get(name));
+        let own = block.instead.into_iter().flatten();
+        let own = own.filter(|(name, _)| !decl.each.contains_key(*name));
+        for (name, scalar) in decl.each.iter().chain(own) {
+            let scalar = instead(name).unwrap_or(scalar);
             let scope = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };
             let value = eval::eval_owned(&scalar.value, &self.env(&scope));
             let value = value.map_err(|fail| self.report.fail(fail)).ok();
             each.insert(name.clone(), value);
         }
-        let mut prefix = decl.prefix.name.clone();
-        for (name, scalar) in &each {
-            let text = match scalar {
-                Some(Scalar::Int(n)) => n.to_string(),
-                Some(Scalar::Str(text)) => text.clone(),
-                _ => continue,
-            };
-            prefix = prefix.replace(&format!("{{{name}}}"), &text);
-        }
-        if prefix == decl.prefix.name || prefix.contains(['{', '}']) {
-            self.report.add(
-                Finding::error(
-                    &decl.prefix.at,
-                    "the prefix of layers needs `{i}`, or names of `each` as its holes",
-                )
-                .help("for example `model.layers.{i}`"),
-            );
-        }
+        let prefix = self.filled(block.prefix, &each);
         let mut locals = carried.clone();
         locals.insert("x".to_owned(), x);
         let scope = Scope { locals, each: &each, prefix: &prefix };
@@ -162,10 +175,10 @@ impl Resolver<'_> {
                 config: self.config,
                 fuel: self.fuel,
             };
-            self.states(i, &env)
+            self.states(block.layer, &env)
         };
         let first = self.builder.nodes();
-        self.builder.enter(i, states);
+        self.builder.enter(block.layer, states);
         let mut results = self.program(program, scope);
         // A layer that gives `x` alone leaves what is carried as it is.
         if results.len() == 1 + decl.carry.len() {
@@ -179,13 +192,37 @@ impl Resolver<'_> {
         result.map_or(Bound::Poison, Bound::Value)
     }
 
+    /// A prefix with its holes filled.
+    pub(super) fn filled(&mut self, template: &Ident, each: &Each) -> String {
+        let mut prefix = template.name.clone();
+        for (name, scalar) in each {
+            let text = match scalar {
+                Some(Scalar::Int(n)) => n.to_string(),
+                Some(Scalar::Str(text)) => text.clone(),
+                _ => continue,
+            };
+            prefix = prefix.replace(&format!("{{{name}}}"), &text);
+        }
+        if prefix == template.name || prefix.contains(['{', '}']) {
+            self.report.add(
+                Finding::error(
+                    &template.at,
+                    "the prefix of layers needs `{i}`, or names of `each` as its holes",
+                )
+                .help("for example `model.layers.{i}`"),
+            );
+        }
+        prefix
+    }
+
     /// The kind of a layer, and the program of that kind.
     fn layer_program<'d>(
         &mut self,
         decl: &'d LayersDecl,
+        kind: Option<&Expr>,
         each: &Each,
     ) -> Result<(String, &'d Program), Fail> {
-        let Some(kind) = &decl.kind else {
+        let Some(kind) = kind else {
             // Without a kind there is one program; `*` of a parent stands for it too.
             let mut programs = decl.programs.iter();
             return match (programs.next(), programs.next()) {

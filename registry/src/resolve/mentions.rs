@@ -46,6 +46,11 @@ pub(super) fn of(spec: &Spec) -> Mentions {
         layers.programs.values().for_each(|layer| found.program(&layer.program));
     }
     found.program(&spec.model);
+    if let Some(nextn) = &spec.nextn {
+        nextn.count.iter().chain(&nextn.kind).for_each(|expr| found.expr(expr));
+        nextn.each.values().for_each(|each| found.expr(&each.value));
+        nextn.programs().into_iter().for_each(|program| found.program(program));
+    }
     spec.weights.iter().flat_map(|rule| &rule.steps).for_each(|step| found.expr(step));
     if let Some(gguf) = &spec.gguf {
         for source in gguf.arch.iter().chain(&gguf.pre) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::diag::Finding;
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::{self, Env, Fail, expected};
-use crate::graph::{State, StateKind, StatePart};
+use crate::graph::{Scales, State, StateKind, StatePart};
 use crate::ops::show;
 use crate::scalar::Scalar;
 use crate::spec::StateDecl;
@@ -53,11 +53,21 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, Fail> {
             .into());
         }
     };
+    let eight = Scales::parse(&decl.dtype.name);
+    if eight.is_some() && kind != StateKind::Attention {
+        return Err(Finding::error(
+            &decl.dtype.at,
+            format!("a state of kind `{}` is not kept in 8 bits", kind.name()),
+        )
+        .help("keys and values of attention can be; others are read back into what they keep next")
+        .into());
+    }
     let dtype = match decl.dtype.name.as_str() {
+        _ if eight.is_some() => DtypeRule::Activation,
         "activation" => DtypeRule::Activation,
         other => DtypeRule::Fixed(Dtype::parse(other).ok_or_else(|| {
             Finding::error(&decl.dtype.at, format!("there is no dtype `{other}`"))
-                .help("known are `activation`, `f32`, `bf16`, `f16`")
+                .help("known are `activation`, `f32`, `bf16`, `f16`, `f8_e4m3`, `f8_e4m3_heads`")
         })?),
     };
     let mut parts = Vec::new();
@@ -105,6 +115,7 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, Fail> {
         kind,
         parts,
         dtype,
+        eight,
         window: None,
         at: decl.at.clone(),
         dtype_at: decl.dtype.at.clone(),

@@ -17,6 +17,7 @@ use crate::text::Text;
 use crate::yaml::{Entry, Map, Node, Value};
 
 mod gguf;
+mod nextn;
 mod quant;
 
 /// Findings beyond which nobody reads on.
@@ -69,6 +70,7 @@ impl Decoder {
         let ignore = tree.get("ignore").map(|entry| self.ignore(entry)).unwrap_or_default();
         let kept = tree.get("kept").map(|entry| self.kept(entry)).unwrap_or_default();
         let weights = self.weights(tree);
+        let nextn = tree.get("nextn").and_then(|entry| self.nextn(entry));
         let gguf = tree.get("gguf").and_then(|entry| self.gguf(entry));
         let quant = tree.get("quant").and_then(|entry| self.quant(entry));
         Some(Spec {
@@ -85,6 +87,7 @@ impl Decoder {
             ignore,
             kept,
             weights,
+            nextn,
             gguf,
             quant,
             source: whole.source.clone(),

@@ -106,6 +106,7 @@ pub(crate) static SPEC: Table = Table {
             Form::Tables(&WEIGHT),
             "How checkpoint tensors are spelled, where it differs.",
         ),
+        may("nextn", Form::Table(&NEXTN), "The head that predicts one token more."),
         may("gguf", Form::Table(&GGUF), "The model as a GGUF file."),
         may("quant", Form::Table(&QUANT), "What a quantized checkpoint keeps as it is."),
     ],
@@ -141,7 +142,7 @@ pub(crate) static STATE: Table = Table {
     what: "a state",
     keys: &[
         must("kind", Form::Word, "`attention`, `conv`, `recurrent`, `latent` or `index`."),
-        must("dtype", Form::Word, "`activation`, or a fixed one: `f32`, `bf16`, `f16`."),
+        must("dtype", Form::Word, "`activation`, or a fixed one: `f32`, `bf16`, `f16`, `f8_e4m3`."),
         may("shape", Form::Exprs, "The shape, where the state is one tensor."),
         may("layer", Form::Expr, "Where the reference's cache keeps it; layer `i` if not given."),
     ],
@@ -159,6 +160,30 @@ pub(crate) static LAYERS: Table = Table {
         may("carry", Form::Words, "Values that a layer hands to the next besides `x`."),
     ],
     others: Some(Form::Program),
+    inherits: true,
+};
+
+pub(crate) static NEXTN: Table = Table {
+    what: "`nextn`",
+    keys: &[
+        may("count", Form::Expr, "How many of these layers a checkpoint has; 0 for none."),
+        must("prefix", Form::Word, "The path of the head's own modules; `{i}` counts on."),
+        may("block", Form::Word, "The path of its layer, where that is another; `{depth}` from 0."),
+        may("kind", Form::Expr, "Which program of `layers` the layer runs."),
+        may("each", Form::Names(&Form::Expr), "Scalars of the layer, in place of `layers: each:`."),
+        must("from", Form::Word, "The module of the model whose output is `h`: `model.norm`."),
+        must("embed", Form::Program, "From `tokens` to `e`; paths are whole."),
+        must("norm_e", Form::Program, "What becomes of `e`."),
+        must("norm_h", Form::Program, "What becomes of `h`."),
+        must("concat", Form::Words, "Which comes first: `[e, h]` or `[h, e]`."),
+        must("proj", Form::Program, "From both, `x`, to what the layer gets."),
+        must("out_norm", Form::Program, "What becomes of what the layer gives, `x`."),
+        must("head", Form::Program, "From `x` to logits; paths are whole."),
+        must("recycle", Form::Word, "`h` of the next draft: `pre` or `post` the last norm."),
+        must("pos", Form::Word, "The position of a pair: that of its `token`, or of its `hidden`."),
+        must("first", Form::Word, "Whether the first `e` of a sequence is `kept` or `zeroed`."),
+    ],
+    others: None,
     inherits: true,
 };
 

@@ -1,0 +1,213 @@
+//! Drafts tokens with a `nextn` head and verifies them with the model, several in one step.
+//!
+//! The head reads pairs of a token and what the model made of the token before it. What the
+//! model does not confirm is taken back with [`Session::truncate`], from the model's states and
+//! from the head's, so the tokens are those of plain greedy decoding.
+
+use registry::model::Nextn;
+
+use crate::sample::greedy;
+use crate::{Chunk, Error, NoProbe, Probe, Session, SlotId, Want};
+
+/// How many drafts were made and confirmed, by how far they looked ahead.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Steps of the model that verified drafts.
+    pub steps: u64,
+    /// Drafts made; the first number counts those of the token after the next.
+    pub drafted: Vec<u64>,
+    /// Drafts that the model would have chosen, with all before them.
+    pub accepted: Vec<u64>,
+}
+
+impl Tally {
+    /// All drafts.
+    pub fn drafts(&self) -> u64 {
+        self.drafted.iter().sum()
+    }
+
+    /// All that were confirmed.
+    pub fn hits(&self) -> u64 {
+        self.accepted.iter().sum()
+    }
+
+    /// The share that was confirmed; none without drafts.
+    pub fn rate(&self) -> Option<f64> {
+        (self.drafts() > 0).then(|| self.hits() as f64 / self.drafts() as f64)
+    }
+
+    /// The share that was confirmed, by how far drafts looked ahead.
+    pub fn by_position(&self) -> Vec<f64> {
+        let pairs = self.accepted.iter().zip(&self.drafted);
+        pairs.map(|(hits, drafts)| *hits as f64 / (*drafts).max(1) as f64).collect()
+    }
+
+    fn count(&mut self, drafted: usize, accepted: usize) {
+        self.steps += 1;
+        for (counts, upto) in [(&mut self.drafted, drafted), (&mut self.accepted, accepted)] {
+            counts.resize(counts.len().max(drafted), 0);
+            counts.iter_mut().take(upto).for_each(|count| *count += 1);
+        }
+    }
+}
+
+/// One sequence that is decoded greedily with drafts.
+#[derive(Debug)]
+pub struct Drafter {
+    /// The model's slot.
+    pub slot: SlotId,
+    /// The head's slot.
+    pub head: SlotId,
+    /// Counts so far.
+    pub tally: Tally,
+    nextn: Nextn,
+    /// The newest token, which the model has not been fed.
+    next: u32,
+    /// Pairs that the head has not been fed: tokens, and a row of hidden numbers each.
+    tokens: Vec<u32>,
+    hidden: Vec<f32>,
+}
+
+impl Drafter {
+    /// Feeds a prompt to a fresh slot of the model; gives the first token too.
+    pub fn begin(
+        model: &mut dyn Session,
+        head: &mut dyn Session,
+        prompt: &[u32],
+    ) -> Result<(Self, u32), Error> {
+        let Some(nextn) = model.model().nextn.clone() else {
+            return Err(Error::Draft(format!("`{}` has no `nextn` head", model.model().name)));
+        };
+        if nextn.layers.len() > 1 {
+            return Err(Error::Draft(format!(
+                "the head has {} layers, one for each token it looks ahead; drafts are made with \
+                 heads of one layer",
+                nextn.layers.len()
+            )));
+        }
+        let slot = model.open_slot();
+        let mut rows = Rows::of(&nextn.from);
+        let logits = model.step(&[Chunk { slot, tokens: prompt, want: Want::Last }], &mut rows)?;
+        let next = logits.first().map_or(0, |logits| greedy(logits.row(0)));
+        let tokens = prompt.iter().skip(1).copied().chain([next]).collect();
+        let head = head.open_slot();
+        let tally = Tally::default();
+        let hidden = rows.data;
+        Ok((Self { slot, head, tally, nextn, next, tokens, hidden }, next))
+    }
+
+    /// Drafts `k` tokens, verifies them, and gives the tokens that follow: one more than were
+    /// confirmed.
+    pub fn advance(
+        &mut self,
+        model: &mut dyn Session,
+        head: &mut dyn Session,
+        k: usize,
+    ) -> Result<Vec<u32>, Error> {
+        let drafts = self.draft(head, k)?;
+        let before = model.position(self.slot)?;
+        let fed: Vec<u32> = [self.next].into_iter().chain(drafts.iter().copied()).collect();
+        let mut rows = Rows::of(&self.nextn.from);
+        let chunk = Chunk { slot: self.slot, tokens: &fed, want: Want::All };
+        let logits = model.step(&[chunk], &mut rows)?.remove(0);
+        let chosen: Vec<u32> = (0..logits.rows).map(|row| greedy(logits.row(row))).collect();
+        let accepted = drafts.iter().zip(&chosen).take_while(|(draft, own)| draft == own).count();
+        model.truncate(self.slot, before + 1 + accepted)?;
+        let made = chosen[..=accepted].to_vec();
+        self.tally.count(drafts.len(), accepted);
+        let width = rows.data.len() / fed.len();
+        rows.data.truncate(width * made.len());
+        self.hidden = rows.data;
+        self.tokens.clone_from(&made);
+        self.next = made.last().copied().unwrap_or(self.next);
+        Ok(made)
+    }
+
+    /// Feeds the pairs that the model has confirmed and drafts on from the last; the head then
+    /// forgets what it was fed of its own.
+    fn draft(&mut self, head: &mut dyn Session, k: usize) -> Result<Vec<u32>, Error> {
+        let mut drafts = Vec::with_capacity(k);
+        let confirmed = head.position(self.head)? + self.tokens.len();
+        let (mut tokens, mut hidden) =
+            (std::mem::take(&mut self.tokens), std::mem::take(&mut self.hidden));
+        for _ in 0..k.max(1) {
+            let mut rows = Rows::of(&self.nextn.recycle);
+            let chunk = Chunk { slot: self.head, tokens: &tokens, want: Want::Last };
+            let logits = head.step_fed(&[chunk], &hidden, &mut rows)?.remove(0);
+            let draft = greedy(logits.row(0));
+            drafts.push(draft);
+            tokens = vec![draft];
+            hidden = rows.last();
+        }
+        head.truncate(self.head, confirmed)?;
+        Ok(drafts)
+    }
+
+    /// Gives both slots back.
+    pub fn end(self, model: &mut dyn Session, head: &mut dyn Session) -> Result<Tally, Error> {
+        model.release(self.slot)?;
+        head.release(self.head)?;
+        Ok(self.tally)
+    }
+}
+
+/// Decodes greedily with drafts of `k` tokens until there are `count`.
+pub fn generate(
+    model: &mut dyn Session,
+    head: &mut dyn Session,
+    prompt: &[u32],
+    count: usize,
+    k: usize,
+) -> Result<(Vec<u32>, Tally), Error> {
+    let (mut drafter, first) = Drafter::begin(model, head, prompt)?;
+    let mut made = vec![first];
+    while made.len() < count {
+        made.extend(drafter.advance(model, head, k)?);
+    }
+    made.truncate(count);
+    Ok((made, drafter.end(model, head)?))
+}
+
+/// Decodes greedily, token by token: what drafts must not change.
+pub fn plain(model: &mut dyn Session, prompt: &[u32], count: usize) -> Result<Vec<u32>, Error> {
+    let slot = model.open_slot();
+    let (mut made, mut fed) = (Vec::with_capacity(count), prompt.to_vec());
+    while made.len() < count {
+        let chunk = Chunk { slot, tokens: &fed, want: Want::Last };
+        let logits = model.step(&[chunk], &mut NoProbe)?.remove(0);
+        fed = vec![greedy(logits.row(0))];
+        made.extend(&fed);
+    }
+    model.release(slot)?;
+    Ok(made)
+}
+
+/// Copies one tap.
+struct Rows<'a> {
+    tap: &'a str,
+    rows: usize,
+    data: Vec<f32>,
+}
+
+impl<'a> Rows<'a> {
+    fn of(tap: &'a str) -> Self {
+        Self { tap, rows: 0, data: Vec::new() }
+    }
+
+    /// The last row.
+    fn last(mut self) -> Vec<f32> {
+        let width = self.data.len().checked_div(self.rows).unwrap_or(0);
+        self.data.split_off(self.data.len() - width)
+    }
+}
+
+impl Probe for Rows<'_> {
+    fn wants(&self, tap: &str) -> bool {
+        tap == self.tap
+    }
+
+    fn tap(&mut self, _tap: &str, shape: &[usize], data: &mut [f32]) {
+        self.rows = shape.first().copied().unwrap_or(0);
+        data.clone_into(&mut self.data);
+    }
+}

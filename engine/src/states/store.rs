@@ -1,0 +1,181 @@
+//! Numbers as a slot stores them: in their declared dtype for real.
+
+use converters::numbers::{f8_e4m3_to_f32, f32_to_f8_e4m3};
+use half::f16;
+use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
+use registry::dtype::Dtype;
+
+use crate::kernels::round::to_bits;
+
+/// The largest number of f8 e4m3.
+const LARGEST: f32 = 448.0;
+
+/// Numbers stored in a dtype for real: 16-bit ones take 16 bits, 8-bit ones 8.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Store {
+    /// f32.
+    Wide(Vec<f32>),
+    /// bf16 or f16.
+    Narrow(Dtype, Vec<u16>),
+    /// f8 e4m3: bytes, and a scale for each group of so many.
+    Eight {
+        /// One byte per number.
+        bytes: Vec<u8>,
+        /// What the numbers of a group are multiplied with when they are read.
+        scales: Vec<f32>,
+        /// Numbers that share a scale.
+        group: usize,
+    },
+}
+
+impl Store {
+    /// An empty one.
+    pub fn new(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => Self::Wide(Vec::new()),
+            Dtype::Bf16 | Dtype::F16 => Self::Narrow(dtype, Vec::new()),
+        }
+    }
+
+    /// An empty one of 8 bits, with a scale for each `group` numbers.
+    pub fn eight(group: usize) -> Self {
+        Self::Eight { bytes: Vec::new(), scales: Vec::new(), group: group.max(1) }
+    }
+
+    /// How many numbers there is room for.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Wide(data) => data.len(),
+            Self::Narrow(_, data) => data.len(),
+            Self::Eight { bytes, .. } => bytes.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that so many numbers take.
+    pub fn bytes(&self, numbers: usize) -> usize {
+        match self {
+            Self::Wide(_) => numbers * 4,
+            Self::Narrow(..) => numbers * 2,
+            Self::Eight { group, .. } => numbers + numbers / group * 4,
+        }
+    }
+
+    fn grow(&mut self, len: usize) {
+        match self {
+            Self::Wide(data) => data.resize(len, f32::NAN),
+            Self::Narrow(dtype, data) => data.resize(len, to_bits(*dtype, f32::NAN)),
+            Self::Eight { bytes, scales, group } => {
+                bytes.resize(len, f32_to_f8_e4m3(f32::NAN));
+                scales.resize(len.div_ceil(*group), f32::NAN);
+            }
+        }
+    }
+
+    /// Writes whole rows at `at`, growing as needed.
+    pub fn write(&mut self, at: usize, from: &[f32]) {
+        if self.len() < at + from.len() {
+            // Doubling, so that appending row by row stays cheap.
+            self.grow((at + from.len()).max(self.len() * 2));
+        }
+        match self {
+            Self::Wide(data) => data[at..at + from.len()].copy_from_slice(from),
+            Self::Narrow(dtype, data) => {
+                for (x, &from) in data[at..].iter_mut().zip(from) {
+                    *x = to_bits(*dtype, from);
+                }
+            }
+            Self::Eight { bytes, scales, group } => {
+                let places = bytes[at..].chunks_mut(*group).zip(&mut scales[at / *group..]);
+                for ((bytes, scale), from) in places.zip(from.chunks(*group)) {
+                    let peak = from.iter().fold(0.0_f32, |peak, x| peak.max(x.abs()));
+                    *scale = if peak > 0.0 { peak / LARGEST } else { 1.0 };
+                    for (byte, x) in bytes.iter_mut().zip(from) {
+                        *byte = f32_to_f8_e4m3(x / *scale);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads numbers from `at` on.
+    pub fn read(&self, at: usize, into: &mut [f32]) {
+        match self {
+            Self::Wide(data) => into.copy_from_slice(&data[at..at + into.len()]),
+            Self::Narrow(Dtype::F16, data) => {
+                let data: &[f16] = data[at..at + into.len()].reinterpret_cast();
+                data.convert_to_f32_slice(into);
+            }
+            Self::Narrow(_, data) => {
+                for (x, &from) in into.iter_mut().zip(&data[at..]) {
+                    *x = f32::from_bits(u32::from(from) << 16);
+                }
+            }
+            Self::Eight { bytes, scales, group } => {
+                for (n, x) in into.iter_mut().enumerate() {
+                    *x = f8_e4m3_to_f32(bytes[at + n]) * scales[(at + n) / group];
+                }
+            }
+        }
+    }
+
+    /// Moves whole rows to the front.
+    pub fn shift(&mut self, from: usize, len: usize) {
+        match self {
+            Self::Wide(data) => data.copy_within(from..from + len, 0),
+            Self::Narrow(_, data) => data.copy_within(from..from + len, 0),
+            Self::Eight { bytes, scales, group } => {
+                bytes.copy_within(from..from + len, 0);
+                scales.copy_within(from / *group..(from + len) / *group, 0);
+            }
+        }
+    }
+
+    /// Fills it with NaN.
+    pub fn poison(&mut self) {
+        match self {
+            Self::Wide(data) => data.fill(f32::NAN),
+            Self::Narrow(dtype, data) => data.fill(to_bits(*dtype, f32::NAN)),
+            Self::Eight { bytes, scales, .. } => {
+                bytes.fill(f32_to_f8_e4m3(f32::NAN));
+                scales.fill(f32::NAN);
+            }
+        }
+    }
+
+    /// Numbers `from..to` of whole rows as bytes; those of 8 bits, then their scales.
+    pub fn to_bytes(&self, from: usize, to: usize, out: &mut Vec<u8>) {
+        match self {
+            Self::Wide(data) => data[from..to].iter().for_each(|x| out.extend(x.to_le_bytes())),
+            Self::Narrow(_, data) => {
+                data[from..to].iter().for_each(|x| out.extend(x.to_le_bytes()));
+            }
+            Self::Eight { bytes, scales, group } => {
+                out.extend(&bytes[from..to]);
+                let scales = &scales[from / group..to / group];
+                scales.iter().for_each(|x| out.extend(x.to_le_bytes()));
+            }
+        }
+    }
+
+    /// Takes over what [`Store::to_bytes`] gave; the caller has checked the length.
+    pub fn set_bytes(&mut self, from: &[u8]) {
+        let wide = |from: &[u8]| -> Vec<f32> {
+            from.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+        };
+        match self {
+            Self::Wide(data) => *data = wide(from),
+            Self::Narrow(_, data) => {
+                *data = from.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
+            }
+            Self::Eight { bytes, scales, group } => {
+                let (own, rest) = from.split_at(from.len() / (*group + 4) * *group);
+                (*bytes, *scales) = (own.to_vec(), wide(rest));
+            }
+        }
+    }
+}

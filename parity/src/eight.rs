@@ -1,0 +1,38 @@
+//! States that are kept in 8 bits: what the model is without them, and what they cost.
+
+use std::sync::Arc;
+
+use registry::graph::Graph;
+use registry::model::Model;
+
+use crate::gate::Verdict;
+use crate::report::RunReport;
+
+/// The model with its states as the reference keeps them, and the word for how they are kept;
+/// none where none is kept in 8 bits.
+pub(crate) fn widened(model: &Model) -> Option<(Model, &'static str)> {
+    let part = model.graph.states.iter().find_map(|state| state.eight)?.name();
+    let mut model = model.clone();
+    widen(&mut model.graph);
+    for layer in model.nextn.iter_mut().flat_map(|nextn| &mut nextn.layers) {
+        widen(&mut Arc::make_mut(layer).graph);
+    }
+    Some((model, part))
+}
+
+fn widen(graph: &mut Graph) {
+    graph.states.iter_mut().for_each(|state| state.eight = None);
+}
+
+/// Rows that say how far log-probabilities move, and judge nothing.
+pub(crate) fn effects(runs: Vec<RunReport>, part: &'static str) -> impl Iterator<Item = RunReport> {
+    runs.into_iter().filter(|run| run.part.is_none()).map(move |mut run| {
+        run.part = Some(part);
+        run.gates.clear();
+        run.routers.clear();
+        (run.first, run.first_local) = (None, None);
+        run.phases.iter_mut().for_each(|phase| phase.verdict = Verdict::Skip);
+        run.greedy.iter_mut().for_each(|row| row.verdict = Verdict::Skip);
+        run
+    })
+}

@@ -1,0 +1,79 @@
+//! A session whose graph is fed rows besides tokens, driven like any other: the rows of a
+//! prompt are given once, and each step takes those of its positions.
+
+use engine::{Chunk, Error, Logits, Probe, Session, Shows, SlotId, StateValue};
+use registry::dtype::Dtype;
+use registry::model::Model;
+
+/// A session and the rows of the prompt at hand.
+pub(crate) struct Fed {
+    inner: Box<dyn Session>,
+    /// `[positions, width]`; nothing for a graph that reads tokens alone.
+    pub(crate) rows: Vec<f32>,
+    width: usize,
+}
+
+impl Fed {
+    pub(crate) fn new(inner: Box<dyn Session>) -> Self {
+        let graph = &inner.model().graph;
+        let width = graph.fed.map_or(0, |fed| graph.values[fed.value.0].shape.iter().product());
+        Self { inner, rows: Vec::new(), width }
+    }
+}
+
+impl Session for Fed {
+    fn model(&self) -> &Model {
+        self.inner.model()
+    }
+
+    fn dtype(&self) -> Dtype {
+        self.inner.dtype()
+    }
+
+    fn shows(&self) -> Shows {
+        self.inner.shows()
+    }
+
+    fn open_slot(&mut self) -> SlotId {
+        self.inner.open_slot()
+    }
+
+    fn release(&mut self, slot: SlotId) -> Result<(), Error> {
+        self.inner.release(slot)
+    }
+
+    fn position(&self, slot: SlotId) -> Result<usize, Error> {
+        self.inner.position(slot)
+    }
+
+    fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error> {
+        let mut hidden = Vec::new();
+        for chunk in chunks {
+            let from = self.inner.position(chunk.slot)? * self.width;
+            let to = from + chunk.tokens.len() * self.width;
+            // Past the prompt there is nothing to feed, and the session says so.
+            hidden.extend(self.rows.get(from..to).unwrap_or_default());
+        }
+        self.inner.step_fed(chunks, &hidden, probe)
+    }
+
+    fn fork(&mut self, slot: SlotId) -> Result<SlotId, Error> {
+        self.inner.fork(slot)
+    }
+
+    fn truncate(&mut self, slot: SlotId, length: usize) -> Result<(), Error> {
+        self.inner.truncate(slot, length)
+    }
+
+    fn save(&self, slot: SlotId) -> Result<Vec<u8>, Error> {
+        self.inner.save(slot)
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<SlotId, Error> {
+        self.inner.restore(bytes)
+    }
+
+    fn states(&self, slot: SlotId) -> Result<Vec<StateValue>, Error> {
+        self.inner.states(slot)
+    }
+}

@@ -1,0 +1,155 @@
+//! The head that predicts one token more: a graph of its own, fed with tokens and with what
+//! the model made of the ones before.
+
+use std::collections::BTreeMap;
+
+use crate::diag::{Finding, Span};
+use crate::eval::{self, Fail, expected};
+use crate::graph::{Graph, ValueId};
+use crate::rope::RopeTable;
+use crate::scalar::Scalar;
+use crate::spec::NextnDecl;
+use crate::syntax::Program;
+
+use super::layers::Block;
+use super::scope::{Bound, Scope};
+use super::{Builder, Each, Resolver, kept};
+
+/// The most tokens that any checkpoint looks ahead, many times over.
+const MAX_COUNT: usize = 64;
+
+/// The graphs of a head, before they are models.
+pub(super) struct Heads {
+    pub(super) from: String,
+    pub(super) recycle: String,
+    pub(super) graphs: Vec<Graph>,
+}
+
+impl Resolver<'_> {
+    /// Resolves the head behind a model that has been resolved; none if the config has none.
+    pub(super) fn nextn(
+        &mut self,
+        decl: &NextnDecl,
+        vocab: Option<usize>,
+        ropes: &[Option<RopeTable>],
+    ) -> Option<Heads> {
+        let count = self.nextn_count(decl);
+        let count = self.report.kept(count).filter(|count| *count > 0)?;
+        let from = &decl.from;
+        let Some(shape) = self.builder.all_rows_up_to(&from.name) else {
+            self.report.add(
+                Finding::error(&from.at, format!("no module of `model` is `{}`", from.name))
+                    .help("name the module whose output goes into the head: `model.norm`"),
+            );
+            return None;
+        };
+        let main = std::mem::replace(&mut self.builder, Builder::new(Vec::new(), Vec::new()));
+        let mut graphs = Vec::new();
+        let mut recycle = None;
+        for depth in 0..count {
+            self.builder = Builder::new(ropes.to_vec(), kept(self.spec));
+            let h = self.builder.feed("h", shape.clone(), usize::from(decl.pos.name == "token"));
+            let tap = self.head(decl, depth, h, vocab);
+            recycle = recycle.or(tap);
+            let done = std::mem::replace(&mut self.builder, Builder::new(Vec::new(), Vec::new()));
+            graphs.push(done.finish().0);
+        }
+        self.builder = main;
+        Some(Heads { from: from.name.clone(), recycle: recycle?, graphs })
+    }
+
+    fn nextn_count(&mut self, decl: &NextnDecl) -> Result<usize, Fail> {
+        let Some(expr) = &decl.count else { return Ok(1) };
+        let each = Each::new();
+        let scope = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };
+        let value = eval::eval_owned(expr, &self.env(&scope))?;
+        match value.as_usize() {
+            Some(count) if count <= MAX_COUNT => Ok(count),
+            // A config that says null has none.
+            None if value == Scalar::Null => Ok(0),
+            _ => Err(Finding::error(&expr.at, "the number of layers of `nextn` is out of range")
+                .label(expected(&format!("0 to {MAX_COUNT}"), &value))
+                .into()),
+        }
+    }
+
+    /// One layer of the head; gives the tap that is fed for the draft after the next.
+    fn head(
+        &mut self,
+        decl: &NextnDecl,
+        depth: usize,
+        h: ValueId,
+        vocab: Option<usize>,
+    ) -> Option<String> {
+        let layers = self.spec.layers.as_ref()?;
+        let behind = self.dims.count("layers", super::MAX_LAYERS).ok().flatten()?;
+        let each = Each::from([
+            ("i".to_owned(), Some(Scalar::Int((behind + depth) as i64))),
+            ("depth".to_owned(), Some(Scalar::Int(depth as i64))),
+        ]);
+        // The modules of the head itself may be shared by all its layers.
+        let holes = decl.prefix.name.contains('{');
+        let prefix =
+            if holes { self.filled(&decl.prefix, &each) } else { decl.prefix.name.clone() };
+        let value = |name: &str, id| BTreeMap::from([(name.to_owned(), Bound::Value(id))]);
+        let run = |this: &mut Self, program: &Program, name: &str, x, prefix: &str| {
+            let scope = Scope { locals: value(name, x), each: &each, prefix };
+            let results = this.program(program, scope);
+            this.only_value(&results, &program.at, "a program of `nextn`")
+        };
+        let mut e = run(self, &decl.embed, "tokens", ValueId(0), "")?;
+        if decl.first.name == "zeroed" {
+            e = self.op("zero_first", &[e], &decl.first.at)?;
+        }
+        let e = run(self, &decl.norm_e, "e", e, &prefix)?;
+        let h = run(self, &decl.norm_h, "h", h, &prefix)?;
+        let parts: Vec<ValueId> =
+            decl.concat.iter().map(|word| if word.name == "e" { e } else { h }).collect();
+        let both = self.op("concat", &parts, &decl.concat.first()?.at)?;
+        let x = run(self, &decl.proj, "x", both, &prefix)?;
+        let block = Block {
+            each: each.clone(),
+            layer: depth,
+            prefix: decl.block.as_ref().unwrap_or(&decl.prefix),
+            kind: decl.kind.as_ref().or(layers.kind.as_ref()),
+            instead: Some(&decl.each),
+        };
+        let x = self.one_layer(layers, block, Bound::Value(x), &mut BTreeMap::new());
+        let Bound::Value(x) = x else { return None };
+        self.builder.set_head();
+        let y = run(self, &decl.out_norm, "x", x, &prefix)?;
+        let logits = run(self, &decl.head, "x", y, "")?;
+        if vocab.is_some_and(|vocab| self.builder.value(logits).shape != [vocab]) {
+            let found = crate::ops::show(&self.builder.value(logits).shape);
+            self.report.add(
+                Finding::error(&decl.head.at, "`head` of `nextn` does not give logits")
+                    .label(format!("this is {found}")),
+            );
+        }
+        self.builder.set_output(logits);
+        let next = if decl.recycle.name == "pre" { x } else { y };
+        let tap = self.builder.value(next).tap.clone();
+        if tap.is_none() {
+            self.report.add(Finding::error(
+                &decl.recycle.at,
+                "what is handed to the next draft is no module's output",
+            ));
+        }
+        tap
+    }
+
+    /// A node of an op that takes values alone.
+    fn op(&mut self, op: &str, values: &[ValueId], at: &Span) -> Option<ValueId> {
+        let ops = self.ops;
+        let rule = ops.get(op)?;
+        let each = Each::new();
+        let scope = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };
+        let given = values.iter().map(|id| (None, Bound::Value(*id), at)).collect();
+        let args = self.bind(rule, given, at, &scope);
+        let result = args.and_then(|args| self.apply(op, args, at));
+        match self.report.kept(result)? {
+            Bound::Value(id) => Some(id),
+            _ => None,
+        }
+    }
+}
