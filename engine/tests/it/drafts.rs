@@ -11,7 +11,7 @@ use registry::graph::StateKind;
 use registry::model::Model;
 
 use crate::build::{feed, tokens};
-use crate::fixtures::{folders, model};
+use crate::fixtures::{folders, model, prompts};
 
 fn open(dir: &Path, model: &Arc<Model>, dtype: Dtype) -> Box<dyn Session> {
     let source = Source { model: Arc::clone(model), dir };
@@ -184,4 +184,67 @@ fn heads_are_fed_or_refuse() {
         error.to_string().contains("has no `tensor_parallel`, alone or with `nextn`"),
         "{error}"
     );
+}
+
+/// Numbers of a dump, widened.
+fn numbers(file: &converters::safetensors::File, name: &str) -> Vec<f32> {
+    let (entry, bytes) = file.tensor(name).unwrap().unwrap();
+    assert_eq!(entry.dtype, converters::safetensors::FileDtype::F32, "{name}");
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// The largest difference of a log-probability of a head from its dump, prefill and decode.
+fn off(dir: &Path, head: &Arc<Model>) -> f32 {
+    let dump = dir.join("reference/nextn");
+    let text = fs_err::read_to_string(dump.join("manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let file = converters::safetensors::File::open(&dump.join("reference.safetensors")).unwrap();
+    let mut session = open(dir, head, Dtype::F32);
+    let mut worst = 0.0_f32;
+    for (name, tokens, split) in prompts(&manifest) {
+        let hidden = numbers(&file, &format!("f32/{name}/hidden"));
+        let width = hidden.len() / tokens.len();
+        for (phase, sizes) in [("prefill", vec![tokens.len()]), ("decode", vec![split])] {
+            let slot = session.open_slot();
+            let (mut at, mut rows) = (0, Vec::new());
+            while at < tokens.len() {
+                let size = if at == 0 { sizes[0] } else { 1 };
+                let chunk =
+                    engine::Chunk { slot, tokens: &tokens[at..at + size], want: engine::Want::All };
+                let fed = &hidden[at * width..(at + size) * width];
+                let found = session.step_fed(&[chunk], fed, &mut engine::NoProbe).unwrap();
+                if phase == "prefill" || at > 0 {
+                    (0..size).for_each(|row| rows.extend(logprobs(found[0].row(row))));
+                }
+                at += size;
+            }
+            session.release(slot).unwrap();
+            if !rows.is_empty() {
+                let want = numbers(&file, &format!("f32/{name}/{phase}/logprobs"));
+                assert_eq!(rows.len(), want.len(), "{name} {phase}");
+                let gaps = rows.iter().zip(&want).map(|(a, b)| (a - b).abs());
+                worst = gaps.fold(worst, f32::max);
+            }
+        }
+    }
+    worst
+}
+
+fn logprobs(row: &[f32]) -> Vec<f32> {
+    let top = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = row.iter().map(|x| f64::from(x - top).exp()).sum();
+    row.iter().map(|x| x - top - sum.ln() as f32).collect()
+}
+
+#[test]
+fn heads_agree_with_their_references() {
+    for (dir, model) in heads() {
+        let head = &model.nextn.as_ref().unwrap().layers[0];
+        let right = off(&dir, head);
+        let mut swapped = (**head).clone();
+        let concat = swapped.graph.nodes.iter_mut().find(|node| node.op == "concat").unwrap();
+        concat.inputs.reverse();
+        let wrong = off(&dir, &Arc::new(swapped));
+        assert!(right < 1e-4 && wrong > 0.1, "{}: {right:e}, swapped {wrong:e}", dir.display());
+    }
 }

@@ -14,7 +14,7 @@ use registry::model::Model;
 use registry::ops::OpSet;
 
 /// A prompt's name, tokens and split.
-type Prompt = (String, Vec<u32>, usize);
+pub(crate) type Prompt = (String, Vec<u32>, usize);
 
 pub(crate) fn folders() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
@@ -82,7 +82,7 @@ fn run(
     Ok(found)
 }
 
-fn prompts(manifest: &serde_json::Value) -> Vec<Prompt> {
+pub(crate) fn prompts(manifest: &serde_json::Value) -> Vec<Prompt> {
     let list = manifest["prompts"].as_array().unwrap();
     list.iter()
         .map(|p| {
