@@ -185,18 +185,18 @@ pub fn plain(model: &mut dyn Session, prompt: &[u32], count: usize) -> Result<Ve
 /// Copies one tap.
 struct Rows<'a> {
     tap: &'a str,
-    rows: usize,
+    count: usize,
     data: Vec<f32>,
 }
 
 impl<'a> Rows<'a> {
     fn of(tap: &'a str) -> Self {
-        Self { tap, rows: 0, data: Vec::new() }
+        Self { tap, count: 0, data: Vec::new() }
     }
 
     /// The last row.
     fn last(mut self) -> Vec<f32> {
-        let width = self.data.len().checked_div(self.rows).unwrap_or(0);
+        let width = self.data.len().checked_div(self.count).unwrap_or(0);
         self.data.split_off(self.data.len() - width)
     }
 }
@@ -207,7 +207,7 @@ impl Probe for Rows<'_> {
     }
 
     fn tap(&mut self, _tap: &str, shape: &[usize], data: &mut [f32]) {
-        self.rows = shape.first().copied().unwrap_or(0);
+        self.count = shape.first().copied().unwrap_or(0);
         data.clone_into(&mut self.data);
     }
 }

@@ -11,7 +11,7 @@ use crate::dtype::Dtype;
 use crate::eval;
 use crate::graph::Scales;
 use crate::ops::{Kind, OpSet};
-use crate::spec::Spec;
+use crate::spec::{NextnDecl, Spec};
 use crate::suggest;
 use crate::syntax::{Arg, Expr, ExprKind, Ident, Program};
 
@@ -22,7 +22,7 @@ pub fn lint(spec: &Spec, ops: &OpSet) -> Vec<Finding> {
     for layer in spec.layers.iter().flat_map(|layers| layers.programs.values()) {
         lint.program(&layer.program);
     }
-    for program in spec.nextn.iter().flat_map(|nextn| nextn.programs()) {
+    for program in spec.nextn.iter().flat_map(NextnDecl::programs) {
         lint.program(program);
     }
     for function in spec.functions.values() {

@@ -156,8 +156,9 @@ impl Store {
             }
             Self::Eight { bytes, scales, group } => {
                 out.extend(&bytes[from..to]);
-                let scales = &scales[from / group..to / group];
-                scales.iter().for_each(|x| out.extend(x.to_le_bytes()));
+                for scale in &scales[from / group..to / group] {
+                    out.extend(scale.to_le_bytes());
+                }
             }
         }
     }

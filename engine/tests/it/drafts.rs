@@ -77,7 +77,9 @@ fn rejected_drafts_leave_every_state_of_every_fixture_as_it_was() {
         if !model.graph.states.iter().any(hybrid) {
             continue;
         }
-        kinds.iter().for_each(|kind| *seen.entry(kind).or_default() += 1);
+        for kind in kinds {
+            *seen.entry(kind).or_default() += 1;
+        }
         for dtype in [Dtype::F32, Dtype::Bf16] {
             let mut session = open(&dir, &model, dtype);
             let (all, wrong) = (ids(&model, 24, 0), ids(&model, 24, 7));

@@ -76,7 +76,7 @@ impl Decoder {
         }
         let mut finding =
             Finding::error(&word.at, format!("`{key}` of `nextn` cannot be `{}`", word.name));
-        finding.help = suggest::help(&word.name, known.into_iter());
+        finding.help = suggest::help(&word.name, known);
         self.findings.push(finding);
         None
     }
