@@ -237,7 +237,7 @@ fn card_table(report: &Report) -> String {
                 Verdict::Fail => paint(Tone::Bad, "FAIL"),
             };
             table.row([
-                run.dtype.to_string(),
+                run.label(),
                 phase.phase.to_string(),
                 phase.rows.to_string(),
                 format!("{:.1e}", phase.max),

@@ -12,12 +12,15 @@ use crate::target::{self, Choice, Which, parse_dtype};
 use crate::text::{Table, bytes, count};
 use crate::{Ended, term};
 
+mod draft;
+
 /// Measures prefill and decode in tokens per second
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   onboard bench MODEL                          prefill of 512 tokens, decode of 128
   onboard bench MODEL -p 128 -n 32 --dtype bf16 -r 5
+  onboard bench MODEL --draft mtp -k 2 -n 200  how many drafts of the model's own head are accepted
 
 Each test runs once to warm up and then -r times; t/s is the mean ± standard deviation.
 `onboard synth` makes a checkpoint of any size to measure with.")]
@@ -38,6 +41,18 @@ pub(crate) struct Bench {
     /// How often each test is measured
     #[arg(short, value_name = "N", default_value_t = 3)]
     repetitions: usize,
+    /// Draft tokens with the model's own head, and count how many are accepted
+    #[arg(long, value_name = "HEAD", value_parser = ["mtp"])]
+    draft: Option<String>,
+    /// Tokens drafted for each step of the model
+    #[arg(short, value_name = "K", default_value_t = 1)]
+    k: usize,
+    /// Tokens to begin with when drafting, with commas; default: 16, spread over the vocabulary
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    tokens: Vec<u32>,
+    /// Share matrices out to this many ranks
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    tensor_parallel: usize,
     /// Worker threads; default: one per core
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -51,12 +66,23 @@ impl Bench {
         let (size, parameters) = extent(&target)?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target.check_dtypes(&[dtype])?;
-        let options = Options { dtype, poison: false, threads: self.threads, ..Options::default() };
+        let options = Options {
+            dtype,
+            poison: false,
+            drafts: self.draft.is_some(),
+            ranks: self.tensor_parallel,
+            rollback: Options::default().rollback.max(self.k),
+            threads: self.threads,
+            ..Options::default()
+        };
         let begun = Instant::now();
         let mut session = crate::engines::engine("native")?
             .open(&target.source(), &options)
             .map_err(engine_error)?;
         term::note(&format!("loaded in {:.2} s", begun.elapsed().as_secs_f64()));
+        if self.draft.is_some() {
+            return draft::run(&self, &target, session.as_mut(), &options);
+        }
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let mut table = Table::new(&[1, 2, 4, 6]);
         table.row(["model", "size", "params", "dtype", "threads", "test", "t/s"]);

@@ -144,7 +144,7 @@ fn compared(report: &Report) -> String {
     for run in &report.runs {
         for phase in &run.phases {
             table.row([
-                run.dtype.to_string(),
+                run.label(),
                 phase.phase.to_string(),
                 phase.rows.to_string(),
                 format!("{:.2e}", phase.max),
@@ -215,6 +215,7 @@ fn gates(report: &Report) -> String {
     let columns: Vec<(Dtype, Mode)> = report
         .runs
         .iter()
+        .filter(|run| run.part.is_none())
         .flat_map(|run| [(run.dtype, Mode::Cumulative), (run.dtype, Mode::Local)])
         .collect();
     let mut head = vec!["compared".to_owned()];

@@ -125,7 +125,14 @@ impl Convert {
             self.to.iter().map(|to| Format::parse(to)).collect::<Result<_>>()?;
         let target = target::open(which, &self.choice)?;
         let checkpoint = target.checkpoint()?;
-        Coverage::of(&target.model, &checkpoint).refuse(&target.dir)?;
+        let coverage = Coverage::of(&target.model, &checkpoint);
+        coverage.refuse(&target.dir)?;
+        if coverage.head > 0 {
+            term::note(&format!(
+                "warning: the head that predicts further tokens ({} weights) is left out",
+                coverage.head
+            ));
+        }
         let outputs = format::paths(&formats, &self.output, &target.name)?;
         let source = Model::new(&target, &checkpoint)?;
         for warning in &source.warnings {

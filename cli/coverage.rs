@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use converters::Checkpoint;
-use registry::check::check_weights;
+use registry::check::{check_weights, has_head, head_weights};
 use registry::config::matches;
 use registry::diag::{Finding, Severity};
 use registry::model::Model;
@@ -24,6 +24,8 @@ pub(crate) struct Coverage {
     pub tied: Vec<String>,
     /// Tensors that the spec passes over.
     pub ignored: Vec<String>,
+    /// Weights of a head that predicts further tokens, which the model runs without.
+    pub head: usize,
     /// Weights and tensors without a counterpart of the same name and shape.
     #[serde(skip)]
     pub gaps: usize,
@@ -40,10 +42,12 @@ impl Coverage {
             .iter()
             .map(|(name, info)| (name.clone(), info.shape.clone()))
             .collect();
+        let head = if has_head(model, &tensors) { head_weights(model) } else { Vec::new() };
         let weights: BTreeMap<&str, &[usize]> = model
             .graph
             .weights
             .iter()
+            .chain(head.iter().copied())
             .map(|weight| (weight.name.as_str(), weight.shape.as_slice()))
             .collect();
         let same = |(name, shape): &(&String, &Vec<usize>)| {
@@ -66,6 +70,7 @@ impl Coverage {
             used: matched,
             gaps: (weights.len() - matched) + (tensors.len() - matched - passed),
             findings: check_weights(model, &tensors),
+            head: head.len(),
             tied,
             ignored,
         };

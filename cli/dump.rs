@@ -1,6 +1,5 @@
 //! `parity dump`: makes a reference with the real Hugging Face code.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -11,6 +10,8 @@ use crate::{Ended, term};
 
 /// The reference script: one file, so that it can be copied to where the model is.
 const SCRIPT: &str = include_str!("../parity/reference/dump.py");
+/// What it runs for heads that predict one token more, where this lies beside it as `nextn.py`.
+const HEADS: &str = include_str!("../parity/reference/nextn.py");
 
 /// Makes a reference dump with transformers
 #[derive(Debug, Args)]
@@ -60,12 +61,17 @@ impl Dump {
             "`{}` has no config.json; give the folder of a checkpoint",
             model.display()
         );
-        let mut file = tempfile::Builder::new().prefix("onboard-dump-").suffix(".py").tempfile()?;
-        file.write_all(SCRIPT.as_bytes())?;
-        let _watched = crate::interrupt::watch(file.path());
+        let folder = tempfile::Builder::new().prefix("onboard-dump-").tempdir()?;
+        let script = folder.path().join("dump.py");
+        let mut watched = Vec::new();
+        for (name, text) in [("dump.py", SCRIPT), ("nextn.py", HEADS)] {
+            let path = folder.path().join(name);
+            fs_err::write(&path, text)?;
+            watched.push(crate::interrupt::watch(&path));
+        }
         let python = Python::find(self.python.as_deref());
         let mut command = python.command();
-        command.arg(file.path()).arg(model).arg("-o").arg(output);
+        command.arg(&script).arg(model).arg("-o").arg(output);
         for (flag, value) in [("--dtypes", &self.dtypes), ("--prompts", &self.prompts)] {
             if let Some(value) = value {
                 command.args([flag, value]);

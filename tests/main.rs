@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
 mod commands;
+mod drafts;
 mod fake_hub;
 mod foreign;
 mod hub;

@@ -64,7 +64,9 @@ fn escape(mutant: &Mutant) -> Result<(), String> {
 /// The subject of the first local divergence of a report.
 fn first_divergence(report: &str) -> Option<String> {
     let report: serde_json::Value = serde_json::from_str(report).ok()?;
-    let subject = &report["runs"][0]["first_local"]["subject"];
+    // Those of the model itself first, then those of its head.
+    let mut found = report["runs"].as_array()?.iter().map(|run| &run["first_local"]["subject"]);
+    let subject = found.find(|subject| !subject.is_null())?;
     let name = subject["name"].as_str().unwrap_or_default();
     Some(match subject["kind"].as_str()? {
         "state" => format!("state {name}"),

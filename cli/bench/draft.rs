@@ -1,0 +1,130 @@
+//! `onboard bench --draft mtp`: how many drafts of the model's own head are accepted, and what
+//! that is worth.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Result, bail, ensure};
+use engine::draft::{Tally, generate, plain};
+use engine::{Options, Session, Source};
+use parity::{CheckOptions, Dump, Verdict};
+use registry::check::has_head;
+use registry::dtype::Dtype;
+
+use super::Bench;
+use crate::parity_check::beside;
+use crate::specs::engine_error;
+use crate::target::Target;
+use crate::{Ended, engines, term};
+
+/// Drafts from which on a share says something.
+const ENOUGH: u64 = 50;
+/// A share of accepted drafts that a head which computes what it was trained to does not fall
+/// under: by chance alone it is one in the vocabulary, and served heads reach 0.5 and more.
+const NEAR_ZERO: f64 = 0.1;
+
+pub(super) fn run(
+    bench: &Bench,
+    target: &Target,
+    session: &mut dyn Session,
+    options: &Options,
+) -> Result<Ended> {
+    ensure!(bench.k > 0, "-k must be at least 1");
+    ensure!(bench.n > 1, "-n must be at least 2 to draft");
+    let Some(nextn) = &target.model.nextn else {
+        bail!("`{}` has no head: its spec has no `nextn`, or its config counts none", target.name);
+    };
+    let checkpoint = target.checkpoint()?;
+    let tensors = checkpoint.tensors().iter().map(|(name, t)| (name.clone(), t.shape.clone()));
+    ensure!(
+        has_head(&target.model, &tensors.collect()),
+        "`{}` has no tensors of the head that its spec and config describe",
+        target.dir.display()
+    );
+    let Some(model) = nextn.layers.first().cloned() else { bail!("the head has no layers") };
+    let source = Source { model: Arc::clone(&model), dir: &target.dir };
+    let mut head = engines::engine("native")?.open(&source, options).map_err(engine_error)?;
+    let prompt = prompt(bench, target.model.vocab);
+    let begun = Instant::now();
+    let slow = plain(session, &prompt, bench.n)?;
+    let alone = begun.elapsed().as_secs_f64();
+    let begun = Instant::now();
+    let (fast, tally) = generate(session, head.as_mut(), &prompt, bench.n, bench.k)?;
+    let drafted = begun.elapsed().as_secs_f64();
+    let rate = |seconds: f64| bench.n as f64 / seconds.max(1e-9);
+    let mut text = said(&tally, bench.k);
+    let same = fast == slow;
+    let _ = writeln!(
+        text,
+        "tokens             {}\nt/s                {:.2} with drafts, {:.2} without",
+        if same {
+            format!("{}, those of plain greedy decoding", bench.n)
+        } else {
+            let at = fast.iter().zip(&slow).take_while(|(a, b)| a == b).count();
+            format!("DIFFER from plain greedy decoding from token {at} on")
+        },
+        rate(drafted),
+        rate(alone)
+    );
+    let suspect = tally.drafts() >= ENOUGH && tally.rate().is_some_and(|rate| rate < NEAR_ZERO);
+    let proven = if suspect { proven(target, &source)? } else { None };
+    if suspect {
+        text.push_str(&mismatch(&tally, proven));
+    }
+    term::print(text.trim_end())?;
+    Ok(if !same || (suspect && proven != Some(true)) { Ended::Differs } else { Ended::Well })
+}
+
+/// Tokens to begin with.
+fn prompt(bench: &Bench, vocab: usize) -> Vec<u32> {
+    if bench.tokens.is_empty() {
+        (0..16_u64).map(|n| (n * 2_654_435_761 % vocab.max(1) as u64) as u32).collect()
+    } else {
+        bench.tokens.clone()
+    }
+}
+
+fn said(tally: &Tally, k: usize) -> String {
+    let places: Vec<String> = tally.by_position().iter().map(|x| format!("{x:.3}")).collect();
+    format!(
+        "drafts             {} in {} steps, {k} each\naccepted           {}\nacceptance rate    {}\n\
+         mean accepted      {} (by position)\n",
+        tally.drafts(),
+        tally.steps,
+        tally.hits(),
+        tally.rate().map_or("none".to_owned(), |rate| format!("{rate:.3}")),
+        places.join(", ")
+    )
+}
+
+/// Whether the head agrees with the reference beside the model; none if there is no dump of it.
+fn proven(target: &Target, source: &Source<'_>) -> Result<Option<bool>> {
+    let Some(path) = beside(target) else { return Ok(None) };
+    let Some(dump) = Dump::open(&path)?.nextn()? else { return Ok(None) };
+    let options =
+        CheckOptions { dtypes: vec![Dtype::F32], schedules: false, ..CheckOptions::default() };
+    let engine = engines::engine("native")?;
+    let report = parity::check(engine.as_ref(), source, &dump, &options)?;
+    Ok(Some(report.verdict() != Verdict::Fail))
+}
+
+fn mismatch(tally: &Tally, proven: Option<bool>) -> String {
+    let near = format!("of {} drafts nearly none were accepted", tally.drafts());
+    match proven {
+        Some(true) => {
+            format!(
+                "{near}, though the head agrees with its reference: it knows little of this text\n"
+            )
+        }
+        Some(false) => format!(
+            "LIKELY MISMATCH: {near}, and the head does not agree with its reference; \
+             `parity check` names the first op that differs\n"
+        ),
+        None => format!(
+            "LIKELY MISMATCH: {near}, and no reference proves the head: look at the order of \
+             `concat`, at `recycle`, `pos` and `first` of `nextn`, or make a dump of it with \
+             `parity dump` and run `parity check`\n"
+        ),
+    }
+}

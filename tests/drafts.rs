@@ -1,0 +1,84 @@
+//! Drafts through the program: counted, the same tokens, a wrong head flagged, and what no engine
+//! does refused.
+
+use std::path::Path;
+
+use crate::tool::{onboard, root};
+
+fn trained() -> std::path::PathBuf {
+    root().join("fixtures/trained/counting")
+}
+
+/// `onboard bench --draft mtp` on the trained model, counting in steps of 7.
+fn bench(model: &Path, more: &[&str]) -> (Option<i32>, String) {
+    let prompt: Vec<String> =
+        (0..8).map(|n| 100 + 7 * n).map(|n| format!("{},{}", n / 32, 32 + n % 32)).collect();
+    let mut command = onboard();
+    command.arg("bench").arg(model).args(["--draft", "mtp", "--dtype", "f32", "-n", "200"]);
+    let out = command.args(["--tokens", &prompt.join(",")]).args(more).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (out.status.code(), text(&out.stdout) + &text(&out.stderr))
+}
+
+/// The spec with embedding and hidden numbers joined in the other order.
+fn swapped(folder: &Path) -> String {
+    let spec = fs_err::read_to_string(root().join("registry/specs/qwen3_next.yaml")).unwrap();
+    let spec = spec.replace("nextn:\n", "nextn:\n  concat: [h, e]\n");
+    let path = folder.join("swapped.yaml");
+    fs_err::write(&path, spec).unwrap();
+    path.display().to_string()
+}
+
+/// A number behind a word at the start of a line.
+fn number(text: &str, word: &str) -> f64 {
+    let line =
+        text.lines().find_map(|line| line.strip_prefix(word)).unwrap_or_else(|| panic!("{text}"));
+    line.split_whitespace().next().unwrap().trim_end_matches(',').parse().unwrap()
+}
+
+#[test]
+fn a_trained_head_is_counted_and_changes_no_token() {
+    for k in ["1", "3"] {
+        let (code, text) = bench(&trained(), &["-k", k]);
+        assert_eq!(code, Some(0), "{text}");
+        assert!(text.contains("200, those of plain greedy decoding"), "{text}");
+        assert!(number(&text, "acceptance rate") > 0.5, "{text}");
+        assert!(number(&text, "accepted") <= number(&text, "drafts"), "{text}");
+        assert!(number(&text, "mean accepted") > 0.5, "{text}");
+    }
+}
+
+#[test]
+fn a_head_that_nothing_proves_and_nobody_believes_is_flagged() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = swapped(folder.path());
+    let (code, text) = bench(&trained(), &["--spec", &spec]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("LIKELY MISMATCH"), "{text}");
+    assert!(text.contains("does not agree with its reference"), "{text}");
+    assert!(text.contains("200, those of plain greedy decoding"), "{text}");
+    // Without a reference there is nothing to prove it by.
+    let bare = folder.path().join("bare");
+    fs_err::create_dir(&bare).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs_err::copy(trained().join(name), bare.join(name)).unwrap();
+    }
+    let (code, text) = bench(&bare, &["--spec", &spec]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("no reference proves the head"), "{text}");
+    // Few drafts say nothing.
+    let (code, text) = bench(&bare, &["--spec", &spec, "-n", "20"]);
+    assert_eq!((code, text.contains("MISMATCH")), (Some(0), false), "{text}");
+}
+
+#[test]
+fn what_no_engine_does_is_refused_with_the_reason() {
+    let (code, text) = bench(&trained(), &["--tensor-parallel", "2"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("has no `tensor_parallel`, alone or with `nextn`"), "{text}");
+    let model = root().join("fixtures/llama");
+    let out = onboard().args(["bench", "--draft", "mtp"]).arg(model).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(2), "{text}");
+    assert!(text.contains("has no head"), "{text}");
+}
