@@ -30,7 +30,6 @@ pub struct Source<'a> {
 /// How to open it.
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub struct Options {
     /// What activations (and states that follow them) are kept in.
     pub dtype: Dtype,
