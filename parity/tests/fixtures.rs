@@ -180,7 +180,7 @@ fn keys_in_eight_bits_cost_something_and_are_no_mistake() {
         );
         assert!(plain.phases.iter().all(|phase| phase.max < 1e-4));
         let moved: Vec<f64> = eight.phases.iter().map(|phase| phase.max).collect();
-        assert!(moved.iter().all(|max| (1e-3..1.0).contains(max)), "{moved:?}");
+        assert!(moved.iter().all(|max| (1e-3..2.0).contains(max)), "{moved:?}");
         eight.phases.iter().map(|phase| phase.mean).sum()
     };
     let (tensor, heads) = (cost("f8_e4m3"), cost("f8_e4m3_heads"));

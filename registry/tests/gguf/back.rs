@@ -95,5 +95,9 @@ fn told_apart(a: &Model, b: &Model) -> String {
     if a.ropes != b.ropes {
         said.push("rope");
     }
+    if said.is_empty() {
+        // Dims are the same: what is not of the graph's own layers, as a head for drafts.
+        said.push("graph");
+    }
     said.join(" ")
 }
