@@ -114,9 +114,9 @@ fn files_that_it_does_not_run_are_refused_with_a_reason() {
     assert!(refusal(file.path()).contains("has no key `general.architecture`"));
     // llama.cpp's own words come through.
     let file = write(|_, tensors| tensors.retain(|t| t.name != "blk.1.ffn_up.weight"));
-    assert!(refusal(file.path()).contains("missing tensor 'blk.1.ffn_up.weight'"));
+    assert!(refusal(file.path()).contains("'blk.1.ffn_up.weight'"));
     let file = write(|keys, _| keys.set("llama.block_count", 600_u32));
-    assert!(refusal(file.path()).contains("llama.cpp does not load"));
+    assert!(refusal(file.path()).contains("runs 1 to 512 layers"));
     fs_err::write(file.path(), "no model").unwrap();
     assert!(refusal(file.path()).contains("begins with"));
     assert!(refusal(Path::new("/nowhere.gguf")).contains("/nowhere.gguf"));

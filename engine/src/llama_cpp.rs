@@ -100,6 +100,9 @@ impl Engine for LlamaCpp {
     }
 }
 
+/// The most layers that llama.cpp is built for (`LLAMA_MAX_LAYERS`).
+const MAX_BLOCKS: u32 = 512;
+
 /// Reads a file with the reader of this project, which trusts nothing, and refuses what
 /// llama.cpp has no log-probabilities for.
 fn admit(path: &Path) -> Result<(gguf::File, String), Error> {
@@ -117,6 +120,13 @@ fn admit(path: &Path) -> Result<(gguf::File, String), Error> {
         findings.push(Finding::unplaced(format!(
             "engine `llama.cpp` gives no log-probabilities for the architecture `{}` of `{place}`",
             architecture.escape_debug()
+        )));
+    }
+    // llama.cpp ends the process where its loader counts more.
+    let blocks = file.metadata().u32(&format!("{architecture}.block_count")).map_err(broken)?;
+    if let Some(blocks) = blocks.filter(|blocks| !(1..=MAX_BLOCKS).contains(blocks)) {
+        findings.push(Finding::unplaced(format!(
+            "engine `llama.cpp` runs 1 to {MAX_BLOCKS} layers; `{place}` says {blocks}"
         )));
     }
     let unread = file.tensors().iter().find(|t| !sheet.formats.contains(t.ty.name()));
