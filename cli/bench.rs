@@ -45,8 +45,8 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "HEAD", value_parser = ["mtp"])]
     draft: Option<String>,
     /// Tokens drafted for each step of the model
-    #[arg(short, value_name = "K", default_value_t = 1)]
-    k: usize,
+    #[arg(short, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    k: u8,
     /// Tokens to begin with when drafting, with commas; default: 16, spread over the vocabulary
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     tokens: Vec<u32>,
@@ -71,7 +71,7 @@ impl Bench {
             poison: false,
             drafts: self.draft.is_some(),
             ranks: self.tensor_parallel,
-            rollback: Options::default().rollback.max(self.k),
+            rollback: Options::default().rollback.max(usize::from(self.k)),
             threads: self.threads,
             ..Options::default()
         };

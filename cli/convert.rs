@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Subcommand};
-use converters::convert as conversion;
 use converters::convert::gguf::{self as plan, Output, Planned, Tensor};
+use converters::convert::{self as conversion, Work};
 use converters::gguf::Metadata;
 use converters::imatrix::Imatrix;
 use converters::tokenizer::{self, Options};
@@ -63,8 +63,8 @@ pub(crate) struct Convert {
     /// Print what would be written and stop
     #[arg(long)]
     plan: bool,
-    /// With --plan: as JSON
-    #[arg(long, requires = "plan")]
+    /// With --plan and --verify: as JSON
+    #[arg(long)]
     json: bool,
     /// Go on with a conversion that was stopped
     #[arg(long)]
@@ -110,8 +110,9 @@ impl Convert {
             bail!("which checkpoint? give its folder: convert MODEL --to gguf:q4_k_m -o FILE");
         };
         if let Some(file) = &self.verify {
-            return verify::run(which, &self.choice, file);
+            return verify::run(which, &self.choice, file, self.json);
         }
+        ensure!(self.plan || !self.json, "--json goes with --plan or --verify");
         ensure!(
             !self.to.is_empty(),
             "to which format? for example --to gguf:q4_k_m; `--to help` lists them"
@@ -212,7 +213,20 @@ impl Convert {
     ) -> Result<Ended> {
         let fingerprint = format::fingerprint(source, planned)?;
         let work = plan::work(&source.tensors, planned, fingerprint);
-        let mut inputs = source.checkpoint.files().to_vec();
+        self.execute(&work, source.checkpoint, target, || {
+            work.files.iter().try_for_each(|file| verify::loader_rules(&file.path))
+        })
+    }
+
+    /// Does the work, then what is left to do when all of it is written, and says what was done.
+    fn execute(
+        &self,
+        work: &Work<'_>,
+        checkpoint: &Checkpoint,
+        target: &Target,
+        then: impl FnOnce() -> Result<()>,
+    ) -> Result<Ended> {
+        let mut inputs = checkpoint.files().to_vec();
         inputs.push(target.dir.join("config.json"));
         let settings = conversion::Settings {
             threads: self.threads(),
@@ -225,12 +239,10 @@ impl Convert {
         let numbers = work.tasks.iter().map(|task| task.flow.len() as u64).sum();
         let watch = progress::Watch::new(numbers);
         let started = std::time::Instant::now();
-        let done = conversion::run(&work, &settings, &watch)?;
+        let done = conversion::run(work, &settings, &watch)?;
         watch.finish();
-        for file in &work.files {
-            verify::loader_rules(&file.path)?;
-        }
-        term::print(&outcome::text(&work, &done, started.elapsed()))?;
+        then()?;
+        term::print(&outcome::text(work, &done, started.elapsed()))?;
         Ok(Ended::Well)
     }
 }

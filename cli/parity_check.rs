@@ -1,5 +1,6 @@
 //! `parity check`: an engine against a reference dump.
 
+mod costs;
 mod file;
 mod folder;
 mod gguf;

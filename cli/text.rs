@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+pub(crate) use converters::convert::size as bytes;
+
 /// A table with aligned columns, two blanks apart.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -96,18 +98,6 @@ fn width(cell: &str) -> usize {
         }
     }
     count
-}
-
-/// Bytes with a unit: `1.49 GB`.
-pub(crate) fn bytes(n: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
-    let mut value = n as f64;
-    let mut unit = 0;
-    while value >= 1000.0 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{n} B") } else { format!("{value:.2} {}", UNITS[unit]) }
 }
 
 /// A count with a unit: `742.49 M`.

@@ -30,7 +30,6 @@ pub(super) fn run(
     session: &mut dyn Session,
     options: &Options,
 ) -> Result<Ended> {
-    ensure!(bench.k > 0, "-k must be at least 1");
     ensure!(bench.n > 1, "-n must be at least 2 to draft");
     let Some(nextn) = &target.model.nextn else {
         bail!("`{}` has no head: its spec has no `nextn`, or its config counts none", target.name);
@@ -50,10 +49,10 @@ pub(super) fn run(
     let slow = plain(session, &prompt, bench.n)?;
     let alone = begun.elapsed().as_secs_f64();
     let begun = Instant::now();
-    let (fast, tally) = generate(session, head.as_mut(), &prompt, bench.n, bench.k)?;
+    let (fast, tally) = generate(session, head.as_mut(), &prompt, bench.n, usize::from(bench.k))?;
     let drafted = begun.elapsed().as_secs_f64();
     let rate = |seconds: f64| bench.n as f64 / seconds.max(1e-9);
-    let mut text = said(&tally, bench.k);
+    let mut text = said(&tally, usize::from(bench.k));
     let same = fast == slow;
     let _ = writeln!(
         text,

@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use converters::convert as conversion;
 use converters::convert::folder::{self, Choice, Format, Item, Planned, Tensor, config, peaks};
 use converters::weights::flows;
 use converters::{Checkpoint, FileDtype};
 use sha2::{Digest as _, Sha256};
 
-use super::{Convert, outcome, progress, several};
+use super::{Convert, several};
 use crate::coverage::Coverage;
 use crate::target::{self, Target, Which};
 use crate::{Ended, term};
@@ -98,7 +97,7 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
     }
     let peaks = match format {
         Format::Fp8Tensor | Format::Nvfp4 => Some(
-            peaks::peaks(&plan.tensors, &plan.choices, &target.model.quant)
+            peaks::peaks(&plan.tensors, &plan.choices, &target.model.quant, args.threads())
                 .map_err(|why| anyhow::anyhow!(why))?,
         ),
         _ => None,
@@ -127,8 +126,6 @@ fn plan<'c>(
 fn write(args: &Convert, plan: &Plan<'_>) -> Result<Ended> {
     let shard = args.shard.map(|(no, _)| no);
     let work = folder::work(&plan.items, &plan.files, shard, plan.fingerprint()?);
-    let mut inputs = plan.checkpoint.files().to_vec();
-    inputs.push(plan.target.dir.join("config.json"));
     fs_err::create_dir_all(&plan.folder)?;
     let same = fs_err::canonicalize(&plan.folder)? == fs_err::canonicalize(&plan.target.dir)?;
     ensure!(!same, "`{}` is what is read; choose another folder", plan.folder.display());
@@ -138,25 +135,10 @@ fn write(args: &Convert, plan: &Plan<'_>) -> Result<Ended> {
         "`{}` holds a checkpoint already; remove it, choose another folder, or allow it with --force",
         plan.folder.display()
     );
-    let settings = conversion::Settings {
-        threads: args.threads(),
-        slab: args.slab as usize * 1000,
-        resume: args.resume,
-        force: args.force,
-        inputs,
-        read_back: true,
-    };
-    let numbers = work.tasks.iter().map(|task| task.flow.len() as u64).sum();
-    let watch = progress::Watch::new(numbers);
-    let started = std::time::Instant::now();
-    let done = conversion::run(&work, &settings, &watch)?;
-    watch.finish();
-    beside::write(plan)?;
-    if shard.is_none() {
-        reopen(plan)?;
-    }
-    term::print(&outcome::text(&work, &done, started.elapsed()))?;
-    Ok(Ended::Well)
+    args.execute(&work, plan.checkpoint, plan.target, || {
+        beside::write(plan)?;
+        if shard.is_none() { reopen(plan) } else { Ok(()) }
+    })
 }
 
 /// Opens what was written as any reader would, and holds its tensors to the plan.

@@ -6,6 +6,8 @@ use anyhow::{Context as _, Result, bail};
 use converters::codec::{self, BlockType};
 use converters::convert::Measure;
 use converters::gguf::{File, TensorInfo};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
 
 use super::Model;
 use crate::target::{self, Choice, Which};
@@ -36,6 +38,8 @@ pub(crate) struct Distance {
     pub(crate) name: String,
     pub(crate) ty: BlockType,
     pub(crate) measure: Measure,
+    /// The SHA-256 of its bytes.
+    sha256: String,
 }
 
 /// Compares every tensor of a file with its source; also gives what does not fit.
@@ -61,7 +65,10 @@ fn compare_all(
             continue;
         }
         match compare(&file, info, tensor) {
-            Ok(measure) => distances.push(Distance { name: name.clone(), ty: info.ty, measure }),
+            Ok((measure, sha256)) => {
+                let (name, ty) = (name.clone(), info.ty);
+                distances.push(Distance { name, ty, measure, sha256 });
+            }
             Err(why) => faults.push(format!("tensor `{name}`: {why}")),
         }
     }
@@ -79,19 +86,19 @@ pub(crate) fn distances(folder: &Path, choice: &Choice, path: &Path) -> Result<V
     if faults.is_empty() { Ok(distances) } else { Err(super::several(faults)) }
 }
 
-pub(super) fn run(which: &Which, choice: &Choice, path: &Path) -> Result<Ended> {
+pub(super) fn run(which: &Which, choice: &Choice, path: &Path, json: bool) -> Result<Ended> {
     let (mut distances, faults) = compare_all(which, choice, path)?;
     if distances.is_empty() && !faults.is_empty() {
         bail!("`{}` is no file of this model:\n{}", path.display(), faults.join("\n"));
     }
     distances.sort_by(|a, b| b.measure.relative().total_cmp(&a.measure.relative()));
-    let line = |Distance { name, ty, measure }: &Distance| {
-        let (relative, cosine) = (measure.relative(), measure.cosine());
-        let ty = ty.name();
-        format!("{name:<40} {ty:<8} relative error {relative:.6}  cosine {cosine:.6}")
-    };
-    let lines: Vec<String> = distances.iter().map(line).collect();
-    term::print(&lines.join("\n"))?;
+    if json {
+        let report =
+            json!({ "tensors": distances.iter().map(row).collect::<Vec<_>>(), "faults": faults });
+        term::print(&serde_json::to_string_pretty(&report)?)?;
+    } else {
+        term::print(&distances.iter().map(line).collect::<Vec<_>>().join("\n"))?;
+    }
     if faults.is_empty() {
         return Ok(Ended::Well);
     }
@@ -99,12 +106,34 @@ pub(super) fn run(which: &Which, choice: &Choice, path: &Path) -> Result<Ended> 
     Ok(Ended::Differs)
 }
 
-/// How far a tensor of a file is from its source.
-fn compare(file: &File, info: &TensorInfo, tensor: &super::Tensor<'_>) -> Result<Measure, String> {
+fn line(Distance { name, ty, measure, sha256 }: &Distance) -> String {
+    let (relative, cosine) = (measure.relative(), measure.cosine());
+    let (ty, hash) = (ty.name(), &sha256[..16]);
+    format!("{name:<40} {ty:<8} relative error {relative:.6}  cosine {cosine:.6}  sha256 {hash}")
+}
+
+fn row(Distance { name, ty, measure, sha256 }: &Distance) -> serde_json::Value {
+    json!({
+        "name": name,
+        "type": ty.name(),
+        "relative_error": measure.relative(),
+        "cosine": measure.cosine(),
+        "largest": measure.largest,
+        "sha256": sha256,
+    })
+}
+
+/// How far a tensor of a file is from its source, and the hash of its bytes.
+fn compare(
+    file: &File,
+    info: &TensorInfo,
+    tensor: &super::Tensor<'_>,
+) -> Result<(Measure, String), String> {
     let bytes = file.bytes(&info.name).ok_or("it has no bytes")?;
     let step = SLAB / info.ty.elements() * info.ty.elements();
     let (mut sum, count) = (Measure::default(), tensor.flow.len());
     let (mut numbers, mut seen) = (Vec::new(), Vec::new());
+    let mut hash = Sha256::new();
     for at in (0..count).step_by(step.max(1)) {
         let now = step.min(count - at);
         numbers.resize(now, 0.0);
@@ -113,8 +142,9 @@ fn compare(file: &File, info: &TensorInfo, tensor: &super::Tensor<'_>) -> Result
         let from = at / info.ty.elements() * info.ty.bytes();
         let len = now / info.ty.elements() * info.ty.bytes();
         let block = bytes.get(from..from + len).ok_or("it is too short")?;
+        hash.update(block);
         codec::decode(info.ty, block, &mut seen).map_err(|e| e.to_string())?;
         sum = sum.and(Measure::of(&numbers, &seen));
     }
-    Ok(sum)
+    Ok((sum, format!("{:x}", hash.finalize())))
 }

@@ -8,23 +8,15 @@ use converters::convert::Measure;
 use converters::{Checkpoint, TensorInfo};
 use engine::Options;
 use parity::Dump;
-use parity::cost::cost;
 use registry::dtype::Dtype;
 
 use super::Check;
-use super::gguf::{Costs, Row, show};
-use crate::specs::check_error;
+use super::costs::{Quantized, Row};
+use crate::Ended;
 use crate::target::Target;
-use crate::{Ended, engines};
 
 /// Numbers compared at a time.
 const SLAB: usize = 1 << 18;
-/// The most that a matrix may be off that is kept in so many bits, as a share of its size: e4m3
-/// has steps of an eighth, e2m1 of a half.
-const BANDS: [(f64, f64); 2] = [(6.0, 0.14), (f64::INFINITY, 0.04)];
-/// Divergence per squared relative error, as for GGUF files.
-const PER_ERROR: f64 = 100.0;
-
 /// Whether a dump is of other weights, of which these are codes and scales.
 pub(super) fn is_made_of_others(checkpoint: &Checkpoint, dump: &Dump) -> Result<bool> {
     let coded = checkpoint.tensors().keys().any(|name| checkpoint.is_quantized(name));
@@ -39,45 +31,33 @@ impl Check {
         dump: &Dump,
         reference: &Path,
     ) -> Result<Ended> {
-        let engine = engines::engine(&self.engine)?;
         let options = Options {
             dtype: Dtype::F32,
             threads: self.threads,
             round_tokens: self.w8a8,
             ..Options::default()
         };
-        let cost = cost(engine.as_ref(), &target.source(), dump, &options).map_err(check_error)?;
         let numbers: usize = checkpoint.tensors().values().map(TensorInfo::elements).sum();
         let coded: Vec<&String> =
             checkpoint.tensors().keys().filter(|name| checkpoint.is_quantized(name)).collect();
-        let band = coded.iter().map(|name| band(checkpoint, name)).fold(0.0, f64::max);
-        let rows = match &self.source {
-            Some(source) => rows(checkpoint, &coded, source)?,
-            None => Vec::new(),
-        };
-        let kl_bound = (PER_ERROR * band * band).clamp(1e-4, 5.0);
-        let well = cost.kl.mean <= kl_bound && rows.iter().all(|row| row.in_band);
-        show(
-            self.json.as_deref(),
-            &Costs {
-                file: target.dir.display().to_string(),
-                reference: reference.display().to_string(),
-                bits_per_weight: checkpoint.total_bytes() as f64 * 8.0 / numbers.max(1) as f64,
-                cost: &cost,
-                kl_bound,
-                tensors: &rows,
-                verdict: if well { "within its bands" } else { "out of its bands" },
+        let quantized = Quantized {
+            bits_per_weight: checkpoint.total_bytes() as f64 * 8.0 / numbers.max(1) as f64,
+            worst: coded.iter().map(|name| band(checkpoint, name)).fold(0.0, f64::max),
+            rows: match &self.source {
+                Some(source) => rows(checkpoint, &coded, source)?,
+                None => Vec::new(),
             },
-        )?;
-        Ok(if well { Ended::Well } else { Ended::Differs })
+        };
+        self.show_cost(target, dump, reference, &options, quantized)
     }
 }
 
-/// The most that a tensor may be off, by the bytes of its codes.
+/// The most that a tensor may be off, by the bits of its codes: e4m3 has steps of an eighth, e2m1
+/// of a half.
 fn band(checkpoint: &Checkpoint, name: &str) -> f64 {
     let info = checkpoint.info(name);
     let bits = info.map_or(8.0, |info| info.bytes() as f64 * 8.0 / info.elements().max(1) as f64);
-    BANDS.iter().find(|(below, _)| bits < *below).map_or(0.04, |(_, band)| *band)
+    if bits < 6.0 { 0.14 } else { 0.04 }
 }
 
 fn rows(checkpoint: &Checkpoint, coded: &[&String], source: &Path) -> Result<Vec<Row>> {
@@ -107,6 +87,5 @@ fn rows(checkpoint: &Checkpoint, coded: &[&String], source: &Path) -> Result<Vec
         let ty = checkpoint.coded_dtype(name).map_or("", |dtype| dtype.name());
         rows.push(Row { name: name.clone(), ty, relative_error, expected, in_band });
     }
-    rows.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
     Ok(rows)
 }

@@ -7,6 +7,11 @@ use std::time::Instant;
 
 use converters::codec::{self, BlockType, Lanes};
 
+#[path = "../tests/support/normal.rs"]
+mod normal;
+
+use normal::normal;
+
 const ROW: usize = 4096;
 const ROWS: usize = 64;
 
@@ -16,8 +21,8 @@ fn main() {
         let name = ty.name().to_lowercase();
         asked.is_empty() || asked.iter().any(|part| name.contains(&part.to_lowercase()))
     };
-    let numbers = normal(ROW * ROWS);
-    let importance: Vec<f32> = normal(ROW).iter().map(|x| x * x).collect();
+    let numbers = normal(ROW * ROWS, 0.02);
+    let importance: Vec<f32> = normal(ROW, 0.02).iter().map(|x| x * x).collect();
     println!("{:8} {:>6} {:>9} {:>9} {:>9}", "type", "lanes", "plain", "weighted", "decode");
     for ty in BlockType::all().filter(wanted) {
         if codec::encode(
@@ -66,21 +71,6 @@ fn main() {
         });
         println!("{:8} {:>36}", ty.name(), decode);
     }
-}
-
-/// Numbers of a normal distribution as bf16 has them, which is what most weights are.
-fn normal(count: usize) -> Vec<f32> {
-    let mut state = 1_u64;
-    let mut uniform = || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 40) as f32 + 0.5) / (1 << 24) as f32
-    };
-    let mut one = || {
-        let (radius, angle) = ((-2.0 * uniform().ln()).sqrt(), std::f32::consts::TAU * uniform());
-        f32::from_bits((0.02 * radius * angle.cos()).to_bits() & 0xffff_0000)
-    };
-    (0..count).map(|_| one()).collect()
 }
 
 fn best(mut run: impl FnMut()) -> String {

@@ -16,8 +16,10 @@ use rayon::prelude::*;
 
 use crate::safetensors::FileDtype;
 
+mod scale;
 mod small;
 
+pub use scale::{F4_E2M1_MAX, F8_E4M3_MAX, f8_e4m3_scale};
 pub use small::{F4_E2M1, ceil_to_power, f4_e2m1_to_f32, f32_to_f4_e2m1, f32_to_f8_e8m0_floor};
 
 /// Why numbers cannot be converted.
@@ -98,7 +100,7 @@ pub fn f32_to_f8_e4m3(value: f32) -> u8 {
     // As in `f32_to_f16`: subnormal steps are 2^-9, the last place of numbers from 2^14 on.
     let tiny = (f32::from_bits(body) + 16384.0).to_bits().wrapping_sub(16384.0_f32.to_bits());
     let finite = if body < 121 << 23 { tiny } else { normal };
-    let most = if body >= 448.0_f32.to_bits() { 0x7e } else { finite };
+    let most = if body >= F8_E4M3_MAX.to_bits() { 0x7e } else { finite };
     (sign | if body > 0x7f80_0000 { 0x7f } else { most }) as u8
 }
 

@@ -2,27 +2,17 @@
 
 use converters::codec::{BlockType, decode, encode, expected_error};
 
+#[path = "support/normal.rs"]
+mod normal;
+
+use normal::normal;
+
 const ROW: usize = 1024;
 const ROWS: usize = 128;
 
-/// Numbers of a normal distribution as bf16 has them.
-fn normal() -> Vec<f32> {
-    let mut state = 1_u64;
-    let mut uniform = || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 40) as f32 + 0.5) / (1 << 24) as f32
-    };
-    let mut one = || {
-        let (radius, angle) = ((-2.0 * uniform().ln()).sqrt(), std::f32::consts::TAU * uniform());
-        f32::from_bits((radius * angle.cos()).to_bits() & 0xffff_0000)
-    };
-    (0..ROW * ROWS).map(|_| one()).collect()
-}
-
 #[test]
 fn losses_are_the_expected_ones() {
-    let numbers = normal();
+    let numbers = normal(ROW * ROWS, 1.0);
     let power: f64 = numbers.iter().map(|&x| f64::from(x).powi(2)).sum();
     let mut wrong = Vec::new();
     for ty in BlockType::all().filter(|ty| ty.is_quantized()) {

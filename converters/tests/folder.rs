@@ -51,7 +51,7 @@ fn write(
 ) -> Result<(), String> {
     let (checkpoint, model) = (Checkpoint::open(source).unwrap(), model(source));
     let (tensors, choices) = plan(&checkpoint, &model, format);
-    let peaks = peaks::peaks(&tensors, &choices, &model.quant)?;
+    let peaks = peaks::peaks(&tensors, &choices, &model.quant, 2)?;
     let items = folder::items(format, &tensors, &choices, Some(&peaks));
     let files = folder::lay_out(out, &items, most).unwrap();
     let work = folder::work(&items, &files, None, "test".to_owned());
@@ -204,7 +204,7 @@ fn experts_keep_their_names_and_are_quantized_all_or_none() {
                 let mut others = others.filter(|(other, _)| other.mixture == Some(mixture));
                 assert!(others.all(|(_, other)| other.kept.is_some() == choice.kept.is_some()));
             }
-            let peaks = peaks::peaks(&tensors, &choices, &model.quant).unwrap();
+            let peaks = peaks::peaks(&tensors, &choices, &model.quant, 2).unwrap();
             let quantized = |n: &usize| choices[*n].kept.is_none();
             for n in (0..tensors.len()).filter(quantized) {
                 for other in model.quant.together(&tensors[n].weight) {

@@ -7,7 +7,7 @@
 use registry::model::Nextn;
 
 use crate::sample::greedy;
-use crate::{Chunk, Error, NoProbe, Probe, Session, SlotId, Want};
+use crate::{Chunk, Error, Logits, NoProbe, Probe, Session, SlotId, Want};
 
 /// How many drafts were made and confirmed, by how far they looked ahead.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -87,8 +87,8 @@ impl Drafter {
         }
         let slot = model.open_slot();
         let mut rows = Rows::of(&nextn.from);
-        let logits = model.step(&[Chunk { slot, tokens: prompt, want: Want::Last }], &mut rows)?;
-        let next = logits.first().map_or(0, |logits| greedy(logits.row(0)));
+        let made = model.step(&[Chunk { slot, tokens: prompt, want: Want::Last }], &mut rows)?;
+        let next = greedy(one(made)?.row(0));
         let tokens = prompt.iter().skip(1).copied().chain([next]).collect();
         let head = head.open_slot();
         let tally = Tally::default();
@@ -109,7 +109,7 @@ impl Drafter {
         let fed: Vec<u32> = [self.next].into_iter().chain(drafts.iter().copied()).collect();
         let mut rows = Rows::of(&self.nextn.from);
         let chunk = Chunk { slot: self.slot, tokens: &fed, want: Want::All };
-        let logits = model.step(&[chunk], &mut rows)?.remove(0);
+        let logits = one(model.step(&[chunk], &mut rows)?)?;
         let chosen: Vec<u32> = (0..logits.rows).map(|row| greedy(logits.row(row))).collect();
         let accepted = drafts.iter().zip(&chosen).take_while(|(draft, own)| draft == own).count();
         model.truncate(self.slot, before + 1 + accepted)?;
@@ -130,10 +130,10 @@ impl Drafter {
         let confirmed = head.position(self.head)? + self.tokens.len();
         let (mut tokens, mut hidden) =
             (std::mem::take(&mut self.tokens), std::mem::take(&mut self.hidden));
-        for _ in 0..k.max(1) {
+        for _ in 0..k {
             let mut rows = Rows::of(&self.nextn.recycle);
             let chunk = Chunk { slot: self.head, tokens: &tokens, want: Want::Last };
-            let logits = head.step_fed(&[chunk], &hidden, &mut rows)?.remove(0);
+            let logits = one(head.step_fed(&[chunk], &hidden, &mut rows)?)?;
             let draft = greedy(logits.row(0));
             drafts.push(draft);
             tokens = vec![draft];
@@ -174,12 +174,19 @@ pub fn plain(model: &mut dyn Session, prompt: &[u32], count: usize) -> Result<Ve
     let (mut made, mut fed) = (Vec::with_capacity(count), prompt.to_vec());
     while made.len() < count {
         let chunk = Chunk { slot, tokens: &fed, want: Want::Last };
-        let logits = model.step(&[chunk], &mut NoProbe)?.remove(0);
+        let logits = one(model.step(&[chunk], &mut NoProbe)?)?;
         fed = vec![greedy(logits.row(0))];
         made.extend(&fed);
     }
     model.release(slot)?;
     Ok(made)
+}
+
+/// The logits of the one chunk that a step was asked for.
+fn one(made: Vec<Logits>) -> Result<Logits, Error> {
+    let given = made.len();
+    let lost = || Error::Draft(format!("the engine gave logits of {given} chunks, expected 1"));
+    made.into_iter().next().ok_or_else(lost)
 }
 
 /// Copies one tap.

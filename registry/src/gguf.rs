@@ -8,10 +8,12 @@ use crate::weight_map::{Pattern, Rule, Step, beginning, gather, natural, shapes}
 
 mod choose;
 mod config;
+mod differences;
 mod known;
 
 pub use choose::{Chosen, Families, Refusal};
-pub use config::{Evidence, Tree, config_of, differences, may_be};
+pub use config::{Evidence, Tree, config_of, may_be};
+pub use differences::differences;
 pub use known::{is_known, knows_tensor};
 
 /// The `gguf:` section of a spec, resolved.

@@ -13,8 +13,7 @@ mod pattern;
 mod step;
 
 pub use algebra::{inverse, shapes};
-pub(crate) use gather::natural;
-pub use gather::{Gathered, beginning, gather};
+pub use gather::{Gathered, beginning, gather, natural};
 pub use pattern::{Holes, Pattern};
 pub use step::{HeadLayout, Sizes, Step};
 

@@ -1,13 +1,12 @@
 //! What lies beside the weights: config, index, tokenizer, generation settings, card.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use anyhow::Result;
 use converters::convert::folder::{config, index};
-use converters::convert::run::part_path;
 
 use super::{Plan, config_text};
+use crate::write::atomic;
 
 /// Writes the files; the config comes last, so that a folder without one is unfinished.
 pub(super) fn write(plan: &Plan<'_>) -> Result<()> {
@@ -16,17 +15,17 @@ pub(super) fn write(plan: &Plan<'_>) -> Result<()> {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_file() && carried(&name) {
-            put(&folder.join(&name), &fs_err::read(&path)?)?;
+            atomic(&folder.join(&name), &fs_err::read(&path)?)?;
         }
     }
-    put(&folder.join("README.md"), card(plan).as_bytes())?;
+    atomic(&folder.join("README.md"), card(plan).as_bytes())?;
     if let Some(json) = config::beside(plan.format, &plan.ignored()) {
-        put(&folder.join("hf_quant_config.json"), format!("{json:#}\n").as_bytes())?;
+        atomic(&folder.join("hf_quant_config.json"), format!("{json:#}\n").as_bytes())?;
     }
     if let Some((path, text)) = index(folder, &plan.items, &plan.files) {
-        put(&path, text.as_bytes())?;
+        atomic(&path, text.as_bytes())?;
     }
-    put(&folder.join("config.json"), config_text(plan)?.as_bytes())
+    atomic(&folder.join("config.json"), config_text(plan)?.as_bytes())
 }
 
 /// Whether a file of the old folder belongs to the new one: texts, but none about the old weights.
@@ -37,14 +36,6 @@ fn carried(name: &str) -> bool {
     let kind = text.iter().any(|end| lower.ends_with(&format!(".{end}")));
     let named = ["license", "notice", "use_policy"].iter().any(|start| lower.starts_with(start));
     (kind || named) && !OWN.contains(&name) && !lower.ends_with(".index.json")
-}
-
-/// A file that appears whole or not at all.
-fn put(path: &Path, bytes: &[u8]) -> Result<()> {
-    let part = part_path(path);
-    fs_err::write(&part, bytes)?;
-    fs_err::rename(part, path)?;
-    Ok(())
 }
 
 /// What was made of what, in words. No time and no place: the same inputs give the same card.

@@ -109,7 +109,7 @@ fn to_e4m3(x: f32) -> u8 {
     if x.is_nan() || x <= 0.0 {
         return 0;
     }
-    let bits = x.min(448.0).to_bits();
+    let bits = x.min(crate::numbers::F8_E4M3_MAX).to_bits();
     let exponent = (bits >> 23) as i32 - 120;
     if exponent <= 0 {
         return cut(x * 512.0 + 0.5).min(7) as u8;

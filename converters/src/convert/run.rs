@@ -51,7 +51,7 @@ pub enum Error {
 }
 
 /// A number of bytes, for people.
-pub(crate) fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
     let (mut value, mut unit) = (bytes as f64, 0);
     while value >= 1000.0 && unit + 1 < units.len() {

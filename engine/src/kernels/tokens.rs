@@ -1,19 +1,16 @@
 //! Rows rounded to e4m3 with a scale each, as engines do before they multiply by weights of 8 bits.
 
-use converters::numbers::{f8_e4m3_to_f32, f32_to_f8_e4m3};
-
-/// The largest number of e4m3.
-const MOST: f32 = 448.0;
+use converters::numbers::{f8_e4m3_scale, f8_e4m3_to_f32, f32_to_f8_e4m3};
 
 /// Rounds every row of `width` numbers to e4m3 times the row's scale, and back to f32. A row that
 /// is not finite stays so.
 pub fn round_tokens(width: usize, rows: &mut [f32]) {
     for row in rows.chunks_exact_mut(width.max(1)) {
         let peak = row.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
-        if peak == 0.0 || !row.iter().all(|x| x.is_finite()) {
+        if !row.iter().all(|x| x.is_finite()) {
             continue;
         }
-        let scale = (peak / MOST).max(f32::MIN_POSITIVE);
+        let scale = f8_e4m3_scale(peak);
         for x in row.iter_mut() {
             *x = f8_e4m3_to_f32(f32_to_f8_e4m3(*x / scale)) * scale;
         }

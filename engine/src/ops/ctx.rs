@@ -206,14 +206,18 @@ impl<'a> Ctx<'a> {
 
     /// Rows as a matrix multiplies them: rounded to 8 bits if that is how it is run.
     pub fn rows_for<'x>(&self, role: &str, inputs: usize, rows: &'x [f32]) -> Cow<'x, [f32]> {
-        match self.node().weights.get(role) {
-            Some(weight) if self.weights.rounds_tokens(*weight) => {
-                let mut rounded = rows.to_vec();
-                tokens::round_tokens(inputs, &mut rounded);
-                Cow::Owned(rounded)
-            }
-            _ => Cow::Borrowed(rows),
+        if !self.rounds(role) {
+            return Cow::Borrowed(rows);
         }
+        let mut rounded = rows.to_vec();
+        tokens::round_tokens(inputs, &mut rounded);
+        Cow::Owned(rounded)
+    }
+
+    /// Whether a matrix multiplies rows of 8 bits.
+    pub fn rounds(&self, role: &str) -> bool {
+        let weight = self.node().weights.get(role);
+        weight.is_some_and(|weight| self.weights.rounds_tokens(*weight))
     }
 
     /// A matrix of an expert by its role, made for this use if it does not lie ready.

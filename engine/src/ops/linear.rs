@@ -24,11 +24,15 @@ pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let view = x.view();
     let (rows, data): (usize, &[f32]) = (x.rows(), &view);
-    let jobs = (0..ctx.node().outputs.len())
+    let count = ctx.node().outputs.len();
+    let role = |n| format!("weight.{n}");
+    let rounding = (0..count).map(role).find(|role| ctx.rounds(role));
+    let rounded = rounding.map(|role| ctx.rows_for(&role, x.width(), data));
+    let jobs = (0..count)
         .map(|n| {
-            let weight = ctx.matrix(&format!("weight.{n}"))?;
+            let weight = ctx.matrix(&role(n))?;
             check(ctx, x.width(), n, &weight)?;
-            let data = ctx.rows_for(&format!("weight.{n}"), weight.inputs, data);
+            let data = rounded.as_deref().filter(|_| ctx.rounds(&role(n))).unwrap_or(data);
             Ok((data, weight, ctx.vector(&format!("bias.{n}")), ctx.output_dtype(n)))
         })
         .collect::<Result<Vec<_>, Error>>()?;

@@ -56,10 +56,14 @@ impl Recurrent {
         let numbers = |shape: &[usize]| shape.iter().fold(1, |n: usize, s| n.saturating_mul(*s));
         let width = state.parts.iter().fold(0, |n: usize, p| n.saturating_add(numbers(&p.shape)));
         let affordable = SPARE_BYTES / width.saturating_mul(4).max(1);
+        Self::of(dtype, width, rollback.min(affordable.max(ALWAYS)))
+    }
+
+    fn of(dtype: Dtype, width: usize, rollback: usize) -> Self {
         Self {
             dtype,
             width,
-            rollback: rollback.min(affordable.max(ALWAYS)),
+            rollback,
             end: 0,
             floor: 0,
             held: VecDeque::new(),
@@ -206,20 +210,6 @@ fn from_bytes(dtype: Dtype, bytes: &[u8]) -> f32 {
 mod tests {
     use super::*;
 
-    fn empty(rollback: usize) -> Recurrent {
-        Recurrent {
-            dtype: Dtype::F32,
-            width: 1,
-            rollback,
-            end: 0,
-            floor: 0,
-            held: VecDeque::new(),
-            fresh: (Vec::new(), 0),
-            spare: Vec::new(),
-            zeros: Vec::new(),
-        }
-    }
-
     /// Feeds tokens; the block is the sum of all of them.
     fn feed(r: &mut Recurrent, tokens: &[f32], commit: bool) {
         let Blocks { before, mut after } = r.step(tokens.len());
@@ -238,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_last_positions_can_be_returned_to() {
-        let mut r = empty(3);
+        let mut r = Recurrent::of(Dtype::F32, 1, 3);
         feed(&mut r, &[1.0, 2.0], true);
         assert_eq!((r.shortest(), r.newest()), (0, vec![3.0]));
         for n in 3..=9 {
@@ -258,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_step_that_failed_leaves_nothing() {
-        let mut r = empty(2);
+        let mut r = Recurrent::of(Dtype::F32, 1, 2);
         feed(&mut r, &[1.0, 2.0, 3.0], true);
         let before = r.held.clone();
         feed(&mut r, &[4.0; 5], false);
@@ -274,12 +264,12 @@ mod tests {
     #[test]
     fn bytes_come_back_and_lies_do_not() {
         for dtype in Dtype::ALL {
-            let mut r = Recurrent { dtype, ..empty(2) };
+            let mut r = Recurrent { dtype, ..Recurrent::of(Dtype::F32, 1, 2) };
             feed(&mut r, &[0.1, 0.2, 0.3, 0.4], true);
             let mut bytes = Vec::new();
             r.to_bytes(&mut bytes);
             assert_eq!(bytes.len(), 3 * dtype.size());
-            let mut copy = Recurrent { dtype, ..empty(2) };
+            let mut copy = Recurrent { dtype, ..Recurrent::of(Dtype::F32, 1, 2) };
             copy.set_bytes(2, 4, &bytes).unwrap();
             assert_eq!((copy.held.clone(), copy.end()), (r.held.clone(), 4));
             for (floor, end) in [(0, 4), (5, 4), (3, 4), (0, 3), (0, usize::MAX)] {

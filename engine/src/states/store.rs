@@ -1,14 +1,11 @@
 //! Numbers as a slot stores them: in their declared dtype for real.
 
-use converters::numbers::{f8_e4m3_to_f32, f32_to_f8_e4m3};
+use converters::numbers::{f8_e4m3_scale, f8_e4m3_to_f32, f32_to_f8_e4m3};
 use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 use registry::dtype::Dtype;
 
 use crate::kernels::round::to_bits;
-
-/// The largest number of f8 e4m3.
-const LARGEST: f32 = 448.0;
 
 /// Numbers stored in a dtype for real: 16-bit ones take 16 bits, 8-bit ones 8.
 #[derive(Debug, Clone, PartialEq)]
@@ -93,7 +90,7 @@ impl Store {
                 let places = bytes[at..].chunks_mut(*group).zip(&mut scales[at / *group..]);
                 for ((bytes, scale), from) in places.zip(from.chunks(*group)) {
                     let peak = from.iter().fold(0.0_f32, |peak, x| peak.max(x.abs()));
-                    *scale = if peak > 0.0 { peak / LARGEST } else { 1.0 };
+                    *scale = f8_e4m3_scale(peak);
                     for (byte, x) in bytes.iter_mut().zip(from) {
                         *byte = f32_to_f8_e4m3(x / *scale);
                     }

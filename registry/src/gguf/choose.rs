@@ -7,7 +7,8 @@ use crate::ops::OpSet;
 use crate::resolve::resolve;
 use crate::spec::Spec;
 
-use super::config::{Evidence, config_of, differences, errors, may_be, unread};
+use super::config::{Evidence, config_of, errors, may_be};
+use super::differences::{differences, unread};
 
 /// A spec that explains a file, and the config that it was told by.
 #[derive(Debug)]

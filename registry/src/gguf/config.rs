@@ -3,15 +3,13 @@
 //! A key whose value is one dim, or one entry of a rotary table, gives back the config key that
 //! this is read from. What is said in another way (a list of layer types as the number of heads
 //! of each) stands in `gguf: config:`, as expressions over the file. Nothing here is believed: the
-//! model that comes out must give the file's keys, tensors and shapes ([`differences`]).
+//! model that comes out must give the file's keys, tensors and shapes ([`differences`](super::differences)).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::config::Config;
 use crate::diag::{Finding, Severity};
 use crate::eval::{self, Env, Evaluated, Fail, Fuel};
-use crate::gguf::Gguf;
-use crate::graph::Weight;
 use crate::scalar::Scalar;
 use crate::spec::{DimSource, GgufDecl, Spec};
 use crate::syntax::{BinaryOp, Expr, ExprKind, Ident};
@@ -200,85 +198,12 @@ fn set(entries: &mut Vec<(String, Scalar)>, key: &str, value: Scalar, over: bool
     }
 }
 
-/// What the file of a model would say otherwise than this file does.
-pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<String> {
-    let mut faults = Vec::new();
-    let prefix = format!("{}.", gguf.arch);
-    for (key, value) in &gguf.metadata {
-        let Some(short) = key.strip_prefix(&prefix) else { continue };
-        if let Some(found) = told.keys.peek(short).filter(|found| !same(found, value)) {
-            faults.push(format!("key `{key}` is {found}; the model's would be {value}"));
-        }
-    }
-    let groups = match gguf.groups(weights) {
-        Ok(groups) => groups,
-        Err(why) => return faults.into_iter().chain(why).collect(),
-    };
-    let mut wanted: BTreeSet<&str> = BTreeSet::new();
-    for (name, numbers) in &gguf.tensors {
-        wanted.insert(name);
-        let found = told.keys.peek(&format!("numbers.{name}"));
-        let made = Scalar::List(numbers.iter().map(|x| Scalar::Float(f64::from(*x))).collect());
-        if !found.is_some_and(|found| same(found, &made)) {
-            faults.push(format!("tensor `{name}` is missing or holds other numbers"));
-        }
-    }
-    for (name, shape) in groups.iter().flat_map(|group| &group.tensors) {
-        wanted.insert(name);
-        match told.tensors.get(name) {
-            None => faults.push(format!("there is no tensor `{name}`, of shape {shape:?}")),
-            Some(found) if trimmed(found) != trimmed(shape) => {
-                faults
-                    .push(format!("tensor `{name}` has shape {found:?}; the model's is {shape:?}"));
-            }
-            Some(_) => {}
-        }
-    }
-    let left = told.tensors.keys().filter(|name| !wanted.contains(name.as_str()));
-    faults.extend(left.map(|name| format!("tensor `{name}` has no place in the model")));
-    faults
-}
-
-/// How many keys of the file the model does not give.
-pub(super) fn unread(gguf: &Gguf, told: &Evidence) -> usize {
-    let given: BTreeSet<&str> = gguf.metadata.iter().map(|(key, _)| key.as_str()).collect();
-    let keys = told.keys.leaves();
-    let own = keys.iter().filter(|key| !key.starts_with("shapes.") && !key.starts_with("numbers."));
-    own.filter(|key| !given.contains(format!("{}.{key}", gguf.arch).as_str())).count()
-}
-
 /// The config's findings that are errors, as text.
 pub(super) fn errors(findings: &[Finding]) -> Vec<String> {
     let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
     errors
         .map(|finding| format!("{} {}", finding.message, finding.label).trim().to_owned())
         .collect()
-}
-
-/// Outer ones may be left out of a file.
-fn trimmed(shape: &[usize]) -> &[usize] {
-    let ones = shape.iter().take_while(|&&dim| dim == 1).count();
-    &shape[ones..]
-}
-
-/// Whether two keys mean the same: numbers by their f32, a list of one number as that number.
-fn same(a: &Scalar, b: &Scalar) -> bool {
-    if let (Some(x), Some(y)) = (a.as_f64(), b.as_f64()) {
-        return (x - y).abs() <= 1e-6 * x.abs().max(y.abs());
-    }
-    match (a, b) {
-        (Scalar::List(a), Scalar::List(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
-        }
-        (Scalar::List(items), one) | (one, Scalar::List(items)) => {
-            !items.is_empty() && items.iter().all(|item| same(item, one))
-        }
-        // A flag as a number.
-        (Scalar::Bool(flag), Scalar::Int(n)) | (Scalar::Int(n), Scalar::Bool(flag)) => {
-            i64::from(*flag) == *n
-        }
-        _ => a == b,
-    }
 }
 
 /// Dotted keys as a tree.

@@ -71,7 +71,7 @@ pub fn gather<'n, I: Iterator<Item = &'n str>>(
 }
 
 /// A key that sorts `x.9` before `x.10`: a run of digits by its length, then as text.
-pub(crate) fn natural(name: &str) -> Vec<(usize, String)> {
+pub fn natural(name: &str) -> Vec<(usize, String)> {
     let mut runs: Vec<(usize, String)> = Vec::new();
     let mut digits = false;
     for char in name.chars() {

@@ -98,18 +98,16 @@ impl Format {
         let mut refused: Vec<Option<String>> = tensors.iter().map(refuses).collect();
         if matches!(scheme, Scheme::Squares(_)) {
             // Engines put fused matrices on top of each other: all are quantized, or none.
-            let at = |name: &String| tensors.iter().position(|tensor| tensor.weight == *name);
+            let named = tensors.iter().enumerate().map(|(n, tensor)| (tensor.weight.as_str(), n));
+            let places: BTreeMap<&str, usize> = named.collect();
             for n in 0..tensors.len() {
                 let Some(why) = refused[n].clone().filter(|_| tensors[n].matrix.is_ok()) else {
                     continue;
                 };
                 let name = &tensors[n].name;
-                for other in quant
-                    .together(&tensors[n].weight)
-                    .iter()
-                    .filter_map(at)
-                    .filter(|&other| other != n)
-                {
+                let fused = quant.together(&tensors[n].weight);
+                let others = fused.iter().filter_map(|name| places.get(name.as_str()));
+                for &other in others.filter(|&&other| other != n) {
                     refused[other].get_or_insert(format!("fused with `{name}`: {why}"));
                 }
             }
@@ -146,14 +144,7 @@ fn plain(tensor: &Tensor<'_>, dtype: FileDtype) -> Choice {
 
 /// What breaks when rows of a matrix are spread over several devices, or its columns are.
 pub fn split_limits(format: Format, rows: usize, row: usize) -> Vec<String> {
-    let Some(run) = (match format.scheme(1.0) {
-        Some(Scheme::Squares(_)) => Some(BLOCK),
-        Some(Scheme::Sixteens(_)) => Some(16),
-        Some(Scheme::ThirtyTwos) => Some(32),
-        _ => None,
-    }) else {
-        return Vec::new();
-    };
+    let Some(run) = format.scheme(1.0).and_then(Scheme::run) else { return Vec::new() };
     let mut limits = Vec::new();
     let most = |size: usize| {
         [2, 4, 8, 16, 32].into_iter().take_while(|n| size.is_multiple_of(run * n)).last()

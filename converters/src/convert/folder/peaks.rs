@@ -17,12 +17,14 @@ pub fn peaks(
     tensors: &[Tensor<'_>],
     choices: &[Choice],
     quant: &Quant,
+    threads: usize,
 ) -> Result<Vec<f32>, String> {
-    let own = tensors
-        .par_iter()
-        .zip(choices)
-        .map(|(tensor, choice)| if choice.kept.is_some() { Ok(0.0) } else { peak(tensor) })
-        .collect::<Result<Vec<f32>, String>>()?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    let own = pool.map_err(|e| format!("cannot start {threads} threads: {e}"))?.install(|| {
+        let all = tensors.par_iter().zip(choices);
+        all.map(|(tensor, choice)| if choice.kept.is_some() { Ok(0.0) } else { peak(tensor) })
+            .collect::<Result<Vec<f32>, String>>()
+    })?;
     let places: BTreeMap<&str, usize> =
         tensors.iter().enumerate().map(|(n, tensor)| (tensor.weight.as_str(), n)).collect();
     let shared = tensors.iter().map(|tensor| {

@@ -6,10 +6,6 @@ use crate::safetensors::FileDtype;
 
 /// The side of a square that shares a scale.
 pub const BLOCK: usize = 128;
-/// The largest number of e4m3.
-const MOST: f32 = 448.0;
-/// The largest number of e2m1.
-const MOST_4: f32 = 6.0;
 
 /// How a matrix is quantized.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,7 +42,7 @@ pub struct Scaled {
 
 impl Scheme {
     /// Numbers of a row that share a scale; all of them if none.
-    fn run(self) -> Option<usize> {
+    pub fn run(self) -> Option<usize> {
         match self {
             Self::Rows(_) | Self::Whole(_) => None,
             Self::Squares(_) => Some(BLOCK),
@@ -94,20 +90,20 @@ impl Scheme {
     fn scale(self, run: &[f32], peak: f32) -> (u32, f32) {
         match self {
             Self::Rows(FileDtype::Bf16) => {
-                let bits = numbers::f32_to_bf16(positive(peak / MOST));
+                let bits = numbers::f32_to_bf16(numbers::f8_e4m3_scale(peak));
                 (u32::from(bits), numbers::bf16_to_f32(bits))
             }
             Self::Rows(_) | Self::Squares(false) => {
-                let scale = positive(peak / MOST);
+                let scale = numbers::f8_e4m3_scale(peak);
                 (scale.to_bits(), scale)
             }
             Self::Whole(scale) => (scale.to_bits(), scale),
             Self::Squares(true) => {
-                let scale = numbers::ceil_to_power(positive(peak / MOST));
+                let scale = numbers::ceil_to_power(numbers::f8_e4m3_scale(peak));
                 (scale.to_bits(), scale)
             }
             Self::Sixteens(global) => {
-                let bits = numbers::f32_to_f8_e4m3(peak / MOST_4 * global);
+                let bits = numbers::f32_to_f8_e4m3(peak / numbers::F4_E2M1_MAX * global);
                 // The smallest scale is better than none where there is anything.
                 let bits = if peak > 0.0 { bits.max(1) } else { bits };
                 (u32::from(bits), numbers::f8_e4m3_to_f32(bits) / global)
@@ -118,11 +114,6 @@ impl Scheme {
             }
         }
     }
-}
-
-/// A scale that can be divided by: nothing is scaled by one.
-fn positive(scale: f32) -> f32 {
-    if scale == 0.0 { 1.0 } else { scale.max(f32::MIN_POSITIVE) }
 }
 
 /// The exponent of a block: of the two under which its largest number is nearest to 6, the one
@@ -259,5 +250,9 @@ pub fn whole_scale(peak: f32, dtype: FileDtype) -> f32 {
 
 /// The scale that brings numbers up to `peak` into the range of NVFP4: what they are multiplied by.
 pub fn global_scale(peak: f32) -> f32 {
-    if peak == 0.0 { 1.0 } else { (MOST * MOST_4 / peak).min(f32::MAX) }
+    if peak == 0.0 {
+        1.0
+    } else {
+        (numbers::F8_E4M3_MAX * numbers::F4_E2M1_MAX / peak).min(f32::MAX)
+    }
 }

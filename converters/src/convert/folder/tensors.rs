@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use registry::graph::Graph;
 use registry::model::Model;
-use registry::weight_map::{Rule, Step, gather, inverse, shapes};
+use registry::weight_map::{Rule, Step, gather, inverse, natural, shapes};
 
 use super::Tensor;
 use crate::checkpoint::Checkpoint;
@@ -201,20 +201,4 @@ fn uses(graph: &Graph) -> Vec<Use> {
 fn experts(graph: &Graph) -> BTreeMap<usize, usize> {
     let nodes = graph.nodes.iter().enumerate().filter(|(_, node)| node.op == "experts");
     nodes.flat_map(|(n, node)| node.weights.values().map(move |id| (id.0, n))).collect()
-}
-
-/// Sorts `x.9` before `x.10`.
-fn natural(name: &str) -> Vec<(usize, String)> {
-    let mut runs: Vec<(usize, String)> = Vec::new();
-    for char in name.chars() {
-        let digit = char.is_ascii_digit();
-        match runs.last_mut() {
-            Some((length, run)) if digit == (*length > 0) => {
-                run.push(char);
-                *length += usize::from(digit);
-            }
-            _ => runs.push((usize::from(digit), char.to_string())),
-        }
-    }
-    runs
 }

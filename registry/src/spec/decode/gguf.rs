@@ -6,7 +6,6 @@ use super::Decoder;
 use crate::diag::Finding;
 use crate::spec::keys::{GGUF, GGUF_WEIGHT};
 use crate::spec::{DimSource, GgufDecl, GgufEntry, GgufWeight};
-use crate::syntax::Ident;
 use crate::yaml::{Entry, Map, Node, Value};
 
 impl Decoder {
@@ -19,7 +18,7 @@ impl Decoder {
         let tensors = self.entries(map, "tensors");
         let assumes = self.entries(map, "assumes");
         let config = self.entries(map, "config");
-        let scalars = self.scalars(map);
+        let scalars = self.patterns(map, "scalars", "a map from keys to patterns of weights");
         let mut weights = Vec::new();
         if let Some(entry) = map.get("weights")
             && let Some(map) = self.map(&entry.value, "a map from GGUF modules to the model's")
@@ -62,14 +61,6 @@ impl Decoder {
             }
         }
         entries
-    }
-
-    fn scalars(&mut self, tree: &Map) -> Vec<(Ident, Ident)> {
-        let Some(entry) = tree.get("scalars") else { return Vec::new() };
-        let Some(map) = self.map(&entry.value, "a map from keys to patterns of weights") else {
-            return Vec::new();
-        };
-        map.values().filter_map(|entry| Some((entry.name(), self.word(&entry.value)?))).collect()
     }
 
     fn gguf_weight(&mut self, entry: &Entry) -> Option<GgufWeight> {

@@ -10,18 +10,17 @@ impl Decoder {
     pub(super) fn quant(&mut self, entry: &Entry) -> Option<QuantDecl> {
         let map = self.map(&entry.value, "a map with `keep:` and `together:`")?;
         self.check_keys(map, &QUANT, &entry.key.span());
+        let what = "a map from words to patterns of modules";
         Some(QuantDecl {
-            keep: self.patterns(map, "keep"),
-            together: self.patterns(map, "together"),
+            keep: self.patterns(map, "keep", what),
+            together: self.patterns(map, "together", what),
         })
     }
 
-    /// Patterns by what they stand for.
-    fn patterns(&mut self, tree: &Map, key: &str) -> Vec<(Ident, Ident)> {
+    /// A section that maps words to patterns.
+    pub(super) fn patterns(&mut self, tree: &Map, key: &str, what: &str) -> Vec<(Ident, Ident)> {
         let Some(entry) = tree.get(key) else { return Vec::new() };
-        let Some(map) = self.map(&entry.value, "a map from words to patterns of modules") else {
-            return Vec::new();
-        };
+        let Some(map) = self.map(&entry.value, what) else { return Vec::new() };
         map.values().filter_map(|entry| Some((entry.name(), self.word(&entry.value)?))).collect()
     }
 }

@@ -1,0 +1,138 @@
+//! What quantization costs a checkpoint or a file: measured, held to bounds, and said.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Result;
+use engine::Options;
+use parity::Dump;
+use parity::cost::{Cost, cost};
+use serde::Serialize;
+
+use super::Check;
+use crate::specs::check_error;
+use crate::target::Target;
+use crate::{Ended, engines, term, write};
+
+/// One quantized tensor against its source.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) name: String,
+    #[serde(rename = "type")]
+    pub(super) ty: &'static str,
+    pub(super) relative_error: f64,
+    pub(super) expected: Option<f64>,
+    pub(super) in_band: bool,
+}
+
+/// What is known of quantized weights without running them.
+pub(super) struct Quantized {
+    pub(super) bits_per_weight: f64,
+    /// The relative error that the coarsest type may have.
+    pub(super) worst: f64,
+    /// The tensors that were compared with their sources.
+    pub(super) rows: Vec<Row>,
+}
+
+#[derive(Debug, Serialize)]
+struct Costs<'a> {
+    file: String,
+    reference: String,
+    bits_per_weight: f64,
+    cost: &'a Cost,
+    /// The most that the mean divergence of such a file may be.
+    kl_bound: f64,
+    tensors: &'a [Row],
+    verdict: &'static str,
+}
+
+impl Check {
+    /// Runs the prompts of a dump and shows how far the numbers are from it.
+    pub(super) fn show_cost(
+        &self,
+        target: &Target,
+        dump: &Dump,
+        reference: &Path,
+        options: &Options,
+        mut quantized: Quantized,
+    ) -> Result<Ended> {
+        let engine = engines::engine(&self.engine)?;
+        let cost = cost(engine.as_ref(), &target.source(), dump, options).map_err(check_error)?;
+        let rows = &mut quantized.rows;
+        rows.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
+        let kl_bound = kl_bound(quantized.worst);
+        let well = cost.kl.mean <= kl_bound && rows.iter().all(|row| row.in_band);
+        let costs = Costs {
+            file: target.dir.display().to_string(),
+            reference: reference.display().to_string(),
+            bits_per_weight: quantized.bits_per_weight,
+            cost: &cost,
+            kl_bound,
+            tensors: rows,
+            verdict: if well { "within its bands" } else { "out of its bands" },
+        };
+        show(self.json.as_deref(), &costs)?;
+        Ok(if well { Ended::Well } else { Ended::Differs })
+    }
+}
+
+/// The most that the mean divergence may be, in nats: grows with the square of the error of the
+/// coarsest type, up to what makes two models strangers.
+fn kl_bound(worst: f64) -> f64 {
+    /// Divergence per squared relative error; small random models reach 32 to 42.
+    const PER_ERROR: f64 = 100.0;
+    (PER_ERROR * worst * worst).clamp(1e-4, 5.0)
+}
+
+/// As JSON where that is asked for, and in words.
+fn show(json: Option<&Path>, costs: &Costs<'_>) -> Result<()> {
+    let whole = || serde_json::to_string_pretty(costs);
+    match json {
+        Some(path) if path.as_os_str() == "-" => term::print(&whole()?)?,
+        json => {
+            if let Some(path) = json {
+                write::atomic(path, whole()?.as_bytes())?;
+            }
+            term::print(&text(costs))?;
+        }
+    }
+    Ok(())
+}
+
+fn text(costs: &Costs<'_>) -> String {
+    const SHOWN: usize = 8;
+    let Cost { positions, kl, same_top, perplexity_ratio, largest, .. } = costs.cost;
+    let mut text = String::new();
+    let _ = writeln!(text, "{} against {}", costs.file, costs.reference);
+    let _ = writeln!(text, "  {:.3} bits per weight, {positions} positions", costs.bits_per_weight);
+    let _ = writeln!(
+        text,
+        "  KL from f32   mean {:.3e}  p50 {:.3e}  p90 {:.3e}  p99 {:.3e}  max {:.3e}  (mean may be {:.1e})",
+        kl.mean, kl.p50, kl.p90, kl.p99, kl.max, costs.kl_bound
+    );
+    let _ = writeln!(
+        text,
+        "  same top token {:.2} %   perplexity ratio {perplexity_ratio:.5}   largest |Δlogprob| {largest:.3}",
+        same_top * 100.0
+    );
+    for row in costs.tensors.iter().filter(|row| !row.in_band) {
+        let expected = row.expected.unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "  out of band: {} ({}) has relative error {:.4}, expected about {expected:.4}",
+            row.name, row.ty, row.relative_error
+        );
+    }
+    for row in costs.tensors.iter().filter(|row| row.in_band).take(SHOWN) {
+        let _ = writeln!(
+            text,
+            "  {:<40} {:<8} relative error {:.5}",
+            row.name, row.ty, row.relative_error
+        );
+    }
+    if costs.tensors.is_empty() {
+        text.push_str("  tensors were not compared: give the checkpoint with --source DIR\n");
+    }
+    let _ = writeln!(text, "{}", costs.verdict);
+    text
+}

@@ -1,0 +1,16 @@
+//! Numbers that look like weights, the same on every machine.
+
+/// Numbers of a normal distribution of some width, as bf16 has them.
+pub(crate) fn normal(count: usize, width: f32) -> Vec<f32> {
+    let mut state = 1_u64;
+    let mut uniform = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 40) as f32 + 0.5) / (1 << 24) as f32
+    };
+    let mut one = || {
+        let (radius, angle) = ((-2.0 * uniform().ln()).sqrt(), std::f32::consts::TAU * uniform());
+        f32::from_bits((width * radius * angle.cos()).to_bits() & 0xffff_0000)
+    };
+    (0..count).map(|_| one()).collect()
+}
