@@ -1,11 +1,12 @@
 //! `onboard show`: a model as a spec resolves it, or a GGUF file as it stands.
 
 mod gguf;
+mod json;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 use registry::dtype::Dtype;
 use registry::model::Model;
@@ -23,7 +24,8 @@ Examples:
   onboard show MODEL                        everything
   onboard show MODEL --states               what a layer remembers, and its cost in memory
   onboard show SPEC --config config.json    a spec with dims from a config, no weights needed
-  onboard show model.gguf                   keys, tensors, and what the types add up to")]
+  onboard show model.gguf                   keys, tensors, and what the types add up to
+  onboard show model.gguf --json            all of them, whole, for programs")]
 pub(crate) struct Show {
     #[command(flatten)]
     which: Which,
@@ -47,6 +49,9 @@ pub(crate) struct Show {
     /// The dtype that state costs are given for
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     dtype: Option<Dtype>,
+    /// A GGUF file as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Show {
@@ -58,9 +63,12 @@ impl Show {
             let both = self.dims == self.weights;
             let sections =
                 gguf::Sections { keys: both || self.dims, tensors: both || self.weights };
-            term::print(gguf::show(Path::new(&self.which.model), sections)?.trim_end())?;
+            let path = Path::new(&self.which.model);
+            let show = if self.json { json::show } else { gguf::show };
+            term::print(show(path, sections)?.trim_end())?;
             return Ok(Ended::Well);
         }
+        ensure!(!self.json, "--json is for GGUF files; `{}` is none", self.which.model);
         let (model, own) = self.model()?;
         let all = !(self.graph || self.weights || self.states || self.dims);
         let mut text = String::new();
@@ -84,6 +92,9 @@ impl Show {
             if many && !text.ends_with("\n\n") {
                 text.push('\n');
             }
+        }
+        if all {
+            text.push_str(&heads(&model, dtype));
         }
         term::print(text.trim_end())?;
         Ok(Ended::Well)
@@ -111,4 +122,17 @@ impl Show {
         let model = specs.resolve(&spec, &config, &self.choice.set)?;
         Ok((model, config.dtype().unwrap_or(Dtype::Bf16)))
     }
+}
+
+/// The head that predicts further tokens: what it is fed, and its own states and program.
+fn heads(model: &Model, dtype: Dtype) -> String {
+    let Some(nextn) = &model.nextn else { return String::new() };
+    let mut text = String::new();
+    for (n, head) in nextn.layers.iter().enumerate() {
+        let _ = writeln!(text, "# head {}, fed tokens and rows of `{}`\n", n + 1, nextn.from);
+        let sections = [print::weights(head), print::states(head, dtype), print::graph(head)];
+        text.push_str(&sections.join("\n"));
+        text.push('\n');
+    }
+    text
 }

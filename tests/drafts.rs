@@ -78,6 +78,16 @@ fn a_head_that_nothing_proves_and_nobody_believes_is_flagged() {
 }
 
 #[test]
+fn a_head_is_shown_with_its_model() {
+    let out = onboard().arg("show").arg(trained()).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let (_, head) = text.split_once("# head 1, fed tokens and rows of `model.norm`").unwrap();
+    assert!(head.contains("mtp.fc.weight"), "{head}");
+    assert!(head.contains("concat(rms_norm, rms_norm.2)"), "{head}");
+    assert!(head.contains("128 bytes per token"), "{head}");
+}
+
+#[test]
 fn what_no_engine_does_is_refused_with_the_reason() {
     let (code, text) = bench(&trained(), &["--tensor-parallel", "2"]);
     assert_eq!(code, Some(2), "{text}");

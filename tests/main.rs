@@ -11,6 +11,8 @@ mod kill;
 mod layering;
 mod mutants;
 mod names;
+mod plan;
 mod quant;
 mod readme;
 mod tool;
+mod verify;

@@ -1,0 +1,64 @@
+//! A GGUF file as JSON: every key and tensor, nothing left out.
+
+use std::path::Path;
+
+use anyhow::Result;
+use converters::gguf::{Array, File, TensorInfo, Value};
+use serde_json::{Map, Number, json};
+
+use super::gguf::Sections;
+
+/// The sections that are asked for, as one object.
+pub(super) fn show(path: &Path, sections: Sections) -> Result<String> {
+    let file = File::open(path)?;
+    let mut whole = json!({
+        "file": path.display().to_string(),
+        "version": file.version(),
+        "files": file.files().len(),
+    });
+    if sections.keys {
+        let key = |(name, value): (&str, &Value)| {
+            (name.to_owned(), json!({ "kind": value.kind_name(), "value": json_of(value) }))
+        };
+        whole["keys"] = file.metadata().iter().map(key).collect::<Map<_, _>>().into();
+    }
+    if sections.tensors {
+        whole["tensors"] = file.tensors().iter().map(tensor).collect();
+    }
+    Ok(serde_json::to_string_pretty(&whole)?)
+}
+
+fn tensor(info: &TensorInfo) -> serde_json::Value {
+    json!({
+        "name": info.name,
+        "type": info.ty.name(),
+        "shape": info.shape,
+        "bytes": info.bytes,
+        "offset": info.offset,
+        "file": info.file,
+    })
+}
+
+/// Numbers that JSON has no word for (NaN, the infinities) become texts.
+fn json_of(value: &Value) -> serde_json::Value {
+    match value {
+        Value::String(text) => text.as_str().into(),
+        Value::Bool(flag) => (*flag).into(),
+        Value::F32(x) => float(x.to_string().parse().unwrap_or(f64::from(*x))),
+        Value::F64(x) => float(*x),
+        Value::Array(array) => list(array),
+        other => match other.integer().map(i64::try_from) {
+            Some(Ok(x)) => x.into(),
+            // Above what a signed number holds.
+            _ => other.integer().and_then(|x| u64::try_from(x).ok()).into(),
+        },
+    }
+}
+
+fn float(x: f64) -> serde_json::Value {
+    Number::from_f64(x).map_or_else(|| x.to_string().into(), Into::into)
+}
+
+fn list(array: &Array) -> serde_json::Value {
+    (0..array.len()).filter_map(|n| array.get(n)).map(|value| json_of(&value)).collect()
+}
