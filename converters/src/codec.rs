@@ -27,9 +27,12 @@ mod simd;
 mod ternary;
 mod validate;
 
+use crate::numbers::first_not_finite;
+
 pub use band::expected_error;
 pub use block::BlockType;
 pub use simd::Lanes;
+pub(crate) use simd::{Sums, sums};
 pub use validate::{BadBlock, validate};
 
 /// Why numbers cannot be encoded or decoded.
@@ -140,11 +143,12 @@ pub fn encode_in(
     }
     let codec = ty.codec().ok_or(Error::NotWritten { ty })?;
     if ty.is_quantized() {
-        if let Some((at, value)) = not_finite(numbers) {
-            return Err(Error::NotFinite { ty, at, value });
+        if let Some(at) = first_not_finite(numbers) {
+            return Err(Error::NotFinite { ty, at, value: numbers[at].to_string() });
         }
-        if let Some((at, value)) = importance.and_then(not_finite) {
-            return Err(Error::ImportanceNotFinite { at, value });
+        let weights = importance.unwrap_or_default();
+        if let Some(at) = first_not_finite(weights) {
+            return Err(Error::ImportanceNotFinite { at, value: weights[at].to_string() });
         }
     }
     let encode = simd::encoder(ty, lanes).unwrap_or(codec.encode);
@@ -161,16 +165,6 @@ pub fn decode(ty: BlockType, bytes: &[u8], out: &mut [f32]) -> Result<(), Error>
     };
     decode(bytes, out);
     Ok(())
-}
-
-/// The first number that is not finite.
-fn not_finite(numbers: &[f32]) -> Option<(usize, String)> {
-    let found = |(_, x): &(usize, &f32)| !x.is_finite();
-    // Whole chunks are judged without branches, so that the compiler can use vectors.
-    let chunk = numbers
-        .chunks(256)
-        .position(|chunk| !chunk.iter().fold(true, |all, x| all & x.is_finite()))?;
-    numbers.iter().enumerate().skip(256 * chunk).find(found).map(|(at, x)| (at, x.to_string()))
 }
 
 fn lengths(ty: BlockType, numbers: usize, found: usize) -> Result<(), Error> {

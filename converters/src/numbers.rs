@@ -120,6 +120,17 @@ pub fn f8_e8m0_to_f32(bits: u8) -> f32 {
     }
 }
 
+/// Where the first number is that is not finite.
+pub fn first_not_finite(numbers: &[f32]) -> Option<usize> {
+    const CHUNK: usize = 256;
+    // Whole chunks are judged without branches, so that the compiler can use vectors.
+    let chunk = numbers
+        .chunks(CHUNK)
+        .position(|chunk| !chunk.iter().fold(true, |all, x| all & x.is_finite()))?;
+    let from = CHUNK * chunk;
+    numbers[from..].iter().position(|x| !x.is_finite()).map(|at| from + at)
+}
+
 /// Numbers per parallel task.
 const SLAB: usize = 1 << 18;
 

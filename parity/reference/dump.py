@@ -39,6 +39,7 @@ DTYPES = ("f32", "bf16", "f16")
 # Packages that replace parts of a forward pass with kernels of their own: their presence changes what "the reference" is.
 KERNEL_PACKAGES = ("fla", "flash_linear_attention", "mamba_ssm", "causal_conv1d", "flash_attn", "kernels", "liger_kernel", "tilelang")
 AUDIT_TOLERANCE = 1e-4
+SHAKES = 2
 MAIN_CAP = 96
 
 
@@ -681,6 +682,35 @@ def audit_run(runner: Runner, prompts, logits, switch, run: str, notes: list[str
     return {"decode_vs_prefill": float(f"{decode:.3g}"), "chunked_vs_prefill": float(f"{chunked:.3g}")}
 
 
+def shake(model, sign: int, seed: int) -> None:
+    """Moves about two thirds of all weights by one unit in the last place of f32, up or down; the same seed and the other sign take it back."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        if p.dtype == torch.float32:
+            # Bits count up with size. Zeros and subnormal numbers stay, so that what moved is known afterwards too.
+            moves = torch.randint(-1, 2, p.shape, generator=generator, dtype=torch.int32) * (p.detach().abs() > 1e-37)
+            p.data.view(torch.int32).add_(sign * moves.view(p.shape))
+
+
+def shaken(runner: Runner, prompts, logits) -> float:
+    """What rounding alone is worth to this model, in nats: the largest change of a log-probability when weights move by a unit in the last place."""
+    import torch
+
+    most = 0.0
+    for seed in range(SHAKES):
+        shake(runner.model, 1, seed)
+        try:
+            for prompt, (full, _) in zip(prompts, logits):
+                moved, _ = runner.forward(prompt["tokens"], 0, runner.fresh())
+                gap = (torch.log_softmax(moved.float(), -1) - torch.log_softmax(full.float(), -1)).abs().max()
+                most = max(most, float(gap))
+        finally:
+            shake(runner.model, -1, seed)
+    return float(f"{most:.3g}")
+
+
 def dump(args) -> None:
     import torch
     import transformers
@@ -749,6 +779,8 @@ def dump(args) -> None:
                 if not all(bool(rows.isfinite().all()) for rows in logits[-1]):
                     raise Fail(f"the logits of prompt {prompt['name']} are not finite: a weight is NaN or infinite, or {run} overflows")
             checked = audit_run(runner, prompts, logits, facts["switch"], run, notes)
+            if run == "f32":
+                checked["shaken"] = shaken(runner, prompts, logits)
             main = next((prompt for prompt in prompts if prompt["taps"]), prompts[0])
             count = min(args.greedy, facts["limit"] - len(main["tokens"]))
             if facts["switch"] and len(main["tokens"]) <= facts["switch"]:

@@ -1,29 +1,38 @@
 //! The check itself: every run of a dump, every prompt, both phases, fed both ways.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use converters::Checkpoint;
-use engine::{Engine, Options, Session, Shows, Source};
+use engine::{Engine, Session, Shows, Source};
 use registry::dtype::Dtype;
 use registry::model::Model;
-use sha2::{Digest, Sha256};
 
 use crate::compare::{Comparison, Side, structure};
 use crate::dump::{self, Dump, Phase, Prompt};
 use crate::eight;
 use crate::fed::Fed;
-use crate::gate::{Gate, Mode, Subject, Verdict};
-use crate::metrics::{log_softmax, top1};
+use crate::gate::{Gate, Mode};
 use crate::order::Order;
-use crate::report::{About, Flip, GreedyRow, PhaseRow, Report, RunReport, Uncovered};
+use crate::report::{Report, RunReport};
 use crate::route::{Router, RouterRow, Steer, routers};
-use crate::run::{Feed, forced, trace};
-use crate::schedules::{self, ROLLBACK, ScheduleRow};
-use crate::tolerance::{self, F32_LOGPROB};
-use crate::{diverge, schedules::Baseline};
+use crate::run::{Feed, trace};
+use crate::schedules::{self, Baseline, ScheduleRow};
+use crate::tolerance;
+
+mod greedy;
+mod options;
+mod sensitivity;
+mod subject;
+mod summary;
+
+pub use options::CheckOptions;
+
+use greedy::greedy;
+use sensitivity::sensitivity;
+use subject::{about, identify, unseen};
+use summary::{logprob_limit, summarize};
 
 /// Why a check could not run.
 #[derive(Debug, thiserror::Error)]
@@ -70,72 +79,6 @@ pub enum Error {
         /// Of the model.
         model: usize,
     },
-}
-
-/// What to check.
-#[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
-pub struct CheckOptions {
-    /// Dtypes; all runs of the dump when empty.
-    pub dtypes: Vec<Dtype>,
-    /// Whether each op is also run on the reference's inputs.
-    pub local: bool,
-    /// Whether the engine is also compared with itself, fed in other ways.
-    pub schedules: bool,
-    /// Whether a spec with dtypes that an op refuses runs all the same.
-    pub allow_dtype_mismatch: bool,
-    /// Whether fused kernels may be used.
-    pub rewrites: bool,
-    /// Worker threads of the engine; its own choice when none.
-    pub threads: Option<usize>,
-    /// Whether `config.json` and the weights must be those of the dump. A model that was
-    /// converted on purpose is compared with this off.
-    pub same_model: bool,
-    /// Most that an f32 run may move a log-probability; [`F32_LOGPROB`] when none. Engines whose
-    /// arithmetic is not the reference's (sums in blocks, fast exponentials) need more.
-    pub logprob: Option<f64>,
-    /// Whether rows are rounded to 8 bits before matrices of 8 bits multiply them, as the
-    /// reference of such a checkpoint does.
-    pub round_tokens: bool,
-}
-
-impl Default for CheckOptions {
-    fn default() -> Self {
-        Self {
-            dtypes: Vec::new(),
-            local: true,
-            schedules: true,
-            allow_dtype_mismatch: false,
-            rewrites: true,
-            threads: None,
-            same_model: true,
-            logprob: None,
-            round_tokens: false,
-        }
-    }
-}
-
-impl CheckOptions {
-    /// The bound on log-probabilities of an f32 run.
-    fn f32_logprob(&self) -> f64 {
-        self.logprob.unwrap_or(F32_LOGPROB)
-    }
-
-    /// How sessions are opened.
-    fn engine(&self, dtype: Dtype) -> Options {
-        Options {
-            dtype,
-            rewrites: self.rewrites,
-            poison: true,
-            allow_dtype_mismatch: self.allow_dtype_mismatch,
-            rollback: ROLLBACK,
-            drafts: false,
-            ranks: 1,
-            threads: self.threads,
-            round_tokens: self.round_tokens,
-            watch: None,
-        }
-    }
 }
 
 /// Compares an engine's runs of a model with a dump. States that are kept in 8 bits are no
@@ -311,29 +254,6 @@ fn longest(prompts: &[Prompt]) -> Option<&Prompt> {
     prompts.iter().max_by_key(|p| p.tokens.len())
 }
 
-/// The bound on an f32 run's log-probabilities where the usual one is too tight, as the reference's
-/// own 16-bit run tells; none where it is not.
-fn sensitivity(dump: &Dump) -> Result<Option<f64>, dump::Error> {
-    let runs = dump.runs();
-    let narrow = runs.iter().find(|&&dtype| dtype != Dtype::F32);
-    let Some(&dtype) = narrow.filter(|_| runs.contains(&Dtype::F32)) else { return Ok(None) };
-    let (mut sum, mut count) = (0.0, 0_usize);
-    for prompt in &dump.manifest.prompts {
-        let rows = |run| dump.logprobs(run, prompt, Phase::Prefill);
-        let (Some(narrow), Some(wide)) = (rows(dtype)?, rows(Dtype::F32)?) else { continue };
-        // Of large vocabularies the likeliest tokens are stored, which need not be the same.
-        if narrow.ids.is_some() || narrow.values.len() != wide.values.len() {
-            return Ok(None);
-        }
-        let pairs = narrow.values.iter().zip(&wide.values);
-        let gaps = pairs.map(|(a, b)| f64::from((a - b).abs())).filter(|gap| gap.is_finite());
-        let (all, n) = gaps.fold((0.0, 0), |(sum, n), gap| (sum + gap, n + 1));
-        (sum, count) = (sum + all, count + n);
-    }
-    let bound = tolerance::f32_logprob(dtype, sum / count.max(1) as f64);
-    Ok(Some(bound).filter(|&bound| bound > F32_LOGPROB))
-}
-
 /// Runs the schedules of a model alone, against the engine itself.
 pub fn check_schedules(
     engine: &dyn Engine,
@@ -348,64 +268,6 @@ pub fn check_schedules(
         rows.extend(run_schedules(session.as_mut(), prompts, dtype, None)?);
     }
     Ok(rows)
-}
-
-/// Refuses a checkpoint that the dump was not made from; gives the names of its tensors.
-fn identify(
-    source: &Source<'_>,
-    dump: &Dump,
-    options: &CheckOptions,
-) -> Result<BTreeSet<String>, Error> {
-    // A model that is no folder of safetensors was converted; its tensors have other names.
-    let checkpoint = match Checkpoint::open(source.dir) {
-        Ok(checkpoint) => checkpoint,
-        Err(_) if !options.same_model => return Ok(BTreeSet::new()),
-        Err(error) => return Err(error.into()),
-    };
-    if options.same_model {
-        let config = fs_err::read(source.dir.join("config.json"))?;
-        let digest = Sha256::digest(&config);
-        let config: String = digest.iter().fold(String::new(), |mut hex, b| {
-            let _ = write!(hex, "{b:02x}");
-            hex
-        });
-        dump.verify_model(&config, &checkpoint.fingerprint()?)?;
-    }
-    Ok(checkpoint.tensors().keys().cloned().collect())
-}
-
-/// Says what could not be compared because the engine does not show it.
-fn unseen(engine: &str, shows: Shows) -> Option<String> {
-    let what = match (shows.taps, shows.states) {
-        (true, true) => return None,
-        (false, true) => "no taps: log-probabilities and states were",
-        (true, false) => "no states: log-probabilities and taps were",
-        (false, false) => "neither taps nor states: only log-probabilities were",
-    };
-    Some(format!("`{engine}` shows {what} compared"))
-}
-
-fn about(engine: &dyn Engine, source: &Source<'_>, dump: &Dump) -> About {
-    let m = &dump.manifest;
-    let word = |key: &str| m.producer.get(key).and_then(|v| v.as_str());
-    let mut producer = word("name").unwrap_or("an unnamed program").to_owned();
-    for key in ["transformers", "torch"] {
-        if let Some(version) = word(key) {
-            producer = if producer == key {
-                format!("{key} {version}")
-            } else {
-                format!("{producer}, {key} {version}")
-            };
-        }
-    }
-    About {
-        spec: source.model.name.clone(),
-        architecture: source.model.architecture.clone(),
-        model: source.dir.display().to_string(),
-        engine: engine.name().to_owned(),
-        reference: dump.dir.display().to_string(),
-        producer,
-    }
 }
 
 /// What routers chose in one run, errors of earlier layers included and not.
@@ -449,59 +311,6 @@ fn compare_prompt(
     Ok(gates)
 }
 
-/// What noise may move a log-probability by in this run: the widest bound that was applied.
-fn logprob_limit(dtype: Dtype, gates: &[Gate], options: &CheckOptions) -> Option<f64> {
-    if dtype == Dtype::F32 {
-        return Some(options.f32_logprob());
-    }
-    let limits = gates.iter().filter(|g| g.subject == Subject::Logprobs);
-    limits.flat_map(|g| &g.bounds).filter(|b| b.measure == "max").map(|b| b.limit).reduce(f64::max)
-}
-
-fn greedy(
-    session: &mut dyn Session,
-    dump: &Dump,
-    dtype: Dtype,
-    limit: Option<f64>,
-    agreement: &mut Agreement<'_>,
-) -> Result<Vec<GreedyRow>, Error> {
-    let mut rows = Vec::new();
-    let Some(by_prompt) = dump.manifest.greedy.get(dtype.name()) else { return Ok(rows) };
-    // Two log-probabilities may each be off by the bound.
-    let noise = 2.0 * limit.unwrap_or(f64::INFINITY);
-    for prompt in &dump.manifest.prompts {
-        let Some(chosen) = by_prompt.get(&prompt.name).filter(|c| !c.is_empty()) else { continue };
-        let mut row = GreedyRow {
-            prompt: prompt.name.clone(),
-            tokens: chosen.len(),
-            agree: 0,
-            first_flip: None,
-            verdict: Verdict::Pass,
-        };
-        let before = dump.choices(dtype, prompt, Phase::Prefill.name())?;
-        let behind = dump.choices(dtype, prompt, "greedy")?;
-        let mut steer = agreement.steer(Mode::Cumulative, format!("{} greedy", prompt.name));
-        let logits = forced(session, &prompt.tokens, chosen, [&before, &behind], &mut steer)?;
-        for (index, (logits, want)) in logits.iter().zip(chosen).enumerate() {
-            let mut logprobs = vec![0.0; logits.len()];
-            log_softmax(logits, &mut logprobs);
-            let got = top1(&logprobs);
-            if got == *want as usize {
-                row.agree += 1;
-                continue;
-            }
-            let at = |token: usize| logprobs.get(token).copied().map_or(f64::NAN, f64::from);
-            let margin = at(got) - at(*want as usize);
-            row.first_flip.get_or_insert(Flip { index, margin, noise });
-            if margin.is_nan() || margin > noise {
-                row.verdict = Verdict::Fail;
-            }
-        }
-        rows.push(row);
-    }
-    Ok(rows)
-}
-
 fn run_schedules(
     session: &mut dyn Session,
     prompts: &[Prompt],
@@ -513,59 +322,4 @@ fn run_schedules(
     let baseline = Baseline::run(session, &tokens, length)?;
     let limit = limit.unwrap_or_else(|| tolerance::schedule(dtype, baseline.scale));
     Ok(all.iter().map(|s| schedules::run(session, s, &baseline, limit)).collect())
-}
-
-fn summarize(
-    model: &Model,
-    dtype: Dtype,
-    gates: Vec<Gate>,
-    greedy: Vec<GreedyRow>,
-    uncovered: Uncovered,
-) -> RunReport {
-    let phases = Phase::ALL.into_iter().filter_map(|phase| phase_row(phase, &gates)).collect();
-    RunReport {
-        dtype,
-        part: None,
-        phases,
-        first: diverge::first(model, &gates, Mode::Cumulative),
-        first_local: diverge::first(model, &gates, Mode::Local),
-        gates,
-        greedy,
-        routers: Vec::new(),
-        uncovered,
-    }
-}
-
-fn phase_row(phase: Phase, gates: &[Gate]) -> Option<PhaseRow> {
-    let gates: Vec<&Gate> = gates.iter().filter(|g| g.phase == phase).collect();
-    let rows: Vec<&&Gate> = gates.iter().filter(|g| g.subject == Subject::Logprobs).collect();
-    if rows.is_empty() {
-        return None;
-    }
-    let stats = || rows.iter().filter_map(|g| g.rows);
-    let count: usize = stats().map(|s| s.rows).sum();
-    let share = |total: f64| if count == 0 { 0.0 } else { total / count as f64 };
-    // The prompt that comes closest to its bound, or goes furthest beyond it.
-    let worst = rows
-        .iter()
-        .filter_map(|g| Some((g.error.max, g.bounds.iter().find(|b| b.measure == "max")?.limit)))
-        .max_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
-    let numbers: usize = rows.iter().map(|g| g.error.count).sum();
-    let sum: f64 = rows.iter().map(|g| g.error.mean * g.error.count as f64).sum();
-    let worst_tap = gates
-        .iter()
-        .filter(|g| g.mode == Mode::Cumulative && matches!(g.subject, Subject::Tap { .. }))
-        .max_by(|a, b| a.error.max.total_cmp(&b.error.max))
-        .map(|g| (g.subject.to_string(), g.error.max));
-    Some(PhaseRow {
-        phase,
-        rows: count,
-        max: worst.map_or(0.0, |w| w.0),
-        limit: worst.map_or(f64::INFINITY, |w| w.1),
-        mean: if numbers == 0 { 0.0 } else { sum / numbers as f64 },
-        kl: share(stats().map(|s| s.kl * s.rows as f64).sum()),
-        top1: share(stats().map(|s| s.top1 as f64).sum()),
-        worst_tap,
-        verdict: if gates.iter().any(|g| g.fails()) { Verdict::Fail } else { Verdict::Pass },
-    })
 }

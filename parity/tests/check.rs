@@ -190,6 +190,24 @@ fn where_decode_of_the_reference_is_wrong_its_prefill_is_the_truth() {
 }
 
 #[test]
+fn what_rounding_is_worth_to_a_model_bounds_its_f32_run() {
+    let limit = |audit: serde_json::Value| {
+        let dir = tempfile::tempdir().unwrap();
+        write_dump(dir.path(), |manifest| manifest["audit"]["f32"] = audit);
+        let dump = Dump::open(dir.path()).unwrap();
+        let source = engine::Source { model: Arc::new(model()), dir: dir.path() };
+        let fake = Fake { fault: Fault::None, reversed: false, blind: false };
+        let report = check(&fake, &source, &dump, &only(Dtype::F32)).unwrap();
+        report.runs[0].phases[0].limit
+    };
+    let shaken = |nats: f64| serde_json::json!({ "decode_vs_prefill": 0.0, "shaken": nats });
+    let usual = limit(serde_json::json!({ "decode_vs_prefill": 0.0 }));
+    assert_eq!(limit(shaken(usual / 4.0)), usual);
+    assert!(limit(shaken(1.5e-4)) == 3e-4 && usual < 3e-4, "{usual}");
+    assert_eq!(limit(shaken(1.0)), 5e-4, "no model is excused for more");
+}
+
+#[test]
 fn an_engine_that_shows_nothing_is_judged_by_what_it_answers() {
     let dir = tempfile::tempdir().unwrap();
     write_dump(dir.path(), |_| {});

@@ -13,10 +13,12 @@ mod lanes;
 mod q4_k;
 mod q6_k;
 mod signed;
+mod sums;
 
 use super::{BlockType, Encode};
 pub use lanes::Lanes;
 use lanes::{Simd, Width};
+pub(crate) use sums::{Sums, sums};
 
 /// The encoder of a format for so many lanes, if there is one besides the plain one.
 ///

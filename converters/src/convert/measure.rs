@@ -1,5 +1,7 @@
 //! How far a tensor is from what it was made of.
 
+use crate::codec::{Sums, sums};
+
 /// Sums over the numbers of a tensor, or of a part of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Measure {
@@ -20,17 +22,8 @@ pub struct Measure {
 impl Measure {
     /// Compares numbers with what a reader will see.
     pub fn of(numbers: &[f32], seen: &[f32]) -> Self {
-        let mut sums = Self { count: numbers.len() as u64, ..Self::default() };
-        for (&x, &y) in numbers.iter().zip(seen) {
-            let (x, y) = (x as f64, y as f64);
-            let error = y - x;
-            sums.error += error * error;
-            sums.power += x * x;
-            sums.product += x * y;
-            sums.decoded += y * y;
-            sums.largest = sums.largest.max(error.abs());
-        }
-        sums
+        let Sums { error, power, product, decoded, largest } = sums(numbers, seen);
+        Self { count: numbers.len() as u64, error, power, product, decoded, largest }
     }
 
     /// Numbers that were copied.

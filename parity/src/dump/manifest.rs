@@ -199,6 +199,18 @@ pub struct Audit {
     /// Remarks, for display.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// Of its f32 run.
+    #[serde(default)]
+    pub f32: Option<Consistency>,
+}
+
+/// What one run of the reference says of itself.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+pub struct Consistency {
+    /// The largest change of a log-probability when weights move by a unit in the last place: what
+    /// rounding alone is worth to the model.
+    #[serde(default)]
+    pub shaken: Option<f64>,
 }
 
 /// Which phase of the reference decode is compared with.

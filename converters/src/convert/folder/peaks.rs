@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use registry::quant::Quant;
 
 use super::{Choice, Tensor};
+use crate::numbers::first_not_finite;
 
 /// Numbers read at a time.
 const SLAB: usize = 1 << 18;
@@ -42,7 +43,7 @@ fn peak(tensor: &Tensor<'_>) -> Result<f32, String> {
         let mut numbers = vec![0.0_f32; SLAB.min(count - at)];
         tensor.flow.read(*at, &mut numbers);
         // NaN would be lost in a maximum, and infinity is as bad.
-        match numbers.iter().position(|x| !x.is_finite()) {
+        match first_not_finite(&numbers) {
             Some(n) => {
                 let (name, at, x) = (crate::shown(&tensor.name), at + n, numbers[n]);
                 Err(format!("tensor `{name}` cannot be quantized: number {at} is {x}"))

@@ -6,6 +6,7 @@ use super::files::Part;
 use super::{Error, Job};
 use crate::convert::journal::Written;
 use crate::convert::{Measure, Target, Task, Work};
+use crate::numbers::first_not_finite;
 use crate::safetensors::FileDtype;
 use crate::shown;
 
@@ -66,7 +67,7 @@ pub(super) fn write(
                 if !read {
                     buffers.numbers.resize(count, 0.0);
                     task.flow.read(at, &mut buffers.numbers);
-                    if let Some(n) = buffers.numbers.iter().position(|x| !x.is_finite()) {
+                    if let Some(n) = first_not_finite(&buffers.numbers) {
                         let why = format!("number {} is {}", at + n, buffers.numbers[n]);
                         return Err(fault(work, target, why));
                     }

@@ -1,0 +1,55 @@
+//! The tokens that the reference chose, one after the other, fed to the engine.
+
+use engine::Session;
+use registry::dtype::Dtype;
+
+use super::{Agreement, Error};
+use crate::dump::{Dump, Phase};
+use crate::gate::{Mode, Verdict};
+use crate::metrics::{log_softmax, top1};
+use crate::report::{Flip, GreedyRow};
+use crate::run::forced;
+
+pub(super) fn greedy(
+    session: &mut dyn Session,
+    dump: &Dump,
+    dtype: Dtype,
+    limit: Option<f64>,
+    agreement: &mut Agreement<'_>,
+) -> Result<Vec<GreedyRow>, Error> {
+    let mut rows = Vec::new();
+    let Some(by_prompt) = dump.manifest.greedy.get(dtype.name()) else { return Ok(rows) };
+    // Two log-probabilities may each be off by the bound.
+    let noise = 2.0 * limit.unwrap_or(f64::INFINITY);
+    for prompt in &dump.manifest.prompts {
+        let Some(chosen) = by_prompt.get(&prompt.name).filter(|c| !c.is_empty()) else { continue };
+        let mut row = GreedyRow {
+            prompt: prompt.name.clone(),
+            tokens: chosen.len(),
+            agree: 0,
+            first_flip: None,
+            verdict: Verdict::Pass,
+        };
+        let before = dump.choices(dtype, prompt, Phase::Prefill.name())?;
+        let behind = dump.choices(dtype, prompt, "greedy")?;
+        let mut steer = agreement.steer(Mode::Cumulative, format!("{} greedy", prompt.name));
+        let logits = forced(session, &prompt.tokens, chosen, [&before, &behind], &mut steer)?;
+        for (index, (logits, want)) in logits.iter().zip(chosen).enumerate() {
+            let mut logprobs = vec![0.0; logits.len()];
+            log_softmax(logits, &mut logprobs);
+            let got = top1(&logprobs);
+            if got == *want as usize {
+                row.agree += 1;
+                continue;
+            }
+            let at = |token: usize| logprobs.get(token).copied().map_or(f64::NAN, f64::from);
+            let margin = at(got) - at(*want as usize);
+            row.first_flip.get_or_insert(Flip { index, margin, noise });
+            if margin.is_nan() || margin > noise {
+                row.verdict = Verdict::Fail;
+            }
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}

@@ -1,0 +1,73 @@
+//! What a check does and leaves out.
+
+use engine::Options;
+use registry::dtype::Dtype;
+
+use crate::schedules::ROLLBACK;
+use crate::tolerance::F32_LOGPROB;
+
+/// What to check.
+#[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
+pub struct CheckOptions {
+    /// Dtypes; all runs of the dump when empty.
+    pub dtypes: Vec<Dtype>,
+    /// Whether each op is also run on the reference's inputs.
+    pub local: bool,
+    /// Whether the engine is also compared with itself, fed in other ways.
+    pub schedules: bool,
+    /// Whether a spec with dtypes that an op refuses runs all the same.
+    pub allow_dtype_mismatch: bool,
+    /// Whether fused kernels may be used.
+    pub rewrites: bool,
+    /// Worker threads of the engine; its own choice when none.
+    pub threads: Option<usize>,
+    /// Whether `config.json` and the weights must be those of the dump. A model that was
+    /// converted on purpose is compared with this off.
+    pub same_model: bool,
+    /// Most that an f32 run may move a log-probability; [`F32_LOGPROB`] when none. Engines whose
+    /// arithmetic is not the reference's (sums in blocks, fast exponentials) need more.
+    pub logprob: Option<f64>,
+    /// Whether rows are rounded to 8 bits before matrices of 8 bits multiply them, as the
+    /// reference of such a checkpoint does.
+    pub round_tokens: bool,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self {
+            dtypes: Vec::new(),
+            local: true,
+            schedules: true,
+            allow_dtype_mismatch: false,
+            rewrites: true,
+            threads: None,
+            same_model: true,
+            logprob: None,
+            round_tokens: false,
+        }
+    }
+}
+
+impl CheckOptions {
+    /// The bound on log-probabilities of an f32 run.
+    pub(super) fn f32_logprob(&self) -> f64 {
+        self.logprob.unwrap_or(F32_LOGPROB)
+    }
+
+    /// How sessions are opened.
+    pub(super) fn engine(&self, dtype: Dtype) -> Options {
+        Options {
+            dtype,
+            rewrites: self.rewrites,
+            poison: true,
+            allow_dtype_mismatch: self.allow_dtype_mismatch,
+            rollback: ROLLBACK,
+            drafts: false,
+            ranks: 1,
+            threads: self.threads,
+            round_tokens: self.round_tokens,
+            watch: None,
+        }
+    }
+}
