@@ -12,7 +12,7 @@ use registry::dtype::Dtype;
 use registry::model::Model;
 
 use super::LlamaCpp;
-use super::worker::Worker;
+use super::worker::{Opened, Worker};
 use crate::{Chunk, Error, Logits, Options, Probe, Session, Shows, SlotId, StateValue, Want};
 
 /// Tokens that go through the graph at once; more are cut up by llama.cpp.
@@ -52,7 +52,7 @@ pub(super) fn open(
         .with_swa_full(true)
         // Each slot has its own cells: what one holds does not depend on the others.
         .with_kv_unified(false);
-    let (worker, vocab) = Worker::start(path.to_owned(), params)?;
+    let (worker, Opened { vocab, recurrent }) = Worker::start(path.to_owned(), params)?;
     if vocab != model.vocab {
         return Err(Error::Other(format!(
             "`{}` has {vocab} tokens; the model has {}",
@@ -61,7 +61,7 @@ pub(super) fn open(
         )));
     }
     let free = (0..engine.slots.max(1)).rev().collect();
-    Ok(LlamaCppSession { model, worker, context, slots: Vec::new(), free })
+    Ok(LlamaCppSession { model, worker, context, recurrent, slots: Vec::new(), free })
 }
 
 /// A slot; it takes a sequence of llama.cpp's when it gets its first token.
@@ -69,6 +69,8 @@ pub(super) fn open(
 struct Slot {
     position: usize,
     sequence: Option<usize>,
+    /// Tokens that can be taken back from a recurrent state.
+    recent: usize,
 }
 
 /// A file that llama.cpp has open.
@@ -77,6 +79,8 @@ pub(super) struct LlamaCppSession {
     worker: Worker,
     /// Positions that a slot has room for.
     context: usize,
+    /// Whether some state is no cache of positions.
+    recurrent: bool,
     slots: Vec<Option<Slot>>,
     /// Sequences that no slot has; the last is taken first.
     free: Vec<usize>,
@@ -162,7 +166,7 @@ impl LlamaCppSession {
     /// Takes back what a failed step left behind; a slot that cannot go back is closed.
     fn undo(&mut self, chunks: &[Chunk<'_>]) {
         for chunk in chunks {
-            let Ok(Slot { position, sequence: Some(sequence) }) = self.slot(chunk.slot) else {
+            let Ok(Slot { position, sequence: Some(sequence), .. }) = self.slot(chunk.slot) else {
                 continue;
             };
             if !self.forget(sequence, position).unwrap_or(false) {
@@ -226,6 +230,8 @@ impl Session for LlamaCppSession {
                 for chunk in chunks {
                     if let Some(slot) = self.slots[chunk.slot.0].as_mut() {
                         slot.position += chunk.tokens.len();
+                        // It keeps the states within a step, and not the one before it.
+                        slot.recent = chunk.tokens.len() - 1;
                     }
                 }
                 Ok(logits)
@@ -246,7 +252,7 @@ impl Session for LlamaCppSession {
         let copied =
             self.worker.call(move |context| context.copy_kv_cache_seq(a, b, None, None))?;
         copied.map_err(|e| Error::Other(format!("llama.cpp cannot copy a slot: {e}")))?;
-        Ok(self.place(Slot { sequence: Some(to), ..from }))
+        Ok(self.place(Slot { sequence: Some(to), recent: 0, ..from }))
     }
 
     fn truncate(&mut self, slot: SlotId, length: usize) -> Result<(), Error> {
@@ -256,14 +262,17 @@ impl Session for LlamaCppSession {
         if length > old.position {
             return Err(refused("it is shorter than that already"));
         }
+        // All can be taken back, and otherwise it says that it did where it did not.
+        let lost = self.recurrent && length > 0 && old.position - length > old.recent;
         if let Some(sequence) = old.sequence.filter(|_| length < old.position)
-            && !self.forget(sequence, length)?
+            && (lost || !self.forget(sequence, length)?)
         {
             return Err(refused(
                 "llama.cpp cannot take back the last tokens of a recurrent state; fork before them",
             ));
         }
-        self.slots[slot.0] = Some(Slot { position: length, ..old });
+        let recent = if length < old.position { 0 } else { old.recent };
+        self.slots[slot.0] = Some(Slot { position: length, recent, ..old });
         Ok(())
     }
 

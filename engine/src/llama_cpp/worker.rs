@@ -15,6 +15,13 @@ use crate::Error;
 
 type Job = Box<dyn for<'a> FnOnce(&mut LlamaContext<'a>) + Send>;
 
+/// What llama.cpp says of a model.
+pub(super) struct Opened {
+    pub(super) vocab: usize,
+    /// Whether some of its layers carry a state instead of positions.
+    pub(super) recurrent: bool,
+}
+
 /// The other end of the thread.
 pub(super) struct Worker {
     jobs: Option<Sender<Job>>,
@@ -22,8 +29,11 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Loads a file on a new thread; gives the worker and the size of the vocabulary.
-    pub(super) fn start(path: PathBuf, params: LlamaContextParams) -> Result<(Self, usize), Error> {
+    /// Loads a file on a new thread.
+    pub(super) fn start(
+        path: PathBuf,
+        params: LlamaContextParams,
+    ) -> Result<(Self, Opened), Error> {
         let (jobs, inbox) = channel::<Job>();
         let (ready, opened) = channel();
         let thread = std::thread::Builder::new()
@@ -31,8 +41,8 @@ impl Worker {
             .spawn(move || run(&path, params, &inbox, &ready))
             .map_err(|e| Error::Threads(e.to_string()))?;
         let worker = Self { jobs: Some(jobs), thread: Some(thread) };
-        let vocab = opened.recv().map_err(|_| gone())??;
-        Ok((worker, vocab))
+        let opened = opened.recv().map_err(|_| gone())??;
+        Ok((worker, opened))
     }
 
     /// Runs `work` on the thread and waits for what it gives.
@@ -68,7 +78,7 @@ fn run(
     path: &Path,
     params: LlamaContextParams,
     inbox: &Receiver<Job>,
-    ready: &Sender<Result<usize, Error>>,
+    ready: &Sender<Result<Opened, Error>>,
 ) {
     let opened = backend().and_then(|backend| Ok((backend, load(path)?)));
     let (backend, model) = match opened {
@@ -87,7 +97,8 @@ fn run(
             return;
         }
     };
-    ready.send(Ok(usize::try_from(model.n_vocab()).unwrap_or(0))).ok();
+    let vocab = usize::try_from(model.n_vocab()).unwrap_or(0);
+    ready.send(Ok(Opened { vocab, recurrent: model.is_recurrent() || model.is_hybrid() })).ok();
     for job in inbox {
         job(&mut context);
     }
