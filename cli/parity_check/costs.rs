@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
-use engine::Options;
+use engine::{Engine, Options, Source};
 use parity::Dump;
 use parity::cost::{Cost, cost};
 use serde::Serialize;
@@ -30,6 +30,8 @@ pub(super) struct Quantized {
     pub(super) bits_per_weight: f64,
     /// The relative error that the coarsest type may have.
     pub(super) worst: f64,
+    /// That of what an engine rounds before it multiplies by these weights; 0 if it does not.
+    pub(super) inputs: f64,
     /// The tensors that were compared with their sources.
     pub(super) rows: Vec<Row>,
 }
@@ -54,16 +56,29 @@ impl Check {
         dump: &Dump,
         reference: &Path,
         options: &Options,
-        mut quantized: Quantized,
+        quantized: Quantized,
     ) -> Result<Ended> {
         let engine = engines::engine(&self.engine)?;
-        let cost = cost(engine.as_ref(), &target.source(), dump, options).map_err(check_error)?;
+        self.show_cost_in(engine.as_ref(), &target.source(), dump, reference, options, quantized)
+    }
+
+    /// The same in an engine that was opened for it.
+    pub(super) fn show_cost_in(
+        &self,
+        engine: &dyn Engine,
+        source: &Source<'_>,
+        dump: &Dump,
+        reference: &Path,
+        options: &Options,
+        mut quantized: Quantized,
+    ) -> Result<Ended> {
+        let cost = cost(engine, source, dump, options).map_err(check_error)?;
         let rows = &mut quantized.rows;
         rows.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
-        let kl_bound = kl_bound(quantized.worst);
+        let kl_bound = kl_bound(quantized.worst, quantized.inputs);
         let well = cost.kl.mean <= kl_bound && rows.iter().all(|row| row.in_band);
         let costs = Costs {
-            file: target.dir.display().to_string(),
+            file: source.dir.display().to_string(),
             reference: reference.display().to_string(),
             bits_per_weight: quantized.bits_per_weight,
             cost: &cost,
@@ -77,11 +92,11 @@ impl Check {
 }
 
 /// The most that the mean divergence may be, in nats: grows with the square of the error of the
-/// coarsest type, up to what makes two models strangers.
-fn kl_bound(worst: f64) -> f64 {
+/// coarsest type and of what it is multiplied with, up to what makes two models strangers.
+fn kl_bound(worst: f64, inputs: f64) -> f64 {
     /// Divergence per squared relative error; small random models reach 32 to 42.
     const PER_ERROR: f64 = 100.0;
-    (PER_ERROR * worst * worst).clamp(1e-4, 5.0)
+    (PER_ERROR * (worst * worst + inputs * inputs)).clamp(1e-4, 5.0)
 }
 
 /// As JSON where that is asked for, and in words.

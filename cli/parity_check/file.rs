@@ -4,11 +4,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use converters::codec::{BlockType, expected_error};
+use converters::gguf::File;
+use engine::{Options, Source};
 use parity::{CheckOptions, Dump};
+use registry::dtype::Dtype;
 
 use super::Check;
+use super::costs::Quantized;
+use super::gguf::{is_quantized, quantized, rows};
 use crate::specs::check_error;
-use crate::{Ended, engines};
+use crate::{Ended, convert, engines};
 
 /// Largest `|Δlogprob|` of a file of f32 numbers in an engine with arithmetic of its own: sums
 /// in blocks, exponentials by table or polynomial. Ten times what the native engine may.
@@ -34,6 +40,21 @@ impl Check {
             .with_context(|| format!("cannot read the reference `{}`", reference.display()))?;
         let path = Path::new(&self.which.model);
         let opened = engines::open(name, path, &dump)?;
+        let model = Source { model: Arc::new(opened.model), dir: path };
+        let file = File::open(path)?;
+        if self.bound.is_none() && is_quantized(&file) {
+            let options =
+                Options { dtype: Dtype::F32, threads: self.threads, ..Options::default() };
+            let rows = match &self.source {
+                Some(source) => rows(&convert::distances(source, &self.choice, path)?),
+                None => Vec::new(),
+            };
+            // It multiplies blocks by blocks of 8 bits.
+            let inputs = expected_error(BlockType::Q80).unwrap_or(0.0);
+            let quantized = Quantized { inputs, ..quantized(&file, rows) };
+            let engine = opened.engine.as_ref();
+            return self.show_cost_in(engine, &model, &dump, reference, &options, quantized);
+        }
         let bound = match self.bound {
             Some(bound) => bound,
             None if opened.wide => BOUND,
@@ -48,9 +69,8 @@ impl Check {
             logprob: Some(bound),
             ..self.options(self.dtypes_of_file())
         };
-        let source = engine::Source { model: Arc::new(opened.model), dir: path };
         let mut report =
-            parity::check(opened.engine.as_ref(), &source, &dump, &options).map_err(check_error)?;
+            parity::check(opened.engine.as_ref(), &model, &dump, &options).map_err(check_error)?;
         report.notes.push(format!(
             "a log-probability may differ by {bound:.0e}: the arithmetic of `{name}` is its own"
         ));

@@ -43,6 +43,7 @@ impl Check {
         let quantized = Quantized {
             bits_per_weight: checkpoint.total_bytes() as f64 * 8.0 / numbers.max(1) as f64,
             worst: coded.iter().map(|name| band(checkpoint, name)).fold(0.0, f64::max),
+            inputs: 0.0,
             rows: match &self.source {
                 Some(source) => rows(checkpoint, &coded, source)?,
                 None => Vec::new(),

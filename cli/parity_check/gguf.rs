@@ -27,31 +27,18 @@ impl Check {
         let dump = Dump::open(&path)
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
         let file = File::open(&target.dir)?;
-        if file.tensors().iter().any(|info| info.ty.is_quantized()) {
+        if is_quantized(&file) {
             let options =
                 Options { dtype: Dtype::F32, threads: self.threads, ..Options::default() };
-            let quantized = self.quantized(target, &file)?;
+            let rows = match self.source(target) {
+                Some(source) => rows(&convert::distances(&source, &self.choice, &target.dir)?),
+                None => Vec::new(),
+            };
+            let quantized = quantized(&file, rows);
             return self.show_cost(target, &dump, &path, &options, quantized);
         }
         let options = CheckOptions { same_model: false, ..self.options(self.dtypes_of_file()) };
         self.compare(target, &dump, &options)
-    }
-
-    fn quantized(&self, target: &Target, file: &File) -> Result<Quantized> {
-        let rows = match self.source(target) {
-            Some(source) => rows(&convert::distances(&source, &self.choice, &target.dir)?),
-            None => Vec::new(),
-        };
-        let (bytes, numbers) = file
-            .tensors()
-            .iter()
-            .fold((0, 0), |sum, info| (sum.0 + info.bytes, sum.1 + info.elements()));
-        let errors = file.tensors().iter().filter_map(|info| expected_error(info.ty));
-        Ok(Quantized {
-            bits_per_weight: bytes as f64 * 8.0 / numbers.max(1) as f64,
-            worst: errors.fold(0.0, f64::max),
-            rows,
-        })
     }
 
     /// The checkpoint that the file was made from: as given, or the folder it lies in.
@@ -64,7 +51,27 @@ impl Check {
     }
 }
 
-fn rows(distances: &[Distance]) -> Vec<Row> {
+/// Whether any tensor is kept in blocks.
+pub(super) fn is_quantized(file: &File) -> bool {
+    file.tensors().iter().any(|info| info.ty.is_quantized())
+}
+
+/// What a file says of its tensors, and what they are off by.
+pub(super) fn quantized(file: &File, rows: Vec<Row>) -> Quantized {
+    let (bytes, numbers) = file
+        .tensors()
+        .iter()
+        .fold((0, 0), |sum, info| (sum.0 + info.bytes, sum.1 + info.elements()));
+    let errors = file.tensors().iter().filter_map(|info| expected_error(info.ty));
+    Quantized {
+        bits_per_weight: bytes as f64 * 8.0 / numbers.max(1) as f64,
+        worst: errors.fold(0.0, f64::max),
+        inputs: 0.0,
+        rows,
+    }
+}
+
+pub(super) fn rows(distances: &[Distance]) -> Vec<Row> {
     let quantized = distances.iter().filter(|one| one.ty.is_quantized());
     let row = |one: &Distance| {
         let (relative_error, expected) = (one.measure.relative(), expected_error(one.ty));
