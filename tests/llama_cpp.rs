@@ -6,7 +6,7 @@
 mod families;
 #[path = "llama_cpp/tiny.rs"]
 mod tiny;
-#[allow(dead_code, reason = "shared with the other tests")]
+#[expect(dead_code, reason = "shared with the other tests")]
 mod tool;
 
 use std::path::Path;
