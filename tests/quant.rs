@@ -43,3 +43,22 @@ fn plans_name_what_is_kept_and_what_cannot_be_spread() {
     );
     plan("deepseek_v3", "fp8:block").prints("0 quantized");
 }
+
+/// `fixtures/quant_peer.py --arithmetic` makes the dumps: transformers' own forward of the folder that
+/// a conversion gives, rows rounded to e4m3 before each matrix.
+#[test]
+fn arithmetic_of_eight_bits_is_the_references() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["llama_256", "lfm2_256"] {
+        let out = dir.path().join(name);
+        run(convert().arg(fixture(name)).args(["--to", "fp8", "-o"]).arg(&out)).code(0);
+        let check = |flags: &[&str]| {
+            let mut check = parity();
+            check.arg("check").arg(&out).arg("--reference").arg(fixture("w8a8").join(name));
+            run(check.args(["--no-schedules", "--bound", "1e-4"]).args(flags))
+        };
+        // Each row is that of one of the reference's own two runs, which are apart by 0.1 and more.
+        check(&["--w8a8"]).code(0).prints("own runs are apart by").prints("AGREE");
+        check(&[]).code(1).prints("DIFFER");
+    }
+}

@@ -13,6 +13,7 @@ use crate::compare::{Comparison, Side, structure};
 use crate::dump::{self, Dump, Phase, Prompt};
 use crate::eight;
 use crate::fed::Fed;
+use crate::flips;
 use crate::gate::{Gate, Mode};
 use crate::order::Order;
 use crate::report::{Report, RunReport};
@@ -134,7 +135,11 @@ fn as_is(
     };
     let base = if have.contains(&Dtype::F32) { Some(load(Dtype::F32)?) } else { None };
     let sensitive = if options.logprob.is_none() { sensitivity(dump)? } else { None };
-    let options = &CheckOptions { logprob: options.logprob.or(sensitive), ..options.clone() };
+    let apart = if options.round_tokens { flips::apart(dump, Dtype::F32)? } else { None };
+    // Where the reference did not round to the other side, we may have.
+    let flipped = apart.map(|apart| (2.0 * apart).max(tolerance::F32_LOGPROB));
+    let logprob = options.logprob.or(flipped).or(sensitive);
+    let options = &CheckOptions { logprob, ..options.clone() };
     let mut report = Report {
         subject: about(engine, source, dump),
         runs: Vec::new(),
@@ -145,6 +150,13 @@ fn as_is(
         report.notes.push(
             "the dump has no taps: only log-probabilities and states were compared".to_owned(),
         );
+    }
+    if let Some(apart) = apart {
+        report.notes.push(format!(
+            "numbers at the border of two steps of 8 bits may be rounded to either: the reference's \
+             own runs are apart by {apart:.1e}, so each row is compared with the nearer one, and \
+             may differ by twice as much"
+        ));
     }
     for dtype in dtypes {
         let loaded = if dtype == Dtype::F32 { Vec::new() } else { load(dtype)? };
@@ -177,6 +189,7 @@ fn as_is(
                 own: &own[n],
                 base: base.map(|b| &b[n]),
                 f32_logprob: options.f32_logprob(),
+                rounds: options.round_tokens,
             };
             session.rows = hidden(model, dump, dtype, prompt)?;
             gates.extend(compare_prompt(&mut session, &comparison, options, &mut agreement)?);

@@ -24,6 +24,8 @@ pub(crate) use structure::structure;
 pub(crate) struct Side {
     /// Log-probabilities, by phase.
     pub(crate) logprobs: BTreeMap<Phase, Logprobs>,
+    /// Decode's own rows, where those of prefill stand in for them.
+    pub(crate) stepped: Option<Logprobs>,
     /// Taps that the graph has too.
     pub(crate) taps: Reference,
     /// States by phase, layer and part.
@@ -48,7 +50,7 @@ impl Side {
         }
         if substitute && let Some(rows) = side.logprobs.get(&Phase::Prefill) {
             let tail = tail_rows(rows, prompt.split);
-            side.logprobs.insert(Phase::Decode, tail);
+            side.stepped = side.logprobs.insert(Phase::Decode, tail);
         }
         side.taps.prefill_choices = dump.choices(run, prompt, Phase::Prefill.name())?;
         side.taps.decode_choices = if substitute {
@@ -128,6 +130,8 @@ pub(crate) struct Comparison<'a> {
     pub(crate) base: Option<&'a Side>,
     /// Most that an f32 run may move a log-probability.
     pub(crate) f32_logprob: f64,
+    /// Whether the reference rounds rows to 8 bits: each of its own runs is then as right.
+    pub(crate) rounds: bool,
 }
 
 impl Comparison<'_> {

@@ -16,6 +16,7 @@ mod diverge;
 pub mod dump;
 mod eight;
 mod fed;
+mod flips;
 pub mod gate;
 mod hints;
 pub mod html;

@@ -4,6 +4,7 @@ use registry::dtype::Dtype;
 
 use super::{Comparison, Side};
 use crate::dump::{Logprobs, Phase};
+use crate::flips;
 use crate::gate::{Bound, Gate, Mode, RowStats, Subject};
 use crate::metrics::{Row, RowError, Spread, gap, log_softmax, row_error};
 use crate::order::LAST;
@@ -60,7 +61,11 @@ impl Comparison<'_> {
         };
         if self.dtype == Dtype::F32 {
             let limits = Bounds { max: self.f32_logprob, ..Bounds::NONE };
-            return Some(finish(gate, &against(own), None, &limits, phase));
+            let stepped = self.own.stepped.as_ref().filter(|_| self.rounds);
+            let from = if phase == Phase::Prefill { self.prompt.split } else { 0 };
+            let nearer = stepped.map(|stepped| flips::nearer(own, stepped, from, &ours));
+            let distance = against(nearer.as_ref().unwrap_or(own));
+            return Some(finish(gate, &distance, None, &limits, phase));
         }
         let Some(base) = self.base.and_then(|side: &Side| side.logprobs.get(&phase)) else {
             return Some(gate.skipped("the dump has no f32 run to measure the noise floor with"));

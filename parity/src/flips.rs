@@ -1,0 +1,81 @@
+//! References that round what they multiply to 8 bits. Where a number lies at the border of two
+//! steps, the last bit of a sum decides, and a step is a 16th of the number: such a reference is
+//! apart from itself when it is fed in another way, and one is as right as the other.
+
+use registry::dtype::Dtype;
+
+use crate::dump::{self, Dump, Logprobs, Phase, Truth};
+use crate::metrics::{Row, row_error};
+
+/// How far the reference's decode is from its own prefill: the largest `|Δlogprob|` of a run.
+/// None where the two agree.
+pub(crate) fn apart(dump: &Dump, dtype: Dtype) -> Result<Option<f64>, dump::Error> {
+    if dump.manifest.audit.truth != Truth::Prefill {
+        return Ok(None);
+    }
+    let mut most = 0.0_f32;
+    for prompt in &dump.manifest.prompts {
+        let rows = |phase| dump.logprobs(dtype, prompt, phase);
+        let (Some(whole), Some(stepped)) = (rows(Phase::Prefill)?, rows(Phase::Decode)?) else {
+            continue;
+        };
+        for row in 0..stepped.rows.min(whole.rows.saturating_sub(prompt.split)) {
+            let mut deltas = Vec::new();
+            let error = row_error(stepped.row(row), whole.row(prompt.split + row), &mut deltas);
+            most = most.max(error.max);
+        }
+    }
+    Ok((most > 0.0).then_some(f64::from(most)))
+}
+
+/// The rows of `own`, or those of the other way of feeding (row `n` of `other` is of the same
+/// token as row `from + n` of `own`) where they are nearer to ours.
+pub(crate) fn nearer(own: &Logprobs, other: &Logprobs, from: usize, ours: &[f32]) -> Logprobs {
+    let mut rows = own.clone();
+    let vocab = ours.len() / own.rows.max(1);
+    if own.width != other.width || own.ids.is_some() != other.ids.is_some() {
+        return rows;
+    }
+    for n in 0..other.rows.min(own.rows.saturating_sub(from)) {
+        let at = from + n;
+        let mine = Row { ids: None, values: &ours[at * vocab..(at + 1) * vocab] };
+        let far = |side: Row<'_>| row_error(mine, side, &mut Vec::new()).max;
+        if far(other.row(n)) >= far(own.row(at)) {
+            continue;
+        }
+        let (to, of) = (at * own.width..(at + 1) * own.width, n * own.width..(n + 1) * own.width);
+        rows.values[to.clone()].copy_from_slice(&other.values[of.clone()]);
+        if let (Some(ids), Some(others)) = (&mut rows.ids, &other.ids) {
+            ids[to].copy_from_slice(&others[of]);
+        }
+        if let (Some(targets), Some(others)) = (&mut rows.targets, &other.targets) {
+            targets[at] = others[n];
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(values: &[f32]) -> Logprobs {
+        Logprobs {
+            rows: values.len() / 2,
+            width: 2,
+            ids: None,
+            values: values.to_vec(),
+            targets: None,
+        }
+    }
+
+    #[test]
+    fn each_row_is_held_to_the_run_that_rounded_alike() {
+        let own = rows(&[-0.1, -2.4, -0.7, -0.7, -1.0, -0.5]);
+        let other = rows(&[-0.6, -0.8, -3.0, -0.1]);
+        let ours = [-0.1, -2.4, -0.6, -0.8, -1.0, -0.5];
+        assert_eq!(nearer(&own, &other, 1, &ours).values, ours);
+        // Nothing is nearer than what is nearest.
+        assert_eq!(nearer(&own, &other, 1, &own.values).values, own.values);
+    }
+}
