@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
+#[path = "llama_cpp/coded.rs"]
+mod coded;
 #[path = "llama_cpp/families.rs"]
 mod families;
 #[path = "llama_cpp/tiny.rs"]

@@ -1,6 +1,6 @@
 //! Checkpoints of 8 and 4 bits through the commands: written, opened again, and what they cost.
 
-use crate::tool::{convert, fixture, parity, run};
+use crate::tool::{convert, fixture, parity, root, run};
 
 /// The mean divergence that a check printed.
 fn divergence(text: &str) -> f64 {
@@ -61,4 +61,39 @@ fn arithmetic_of_eight_bits_is_the_references() {
         check(&["--w8a8"]).code(0).prints("own runs are apart by").prints("AGREE");
         check(&[]).code(1).prints("DIFFER");
     }
+}
+
+#[test]
+fn squares_of_eight_bits_become_a_file_that_passes() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = root().join("fixtures/coded/deepseek_v3");
+    run(parity().arg("check").arg(&source)).code(0).prints("AGREE");
+    for (to, verdict) in [("f32", "AGREE"), ("q8_0", "within its bands")] {
+        let file = dir.path().join(format!("{to}.gguf"));
+        let to = format!("gguf:{to}");
+        run(convert().arg(&source).args(["--to", &to, "-o"]).arg(&file)).code(0);
+        let mut check = parity();
+        check.arg("check").arg(&file).arg("--reference").arg(source.join("reference"));
+        run(check.arg("--source").arg(&source)).code(0).prints(verdict);
+    }
+}
+
+#[test]
+fn blocks_of_four_bits_are_packed_anew_without_loss() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.gguf");
+    let source = root().join("fixtures/coded/gpt_oss");
+    let mut command = convert();
+    command.arg(&source).args(["--to", "gguf:mxfp4_moe", "--tensor-type", "attn|embd|output=f32"]);
+    run(command.arg("-o").arg(&file)).code(0);
+    let told = run(convert().arg(&source).arg("--verify").arg(&file).arg("--json")).code(0).out;
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let tensors = told["tensors"].as_array().unwrap();
+    let packed = tensors.iter().filter(|row| row["type"] == "MXFP4");
+    assert_eq!(packed.filter(|row| row["largest"] == 0.0).count(), 6);
+    assert!(tensors.iter().all(|row| row["largest"] == 0.0), "{told}");
+    let mut check = parity();
+    check.arg("check").arg(&file).arg("--reference").arg(source.join("reference"));
+    let ran = run(check.arg("--source").arg(&source)).code(0);
+    assert!(divergence(&ran.out) < 1e-6, "{}", ran.out);
 }

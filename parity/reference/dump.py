@@ -192,7 +192,18 @@ def load_model(folder: Path, dtype: str):
     if info.get("unexpected_keys"):
         names = sorted(info["unexpected_keys"])
         notes.append(f"the checkpoint has {len(names)} tensors this class does not read: {', '.join(names[:6])}")
+    if dtype == "f32" and "quantization_config" in read_config(folder)[1]:
+        widen(model)
     return model.eval(), notes
+
+
+def widen(model) -> None:
+    """Where transformers dequantizes while it loads, what was not quantized keeps the checkpoint's dtype, whatever was asked for."""
+    if getattr(model.config, "quantization_config", None) is not None:
+        return
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.float()
 
 
 def mismatch_text(key) -> str:
