@@ -71,8 +71,8 @@ impl Format {
         matches!(self, Self::Fp8Tensor | Self::Nvfp4)
     }
 
-    /// How matrices are quantized whose shared scale is `scale`.
-    pub(super) fn scheme(self, scale: f32) -> Option<Scheme> {
+    /// How matrices are quantized whose shared scale is `scale`; none for plain numbers.
+    pub fn scheme(self, scale: f32) -> Option<Scheme> {
         Some(match self {
             Self::Bf16 => return None,
             Self::Fp8 => Scheme::Rows(FileDtype::Bf16),
