@@ -41,6 +41,7 @@ Examples:
   convert MODEL --to gguf:q4_k_m -o model.gguf --resume go on where a stopped conversion was
   convert MODEL --to gguf:q8_0 -o model.gguf --shard 2/8    one of eight files; each machine writes its own
   convert MODEL --to fp8 -o DIR                         a checkpoint of 8 bits that serving engines load
+  convert MODEL --to fp8 -o DIR --target-kl 5e-3        the same, some matrices kept so that it costs no more
   convert merge-check model-00001-of-00008.gguf         whether a set of files is complete
   convert MODEL --verify model.gguf                     compare a file with the checkpoint, tensor by tensor
 
@@ -81,6 +82,16 @@ pub(crate) struct Convert {
     /// Write file I of a set of N, and no other
     #[arg(long, value_name = "I/N", value_parser = format::parse_shard, conflicts_with = "split_max_size")]
     shard: Option<(usize, usize)>,
+    /// Of checkpoints of 8 and 4 bits: keep as they are the matrices that matter most, until the mean divergence
+    /// from the reference is at most so many nats
+    #[arg(long, value_name = "NATS", value_parser = parse_kl)]
+    target_kl: Option<f64>,
+    /// With --target-kl: the dump to measure against; default: MODEL/reference, then MODEL/dump
+    #[arg(long, value_name = "DUMP", requires = "target_kl")]
+    reference: Option<PathBuf>,
+    /// With --target-kl: measure with activations of 8 bits too
+    #[arg(long, requires = "target_kl")]
+    w8a8: bool,
     #[command(flatten)]
     types: format::Types,
     /// Worker threads; default: one per core
@@ -122,6 +133,11 @@ impl Convert {
         {
             return folder::run(&self, which, format);
         }
+        ensure!(
+            self.target_kl.is_none(),
+            "--target-kl chooses for checkpoints of 8 and 4 bits (--to fp8, ...); for GGUF files \
+             give types with --tensor-type, and measure with parity check"
+        );
         let formats: Vec<Format> =
             self.to.iter().map(|to| Format::parse(to)).collect::<Result<_>>()?;
         let target = target::open(which, &self.choice)?;
@@ -328,6 +344,12 @@ fn tokenizer(target: &Target, gguf: &Gguf, warnings: &mut Vec<String>) -> Result
         }
     }
     Ok(made.keys)
+}
+
+/// Reads a divergence in nats.
+fn parse_kl(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|nats: &f64| nats.is_finite() && *nats > 0.0);
+    number.ok_or_else(|| format!("`{text}` is no divergence; expected nats above 0, as 1e-3"))
 }
 
 /// Several faults as one error.

@@ -97,3 +97,30 @@ fn blocks_of_four_bits_are_packed_anew_without_loss() {
     let ran = run(check.arg("--source").arg(&source)).code(0);
     assert!(divergence(&ran.out) < 1e-6, "{}", ran.out);
 }
+
+#[test]
+fn matrices_that_matter_most_are_kept_until_a_divergence_is_met() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("llama_256");
+    let to_meet = |to: &str, kl: &str, out: &str| {
+        let mut command = convert();
+        command.arg(&source).args(["--to", to, "--target-kl", kl, "-o"]).arg(dir.path().join(out));
+        run(&mut command)
+    };
+    for (to, kl, asked) in [("fp8", "2e-3", 2e-3), ("nvfp4", "5e-2", 5e-2)] {
+        to_meet(to, kl, to).code(0).prints("divergence from the reference");
+        let mut check = parity();
+        check
+            .arg("check")
+            .arg(dir.path().join(to))
+            .arg("--reference")
+            .arg(source.join("reference"));
+        let found = divergence(&run(&mut check).code(0).out);
+        // Something is quantized, and not too much.
+        assert!((asked / 50.0..=asked).contains(&found), "{to}: {found}");
+        assert!(!dir.path().join(format!("{to}.trial")).exists());
+    }
+    to_meet("fp8", "1e-9", "never").code(2).says("cannot be met");
+    assert!(!dir.path().join("never").exists());
+    to_meet("gguf:q4_k_m", "1e-2", "file").code(2).says("--target-kl chooses for checkpoints");
+}

@@ -15,6 +15,7 @@ use crate::{Ended, term};
 
 mod beside;
 mod show;
+mod target_kl;
 
 /// Bytes of a file, unless told otherwise.
 const SHARD: u64 = 5_000_000_000;
@@ -80,6 +81,11 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
     let checkpoint = target.checkpoint()?;
     Coverage::of(&target.model, &checkpoint).refuse(&target.dir)?;
     let mut plan = plan(&target, &checkpoint, format, output)?;
+    let goal = target_kl::Goal::of(args, &plan)?;
+    if let Some(goal) = &goal {
+        goal.choose(args, &mut plan)?;
+        plan.items = folder::items(format, &plan.tensors, &plan.choices, None);
+    }
     plan.files = folder::lay_out(output, &plan.items, plan.limit(args))?;
     if args.plan {
         term::print(&if args.json { show::json(&plan)? } else { show::text(&plan) })?;
@@ -95,15 +101,24 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
         let files = plan.files.len();
         ensure!(no < files, "there are {files} files, none is left for file {} of {count}", no + 1);
     }
-    let peaks = match format {
+    plan.items = items(args, &plan)?;
+    let ended = write(args, &plan)?;
+    match goal {
+        Some(goal) => goal.confirm(&plan),
+        None => Ok(ended),
+    }
+}
+
+/// What is written of each tensor. Where scales are shared, weights are read for them.
+fn items<'c>(args: &Convert, plan: &Plan<'c>) -> Result<Vec<Item<'c>>> {
+    let peaks = match plan.format {
         Format::Fp8Tensor | Format::Nvfp4 => Some(
-            peaks::peaks(&plan.tensors, &plan.choices, &target.model.quant, args.threads())
+            peaks::peaks(&plan.tensors, &plan.choices, &plan.target.model.quant, args.threads())
                 .map_err(|why| anyhow::anyhow!(why))?,
         ),
         _ => None,
     };
-    plan.items = folder::items(format, &plan.tensors, &plan.choices, peaks.as_deref());
-    write(args, &plan)
+    Ok(folder::items(plan.format, &plan.tensors, &plan.choices, peaks.as_deref()))
 }
 
 fn plan<'c>(

@@ -15,6 +15,7 @@ pub mod importance;
 pub mod kernels;
 #[cfg(feature = "llama-cpp")]
 pub mod llama_cpp;
+pub mod mixed;
 pub mod ops;
 pub mod rewrite;
 pub mod sample;
