@@ -58,6 +58,11 @@ pub const F32_LOCAL_GAIN: f64 = 1e-6;
 /// on tiny random gated delta nets. A state kept in f16 is off by 1e-3, and its numbers show it besides.
 pub const F32_RECURRENT: f64 = 10.0;
 
+/// How far apart, as a share of the rms, a reference's prefill and its decode steps may leave a
+/// recurrent state before the steps are not believed: several times what chunks explain (2e-4), and
+/// less than what a bound that only one of the two applies makes of it (1e-1).
+pub const REFERENCE_STATE: f64 = 2e-3;
+
 /// The same for a tap that is computed from such a state, with no other tap between: a norm of a
 /// small row shows it (1.0e-5 of the rms on a random hybrid).
 pub const F32_BEHIND_RECURRENT: f64 = 3.0;
@@ -213,10 +218,13 @@ pub fn noise_kl(
     let slack = 1.0 + 1.0 / rows.sqrt();
     let luck = 0.5 * deltas.p90 * deltas.p90 / rows;
     (
-        1.5 * slack * slack * floor.mean + 0.5 * u * u + luck,
-        4.0 * slack * slack * floor.max + 2.0 * u * u + luck,
+        1.5 * slack * slack * floor.mean + 0.5 * u * u + luck + F32_KL,
+        4.0 * slack * slack * floor.max + 2.0 * u * u + luck + F32_KL,
     )
 }
+
+/// Divergence that says nothing: the last place of an f32 log-probability between 4 and 8.
+const F32_KL: f64 = 4.8e-7;
 
 /// Half the distance between 1 and the next number: what one rounding moves at most.
 pub fn roundoff(dtype: Dtype) -> f64 {

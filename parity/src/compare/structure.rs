@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use registry::config::matches;
 use registry::model::Model;
 
 use crate::dump::{Dump, Phase};
@@ -26,8 +27,17 @@ pub(crate) fn structure(
         model.graph.weights.iter().filter_map(|w| module(&w.name)).collect();
     // A tensor that a rule takes is read under another name.
     let taken = |name: &str| model.rules.iter().any(|rule| rule.disk.fit(name).is_some());
-    let stored: BTreeSet<String> =
-        tensors.iter().filter(|t| !taken(t)).filter_map(|t| module(t)).collect();
+    // A module that only holds others, and tensors that the spec passes over: masks, tables.
+    let passed = |name: &str| model.ignore.iter().any(|pattern| matches(pattern, name));
+    let holds = |name: &str| {
+        let inside = module(name).map(|module| module + ".");
+        inside.is_some_and(|inside| read.iter().any(|other| other.starts_with(&inside)))
+    };
+    let stored: BTreeSet<String> = tensors
+        .iter()
+        .filter(|t| !(taken(t) || passed(t) && holds(t)))
+        .filter_map(|t| module(t))
+        .collect();
     let prompt = dump.manifest.prompts.iter().find(|p| p.taps).map_or("", |p| p.name.as_str());
     // The manifest lists modules as they ran, so an unknown one stands behind its neighbour.
     let mut place = Place { node: 0, output: false };
