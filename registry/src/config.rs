@@ -43,13 +43,14 @@ impl Config {
 
     /// Reads a text; `path` is what findings call it.
     pub fn parse(path: &str, text: &str) -> Result<Self, Finding> {
-        let root = json::parse(path, text)?;
-        if !matches!(root, Scalar::Map(_)) {
+        let mut root = json::parse(path, text)?;
+        let Scalar::Map(entries) = &mut root else {
             return Err(Finding::unplaced(format!(
                 "`{path}` holds {}, expected an object",
                 root.kind()
             )));
-        }
+        };
+        older_scaling_first(entries);
         Ok(Self { path: path.to_owned(), root, read: RefCell::default() })
     }
 
@@ -208,6 +209,20 @@ fn descend<'a>(value: &'a Scalar, key: &str) -> Option<&'a Scalar> {
     })
 }
 
+/// Where a config has rotary settings in the older form too, the reference takes those and nothing
+/// of the newer ones (`convert_rope_params_to_dict` of transformers 5).
+fn older_scaling_first(entries: &mut [(String, Scalar)]) {
+    let older = entries.iter().find(|(key, _)| key == "rope_scaling").map(|(_, value)| value);
+    let Some(older @ Scalar::Map(settings)) = older else { return };
+    if settings.is_empty() {
+        return;
+    }
+    let older = older.clone();
+    if let Some((_, newer)) = entries.iter_mut().find(|(key, _)| key == "rope_parameters") {
+        *newer = older;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,6 +238,16 @@ mod tests {
         assert_eq!(c.get("rope.theta"), Some(&Scalar::Float(5.0)));
         assert_eq!(c.get("n"), Some(&Scalar::Null));
         assert_eq!(c.get("rope.theta.x"), None);
+    }
+
+    #[test]
+    fn older_rotary_settings_win_over_newer_ones() {
+        let c =
+            config(r#"{"rope_parameters": {"rope_theta": 7.0}, "rope_scaling": {"factor": 4.0}}"#);
+        assert_eq!(c.get("rope_parameters.factor"), Some(&Scalar::Float(4.0)));
+        assert_eq!(c.get("rope_parameters.rope_theta"), None);
+        let c = config(r#"{"rope_parameters": {"rope_theta": 7.0}, "rope_scaling": null}"#);
+        assert_eq!(c.get("rope_parameters.rope_theta"), Some(&Scalar::Float(7.0)));
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod known;
 
 pub use choose::{Chosen, Families, Refusal};
 pub use config::{Evidence, Tree, config_of, may_be};
-pub use differences::differences;
+pub use differences::{differences, key_differences};
 pub use known::{is_known, knows_tensor};
 
 /// The `gguf:` section of a spec, resolved.

@@ -6,8 +6,8 @@ use super::{Evidence, Gguf};
 use crate::graph::Weight;
 use crate::scalar::Scalar;
 
-/// What the file of a model would say otherwise than this file does.
-pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<String> {
+/// Keys of the model that the file has with other values.
+pub fn key_differences(gguf: &Gguf, told: &Evidence) -> Vec<String> {
     let mut faults = Vec::new();
     let prefix = format!("{}.", gguf.arch);
     for (key, value) in &gguf.metadata {
@@ -16,6 +16,12 @@ pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<Stri
             faults.push(format!("key `{key}` is {found}; the model's would be {value}"));
         }
     }
+    faults
+}
+
+/// What the file of a model would say otherwise than this file does.
+pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<String> {
+    let mut faults = key_differences(gguf, told);
     let groups = match gguf.groups(weights) {
         Ok(groups) => groups,
         Err(why) => return faults.into_iter().chain(why).collect(),
@@ -62,7 +68,8 @@ fn trimmed(shape: &[usize]) -> &[usize] {
 /// Whether two keys mean the same: numbers by their f32, a list of one number as that number.
 fn same(a: &Scalar, b: &Scalar) -> bool {
     if let (Some(x), Some(y)) = (a.as_f64(), b.as_f64()) {
-        return (x - y).abs() <= 1e-6 * x.abs().max(y.abs());
+        // The infinities are only equal.
+        return x == y || (x - y).abs() <= 1e-6 * x.abs().max(y.abs());
     }
     match (a, b) {
         (Scalar::List(a), Scalar::List(b)) => {
