@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use converters::gguf::File;
-use registry::gguf::{Chosen, Refusal};
+use registry::gguf::{Chosen, Refusal, key_differences};
+use registry::model::Model;
 
 use crate::specs::{Config, Specs};
 use crate::target::{Choice, Target};
@@ -44,8 +45,29 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
         })?,
     };
     let model = specs.resolve(&spec, &config, &choice.set)?;
+    let as_told = choice.set.is_empty() && choice.spec.is_none() && choice.model_config.is_none();
+    if inside.is_some() && as_told {
+        held_to_keys(&file, path, &model)?;
+    }
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     Ok(Target { dir: path.to_owned(), name, model: Arc::new(model), spec: specs.id(&spec), config })
+}
+
+/// Refuses a file whose keys, which other programs read, are not those of the config inside it.
+fn held_to_keys(file: &File, path: &Path, model: &Model) -> Result<()> {
+    let (Some(gguf), Some(arch)) = (&model.gguf, file.metadata().str("general.architecture")?)
+    else {
+        return Ok(());
+    };
+    let faults = key_differences(gguf, &converters::gguf::evidence(file, arch));
+    ensure!(
+        faults.is_empty(),
+        "`{}` was changed: its `{CONFIG_KEY}` describes another model than its keys\n  {}\n\
+         remove `{CONFIG_KEY}` to open it by its keys, or name its config with --model-config DIR",
+        path.display(),
+        faults.join("\n  ")
+    );
+    Ok(())
 }
 
 /// The spec and config that explain a file that some other program made.

@@ -119,6 +119,8 @@ impl Check {
             threads: self.threads,
             logprob: self.bound,
             round_tokens: self.w8a8,
+            // What it was made from is named: it may have other bytes.
+            same_model: self.source.is_none(),
             ..CheckOptions::default()
         }
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use converters::python_json::{texts_as_words, words_as_texts};
 use registry::diag::Finding;
 use registry::dtype::Dtype;
 use registry::gguf::{Chosen, Evidence, Families, Refusal};
@@ -97,6 +98,14 @@ impl Config {
         }
     }
 
+    /// A switch of the config.
+    pub(crate) fn flag(&self, key: &str) -> Option<bool> {
+        match self.parsed.peek(key) {
+            Some(Scalar::Bool(flag)) => Some(*flag),
+            _ => None,
+        }
+    }
+
     /// The dtype that the weights are meant to run in.
     pub(crate) fn dtype(&self) -> Option<Dtype> {
         let word = self.text("dtype").or_else(|| self.text("torch_dtype"))?;
@@ -105,9 +114,12 @@ impl Config {
 
     /// The file as compact JSON.
     pub(crate) fn json(&self) -> Result<String> {
-        let json: serde_json::Value =
-            serde_json::from_slice(&self.bytes).context("the config is not JSON")?;
-        Ok(json.to_string())
+        Ok(texts_as_words(self.value()?.to_string()))
+    }
+
+    /// The file as a value; what JSON has no number for is a marked text in it.
+    pub(crate) fn value(&self) -> Result<serde_json::Value> {
+        serde_json::from_slice(&words_as_texts(&self.bytes)).context("the config is not JSON")
     }
 
     /// SHA-256 of the file.
@@ -120,8 +132,7 @@ impl Config {
         if self.dtype() == Some(dtype) {
             return Ok(self.bytes.clone());
         }
-        let mut json: serde_json::Value =
-            serde_json::from_slice(&self.bytes).context("the config is not JSON")?;
+        let mut json = self.value()?;
         let long = match dtype {
             Dtype::F32 => "float32",
             Dtype::Bf16 => "bfloat16",
@@ -129,7 +140,7 @@ impl Config {
         };
         let key = if json.get("torch_dtype").is_some() { "torch_dtype" } else { "dtype" };
         json[key] = long.into();
-        Ok((serde_json::to_string_pretty(&json)? + "\n").into_bytes())
+        Ok(texts_as_words(serde_json::to_string_pretty(&json)? + "\n").into_bytes())
     }
 }
 
@@ -186,7 +197,12 @@ impl Specs {
 
     /// The spec that describes a config's architecture.
     pub(crate) fn matching(&self, config: &Config) -> Result<Option<String>> {
-        let found = self.library.find_architecture(&config.architecture());
+        let mut found = self.library.find_architecture(&config.architecture());
+        let kind = config.text("model_type");
+        // A config without its class still names its kind, as specs are named.
+        if let (None, Some(kind)) = (config.parsed.architecture(), &kind) {
+            found.extend(self.library.names().filter(|name| name == kind));
+        }
         let own: Vec<&str> =
             found.iter().copied().filter(|name| self.own.iter().any(|own| own == name)).collect();
         match (found.as_slice(), own.as_slice()) {

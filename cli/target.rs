@@ -12,6 +12,7 @@ use registry::model::Model;
 
 use crate::gguf_target;
 use crate::specs::{Config, Specs, tell};
+use crate::term;
 
 /// Which checkpoint.
 #[derive(Debug, Clone, Args)]
@@ -132,8 +133,42 @@ pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
             ),
         },
     };
-    let model = specs.resolve(&spec, &config, &choice.set)?;
+    let mut model = specs.resolve(&spec, &config, &choice.set)?;
+    let tied = config.flag("tie_word_embeddings") != Some(false);
+    if let Some((name, owner)) = apart(&model, &dir).filter(|_| tied) {
+        term::note(&format!(
+            "note: the config ties `{name}` to `{owner}`, but the checkpoint has both with other \
+             numbers: they are not tied"
+        ));
+        let set: Vec<String> =
+            choice.set.iter().cloned().chain(["dims.tied=false".to_owned()]).collect();
+        model = specs.resolve(&spec, &config, &set)?;
+    }
     Ok(Target { dir, name, model: Arc::new(model), spec: specs.id(&spec), config })
+}
+
+/// A weight that the config ties to another and that the checkpoint has besides, with other
+/// numbers: the reference does not tie it then. Looks at parts of large ones.
+fn apart(model: &Model, dir: &Path) -> Option<(String, String)> {
+    const PARTS: usize = 64;
+    const PART: usize = 4096;
+    if !model.dims.contains_key("tied") || model.graph.tied.is_empty() {
+        return None;
+    }
+    // What cannot be read is told by whoever reads it.
+    let checkpoint = Checkpoint::open(dir).ok()?;
+    let differ = |a: &[u8], b: &[u8]| {
+        let step = (a.len() / PARTS).max(PART);
+        let part = |from: usize| from..(from + PART).min(a.len());
+        a.len() == b.len() && (0..a.len()).step_by(step).any(|from| a[part(from)] != b[part(from)])
+    };
+    let both = |(name, owner): (&String, &String)| {
+        let (a, b) = (checkpoint.info(name)?, checkpoint.info(owner)?);
+        let like = a.dtype == b.dtype && a.shape == b.shape;
+        let (a, b) = (checkpoint.bytes(name).ok()?, checkpoint.bytes(owner).ok()?);
+        (like && differ(a, b)).then(|| (name.clone(), owner.clone()))
+    };
+    model.graph.tied.iter().find_map(both)
 }
 
 impl Target {

@@ -9,6 +9,7 @@ mod foreign;
 mod hub;
 mod kill;
 mod layering;
+mod misfits;
 mod mutants;
 mod names;
 mod plan;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use converters::convert::folder::{self, Choice, Format, Item, Planned, Tensor, config, peaks};
+use converters::python_json::texts_as_words;
 use converters::weights::flows;
 use converters::{Checkpoint, FileDtype};
 use sha2::{Digest as _, Sha256};
@@ -151,6 +152,9 @@ fn write(args: &Convert, plan: &Plan<'_>) -> Result<Ended> {
         plan.folder.display()
     );
     args.execute(&work, plan.checkpoint, plan.target, || {
+        if shard.is_none() {
+            beside::remove_older(plan)?;
+        }
         beside::write(plan)?;
         if shard.is_none() { reopen(plan) } else { Ok(()) }
     })
@@ -176,7 +180,7 @@ fn reopen(plan: &Plan<'_>) -> Result<()> {
 
 /// The config of the new checkpoint.
 pub(super) fn config_text(plan: &Plan<'_>) -> Result<String> {
-    let mut json: serde_json::Value = serde_json::from_str(&plan.target.config.json()?)?;
+    let mut json = plan.target.config.value()?;
     let map = json.as_object_mut().context("the config is no object")?;
     for key in ["quantization_config", "compression_config"] {
         map.remove(key);
@@ -187,5 +191,5 @@ pub(super) fn config_text(plan: &Plan<'_>) -> Result<String> {
         let key = if map.contains_key("torch_dtype") { "torch_dtype" } else { "dtype" };
         map.insert(key.to_owned(), "bfloat16".into());
     }
-    Ok(format!("{json:#}\n"))
+    Ok(texts_as_words(format!("{json:#}\n")))
 }

@@ -156,6 +156,14 @@ impl Types {
                 mix::Tensor { name, shape, base: base_type(name, shape, base) }
             })
             .collect();
+        for wanted in &self.tensor_type {
+            let fits = tensors.iter().any(|tensor| wanted.fits(tensor.name));
+            let pattern = wanted.pattern();
+            ensure!(
+                fits,
+                "--tensor-type `{pattern}`: no tensor has such a name; `--plan` lists them"
+            );
+        }
         let overrides = mix::Overrides {
             tensors: self.tensor_type.clone(),
             output: self.output_tensor_type,
@@ -228,9 +236,13 @@ pub(crate) fn paths(formats: &[Format], outputs: &[PathBuf], name: &str) -> Resu
     let named = |folder: &Path| {
         formats.iter().map(|format| folder.join(format!("{name}-{}.gguf", format.name))).collect()
     };
+    for (n, format) in formats.iter().enumerate() {
+        let again = formats[..n].iter().any(|other| other.name == format.name);
+        ensure!(!again, "--to gguf:{} is given twice", format.name);
+    }
     match outputs {
         [] => bail!("where to? give -o FILE (or a folder, if there are several formats)"),
-        [one] if formats.len() > 1 || one.is_dir() => {
+        [one] if formats.len() > 1 || one.is_dir() || one.to_string_lossy().ends_with('/') => {
             ensure!(!one.is_file(), "`{}` is a file; several formats need a folder", one.display());
             Ok(named(one))
         }

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use converters::codec::{self, BlockType};
+use converters::codec::{self, BlockType, expected_error};
 use converters::convert::Measure;
 use converters::gguf::{File, TensorInfo};
+use registry::gguf::key_differences;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
@@ -42,6 +43,26 @@ pub(crate) struct Distance {
     sha256: String,
 }
 
+impl Distance {
+    /// Says so where the numbers are others than the source's, and not only rounded.
+    fn fault(&self) -> Option<String> {
+        /// Types lose more where numbers lie apart.
+        const MORE: f64 = 4.0;
+        let most = match self.ty {
+            BlockType::F32 => 1e-6,
+            ty if !ty.is_quantized() => 1e-2,
+            ty => expected_error(ty).map_or(0.9, |error| (MORE * error).min(0.9)),
+        };
+        let off = self.measure.relative();
+        // Nothing is less than a number that is none.
+        let within = off <= most;
+        (!within).then(|| {
+            let (name, ty) = (&self.name, self.ty.name());
+            format!("tensor `{name}` is off by {off:.4} of its size; {ty} explains {most:.1e}")
+        })
+    }
+}
+
 /// Compares every tensor of a file with its source; also gives what does not fit.
 fn compare_all(
     which: &Which,
@@ -67,7 +88,9 @@ fn compare_all(
         match compare(&file, info, tensor) {
             Ok((measure, sha256)) => {
                 let (name, ty) = (name.clone(), info.ty);
-                distances.push(Distance { name, ty, measure, sha256 });
+                let distance = Distance { name, ty, measure, sha256 };
+                faults.extend(distance.fault());
+                distances.push(distance);
             }
             Err(why) => faults.push(format!("tensor `{name}`: {why}")),
         }
@@ -75,6 +98,11 @@ fn compare_all(
     let known = |info: &&TensorInfo| !model.tensors.iter().any(|t| t.name == info.name);
     let spare = file.tensors().iter().filter(known);
     faults.extend(spare.map(|info| format!("tensor `{}` is none of the model's", info.name)));
+    let arch = file.metadata().str("general.architecture")?.unwrap_or_default();
+    if arch != model.gguf.arch {
+        faults.push(format!("the architecture is `{arch}`, expected `{}`", model.gguf.arch));
+    }
+    faults.extend(key_differences(&model.gguf, &converters::gguf::evidence(&file, arch)));
     Ok((distances, faults))
 }
 
@@ -83,6 +111,11 @@ pub(crate) fn distances(folder: &Path, choice: &Choice, path: &Path) -> Result<V
     let model = folder.display().to_string();
     let which = Which { model, revision: "main".to_owned() };
     let (distances, faults) = compare_all(&which, choice, path)?;
+    // What is off in numbers stands in the rows.
+    let faults: Vec<String> = faults
+        .into_iter()
+        .filter(|fault| !distances.iter().any(|d| d.fault().as_ref() == Some(fault)))
+        .collect();
     if faults.is_empty() { Ok(distances) } else { Err(super::several(faults)) }
 }
 

@@ -25,6 +25,7 @@ pub mod load;
 pub mod mix;
 pub mod mmap;
 pub mod numbers;
+pub mod python_json;
 pub mod random;
 pub mod safetensors;
 pub mod tokenizer;

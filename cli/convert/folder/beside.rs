@@ -28,6 +28,20 @@ pub(super) fn write(plan: &Plan<'_>) -> Result<()> {
     atomic(&folder.join("config.json"), config_text(plan)?.as_bytes())
 }
 
+/// Removes weights of another checkpoint that was in the folder: readers would take them for these.
+pub(super) fn remove_older(plan: &Plan<'_>) -> Result<()> {
+    for entry in fs_err::read_dir(&plan.folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let weights = name.starts_with("model") && name.ends_with(".safetensors");
+        let index = name == "model.safetensors.index.json";
+        if (weights || index) && !plan.files.iter().any(|file| file.path == path) {
+            fs_err::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
 /// Whether a file of the old folder belongs to the new one: texts, but none about the old weights.
 fn carried(name: &str) -> bool {
     const OWN: [&str; 3] = ["config.json", "hf_quant_config.json", "README.md"];

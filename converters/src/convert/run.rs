@@ -33,6 +33,8 @@ pub enum Error {
     Overwrites { output: PathBuf, input: PathBuf },
     #[error("`{}` is there already; remove it, choose another name, or allow it with --force", output.display())]
     Exists { output: PathBuf },
+    #[error("`{}` is no file that could be replaced; choose another name", output.display())]
+    NoFile { output: PathBuf },
     #[error(
         "`{}` has {} free and the files need {}; free some space or write elsewhere",
         folder.display(), crate::convert::run::size(*free), crate::convert::run::size(*needed)
@@ -272,9 +274,6 @@ pub fn journal_path(path: &Path) -> PathBuf {
 /// What an earlier run says it has done, if its head is the same.
 fn earlier(path: &Path, head: &str) -> Result<BTreeMap<usize, Vec<Written>>, Error> {
     let cannot = |why: String| Error::Resume { journal: path.into(), why };
-    if !path.exists() {
-        return Err(cannot("there is no journal of an unfinished conversion".to_owned()));
-    }
     let (found, slabs) = journal::read(path)?;
     if found != head {
         return Err(cannot(

@@ -134,6 +134,19 @@ proptest! {
     }
 }
 
+/// Tensors of a file may follow each other without a gap; joined they still are two.
+#[test]
+fn neighbours_are_no_stretch() {
+    let bytes: Vec<u8> = (0..64).collect();
+    let (first, second) = bytes.split_at(32);
+    let raw = |part| Flow::raw(&[2, 16], FileDtype::U8, part).unwrap();
+    assert_eq!(raw(first).stretch(), Some(first));
+    let joined = Flow::run(&[Step::Concat(0)], vec![raw(first), raw(second)]).unwrap();
+    assert_eq!(joined[0].stretch(), None);
+    let mut copied = vec![0; 64];
+    assert!(joined[0].copy(FileDtype::U8, 0, &mut copied) && copied == bytes);
+}
+
 /// Blocks as checkpoints have them: the even numbers low, a scale of 2^-1 (126) and of 2^1 (128).
 #[test]
 fn blocks_of_four_bits_become_numbers() {

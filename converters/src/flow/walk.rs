@@ -75,8 +75,9 @@ impl<'a> Flow<'a> {
             match whole {
                 None => whole = Some(&bytes[from..]),
                 Some(first) => {
-                    let expected = first.get(next..).map(<[u8]>::as_ptr);
-                    one &= expected == bytes.get(from..).map(<[u8]>::as_ptr);
+                    // Another tensor may begin where this one ends, and is none of its bytes.
+                    let expected = first.get(next..next + end - from).map(<[u8]>::as_ptr);
+                    one &= expected.is_some() && expected == bytes.get(from..).map(<[u8]>::as_ptr);
                 }
             }
             next += end - from;

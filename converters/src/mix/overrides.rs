@@ -54,7 +54,8 @@ impl TensorType {
         self.pattern.as_str()
     }
 
-    pub(super) fn fits(&self, name: &str) -> bool {
+    /// Whether it names a tensor.
+    pub fn fits(&self, name: &str) -> bool {
         self.pattern.is_match(name)
     }
 }

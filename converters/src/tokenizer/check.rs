@@ -88,6 +88,11 @@ pub fn check<'a>(
     };
     let mut theirs = reference(&json.file)?;
     theirs.set_encode_special_tokens(true);
+    // Loaders reset these, which some program's last use left in the file.
+    theirs.with_padding(None);
+    theirs
+        .with_truncation(None)
+        .map_err(|why| Mismatch::Unusable { why: shown(&why.to_string()) })?;
     let ours =
         Loaded::new(&tokenizer.keys).map_err(|why| Mismatch::Unusable { why: shown(&why) })?;
     let (mut checked, mut total) = (Checked::default(), 0_usize);

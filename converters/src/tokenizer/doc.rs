@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::Error;
+use crate::python_json::words_as_texts;
 
 /// A JSON file.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ pub(super) fn parse<T: for<'a> Deserialize<'a>>(
         return Ok(None);
     }
     let bytes = fs_err::read(&file)?;
-    match serde_json::from_slice(&bytes) {
+    match serde_json::from_slice(&words_as_texts(&bytes)) {
         Ok(value) => Ok(Some((file, value))),
         Err(why) => Err(Error::NotJson { file, why: crate::shown(&why.to_string()) }),
     }

@@ -12,14 +12,13 @@ const NAMES: &str = "tokenizer.chat_templates";
 /// Writes the templates of a checkpoint, from the first place that has any.
 pub(super) fn write(dir: &Path, keys: &mut Metadata) -> Result<(), Error> {
     let Some(config) = Doc::read(dir, "tokenizer_config.json")? else { return Ok(()) };
-    let templates = match config.get("chat_template") {
-        Some(node) => of(&node)?,
-        None => match files(dir)? {
-            found if !found.is_empty() => found,
-            _ => match Doc::read(dir, "chat_template.json")? {
-                Some(doc) => doc.get("chat_template").map_or(Ok(Vec::new()), |node| of(&node))?,
-                None => Vec::new(),
-            },
+    // A file of its own is the newer place, and wins in the reference too.
+    let templates = match (files(dir)?, config.get("chat_template")) {
+        (found, _) if !found.is_empty() => found,
+        (_, Some(node)) => of(&node)?,
+        _ => match Doc::read(dir, "chat_template.json")? {
+            Some(doc) => doc.get("chat_template").map_or(Ok(Vec::new()), |node| of(&node))?,
+            None => Vec::new(),
         },
     };
     let mut names = Vec::new();

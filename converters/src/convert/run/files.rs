@@ -73,6 +73,9 @@ pub(super) fn check(work: &Work<'_>, settings: &Settings) -> Result<(), Error> {
                 return Err(Error::Overwrites { output: path.clone(), input: input.clone() });
             }
         }
+        if file.path.exists() && !file.path.is_file() {
+            return Err(Error::NoFile { output: file.path.clone() });
+        }
         if file.path.exists() && !settings.force {
             return Err(Error::Exists { output: file.path.clone() });
         }
@@ -122,14 +125,13 @@ type Opened = (Vec<Part>, Journal, BTreeMap<usize, Vec<Written>>);
 pub(super) fn open(work: &Work<'_>, settings: &Settings, head: &str) -> Result<Opened, Error> {
     let first = work.files.first().ok_or_else(|| io::Error::other("there is no file to write"))?;
     let path = journal_path(&first.path);
-    let known = if settings.resume { earlier(&path, head)? } else { BTreeMap::new() };
+    // One that was stopped before it began begins: a queue starts both with one command.
+    let resume = settings.resume && path.exists();
+    let known = if resume { earlier(&path, head)? } else { BTreeMap::new() };
     // A journal of what is about to be written over must go first.
-    let journal = if settings.resume { None } else { Some(Journal::create(&path, head)?) };
-    let parts = work
-        .files
-        .iter()
-        .map(|file| Part::open(file, settings.resume))
-        .collect::<io::Result<Vec<_>>>()?;
+    let journal = if resume { None } else { Some(Journal::create(&path, head)?) };
+    let parts =
+        work.files.iter().map(|file| Part::open(file, resume)).collect::<io::Result<Vec<_>>>()?;
     let journal = match journal {
         Some(journal) => journal,
         None => Journal::append(&path)?,

@@ -80,6 +80,15 @@ pub(super) fn write(
                 buffers.seen.resize(count, 0.0);
                 let (numbers, bytes) = (&buffers.numbers, &buffers.bytes);
                 if target.encode.decode(numbers, bytes, row, &mut buffers.seen) {
+                    if let Some(n) = first_not_finite(&buffers.seen) {
+                        let (x, seen) = (numbers[n], buffers.seen[n]);
+                        let why = format!(
+                            "number {} is {x} and would be read back as {seen}: the type does not \
+                             reach so far; choose another for it",
+                            at + n
+                        );
+                        return Err(fault(work, target, why));
+                    }
                     Measure::of(&buffers.numbers, &buffers.seen)
                 } else {
                     Measure::default()

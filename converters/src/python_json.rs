@@ -1,0 +1,61 @@
+//! JSON as Python writes it: `NaN`, `Infinity` and `-Infinity` stand there as words, which no JSON
+//! reader takes. As marked texts they pass through any, and back.
+
+use std::borrow::Cow;
+
+/// Begins a text that was a word. No text of a config begins with it.
+const MARK: &str = "\\u0001";
+const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+
+/// The words as marked texts.
+pub fn words_as_texts(json: &[u8]) -> Cow<'_, [u8]> {
+    let (mut out, mut kept) = (Vec::new(), 0);
+    let (mut at, mut inside) = (0, false);
+    while let Some(byte) = json.get(at) {
+        let word = WORDS.iter().find(|word| !inside && json[at..].starts_with(word.as_bytes()));
+        if let Some(word) = word {
+            out.extend_from_slice(&json[kept..at]);
+            out.extend_from_slice(format!("\"{MARK}{word}\"").as_bytes());
+            at += word.len();
+            kept = at;
+            continue;
+        }
+        match byte {
+            b'"' => inside = !inside,
+            // What follows is no end of the text.
+            b'\\' if inside => at += 1,
+            _ => {}
+        }
+        at += 1;
+    }
+    if kept == 0 {
+        return Cow::Borrowed(json);
+    }
+    out.extend_from_slice(&json[kept..]);
+    Cow::Owned(out)
+}
+
+/// Marked texts as the words that they were.
+pub fn texts_as_words(mut json: String) -> String {
+    for word in WORDS {
+        json = json.replace(&format!("\"{MARK}{word}\""), word);
+    }
+    json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_pass_through_a_json_reader() {
+        let text =
+            r#"{"a":[0.0,Infinity,-Infinity],"b":NaN,"c":"\"Infinity\" NaN","z":"Infinity"}"#;
+        let plain = words_as_texts(text.as_bytes());
+        let value: serde_json::Value = serde_json::from_slice(&plain).unwrap();
+        assert_eq!(value["c"], "\"Infinity\" NaN");
+        assert_eq!(texts_as_words(value.to_string()), text);
+        assert!(matches!(words_as_texts(b"{\"a\": \"\\\\\"}"), Cow::Borrowed(_)));
+        assert_eq!(*words_as_texts(b"[\"\\\\\", NaN"), *b"[\"\\\\\", \"\\u0001NaN\"");
+    }
+}

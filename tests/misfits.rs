@@ -1,0 +1,181 @@
+//! Checkpoints and files that are not quite what they say.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::tool::{convert, fixture, onboard, parity, run};
+
+/// The tensors of a small safetensors file, changed by `edit`, written again.
+fn rewrite(from: &Path, to: &Path, edit: impl FnOnce(&mut Vec<(String, Value, Vec<u8>)>)) {
+    let bytes = fs_err::read(from).unwrap();
+    let length = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
+    let header: serde_json::Map<String, Value> =
+        serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let data = &bytes[8 + length..];
+    let mut tensors = Vec::new();
+    for (name, info) in header.into_iter().filter(|(name, _)| name != "__metadata__") {
+        let at = |n: usize| usize::try_from(info["data_offsets"][n].as_u64().unwrap()).unwrap();
+        let own = data[at(0)..at(1)].to_vec();
+        tensors.push((name, info, own));
+    }
+    edit(&mut tensors);
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, mut info, own) in tensors {
+        info["data_offsets"] = serde_json::json!([data.len(), data.len() + own.len()]);
+        data.extend(own);
+        header.insert(name, info);
+    }
+    let mut text = Value::from(header).to_string();
+    text += &" ".repeat(text.len().next_multiple_of(8) - text.len());
+    let mut whole = (text.len() as u64).to_le_bytes().to_vec();
+    whole.extend(text.as_bytes());
+    whole.extend(data);
+    fs_err::write(to, whole).unwrap();
+}
+
+/// A fixture's folder of one's own, without its reference.
+fn copy(name: &str, to: &Path) {
+    fs_err::create_dir_all(to).unwrap();
+    for entry in fs_err::read_dir(fixture(name)).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            fs_err::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+}
+
+fn replace(file: &Path, from: &str, to: &str) {
+    let text = fs_err::read_to_string(file).unwrap();
+    assert!(text.contains(from), "no `{from}` in {}", file.display());
+    fs_err::write(file, text.replace(from, to)).unwrap();
+}
+
+#[test]
+fn a_head_of_its_own_is_used_whatever_the_config_ties() {
+    let dir = tempfile::tempdir().unwrap();
+    copy("llama3", dir.path());
+    let weights = dir.path().join("model.safetensors");
+    let dims = || run(onboard().args(["show", "--dims"]).arg(dir.path())).code(0);
+    let stored = |change: u8| {
+        rewrite(&fixture("llama3").join("model.safetensors"), &weights, |tensors| {
+            let (_, info, own) = tensors
+                .iter()
+                .find(|(name, ..)| name == "model.embed_tokens.weight")
+                .unwrap()
+                .clone();
+            let own = own.into_iter().map(|byte| byte ^ change).collect();
+            tensors.push(("lm_head.weight".to_owned(), info, own));
+        });
+    };
+    stored(0);
+    let ran = dims().prints("tied     = true");
+    assert!(!ran.err.contains("not tied"), "{}", ran.err);
+    stored(1);
+    dims().prints("tied     = false").says("the config ties `lm_head.weight`");
+}
+
+#[test]
+fn configs_as_python_writes_them_are_converted() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("model");
+    copy("mamba2", &model);
+    let config = model.join("config.json");
+    let text = fs_err::read_to_string(&config).unwrap();
+    let mut json: Value = serde_json::from_str(&text).unwrap();
+    json["time_step_limit"] = serde_json::json!([0.0, "BEYOND"]);
+    fs_err::write(&config, json.to_string().replace("\"BEYOND\"", "Infinity")).unwrap();
+    let (file, folder) = (dir.path().join("m.gguf"), dir.path().join("bf16"));
+    run(convert().arg(&model).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
+    run(onboard().arg("show").arg(&file).arg("--graph")).code(0);
+    run(convert().arg(&model).args(["--to", "bf16", "-o"]).arg(&folder)).code(0);
+    let written = fs_err::read_to_string(folder.join("config.json")).unwrap();
+    assert!(written.contains("Infinity") && !written.contains("u0001"), "{written}");
+}
+
+#[test]
+fn numbers_beyond_a_type_are_named_and_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    copy("llama", dir.path());
+    let weights = dir.path().join("model.safetensors");
+    rewrite(&fixture("llama").join("model.safetensors"), &weights, |tensors| {
+        let (.., own) =
+            tensors.iter_mut().find(|(name, ..)| name.ends_with("up_proj.weight")).unwrap();
+        // 70144 in bf16.
+        own[..2].copy_from_slice(&0x4789_u16.to_le_bytes());
+    });
+    let file = dir.path().join("m.gguf");
+    run(convert().arg(dir.path()).args(["--to", "gguf:f16", "-o"]).arg(&file))
+        .code(2)
+        .says("ffn_up.weight")
+        .says("would be read back as inf");
+    assert!(!file.exists());
+    run(convert().arg(dir.path()).args(["--to", "gguf:bf16", "-o"]).arg(&file)).code(0);
+}
+
+#[test]
+fn a_folder_that_is_written_over_keeps_nothing_of_the_older_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |to: &str, more: &[&str]| {
+        let mut command = convert();
+        command.arg(fixture("llama_256")).args(["--to", to, "-o"]).arg(dir.path());
+        run(command.args(more)).code(0);
+        let names = fs_err::read_dir(dir.path()).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.contains("safetensors")).collect::<Vec<_>>()
+    };
+    assert!(write("fp8", &["--split-max-size", "500K"]).len() > 2);
+    assert_eq!(write("nvfp4", &["--force"]), ["model.safetensors"]);
+    let split = write("fp8", &["--force", "--split-max-size", "500K"]);
+    assert!(split.len() > 2 && !split.contains(&"model.safetensors".to_owned()), "{split:?}");
+}
+
+#[test]
+fn a_changed_file_is_no_longer_its_checkpoints() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, file) = (fixture("llama"), dir.path().join("m.gguf"));
+    run(convert().arg(&source).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
+    let verify = || run(convert().arg(&source).arg("--verify").arg(&file));
+    verify().code(0);
+    let whole = fs_err::read(&file).unwrap();
+    // One number of the last tensor.
+    let mut bytes = whole.clone();
+    let at = bytes.len() - 4;
+    bytes[at..].copy_from_slice(&9.5_f32.to_le_bytes());
+    fs_err::write(&file, &bytes).unwrap();
+    verify().code(1).says("is off by");
+    // A key that other programs read.
+    let key = b"llama.rope.freq_base";
+    let at = whole.windows(key.len()).position(|part| part == key).unwrap() + key.len() + 4;
+    let mut bytes = whole;
+    bytes[at..at + 4].copy_from_slice(&500_000_f32.to_le_bytes());
+    fs_err::write(&file, &bytes).unwrap();
+    verify().code(1).says("key `llama.rope.freq_base` is 500000");
+    run(parity().arg("check").arg(&file).arg("--reference").arg(source.join("reference")))
+        .code(2)
+        .says("was changed");
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let convert = |words: &[&str]| run(convert().arg(fixture("llama")).args(words));
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (file, folder) = (path("m.gguf"), path("new/"));
+    convert(&["--to", "gguf:q8_0", "--to", "gguf:q8_0", "-o", &folder]).code(2).says("twice");
+    convert(&["--to", "gguf:q8_0", "-o", &file, "--tensor-type", "ffn_dwn=f16"])
+        .code(2)
+        .says("no tensor has such a name");
+    convert(&["--to", "gguf:q8_0", "-o", "/dev/null", "--force"]).code(2).says("is no file");
+    convert(&["--to", "gguf:q8_0", "-o", &folder]).code(0);
+    assert!(Path::new(&path("new/llama-q8_0.gguf")).is_file());
+    replace(
+        &{
+            copy("llama", &dir.path().join("kind"));
+            dir.path().join("kind/config.json")
+        },
+        "\"LlamaForCausalLM\"",
+        "null",
+    );
+    run(onboard().args(["show", "--dims"]).arg(dir.path().join("kind"))).code(0);
+}
