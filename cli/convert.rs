@@ -56,7 +56,7 @@ pub(crate) struct Convert {
     #[command(flatten)]
     choice: Choice,
     /// The format, gguf:TYPE (repeatable), fp8, nvfp4, ...; `convert --to help` lists them
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", value_parser = format::Named)]
     to: Vec<String>,
     /// Where to write: a file for GGUF, a folder for several formats and for checkpoints
     #[arg(short, long, value_name = "PATH")]
@@ -112,10 +112,6 @@ impl Convert {
     pub(crate) fn run(self) -> Result<Ended> {
         if let Some(Command::MergeCheck(check)) = &self.command {
             return check.run();
-        }
-        if self.to.iter().any(|to| to == "help") {
-            term::print(&format::help())?;
-            return Ok(Ended::Well);
         }
         let Some(which) = &self.which else {
             bail!("which checkpoint? give its folder: convert MODEL --to gguf:q4_k_m -o FILE");
@@ -322,6 +318,16 @@ fn tokenizer(target: &Target, gguf: &Gguf, warnings: &mut Vec<String>) -> Result
     let made = match tokenizer::read(&target.dir, target.model.vocab, &options) {
         Ok(made) => made,
         Err(tokenizer::Error::Missing { .. }) => {
+            let parts = ["vocab.json", "merges.txt", "vocab.txt"];
+            let found: Vec<&str> =
+                parts.into_iter().filter(|name| target.dir.join(name).is_file()).collect();
+            ensure!(
+                found.is_empty(),
+                "`{}` has {} and no tokenizer.json, which is what is read; save one with \
+                 transformers' AutoTokenizer.save_pretrained",
+                target.dir.display(),
+                found.join(", ")
+            );
             warnings.push(format!(
                 "`{}` has no tokenizer: the file will have none, and can only be fed token ids",
                 target.dir.display()

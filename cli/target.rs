@@ -189,6 +189,11 @@ impl Target {
 
     /// The weights on disk.
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint> {
+        ensure!(
+            !self.is_gguf(),
+            "`{}` is a GGUF file; this reads the folder of the checkpoint it was made from",
+            self.dir.display()
+        );
         Checkpoint::open(&self.dir).context("cannot read the weights")
     }
 

@@ -179,3 +179,40 @@ fn what_cannot_be_meant_is_refused() {
     );
     run(onboard().args(["show", "--dims"]).arg(dir.path().join("kind"))).code(0);
 }
+
+#[test]
+fn what_is_missing_or_mistaken_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    run(convert().args(["--to", "help"])).code(0).prints("gguf:q4_k_m").prints("nvfp4");
+    let file = dir.path().join("m.gguf");
+    run(convert().arg(fixture("llama")).args(["--to", "gguf:f16", "-o"]).arg(&file)).code(0);
+    let again = dir.path().join("again.gguf");
+    run(convert().arg(&file).args(["--to", "gguf:q8_0", "-o"]).arg(&again))
+        .code(2)
+        .says("is a GGUF file");
+    let folder = dir.path().join("model");
+    copy("qwen2", &folder);
+    fs_err::rename(folder.join("tokenizer.json"), folder.join("vocab.json")).unwrap();
+    run(convert().arg(&folder).args(["--to", "gguf:q8_0", "-o"]).arg(&again))
+        .code(2)
+        .says("has vocab.json and no tokenizer.json");
+}
+
+#[test]
+fn weights_saved_without_a_head_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    copy("llama3", dir.path());
+    rewrite(
+        &fixture("llama3").join("model.safetensors"),
+        &dir.path().join("model.safetensors"),
+        |tensors| {
+            for (name, ..) in tensors {
+                *name = name.strip_prefix("model.").unwrap().to_owned();
+            }
+        },
+    );
+    let source = fixture("llama3");
+    let mut check = parity();
+    check.arg("check").arg(dir.path()).arg("--reference").arg(source.join("reference"));
+    run(check.arg("--source").arg(&source).args(["--dtype", "f32"])).code(0).prints("AGREE");
+}

@@ -1,11 +1,14 @@
 //! `--to`, `--output` and the flags that choose types.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
-use clap::{Args, ValueEnum};
+use clap::builder::{StringValueParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, Args, Command, ValueEnum};
 use converters::FileDtype;
 use converters::codec::BlockType;
 use converters::convert::gguf::{Choice, Output, Planned, Tensor, base_type};
@@ -37,8 +40,29 @@ impl Format {
     }
 }
 
+/// Takes the word behind `--to`, whatever else is missing where it is `help`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Named;
+
+impl TypedValueParser for Named {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        let word = StringValueParser::new().parse_ref(command, arg, value)?;
+        if word == "help" {
+            return Err(clap::Error::raw(ErrorKind::DisplayHelp, help()));
+        }
+        Ok(word)
+    }
+}
+
 /// What `--to help` says.
-pub(crate) fn help() -> String {
+fn help() -> String {
     let mut text =
         "GGUF types, as in --to gguf:q4_k_m (a mix: most tensors are of the type named)\n"
             .to_owned();
