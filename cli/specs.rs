@@ -68,6 +68,8 @@ pub(crate) fn check_error(error: parity::Error) -> anyhow::Error {
 pub(crate) struct Config {
     parsed: registry::config::Config,
     bytes: Vec<u8>,
+    /// Of the file, whatever was changed since.
+    sha256: String,
 }
 
 impl Config {
@@ -75,14 +77,16 @@ impl Config {
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let parsed = registry::config::Config::read(path)
             .map_err(|finding| tell(&[finding], "the config cannot be read"))?;
-        Ok(Self { parsed, bytes: fs_err::read(path)? })
+        let bytes = fs_err::read(path)?;
+        Ok(Self { parsed, sha256: sha256(&bytes), bytes })
     }
 
     /// Reads a text that came from `place`.
     pub(crate) fn of_text(place: &str, text: &str) -> Result<Self> {
         let parsed = registry::config::Config::parse(place, text)
             .map_err(|finding| tell(&[finding], "the config cannot be read"))?;
-        Ok(Self { parsed, bytes: text.as_bytes().to_vec() })
+        let bytes = text.as_bytes().to_vec();
+        Ok(Self { parsed, sha256: sha256(&bytes), bytes })
     }
 
     /// `architectures[0]`, or a word for its absence.
@@ -122,9 +126,20 @@ impl Config {
         serde_json::from_slice(&words_as_texts(&self.bytes)).context("the config is not JSON")
     }
 
+    /// The same with a switch off, which the file may have on.
+    pub(crate) fn without(&self, key: &str) -> Result<Self> {
+        let mut json = self.value()?;
+        if let Some(inner) = json.get_mut("text_config").filter(|inner| inner.is_object()) {
+            inner[key] = false.into();
+        }
+        json[key] = false.into();
+        let changed = Self::of_text(self.parsed.path(), &texts_as_words(json.to_string()))?;
+        Ok(Self { sha256: self.sha256.clone(), ..changed })
+    }
+
     /// SHA-256 of the file.
     pub(crate) fn sha256(&self) -> String {
-        format!("{:x}", Sha256::digest(&self.bytes))
+        self.sha256.clone()
     }
 
     /// The file, saying that weights are stored as `dtype`.
@@ -142,6 +157,10 @@ impl Config {
         json[key] = long.into();
         Ok(texts_as_words(serde_json::to_string_pretty(&json)? + "\n").into_bytes())
     }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    format!("{:x}", Sha256::digest(bytes))
 }
 
 /// What `list` says of a spec.

@@ -119,7 +119,7 @@ pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
     }
     let (dir, name) = folder(which)?;
     let mut specs = Specs::open(choice.specs.as_deref())?;
-    let config = Config::read(&dir.join("config.json"))?;
+    let mut config = Config::read(&dir.join("config.json"))?;
     let spec = match &choice.spec {
         Some(file) => specs.add(file)?,
         None => match specs.matching(&config)? {
@@ -140,6 +140,8 @@ pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
             "note: the config ties `{name}` to `{owner}`, but the checkpoint has both with other \
              numbers: they are not tied"
         ));
+        // What is written of it must not be taken for tied.
+        config = config.without("tie_word_embeddings")?;
         let set: Vec<String> =
             choice.set.iter().cloned().chain(["dims.tied=false".to_owned()]).collect();
         model = specs.resolve(&spec, &config, &set)?;

@@ -73,6 +73,15 @@ fn a_head_of_its_own_is_used_whatever_the_config_ties() {
     assert!(!ran.err.contains("not tied"), "{}", ran.err);
     stored(1);
     dims().prints("tied     = false").says("the config ties `lm_head.weight`");
+    // What is made of it keeps the head, for whoever reads it.
+    let (file, folder) = (dir.path().join("m.gguf"), dir.path().join("bf16"));
+    run(convert().arg(dir.path()).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
+    run(onboard().arg("show").arg(&file).args(["--dims", "--graph"]))
+        .code(0)
+        .prints("weight=lm_head.weight");
+    run(convert().arg(dir.path()).args(["--to", "bf16", "-o"]).arg(&folder)).code(0);
+    let config = fs_err::read_to_string(folder.join("config.json")).unwrap();
+    assert!(config.contains("\"tie_word_embeddings\": false"), "{config}");
 }
 
 #[test]
