@@ -1,37 +1,35 @@
 //! Checkpoints and files that are not quite what they say.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use converters::safetensors::{Declared, Entry, File, Writer};
 use serde_json::Value;
 
 use crate::tool::{convert, fixture, onboard, parity, run};
 
+type Tensors = BTreeMap<String, (Entry, Vec<u8>)>;
+
 /// The tensors of a small safetensors file, changed by `edit`, written again.
-fn rewrite(from: &Path, to: &Path, edit: impl FnOnce(&mut Vec<(String, Value, Vec<u8>)>)) {
-    let bytes = fs_err::read(from).unwrap();
-    let length = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
-    let header: serde_json::Map<String, Value> =
-        serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-    let data = &bytes[8 + length..];
-    let mut tensors = Vec::new();
-    for (name, info) in header.into_iter().filter(|(name, _)| name != "__metadata__") {
-        let at = |n: usize| usize::try_from(info["data_offsets"][n].as_u64().unwrap()).unwrap();
-        let own = data[at(0)..at(1)].to_vec();
-        tensors.push((name, info, own));
-    }
+fn rewrite(from: &Path, to: &Path, edit: impl FnOnce(&mut Tensors)) {
+    let file = File::open(from).unwrap();
+    let read = |name: &String| {
+        let (entry, bytes) = file.tensor(name).unwrap().unwrap();
+        (name.clone(), (entry.clone(), bytes.to_vec()))
+    };
+    let mut tensors: Tensors = file.header().tensors.keys().map(read).collect();
     edit(&mut tensors);
-    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
-    for (name, mut info, own) in tensors {
-        info["data_offsets"] = serde_json::json!([data.len(), data.len() + own.len()]);
-        data.extend(own);
-        header.insert(name, info);
+    let declared = tensors.iter().map(|(name, (entry, _))| Declared {
+        name: name.clone(),
+        dtype: entry.dtype,
+        shape: entry.shape.clone(),
+    });
+    let declared: Vec<_> = declared.collect();
+    let mut writer = Writer::create(to, &file.header().metadata, &declared).unwrap();
+    for (name, (_, bytes)) in &tensors {
+        writer.write(name, bytes).unwrap();
     }
-    let mut text = Value::from(header).to_string();
-    text += &" ".repeat(text.len().next_multiple_of(8) - text.len());
-    let mut whole = (text.len() as u64).to_le_bytes().to_vec();
-    whole.extend(text.as_bytes());
-    whole.extend(data);
-    fs_err::write(to, whole).unwrap();
+    writer.finish().unwrap();
 }
 
 /// A fixture's folder of one's own, without its reference.
@@ -45,12 +43,6 @@ fn copy(name: &str, to: &Path) {
     }
 }
 
-fn replace(file: &Path, from: &str, to: &str) {
-    let text = fs_err::read_to_string(file).unwrap();
-    assert!(text.contains(from), "no `{from}` in {}", file.display());
-    fs_err::write(file, text.replace(from, to)).unwrap();
-}
-
 #[test]
 fn a_head_of_its_own_is_used_whatever_the_config_ties() {
     let dir = tempfile::tempdir().unwrap();
@@ -59,13 +51,11 @@ fn a_head_of_its_own_is_used_whatever_the_config_ties() {
     let dims = || run(onboard().args(["show", "--dims"]).arg(dir.path())).code(0);
     let stored = |change: u8| {
         rewrite(&fixture("llama3").join("model.safetensors"), &weights, |tensors| {
-            let (_, info, own) = tensors
-                .iter()
-                .find(|(name, ..)| name == "model.embed_tokens.weight")
-                .unwrap()
-                .clone();
-            let own = own.into_iter().map(|byte| byte ^ change).collect();
-            tensors.push(("lm_head.weight".to_owned(), info, own));
+            let (entry, mut bytes) = tensors["model.embed_tokens.weight"].clone();
+            for byte in &mut bytes {
+                *byte ^= change;
+            }
+            tensors.insert("lm_head.weight".to_owned(), (entry, bytes));
         });
     };
     stored(0);
@@ -108,10 +98,9 @@ fn numbers_beyond_a_type_are_named_and_nothing_is_written() {
     copy("llama", dir.path());
     let weights = dir.path().join("model.safetensors");
     rewrite(&fixture("llama").join("model.safetensors"), &weights, |tensors| {
-        let (.., own) =
-            tensors.iter_mut().find(|(name, ..)| name.ends_with("up_proj.weight")).unwrap();
+        let (_, bytes) = tensors.get_mut("model.layers.0.mlp.up_proj.weight").unwrap();
         // 70144 in bf16.
-        own[..2].copy_from_slice(&0x4789_u16.to_le_bytes());
+        bytes[..2].copy_from_slice(&0x4789_u16.to_le_bytes());
     });
     let file = dir.path().join("m.gguf");
     run(convert().arg(dir.path()).args(["--to", "gguf:f16", "-o"]).arg(&file))
@@ -166,27 +155,23 @@ fn a_changed_file_is_no_longer_its_checkpoints() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused() {
+fn a_name_that_ends_with_a_slash_is_a_folder() {
     let dir = tempfile::tempdir().unwrap();
-    let convert = |words: &[&str]| run(convert().arg(fixture("llama")).args(words));
-    let path = |name: &str| dir.path().join(name).display().to_string();
-    let (file, folder) = (path("m.gguf"), path("new/"));
-    convert(&["--to", "gguf:q8_0", "--to", "gguf:q8_0", "-o", &folder]).code(2).says("twice");
-    convert(&["--to", "gguf:q8_0", "-o", &file, "--tensor-type", "ffn_dwn=f16"])
-        .code(2)
-        .says("no tensor has such a name");
-    convert(&["--to", "gguf:q8_0", "-o", "/dev/null", "--force"]).code(2).says("is no file");
-    convert(&["--to", "gguf:q8_0", "-o", &folder]).code(0);
-    assert!(Path::new(&path("new/llama-q8_0.gguf")).is_file());
-    replace(
-        &{
-            copy("llama", &dir.path().join("kind"));
-            dir.path().join("kind/config.json")
-        },
-        "\"LlamaForCausalLM\"",
-        "null",
-    );
-    run(onboard().args(["show", "--dims"]).arg(dir.path().join("kind"))).code(0);
+    let folder = format!("{}/new/", dir.path().display());
+    run(convert().arg(fixture("llama")).args(["--to", "gguf:q8_0", "-o", &folder])).code(0);
+    assert!(dir.path().join("new/llama-q8_0.gguf").is_file());
+}
+
+#[test]
+fn a_config_without_architectures_is_known_by_its_model_type() {
+    let dir = tempfile::tempdir().unwrap();
+    copy("llama", dir.path());
+    let config = dir.path().join("config.json");
+    let text = fs_err::read_to_string(&config).unwrap();
+    let mut json: Value = serde_json::from_str(&text).unwrap();
+    json["architectures"] = Value::Null;
+    fs_err::write(&config, json.to_string()).unwrap();
+    run(onboard().args(["show", "--dims"]).arg(dir.path())).code(0);
 }
 
 #[test]
@@ -215,9 +200,8 @@ fn weights_saved_without_a_head_are_found() {
         &fixture("llama3").join("model.safetensors"),
         &dir.path().join("model.safetensors"),
         |tensors| {
-            for (name, ..) in tensors {
-                *name = name.strip_prefix("model.").unwrap().to_owned();
-            }
+            let all = std::mem::take(tensors).into_iter();
+            *tensors = all.map(|(name, own)| (name["model.".len()..].to_owned(), own)).collect();
         },
     );
     let source = fixture("llama3");

@@ -63,16 +63,8 @@ impl Distance {
     }
 }
 
-/// Compares every tensor of a file with its source; also gives what does not fit.
-fn compare_all(
-    which: &Which,
-    choice: &Choice,
-    path: &Path,
-) -> Result<(Vec<Distance>, Vec<String>)> {
-    let target = target::open(which, choice)?;
-    let checkpoint = super::checkpoint(&target)?;
-    let model = Model::new(&target, &checkpoint)?;
-    let file = File::open(path)?;
+/// Compares every tensor of a file with its source; also gives what has none to compare with.
+fn compare_all(model: &Model<'_>, file: &File) -> (Vec<Distance>, Vec<String>) {
     let (mut distances, mut faults) = (Vec::new(), Vec::new());
     for tensor in &model.tensors {
         let name = &tensor.name;
@@ -85,12 +77,9 @@ fn compare_all(
             faults.push(format!("tensor `{name}` has shape {found:?}, expected {expected:?}"));
             continue;
         }
-        match compare(&file, info, tensor) {
+        match compare(file, info, tensor) {
             Ok((measure, sha256)) => {
-                let (name, ty) = (name.clone(), info.ty);
-                let distance = Distance { name, ty, measure, sha256 };
-                faults.extend(distance.fault());
-                distances.push(distance);
+                distances.push(Distance { name: name.clone(), ty: info.ty, measure, sha256 });
             }
             Err(why) => faults.push(format!("tensor `{name}`: {why}")),
         }
@@ -98,32 +87,40 @@ fn compare_all(
     let known = |info: &&TensorInfo| !model.tensors.iter().any(|t| t.name == info.name);
     let spare = file.tensors().iter().filter(known);
     faults.extend(spare.map(|info| format!("tensor `{}` is none of the model's", info.name)));
+    (distances, faults)
+}
+
+/// The keys of a file that are not those of its checkpoint.
+fn keys(model: &Model<'_>, file: &File) -> Result<Vec<String>> {
     let arch = file.metadata().str("general.architecture")?.unwrap_or_default();
-    if arch != model.gguf.arch {
-        faults.push(format!("the architecture is `{arch}`, expected `{}`", model.gguf.arch));
-    }
-    faults.extend(key_differences(&model.gguf, &converters::gguf::evidence(&file, arch)));
-    Ok((distances, faults))
+    let other = (arch != model.gguf.arch)
+        .then(|| format!("the architecture is `{arch}`, expected `{}`", model.gguf.arch));
+    let keys = key_differences(&model.gguf, &converters::gguf::evidence(file, arch));
+    Ok(other.into_iter().chain(keys).collect())
 }
 
 /// How far the tensors of a file are from the checkpoint in a folder.
 pub(crate) fn distances(folder: &Path, choice: &Choice, path: &Path) -> Result<Vec<Distance>> {
     let model = folder.display().to_string();
     let which = Which { model, revision: "main".to_owned() };
-    let (distances, faults) = compare_all(&which, choice, path)?;
-    // What is off in numbers stands in the rows.
-    let faults: Vec<String> = faults
-        .into_iter()
-        .filter(|fault| !distances.iter().any(|d| d.fault().as_ref() == Some(fault)))
-        .collect();
+    let target = target::open(&which, choice)?;
+    let checkpoint = super::checkpoint(&target)?;
+    let model = Model::new(&target, &checkpoint)?;
+    let (distances, faults) = compare_all(&model, &File::open(path)?);
     if faults.is_empty() { Ok(distances) } else { Err(super::several(faults)) }
 }
 
 pub(super) fn run(which: &Which, choice: &Choice, path: &Path, json: bool) -> Result<Ended> {
-    let (mut distances, faults) = compare_all(which, choice, path)?;
+    let target = target::open(which, choice)?;
+    let checkpoint = super::checkpoint(&target)?;
+    let model = Model::new(&target, &checkpoint)?;
+    let file = File::open(path)?;
+    let (mut distances, mut faults) = compare_all(&model, &file);
     if distances.is_empty() && !faults.is_empty() {
         bail!("`{}` is no file of this model:\n{}", path.display(), faults.join("\n"));
     }
+    faults.extend(distances.iter().filter_map(Distance::fault));
+    faults.extend(keys(&model, &file)?);
     distances.sort_by(|a, b| b.measure.relative().total_cmp(&a.measure.relative()));
     if json {
         let report =

@@ -702,7 +702,7 @@ def shake(model, sign: int, seed: int) -> None:
         if p.dtype == torch.float32:
             # Bits count up with size. Zeros and subnormal numbers stay, so that what moved is known afterwards too.
             moves = torch.randint(-1, 2, p.shape, generator=generator, dtype=torch.int32) * (p.detach().abs() > 1e-37)
-            p.data.view(torch.int32).add_(sign * moves.view(p.shape))
+            p.data.view(torch.int32).add_(sign * moves)
 
 
 def shaken(runner: Runner, prompts, logits) -> float:

@@ -80,8 +80,21 @@ impl Store {
     }
 
     pub(super) fn read(&self, name: &str) -> Result<Tensor, Error> {
-        let dtype = self.number(name)?;
         let (entry, bytes) = self.bytes(name)?;
+        let (dtype, data) = self.widen(name, entry, bytes)?;
+        Ok(Tensor { dtype, shape: entry.shape.clone(), data })
+    }
+
+    /// The last numbers of a tensor, as many as asked for; none where there are fewer.
+    pub(super) fn read_last(&self, name: &str, count: usize) -> Result<Option<Vec<f32>>, Error> {
+        let (entry, bytes) = self.bytes(name)?;
+        let own = count.checked_mul(self.number(name)?.size());
+        let Some(at) = own.and_then(|own| bytes.len().checked_sub(own)) else { return Ok(None) };
+        self.widen(name, entry, &bytes[at..]).map(|(_, data)| Some(data))
+    }
+
+    fn widen(&self, name: &str, entry: &Entry, bytes: &[u8]) -> Result<(Dtype, Vec<f32>), Error> {
+        let dtype = self.number(name)?;
         let mut data = vec![0.0; bytes.len() / dtype.size()];
         numbers::to_f32(entry.dtype, bytes, &mut data)
             .map_err(|e| self.unexpected(name, format!("numbers ({e})")))?;
@@ -90,7 +103,7 @@ impl Store {
         if exact && !name.ends_with("/target_logprobs") && data.iter().any(|x| !x.is_finite()) {
             return Err(self.unexpected(name, "finite numbers: check the checkpoint for NaN"));
         }
-        Ok(Tensor { dtype, shape: entry.shape.clone(), data })
+        Ok((dtype, data))
     }
 
     /// Token ids; each is below `vocab`.

@@ -80,16 +80,9 @@ pub(super) fn write(
                 buffers.seen.resize(count, 0.0);
                 let (numbers, bytes) = (&buffers.numbers, &buffers.bytes);
                 if target.encode.decode(numbers, bytes, row, &mut buffers.seen) {
-                    if let Some(n) = first_not_finite(&buffers.seen) {
-                        let (x, seen) = (numbers[n], buffers.seen[n]);
-                        let why = format!(
-                            "number {} is {x} and would be read back as {seen}: the type does not \
-                             reach so far; choose another for it",
-                            at + n
-                        );
-                        return Err(fault(work, target, why));
-                    }
-                    Measure::of(&buffers.numbers, &buffers.seen)
+                    let measure = Measure::of(numbers, &buffers.seen);
+                    reached(&measure, at, buffers).map_err(|why| fault(work, target, why))?;
+                    measure
                 } else {
                     Measure::default()
                 }
@@ -104,6 +97,20 @@ pub(super) fn write(
 fn fault(work: &Work<'_>, target: &Target, why: String) -> Error {
     let file = work.files[target.file].path.clone();
     Error::Encode { file, tensor: shown(&target.name), why }
+}
+
+/// Says where a finite number would be read back as none.
+fn reached(measure: &Measure, at: usize, buffers: &Buffers) -> Result<(), String> {
+    // A sum that is finite has no such number; searching each slab would cost a pass.
+    if measure.error.is_finite() {
+        return Ok(());
+    }
+    let Some(n) = first_not_finite(&buffers.seen) else { return Ok(()) };
+    let (x, seen, n) = (buffers.numbers[n], buffers.seen[n], at + n);
+    Err(format!(
+        "number {n} is {x} and would be read back as {seen}: the type does not reach so far; \
+         choose another for it"
+    ))
 }
 
 /// Says where a copied number is not finite.
