@@ -11,7 +11,8 @@ use converters::imatrix::Imatrix;
 use converters::tokenizer::{self, Options};
 use converters::weights::{Sourced, flows};
 use converters::{Checkpoint, FileDtype};
-use registry::gguf::Gguf;
+use registry::check::has_head;
+use registry::gguf::{Gguf, with_head};
 
 use crate::coverage::Coverage;
 use crate::target::{self, Choice, Target, Which};
@@ -140,14 +141,14 @@ impl Convert {
         let checkpoint = target.checkpoint()?;
         let coverage = Coverage::of(&target.model, &checkpoint);
         coverage.refuse(&target.dir)?;
-        if coverage.head > 0 {
-            term::note(&format!(
-                "warning: the head that predicts further tokens ({} weights) is left out",
-                coverage.head
-            ));
-        }
         let outputs = format::paths(&formats, &self.output, &target.name)?;
         let source = Model::new(&target, &checkpoint)?;
+        if coverage.head > 0 && source.gguf.ahead == 0 {
+            term::note(&format!(
+                "warning: the head that predicts further tokens ({} weights) is left out: files of `{}` have no place for it",
+                coverage.head, source.gguf.arch
+            ));
+        }
         for warning in &source.warnings {
             term::note(&format!("warning: {warning}"));
         }
@@ -276,12 +277,18 @@ pub(crate) struct Model<'c> {
 impl<'c> Model<'c> {
     pub(crate) fn new(target: &Target, checkpoint: &'c Checkpoint) -> Result<Self> {
         let model = &target.model;
-        let (weights, _) = flows(checkpoint, &model.graph.weights, &model.rules)
+        let (gguf, wanted) = match with_head(model) {
+            Some(whole) if has_head(model, &checkpoint.shapes()) => whole,
+            _ => {
+                let gguf = model.gguf.clone().unwrap_or_else(|| plan::nameless(model));
+                (gguf, model.graph.weights.clone())
+            }
+        };
+        let (weights, _) = flows(checkpoint, &wanted, &model.rules)
             .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
-        let gguf = model.gguf.clone().unwrap_or_else(|| plan::nameless(model));
-        let gguf = plan::with_scalars(gguf, model, &weights)
+        let gguf = plan::with_scalars(gguf, &wanted, &weights)
             .map_err(|faults| several(faults).context("the model does not become a GGUF file"))?;
-        let tensors = plan::tensors(model, &gguf, &weights)
+        let tensors = plan::tensors(&gguf, &wanted, &weights)
             .map_err(|faults| several(faults).context("the model does not become a GGUF file"))?;
         let mut warnings = plan::unknown(&gguf, &tensors);
         let doubt =
@@ -314,7 +321,8 @@ fn matrices(weights: &[Sourced<'_>]) -> FileDtype {
 
 /// The keys of the tokenizer that lies beside the weights, held to the tokenizer itself.
 fn tokenizer(target: &Target, gguf: &Gguf, warnings: &mut Vec<String>) -> Result<Metadata> {
-    let options = Options { pre: gguf.pre.clone(), ..Options::default() };
+    let (pre, special) = (gguf.pre.clone(), gguf.special.clone());
+    let options = Options { pre, special, ..Options::default() };
     let made = match tokenizer::read(&target.dir, target.model.vocab, &options) {
         Ok(made) => made,
         Err(tokenizer::Error::Missing { .. }) => {

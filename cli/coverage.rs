@@ -37,11 +37,7 @@ pub(crate) struct Coverage {
 impl Coverage {
     /// Pairs the weights of a model with the tensors of a checkpoint.
     pub(crate) fn of(model: &Model, checkpoint: &Checkpoint) -> Self {
-        let tensors: BTreeMap<String, Vec<usize>> = checkpoint
-            .tensors()
-            .iter()
-            .map(|(name, info)| (name.clone(), info.shape.clone()))
-            .collect();
+        let tensors = checkpoint.shapes();
         let head = if has_head(model, &tensors) { head_weights(model) } else { Vec::new() };
         let weights: BTreeMap<&str, &[usize]> = model
             .graph

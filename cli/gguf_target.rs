@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use converters::gguf::File;
-use registry::gguf::{Chosen, Refusal, key_differences};
+use registry::gguf::{Chosen, Refusal, key_differences, of_file};
 use registry::model::Model;
 
 use crate::specs::{Config, Specs};
@@ -44,10 +44,13 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
             )
         })?,
     };
-    let model = specs.resolve(&spec, &config, &choice.set)?;
+    let mut model = specs.resolve(&spec, &config, &choice.set)?;
     let as_told = choice.set.is_empty() && choice.spec.is_none() && choice.model_config.is_none();
     if inside.is_some() && as_told {
         held_to_keys(&file, path, &model)?;
+    }
+    if !has_head(&file, &model)? {
+        model.nextn = None;
     }
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     Ok(Target { dir: path.to_owned(), name, model: Arc::new(model), spec: specs.id(&spec), config })
@@ -55,11 +58,10 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
 
 /// Refuses a file whose keys, which other programs read, are not those of the config inside it.
 fn held_to_keys(file: &File, path: &Path, model: &Model) -> Result<()> {
-    let (Some(gguf), Some(arch)) = (&model.gguf, file.metadata().str("general.architecture")?)
-    else {
-        return Ok(());
-    };
-    let faults = key_differences(gguf, &converters::gguf::evidence(file, arch));
+    let Some(arch) = file.metadata().str("general.architecture")? else { return Ok(()) };
+    let told = converters::gguf::evidence(file, arch);
+    let Some((gguf, _)) = of_file(model, &told) else { return Ok(()) };
+    let faults = key_differences(&gguf, &told);
     ensure!(
         faults.is_empty(),
         "`{}` was changed: its `{CONFIG_KEY}` describes another model than its keys\n  {}\n\
@@ -68,6 +70,13 @@ fn held_to_keys(file: &File, path: &Path, model: &Model) -> Result<()> {
         faults.join("\n  ")
     );
     Ok(())
+}
+
+/// Whether a file has the `nextn` head that its config counts.
+fn has_head(file: &File, model: &Model) -> Result<bool> {
+    let Some(arch) = file.metadata().str("general.architecture")? else { return Ok(false) };
+    let found = of_file(model, &converters::gguf::evidence(file, arch));
+    Ok(found.is_some_and(|(_, weights)| weights.len() > model.graph.weights.len()))
 }
 
 /// The spec and config that explain a file that some other program made.

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::tool::{onboard, root};
+use crate::tool::{convert, onboard, root, run};
 
 fn trained() -> std::path::PathBuf {
     root().join("fixtures/trained/counting")
@@ -52,6 +52,28 @@ fn a_trained_head_is_counted_and_changes_no_token() {
         assert!(number(&text, "accepted") <= number(&text, "drafts"), "{text}");
         assert!(number(&text, "mean accepted") > 0.5, "{text}");
     }
+}
+
+#[test]
+fn a_head_in_a_gguf_file_drafts_as_that_of_the_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("counting.gguf");
+    run(convert().arg(trained()).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
+    let accepted = |model: &Path| {
+        let (code, text) = bench(model, &["-k", "1"]);
+        assert_eq!(code, Some(0), "{text}");
+        assert!(text.contains("200, those of plain greedy decoding"), "{text}");
+        number(&text, "acceptance rate")
+    };
+    assert!((accepted(&file) - accepted(&trained())).abs() < 0.05);
+    // By its keys alone, too.
+    let bytes = fs_err::read(&file).unwrap();
+    let key = b"onboard.config";
+    let at = bytes.windows(key.len()).position(|part| part == key).unwrap();
+    let mut bytes = bytes;
+    bytes[at] = b'0';
+    fs_err::write(&file, bytes).unwrap();
+    assert!(accepted(&file) > 0.5);
 }
 
 #[test]

@@ -152,6 +152,19 @@ impl Types {
         Ok(self.imatrix.as_deref().map(Imatrix::read).transpose()?)
     }
 
+    fn asked(&self, tensor: &str) -> bool {
+        self.tensor_type.iter().any(|wanted| wanted.fits(tensor))
+    }
+
+    /// The blocks that a tensor stays in: more bits than these would hold nothing more. A file of
+    /// f32 is one that should hold nothing else.
+    fn packed(&self, tensor: &Tensor<'_>, plain: BlockType) -> Option<BlockType> {
+        let packed = tensor.packed?;
+        let bits = |ty: BlockType| ty.bytes() * 8 * 256 / ty.elements();
+        let asked = self.pure || self.asked(&tensor.name);
+        (!asked && plain != BlockType::F32 && bits(plain) >= bits(packed)).then_some(packed)
+    }
+
     /// The type of every tensor of a file with these keys.
     pub(crate) fn choose(
         &self,
@@ -197,12 +210,16 @@ impl Types {
         };
         let mut choices = Vec::with_capacity(tensors.len());
         let mut lists = BTreeMap::new();
-        for (tensor, assigned) in
-            model.tensors.iter().zip(mix::assign(format.target, &tensors, &facts, &overrides)?)
-        {
-            let ty = tensor.fixed.unwrap_or(assigned.ty);
+        let assigned = mix::assign(format.target, &tensors, &facts, &overrides)?;
+        for (n, (tensor, mut assigned)) in model.tensors.iter().zip(assigned).enumerate() {
+            let packed = self.packed(tensor, plain);
+            // In a file of plain numbers some operators still take f32 alone.
+            if !quantized && tensors[n].base == BlockType::F32 && !self.asked(&tensor.name) {
+                assigned.ty = BlockType::F32;
+            }
+            let ty = tensor.fixed.or(packed).unwrap_or(assigned.ty);
             let weights = match imatrix {
-                Some(imatrix) if ty.is_quantized() => weights(imatrix, tensor)?,
+                Some(imatrix) if ty.is_quantized() && packed.is_none() => weights(imatrix, tensor)?,
                 _ => None,
             };
             ensure!(
@@ -214,7 +231,11 @@ impl Types {
                 tensor.name
             );
             lists.extend(weights.map(|weights| (tensor.name.clone(), weights)));
-            choices.push(Choice { ty, why: assigned.why });
+            let why = match packed {
+                Some(_) => "kept: as it is packed".to_owned(),
+                None => assigned.why,
+            };
+            choices.push(Choice { ty, why });
         }
         let via = (quantized && self.identity()).then(|| dtype_of(base));
         let mut more = Metadata::new();
@@ -226,7 +247,12 @@ impl Types {
             more.set("quantize.imatrix.entries_count", u32::try_from(imatrix.entries.len())?);
             more.set("quantize.imatrix.chunks_count", imatrix.chunks);
         }
-        let file_type = format.target.file_type();
+        let mut file_type = format.target.file_type();
+        // A file of plain numbers and such blocks has the number of the mix that they come from.
+        let packed = |tensor: &Tensor<'_>| self.packed(tensor, plain).is_some();
+        if !quantized && model.tensors.iter().any(packed) {
+            file_type = MXFP4_MOE;
+        }
         Ok(Chosen { choices, file_type, via, importance: lists, keys: more })
     }
 }
@@ -254,6 +280,9 @@ fn dtype_of(ty: BlockType) -> FileDtype {
         _ => FileDtype::Bf16,
     }
 }
+
+/// `general.file_type` of the mix of MXFP4 experts.
+const MXFP4_MOE: u32 = 38;
 
 /// Where each format goes: a path each, or one folder for all.
 pub(crate) fn paths(formats: &[Format], outputs: &[PathBuf], name: &str) -> Result<Vec<PathBuf>> {

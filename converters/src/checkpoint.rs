@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 pub use error::Error;
 pub use nonfinite::NonFinite;
 
+use crate::codec::BlockType;
 use crate::flow::Flow;
 use crate::safetensors::{File, FileDtype};
 use crate::shown;
@@ -109,6 +110,13 @@ impl Checkpoint {
         self.stored.get(codes).map(|info| info.dtype)
     }
 
+    /// The blocks that a tensor kept as codes lies in, where GGUF files can have the same.
+    pub fn packed(&self, name: &str) -> Option<BlockType> {
+        let made = self.quantized.get(name)?;
+        (made.kind == quantized::Kind::Four(32, quantized::Global::None))
+            .then_some(BlockType::Mxfp4)
+    }
+
     /// A tensor, read on demand; `Err` inside says why it is none of numbers.
     pub fn flow(&self, name: &str) -> Result<Result<Flow<'_>, String>, Error> {
         if let Some(made) = self.quantized.get(name) {
@@ -122,6 +130,11 @@ impl Checkpoint {
     /// Every tensor by name.
     pub fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
         &self.tensors
+    }
+
+    /// The shapes of all tensors.
+    pub fn shapes(&self) -> BTreeMap<String, Vec<usize>> {
+        self.tensors().iter().map(|(name, info)| (name.clone(), info.shape.clone())).collect()
     }
 
     /// One tensor, without its bytes.

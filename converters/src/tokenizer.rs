@@ -105,7 +105,9 @@ pub fn read(dir: &Path, vocab_size: usize, options: &Options) -> Result<Tokenize
     };
     let special = special::read(dir, json.as_ref(), vocab_size, options, &mut warnings)?;
     for (role, id) in &special.ids {
-        if let Some((_, key)) = special::ROLES.iter().find(|(known, _)| known == role) {
+        // What began texts as the class token is written as the one that begins texts.
+        let written = special::ROLES.iter().filter(|(known, _)| *known != "cls");
+        if let Some((_, key)) = written.into_iter().find(|(known, _)| known == role) {
             keys.set(*key, *id);
         }
     }

@@ -37,8 +37,8 @@ fn gguf_of(model: &Model) -> Gguf {
 fn write(model: &Model, checkpoint: &Checkpoint, path: &Path) -> bool {
     let weights = &model.graph.weights;
     let (sourced, _) = flows(checkpoint, weights, &model.rules).unwrap();
-    let gguf = with_scalars(gguf_of(model), model, &sourced).unwrap();
-    let tensors = tensors(model, &gguf, &sourced).unwrap();
+    let gguf = with_scalars(gguf_of(model), &model.graph.weights, &sourced).unwrap();
+    let tensors = tensors(&gguf, &model.graph.weights, &sourced).unwrap();
     let choice = |ty| Choice { ty, why: String::new() };
     let choices = tensors
         .iter()

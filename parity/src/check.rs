@@ -240,11 +240,8 @@ fn head(
             return Ok(());
         }
         (Some(nextn), None) => {
-            let shapes = |c: Checkpoint| {
-                c.tensors().iter().map(|(name, t)| (name.clone(), t.shape.clone())).collect()
-            };
-            let there = Checkpoint::open(source.dir).map(shapes);
-            let lacks = there.is_ok_and(|t| registry::check::has_head(&source.model, &t));
+            let there = Checkpoint::open(source.dir);
+            let lacks = there.is_ok_and(|c| registry::check::has_head(&source.model, &c.shapes()));
             report.note(lacks.then(|| format!("the dump has no `nextn` head: that of this checkpoint ({} layers) is not proven", nextn.layers.len())));
             return Ok(());
         }

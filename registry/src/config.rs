@@ -82,6 +82,15 @@ impl Config {
             .or_else(|| descend(&self.root, key))
     }
 
+    /// Gives a key of the outermost map another value.
+    pub fn replace(&mut self, key: &str, value: Scalar) {
+        if let Scalar::Map(entries) = &mut self.root
+            && let Some(entry) = entries.iter_mut().find(|(name, _)| name == key)
+        {
+            entry.1 = value;
+        }
+    }
+
     /// Counts a key as read: a spec names it, even if this config took another branch.
     pub fn mark(&self, key: &str) {
         self.read.borrow_mut().insert(key.to_owned());

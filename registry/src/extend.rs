@@ -14,11 +14,13 @@ use crate::yaml::{self, Entry, Map, Node, Value};
 const MERGED: [&str; 10] =
     ["dims", "rope", "states", "functions", "layers", "ignore", "kept", "nextn", "gguf", "quant"];
 /// Entries of sections that merge by name themselves.
-const NESTED: [(&str, &str); 10] = [
+const NESTED: [(&str, &str); 12] = [
     ("layers", "each"),
     ("nextn", "each"),
     ("gguf", "metadata"),
     ("gguf", "weights"),
+    ("gguf", "nextn"),
+    ("gguf", "special"),
     ("gguf", "tensors"),
     ("gguf", "scalars"),
     ("gguf", "assumes"),

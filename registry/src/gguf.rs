@@ -1,5 +1,6 @@
 //! A model as a GGUF file: its keys, its tensors, and how they are made of the model's weights.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graph::Weight;
@@ -9,11 +10,14 @@ use crate::weight_map::{Pattern, Rule, Step, beginning, gather, natural, shapes}
 mod choose;
 mod config;
 mod differences;
+mod head;
 mod known;
 
 pub use choose::{Chosen, Families, Refusal};
+pub(crate) use config::AHEAD;
 pub use config::{Evidence, Tree, config_of, may_be};
 pub use differences::{differences, key_differences};
+pub use head::{of_file, with_head};
 pub use known::{is_known, knows_tensor};
 
 /// The `gguf:` section of a spec, resolved.
@@ -23,6 +27,8 @@ pub struct Gguf {
     pub arch: String,
     /// The pre-tokenizer, by llama.cpp's name for it.
     pub pre: Option<String>,
+    /// Special tokens by kind and text, where the tokenizer's files leave a kind open.
+    pub special: Vec<(String, String)>,
     /// Whole keys and what they hold, in order.
     pub metadata: Vec<(String, Scalar)>,
     /// From weights to tensors. The rule's disk side is the model; the first match wins.
@@ -33,6 +39,10 @@ pub struct Gguf {
     pub scalars: Vec<(String, Pattern)>,
     /// Patterns of weights that the file leaves out.
     pub drop: Vec<Pattern>,
+    /// How many layers of the `nextn` head the file has behind those of the model.
+    pub ahead: usize,
+    /// Beginnings of the names of the head's weights that rules know as those of a layer, and how.
+    pub aliases: Vec<(String, String)>,
     /// What llama.cpp takes for granted of the architecture and is not so in this model: it
     /// would run it otherwise than the reference does.
     pub doubts: Vec<String>,
@@ -63,16 +73,17 @@ pub struct Group {
 impl Gguf {
     /// Which tensors the file has and which weights make them, or everything that is in the way.
     pub fn groups(&self, weights: &[Weight]) -> Result<Vec<Group>, Vec<String>> {
+        let known: Vec<_> = weights.iter().map(|weight| self.alias(&weight.name)).collect();
         let places: BTreeMap<String, usize> =
-            weights.iter().enumerate().map(|(n, weight)| (weight.name.clone(), n)).collect();
+            known.iter().enumerate().map(|(n, name)| (name.to_string(), n)).collect();
         let (mut groups, mut faults) = (Vec::new(), Vec::new());
         let (mut used, mut names) = (BTreeSet::new(), BTreeSet::new());
-        for weight in weights {
-            if used.contains(weight.name.as_str()) || self.left_out(&weight.name) {
+        for (weight, name) in weights.iter().zip(&known) {
+            if used.contains(name.as_ref()) || self.left_out(name) {
                 continue;
             }
             let made = self.rules.iter().find_map(|rule| {
-                let tensors = spread(&rule.rule, &weight.name)?;
+                let tensors = spread(&rule.rule, name)?;
                 let gathered = gather(&rule.rule, &tensors[0], |text| beginning(&places, text))?;
                 Some((rule, tensors, gathered.names))
             });
@@ -93,10 +104,10 @@ impl Gguf {
                     tensors[0],
                     lacks.join(", ")
                 ));
-                used.insert(weight.name.as_str());
+                used.insert(name.as_ref());
                 continue;
             };
-            used.extend(found.iter().map(|&n| weights[n].name.as_str()));
+            used.extend(found.iter().map(|&n| known[n].as_ref()));
             let inputs = found.iter().map(|&n| weights[n].shape.clone()).collect();
             match shapes(&rule.rule.steps, inputs) {
                 Ok(made) if made.len() == tensors.len() => {
@@ -135,6 +146,14 @@ impl Gguf {
             places
         };
         self.scalars.iter().map(|(key, pattern)| (key.as_str(), of(pattern))).collect()
+    }
+
+    /// The name that rules know a weight by.
+    fn alias<'n>(&self, name: &'n str) -> Cow<'n, str> {
+        let renamed = self.aliases.iter().find_map(|(from, to)| {
+            name.strip_prefix(from.as_str()).map(|rest| Cow::Owned(format!("{to}{rest}")))
+        });
+        renamed.unwrap_or(Cow::Borrowed(name))
     }
 
     /// Whether a weight is no tensor of the file.

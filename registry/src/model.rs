@@ -48,4 +48,6 @@ pub struct Nextn {
     pub recycle: String,
     /// One model per token it looks ahead, the first for the token after the next.
     pub layers: Vec<Arc<Model>>,
+    /// The model and the head as one GGUF file, if the spec says how.
+    pub gguf: Option<Gguf>,
 }

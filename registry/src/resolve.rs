@@ -79,7 +79,13 @@ pub fn resolve(
         _ => None,
     };
     let rules = rules::resolve(spec, &dims.env(config, &fuel), &mut resolver.report);
-    let gguf = gguf::resolve(spec, &dims.env(config, &fuel), &mut resolver.report);
+    let env = dims.env(config, &fuel);
+    let gguf = gguf::resolve(spec, &env, &[], &mut resolver.report);
+    let places = heads.as_ref().map_or(&[][..], |heads| &heads.places);
+    let written = spec.gguf.as_ref().is_some_and(|decl| !decl.nextn.is_empty());
+    let ahead = (written && !places.is_empty())
+        .then(|| gguf::resolve(spec, &env, places, &mut resolver.report))
+        .flatten();
     let quant = quant::resolve(spec, &mut resolver.report);
     let Resolver { mut report, builder, .. } = resolver;
     let (graph, ropes) = builder.finish();
@@ -121,9 +127,9 @@ pub fn resolve(
         quant,
     };
     model.nextn = heads.map(|heads| {
-        let own = |graph| Arc::new(Model { graph, gguf: None, ..model.clone() });
+        let own = |graph| Arc::new(Model { graph, gguf: ahead.clone(), ..model.clone() });
         let layers = heads.graphs.into_iter().map(own).collect();
-        Nextn { from: heads.from, recycle: heads.recycle, layers }
+        Nextn { from: heads.from, recycle: heads.recycle, layers, gguf: ahead }
     });
     Ok((model, report.findings))
 }

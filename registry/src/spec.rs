@@ -259,6 +259,10 @@ pub struct GgufDecl {
     pub assumes: IndexMap<String, GgufEntry>,
     /// Keys of `config.json` that a file tells of, where its keys do not read backwards.
     pub config: IndexMap<String, GgufEntry>,
+    /// Kinds of special tokens and their texts, where a checkpoint's files leave them open.
+    pub special: Vec<(Ident, Ident)>,
+    /// Tensors of the `nextn` head's own modules; if there are none, a file leaves the head out.
+    pub nextn: Vec<GgufWeight>,
     /// Patterns of weights that the file leaves out.
     pub drop: Vec<Ident>,
     /// The whole section.

@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 
 use registry::config::Config;
 use registry::diag::{Finding, Severity};
-use registry::gguf::{Gguf, is_known, knows_tensor};
+use registry::gguf::{Gguf, is_known, knows_tensor, with_head};
+use registry::graph::Weight;
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -53,6 +54,14 @@ fn open(name: &str, case: &Value) -> Result<Model, String> {
     resolve(&spec, &config, &OpSet::builtin()).map(|(model, _)| model).map_err(told)
 }
 
+/// The file of a case, with the head of the model where the name says so, and the weights in it.
+fn file(name: &str, model: &Model) -> Option<(Gguf, Vec<Weight>)> {
+    if name.ends_with("/head") {
+        return with_head(model);
+    }
+    Some((model.gguf.clone()?, model.graph.weights.clone()))
+}
+
 fn number(value: &Value, vocab: usize) -> Value {
     if value == "vocab" { vocab.into() } else { value.clone() }
 }
@@ -76,7 +85,12 @@ fn same(ours: &Scalar, wanted: &Value) -> bool {
     }
 }
 
-fn keys(gguf: &Gguf, model: &Model, case: &Value, faults: &mut Vec<String>) {
+fn keys(
+    (gguf, weights): &(Gguf, Vec<Weight>),
+    model: &Model,
+    case: &Value,
+    faults: &mut Vec<String>,
+) {
     let mut wanted: BTreeMap<String, Value> =
         case["keys"].as_object().unwrap().clone().into_iter().collect();
     for (key, value) in case["ours"].as_object().into_iter().flatten() {
@@ -93,10 +107,9 @@ fn keys(gguf: &Gguf, model: &Model, case: &Value, faults: &mut Vec<String>) {
             None => faults.push(format!("`{key}` is {value} and should not be there")),
         }
     }
-    for (key, weights) in gguf.scalar_weights(&model.graph.weights) {
+    for (key, places) in gguf.scalar_weights(weights) {
         found.insert(key.to_owned());
-        let count: usize =
-            weights.iter().map(|&n| model.graph.weights[n].shape.iter().product::<usize>()).sum();
+        let count: usize = places.iter().map(|&n| weights[n].shape.iter().product::<usize>()).sum();
         let wanted = wanted.get(key).and_then(Value::as_array).map(Vec::len);
         if wanted != Some(count) {
             faults.push(format!("`{key}` has {count} numbers, not {wanted:?}"));
@@ -107,7 +120,12 @@ fn keys(gguf: &Gguf, model: &Model, case: &Value, faults: &mut Vec<String>) {
     }
 }
 
-fn tensors(gguf: &Gguf, model: &Model, case: &Value, faults: &mut Vec<String>) {
+fn tensors(
+    (gguf, weights): &(Gguf, Vec<Weight>),
+    model: &Model,
+    case: &Value,
+    faults: &mut Vec<String>,
+) {
     let layers = model.dims["layers"].as_usize().unwrap();
     let mut wanted: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (name, shape) in case["tensors"].as_object().unwrap() {
@@ -123,7 +141,7 @@ fn tensors(gguf: &Gguf, model: &Model, case: &Value, faults: &mut Vec<String>) {
             None => drop(wanted.insert(name.clone(), shape)),
         }
     }
-    let groups = match gguf.groups(&model.graph.weights) {
+    let groups = match gguf.groups(weights) {
         Ok(groups) => groups,
         Err(why) => return faults.extend(why),
     };
@@ -178,7 +196,8 @@ fn specs_make_the_files_of_the_original_converter() {
             Err(why) => faults.push(why),
             Ok(model) => {
                 // llama.cpp may know what nobody has described to us.
-                let Some(gguf) = model.gguf.as_ref() else { continue };
+                let Some(file) = file(name, &model) else { continue };
+                let gguf = &file.0;
                 seen.insert(model.name.clone());
                 if gguf.arch != case["arch"] {
                     faults.push(format!("the architecture is {}, not {}", gguf.arch, case["arch"]));
@@ -188,8 +207,8 @@ fn specs_make_the_files_of_the_original_converter() {
                 if doubts != wanted.unwrap_or_default() {
                     faults.push(format!("the doubts are {doubts:?}"));
                 }
-                keys(gguf, &model, case, &mut faults);
-                tensors(gguf, &model, case, &mut faults);
+                keys(&file, &model, case, &mut faults);
+                tensors(&file, &model, case, &mut faults);
             }
         }
         if !faults.is_empty() {

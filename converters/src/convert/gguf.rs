@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use registry::gguf::{Gguf, is_known, knows_tensor};
+use registry::gguf::{Gguf, Group, is_known, knows_tensor};
+use registry::graph::Weight;
 use registry::model::Model;
 use registry::scalar::Scalar;
-use registry::weight_map::Pattern;
+use registry::weight_map::{Pattern, Step};
 
 use super::work::Blocks;
 use super::{OutFile, Target, Task, Work};
@@ -32,6 +33,8 @@ pub struct Tensor<'a> {
     pub place: (usize, u64),
     /// The type that it has whatever the file is made for.
     pub fixed: Option<BlockType>,
+    /// The blocks that its rows already lie in: in these it loses nothing.
+    pub packed: Option<BlockType>,
 }
 
 /// What a tensor is kept in, and why.
@@ -71,22 +74,23 @@ pub struct Planned {
     pub layout: Layout,
 }
 
-/// Tensors of a model as a GGUF file has them, in file order: those that are computed, those of
+/// Tensors of the weights of a model, those that `gguf` was resolved with, as a GGUF file has them, in file order: those that are computed, those of
 /// no layer, then layer by layer by name.
 pub fn tensors<'a>(
-    model: &Model,
     gguf: &Gguf,
+    wanted: &[Weight],
     weights: &[Sourced<'a>],
 ) -> Result<Vec<Tensor<'a>>, Vec<String>> {
     let mut tensors: Vec<Tensor<'a>> = Vec::new();
     let mut faults = Vec::new();
-    for group in gguf.groups(&model.graph.weights)? {
+    for group in gguf.groups(wanted)? {
         let flows = group.weights.iter().map(|&n| weights[n].flow.clone()).collect();
         let place = group.weights.iter().map(|&n| weights[n].place).min().unwrap_or_default();
         let fixed = group.ty.as_deref().and_then(BlockType::parse);
         if let Some(name) = group.ty.as_ref().filter(|_| fixed.is_none()) {
             faults.push(format!("`{}`: there is no type `{name}`", group.tensors[0].0));
         }
+        let packed = packed(&group, weights);
         match Flow::run(&group.steps, flows) {
             Ok(made) => {
                 let named = group.tensors.iter().zip(made);
@@ -95,6 +99,7 @@ pub fn tensors<'a>(
                     flow,
                     place,
                     fixed,
+                    packed,
                 }));
             }
             Err(why) => faults.push(format!("`{}` cannot be made: {why}", group.tensors[0].0)),
@@ -106,20 +111,32 @@ pub fn tensors<'a>(
         flow: Flow::new(&[numbers.len()], Arc::new(Computed(numbers.clone()))),
         place: (0, 0),
         fixed: Some(BlockType::F32),
+        packed: None,
     });
     tensors.splice(0..0, computed);
     if faults.is_empty() { Ok(tensors) } else { Err(faults) }
 }
 
+/// The blocks that all sources of a group lie in, if its steps leave rows whole.
+fn packed(group: &Group, weights: &[Sourced<'_>]) -> Option<BlockType> {
+    let of = |n: &usize| weights[*n].packed;
+    let first = group.weights.first().and_then(of)?;
+    let rows = |step: &Step| {
+        matches!(step, Step::Stack(0) | Step::Unstack(0) | Step::Split { axis: 0, .. })
+    };
+    let same = group.weights.iter().all(|n| of(n) == Some(first));
+    (same && group.steps.iter().all(rows)).then_some(first)
+}
+
 /// The section with the numbers of those weights among its keys that a file keeps there.
 pub fn with_scalars(
     mut gguf: Gguf,
-    model: &Model,
+    wanted: &[Weight],
     weights: &[Sourced<'_>],
 ) -> Result<Gguf, Vec<String>> {
     let (mut keys, mut faults) = (Vec::new(), Vec::new());
-    for (key, places) in gguf.scalar_weights(&model.graph.weights) {
-        if scalars::count(&places, &model.graph.weights).is_none() {
+    for (key, places) in gguf.scalar_weights(wanted) {
+        if scalars::count(&places, wanted).is_none() {
             faults.push(format!("the weights of the key `{key}` have too many numbers for a key"));
             continue;
         }
@@ -159,12 +176,15 @@ pub fn nameless(model: &Model) -> Gguf {
     Gguf {
         arch: model.name.clone(),
         pre: None,
+        special: vec![],
         metadata: metadata.into_iter().filter_map(|(key, name)| count(key, name)).collect(),
         rules: rule.into_iter().collect(),
         tensors: vec![],
         scalars: vec![],
         drop: vec![],
         doubts: vec![],
+        ahead: 0,
+        aliases: vec![],
     }
 }
 

@@ -67,9 +67,6 @@ pub enum Error {
     #[error("`{role}` is no kind of special token; expected one of {known}")]
     UnknownRole { role: String, known: String },
 
-    #[error("the special token `{token}` for `{role}` is not in `{}`; correct the name", file.display())]
-    NoSuchToken { file: PathBuf, role: String, token: String },
-
     #[error("`{}` cannot be used: {why}", file.display())]
     Load { file: PathBuf, why: String },
 }

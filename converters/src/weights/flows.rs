@@ -7,6 +7,7 @@ use registry::weight_map::{Rule, Step};
 
 use super::{Error, applying, missing};
 use crate::checkpoint::Checkpoint;
+use crate::codec::BlockType;
 use crate::flow::Flow;
 use crate::shown;
 
@@ -21,6 +22,8 @@ pub struct Sourced<'c> {
     pub tensors: Vec<String>,
     /// The rule that makes it; none if it is the tensor of its name.
     pub rule: Option<usize>,
+    /// The blocks that its rows lie in on the disk, where a file can have the same.
+    pub packed: Option<BlockType>,
 }
 
 /// Finds every weight by the first rule that names it and of whose tensors the checkpoint has any, or
@@ -71,7 +74,16 @@ fn find<'c>(
         });
     }
     let rule = rule.map(|(number, _)| number);
-    Ok(Sourced { flow, place, tensors: names, rule })
+    let packed = match rule {
+        Some(number) => in_blocks(&rules[number]).then_some(BlockType::Mxfp4),
+        None => checkpoint.packed(&weight.name),
+    };
+    Ok(Sourced { flow, place, tensors: names, rule, packed })
+}
+
+/// Whether a rule reads blocks of four bits.
+fn in_blocks(rule: &Rule) -> bool {
+    rule.steps.first() == Some(&Step::Mxfp4)
 }
 
 /// One tensor that a rule makes of others, for `weight`.
@@ -84,7 +96,7 @@ pub(super) fn made<'c>(
 ) -> Result<Flow<'c>, Error> {
     let text = format!("{} -> {}", rule.disk.text, rule.weight.text);
     let fault = |why| broken(checkpoint, weight, &text, why);
-    let blocks = rule.steps.first() == Some(&Step::Mxfp4);
+    let blocks = in_blocks(rule);
     let mut flows = Vec::with_capacity(tensors.len());
     for name in tensors {
         flows.push(read(checkpoint, name, blocks)?.map_err(fault)?);

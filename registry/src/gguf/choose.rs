@@ -9,6 +9,7 @@ use crate::spec::Spec;
 
 use super::config::{Evidence, config_of, errors, may_be};
 use super::differences::{differences, unread};
+use super::head::of_file;
 
 /// A spec that explains a file, and the config that it was told by.
 #[derive(Debug)]
@@ -93,15 +94,15 @@ fn attempt(
 ) -> Result<(usize, Chosen), Vec<String>> {
     let config = config_of(spec, told).map_err(|findings| errors(&findings))?;
     let (model, _) = resolve(spec, &config, ops).map_err(|findings| errors(&findings))?;
-    let gguf = model.gguf.as_ref().filter(|gguf| gguf.arch == arch);
-    let Some(gguf) = gguf else {
+    let file = of_file(&model, told).filter(|(gguf, _)| gguf.arch == arch);
+    let Some((gguf, weights)) = file else {
         return Err(vec![format!("its model is no `{arch}`")]);
     };
-    let faults = differences(gguf, &model.graph.weights, told);
+    let faults = differences(&gguf, &weights, told);
     if !faults.is_empty() {
         return Err(faults);
     }
-    let unread = unread(gguf, told);
+    let unread = unread(&gguf, told);
     Ok((unread, Chosen { spec: name.to_owned(), config, model }))
 }
 

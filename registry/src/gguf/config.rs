@@ -45,6 +45,7 @@ fn mentions(expr: &Expr, text: &str) -> bool {
 /// The config of the model of a file, as far as the file tells it.
 pub fn config_of(spec: &Spec, told: &Evidence) -> Result<Config, Vec<Finding>> {
     let Some(decl) = &spec.gguf else { return Err(Vec::new()) };
+    let told = &super::head::trunk(told);
     let mut reader = Reader { spec, found: Vec::new() };
     let architecture = spec.matches.iter().map(|word| Scalar::Str(word.name.clone())).take(1);
     reader.put("architectures", Scalar::List(architecture.collect()));
@@ -82,6 +83,9 @@ fn explicit(decl: &GgufDecl, told: &Evidence, found: &mut Vec<(String, Scalar)>)
     }
     findings
 }
+
+/// What the `gguf:` section calls the number of the head's layers in the file.
+pub(crate) const AHEAD: &str = "ahead";
 
 struct FileEnv<'a> {
     keys: &'a Config,
@@ -135,6 +139,10 @@ impl Reader<'_> {
                 self.invert(then, value);
             }
             ExprKind::Binary(BinaryOp::Or, first, _) => self.invert(first, value),
+            // The layers of a head were taken off.
+            ExprKind::Binary(BinaryOp::Add, first, second) if is_ahead(second) => {
+                self.invert(first, value);
+            }
             _ => {}
         }
     }
@@ -172,6 +180,10 @@ impl Reader<'_> {
             self.put(&key, value.clone());
         }
     }
+}
+
+fn is_ahead(expr: &Expr) -> bool {
+    matches!(&expr.kind, ExprKind::Path(names) if names.len() == 1 && names[0].name == AHEAD)
 }
 
 /// Sets a dotted key; `over` replaces what is there.

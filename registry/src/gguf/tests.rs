@@ -17,12 +17,15 @@ fn gguf(rules: Vec<TensorRule>) -> Gguf {
     Gguf {
         arch: "a".into(),
         pre: None,
+        special: vec![],
         metadata: vec![],
         rules,
         tensors: vec![],
         scalars: vec![("x.alpha".into(), Pattern::parse("l.{i}.alpha").unwrap())],
         drop: vec![Pattern::parse("*.unused").unwrap()],
         doubts: vec![],
+        ahead: 0,
+        aliases: vec![],
     }
 }
 

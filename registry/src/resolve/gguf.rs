@@ -5,27 +5,36 @@ use crate::eval::{self, Env, Fail, expected};
 use crate::gguf::{Gguf, TensorRule};
 use crate::scalar::Scalar;
 use crate::spec::{DimSource, GgufEntry, GgufWeight, Spec};
+use crate::syntax::Ident;
 use crate::weight_map::Rule;
 
 use super::Report;
 use super::rules::{pattern, step};
 
+mod head;
 mod tables;
 
+pub(super) use head::Place;
 use tables::Tables;
 
 /// Keys that are not below the architecture's name.
 const GLOBAL: [&str; 3] = ["general.", "tokenizer.", "xielu."];
 
-/// The section; none if the spec has none, or if it is faulty, which is reported.
-pub(super) fn resolve(spec: &Spec, env: &dyn Env, report: &mut Report) -> Option<Gguf> {
+/// The section; none if the spec has none, or if it is faulty, which is reported. With the layers
+/// of a head it is that of a file that has them.
+pub(super) fn resolve(
+    spec: &Spec,
+    env: &dyn Env,
+    ahead: &[Place],
+    report: &mut Report,
+) -> Option<Gguf> {
     let decl = spec.gguf.as_ref()?;
     let nameless = || -> Fail {
         Finding::error(&decl.at, "the `gguf` section has no `arch`")
             .help("write the name that llama.cpp gives the architecture: `arch: <name>`")
             .into()
     };
-    let tables = Tables::new(spec, env);
+    let tables = Tables::new(spec, env, ahead.len());
     let env: &dyn Env = &tables;
     let arch = match &decl.arch {
         Some(source) => word(source, env).and_then(|word| word.ok_or_else(nameless)),
@@ -47,8 +56,13 @@ pub(super) fn resolve(spec: &Spec, env: &dyn Env, report: &mut Report) -> Option
             tensors.push((entry.name.name.clone(), numbers));
         }
     }
-    let rules = decl.weights.iter().filter_map(|decl| report.kept(rule(decl, env)).flatten());
-    let rules = rules.collect();
+    let mut rules = Vec::new();
+    for place in ahead {
+        let own = decl.nextn.iter().map(|decl| place.own(decl));
+        rules.extend(own.filter_map(|decl| report.kept(rule(&decl, env)).flatten()));
+    }
+    rules.extend(decl.weights.iter().filter_map(|decl| report.kept(rule(decl, env)).flatten()));
+    let aliases = ahead.iter().filter_map(Place::alias).collect();
     let scalars = decl.scalars.iter().filter_map(|(key, weights)| {
         let weights = report.kept(pattern(weights).map_err(Fail::from))?;
         Some((whole(&arch, &key.name), weights))
@@ -62,7 +76,22 @@ pub(super) fn resolve(spec: &Spec, env: &dyn Env, report: &mut Report) -> Option
     }
     let drop = |ident| report.kept(pattern(ident).map_err(Fail::from));
     let drop = decl.drop.iter().filter_map(drop).collect();
-    Some(Gguf { arch, pre, metadata, rules, tensors, scalars, drop, doubts })
+    let ahead = ahead.len();
+    let text = |(kind, token): &(Ident, Ident)| (kind.name.clone(), token.name.clone());
+    let special = decl.special.iter().map(text).collect();
+    Some(Gguf {
+        arch,
+        pre,
+        special,
+        metadata,
+        rules,
+        tensors,
+        scalars,
+        drop,
+        ahead,
+        aliases,
+        doubts,
+    })
 }
 
 fn whole(arch: &str, key: &str) -> String {

@@ -62,7 +62,7 @@ pub(super) fn of(spec: &Spec) -> Mentions {
         let entries = gguf.metadata.values().chain(gguf.tensors.values());
         let entries = entries.chain(gguf.assumes.values());
         entries.for_each(|entry| found.expr(&entry.value));
-        let weights = gguf.weights.iter();
+        let weights = gguf.weights.iter().chain(&gguf.nextn);
         weights
             .flat_map(|weight| weight.steps.iter().chain(&weight.when))
             .for_each(|expr| found.expr(expr));

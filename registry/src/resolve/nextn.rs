@@ -11,6 +11,7 @@ use crate::scalar::Scalar;
 use crate::spec::NextnDecl;
 use crate::syntax::Program;
 
+use super::gguf::Place;
 use super::layers::Block;
 use super::scope::{Bound, Scope};
 use super::{Builder, Each, Resolver, kept};
@@ -23,6 +24,7 @@ pub(super) struct Heads {
     pub(super) from: String,
     pub(super) recycle: String,
     pub(super) graphs: Vec<Graph>,
+    pub(super) places: Vec<Place>,
 }
 
 impl Resolver<'_> {
@@ -44,18 +46,20 @@ impl Resolver<'_> {
             return None;
         };
         let main = std::mem::replace(&mut self.builder, Builder::new(Vec::new(), Vec::new()));
-        let mut graphs = Vec::new();
+        let (mut graphs, mut places) = (Vec::new(), Vec::new());
         let mut recycle = None;
         for depth in 0..count {
             self.builder = Builder::new(ropes.to_vec(), kept(self.spec));
             let h = self.builder.feed("h", shape.clone(), usize::from(decl.pos.name == "token"));
-            let tap = self.head(decl, depth, h, vocab);
-            recycle = recycle.or(tap);
+            if let Some((tap, place)) = self.head(decl, depth, h, vocab) {
+                recycle = recycle.or(tap);
+                places.push(place);
+            }
             let done = std::mem::replace(&mut self.builder, Builder::new(Vec::new(), Vec::new()));
             graphs.push(done.finish().0);
         }
         self.builder = main;
-        Some(Heads { from: from.name.clone(), recycle: recycle?, graphs })
+        Some(Heads { from: from.name.clone(), recycle: recycle?, graphs, places })
     }
 
     fn nextn_count(&mut self, decl: &NextnDecl) -> Result<usize, Fail> {
@@ -73,14 +77,15 @@ impl Resolver<'_> {
         }
     }
 
-    /// One layer of the head; gives the tap that is fed for the draft after the next.
+    /// One layer of the head; gives the tap that is fed for the draft after the next, and where
+    /// the layer is.
     fn head(
         &mut self,
         decl: &NextnDecl,
         depth: usize,
         h: ValueId,
         vocab: Option<usize>,
-    ) -> Option<String> {
+    ) -> Option<(Option<String>, Place)> {
         let layers = self.spec.layers.as_ref()?;
         let behind = self.dims.count("layers", super::MAX_LAYERS).ok().flatten()?;
         let each = Each::from([
@@ -114,6 +119,7 @@ impl Resolver<'_> {
             kind: decl.kind.as_ref().or(layers.kind.as_ref()),
             instead: Some(&decl.each),
         };
+        let place = self.place(decl, behind + depth, &prefix, &each);
         let x = self.one_layer(layers, block, Bound::Value(x), &mut BTreeMap::new());
         let Bound::Value(x) = x else { return None };
         self.builder.set_head();
@@ -135,7 +141,17 @@ impl Resolver<'_> {
                 "what is handed to the next draft is no module's output",
             ));
         }
-        tap
+        Some((tap, place))
+    }
+
+    fn place(&mut self, decl: &NextnDecl, index: usize, prefix: &str, each: &Each) -> Place {
+        let block = match (&decl.block, self.spec.layers.as_ref()) {
+            (Some(block), Some(layers)) => {
+                (self.filled(block, each), self.filled(&layers.prefix, each))
+            }
+            _ => (prefix.to_owned(), prefix.to_owned()),
+        };
+        Place { index, prefix: prefix.to_owned(), block }
     }
 
     /// A node of an op that takes values alone.

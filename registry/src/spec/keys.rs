@@ -252,6 +252,16 @@ pub(crate) static GGUF: Table = Table {
             "GGUF modules, and the model's module that each is made of.",
         ),
         may(
+            "special",
+            Form::Names(&Form::Word),
+            "Special tokens by kind and text, where a checkpoint's files leave a kind open.",
+        ),
+        may(
+            "nextn",
+            Form::Names(&Form::WordOr(&GGUF_WEIGHT)),
+            "GGUF modules of the head's own, and its modules; without, a file leaves the head out.",
+        ),
+        may(
             "tensors",
             Form::Names(&Form::Expr),
             "Tensors of computed numbers; null leaves one out.",

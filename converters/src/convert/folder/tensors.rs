@@ -45,7 +45,10 @@ pub fn tensors<'c>(
     for (name, info) in checkpoint.tensors() {
         let mine = makes.get(name.as_str()).map_or(&[][..], Vec::as_slice);
         let renamed = |n: &usize| weights[*n].rule.is_some() && graph.weights[*n].name != *name;
-        if apart && mine.len() > 1 && mine.iter().all(|n| experts.contains_key(n) && renamed(n)) {
+        // Where no loader puts them together again, they stay as they are.
+        let kept = |n: &usize| model.quant.kept(&graph.weights[*n].name).is_some();
+        let parts = |n: &usize| experts.contains_key(n) && renamed(n) && !kept(n);
+        if apart && mine.len() > 1 && mine.iter().all(parts) {
             for &n in mine.iter().filter(|&&n| done.insert(n)) {
                 let weight = &graph.weights[n];
                 let (flow, place) = (weights[n].flow.clone(), weights[n].place);

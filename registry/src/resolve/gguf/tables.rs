@@ -4,31 +4,34 @@ use std::borrow::Cow;
 
 use crate::config::Config;
 use crate::eval::{Env, Evaluated, Fail, Fuel};
+use crate::gguf::AHEAD;
 use crate::rope_resolve;
 use crate::scalar::Scalar;
 use crate::spec::Spec;
 use crate::syntax::Ident;
 
-/// The dims, and each rotary table as a map of what it is made from.
+/// The dims, each rotary table as a map of what it is made from, and `ahead`, the layers of a head.
 pub(super) struct Tables<'a> {
     dims: &'a dyn Env,
-    tables: Vec<(&'a str, Option<Scalar>)>,
+    ropes: Vec<(&'a str, Option<Scalar>)>,
+    ahead: Scalar,
 }
 
 impl<'a> Tables<'a> {
-    pub(super) fn new(spec: &'a Spec, dims: &'a dyn Env) -> Self {
+    pub(super) fn new(spec: &'a Spec, dims: &'a dyn Env, ahead: usize) -> Self {
         // A table that cannot be described was reported when it was computed.
         let described = |decl| rope_resolve::describe(decl, dims).ok();
-        let tables = spec.rope.iter().map(|(name, decl)| (name.as_str(), described(decl)));
-        Self { dims, tables: tables.collect() }
+        let ropes = spec.rope.iter().map(|(name, decl)| (name.as_str(), described(decl)));
+        Self { dims, ropes: ropes.collect(), ahead: Scalar::Int(ahead as i64) }
     }
 }
 
 impl Env for Tables<'_> {
     fn lookup(&self, name: &Ident) -> Evaluated<'_> {
-        match self.tables.iter().find(|(table, _)| *table == name.name) {
+        match self.ropes.iter().find(|(table, _)| *table == name.name) {
             Some((_, Some(table))) => Ok(Cow::Borrowed(table)),
             Some((_, None)) => Err(Fail::Reported),
+            None if name.name == AHEAD => Ok(Cow::Borrowed(&self.ahead)),
             None => self.dims.lookup(name),
         }
     }

@@ -19,12 +19,9 @@ impl Decoder {
         let assumes = self.entries(map, "assumes");
         let config = self.entries(map, "config");
         let scalars = self.patterns(map, "scalars", "a map from keys to patterns of weights");
-        let mut weights = Vec::new();
-        if let Some(entry) = map.get("weights")
-            && let Some(map) = self.map(&entry.value, "a map from GGUF modules to the model's")
-        {
-            weights.extend(map.values().filter_map(|entry| self.gguf_weight(entry)));
-        }
+        let special = self.patterns(map, "special", "a map from kinds of tokens to their texts");
+        let weights = self.gguf_weights(map, "weights");
+        let nextn = self.gguf_weights(map, "nextn");
         Some(GgufDecl {
             arch: arch.flatten(),
             pre: pre.flatten(),
@@ -34,6 +31,8 @@ impl Decoder {
             scalars,
             assumes,
             config,
+            special,
+            nextn,
             drop: self.words(map, "drop"),
             at: entry.key.span(),
         })
@@ -61,6 +60,14 @@ impl Decoder {
             }
         }
         entries
+    }
+
+    fn gguf_weights(&mut self, tree: &Map, key: &str) -> Vec<GgufWeight> {
+        let Some(entry) = tree.get(key) else { return Vec::new() };
+        let Some(map) = self.map(&entry.value, "a map from GGUF modules to the model's") else {
+            return Vec::new();
+        };
+        map.values().filter_map(|entry| self.gguf_weight(entry)).collect()
     }
 
     fn gguf_weight(&mut self, entry: &Entry) -> Option<GgufWeight> {

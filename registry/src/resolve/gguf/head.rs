@@ -1,0 +1,30 @@
+//! Where a layer of the `nextn` head is, in the model and in a file.
+
+use crate::spec::GgufWeight;
+
+/// One layer of the head.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::resolve) struct Place {
+    /// Its number: those of the model come before it.
+    pub(in crate::resolve) index: usize,
+    /// The path of the head's own modules.
+    pub(in crate::resolve) prefix: String,
+    /// The path of its layer, and that of a layer of the model with its number.
+    pub(in crate::resolve) block: (String, String),
+}
+
+impl Place {
+    /// A rule for a module of the head's own.
+    pub(super) fn own(&self, decl: &GgufWeight) -> GgufWeight {
+        let mut decl = decl.clone();
+        decl.name.name = decl.name.name.replace("{i}", &self.index.to_string());
+        decl.weight.name = format!("{}.{}", self.prefix, decl.weight.name);
+        decl
+    }
+
+    /// What rules for layers call its layer, where it has a name of its own.
+    pub(super) fn alias(&self) -> Option<(String, String)> {
+        let (from, to) = &self.block;
+        (from != to).then(|| (format!("{from}."), format!("{to}.")))
+    }
+}
