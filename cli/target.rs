@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use converters::Checkpoint;
+use converters::weights::flows;
 use registry::diag::Finding;
 use registry::dtype::Dtype;
 use registry::model::Model;
@@ -164,7 +165,14 @@ fn apart(model: &Model, dir: &Path) -> Option<(String, String)> {
         let part = |from: usize| from..(from + PART).min(a.len());
         a.len() == b.len() && (0..a.len()).step_by(step).any(|from| a[part(from)] != b[part(from)])
     };
+    // The owner may have another name on the disk, as may the other.
+    let find = |name: &String| {
+        let weight = model.graph.weights.iter().find(|weight| weight.name == *name)?;
+        let found = flows(&checkpoint, std::slice::from_ref(weight), &model.rules).ok()?.0;
+        found.into_iter().next()?.tensors.into_iter().next()
+    };
     let both = |(name, owner): (&String, &String)| {
+        let owner = &find(owner)?;
         let (a, b) = (checkpoint.info(name)?, checkpoint.info(owner)?);
         let like = a.dtype == b.dtype && a.shape == b.shape;
         let (a, b) = (checkpoint.bytes(name).ok()?, checkpoint.bytes(owner).ok()?);

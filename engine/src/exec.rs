@@ -268,7 +268,8 @@ impl Pool {
         match threads {
             None => Ok(Self::Shared),
             Some(n) => rayon::ThreadPoolBuilder::new()
-                .num_threads(n.max(1))
+                // Idle ones spin for work: far more than cores starve each other.
+                .num_threads(n.clamp(1, 4 * rayon::current_num_threads().max(4)))
                 .build()
                 .map(Self::Own)
                 .map_err(|e| Error::Threads(e.to_string())),

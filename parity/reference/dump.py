@@ -250,6 +250,8 @@ class Runner:
         import torch
         from transformers import DynamicCache
 
+        if self.cache_key is None:
+            return False
         tokens = torch.tensor([[0]], dtype=torch.long)
         try:
             with torch.no_grad():

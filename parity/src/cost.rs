@@ -14,6 +14,7 @@ use crate::check::Error;
 use crate::dump::{Dump, Phase};
 use crate::metrics::{Row, log_softmax, row_error};
 use crate::run;
+use crate::tolerance::roundoff;
 
 /// The cost of a conversion, over all positions of all prompts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -112,6 +113,24 @@ pub fn cost(
         largest,
         top_probability_drop: share(drops),
     })
+}
+
+/// What rounding alone costs the model: the mean divergence of the reference's own bf16 or f16 run
+/// from its f32 run, and the unit of rounding of that dtype. None if there is no such run.
+pub fn rounding(dump: &Dump) -> Result<Option<(f64, f64)>, crate::dump::Error> {
+    let runs = dump.runs();
+    let narrow = [Dtype::Bf16, Dtype::F16].into_iter().find(|dtype| runs.contains(dtype));
+    let Some(dtype) = narrow.filter(|_| runs.contains(&Dtype::F32)) else { return Ok(None) };
+    let (mut sum, mut count) = (0.0, 0_usize);
+    for prompt in &dump.manifest.prompts {
+        let rows = |run| dump.logprobs(run, prompt, Phase::Prefill);
+        let (Some(narrow), Some(wide)) = (rows(dtype)?, rows(Dtype::F32)?) else { continue };
+        for row in 0..wide.rows.min(narrow.rows) {
+            sum += row_error(narrow.row(row), wide.row(row), &mut Vec::new()).kl.max(0.0);
+            count += 1;
+        }
+    }
+    Ok((count > 0).then(|| (sum / count as f64, roundoff(dtype))))
 }
 
 #[cfg(test)]

@@ -94,7 +94,9 @@ pub fn tensor_error(ours: &[f32], reference: &[f32], rows: usize) -> TensorError
         let range = row * width..(row + 1) * width;
         let (a, b) = (&ours[range.clone()], &reference[range]);
         let row_power: f64 = b.iter().map(square).sum();
-        let scale = (row_power / width.max(1) as f64).sqrt().max(QUIET_ROW * rms);
+        // One number is no scale of its own: it may lie anywhere near 0.
+        let own = if width > 1 { (row_power / width as f64).sqrt() } else { rms };
+        let scale = own.max(QUIET_ROW * rms);
         let mut worst = 0.0_f64;
         for (x, y) in a.iter().zip(b) {
             let error = f64::from(gap(*x, *y));
