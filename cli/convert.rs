@@ -18,6 +18,7 @@ use crate::coverage::Coverage;
 use crate::target::{self, Choice, Target, Which};
 use crate::{Ended, term};
 
+mod calibration;
 mod folder;
 mod format;
 mod merge;
@@ -43,6 +44,8 @@ Examples:
   convert MODEL --to gguf:q8_0 -o model.gguf --shard 2/8    one of eight files; each machine writes its own
   convert MODEL --to fp8 -o DIR                         a checkpoint of 8 bits that serving engines load
   convert MODEL --to fp8 -o DIR --target-kl 5e-3        the same, some matrices kept so that it costs no more
+  convert MODEL --to fp8:tensor -o DIR --static-activations --kv-scales --calibrate text.txt
+                                                        the same with scales for activations and the KV cache
   convert merge-check model-00001-of-00008.gguf         whether a set of files is complete
   convert MODEL --verify model.gguf                     compare a file with the checkpoint, tensor by tensor
 
@@ -94,6 +97,8 @@ pub(crate) struct Convert {
     #[arg(long, requires = "target_kl")]
     w8a8: bool,
     #[command(flatten)]
+    calibration: calibration::Calibration,
+    #[command(flatten)]
     types: format::Types,
     /// Worker threads; default: one per core
     #[arg(long, value_name = "N")]
@@ -130,6 +135,7 @@ impl Convert {
         {
             return folder::run(&self, which, format);
         }
+        self.calibration.refuse()?;
         ensure!(
             self.target_kl.is_none(),
             "--target-kl chooses for checkpoints of 8 and 4 bits (--to fp8, ...); for GGUF files \

@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 
 mod add_model;
 mod bench;
+mod calibrate;
 mod card;
 mod check;
 mod convert;

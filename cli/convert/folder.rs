@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use converters::convert::folder::{self, Choice, Format, Item, Planned, Tensor, config, peaks};
+use converters::convert::folder::{
+    self, Choice, Format, Item, Planned, Scales, Tensor, config, peaks,
+};
 use converters::python_json::texts_as_words;
 use converters::weights::flows;
 use converters::{Checkpoint, FileDtype};
@@ -28,6 +30,8 @@ pub(super) struct Plan<'c> {
     pub(super) checkpoint: &'c Checkpoint,
     pub(super) tensors: Vec<Tensor<'c>>,
     pub(super) choices: Vec<Choice>,
+    /// Scales of activations: what they are called, and once measured what they are.
+    pub(super) scales: Scales,
     pub(super) items: Vec<Item<'c>>,
     pub(super) files: Vec<Planned>,
     pub(super) folder: PathBuf,
@@ -68,6 +72,7 @@ impl Plan<'_> {
         hash.update(&self.target.spec.sha256);
         hash.update(format!("{:?}", self.format));
         self.files.iter().for_each(|file| hash.update(&file.header));
+        self.scales.all.iter().for_each(|(_, scale)| hash.update(scale.to_le_bytes()));
         Ok(format!("{:x}", hash.finalize()))
     }
 }
@@ -77,16 +82,20 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
     let [output] = &args.output[..] else {
         bail!("where to? give one folder: -o DIR");
     };
+    let format = args.calibration.format(format)?;
     ensure!(!output.is_file(), "`{}` is a file; `{}` is a folder", output.display(), format.name());
     let target = target::open(which, &args.choice)?;
     let checkpoint = target.checkpoint()?;
     Coverage::of(&target.model, &checkpoint).refuse(&target.dir)?;
     let mut plan = plan(&target, &checkpoint, format, output)?;
+    plan.scales = args.calibration.planned(&plan)?;
     let goal = target_kl::Goal::of(args, &plan)?;
     if let Some(goal) = &goal {
+        plan.scales = args.calibration.measure(&plan, args.threads())?;
         goal.choose(args, &mut plan)?;
-        plan.items = folder::items(format, &plan.tensors, &plan.choices, None);
+        plan.scales = args.calibration.planned(&plan)?;
     }
+    plan.items = folder::items(format, &plan.tensors, &plan.choices, None, &plan.scales);
     plan.files = folder::lay_out(output, &plan.items, plan.limit(args))?;
     if args.plan {
         term::print(&if args.json { show::json(&plan)? } else { show::text(&plan) })?;
@@ -102,6 +111,7 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
         let files = plan.files.len();
         ensure!(no < files, "there are {files} files, none is left for file {} of {count}", no + 1);
     }
+    plan.scales = args.calibration.measure(&plan, args.threads())?;
     plan.items = items(args, &plan)?;
     let ended = write(args, &plan)?;
     match goal {
@@ -112,14 +122,14 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
 
 /// What is written of each tensor. Where scales are shared, weights are read for them.
 fn items<'c>(args: &Convert, plan: &Plan<'c>) -> Result<Vec<Item<'c>>> {
-    let peaks = match plan.format {
-        Format::Fp8Tensor | Format::Nvfp4 => Some(
-            peaks::peaks(&plan.tensors, &plan.choices, &plan.target.model.quant, args.threads())
-                .map_err(|why| anyhow::anyhow!(why))?,
-        ),
-        _ => None,
+    let (tensors, choices) = (&plan.tensors, &plan.choices);
+    let peaks = if plan.format.shares() {
+        let peaks = peaks::peaks(tensors, choices, &plan.target.model.quant, args.threads());
+        Some(peaks.map_err(|why| anyhow::anyhow!(why))?)
+    } else {
+        None
     };
-    Ok(folder::items(plan.format, &plan.tensors, &plan.choices, peaks.as_deref()))
+    Ok(folder::items(plan.format, tensors, choices, peaks.as_deref(), &plan.scales))
 }
 
 fn plan<'c>(
@@ -134,9 +144,17 @@ fn plan<'c>(
     let tensors = folder::tensors(checkpoint, model, &weights, format.quantizes())
         .map_err(|why| anyhow::anyhow!(why))?;
     let choices = format.choose(&tensors, &model.quant, FileDtype::from(target.dtype()));
-    let items = folder::items(format, &tensors, &choices, None);
-    let folder = output.to_owned();
-    Ok(Plan { format, target, checkpoint, tensors, choices, items, files: Vec::new(), folder })
+    Ok(Plan {
+        format,
+        target,
+        checkpoint,
+        tensors,
+        choices,
+        scales: Scales::default(),
+        items: Vec::new(),
+        files: Vec::new(),
+        folder: output.to_owned(),
+    })
 }
 
 fn write(args: &Convert, plan: &Plan<'_>) -> Result<Ended> {
@@ -185,7 +203,9 @@ pub(super) fn config_text(plan: &Plan<'_>) -> Result<String> {
     for key in ["quantization_config", "compression_config"] {
         map.remove(key);
     }
-    if let Some(quantization) = config::quantization(plan.format, &plan.ignored()) {
+    if let Some(quantization) =
+        config::quantization(plan.format, &plan.ignored(), plan.scales.asked)
+    {
         map.insert("quantization_config".to_owned(), quantization);
     } else {
         let key = if map.contains_key("torch_dtype") { "torch_dtype" } else { "dtype" };

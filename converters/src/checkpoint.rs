@@ -14,6 +14,7 @@ pub use nonfinite::NonFinite;
 
 use crate::codec::BlockType;
 use crate::flow::Flow;
+use crate::numbers;
 use crate::safetensors::{File, FileDtype};
 use crate::shown;
 
@@ -59,6 +60,8 @@ pub struct Checkpoint {
     /// The weights: what is stored, with those that are codes and scales as what they stand for.
     tensors: BTreeMap<String, TensorInfo>,
     quantized: BTreeMap<String, quantized::Quantized>,
+    /// Whether what weights of 8 bits multiply has a scale that is known.
+    still: bool,
 }
 
 impl Checkpoint {
@@ -96,7 +99,36 @@ impl Checkpoint {
             }
         }
         self.quantized = quantized;
+        self.still = quantized::inputs_are_known(&self.root);
         self
+    }
+
+    /// A scale that is stored as a tensor of one number; none if there is no such tensor.
+    pub fn scale(&self, name: &str) -> Result<Option<f32>, Error> {
+        let Some(info) = self.stored.get(name) else { return Ok(None) };
+        let bad =
+            |found: String| Error::Scale { root: self.root.clone(), tensor: shown(name), found };
+        let mut one = [0.0];
+        if info.elements() != 1 || !info.dtype.is_float() {
+            return Err(bad(format!("{} numbers of {}", info.elements(), info.dtype)));
+        }
+        numbers::to_f32(info.dtype, self.stored_bytes(name)?, &mut one)
+            .map_err(|error| bad(error.to_string()))?;
+        if one[0].is_finite() && one[0] > 0.0 {
+            Ok(Some(one[0]))
+        } else {
+            Err(bad(one[0].to_string()))
+        }
+    }
+
+    /// The scale of what a weight of 8 bits is multiplied with, where the config says that it is
+    /// known; none if each row has its own.
+    pub fn input_scale(&self, weight: &str) -> Result<Option<f32>, Error> {
+        if !self.still {
+            return Ok(None);
+        }
+        let module = weight.strip_suffix("weight").unwrap_or(weight);
+        self.scale(&format!("{module}input_scale"))
     }
 
     /// Whether a tensor is kept as codes and scales.
@@ -247,6 +279,7 @@ impl Checkpoint {
             stored: BTreeMap::new(),
             tensors: BTreeMap::new(),
             quantized: BTreeMap::new(),
+            still: false,
         }
     }
 

@@ -234,6 +234,21 @@ impl Weights {
         recipe.tensors.iter().any(coded)
     }
 
+    /// The scale of what a weight of 8 bits is multiplied with, where the checkpoint says one.
+    ///
+    /// # Panics
+    ///
+    /// If the id is not of the graph whose weights were wanted.
+    pub fn input_scale(&self, id: WeightId) -> Result<Option<f32>, Error> {
+        let Source::Made(recipe) = &self.found[id.0].source else { return Ok(None) };
+        for name in &recipe.tensors {
+            if let Some(scale) = self.checkpoint.input_scale(name)? {
+                return Ok(Some(scale));
+            }
+        }
+        Ok(None)
+    }
+
     /// Where a weight comes from.
     ///
     /// # Panics

@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use converters::checkpoint::Checkpoint;
-use converters::convert::folder::{self, Choice, Format, Tensor, config, peaks};
+use converters::convert::folder::calibrated::Asked;
+use converters::convert::folder::{self, Choice, Format, Scales, Tensor, config, peaks};
 use converters::convert::{Settings, run};
 use converters::safetensors::{Declared, FileDtype, Writer};
 use converters::weights::flows;
@@ -28,7 +29,7 @@ fn model(folder: &Path) -> Model {
 }
 
 fn quantization(format: Format, ignored: &[String]) -> serde_json::Value {
-    config::quantization(format, ignored).unwrap_or_default()
+    config::quantization(format, ignored, Asked::default()).unwrap_or_default()
 }
 
 fn plan<'c>(
@@ -52,7 +53,7 @@ fn write(
     let (checkpoint, model) = (Checkpoint::open(source).unwrap(), model(source));
     let (tensors, choices) = plan(&checkpoint, &model, format);
     let peaks = peaks::peaks(&tensors, &choices, &model.quant, 2)?;
-    let items = folder::items(format, &tensors, &choices, Some(&peaks));
+    let items = folder::items(format, &tensors, &choices, Some(&peaks), &Scales::default());
     let files = folder::lay_out(out, &items, most).unwrap();
     let work = folder::work(&items, &files, None, "test".to_owned());
     let settings = Settings { threads, slab, ..Settings::default() };
@@ -159,7 +160,7 @@ fn shards_together_are_the_whole() {
     let checkpoint = Checkpoint::open(&source).unwrap();
     let model = model(&source);
     let (tensors, choices) = plan(&checkpoint, &model, Format::Fp8);
-    let items = folder::items(Format::Fp8, &tensors, &choices, None);
+    let items = folder::items(Format::Fp8, &tensors, &choices, None, &Scales::default());
     for count in [1, 2, 3, 5] {
         let most = folder::even_limit(&items, count);
         let files = folder::lay_out(Path::new("x"), &items, most).unwrap();

@@ -17,6 +17,7 @@ pub mod kernels;
 pub mod llama_cpp;
 pub mod mixed;
 pub mod ops;
+pub mod peaks;
 pub mod rewrite;
 pub mod sample;
 pub mod states;

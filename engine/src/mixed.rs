@@ -43,6 +43,14 @@ impl Tensors for Mixed {
     fn is_eight_bits(&self, id: WeightId) -> bool {
         Tensors::is_eight_bits(self.of(id), id)
     }
+
+    fn input_scale(&self, id: WeightId) -> Result<Option<f32>, Error> {
+        Tensors::input_scale(self.of(id), id)
+    }
+
+    fn scale(&self, name: &str) -> Result<Option<f32>, Error> {
+        Tensors::scale(&*self.second, name)
+    }
 }
 
 impl Engine for Mixed {

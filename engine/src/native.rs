@@ -5,6 +5,7 @@ use std::sync::Arc;
 use converters::checkpoint::Checkpoint;
 use converters::convert::gguf::nameless;
 use converters::gguf::{File as GgufFile, GgufWeights};
+use registry::caches::caches;
 use registry::dtype::Dtype;
 use registry::model::Model;
 
@@ -55,10 +56,12 @@ impl NativeEngine {
             model.graph.clone()
         };
         let pool = Pool::new(options.threads)?;
-        let program = Program::new(graph, &self.kernels, model.ropes.len())?;
+        let mut program = Program::new(graph, &self.kernels, model.ropes.len())?;
         let mut weights = pool.run(|| Weights::load(&program.graph, tensors, options.dtype))?;
-        weights.round_tokens(options.round_tokens);
-        let fingerprint = saved::fingerprint(&model, options.dtype, options.rollback);
+        weights.round_tokens(options.round_tokens)?;
+        weights.fix_states(&caches(&model.graph), &mut program.graph)?;
+        let states = &program.graph.states;
+        let fingerprint = saved::fingerprint(&model, states, options.dtype, options.rollback);
         Ok(Box::new(NativeSession {
             model,
             program,

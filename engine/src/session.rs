@@ -197,6 +197,9 @@ pub struct StateValue {
 pub trait Watch: std::fmt::Debug + Send + Sync {
     /// Rows of `inputs` numbers that are multiplied with a weight.
     fn product(&self, weight: WeightId, inputs: usize, rows: &[f32]);
+
+    /// Rows that attention keeps as a part of a state: 0 for keys, 1 for values.
+    fn kept(&self, _state: StateId, _part: usize, _rows: &[f32]) {}
 }
 
 /// Sees tapped values as they are made, and may overwrite them (local comparison does).

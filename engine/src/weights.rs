@@ -1,14 +1,15 @@
 //! The weights of a session: mapped where the file's dtype serves, rounded once where not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use converters::codec::{self, BlockType};
 use converters::gguf::GgufWeights;
 use converters::gguf::model::BlockView;
 use converters::load::WeightView as FileView;
 use converters::safetensors::FileDtype;
+use registry::caches::Cache;
 use registry::dtype::Dtype;
-use registry::graph::{Graph, Weight, WeightId};
+use registry::graph::{Graph, Scales, Weight, WeightId};
 
 use crate::Error;
 use crate::kernels::matmul::WeightView;
@@ -32,6 +33,16 @@ pub trait Tensors: Send + Sync {
     /// Whether it is kept as codes of 8 bits with scales.
     fn is_eight_bits(&self, _id: WeightId) -> bool {
         false
+    }
+
+    /// The scale of the rows that it multiplies, where one is known for all of them.
+    fn input_scale(&self, _id: WeightId) -> Result<Option<f32>, Error> {
+        Ok(None)
+    }
+
+    /// A scale that is stored under this name.
+    fn scale(&self, _name: &str) -> Result<Option<f32>, Error> {
+        Ok(None)
     }
 
     /// The same where it is kept in blocks, which have no [`FileView`].
@@ -75,6 +86,14 @@ impl Tensors for converters::weights::Weights {
 
     fn is_eight_bits(&self, id: WeightId) -> bool {
         self.is_eight_bits(id)
+    }
+
+    fn input_scale(&self, id: WeightId) -> Result<Option<f32>, Error> {
+        self.input_scale(id).map_err(|e| Error::Checkpoint(Box::new(e)))
+    }
+
+    fn scale(&self, name: &str) -> Result<Option<f32>, Error> {
+        self.checkpoint().scale(name).map_err(|e| Error::Checkpoint(Box::new(e)))
     }
 }
 
@@ -122,8 +141,8 @@ pub struct Weights {
     held: Vec<Held>,
     /// Of every weight.
     shapes: Vec<Vec<usize>>,
-    /// Those that multiply rows of 8 bits.
-    rounding: BTreeSet<usize>,
+    /// Those that multiply rows of 8 bits, and the scale of these if it is known.
+    rounding: BTreeMap<usize, Option<f32>>,
 }
 
 impl Weights {
@@ -174,18 +193,42 @@ impl Weights {
             });
         }
         let shapes = graph.weights.iter().map(|weight| weight.shape.clone()).collect();
-        Ok(Self { tensors, held, shapes, rounding: BTreeSet::new() })
+        Ok(Self { tensors, held, shapes, rounding: BTreeMap::new() })
     }
 
     /// Whether weights that are kept in 8 bits multiply rows of 8 bits.
-    pub fn round_tokens(&mut self, whether: bool) {
-        let eight = |n: &usize| whether && self.tensors.is_eight_bits(WeightId(*n));
-        self.rounding = (0..self.held.len()).filter(eight).collect();
+    pub fn round_tokens(&mut self, whether: bool) -> Result<(), Error> {
+        self.rounding.clear();
+        for id in (0..self.held.len()).map(WeightId) {
+            if whether && self.tensors.is_eight_bits(id) {
+                self.rounding.insert(id.0, self.tensors.input_scale(id)?);
+            }
+        }
+        Ok(())
     }
 
-    /// Whether this one does.
-    pub fn rounds_tokens(&self, id: WeightId) -> bool {
-        self.rounding.contains(&id.0)
+    /// Whether this one does: then the scale of its rows, none if each has its own.
+    pub fn rounding(&self, id: WeightId) -> Option<Option<f32>> {
+        self.rounding.get(&id.0).copied()
+    }
+
+    /// The scales of what attention keeps in 8 bits, put into the states that have one for each part.
+    pub fn fix_states(&self, caches: &[Option<Cache>], graph: &mut Graph) -> Result<(), Error> {
+        for (state, cache) in graph.states.iter_mut().zip(caches) {
+            let Some(cache) = cache.as_ref().filter(|_| state.eight == Some(Scales::Tensor)) else {
+                continue;
+            };
+            let part = |part: usize| -> Result<Option<f32>, Error> {
+                for name in cache.names(part) {
+                    if let Some(scale) = self.tensors.scale(&name)? {
+                        return Ok(Some(scale));
+                    }
+                }
+                Ok(None)
+            };
+            state.fixed = part(0)?.zip(part(1)?).map(|(keys, values)| [keys, values]);
+        }
+        Ok(())
     }
 
     /// A matrix `[outputs, inputs]`, where it lies.

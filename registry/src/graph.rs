@@ -100,6 +100,9 @@ pub struct State {
     pub dtype: DtypeRule,
     /// The scales of a state that is kept in 8 bits (`f8_e4m3`), if it is.
     pub eight: Option<Scales>,
+    /// The scale of each of its two parts in 8 bits, where a checkpoint says them; they then
+    /// stand for those of [`Scales::Tensor`].
+    pub fixed: Option<[f32; 2]>,
     /// For attention: how many positions a query sees, itself included.
     pub window: Option<usize>,
     /// Where the spec declares it.

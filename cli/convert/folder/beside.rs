@@ -19,7 +19,7 @@ pub(super) fn write(plan: &Plan<'_>) -> Result<()> {
         }
     }
     atomic(&folder.join("README.md"), card(plan).as_bytes())?;
-    if let Some(json) = config::beside(plan.format, &plan.ignored()) {
+    if let Some(json) = config::beside(plan.format, &plan.ignored(), plan.scales.asked) {
         atomic(&folder.join("hf_quant_config.json"), format!("{json:#}\n").as_bytes())?;
     }
     if let Some((path, text)) = index(folder, &plan.items, &plan.files) {

@@ -89,6 +89,12 @@ pub enum Error {
          write plain numbers with `convert --to bf16` first", root.display()
     )]
     Quantized { root: PathBuf, tensor: String },
+
+    #[error(
+        "tensor `{tensor}` of `{}` is no scale: it has {found}, expected one number above 0; \
+         convert the checkpoint again", root.display()
+    )]
+    Scale { root: PathBuf, tensor: String, found: String },
 }
 
 fn place(actual: Option<&PathBuf>) -> String {

@@ -89,6 +89,27 @@ fn said(folder: &Path) -> Option<Said> {
     })
 }
 
+/// Whether the config says that what weights of 8 bits multiply has a scale that is stored.
+pub(super) fn inputs_are_known(folder: &Path) -> bool {
+    let read = |name: &str| -> Option<Value> {
+        serde_json::from_slice(&fs_err::read(folder.join(name)).ok()?).ok()
+    };
+    let config = read("config.json").unwrap_or_default();
+    let said = config.get("quantization_config").cloned();
+    let Some(said) = said.or_else(|| read("hf_quant_config.json")?.get("quantization").cloned())
+    else {
+        return false;
+    };
+    let groups = said.get("config_groups").and_then(Value::as_object);
+    let dynamic = groups
+        .and_then(|groups| groups.values().next())
+        .and_then(|group| group.pointer("/input_activations/dynamic"));
+    match dynamic {
+        Some(dynamic) => dynamic == false,
+        None => said["activation_scheme"] == "static" || said["quant_algo"] == "FP8",
+    }
+}
+
 /// The weights that are kept as codes, by name, and the tensors that are only parts of them.
 pub(super) fn find(
     folder: &Path,

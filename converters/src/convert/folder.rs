@@ -5,11 +5,14 @@
 
 use std::sync::Arc;
 
+use registry::graph::WeightId;
+
 use super::work::{Blocks, Encode};
 use crate::codec::BlockType;
 use crate::flow::{Flow, Numbers};
 use crate::safetensors::{Declared, FileDtype};
 
+pub mod calibrated;
 pub mod config;
 mod files;
 pub mod format;
@@ -17,6 +20,7 @@ pub mod peaks;
 pub mod scaled;
 mod tensors;
 
+pub use calibrated::Scales;
 pub use files::{Planned, even_limit, index, lay_out, work};
 pub use format::Format;
 pub use tensors::tensors;
@@ -38,6 +42,8 @@ pub struct Tensor<'a> {
     pub shape: Vec<usize>,
     /// The model's name for it, where it is one weight of the model; its own where not.
     pub weight: String,
+    /// The weights of the model that lie in it.
+    pub weights: Vec<WeightId>,
     /// The mixture that it is a matrix of: all of those are quantized, or none.
     pub mixture: Option<usize>,
     /// Whether it may be quantized; or why not.
@@ -73,11 +79,13 @@ pub struct Item<'a> {
 }
 
 /// What the tensors become; `peaks` are the largest numbers of those that share scales, if known.
+/// Behind them come the `scales` that a run has told.
 pub fn items<'a>(
     format: Format,
     tensors: &[Tensor<'a>],
     choices: &[Choice],
     peaks: Option<&[f32]>,
+    scales: &Scales,
 ) -> Vec<Item<'a>> {
     let mut items = Vec::with_capacity(tensors.len());
     for (n, (tensor, choice)) in tensors.iter().zip(choices).enumerate() {
@@ -89,7 +97,7 @@ pub fn items<'a>(
         let peak = peaks.and_then(|peaks| peaks.get(n)).copied().unwrap_or(1.0);
         let shared = match format {
             Format::Nvfp4 => scaled::global_scale(peak),
-            _ => scaled::whole_scale(peak, FileDtype::Bf16),
+            _ => scaled::whole_scale(peak, calibrated::dtype(format)),
         };
         let (Some(scheme), &[rows, row]) = (format.scheme(shared), &tensor.shape[..]) else {
             continue;
@@ -112,11 +120,12 @@ pub fn items<'a>(
         if format.shares() {
             let (end, dtype) = match format {
                 Format::Nvfp4 => (names.global, FileDtype::F32),
-                _ => (names.scales, FileDtype::Bf16),
+                _ => (names.scales, calibrated::dtype(format)),
             };
-            items.push(known(format!("{module}{end}"), dtype, shared));
+            items.push(known(format!("{module}{end}"), dtype, format.one(), shared));
         }
     }
+    items.extend(scales.items(format));
     items
 }
 
@@ -137,10 +146,10 @@ fn kept(tensor: &Tensor<'_>, dtype: FileDtype) -> Out {
 }
 
 /// A tensor of one number.
-fn known<'a>(name: String, dtype: FileDtype, number: f32) -> Item<'a> {
+fn known<'a>(name: String, dtype: FileDtype, shape: Vec<usize>, number: f32) -> Item<'a> {
     let ty = if dtype == FileDtype::F32 { BlockType::F32 } else { BlockType::Bf16 };
     let encode = Arc::new(Blocks { ty, importance: None, matrix: 1, via: None });
-    let declared = Declared { name, dtype, shape: vec![1] };
+    let declared = Declared { name, dtype, shape };
     let flow = Flow::new(&[1], Arc::new(One(number)));
     Item { flow, place: (0, 0), outs: vec![Out { declared, encode }] }
 }

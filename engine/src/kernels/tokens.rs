@@ -17,9 +17,24 @@ pub fn round_tokens(width: usize, rows: &mut [f32]) {
     }
 }
 
+/// Rounds numbers to e4m3 times one scale, and back to f32. What is beyond the largest becomes it.
+pub fn round_all(scale: f32, rows: &mut [f32]) {
+    for x in rows {
+        *x = f8_e4m3_to_f32(f32_to_f8_e4m3(*x / scale)) * scale;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_scale_for_all_saturates() {
+        let mut rows = [4480.0, -9000.0, 170.0, 0.0, f32::NAN];
+        round_all(2.0, &mut rows);
+        assert_eq!(rows[..4], [896.0, -896.0, 176.0, 0.0]);
+        assert!(rows[4].is_nan());
+    }
 
     #[test]
     fn every_row_has_its_own_scale() {

@@ -92,6 +92,7 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let view = x.view();
         for chunk in ctx.chunks() {
             let rows = &view[chunk.rows.start * x.width()..chunk.rows.end * x.width()];
+            ctx.show_kept(part, rows);
             let wrong = ctx.error("its state does not hold keys and values of this shape");
             let Memory::Attention(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
             let history = if part == 0 { &mut memory.keys } else { &mut memory.values };

@@ -204,20 +204,28 @@ impl<'a> Ctx<'a> {
         }
     }
 
+    /// Shows rows that a state is about to keep, if someone watches.
+    pub fn show_kept(&self, part: usize, rows: &[f32]) {
+        if let (Some(watch), Some(state)) = (self.watch, self.node().state) {
+            watch.kept(state, part, rows);
+        }
+    }
+
     /// Rows as a matrix multiplies them: rounded to 8 bits if that is how it is run.
     pub fn rows_for<'x>(&self, role: &str, inputs: usize, rows: &'x [f32]) -> Cow<'x, [f32]> {
-        if !self.rounds(role) {
-            return Cow::Borrowed(rows);
-        }
+        let Some(scale) = self.rounding(role) else { return Cow::Borrowed(rows) };
         let mut rounded = rows.to_vec();
-        tokens::round_tokens(inputs, &mut rounded);
+        match scale {
+            None => tokens::round_tokens(inputs, &mut rounded),
+            Some(scale) => tokens::round_all(scale, &mut rounded),
+        }
         Cow::Owned(rounded)
     }
 
-    /// Whether a matrix multiplies rows of 8 bits.
-    pub fn rounds(&self, role: &str) -> bool {
-        let weight = self.node().weights.get(role);
-        weight.is_some_and(|weight| self.weights.rounds_tokens(*weight))
+    /// Whether a matrix multiplies rows of 8 bits: then their scale, none if each has its own.
+    pub fn rounding(&self, role: &str) -> Option<Option<f32>> {
+        let weight = self.node().weights.get(role)?;
+        self.weights.rounding(*weight)
     }
 
     /// A matrix of an expert by its role, made for this use if it does not lie ready.

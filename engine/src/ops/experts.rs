@@ -139,7 +139,7 @@ fn mlp(
             Linear { weight: one.view(), bias: None, round: dtype, y: &mut g },
             Linear { weight: two.view(), bias: None, round: dtype, y: &mut u },
         ];
-        // Both are kept in 8 bits, or neither.
+        // Both are kept in 8 bits, or neither, and with one scale for what they multiply.
         let x = ctx.rows_for(&format!("gate.{expert}"), hidden, x);
         matmul_many(&x, rows, &mut linears);
         add_bias(ctx, "gate", expert, dtype, &mut g);

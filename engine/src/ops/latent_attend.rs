@@ -70,6 +70,8 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     };
     let selected = if ctx.node().inputs.len() > 3 { Some(ctx.input(3)?) } else { None };
     let (c, r) = (c.view(), r.view());
+    ctx.show_kept(0, &c);
+    ctx.show_kept(1, &r);
     for chunk in ctx.chunks() {
         let wrong = ctx.error("its state does not hold latents of this shape");
         let Memory::Latent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };

@@ -1,6 +1,8 @@
 //! `linear`: a matrix, and a bias perhaps; one rounding after both. `linears` is several with
 //! the same input, as a rewrite makes it.
 
+use std::borrow::Cow;
+
 use rayon::prelude::*;
 
 use super::Ctx;
@@ -23,16 +25,24 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let view = x.view();
-    let (rows, data): (usize, &[f32]) = (x.rows(), &view);
+    let (rows, plain): (usize, &[f32]) = (x.rows(), &view);
     let count = ctx.node().outputs.len();
     let role = |n| format!("weight.{n}");
-    let rounding = (0..count).map(role).find(|role| ctx.rounds(role));
-    let rounded = rounding.map(|role| ctx.rows_for(&role, x.width(), data));
+    // Those that round as the one before share its rows: most often all of them do.
+    let mut rounded: Vec<(Option<Option<f32>>, Cow<'_, [f32]>)> = Vec::new();
+    for role in (0..count).map(role) {
+        let how = ctx.rounding(&role);
+        if rounded.iter().all(|(other, _)| *other != how) {
+            rounded.push((how, ctx.rows_for(&role, x.width(), plain)));
+        }
+    }
     let jobs = (0..count)
         .map(|n| {
             let weight = ctx.matrix(&role(n))?;
             check(ctx, x.width(), n, &weight)?;
-            let data = rounded.as_deref().filter(|_| ctx.rounds(&role(n))).unwrap_or(data);
+            let how = ctx.rounding(&role(n));
+            let data = rounded.iter().find(|(other, _)| *other == how);
+            let data: &[f32] = data.map_or(plain, |(_, rows)| rows);
             Ok((data, weight, ctx.vector(&format!("bias.{n}")), ctx.output_dtype(n)))
         })
         .collect::<Result<Vec<_>, Error>>()?;

@@ -24,6 +24,9 @@ impl Attention {
         let part = |n: usize| {
             let shape = &state.parts[n].shape;
             let width: usize = shape.iter().product();
+            if let (Some(scales), Some(_)) = (state.fixed, state.eight) {
+                return History::fixed(width, scales[n], needed, rollback);
+            }
             match state.eight {
                 None => History::new(dtype, width, needed, rollback),
                 Some(scales) => {

@@ -35,6 +35,11 @@ impl History {
         Self::of(Store::eight(group), width, needed, rollback)
     }
 
+    /// An empty one that keeps rows of `width` numbers in 8 bits, all with one scale.
+    pub fn fixed(width: usize, scale: f32, needed: Option<usize>, rollback: usize) -> Self {
+        Self::of(Store::fixed(scale), width, needed, rollback)
+    }
+
     fn of(store: Store, width: usize, needed: Option<usize>, rollback: usize) -> Self {
         Self { store, width, needed, rollback, first: 0, rows: 0, floor: 0 }
     }
@@ -213,6 +218,26 @@ mod tests {
         let mut copy = History::eight(4, 2, None, 0);
         copy.set_bytes(0, 2, &bytes).unwrap();
         assert_eq!(copy.tail(0), history.tail(0));
+    }
+
+    #[test]
+    fn one_scale_that_is_known_saturates() {
+        let mut history = History::fixed(2, 2.0, Some(3), 2);
+        for n in 0..500_u16 {
+            history.append(&[f32::from(n % 8) * 2.0, -5000.0]);
+            history.commit();
+        }
+        assert_eq!(history.tail(498), [4.0, -896.0, 6.0, -896.0]);
+        assert_eq!(history.row_bytes(), 2, "a byte each, and no scale");
+        assert!(history.store.len() < 600, "dropped rows make room");
+        let mut bytes = Vec::new();
+        history.to_bytes(&mut bytes);
+        let mut copy = History::fixed(2, 2.0, Some(3), 2);
+        copy.set_bytes(history.floor(), 500, &bytes).unwrap();
+        assert_eq!(copy.tail(497), history.tail(497));
+        history.clear(true);
+        history.append(&[1.0, 2.0]);
+        assert_eq!(history.tail(0), [1.0, 2.0]);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! before they are read.
 
 use registry::dtype::Dtype;
+use registry::graph::State;
 use registry::model::Model;
 
 use super::Slot;
@@ -33,19 +34,22 @@ impl Fnv {
 }
 
 /// What must agree for bytes of one session to make sense in another.
-pub fn fingerprint(model: &Model, activation: Dtype, rollback: usize) -> u64 {
+pub fn fingerprint(model: &Model, states: &[State], activation: Dtype, rollback: usize) -> u64 {
     let mut fnv = Fnv::new();
     fnv.add(format!("{}|{}|{activation}|{rollback}", model.name, model.architecture).as_bytes());
     for (name, value) in &model.dims {
         fnv.add(format!("|{name}={value}").as_bytes());
     }
-    for state in &model.graph.states {
+    for state in states {
         let dtype = state.dtype.resolve(activation);
         fnv.add(
             format!("|{}|{}|{dtype}|{:?}|{:?}", state.name, state.layer, state.window, state.kind)
                 .as_bytes(),
         );
         fnv.add(state.eight.map_or("", registry::graph::Scales::name).as_bytes());
+        for scale in state.fixed.iter().flatten() {
+            fnv.add(&scale.to_bits().to_le_bytes());
+        }
         for part in &state.parts {
             fnv.add(format!("|{}{:?}", part.name, part.shape).as_bytes());
         }

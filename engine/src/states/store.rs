@@ -23,6 +23,13 @@ pub enum Store {
         /// Numbers that share a scale.
         group: usize,
     },
+    /// f8 e4m3: bytes, and one scale that is known before.
+    Fixed {
+        /// One byte per number.
+        bytes: Vec<u8>,
+        /// What they are multiplied with when they are read.
+        scale: f32,
+    },
 }
 
 impl Store {
@@ -39,12 +46,17 @@ impl Store {
         Self::Eight { bytes: Vec::new(), scales: Vec::new(), group: group.max(1) }
     }
 
+    /// An empty one of 8 bits, with one scale; numbers beyond the largest become it.
+    pub fn fixed(scale: f32) -> Self {
+        Self::Fixed { bytes: Vec::new(), scale }
+    }
+
     /// How many numbers there is room for.
     pub fn len(&self) -> usize {
         match self {
             Self::Wide(data) => data.len(),
             Self::Narrow(_, data) => data.len(),
-            Self::Eight { bytes, .. } => bytes.len(),
+            Self::Eight { bytes, .. } | Self::Fixed { bytes, .. } => bytes.len(),
         }
     }
 
@@ -59,6 +71,7 @@ impl Store {
             Self::Wide(_) => numbers * 4,
             Self::Narrow(..) => numbers * 2,
             Self::Eight { group, .. } => numbers + numbers / group * 4,
+            Self::Fixed { .. } => numbers,
         }
     }
 
@@ -70,6 +83,7 @@ impl Store {
                 bytes.resize(len, f32_to_f8_e4m3(f32::NAN));
                 scales.resize(len.div_ceil(*group), f32::NAN);
             }
+            Self::Fixed { bytes, .. } => bytes.resize(len, f32_to_f8_e4m3(f32::NAN)),
         }
     }
 
@@ -96,6 +110,11 @@ impl Store {
                     }
                 }
             }
+            Self::Fixed { bytes, scale } => {
+                for (byte, x) in bytes[at..].iter_mut().zip(from) {
+                    *byte = f32_to_f8_e4m3(x / *scale);
+                }
+            }
         }
     }
 
@@ -117,6 +136,11 @@ impl Store {
                     *x = f8_e4m3_to_f32(bytes[at + n]) * scales[(at + n) / group];
                 }
             }
+            Self::Fixed { bytes, scale } => {
+                for (x, &byte) in into.iter_mut().zip(&bytes[at..]) {
+                    *x = f8_e4m3_to_f32(byte) * scale;
+                }
+            }
         }
     }
 
@@ -129,6 +153,7 @@ impl Store {
                 bytes.copy_within(from..from + len, 0);
                 scales.copy_within(from / *group..(from + len) / *group, 0);
             }
+            Self::Fixed { bytes, .. } => bytes.copy_within(from..from + len, 0),
         }
     }
 
@@ -141,6 +166,7 @@ impl Store {
                 bytes.fill(f32_to_f8_e4m3(f32::NAN));
                 scales.fill(f32::NAN);
             }
+            Self::Fixed { bytes, .. } => bytes.fill(f32_to_f8_e4m3(f32::NAN)),
         }
     }
 
@@ -157,6 +183,7 @@ impl Store {
                     out.extend(scale.to_le_bytes());
                 }
             }
+            Self::Fixed { bytes, .. } => out.extend(&bytes[from..to]),
         }
     }
 
@@ -174,6 +201,7 @@ impl Store {
                 let (own, rest) = from.split_at(from.len() / (*group + 4) * *group);
                 (*bytes, *scales) = (own.to_vec(), wide(rest));
             }
+            Self::Fixed { bytes, .. } => *bytes = from.to_vec(),
         }
     }
 }

@@ -103,6 +103,7 @@ impl Build {
                 .collect(),
             dtype: DtypeRule::Activation,
             eight: None,
+            fixed: None,
             window,
             at: self.at.clone(),
             dtype_at: self.at.clone(),

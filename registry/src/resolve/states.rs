@@ -116,6 +116,7 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, Fail> {
         parts,
         dtype,
         eight,
+        fixed: None,
         window: None,
         at: decl.at.clone(),
         dtype_at: decl.dtype.at.clone(),

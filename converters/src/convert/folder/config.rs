@@ -3,18 +3,24 @@
 use serde_json::{Value, json};
 
 use super::Format;
+use super::calibrated::Asked;
 use super::scaled::BLOCK;
 
 /// `quantization_config`; none for plain numbers. `ignored` are the modules that are not quantized.
-pub fn quantization(format: Format, ignored: &[String]) -> Option<Value> {
+pub fn quantization(format: Format, ignored: &[String], asked: Asked) -> Option<Value> {
     let float8 = |strategy: &str| {
         json!({
             "num_bits": 8, "type": "float", "symmetric": true, "dynamic": false, "strategy": strategy,
         })
     };
-    let tokens = json!({
-        "num_bits": 8, "type": "float", "symmetric": true, "dynamic": true, "strategy": "token",
-    });
+    let tokens = if asked.inputs {
+        float8("tensor")
+    } else {
+        json!({
+            "num_bits": 8, "type": "float", "symmetric": true, "dynamic": true, "strategy": "token",
+        })
+    };
+    let kept = if asked.caches { float8("tensor") } else { Value::Null };
     let float4 = |strategy: &str, size: usize, scale: &str| {
         json!({
             "num_bits": 4, "type": "float", "symmetric": true, "dynamic": false, "strategy": strategy,
@@ -24,7 +30,7 @@ pub fn quantization(format: Format, ignored: &[String]) -> Option<Value> {
     let compressed = |name: &str, weights: Value, inputs: Value| {
         json!({
             "quant_method": "compressed-tensors", "format": name, "quantization_status": "compressed",
-            "ignore": ignored, "kv_cache_scheme": null,
+            "ignore": ignored, "kv_cache_scheme": kept,
             "config_groups": { "group_0": {
                 "targets": ["Linear"], "weights": weights, "input_activations": inputs,
                 "output_activations": null, "format": name,
@@ -55,26 +61,31 @@ pub fn quantization(format: Format, ignored: &[String]) -> Option<Value> {
             "weight_block_size": [BLOCK, BLOCK], "scale_fmt": if power { "ue8m0" } else { "float" },
             "modules_to_not_convert": ignored,
         }),
-        Format::Fp8Modelopt => json!({
-            "quant_method": "modelopt", "quant_algo": MODELOPT, "ignore": ignored,
-            "kv_cache_scheme": null,
-        }),
+        Format::Fp8Modelopt { whole } => {
+            let kept = json!({ "dynamic": false, "num_bits": 8, "type": "float" });
+            json!({
+                "quant_method": "modelopt", "quant_algo": modelopt(whole), "ignore": ignored,
+                "kv_cache_scheme": asked.caches.then_some(kept),
+            })
+        }
     })
 }
 
-const MODELOPT: &str = "FP8_PER_CHANNEL_PER_TOKEN";
+/// ModelOpt's word for it.
+fn modelopt(whole: bool) -> &'static str {
+    if whole { "FP8" } else { "FP8_PER_CHANNEL_PER_TOKEN" }
+}
 
 /// `hf_quant_config.json`, where the format has one.
-pub fn beside(format: Format, ignored: &[String]) -> Option<Value> {
-    (format == Format::Fp8Modelopt).then(|| {
-        json!({
-            "producer": { "name": "onboard", "version": env!("CARGO_PKG_VERSION") },
-            "quantization": {
-                "quant_algo": MODELOPT, "kv_cache_quant_algo": null, "group_size": null,
-                "exclude_modules": ignored,
-            },
-        })
-    })
+pub fn beside(format: Format, ignored: &[String], asked: Asked) -> Option<Value> {
+    let Format::Fp8Modelopt { whole } = format else { return None };
+    Some(json!({
+        "producer": { "name": "onboard", "version": env!("CARGO_PKG_VERSION") },
+        "quantization": {
+            "quant_algo": modelopt(whole), "kv_cache_quant_algo": asked.caches.then_some("FP8"),
+            "group_size": null, "exclude_modules": ignored,
+        },
+    }))
 }
 
 /// The names of the tensors of scales, of the scale of scales and of the codes, for a module.

@@ -24,13 +24,18 @@ pub enum Format {
     },
     /// The same in compressed-tensors' words.
     Fp8CtBlock,
-    /// ModelOpt, e4m3, a scale per row.
-    Fp8Modelopt,
+    /// ModelOpt, e4m3.
+    Fp8Modelopt {
+        /// Whether a matrix has one scale, as it must where its inputs have one; or one per row.
+        whole: bool,
+    },
     /// compressed-tensors, e2m1 with scales for sixteen.
     Nvfp4,
     /// compressed-tensors, e2m1 with powers of two for thirty-two.
     Mxfp4,
 }
+
+const MODELOPT: &str = "ModelOpt: e4m3, a scale per row; per matrix with --static-activations";
 
 /// Names, and what they are in a few words.
 const NAMES: &[(&str, Format, &str)] = &[
@@ -40,7 +45,7 @@ const NAMES: &[(&str, Format, &str)] = &[
     ("fp8:block", Format::Fp8Block { power: false }, "e4m3, an f32 scale per 128x128"),
     ("fp8:block-ue8m0", Format::Fp8Block { power: true }, "the same with powers of two for scales"),
     ("fp8:ct-block", Format::Fp8CtBlock, "compressed-tensors: e4m3, a scale per 128x128"),
-    ("fp8:modelopt", Format::Fp8Modelopt, "ModelOpt: e4m3, a scale per row"),
+    ("fp8:modelopt", Format::Fp8Modelopt { whole: false }, MODELOPT),
     ("nvfp4", Format::Nvfp4, "compressed-tensors: e2m1, a scale per 16, weights only"),
     ("mxfp4", Format::Mxfp4, "compressed-tensors: e2m1, a power of two per 32, weights only"),
 ];
@@ -58,7 +63,29 @@ impl Format {
 
     /// Its name.
     pub fn name(self) -> &'static str {
-        NAMES.iter().find(|row| row.1 == self).map_or("", |row| row.0)
+        let own = match self {
+            Self::Fp8Modelopt { .. } => Self::Fp8Modelopt { whole: false },
+            other => other,
+        };
+        NAMES.iter().find(|row| row.1 == own).map_or("", |row| row.0)
+    }
+
+    /// The format in which inputs of matrices have a scale that is stored; or why there is none.
+    pub fn with_inputs(self) -> Result<Self, &'static str> {
+        match self {
+            Self::Bf16 => Err("nothing in it has a scale"),
+            Self::Fp8 | Self::Fp8Tensor => Ok(self),
+            Self::Fp8Modelopt { .. } => Ok(Self::Fp8Modelopt { whole: true }),
+            Self::Fp8Block { .. } | Self::Fp8CtBlock => {
+                Err("engines scale its rows in groups of 128 as they come")
+            }
+            Self::Nvfp4 | Self::Mxfp4 => Err("its matrices multiply rows of 16 bits"),
+        }
+    }
+
+    /// The shape of a tensor of one scale.
+    pub(super) fn one(self) -> Vec<usize> {
+        if matches!(self, Self::Fp8Modelopt { .. }) { Vec::new() } else { vec![1] }
     }
 
     /// Whether matrices are quantized, and experts taken apart for it.
@@ -67,8 +94,8 @@ impl Format {
     }
 
     /// Whether all matrices that engines fuse have one scale.
-    pub(super) fn shares(self) -> bool {
-        matches!(self, Self::Fp8Tensor | Self::Nvfp4)
+    pub fn shares(self) -> bool {
+        matches!(self, Self::Fp8Tensor | Self::Nvfp4 | Self::Fp8Modelopt { whole: true })
     }
 
     /// How matrices are quantized whose shared scale is `scale`; none for plain numbers.
@@ -76,8 +103,8 @@ impl Format {
         Some(match self {
             Self::Bf16 => return None,
             Self::Fp8 => Scheme::Rows(FileDtype::Bf16),
-            Self::Fp8Modelopt => Scheme::Rows(FileDtype::F32),
-            Self::Fp8Tensor => Scheme::Whole(scale),
+            Self::Fp8Modelopt { whole: false } => Scheme::Rows(FileDtype::F32),
+            Self::Fp8Tensor | Self::Fp8Modelopt { whole: true } => Scheme::Whole(scale),
             Self::Fp8Block { power } => Scheme::Squares(power),
             Self::Fp8CtBlock => Scheme::Squares(false),
             Self::Nvfp4 => Scheme::Sixteens(scale),

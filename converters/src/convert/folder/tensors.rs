@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use registry::graph::Graph;
+use registry::graph::{Graph, WeightId};
 use registry::model::Model;
 use registry::weight_map::{Rule, Step, gather, inverse, natural, shapes};
 
@@ -59,8 +59,18 @@ pub fn tensors<'c>(
                 let matrix = quantizable(model, &[&weight.name], uses[n], flow.shape());
                 let name = weight.name.clone();
                 let (shape, weight) = (flow.shape().to_vec(), name.clone());
-                let mixture = experts.get(&n).copied();
-                made.push(Tensor { name, flow, place, dtype, shape, weight, mixture, matrix });
+                let (mixture, weights) = (experts.get(&n).copied(), vec![WeightId(n)]);
+                made.push(Tensor {
+                    name,
+                    flow,
+                    place,
+                    dtype,
+                    shape,
+                    weight,
+                    weights,
+                    mixture,
+                    matrix,
+                });
             }
             continue;
         }
@@ -77,7 +87,8 @@ pub fn tensors<'c>(
             let (shape, place) = (flow.shape().to_vec(), weights[first].place);
             let matrix = Err("several matrices in one".to_owned());
             let (dtype, weight, mixture) = (FileDtype::Bf16, name.clone(), None);
-            made.push(Tensor { name, flow, place, dtype, shape, weight, mixture, matrix });
+            let weights = mine.iter().copied().map(WeightId).collect();
+            made.push(Tensor { name, flow, place, dtype, shape, weight, weights, mixture, matrix });
             continue;
         }
         let flow = if let Ok(flow) = checkpoint.flow(name).map_err(|e| e.to_string())? {
@@ -96,6 +107,7 @@ pub fn tensors<'c>(
         made.push(Tensor {
             name: name.clone(),
             weight: if let [one] = names[..] { one.to_owned() } else { name.clone() },
+            weights: mine.iter().copied().map(WeightId).collect(),
             mixture: mine.iter().find_map(|n| experts.get(n).copied()),
             matrix: quantizable(model, &names, used, &info.shape),
             flow,

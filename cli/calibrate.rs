@@ -1,0 +1,106 @@
+//! A text in chunks of tokens, run through the native engine while someone watches.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use engine::{Chunk, NoProbe, Options, Want, Watch};
+use registry::dtype::Dtype;
+
+use crate::specs::engine_error;
+use crate::target::Target;
+use crate::{run, term};
+
+/// Tokens in a chunk, unless told otherwise.
+pub(crate) const CHUNK: usize = 512;
+
+/// The tokens of a text, cut.
+pub(crate) struct Text {
+    tokens: Vec<u32>,
+    /// What every chunk begins with, if texts do.
+    begin: Option<u32>,
+    /// Tokens in a chunk.
+    pub(crate) chunk: usize,
+    /// Chunks.
+    pub(crate) count: usize,
+}
+
+impl Text {
+    /// Reads a text with the tokenizer beside the model, or takes `ids` if there is no text. What
+    /// is left over at the end is not used.
+    pub(crate) fn read(
+        target: &Target,
+        text: Option<&Path>,
+        ids: &[u32],
+        chunk: usize,
+        most: Option<usize>,
+    ) -> Result<Self> {
+        ensure!(chunk > 0, "--chunk must be at least 1");
+        let context = target.model.context.unwrap_or(usize::MAX);
+        ensure!(
+            chunk <= context,
+            "the model handles {context} tokens, fewer than a chunk of {chunk}; give --chunk {context}",
+        );
+        let (tokens, begin) = match text {
+            Some(text) => encode(target, text)?,
+            None => (ids.to_vec(), None),
+        };
+        let count = (tokens.len() / chunk).min(most.unwrap_or(usize::MAX));
+        ensure!(
+            count > 0,
+            "{} tokens are less than a chunk of {chunk}; give a longer text, or --chunk",
+            tokens.len(),
+        );
+        Ok(Self { tokens, begin, chunk, count })
+    }
+
+    /// Runs every chunk in a slot of its own.
+    pub(crate) fn run(
+        &self,
+        target: &Target,
+        watch: Arc<dyn Watch>,
+        (dtype, threads): (Dtype, Option<usize>),
+        want: Want,
+    ) -> Result<()> {
+        target.check_dtypes(&[dtype])?;
+        let options = Options {
+            dtype,
+            threads,
+            // Fused kernels do not show what they multiply.
+            rewrites: false,
+            watch: Some(watch),
+            ..Options::default()
+        };
+        let mut session = crate::engines::engine("native")?
+            .open(&target.source(), &options)
+            .map_err(engine_error)?;
+        let bar = term::count_bar(self.count as u64, "chunks");
+        for chunk in self.tokens.chunks_exact(self.chunk).take(self.count) {
+            let mut chunk = chunk.to_vec();
+            // Every chunk begins as a text does.
+            if let Some(begin) = self.begin {
+                chunk[0] = begin;
+            }
+            let slot = session.open_slot();
+            session.step(&[Chunk { slot, tokens: &chunk, want }], &mut NoProbe)?;
+            session.release(slot)?;
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+}
+
+/// The tokens, and the one that every chunk begins with.
+fn encode(target: &Target, text: &Path) -> Result<(Vec<u32>, Option<u32>)> {
+    let tokenizer = run::tokenizer(target.home())?;
+    let text = fs_err::read_to_string(text).context("the text has to be UTF-8")?;
+    let ids = |text: &str, special| -> Result<Vec<u32>> {
+        let made = tokenizer.encode(text, special).map_err(|error| anyhow!("{error}"))?;
+        Ok(made.get_ids().to_vec())
+    };
+    // What stands before a text that has special tokens, and not before one that has none.
+    let (with, without) = (ids("a", true)?, ids("a", false)?);
+    let begin = with.first().copied().filter(|first| without.first() != Some(first));
+    Ok((ids(&text, true)?, begin))
+}

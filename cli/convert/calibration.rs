@@ -1,0 +1,131 @@
+//! `--static-activations`, `--kv-scales`: scales that follow from a run over a text.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow, ensure};
+use clap::Args;
+use converters::convert::folder::Format;
+use converters::convert::folder::calibrated::{Asked, Scales, Seen, scales};
+use engine::Want;
+use engine::peaks::Peaks;
+
+use super::folder::Plan;
+use super::several;
+use crate::calibrate::{CHUNK, Text};
+use crate::term;
+
+/// Scales of activations, and the text that they are measured on.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Scales measured on a text (checkpoints of 8 and 4 bits)")]
+pub(super) struct Calibration {
+    /// Give all that a matrix multiplies one scale; without, engines scale each row as it comes
+    #[arg(long)]
+    static_activations: bool,
+    /// Write scales for keys and values of 8 bits, one per layer each
+    #[arg(long)]
+    kv_scales: bool,
+    /// The text to measure on
+    #[arg(long, value_name = "FILE")]
+    calibrate: Option<PathBuf>,
+    /// Token ids instead of a text, with commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with = "calibrate")]
+    calibrate_tokens: Vec<u32>,
+    /// Tokens in a chunk; default: 512, or all that the model handles
+    #[arg(long, value_name = "N")]
+    chunk: Option<usize>,
+    /// At most so many chunks
+    #[arg(long, value_name = "N")]
+    chunks: Option<usize>,
+}
+
+impl Calibration {
+    /// Which scales are asked for.
+    pub(super) fn asked(&self) -> Asked {
+        Asked { inputs: self.static_activations, caches: self.kv_scales }
+    }
+
+    /// Refuses for a file what only folders have.
+    pub(super) fn refuse(&self) -> Result<()> {
+        ensure!(
+            self.asked() == Asked::default() && !self.has_text(),
+            "--static-activations, --kv-scales and --calibrate are for checkpoints of 8 and 4 bits \
+             (--to fp8, ...); a GGUF file has no such scales"
+        );
+        Ok(())
+    }
+
+    fn has_text(&self) -> bool {
+        self.calibrate.is_some() || !self.calibrate_tokens.is_empty()
+    }
+
+    /// The format as it is with these scales.
+    pub(super) fn format(&self, format: Format) -> Result<Format> {
+        let asked = self.asked();
+        ensure!(
+            asked == Asked::default() || self.has_text(),
+            "--static-activations and --kv-scales are measured on a text: give --calibrate FILE, or \
+             --calibrate-tokens IDS where there is no tokenizer"
+        );
+        ensure!(
+            asked != Asked::default() || !self.has_text(),
+            "--calibrate measures for --static-activations or --kv-scales; give one of them"
+        );
+        ensure!(
+            !asked.caches || format.quantizes(),
+            "--kv-scales: `{}` has no scales; expected a format of 8 or 4 bits, as fp8",
+            format.name()
+        );
+        if !asked.inputs {
+            return Ok(format);
+        }
+        format.with_inputs().map_err(|why| {
+            anyhow!(
+                "--static-activations: `{}` cannot have it: {why}; use fp8, fp8:tensor or \
+                 fp8:modelopt, or leave it out (--kv-scales goes with every format)",
+                format.name()
+            )
+        })
+    }
+
+    /// The scales by their names, before anything is measured.
+    pub(super) fn planned(&self, plan: &Plan<'_>) -> Result<Scales> {
+        self.scales(plan, &|_| Some(0.0))
+    }
+
+    /// Runs the text and gives what follows from it.
+    pub(super) fn measure(&self, plan: &Plan<'_>, threads: usize) -> Result<Scales> {
+        if self.asked() == Asked::default() {
+            return Ok(Scales::default());
+        }
+        let target = plan.target;
+        let most = target.model.context.unwrap_or(usize::MAX);
+        let chunk = self.chunk.unwrap_or(CHUNK.min(most));
+        let path = self.calibrate.as_deref();
+        let text = Text::read(target, path, &self.calibrate_tokens, chunk, self.chunks)?;
+        let peaks = Arc::new(Peaks::default());
+        let run = (target.dtype(), Some(threads));
+        text.run(target, peaks.clone(), run, Want::None)?;
+        let scales = self.scales(plan, &|seen| match seen {
+            Seen::Input(weight) => peaks.input(weight),
+            Seen::Kept(state, part) => peaks.kept(state, part),
+        })?;
+        term::note(&format!(
+            "{} scales measured on {} chunks of {chunk} tokens",
+            scales.all.len(),
+            text.count
+        ));
+        if !scales.skipped.is_empty() {
+            term::note(&format!(
+                "no keys and values, so no scales of them: {}",
+                scales.skipped.join(", ")
+            ));
+        }
+        Ok(scales)
+    }
+
+    fn scales(&self, plan: &Plan<'_>, peak: &dyn Fn(Seen) -> Option<f32>) -> Result<Scales> {
+        let made = (&plan.tensors[..], &plan.choices[..]);
+        scales(plan.format, self.asked(), &plan.target.model, made, peak).map_err(several)
+    }
+}

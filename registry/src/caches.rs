@@ -1,0 +1,71 @@
+//! Where checkpoints keep the scales of what attention remembers: beside which modules.
+
+use crate::graph::{Graph, Node, ValueId};
+
+/// The modules of one attention.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cache {
+    /// The attention itself.
+    pub module: String,
+    /// The one that makes its keys.
+    pub keys: String,
+    /// The one that makes its values.
+    pub values: String,
+}
+
+impl Cache {
+    /// The names that a scale may have, by whoever wrote it; `part` is 0 for keys.
+    pub fn names(&self, part: usize) -> [String; 3] {
+        let (end, maker) = if part == 0 { ("k", &self.keys) } else { ("v", &self.values) };
+        let module = &self.module;
+        // One scale for both is what older checkpoints have.
+        [
+            format!("{module}.{end}_scale"),
+            format!("{maker}.{end}_scale"),
+            format!("{module}.kv_scale"),
+        ]
+    }
+}
+
+/// The modules of every state, by its number; none of one that attention does not keep, or whose
+/// keys and values no matrix of its layer makes.
+pub fn caches(graph: &Graph) -> Vec<Option<Cache>> {
+    let mut found = vec![None; graph.states.len()];
+    for (n, node) in graph.nodes.iter().enumerate() {
+        let Some(state) = node.state.filter(|state| state.0 < found.len()) else { continue };
+        let cache = match node.op.as_str() {
+            "attend" => made_by(graph, n, 1).zip(made_by(graph, n, 2)),
+            // Keys and values are expanded from what is kept by a matrix of its own.
+            "latent_attend" => matrix(graph, node).map(|name| (name, name)),
+            _ => None,
+        };
+        let Some((keys, values)) = cache else { continue };
+        let Some((module, _)) = keys.rsplit_once('.') else { continue };
+        let (module, keys, values) = (module.to_owned(), keys.to_owned(), values.to_owned());
+        found[state.0] = Some(Cache { module, keys, values });
+    }
+    found
+}
+
+/// The module whose matrix an input of a node follows from, in the same layer.
+fn made_by(graph: &Graph, at: usize, input: usize) -> Option<&str> {
+    let layer = graph.nodes[at].layer;
+    let mut open: Vec<ValueId> = vec![*graph.nodes[at].inputs.get(input)?];
+    // Straight-line programs: a value is made by an earlier node.
+    for node in graph.nodes[..at].iter().rev().filter(|node| node.layer == layer) {
+        if !node.outputs.iter().any(|made| open.contains(made)) {
+            continue;
+        }
+        if matches!(node.op.as_str(), "linear" | "heads_linear") {
+            return matrix(graph, node);
+        }
+        open.extend(&node.inputs);
+    }
+    None
+}
+
+/// The module of a node's matrix.
+fn matrix<'g>(graph: &'g Graph, node: &Node) -> Option<&'g str> {
+    let name = &graph.weights.get(node.weights.get("weight")?.0)?.name;
+    Some(name.strip_suffix(".weight").unwrap_or(name))
+}
