@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
+mod calibrated;
 mod commands;
 mod drafts;
 mod fake_hub;

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use converters::checkpoint::Checkpoint;
-use converters::convert::folder::calibrated::Asked;
+use converters::convert::folder::calibrated::{Asked, Seen, scales};
 use converters::convert::folder::{self, Choice, Format, Scales, Tensor, config, peaks};
 use converters::convert::{Settings, run};
 use converters::safetensors::{Declared, FileDtype, Writer};
@@ -254,4 +254,71 @@ fn numbers_that_are_not_finite_are_refused_by_name() {
             assert!(!out.join("model.safetensors").exists());
         }
     }
+}
+
+#[test]
+fn scales_follow_from_what_was_seen_or_are_refused() {
+    let both = Asked { inputs: true, caches: true };
+    let source = fixture("deepseek_v3");
+    let (checkpoint, model) = (Checkpoint::open(&source).unwrap(), model(&source));
+    let (tensors, choices) = plan(&checkpoint, &model, Format::Fp8);
+    let of = |peak: &dyn Fn(Seen) -> Option<f32>| {
+        scales(Format::Fp8, both, &model, (&tensors[..], &choices[..]), peak)
+    };
+    // The two parts of what latent attention keeps have one scale: that of the larger.
+    let made = of(&|seen| match seen {
+        Seen::Kept(state, part) => Some(448.0 * (1 + state.0 * 2 + part) as f32),
+        // An expert that no row chose has the scale of the others.
+        Seen::Input(id) => (model.graph.weights[id.0].name.contains("experts.1.gate")
+            || !model.graph.weights[id.0].name.contains(".experts."))
+        .then_some(448.0 * 64.0),
+    });
+    let faults = made.unwrap_err();
+    assert!(
+        faults.iter().all(|fault| fault.contains("down_proj") && fault.contains("longer text"))
+    );
+    assert_eq!(faults.len(), 2, "one for each mixture: {faults:?}");
+    let made = of(&|seen| match seen {
+        Seen::Kept(state, part) => Some(448.0 * (1 + state.0 * 2 + part) as f32),
+        Seen::Input(_) => Some(448.0 * 64.0),
+    });
+    let made = made.unwrap();
+    let get = |name: &str| made.all.iter().find(|(own, _)| own == name).unwrap().1;
+    assert_eq!(get("model.layers.0.self_attn.k_scale"), 2.0);
+    assert_eq!(get("model.layers.0.self_attn.v_scale"), 2.0);
+    // What expands the latent multiplies its first part.
+    assert_eq!(get("model.layers.1.self_attn.kv_b_proj.input_scale"), 3.0);
+    assert_eq!(get("model.layers.1.mlp.experts.0.down_proj.input_scale"), 64.0);
+    let faults = of(&|_| Some(f32::NAN)).unwrap_err();
+    assert!(faults.iter().all(|fault| fault.contains("not finite")), "{faults:?}");
+}
+
+#[test]
+fn a_stored_scale_that_is_none_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let stored = [("zero", vec![0.0_f32]), ("none", vec![f32::NAN]), ("two", vec![1.0, 2.0])];
+    let declared: Vec<Declared> = stored
+        .iter()
+        .map(|(name, numbers)| Declared {
+            name: format!("a.{name}.input_scale"),
+            dtype: FileDtype::F32,
+            shape: vec![numbers.len()],
+        })
+        .collect();
+    let path = dir.path().join("model.safetensors");
+    let mut writer = Writer::create(&path, &std::collections::BTreeMap::new(), &declared).unwrap();
+    for (name, numbers) in &stored {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        writer.write(&format!("a.{name}.input_scale"), &bytes).unwrap();
+    }
+    writer.finish().unwrap();
+    let config =
+        r#"{"quantization_config": {"quant_method": "fp8", "activation_scheme": "static"}}"#;
+    fs_err::write(dir.path().join("config.json"), config).unwrap();
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    for (name, _) in stored {
+        let error = checkpoint.input_scale(&format!("a.{name}.weight")).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("one number above 0"), "{error}");
+    }
+    assert_eq!(checkpoint.input_scale("a.absent.weight").unwrap(), None);
 }

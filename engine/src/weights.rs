@@ -14,6 +14,7 @@ use registry::graph::{Graph, Scales, Weight, WeightId};
 use crate::Error;
 use crate::kernels::matmul::WeightView;
 use crate::kernels::round;
+use crate::kernels::tokens::Rounding;
 
 /// Where the numbers of weights come from.
 pub trait Tensors: Send + Sync {
@@ -141,8 +142,8 @@ pub struct Weights {
     held: Vec<Held>,
     /// Of every weight.
     shapes: Vec<Vec<usize>>,
-    /// Those that multiply rows of 8 bits, and the scale of these if it is known.
-    rounding: BTreeMap<usize, Option<f32>>,
+    /// Those that multiply rows of 8 bits, and how these are rounded.
+    rounding: BTreeMap<usize, Rounding>,
 }
 
 impl Weights {
@@ -201,14 +202,15 @@ impl Weights {
         self.rounding.clear();
         for id in (0..self.held.len()).map(WeightId) {
             if whether && self.tensors.is_eight_bits(id) {
-                self.rounding.insert(id.0, self.tensors.input_scale(id)?);
+                let scale = self.tensors.input_scale(id)?;
+                self.rounding.insert(id.0, scale.map_or(Rounding::Each, Rounding::All));
             }
         }
         Ok(())
     }
 
-    /// Whether this one does: then the scale of its rows, none if each has its own.
-    pub fn rounding(&self, id: WeightId) -> Option<Option<f32>> {
+    /// How the rows of this one are rounded, if they are.
+    pub fn rounding(&self, id: WeightId) -> Option<Rounding> {
         self.rounding.get(&id.0).copied()
     }
 

@@ -2,6 +2,25 @@
 
 use converters::numbers::{f8_e4m3_scale, f8_e4m3_to_f32, f32_to_f8_e4m3};
 
+/// How rows are rounded to 8 bits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rounding {
+    /// Each row with a scale of its own.
+    Each,
+    /// All of them with one scale, which was measured before.
+    All(f32),
+}
+
+impl Rounding {
+    /// Rounds rows of `width` numbers.
+    pub fn round(self, width: usize, rows: &mut [f32]) {
+        match self {
+            Self::Each => round_tokens(width, rows),
+            Self::All(scale) => round_all(scale, rows),
+        }
+    }
+}
+
 /// Rounds every row of `width` numbers to e4m3 times the row's scale, and back to f32. A row that
 /// is not finite stays so.
 pub fn round_tokens(width: usize, rows: &mut [f32]) {

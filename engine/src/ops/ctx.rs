@@ -9,7 +9,7 @@ use registry::scalar::Scalar;
 
 use crate::angles::Angles;
 use crate::kernels::matmul::WeightView;
-use crate::kernels::tokens;
+use crate::kernels::tokens::Rounding;
 use crate::states::{Memory, Slot};
 use crate::value::Value;
 use crate::weights::{Matrix, Weights};
@@ -213,17 +213,14 @@ impl<'a> Ctx<'a> {
 
     /// Rows as a matrix multiplies them: rounded to 8 bits if that is how it is run.
     pub fn rows_for<'x>(&self, role: &str, inputs: usize, rows: &'x [f32]) -> Cow<'x, [f32]> {
-        let Some(scale) = self.rounding(role) else { return Cow::Borrowed(rows) };
+        let Some(rounding) = self.rounding(role) else { return Cow::Borrowed(rows) };
         let mut rounded = rows.to_vec();
-        match scale {
-            None => tokens::round_tokens(inputs, &mut rounded),
-            Some(scale) => tokens::round_all(scale, &mut rounded),
-        }
+        rounding.round(inputs, &mut rounded);
         Cow::Owned(rounded)
     }
 
-    /// Whether a matrix multiplies rows of 8 bits: then their scale, none if each has its own.
-    pub fn rounding(&self, role: &str) -> Option<Option<f32>> {
+    /// How a matrix rounds the rows that it multiplies, if it does.
+    pub fn rounding(&self, role: &str) -> Option<Rounding> {
         let weight = self.node().weights.get(role)?;
         self.weights.rounding(*weight)
     }

@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use super::Ctx;
 use crate::Error;
 use crate::kernels::matmul::{WeightView, matmul};
+use crate::kernels::tokens::Rounding;
 
 pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
@@ -29,7 +30,7 @@ pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let count = ctx.node().outputs.len();
     let role = |n| format!("weight.{n}");
     // Those that round as the one before share its rows: most often all of them do.
-    let mut rounded: Vec<(Option<Option<f32>>, Cow<'_, [f32]>)> = Vec::new();
+    let mut rounded: Vec<(Option<Rounding>, Cow<'_, [f32]>)> = Vec::new();
     for role in (0..count).map(role) {
         let how = ctx.rounding(&role);
         if rounded.iter().all(|(other, _)| *other != how) {

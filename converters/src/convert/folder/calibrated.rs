@@ -178,3 +178,16 @@ fn kept(
     }
     names
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scale_is_on_the_grid_that_it_is_kept_on() {
+        assert_eq!(scaled::whole_scale(448.0 * 1.003, dtype(Format::Fp8)), 1.0);
+        let whole = Format::Fp8Modelopt { whole: true };
+        assert!(scaled::whole_scale(448.0 * 1.003, dtype(whole)) > 1.002);
+        assert_eq!((whole.one(), Format::Fp8.one()), (vec![], vec![1]));
+    }
+}
