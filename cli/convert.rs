@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Subcommand};
-use converters::convert::gguf::{self as plan, Output, Planned, Tensor};
+use converters::convert::gguf::{self as plan, Arithmetic, Output, Planned, Tensor};
 use converters::convert::{self as conversion, Work};
 use converters::gguf::Metadata;
 use converters::imatrix::Imatrix;
@@ -148,7 +148,9 @@ impl Convert {
         let coverage = Coverage::of(&target.model, &checkpoint);
         coverage.refuse(&target.dir)?;
         let outputs = format::paths(&formats, &self.output, &target.name)?;
-        let source = Model::new(&target, &checkpoint)?;
+        let arithmetic =
+            if self.types.identity() { Arithmetic::OfSource } else { Arithmetic::Wide };
+        let source = Model::new(&target, &checkpoint, arithmetic)?;
         if coverage.head > 0 && source.gguf.ahead == 0 {
             term::note(&format!(
                 "warning: the head that predicts further tokens ({} weights) is left out: files of `{}` have no place for it",
@@ -281,7 +283,11 @@ pub(crate) struct Model<'c> {
 }
 
 impl<'c> Model<'c> {
-    pub(crate) fn new(target: &Target, checkpoint: &'c Checkpoint) -> Result<Self> {
+    pub(crate) fn new(
+        target: &Target,
+        checkpoint: &'c Checkpoint,
+        arithmetic: Arithmetic,
+    ) -> Result<Self> {
         let model = &target.model;
         let (gguf, wanted) = match with_head(model) {
             Some(whole) if has_head(model, &checkpoint.shapes()) => whole,
@@ -294,7 +300,7 @@ impl<'c> Model<'c> {
             .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
         let gguf = plan::with_scalars(gguf, &wanted, &weights)
             .map_err(|faults| several(faults).context("the model does not become a GGUF file"))?;
-        let tensors = plan::tensors(&gguf, &wanted, &weights)
+        let tensors = plan::tensors(&gguf, &wanted, &weights, arithmetic)
             .map_err(|faults| several(faults).context("the model does not become a GGUF file"))?;
         let mut warnings = plan::unknown(&gguf, &tensors);
         let doubt =

@@ -183,6 +183,11 @@ impl Types {
             (None, true) => block_of(model.matrices),
             (None, false) => plain,
         };
+        ensure!(
+            quantized || self.tensor_type.is_empty(),
+            "--tensor-type is for quantized formats; a file of `{}` has no other matrices",
+            format.name
+        );
         let imatrix = imatrix.filter(|_| quantized);
         let facts = mix::Facts::read(keys, imatrix.is_some())?;
         let tensors: Vec<mix::Tensor<'_>> = model
@@ -214,7 +219,7 @@ impl Types {
         for (n, (tensor, mut assigned)) in model.tensors.iter().zip(assigned).enumerate() {
             let packed = self.packed(tensor, plain);
             // In a file of plain numbers some operators still take f32 alone.
-            if !quantized && tensors[n].base == BlockType::F32 && !self.asked(&tensor.name) {
+            if !quantized && tensors[n].base == BlockType::F32 {
                 assigned.ty = BlockType::F32;
             }
             let ty = tensor.fixed.or(packed).unwrap_or(assigned.ty);

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use converters::codec::{self, BlockType, expected_error};
 use converters::convert::Measure;
+use converters::convert::gguf::Arithmetic;
 use converters::gguf::{File, TensorInfo};
 use registry::gguf::key_differences;
 use serde_json::json;
@@ -105,7 +106,7 @@ pub(crate) fn distances(folder: &Path, choice: &Choice, path: &Path) -> Result<V
     let which = Which { model, revision: "main".to_owned() };
     let target = target::open(&which, choice)?;
     let checkpoint = super::checkpoint(&target)?;
-    let model = Model::new(&target, &checkpoint)?;
+    let model = Model::new(&target, &checkpoint, Arithmetic::Wide)?;
     let (distances, faults) = compare_all(&model, &File::open(path)?);
     if faults.is_empty() { Ok(distances) } else { Err(super::several(faults)) }
 }
@@ -113,7 +114,7 @@ pub(crate) fn distances(folder: &Path, choice: &Choice, path: &Path) -> Result<V
 pub(super) fn run(which: &Which, choice: &Choice, path: &Path, json: bool) -> Result<Ended> {
     let target = target::open(which, choice)?;
     let checkpoint = super::checkpoint(&target)?;
-    let model = Model::new(&target, &checkpoint)?;
+    let model = Model::new(&target, &checkpoint, Arithmetic::Wide)?;
     let file = File::open(path)?;
     let (mut distances, mut faults) = compare_all(&model, &file);
     if distances.is_empty() && !faults.is_empty() {

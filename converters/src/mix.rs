@@ -233,7 +233,7 @@ impl Mix<'_> {
             return Ok((ty, "asked for: output".into()));
         }
         let default = self.target.default_type();
-        if !default.is_quantized() && asked.is_none() {
+        if !default.is_quantized() {
             return Ok((default, "default".into()));
         }
         let (ty, why) = if let Some(wanted) = asked {

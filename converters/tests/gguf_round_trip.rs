@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use converters::checkpoint::Checkpoint;
 use converters::codec::{BlockType, decode};
 use converters::convert::gguf::{
-    Choice, Output, base_type, keys, lay_out, nameless, tensors, with_scalars, work,
+    Arithmetic, Choice, Output, base_type, keys, lay_out, nameless, tensors, with_scalars, work,
 };
 use converters::convert::{Settings, run};
 use converters::gguf::{Error, File, GgufWeights, Metadata};
@@ -38,7 +38,7 @@ fn write(model: &Model, checkpoint: &Checkpoint, path: &Path) -> bool {
     let weights = &model.graph.weights;
     let (sourced, _) = flows(checkpoint, weights, &model.rules).unwrap();
     let gguf = with_scalars(gguf_of(model), &model.graph.weights, &sourced).unwrap();
-    let tensors = tensors(&gguf, &model.graph.weights, &sourced).unwrap();
+    let tensors = tensors(&gguf, &model.graph.weights, &sourced, Arithmetic::Wide).unwrap();
     let choice = |ty| Choice { ty, why: String::new() };
     let choices = tensors
         .iter()

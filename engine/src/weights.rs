@@ -228,7 +228,18 @@ impl Weights {
                 }
                 Ok(None)
             };
-            state.fixed = part(0)?.zip(part(1)?).map(|(keys, values)| [keys, values]);
+            state.fixed = match (part(0)?, part(1)?) {
+                (Some(keys), Some(values)) => Some([keys, values]),
+                (None, None) => None,
+                (keys, _) => {
+                    let (there, lacks) = if keys.is_some() { (0, 1) } else { (1, 0) };
+                    return Err(Error::Other(format!(
+                        "the checkpoint has `{}` and not `{}`: 8-bit keys and values need a scale each",
+                        cache.names(there)[0],
+                        cache.names(lacks)[0]
+                    )));
+                }
+            };
         }
         Ok(())
     }

@@ -27,8 +27,8 @@ pub fn f32_logprob(dtype: Dtype, mean: f64) -> f64 {
 
 /// The same where the reference says what rounding is worth to it: by so many nats it moves when
 /// its weights move by a unit in the last place. Implementations round between weights too: on random
-/// hybrids they are apart by 0.6 to 1.4 times that. A reference that 5.4e-3 nats follow from (Gemma 4, 150
-/// tokens) is itself 4.0e-3 from its f64 run.
+/// hybrids they are apart by 0.6 to 1.4 times that. A reference that moves by 5.4e-3 nats
+/// (a mixture, 150 tokens) is itself 4.0e-3 from its f64 run.
 pub fn f32_logprob_shaken(nats: f64) -> f64 {
     /// What no measurement excuses.
     const MOST: f64 = 1e-2;

@@ -80,6 +80,7 @@ pub fn tensors<'a>(
     gguf: &Gguf,
     wanted: &[Weight],
     weights: &[Sourced<'a>],
+    arithmetic: Arithmetic,
 ) -> Result<Vec<Tensor<'a>>, Vec<String>> {
     let mut tensors: Vec<Tensor<'a>> = Vec::new();
     let mut faults = Vec::new();
@@ -91,12 +92,13 @@ pub fn tensors<'a>(
             faults.push(format!("`{}`: there is no type `{name}`", group.tensors[0].0));
         }
         let packed = packed(&group, weights);
+        let half = arithmetic == Arithmetic::OfSource && in_half(&group, weights);
         match Flow::run(&group.steps, flows) {
             Ok(made) => {
                 let named = group.tensors.iter().zip(made);
                 tensors.extend(named.map(|((name, _), flow)| Tensor {
                     name: name.clone(),
-                    flow,
+                    flow: if half { halved(flow) } else { flow },
                     place,
                     fixed,
                     packed,
@@ -115,6 +117,38 @@ pub fn tensors<'a>(
     });
     tensors.splice(0..0, computed);
     if faults.is_empty() { Ok(tensors) } else { Err(faults) }
+}
+
+/// What steps that change numbers compute in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// f32, which loses least.
+    Wide,
+    /// The dtype of f16 checkpoints, as llama.cpp's converter does; f32 for any other.
+    OfSource,
+}
+
+/// Whether a group's numbers change and all of them are f16.
+fn in_half(group: &Group, weights: &[Sourced<'_>]) -> bool {
+    let half = |n: &usize| weights[*n].flow.dtype() == Some(FileDtype::F16);
+    group.steps.iter().any(Step::computes) && group.weights.iter().all(half)
+}
+
+/// Numbers rounded to f16.
+struct Halved<'a>(Flow<'a>);
+
+impl Numbers for Halved<'_> {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        self.0.read(at, out);
+        for x in out {
+            *x = half::f16::from_f32(*x).to_f32();
+        }
+    }
+}
+
+fn halved(flow: Flow<'_>) -> Flow<'_> {
+    let shape = flow.shape().to_vec();
+    Flow::new(&shape, Arc::new(Halved(flow)))
 }
 
 /// The blocks that all sources of a group lie in, if its steps leave rows whole.
