@@ -156,7 +156,12 @@ fn start<P: Parser>(run: impl FnOnce(P) -> Result<Ended>) -> ExitCode {
         Err(error) => {
             // Help goes to stdout and is a success; anything else goes to stderr.
             let failed = error.use_stderr();
-            error.print().ok();
+            // Help of our own comes as an error of the parser, and is none.
+            let text = error.render().to_string();
+            match text.strip_prefix("error: ").filter(|_| !failed) {
+                Some(help) => term::print(help.trim_end()).ok(),
+                None => error.print().ok(),
+            };
             return ExitCode::from(if failed { 2 } else { 0 });
         }
     };

@@ -177,7 +177,8 @@ fn a_config_without_architectures_is_known_by_its_model_type() {
 #[test]
 fn what_is_missing_or_mistaken_is_said() {
     let dir = tempfile::tempdir().unwrap();
-    run(convert().args(["--to", "help"])).code(0).prints("gguf:q4_k_m").prints("nvfp4");
+    let help = run(convert().args(["--to", "help"])).code(0).prints("gguf:q4_k_m").prints("nvfp4");
+    assert!(!help.out.contains("error"), "{}", help.out);
     let file = dir.path().join("m.gguf");
     run(convert().arg(fixture("llama")).args(["--to", "gguf:f16", "-o"]).arg(&file)).code(0);
     let again = dir.path().join("again.gguf");

@@ -197,6 +197,31 @@ def load_model(folder: Path, dtype: str):
     return model.eval(), notes
 
 
+def use_gelu_table(model) -> str:
+    """Puts GELU by a table in place of the model's: f16 in, f16 out, by the formula with tanh (ggml_vec_gelu_f32 in ggml-cpu/vec.h).
+    llama.cpp computes it so on a CPU, and so a reference says whether it does anything else otherwise."""
+    import torch
+
+    class TableGelu(torch.nn.Module):
+        def forward(self, x):
+            wide = x.to(torch.float32)
+            rounded = wide.half().to(torch.float32)
+            inner = 0.79788456080286535587989211986876 * rounded * (1.0 + 0.044715 * rounded * rounded)
+            y = (0.5 * rounded * (1.0 + torch.tanh(inner))).half().to(torch.float32)
+            return torch.where(wide <= -10.0, torch.zeros_like(y), torch.where(wide >= 10.0, wide, y)).to(x.dtype)
+
+    count = 0
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            kind = type(child).__name__.lower()
+            if "gelu" in kind and "quick" not in kind:
+                setattr(module, name, TableGelu())
+                count += 1
+    if not count:
+        raise Fail("--gelu-table: no module of the model is a GELU")
+    return f"GELU is that of a table of f16, as llama.cpp has it, in {count} modules"
+
+
 def widen(model) -> None:
     """Where transformers dequantizes while it loads, what was not quantized keeps the checkpoint's dtype, whatever was asked for."""
     if getattr(model.config, "quantization_config", None) is not None:
@@ -764,6 +789,8 @@ def dump(args) -> None:
         say(f"{folder.name}: loading in {run}")
         try:
             model, loading = load_model(folder, run)
+            if args.gelu_table:
+                loading = [*loading, use_gelu_table(model)]
         except Fail:
             raise
         except Exception as error:
@@ -983,6 +1010,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--full-vocab-limit", type=int, default=32768, metavar="N", help="largest vocabulary stored whole (default %(default)s)")
     parser.add_argument("--topk", type=int, default=256, metavar="K", help="log-probabilities kept per row of a larger one (default %(default)s)")
     parser.add_argument("--no-taps", action="store_true", help="no module outputs and no states")
+    parser.add_argument("--gelu-table", action="store_true", help="GELU by llama.cpp's table of f16, to tell whether that is all it does otherwise")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of torch (default %(default)s)")
     parser.add_argument("--greedy", type=int, default=16, metavar="N", help="greedy tokens per run (default %(default)s)")
     args = parser.parse_args(argv)
