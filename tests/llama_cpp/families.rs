@@ -20,6 +20,8 @@ use crate::tool::{convert, fixture, parity};
 struct Known {
     /// How far a log-probability may be off.
     bound: Option<&'static str>,
+    /// How far it may be off the dump with the same GELU.
+    gelu: Option<&'static str>,
     /// How far a Q8_0 file may be off, in nats, on average.
     q8_0: Option<f64>,
     odd: Option<Odd>,
@@ -53,6 +55,7 @@ fn known() -> BTreeMap<&'static str, Known> {
         let of = known.entry(name).or_default();
         match what.split_once(' ') {
             Some(("bound", nats)) => of.bound = Some(nats),
+            Some(("gelu", nats)) => of.gelu = Some(nats),
             Some(("q8_0", nats)) => of.q8_0 = Some(nats.parse().unwrap()),
             None if what == "differs" => of.odd = Some(Odd::Differs),
             None if what == "aborts" => of.odd = Some(Odd::Aborts),
@@ -131,7 +134,7 @@ fn reference(name: &str) -> PathBuf {
 fn check_wide(file: &Path, name: &str, known: &Known) -> Result<(), String> {
     /// How far a log-probability may be off.
     const USUAL: &str = "1e-3";
-    let out = wide(file, &reference(name), known.bound.unwrap_or(USUAL));
+    let out = wide(file, &reference(name), known.bound.unwrap_or(USUAL), &[]);
     if known.odd == Some(Odd::Aborts) {
         let ended = out.status.code().is_none_or(|code| code > 2);
         return if ended { Ok(()) } else { Err("does not abort any more".to_owned()) };
@@ -146,11 +149,15 @@ fn check_wide(file: &Path, name: &str, known: &Known) -> Result<(), String> {
     if known.bound.is_some() != same.is_dir() {
         return Err("has a bound of its own, or a dump `gelu`, and not both".to_owned());
     }
-    if same.is_dir() { agrees(&wide(file, &same, USUAL)) } else { Ok(()) }
+    if !same.is_dir() {
+        return Ok(());
+    }
+    // Schedules have nothing to do with the reference.
+    agrees(&wide(file, &same, known.gelu.unwrap_or(USUAL), &["--no-schedules"]))
 }
 
-fn wide(file: &Path, dump: &Path, bound: &str) -> Output {
-    check(file, dump, &["--engine", "llama.cpp", "--bound", bound])
+fn wide(file: &Path, dump: &Path, bound: &str, more: &[&str]) -> Output {
+    check(file, dump, &[&["--engine", "llama.cpp", "--bound", bound], more].concat())
 }
 
 fn agrees(out: &Output) -> Result<(), String> {
