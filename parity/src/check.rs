@@ -189,6 +189,7 @@ fn as_is(
                 own: &own[n],
                 base: base.map(|b| &b[n]),
                 f32_logprob: options.f32_logprob(),
+                feels_rounding: sensitive.is_some_and(|nats| nats > tolerance::F32_FELT),
                 rounds: options.round_tokens,
             };
             session.rows = hidden(model, dump, dtype, prompt)?;

@@ -70,6 +70,13 @@ pub const REFERENCE_STATE: f64 = 2e-3;
 /// small row shows it (1.0e-5 of the rms on a random hybrid).
 pub const F32_BEHIND_RECURRENT: f64 = 3.0;
 
+/// A model whose log-probabilities may be this far off is one whose taps are too: one that was moved
+/// by 5.4e-3 nats by a unit in the last place was 1.6e-4 of the rms off at a tap, with no op off.
+pub const F32_FELT: f64 = 5e-4;
+
+/// How much more its taps may differ where errors add up.
+pub const F32_FELT_BY_TAPS: f64 = 3.0;
+
 /// How far a schedule may move an f32 log-probability of the same engine.
 pub const F32_SCHEDULE: f64 = 5e-5;
 
