@@ -38,6 +38,7 @@ pub(super) struct Quantized {
 
 #[derive(Debug, Serialize)]
 struct Costs<'a> {
+    schema: &'static str,
     file: String,
     reference: String,
     bits_per_weight: f64,
@@ -83,6 +84,7 @@ impl Check {
         let kl_bound = kl_bound(quantized.worst, quantized.inputs, rounding);
         let well = cost.kl.mean <= kl_bound && rows.iter().all(|row| row.in_band);
         let costs = Costs {
+            schema: "onboard-cost/1",
             file: source.dir.display().to_string(),
             reference: reference.display().to_string(),
             bits_per_weight: quantized.bits_per_weight,
