@@ -77,7 +77,7 @@ pub(crate) struct Convert {
     /// Write over files that are there
     #[arg(long)]
     force: bool,
-    /// Compare a file with the checkpoint, and write nothing
+    /// Compare a file with the checkpoint, and write nothing; one made with --identity, with the same
     #[arg(long, value_name = "FILE", conflicts_with_all = ["to", "output", "plan", "resume"])]
     verify: Option<PathBuf>,
     /// Several files of at most so much each: 4G, 500M
@@ -123,7 +123,7 @@ impl Convert {
             bail!("which checkpoint? give its folder: convert MODEL --to gguf:q4_k_m -o FILE");
         };
         if let Some(file) = &self.verify {
-            return verify::run(which, &self.choice, file, self.json);
+            return verify::run(which, &self.choice, file, self.types.arithmetic(), self.json);
         }
         ensure!(self.plan || !self.json, "--json goes with --plan or --verify");
         ensure!(
@@ -148,12 +148,11 @@ impl Convert {
         let coverage = Coverage::of(&target.model, &checkpoint);
         coverage.refuse(&target.dir)?;
         let outputs = format::paths(&formats, &self.output, &target.name)?;
-        let arithmetic =
-            if self.types.identity() { Arithmetic::OfSource } else { Arithmetic::Wide };
-        let source = Model::new(&target, &checkpoint, arithmetic)?;
+        let source = Model::new(&target, &checkpoint, self.types.arithmetic())?;
         if coverage.head > 0 && source.gguf.ahead == 0 {
             term::note(&format!(
-                "warning: the head that predicts further tokens ({} weights) is left out: files of `{}` have no place for it",
+                "warning: the head that predicts further tokens ({} weights) is left out: files of \
+                 `{}` have no place for it",
                 coverage.head, source.gguf.arch
             ));
         }

@@ -39,6 +39,13 @@ pub(super) struct Calibration {
     chunks: Option<usize>,
 }
 
+/// What a run over the text has seen.
+pub(super) struct Measured {
+    peaks: Arc<Peaks>,
+    chunk: usize,
+    chunks: usize,
+}
+
 impl Calibration {
     /// Which scales are asked for.
     pub(super) fn asked(&self) -> Asked {
@@ -93,27 +100,28 @@ impl Calibration {
         self.scales(plan, &|_| Some(0.0))
     }
 
-    /// Runs the text and gives what follows from it.
-    pub(super) fn measure(&self, plan: &Plan<'_>, threads: usize) -> Result<Scales> {
+    /// What follows from the text, which is run if it was not: what is seen in it does not depend
+    /// on what is quantized.
+    pub(super) fn measure(
+        &self,
+        plan: &Plan<'_>,
+        seen: &mut Option<Measured>,
+        threads: usize,
+    ) -> Result<Scales> {
         if self.asked() == Asked::default() {
             return Ok(Scales::default());
         }
-        let target = plan.target;
-        let most = target.model.context.unwrap_or(usize::MAX);
-        let chunk = self.chunk.unwrap_or(CHUNK.min(most));
-        let path = self.calibrate.as_deref();
-        let text = Text::read(target, path, &self.calibrate_tokens, chunk, self.chunks)?;
-        let peaks = Arc::new(Peaks::default());
-        let run = (target.dtype(), Some(threads));
-        text.run(target, peaks.clone(), run, Want::None)?;
+        let Measured { peaks, chunk, chunks } = match seen {
+            Some(measured) => measured,
+            None => seen.insert(self.run(plan, threads)?),
+        };
         let scales = self.scales(plan, &|seen| match seen {
             Seen::Input(weight) => peaks.input(weight),
             Seen::Kept(state, part) => peaks.kept(state, part),
         })?;
         term::note(&format!(
-            "{} scales measured on {} chunks of {chunk} tokens",
-            scales.all.len(),
-            text.count
+            "{} scales measured on {chunks} chunks of {chunk} tokens",
+            scales.all.len()
         ));
         if !scales.skipped.is_empty() {
             term::note(&format!(
@@ -122,6 +130,18 @@ impl Calibration {
             ));
         }
         Ok(scales)
+    }
+
+    fn run(&self, plan: &Plan<'_>, threads: usize) -> Result<Measured> {
+        let target = plan.target;
+        let most = target.model.context.unwrap_or(usize::MAX);
+        let chunk = self.chunk.unwrap_or(CHUNK.min(most));
+        let path = self.calibrate.as_deref();
+        let text = Text::read(target, path, &self.calibrate_tokens, chunk, self.chunks)?;
+        let peaks = Arc::new(Peaks::default());
+        let run = (target.dtype(), Some(threads));
+        text.run(target, peaks.clone(), run, Want::None)?;
+        Ok(Measured { peaks, chunk, chunks: text.count })
     }
 
     fn scales(&self, plan: &Plan<'_>, peak: &dyn Fn(Seen) -> Option<f32>) -> Result<Scales> {

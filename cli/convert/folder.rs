@@ -90,8 +90,9 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
     let mut plan = plan(&target, &checkpoint, format, output)?;
     plan.scales = args.calibration.planned(&plan)?;
     let goal = target_kl::Goal::of(args, &plan)?;
+    let mut seen = None;
     if let Some(goal) = &goal {
-        plan.scales = args.calibration.measure(&plan, args.threads())?;
+        plan.scales = args.calibration.measure(&plan, &mut seen, args.threads())?;
         goal.choose(args, &mut plan)?;
         plan.scales = args.calibration.planned(&plan)?;
     }
@@ -111,7 +112,7 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
         let files = plan.files.len();
         ensure!(no < files, "there are {files} files, none is left for file {} of {count}", no + 1);
     }
-    plan.scales = args.calibration.measure(&plan, args.threads())?;
+    plan.scales = args.calibration.measure(&plan, &mut seen, args.threads())?;
     plan.items = items(args, &plan)?;
     let ended = write(args, &plan)?;
     match goal {

@@ -11,7 +11,7 @@ use clap::error::ErrorKind;
 use clap::{Arg, Args, Command, ValueEnum};
 use converters::FileDtype;
 use converters::codec::BlockType;
-use converters::convert::gguf::{Choice, Output, Planned, Tensor, base_type};
+use converters::convert::gguf::{Arithmetic, Choice, Output, Planned, Tensor, base_type};
 use converters::gguf::Metadata;
 use converters::imatrix::Imatrix;
 use converters::mix;
@@ -147,6 +147,11 @@ impl Types {
         self.identity.is_some()
     }
 
+    /// What changes of numbers are computed in.
+    pub(crate) fn arithmetic(&self) -> Arithmetic {
+        if self.identity() { Arithmetic::OfSource } else { Arithmetic::Wide }
+    }
+
     /// The importance matrix, if one was given.
     pub(crate) fn read_imatrix(&self) -> Result<Option<Imatrix>> {
         Ok(self.imatrix.as_deref().map(Imatrix::read).transpose()?)
@@ -214,10 +219,11 @@ impl Types {
             leave_output: self.leave_output_tensor,
         };
         let mut choices = Vec::with_capacity(tensors.len());
-        let mut lists = BTreeMap::new();
+        let (mut lists, mut any_packed) = (BTreeMap::new(), false);
         let assigned = mix::assign(format.target, &tensors, &facts, &overrides)?;
         for (n, (tensor, mut assigned)) in model.tensors.iter().zip(assigned).enumerate() {
             let packed = self.packed(tensor, plain);
+            any_packed |= packed.is_some();
             // In a file of plain numbers some operators still take f32 alone.
             if !quantized && tensors[n].base == BlockType::F32 {
                 assigned.ty = BlockType::F32;
@@ -252,12 +258,10 @@ impl Types {
             more.set("quantize.imatrix.entries_count", u32::try_from(imatrix.entries.len())?);
             more.set("quantize.imatrix.chunks_count", imatrix.chunks);
         }
-        let mut file_type = format.target.file_type();
         // A file of plain numbers and such blocks has the number of the mix that they come from.
-        let packed = |tensor: &Tensor<'_>| self.packed(tensor, plain).is_some();
-        if !quantized && model.tensors.iter().any(packed) {
-            file_type = MXFP4_MOE;
-        }
+        let mix =
+            if any_packed && !quantized { mix::Target::parse("mxfp4_moe")? } else { format.target };
+        let file_type = mix.file_type();
         Ok(Chosen { choices, file_type, via, importance: lists, keys: more })
     }
 }
@@ -285,9 +289,6 @@ fn dtype_of(ty: BlockType) -> FileDtype {
         _ => FileDtype::Bf16,
     }
 }
-
-/// `general.file_type` of the mix of MXFP4 experts.
-const MXFP4_MOE: u32 = 38;
 
 /// Where each format goes: a path each, or one folder for all.
 pub(crate) fn paths(formats: &[Format], outputs: &[PathBuf], name: &str) -> Result<Vec<PathBuf>> {

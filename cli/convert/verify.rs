@@ -111,10 +111,16 @@ pub(crate) fn distances(folder: &Path, choice: &Choice, path: &Path) -> Result<V
     if faults.is_empty() { Ok(distances) } else { Err(super::several(faults)) }
 }
 
-pub(super) fn run(which: &Which, choice: &Choice, path: &Path, json: bool) -> Result<Ended> {
+pub(super) fn run(
+    which: &Which,
+    choice: &Choice,
+    path: &Path,
+    arithmetic: Arithmetic,
+    json: bool,
+) -> Result<Ended> {
     let target = target::open(which, choice)?;
     let checkpoint = super::checkpoint(&target)?;
-    let model = Model::new(&target, &checkpoint, Arithmetic::Wide)?;
+    let model = Model::new(&target, &checkpoint, arithmetic)?;
     let file = File::open(path)?;
     let (mut distances, mut faults) = compare_all(&model, &file);
     if distances.is_empty() && !faults.is_empty() {

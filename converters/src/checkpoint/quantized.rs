@@ -58,17 +58,22 @@ struct Said {
     plus_one: bool,
 }
 
-/// What is said about quantization beside the weights, if anything is.
-fn said(folder: &Path) -> Option<Said> {
+/// What is said about quantization beside the weights, if anything is; and whether in a file of its own.
+fn section(folder: &Path) -> Option<(Value, bool)> {
     let read = |name: &str| -> Option<Value> {
         serde_json::from_slice(&fs_err::read(folder.join(name)).ok()?).ok()
     };
-    let config = read("config.json");
-    let inside = config.as_ref().and_then(|config| config.get("quantization_config"));
-    let Some(quantization) = inside else {
-        read("hf_quant_config.json")?.get("quantization")?;
+    let inside =
+        read("config.json").and_then(|mut c| Some(c.get_mut("quantization_config")?.take()));
+    let own = || read("hf_quant_config.json")?.get_mut("quantization").map(Value::take);
+    inside.map(|said| (said, false)).or_else(|| Some((own()?, true)))
+}
+
+fn said(folder: &Path) -> Option<Said> {
+    let (quantization, own_file) = section(folder)?;
+    if own_file {
         return Some(Said { method: "modelopt".into(), block: None, bits: 4, plus_one: true });
-    };
+    }
     let pair = |value: &Value| match value.as_array().map(Vec::as_slice) {
         Some([a, b]) => Some((a.as_u64()?.try_into().ok()?, b.as_u64()?.try_into().ok()?)),
         _ => None,
@@ -91,15 +96,7 @@ fn said(folder: &Path) -> Option<Said> {
 
 /// Whether the config says that what weights of 8 bits multiply has a scale that is stored.
 pub(super) fn inputs_are_known(folder: &Path) -> bool {
-    let read = |name: &str| -> Option<Value> {
-        serde_json::from_slice(&fs_err::read(folder.join(name)).ok()?).ok()
-    };
-    let config = read("config.json").unwrap_or_default();
-    let said = config.get("quantization_config").cloned();
-    let Some(said) = said.or_else(|| read("hf_quant_config.json")?.get("quantization").cloned())
-    else {
-        return false;
-    };
+    let Some((said, _)) = section(folder) else { return false };
     let groups = said.get("config_groups").and_then(Value::as_object);
     let dynamic = groups
         .and_then(|groups| groups.values().next())

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use registry::gguf::{Gguf, Group, is_known, knows_tensor};
+use registry::gguf::{Gguf, is_known, knows_tensor};
 use registry::graph::Weight;
 use registry::model::Model;
 use registry::scalar::Scalar;
-use registry::weight_map::{Pattern, Step};
+use registry::weight_map::Pattern;
 
 use super::work::Blocks;
 use super::{OutFile, Target, Task, Work};
@@ -19,8 +19,11 @@ use crate::safetensors::FileDtype;
 use crate::weights::Sourced;
 
 mod base;
+mod sources;
 
 pub use base::base_type;
+pub use sources::Arithmetic;
+use sources::{halved, in_half, packed};
 
 /// A tensor of a GGUF file, not yet of a type.
 #[derive(Clone)]
@@ -117,49 +120,6 @@ pub fn tensors<'a>(
     });
     tensors.splice(0..0, computed);
     if faults.is_empty() { Ok(tensors) } else { Err(faults) }
-}
-
-/// What steps that change numbers compute in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arithmetic {
-    /// f32, which loses least.
-    Wide,
-    /// The dtype of f16 checkpoints, as llama.cpp's converter does; f32 for any other.
-    OfSource,
-}
-
-/// Whether a group's numbers change and all of them are f16.
-fn in_half(group: &Group, weights: &[Sourced<'_>]) -> bool {
-    let half = |n: &usize| weights[*n].flow.dtype() == Some(FileDtype::F16);
-    group.steps.iter().any(Step::computes) && group.weights.iter().all(half)
-}
-
-/// Numbers rounded to f16.
-struct Halved<'a>(Flow<'a>);
-
-impl Numbers for Halved<'_> {
-    fn read(&self, at: usize, out: &mut [f32]) {
-        self.0.read(at, out);
-        for x in out {
-            *x = half::f16::from_f32(*x).to_f32();
-        }
-    }
-}
-
-fn halved(flow: Flow<'_>) -> Flow<'_> {
-    let shape = flow.shape().to_vec();
-    Flow::new(&shape, Arc::new(Halved(flow)))
-}
-
-/// The blocks that all sources of a group lie in, if its steps leave rows whole.
-fn packed(group: &Group, weights: &[Sourced<'_>]) -> Option<BlockType> {
-    let of = |n: &usize| weights[*n].packed;
-    let first = group.weights.first().and_then(of)?;
-    let rows = |step: &Step| {
-        matches!(step, Step::Stack(0) | Step::Unstack(0) | Step::Split { axis: 0, .. })
-    };
-    let same = group.weights.iter().all(|n| of(n) == Some(first));
-    (same && group.steps.iter().all(rows)).then_some(first)
 }
 
 /// The section with the numbers of those weights among its keys that a file keeps there.
