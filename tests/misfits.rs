@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use converters::FileDtype;
+use converters::numbers::{from_f32, to_f32};
 use converters::safetensors::{Declared, Entry, File, Writer};
 use serde_json::Value;
 
@@ -109,6 +111,33 @@ fn numbers_beyond_a_type_are_named_and_nothing_is_written() {
         .says("would be read back as inf");
     assert!(!file.exists());
     run(convert().arg(dir.path()).args(["--to", "gguf:bf16", "-o"]).arg(&file)).code(0);
+}
+
+#[test]
+fn a_file_is_verified_in_the_arithmetic_that_it_was_made_in() {
+    let dir = tempfile::tempdir().unwrap();
+    copy("gemma2", dir.path());
+    let weights = dir.path().join("model.safetensors");
+    rewrite(&fixture("gemma2").join("model.safetensors"), &weights, |tensors| {
+        for (entry, bytes) in tensors.values_mut() {
+            let mut numbers = vec![0.0; bytes.len() / entry.dtype.size()];
+            to_f32(entry.dtype, bytes, &mut numbers).unwrap();
+            entry.dtype = FileDtype::F16;
+            *bytes = vec![0; 2 * numbers.len()];
+            from_f32(entry.dtype, &numbers, bytes).unwrap();
+        }
+    });
+    let file = dir.path().join("m.gguf");
+    let identity = ["--identity", "llama.cpp"];
+    let made = |more: &[&str]| {
+        let mut command = convert();
+        command.arg(dir.path()).args(more);
+        command
+    };
+    run(made(&identity).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
+    run(made(&identity).arg("--verify").arg(&file)).code(0);
+    // One was added to norms in f16, which f32 would not have rounded.
+    run(made(&[]).arg("--verify").arg(&file)).code(1).says("norm.weight` is off by");
 }
 
 #[test]
