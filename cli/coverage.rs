@@ -7,7 +7,6 @@ use std::path::Path;
 use anyhow::Result;
 use converters::Checkpoint;
 use registry::check::{check_weights, has_head, head_weights};
-use registry::config::matches;
 use registry::diag::{Finding, Severity};
 use registry::model::Model;
 
@@ -52,7 +51,7 @@ impl Coverage {
         let matched = tensors.iter().filter(same).count();
         let spare = |name: &&String| !weights.contains_key(name.as_str());
         let is_tied = |name: &&String| model.graph.tied.contains_key(*name);
-        let is_ignored = |name: &&String| model.ignore.iter().any(|pattern| matches(pattern, name));
+        let is_ignored = |name: &&String| model.passes_over(name);
         let tied: Vec<String> = tensors.keys().filter(spare).filter(is_tied).cloned().collect();
         let ignored: Vec<String> = tensors
             .keys()

@@ -28,7 +28,7 @@ impl List {
         if self.json {
             let specs: Vec<_> = specs
                 .all()
-                .map(|spec| json!({ "name": spec.name, "matches": spec.matches, "extends": spec.extends, "path": spec.path }))
+                .map(|spec| json!({ "name": spec.name, "matches": spec.matches, "inside": spec.inside, "extends": spec.extends, "path": spec.path }))
                 .collect();
             let list = json!({ "specs": specs, "engines": engines });
             term::print(&serde_json::to_string_pretty(&list)?)?;
@@ -37,7 +37,9 @@ impl List {
         let mut table = Table::new(&[]);
         table.row(["spec", "extends", "architectures"]);
         for spec in specs.all() {
-            let matches = spec.matches.join(", ");
+            let inside = spec.inside.iter().map(|class| format!("in {class}"));
+            let matches: Vec<String> = spec.matches.iter().cloned().chain(inside).collect();
+            let matches = matches.join(", ");
             table.row([spec.name, spec.extends.unwrap_or_default(), matches]);
         }
         term::print(&table.plain(""))?;

@@ -102,6 +102,11 @@ impl Config {
         }
     }
 
+    /// The kind of the model of text inside, if the config is of one with encoders.
+    pub(crate) fn inner(&self) -> Option<&str> {
+        self.parsed.inner_kind()
+    }
+
     /// A switch of the config.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         match self.parsed.peek(key) {
@@ -170,6 +175,8 @@ pub(crate) struct Known {
     pub name: String,
     /// The values of `architectures[0]` that it describes.
     pub matches: Vec<String>,
+    /// The classes that hold it as their model of text.
+    pub inside: Vec<String>,
     /// The spec it starts from.
     pub extends: Option<String>,
     /// Its file.
@@ -203,6 +210,7 @@ impl Specs {
             Some(Known {
                 name: name.to_owned(),
                 matches: spec.matches.iter().map(|word| word.name.clone()).collect(),
+                inside: spec.inside.iter().map(|word| word.name.clone()).collect(),
                 extends: spec.extends.as_ref().map(|word| word.name.clone()),
                 path: spec.source.path.clone(),
             })
@@ -216,7 +224,7 @@ impl Specs {
 
     /// The spec that describes a config's architecture.
     pub(crate) fn matching(&self, config: &Config) -> Result<Option<String>> {
-        let mut found = self.library.find_architecture(&config.architecture());
+        let mut found = self.library.find(&config.parsed);
         let kind = config.text("model_type");
         // A config without its class still names its kind, as specs are named.
         if let (None, Some(kind)) = (config.parsed.architecture(), &kind) {

@@ -126,10 +126,11 @@ pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
         None => match specs.matching(&config)? {
             Some(spec) => spec,
             None => bail!(
-                "no spec matches the architecture `{}` of `{}`; `onboard add-model {}` drafts one, \
+                "no spec matches the architecture `{}` of `{}`{}; `onboard add-model {}` drafts one, \
                  `onboard list` shows what is known, --spec FILE names one",
                 config.architecture(),
                 dir.display(),
+                config.inner().map(|kind| format!(" with `{kind}` inside")).unwrap_or_default(),
                 which.model
             ),
         },

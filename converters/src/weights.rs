@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use rayon::prelude::*;
 use registry::graph::{Weight, WeightId};
-use registry::weight_map::{Gathered, Rule, Step, beginning, gather, shapes};
+use registry::weight_map::{self, Gathered, Rule, Step, beginning, shapes};
 
 use crate::checkpoint::{self, Checkpoint};
 use crate::flow::Flow;
@@ -270,14 +270,11 @@ impl Weights {
     }
 }
 
-/// The first rule that is about a weight and of whose tensors the checkpoint has any, and what it
-/// takes.
+/// The rule that makes a weight, and what it takes.
 fn applying(checkpoint: &Checkpoint, weight: &Weight, rules: &[Rule]) -> Option<(usize, Gathered)> {
-    rules.iter().enumerate().find_map(|(n, rule)| {
-        let gathered = gather(rule, &weight.name, |text| beginning(checkpoint.tensors(), text))?;
-        let there = gathered.names.iter().any(|name| checkpoint.info(name).is_some());
-        there.then_some((n, gathered))
-    })
+    let names = |text: &str| beginning(checkpoint.tensors(), text);
+    let shape = |name: &str| checkpoint.info(name).map(|info| info.shape.clone());
+    weight_map::applying(rules, weight, names, shape)
 }
 
 fn missing(checkpoint: &Checkpoint, weight: &Weight, name: &str) -> Error {

@@ -23,7 +23,7 @@ fn fixture(name: &str) -> PathBuf {
 fn model(folder: &Path) -> Model {
     let config = Config::read(&folder.join("config.json")).unwrap();
     let library = Library::builtin();
-    let names = library.find_architecture(config.architecture().unwrap());
+    let names = library.find(&config);
     let spec = library.load(names.first().unwrap(), &[]).unwrap();
     resolve(&spec, &config, &OpSet::builtin()).unwrap().0
 }

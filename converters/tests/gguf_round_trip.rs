@@ -23,7 +23,7 @@ use registry::resolve::resolve;
 fn open(folder: &Path) -> Model {
     let config = Config::read(&folder.join("config.json")).unwrap();
     let library = Library::builtin();
-    let specs = library.find_architecture(config.architecture().unwrap());
+    let specs = library.find(&config);
     let spec = library.load(specs[0], &[]).unwrap();
     resolve(&spec, &config, &OpSet::builtin()).unwrap().0
 }

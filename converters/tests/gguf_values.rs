@@ -55,7 +55,7 @@ fn open(name: &str, case: &Value) -> Model {
             .unwrap(),
     };
     let library = Library::builtin();
-    let specs = library.find_architecture(config.architecture().unwrap());
+    let specs = library.find(&config);
     let spec = library.load(specs[0], &[]).unwrap();
     resolve(&spec, &config, &OpSet::builtin()).unwrap().0
 }

@@ -70,6 +70,7 @@ impl LlamaCpp {
             vocab: usize::try_from(loaded.n_vocab()).unwrap_or(0),
             context: usize::try_from(loaded.n_ctx_train()).ok().filter(|n| *n > 0),
             ignore: Vec::new(),
+            wrapped: None,
             rules: Vec::new(),
             nextn: None,
             gguf: None,

@@ -164,16 +164,40 @@ def load_config(folder: Path, raw: dict):
     except Exception as error:
         hint = "; its config wants code of its own (auto_map), which is not run" if "auto_map" in raw else ""
         raise Fail(f"{folder / 'config.json'}: transformers cannot read it: {first_line(error)}{hint}") from None
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and wrapper(config) is None:
         raise Fail(f"{folder / 'config.json'}: model_type {config.model_type!r} has no causal language model in transformers")
     return config
 
 
+def wrapper(config):
+    """The class that puts encoders beside a model of text, where the config is of one. Text alone goes through it as through the model of text."""
+    import transformers
+
+    if config.get_text_config(decoder=True) is config:
+        return None
+    return next((found for name in config.architectures or [] if (found := getattr(transformers, name, None)) is not None), None)
+
+
+def text_part(model) -> tuple[str, str] | None:
+    """Where a wrapper keeps its model of text, and the name that goes by without the wrapper."""
+    if model.config.get_text_config(decoder=True) is model.config:
+        return None
+    for path in ("language_model", "text_model", "model.language_model", "model.text_model", "thinker.model"):
+        try:
+            module = model.get_submodule(path)
+        except AttributeError:
+            continue
+        return (path, "") if hasattr(module, "lm_head") else (path, "model")
+    return None
+
+
 def load_model(folder: Path, dtype: str):
     """The model in one dtype, and notes on how it loaded. A tensor the checkpoint lacks is an error: it would be random."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    model, info = AutoModelForCausalLM.from_pretrained(
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    loader = wrapper(config) or AutoModelForCausalLM
+    model, info = loader.from_pretrained(
         folder,
         dtype=torch_dtype(dtype),
         local_files_only=True,
@@ -349,7 +373,15 @@ class Taps:
         self.seen, self.calls, self.axes, self.shared, self.handles = None, {}, {}, {}, []
         self.chosen = {}
         skip = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Dropout, torch.nn.Identity)
-        for name, module in runner.model.named_modules():
+        part = text_part(runner.model)
+        for path, module in runner.model.named_modules():
+            name = path
+            if part is not None:
+                # Modules of the model of text go by the names that they have without a wrapper; what holds them is no tap.
+                outer, inner = part
+                if path != outer and not path.startswith(f"{outer}.") and path != "lm_head":
+                    continue
+                name = path if path == "lm_head" else (inner + path[len(outer) :]).removeprefix(".")
             # Rotary tables depend on positions only, and are not values of the token stream.
             if name and not isinstance(module, skip) and "rotary" not in type(module).__name__.lower():
                 self.handles.append(module.register_forward_hook(self.hook(name)))

@@ -36,7 +36,7 @@ fn model(dir: &Path, sets: &[&str]) -> Result<Model, String> {
     let architecture = json["architectures"][0].as_str().unwrap_or_default();
     let config = Config::parse("config.json", &text).map_err(|e| e.message)?;
     let library = Library::builtin();
-    let specs = library.find_architecture(architecture);
+    let specs = library.find(&config);
     let spec = specs.first().ok_or_else(|| format!("no spec for {architecture}"))?;
     let say = |findings: Vec<registry::diag::Finding>| {
         findings.into_iter().map(|f| f.message).collect::<Vec<_>>().join("; ")

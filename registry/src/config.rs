@@ -1,7 +1,7 @@
 //! `config.json`: values in file order, and which keys were asked for.
 //!
-//! Keys are dotted (`rope_parameters.rope_theta`). If the file has a
-//! `text_config` object, a key is looked up there first, then at the top level.
+//! Keys are dotted (`rope_parameters.rope_theta`). If the file has an object for its model of text
+//! (`text_config`), a key is looked up there first, then at the top level.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -16,6 +16,14 @@ mod known;
 
 /// The longest `config.json` that is read.
 const MAX_BYTES: u64 = 16 << 20;
+
+/// Where a model with encoders keeps the config of its model of text.
+pub const INNER: [&str; 4] =
+    ["text_config", "thinker_config.text_config", "llm_config", "language_config"];
+/// Whether the head is the embedding.
+const TIED: &str = "tie_word_embeddings";
+/// Objects that only a model with encoders has.
+const ENCODERS: [&str; 3] = ["vision_config", "audio_config", "vision_tower_config"];
 
 /// A checkpoint's configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,9 +85,38 @@ impl Config {
 
     /// Like [`Config::get`], for a look that does not count.
     pub fn peek(&self, key: &str) -> Option<&Scalar> {
-        member(&self.root, "text_config")
-            .and_then(|text| descend(text, key))
-            .or_else(|| descend(&self.root, key))
+        // The head belongs to the class that the checkpoint is of.
+        if key == TIED && !self.is_text() {
+            return member(&self.root, key).or_else(|| member(self.inner()?.1, key));
+        }
+        self.inner().and_then(|(_, text)| descend(text, key)).or_else(|| descend(&self.root, key))
+    }
+
+    /// The config of the model of text, where the file has one of its own for that, and its key.
+    fn inner(&self) -> Option<(&'static str, &Scalar)> {
+        INNER.iter().find_map(|key| match descend(&self.root, key) {
+            Some(text @ Scalar::Map(_)) => Some((*key, text)),
+            _ => None,
+        })
+    }
+
+    /// Whether the class is one of text alone, whatever its config has beside.
+    fn is_text(&self) -> bool {
+        self.architecture().is_none_or(|class| class.ends_with("ForCausalLM"))
+    }
+
+    /// Whether the checkpoint holds other models beside the one of text.
+    pub fn is_wrapped(&self) -> bool {
+        let encoder = |key: &str| matches!(member(&self.root, key), Some(Scalar::Map(_)));
+        self.inner().is_some() || ENCODERS.iter().any(|key| encoder(key))
+    }
+
+    /// The `model_type` of the model of text inside.
+    pub fn inner_kind(&self) -> Option<&str> {
+        match member(self.inner()?.1, "model_type") {
+            Some(Scalar::Str(kind)) => Some(kind),
+            _ => None,
+        }
     }
 
     /// Gives a key of the outermost map another value.
@@ -116,7 +153,7 @@ impl Config {
     /// Every key, dotted where nested, for suggestions.
     pub fn keys(&self) -> Vec<String> {
         let mut keys = Vec::new();
-        if let Some(text) = member(&self.root, "text_config") {
+        if let Some((_, text)) = self.inner() {
             collect(text, "", &mut keys);
         }
         collect(&self.root, "", &mut keys);
@@ -134,16 +171,15 @@ impl Config {
     pub fn unread(&self, ignored: &[&str]) -> Vec<String> {
         let read = self.read.borrow();
         let mut unread = Vec::new();
-        let Scalar::Map(entries) = &self.root else { return unread };
-        for (key, value) in entries {
-            match value {
-                Scalar::Map(inner) if key == "text_config" => {
-                    for (key, value) in inner {
-                        report(key, value, "text_config.", &read, ignored, &mut unread);
-                    }
-                }
-                _ => report(key, value, "", &read, ignored, &mut unread),
-            }
+        // What stands beside the model of text is not about it.
+        let (place, entries) = match (self.inner(), &self.root) {
+            (Some((place, Scalar::Map(entries))), _) => (format!("{place}."), entries),
+            (_, Scalar::Map(entries)) => (String::new(), entries),
+            _ => return unread,
+        };
+        let about = |key: &str| !place.is_empty() || !ENCODERS.contains(&key);
+        for (key, value) in entries.iter().filter(|(key, _)| about(key)) {
+            report(key, value, &place, &read, ignored, &mut unread);
         }
         unread
     }
@@ -265,7 +301,13 @@ mod tests {
             r#"{"z": 1, "a": {"x": 1, "y": 2}, "b": {"x": 1}, "n": null, "use_cache": true, "skip_me": 3, "text_config": {"t": 1}}"#,
         );
         let _ = c.get("a.x");
-        assert_eq!(c.unread(&["skip_*"]), ["z", "a.y", "b", "text_config.t"]);
+        // What stands beside the model of text is not about it.
+        assert_eq!(c.unread(&["skip_*"]), ["text_config.t"]);
+        let c = config(
+            r#"{"z": 1, "a": {"x": 1, "y": 2}, "b": {"x": 1}, "n": null, "use_cache": true, "skip_me": 3}"#,
+        );
+        let _ = c.get("a.x");
+        assert_eq!(c.unread(&["skip_*"]), ["z", "a.y", "b"]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ const NESTED: [(&str, &str); 12] = [
     ("quant", "together"),
 ];
 /// Keys that say something about one file and are never inherited.
-const OWN: [&str; 5] = ["spec", "name", "matches", "extends", "use"];
+const OWN: [&str; 6] = ["spec", "name", "matches", "inside", "extends", "use"];
 
 /// The most kinds that may share a program by `a|b`.
 const MAX_ALTERNATIVES: usize = 32;

@@ -34,3 +34,4 @@ pub mod yaml;
 mod extend;
 mod lexer;
 mod rope_resolve;
+mod wrapper;

@@ -116,6 +116,13 @@ impl Library {
         found.map(|(name, _)| name.as_str()).collect()
     }
 
+    /// The specs that a class may hold as its model of text.
+    pub(crate) fn inside(&self, class: &str) -> Vec<&str> {
+        let holds = |file: &File| file.words("inside").iter().any(|n| n.name == class);
+        let found = self.specs.iter().filter(|(_, file)| holds(file));
+        found.map(|(name, _)| name.as_str()).collect()
+    }
+
     /// All architectures that specs match, sorted, each with the spec's name.
     pub fn architectures(&self) -> BTreeMap<String, &str> {
         let mut all = BTreeMap::new();

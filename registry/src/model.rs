@@ -1,14 +1,16 @@
 //! A model: a spec with its dims put in, every shape known.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::config::matches;
 use crate::gguf::Gguf;
 use crate::graph::Graph;
 use crate::quant::Quant;
 use crate::rope::RopeTable;
 use crate::scalar::Scalar;
 use crate::weight_map::Rule;
+use crate::wrapper::beside;
 
 /// A resolved model.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +31,8 @@ pub struct Model {
     pub context: Option<usize>,
     /// Checkpoint tensors to pass over, as patterns with `*`.
     pub ignore: Vec<String>,
+    /// Whether the checkpoint holds other models beside this one, and where its own weights lie then.
+    pub wrapped: Option<BTreeSet<String>>,
     /// How the checkpoint's tensors become the model's, where it differs; the first match wins.
     pub rules: Vec<Rule>,
     /// What predicts one token more, if the spec and the config have it.
@@ -37,6 +41,19 @@ pub struct Model {
     pub gguf: Option<Gguf>,
     /// What a quantized checkpoint keeps as it is, and which scales it shares.
     pub quant: Quant,
+}
+
+impl Model {
+    /// Whether a tensor of the checkpoint is none of the model's: the spec says so, or it belongs to
+    /// an encoder beside it.
+    pub fn passes_over(&self, name: &str) -> bool {
+        let listed = |name: &str| self.ignore.iter().any(|pattern| matches(pattern, name));
+        listed(name)
+            || self.wrapped.as_ref().is_some_and(|roots| {
+                beside(roots, name)
+                    || self.rules.iter().any(|r| r.renamed(name).is_some_and(|n| listed(&n)))
+            })
+    }
 }
 
 /// Layers that predict further tokens from what the model made of the last ones.

@@ -121,11 +121,18 @@ pub fn resolve(
         vocab,
         context,
         ignore: spec.ignore.weights.iter().map(|pattern| pattern.name.clone()).collect(),
+        wrapped: None,
         rules,
         nextn: None,
         gguf,
         quant,
     };
+    let at = crate::diag::Span { source: Arc::clone(&spec.source), start: 0, end: 0 };
+    if config.is_wrapped() {
+        model.rules = crate::wrapper::rules(model.rules, &at);
+        model.wrapped = Some(crate::wrapper::roots(&model.graph));
+    }
+    model.rules.extend(crate::wrapper::bare(&model.graph, &at));
     model.nextn = heads.map(|heads| {
         let own = |graph| Arc::new(Model { graph, gguf: ahead.clone(), ..model.clone() });
         let layers = heads.graphs.into_iter().map(own).collect();

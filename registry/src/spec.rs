@@ -21,6 +21,8 @@ pub struct Spec {
     pub name: Ident,
     /// Values of `architectures[0]` that this spec describes. Never inherited.
     pub matches: Vec<Ident>,
+    /// Classes that hold this model as their model of text. Never inherited.
+    pub inside: Vec<Ident>,
     /// The spec this one starts from, already merged into the fields below.
     pub extends: Option<Ident>,
     /// Function files of the library, already merged into `functions`.
@@ -41,7 +43,7 @@ pub struct Spec {
     pub ignore: IgnoreDecl,
     /// Weights that loading does not round to the run's dtype.
     pub kept: KeptDecl,
-    /// How checkpoint tensors are spelled, where it differs. The first rule that matches wins.
+    /// How checkpoint tensors are spelled, where it differs. Of those whose tensors are there, the first that gives the shape wins.
     pub weights: Vec<WeightRule>,
     /// The head that predicts one token more.
     pub nextn: Option<NextnDecl>,

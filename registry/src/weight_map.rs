@@ -8,11 +8,13 @@
 //! `concat`, the other direction `split`.
 
 mod algebra;
+mod applying;
 mod gather;
 mod pattern;
 mod step;
 
 pub use algebra::{inverse, shapes};
+pub use applying::applying;
 pub use gather::{Gathered, beginning, gather, natural};
 pub use pattern::{Holes, Pattern};
 pub use step::{HeadLayout, Sizes, Step};
@@ -30,4 +32,21 @@ pub struct Rule {
     pub steps: Vec<Step>,
     /// Where it stands in the spec.
     pub at: Span,
+}
+
+impl Rule {
+    /// The model's name of a tensor on disk, if all the rule does is give it another beginning.
+    pub fn renamed(&self, name: &str) -> Option<String> {
+        let (outer, inner) =
+            (self.disk.text.strip_suffix('*')?, self.weight.text.strip_suffix('*')?);
+        let plain =
+            self.steps.is_empty() && !outer.contains(['*', '{']) && !inner.contains(['*', '{']);
+        plain.then(|| name.strip_prefix(outer).map(|rest| format!("{inner}{rest}")))?
+    }
+
+    /// The name on disk of one of the model's, under the same condition.
+    pub fn on_disk(&self, name: &str) -> Option<String> {
+        let swapped = Self { disk: self.weight.clone(), weight: self.disk.clone(), ..self.clone() };
+        swapped.renamed(name)
+    }
 }

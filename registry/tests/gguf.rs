@@ -44,7 +44,7 @@ fn open(name: &str, case: &Value) -> Result<Model, String> {
     };
     let config = config.map_err(|finding| finding.message)?;
     let library = Library::builtin();
-    let names = library.find_architecture(config.architecture().unwrap());
+    let names = library.find(&config);
     let told = |findings: Vec<Finding>| {
         let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
         let told = |f: &Finding| format!("{} ({}) {:?}", f.message, f.label, f.help);

@@ -23,7 +23,7 @@ fn models() -> Vec<(PathBuf, Model)> {
         .filter(|config| config.exists())
         .map(|path| {
             let config = Config::read(&path).unwrap();
-            let names = library.find_architecture(config.architecture().unwrap());
+            let names = library.find(&config);
             let spec = library.load(names.first().unwrap(), &[]).unwrap();
             (path, resolve(&spec, &config, &OpSet::builtin()).unwrap().0)
         })

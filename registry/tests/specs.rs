@@ -34,8 +34,7 @@ fn told(findings: &[Finding]) -> String {
 fn open(config: &Path) -> Result<(Model, Vec<Finding>), Vec<Finding>> {
     let config = Config::read(config).map_err(|finding| vec![finding])?;
     let library = Library::builtin();
-    let architecture = config.architecture().expect("fixtures name their architecture").to_owned();
-    let names = library.find_architecture(&architecture);
+    let names = library.find(&config);
     let spec = library.load(names.first().expect("a spec for every fixture"), &[])?;
     resolve(&spec, &config, &OpSet::builtin())
 }
@@ -176,7 +175,7 @@ proptest! {
         }
         let config = Config::parse("config.json", &config.to_string()).expect("still an object");
         let library = Library::builtin();
-        let names = library.find_architecture(config.architecture().expect("its architecture"));
+        let names = library.find(&config);
         let spec = library.load(names[0], &[]).expect("built-in specs load");
         let _unused = resolve(&spec, &config, &OpSet::builtin());
     }

@@ -166,6 +166,7 @@ impl Build {
             vocab: self.vocab,
             context: self.context,
             ignore: Vec::new(),
+            wrapped: None,
             rules: Vec::new(),
             nextn: None,
             gguf: None,

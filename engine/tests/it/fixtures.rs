@@ -30,9 +30,8 @@ pub(crate) fn folders() -> Vec<PathBuf> {
 pub(crate) fn model(dir: &Path) -> Result<Model, String> {
     let config = Config::read(&dir.join("config.json")).map_err(|f| f.message)?;
     let library = Library::builtin();
-    let architecture = config.architecture().unwrap_or("").to_owned();
-    let names = library.find_architecture(&architecture);
-    let name = names.first().ok_or(format!("no spec for {architecture}"))?;
+    let names = library.find(&config);
+    let name = names.first().ok_or(format!("no spec for {:?}", config.architecture()))?;
     let messages = |findings: Vec<Finding>| {
         findings.into_iter().map(|f| f.message).collect::<Vec<_>>().join("; ")
     };

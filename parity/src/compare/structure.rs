@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use registry::config::matches;
 use registry::model::Model;
 
 use crate::dump::{Dump, Phase};
@@ -25,10 +24,16 @@ pub(crate) fn structure(
     let module = |name: &str| name.rsplit_once('.').map(|(module, _)| module.to_owned());
     let read: BTreeSet<String> =
         model.graph.weights.iter().filter_map(|w| module(&w.name)).collect();
-    // A tensor that a rule takes is read under another name.
-    let taken = |name: &str| model.rules.iter().any(|rule| rule.disk.fit(name).is_some());
+    // A tensor that a rule takes is read under another name; one that is only called otherwise is not.
+    let is_read = |name: &String| module(name).is_some_and(|module| read.contains(&module));
+    let called =
+        |name: &str| model.rules.iter().find_map(|rule| rule.renamed(name).filter(is_read));
+    let taken = |name: &str| {
+        let mut fitting = model.rules.iter().filter(|rule| rule.disk.fit(name).is_some());
+        fitting.any(|rule| rule.renamed(name).is_none())
+    };
     // A module that only holds others, and tensors that the spec passes over: masks, tables.
-    let passed = |name: &str| model.ignore.iter().any(|pattern| matches(pattern, name));
+    let passed = |name: &str| model.passes_over(name);
     let holds = |name: &str| {
         let inside = module(name).map(|module| module + ".");
         inside.is_some_and(|inside| read.iter().any(|other| other.starts_with(&inside)))
@@ -36,7 +41,7 @@ pub(crate) fn structure(
     let stored: BTreeSet<String> = tensors
         .iter()
         .filter(|t| !(taken(t) || passed(t) && holds(t)))
-        .filter_map(|t| module(t))
+        .filter_map(|t| module(&called(t).unwrap_or_else(|| t.clone())))
         .collect();
     let prompt = dump.manifest.prompts.iter().find(|p| p.taps).map_or("", |p| p.name.as_str());
     // The manifest lists modules as they ran, so an unknown one stands behind its neighbour.

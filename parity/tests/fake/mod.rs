@@ -164,6 +164,7 @@ pub fn model() -> Model {
         vocab: VOCAB,
         context: Some(64),
         ignore: Vec::new(),
+        wrapped: None,
         rules: Vec::new(),
         nextn: None,
         gguf: None,

@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::config::matches;
 use crate::diag::{Finding, Span};
 use crate::graph::Weight;
 use crate::model::Model;
 use crate::ops::show;
 use crate::suggest;
-use crate::weight_map::{beginning, gather, shapes};
+use crate::weight_map::{applying, beginning, shapes};
 
 use super::fold::fold;
 
@@ -38,9 +37,7 @@ pub fn check_weights(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -
     let unused: Vec<&str> = checkpoint
         .keys()
         .map(String::as_str)
-        .filter(|name| {
-            !used.contains(*name) && !model.ignore.iter().any(|pattern| matches(pattern, name))
-        })
+        .filter(|name| !used.contains(*name) && !model.passes_over(name))
         .collect();
     let mut findings: Vec<Finding> = fold(troubles)
         .into_iter()
@@ -96,10 +93,9 @@ fn find(
 ) -> Result<(), (String, Trouble)> {
     let missing =
         |name: &str| (name.to_owned(), Trouble::Missing { expected: weight.shape.clone() });
-    let gathered = model.rules.iter().find_map(|rule| {
-        let gathered = gather(rule, &weight.name, |text| beginning(checkpoint, text))?;
-        gathered.names.iter().any(|name| checkpoint.contains_key(name)).then_some((rule, gathered))
-    });
+    let names = |text: &str| beginning(checkpoint, text);
+    let chosen = applying(&model.rules, weight, names, |name| checkpoint.get(name).cloned());
+    let gathered = chosen.map(|(number, gathered)| (&model.rules[number], gathered));
     let found = match gathered {
         None => {
             let found = checkpoint.get(&weight.name).ok_or_else(|| missing(&weight.name))?;

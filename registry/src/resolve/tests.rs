@@ -430,7 +430,7 @@ fn weight_rules_are_read_and_checked() {
     let rules = "weights:\n  - { disk: 'net.layers.{i}.mix.both', weight: 'net.layers.{i}.mix.{in|out}.weight', do: ['split(0, [2 * hidden, hidden])'] }\n";
     let spec = format!("{SPEC}{rules}");
     let (model, _) = run(&spec, CONFIG).unwrap();
-    assert_eq!(model.rules.len(), 1);
+    assert_eq!(model.rules.len(), 2, "its own, and that for names without their beginning");
     let mut disk: BTreeMap<String, Vec<usize>> = model
         .graph
         .weights

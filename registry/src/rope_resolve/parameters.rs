@@ -9,6 +9,9 @@ use super::formulas::Yarn;
 
 /// Keys that some scheme reads, or that are safe to pass over.
 const KNOWN: &[&str] = &[
+    "mrope_interleaved",
+    "mrope_section",
+    "max_position_embeddings",
     "attention_factor",
     "beta_fast",
     "beta_slow",
@@ -86,8 +89,12 @@ impl Parameters {
         let found = ["rope_type", "type"].iter().find_map(|name| Some((*name, self.get(name)?)));
         let Some((name, value)) = found else { return Ok("default") };
         let Scalar::Str(word) = value else { return Err(self.wrong(name, "a text", value)) };
-        // An older name of the same scheme.
-        let word = if word == "su" { "longrope" } else { word };
+        // Older names of the same schemes; positions of text are the same in all of their sections.
+        let word = match word.as_str() {
+            "su" => "longrope",
+            "mrope" => "default",
+            word => word,
+        };
         match kinds.iter().find(|kind| **kind == word) {
             Some(kind) => Ok(kind),
             None => Err(super::unknown_kind(&decl.at, &self.place(name), word).into()),

@@ -58,6 +58,7 @@ impl Decoder {
         self.check_keys(tree, &SPEC, whole);
         let name = self.required_word(tree, "name");
         let matches = self.words(tree, "matches");
+        let inside = self.words(tree, "inside");
         let extends = tree.get("extends").and_then(|entry| self.word(&entry.value));
         let dims = self.section(tree, "dims", |this, name, entry| {
             Some(Dim { name, sources: this.sources(&entry.value)? })
@@ -76,6 +77,7 @@ impl Decoder {
         Some(Spec {
             name: name?,
             matches,
+            inside,
             extends,
             uses,
             dims,

@@ -91,6 +91,11 @@ pub(crate) static SPEC: Table = Table {
             Form::Words,
             "Values of `architectures[0]` in config.json. Never inherited.",
         ),
+        may(
+            "inside",
+            Form::Words,
+            "Values of `architectures[0]` of models that hold this one, with encoders beside it. Never inherited.",
+        ),
         may("extends", Form::Word, "The spec to start from; entries here override by name."),
         may("use", Form::Words, "Function files of the library."),
         may("dims", Form::Names(&Form::Sources), "Numbers, from config.json or computed."),

@@ -1,0 +1,74 @@
+//! Which rule makes a weight of the tensors that are there.
+
+use crate::graph::Weight;
+
+use super::{Gathered, Rule, gather, shapes};
+
+/// The first rule that is about a weight and of whose tensors there are any, and what it takes.
+/// Tensors may lie one way in some checkpoints and another way in others: a rule that gives the
+/// shape of the weight goes before those that do not.
+pub fn applying<'n, I: Iterator<Item = &'n str>>(
+    rules: &[Rule],
+    weight: &Weight,
+    names: impl Fn(&str) -> I,
+    shape: impl Fn(&str) -> Option<Vec<usize>>,
+) -> Option<(usize, Gathered)> {
+    let mut first = None;
+    for (number, rule) in rules.iter().enumerate() {
+        let Some(gathered) = gather(rule, &weight.name, &names) else { continue };
+        let inputs: Vec<_> = gathered.names.iter().map(|name| shape(name)).collect();
+        if inputs.iter().all(Option::is_none) {
+            continue;
+        }
+        let inputs: Option<Vec<_>> = inputs.into_iter().collect();
+        let made = inputs.and_then(|inputs| shapes(&rule.steps, inputs).ok());
+        if made.is_some_and(|made| made.get(gathered.output) == Some(&weight.shape)) {
+            return Some((number, gathered));
+        }
+        first = first.or(Some((number, gathered)));
+    }
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::dtype::DtypeRule;
+    use crate::text::Text;
+    use crate::weight_map::{Pattern, Step, beginning};
+
+    #[test]
+    fn the_rule_that_gives_the_shape_is_taken() {
+        let at = Text::whole("t", "").span();
+        let rule = |disk: &str, steps| Rule {
+            disk: Pattern::parse(disk).unwrap(),
+            weight: Pattern::parse("w.{e}").unwrap(),
+            steps,
+            at: at.clone(),
+        };
+        let rules = [
+            rule("gone", vec![Step::Unstack(0)]),
+            rule("w", vec![Step::Unstack(0)]),
+            rule("w", vec![Step::Transpose(1, 2), Step::Unstack(0)]),
+        ];
+        let weight = Weight {
+            name: "w.1".to_owned(),
+            shape: vec![4, 3],
+            dtype: DtypeRule::Activation,
+            at: at.clone(),
+        };
+        for (shape, expected) in [
+            (vec![2, 4, 3], Some(1)),
+            (vec![2, 3, 4], Some(2)),
+            // Where none fits, the first says what is wrong.
+            (vec![2, 5, 5], Some(1)),
+        ] {
+            let disk = BTreeMap::from([("w".to_owned(), shape)]);
+            let names = |text: &str| beginning(&disk, text);
+            let found = applying(&rules, &weight, names, |name| disk.get(name).cloned());
+            assert_eq!(found.map(|(number, _)| number), expected);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Checkpoints of models that see or hear: a known model of text with encoders beside it.
+//!
+//! The config keeps the model of text in an object of its own, and its tensors lie under a prefix
+//! that depends on which version of transformers wrote them. The spec of the model of text says
+//! all there is to say of it; what is here is where to find it. Text alone goes through a wrapper
+//! as it goes through the model of text; a class of which that is not so (prefixes that see both
+//! ways, say) is named by no spec.
+
+use std::collections::BTreeSet;
+
+use crate::config::Config;
+use crate::graph::Graph;
+use crate::library::Library;
+use crate::weight_map::{Pattern, Rule};
+
+/// How the names of a wrapper's tensors begin, and how they begin without it.
+const PREFIXES: [(&str, &str); 6] = [
+    ("model.language_model.", "model."),
+    ("model.text_model.", "model."),
+    ("language_model.", ""),
+    ("text_model.", ""),
+    ("thinker.", ""),
+    ("llm.", ""),
+];
+
+/// The prefix under which nothing but the model of text lies begins with one of these.
+const TEXT_ONLY: [&str; 2] = ["language_model.", "text_model."];
+
+impl Library {
+    /// The specs that describe a config: by its class, or as the model of text that it holds.
+    pub fn find(&self, config: &Config) -> Vec<&str> {
+        let class = config.architecture().unwrap_or_default();
+        let found = self.find_architecture(class);
+        if !found.is_empty() {
+            return found;
+        }
+        let holds = self.inside(class);
+        match config.inner_kind() {
+            Some(kind) => holds.into_iter().filter(|name| *name == kind).collect(),
+            None => holds,
+        }
+    }
+}
+
+/// The rules of a spec for the tensors of a wrapper: each of them, and the names as they are,
+/// under every prefix.
+pub(crate) fn rules(own: Vec<Rule>, at: &crate::diag::Span) -> Vec<Rule> {
+    let under = |outer: &str, inner: &str, rule: &Rule| {
+        let rest = rule.disk.text.strip_prefix(inner)?;
+        Some(Rule { disk: Pattern { text: format!("{outer}{rest}") }, ..rule.clone() })
+    };
+    let mut all = own;
+    for (outer, inner) in PREFIXES {
+        let known: Vec<Rule> = all.iter().filter(|rule| !wraps(&rule.disk.text)).cloned().collect();
+        all.extend(known.iter().filter_map(|rule| under(outer, inner, rule)));
+    }
+    all.extend(PREFIXES.map(|(outer, inner)| Rule {
+        disk: Pattern { text: format!("{outer}*") },
+        weight: Pattern { text: format!("{inner}*") },
+        steps: Vec::new(),
+        at: at.clone(),
+    }));
+    all
+}
+
+/// The rule for a checkpoint of the model without its head, which leaves out what all other names
+/// begin with.
+pub(crate) fn bare(graph: &Graph, at: &crate::diag::Span) -> Option<Rule> {
+    let mut counts = std::collections::BTreeMap::new();
+    for weight in &graph.weights {
+        *counts.entry(weight.name.split_once('.')?.0).or_insert(0_usize) += 1;
+    }
+    let (first, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    Some(Rule {
+        disk: Pattern { text: "*".to_owned() },
+        weight: Pattern { text: format!("{first}.*") },
+        steps: Vec::new(),
+        at: at.clone(),
+    })
+}
+
+fn wraps(name: &str) -> bool {
+    PREFIXES.iter().any(|(outer, _)| name.starts_with(outer))
+}
+
+/// Where the graph's weights lie: the first two words of their names.
+pub(crate) fn roots(graph: &Graph) -> BTreeSet<String> {
+    let root = |name: &str| name.split('.').take(2).collect::<Vec<_>>().join(".");
+    graph.weights.iter().map(|weight| root(&weight.name)).collect()
+}
+
+/// Whether a tensor of a wrapper belongs to what stands beside the model of text, whose roots are
+/// given.
+pub(crate) fn beside(roots: &BTreeSet<String>, name: &str) -> bool {
+    let bare = PREFIXES
+        .iter()
+        .find_map(|(outer, inner)| Some(format!("{inner}{}", name.strip_prefix(outer)?)))
+        .unwrap_or_else(|| name.to_owned());
+    let text_only = TEXT_ONLY.iter().any(|word| {
+        name.starts_with(word) || name.strip_prefix("model.").is_some_and(|n| n.starts_with(word))
+    });
+    let held = roots.iter().any(|root| {
+        bare.strip_prefix(root.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    });
+    !text_only && !held
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_beside_the_text_are_told_apart() {
+        let roots = ["model.layers", "model.norm", "lm_head.weight"].map(str::to_owned).into();
+        for name in [
+            "vision_tower.layers.0.w",
+            "model.visual.blocks.0.w",
+            "visual.blocks.0.w",
+            "model.layers_of_another.w",
+            "thinker.visual.blocks.0.w",
+            "multi_modal_projector.linear_1.weight",
+        ] {
+            assert!(beside(&roots, name), "{name}");
+        }
+        for name in [
+            "model.layers.0.w",
+            "model.language_model.layers.0.w",
+            "model.language_model.unheard.of",
+            "language_model.unheard.of",
+            "language_model.model.layers.0.w",
+            "language_model.lm_head.weight",
+            "thinker.model.layers.0.w",
+            "lm_head.weight",
+        ] {
+            assert!(!beside(&roots, name), "{name}");
+        }
+    }
+}
