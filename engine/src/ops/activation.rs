@@ -14,10 +14,11 @@ use crate::kernels::round::{round, round1};
 pub(super) type Activation = fn(Dtype, &mut [f32]);
 
 /// The ops of this file.
-pub(super) const NAMES: [&str; 11] = [
+pub(super) const NAMES: [&str; 12] = [
     "silu",
     "gelu",
     "gelu_new",
+    "gelu_fast",
     "gelu_tanh",
     "relu",
     "relu2",
@@ -53,6 +54,7 @@ pub(super) fn of(name: &str) -> Option<Activation> {
         "softplus" => |d, y| each(d, y, math::softplus),
         "square_root" => |d, y| each(d, y, f32::sqrt),
         "gelu_new" => |d, y| y.iter_mut().for_each(|x| *x = gelu_new(d, *x)),
+        "gelu_fast" => |d, y| y.iter_mut().for_each(|x| *x = gelu_fast(d, *x)),
         "quick_gelu" => |d, y| y.iter_mut().for_each(|x| *x = quick_gelu(d, *x)),
         _ => return None,
     })
@@ -75,6 +77,14 @@ fn gelu_new(d: Dtype, x: f32) -> f32 {
     // torch cubes bf16 by two rounded products, f16 and f32 by one function.
     let cube = if d == Dtype::Bf16 { r(r(x * x) * x) } else { r(x * x * x) };
     let inner = r(math::SQRT_2_OVER_PI * r(x + r(0.044_715 * cube)));
+    r(r(0.5 * x) * r(1.0 + r(inner.tanh())))
+}
+
+/// `FastGELUActivation` of transformers: the formula of the one above, in another order.
+fn gelu_fast(d: Dtype, x: f32) -> f32 {
+    let r = |x| round1(d, x);
+    let bent = r(1.0 + r(r(0.044_715 * x) * x));
+    let inner = r(r(x * 0.797_884_6) * bent);
     r(r(0.5 * x) * r(1.0 + r(inner.tanh())))
 }
 

@@ -15,6 +15,7 @@ pub(super) fn fuse(graph: &Graph) -> Option<Patch> {
             "silu"
                 | "gelu"
                 | "gelu_new"
+                | "gelu_fast"
                 | "gelu_tanh"
                 | "relu"
                 | "relu2"
