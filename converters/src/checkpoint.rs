@@ -79,13 +79,13 @@ impl Checkpoint {
         } else {
             Err(Error::NoWeights { folder: path.into(), found: candidates(path) })
         };
-        Ok(checkpoint?.understood())
+        checkpoint?.understood()
     }
 
     /// With weights in place of codes and scales, where the config beside them says how they are
     /// kept.
-    fn understood(mut self) -> Self {
-        let (quantized, parts) = quantized::find(&self.root, &self.stored);
+    fn understood(mut self) -> Result<Self, Error> {
+        let (quantized, parts) = quantized::find(&self)?;
         for part in &parts {
             self.tensors.remove(part);
         }
@@ -100,7 +100,7 @@ impl Checkpoint {
         }
         self.quantized = quantized;
         self.still = quantized::inputs_are_known(&self.root);
-        self
+        Ok(self)
     }
 
     /// A scale that is stored as a tensor of one number; none if there is no such tensor.

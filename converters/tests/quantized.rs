@@ -114,7 +114,8 @@ fn gptq_is_read() {
         let found = numbers_of(&said, &stored);
         for (n, x) in found.iter().enumerate() {
             let (o, i) = (n / INPUTS, n % INPUTS);
-            let zero = zero(group(i), o, bits) as f32 + if v2 { 0.0 } else { 1.0 };
+            let zero = zero(group(i), o, bits) + u32::from(!v2);
+            let zero = (zero & ((1 << bits) - 1)) as f32;
             assert_eq!(*x, (code(o, i, bits) as f32 - zero) * scale(group(i), o), "{bits} {o} {i}");
         }
     }

@@ -90,6 +90,14 @@ pub enum Error {
     )]
     Quantized { root: PathBuf, tensor: String },
 
+    #[error("tensor `{tensor}` of `{}` has {found}; expected {expected}: {advice}", file.display())]
+    Coded { file: PathBuf, tensor: String, found: String, expected: String, advice: &'static str },
+
+    #[error(
+        "`{key}` of what `{}` says of its quantization is {found}; expected {expected}", root.display()
+    )]
+    Quantization { root: PathBuf, key: String, found: String, expected: String },
+
     #[error(
         "tensor `{tensor}` of `{}` is no scale: it has {found}, expected one number above 0; \
          convert the checkpoint again", root.display()

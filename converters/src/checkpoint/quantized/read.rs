@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::{Checkpoint, Error};
-use super::integers::{Awq, Gptq};
+use super::integers::{Integers, Order, Plan};
 use super::{Global, Kind, Quantized};
 use crate::flow::{Flow, Numbers};
 use crate::numbers;
@@ -23,7 +23,7 @@ pub(in super::super) fn flow<'c>(
     let (scale_dtype, scale_bytes) = part(1)?;
     let columns = made.shape.get(1).copied().unwrap_or(1);
     let scales = Scales { dtype: scale_dtype, bytes: scale_bytes };
-    let numbers: Arc<dyn Numbers + 'c> = match made.kind {
+    let numbers: Arc<dyn Numbers + 'c> = match made.kind.clone() {
         Kind::Eight(down, across) => {
             Arc::new(Eight { dtype, codes, scales, columns, down, across })
         }
@@ -39,18 +39,38 @@ pub(in super::super) fn flow<'c>(
             };
             Arc::new(Four { codes, scales, group, columns, global })
         }
-        Kind::Gptq { bits, plus_one } => {
-            let order = if made.parts.len() > 3 { Some(part(3)?.1) } else { None };
-            let (_, zeros) = part(2)?;
-            let (inputs, outputs) = (columns, made.shape[0]);
-            Arc::new(Gptq { codes, scales, zeros, order, bits, plus_one, inputs, outputs })
-        }
-        Kind::Awq => {
-            let (_, zeros) = part(2)?;
-            Arc::new(Awq { codes, scales, zeros, inputs: columns, outputs: made.shape[0] })
+        Kind::Whole(plan) => {
+            let zeros = plan.zeros_at().map_or(Ok(&[][..]), |n| part(n).map(|(_, bytes)| bytes))?;
+            let order = match plan.order_at() {
+                Some(n) => chosen(checkpoint, &made.parts[n], &plan, part(n)?.1)?,
+                None => None,
+            };
+            Arc::new(Integers { plan, codes, scales, zeros, order, inputs: columns })
         }
     };
     Ok(Flow::new(&made.shape, numbers))
+}
+
+/// The group of each input, each of which exists; none if nobody chose groups.
+fn chosen<'c>(
+    checkpoint: &Checkpoint,
+    name: &str,
+    plan: &Plan,
+    order: &'c [u8],
+) -> Result<Option<&'c [u8]>, Error> {
+    let groups = || order.as_chunks::<4>().0.iter().map(|group| i32::from_le_bytes(*group));
+    if plan.order == Order::ToldIfSet && groups().any(|group| group == -1) {
+        return Ok(None);
+    }
+    let wrong = |&group: &i32| usize::try_from(group).map_or(true, |group| group >= plan.groups);
+    match groups().find(wrong) {
+        None => Ok(Some(order)),
+        Some(group) => {
+            let found = format!("group {group}");
+            let expected = format!("groups from 0 to {}", plan.groups - 1);
+            Err(*checkpoint.coded(name, found, expected))
+        }
+    }
 }
 
 /// A tensor of scales.
@@ -60,10 +80,6 @@ pub(super) struct Scales<'a> {
 }
 
 impl Scales<'_> {
-    pub(super) fn count(&self) -> usize {
-        self.bytes.len() / self.dtype.size()
-    }
-
     pub(super) fn at(&self, n: usize) -> f32 {
         let size = self.dtype.size();
         let bytes = &self.bytes[n * size..(n + 1) * size];

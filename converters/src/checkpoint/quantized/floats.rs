@@ -1,0 +1,77 @@
+//! Codes that are numbers with a point: of 8 bits in blocks, of 4 bits in stretches of a row.
+
+use std::collections::BTreeMap;
+
+use super::look::Looked;
+use super::said::Said;
+use super::{Global, Kind, Made, Quantized};
+use crate::FileDtype;
+use crate::checkpoint::{Checkpoint, TensorInfo};
+
+/// The weight that a tensor of codes is, if it is one.
+pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
+    let stored = &checkpoint.stored;
+    let Some(info) = stored.get(name) else { return Ok(None) };
+    if matches!(info.dtype, FileDtype::F8E4m3 | FileDtype::F8E5m2) {
+        let module = name.strip_suffix(".weight").unwrap_or(name);
+        let block = said.schemes.block(checkpoint, module)?.or(said.block);
+        return Ok(eight(name, info, stored, block));
+    }
+    Ok(four(name, info, stored))
+}
+
+fn eight(
+    name: &str,
+    info: &TensorInfo,
+    stored: &BTreeMap<String, TensorInfo>,
+    block: Option<(usize, usize)>,
+) -> Made {
+    let &[rows, columns] = &info.shape[..] else { return None };
+    let ends = ["_scale_inv", "_scale"];
+    let scale = ends.iter().map(|end| format!("{name}{end}")).find(|n| stored.contains_key(n))?;
+    let sides = &stored[&scale].shape;
+    let (down, across) = match sides[..] {
+        _ if sides.iter().all(|&side| side == 1) => (rows, columns),
+        [n] | [n, 1] if n == rows => (1, columns),
+        _ => block.unwrap_or((128, 128)),
+    };
+    let (down, across) = (down.max(1), across.max(1));
+    let needed = rows.div_ceil(down) * columns.div_ceil(across);
+    if stored[&scale].elements() != needed || !stored[&scale].dtype.is_float() {
+        return None;
+    }
+    let kind = Kind::Eight(down, across);
+    let parts = vec![name.to_owned(), scale];
+    Some((name.to_owned(), Quantized { kind, shape: info.shape.clone(), parts }))
+}
+
+fn four(name: &str, info: &TensorInfo, stored: &BTreeMap<String, TensorInfo>) -> Made {
+    let weight = match name.strip_suffix("_packed") {
+        Some(weight) => weight.to_owned(),
+        None => name.to_owned(),
+    };
+    let &[rows, half] = &info.shape[..] else { return None };
+    if info.dtype != FileDtype::U8 || !weight.ends_with("weight") {
+        return None;
+    }
+    let columns = half.checked_mul(2)?;
+    let scale = format!("{weight}_scale");
+    let scales = stored.get(&scale)?;
+    let group = columns.checked_div(scales.elements().checked_div(rows)?)?;
+    let bytes = matches!(scales.dtype, FileDtype::F8E4m3 | FileDtype::F8E8m0 | FileDtype::U8);
+    // Codes of 6 bits are bytes too, and would be stretches of 48.
+    if ![16, 32].contains(&group) || rows * columns.div_ceil(group) != scales.elements() || !bytes {
+        return None;
+    }
+    let globals = [
+        (format!("{weight}_global_scale"), Global::Divides),
+        (format!("{weight}_scale_2"), Global::Multiplies),
+    ];
+    let global = globals.into_iter().find(|(name, _)| {
+        stored.get(name).is_some_and(|info| info.elements() == 1 && info.dtype.is_float())
+    });
+    let mut parts = vec![name.to_owned(), scale];
+    let how = global.as_ref().map_or(Global::None, |(_, how)| *how);
+    parts.extend(global.map(|(name, _)| name));
+    Some((weight, Quantized { kind: Kind::Four(group, how), shape: vec![rows, columns], parts }))
+}

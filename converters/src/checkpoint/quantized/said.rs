@@ -1,0 +1,195 @@
+//! What is said about quantization beside the weights.
+
+use std::path::Path;
+
+use fancy_regex::Regex;
+use serde_json::Value;
+
+use super::look::Looked;
+use super::scheme::Schemes;
+use crate::checkpoint::Checkpoint;
+
+/// What a config says of all weights.
+pub(super) struct Said {
+    pub(super) method: String,
+    pub(super) block: Option<(usize, usize)>,
+    pub(super) numbers: Numbers,
+    /// How GPTQ and AWQ lay them out: `checkpoint_format` or `version`, in lower case.
+    pub(super) layout: String,
+    /// Whether zeros are kept one too low by subtracting from whole words.
+    pub(super) borrowed: bool,
+    /// What modules have otherwise, where GPTQ says so.
+    dynamic: Vec<(Regex, Option<Numbers>)>,
+    pub(super) schemes: Schemes,
+}
+
+/// Whole numbers as GPTQ and AWQ describe them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Numbers {
+    pub(super) bits: u32,
+    pub(super) group: Group,
+}
+
+/// How many inputs share a scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Group {
+    Unsaid,
+    /// All of them.
+    All,
+    Of(usize),
+}
+
+fn read(folder: &Path, name: &str) -> Option<Value> {
+    serde_json::from_slice(&fs_err::read(folder.join(name)).ok()?).ok()
+}
+
+/// The section of a folder, and whether it is ModelOpt's file of its own.
+pub(super) fn section(folder: &Path) -> Option<(Value, bool)> {
+    let inside = read(folder, "config.json")
+        .and_then(|mut config| Some(config.get_mut("quantization_config")?.take()))
+        .filter(|said| !said.is_null());
+    if let Some(said) = inside {
+        return Some((said, false));
+    }
+    let own = read(folder, "hf_quant_config.json");
+    if let Some(said) = own.and_then(|mut own| own.get_mut("quantization").map(Value::take)) {
+        return Some((said, true));
+    }
+    // What GPTQ and AWQ wrote before there was a section.
+    for (name, method) in [("quantize_config.json", "gptq"), ("quant_config.json", "awq")] {
+        if let Some(Value::Object(mut said)) = read(folder, name) {
+            said.entry("quant_method").or_insert_with(|| method.into());
+            return Some((Value::Object(said), false));
+        }
+    }
+    None
+}
+
+impl Said {
+    /// Reads it; none if nothing is said.
+    pub(super) fn of(checkpoint: &Checkpoint) -> Looked<Option<Self>> {
+        let Some((section, own)) = section(checkpoint.root()) else { return Ok(None) };
+        let whole = Numbers { bits: 4, group: Group::Unsaid };
+        let mut said = Self {
+            method: "modelopt".to_owned(),
+            block: None,
+            numbers: whole,
+            layout: String::new(),
+            borrowed: false,
+            dynamic: Vec::new(),
+            schemes: Schemes::default(),
+        };
+        if own {
+            return Ok(Some(said));
+        }
+        let Some(method) = section.get("quant_method").and_then(Value::as_str) else {
+            return Ok(None);
+        };
+        method.clone_into(&mut said.method);
+        let pair = |value: &Value| match value.as_array().map(Vec::as_slice) {
+            Some([a, b]) => Some((a.as_u64()?.try_into().ok()?, b.as_u64()?.try_into().ok()?)),
+            _ => None,
+        };
+        said.block = section.get("weight_block_size").and_then(pair);
+        match method {
+            "compressed-tensors" => said.schemes = Schemes::read(checkpoint, &section)?,
+            "gptq" | "awq" => {
+                said.numbers = numbers(checkpoint, &section, whole)?;
+                let key = if method == "gptq" { "checkpoint_format" } else { "version" };
+                let layout = section.get(key).and_then(Value::as_str).unwrap_or_default();
+                said.layout = layout.to_lowercase();
+                said.borrowed = is_borrowed(&section);
+                said.dynamic = dynamic(checkpoint, &section, said.numbers)?;
+            }
+            _ => {}
+        }
+        Ok(Some(said))
+    }
+
+    /// What the numbers of a module are; none if it is not quantized.
+    pub(super) fn of_module(
+        &self,
+        checkpoint: &Checkpoint,
+        module: &str,
+    ) -> Looked<Option<Numbers>> {
+        for (regex, numbers) in &self.dynamic {
+            if matches(checkpoint, "dynamic", regex, module)? {
+                return Ok(*numbers);
+            }
+        }
+        Ok(Some(self.numbers))
+    }
+}
+
+/// A pattern that has to match from the beginning, as Python's `re.match` has it.
+pub(super) fn pattern(checkpoint: &Checkpoint, key: &str, text: &str) -> Looked<Regex> {
+    Regex::new(&format!("^(?:{text})"))
+        .map_err(|_| checkpoint.said_wrong(key, text, "a regular expression"))
+}
+
+/// Whether a pattern matches; one that would take for ever is refused.
+pub(super) fn matches(
+    checkpoint: &Checkpoint,
+    key: &str,
+    regex: &Regex,
+    text: &str,
+) -> Looked<bool> {
+    regex
+        .is_match(text)
+        .map_err(|_| checkpoint.said_wrong(key, regex.as_str(), "a pattern that can be matched"))
+}
+
+fn numbers(checkpoint: &Checkpoint, section: &Value, default: Numbers) -> Looked<Numbers> {
+    let find = |keys: [&'static str; 2]| {
+        keys.into_iter().find_map(|key| Some((key, section.get(key).filter(|v| !v.is_null())?)))
+    };
+    let bits = match find(["bits", "w_bit"]) {
+        Some((key, value)) => match value.as_u64() {
+            Some(bits @ 2..=8) => bits as u32,
+            _ => return Err(checkpoint.said_wrong(key, &value.to_string(), "2 to 8")),
+        },
+        None => default.bits,
+    };
+    let group = match find(["group_size", "q_group_size"]) {
+        Some((key, value)) => match value.as_i64() {
+            Some(-1) => Group::All,
+            Some(size @ 1..) => Group::Of(usize::try_from(size).unwrap_or(usize::MAX)),
+            _ => {
+                let expected = "the number of inputs that share a scale, or -1 for all";
+                return Err(checkpoint.said_wrong(key, &value.to_string(), expected));
+            }
+        },
+        None => default.group,
+    };
+    Ok(Numbers { bits, group })
+}
+
+/// GPTQModel takes 1 from every zero by one subtraction per word, so where a zero is 0 its
+/// neighbours pay for it; AutoGPTQ takes it from each before they are packed.
+fn is_borrowed(section: &Value) -> bool {
+    let quantizer = section.pointer("/meta/quantizer");
+    let names = match quantizer {
+        Some(Value::Array(names)) => names.as_slice(),
+        Some(one) => std::slice::from_ref(one),
+        None => &[],
+    };
+    names.iter().filter_map(Value::as_str).any(|name| name.starts_with("gptqmodel"))
+}
+
+/// `dynamic`: patterns of modules with numbers of their own (`+:`) or none (`-:`).
+fn dynamic(
+    checkpoint: &Checkpoint,
+    section: &Value,
+    default: Numbers,
+) -> Looked<Vec<(Regex, Option<Numbers>)>> {
+    let Some(Value::Object(rules)) = section.get("dynamic") else { return Ok(Vec::new()) };
+    let rule = |(text, own): (&String, &Value)| match text.strip_prefix("-:") {
+        Some(text) => Ok((pattern(checkpoint, "dynamic", text)?, None)),
+        None => {
+            let text = text.strip_prefix("+:").unwrap_or(text);
+            let own = numbers(checkpoint, own, default)?;
+            Ok((pattern(checkpoint, "dynamic", text)?, Some(own)))
+        }
+    };
+    rules.iter().map(rule).collect()
+}

@@ -1,0 +1,195 @@
+//! `config_groups`: which modules are quantized how.
+
+use fancy_regex::Regex;
+use serde_json::Value;
+
+use super::look::Looked;
+use super::said::{matches, pattern};
+use crate::checkpoint::Checkpoint;
+
+/// All groups and what they leave out.
+#[derive(Default)]
+pub(super) struct Schemes {
+    targets: Vec<(Target, usize)>,
+    ignore: Vec<Target>,
+    weights: Vec<Option<Weights>>,
+}
+
+/// Modules by their name, by a pattern of names, or by the class that their model has for them.
+enum Target {
+    Name(String),
+    Pattern(Regex),
+}
+
+/// How the weights of a group are quantized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Weights {
+    pub(super) bits: u32,
+    pub(super) whole: bool,
+    pub(super) symmetric: bool,
+    pub(super) strategy: Strategy,
+}
+
+/// What shares a scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Strategy {
+    Tensor,
+    Channel,
+    Group(usize),
+    Block(usize, usize),
+    /// One of formats whose tensors say it themselves.
+    Other,
+}
+
+/// What is said of a module.
+pub(super) enum Named<'s> {
+    Ignored,
+    /// It is named: this is how its weights are.
+    By(Option<Weights>),
+    /// Only classes may mean it: these are theirs, the likeliest first.
+    Perhaps(Vec<&'s Weights>),
+}
+
+impl Schemes {
+    pub(super) fn read(checkpoint: &Checkpoint, section: &Value) -> Looked<Self> {
+        let mut schemes = Self::default();
+        for text in texts(section.get("ignore")) {
+            schemes.ignore.push(Target::read(checkpoint, "ignore", text)?);
+        }
+        let groups = section.get("config_groups").and_then(Value::as_object);
+        let mut targets = Vec::new();
+        for (name, group) in groups.into_iter().flatten() {
+            let key = format!("config_groups.{name}");
+            let Some(fields) = group.as_object() else {
+                let expected = "an object with `targets` and `weights`: write the name of a \
+                                scheme out in full";
+                return Err(checkpoint.said_wrong(&key, &group.to_string(), expected));
+            };
+            let weights = fields.get("weights").filter(|weights| !weights.is_null());
+            let read = weights.map(|weights| Weights::read(checkpoint, &key, weights));
+            schemes.weights.push(read.transpose()?);
+            targets
+                .extend(texts(fields.get("targets")).map(|text| (text, schemes.weights.len() - 1)));
+        }
+        // compressed-tensors takes the first that matches, names before patterns, both in the
+        // order of their letters; of groups that say the same target the last one counts.
+        targets
+            .sort_by_key(|&(text, group)| (text.contains("re:"), text, std::cmp::Reverse(group)));
+        targets.dedup_by_key(|(text, _)| *text);
+        for (text, group) in targets {
+            schemes.targets.push((Target::read(checkpoint, "targets", text)?, group));
+        }
+        Ok(schemes)
+    }
+
+    pub(super) fn of(&self, checkpoint: &Checkpoint, module: &str) -> Looked<Named<'_>> {
+        for target in &self.ignore {
+            if target.names(checkpoint, module)? {
+                return Ok(Named::Ignored);
+            }
+        }
+        for (target, group) in &self.targets {
+            if target.names(checkpoint, module)? {
+                return Ok(Named::By(self.weights.get(*group).copied().flatten()));
+            }
+        }
+        // A name without dots that no module here has is a class.
+        let classes = self.targets.iter().filter_map(|(target, group)| match target {
+            Target::Name(name) if !name.contains('.') => self.weights.get(*group)?.as_ref(),
+            _ => None,
+        });
+        Ok(Named::Perhaps(classes.collect()))
+    }
+
+    /// The blocks that a module's weights lie in.
+    pub(super) fn block(
+        &self,
+        checkpoint: &Checkpoint,
+        module: &str,
+    ) -> Looked<Option<(usize, usize)>> {
+        let block = |weights: &Weights| match weights.strategy {
+            Strategy::Block(down, across) => Some((down, across)),
+            _ => None,
+        };
+        Ok(match self.of(checkpoint, module)? {
+            Named::Ignored => None,
+            Named::By(weights) => weights.as_ref().and_then(block),
+            Named::Perhaps(all) => all.into_iter().find_map(block),
+        })
+    }
+}
+
+impl Target {
+    fn read(checkpoint: &Checkpoint, key: &str, text: &str) -> Looked<Self> {
+        Ok(match text.strip_prefix("re:") {
+            Some(text) => Self::Pattern(pattern(checkpoint, key, text)?),
+            None => Self::Name(text.to_owned()),
+        })
+    }
+
+    fn names(&self, checkpoint: &Checkpoint, module: &str) -> Looked<bool> {
+        match self {
+            Self::Name(name) => Ok(name == module),
+            Self::Pattern(regex) => matches(checkpoint, "re:", regex, module),
+        }
+    }
+}
+
+impl Weights {
+    fn read(checkpoint: &Checkpoint, key: &str, said: &Value) -> Looked<Self> {
+        let wrong = |end: &str, value: Option<&Value>, expected: &str| {
+            let found = value.map_or("nothing".to_owned(), Value::to_string);
+            checkpoint.said_wrong(&format!("{key}.weights.{end}"), &found, expected)
+        };
+        let get = |key: &str| said.get(key).filter(|value| !value.is_null());
+        let whole =
+            get("type").and_then(Value::as_str).is_none_or(|ty| ty.eq_ignore_ascii_case("int"));
+        let bits = match get("num_bits") {
+            None => 8,
+            Some(bits) => match bits.as_u64() {
+                Some(bits @ 1..=8) => bits as u32,
+                _ if !whole => 8,
+                _ => return Err(wrong("num_bits", Some(bits), "1 to 8")),
+            },
+        };
+        let size = get("group_size");
+        let number = size.and_then(Value::as_i64);
+        let named = get("strategy").and_then(Value::as_str).map(str::to_lowercase);
+        let strategy = match (named.as_deref(), number) {
+            (Some("tensor"), _) | (None, None) => Strategy::Tensor,
+            (Some("channel"), _) | (None, Some(-1)) => Strategy::Channel,
+            (Some("group") | None, Some(size @ 1..)) => {
+                Strategy::Group(usize::try_from(size).unwrap_or(usize::MAX))
+            }
+            (Some("block"), _) => {
+                let sides: Vec<usize> = get("block_structure")
+                    .and_then(Value::as_array)
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|side| usize::try_from(side.as_u64()?).ok())
+                    .collect();
+                match sides[..] {
+                    [down @ (1..), across @ (1..)] => Strategy::Block(down, across),
+                    _ => {
+                        let found = get("block_structure");
+                        return Err(wrong("block_structure", found, "rows and columns of a block"));
+                    }
+                }
+            }
+            _ if !whole => Strategy::Other,
+            (Some("group") | None, _) => {
+                return Err(wrong("group_size", size, "how many inputs share a scale: 1 or more"));
+            }
+            (Some(_), _) => {
+                let found = get("strategy");
+                return Err(wrong("strategy", found, "tensor, channel, group or block"));
+            }
+        };
+        let symmetric = get("symmetric").and_then(Value::as_bool).unwrap_or(true);
+        Ok(Self { bits, whole, symmetric, strategy })
+    }
+}
+
+fn texts(list: Option<&Value>) -> impl Iterator<Item = &str> {
+    list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+}

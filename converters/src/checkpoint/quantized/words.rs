@@ -1,0 +1,138 @@
+//! Whole numbers of a few bits in words of 32.
+
+/// Where the numbers of a line lie in its words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// One behind the other, also across the ends of words.
+    Stream,
+    /// In blocks of 32 numbers: planes of 4, 2 and 1 bits, the lowest bits first.
+    Planes,
+    /// Eight of four bits in a word, the even ones in its first half.
+    Woven,
+    /// Signed bytes, and no words. They are read with 128 added, as words keep signed numbers with
+    /// half of their range added.
+    Bytes,
+}
+
+/// Lines of numbers: word `k` of line `m` is word `m * line + k * step` of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Words {
+    pub(super) layout: Layout,
+    /// 1 to 8.
+    pub(super) bits: u32,
+    pub(super) line: usize,
+    pub(super) step: usize,
+    /// What is added to each word before its numbers are taken out of it, or to each byte.
+    pub(super) plus: u32,
+}
+
+impl Words {
+    /// Numbers of `bits` bits, where nothing else is said.
+    pub(super) fn stream(bits: u32, line: usize, step: usize) -> Self {
+        Self { layout: Layout::Stream, bits, line, step, plus: 0 }
+    }
+
+    /// Signed bytes in lines of so many.
+    pub(super) fn bytes(line: usize) -> Self {
+        Self { layout: Layout::Bytes, ..Self::stream(8, line, 1) }
+    }
+
+    /// Number `n` of line `m`.
+    pub(super) fn at(&self, bytes: &[u8], m: usize, n: usize) -> u32 {
+        /// Where in its word each of eight numbers is.
+        const PLACE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+        let word = |k: usize| {
+            let word = bytes.as_chunks::<4>().0.get(m * self.line + k * self.step);
+            word.map_or(0, |word| u32::from_le_bytes(*word)).wrapping_add(self.plus)
+        };
+        let bits = self.bits as usize;
+        let mask = (1 << self.bits) - 1;
+        match self.layout {
+            Layout::Stream => {
+                let (k, shift) = (n * bits / 32, n * bits % 32);
+                let low = word(k) >> shift;
+                let more = shift + bits > 32;
+                (if more { low | word(k + 1) << (32 - shift) } else { low }) & mask
+            }
+            Layout::Planes => {
+                let (mut k, mut done, mut number) = (n / 32 * bits, 0, 0);
+                for width in [8, 4, 2, 1].into_iter().filter(|width| bits & width != 0) {
+                    let bit = n % 32 * width;
+                    let part = word(k + bit / 32) >> (bit % 32) & ((1 << width) - 1);
+                    number |= part << done;
+                    (k, done) = (k + width, done + width);
+                }
+                number
+            }
+            Layout::Woven => word(n / 8) >> (PLACE[n % 8] * 4) & mask,
+            Layout::Bytes => {
+                let byte = bytes.get(m * self.line + n * self.step).map_or(0, |byte| byte ^ 0x80);
+                u32::from(byte).wrapping_add(self.plus)
+            }
+        }
+    }
+
+    /// How many words so many numbers need.
+    pub(super) fn needed(numbers: usize, bits: u32) -> usize {
+        // Of 32 numbers exactly `bits` words.
+        numbers / 32 * bits as usize + (numbers % 32 * bits as usize).div_ceil(32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Layout, Words};
+
+    #[test]
+    fn numbers_are_found_in_their_words() {
+        let numbers: Vec<u32> = (0..64).map(|n| n * 37 + n / 5).collect();
+        for bits in 1..=8_u32 {
+            let mask = (1 << bits) - 1;
+            let mut stream = vec![0_u32; Words::needed(64, bits)];
+            let mut planes = stream.clone();
+            for (n, number) in numbers.iter().enumerate() {
+                for bit in 0..bits as usize {
+                    let one = number >> bit & 1;
+                    let at = n * bits as usize + bit;
+                    stream[at / 32] |= one << (at % 32);
+                    // The plane of this bit, how wide it is and what lies before it in its block.
+                    let (mut width, mut below) = (0, 0);
+                    for plane in [8, 4, 2, 1].into_iter().filter(|w| bits as usize & w != 0) {
+                        if bit >= below {
+                            width = plane;
+                        }
+                        if bit < below + plane {
+                            break;
+                        }
+                        below += plane;
+                    }
+                    let at = n % 32 * width + bit - below;
+                    planes[n / 32 * bits as usize + below + at / 32] |= one << (at % 32);
+                }
+            }
+            for (layout, words) in [(Layout::Stream, &stream), (Layout::Planes, &planes)] {
+                let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                let all = Words { layout, ..Words::stream(bits, 0, 1) };
+                for (n, number) in numbers.iter().enumerate() {
+                    assert_eq!(all.at(&bytes, 0, n), number & mask, "{layout:?} {bits} {n}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_zero() {
+        assert_eq!(Words::stream(4, 1, 1).at(&[0xff; 4], 0, 8), 0);
+        assert_eq!(Words::stream(3, 1, 1).at(&[0xff; 4], 0, 10), 3);
+        assert_eq!(Words::bytes(1).at(&[0xff], 0, 0), 127);
+        assert_eq!(Words::bytes(1).at(&[0xff], 9, 0), 0);
+    }
+
+    #[test]
+    fn words_needed() {
+        for (numbers, bits, words) in [(0, 4, 0), (1, 4, 1), (8, 4, 1), (9, 4, 2), (33, 3, 4)] {
+            assert_eq!(Words::needed(numbers, bits), words);
+        }
+        assert!(Words::needed(usize::MAX / 8, 8) > usize::MAX / 64);
+    }
+}
