@@ -1,0 +1,87 @@
+//! Weights that the programs packed which make such checkpoints are read as those programs read them
+//! (`fixtures/packed`).
+
+#![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use converters::checkpoint::Checkpoint;
+use converters::safetensors::{Declared, File, Writer};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+fn hashed(numbers: &[f32]) -> String {
+    let mut hash = Sha256::new();
+    for number in numbers {
+        hash.update(number.to_le_bytes());
+    }
+    format!("{:x}", hash.finalize())
+}
+
+/// A checkpoint with the tensors of a case as those of module `model.one`.
+fn lay_out(cases: &File, name: &str, said: &Value, folder: &Path) {
+    let config = serde_json::json!({ "quantization_config": said });
+    fs_err::write(folder.join("config.json"), config.to_string()).unwrap();
+    let header = cases.header();
+    let prefix = format!("{name}/");
+    let parts: Vec<_> = header
+        .tensors
+        .iter()
+        .filter_map(|(tensor, entry)| Some((tensor.strip_prefix(&prefix)?, entry)))
+        .collect();
+    let declared: Vec<Declared> = parts
+        .iter()
+        .map(|(part, entry)| Declared {
+            name: format!("model.one.{part}"),
+            dtype: entry.dtype,
+            shape: entry.shape.clone(),
+        })
+        .collect();
+    let path = folder.join("model.safetensors");
+    let mut writer = Writer::create(&path, &BTreeMap::new(), &declared).unwrap();
+    for ((part, _), declared) in parts.iter().zip(&declared) {
+        let (_, bytes) = cases.tensor(&format!("{prefix}{part}")).unwrap().unwrap();
+        writer.write(&declared.name, bytes).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+#[test]
+fn every_case_is_what_its_packer_makes_of_it() {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/packed");
+    let told: Value =
+        serde_json::from_slice(&fs_err::read(home.join("cases.json")).unwrap()).unwrap();
+    let file = File::open(&home.join("cases.safetensors")).unwrap();
+    let cases = told["cases"].as_object().unwrap();
+    assert!(cases.len() > 50);
+    let mut wrong = Vec::new();
+    for (name, case) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        lay_out(&file, name, &case["quantization_config"], dir.path());
+        let checkpoint = match Checkpoint::open(dir.path()) {
+            Ok(checkpoint) => checkpoint,
+            Err(error) => {
+                wrong.push(format!("{name}: {error}"));
+                continue;
+            }
+        };
+        let names: Vec<_> = checkpoint.tensors().keys().map(String::as_str).collect();
+        assert_eq!(names, ["model.one.weight"], "{name}");
+        let flow = checkpoint.flow("model.one.weight").unwrap().unwrap();
+        let shape: Vec<u64> = flow.shape().iter().map(|&side| side as u64).collect();
+        assert_eq!(serde_json::json!(shape), case["shape"], "{name}");
+        let mut whole = vec![0.0; flow.len()];
+        flow.read(0, &mut whole);
+        if hashed(&whole) != case["sha256"].as_str().unwrap() {
+            wrong.push(format!("{name}: other numbers"));
+        }
+        // Any stretch is a stretch of the whole.
+        for (at, count) in [(1, 150), (63, 2), (flow.len() - 77, 77)] {
+            let mut part = vec![0.0; count];
+            flow.read(at, &mut part);
+            assert_eq!(part, whole[at..at + count], "{name} {at}");
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
