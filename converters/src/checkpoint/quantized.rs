@@ -9,7 +9,7 @@ use serde_json::Value;
 use self::integers::Plan;
 use self::look::Looked;
 use self::said::Said;
-use super::{Checkpoint, Error};
+use super::Checkpoint;
 
 mod awq;
 mod floats;
@@ -87,11 +87,7 @@ pub(super) fn inputs_are_known(folder: &Path) -> bool {
 /// The weights that are kept as codes, by name, and the tensors that are only parts of them.
 pub(super) fn find(
     checkpoint: &Checkpoint,
-) -> Result<(BTreeMap<String, Quantized>, BTreeSet<String>), Error> {
-    search(checkpoint).map_err(|error| *error)
-}
-
-fn search(checkpoint: &Checkpoint) -> Looked<(BTreeMap<String, Quantized>, BTreeSet<String>)> {
+) -> Looked<(BTreeMap<String, Quantized>, BTreeSet<String>)> {
     let (mut found, mut parts) = (BTreeMap::new(), BTreeSet::new());
     let Some(said) = Said::of(checkpoint)? else { return Ok((found, parts)) };
     let stored = &checkpoint.stored;

@@ -6,7 +6,7 @@ use super::said::{Group, Numbers, Said};
 use super::words::{Layout, Words};
 use super::{Kind, Made, Quantized};
 use crate::FileDtype;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Error};
 
 /// The weight that a tensor of codes is, if it is one.
 pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
@@ -108,7 +108,7 @@ fn size(group: Group, inputs: usize, groups: usize) -> usize {
     }
 }
 
-fn missing(checkpoint: &Checkpoint, parts: &[String]) -> Box<crate::checkpoint::Error> {
+fn missing(checkpoint: &Checkpoint, parts: &[String]) -> Error {
     let name = parts.first().map_or("", String::as_str);
     checkpoint.coded(name, "no such parts".to_owned(), "codes, scales and zeros".to_owned())
 }

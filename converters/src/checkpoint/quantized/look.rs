@@ -8,29 +8,29 @@ use crate::shown;
 pub(super) const AGAIN: &str = "the file is damaged or was made by a program with another layout: \
                                 download it again, or quantize the model again";
 
-pub(super) type Looked<T> = Result<T, Box<Error>>;
+pub(super) type Looked<T> = Result<T, Error>;
 
 impl Checkpoint {
     /// A complaint about a tensor.
-    pub(super) fn coded(&self, tensor: &str, found: String, expected: String) -> Box<Error> {
+    pub(super) fn coded(&self, tensor: &str, found: String, expected: String) -> Error {
         let file = self.stored(tensor).and_then(|info| self.files().get(info.file));
-        Box::new(Error::Coded {
+        Error::Coded {
             file: file.map_or(self.root(), |file| file.as_path()).into(),
             tensor: shown(tensor),
             found,
             expected,
             advice: AGAIN,
-        })
+        }
     }
 
     /// A complaint about a key beside the weights.
-    pub(super) fn said_wrong(&self, key: &str, found: &str, expected: &str) -> Box<Error> {
-        Box::new(Error::Quantization {
+    pub(super) fn said_wrong(&self, key: &str, found: &str, expected: &str) -> Error {
+        Error::Quantization {
             root: self.root().into(),
             key: shown(key),
             found: shown(found),
             expected: expected.to_owned(),
-        })
+        }
     }
 
     /// A tensor without which `tensor` is no weight.

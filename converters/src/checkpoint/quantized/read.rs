@@ -68,7 +68,7 @@ fn chosen<'c>(
         Some(group) => {
             let found = format!("group {group}");
             let expected = format!("groups from 0 to {}", plan.groups - 1);
-            Err(*checkpoint.coded(name, found, expected))
+            Err(checkpoint.coded(name, found, expected))
         }
     }
 }

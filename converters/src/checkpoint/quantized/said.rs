@@ -183,13 +183,13 @@ fn dynamic(
     default: Numbers,
 ) -> Looked<Vec<(Regex, Option<Numbers>)>> {
     let Some(Value::Object(rules)) = section.get("dynamic") else { return Ok(Vec::new()) };
-    let rule = |(text, own): (&String, &Value)| match text.strip_prefix("-:") {
-        Some(text) => Ok((pattern(checkpoint, "dynamic", text)?, None)),
-        None => {
-            let text = text.strip_prefix("+:").unwrap_or(text);
-            let own = numbers(checkpoint, own, default)?;
-            Ok((pattern(checkpoint, "dynamic", text)?, Some(own)))
+    let rule = |(text, own): (&String, &Value)| {
+        if let Some(text) = text.strip_prefix("-:") {
+            return Ok((pattern(checkpoint, "dynamic", text)?, None));
         }
+        let text = text.strip_prefix("+:").unwrap_or(text);
+        let own = numbers(checkpoint, own, default)?;
+        Ok((pattern(checkpoint, "dynamic", text)?, Some(own)))
     };
     rules.iter().map(rule).collect()
 }

@@ -168,13 +168,11 @@ impl Weights {
                     .flatten()
                     .filter_map(|side| usize::try_from(side.as_u64()?).ok())
                     .collect();
-                match sides[..] {
-                    [down @ (1..), across @ (1..)] => Strategy::Block(down, across),
-                    _ => {
-                        let found = get("block_structure");
-                        return Err(wrong("block_structure", found, "rows and columns of a block"));
-                    }
-                }
+                let [down @ (1..), across @ (1..)] = sides[..] else {
+                    let found = get("block_structure");
+                    return Err(wrong("block_structure", found, "rows and columns of a block"));
+                };
+                Strategy::Block(down, across)
             }
             _ if !whole => Strategy::Other,
             (Some("group") | None, _) => {
