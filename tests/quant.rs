@@ -78,6 +78,21 @@ fn squares_of_eight_bits_become_a_file_that_passes() {
     }
 }
 
+/// `fixtures/packed/models.py` makes it: matrices of 4 bits, of 8 bits and of e4m3 in one checkpoint, with a
+/// dump of the weights that transformers makes of them.
+#[test]
+fn whole_numbers_of_several_schemes_are_the_weights_they_stand_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = root().join("fixtures/coded/llama_mixed");
+    let ran = run(parity().arg("check").arg(&source)).code(0);
+    assert!(divergence(&ran.out) < 1e-6, "{}", ran.out);
+    let file = dir.path().join("model.gguf");
+    run(convert().arg(&source).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
+    let mut check = parity();
+    check.arg("check").arg(&file).arg("--reference").arg(source.join("reference"));
+    run(&mut check).code(0).prints("AGREE");
+}
+
 #[test]
 fn blocks_of_four_bits_are_packed_anew_without_loss() {
     let dir = tempfile::tempdir().unwrap();
