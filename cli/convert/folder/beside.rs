@@ -44,7 +44,13 @@ pub(super) fn remove_older(plan: &Plan<'_>) -> Result<()> {
 
 /// Whether a file of the old folder belongs to the new one: texts, but none about the old weights.
 fn carried(name: &str) -> bool {
-    const OWN: [&str; 3] = ["config.json", "hf_quant_config.json", "README.md"];
+    const OWN: [&str; 5] = [
+        "config.json",
+        "hf_quant_config.json",
+        "quantize_config.json",
+        "quant_config.json",
+        "README.md",
+    ];
     let lower = name.to_lowercase();
     let text = ["json", "txt", "model", "jinja", "tiktoken", "py"];
     let kind = text.iter().any(|end| lower.ends_with(&format!(".{end}")));
