@@ -177,3 +177,32 @@ fn modelopt_scales_multiply_and_squares_may_be_ragged() {
         assert_eq!(*x, numbers::f8_e4m3_to_f32(codes[n]) * scale, "{n}");
     }
 }
+
+#[test]
+fn inputs_of_any_group_may_have_a_scale() {
+    let group = |name: &str, dynamic: bool| {
+        format!(
+            "{{\"targets\":[\"re:{name}\"],\"weights\":{{\"num_bits\":8,\"type\":\"float\",\
+             \"strategy\":\"tensor\"}},\"input_activations\":{{\"dynamic\":{dynamic}}}}}"
+        )
+    };
+    for (still, found) in [(true, Some(0.5)), (false, None)] {
+        let said = format!(
+            "{{\"quant_method\":\"compressed-tensors\",\"config_groups\":{{\"a\":{},\"b\":{}}}}}",
+            group("a", true),
+            group("b", !still)
+        );
+        let one = 0.5_f32.to_le_bytes().to_vec();
+        let stored: Stored = vec![
+            ("a.weight", FileDtype::F8E4m3, vec![2, 4], vec![0; 8]),
+            ("a.weight_scale", FileDtype::F32, vec![1], one.clone()),
+            ("b.input_scale", FileDtype::F32, vec![1], one.clone()),
+            ("b.weight", FileDtype::F8E4m3, vec![2, 4], vec![0; 8]),
+            ("b.weight_scale", FileDtype::F32, vec![1], one),
+        ];
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = checkpoint(dir.path(), &said, &stored);
+        assert_eq!(checkpoint.input_scale("a.weight").unwrap(), None);
+        assert_eq!(checkpoint.input_scale("b.weight").unwrap(), found);
+    }
+}

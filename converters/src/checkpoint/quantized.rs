@@ -75,13 +75,16 @@ type Made = Option<(String, Quantized)>;
 pub(super) fn inputs_are_known(folder: &Path) -> bool {
     let Some((said, _)) = said::section(folder) else { return false };
     let groups = said.get("config_groups").and_then(Value::as_object);
-    let dynamic = groups
-        .and_then(|groups| groups.values().next())
-        .and_then(|group| group.pointer("/input_activations/dynamic"));
-    match dynamic {
-        Some(dynamic) => dynamic == false,
-        None => said["activation_scheme"] == "static" || said["quant_algo"] == "FP8",
+    let mut dynamic = groups
+        .into_iter()
+        .flat_map(|groups| groups.values())
+        .filter_map(|group| group.pointer("/input_activations/dynamic"))
+        .peekable();
+    if dynamic.peek().is_some() {
+        // Only modules of such groups have a scale.
+        return dynamic.any(|dynamic| dynamic == false);
     }
+    said["activation_scheme"] == "static" || said["quant_algo"] == "FP8"
 }
 
 /// The weights that are kept as codes, by name, and the tensors that are only parts of them.
