@@ -4,17 +4,21 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use registry::gguf::{Gguf, is_known, knows_tensor};
+use registry::diag::Span;
+use registry::gguf::{Gguf, TensorRule, is_known, knows_tensor};
 use registry::graph::Weight;
 use registry::model::Model;
 use registry::scalar::Scalar;
-use registry::weight_map::Pattern;
+use registry::weight_map::{Pattern, Rule};
+use sha2::{Digest as _, Sha256};
 
 use super::work::Blocks;
 use super::{OutFile, Target, Task, Work};
 use crate::codec::BlockType;
 use crate::flow::{Flow, Numbers};
-use crate::gguf::{Array, Declared, Dims, Layout, Metadata, TensorInfo, Value, scalars, split};
+use crate::gguf::{
+    Array, Declared, Dims, Layout, MAX_NAME, Metadata, TensorInfo, Value, scalars, split,
+};
 use crate::safetensors::FileDtype;
 use crate::weights::Sourced;
 
@@ -149,14 +153,23 @@ pub fn with_scalars(
     if faults.is_empty() { Ok(gguf) } else { Err(faults) }
 }
 
-/// A spec that says nothing of GGUF: the model under its own name, every tensor under its own.
+/// A spec that says nothing of GGUF: the model under its own name, every tensor under its own,
+/// or under what fits of it.
 pub fn nameless(model: &Model) -> Gguf {
-    let any = Pattern { text: "*".to_owned() };
-    let at = model.graph.weights.first().map(|weight| weight.at.clone());
-    let rule = at.map(|at| registry::gguf::TensorRule {
-        rule: registry::weight_map::Rule { disk: any.clone(), weight: any, steps: vec![], at },
+    // Here the disk is where the model's weights are.
+    let rule = |tensor: String, weight: &str, at: &Span| TensorRule {
+        rule: Rule {
+            disk: Pattern { text: weight.to_owned() },
+            weight: Pattern { text: tensor },
+            steps: vec![],
+            at: at.clone(),
+        },
         ty: None,
-    });
+    };
+    let weights = &model.graph.weights;
+    let long = weights.iter().filter(|weight| weight.name.len() >= MAX_NAME);
+    let mut rules: Vec<_> = long.map(|w| rule(shortened(&w.name), &w.name, &w.at)).collect();
+    rules.extend(weights.first().map(|weight| rule("*".to_owned(), "*", &weight.at)));
     let count = |key: &str, name: &str| {
         let value = model.dims.get(key)?;
         Some((format!("{}.{name}", model.name), value.clone()))
@@ -172,7 +185,7 @@ pub fn nameless(model: &Model) -> Gguf {
         pre: None,
         special: vec![],
         metadata: metadata.into_iter().filter_map(|(key, name)| count(key, name)).collect(),
-        rules: rule.into_iter().collect(),
+        rules,
         tensors: vec![],
         scalars: vec![],
         drop: vec![],
@@ -180,6 +193,16 @@ pub fn nameless(model: &Model) -> Gguf {
         ahead: 0,
         aliases: vec![],
     }
+}
+
+/// A name that a file has room for: its beginning, its end, and between them what tells it from
+/// others that begin and end so.
+fn shortened(name: &str) -> String {
+    const ENDS: usize = 27;
+    let hash = format!("{:x}", Sha256::digest(name.as_bytes()));
+    let begin = (0..=ENDS).rev().find(|&n| name.is_char_boundary(n)).unwrap_or(0);
+    let end = (name.len() - ENDS..name.len()).find(|&n| name.is_char_boundary(n));
+    format!("{}~{}{}", &name[..begin], &hash[..8], &name[end.unwrap_or(name.len())..])
 }
 
 /// What stock llama.cpp will not understand.
@@ -368,4 +391,20 @@ impl Numbers for Computed {
 fn order(name: &str) -> (i64, String) {
     let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
     (layer.unwrap_or(-1), name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_are_shortened_and_stay_apart() {
+        let name = |n: usize| {
+            format!("model.layers.11.shared_transformer.feed_forward.adapters.{n}.down_proj.weight")
+        };
+        for name in [name(1), name(2), "é".repeat(40)] {
+            assert!(shortened(&name).len() < MAX_NAME, "{name}");
+        }
+        assert_ne!(shortened(&name(1)), shortened(&name(2)));
+    }
 }
