@@ -1,6 +1,6 @@
 //! Whether a model and a checkpoint explain each other: every tensor used exactly once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -31,12 +31,17 @@ pub(crate) struct Coverage {
     /// What is not explained, and remarks.
     #[serde(skip)]
     pub findings: Vec<Finding>,
+    /// How the weights are quantized, if nothing here reads that.
+    #[serde(skip)]
+    pub foreign: Option<String>,
 }
 
 impl Coverage {
     /// Pairs the weights of a model with the tensors of a checkpoint.
     pub(crate) fn of(model: &Model, checkpoint: &Checkpoint) -> Self {
-        let tensors = checkpoint.shapes();
+        let mut tensors = checkpoint.shapes();
+        let own: BTreeSet<&str> = model.graph.weights.iter().map(|w| w.name.as_str()).collect();
+        tensors.retain(|name, _| own.contains(name.as_str()) || !checkpoint.is_idle(name));
         let head = if has_head(model, &tensors) { head_weights(model) } else { Vec::new() };
         let weights: BTreeMap<&str, &[usize]> = model
             .graph
@@ -65,6 +70,7 @@ impl Coverage {
             used: matched,
             gaps: (weights.len() - matched) + (tensors.len() - matched - passed),
             findings: check_weights(model, &tensors),
+            foreign: checkpoint.foreign_method(),
             head: head.len(),
             tied,
             ignored,
@@ -97,6 +103,16 @@ impl Coverage {
         if self.is_whole() {
             warn(&self.findings);
             return Ok(());
+        }
+        if let Some(method) = &self.foreign {
+            anyhow::bail!(
+                "the config of `{}` says that weights are quantized by `{method}` (`quantization_config.quant_method`), which is not read: {} of {} \
+                 tensors can be used; known are {}. Undo it with the program that made it, or take the checkpoint that it was made from",
+                dir.display(),
+                self.used,
+                self.tensors,
+                Checkpoint::methods()
+            );
         }
         let said = format!(
             "the spec and the checkpoint `{}` do not explain each other: {} of {} tensors used",

@@ -93,6 +93,54 @@ fn whole_numbers_of_several_schemes_are_the_weights_they_stand_for() {
     run(&mut check).code(0).prints("AGREE");
 }
 
+/// The checkpoint of several schemes with a tensor more, and a config with another word in it.
+fn changed(dir: &std::path::Path, bias: f32, from: &str, to: &str) {
+    let source = root().join("fixtures/coded/llama_mixed");
+    let config = fs_err::read_to_string(source.join("config.json")).unwrap();
+    assert!(config.contains(from));
+    fs_err::write(dir.join("config.json"), config.replace(from, to)).unwrap();
+    let mut bytes = fs_err::read(source.join("model.safetensors")).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    let header = usize::try_from(header).unwrap() + 8;
+    let mut tensors: serde_json::Value = serde_json::from_slice(&bytes[8..header]).unwrap();
+    let at = bytes.len() - header;
+    bytes.extend(bias.to_le_bytes());
+    let offsets = [at, at + 4];
+    tensors["model.layers.0.self_attn.q_proj.bias"] =
+        serde_json::json!({ "dtype": "F32", "shape": [1], "data_offsets": offsets });
+    let text = tensors.to_string();
+    let mut whole = (text.len() as u64).to_le_bytes().to_vec();
+    whole.extend(text.as_bytes());
+    whole.extend(&bytes[header..]);
+    fs_err::write(dir.join("model.safetensors"), whole).unwrap();
+}
+
+#[test]
+fn a_bias_of_nothing_beside_codes_is_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let reference = root().join("fixtures/coded/llama_mixed/reference");
+    let check = || {
+        let mut check = parity();
+        check.arg("check").arg(dir.path()).arg("--reference").arg(&reference);
+        check
+    };
+    changed(dir.path(), 0.0, "llama", "llama");
+    assert!(run(&mut check()).err.lines().all(|line| !line.contains("q_proj.bias")));
+    changed(dir.path(), 0.5, "llama", "llama");
+    run(&mut check())
+        .code(2)
+        .says("nothing uses the tensor `model.layers.0.self_attn.q_proj.bias`");
+}
+
+#[test]
+fn a_method_that_is_not_read_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    changed(dir.path(), 0.0, "\"compressed-tensors\"", "\"hqq\"");
+    run(convert().arg(dir.path()).args(["--to", "bf16", "-o", "never"]))
+        .code(2)
+        .says("quantized by `hqq` (`quantization_config.quant_method`), which is not read");
+}
+
 #[test]
 fn blocks_of_four_bits_are_packed_anew_without_loss() {
     let dir = tempfile::tempdir().unwrap();

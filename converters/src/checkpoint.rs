@@ -131,6 +131,24 @@ impl Checkpoint {
         self.scale(&format!("{module}input_scale"))
     }
 
+    /// How the config says that weights are quantized, if nothing here reads that.
+    pub fn foreign_method(&self) -> Option<String> {
+        quantized::foreign(&self.root)
+    }
+
+    /// The methods that are read.
+    pub fn methods() -> String {
+        quantized::METHODS.join(", ")
+    }
+
+    /// Whether a tensor is a bias of nothing beside a weight that is kept as codes: some programs
+    /// write one for every module.
+    pub fn is_idle(&self, name: &str) -> bool {
+        let Some(module) = name.strip_suffix("bias") else { return false };
+        self.is_quantized(&format!("{module}weight"))
+            && self.stored_bytes(name).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0))
+    }
+
     /// Whether a tensor is kept as codes and scales.
     pub fn is_quantized(&self, name: &str) -> bool {
         self.quantized.contains_key(name)

@@ -55,8 +55,9 @@ pub(super) struct Quantized {
 }
 
 /// Tensors of a module that say nothing about the numbers of its weight.
-const BESIDE: [&str; 10] = [
+const BESIDE: [&str; 11] = [
     "input_scale",
+    "input_scale_ub",
     "input_zero_point",
     "input_global_scale",
     "output_scale",
@@ -67,6 +68,17 @@ const BESIDE: [&str; 10] = [
     "k_scale",
     "v_scale",
 ];
+
+/// What `quant_method` may be; `mxfp4` is read by the rules of specs.
+pub(super) const METHODS: [&str; 7] =
+    ["awq", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4"];
+
+/// The `quant_method` of a folder, if it is one that nothing here reads.
+pub(super) fn foreign(folder: &Path) -> Option<String> {
+    let (said, _) = said::section(folder)?;
+    let method = said.get("quant_method")?.as_str()?;
+    (!METHODS.contains(&method)).then(|| method.to_owned())
+}
 
 /// A weight and its name, if a tensor of codes is one.
 type Made = Option<(String, Quantized)>;
