@@ -55,7 +55,7 @@ impl Coverage {
         };
         let matched = tensors.iter().filter(same).count();
         let spare = |name: &&String| !weights.contains_key(name.as_str());
-        let is_tied = |name: &&String| model.graph.tied.contains_key(*name);
+        let is_tied = |name: &&String| model.tied_owner(name).is_some();
         let is_ignored = |name: &&String| model.passes_over(name);
         let tied: Vec<String> = tensors.keys().filter(spare).filter(is_tied).cloned().collect();
         let ignored: Vec<String> = tensors

@@ -187,3 +187,68 @@ fn matrices_that_matter_most_are_kept_until_a_divergence_is_met() {
     assert!(!dir.path().join("never").exists());
     to_meet("gguf:q4_k_m", "1e-2", "file").code(2).says("--target-kl chooses for checkpoints");
 }
+
+/// Loaders call modules as they lie in memory, which is not always as tensors lie on the disk.
+#[test]
+fn encoders_are_kept_and_named_as_loaders_name_them() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, names) in [
+        (
+            "llava",
+            &["model.multi_modal_projector.linear_1", "lm_head", "re:(model\\.)?vision_tower\\..*"]
+                [..],
+        ),
+        ("qwen2_vl", &["model.visual.blocks.0.attn.qkv", "visual.blocks.0.attn.qkv"]),
+        ("gemma3", &["model.vision_tower.encoder.layers.0.mlp.fc1"]),
+    ] {
+        let out = dir.path().join(name);
+        run(convert().arg(fixture(name)).args(["--to", "fp8", "-o"]).arg(&out)).code(0);
+        let config = fs_err::read_to_string(out.join("config.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+        let ignored = config["quantization_config"]["ignore"].as_array().unwrap();
+        for module in names {
+            assert!(
+                ignored.iter().any(|ignored| ignored == module),
+                "{name}: {module}: {ignored:?}"
+            );
+        }
+        let back = dir.path().join(format!("{name}.back"));
+        run(convert().arg(&out).args(["--to", "bf16", "-o"]).arg(&back)).code(0);
+    }
+}
+
+#[test]
+fn experts_that_are_taken_apart_keep_the_beginning_of_their_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let source = dir.path().join("source");
+    fs_err::create_dir(&source).unwrap();
+    // A mixture with one tensor for all experts, as a model that sees holds it.
+    let wrapped = |text: String| text.replace("model.layers.", "language_model.model.layers.");
+    let config = fs_err::read_to_string(fixture("llama4_text").join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    let outer = serde_json::json!({
+        "architectures": ["Llama4ForConditionalGeneration"], "tie_word_embeddings": config["tie_word_embeddings"],
+    });
+    config["model_type"] = "llama4_text".into();
+    let mut outer = outer;
+    outer["text_config"] = config;
+    fs_err::write(source.join("config.json"), outer.to_string()).unwrap();
+    let bytes = fs_err::read(fixture("llama4_text").join("model.safetensors")).unwrap();
+    let header = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap() + 8;
+    let text = wrapped(String::from_utf8(bytes[8..header].to_vec()).unwrap());
+    let mut whole = (text.len() as u64).to_le_bytes().to_vec();
+    whole.extend(text.as_bytes());
+    whole.extend(&bytes[header..]);
+    fs_err::write(source.join("model.safetensors"), whole).unwrap();
+    run(convert().arg(&source).args(["--to", "fp8", "-o"]).arg(&out)).code(0);
+    let listed = run(crate::tool::onboard().arg("show").arg(&out).arg("--weights")).code(0);
+    assert!(listed.out.contains("experts"), "{}", listed.out);
+    let bytes = fs_err::read(out.join("model.safetensors")).unwrap();
+    let header = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap() + 8;
+    let tensors: serde_json::Value = serde_json::from_slice(&bytes[8..header]).unwrap();
+    let experts: Vec<&String> =
+        tensors.as_object().unwrap().keys().filter(|name| name.contains(".experts.")).collect();
+    assert!(experts.iter().all(|name| name.starts_with("language_model.model.layers.")));
+    assert!(experts.len() > 8, "{experts:?}");
+}

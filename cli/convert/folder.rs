@@ -1,5 +1,6 @@
 //! `--to fp8` and its kin: a checkpoint as a folder of safetensors that engines load.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -49,7 +50,30 @@ impl Plan<'_> {
         // A tied matrix is a module too, though it has no tensor of its own.
         names.extend(self.target.model.graph.tied.keys().filter_map(|name| module(name)));
         names.dedup();
+        // Loaders look for modules, which in a model with encoders may be called otherwise.
+        let model = &self.target.model;
+        let called = |name: &String| model.module_of(&format!("{name}.weight"));
+        let called: Vec<String> = names.iter().filter_map(called).collect();
+        names.extend(called.iter().filter_map(|name| module(name)));
+        let mut seen = BTreeSet::new();
+        names.retain(|name| seen.insert(name.clone()));
         names
+    }
+
+    /// The same as a config lists them: encoders by a pattern too, whatever loaders call their
+    /// modules, where the format knows patterns.
+    pub(super) fn listed(&self) -> Vec<String> {
+        let mut listed = self.ignored();
+        if self.format.knows_patterns() {
+            let root = |name: &str| {
+                let name = name.strip_prefix("model.").unwrap_or(name);
+                name.split('.').next().map(|root| format!("re:(model\\.)?{root}\\..*"))
+            };
+            let model = &self.target.model;
+            let beside = self.tensors.iter().filter(|tensor| model.is_beside(&tensor.name));
+            listed.extend(beside.filter_map(|tensor| root(&tensor.name)).collect::<BTreeSet<_>>());
+        }
+        listed
     }
 
     /// How many tensors are quantized.
@@ -204,8 +228,7 @@ pub(super) fn config_text(plan: &Plan<'_>) -> Result<String> {
     for key in ["quantization_config", "compression_config"] {
         map.remove(key);
     }
-    if let Some(quantization) =
-        config::quantization(plan.format, &plan.ignored(), plan.scales.asked)
+    if let Some(quantization) = config::quantization(plan.format, &plan.listed(), plan.scales.asked)
     {
         map.insert("quantization_config".to_owned(), quantization);
     } else {

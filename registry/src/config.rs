@@ -31,6 +31,8 @@ pub struct Config {
     path: String,
     root: Scalar,
     read: RefCell<BTreeSet<String>>,
+    /// What the config class of the model of text inside has where nothing is said.
+    defaults: Vec<(String, Scalar)>,
 }
 
 impl Config {
@@ -59,12 +61,12 @@ impl Config {
             )));
         };
         older_scaling_first(entries);
-        Ok(Self { path: path.to_owned(), root, read: RefCell::default() })
+        Ok(Self { path: path.to_owned(), root, read: RefCell::default(), defaults: Vec::new() })
     }
 
     /// A config that was not read but made; `path` is what findings call it.
     pub fn of(path: &str, root: Scalar) -> Self {
-        Self { path: path.to_owned(), root, read: RefCell::default() }
+        Self { path: path.to_owned(), root, read: RefCell::default(), defaults: Vec::new() }
     }
 
     /// The config as JSON.
@@ -87,9 +89,24 @@ impl Config {
     pub fn peek(&self, key: &str) -> Option<&Scalar> {
         // The head belongs to the class that the checkpoint is of.
         if key == TIED && !self.is_text() {
-            return member(&self.root, key).or_else(|| member(self.inner()?.1, key));
+            let outer = member(&self.root, key);
+            return outer.or_else(|| member(self.inner()?.1, key)).or_else(|| self.default(key));
         }
-        self.inner().and_then(|(_, text)| descend(text, key)).or_else(|| descend(&self.root, key))
+        self.inner()
+            .and_then(|(_, text)| descend(text, key))
+            .or_else(|| self.default(key))
+            .or_else(|| descend(&self.root, key))
+    }
+
+    /// The same config, if it is one of a model with encoders with these values for what its model
+    /// of text leaves out: inner configs are written without what their class has anyway.
+    pub(crate) fn with_defaults(&self, defaults: Vec<(String, Scalar)>) -> Self {
+        let defaults = if self.inner().is_some() { defaults } else { Vec::new() };
+        Self { defaults, ..self.clone() }
+    }
+
+    fn default(&self, key: &str) -> Option<&Scalar> {
+        self.defaults.iter().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
     /// The config of the model of text, where the file has one of its own for that, and its key.

@@ -11,8 +11,19 @@ use crate::text::Text;
 use crate::yaml::{self, Entry, Map, Node, Value};
 
 /// Sections that merge by name; any other key of a spec replaces.
-const MERGED: [&str; 10] =
-    ["dims", "rope", "states", "functions", "layers", "ignore", "kept", "nextn", "gguf", "quant"];
+const MERGED: [&str; 11] = [
+    "assumes",
+    "dims",
+    "rope",
+    "states",
+    "functions",
+    "layers",
+    "ignore",
+    "kept",
+    "nextn",
+    "gguf",
+    "quant",
+];
 /// Entries of sections that merge by name themselves.
 const NESTED: [(&str, &str); 12] = [
     ("layers", "each"),
@@ -29,7 +40,7 @@ const NESTED: [(&str, &str); 12] = [
     ("quant", "together"),
 ];
 /// Keys that say something about one file and are never inherited.
-const OWN: [&str; 6] = ["spec", "name", "matches", "inside", "extends", "use"];
+const OWN: [&str; 7] = ["spec", "name", "matches", "inside", "defaults", "extends", "use"];
 
 /// The most kinds that may share a program by `a|b`.
 const MAX_ALTERNATIVES: usize = 32;

@@ -10,7 +10,7 @@ use crate::quant::Quant;
 use crate::rope::RopeTable;
 use crate::scalar::Scalar;
 use crate::weight_map::Rule;
-use crate::wrapper::beside;
+use crate::wrapper::{beside, module};
 
 /// A resolved model.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +44,24 @@ pub struct Model {
 }
 
 impl Model {
+    /// The weight that a tensor of the checkpoint is tied to, by whatever name it lies there.
+    pub fn tied_owner(&self, name: &str) -> Option<&str> {
+        let tied = |name: &str| self.graph.tied.get(name).map(String::as_str);
+        let called = || self.rules.iter().find_map(|rule| tied(&rule.renamed(name)?));
+        tied(name).or_else(called)
+    }
+
+    /// Whether a tensor of the checkpoint belongs to an encoder.
+    pub fn is_beside(&self, name: &str) -> bool {
+        self.wrapped.as_ref().is_some_and(|roots| beside(roots, name))
+    }
+
+    /// What transformers calls a tensor of a checkpoint with encoders once it is loaded, if that is
+    /// not what it is called on the disk.
+    pub fn module_of(&self, name: &str) -> Option<String> {
+        self.wrapped.as_ref().and_then(|roots| module(roots, &self.rules, name))
+    }
+
     /// Whether a tensor of the checkpoint is none of the model's: the spec says so, or it belongs to
     /// an encoder beside it.
     pub fn passes_over(&self, name: &str) -> bool {

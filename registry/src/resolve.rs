@@ -54,7 +54,9 @@ pub fn resolve(
     }
     mentions::unused(spec, &mentions, &mut report);
     let fuel = Fuel::default();
+    let config = &config.with_defaults(defaults(spec, config, &fuel, &mut report));
     let dims = Dims::resolve(spec, config, &fuel, &mut report);
+    held(spec, &dims.env(config, &fuel), &mut report);
     let ropes =
         crate::rope_resolve::resolve(spec, &dims.env(config, &fuel), &mut |fail| report.fail(fail));
     let mut resolver = Resolver {
@@ -139,6 +141,37 @@ pub fn resolve(
         Nextn { from: heads.from, recycle: heads.recycle, layers, gguf: ahead }
     });
     Ok((model, report.findings))
+}
+
+/// What the spec says of keys that an inner config leaves out. These are plain values.
+fn defaults(
+    spec: &Spec,
+    config: &Config,
+    fuel: &Fuel,
+    report: &mut Report,
+) -> Vec<(String, crate::scalar::Scalar)> {
+    let none = Dims::default();
+    let env = none.env(config, fuel);
+    let value = |entry: &crate::spec::GgufEntry| {
+        let value = report.kept(crate::eval::eval_owned(&entry.value, &env))?;
+        Some((entry.name.name.clone(), value))
+    };
+    spec.defaults.values().filter_map(value).collect()
+}
+
+/// Refuses a config of which something is not so that the spec takes for granted.
+fn held(spec: &Spec, env: &dyn crate::eval::Env, report: &mut Report) {
+    for entry in spec.assumes.values() {
+        let is = report.kept(crate::eval::eval_owned(&entry.value, env));
+        if is.is_some_and(|is| !crate::eval::truth(&is)) {
+            let message = format!("`{}` does not describe this model", spec.name.name);
+            report.add(
+                Finding::error(&entry.name.at, message)
+                    .label(format!("it takes for granted that {}", entry.name.name))
+                    .help("write a spec for models where that is not so"),
+            );
+        }
+    }
 }
 
 /// Patterns of weights that are not kept in the run's dtype, and what they are kept in.

@@ -23,6 +23,10 @@ pub struct Spec {
     pub matches: Vec<Ident>,
     /// Classes that hold this model as their model of text. Never inherited.
     pub inside: Vec<Ident>,
+    /// Config keys that the inner config of a model with encoders may leave out. Never inherited.
+    pub defaults: IndexMap<String, GgufEntry>,
+    /// What this spec takes for granted, in words, and whether it is so.
+    pub assumes: IndexMap<String, GgufEntry>,
     /// The spec this one starts from, already merged into the fields below.
     pub extends: Option<Ident>,
     /// Function files of the library, already merged into `functions`.

@@ -106,6 +106,23 @@ pub(crate) fn beside(roots: &BTreeSet<String>, name: &str) -> bool {
     !text_only && !held
 }
 
+/// What transformers 5 calls a tensor of a wrapper, if not as it lies on the disk: encoders stand
+/// below `model`, the model of text below `model.language_model`, its head beside them.
+pub(crate) fn module(roots: &BTreeSet<String>, rules: &[Rule], name: &str) -> Option<String> {
+    if beside(roots, name) {
+        return (!name.starts_with("model.")).then(|| format!("model.{name}"));
+    }
+    let held = |name: &str| !beside(roots, name);
+    let text = rules.iter().find_map(|rule| rule.renamed(name).filter(|name| held(name)));
+    let text = text.unwrap_or_else(|| name.to_owned());
+    let called = match text.strip_prefix("model.") {
+        Some(_) if wraps(name) && name.starts_with("model.") => return None,
+        Some(rest) => format!("model.language_model.{rest}"),
+        None => text,
+    };
+    (called != name).then_some(called)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,6 +139,19 @@ mod tests {
             "multi_modal_projector.linear_1.weight",
         ] {
             assert!(beside(&roots, name), "{name}");
+        }
+        let at = crate::text::Text::whole("t", "").span();
+        let rules = rules(Vec::new(), &at);
+        for (disk, module_name) in [
+            ("vision_tower.layers.0.w", Some("model.vision_tower.layers.0.w")),
+            ("model.visual.blocks.0.w", None),
+            ("language_model.model.layers.0.w", Some("model.language_model.layers.0.w")),
+            ("language_model.lm_head.weight", Some("lm_head.weight")),
+            ("model.language_model.layers.0.w", None),
+            ("model.layers.0.w", Some("model.language_model.layers.0.w")),
+            ("lm_head.weight", None),
+        ] {
+            assert_eq!(module(&roots, &rules, disk).as_deref(), module_name, "{disk}");
         }
         for name in [
             "model.layers.0.w",

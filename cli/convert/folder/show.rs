@@ -89,7 +89,7 @@ pub(super) fn json(plan: &Plan<'_>) -> Result<String> {
         .collect();
     let json = json!({
         "model": plan.target.name, "format": plan.format.name(), "files": files, "kept": kept,
-        "quantization_config": config::quantization(plan.format, &plan.ignored(), plan.scales.asked),
+        "quantization_config": config::quantization(plan.format, &plan.listed(), plan.scales.asked),
         "tensor_parallel": limits,
     });
     Ok(serde_json::to_string_pretty(&json)?)

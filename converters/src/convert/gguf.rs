@@ -372,7 +372,8 @@ fn target(output: &Output, tensor: &Tensor<'_>, info: &TensorInfo, file: usize) 
     let matrix = if shape.len() >= 2 { shape[shape.len() - 2] } else { 1 };
     let quantized = info.ty.is_quantized();
     let importance = output.importance.get(&tensor.name).filter(|_| quantized).cloned();
-    let via = output.via.filter(|_| quantized);
+    // What is f32 in the file is so in an intermediate one.
+    let via = output.via.filter(|_| info.ty != BlockType::F32);
     let encode = Arc::new(Blocks { ty: info.ty, importance, matrix, via });
     Target { file, name: tensor.name.clone(), offset: info.offset, encode }
 }

@@ -171,12 +171,11 @@ fn nearest<'c>(
 /// Findings about tensors that nothing uses. A tied weight that is stored as well is common,
 /// and passed over by the reference too.
 fn leftovers(model: &Model, unused: &[&str]) -> Vec<Finding> {
-    let tied = |name: &&&str| model.graph.tied.contains_key(**name);
+    let tied = |name: &&&str| model.tied_owner(name).is_some();
     let mut findings: Vec<Finding> = unused
         .iter()
-        .filter(tied)
-        .map(|name| {
-            let owner = &model.graph.tied[*name];
+        .filter_map(|name| Some((name, model.tied_owner(name)?)))
+        .map(|(name, owner)| {
             Finding::unplaced(format!("the checkpoint stores `{name}`, which the config ties to `{owner}`"))
                 .warning()
                 .help("the stored tensor is passed over; if the two differ, the config is wrong about the tie")

@@ -26,7 +26,7 @@ struct Known {
 }
 
 /// All dims of a spec.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Dims {
     known: BTreeMap<String, Known>,
     config: String,

@@ -51,6 +51,7 @@ pub(super) fn of(spec: &Spec) -> Mentions {
         nextn.each.values().for_each(|each| found.expr(&each.value));
         nextn.programs().into_iter().for_each(|program| found.program(program));
     }
+    spec.assumes.values().for_each(|entry| found.expr(&entry.value));
     spec.weights.iter().flat_map(|rule| &rule.steps).for_each(|step| found.expr(step));
     if let Some(gguf) = &spec.gguf {
         for source in gguf.arch.iter().chain(&gguf.pre) {

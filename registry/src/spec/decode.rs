@@ -59,6 +59,8 @@ impl Decoder {
         let name = self.required_word(tree, "name");
         let matches = self.words(tree, "matches");
         let inside = self.words(tree, "inside");
+        let defaults = self.entries(tree, "defaults");
+        let assumes = self.entries(tree, "assumes");
         let extends = tree.get("extends").and_then(|entry| self.word(&entry.value));
         let dims = self.section(tree, "dims", |this, name, entry| {
             Some(Dim { name, sources: this.sources(&entry.value)? })
@@ -78,6 +80,8 @@ impl Decoder {
             name: name?,
             matches,
             inside,
+            defaults,
+            assumes,
             extends,
             uses,
             dims,

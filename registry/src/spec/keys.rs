@@ -96,6 +96,16 @@ pub(crate) static SPEC: Table = Table {
             Form::Words,
             "Values of `architectures[0]` of models that hold this one, with encoders beside it. Never inherited.",
         ),
+        may(
+            "defaults",
+            Form::Names(&Form::Expr),
+            "Config keys that the config of a model with encoders may leave out, and what they are then. Never inherited.",
+        ),
+        may(
+            "assumes",
+            Form::Names(&Form::Expr),
+            "What the spec takes for granted, in words, and whether a config is so; one that is not is refused.",
+        ),
         may("extends", Form::Word, "The spec to start from; entries here override by name."),
         may("use", Form::Words, "Function files of the library."),
         may("dims", Form::Names(&Form::Sources), "Numbers, from config.json or computed."),

@@ -45,6 +45,7 @@ fn wide(checkpoint: &Checkpoint, parts: &[String], numbers: Numbers) -> Looked<(
         return Err(checkpoint.coded(name, found, expected));
     }
     let size = size(numbers.group, inputs, rows);
+    checkpoint.even(name, inputs, size)?;
     let groups = inputs.div_ceil(size);
     checkpoint.shaped(scales, &FLOATS, &[&[groups, outputs]])?;
     checkpoint.shaped(zeros, &[FileDtype::I32], &[&[groups, words]])?;

@@ -33,6 +33,15 @@ impl Checkpoint {
         }
     }
 
+    /// Refuses groups that do not fill the inputs: what packs them does so too.
+    pub(super) fn even(&self, tensor: &str, inputs: usize, size: usize) -> Looked<()> {
+        if inputs.is_multiple_of(size.max(1)) {
+            return Ok(());
+        }
+        let found = format!("{inputs} inputs");
+        Err(self.coded(tensor, found, format!("a multiple of `group_size`, which is {size}")))
+    }
+
     /// A tensor without which `tensor` is no weight.
     pub(super) fn beside(&self, tensor: &str, name: &str) -> Looked<&TensorInfo> {
         self.stored(name).ok_or_else(|| {

@@ -65,6 +65,9 @@ impl Codes<'_> {
             Strategy::Group(size) => (1, size),
             Strategy::Block(down, across) => (down, across),
         };
+        if matches!(weights.strategy, Strategy::Group(_)) {
+            checkpoint.even(name, columns, size)?;
+        }
         let (high, groups) = (rows.div_ceil(down), columns.div_ceil(size));
         let [scales, zeros, order] =
             ["scale", "zero_point", "g_idx"].map(|end| format!("{module}.weight_{end}"));

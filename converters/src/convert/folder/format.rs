@@ -88,6 +88,11 @@ impl Format {
         if matches!(self, Self::Fp8Modelopt { .. }) { Vec::new() } else { vec![1] }
     }
 
+    /// Whether the config may name modules by patterns.
+    pub fn knows_patterns(self) -> bool {
+        matches!(self, Self::Fp8 | Self::Fp8Tensor | Self::Fp8CtBlock | Self::Nvfp4 | Self::Mxfp4)
+    }
+
     /// Whether matrices are quantized, and experts taken apart for it.
     pub fn quantizes(self) -> bool {
         self != Self::Bf16

@@ -57,8 +57,8 @@ pub fn tensors<'c>(
                     _ => FileDtype::Bf16,
                 };
                 let matrix = quantizable(model, &[&weight.name], uses[n], flow.shape());
-                let name = weight.name.clone();
-                let (shape, weight) = (flow.shape().to_vec(), name.clone());
+                let shape = flow.shape().to_vec();
+                let (name, weight) = (beside(model, name, &weight.name), weight.name.clone());
                 let (mixture, weights) = (experts.get(&n).copied(), vec![WeightId(n)]);
                 made.push(Tensor {
                     name,
@@ -118,6 +118,19 @@ pub fn tensors<'c>(
     }
     made.sort_by_cached_key(|tensor| natural(&tensor.name));
     Ok(made)
+}
+
+/// What a weight is called that is taken out of a tensor: it begins as that does.
+fn beside(model: &Model, tensor: &str, weight: &str) -> String {
+    let begins = |name: &str| {
+        name.split('.').zip(weight.split('.')).take_while(|(a, b)| a == b).count() >= 3
+    };
+    let renamed = |rule: &Rule| {
+        let wrapped = rule.renamed(tensor).is_some_and(|name| begins(&name));
+        wrapped.then(|| rule.on_disk(weight)).flatten()
+    };
+    let found = if begins(tensor) { None } else { model.rules.iter().find_map(renamed) };
+    found.unwrap_or_else(|| weight.to_owned())
 }
 
 /// Whether a weight is made of blocks and scales by a rule of the spec.

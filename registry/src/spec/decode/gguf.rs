@@ -49,7 +49,7 @@ impl Decoder {
     }
 
     /// Expressions by names that need not be words of the language.
-    fn entries(&mut self, tree: &Map, key: &str) -> IndexMap<String, GgufEntry> {
+    pub(super) fn entries(&mut self, tree: &Map, key: &str) -> IndexMap<String, GgufEntry> {
         let mut entries = IndexMap::new();
         let Some(entry) = tree.get(key) else { return entries };
         let Some(map) = self.map(&entry.value, "a map of expressions") else { return entries };
