@@ -99,6 +99,12 @@ impl Check {
         warn(&target.nonfinite()?);
         let dump = Dump::open(&path)
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
+        if checkpoint.rounds_inputs() {
+            term::note(
+                "note: the config has what matrices multiply rounded to whole numbers (`input_activations`), \
+                 which is not done here: a reference made of this checkpoint differs by that",
+            );
+        }
         if folder::is_made_of_others(&checkpoint, &dump)? {
             return self.run_coded(&target, &checkpoint, &dump, &path);
         }

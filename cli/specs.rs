@@ -131,13 +131,18 @@ impl Config {
         serde_json::from_slice(&words_as_texts(&self.bytes)).context("the config is not JSON")
     }
 
-    /// The same with a switch off, which the file may have on.
-    pub(crate) fn without(&self, key: &str) -> Result<Self> {
+    /// Whether the config of the model of text inside says that its head is its embedding.
+    pub(crate) fn ties_inside(&self) -> bool {
+        self.parsed.inner_flag("tie_word_embeddings") == Some(true)
+    }
+
+    /// The same with a switch set, whatever the file has.
+    pub(crate) fn with_flag(&self, key: &str, value: bool) -> Result<Self> {
         let mut json = self.value()?;
         if let Some(inner) = json.get_mut("text_config").filter(|inner| inner.is_object()) {
-            inner[key] = false.into();
+            inner[key] = value.into();
         }
-        json[key] = false.into();
+        json[key] = value.into();
         let changed = Self::of_text(self.parsed.path(), &texts_as_words(json.to_string()))?;
         Ok(Self { sha256: self.sha256.clone(), ..changed })
     }

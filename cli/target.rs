@@ -143,12 +143,24 @@ pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
              numbers: they are not tied"
         ));
         // What is written of it must not be taken for tied.
-        config = config.without("tie_word_embeddings")?;
+        config = config.with_flag("tie_word_embeddings", false)?;
         let set: Vec<String> =
             choice.set.iter().cloned().chain(["dims.tied=false".to_owned()]).collect();
         model = specs.resolve(&spec, &config, &set)?;
     }
+    // The outer config may say that there is a head, and the inner one that there is none.
+    if !tied && config.ties_inside() && !stored(&model, &dir) {
+        config = config.with_flag("tie_word_embeddings", true)?;
+        model = specs.resolve(&spec, &config, &choice.set)?;
+    }
     Ok(Target { dir, name, model: Arc::new(model), spec: specs.id(&spec), config })
+}
+
+/// Whether every weight of the model lies in the checkpoint.
+fn stored(model: &Model, dir: &Path) -> bool {
+    // What cannot be read is told by whoever reads it.
+    let Ok(checkpoint) = Checkpoint::open(dir) else { return true };
+    flows(&checkpoint, &model.graph.weights, &model.rules).is_ok()
 }
 
 /// A weight that the config ties to another and that the checkpoint has besides, with other

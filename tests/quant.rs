@@ -252,3 +252,25 @@ fn experts_that_are_taken_apart_keep_the_beginning_of_their_names() {
     assert!(experts.iter().all(|name| name.starts_with("language_model.model.layers.")));
     assert!(experts.len() > 8, "{experts:?}");
 }
+
+/// The outer config says that there is a head, the inner one that there is none: so it is on the hub.
+#[test]
+fn a_head_that_is_not_there_is_the_embedding_if_the_inner_config_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("lfm2_vl");
+    let config = fs_err::read_to_string(source.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    config["tie_word_embeddings"] = false.into();
+    let check = |config: &serde_json::Value| {
+        fs_err::write(dir.path().join("config.json"), config.to_string()).unwrap();
+        let mut check = parity();
+        check.arg("check").arg(dir.path()).arg("--reference").arg(source.join("reference"));
+        check.args(["--dtype", "f32", "--source"]).arg(&source);
+        run(&mut check)
+    };
+    fs_err::copy(source.join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
+    assert_eq!(config["text_config"]["tie_word_embeddings"], true);
+    check(&config).code(0).prints("AGREE");
+    config["text_config"]["tie_word_embeddings"] = false.into();
+    check(&config).code(2).says("no tensor `lm_head.weight`");
+}

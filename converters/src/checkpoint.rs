@@ -141,6 +141,11 @@ impl Checkpoint {
         quantized::METHODS.join(", ")
     }
 
+    /// Whether its config has what matrices multiply rounded to whole numbers, which nothing here does.
+    pub fn rounds_inputs(&self) -> bool {
+        quantized::rounds_inputs(&self.root)
+    }
+
     /// Whether a tensor is a bias of nothing beside a weight that is kept as codes: some programs
     /// write one for every module.
     pub fn is_idle(&self, name: &str) -> bool {

@@ -128,6 +128,14 @@ impl Config {
         self.inner().is_some() || ENCODERS.iter().any(|key| encoder(key))
     }
 
+    /// A switch of the config of the model of text inside.
+    pub fn inner_flag(&self, key: &str) -> Option<bool> {
+        match member(self.inner()?.1, key) {
+            Some(Scalar::Bool(flag)) => Some(*flag),
+            _ => None,
+        }
+    }
+
     /// The `model_type` of the model of text inside.
     pub fn inner_kind(&self) -> Option<&str> {
         match member(self.inner()?.1, "model_type") {

@@ -99,6 +99,14 @@ pub(super) fn inputs_are_known(folder: &Path) -> bool {
     said["activation_scheme"] == "static" || said["quant_algo"] == "FP8"
 }
 
+/// Whether the config has what matrices multiply rounded to whole numbers.
+pub(super) fn rounds_inputs(folder: &Path) -> bool {
+    let Some((said, _)) = said::section(folder) else { return false };
+    let groups = said.get("config_groups").and_then(Value::as_object);
+    let mut inputs = groups.into_iter().flatten().map(|(_, group)| &group["input_activations"]);
+    inputs.any(|inputs| inputs["type"] == "int")
+}
+
 /// The weights that are kept as codes, by name, and the tensors that are only parts of them.
 pub(super) fn find(
     checkpoint: &Checkpoint,
