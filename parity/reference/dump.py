@@ -180,7 +180,8 @@ def wrapper(config):
 
 def text_part(model) -> tuple[str, str] | None:
     """Where a wrapper keeps its model of text, and the name that goes by without the wrapper."""
-    if model.config.get_text_config(decoder=True) is model.config:
+    config = getattr(model, "config", None)
+    if config is None or config.get_text_config(decoder=True) is config:
         return None
     for path in ("language_model", "text_model", "model.language_model", "model.text_model", "thinker.model"):
         try:

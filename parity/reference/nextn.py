@@ -18,6 +18,7 @@ PLACES = {
     "glm4_moe": BEHIND | dict(hf=True),
     "mellum": APART | dict(hf=True),
     "deepseek_v32": BEHIND,
+    "glm4_moe_lite": BEHIND,
     "glm_moe_dsa": BEHIND,
     "qwen3_next": APART,
     "qwen3_5_text": APART,
@@ -28,6 +29,7 @@ KINDS = dict(layer_types="full_attention", mlp_layer_types="sparse", indexer_typ
 
 
 def places(config) -> dict | None:
+    config = config.get_text_config(decoder=True)
     found = PLACES.get(config.model_type)
     if found is None:
         return None
@@ -70,7 +72,8 @@ class Head:
     def __init__(self, model, loaded: bool):
         from torch import nn
 
-        self.main, config = model, model.config
+        # A model that sees has its head beside the model of text.
+        self.main, config = model, model.config.get_text_config(decoder=True)
         self.place = place = places(config)
         decoder = model.get_decoder()
         self.decoder, self.rotary = decoder, decoder.rotary_emb
