@@ -21,6 +21,12 @@ pub enum Error {
     TooShort { file: PathBuf, found: u64 },
 
     #[error(
+        "`{}` is a pointer of Git LFS and not the file itself: fetch that with `git lfs pull`, \
+         or download it", file.display()
+    )]
+    Pointer { file: PathBuf },
+
+    #[error(
         "`{}` claims a header of {found} bytes; at most {} are allowed; \
          it is not a safetensors file, or its first bytes are damaged", file.display(), super::MAX_HEADER
     )]

@@ -108,6 +108,10 @@ impl Header {
 
 /// Checks the length that the first eight bytes claim.
 fn header_len(path: &Path, length: [u8; 8], file_len: u64) -> Result<u64, Error> {
+    // A clone without LFS leaves `version https://git-lfs...` in the place of each large file.
+    if length == *b"version " {
+        return Err(Error::Pointer { file: path.into() });
+    }
     let found = u64::from_le_bytes(length);
     let left = file_len - 8;
     if found > MAX_HEADER {
