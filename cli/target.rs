@@ -186,9 +186,12 @@ fn apart(model: &Model, dir: &Path) -> Option<(String, String)> {
     };
     let both = |(name, owner): (&String, &String)| {
         let owner = &find(owner)?;
-        let (a, b) = (checkpoint.info(name)?, checkpoint.info(owner)?);
+        let elsewhere = model.rules.iter().filter_map(|rule| rule.on_disk(name));
+        let mut names = std::iter::once(name.clone()).chain(elsewhere);
+        let own = &names.find(|name| checkpoint.info(name).is_some())?;
+        let (a, b) = (checkpoint.info(own)?, checkpoint.info(owner)?);
         let like = a.dtype == b.dtype && a.shape == b.shape;
-        let (a, b) = (checkpoint.bytes(name).ok()?, checkpoint.bytes(owner).ok()?);
+        let (a, b) = (checkpoint.bytes(own).ok()?, checkpoint.bytes(owner).ok()?);
         (like && differ(a, b)).then(|| (name.clone(), owner.clone()))
     };
     model.graph.tied.iter().find_map(both)

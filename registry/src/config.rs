@@ -89,7 +89,11 @@ impl Config {
     pub fn peek(&self, key: &str) -> Option<&Scalar> {
         // The head belongs to the class that the checkpoint is of.
         if key == TIED && !self.is_text() {
-            let outer = member(&self.root, key);
+            let outer = member(&self.root, key).or_else(|| {
+                // What holds the model of text may itself be a part.
+                let (holder, _) = self.inner()?.0.rsplit_once('.')?;
+                member(descend(&self.root, holder)?, key)
+            });
             return outer.or_else(|| member(self.inner()?.1, key)).or_else(|| self.default(key));
         }
         self.inner()
