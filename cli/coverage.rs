@@ -9,6 +9,7 @@ use converters::Checkpoint;
 use registry::check::{check_weights, has_head, head_weights};
 use registry::diag::{Finding, Severity};
 use registry::model::Model;
+use registry::weight_map::Rule;
 
 use crate::specs::{tell, warn};
 
@@ -40,8 +41,19 @@ impl Coverage {
     /// Pairs the weights of a model with the tensors of a checkpoint.
     pub(crate) fn of(model: &Model, checkpoint: &Checkpoint) -> Self {
         let mut tensors = checkpoint.shapes();
-        let own: BTreeSet<&str> = model.graph.weights.iter().map(|w| w.name.as_str()).collect();
-        tensors.retain(|name, _| own.contains(name.as_str()) || !checkpoint.is_idle(name));
+        let own: BTreeSet<&str> = model
+            .graph
+            .weights
+            .iter()
+            .chain(head_weights(model))
+            .map(|w| w.name.as_str())
+            .collect();
+        let called = |rule: &Rule, name: &str| {
+            rule.renamed(name).is_some_and(|name| own.contains(name.as_str()))
+        };
+        let asked =
+            |name: &str| own.contains(name) || model.rules.iter().any(|rule| called(rule, name));
+        tensors.retain(|name, _| !checkpoint.is_idle(name) || asked(name));
         let head = if has_head(model, &tensors) { head_weights(model) } else { Vec::new() };
         let weights: BTreeMap<&str, &[usize]> = model
             .graph

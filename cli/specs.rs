@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use converters::python_json::{texts_as_words, words_as_texts};
+use registry::config::INNER;
 use registry::diag::Finding;
 use registry::dtype::Dtype;
 use registry::gguf::{Chosen, Evidence, Families, Refusal};
@@ -139,7 +140,11 @@ impl Config {
     /// The same with a switch set, whatever the file has.
     pub(crate) fn with_flag(&self, key: &str, value: bool) -> Result<Self> {
         let mut json = self.value()?;
-        if let Some(inner) = json.get_mut("text_config").filter(|inner| inner.is_object()) {
+        let places = INNER.map(|place| format!("/{}", place.replace('.', "/")));
+        let is_inner =
+            |place: &&String| json.pointer(place).is_some_and(serde_json::Value::is_object);
+        let inner = places.iter().find(is_inner);
+        if let Some(inner) = inner.and_then(|place| json.pointer_mut(place)) {
             inner[key] = value.into();
         }
         json[key] = value.into();

@@ -33,7 +33,9 @@ pub struct Model {
     pub ignore: Vec<String>,
     /// Whether the checkpoint holds other models beside this one, and where its own weights lie then.
     pub wrapped: Option<BTreeSet<String>>,
-    /// How the checkpoint's tensors become the model's, where it differs; the first match wins.
+    /// How the checkpoint's tensors become the model's, where it differs: see [`applying`].
+    ///
+    /// [`applying`]: crate::weight_map::applying
     pub rules: Vec<Rule>,
     /// What predicts one token more, if the spec and the config have it.
     pub nextn: Option<Nextn>,
@@ -66,11 +68,9 @@ impl Model {
     /// an encoder beside it.
     pub fn passes_over(&self, name: &str) -> bool {
         let listed = |name: &str| self.ignore.iter().any(|pattern| matches(pattern, name));
-        listed(name)
-            || self.wrapped.as_ref().is_some_and(|roots| {
-                beside(roots, name)
-                    || self.rules.iter().any(|r| r.renamed(name).is_some_and(|n| listed(&n)))
-            })
+        let called = |rule: &Rule| rule.renamed(name).is_some_and(|name| listed(&name));
+        let elsewhere = || self.wrapped.is_some() && self.rules.iter().any(called);
+        listed(name) || self.is_beside(name) || elsewhere()
     }
 }
 

@@ -37,16 +37,17 @@ pub struct Rule {
 impl Rule {
     /// The model's name of a tensor on disk, if all the rule does is give it another beginning.
     pub fn renamed(&self, name: &str) -> Option<String> {
-        let (outer, inner) =
-            (self.disk.text.strip_suffix('*')?, self.weight.text.strip_suffix('*')?);
-        let plain =
-            self.steps.is_empty() && !outer.contains(['*', '{']) && !inner.contains(['*', '{']);
-        plain.then(|| name.strip_prefix(outer).map(|rest| format!("{inner}{rest}")))?
+        self.rename(&self.disk, &self.weight, name)
     }
 
     /// The name on disk of one of the model's, under the same condition.
     pub fn on_disk(&self, name: &str) -> Option<String> {
-        let swapped = Self { disk: self.weight.clone(), weight: self.disk.clone(), ..self.clone() };
-        swapped.renamed(name)
+        self.rename(&self.weight, &self.disk, name)
+    }
+
+    fn rename(&self, from: &Pattern, to: &Pattern, name: &str) -> Option<String> {
+        let (from, to) = (from.beginning()?, to.beginning()?);
+        let rest = name.strip_prefix(from).filter(|_| self.steps.is_empty())?;
+        Some(format!("{to}{rest}"))
     }
 }

@@ -49,6 +49,11 @@ impl Doc {
     pub(super) fn get(&self, key: &str) -> Option<Node<'_>> {
         Node::new(&self.file, "", &self.value).get(key)
     }
+
+    /// The value of a dotted key.
+    pub(super) fn find(&self, key: &str) -> Option<Node<'_>> {
+        key.split('.').try_fold(Node::new(&self.file, "", &self.value), |node, key| node.get(key))
+    }
 }
 
 impl<'a> Node<'a> {

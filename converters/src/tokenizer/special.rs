@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use registry::config::INNER;
 use serde_json::Value;
 
 use super::doc::{Doc, Node};
@@ -82,8 +83,8 @@ pub(super) fn read(
     if let Some(config) = Doc::read(dir, "config.json")? {
         for role in &roles {
             let key = format!("{role}_token_id");
-            let inner = config.get("text_config");
-            let node = config.get(&key).or_else(|| inner.and_then(|inner| inner.get(&key)));
+            let inner = || INNER.iter().find_map(|place| config.find(place));
+            let node = config.get(&key).or_else(|| inner()?.get(&key));
             // A list of ids names no one token.
             if let Some(id) = node.and_then(|node| node.value.as_i64()) {
                 special.put(role, i128::from(id), rows, warnings);

@@ -13,21 +13,19 @@ pub fn applying<'n, I: Iterator<Item = &'n str>>(
     names: impl Fn(&str) -> I,
     shape: impl Fn(&str) -> Option<Vec<usize>>,
 ) -> Option<(usize, Gathered)> {
-    let mut first = None;
-    for (number, rule) in rules.iter().enumerate() {
-        let Some(gathered) = gather(rule, &weight.name, &names) else { continue };
-        let inputs: Vec<_> = gathered.names.iter().map(|name| shape(name)).collect();
-        if inputs.iter().all(Option::is_none) {
-            continue;
-        }
-        let inputs: Option<Vec<_>> = inputs.into_iter().collect();
-        let made = inputs.and_then(|inputs| shapes(&rule.steps, inputs).ok());
-        if made.is_some_and(|made| made.get(gathered.output) == Some(&weight.shape)) {
-            return Some((number, gathered));
-        }
-        first = first.or(Some((number, gathered)));
-    }
-    first
+    let about = |(number, rule): (usize, &Rule)| {
+        let gathered = gather(rule, &weight.name, &names)?;
+        gathered.names.iter().any(|name| shape(name).is_some()).then_some((number, gathered))
+    };
+    let mut found: Vec<_> = rules.iter().enumerate().filter_map(about).collect();
+    // What a stack of experts becomes is long to work out: only where there is a choice.
+    let fits = |(number, gathered): &(usize, Gathered)| {
+        let inputs = gathered.names.iter().map(|name| shape(name)).collect::<Option<Vec<_>>>();
+        let made = inputs.and_then(|inputs| shapes(&rules[*number].steps, inputs).ok());
+        made.is_some_and(|made| made.get(gathered.output) == Some(&weight.shape))
+    };
+    let best = if found.len() > 1 { found.iter().position(fits).unwrap_or(0) } else { 0 };
+    (best < found.len()).then(|| found.swap_remove(best))
 }
 
 #[cfg(test)]

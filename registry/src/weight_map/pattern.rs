@@ -98,6 +98,11 @@ impl Pattern {
         pieces
     }
 
+    /// What names begin with, if it says no more of them.
+    pub(super) fn beginning(&self) -> Option<&str> {
+        self.text.strip_suffix('*').filter(|text| !text.contains(['*', '{']))
+    }
+
     /// The names of its holes.
     pub(super) fn holes(&self) -> BTreeSet<String> {
         self.pieces().into_iter().filter_map(Piece::hole).collect()

@@ -58,7 +58,7 @@ pub fn tensors<'c>(
                 };
                 let matrix = quantizable(model, &[&weight.name], uses[n], flow.shape());
                 let shape = flow.shape().to_vec();
-                let (name, weight) = (beside(model, name, &weight.name), weight.name.clone());
+                let (name, weight) = (taken_out(model, name, &weight.name), weight.name.clone());
                 let (mixture, weights) = (experts.get(&n).copied(), vec![WeightId(n)]);
                 made.push(Tensor {
                     name,
@@ -121,7 +121,7 @@ pub fn tensors<'c>(
 }
 
 /// What a weight is called that is taken out of a tensor: it begins as that does.
-fn beside(model: &Model, tensor: &str, weight: &str) -> String {
+fn taken_out(model: &Model, tensor: &str, weight: &str) -> String {
     let begins = |name: &str| {
         name.split('.').zip(weight.split('.')).take_while(|(a, b)| a == b).count() >= 3
     };
