@@ -11,13 +11,18 @@ use clap::error::ErrorKind;
 use clap::{Arg, Args, Command, ValueEnum};
 use converters::FileDtype;
 use converters::codec::BlockType;
-use converters::convert::gguf::{Arithmetic, Choice, Output, Planned, Tensor, base_type};
+use converters::convert::gguf::{
+    self as plan, Arithmetic, Choice, Output, Planned, Tensor, base_type,
+};
 use converters::gguf::Metadata;
 use converters::imatrix::Imatrix;
 use converters::mix;
 use sha2::{Digest as _, Sha256};
 
 use super::Model;
+
+/// `general.file_type` of what no mix makes.
+const NVFP4_FILE: u32 = 39;
 
 /// A format that can be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,6 +157,11 @@ impl Types {
         if self.identity() { Arithmetic::OfSource } else { Arithmetic::Wide }
     }
 
+    /// Where the importance matrix is, if one was given.
+    pub(crate) fn imatrix(&self) -> Option<&Path> {
+        self.imatrix.as_deref()
+    }
+
     /// The importance matrix, if one was given.
     pub(crate) fn read_imatrix(&self) -> Result<Option<Imatrix>> {
         Ok(self.imatrix.as_deref().map(Imatrix::read).transpose()?)
@@ -164,7 +174,13 @@ impl Types {
     /// The blocks that a tensor stays in: more bits than these would hold nothing more. A file of
     /// f32 is one that should hold nothing else.
     fn packed(&self, tensor: &Tensor<'_>, plain: BlockType) -> Option<BlockType> {
-        let packed = tensor.packed?;
+        let packed = tensor.packed.as_ref()?.ty;
+        // Rows have to divide, and a factor needs a place.
+        let row = tensor.flow.shape().last().copied().unwrap_or(0);
+        let fits = packed != BlockType::Nvfp4 || plan::may_be_scaled(&tensor.name);
+        if !fits || !row.is_multiple_of(packed.elements()) {
+            return None;
+        }
         let bits = |ty: BlockType| ty.bytes() * 8 * 256 / ty.elements();
         let asked = self.pure || self.asked(&tensor.name);
         (!asked && plain != BlockType::F32 && bits(plain) >= bits(packed)).then_some(packed)
@@ -259,9 +275,12 @@ impl Types {
             more.set("quantize.imatrix.chunks_count", imatrix.chunks);
         }
         // A file of plain numbers and such blocks has the number of the mix that they come from.
-        let mix =
-            if any_packed && !quantized { mix::Target::parse("mxfp4_moe")? } else { format.target };
-        let file_type = mix.file_type();
+        let of = |ty| choices.iter().any(|choice| choice.ty == ty);
+        let file_type = match any_packed && !quantized {
+            true if of(BlockType::Nvfp4) => NVFP4_FILE,
+            true => mix::Target::parse("mxfp4_moe")?.file_type(),
+            false => format.target.file_type(),
+        };
         Ok(Chosen { choices, file_type, via, importance: lists, keys: more })
     }
 }

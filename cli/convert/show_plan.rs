@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::iter::repeat;
 
 use anyhow::Result;
 use converters::convert::gguf::{Output, Planned};
 
 use super::Model;
 use crate::text::bytes as size;
+
+/// What is not chosen but follows from the types of others.
+const BEHIND: &str = "what the blocks are multiplied by";
 
 /// For people.
 pub(super) fn text(model: &Model<'_>, planned: &[(Output, Vec<Planned>)]) -> String {
@@ -24,7 +28,8 @@ pub(super) fn text(model: &Model<'_>, planned: &[(Output, Vec<Planned>)]) -> Str
         );
         let infos =
             files.iter().flat_map(|file| file.layout.tensors.iter().map(move |info| (file, info)));
-        for ((file, info), choice) in infos.zip(&output.choices) {
+        let why = output.choices.iter().map(|choice| choice.why.as_str());
+        for ((file, info), why) in infos.zip(why.chain(repeat(BEHIND))) {
             let shape: Vec<_> = info.shape.iter().map(ToString::to_string).collect();
             let part = if files.len() > 1 {
                 file.path.file_name().unwrap_or_default().to_string_lossy()
@@ -39,7 +44,7 @@ pub(super) fn text(model: &Model<'_>, planned: &[(Output, Vec<Planned>)]) -> Str
                 shape.join("x"),
                 size(info.bytes),
                 info.offset,
-                choice.why
+                why
             );
         }
         let mut types: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
@@ -71,7 +76,7 @@ pub(super) fn json(model: &Model<'_>, planned: &[(Output, Vec<Planned>)]) -> Res
                             serde_json::json!({
                                 "name": info.name, "type": info.ty.name(), "shape": info.shape,
                                 "offset": info.offset, "bytes": info.bytes,
-                                "why": choices.next().map(|choice| choice.why.clone()),
+                                "why": choices.next().map_or(BEHIND, |choice| &choice.why),
                             })
                         })
                         .collect();

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 pub use error::Error;
 pub use nonfinite::NonFinite;
+pub use quantized::Packed;
 
-use crate::codec::BlockType;
 use crate::flow::Flow;
 use crate::numbers;
 use crate::safetensors::{File, FileDtype};
@@ -166,10 +166,8 @@ impl Checkpoint {
     }
 
     /// The blocks that a tensor kept as codes lies in, where GGUF files can have the same.
-    pub fn packed(&self, name: &str) -> Option<BlockType> {
-        let made = self.quantized.get(name)?;
-        (made.kind == quantized::Kind::Four(32, quantized::Global::None))
-            .then_some(BlockType::Mxfp4)
+    pub fn packed(&self, name: &str) -> Option<Packed> {
+        quantized::packed_in(self, self.quantized.get(name)?)
     }
 
     /// A tensor, read on demand; `Err` inside says why it is none of numbers.

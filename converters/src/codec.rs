@@ -13,6 +13,7 @@ mod iq4;
 mod layout;
 mod low_bits;
 mod nibbles;
+mod nvfp4;
 mod plain;
 mod q2_k;
 mod q3_k;
@@ -31,6 +32,7 @@ use crate::numbers::first_not_finite;
 
 pub use band::expected_error;
 pub use block::BlockType;
+pub use nvfp4::{encode_nvfp4, nvfp4_factor};
 pub use simd::Lanes;
 pub(crate) use simd::{Sums, sums};
 pub use validate::{BadBlock, validate};

@@ -8,9 +8,11 @@
 //! * [`Layout`] says where everything of a file will be before any of its data exists;
 //! * [`split::layouts`] does so for a set of files.
 
+pub mod companions;
 pub mod error;
 mod evidence;
 pub mod file;
+mod fused;
 pub mod header;
 pub mod layout;
 pub mod metadata;

@@ -91,7 +91,7 @@ fn eight_and_four_bits_lose_what_they_must() {
         let mut bytes = vec![0; codes.bytes(ROWS, ROW)];
         codes.encode(0, &numbers, ROW, &mut bytes).unwrap();
         let mut seen = vec![0.0; numbers.len()];
-        assert!(codes.decode(&numbers, &bytes, ROW, &mut seen));
+        assert!(codes.decode(0, &numbers, &bytes, ROW, &mut seen));
         let pairs = numbers.iter().zip(&seen);
         let error: f64 = pairs.map(|(&x, &y)| f64::from(x - y).powi(2)).sum();
         let found = (error / power).sqrt();

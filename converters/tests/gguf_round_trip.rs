@@ -52,6 +52,7 @@ fn write(model: &Model, checkpoint: &Checkpoint, path: &Path) {
         shard: None,
         via: None,
         importance: std::collections::BTreeMap::new(),
+        factors: std::collections::BTreeMap::new(),
     };
     let keys = keys(&gguf, "", &Metadata::new(), 0);
     let planned = lay_out(&output, &keys, &tensors).unwrap();

@@ -54,7 +54,7 @@ pub trait Tensors: Send + Sync {
 
 impl Tensors for GgufWeights {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
-        let BlockView { ty, shape, bytes } = self.view(id);
+        let BlockView { ty, shape, bytes, factor: _ } = self.view(id);
         let dtype = match ty {
             BlockType::F32 => FileDtype::F32,
             BlockType::F16 => FileDtype::F16,
@@ -131,6 +131,7 @@ impl Matrix<'_> {
                 bytes: bytemuck::cast_slice(numbers),
                 outputs: *outputs,
                 inputs: *inputs,
+                factor: 1.0,
             },
         }
     }
@@ -252,7 +253,7 @@ impl Weights {
         };
         let plain = |dtype, bytes, shape: &[usize]| {
             let (outputs, inputs) = sides(shape);
-            WeightView { dtype, blocks: None, bytes, outputs, inputs }
+            WeightView { dtype, blocks: None, bytes, outputs, inputs, factor: 1.0 }
         };
         Ok(match &self.held[id.0] {
             Held::File(dtype) => {
@@ -265,7 +266,14 @@ impl Weights {
                 let view = self.tensors.blocks(id).ok_or_else(lost)?;
                 let (outputs, inputs) = sides(view.shape);
                 let (dtype, blocks) = (Dtype::F32, Some(*ty));
-                WeightView { dtype, blocks, bytes: view.bytes, outputs, inputs }
+                WeightView {
+                    dtype,
+                    blocks,
+                    bytes: view.bytes,
+                    outputs,
+                    inputs,
+                    factor: view.factor,
+                }
             }
             Held::Wide(_) | Held::Lent(_) => {
                 return Err(Error::Other(format!("weight {} is no matrix", id.0)));
@@ -343,6 +351,7 @@ fn blocks(view: &BlockView<'_>, weight: &Weight, matrix: bool, run: Dtype) -> Re
     }
     let mut wide = vec![0.0; weight.shape.iter().product()];
     codec::decode(view.ty, view.bytes, &mut wide).map_err(unreadable)?;
+    wide.iter_mut().for_each(|x| *x *= view.factor);
     round::round(run, &mut wide);
     Ok(Held::Wide(wide))
 }

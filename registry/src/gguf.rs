@@ -18,7 +18,7 @@ pub(crate) use config::AHEAD;
 pub use config::{Evidence, Tree, config_of, may_be};
 pub use differences::{differences, key_differences};
 pub use head::{of_file, with_head};
-pub use known::{is_known, knows_tensor};
+pub use known::{heeds_scale, is_known, knows_tensor};
 
 /// The `gguf:` section of a spec, resolved.
 #[derive(Debug, Clone, PartialEq)]

@@ -22,6 +22,13 @@ fn blocks_of_four_bits_run_as_they_were_packed() {
     check("gpt_oss", &exact, "0.2");
 }
 
+/// The scale beside a matrix counts: without it numbers would be off by the hundredfold.
+#[test]
+fn blocks_with_a_scale_beside_them_run_as_they_were_packed() {
+    check("llama_nvfp4", &["--to", "gguf:f32"], "0.1");
+    check("llama_nvfp4", &["--to", "gguf:f16"], "0.2");
+}
+
 #[test]
 fn squares_of_eight_bits_run_as_the_weights_they_stand_for() {
     check("deepseek_v3", &["--to", "gguf:f32"], "1e-3");

@@ -10,6 +10,7 @@ use self::integers::Plan;
 use self::look::Looked;
 use self::said::Said;
 use super::Checkpoint;
+use crate::codec::BlockType;
 
 mod awq;
 mod floats;
@@ -52,6 +53,29 @@ pub(super) struct Quantized {
     pub(super) shape: Vec<usize>,
     /// The names of the tensors it is made of, in the order in which its kind reads them.
     pub(super) parts: Vec<String>,
+}
+
+/// The blocks of GGUF that codes on the disk can be kept in.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Packed {
+    /// Their format.
+    pub ty: BlockType,
+    /// What they are multiplied by as a whole.
+    pub factor: f32,
+}
+
+/// The blocks that a weight can be kept in, if there are any.
+pub(super) fn packed_in(checkpoint: &Checkpoint, made: &Quantized) -> Option<Packed> {
+    let Kind::Four(group, how) = made.kind else { return None };
+    let global = || read::global(checkpoint, made).filter(|x| x.is_finite() && *x > 0.0);
+    let (ty, factor) = match (group, how) {
+        (32, Global::None) => (BlockType::Mxfp4, 1.0),
+        (16, Global::None) => (BlockType::Nvfp4, 1.0),
+        (16, Global::Divides) => (BlockType::Nvfp4, 1.0 / global()?),
+        (16, Global::Multiplies) => (BlockType::Nvfp4, global()?),
+        _ => return None,
+    };
+    Some(Packed { ty, factor })
 }
 
 /// Tensors of a module that say nothing about the numbers of its weight.

@@ -57,11 +57,11 @@ pub(super) const NVFP4: Codec = Codec {
 };
 
 /// E2M1 in halves; the sign is the fourth bit, and both zeros are 0.
-const HALVES: [f32; 16] =
+pub(super) const HALVES: [f32; 16] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
 /// The level whose value is nearest; of several as near, the first.
-fn nearest_half(x: f32, scale: f32) -> u8 {
+pub(super) fn nearest_half(x: f32, scale: f32) -> u8 {
     let mut best = 0;
     let mut least = (HALVES[0] * scale - x).abs();
     for (level, half) in HALVES.iter().enumerate().skip(1) {
@@ -96,7 +96,7 @@ fn half_e8m0(e: u8) -> f32 {
 }
 
 /// Half of what E4M3 bits stand for. The sign bit is ignored, and NaN is 0.
-fn half_e4m3(bits: u8) -> f32 {
+pub(super) fn half_e4m3(bits: u8) -> f32 {
     if bits == 0x7f {
         return 0.0;
     }

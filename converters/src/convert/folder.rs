@@ -178,7 +178,7 @@ impl Encode for Verbatim {
         Err(format!("its numbers of dtype {} cannot be copied", self.0))
     }
 
-    fn decode(&self, _: &[f32], _: &[u8], _: usize, _: &mut [f32]) -> bool {
+    fn decode(&self, _: usize, _: &[f32], _: &[u8], _: usize, _: &mut [f32]) -> bool {
         false
     }
 

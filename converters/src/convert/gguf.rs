@@ -23,10 +23,12 @@ use crate::safetensors::FileDtype;
 use crate::weights::Sourced;
 
 mod base;
+mod factors;
 mod sources;
 
 pub use base::base_type;
-pub use sources::Arithmetic;
+pub use factors::{Factors, factors, may_be_scaled, measure, unheeded};
+pub use sources::{Arithmetic, InBlocks};
 use sources::{halved, in_half, packed};
 
 /// A tensor of a GGUF file, not yet of a type.
@@ -41,7 +43,7 @@ pub struct Tensor<'a> {
     /// The type that it has whatever the file is made for.
     pub fixed: Option<BlockType>,
     /// The blocks that its rows already lie in: in these it loses nothing.
-    pub packed: Option<BlockType>,
+    pub packed: Option<InBlocks>,
 }
 
 /// What a tensor is kept in, and why.
@@ -70,6 +72,8 @@ pub struct Output {
     pub via: Option<FileDtype>,
     /// Weights on the errors of the rows of tensors, by their names: one list per matrix.
     pub importance: BTreeMap<String, Arc<Vec<f32>>>,
+    /// What blocks of tensors are multiplied by, by the places of these: tensors of their own, behind the others.
+    pub factors: BTreeMap<usize, Factors>,
 }
 
 /// One file of a plan.
@@ -108,7 +112,7 @@ pub fn tensors<'a>(
                     flow: if half { halved(flow) } else { flow },
                     place,
                     fixed,
-                    packed,
+                    packed: packed.clone(),
                 }));
             }
             Err(why) => faults.push(format!("`{}` cannot be made: {why}", group.tensors[0].0)),
@@ -317,13 +321,12 @@ pub fn even_limit(
 
 fn declared(output: &Output, tensors: &[Tensor<'_>]) -> Vec<Declared> {
     let chosen = tensors.iter().zip(&output.choices);
-    chosen
-        .map(|(tensor, choice)| Declared {
-            name: tensor.name.clone(),
-            shape: tensor.flow.shape().to_vec(),
-            ty: choice.ty,
-        })
-        .collect()
+    let chosen = chosen.map(|(tensor, choice)| Declared {
+        name: tensor.name.clone(),
+        shape: tensor.flow.shape().to_vec(),
+        ty: choice.ty,
+    });
+    chosen.chain(factors::declared(output, tensors)).collect()
 }
 
 /// The name of a set: the path without `.gguf`.
@@ -343,14 +346,27 @@ pub fn work<'a>(
 ) -> Work<'a> {
     let mut files = Vec::new();
     let mut targets: Vec<Vec<Target>> = vec![Vec::new(); tensors.len()];
+    let mut behind = Vec::new();
     for (output, planned) in outputs {
-        let mut tensor = 0;
+        let (mut tensor, mut factors) = (0, output.factors.iter());
         for (no, plan) in planned.iter().enumerate() {
             let wanted = output.shard.is_none_or(|shard| shard == no);
             for info in &plan.layout.tensors {
-                if wanted {
-                    let target = target(output, &tensors[tensor], info, files.len());
-                    targets[tensor].push(target);
+                let factors = if tensor < tensors.len() { None } else { factors.next() };
+                match factors {
+                    _ if !wanted => {}
+                    Some((_, factors)) => behind.push(beside(factors, info, files.len())),
+                    None => {
+                        if let Some(targets) = targets.get_mut(tensor) {
+                            targets.push(target(
+                                output,
+                                tensor,
+                                &tensors[tensor],
+                                info,
+                                files.len(),
+                            ));
+                        }
+                    }
                 }
                 tensor += 1;
             }
@@ -363,13 +379,33 @@ pub fn work<'a>(
     let tasks = tensors.iter().zip(targets).filter(|(_, targets)| !targets.is_empty());
     let tasks = tasks
         .map(|(tensor, targets)| Task { flow: tensor.flow.clone(), targets, place: tensor.place })
+        .chain(behind)
         .collect();
     Work { files, tasks, fingerprint }
 }
 
-fn target(output: &Output, tensor: &Tensor<'_>, info: &TensorInfo, file: usize) -> Target {
+/// The task that writes factors.
+fn beside<'a>(factors: &Factors, info: &TensorInfo, file: usize) -> Task<'a> {
+    let blocks = Blocks { ty: BlockType::F32, importance: None, matrix: 1, via: None };
+    let (name, offset) = (info.name.clone(), info.offset);
+    let flow = Flow::new(&info.shape, Arc::new(factors::Kept(factors.clone())));
+    let targets = vec![Target { file, name, offset, encode: Arc::new(blocks) }];
+    Task { flow, targets, place: (usize::MAX, 0) }
+}
+
+fn target(
+    output: &Output,
+    place: usize,
+    tensor: &Tensor<'_>,
+    info: &TensorInfo,
+    file: usize,
+) -> Target {
     let shape = tensor.flow.shape();
     let matrix = if shape.len() >= 2 { shape[shape.len() - 2] } else { 1 };
+    if let Some(factors) = output.factors.get(&place) {
+        let encode = Arc::new(factors::Multiplied { factors: factors.clone(), matrix });
+        return Target { file, name: tensor.name.clone(), offset: info.offset, encode };
+    }
     let quantized = info.ty.is_quantized();
     let importance = output.importance.get(&tensor.name).filter(|_| quantized).cloned();
     // What is f32 in the file is so in an intermediate one.

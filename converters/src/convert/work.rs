@@ -43,9 +43,16 @@ pub trait Encode: Send + Sync {
         out: &mut [u8],
     ) -> Result<(), String>;
 
-    /// What a reader of the bytes that `numbers` were encoded to will see; false if they are no
+    /// What a reader of the bytes, those of rows from `first` on, that `numbers` were encoded to will see; false if they are no
     /// numbers of the tensor.
-    fn decode(&self, numbers: &[f32], bytes: &[u8], row: usize, out: &mut [f32]) -> bool;
+    fn decode(
+        &self,
+        first: usize,
+        numbers: &[f32],
+        bytes: &[u8],
+        row: usize,
+        out: &mut [f32],
+    ) -> bool;
 
     /// The plain dtype that the bytes are, so that numbers that are kept in it can be copied.
     fn plain(&self) -> Option<FileDtype> {
@@ -164,7 +171,14 @@ impl Encode for Blocks {
         Ok(())
     }
 
-    fn decode(&self, _numbers: &[f32], bytes: &[u8], _row: usize, out: &mut [f32]) -> bool {
+    fn decode(
+        &self,
+        _first: usize,
+        _numbers: &[f32],
+        bytes: &[u8],
+        _row: usize,
+        out: &mut [f32],
+    ) -> bool {
         codec::decode(self.ty, bytes, out).is_ok()
     }
 

@@ -1,6 +1,6 @@
 //! What a file without a config tells of its model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use registry::gguf::{Evidence, Tree};
 use registry::scalar::Scalar;
@@ -21,14 +21,25 @@ pub fn evidence(file: &File, arch: &str) -> Evidence {
             keys.add(key, value);
         }
     }
-    let mut tensors = BTreeMap::new();
+    let (mut tensors, mut companions) = (BTreeMap::new(), BTreeSet::new());
     for info in file.tensors() {
         tensors.insert(info.name.clone(), info.shape.clone());
+        if file.is_companion(&info.name) {
+            companions.insert(info.name.clone());
+        }
+        let parts = file.parts(&info.name);
+        if !parts.is_empty() {
+            companions.insert(info.name.clone());
+            for (name, shape) in parts {
+                keys.add(&format!("shapes.{name}"), dims(&shape));
+                companions.insert(name.clone());
+                tensors.insert(name, shape);
+            }
+        }
         if tensors.len() > MOST {
             continue;
         }
-        let shape = info.shape.iter().map(|&dim| Scalar::Int(dim as i64)).collect();
-        keys.add(&format!("shapes.{}", info.name), Scalar::List(shape));
+        keys.add(&format!("shapes.{}", info.name), dims(&info.shape));
         let small = info.shape.len() == 1 && info.shape[0] <= 1024;
         if small && info.ty == BlockType::F32 && !info.name.starts_with("blk.") {
             let bytes = file.bytes(&info.name).unwrap_or_default();
@@ -38,7 +49,11 @@ pub fn evidence(file: &File, arch: &str) -> Evidence {
         }
     }
     let path = file.files().first().map(|path| path.display().to_string()).unwrap_or_default();
-    Evidence { keys: keys.into_config(&path), tensors }
+    Evidence { keys: keys.into_config(&path), tensors, companions }
+}
+
+fn dims(shape: &[usize]) -> Scalar {
+    Scalar::List(shape.iter().map(|&dim| Scalar::Int(dim as i64)).collect())
 }
 
 /// An f32 as the shortest decimal that is it: what a config had before it was rounded.

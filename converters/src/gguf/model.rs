@@ -4,12 +4,14 @@
 //! rows in the model's order in a buffer. What was computed on the way into the file is
 //! computed back in f32.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use registry::gguf::{Gguf, Group};
 use registry::graph::{Weight, WeightId};
 use registry::weight_map::{Step, inverse};
 
+use super::companions::SCALE;
 use super::{File, TensorInfo, scalars};
 use crate::codec::{self, BlockType};
 use crate::flow::{Flow, Numbers, Plain};
@@ -37,6 +39,8 @@ pub struct BlockView<'a> {
     pub shape: &'a [usize],
     /// Rows of blocks.
     pub bytes: &'a [u8],
+    /// What the numbers in the blocks are multiplied by.
+    pub factor: f32,
 }
 
 /// All weights of a graph.
@@ -51,6 +55,7 @@ struct Found {
     ty: BlockType,
     shape: Vec<usize>,
     bytes: Bytes,
+    factor: f32,
 }
 
 #[derive(Debug)]
@@ -68,8 +73,12 @@ impl GgufWeights {
         let groups = gguf.groups(wanted).map_err(fail)?;
         let mut found: Vec<Option<Found>> = wanted.iter().map(|_| None).collect();
         let mut faults = Vec::new();
+        let claimed: BTreeSet<&str> = groups
+            .iter()
+            .flat_map(|group| group.tensors.iter().map(|(name, _)| name.as_str()))
+            .collect();
         for group in &groups {
-            match open(&file, group, wanted) {
+            match open(&file, group, wanted, &claimed) {
                 Ok(made) => {
                     for (&n, one) in group.weights.iter().zip(made) {
                         found[n] = Some(one);
@@ -85,7 +94,7 @@ impl GgufWeights {
                         let shape = wanted[n].shape.clone();
                         let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
                         let bytes = Bytes::Made(bytes);
-                        found[n] = Some(Found { ty: BlockType::F32, shape, bytes });
+                        found[n] = Some(Found { ty: BlockType::F32, shape, bytes, factor: 1.0 });
                     }
                 }
                 Err(fault) => faults.push(fault),
@@ -116,7 +125,7 @@ impl GgufWeights {
             }
             Bytes::Made(bytes) => bytes,
         };
-        BlockView { ty: found.ty, shape: &found.shape, bytes }
+        BlockView { ty: found.ty, shape: &found.shape, bytes, factor: found.factor }
     }
 
     /// The file.
@@ -125,46 +134,115 @@ impl GgufWeights {
     }
 }
 
-/// The weights of a group, in its order.
-fn open(file: &File, group: &Group, wanted: &[Weight]) -> Result<Vec<Found>, String> {
-    let mut infos = Vec::with_capacity(group.tensors.len());
+/// A tensor of the file, and its shape in the model.
+struct Part<'f> {
+    info: &'f TensorInfo,
+    shape: &'f [usize],
+    /// What its matrices are multiplied by: one number for all, or one each. None where that is 1.
+    factors: Vec<f32>,
+    /// Where it is one of several in one tensor: what takes that apart, and which it is.
+    cut: Option<(Step, usize)>,
+}
+
+impl Part<'_> {
+    /// The shape of the tensor in the file.
+    fn whole(&self) -> &[usize] {
+        if self.cut.is_some() { &self.info.shape } else { self.shape }
+    }
+
+    /// What of the tensor in the file this is.
+    fn taken<'f>(&self, whole: Flow<'f>) -> Result<Flow<'f>, String> {
+        let Some((step, part)) = &self.cut else { return Ok(whole) };
+        let taken = Flow::run(std::slice::from_ref(step), vec![whole])?;
+        taken.into_iter().nth(*part).ok_or_else(|| format!("`{}` has no such part", self.info.name))
+    }
+}
+
+/// The weights of a group, in its order. `claimed` are the tensors of the model.
+fn open(
+    file: &File,
+    group: &Group,
+    wanted: &[Weight],
+    claimed: &BTreeSet<&str>,
+) -> Result<Vec<Found>, String> {
+    let mut parts = Vec::with_capacity(group.tensors.len());
     for (name, shape) in &group.tensors {
-        let info =
-            file.info(name).ok_or_else(|| format!("there is no tensor `{}`", shown(name)))?;
+        let cut = if file.info(name).is_some() { None } else { file.cut(name) };
+        let (info, found) = match (&cut, file.info(name)) {
+            (Some(cut), _) => (cut.whole, &cut.shape),
+            (None, Some(info)) => (info, &info.shape),
+            (None, None) => return Err(format!("there is no tensor `{}`", shown(name))),
+        };
         // Outer ones may be left out of the file.
         let trimmed = |shape: &[usize]| {
             let ones = shape.iter().take_while(|&&dim| dim == 1).count();
             shape[ones..].to_vec()
         };
-        if trimmed(&info.shape) != trimmed(shape) {
+        if trimmed(found) != trimmed(shape) {
             return Err(format!(
                 "tensor `{}` has shape {:?}; the model's is {shape:?}",
                 shown(name),
-                info.shape
+                found
             ));
         }
-        infos.push((info, shape));
+        let stem = info.name.strip_suffix(".weight").unwrap_or(&info.name);
+        // Some models have a weight of that name, which says the same.
+        let claimed = claimed.contains(format!("{stem}{SCALE}").as_str());
+        let factors = if claimed { None } else { file.factors(info)? };
+        let cut = cut.map(|cut| (cut.step, cut.part));
+        parts.push(Part { info, shape, factors: factors.unwrap_or_default(), cut });
     }
     let shapes: Vec<_> = group.weights.iter().map(|&n| wanted[n].shape.clone()).collect();
     let back = inverse(&group.steps, shapes.clone())?;
-    let ty = infos[0].0.ty;
-    let rows = infos.iter().all(|(info, _)| info.ty == ty) && moves_rows(&back, &infos);
-    let flows = infos.iter().map(|(info, shape)| {
-        if rows { row_flow(file, info, shape) } else { number_flow(file, info, shape) }
-    });
-    let flows = Flow::run(&back, flows.collect())?;
-    let mut found = Vec::with_capacity(flows.len());
-    for (flow, shape) in flows.iter().zip(shapes) {
-        let (ty, bytes) =
-            if rows { (ty, locate(file, flow, &infos)) } else { (BlockType::F32, numbers(flow)?) };
-        found.push(Found { ty, shape, bytes });
+    let ty = parts[0].info.ty;
+    let whole =
+        |part: &Part<'_>| part.info.ty == ty && (part.cut.is_none() || part.shape.len() > 1);
+    if parts.iter().all(whole) && moves_rows(&back, &parts) {
+        let flows: Result<Vec<_>, String> = parts.iter().map(|part| row_flow(file, part)).collect();
+        let flows = Flow::run(&back, flows?)?;
+        let made = flows.iter().zip(&shapes).map(|(flow, shape)| {
+            let bytes = locate(file, flow, &parts);
+            let factor = factor(&bytes, &parts)?;
+            Some(Found { ty, shape: shape.clone(), bytes, factor })
+        });
+        if let Some(found) = made.collect() {
+            return Ok(found);
+        }
     }
-    Ok(found)
+    let flows: Result<Vec<_>, String> = parts.iter().map(|part| number_flow(file, part)).collect();
+    let flows = Flow::run(&back, flows?)?;
+    let made = flows.iter().zip(shapes).map(|(flow, shape)| {
+        Ok(Found { ty: BlockType::F32, shape, bytes: numbers(flow)?, factor: 1.0 })
+    });
+    made.collect()
+}
+
+/// What all of some bytes are multiplied by; none if that is not one number.
+fn factor(bytes: &Bytes, parts: &[Part<'_>]) -> Option<f32> {
+    let first = parts.first().and_then(|part| part.factors.first()).copied().unwrap_or(1.0);
+    if parts.iter().all(|part| match part.factors[..] {
+        [] => first == 1.0,
+        [one] => one == first,
+        _ => false,
+    }) {
+        return Some(first);
+    }
+    let Bytes::Tensor(name, begin, end) = bytes else { return None };
+    let part = parts.iter().find(|part| part.info.name == *name)?;
+    match part.factors[..] {
+        [] => Some(1.0),
+        [one] => Some(one),
+        _ => {
+            let matrix = part.info.bytes as usize / part.factors.len();
+            let (first, last) = (begin.checked_div(matrix)?, end.checked_sub(1)? / matrix);
+            part.factors.get(first).copied().filter(|_| first == last)
+        }
+    }
 }
 
 /// Whether steps only move whole rows: rows of blocks can then be moved as bytes.
-fn moves_rows(steps: &[Step], infos: &[(&TensorInfo, &Vec<usize>)]) -> bool {
-    let axes = infos.iter().map(|(_, shape)| shape.len()).min().unwrap_or(0);
+fn moves_rows(steps: &[Step], parts: &[Part<'_>]) -> bool {
+    let axes = parts.iter().map(|part| part.shape.len()).min().unwrap_or(0);
     let outer = |axis: &usize| axis + 1 < axes;
     steps.iter().all(|step| match step {
         Step::PermuteHeads { .. } => axes >= 2,
@@ -179,25 +257,30 @@ fn moves_rows(steps: &[Step], infos: &[(&TensorInfo, &Vec<usize>)]) -> bool {
 }
 
 /// A tensor as rows of bytes.
-fn row_flow<'f>(file: &'f File, info: &TensorInfo, shape: &[usize]) -> Flow<'f> {
-    let bytes = file.bytes(&info.name).unwrap_or_default();
-    let mut shape = shape.to_vec();
+fn row_flow<'f>(file: &'f File, part: &Part<'_>) -> Result<Flow<'f>, String> {
+    let bytes = file.bytes(&part.info.name).unwrap_or_default();
+    let mut shape = part.whole().to_vec();
     if let Some(row) = shape.last_mut() {
-        *row = info.ty.row_bytes(*row).unwrap_or(0);
+        *row = part.info.ty.row_bytes(*row).unwrap_or(0);
     }
-    Flow::new(&shape, Arc::new(Plain { dtype: FileDtype::U8, bytes }))
+    part.taken(Flow::new(&shape, Arc::new(Plain { dtype: FileDtype::U8, bytes })))
 }
 
 /// A tensor as numbers.
-fn number_flow<'f>(file: &'f File, info: &TensorInfo, shape: &[usize]) -> Flow<'f> {
-    let bytes = file.bytes(&info.name).unwrap_or_default();
-    Flow::new(shape, Arc::new(Decoded { ty: info.ty, bytes }))
+fn number_flow<'f>(file: &'f File, part: &Part<'_>) -> Result<Flow<'f>, String> {
+    let bytes = file.bytes(&part.info.name).unwrap_or_default();
+    let matrix = part.whole().iter().rev().take(2).product();
+    let (ty, factors) = (part.info.ty, part.factors.clone());
+    part.taken(Flow::new(part.whole(), Arc::new(Decoded { ty, bytes, factors, matrix })))
 }
 
 /// Blocks, read as numbers.
 struct Decoded<'f> {
     ty: BlockType,
     bytes: &'f [u8],
+    factors: Vec<f32>,
+    /// Numbers in a matrix, for which there is one factor where there are several.
+    matrix: usize,
 }
 
 impl Numbers for Decoded<'_> {
@@ -211,13 +294,20 @@ impl Numbers for Decoded<'_> {
         }
         let skip = at - first * block;
         out.copy_from_slice(&numbers[skip..skip + out.len()]);
+        if self.factors.is_empty() {
+            return;
+        }
+        for (n, x) in out.iter_mut().enumerate() {
+            let matrix = if self.factors.len() == 1 { 0 } else { (at + n) / self.matrix.max(1) };
+            *x *= self.factors.get(matrix).copied().unwrap_or(f32::NAN);
+        }
     }
 }
 
 /// Where the bytes of a flow of rows lie: in one stretch of a tensor, or in a buffer.
-fn locate(file: &File, flow: &Flow<'_>, infos: &[(&TensorInfo, &Vec<usize>)]) -> Bytes {
+fn locate(file: &File, flow: &Flow<'_>, parts: &[Part<'_>]) -> Bytes {
     if let Some(stretch) = flow.stretch() {
-        for (info, _) in infos {
+        for Part { info, .. } in parts {
             let whole = file.bytes(&info.name).unwrap_or_default().as_ptr_range();
             let part = stretch.as_ptr_range();
             if whole.start <= part.start && part.end <= whole.end {

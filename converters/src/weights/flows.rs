@@ -6,7 +6,7 @@ use registry::graph::Weight;
 use registry::weight_map::{Rule, Step};
 
 use super::{Error, applying, missing};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Packed};
 use crate::codec::BlockType;
 use crate::flow::Flow;
 use crate::shown;
@@ -23,7 +23,7 @@ pub struct Sourced<'c> {
     /// The rule that makes it; none if it is the tensor of its name.
     pub rule: Option<usize>,
     /// The blocks that its rows lie in on the disk, where a file can have the same.
-    pub packed: Option<BlockType>,
+    pub packed: Option<Packed>,
 }
 
 /// Finds every weight by the first rule that names it and of whose tensors the checkpoint has any, or
@@ -75,7 +75,9 @@ fn find<'c>(
     }
     let rule = rule.map(|(number, _)| number);
     let packed = match rule {
-        Some(number) => in_blocks(&rules[number]).then_some(BlockType::Mxfp4),
+        Some(number) => {
+            in_blocks(&rules[number]).then_some(Packed { ty: BlockType::Mxfp4, factor: 1.0 })
+        }
         None => checkpoint.packed(&weight.name),
     };
     Ok(Sourced { flow, place, tensors: names, rule, packed })

@@ -55,6 +55,8 @@ pub struct WeightView<'a> {
     pub outputs: usize,
     /// Columns.
     pub inputs: usize,
+    /// What is decoded from blocks is multiplied by; 1 for plain numbers.
+    pub factor: f32,
 }
 
 impl WeightView<'_> {
@@ -75,7 +77,7 @@ impl WeightView<'_> {
         let size = self.row_bytes().expect("rows divide into blocks");
         let bytes = &self.bytes[row * size..(row + 1) * size];
         if let Some(ty) = self.blocks {
-            return decode(ty, bytes, into);
+            return decode(ty, self.factor, bytes, into);
         }
         match self.dtype {
             Dtype::F32 => {
@@ -97,10 +99,13 @@ impl WeightView<'_> {
     }
 }
 
-fn decode(ty: BlockType, bytes: &[u8], into: &mut [f32]) {
+fn decode(ty: BlockType, factor: f32, bytes: &[u8], into: &mut [f32]) {
     // Lengths are right: callers give whole rows. What no decoder knows was refused on loading.
     if codec::decode(ty, bytes, into).is_err() {
         into.fill(f32::NAN);
+    }
+    if factor != 1.0 {
+        into.iter_mut().for_each(|x| *x *= factor);
     }
 }
 
@@ -246,7 +251,7 @@ fn blocks<'a>(
     let threads = rayon::current_num_threads();
     let mut blocks = Vec::new();
     for linear in linears.iter_mut().filter(|linear| uses(linear)) {
-        let WeightView { dtype, blocks: ty, bytes, outputs, inputs } = linear.weight;
+        let WeightView { dtype, blocks: ty, bytes, outputs, inputs, factor } = linear.weight;
         // Blocks are decoded into rows of f32, which is what has to fit the cache.
         let row_bytes = inputs * dtype.size();
         let stored = ty.and_then(|ty| ty.row_bytes(inputs)).unwrap_or(row_bytes);
@@ -260,6 +265,7 @@ fn blocks<'a>(
                 weight: &bytes[first * stored..],
                 dtype,
                 blocks: ty,
+                factor,
                 count,
                 row_bytes,
                 inner: inputs,
@@ -298,7 +304,7 @@ fn run_block(isa: Isa, kind: Kind, block: &Block<'_>) {
     let mut rows = DECODED.take();
     rows.resize(block.count * block.inner, 0.0);
     let stored = ty.row_bytes(block.inner).unwrap_or(0);
-    decode(ty, &block.weight[..block.count * stored], &mut rows);
+    decode(ty, block.factor, &block.weight[..block.count * stored], &mut rows);
     run_plain(isa, kind, &Block { weight: bytemuck::cast_slice(&rows), blocks: None, ..*block });
     DECODED.set(rows);
 }

@@ -5,7 +5,7 @@
 //! of each) stands in `gguf: config:`, as expressions over the file. Nothing here is believed: the
 //! model that comes out must give the file's keys, tensors and shapes ([`differences`](super::differences)).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::Config;
 use crate::diag::{Finding, Severity};
@@ -22,6 +22,8 @@ pub struct Evidence {
     pub keys: Config,
     /// Its tensors and their shapes.
     pub tensors: BTreeMap<String, Vec<usize>>,
+    /// Those that may lie beside a tensor whose type wants them: the model need not have a place for them.
+    pub companions: BTreeSet<String>,
 }
 
 /// Whether a spec's files may carry this `general.architecture`.

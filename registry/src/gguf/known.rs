@@ -1,6 +1,6 @@
 //! What stock llama.cpp knows: architectures, and the names that their tensors may have.
 //!
-//! `data/gguf_archs.json` is derived from llama.cpp, which is under the MIT licence
+//! `data/gguf_archs.json` and `data/gguf_scales.json` are derived from llama.cpp, which is under the MIT licence
 //! (Copyright (c) 2023-2026 The ggml authors).
 
 use std::collections::BTreeMap;
@@ -32,9 +32,39 @@ pub fn knows_tensor(arch: &str, name: &str) -> bool {
     templates.iter().any(|known| *known == template || known.ends_with(&format!(".{template}")))
 }
 
+/// Names of tensors, and the architectures whose graphs multiply them by a scale beside them.
+fn scaled() -> &'static BTreeMap<String, Vec<String>> {
+    static TABLE: OnceLock<BTreeMap<String, Vec<String>>> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        serde_json::from_str(include_str!("../../data/gguf_scales.json")).unwrap_or_default()
+    })
+}
+
+/// Whether llama.cpp, which loads the scale beside a tensor whatever the architecture, also multiplies by it.
+pub fn heeds_scale(arch: &str, name: &str) -> bool {
+    let behind = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    let Some((_, name)) = behind else { return false };
+    let stem = name.strip_suffix(".weight").unwrap_or(name);
+    let mut rows = scaled().iter().filter(|(names, _)| names.split(' ').any(|one| one == stem));
+    rows.any(|(_, archs)| archs.iter().any(|known| known == arch))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scales_are_not_heeded_everywhere() {
+        let heeding: Vec<&str> = table()
+            .keys()
+            .map(String::as_str)
+            .filter(|a| heeds_scale(a, "blk.3.ffn_up.weight"))
+            .collect();
+        assert!((10..30).contains(&heeding.len()), "{heeding:?}");
+        assert!(heeding.iter().all(|arch| !heeds_scale(arch, "output.weight")));
+        let mut known = scaled().values().flatten();
+        assert!(known.all(|arch| is_known(arch)));
+    }
 
     #[test]
     fn templates_are_matched_with_their_suffixes() {

@@ -46,7 +46,7 @@ fn evidence(name: &str, case: &Value, model: &Model) -> Evidence {
         keys.add(&format!("numbers.{name}"), scalar(numbers));
         tensors.insert(name.clone(), vec![numbers.as_array().unwrap().len()]);
     }
-    Evidence { keys: keys.into_config(name), tensors }
+    Evidence { keys: keys.into_config(name), tensors, companions: Default::default() }
 }
 
 fn scalar(value: &Value) -> Scalar {

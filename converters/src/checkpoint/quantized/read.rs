@@ -31,10 +31,8 @@ pub(in super::super) fn flow<'c>(
             let global = match how {
                 Global::None => None,
                 Global::Divides | Global::Multiplies => {
-                    let (dtype, bytes) = part(2)?;
-                    let mut one = [0.0];
-                    numbers::to_f32(dtype, bytes, &mut one).ok();
-                    Some((how, one[0]))
+                    part(2)?;
+                    Some((how, global(checkpoint, made).unwrap_or(0.0)))
                 }
             };
             Arc::new(Four { codes, scales, group, columns, global })
@@ -49,6 +47,15 @@ pub(in super::super) fn flow<'c>(
         }
     };
     Ok(Flow::new(&made.shape, numbers))
+}
+
+/// The scale of all scales.
+pub(super) fn global(checkpoint: &Checkpoint, made: &Quantized) -> Option<f32> {
+    let name = made.parts.get(2)?;
+    let dtype = checkpoint.stored(name)?.dtype;
+    let mut one = [0.0];
+    numbers::to_f32(dtype, checkpoint.stored_bytes(name).ok()?, &mut one).ok()?;
+    Some(one[0])
 }
 
 /// The group of each input, each of which exists; none if nobody chose groups.

@@ -217,7 +217,14 @@ impl Encode for Scaled {
         Ok(())
     }
 
-    fn decode(&self, numbers: &[f32], bytes: &[u8], row: usize, out: &mut [f32]) -> bool {
+    fn decode(
+        &self,
+        _first: usize,
+        numbers: &[f32],
+        bytes: &[u8],
+        row: usize,
+        out: &mut [f32],
+    ) -> bool {
         if self.part == Part::Scales {
             return false;
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use registry::gguf::Group;
 use registry::weight_map::Step;
 
+use crate::checkpoint::Packed;
 use crate::codec::BlockType;
 use crate::flow::{Flow, Numbers};
 use crate::safetensors::FileDtype;
@@ -42,13 +43,38 @@ pub(super) fn halved(flow: Flow<'_>) -> Flow<'_> {
     Flow::new(&shape, Arc::new(Halved(flow)))
 }
 
+/// The blocks that a tensor's rows lie in on the disk.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InBlocks {
+    /// Their format: in these the tensor loses nothing.
+    pub ty: BlockType,
+    /// What they are multiplied by: one number for all, or one for each matrix.
+    pub factors: Vec<f32>,
+}
+
 /// The blocks that all sources of a group lie in, if its steps leave rows whole.
-pub(super) fn packed(group: &Group, weights: &[Sourced<'_>]) -> Option<BlockType> {
-    let of = |n: &usize| weights[*n].packed;
-    let first = group.weights.first().and_then(of)?;
+pub(super) fn packed(group: &Group, weights: &[Sourced<'_>]) -> Option<InBlocks> {
+    let sources: Option<Vec<Packed>> = group.weights.iter().map(|n| weights[*n].packed).collect();
+    let sources = sources?;
+    let first = *sources.first()?;
     let rows = |step: &Step| {
-        matches!(step, Step::Stack(0) | Step::Unstack(0) | Step::Split { axis: 0, .. })
+        matches!(
+            step,
+            Step::Stack(0)
+                | Step::Unstack(0)
+                | Step::Split { axis: 0, .. }
+                | Step::PermuteHeads { .. }
+        )
     };
-    let same = group.weights.iter().all(|n| of(n) == Some(first));
-    (same && group.steps.iter().all(rows)).then_some(first)
+    let same = sources.iter().all(|source| source.ty == first.ty);
+    if !same || !group.steps.iter().all(rows) {
+        return None;
+    }
+    let alike = sources.iter().all(|source| source.factor == first.factor);
+    let factors = match group.steps[..] {
+        _ if alike => vec![first.factor],
+        [Step::Stack(0)] => sources.iter().map(|source| source.factor).collect(),
+        _ => return None,
+    };
+    Some(InBlocks { ty: first.ty, factors })
 }

@@ -79,7 +79,7 @@ pub(super) fn write(
                     .map_err(|why| fault(work, target, why))?;
                 buffers.seen.resize(count, 0.0);
                 let (numbers, bytes) = (&buffers.numbers, &buffers.bytes);
-                if target.encode.decode(numbers, bytes, row, &mut buffers.seen) {
+                if target.encode.decode(job.first, numbers, bytes, row, &mut buffers.seen) {
                     let measure = Measure::of(numbers, &buffers.seen);
                     reached(&measure, at, buffers).map_err(|why| fault(work, target, why))?;
                     measure

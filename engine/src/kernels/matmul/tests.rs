@@ -70,6 +70,7 @@ fn check(case: Case) {
         bytes: &bytes[offset..],
         outputs: out,
         inputs: inner,
+        factor: 1.0,
     };
     let mut expected = vec![f32::NAN; rows * out];
     reference::matmul(&x, rows, &weight, bias.as_deref(), run, &mut expected);
@@ -114,7 +115,14 @@ fn a_row_does_not_depend_on_the_rows_beside_it() {
     for dtype in Dtype::ALL {
         let x = numbers(rows * inner, 1, Dtype::F32);
         let bytes = encode(&numbers(out * inner, 2, dtype), dtype, 0);
-        let weight = WeightView { dtype, blocks: None, bytes: &bytes, outputs: out, inputs: inner };
+        let weight = WeightView {
+            dtype,
+            blocks: None,
+            bytes: &bytes,
+            outputs: out,
+            inputs: inner,
+            factor: 1.0,
+        };
         let compute = |x: &[f32], rows: usize| {
             let mut y = vec![0.0; rows * out];
             matmul(x, rows, &weight, None, Dtype::F32, &mut y);
@@ -134,7 +142,14 @@ fn ops_over_the_same_x_may_differ_in_dtype() {
     let weights: Vec<WeightView<'_>> = Dtype::ALL
         .into_iter()
         .zip(&bytes)
-        .map(|(dtype, bytes)| WeightView { dtype, blocks: None, bytes, outputs: 9, inputs: inner })
+        .map(|(dtype, bytes)| WeightView {
+            dtype,
+            blocks: None,
+            bytes,
+            outputs: 9,
+            inputs: inner,
+            factor: 1.0,
+        })
         .collect();
     let mut results = [(); 3].map(|()| vec![0.0; rows * 9]);
     let mut linears: Vec<Linear<'_>> = weights
@@ -154,7 +169,14 @@ fn ops_over_the_same_x_may_differ_in_dtype() {
 fn nothing_in_nothing_out() {
     let mut y = [1.0; 2];
     let bias = [2.0, 3.0];
-    let weight = WeightView { dtype: Dtype::Bf16, blocks: None, bytes: &[], outputs: 2, inputs: 0 };
+    let weight = WeightView {
+        dtype: Dtype::Bf16,
+        blocks: None,
+        bytes: &[],
+        outputs: 2,
+        inputs: 0,
+        factor: 1.0,
+    };
     matmul(&[], 1, &weight, Some(&bias), Dtype::Bf16, &mut y);
     assert_eq!(y, bias);
     matmul(&[], 0, &weight, Some(&bias), Dtype::Bf16, &mut []);

@@ -33,6 +33,8 @@ pub(super) struct Block<'a> {
     pub(super) dtype: Dtype,
     /// The block format of `weight`, if it still is to be decoded.
     pub(super) blocks: Option<BlockType>,
+    /// What is decoded is multiplied by.
+    pub(super) factor: f32,
     /// Weight rows of this block, 1 to [`BLOCK_ROWS`].
     pub(super) count: usize,
     pub(super) row_bytes: usize,

@@ -1,0 +1,120 @@
+//! NVFP4 beside a scale of its tensor, which ggml's own quantizer goes without: without it, numbers that are small
+//! as a whole have block scales that E4M3 can hardly tell apart.
+
+use super::fp4::{half_e4m3, nearest_half};
+use super::layout::{blocks, peak};
+use super::{BlockType, Error, lengths};
+use crate::numbers::{self, first_not_finite};
+
+/// The magnitudes of E2M1 that the largest number of a group can have, the likeliest first.
+const MAGNITUDES: [f32; 7] = [6.0, 4.0, 3.0, 2.0, 1.5, 1.0, 0.5];
+
+/// What the rounding of a product and of a quotient may move a number by.
+const ROUNDING: f32 = 4e-7;
+
+/// The scale of a tensor whose largest number is `peak`: its largest block has the largest scale there is.
+pub fn nvfp4_factor(peak: f32) -> f32 {
+    let factor = peak / (numbers::F8_E4M3_MAX * numbers::F4_E2M1_MAX);
+    if factor.is_normal() { factor } else { 1.0 }
+}
+
+/// Encodes numbers as NVFP4 whose blocks are multiplied by `factor` when they are read. Numbers that came from such
+/// blocks and that factor get scales and levels that give them again; others the nearest.
+pub fn encode_nvfp4(numbers: &[f32], factor: f32, out: &mut [u8]) -> Result<(), Error> {
+    const TY: BlockType = BlockType::Nvfp4;
+    lengths(TY, numbers.len(), out.len())?;
+    if let Some(at) = first_not_finite(numbers) {
+        return Err(Error::NotFinite { ty: TY, at, value: numbers[at].to_string() });
+    }
+    for (x, block) in blocks::<64, 36>(numbers, out) {
+        let (scales, bytes) = block.split_at_mut(4);
+        let groups = x.as_chunks::<16>().0.iter().zip(bytes.as_chunks_mut::<8>().0);
+        for (to, (x, bytes)) in scales.iter_mut().zip(groups) {
+            let x = x.map(|x| x / factor);
+            *to = scale(&x);
+            let half = half_e4m3(*to);
+            let levels = x.map(|x| nearest_half(x, half));
+            for (j, byte) in bytes.iter_mut().enumerate() {
+                *byte = levels[j] | levels[j + 8] << 4;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The scale of a group: one that explains every number, else the one that brings the largest to 6.
+fn scale(x: &[f32; 16]) -> u8 {
+    let most = peak(x).abs();
+    if most == 0.0 {
+        return 0;
+    }
+    let round = |x: f32| numbers::f32_to_f8_e4m3(x.min(numbers::F8_E4M3_MAX)) & 0x7f;
+    let explains = |scale: &u8| {
+        let half = half_e4m3(*scale);
+        let off = |x: f32| (super::fp4::HALVES[nearest_half(x, half) as usize] * half - x).abs();
+        half > 0.0 && x.iter().all(|&x| off(x) <= ROUNDING * x.abs())
+    };
+    let exact = MAGNITUDES.iter().map(|magnitude| round(most / magnitude)).find(explains);
+    // A scale of zero would make zeros of the group.
+    exact.unwrap_or_else(|| round(most / 6.0).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::decode;
+
+    fn random(seed: &mut u32) -> u32 {
+        *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        *seed >> 8
+    }
+
+    #[test]
+    fn blocks_are_read_and_written_without_loss() {
+        let mut seed = 7;
+        for factor in [1.0, 3.1e-4, 0.77, 41.0, 1.9e-7] {
+            let mut bytes: Vec<u8> = (0..36 * 50).map(|_| random(&mut seed) as u8).collect();
+            for block in bytes.chunks_mut(36) {
+                // 0x7f is no number, and what is below 8 is less than normal, which packers write too.
+                block[..4].iter_mut().for_each(|scale| *scale = (*scale & 0x7f).clamp(1, 0x7e));
+            }
+            let mut numbers = vec![0.0; 64 * 50];
+            decode(BlockType::Nvfp4, &bytes, &mut numbers).unwrap();
+            numbers.iter_mut().for_each(|x| *x *= factor);
+            let (mut again, mut back) = (vec![0; bytes.len()], vec![0.0; numbers.len()]);
+            encode_nvfp4(&numbers, factor, &mut again).unwrap();
+            decode(BlockType::Nvfp4, &again, &mut back).unwrap();
+            back.iter_mut().for_each(|x| *x *= factor);
+            assert_eq!(numbers, back, "{factor}");
+        }
+    }
+
+    #[test]
+    fn small_numbers_lose_no_more_than_large_ones() {
+        let mut seed = 3;
+        let normal: Vec<f32> = (0..6400)
+            .map(|_| (0..12).map(|_| (random(&mut seed) as f32) / 16_777_216.0).sum::<f32>() - 6.0)
+            .collect();
+        for size in [1.0, 2e-2, 2e-3, 1e-6] {
+            let numbers: Vec<f32> = normal.iter().map(|x| x * size).collect();
+            let factor = nvfp4_factor(numbers.iter().fold(0.0, |most, x| most.max(x.abs())));
+            let (mut bytes, mut back) = (vec![0; 6400 / 64 * 36], vec![0.0; 6400]);
+            encode_nvfp4(&numbers, factor, &mut bytes).unwrap();
+            decode(BlockType::Nvfp4, &bytes, &mut back).unwrap();
+            let square = |x: f32| f64::from(x) * f64::from(x);
+            let off: f64 = numbers.iter().zip(&back).map(|(x, y)| square(y * factor - x)).sum();
+            let all: f64 = numbers.iter().map(|x| square(*x)).sum();
+            let error = (off / all).sqrt();
+            assert!((0.085..0.105).contains(&error), "{size}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused_and_zeros_stay() {
+        let mut out = [1; 36];
+        assert!(encode_nvfp4(&[f32::NAN; 64], 1.0, &mut out).is_err());
+        assert!(encode_nvfp4(&[0.0; 63], 1.0, &mut out).is_err());
+        encode_nvfp4(&[0.0; 64], nvfp4_factor(0.0), &mut out).unwrap();
+        assert_eq!(out, [0; 36]);
+    }
+}

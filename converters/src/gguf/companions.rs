@@ -1,0 +1,44 @@
+//! NVFP4 has blocks whose scales reach from 2^-10 to 448, and beside them a tensor of f32 that multiplies the
+//! whole: `NAME.scale` beside `NAME.weight`, of one number or of one per matrix. `NAME.input_scale` is
+//! for programs that round what is multiplied, too.
+
+use super::{File, TensorInfo};
+use crate::codec::BlockType;
+use crate::shown;
+
+/// How a tensor of scales ends.
+pub const SCALE: &str = ".scale";
+const ENDS: [&str; 2] = [SCALE, ".input_scale"];
+
+impl File {
+    /// Whether a tensor only goes with another.
+    pub fn is_companion(&self, name: &str) -> bool {
+        let stem = ENDS.iter().find_map(|end| name.strip_suffix(end));
+        let of = |stem: &str| self.info(&format!("{stem}.weight")).map(|info| info.ty);
+        stem.and_then(of) == Some(BlockType::Nvfp4)
+    }
+
+    /// What each matrix of a tensor is multiplied by, besides the scales in its blocks: one number for all, or
+    /// one per matrix.
+    pub fn factors(&self, info: &TensorInfo) -> Result<Option<Vec<f32>>, String> {
+        let stem = info.name.strip_suffix(".weight").filter(|_| info.ty == BlockType::Nvfp4);
+        let Some(name) = stem.map(|stem| format!("{stem}{SCALE}")) else { return Ok(None) };
+        let Some(scale) = self.info(&name) else { return Ok(None) };
+        let matrices: usize = info.shape.iter().rev().skip(2).product();
+        let (found, count) = (scale.ty, scale.elements());
+        if found != BlockType::F32 || (count != 1 && count != matrices as u64) {
+            return Err(format!(
+                "`{}` holds {count} numbers of {found}; expected one f32 or {matrices}, one for each \
+                 matrix of `{}`",
+                shown(&name),
+                shown(&info.name)
+            ));
+        }
+        let bytes = self.bytes(&name).unwrap_or_default().as_chunks::<4>().0;
+        let numbers: Vec<f32> = bytes.iter().map(|four| f32::from_le_bytes(*four)).collect();
+        match numbers.iter().find(|x| !x.is_finite()) {
+            Some(x) => Err(format!("`{}` holds {x}; a scale is a finite number", shown(&name))),
+            None => Ok(Some(numbers)),
+        }
+    }
+}
