@@ -58,7 +58,7 @@ fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result
         report(warning.into());
     }
     let kind = parameters.kind(decl, KINDS)?;
-    let partial = partial(decl, &parameters, env)?;
+    let partial = partial(decl, &parameters, kind, env)?;
     let context = decl.context.as_ref().map(|expr| eval::eval_owned(expr, env)).transpose()?;
     let context = context.as_ref().and_then(Scalar::as_usize).filter(|context| *context > 0);
     // Proportional tables keep the whole head and leave its end unrotated.
@@ -162,7 +162,7 @@ pub(crate) fn describe(decl: &RopeDecl, env: &dyn Env) -> Result<Scalar, Fail> {
     let parameters = scaling(decl, env)?;
     let kind = parameters.kind(decl, KINDS)?;
     let head = size(decl, &decl.dim, env)?;
-    let dim = (head as f64 * partial(decl, &parameters, env)?) as i64;
+    let dim = (head as f64 * partial(decl, &parameters, kind, env)?) as i64;
     let context = decl.context.as_ref().map(|expr| eval::eval_owned(expr, env)).transpose()?;
     let context = context.as_ref().and_then(Scalar::as_usize);
     let original = parameters.original(context, env).and_then(|n| i64::try_from(n).ok());
@@ -227,9 +227,17 @@ fn scaling(decl: &RopeDecl, env: &dyn Env) -> Result<Parameters, Fail> {
     }
 }
 
-fn partial(decl: &RopeDecl, parameters: &Parameters, env: &dyn Env) -> Result<f64, Fail> {
+/// The rotated share of a head. Classes compute the default table by themselves, and only some of them (those whose
+/// specs say `partial:`) look for a share there; the code that all share for the other kinds does.
+fn partial(
+    decl: &RopeDecl,
+    parameters: &Parameters,
+    kind: &str,
+    env: &dyn Env,
+) -> Result<f64, Fail> {
     let (value, at): (Scalar, &Span) = match &decl.partial {
         Some(expr) => (eval::eval_owned(expr, env)?, &expr.at),
+        None if kind == "default" => return Ok(1.0),
         None => match parameters.get("partial_rotary_factor") {
             Some(value) => (value.clone(), &parameters.at),
             None => (

@@ -88,7 +88,7 @@ pub struct RopeDecl {
     pub theta: Vec<DimSource>,
     /// The scaling object; empty if the spec names none.
     pub parameters: Vec<DimSource>,
-    /// The rotated share of a head, where the parameters do not say it.
+    /// The rotated share of a head, where the class looks for one.
     pub partial: Option<Expr>,
     /// The longest sequence, for schemes that need it.
     pub context: Option<Expr>,

@@ -111,7 +111,11 @@ fn both_spellings_are_read() {
     let bare = run(
         r#"{"head_dim": 8, "context": 32, "rope_theta": 100.0, "rope_scaling": null, "partial_rotary_factor": 0.5}"#,
     );
-    assert_eq!(bare.0.unwrap().dim, 4);
+    assert_eq!(bare.0.unwrap().dim, 8, "the default table is the class's own");
+    let linear = run(
+        r#"{"head_dim": 8, "context": 32, "rope_theta": 100.0, "rope_scaling": {"type": "linear", "factor": 2.0}, "partial_rotary_factor": 0.5}"#,
+    );
+    assert_eq!(linear.0.unwrap().dim, 4);
     let su = r#"{"head_dim": 4, "context": 64, "rope_theta": 100.0, "original_max_position_embeddings": 16,
         "rope_scaling": {"type": "su", "short_factor": [1, 1], "long_factor": [2, 2]}}"#;
     let su = run(su).0.unwrap();
@@ -149,7 +153,7 @@ fn faults_are_named() {
         );
         assert_eq!(run(&config).0.unwrap_err(), expected);
     }
-    let odd = r#"{"head_dim": 6, "context": 64, "rope_theta": 1e4, "partial_rotary_factor": 0.5}"#;
+    let odd = r#"{"head_dim": 6, "context": 64, "rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2.0}, "partial_rotary_factor": 0.5}"#;
     assert!(run(odd).0.unwrap_err().contains("would rotate 3 numbers"));
     let huge = r#"{"head_dim": 99999999999, "context": 64, "rope_theta": 1e4}"#;
     assert!(run(huge).0.unwrap_err().contains("out of range"));

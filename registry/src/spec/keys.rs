@@ -146,7 +146,11 @@ pub(crate) static ROPE: Table = Table {
         must("dim", Form::Expr, "The size of a head."),
         must("theta", Form::Sources, "The base of the frequencies."),
         may("parameters", Form::Sources, "The scaling object of config.json; `= null` for none."),
-        may("partial", Form::Expr, "The rotated share of a head, if the parameters lack it."),
+        may(
+            "partial",
+            Form::Expr,
+            "The rotated share of a head; without it, what the parameters say, and all of it for tables of the kind `default`.",
+        ),
         may("context", Form::Expr, "The longest sequence, for schemes that need it."),
     ],
     others: None,
