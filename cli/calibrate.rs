@@ -9,7 +9,7 @@ use registry::dtype::Dtype;
 
 use crate::specs::engine_error;
 use crate::target::Target;
-use crate::{run, term};
+use crate::{term, voice};
 
 /// Tokens in a chunk, unless told otherwise.
 pub(crate) const CHUNK: usize = 512;
@@ -93,7 +93,7 @@ impl Text {
 
 /// The tokens, and the one that every chunk begins with.
 fn encode(target: &Target, text: &Path) -> Result<(Vec<u32>, Option<u32>)> {
-    let tokenizer = run::tokenizer(target.home())?;
+    let tokenizer = voice::tokenizer(target.home())?;
     let text = fs_err::read_to_string(text).context("the text has to be UTF-8")?;
     let ids = |text: &str, special| -> Result<Vec<u32>> {
         let made = tokenizer.encode(text, special).map_err(|error| anyhow!("{error}"))?;

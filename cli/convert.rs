@@ -193,6 +193,7 @@ impl Convert {
         // The choice of types asks for heads and layers, which the keys have.
         let facts = plan::keys(&source.gguf, "", &none, 0);
         let chosen = self.types.choose(format, source, &facts, imatrix)?;
+        let factors = plan::factors(&source.tensors, &chosen.choices, self.types.identity());
         let mut output = Output {
             path,
             choices: chosen.choices,
@@ -201,7 +202,11 @@ impl Convert {
             shard: self.shard.map(|(no, _)| no),
             via: chosen.via,
             importance: chosen.importance,
+            factors,
         };
+        if let Some(warning) = plan::unheeded(&source.gguf.arch, &output, &source.tensors) {
+            term::note(&format!("warning: {warning}"));
+        }
         let (name, file_type) = (&source.name, output.file_type);
         let mut keys = plan::keys(&source.gguf, name, &source.tokenizer, file_type);
         for (key, value) in chosen.keys.iter() {
@@ -232,6 +237,9 @@ impl Convert {
         planned: &[(Output, Vec<Planned>)],
     ) -> Result<Ended> {
         let fingerprint = format::fingerprint(source, planned)?;
+        for (output, _) in planned {
+            plan::measure(&source.tensors, output);
+        }
         let work = plan::work(&source.tensors, planned, fingerprint);
         self.execute(&work, source.checkpoint, target, || {
             work.files.iter().try_for_each(|file| verify::loader_rules(&file.path))
@@ -247,7 +255,9 @@ impl Convert {
         then: impl FnOnce() -> Result<()>,
     ) -> Result<Ended> {
         let mut inputs = checkpoint.files().to_vec();
-        inputs.push(target.dir.join("config.json"));
+        inputs.extend(target.inputs()?);
+        inputs.extend(self.types.imatrix().map(Into::into));
+        inputs.extend(self.calibration.text().map(Into::into));
         let settings = conversion::Settings {
             threads: self.threads(),
             slab: self.slab as usize * 1000,
@@ -259,6 +269,7 @@ impl Convert {
         let numbers = work.tasks.iter().map(|task| task.flow.len() as u64).sum();
         let watch = progress::Watch::new(numbers);
         let started = std::time::Instant::now();
+        crate::interrupt::hint("; the same command with --resume goes on from here");
         let done = conversion::run(work, &settings, &watch)?;
         watch.finish();
         then()?;
@@ -287,9 +298,19 @@ impl<'c> Model<'c> {
         checkpoint: &'c Checkpoint,
         arithmetic: Arithmetic,
     ) -> Result<Self> {
+        Self::with_or_without(target, checkpoint, arithmetic, true)
+    }
+
+    /// The same; `head`: with the head that predicts further tokens, if there is one.
+    pub(crate) fn with_or_without(
+        target: &Target,
+        checkpoint: &'c Checkpoint,
+        arithmetic: Arithmetic,
+        head: bool,
+    ) -> Result<Self> {
         let model = &target.model;
         let (gguf, wanted) = match with_head(model) {
-            Some(whole) if has_head(model, &checkpoint.shapes()) => whole,
+            Some(whole) if head && has_head(model, &checkpoint.shapes()) => whole,
             _ => {
                 let gguf = model.gguf.clone().unwrap_or_else(|| plan::nameless(model));
                 (gguf, model.graph.weights.clone())

@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, ensure};
-use converters::gguf::File;
+use anyhow::{Context as _, Result, bail, ensure};
+use converters::gguf::{File, Value};
 use registry::gguf::{Chosen, Refusal, key_differences, of_file};
 use registry::model::Model;
 
 use crate::specs::{Config, Specs};
 use crate::target::{Choice, Target};
+use crate::term;
 
 /// The key that holds the `config.json` a file was made from, so that it can be opened alone.
 pub(crate) const CONFIG_KEY: &str = "onboard.config";
@@ -25,6 +26,10 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
     let mut specs = Specs::open(choice.specs.as_deref())?;
     let mut spec = choice.spec.as_deref().map(|file| specs.add(file)).transpose()?;
     let inside = file.metadata().str(CONFIG_KEY)?;
+    if let Some(kind) = no_model(&file) {
+        bail!("`{}` holds no model: it is {kind}", path.display());
+    }
+    let made = choice.model_config.is_none() && inside.is_none();
     let config = if let Some(config) = &choice.model_config {
         Config::read(&config_file(config))?
     } else if let Some(text) = inside {
@@ -44,16 +49,61 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
             )
         })?,
     };
-    let mut model = specs.resolve(&spec, &config, &choice.set)?;
+    let mut model = match made {
+        true => specs.resolve_made(&spec, &config, &choice.set)?,
+        false => specs.resolve(&spec, &config, &choice.set)?,
+    };
     let as_told = choice.set.is_empty() && choice.spec.is_none() && choice.model_config.is_none();
     if inside.is_some() && as_told {
         held_to_keys(&file, path, &model)?;
     }
+    say_unused(&file, path, &model);
     if !has_head(&file, &model)? {
         model.nextn = None;
     }
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     Ok(Target { dir: path.to_owned(), name, model: Arc::new(model), spec: specs.id(&spec), config })
+}
+
+/// What a file is that holds no model's weights, where it says so.
+fn no_model(file: &File) -> Option<String> {
+    let word = |key| file.metadata().str(key).ok().flatten();
+    let arch = word("general.architecture");
+    Some(match word("general.type") {
+        Some("adapter") => "an adapter (LoRA): open the model it was trained on".to_owned(),
+        Some("mmproj") => {
+            "an encoder of images or sound (mmproj): open the file beside it".to_owned()
+        }
+        Some("imatrix") => "an importance matrix: give it to `convert` with --imatrix".to_owned(),
+        Some(other) if other != "model" => format!("of type `{other}`"),
+        _ if arch == Some("clip") => "an encoder (mmproj): open the file beside it".to_owned(),
+        _ if arch == Some("controlvector") => "a control vector".to_owned(),
+        _ if file.tensors().is_empty() => "a vocabulary without weights".to_owned(),
+        _ => return None,
+    })
+}
+
+/// Keys that change what other programs compute, and that models are not read from.
+const CHANGING: [&str; 3] =
+    ["rope.scaling.factor", "rope.scaling.attn_factor", "rope.scale_linear"];
+
+/// Says which of them a file has and its model has not.
+fn say_unused(file: &File, path: &Path, model: &Model) {
+    let gguf = model.gguf.as_ref();
+    for key in CHANGING {
+        let key = |arch: &str| format!("{arch}.{key}");
+        let Some(gguf) = gguf else { return };
+        let key = key(&gguf.arch);
+        let value = file.metadata().get(&key);
+        let used = gguf.metadata.iter().any(|(known, _)| *known == key);
+        let idle = matches!(value, None | Some(Value::F32(1.0)));
+        if !used && !idle {
+            term::note(&format!(
+                "warning: `{}`: nothing uses the key `{key}`, by which llama.cpp changes rotations",
+                path.display()
+            ));
+        }
+    }
 }
 
 /// Refuses a file whose keys, which other programs read, are not those of the config inside it.

@@ -37,6 +37,9 @@ pub(crate) struct MakeImatrix {
     /// Where to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+    /// Write over a file that is there (never over one that is read)
+    #[arg(long)]
+    force: bool,
     /// Tokens in a chunk
     #[arg(long, value_name = "N", default_value_t = CHUNK)]
     chunk: usize,
@@ -60,6 +63,9 @@ impl MakeImatrix {
         let Some(gguf) = target.model.gguf.clone() else {
             bail!("the spec has no `gguf:` section, so weights have no names in such a file");
         };
+        let mut inputs = target.inputs()?;
+        inputs.extend(self.text.clone());
+        crate::write::allowed(&self.output, &inputs, self.force)?;
         let ids = &self.tokens;
         let text = Text::read(&target, self.text.as_deref(), ids, self.chunk, self.chunks)?;
         let run = (self.dtype.unwrap_or_else(|| target.dtype()), self.threads);

@@ -6,6 +6,14 @@ use std::sync::{Mutex, PoisonError};
 
 static UNFINISHED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
+/// What is said when the person stops the command.
+static HINT: Mutex<&str> = Mutex::new("");
+
+/// Says how to go on after a stop.
+pub(crate) fn hint(text: &'static str) {
+    *HINT.lock().unwrap_or_else(PoisonError::into_inner) = text;
+}
+
 /// What a shell reports for a command that Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
 
@@ -16,6 +24,8 @@ pub(crate) fn install() {
         for path in paths.iter() {
             remove(path);
         }
+        let hint = HINT.lock().unwrap_or_else(PoisonError::into_inner);
+        crate::term::note(&format!("stopped{hint}"));
         std::process::exit(INTERRUPTED);
     };
     // Without a handler Ctrl-C still ends the process; only a `.part` file may stay.

@@ -32,6 +32,7 @@ mod synth;
 mod target;
 mod term;
 mod text;
+mod voice;
 mod write;
 
 /// How a command ended, if it could run.

@@ -312,6 +312,19 @@ impl Specs {
         Ok(model)
     }
 
+    /// The same for a config that nobody wrote: what it says too much of is nobody's fault.
+    pub(crate) fn resolve_made(
+        &self,
+        spec: &str,
+        config: &Config,
+        set: &[String],
+    ) -> Result<Model> {
+        match self.try_resolve(spec, config, set) {
+            Ok((model, _)) => Ok(model),
+            Err(_) => self.resolve(spec, config, set),
+        }
+    }
+
     /// The same, with everything there is to say returned.
     pub(crate) fn try_resolve(
         &self,

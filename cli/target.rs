@@ -84,13 +84,15 @@ pub(crate) fn folder(which: &Which) -> Result<(PathBuf, String)> {
         "`{}` is a file; give a GGUF file, or the folder that a safetensors file lies in",
         path.display()
     );
+    ensure!(!which.model.ends_with(".gguf"), "there is no file `{}`", which.model);
     ensure!(
         looks_like_id(&which.model),
         "there is no folder `{}`, and it is no hub id either (those look like owner/name)",
         which.model
     );
     let name = which.model.rsplit('/').next().unwrap_or("model").to_owned();
-    Ok((fetch(which)?, name))
+    let fetched = fetch(which);
+    Ok((fetched.with_context(|| format!("there is no folder `{}` here", which.model))?, name))
 }
 
 #[cfg(feature = "hub")]
@@ -210,7 +212,29 @@ impl Target {
 
     /// The folder that tokenizer and reference lie in.
     pub(crate) fn home(&self) -> &Path {
-        if self.is_gguf() { self.dir.parent().unwrap_or(Path::new(".")) } else { &self.dir }
+        if !self.is_gguf() {
+            return &self.dir;
+        }
+        // The parent of a bare name is nothing at all.
+        let parent = self.dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+        parent.unwrap_or(Path::new("."))
+    }
+
+    /// Every file that is read, or belongs to what is read.
+    pub(crate) fn inputs(&self) -> Result<Vec<PathBuf>> {
+        let mut inputs = vec![PathBuf::from(&self.spec.path)];
+        if self.is_gguf() {
+            inputs.extend(converters::gguf::File::open(&self.dir)?.files().iter().cloned());
+            return Ok(inputs);
+        }
+        for entry in fs_err::read_dir(&self.dir)? {
+            let entry = entry?;
+            // What was converted may lie there too, and be made anew.
+            if !entry.file_name().to_string_lossy().contains(".gguf") {
+                inputs.push(entry.path());
+            }
+        }
+        Ok(inputs)
     }
 
     /// The weights on disk.

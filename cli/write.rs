@@ -1,9 +1,32 @@
 //! Files that are either whole or not there.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+
+/// Whether a file may be written: not where one is that is read, and not where any is unless that is meant.
+pub(crate) fn allowed(output: &Path, inputs: &[PathBuf], force: bool) -> Result<()> {
+    ensure!(!output.is_dir(), "`{}` is a folder; name a file", output.display());
+    if !output.exists() {
+        return Ok(());
+    }
+    let own = fs_err::canonicalize(output)?;
+    for input in inputs {
+        let same = fs_err::canonicalize(input).is_ok_and(|input| input == own);
+        ensure!(
+            !same,
+            "`{}` would be overwritten, and it is read; choose another name",
+            output.display()
+        );
+    }
+    ensure!(
+        force,
+        "`{}` is there already; remove it, choose another name, or allow it with --force",
+        output.display()
+    );
+    Ok(())
+}
 
 /// Writes a file next to its place, then renames it there.
 pub(crate) fn atomic(path: &Path, bytes: &[u8]) -> Result<()> {

@@ -1,6 +1,6 @@
 //! `--static-activations`, `--kv-scales`: scales that follow from a run over a text.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, ensure};
@@ -50,6 +50,11 @@ impl Calibration {
     /// Which scales are asked for.
     pub(super) fn asked(&self) -> Asked {
         Asked { inputs: self.static_activations, caches: self.kv_scales }
+    }
+
+    /// Where the text is, if there is one.
+    pub(super) fn text(&self) -> Option<&Path> {
+        self.calibrate.as_deref()
     }
 
     /// Refuses for a file what only folders have.

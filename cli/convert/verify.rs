@@ -1,8 +1,10 @@
 //! `convert MODEL --verify FILE`: a GGUF file against its checkpoint.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use converters::Checkpoint;
 use converters::codec::{self, BlockType, expected_error};
 use converters::convert::Measure;
 use converters::convert::gguf::Arithmetic;
@@ -12,7 +14,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::Model;
-use crate::target::{self, Choice, Which};
+use crate::target::{self, Choice, Target, Which};
 use crate::{Ended, term};
 
 /// Numbers compared at a time.
@@ -87,8 +89,30 @@ fn compare_all(model: &Model<'_>, file: &File) -> (Vec<Distance>, Vec<String>) {
     }
     let known = |info: &&TensorInfo| !model.tensors.iter().any(|t| t.name == info.name);
     let spare = file.tensors().iter().filter(known);
+    let spare = spare.filter(|info| !file.is_companion(&info.name));
     faults.extend(spare.map(|info| format!("tensor `{}` is none of the model's", info.name)));
     (distances, faults)
+}
+
+/// The model as the file has it: without its head if the file has none of it.
+fn as_file<'c>(
+    target: &Target,
+    checkpoint: &'c Checkpoint,
+    arithmetic: Arithmetic,
+    file: &File,
+) -> Result<Model<'c>> {
+    let model = Model::new(target, checkpoint, arithmetic)?;
+    if model.gguf.ahead == 0 {
+        return Ok(model);
+    }
+    let bare = Model::with_or_without(target, checkpoint, arithmetic, false)?;
+    let plain: BTreeSet<&str> = bare.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    let mut head = model.tensors.iter().filter(|tensor| !plain.contains(tensor.name.as_str()));
+    if head.any(|tensor| file.info(&tensor.name).is_some()) {
+        return Ok(model);
+    }
+    term::note("note: the file leaves out the head that predicts further tokens");
+    Ok(bare)
 }
 
 /// The keys of a file that are not those of its checkpoint.
@@ -106,8 +130,9 @@ pub(crate) fn distances(folder: &Path, choice: &Choice, path: &Path) -> Result<V
     let which = Which { model, revision: "main".to_owned() };
     let target = target::open(&which, choice)?;
     let checkpoint = super::checkpoint(&target)?;
-    let model = Model::new(&target, &checkpoint, Arithmetic::Wide)?;
-    let (distances, faults) = compare_all(&model, &File::open(path)?);
+    let file = File::open(path)?;
+    let model = as_file(&target, &checkpoint, Arithmetic::Wide, &file)?;
+    let (distances, faults) = compare_all(&model, &file);
     if faults.is_empty() { Ok(distances) } else { Err(super::several(faults)) }
 }
 
@@ -120,8 +145,8 @@ pub(super) fn run(
 ) -> Result<Ended> {
     let target = target::open(which, choice)?;
     let checkpoint = super::checkpoint(&target)?;
-    let model = Model::new(&target, &checkpoint, arithmetic)?;
     let file = File::open(path)?;
+    let model = as_file(&target, &checkpoint, arithmetic, &file)?;
     let (mut distances, mut faults) = compare_all(&model, &file);
     if distances.is_empty() && !faults.is_empty() {
         bail!("`{}` is no file of this model:\n{}", path.display(), faults.join("\n"));
@@ -169,6 +194,8 @@ fn compare(
     let bytes = file.bytes(&info.name).ok_or("it has no bytes")?;
     let step = SLAB / info.ty.elements() * info.ty.elements();
     let (mut sum, count) = (Measure::default(), tensor.flow.len());
+    let factors = file.factors(info)?.unwrap_or_else(|| vec![1.0]);
+    let matrix: usize = info.shape.iter().rev().take(2).product();
     let (mut numbers, mut seen) = (Vec::new(), Vec::new());
     let mut hash = Sha256::new();
     for at in (0..count).step_by(step.max(1)) {
@@ -181,6 +208,10 @@ fn compare(
         let block = bytes.get(from..from + len).ok_or("it is too short")?;
         hash.update(block);
         codec::decode(info.ty, block, &mut seen).map_err(|e| e.to_string())?;
+        for (n, x) in seen.iter_mut().enumerate() {
+            let place = if factors.len() == 1 { 0 } else { (at + n) / matrix.max(1) };
+            *x *= factors.get(place).copied().unwrap_or(f32::NAN);
+        }
         sum = sum.and(Measure::of(&numbers, &seen));
     }
     Ok((sum, format!("{:x}", hash.finalize())))

@@ -24,8 +24,12 @@ impl Part {
             .read(true)
             .write(true)
             .create(true)
-            .truncate(!resume)
+            .truncate(false)
             .open(&path)?;
+        own(file.file(), &path)?;
+        if !resume {
+            file.set_len(0)?;
+        }
         file.set_len(out.len)?;
         let part = Self { path, finished: out.path.clone(), file };
         part.write(&out.header, 0)?;
@@ -53,6 +57,28 @@ impl Part {
     pub(super) fn finish(&self) -> io::Result<()> {
         fs_err::rename(&self.path, &self.finished)
     }
+}
+
+/// Takes a file for this process alone, as long as it is open.
+fn own(file: &std::fs::File, path: &Path) -> io::Result<()> {
+    let taken = || {
+        let text = format!(
+            "another conversion is writing `{}`; wait for it, or choose another name",
+            path.display()
+        );
+        io::Error::new(io::ErrorKind::ResourceBusy, text)
+    };
+    match file.try_lock() {
+        // Some file systems have no locks.
+        Ok(()) | Err(std::fs::TryLockError::Error(_)) => {}
+        Err(std::fs::TryLockError::WouldBlock) => return Err(taken()),
+    }
+    use std::os::unix::fs::MetadataExt as _;
+    // It may have got its name between the opening and the lock.
+    let (opened, named) = (file.metadata()?, std::fs::metadata(path).ok());
+    let same =
+        named.is_some_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino()));
+    if same { Ok(()) } else { Err(taken()) }
 }
 
 /// Whether the files can be written: nothing that is read, nothing that is there, room enough.

@@ -37,8 +37,22 @@ impl Loaded {
     /// The tokens of a text in which special tokens count as plain text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         let mut out = Vec::new();
+        self.encode_with(text, &self.added, &mut out)?;
+        Ok(out)
+    }
+
+    /// The tokens of a prompt: what it names of special tokens counts as these, and what stands before and behind
+    /// every prompt is there.
+    pub fn prompt(&self, text: &str) -> Result<Vec<u32>, String> {
+        let mut out = Vec::from_iter(self.around.0);
+        self.encode_with(text, &self.named, &mut out)?;
+        out.extend(self.around.1);
+        Ok(out)
+    }
+
+    fn encode_with(&self, text: &str, tokens: &[u32], out: &mut Vec<u32>) -> Result<(), String> {
         let mut blank = self.blank_first;
-        for piece in self.pieces(text) {
+        for piece in self.pieces(text, tokens) {
             match piece {
                 Piece::Token(id) => {
                     out.push(id);
@@ -53,18 +67,18 @@ impl Loaded {
                         part = part.replace(' ', "▁");
                     }
                     match self.kind {
-                        Kind::Scores => self.join(&part, &mut out)?,
+                        Kind::Scores => self.join(&part, out)?,
                         Kind::Merges => {
                             for word in self.splitter.words(&part)? {
                                 let word = if self.spells_bytes() { spell(&word) } else { word };
-                                self.join(&word, &mut out)?;
+                                self.join(&word, out)?;
                             }
                         }
                     }
                 }
             }
         }
-        Ok(out)
+        Ok(())
     }
 
     /// The text that tokens spell, with a blank before the first one taken off again.
@@ -88,9 +102,9 @@ impl Loaded {
     }
 
     /// Added tokens, and what is between them: the longest are looked for first, everywhere.
-    fn pieces<'a>(&self, text: &'a str) -> Vec<Piece<'a>> {
+    fn pieces<'a>(&self, text: &'a str, tokens: &[u32]) -> Vec<Piece<'a>> {
         let mut pieces = vec![Piece::Text(text)];
-        for &id in &self.added {
+        for &id in tokens {
             let token = self.texts[id as usize].as_str();
             let mut split = Vec::with_capacity(pieces.len());
             for piece in pieces {

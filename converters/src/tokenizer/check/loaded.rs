@@ -18,6 +18,12 @@ pub struct Loaded {
     pub(super) ranks: IndexMap<(String, String), usize>,
     /// What text is searched for before anything else, longest first.
     pub(super) added: Vec<u32>,
+    /// The same and tokens that steer: what a prompt may name, longest first.
+    pub(super) named: Vec<u32>,
+    /// What stands before and behind every prompt.
+    pub(super) around: (Option<u32>, Option<u32>),
+    /// What ends a text.
+    pub(super) ends: Vec<u32>,
     pub(super) bytes: IndexMap<u8, u32>,
     pub(super) blank_first: bool,
     pub(super) group: Option<&'static Group>,
@@ -28,7 +34,11 @@ pub struct Loaded {
 /// Types of tokens in files.
 pub(super) const NORMAL: i128 = 1;
 pub(super) const BYTE: i128 = 6;
+const CONTROL: i128 = 3;
 const USER_DEFINED: i128 = 4;
+
+/// Keys of tokens after which a model says no more.
+const ENDS: [&str; 3] = ["eos", "eot", "eom"];
 
 impl Loaded {
     /// Reads the keys of a file as the loader does. The reason why they are no use is a sentence's part.
@@ -60,7 +70,7 @@ impl Loaded {
         };
         let id = |n: usize| u32::try_from(n).map_err(|_| "there are too many tokens".to_owned());
         let mut ids = IndexMap::with_capacity(texts.len());
-        let (mut bytes, mut added) = (IndexMap::new(), Vec::new());
+        let (mut bytes, mut added, mut named) = (IndexMap::new(), Vec::new(), Vec::new());
         for (n, text) in texts.iter().enumerate() {
             ids.insert(text.clone(), id(n)?);
             if let Some(byte) = byte(text) {
@@ -69,8 +79,13 @@ impl Loaded {
             if types[n] == USER_DEFINED && !text.is_empty() {
                 added.push(id(n)?);
             }
+            if matches!(types[n], CONTROL | USER_DEFINED) && !text.is_empty() {
+                named.push(id(n)?);
+            }
         }
-        added.sort_by_key(|&id| std::cmp::Reverse(texts[id as usize].len()));
+        for list in [&mut added, &mut named] {
+            list.sort_by_key(|&id| std::cmp::Reverse(texts[id as usize].len()));
+        }
         let name = word("tokenizer.ggml.pre")?.unwrap_or_default();
         let known = match kind {
             Kind::Merges => {
@@ -79,6 +94,19 @@ impl Loaded {
             Kind::Scores => None,
         };
         let group: Option<&'static Group> = known.map(|(group, _)| group);
+        let special = |name: &str| {
+            let id = keys.get(&format!("tokenizer.ggml.{name}_token_id"))?.integer()?;
+            u32::try_from(id).ok().filter(|&id| (id as usize) < texts.len())
+        };
+        // Where a file does not say: as the loader has it for most of them.
+        let default = known.is_none_or(|(_, name)| name.ignore_merges);
+        let adds = |name: &str, default| {
+            let key = format!("tokenizer.ggml.add_{name}_token");
+            let adds = keys.bool(&key).map_err(|why| why.to_string())?.unwrap_or(default);
+            Ok::<_, String>(special(name).filter(|_| adds))
+        };
+        let around = (adds("bos", default)?, adds("eos", false)?);
+        let ends = ENDS.iter().filter_map(|name| special(name)).collect();
         let blank = keys.bool("tokenizer.ggml.add_space_prefix").map_err(|why| why.to_string())?;
         Ok(Self {
             kind,
@@ -92,8 +120,21 @@ impl Loaded {
             scores,
             ranks,
             added,
+            named,
+            around,
+            ends,
             bytes,
         })
+    }
+
+    /// Whether a token steers and is no text.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.types.get(id as usize) == Some(&CONTROL)
+    }
+
+    /// The tokens after which a model says no more.
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
     }
 
     pub(super) fn id(&self, text: &str) -> Option<u32> {

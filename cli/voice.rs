@@ -1,0 +1,148 @@
+//! Text to tokens and back: by the tokenizer.json beside a model, or by the keys of a GGUF file.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use converters::gguf::File;
+use converters::tokenizer::check::Loaded;
+use tokenizers::Tokenizer;
+
+use crate::gguf_target::is_gguf;
+use crate::target::Target;
+
+/// A tokenizer.
+pub(crate) enum Words {
+    Json(Box<Tokenizer>),
+    /// As llama.cpp has it.
+    File(Box<Loaded>),
+}
+
+impl Words {
+    fn of(target: &Target) -> Result<Self> {
+        if !is_gguf(&target.dir) {
+            return Ok(Self::Json(Box::new(tokenizer(target.home())?)));
+        }
+        let file = File::open(&target.dir)?;
+        match Loaded::new(file.metadata()) {
+            Ok(loaded) => Ok(Self::File(Box::new(loaded))),
+            // Of kinds that are not known here: what lies beside the file knows better.
+            Err(why) => Ok(Self::Json(Box::new(tokenizer(target.home()).with_context(|| {
+                format!("the tokenizer in `{}` is not used: {why}", target.dir.display())
+            })?))),
+        }
+    }
+
+    fn prompt(&self, text: &str) -> Result<Vec<u32>> {
+        match self {
+            Self::Json(tokenizer) => tokenizer
+                .encode(text, true)
+                .map(|made| made.get_ids().to_vec())
+                .map_err(|error| anyhow!("cannot tokenize the prompt: {error}")),
+            Self::File(loaded) => {
+                loaded.prompt(text).map_err(|error| anyhow!("cannot tokenize the prompt: {error}"))
+            }
+        }
+    }
+
+    fn text(&self, tokens: &[u32]) -> Result<String> {
+        match self {
+            Self::Json(tokenizer) => tokenizer
+                .decode(tokens, true)
+                .map_err(|error| anyhow!("cannot decode tokens: {error}")),
+            Self::File(loaded) => {
+                let said = tokens.iter().copied().filter(|&id| !loaded.is_control(id));
+                Ok(loaded.decode(&said.collect::<Vec<u32>>()))
+            }
+        }
+    }
+}
+
+/// The tokenizer that lies beside a model.
+pub(crate) fn tokenizer(dir: &Path) -> Result<Tokenizer> {
+    let path: PathBuf = dir.join("tokenizer.json");
+    if !path.is_file() {
+        bail!(
+            "`{}` has no tokenizer.json, so text cannot be read; save one with transformers' \
+             AutoTokenizer.save_pretrained, or give token ids with --tokens 1,2,3",
+            dir.display()
+        );
+    }
+    Tokenizer::from_file(&path).map_err(|error| anyhow!("`{}`: {error}", path.display()))
+}
+
+/// How tokens are read and shown.
+pub(crate) enum Voice {
+    Ids { first: bool },
+    Text { words: Words, tokens: Vec<u32>, said: usize },
+}
+
+impl Voice {
+    /// The one of a model.
+    pub(crate) fn of(target: &Target) -> Result<Self> {
+        Ok(Self::Text { words: Words::of(target)?, tokens: Vec::new(), said: 0 })
+    }
+
+    /// Tokens that end a text.
+    pub(crate) fn ends(&self, dir: &Path) -> Vec<u32> {
+        match self {
+            Self::Text { words: Words::File(loaded), .. } => loaded.ends().to_vec(),
+            Self::Text { .. } => end_tokens(dir),
+            Self::Ids { .. } => Vec::new(),
+        }
+    }
+
+    pub(crate) fn prompt(&self, text: Option<&str>, ids: &[u32]) -> Result<Vec<u32>> {
+        let tokens = match (self, text) {
+            (Self::Text { words, .. }, Some(text)) => words.prompt(text)?,
+            _ => ids.to_vec(),
+        };
+        ensure!(!tokens.is_empty(), "the prompt has no tokens");
+        Ok(tokens)
+    }
+
+    /// What a token adds to what was said. Bytes of one character can come in several tokens,
+    /// so all of them are decoded again and what is not whole yet waits.
+    pub(crate) fn say(&mut self, token: u32) -> Result<String> {
+        match self {
+            Self::Ids { first } => {
+                let comma = if std::mem::take(first) { "" } else { "," };
+                Ok(format!("{comma}{token}"))
+            }
+            Self::Text { words, tokens, said } => {
+                tokens.push(token);
+                let text = words.text(tokens)?;
+                let whole = text.trim_end_matches('\u{fffd}');
+                let new = whole.get(*said..).unwrap_or_default().to_owned();
+                *said = whole.len().max(*said);
+                Ok(new)
+            }
+        }
+    }
+
+    /// What was held back, at the end.
+    pub(crate) fn rest(&self) -> String {
+        match self {
+            Self::Text { words, tokens, said } => {
+                let text = words.text(tokens).unwrap_or_default();
+                text.get(*said..).unwrap_or_default().to_owned()
+            }
+            Self::Ids { .. } => String::new(),
+        }
+    }
+}
+
+/// Tokens that end a text, as `generation_config.json` or `config.json` says.
+fn end_tokens(dir: &Path) -> Vec<u32> {
+    for file in ["generation_config.json", "config.json"] {
+        let Ok(bytes) = fs_err::read(dir.join(file)) else { continue };
+        let Ok(json) = serde_json::from_slice::<serde_json::Value>(&bytes) else { continue };
+        let number =
+            |value: &serde_json::Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        match &json["eos_token_id"] {
+            serde_json::Value::Array(ids) => return ids.iter().filter_map(number).collect(),
+            one if one.is_u64() => return number(one).into_iter().collect(),
+            _ => {}
+        }
+    }
+    Vec::new()
+}

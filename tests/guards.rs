@@ -1,0 +1,99 @@
+//! What is read is never written over, and what is no model is called what it is.
+
+use std::path::Path;
+
+use crate::tool::{convert, fixture, onboard, run};
+
+/// A copy of a fixture that may be written to.
+fn copy(name: &str, folder: &Path) -> std::path::PathBuf {
+    let copy = folder.join(name);
+    fs_err::create_dir(&copy).unwrap();
+    for entry in fs_err::read_dir(fixture(name)).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            fs_err::copy(&path, copy.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    copy
+}
+
+#[test]
+fn nothing_that_is_read_is_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = copy("llama_256", dir.path());
+    let measured = dir.path().join("im.gguf");
+    let imatrix = |output: &Path, more: &[&str]| {
+        let mut command = onboard();
+        command.arg("imatrix").arg(&model).args(["--tokens", "1,2,3,4", "--chunk", "4", "-o"]);
+        run(command.arg(output).args(more))
+    };
+    for name in ["model.safetensors", "config.json"] {
+        let before = fs_err::read(model.join(name)).unwrap();
+        imatrix(&model.join(name), &["--force"]).code(2).says("and it is read");
+        assert!(fs_err::read(model.join(name)).unwrap() == before, "{name}");
+    }
+    imatrix(&measured, &[]).code(0);
+    imatrix(&measured, &[]).code(2).says("is there already");
+    imatrix(&measured, &["--force"]).code(0);
+    let to = |output: &Path, more: &[&str]| {
+        let mut command = convert();
+        command.arg(&model).args(["--to", "gguf:q4_k_m", "--imatrix"]).arg(&measured);
+        run(command.arg("-o").arg(output).args(more))
+    };
+    for path in [model.join("tokenizer.model"), model.join("tokenizer.json"), measured.clone()] {
+        if path.exists() {
+            let before = fs_err::read(&path).unwrap();
+            to(&path, &["--force"]).code(2).says("overwrite");
+            assert!(fs_err::read(&path).unwrap() == before, "{}", path.display());
+        }
+    }
+    // What was made may lie beside what it was made of, and be made again.
+    to(&model.join("made.gguf"), &[]).code(0);
+    to(&model.join("made.gguf"), &["--force"]).code(0);
+}
+
+#[test]
+fn files_that_hold_no_model_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("m.gguf");
+    run(convert().arg(fixture("llama")).args(["--to", "gguf:f16", "-o"]).arg(&file)).code(0);
+    let bytes = fs_err::read(&file).unwrap();
+    let key = b"general.type";
+    let at = bytes.windows(key.len()).position(|found| found == key).unwrap();
+    // Behind the key: its kind in four bytes, its length in eight.
+    let word = at + key.len() + 12;
+    assert_eq!(&bytes[word..word + 5], b"model");
+    let mut changed = bytes.clone();
+    changed[word..word + 5].copy_from_slice(b"voice");
+    fs_err::write(&file, changed).unwrap();
+    run(onboard().arg("run").arg(&file).args(["--tokens", "1"]))
+        .code(2)
+        .says("holds no model: it is of type `voice`");
+    let nowhere = dir.path().join("nowhere.gguf");
+    run(onboard().arg("run").arg(nowhere).args(["--tokens", "1"])).code(2).says("there is no file");
+}
+
+#[test]
+fn a_file_speaks_by_its_own_tokenizer() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut heard = 0;
+    for name in ["llama_256", "qwen2", "llama3", "gemma3_text", "lfm2", "mistral_nemo"] {
+        let file = dir.path().join(format!("{name}.gguf"));
+        run(convert().arg(fixture(name)).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
+        let say = |model: &Path| {
+            let mut command = onboard();
+            command.arg("run").arg(model).args(["--dtype", "f32", "-n", "12", "--prompt"]);
+            run(command.arg("a b, it is")).code(0).out
+        };
+        let (said, other) = (say(&file), say(&fixture(name)));
+        // Bytes that are no text become as many signs as the decoder likes.
+        let text =
+            |said: &str| said.split('\u{fffd}').next().unwrap_or_default().trim_end().to_owned();
+        heard += usize::from(!text(&said).is_empty());
+        assert!(
+            said.starts_with(&text(&other)) && other.starts_with(&text(&said)),
+            "{said} {other}"
+        );
+    }
+    assert!(heard > 3, "{heard} of them said something");
+}
