@@ -49,9 +49,10 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
             )
         })?,
     };
-    let mut model = match made {
-        true => specs.resolve_made(&spec, &config, &choice.set)?,
-        false => specs.resolve(&spec, &config, &choice.set)?,
+    let mut model = if made {
+        specs.resolve_made(&spec, &config, &choice.set)?
+    } else {
+        specs.resolve(&spec, &config, &choice.set)?
     };
     let as_told = choice.set.is_empty() && choice.spec.is_none() && choice.model_config.is_none();
     if inside.is_some() && as_told {

@@ -84,7 +84,7 @@ pub(crate) fn folder(which: &Which) -> Result<(PathBuf, String)> {
         "`{}` is a file; give a GGUF file, or the folder that a safetensors file lies in",
         path.display()
     );
-    ensure!(!which.model.ends_with(".gguf"), "there is no file `{}`", which.model);
+    ensure!(path.extension().is_none_or(|end| end != "gguf"), "there is no file `{}`", which.model);
     ensure!(
         looks_like_id(&which.model),
         "there is no folder `{}`, and it is no hub id either (those look like owner/name)",

@@ -90,6 +90,6 @@ fn every_matrix_of_a_stack_has_a_scale() {
     assert!(rows.iter().all(|row| (0.08..0.11).contains(&off(row))), "{rows:?}");
     let shown = json(&run(onboard().arg("show").arg(file("one.gguf")).arg("--json")).code(0).out);
     let scales: Vec<_> = shown["tensors"].as_array().unwrap().iter().collect();
-    let scales = scales.iter().filter(|t| t["name"].as_str().unwrap().ends_with(".scale"));
+    let scales = scales.iter().filter(|t| t["name"].as_str().unwrap().contains(".scale"));
     assert_eq!(scales.filter(|t| t["shape"] == serde_json::json!([8])).count(), rows.len());
 }

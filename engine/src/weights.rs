@@ -351,7 +351,9 @@ fn blocks(view: &BlockView<'_>, weight: &Weight, matrix: bool, run: Dtype) -> Re
     }
     let mut wide = vec![0.0; weight.shape.iter().product()];
     codec::decode(view.ty, view.bytes, &mut wide).map_err(unreadable)?;
-    wide.iter_mut().for_each(|x| *x *= view.factor);
+    for x in &mut wide {
+        *x *= view.factor;
+    }
     round::round(run, &mut wide);
     Ok(Held::Wide(wide))
 }

@@ -80,11 +80,15 @@ mod tests {
             }
             let mut numbers = vec![0.0; 64 * 50];
             decode(BlockType::Nvfp4, &bytes, &mut numbers).unwrap();
-            numbers.iter_mut().for_each(|x| *x *= factor);
+            for x in &mut numbers {
+                *x *= factor;
+            }
             let (mut again, mut back) = (vec![0; bytes.len()], vec![0.0; numbers.len()]);
             encode_nvfp4(&numbers, factor, &mut again).unwrap();
             decode(BlockType::Nvfp4, &again, &mut back).unwrap();
-            back.iter_mut().for_each(|x| *x *= factor);
+            for x in &mut back {
+                *x *= factor;
+            }
             assert_eq!(numbers, back, "{factor}");
         }
     }

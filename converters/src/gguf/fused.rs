@@ -47,7 +47,7 @@ impl File {
     }
 
     /// The parts of a tensor that may be several in one.
-    pub(super) fn parts<'f>(&'f self, name: &str) -> Vec<(String, Vec<usize>)> {
+    pub(super) fn parts(&self, name: &str) -> Vec<(String, Vec<usize>)> {
         let split = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
         let Some((layer, (stem, end))) =
             split.and_then(|(layer, rest)| Some((layer, rest.split_once('.')?)))

@@ -105,7 +105,9 @@ fn decode(ty: BlockType, factor: f32, bytes: &[u8], into: &mut [f32]) {
         into.fill(f32::NAN);
     }
     if factor != 1.0 {
-        into.iter_mut().for_each(|x| *x *= factor);
+        for x in into.iter_mut() {
+            *x *= factor;
+        }
     }
 }
 

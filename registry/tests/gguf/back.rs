@@ -46,7 +46,11 @@ fn evidence(name: &str, case: &Value, model: &Model) -> Evidence {
         keys.add(&format!("numbers.{name}"), scalar(numbers));
         tensors.insert(name.clone(), vec![numbers.as_array().unwrap().len()]);
     }
-    Evidence { keys: keys.into_config(name), tensors, companions: Default::default() }
+    Evidence {
+        keys: keys.into_config(name),
+        tensors,
+        companions: std::collections::BTreeSet::new(),
+    }
 }
 
 fn scalar(value: &Value) -> Scalar {

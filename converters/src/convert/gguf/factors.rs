@@ -202,7 +202,9 @@ impl Encode for Multiplied {
     ) -> bool {
         let decoded = codec::decode(BlockType::Nvfp4, bytes, out).is_ok();
         for (done, rows, factor) in self.stretches(first, out.len() / row.max(1)) {
-            out[done * row..(done + rows) * row].iter_mut().for_each(|x| *x *= factor);
+            for x in &mut out[done * row..(done + rows) * row] {
+                *x *= factor;
+            }
         }
         decoded
     }

@@ -61,6 +61,7 @@ impl Part {
 
 /// Takes a file for this process alone, as long as it is open.
 fn own(file: &std::fs::File, path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::MetadataExt as _;
     let taken = || {
         let text = format!(
             "another conversion is writing `{}`; wait for it, or choose another name",
@@ -73,7 +74,6 @@ fn own(file: &std::fs::File, path: &Path) -> io::Result<()> {
         Ok(()) | Err(std::fs::TryLockError::Error(_)) => {}
         Err(std::fs::TryLockError::WouldBlock) => return Err(taken()),
     }
-    use std::os::unix::fs::MetadataExt as _;
     // It may have got its name between the opening and the lock.
     let (opened, named) = (file.metadata()?, std::fs::metadata(path).ok());
     let same =
