@@ -152,6 +152,11 @@ fn a_method_that_is_not_read_is_named() {
     run(convert().arg(dir.path()).args(["--to", "bf16", "-o", "never"]))
         .code(2)
         .says("quantized by `hqq` (`quantization_config.quant_method`), which is not read");
+    let own = "\"quantization\": { \"bits\": 4, \"group_size\": 64 }, \"another_config\"";
+    changed(dir.path(), 0.0, "\"quantization_config\"", own);
+    run(convert().arg(dir.path()).args(["--to", "bf16", "-o", "never"]))
+        .code(2)
+        .says("quantized by `mlx`");
 }
 
 #[test]

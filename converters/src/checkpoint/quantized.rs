@@ -99,6 +99,9 @@ pub(super) const METHODS: [&str; 7] =
 
 /// The `quant_method` of a folder, if it is one that nothing here reads.
 pub(super) fn foreign(folder: &Path) -> Option<String> {
+    if said::is_mlx(folder) {
+        return Some("mlx".to_owned());
+    }
     let (said, _) = said::section(folder)?;
     let method = said.get("quant_method")?.as_str()?;
     (!METHODS.contains(&method)).then(|| method.to_owned())

@@ -65,6 +65,15 @@ pub(super) fn section(folder: &Path) -> Option<(Value, bool)> {
     None
 }
 
+/// Whether MLX has quantized a folder: it says so in a section of its own, and at times in the usual one too.
+pub(super) fn is_mlx(folder: &Path) -> bool {
+    let Some(config) = read(folder, "config.json") else { return false };
+    let number = |key: &str| config["quantization"][key].is_u64();
+    number("bits")
+        && number("group_size")
+        && config["quantization_config"]["quant_method"].is_null()
+}
+
 impl Said {
     /// Reads it; none if nothing is said.
     pub(super) fn of(checkpoint: &Checkpoint) -> Looked<Option<Self>> {
