@@ -54,6 +54,17 @@ impl Text {
         Ok(Self { tokens, begin, chunk, count })
     }
 
+    /// The tokens of every chunk, each of which begins as a text does.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = Vec<u32>> + '_ {
+        self.tokens.chunks_exact(self.chunk).take(self.count).map(|chunk| {
+            let mut chunk = chunk.to_vec();
+            if let Some(begin) = self.begin {
+                chunk[0] = begin;
+            }
+            chunk
+        })
+    }
+
     /// Runs every chunk in a slot of its own.
     pub(crate) fn run(
         &self,
@@ -75,12 +86,7 @@ impl Text {
             .open(&target.source(), &options)
             .map_err(engine_error)?;
         let bar = term::count_bar(self.count as u64, "chunks");
-        for chunk in self.tokens.chunks_exact(self.chunk).take(self.count) {
-            let mut chunk = chunk.to_vec();
-            // Every chunk begins as a text does.
-            if let Some(begin) = self.begin {
-                chunk[0] = begin;
-            }
+        for chunk in self.chunks() {
             let slot = session.open_slot();
             session.step(&[Chunk { slot, tokens: &chunk, want }], &mut NoProbe)?;
             session.release(slot)?;

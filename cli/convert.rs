@@ -21,10 +21,12 @@ use crate::{Ended, term};
 mod calibration;
 mod folder;
 mod format;
+mod goal;
 mod merge;
 mod outcome;
 mod progress;
 mod show_plan;
+mod trial;
 mod verify;
 
 use format::Format;
@@ -86,16 +88,8 @@ pub(crate) struct Convert {
     /// Write file I of a set of N, and no other
     #[arg(long, value_name = "I/N", value_parser = format::parse_shard, conflicts_with = "split_max_size")]
     shard: Option<(usize, usize)>,
-    /// Of checkpoints of 8 and 4 bits: keep as they are the matrices that matter most, until the mean divergence
-    /// from the reference is at most so many nats
-    #[arg(long, value_name = "NATS", value_parser = parse_kl)]
-    target_kl: Option<f64>,
-    /// With --target-kl: the dump to measure against; default: MODEL/reference, then MODEL/dump
-    #[arg(long, value_name = "DUMP", requires = "target_kl")]
-    reference: Option<PathBuf>,
-    /// With --target-kl: measure with activations of 8 bits too
-    #[arg(long, requires = "target_kl")]
-    w8a8: bool,
+    #[command(flatten)]
+    goal: goal::Asked,
     #[command(flatten)]
     calibration: calibration::Calibration,
     #[command(flatten)]
@@ -137,7 +131,7 @@ impl Convert {
         }
         self.calibration.refuse()?;
         ensure!(
-            self.target_kl.is_none(),
+            !self.goal.is_asked(),
             "--target-kl chooses for checkpoints of 8 and 4 bits (--to fp8, ...); for GGUF files \
              give types with --tensor-type, and measure with parity check"
         );
@@ -390,12 +384,6 @@ fn tokenizer(target: &Target, gguf: &Gguf, warnings: &mut Vec<String>) -> Result
         }
     }
     Ok(made.keys)
-}
-
-/// Reads a divergence in nats.
-fn parse_kl(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|nats: &f64| nats.is_finite() && *nats > 0.0);
-    number.ok_or_else(|| format!("`{text}` is no divergence; expected nats above 0, as 1e-3"))
 }
 
 /// Several faults as one error.

@@ -1,10 +1,19 @@
 //! Ctrl-C: unfinished files go, then the process does.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-static UNFINISHED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+static UNFINISHED: Mutex<BTreeMap<PathBuf, Goes>> = Mutex::new(BTreeMap::new());
+
+/// What of a path goes.
+#[derive(Debug, Clone, Copy)]
+enum Goes {
+    /// A file, or the unfinished files of a folder.
+    Parts,
+    /// A folder with all that is in it.
+    Whole,
+}
 
 /// What is said when the person stops the command.
 static HINT: Mutex<&str> = Mutex::new("");
@@ -21,8 +30,11 @@ const INTERRUPTED: i32 = 130;
 pub(crate) fn install() {
     let handler = || {
         let paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
-        for path in paths.iter() {
-            remove(path);
+        for (path, goes) in paths.iter() {
+            match goes {
+                Goes::Parts => remove(path),
+                Goes::Whole => drop(fs_err::remove_dir_all(path)),
+            }
         }
         let hint = HINT.lock().unwrap_or_else(PoisonError::into_inner);
         crate::term::note(&format!("stopped{hint}"));
@@ -51,8 +63,17 @@ pub(crate) struct Watched(PathBuf);
 
 /// Has a file, or every `.part` file of a folder, removed if the person stops the command before the guard is dropped.
 pub(crate) fn watch(path: &Path) -> Watched {
+    watch_for(path, Goes::Parts)
+}
+
+/// Has a folder removed with all that is in it if the person stops the command before the guard is dropped.
+pub(crate) fn watch_whole(path: &Path) -> Watched {
+    watch_for(path, Goes::Whole)
+}
+
+fn watch_for(path: &Path, goes: Goes) -> Watched {
     let mut paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
-    paths.insert(path.to_owned());
+    paths.insert(path.to_owned(), goes);
     Watched(path.to_owned())
 }
 

@@ -201,9 +201,31 @@ fn matrices_that_matter_most_are_kept_until_a_divergence_is_met() {
         assert!((asked / 50.0..=asked).contains(&found), "{to}: {found}");
         assert!(!dir.path().join(format!("{to}.trial")).exists());
     }
+    // Machines that write a file each come to the same choice.
+    for shard in ["1/2", "2/2"] {
+        let mut command = convert();
+        command.arg(&source).args(["--to", "fp8", "--target-kl", "2e-3", "--shard", shard, "-o"]);
+        run(command.arg(dir.path().join("set"))).code(0).says("one of 2 files cannot be run");
+    }
+    let config = |out: &str| json(&dir.path().join(out).join("config.json"));
+    assert_eq!(config("set"), config("fp8"));
+    let mut check = parity();
+    check.arg("check").arg(dir.path().join("set")).arg("--reference").arg(source.join("reference"));
+    assert!(divergence(&run(&mut check).code(0).out) <= 2e-3);
     to_meet("fp8", "1e-9", "never").code(2).says("cannot be met");
     assert!(!dir.path().join("never").exists());
+    to_meet("bf16", "1e-2", "never").code(2).says("`bf16` loses nothing");
+    to_meet("fp8", "1e-2", "fp8").code(2).says("holds a checkpoint already");
     to_meet("gguf:q4_k_m", "1e-2", "file").code(2).says("--target-kl chooses for checkpoints");
+    // A text stands in for a dump.
+    let text = |kl: &str, out: &str| {
+        let mut command = convert();
+        command.arg(&source).args(["--to", "fp8", "--target-kl", kl, "--chunks", "2", "--text"]);
+        run(command.arg(fixture("corpus.txt")).arg("-o").arg(dir.path().join(out)))
+    };
+    text("2e-3", "text").code(0).says("own f32 run on 2 chunks of 128 tokens");
+    text("1e-12", "never").code(2).says("cannot be met with a single matrix as fp8");
+    assert!(!dir.path().join("never").exists());
 }
 
 /// Loaders call modules as they lie in memory, which is not always as tensors lie on the disk.

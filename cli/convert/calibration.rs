@@ -31,7 +31,7 @@ pub(super) struct Calibration {
     /// Token ids instead of a text, with commas
     #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with = "calibrate")]
     calibrate_tokens: Vec<u32>,
-    /// Tokens in a chunk; default: 512, or all that the model handles
+    /// Tokens in a chunk, of this text and of that of --target-kl; default: 512, or all that the model handles
     #[arg(long, value_name = "N")]
     chunk: Option<usize>,
     /// At most so many chunks
@@ -55,6 +55,11 @@ impl Calibration {
     /// Where the text is, if there is one.
     pub(super) fn text(&self) -> Option<&Path> {
         self.calibrate.as_deref()
+    }
+
+    /// Tokens in a chunk, and the most chunks.
+    pub(super) fn cut(&self) -> (Option<usize>, Option<usize>) {
+        (self.chunk, self.chunks)
     }
 
     /// Refuses for a file what only folders have.

@@ -10,6 +10,7 @@ use converters::convert::folder::{
 use converters::python_json::texts_as_words;
 use converters::weights::flows;
 use converters::{Checkpoint, FileDtype};
+use engine::{Engine, NativeEngine};
 use sha2::{Digest as _, Sha256};
 
 use super::{Convert, several};
@@ -113,11 +114,19 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
     Coverage::of(&target.model, &checkpoint).refuse(&target.dir)?;
     let mut plan = plan(&target, &checkpoint, format, output)?;
     plan.scales = args.calibration.planned(&plan)?;
-    let goal = target_kl::Goal::of(args, &plan)?;
+    ensure!(
+        format.quantizes() || !args.goal.is_asked(),
+        "--target-kl: `{}` loses nothing",
+        format.name()
+    );
+    if !args.plan {
+        refuse_taken(args, output)?;
+    }
+    let goal = args.goal.goal(args, &target, output)?;
     let mut seen = None;
     if let Some(goal) = &goal {
         plan.scales = args.calibration.measure(&plan, &mut seen, args.threads())?;
-        goal.choose(args, &mut plan)?;
+        target_kl::choose(goal, args, &mut plan)?;
         plan.scales = args.calibration.planned(&plan)?;
     }
     plan.items = folder::items(format, &plan.tensors, &plan.choices, None, &plan.scales);
@@ -140,7 +149,10 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
     plan.items = items(args, &plan)?;
     let ended = write(args, &plan)?;
     match goal {
-        Some(goal) => goal.confirm(&plan),
+        Some(goal) => {
+            let native = |_: &Path| Ok(Box::new(NativeEngine::new()) as Box<dyn Engine>);
+            goal.confirm(args, &target, &plan.folder, native)
+        }
         None => Ok(ended),
     }
 }
@@ -188,12 +200,6 @@ fn write(args: &Convert, plan: &Plan<'_>) -> Result<Ended> {
     fs_err::create_dir_all(&plan.folder)?;
     let same = fs_err::canonicalize(&plan.folder)? == fs_err::canonicalize(&plan.target.dir)?;
     ensure!(!same, "`{}` is what is read; choose another folder", plan.folder.display());
-    let config = plan.folder.join("config.json");
-    ensure!(
-        args.force || shard.is_some() || !config.exists(),
-        "`{}` holds a checkpoint already; remove it, choose another folder, or allow it with --force",
-        plan.folder.display()
-    );
     args.execute(&work, plan.checkpoint, plan.target, || {
         if shard.is_none() {
             beside::remove_older(plan)?;
@@ -201,6 +207,16 @@ fn write(args: &Convert, plan: &Plan<'_>) -> Result<Ended> {
         beside::write(plan)?;
         if shard.is_none() { reopen(plan) } else { Ok(()) }
     })
+}
+
+/// Refuses a folder that holds a checkpoint, before anything is measured for it.
+fn refuse_taken(args: &Convert, folder: &Path) -> Result<()> {
+    ensure!(
+        args.force || args.shard.is_some() || !folder.join("config.json").exists(),
+        "`{}` holds a checkpoint already; remove it, choose another folder, or allow it with --force",
+        folder.display()
+    );
+    Ok(())
 }
 
 /// Opens what was written as any reader would, and holds its tensors to the plan.

@@ -1,55 +1,56 @@
-//! One model with weights of two checkpoints: shows what the change of some of them does.
+//! One model with weights from several places: shows what the change of some of them does.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use converters::gguf::model::BlockView;
 use converters::load::WeightView as FileView;
-use converters::weights::Weights;
 use registry::graph::WeightId;
 
 use crate::weights::Tensors;
 use crate::{Engine, Error, NativeEngine, Options, Session, Source};
 
-/// The native engine on weights of two checkpoints. [`Source::dir`] is not looked at.
+/// The native engine on weights from several places. [`Source::dir`] is not looked at.
 #[derive(Clone)]
 pub struct Mixed {
-    /// Where weights come from unless they are listed.
-    pub first: Arc<Weights>,
-    /// Where the listed ones come from.
-    pub second: Arc<Weights>,
-    /// Those that come from the second.
-    pub listed: BTreeSet<WeightId>,
+    /// Where weights come from. Scales that belong to no weight come from the first.
+    pub sources: Vec<Arc<dyn Tensors>>,
+    /// For each weight of the graph, which of the sources it comes from.
+    pub from: Vec<usize>,
 }
 
 impl Mixed {
-    fn of(&self, id: WeightId) -> &Weights {
-        if self.listed.contains(&id) { &self.second } else { &self.first }
+    fn of(&self, id: WeightId) -> &dyn Tensors {
+        &*self.sources[self.from[id.0]]
     }
 }
 
 impl Tensors for Mixed {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
-        Tensors::view(self.of(id), id)
+        self.of(id).view(id)
     }
 
     fn made(&self, id: WeightId) -> Option<Result<Vec<f32>, Error>> {
-        Tensors::made(self.of(id), id)
+        self.of(id).made(id)
     }
 
     fn is_made(&self, id: WeightId) -> bool {
-        Tensors::is_made(self.of(id), id)
+        self.of(id).is_made(id)
     }
 
     fn is_eight_bits(&self, id: WeightId) -> bool {
-        Tensors::is_eight_bits(self.of(id), id)
+        self.of(id).is_eight_bits(id)
     }
 
     fn input_scale(&self, id: WeightId) -> Result<Option<f32>, Error> {
-        Tensors::input_scale(self.of(id), id)
+        self.of(id).input_scale(id)
     }
 
     fn scale(&self, name: &str) -> Result<Option<f32>, Error> {
-        Tensors::scale(&*self.second, name)
+        self.sources.first().map_or(Ok(None), |first| first.scale(name))
+    }
+
+    fn blocks(&self, id: WeightId) -> Option<BlockView<'_>> {
+        self.of(id).blocks(id)
     }
 }
 

@@ -11,7 +11,7 @@ use registry::dtype::Dtype;
 use serde::Serialize;
 
 use crate::check::Error;
-use crate::dump::{Dump, Phase};
+use crate::dump::{Dump, Logprobs, Phase};
 use crate::metrics::{Row, log_softmax, row_error};
 use crate::run;
 use crate::tolerance::roundoff;
@@ -62,28 +62,47 @@ impl Quantiles {
     }
 }
 
-/// Measures what the weights of `source` cost against the f32 run of a dump.
+/// An f32 run that weights are measured against.
+pub trait Reference {
+    /// The tokens of each prompt.
+    fn prompts(&self) -> Vec<&[u32]>;
+
+    /// The log-probabilities of a prompt, a row for each of its tokens; none if it has none.
+    fn logprobs(&self, prompt: usize) -> Result<Option<Logprobs>, Error>;
+}
+
+impl Reference for Dump {
+    fn prompts(&self) -> Vec<&[u32]> {
+        self.manifest.prompts.iter().map(|prompt| &prompt.tokens[..]).collect()
+    }
+
+    fn logprobs(&self, prompt: usize) -> Result<Option<Logprobs>, Error> {
+        let Some(prompt) = self.manifest.prompts.get(prompt) else { return Ok(None) };
+        Ok(Self::logprobs(self, Dtype::F32, prompt, Phase::Prefill)?)
+    }
+}
+
+/// Measures what the weights of `source` cost against a reference.
 pub fn cost(
     engine: &dyn Engine,
     source: &Source<'_>,
-    dump: &Dump,
+    reference: &dyn Reference,
     options: &Options,
 ) -> Result<Cost, Error> {
     let mut session = engine.open(source, options)?;
     let vocab = source.model.vocab;
     let (mut kl, mut same, mut drops) = (Vec::new(), 0_usize, 0.0);
     let (mut largest, mut ours_nats, mut their_nats, mut scored) = (0.0_f64, 0.0, 0.0, 0_usize);
-    for prompt in &dump.manifest.prompts {
+    for (n, tokens) in reference.prompts().into_iter().enumerate() {
         let slot = session.open_slot();
-        let logits =
-            run::one(session.as_mut(), slot, &prompt.tokens, engine::Want::All, &mut NoProbe);
+        let logits = run::one(session.as_mut(), slot, tokens, engine::Want::All, &mut NoProbe);
         session.release(slot)?;
         let logits = logits?.data;
-        let Some(reference) = dump.logprobs(Dtype::F32, prompt, Phase::Prefill)? else { continue };
+        let Some(rows) = reference.logprobs(n)? else { continue };
         let mut own = vec![0.0; vocab];
         for (position, row) in logits.chunks_exact(vocab).enumerate() {
             log_softmax(row, &mut own);
-            let theirs = reference.row(position);
+            let theirs = rows.row(position);
             let error = row_error(Row { ids: None, values: &own }, theirs, &mut Vec::new());
             // Rounding can take a divergence of nothing below nothing.
             kl.push(error.kl.max(0.0));
@@ -93,7 +112,7 @@ pub fn cost(
             if let (Some(a), Some(b)) = (own.get(top), theirs.at(top)) {
                 drops += (f64::from(b).exp() - f64::from(*a).exp()).max(0.0);
             }
-            if let Some(&next) = prompt.tokens.get(position + 1)
+            if let Some(&next) = tokens.get(position + 1)
                 && let (Some(a), Some(b)) = (own.get(next as usize), theirs.at(next as usize))
             {
                 ours_nats -= f64::from(*a);

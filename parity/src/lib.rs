@@ -24,6 +24,7 @@ pub mod json;
 pub mod junit;
 pub mod metrics;
 pub mod order;
+pub mod recorded;
 pub mod report;
 pub mod route;
 pub mod run;

@@ -7,25 +7,20 @@
 //! measuring, and the folder that is written is measured once more.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use converters::Checkpoint;
 use converters::convert::folder;
 use converters::weights::{Weights, flows};
 use engine::mixed::Mixed;
-use engine::{NativeEngine, Options, Source};
-use parity::Dump;
-use parity::cost::cost;
-use registry::dtype::Dtype;
+use engine::weights::Tensors;
 use registry::graph::WeightId;
 
 use super::{Plan, beside};
 use crate::convert::Convert;
-use crate::parity_check::{beside as dump_beside, no_reference};
-use crate::specs::check_error;
-use crate::{Ended, term};
+use crate::convert::goal::{Goal, fewest};
+use crate::term;
 
 /// Matrices that are quantized all or none.
 struct Group {
@@ -37,125 +32,64 @@ struct Group {
     numbers: usize,
 }
 
-/// The most divergence, and what it is measured with.
-pub(super) struct Goal {
-    most: f64,
-    dump: Dump,
-    options: Options,
-}
-
-impl Goal {
-    /// What the flags ask for, if they do.
-    pub(super) fn of(args: &Convert, plan: &Plan<'_>) -> Result<Option<Self>> {
-        let Some(most) = args.target_kl else { return Ok(None) };
-        ensure!(plan.format.quantizes(), "--target-kl: `{}` loses nothing", plan.format.name());
-        ensure!(!args.plan, "--target-kl measures weights, and --plan reads none");
-        ensure!(args.shard.is_none(), "--target-kl measures all weights; --shard goes without it");
-        let target = plan.target;
-        let path = args.reference.clone().or_else(|| dump_beside(target));
-        let path = path.with_context(|| no_reference(target))?;
-        let dump = Dump::open(&path)
-            .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
-        let options = Options {
-            dtype: Dtype::F32,
-            threads: args.threads,
-            round_tokens: args.w8a8,
-            ..Options::default()
-        };
-        Ok(Some(Self { most, dump, options }))
+/// Changes the choices of a plan so that the goal is met.
+pub(super) fn choose(goal: &Goal, args: &Convert, plan: &mut Plan<'_>) -> Result<()> {
+    let trial = goal.trial.path.join("codes");
+    let home = std::mem::replace(&mut plan.folder, trial.clone());
+    let written = write_trial(args, plan);
+    plan.folder = home;
+    written?;
+    let mut groups = groups(plan, &Checkpoint::open(&trial)?)?;
+    let model = &plan.target.model;
+    let weights = |checkpoint| {
+        let found = Weights::with_rules(checkpoint, &model.graph.weights, &model.rules)?;
+        Ok::<Arc<dyn Tensors>, anyhow::Error>(Arc::new(found))
+    };
+    let sources = vec![weights(Checkpoint::open(&trial)?)?, weights(plan.target.checkpoint()?)?];
+    let coded = |listed: &BTreeSet<WeightId>| {
+        let from = (0..model.graph.weights.len()).map(WeightId);
+        let from = from.map(|id| usize::from(!listed.contains(&id))).collect();
+        goal.measure(&Mixed { sources: sources.clone(), from }, plan.target, &trial)
+    };
+    let none = coded(&BTreeSet::new())?;
+    let most = goal.most;
+    ensure!(
+        none <= most,
+        "--target-kl {most:e} cannot be met: with every matrix as it is the divergence is {none:.3e} already"
+    );
+    let bar = term::count_bar(groups.len() as u64, "groups");
+    for group in &mut groups {
+        group.kl = coded(&group.weights)?;
+        bar.inc(1);
     }
-
-    fn measure(&self, plan: &Plan<'_>, engine: &dyn engine::Engine, dir: &Path) -> Result<f64> {
-        let source = Source { model: Arc::clone(&plan.target.model), dir };
-        let cost = cost(engine, &source, &self.dump, &self.options).map_err(check_error)?;
-        Ok(cost.kl.mean)
-    }
-
-    /// Changes the choices of a plan so that the goal is met.
-    pub(super) fn choose(&self, args: &Convert, plan: &mut Plan<'_>) -> Result<()> {
-        let name = plan.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let trial = plan.folder.with_file_name(format!("{name}.trial"));
-        ensure!(!trial.exists(), "`{}` is in the way; remove it", trial.display());
-        let chosen = self.choose_with(args, plan, &trial);
-        fs_err::remove_dir_all(&trial).ok();
-        chosen
-    }
-
-    fn choose_with(&self, args: &Convert, plan: &mut Plan<'_>, trial: &Path) -> Result<()> {
-        let home = std::mem::replace(&mut plan.folder, trial.to_owned());
-        let written = write_trial(args, plan);
-        plan.folder = home;
-        written?;
-        let mut groups = groups(plan, &Checkpoint::open(trial)?)?;
-        let model = &plan.target.model;
-        let weights = |checkpoint| {
-            let found = Weights::with_rules(checkpoint, &model.graph.weights, &model.rules)?;
-            Ok::<_, anyhow::Error>(Arc::new(found))
-        };
-        let (first, second) =
-            (weights(plan.target.checkpoint()?)?, weights(Checkpoint::open(trial)?)?);
-        let mixed = |listed: BTreeSet<WeightId>| {
-            let mixed = Mixed { first: Arc::clone(&first), second: Arc::clone(&second), listed };
-            self.measure(plan, &mixed, trial)
-        };
-        let none = mixed(BTreeSet::new())?;
-        ensure!(
-            none <= self.most,
-            "--target-kl {:e} cannot be met: with every matrix as it is the divergence is {none:.3e} already",
-            self.most
-        );
-        let bar = term::count_bar(groups.len() as u64, "groups");
-        for group in &mut groups {
-            group.kl = mixed(group.weights.clone())?;
-            bar.inc(1);
+    bar.finish_and_clear();
+    // The dearest for their size first; what costs the same stays in the order of its names.
+    let dear = |group: &Group| (group.kl - none).max(0.0) / group.numbers.max(1) as f64;
+    groups.sort_by(|a, b| dear(b).total_cmp(&dear(a)));
+    let rest = |kept: usize| {
+        let rest = groups[kept..].iter();
+        coded(&rest.flat_map(|group| group.weights.iter().copied()).collect())
+    };
+    let all = rest(0)?;
+    let high = if all <= most { 0 } else { fewest(groups.len(), |kept| Ok(rest(kept)? <= most))? };
+    for group in &groups[..high] {
+        for &n in &group.tensors {
+            let tensor = &plan.tensors[n];
+            let why = format!("it would cost {:.1e} nats", group.kl);
+            plan.choices[n] = folder::Choice { kept: Some(tensor.dtype), why };
         }
-        bar.finish_and_clear();
-        // The dearest for their size first; what costs the same stays in the order of its names.
-        let dear = |group: &Group| (group.kl - none).max(0.0) / group.numbers.max(1) as f64;
-        groups.sort_by(|a, b| dear(b).total_cmp(&dear(a)));
-        let rest = |kept: usize| {
-            let rest = groups[kept..].iter();
-            mixed(rest.flat_map(|group| group.weights.iter().copied()).collect())
-        };
-        let all = rest(0)?;
-        // With `low` groups kept it is too much, with `high` it is not.
-        let (mut low, mut high) = (0, if all <= self.most { 0 } else { groups.len() });
-        while high - low > 1 {
-            let middle = low + (high - low) / 2;
-            if rest(middle)? <= self.most { high = middle } else { low = middle }
-        }
-        for group in &groups[..high] {
-            for &n in &group.tensors {
-                let tensor = &plan.tensors[n];
-                let why = format!("it would cost {:.1e} nats", group.kl);
-                plan.choices[n] = folder::Choice { kept: Some(tensor.dtype), why };
-            }
-        }
-        term::note(&format!(
-            "{high} of {} groups of matrices stay as they are (with all quantized the divergence is {all:.3e})",
-            groups.len()
-        ));
-        ensure!(
-            plan.quantized() > 0,
-            "--target-kl {:e} cannot be met with a single matrix as {}",
-            self.most,
-            plan.format.name()
-        );
-        Ok(())
     }
-
-    /// Measures what was written.
-    pub(super) fn confirm(&self, plan: &Plan<'_>) -> Result<Ended> {
-        let kl = self.measure(plan, &NativeEngine::new(), &plan.folder)?;
-        let (most, folder) = (self.most, plan.folder.display());
-        if kl > most {
-            bail!("`{folder}` was written, and its divergence is {kl:.3e}, more than {most:e}");
-        }
-        term::print(&format!(
-            "divergence from the reference {kl:.3e}, asked for at most {most:e}"
-        ))?;
-        Ok(Ended::Well)
-    }
+    term::note(&format!(
+        "{high} of {} groups of matrices stay as they are (with all quantized the divergence is {all:.3e})",
+        groups.len()
+    ));
+    ensure!(
+        plan.quantized() > 0,
+        "--target-kl {most:e} cannot be met with a single matrix as {}",
+        plan.format.name()
+    );
+    fs_err::remove_dir_all(&trial)?;
+    Ok(())
 }
 
 /// Writes everything quantized.

@@ -1,0 +1,207 @@
+//! `--target-kl`: the divergence that a conversion has to meet, and how it is measured.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use engine::{Engine, NativeEngine, Options, Source};
+use parity::Dump;
+use parity::cost::{Reference, cost};
+use parity::recorded::Recorded;
+use registry::dtype::Dtype;
+
+use super::Convert;
+use super::trial::Trial;
+use crate::calibrate::{CHUNK, Text};
+use crate::parity_check::{beside, no_reference};
+use crate::specs::check_error;
+use crate::target::Target;
+use crate::{Ended, term};
+
+/// A divergence, and what it is measured against.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "A divergence to meet")]
+pub(super) struct Asked {
+    /// Choose by measurement, so that the mean divergence from the reference is at most so many nats:
+    /// matrices of checkpoints of 8 and 4 bits stay as they are, the ones that matter most for their size first
+    #[arg(long, value_name = "NATS", value_parser = parse_kl)]
+    target_kl: Option<f64>,
+    /// The dump to measure against; default: MODEL/reference, then MODEL/dump
+    #[arg(long, value_name = "DUMP", requires = "target_kl", conflicts_with_all = ["text", "tokens"])]
+    reference: Option<PathBuf>,
+    /// A text to measure on where there is no dump, against MODEL's own f32 run; cut as --chunk and --chunks say
+    #[arg(long, value_name = "FILE", requires = "target_kl")]
+    text: Option<PathBuf>,
+    /// Token ids instead of a text, with commas
+    #[arg(
+        long,
+        value_name = "IDS",
+        value_delimiter = ',',
+        requires = "target_kl",
+        conflicts_with = "text"
+    )]
+    tokens: Vec<u32>,
+    /// Measure with activations of 8 bits too (checkpoints of 8 bits)
+    #[arg(long, requires = "target_kl")]
+    w8a8: bool,
+}
+
+/// Reads a divergence in nats.
+fn parse_kl(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|nats: &f64| nats.is_finite() && *nats > 0.0);
+    number.ok_or_else(|| format!("`{text}` is no divergence; expected nats above 0, as 1e-3"))
+}
+
+/// The most divergence, and what it is measured with.
+pub(super) struct Goal {
+    pub(super) most: f64,
+    /// Where a conversion is tried.
+    pub(super) trial: Trial,
+    reference: Box<dyn Reference>,
+    options: Options,
+}
+
+impl Asked {
+    /// Whether a divergence is to be met.
+    pub(super) fn is_asked(&self) -> bool {
+        self.target_kl.is_some()
+    }
+
+    /// What the flags ask for, if they do. A text is run here.
+    pub(super) fn goal(
+        &self,
+        args: &Convert,
+        target: &Target,
+        output: &Path,
+    ) -> Result<Option<Goal>> {
+        let Some(most) = self.target_kl else { return Ok(None) };
+        ensure!(!args.plan, "--target-kl measures weights, and --plan reads none");
+        let options = Options { dtype: Dtype::F32, threads: args.threads, ..Options::default() };
+        target.check_dtypes(&[Dtype::F32])?;
+        let begin = || Trial::begin(output, args.shard);
+        let (trial, reference): (Trial, Box<dyn Reference>) =
+            if let Some(text) = self.text(args, target)? {
+                let trial = begin()?;
+                let recorded = record(target, &text, &options, &trial)?;
+                (trial, Box::new(recorded))
+            } else {
+                let dump = self.dump(target)?;
+                (begin()?, Box::new(dump))
+            };
+        let options = Options { round_tokens: self.w8a8, ..options };
+        Ok(Some(Goal { most, trial, reference, options }))
+    }
+
+    fn text(&self, args: &Convert, target: &Target) -> Result<Option<Text>> {
+        if self.text.is_none() && self.tokens.is_empty() {
+            return Ok(None);
+        }
+        let (chunk, chunks) = args.calibration.cut();
+        let chunk = chunk.unwrap_or(CHUNK.min(target.model.context.unwrap_or(usize::MAX)));
+        Text::read(target, self.text.as_deref(), &self.tokens, chunk, chunks).map(Some)
+    }
+
+    fn dump(&self, target: &Target) -> Result<Dump> {
+        let path = self.reference.clone().or_else(|| beside(target));
+        let path = path.with_context(|| {
+            format!("{}; or measure against the model itself: --text FILE", no_reference(target))
+        })?;
+        let cannot = || format!("cannot read the reference `{}`", path.display());
+        let dump = Dump::open(&path).with_context(cannot)?;
+        let (found, vocab) = (dump.manifest.vocab, target.model.vocab);
+        ensure!(
+            dump.runs().contains(&Dtype::F32),
+            "the dump `{}` has no f32 run, which is what is measured against; write it again with \
+             `parity dump --dtypes f32`, or give --text FILE",
+            path.display()
+        );
+        ensure!(
+            found == vocab,
+            "the dump `{}` has rows of {found} log-probabilities; the model gives {vocab}",
+            path.display()
+        );
+        Ok(dump)
+    }
+}
+
+/// Runs a text with the weights as they are.
+fn record(target: &Target, text: &Text, options: &Options, trial: &Trial) -> Result<Recorded> {
+    let (engine, source) = (NativeEngine::new(), target.source());
+    let bar = term::count_bar(text.count as u64, "chunks");
+    let path = trial.path.join("text.f32");
+    let chunks = text.chunks().collect();
+    let recorded = Recorded::record(&engine, &source, chunks, options, &path, &|| bar.inc(1));
+    bar.finish_and_clear();
+    let recorded = recorded.map_err(check_error)?;
+    term::note(&format!(
+        "measured against the model's own f32 run on {} chunks of {} tokens",
+        text.count, text.chunk
+    ));
+    Ok(recorded)
+}
+
+impl Goal {
+    /// The mean divergence of a model's weights in a folder or file, or of an engine's own.
+    pub(super) fn measure(&self, engine: &dyn Engine, target: &Target, at: &Path) -> Result<f64> {
+        let source = Source { model: Arc::clone(&target.model), dir: at };
+        let cost = cost(engine, &source, &*self.reference, &self.options).map_err(check_error)?;
+        ensure!(cost.positions > 0, "the reference has no position to measure at");
+        Ok(cost.kl.mean)
+    }
+
+    /// Measures what was written, in the engine that opens it. A shard alone is nothing that runs.
+    pub(super) fn confirm(
+        &self,
+        args: &Convert,
+        target: &Target,
+        written: &Path,
+        open: impl FnOnce(&Path) -> Result<Box<dyn Engine>>,
+    ) -> Result<Ended> {
+        if let Some((_, count)) = args.shard {
+            term::note(&format!(
+                "one of {count} files cannot be run: when all are there, `parity check` measures them"
+            ));
+            return Ok(Ended::Well);
+        }
+        let kl = self.measure(&*open(written)?, target, written)?;
+        let (most, place) = (self.most, written.display());
+        ensure!(
+            kl <= most,
+            "`{place}` was written, and its divergence is {kl:.3e}, more than {most:e}"
+        );
+        term::print(&format!(
+            "divergence from the reference {kl:.3e}, asked for at most {most:e}"
+        ))?;
+        Ok(Ended::Well)
+    }
+}
+
+/// The fewest of `count` things to give up so that it is enough; that all are enough is known, and that
+/// none is not.
+pub(super) fn fewest(count: usize, mut enough: impl FnMut(usize) -> Result<bool>) -> Result<usize> {
+    let (mut low, mut high) = (0, count);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if enough(middle)? { high = middle } else { low = middle }
+    }
+    Ok(high)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halving_asks_seldom() {
+        for (count, wanted) in [(1, 1), (2, 1), (2, 2), (100, 1), (100, 37), (100, 100)] {
+            let mut asked = 0;
+            let found = fewest(count, |n| {
+                asked += 1;
+                Ok(n >= wanted)
+            });
+            assert_eq!(found.unwrap(), wanted, "{count}");
+            assert!(asked <= 7, "{count} {wanted}: {asked}");
+        }
+    }
+}

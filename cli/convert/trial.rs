@@ -1,0 +1,38 @@
+//! A folder beside an output, for what is written only to be measured.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::interrupt::{self, Watched};
+
+/// The folder; it goes when this does, and when the person stops the command.
+#[derive(Debug)]
+pub(super) struct Trial {
+    pub(super) path: PathBuf,
+    _watched: Watched,
+}
+
+impl Trial {
+    /// Makes the folder. Shards may be written side by side, so each has its own.
+    pub(super) fn begin(output: &Path, shard: Option<(usize, usize)>) -> Result<Self> {
+        let mut name = output.file_name().unwrap_or_default().to_os_string();
+        if let Some((no, count)) = shard {
+            name.push(format!(".{}-of-{count}", no + 1));
+        }
+        name.push(".trial");
+        let path = output.with_file_name(name);
+        ensure!(!path.exists(), "`{}` is in the way; remove it", path.display());
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        parent.map_or(Ok(()), fs_err::create_dir_all)?;
+        let watched = interrupt::watch_whole(&path);
+        fs_err::create_dir(&path).context("there is no place to try the conversion")?;
+        Ok(Self { path, _watched: watched })
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        fs_err::remove_dir_all(&self.path).ok();
+    }
+}
