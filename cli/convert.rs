@@ -7,7 +7,6 @@ use clap::{Args, Subcommand};
 use converters::convert::gguf::{self as plan, Arithmetic, Output, Planned, Tensor};
 use converters::convert::{self as conversion, Work};
 use converters::gguf::Metadata;
-use converters::imatrix::Imatrix;
 use converters::tokenizer::{self, Options};
 use converters::weights::{Sourced, flows};
 use converters::{Checkpoint, FileDtype};
@@ -19,12 +18,14 @@ use crate::target::{self, Choice, Target, Which};
 use crate::{Ended, term};
 
 mod calibration;
+mod draft;
 mod folder;
 mod format;
 mod goal;
 mod merge;
 mod outcome;
 mod progress;
+mod raise;
 mod show_plan;
 mod trial;
 mod verify;
@@ -44,6 +45,8 @@ Examples:
   convert MODEL --to gguf:q4_k_m -o model.gguf --plan   what would be written, without writing
   convert MODEL --to gguf:q4_k_m -o model.gguf --resume go on where a stopped conversion was
   convert MODEL --to gguf:q8_0 -o model.gguf --shard 2/8    one of eight files; each machine writes its own
+  convert MODEL --to gguf:q4_k_m -o model.gguf --target-kl 1e-2 --text FILE
+                                                        the same, finer types where that costs more
   convert MODEL --to fp8 -o DIR                         a checkpoint of 8 bits that serving engines load
   convert MODEL --to fp8 -o DIR --target-kl 5e-3        the same, some matrices kept so that it costs no more
   convert MODEL --to fp8:tensor -o DIR --static-activations --kv-scales --calibrate text.txt
@@ -130,13 +133,19 @@ impl Convert {
             return folder::run(&self, which, format);
         }
         self.calibration.refuse()?;
-        ensure!(
-            !self.goal.is_asked(),
-            "--target-kl chooses for checkpoints of 8 and 4 bits (--to fp8, ...); for GGUF files \
-             give types with --tensor-type, and measure with parity check"
-        );
+        self.goal.refuse_eight_bits()?;
         let formats: Vec<Format> =
             self.to.iter().map(|to| Format::parse(to)).collect::<Result<_>>()?;
+        if self.goal.is_asked() {
+            let [format] = &formats[..] else {
+                bail!("--target-kl chooses the types of one file; give one --to at a time");
+            };
+            let name = &format.name;
+            ensure!(
+                format.quantizes(),
+                "--target-kl: `gguf:{name}` has nothing that could be finer"
+            );
+        }
         let target = target::open(which, &self.choice)?;
         let checkpoint = target.checkpoint()?;
         let coverage = Coverage::of(&target.model, &checkpoint);
@@ -155,8 +164,15 @@ impl Convert {
         }
         let mut planned = Vec::with_capacity(formats.len());
         let imatrix = self.types.read_imatrix()?;
+        let mut goal = None;
         for (format, path) in formats.iter().zip(outputs) {
-            planned.push(self.plan_one(&source, format, path, imatrix.as_ref())?);
+            let mut draft = self.draft(&source, format, path, imatrix.as_ref())?;
+            if self.goal.is_asked() {
+                self.refuse_taken(&self.lay_out(&source, &mut draft)?)?;
+                goal = raise::choose(&self, &source, &target, &mut draft)?;
+            }
+            let files = self.lay_out(&source, &mut draft)?;
+            planned.push((draft.output, files));
         }
         if self.plan {
             let text = if self.json {
@@ -167,61 +183,18 @@ impl Convert {
             term::print(&text)?;
             return Ok(Ended::Well);
         }
-        self.write(&source, &target, &planned)
+        let ended = self.write(&source, &target, &planned)?;
+        match (goal, planned.first().and_then(|(_, files)| files.first())) {
+            (Some(goal), Some(file)) => goal.confirm(&self, &target, &file.path, |path| {
+                Ok(Box::new(raise::written(&target, path)?))
+            }),
+            _ => Ok(ended),
+        }
     }
 
     fn threads(&self) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or(cores).clamp(1, 1024)
-    }
-
-    /// Lays out the files of one format.
-    fn plan_one(
-        &self,
-        source: &Model<'_>,
-        format: &Format,
-        path: PathBuf,
-        imatrix: Option<&Imatrix>,
-    ) -> Result<(Output, Vec<Planned>)> {
-        let none = Metadata::new();
-        // The choice of types asks for heads and layers, which the keys have.
-        let facts = plan::keys(&source.gguf, "", &none, 0);
-        let chosen = self.types.choose(format, source, &facts, imatrix)?;
-        let factors = plan::factors(&source.tensors, &chosen.choices, self.types.identity());
-        let mut output = Output {
-            path,
-            choices: chosen.choices,
-            file_type: chosen.file_type,
-            split: self.split_max_size,
-            shard: self.shard.map(|(no, _)| no),
-            via: chosen.via,
-            importance: chosen.importance,
-            factors,
-        };
-        if let Some(warning) = plan::unheeded(&source.gguf.arch, &output, &source.tensors) {
-            term::note(&format!("warning: {warning}"));
-        }
-        let (name, file_type) = (&source.name, output.file_type);
-        let mut keys = plan::keys(&source.gguf, name, &source.tokenizer, file_type);
-        for (key, value) in chosen.keys.iter() {
-            keys.set(key, value.clone());
-        }
-        if !self.types.identity() {
-            keys.set(crate::gguf_target::CONFIG_KEY, source.config.as_str());
-        }
-        if let Some((_, count)) = self.shard {
-            output.split = Some(plan::even_limit(&output, &keys, &source.tensors, count)?);
-        }
-        let files = plan::lay_out(&output, &keys, &source.tensors)?;
-        if let Some((no, count)) = self.shard {
-            ensure!(
-                no < files.len(),
-                "the set has {} files, there is nothing to do for file {} of {count}",
-                files.len(),
-                no + 1
-            );
-        }
-        Ok((output, files))
     }
 
     fn write(
@@ -252,6 +225,7 @@ impl Convert {
         inputs.extend(target.inputs()?);
         inputs.extend(self.types.imatrix().map(Into::into));
         inputs.extend(self.calibration.text().map(Into::into));
+        inputs.extend(self.goal.text().map(Into::into));
         let settings = conversion::Settings {
             threads: self.threads(),
             slab: self.slab as usize * 1000,

@@ -17,6 +17,7 @@ mod names;
 mod nvfp4;
 mod plan;
 mod quant;
+mod raised;
 mod readme;
 mod tool;
 mod verify;

@@ -33,6 +33,11 @@ pub(crate) struct Format {
 }
 
 impl Format {
+    /// Whether numbers are lost in it.
+    pub(crate) fn quantizes(&self) -> bool {
+        self.target.default_type().is_quantized()
+    }
+
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let Some(name) = text.strip_prefix("gguf:") else {
             bail!(
@@ -140,6 +145,8 @@ fn plain_type(text: &str) -> Result<BlockType, String> {
 /// What was chosen for a file.
 pub(crate) struct Chosen {
     pub(crate) choices: Vec<Choice>,
+    /// The finer types that each tensor may be raised to: all of them its own where it may not.
+    pub(crate) levels: Vec<[BlockType; mix::LEVELS]>,
     pub(crate) file_type: u32,
     pub(crate) via: Option<FileDtype>,
     pub(crate) importance: BTreeMap<String, Arc<Vec<f32>>>,
@@ -235,6 +242,7 @@ impl Types {
             leave_output: self.leave_output_tensor,
         };
         let mut choices = Vec::with_capacity(tensors.len());
+        let mut levels = Vec::with_capacity(tensors.len());
         let (mut lists, mut any_packed) = (BTreeMap::new(), false);
         let assigned = mix::assign(format.target, &tensors, &facts, &overrides)?;
         for (n, (tensor, mut assigned)) in model.tensors.iter().zip(assigned).enumerate() {
@@ -258,6 +266,8 @@ impl Types {
                 tensor.name
             );
             lists.extend(weights.map(|weights| (tensor.name.clone(), weights)));
+            let free = tensor.fixed.is_none() && packed.is_none() && !assigned.asked;
+            levels.push(if free { mix::levels(&tensors[n], ty) } else { [ty; mix::LEVELS] });
             let why = match packed {
                 Some(_) => "kept: as it is packed".to_owned(),
                 None => assigned.why,
@@ -281,7 +291,7 @@ impl Types {
             true => mix::Target::parse("mxfp4_moe")?.file_type(),
             false => format.target.file_type(),
         };
-        Ok(Chosen { choices, file_type, via, importance: lists, keys: more })
+        Ok(Chosen { choices, levels, file_type, via, importance: lists, keys: more })
     }
 }
 

@@ -23,8 +23,9 @@ use crate::{Ended, term};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "A divergence to meet")]
 pub(super) struct Asked {
-    /// Choose by measurement, so that the mean divergence from the reference is at most so many nats:
-    /// matrices of checkpoints of 8 and 4 bits stay as they are, the ones that matter most for their size first
+    /// Choose by measurement, so that the mean divergence from the reference is at most so many nats: GGUF
+    /// tensors get finer types, matrices of checkpoints stay as they are, the ones that matter most for their size
+    /// first. Takes the room of another output or two while it measures
     #[arg(long, value_name = "NATS", value_parser = parse_kl)]
     target_kl: Option<f64>,
     /// The dump to measure against; default: MODEL/reference, then MODEL/dump
@@ -68,6 +69,21 @@ impl Asked {
         self.target_kl.is_some()
     }
 
+    /// Where the text is, if there is one.
+    pub(super) fn text(&self) -> Option<&Path> {
+        self.text.as_deref()
+    }
+
+    /// Refuses for files what only checkpoints have.
+    pub(super) fn refuse_eight_bits(&self) -> Result<()> {
+        ensure!(
+            !self.w8a8,
+            "--w8a8 is for checkpoints of 8 bits (--to fp8, ...); what the matrices of a GGUF file are \
+             multiplied with is not rounded"
+        );
+        Ok(())
+    }
+
     /// What the flags ask for, if they do. A text is run here.
     pub(super) fn goal(
         &self,
@@ -81,7 +97,7 @@ impl Asked {
         target.check_dtypes(&[Dtype::F32])?;
         let begin = || Trial::begin(output, args.shard);
         let (trial, reference): (Trial, Box<dyn Reference>) =
-            if let Some(text) = self.text(args, target)? {
+            if let Some(text) = self.read_text(args, target)? {
                 let trial = begin()?;
                 let recorded = record(target, &text, &options, &trial)?;
                 (trial, Box::new(recorded))
@@ -93,7 +109,7 @@ impl Asked {
         Ok(Some(Goal { most, trial, reference, options }))
     }
 
-    fn text(&self, args: &Convert, target: &Target) -> Result<Option<Text>> {
+    fn read_text(&self, args: &Convert, target: &Target) -> Result<Option<Text>> {
         if self.text.is_none() && self.tokens.is_empty() {
             return Ok(None);
         }

@@ -4,12 +4,14 @@
 //! llama.cpp's quantize tool gives them.
 
 mod overrides;
+mod raise;
 mod table;
 mod target;
 
 use table::{Condition, Role, Rule, Table, Test};
 
 pub use overrides::{Overrides, TensorType, parse_type};
+pub use raise::{LEVELS, levels};
 pub use target::Target;
 
 use crate::codec::BlockType;
@@ -118,6 +120,8 @@ pub struct Assigned {
     pub ty: BlockType,
     /// The rule that chose it, in a few words.
     pub why: String,
+    /// Whether a person chose it.
+    pub asked: bool,
     /// Whether the type is useless without an importance matrix that has the tensor.
     pub needs_importance: bool,
 }
@@ -192,11 +196,13 @@ struct Case<'a> {
 
 impl Mix<'_> {
     fn assign(&mut self, tensor: &Tensor<'_>, role: Role) -> Result<Assigned, Error> {
-        let (ty, why) = match self.kept(tensor) {
-            Some(why) => return Ok(done(tensor.base, why, false)),
-            None => self.wanted(tensor, role)?,
-        };
-        Ok(done(ty, why, self.needs_importance(role, ty)))
+        if let Some(why) = self.kept(tensor) {
+            return Ok(Assigned { ty: tensor.base, why, asked: false, needs_importance: false });
+        }
+        let (ty, why) = self.wanted(tensor, role)?;
+        let (asked, needs_importance) =
+            (self.is_asked(tensor, role), self.needs_importance(role, ty));
+        Ok(Assigned { ty, why, asked, needs_importance })
     }
 
     /// Why a tensor stays as it is, if it does.
@@ -244,6 +250,15 @@ impl Mix<'_> {
             self.ruled(tensor, role)?
         };
         fallback(self.table, tensor, ty, why)
+    }
+
+    /// Whether the type of a tensor is what a person wants, and not the table's.
+    fn is_asked(&self, tensor: &Tensor<'_>, role: Role) -> bool {
+        let Overrides { tensors, output, embedding, .. } = self.overrides;
+        let is_output = role == Role::Output || (self.tied && role == Role::Embedding);
+        tensors.iter().any(|wanted| wanted.fits(tensor.name))
+            || (embedding.is_some() && role == Role::Embedding)
+            || (output.is_some() && is_output)
     }
 
     /// The type that the table has.
@@ -342,10 +357,6 @@ impl Mix<'_> {
         let low = low || (ty == T::Q2K && self.target.name() == "Q2_K_S");
         low && !matches!(role, Role::Output | Role::Embedding)
     }
-}
-
-fn done(ty: BlockType, why: String, needs_importance: bool) -> Assigned {
-    Assigned { ty, why, needs_importance }
 }
 
 fn because(rule: &Rule, role: Role, tied: bool) -> String {

@@ -1,0 +1,90 @@
+//! A GGUF file before its tensors have their places: keys, and the types that were chosen.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use converters::codec::BlockType;
+use converters::convert as conversion;
+use converters::convert::gguf::{self as plan, Output, Planned};
+use converters::gguf::Metadata;
+use converters::imatrix::Imatrix;
+use converters::mix::LEVELS;
+
+use super::format::Format;
+use super::{Convert, Model};
+use crate::term;
+
+/// What a file will say and hold.
+pub(super) struct Draft {
+    pub(super) output: Output,
+    pub(super) keys: Metadata,
+    /// For each tensor, the types that it may be raised to.
+    pub(super) levels: Vec<[BlockType; LEVELS]>,
+}
+
+impl Convert {
+    /// The types and keys of one format.
+    pub(super) fn draft(
+        &self,
+        source: &Model<'_>,
+        format: &Format,
+        path: PathBuf,
+        imatrix: Option<&Imatrix>,
+    ) -> Result<Draft> {
+        let none = Metadata::new();
+        // The choice of types asks for heads and layers, which the keys have.
+        let facts = plan::keys(&source.gguf, "", &none, 0);
+        let chosen = self.types.choose(format, source, &facts, imatrix)?;
+        let factors = plan::factors(&source.tensors, &chosen.choices, self.types.identity());
+        let output = Output {
+            path,
+            choices: chosen.choices,
+            file_type: chosen.file_type,
+            split: self.split_max_size,
+            shard: self.shard.map(|(no, _)| no),
+            via: chosen.via,
+            importance: chosen.importance,
+            factors,
+        };
+        if let Some(warning) = plan::unheeded(&source.gguf.arch, &output, &source.tensors) {
+            term::note(&format!("warning: {warning}"));
+        }
+        let (name, file_type) = (&source.name, output.file_type);
+        let mut keys = plan::keys(&source.gguf, name, &source.tokenizer, file_type);
+        for (key, value) in chosen.keys.iter() {
+            keys.set(key, value.clone());
+        }
+        if !self.types.identity() {
+            keys.set(crate::gguf_target::CONFIG_KEY, source.config.as_str());
+        }
+        Ok(Draft { output, keys, levels: chosen.levels })
+    }
+
+    /// Lays out the files of one format.
+    pub(super) fn lay_out(&self, source: &Model<'_>, draft: &mut Draft) -> Result<Vec<Planned>> {
+        let Draft { output, keys, .. } = draft;
+        if let Some((_, count)) = self.shard {
+            output.split = Some(plan::even_limit(output, keys, &source.tensors, count)?);
+        }
+        let files = plan::lay_out(output, keys, &source.tensors)?;
+        if let Some((no, count)) = self.shard {
+            ensure!(
+                no < files.len(),
+                "the set has {} files, there is nothing to do for file {} of {count}",
+                files.len(),
+                no + 1
+            );
+        }
+        Ok(files)
+    }
+
+    /// Refuses files that are there before anything is measured for them.
+    pub(super) fn refuse_taken(&self, files: &[Planned]) -> Result<()> {
+        let mine = |(no, _): &(usize, &Planned)| self.shard.is_none_or(|(mine, _)| mine == *no);
+        for (_, file) in files.iter().enumerate().filter(mine) {
+            let output = file.path.clone();
+            ensure!(self.force || !output.exists(), conversion::Error::Exists { output });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,199 @@
+//! `--target-kl` for GGUF files: the mix chooses the types, and tensors whose own costs too much for
+//! what it saves get finer ones.
+//!
+//! Every tensor is written once in each type that it may get, into files beside the output. Tensors
+//! that are made of the same weights are run alone in the mix's types, the rest unquantized: what that
+//! costs, and by how much less a finer type is off, orders the raises. How many of them it takes is
+//! found by halving, each time by measuring, and the file that is written is measured once more.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use converters::codec::BlockType;
+use converters::convert::gguf::{Choice, nameless};
+use converters::gguf::{File, GgufWeights};
+use converters::mix::LEVELS;
+use engine::mixed::Mixed;
+use registry::gguf::Gguf;
+
+use super::draft::Draft;
+use super::goal::{Goal, fewest};
+use super::{Convert, Model, several};
+use crate::target::Target;
+use crate::term;
+
+mod order;
+mod tried;
+
+use order::Costs;
+use tried::Tried;
+
+/// The level at which nothing is quantized that may be raised.
+const TOP: usize = LEVELS - 1;
+
+/// Tensors that are made of the same weights.
+struct Group {
+    /// Places in the list of tensors; those that cannot be raised are left out.
+    tensors: Vec<usize>,
+    /// Places in the graph.
+    weights: Vec<usize>,
+}
+
+/// What is measured with which weights.
+struct Search<'a> {
+    goal: &'a Goal,
+    target: &'a Target,
+    groups: &'a [Group],
+    tried: &'a Tried,
+}
+
+/// What was found: a level for each group, and what it costs alone at the lowest.
+struct Found {
+    levels: Vec<usize>,
+    costs: Vec<f64>,
+}
+
+/// Raises types so that the divergence is met that was asked for, if one was.
+pub(super) fn choose(
+    args: &Convert,
+    source: &Model<'_>,
+    target: &Target,
+    draft: &mut Draft,
+) -> Result<Option<Goal>> {
+    let Some(goal) = args.goal.goal(args, target, &draft.output.path)? else { return Ok(None) };
+    let gguf = target.model.gguf.clone().unwrap_or_else(|| nameless(&target.model));
+    let groups = groups(source, target, &gguf, &draft.levels)?;
+    let types = goal.trial.path.join("types");
+    let tried = Tried::write(args, source, target, &gguf, draft, &types)?;
+    let search = Search { goal: &goal, target, groups: &groups, tried: &tried };
+    let (none, most) = (search.measure(&vec![TOP; groups.len()])?, goal.most);
+    ensure!(
+        none <= most,
+        "--target-kl {most:e} cannot be met: with every matrix as it is the divergence is {none:.3e} \
+         already{}",
+        staying(source, draft)
+    );
+    let all = search.measure(&vec![0; groups.len()])?;
+    let raised = if all > most {
+        let found = search.find(none, |tensor, level| {
+            bytes(draft.levels[tensor][level], source.tensors[tensor].flow.len())
+        })?;
+        raise(source, draft, &groups, &found)
+    } else {
+        Vec::new()
+    };
+    let of: usize = groups.iter().map(|group| group.tensors.len()).sum();
+    term::note(&format!(
+        "{} of {of} quantized tensors are raised (as the mix has them the divergence is {all:.3e})",
+        raised.len()
+    ));
+    if !raised.is_empty() {
+        term::print(&raised.join("\n"))?;
+    }
+    fs_err::remove_dir_all(types)?;
+    Ok(Some(goal))
+}
+
+impl Search<'_> {
+    /// The divergence with each group at a level.
+    fn measure(&self, levels: &[usize]) -> Result<f64> {
+        let mut from = vec![0; self.target.model.graph.weights.len()];
+        for (group, &level) in self.groups.iter().zip(levels) {
+            group.weights.iter().for_each(|&weight| from[weight] = self.tried.place[level]);
+        }
+        let mixed = Mixed { sources: self.tried.sources.clone(), from };
+        self.goal.measure(&mixed, self.target, &self.goal.trial.path)
+    }
+
+    /// The levels that meet the goal with the fewest raises. `none` is the divergence with nothing
+    /// quantized, `bytes` what a tensor takes at a level.
+    fn find(&self, none: f64, bytes: impl Fn(usize, usize) -> u64) -> Result<Found> {
+        let count = self.groups.len();
+        let mut costs = vec![0.0; count];
+        let bar = term::count_bar(count as u64, "groups");
+        for (n, cost) in costs.iter_mut().enumerate() {
+            let mut alone = vec![TOP; count];
+            alone[n] = 0;
+            *cost = self.measure(&alone)?;
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        let of = |(group, cost): (&Group, &f64)| {
+            Costs::new(cost - none, &group.tensors, &self.tried.errors, &bytes)
+        };
+        let raises = order::raises(&self.groups.iter().zip(&costs).map(of).collect::<Vec<_>>());
+        let after = |raised: usize| {
+            let mut levels = vec![0; count];
+            raises[..raised].iter().for_each(|raise| levels[raise.group] = raise.to);
+            levels
+        };
+        let enough = |raised: usize| Ok(self.measure(&after(raised))? <= self.goal.most);
+        Ok(Found { levels: after(fewest(raises.len(), enough)?), costs })
+    }
+}
+
+/// Gives the tensors of a draft the types that were found; a line for each that is another.
+fn raise(source: &Model<'_>, draft: &mut Draft, groups: &[Group], found: &Found) -> Vec<String> {
+    let mut lines = Vec::new();
+    for ((group, &level), cost) in groups.iter().zip(&found.levels).zip(&found.costs) {
+        for &n in &group.tensors {
+            let [was, ty] = [0, level].map(|level| draft.levels[n][level]);
+            if was == ty {
+                continue;
+            }
+            let (name, choice) = (&source.tensors[n].name, &mut draft.output.choices[n]);
+            let why =
+                format!("{}; raised from {was}, which would cost {cost:.1e} nats", choice.why);
+            lines.push(format!("  {name:<40} {:<8} {why}", ty.name()));
+            *choice = Choice { ty, why };
+        }
+    }
+    lines
+}
+
+/// A file as it was written, whatever it is called.
+pub(super) fn written(target: &Target, path: &Path) -> Result<Mixed> {
+    let model = &target.model;
+    let gguf = model.gguf.clone().unwrap_or_else(|| nameless(model));
+    let weights = GgufWeights::new(File::open(path)?, &gguf, &model.graph.weights)?;
+    Ok(Mixed { sources: vec![Arc::new(weights)], from: vec![0; model.graph.weights.len()] })
+}
+
+/// The tensors that may be raised, by the weights that they are made of. What is not run with the
+/// model, as its head, stays as the mix has it.
+fn groups(
+    source: &Model<'_>,
+    target: &Target,
+    gguf: &Gguf,
+    levels: &[[BlockType; LEVELS]],
+) -> Result<Vec<Group>> {
+    let names = source.tensors.iter().enumerate().map(|(n, tensor)| (tensor.name.as_str(), n));
+    let places: BTreeMap<&str, usize> = names.collect();
+    let groups = gguf.groups(&target.model.graph.weights).map_err(several)?;
+    let groups = groups.into_iter().map(|group| {
+        let tensors = group.tensors.iter().filter_map(|(name, _)| places.get(name.as_str()));
+        let raised = |&n: &usize| levels[n][0] != levels[n][TOP];
+        Group { tensors: tensors.copied().filter(raised).collect(), weights: group.weights }
+    });
+    Ok(groups.filter(|group| !group.tensors.is_empty()).collect())
+}
+
+/// The bytes that numbers take in a type.
+fn bytes(ty: BlockType, numbers: usize) -> u64 {
+    (numbers / ty.elements() * ty.bytes()) as u64
+}
+
+/// Says which tensors are quantized whatever is raised.
+fn staying(source: &Model<'_>, draft: &Draft) -> String {
+    let tensors = source.tensors.iter().zip(&draft.levels);
+    let mut stay = tensors.filter(|(_, levels)| levels[TOP].is_quantized());
+    stay.next().map_or_else(String::new, |(first, levels)| {
+        let (count, name) = (stay.count() + 1, &first.name);
+        format!(
+            ", {count} tensors of asked or fixed types among them: `{name}` stays {}",
+            levels[TOP]
+        )
+    })
+}

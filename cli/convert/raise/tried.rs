@@ -1,0 +1,131 @@
+//! Every tensor in every type that it may get, in files that are only run.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Result;
+use converters::FileDtype;
+use converters::codec::BlockType;
+use converters::convert::gguf::{self as plan, Output};
+use converters::convert::{self as conversion, Done};
+use converters::gguf::{File, GgufWeights};
+use converters::mix::LEVELS;
+use converters::weights::Weights;
+use engine::weights::Tensors;
+use registry::gguf::Gguf;
+
+use super::TOP;
+use crate::convert::draft::Draft;
+use crate::convert::{Convert, Model, progress};
+use crate::target::Target;
+
+/// Weights at every level.
+pub(super) struct Tried {
+    /// Where they come from, those of the lowest level first.
+    pub(super) sources: Vec<Arc<dyn Tensors>>,
+    /// For each level, which of the sources has it.
+    pub(super) place: [usize; LEVELS],
+    /// For each tensor, its squared error at each level.
+    pub(super) errors: Vec<[f64; LEVELS]>,
+}
+
+impl Tried {
+    /// Writes a file for each level whose types differ from those of the level below, in one pass over
+    /// the checkpoint. Unquantized numbers are read from the checkpoint itself where it has them so.
+    pub(super) fn write(
+        args: &Convert,
+        source: &Model<'_>,
+        target: &Target,
+        gguf: &Gguf,
+        draft: &Draft,
+        folder: &Path,
+    ) -> Result<Self> {
+        let as_it_lies = source.tensors.iter().zip(&draft.levels).all(|(tensor, levels)| {
+            levels[0] == levels[TOP] || tensor.flow.dtype() == plain(levels[TOP])
+        });
+        let differs = |level: usize| draft.levels.iter().any(|of| of[level] != of[level - 1]);
+        let (mut planned, mut place) = (Vec::new(), [0; LEVELS]);
+        for (level, place) in place.iter_mut().enumerate() {
+            if level == 0 || (differs(level) && !(level == TOP && as_it_lies)) {
+                let output = at_level(draft, level, folder);
+                let files = plan::lay_out(&output, &draft.keys, &source.tensors)?;
+                planned.push((output, files));
+            }
+            *place = planned.len() - 1;
+        }
+        fs_err::create_dir_all(folder)?;
+        let done = write(args, source, &planned)?;
+        let model = &target.model;
+        let mut sources: Vec<Arc<dyn Tensors>> = Vec::new();
+        for (output, _) in &planned {
+            let file = File::open(&output.path)?;
+            sources.push(Arc::new(GgufWeights::new(file, gguf, &model.graph.weights)?));
+        }
+        let mut errors: Vec<[f64; LEVELS]> = Vec::with_capacity(source.tensors.len());
+        for measures in &done.tensors {
+            errors.push(place.map(|file| measures.get(file).map_or(0.0, |measure| measure.error)));
+        }
+        if as_it_lies {
+            let checkpoint = target.checkpoint()?;
+            let weights = Weights::with_rules(checkpoint, &model.graph.weights, &model.rules)?;
+            sources.push(Arc::new(weights));
+            place[TOP] = sources.len() - 1;
+            for errors in &mut errors {
+                errors[TOP] = 0.0;
+            }
+        }
+        Ok(Self { sources, place, errors })
+    }
+}
+
+/// The dtype of a checkpoint that a type of plain numbers is.
+fn plain(ty: BlockType) -> Option<FileDtype> {
+    match ty {
+        BlockType::F32 => Some(FileDtype::F32),
+        BlockType::F16 => Some(FileDtype::F16),
+        BlockType::Bf16 => Some(FileDtype::Bf16),
+        _ => None,
+    }
+}
+
+/// One file with every tensor at a level.
+fn at_level(draft: &Draft, level: usize, folder: &Path) -> Output {
+    let mut choices = draft.output.choices.clone();
+    for (choice, levels) in choices.iter_mut().zip(&draft.levels) {
+        choice.ty = levels[level];
+    }
+    Output {
+        path: folder.join(format!("{level}.gguf")),
+        choices,
+        file_type: draft.output.file_type,
+        split: None,
+        shard: None,
+        via: draft.output.via,
+        importance: draft.output.importance.clone(),
+        // They belong to a type that no mix has, so it is the same at every level.
+        factors: draft.output.factors.clone(),
+    }
+}
+
+fn write(
+    args: &Convert,
+    source: &Model<'_>,
+    planned: &[(Output, Vec<plan::Planned>)],
+) -> Result<Done> {
+    for (output, _) in planned {
+        plan::measure(&source.tensors, output);
+    }
+    let work = plan::work(&source.tensors, planned, "trial".to_owned());
+    let settings = conversion::Settings {
+        threads: args.threads(),
+        slab: args.slab as usize * 1000,
+        // A fault of the disk shows where the output is read back and measured.
+        read_back: false,
+        ..Default::default()
+    };
+    let numbers = work.tasks.iter().map(|task| task.flow.len() as u64).sum();
+    let watch = progress::Watch::new(numbers);
+    let done = conversion::run(&work, &settings, &watch)?;
+    watch.finish();
+    Ok(done)
+}

@@ -1,0 +1,185 @@
+//! GGUF files that have to meet a divergence: measured, raised, and measured again.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use converters::codec::BlockType;
+use converters::gguf::File;
+
+use crate::quant::divergence;
+use crate::tool::{Ran, convert, fixture, parity, run};
+
+/// A conversion of a checkpoint to a mix of 4 bits.
+fn to_meet(source: &Path, kl: &str, out: &Path) -> Command {
+    let mut command = convert();
+    command.arg(source).args(["--to", "gguf:q4_k_m", "--target-kl", kl, "-o"]).arg(out);
+    command
+}
+
+/// What a file costs against the dump of its fixture.
+fn cost(file: &Path, name: &str) -> f64 {
+    let mut check = parity();
+    check.arg("check").arg(file).arg("--reference").arg(fixture(name).join("reference"));
+    divergence(&run(&mut check).code(0).out)
+}
+
+fn types(file: &Path) -> BTreeMap<String, BlockType> {
+    let file = File::open(file).unwrap();
+    file.tensors().iter().map(|info| (info.name.clone(), info.ty)).collect()
+}
+
+fn bits(ty: BlockType) -> f64 {
+    ty.bytes() as f64 / ty.elements() as f64
+}
+
+/// How many tensors were raised, of how many.
+fn raised(ran: &Ran) -> (usize, usize) {
+    let line = ran.err.lines().find(|line| line.contains("quantized tensors are raised")).unwrap();
+    let numbers: Vec<usize> =
+        line.split_whitespace().filter_map(|word| word.parse().ok()).take(2).collect();
+    (numbers[0], numbers[1])
+}
+
+fn entries(dir: &Path) -> Vec<String> {
+    let names = fs_err::read_dir(dir).unwrap();
+    names.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// A fixture without its dump.
+fn alone(name: &str, dir: &Path) {
+    fs_err::create_dir(dir).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        fs_err::copy(fixture(name).join(file), dir.join(file)).unwrap();
+    }
+}
+
+#[test]
+fn tensors_that_matter_most_are_raised_until_a_divergence_is_met() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["llama_256", "lfm2_256"] {
+        let path = |end: &str| dir.path().join(format!("{name}{end}.gguf"));
+        let (mix, met) = (path("-mix"), path("-met"));
+        run(convert().arg(fixture(name)).args(["--to", "gguf:q4_k_m", "-o"]).arg(&mix)).code(0);
+        let all = cost(&mix, name);
+        let goal = all / 8.0;
+        let ran = run(&mut to_meet(&fixture(name), &goal.to_string(), &met)).code(0);
+        let ran = ran.prints("divergence from the reference").prints("which would cost");
+        let found = cost(&met, name);
+        assert!(goal / 8.0 < found && found <= goal, "{name}: {found} of {goal}");
+        let (old, new) = (types(&mix), types(&met));
+        let finer = old.iter().filter(|(name, ty)| new[*name] != **ty).count();
+        let (count, of) = raised(&ran);
+        assert_eq!(finer, count, "{name}");
+        assert!(0 < count && count < of, "{name}: {count} of {of}");
+        assert!(old.iter().all(|(name, ty)| bits(new[name]) >= bits(*ty)), "{name}");
+        // Not all of them go all the way.
+        assert!(old.keys().any(|name| new[name] != old[name] && new[name].is_quantized()));
+        run(convert().arg(fixture(name)).arg("--verify").arg(&met)).code(0);
+        // A goal that the mix meets changes nothing.
+        let same = path("-same");
+        let ran = run(&mut to_meet(&fixture(name), &(all * 1.01).to_string(), &same)).code(0);
+        assert_eq!(raised(&ran), (0, of));
+        assert!(fs_err::read(&same).unwrap() == fs_err::read(&mix).unwrap());
+    }
+    assert!(!entries(dir.path()).iter().any(|name| name.contains("trial")));
+}
+
+#[test]
+fn the_same_choice_comes_out_whoever_measures() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = |end: &str, flags: &[&str]| {
+        let out = dir.path().join(end);
+        run(to_meet(&fixture("llama_256"), "1e-2", &out).args(flags)).code(0);
+        fs_err::read(out).unwrap()
+    };
+    let one = bytes("one.gguf", &["--threads", "1", "--slab", "1"]);
+    assert!(one == bytes("two.gguf", &["--threads", "2"]));
+    // A name that says nothing of what the file is.
+    assert!(one == bytes("again", &["--threads", "2"]));
+    for shard in ["1/2", "2/2"] {
+        let ran = run(to_meet(&fixture("llama_256"), "1e-2", &dir.path().join("set.gguf"))
+            .args(["--shard", shard]));
+        ran.code(0).says("one of 2 files cannot be run");
+    }
+    let first = dir.path().join("set-00001-of-00002.gguf");
+    run(convert().arg("merge-check").arg(&first)).code(0).prints("complete: 2 files");
+    assert_eq!(types(&first), types(&dir.path().join("one.gguf")));
+    assert_eq!(entries(dir.path()).len(), 5);
+}
+
+#[test]
+fn a_text_stands_in_for_a_dump() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, corpus) = (dir.path().join("source"), fixture("corpus.txt"));
+    alone("llama_256", &source);
+    let text = |command: &mut Command, chunks: &str| {
+        run(command.arg("--text").arg(&corpus).args(["--chunks", chunks]))
+    };
+    let reached = |ran: &Ran| -> f64 {
+        let (_, rest) = ran.out.split_once("divergence from the reference ").unwrap();
+        rest.split(',').next().unwrap().parse().unwrap()
+    };
+    let out = |end: &str| dir.path().join(end);
+    let ran = text(&mut to_meet(&source, "1e-2", &out("a.gguf")), "2").code(0);
+    let ran = ran.says("own f32 run on 2 chunks of 128 tokens");
+    let (count, of) = raised(&ran);
+    assert!(0 < count && count < of && (1e-3..=1e-2).contains(&reached(&ran)), "{}", ran.out);
+    // Ids are a text too, and another one.
+    let ids: Vec<String> = (1..=64).map(|id| id.to_string()).collect();
+    let mut command = to_meet(&source, "1e-2", &out("b.gguf"));
+    let ran = run(command.args(["--chunk", "32", "--tokens", &ids.join(",")])).code(0);
+    ran.says("own f32 run on 2 chunks of 32 tokens");
+    assert_ne!(types(&out("a.gguf")), types(&out("b.gguf")));
+    run(&mut to_meet(&source, "1e-2", &out("never"))).code(2).says("--text FILE");
+    // With nothing quantized, a model is no distance from itself.
+    text(&mut to_meet(&source, "1e-9", &out("exact.gguf")), "1").code(0);
+    assert_eq!(entries(dir.path()).len(), 4);
+}
+
+#[test]
+fn what_a_person_asked_for_is_not_raised() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.gguf");
+    let mut command = to_meet(&fixture("llama_256"), "1e-2", &out);
+    run(command.args(["--tensor-type", "attn_q=q5_0", "--output-tensor-type", "q5_k"])).code(0);
+    let types = types(&out);
+    for layer in 0..3 {
+        assert_eq!(types[&format!("blk.{layer}.attn_q.weight")], BlockType::Q50);
+    }
+    assert_eq!(types["output.weight"], BlockType::Q5K);
+    let mut command = to_meet(&fixture("llama_256"), "1e-3", &dir.path().join("never"));
+    run(command.args(["--tensor-type", "ffn_down=q4_0"]))
+        .code(2)
+        .says("with every matrix as it is the divergence is")
+        .says("3 tensors of asked or fixed types among them: `blk.0.ffn_down.weight` stays Q4_0");
+    assert_eq!(entries(dir.path()), ["out.gguf"]);
+}
+
+#[test]
+fn goals_that_cannot_be_met_leave_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.gguf");
+    let refused = |flags: &[&str]| {
+        let mut command = to_meet(&fixture("llama_256"), "1e-9", &out);
+        let ran = run(command.args(flags)).code(2);
+        assert!(entries(dir.path()).is_empty(), "{:?}", entries(dir.path()));
+        ran
+    };
+    refused(&[]).says("cannot be met: with every matrix as it is the divergence is");
+    refused(&["--plan"]).says("--plan reads none");
+    refused(&["--w8a8"]).says("--w8a8 is for checkpoints of 8 bits");
+    refused(&["--to", "gguf:q8_0"]).says("give one --to at a time");
+    refused(&["--text", "nowhere.txt"]).says("nowhere.txt");
+    refused(&["--reference", "nowhere"]).says("cannot read the reference `nowhere`");
+    let mut command = convert();
+    command.arg(fixture("llama_256")).args(["--to", "gguf:f16", "--target-kl", "1e-2", "-o"]);
+    run(command.arg(&out)).code(2).says("`gguf:f16` has nothing that could be finer");
+    // Nobody's files are written over, and that is known before anything is measured.
+    fs_err::write(&out, "mine").unwrap();
+    run(&mut to_meet(&fixture("llama_256"), "1e-2", &out)).code(2).says("is there already");
+    fs_err::remove_file(&out).unwrap();
+    fs_err::create_dir(dir.path().join("out.gguf.trial")).unwrap();
+    run(&mut to_meet(&fixture("llama_256"), "1e-2", &out)).code(2).says("is in the way");
+    assert_eq!(entries(dir.path()), ["out.gguf.trial"]);
+}
