@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use engine::Rounds;
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
 
@@ -67,9 +68,13 @@ pub(crate) struct Check {
     /// Run the graph as the spec has it, without fused kernels
     #[arg(long)]
     plain_graph: bool,
-    /// Of a checkpoint of 8 bits: round what weights are multiplied with to 8 bits too, a scale per token
-    #[arg(long)]
+    /// Round what matrices of codes multiply, as the checkpoint declares it; default: as the
+    /// reference did, where the dump says so
+    #[arg(long, conflicts_with = "w8a16")]
     w8a8: bool,
+    /// Multiply what is not rounded by the dequantized weights, whatever the reference did
+    #[arg(long)]
+    w8a16: bool,
     /// Do not feed the engine in other ways (chunks, batches, forks, ...)
     #[arg(long)]
     no_schedules: bool,
@@ -99,14 +104,15 @@ impl Check {
         warn(&target.nonfinite()?);
         let dump = Dump::open(&path)
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
-        if checkpoint.rounds_inputs() {
-            term::note(
-                "note: the config has what matrices multiply rounded to whole numbers (`input_activations`), \
-                 which is not done here: a reference made of this checkpoint differs by that",
-            );
-        }
         if folder::is_made_of_others(&checkpoint, &dump)? {
             return self.run_coded(&target, &checkpoint, &dump, &path);
+        }
+        if self.rounds().is_none() && dump.manifest.rounds().is_none() && checkpoint.rounds_inputs()
+        {
+            term::note(
+                "note: the config has what matrices multiply rounded (`input_activations` or its kin), and the \
+                 dump does not say whether its reference did: it is not done; give --w8a8 if it did",
+            );
         }
         let dtypes = if self.dtype.is_empty() { dump.runs() } else { self.dtype.clone() };
         if !self.allow_dtype_mismatch {
@@ -124,10 +130,19 @@ impl Check {
             rewrites: !self.plain_graph,
             threads: self.threads,
             logprob: self.bound,
-            round_tokens: self.w8a8,
+            rounds: self.rounds(),
             // What it was made from is named: it may have other bytes.
             same_model: self.source.is_none(),
             ..CheckOptions::default()
+        }
+    }
+
+    /// Which matrices are asked to multiply rounded rows; none where nothing is asked.
+    fn rounds(&self) -> Option<Rounds> {
+        match (self.w8a8, self.w8a16) {
+            (true, _) => Some(Rounds::All),
+            (_, true) => Some(Rounds::None),
+            _ => None,
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use engine::{Engine, NativeEngine, Options, Source};
+use engine::{Engine, NativeEngine, Options, Rounds, Source};
 use parity::Dump;
 use parity::cost::{Reference, cost};
 use parity::recorded::Recorded;
@@ -105,7 +105,8 @@ impl Asked {
                 let dump = self.dump(target)?;
                 (begin()?, Box::new(dump))
             };
-        let options = Options { round_tokens: self.w8a8, ..options };
+        let rounds = if self.w8a8 { Rounds::All } else { Rounds::None };
+        let options = Options { rounds, ..options };
         Ok(Some(Goal { most, trial, reference, options }))
     }
 

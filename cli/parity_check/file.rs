@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail, ensure};
 use converters::codec::{BlockType, expected_error};
 use converters::gguf::File;
-use engine::{Options, Source};
+use engine::{Options, Rounds, Source};
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 
@@ -66,6 +66,7 @@ impl Check {
         };
         let options = CheckOptions {
             same_model: false,
+            rounds: Some(Rounds::None),
             logprob: Some(bound),
             ..self.options(self.dtypes_of_file())
         };

@@ -34,7 +34,8 @@ impl Check {
         let options = Options {
             dtype: Dtype::F32,
             threads: self.threads,
-            round_tokens: self.w8a8,
+            // The reference is of other weights, and multiplied what they multiply.
+            rounds: self.rounds().unwrap_or_default(),
             ..Options::default()
         };
         let numbers: usize = checkpoint.tensors().values().map(TensorInfo::elements).sum();

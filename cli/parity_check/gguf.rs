@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use converters::codec::expected_error;
 use converters::gguf::File;
-use engine::Options;
+use engine::{Options, Rounds};
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 
@@ -37,7 +37,12 @@ impl Check {
             let quantized = quantized(&file, rows);
             return self.show_cost(target, &dump, &path, &options, quantized);
         }
-        let options = CheckOptions { same_model: false, ..self.options(self.dtypes_of_file()) };
+        // A file has no schemes of what its matrices multiply.
+        let options = CheckOptions {
+            same_model: false,
+            rounds: self.rounds().or(Some(Rounds::None)),
+            ..self.options(self.dtypes_of_file())
+        };
         self.compare(target, &dump, &options)
     }
 

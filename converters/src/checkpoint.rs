@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 pub use error::Error;
 pub use nonfinite::NonFinite;
-pub use quantized::Packed;
+pub use quantized::{Codes, Packed, Rounding, Shared};
 
 use crate::flow::Flow;
 use crate::numbers;
@@ -60,8 +60,6 @@ pub struct Checkpoint {
     /// The weights: what is stored, with those that are codes and scales as what they stand for.
     tensors: BTreeMap<String, TensorInfo>,
     quantized: BTreeMap<String, quantized::Quantized>,
-    /// Whether what weights of 8 bits multiply has a scale that is known.
-    still: bool,
 }
 
 impl Checkpoint {
@@ -99,7 +97,6 @@ impl Checkpoint {
             }
         }
         self.quantized = quantized;
-        self.still = quantized::inputs_are_known(&self.root);
         Ok(self)
     }
 
@@ -121,16 +118,6 @@ impl Checkpoint {
         }
     }
 
-    /// The scale of what a weight of 8 bits is multiplied with, where the config says that it is
-    /// known; none if each row has its own.
-    pub fn input_scale(&self, weight: &str) -> Result<Option<f32>, Error> {
-        if !self.still {
-            return Ok(None);
-        }
-        let module = weight.strip_suffix("weight").unwrap_or(weight);
-        self.scale(&format!("{module}input_scale"))
-    }
-
     /// How the config says that weights are quantized, if nothing here reads that.
     pub fn foreign_method(&self) -> Option<String> {
         quantized::foreign(&self.root)
@@ -139,11 +126,6 @@ impl Checkpoint {
     /// The methods that are read.
     pub fn methods() -> String {
         quantized::METHODS.join(", ")
-    }
-
-    /// Whether its config has what matrices multiply rounded to whole numbers, which nothing here does.
-    pub fn rounds_inputs(&self) -> bool {
-        quantized::rounds_inputs(&self.root)
     }
 
     /// Whether a tensor is a bias of nothing beside a weight that is kept as codes: some programs
@@ -300,7 +282,6 @@ impl Checkpoint {
             stored: BTreeMap::new(),
             tensors: BTreeMap::new(),
             quantized: BTreeMap::new(),
-            still: false,
         }
     }
 

@@ -17,7 +17,7 @@ use rayon::prelude::*;
 use registry::graph::{Weight, WeightId};
 use registry::weight_map::{self, Gathered, Rule, Step, beginning, shapes};
 
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint::{self, Checkpoint, Rounding};
 use crate::flow::Flow;
 use crate::load::WeightView;
 use crate::safetensors::FileDtype;
@@ -51,6 +51,11 @@ pub enum Error {
          correct the rule in the spec", root.display()
     )]
     Rule { root: PathBuf, weight: String, rule: String, why: String },
+    #[error(
+        "`{}` has what `{tensors}` multiply rounded in different ways, and the model multiplies by \
+         them as one; expected one way: run it without rounding", root.display()
+    )]
+    Rounded { root: PathBuf, tensors: String },
 }
 
 fn purpose(tensor: &str, weight: &str) -> String {
@@ -223,30 +228,21 @@ impl Weights {
         Ok(made.ok_or_else(|| broken("it gives too few tensors".to_owned()))?.bytes.into_owned())
     }
 
-    /// Whether a weight is made of codes of 8 bits.
+    /// How rows are rounded before a weight multiplies them, where the checkpoint says so.
     ///
     /// # Panics
     ///
     /// If the id is not of the graph whose weights were wanted.
-    pub fn is_eight_bits(&self, id: WeightId) -> bool {
-        let Source::Made(recipe) = &self.found[id.0].source else { return false };
-        let coded = |name: &String| self.checkpoint.coded_dtype(name) == Some(FileDtype::F8E4m3);
-        recipe.tensors.iter().any(coded)
-    }
-
-    /// The scale of what a weight of 8 bits is multiplied with, where the checkpoint says one.
-    ///
-    /// # Panics
-    ///
-    /// If the id is not of the graph whose weights were wanted.
-    pub fn input_scale(&self, id: WeightId) -> Result<Option<f32>, Error> {
+    pub fn rounding(&self, id: WeightId) -> Result<Option<Rounding>, Error> {
         let Source::Made(recipe) = &self.found[id.0].source else { return Ok(None) };
-        for name in &recipe.tensors {
-            if let Some(scale) = self.checkpoint.input_scale(name)? {
-                return Ok(Some(scale));
-            }
+        let all = recipe.tensors.iter().map(|name| self.checkpoint.rounding(name));
+        let all = all.collect::<Result<Vec<_>, _>>()?;
+        let first = all.first().copied().flatten();
+        if all.iter().all(|one| *one == first) {
+            return Ok(first);
         }
-        Ok(None)
+        let root = self.checkpoint.root().into();
+        Err(Error::Rounded { root, tensors: shown(&recipe.tensors.join("`, `")) })
     }
 
     /// Where a weight comes from.

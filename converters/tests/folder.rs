@@ -317,8 +317,8 @@ fn a_stored_scale_that_is_none_is_refused_by_name() {
     fs_err::write(dir.path().join("config.json"), config).unwrap();
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     for (name, _) in stored {
-        let error = checkpoint.input_scale(&format!("a.{name}.weight")).unwrap_err().to_string();
+        let error = checkpoint.scale(&format!("a.{name}.input_scale")).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains("one number above 0"), "{error}");
     }
-    assert_eq!(checkpoint.input_scale("a.absent.weight").unwrap(), None);
+    assert_eq!(checkpoint.scale("a.absent.input_scale").unwrap(), None);
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use converters::checkpoint::Checkpoint;
+use converters::checkpoint::{Checkpoint, Codes, Rounding, Shared};
 use converters::numbers;
 use converters::safetensors::{Declared, FileDtype, Writer};
 
@@ -178,31 +178,102 @@ fn modelopt_scales_multiply_and_squares_may_be_ragged() {
     }
 }
 
-#[test]
-fn inputs_of_any_group_may_have_a_scale() {
-    let group = |name: &str, dynamic: bool| {
+/// A checkpoint with two modules of e4m3, which two groups name, and what is said of their inputs.
+fn rounded(dir: &Path, inputs: [&str; 2], beside: Stored) -> Checkpoint {
+    let group = |name: &str, inputs: &str| {
         format!(
             "{{\"targets\":[\"re:{name}\"],\"weights\":{{\"num_bits\":8,\"type\":\"float\",\
-             \"strategy\":\"tensor\"}},\"input_activations\":{{\"dynamic\":{dynamic}}}}}"
+             \"strategy\":\"tensor\"}},\"input_activations\":{inputs}}}"
         )
     };
-    for (still, found) in [(true, Some(0.5)), (false, None)] {
-        let said = format!(
-            "{{\"quant_method\":\"compressed-tensors\",\"config_groups\":{{\"a\":{},\"b\":{}}}}}",
-            group("a", true),
-            group("b", !still)
-        );
-        let one = 0.5_f32.to_le_bytes().to_vec();
-        let stored: Stored = vec![
-            ("a.weight", FileDtype::F8E4m3, vec![2, 4], vec![0; 8]),
-            ("a.weight_scale", FileDtype::F32, vec![1], one.clone()),
-            ("b.input_scale", FileDtype::F32, vec![1], one.clone()),
-            ("b.weight", FileDtype::F8E4m3, vec![2, 4], vec![0; 8]),
-            ("b.weight_scale", FileDtype::F32, vec![1], one),
-        ];
+    let said = format!(
+        "{{\"quant_method\":\"compressed-tensors\",\"config_groups\":{{\"a\":{},\"b\":{}}}}}",
+        group("a", inputs[0]),
+        group("b", inputs[1])
+    );
+    let one = 0.5_f32.to_le_bytes().to_vec();
+    let mut stored: Stored = vec![
+        ("a.weight", FileDtype::F8E4m3, vec![2, 4], vec![0; 8]),
+        ("a.weight_scale", FileDtype::F32, vec![1], one.clone()),
+        ("b.weight", FileDtype::F8E4m3, vec![2, 4], vec![0; 8]),
+        ("b.weight_scale", FileDtype::F32, vec![1], one),
+    ];
+    stored.extend(beside);
+    stored.sort_by_key(|(name, ..)| *name);
+    checkpoint(dir, &said, &stored)
+}
+
+#[test]
+fn inputs_are_rounded_as_the_group_of_each_module_says() {
+    let whole = |symmetric| Codes::Whole { bits: 8, symmetric };
+    let half = || ("b.input_scale", FileDtype::F32, vec![1], 0.5_f32.to_le_bytes().to_vec());
+    let zero = || ("b.input_zero_point", FileDtype::I8, vec![1], vec![0xfd]);
+    for (said, beside, want) in [
+        (
+            r#"{"type":"float","dynamic":true,"strategy":"token"}"#,
+            vec![],
+            (Codes::E4m3, Shared::Row),
+        ),
+        (
+            r#"{"type":"float","strategy":"tensor"}"#,
+            vec![half()],
+            (Codes::E4m3, Shared::Known { scale: 0.5, zero: 0.0 }),
+        ),
+        (
+            r#"{"symmetric":false}"#,
+            vec![half(), zero()],
+            (whole(false), Shared::Known { scale: 0.5, zero: -3.0 }),
+        ),
+        // What is symmetric has no zero, whatever lies there.
+        ("{}", vec![half(), zero()], (whole(true), Shared::Known { scale: 0.5, zero: 0.0 })),
+        (
+            r#"{"dynamic":true,"strategy":"group","group_size":2}"#,
+            vec![],
+            (whole(true), Shared::Group(2)),
+        ),
+    ] {
         let dir = tempfile::tempdir().unwrap();
-        let checkpoint = checkpoint(dir.path(), &said, &stored);
-        assert_eq!(checkpoint.input_scale("a.weight").unwrap(), None);
-        assert_eq!(checkpoint.input_scale("b.weight").unwrap(), found);
+        let checkpoint = rounded(dir.path(), ["null", said], beside);
+        assert_eq!(checkpoint.rounding("a.weight").unwrap(), None);
+        let (codes, shared) = want;
+        assert_eq!(checkpoint.rounding("b.weight").unwrap(), Some(Rounding { codes, shared }));
+        assert!(checkpoint.rounds_inputs());
+    }
+}
+
+#[test]
+fn inputs_that_lie_are_refused_where_they_are_asked_for() {
+    let scale = |x: f32| ("b.input_scale", FileDtype::F32, vec![1], x.to_le_bytes().to_vec());
+    let zeros = |zeros: Vec<u8>| ("b.input_zero_point", FileDtype::I8, vec![zeros.len()], zeros);
+    for (said, beside, fault) in [
+        (r#"{"symmetric":true}"#, vec![], "no `b.input_scale` beside it"),
+        (r#"{"symmetric":true}"#, vec![scale(0.0)], "one number above 0"),
+        (r#"{"symmetric":true}"#, vec![scale(f32::NAN)], "one number above 0"),
+        (r#"{"symmetric":false}"#, vec![scale(1.0)], "no `b.input_zero_point` beside it"),
+        (
+            r#"{"symmetric":false}"#,
+            vec![scale(1.0), zeros(vec![1, 2])],
+            "one whole number from -128 to 127",
+        ),
+        (
+            r#"{"symmetric":false}"#,
+            vec![scale(1.0), ("b.input_zero_point", FileDtype::I32, vec![1], vec![0, 1, 0, 0])],
+            "one whole number from -128 to 127",
+        ),
+        (
+            r#"{"dynamic":true,"strategy":"group","group_size":3}"#,
+            vec![],
+            "a multiple of `group_size`, which is 3",
+        ),
+        (r#"{"num_bits":4,"type":"float","dynamic":true,"strategy":"token"}"#, vec![], "of 2 to 8"),
+        (r#""W8A8""#, vec![], "input_activations of `b`"),
+        (r#"null,"output_activations":{"num_bits":8}"#, vec![], "output_activations"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = rounded(dir.path(), ["null", said], beside);
+        // Weights are read all the same.
+        assert!(checkpoint.flow("b.weight").unwrap().is_ok());
+        let error = checkpoint.rounding("b.weight").unwrap_err().to_string();
+        assert!(error.contains(fault), "{said}: {error}");
     }
 }

@@ -32,6 +32,6 @@ mod session;
 pub use error::Error;
 pub use native::NativeEngine;
 pub use session::{
-    Chunk, Engine, Logits, NoProbe, Options, Probe, Session, Shows, SlotId, Source, StateValue,
-    Want, Watch,
+    Chunk, Engine, Logits, NoProbe, Options, Probe, Rounds, Session, Shows, SlotId, Source,
+    StateValue, Want, Watch,
 };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use converters::checkpoint::Rounding;
 use converters::gguf::model::BlockView;
 use converters::load::WeightView as FileView;
 use registry::graph::WeightId;
@@ -37,12 +38,8 @@ impl Tensors for Mixed {
         self.of(id).is_made(id)
     }
 
-    fn is_eight_bits(&self, id: WeightId) -> bool {
-        self.of(id).is_eight_bits(id)
-    }
-
-    fn input_scale(&self, id: WeightId) -> Result<Option<f32>, Error> {
-        self.of(id).input_scale(id)
+    fn rounding(&self, id: WeightId) -> Result<Option<Rounding>, Error> {
+        self.of(id).rounding(id)
     }
 
     fn scale(&self, name: &str) -> Result<Option<f32>, Error> {

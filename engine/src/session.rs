@@ -47,9 +47,8 @@ pub struct Options {
     pub ranks: usize,
     /// Worker threads; all cores if not given.
     pub threads: Option<usize>,
-    /// Whether rows are rounded to 8 bits, each with its scale, before matrices that are kept in 8
-    /// bits multiply them, as engines with such arithmetic do.
-    pub round_tokens: bool,
+    /// Which matrices multiply rows that are rounded before, as the checkpoint declares it.
+    pub rounds: Rounds,
     /// Who sees what matrices are multiplied with, in runs of the plain graph.
     pub watch: Option<Arc<dyn Watch>>,
 }
@@ -65,10 +64,24 @@ impl Default for Options {
             drafts: false,
             ranks: 1,
             threads: None,
-            round_tokens: false,
+            rounds: Rounds::None,
             watch: None,
         }
     }
+}
+
+/// Which matrices of codes multiply rows that are rounded to few bits, as the config beside them
+/// declares it (`input_activations` and its kin).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rounds {
+    /// None: rows stay as they are, whatever is declared.
+    #[default]
+    None,
+    /// All but those of experts: loaders that stack experts dequantize them and know their schemes
+    /// no more.
+    Linear,
+    /// All of them, as engines do that multiply codes by codes.
+    All,
 }
 
 /// One sequence's set of states.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use converters::checkpoint::Rounding;
 use converters::codec::{self, BlockType};
 use converters::gguf::GgufWeights;
 use converters::gguf::model::BlockView;
@@ -11,10 +12,9 @@ use registry::caches::Cache;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Scales, Weight, WeightId};
 
-use crate::Error;
 use crate::kernels::matmul::WeightView;
 use crate::kernels::round;
-use crate::kernels::tokens::Rounding;
+use crate::{Error, Rounds};
 
 /// Where the numbers of weights come from.
 pub trait Tensors: Send + Sync {
@@ -31,13 +31,8 @@ pub trait Tensors: Send + Sync {
         false
     }
 
-    /// Whether it is kept as codes of 8 bits with scales.
-    fn is_eight_bits(&self, _id: WeightId) -> bool {
-        false
-    }
-
-    /// The scale of the rows that it multiplies, where one is known for all of them.
-    fn input_scale(&self, _id: WeightId) -> Result<Option<f32>, Error> {
+    /// How the rows that it multiplies are rounded before, where something says so.
+    fn rounding(&self, _id: WeightId) -> Result<Option<Rounding>, Error> {
         Ok(None)
     }
 
@@ -85,18 +80,17 @@ impl Tensors for converters::weights::Weights {
         matches!(self.found(id).source, converters::weights::Source::Made(_))
     }
 
-    fn is_eight_bits(&self, id: WeightId) -> bool {
-        self.is_eight_bits(id)
-    }
-
-    fn input_scale(&self, id: WeightId) -> Result<Option<f32>, Error> {
-        self.input_scale(id).map_err(|e| Error::Checkpoint(Box::new(e)))
+    fn rounding(&self, id: WeightId) -> Result<Option<Rounding>, Error> {
+        self.rounding(id).map_err(|e| Error::Checkpoint(Box::new(e)))
     }
 
     fn scale(&self, name: &str) -> Result<Option<f32>, Error> {
         self.checkpoint().scale(name).map_err(|e| Error::Checkpoint(Box::new(e)))
     }
 }
+
+/// Ops that round what they multiply.
+const ROUNDING: [&str; 4] = ["linear", "linears", "experts", "latent_attend"];
 
 /// How one weight is held.
 enum Held {
@@ -143,7 +137,7 @@ pub struct Weights {
     held: Vec<Held>,
     /// Of every weight.
     shapes: Vec<Vec<usize>>,
-    /// Those that multiply rows of 8 bits, and how these are rounded.
+    /// Those that multiply rounded rows, and how these are rounded.
     rounding: BTreeMap<usize, Rounding>,
 }
 
@@ -198,13 +192,24 @@ impl Weights {
         Ok(Self { tensors, held, shapes, rounding: BTreeMap::new() })
     }
 
-    /// Whether weights that are kept in 8 bits multiply rows of 8 bits.
-    pub fn round_tokens(&mut self, whether: bool) -> Result<(), Error> {
+    /// Which weights multiply rounded rows.
+    pub fn round_inputs(&mut self, graph: &Graph, rounds: Rounds) -> Result<(), Error> {
         self.rounding.clear();
-        for id in (0..self.held.len()).map(WeightId) {
-            if whether && self.tensors.is_eight_bits(id) {
-                let scale = self.tensors.input_scale(id)?;
-                self.rounding.insert(id.0, scale.map_or(Rounding::Each, Rounding::All));
+        for node in &graph.nodes {
+            let left_out = matches!(
+                (rounds, node.op.as_str()),
+                (Rounds::None, _) | (_, "embed") | (Rounds::Linear, "experts")
+            );
+            for (role, &id) in node.weights.iter().filter(|_| !left_out) {
+                let Some(rounding) = self.tensors.rounding(id)? else { continue };
+                if !ROUNDING.contains(&node.op.as_str()) {
+                    return Err(Error::Other(format!(
+                        "the checkpoint has what its `{role}` multiplies in `{}` rounded, which that op does not \
+                         do; run it without rounding",
+                        node.op
+                    )));
+                }
+                self.rounding.insert(id.0, rounding);
             }
         }
         Ok(())

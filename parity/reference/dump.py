@@ -270,6 +270,22 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}"
 
 
+def rounds(model) -> str:
+    """Which matrices multiply rows that are rounded before, as a quantized checkpoint's config has them: `none`, `linear` (modules of their own, and
+    not experts that the class keeps in one tensor, which are dequantized when they are loaded), or `all`."""
+    import torch
+
+    rounded = stacked = 0
+    for module in model.modules():
+        scheme = getattr(module, "quantization_scheme", None)
+        if isinstance(module, torch.nn.Linear) and getattr(scheme, "input_activations", None) is not None:
+            rounded += getattr(module, "quantization_enabled", True)
+        # Experts are rows of one parameter: [experts, outputs, inputs].
+        own = dict(module.named_parameters(recurse=False))
+        stacked += any(parameter.ndim == 3 for name, parameter in own.items() if name.endswith(("up_proj", "down_proj", "experts")))
+    return "none" if not rounded else "linear" if stacked else "all"
+
+
 class Runner:
     """One model, stepped chunk by chunk over one sequence with explicit positions."""
 
@@ -813,6 +829,7 @@ def dump(args) -> None:
         notes.append(f"kernel packages present: {', '.join(kernels)}")
 
     config_hash = hashlib.sha256(raw)
+    rounded = "none"
     out, phases, kinds, audit, greedy, runs = {}, {}, {}, {}, {}, []
     prompts = vocab = topk = None
     shared: dict[str, int] = {}
@@ -831,6 +848,7 @@ def dump(args) -> None:
         runner = Runner(model)
         if prompts is None:
             notes += loading
+            rounded = rounds(model)
             rows = model.get_input_embeddings().weight.shape[0]
             prompts = given_prompts(args, min(facts["vocab"], rows), facts["limit"])
             if prompts is None:
@@ -927,6 +945,8 @@ def dump(args) -> None:
         "greedy": greedy,
         "audit": {**audit, "truth": "decode" if agrees else "prefill", "notes": notes},
     }
+    if "quantization_config" in plain:
+        manifest["rounds"] = rounded
     if routers := sorted({key.split("/chosen/", 1)[1] for key in out if "/chosen/" in key}):
         manifest["routers"] = routers
     write(target, out, manifest, head_files(heads, head_out, manifest))
@@ -969,7 +989,7 @@ def head_files(heads: dict, out: dict, main: dict) -> tuple[dict, dict] | None:
     order = {name: index for index, name in enumerate(tap_order(out))}
     audit = {run: found["audit"] for run, found in heads.items()}
     agrees = next(iter(audit.values()))["decode_vs_prefill"] <= AUDIT_TOLERANCE
-    manifest = {key: main[key] for key in ("format", "version", "producer", "model", "pins", "vocab", "logprobs")}
+    manifest = {key: main[key] for key in ("format", "version", "producer", "model", "pins", "vocab", "rounds", "logprobs") if key in main}
     manifest |= {
         "runs": list(heads),
         "prompts": first["prompts"],

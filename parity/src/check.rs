@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use converters::Checkpoint;
-use engine::{Engine, Session, Shows, Source};
+use engine::{Engine, Rounds, Session, Shows, Source};
 use registry::dtype::Dtype;
 use registry::model::Model;
 
@@ -135,11 +135,13 @@ fn as_is(
     };
     let base = if have.contains(&Dtype::F32) { Some(load(Dtype::F32)?) } else { None };
     let sensitive = if options.logprob.is_none() { sensitivity(dump)? } else { None };
-    let apart = if options.round_tokens { flips::apart(dump, Dtype::F32)? } else { None };
-    // Where the reference did not round to the other side, we may have.
-    let flipped = apart.map(|apart| (2.0 * apart).max(tolerance::F32_LOGPROB));
+    let rounds = options.rounds.or(dump.manifest.rounds()).unwrap_or_default();
+    let apart = if rounds == Rounds::None { None } else { flips::apart(dump, Dtype::F32)? };
+    // Where the reference did not round to the other side, we may have: it did when it was shaken.
+    let shaken = dump.manifest.audit.f32.and_then(|run| run.shaken).unwrap_or_default();
+    let flipped = apart.map(|apart| (2.0 * apart.max(shaken)).max(tolerance::F32_LOGPROB));
     let logprob = options.logprob.or(flipped).or(sensitive);
-    let options = &CheckOptions { logprob, ..options.clone() };
+    let options = &CheckOptions { logprob, rounds: Some(rounds), ..options.clone() };
     let mut report = Report {
         subject: about(engine, source, dump),
         runs: Vec::new(),
@@ -155,7 +157,8 @@ fn as_is(
         report.notes.push(format!(
             "numbers at the border of two steps of 8 bits may be rounded to either: the reference's \
              own runs are apart by {apart:.1e}, so each row is compared with the nearer one, and \
-             may differ by twice as much"
+             may differ by twice as much, or by twice what a unit in the last place of its weights \
+             does; rows of taps that such a number explains are passed over"
         ));
     }
     for dtype in dtypes {
@@ -190,7 +193,7 @@ fn as_is(
                 base: base.map(|b| &b[n]),
                 f32_logprob: options.f32_logprob(),
                 feels_rounding: sensitive.is_some_and(|nats| nats > tolerance::F32_FELT),
-                rounds: options.round_tokens,
+                rounds: rounds != Rounds::None,
             };
             session.rows = hidden(model, dump, dtype, prompt)?;
             gates.extend(compare_prompt(&mut session, &comparison, options, &mut agreement)?);

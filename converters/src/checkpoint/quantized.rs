@@ -4,8 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use serde_json::Value;
-
+use self::inputs::Inputs;
 use self::integers::Plan;
 use self::look::Looked;
 use self::said::Said;
@@ -15,6 +14,7 @@ use crate::codec::BlockType;
 mod awq;
 mod floats;
 mod gptq;
+mod inputs;
 mod integers;
 mod look;
 mod packed;
@@ -23,6 +23,7 @@ mod said;
 mod scheme;
 mod words;
 
+pub use inputs::{Codes, Rounding, Shared};
 pub(super) use read::flow;
 
 /// How the numbers of a weight come about.
@@ -53,6 +54,15 @@ pub(super) struct Quantized {
     pub(super) shape: Vec<usize>,
     /// The names of the tensors it is made of, in the order in which its kind reads them.
     pub(super) parts: Vec<String>,
+    /// What becomes of the rows that it multiplies.
+    pub(super) inputs: Inputs,
+}
+
+impl Quantized {
+    /// One that multiplies rows as they are.
+    fn new(kind: Kind, shape: Vec<usize>, parts: Vec<String>) -> Self {
+        Self { kind, shape, parts, inputs: Inputs::Wide }
+    }
 }
 
 /// The blocks of GGUF that codes on the disk can be kept in.
@@ -109,30 +119,6 @@ pub(super) fn foreign(folder: &Path) -> Option<String> {
 
 /// A weight and its name, if a tensor of codes is one.
 type Made = Option<(String, Quantized)>;
-
-/// Whether the config says that what weights of 8 bits multiply has a scale that is stored.
-pub(super) fn inputs_are_known(folder: &Path) -> bool {
-    let Some((said, _)) = said::section(folder) else { return false };
-    let groups = said.get("config_groups").and_then(Value::as_object);
-    let mut dynamic = groups
-        .into_iter()
-        .flat_map(|groups| groups.values())
-        .filter_map(|group| group.pointer("/input_activations/dynamic"))
-        .peekable();
-    if dynamic.peek().is_some() {
-        // Only modules of such groups have a scale.
-        return dynamic.any(|dynamic| dynamic == false);
-    }
-    said["activation_scheme"] == "static" || said["quant_algo"] == "FP8"
-}
-
-/// Whether the config has what matrices multiply rounded to whole numbers.
-pub(super) fn rounds_inputs(folder: &Path) -> bool {
-    let Some((said, _)) = said::section(folder) else { return false };
-    let groups = said.get("config_groups").and_then(Value::as_object);
-    let mut inputs = groups.into_iter().flatten().map(|(_, group)| &group["input_activations"]);
-    inputs.any(|inputs| inputs["type"] == "int")
-}
 
 /// The weights that are kept as codes, by name, and the tensors that are only parts of them.
 pub(super) fn find(

@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use converters::checkpoint::Rounding;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, State, WeightId};
 use registry::scalar::Scalar;
 
 use crate::angles::Angles;
 use crate::kernels::matmul::WeightView;
-use crate::kernels::tokens::Rounding;
+use crate::kernels::tokens::round_rows;
 use crate::states::{Memory, Slot};
 use crate::value::Value;
 use crate::weights::{Matrix, Weights};
@@ -211,11 +212,11 @@ impl<'a> Ctx<'a> {
         }
     }
 
-    /// Rows as a matrix multiplies them: rounded to 8 bits if that is how it is run.
+    /// Rows as a matrix multiplies them: rounded to few bits if that is how it is run.
     pub fn rows_for<'x>(&self, role: &str, inputs: usize, rows: &'x [f32]) -> Cow<'x, [f32]> {
         let Some(rounding) = self.rounding(role) else { return Cow::Borrowed(rows) };
         let mut rounded = rows.to_vec();
-        rounding.round(inputs, &mut rounded);
+        round_rows(rounding, self.activation, inputs, &mut rounded);
         Cow::Owned(rounded)
     }
 

@@ -135,13 +135,19 @@ fn mlp(
     } else {
         let (one, two) = (matrix("gate", ffn, hidden, x)?, matrix("up", ffn, hidden, x)?);
         let (mut g, mut u) = (vec![0.0; rows * ffn], vec![0.0; rows * ffn]);
+        let (gated, raised) = (format!("gate.{expert}"), format!("up.{expert}"));
+        let rows_of = ctx.rows_for(&gated, hidden, x);
         let mut linears = [
             Linear { weight: one.view(), bias: None, round: dtype, y: &mut g },
             Linear { weight: two.view(), bias: None, round: dtype, y: &mut u },
         ];
-        // Both are kept in 8 bits, or neither, and with one scale for what they multiply.
-        let x = ctx.rows_for(&format!("gate.{expert}"), hidden, x);
-        matmul_many(&x, rows, &mut linears);
+        if ctx.rounding(&gated) == ctx.rounding(&raised) {
+            matmul_many(&rows_of, rows, &mut linears);
+        } else {
+            // Each has a scale of its own for what both multiply.
+            matmul_many(&rows_of, rows, &mut linears[..1]);
+            matmul_many(&ctx.rows_for(&raised, hidden, x), rows, &mut linears[1..]);
+        }
         add_bias(ctx, "gate", expert, dtype, &mut g);
         add_bias(ctx, "up", expert, dtype, &mut u);
         gate.apply(&mut g, u);

@@ -12,6 +12,7 @@ use super::Ctx;
 use crate::Error;
 use crate::kernels::attention::{Keys, Query, Rule, Scores};
 use crate::kernels::matmul::matmul;
+use crate::kernels::tokens::round_rows;
 use crate::states::Memory;
 use crate::states::latent::Latent;
 
@@ -72,6 +73,7 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let (c, r) = (c.view(), r.view());
     ctx.show_kept(0, &c);
     ctx.show_kept(1, &r);
+    let (how, activation) = (ctx.rounding("weight"), ctx.activation());
     for chunk in ctx.chunks() {
         let wrong = ctx.error("its state does not hold latents of this shape");
         let Memory::Latent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
@@ -85,8 +87,11 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         memory.shared.append(&r[chunk.rows.start * shared..chunk.rows.end * shared]);
         memory.rewind(round, width, chunk.start);
         // What the state keeps is expanded, not what came in: they differ if it is narrower.
-        let missing = memory.latent.tail(memory.expanded.end());
+        let mut missing = memory.latent.tail(memory.expanded.end());
         let rows = missing.len() / rank.max(1);
+        if let Some(how) = how {
+            round_rows(how, activation, rank, &mut missing);
+        }
         let mut made = vec![0.0; rows * width];
         matmul(&missing, rows, &weight, None, round, &mut made);
         memory.expanded.append(&made);

@@ -3,12 +3,12 @@
 
 use std::borrow::Cow;
 
+use converters::checkpoint::Rounding;
 use rayon::prelude::*;
 
 use super::Ctx;
 use crate::Error;
 use crate::kernels::matmul::{WeightView, matmul};
-use crate::kernels::tokens::Rounding;
 
 pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;

@@ -1,6 +1,6 @@
 //! What a check does and leaves out.
 
-use engine::Options;
+use engine::{Options, Rounds};
 use registry::dtype::Dtype;
 
 use crate::schedules::ROLLBACK;
@@ -28,9 +28,8 @@ pub struct CheckOptions {
     /// Most that an f32 run may move a log-probability; [`F32_LOGPROB`] when none. Engines whose
     /// arithmetic is not the reference's (sums in blocks, fast exponentials) need more.
     pub logprob: Option<f64>,
-    /// Whether rows are rounded to 8 bits before matrices of 8 bits multiply them, as the
-    /// reference of such a checkpoint does.
-    pub round_tokens: bool,
+    /// Which matrices of codes multiply rounded rows; what the dump says of its reference when none.
+    pub rounds: Option<Rounds>,
 }
 
 impl Default for CheckOptions {
@@ -44,7 +43,7 @@ impl Default for CheckOptions {
             threads: None,
             same_model: true,
             logprob: None,
-            round_tokens: false,
+            rounds: None,
         }
     }
 }
@@ -66,7 +65,7 @@ impl CheckOptions {
             drafts: false,
             ranks: 1,
             threads: self.threads,
-            round_tokens: self.round_tokens,
+            rounds: self.rounds.unwrap_or_default(),
             watch: None,
         }
     }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use engine::Rounds;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
@@ -50,6 +51,9 @@ pub struct Manifest {
     /// Modules of experts whose routers' choices were recorded.
     #[serde(default)]
     pub routers: Vec<String>,
+    /// Which matrices multiplied rounded rows, if it says so: `none`, `linear` or `all`.
+    #[serde(default)]
+    pub rounds: Option<String>,
     /// What the reference says of itself.
     #[serde(default)]
     pub audit: Audit,
@@ -224,9 +228,26 @@ pub enum Truth {
     Prefill,
 }
 
+fn rounds(word: &str) -> Option<Rounds> {
+    Some(match word {
+        "none" => Rounds::None,
+        "linear" => Rounds::Linear,
+        "all" => Rounds::All,
+        _ => return None,
+    })
+}
+
 impl Manifest {
+    /// Which matrices multiplied rounded rows, where it says so.
+    pub fn rounds(&self) -> Option<Rounds> {
+        rounds(self.rounds.as_deref()?)
+    }
+
     /// Checks everything that can be checked without the tensors; gives what is wrong.
     pub(super) fn check(&self) -> Result<(), String> {
+        if let Some(word) = self.rounds.as_deref().filter(|word| rounds(word).is_none()) {
+            return Err(format!("`rounds` is `{word}`; expected `none`, `linear` or `all`"));
+        }
         if self.format != "onboard-dump" {
             return Err(format!("`format` is `{}`; expected `onboard-dump`", self.format));
         }

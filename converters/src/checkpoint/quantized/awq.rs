@@ -26,7 +26,7 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
         }
     };
     let weight = format!("{module}.weight");
-    Ok(Some((weight, Quantized { kind: Kind::Whole(plan), shape, parts })))
+    Ok(Some((weight, Quantized::new(Kind::Whole(plan), shape, parts))))
 }
 
 /// Words along the outputs: those of four bits woven, others in a stream.

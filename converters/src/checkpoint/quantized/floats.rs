@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::look::Looked;
 use super::said::Said;
+use super::scheme::Group;
 use super::{Global, Kind, Made, Quantized};
 use crate::FileDtype;
 use crate::checkpoint::{Checkpoint, TensorInfo};
@@ -12,12 +13,24 @@ use crate::checkpoint::{Checkpoint, TensorInfo};
 pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
     let stored = &checkpoint.stored;
     let Some(info) = stored.get(name) else { return Ok(None) };
-    if matches!(info.dtype, FileDtype::F8E4m3 | FileDtype::F8E5m2) {
-        let module = name.strip_suffix(".weight").unwrap_or(name);
-        let block = said.schemes.block(checkpoint, module)?.or(said.block);
-        return Ok(eight(name, info, stored, block));
+    let eight_bits = matches!(info.dtype, FileDtype::F8E4m3 | FileDtype::F8E5m2);
+    if !eight_bits && info.dtype != FileDtype::U8 {
+        return Ok(None);
     }
-    Ok(four(name, info, stored))
+    let module = name.strip_suffix("_packed").unwrap_or(name);
+    let module = module.strip_suffix(".weight").unwrap_or(module);
+    let group = said.schemes.of_floats(checkpoint, module)?;
+    let made = if eight_bits {
+        eight(name, info, stored, group.and_then(Group::block).or(said.block))
+    } else {
+        four(name, info, stored)
+    };
+    let Some((weight, made)) = made else { return Ok(None) };
+    let inputs = match group {
+        Some(group) => group.inputs.clone(),
+        None => said.inputs_of(info.dtype),
+    };
+    Ok(Some((weight, Quantized { inputs, ..made })))
 }
 
 fn eight(
@@ -40,9 +53,9 @@ fn eight(
     if stored[&scale].elements() != needed || !stored[&scale].dtype.is_float() {
         return None;
     }
-    let kind = Kind::Eight(down, across);
     let parts = vec![name.to_owned(), scale];
-    Some((name.to_owned(), Quantized { kind, shape: info.shape.clone(), parts }))
+    let made = Quantized::new(Kind::Eight(down, across), info.shape.clone(), parts);
+    Some((name.to_owned(), made))
 }
 
 fn four(name: &str, info: &TensorInfo, stored: &BTreeMap<String, TensorInfo>) -> Made {
@@ -73,5 +86,5 @@ fn four(name: &str, info: &TensorInfo, stored: &BTreeMap<String, TensorInfo>) ->
     let mut parts = vec![name.to_owned(), scale];
     let how = global.as_ref().map_or(Global::None, |(_, how)| *how);
     parts.extend(global.map(|(name, _)| name));
-    Some((weight, Quantized { kind: Kind::Four(group, how), shape: vec![rows, columns], parts }))
+    Some((weight, Quantized::new(Kind::Four(group, how), vec![rows, columns], parts)))
 }

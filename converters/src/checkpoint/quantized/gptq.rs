@@ -70,7 +70,7 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
     let mut parts = vec![name.to_owned(), scales, zeros];
     parts.extend(told.then_some(order));
     let (kind, shape) = (Kind::Whole(plan), vec![outputs, inputs]);
-    Ok(Some((format!("{module}.weight"), Quantized { kind, shape, parts })))
+    Ok(Some((format!("{module}.weight"), Quantized::new(kind, shape, parts))))
 }
 
 /// How many inputs there are where no tensor says it: as many as words hold, unless groups end a

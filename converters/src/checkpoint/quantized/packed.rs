@@ -3,7 +3,7 @@
 use super::integers::{Lines, Order, Plan, Zeros};
 use super::look::{FLOATS, Looked};
 use super::said::Said;
-use super::scheme::{Named, Strategy, Weights};
+use super::scheme::{Group, Named, Strategy, Weights};
 use super::words::Words;
 use super::{Kind, Made, Quantized};
 use crate::FileDtype;
@@ -20,23 +20,30 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
         },
         _ => return Ok(None),
     };
-    let made = |weights: &Weights| {
+    let made = |group: &Group, weights: &Weights| {
         let codes = Codes { checkpoint, name, module, packed, weights };
-        codes.find().map(|found| Some((format!("{module}.weight"), found)))
+        let found = codes.find()?;
+        let found = Quantized { inputs: group.inputs.clone(), ..found };
+        Ok(Some((format!("{module}.weight"), found)))
     };
+    let whole = |group: &Group| group.weights.filter(|weights| weights.whole);
     let unnamed = || {
         let found = "codes of whole numbers".to_owned();
         let expected = "a plain weight: `config_groups` and `ignore` of quantization_config say so";
         Err(checkpoint.coded(name, found, expected.to_owned()))
     };
     match said.schemes.of(checkpoint, module)? {
-        Named::By(Some(weights)) if weights.whole => made(&weights),
-        Named::Ignored | Named::By(_) => unnamed(),
+        Named::By(group) => match whole(group) {
+            Some(weights) => made(group, &weights),
+            None => unnamed(),
+        },
+        Named::Ignored => unnamed(),
         Named::Perhaps(all) => {
             // Classes are the model's to know, so of several the one is meant that fits.
             let mut first = None;
-            for weights in all.into_iter().filter(|weights| weights.whole) {
-                match made(weights) {
+            for group in all {
+                let Some(weights) = whole(group) else { continue };
+                match made(group, &weights) {
                     Ok(found) => return Ok(found),
                     Err(error) => first = first.or(Some(error)),
                 }
@@ -122,7 +129,7 @@ impl Codes<'_> {
             apart: (groups, 1),
             order: if ordered { Order::ToldIfSet } else { Order::Stretches },
         };
-        Ok(Quantized { kind: Kind::Whole(plan), shape: vec![rows, columns], parts })
+        Ok(Quantized::new(Kind::Whole(plan), vec![rows, columns], parts))
     }
 
     /// Rows and columns of the weight: those of its bytes, or what `weight_shape` says, which has to

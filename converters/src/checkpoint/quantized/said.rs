@@ -5,8 +5,10 @@ use std::path::Path;
 use fancy_regex::Regex;
 use serde_json::Value;
 
+use super::inputs::{Codes, Inputs};
 use super::look::Looked;
 use super::scheme::Schemes;
+use crate::FileDtype;
 use crate::checkpoint::Checkpoint;
 
 /// What a config says of all weights.
@@ -21,6 +23,8 @@ pub(super) struct Said {
     /// What modules have otherwise, where GPTQ says so.
     dynamic: Vec<(Regex, Option<Numbers>)>,
     pub(super) schemes: Schemes,
+    /// Whether what weights of 8 bits multiply has a scale that is stored.
+    still: bool,
 }
 
 /// Whole numbers as GPTQ and AWQ describe them.
@@ -87,6 +91,8 @@ impl Said {
             borrowed: false,
             dynamic: Vec::new(),
             schemes: Schemes::default(),
+            still: section.get("activation_scheme").is_some_and(|scheme| scheme == "static")
+                || section.get("quant_algo").is_some_and(|algo| algo == "FP8"),
         };
         if own {
             return Ok(Some(said));
@@ -113,6 +119,18 @@ impl Said {
             _ => {}
         }
         Ok(Some(said))
+    }
+
+    /// What becomes of rows that codes of this dtype multiply, where no scheme says it.
+    pub(super) fn inputs_of(&self, codes: FileDtype) -> Inputs {
+        match self.block {
+            _ if codes != FileDtype::F8E4m3 || self.method == "compressed-tensors" => Inputs::Wide,
+            _ if self.still => Inputs::Perhaps(Codes::E4m3),
+            // Inputs that share a scale of the weight do so in the row too (`fp8_linear` of
+            // transformers' integrations/finegrained_fp8.py: dynamic scales per block of K).
+            Some((_, across)) => Inputs::Dynamic(Codes::E4m3, Some(across.max(1))),
+            None => Inputs::Dynamic(Codes::E4m3, None),
+        }
     }
 
     /// What the numbers of a module are; none if it is not quantized.

@@ -3,6 +3,7 @@
 use fancy_regex::Regex;
 use serde_json::Value;
 
+use super::inputs::Inputs;
 use super::look::Looked;
 use super::said::{matches, pattern};
 use crate::checkpoint::Checkpoint;
@@ -12,7 +13,15 @@ use crate::checkpoint::Checkpoint;
 pub(super) struct Schemes {
     targets: Vec<(Target, usize)>,
     ignore: Vec<Target>,
-    weights: Vec<Option<Weights>>,
+    groups: Vec<Group>,
+}
+
+/// What a group says of its modules.
+pub(super) struct Group {
+    /// None if their weights are as they were.
+    pub(super) weights: Option<Weights>,
+    /// Of what the weights multiply.
+    pub(super) inputs: Inputs,
 }
 
 /// Modules by their name, by a pattern of names, or by the class that their model has for them.
@@ -44,10 +53,10 @@ pub(super) enum Strategy {
 /// What is said of a module.
 pub(super) enum Named<'s> {
     Ignored,
-    /// It is named: this is how its weights are.
-    By(Option<Weights>),
-    /// Only classes may mean it: these are theirs, the likeliest first.
-    Perhaps(Vec<&'s Weights>),
+    /// It is named: this is its group.
+    By(&'s Group),
+    /// Only classes may mean it: these are their groups, the likeliest first.
+    Perhaps(Vec<&'s Group>),
 }
 
 impl Schemes {
@@ -67,9 +76,10 @@ impl Schemes {
             };
             let weights = fields.get("weights").filter(|weights| !weights.is_null());
             let read = weights.map(|weights| Weights::read(checkpoint, &key, weights));
-            schemes.weights.push(read.transpose()?);
+            let inputs = Inputs::of_group(fields);
+            schemes.groups.push(Group { weights: read.transpose()?, inputs });
             targets
-                .extend(texts(fields.get("targets")).map(|text| (text, schemes.weights.len() - 1)));
+                .extend(texts(fields.get("targets")).map(|text| (text, schemes.groups.len() - 1)));
         }
         // compressed-tensors takes the first that matches, names before patterns, both in the
         // order of their letters; of groups that say the same target the last one counts.
@@ -89,33 +99,42 @@ impl Schemes {
             }
         }
         for (target, group) in &self.targets {
-            if target.names(checkpoint, module)? {
-                return Ok(Named::By(self.weights.get(*group).copied().flatten()));
+            if let Some(group) = self.groups.get(*group)
+                && target.names(checkpoint, module)?
+            {
+                return Ok(Named::By(group));
             }
         }
         // A name without dots that no module here has is a class.
         let classes = self.targets.iter().filter_map(|(target, group)| match target {
-            Target::Name(name) if !name.contains('.') => self.weights.get(*group)?.as_ref(),
+            Target::Name(name) if !name.contains('.') => self.groups.get(*group),
             _ => None,
         });
         Ok(Named::Perhaps(classes.collect()))
     }
 
-    /// The blocks that a module's weights lie in.
-    pub(super) fn block(
+    /// The group of a module whose weights are numbers with a point.
+    pub(super) fn of_floats(
         &self,
         checkpoint: &Checkpoint,
         module: &str,
-    ) -> Looked<Option<(usize, usize)>> {
-        let block = |weights: &Weights| match weights.strategy {
-            Strategy::Block(down, across) => Some((down, across)),
-            _ => None,
-        };
+    ) -> Looked<Option<&Group>> {
+        let floats = |group: &&Group| group.weights.is_some_and(|weights| !weights.whole);
         Ok(match self.of(checkpoint, module)? {
             Named::Ignored => None,
-            Named::By(weights) => weights.as_ref().and_then(block),
-            Named::Perhaps(all) => all.into_iter().find_map(block),
+            Named::By(group) => Some(group),
+            Named::Perhaps(all) => all.into_iter().find(floats),
         })
+    }
+}
+
+impl Group {
+    /// The blocks that weights lie in.
+    pub(super) fn block(&self) -> Option<(usize, usize)> {
+        match self.weights?.strategy {
+            Strategy::Block(down, across) => Some((down, across)),
+            _ => None,
+        }
     }
 }
 
