@@ -11,6 +11,7 @@ use registry::dtype::Dtype;
 use registry::model::Model;
 
 use crate::dump::{self, Dump, Logprobs, Phase, Prompt, Tensor, Truth};
+use crate::flips;
 use crate::gate::{Gate, Mode, Subject};
 use crate::metrics::{TensorError, tensor_error};
 use crate::order::Order;
@@ -132,7 +133,7 @@ pub(crate) struct Comparison<'a> {
     pub(crate) f32_logprob: f64,
     /// Whether rounding alone moves the model's taps further than usual.
     pub(crate) feels_rounding: bool,
-    /// Whether the reference rounds rows to 8 bits: each of its own runs is then as right.
+    /// Whether the reference rounds rows to few bits: each of its own runs is then as right.
     pub(crate) rounds: bool,
 }
 
@@ -179,7 +180,9 @@ impl Comparison<'_> {
         }
         let mode = gate.mode;
         if self.dtype == Dtype::F32 || mode == Mode::Local {
-            let error = tensor_error(ours, own, rows);
+            let settles = self.rounds && self.dtype == Dtype::F32;
+            let settled = settles.then(|| flips::settled(ours, own, rows, mode));
+            let error = tensor_error(settled.as_deref().unwrap_or(ours), own, rows);
             let bounds = match (self.dtype, mode) {
                 (Dtype::F32, Mode::Cumulative) => {
                     let felt = if self.feels_rounding { F32_FELT_BY_TAPS } else { 1.0 };

@@ -56,6 +56,16 @@ pub const F32_LOCAL_ROW: f64 = 3e-5;
 /// mean square is 1), far below what one element shows.
 pub const F32_LOCAL_GAIN: f64 = 1e-6;
 
+/// Of a run that rounds rows to codes of 8 bits: most that a row may differ, as a share of its rms, on
+/// the reference's own inputs where one of the numbers that it follows from lies at the border of
+/// two codes. A step is a 16th of a number of e4m3, and a 127th of the largest of a row of whole
+/// numbers; the largest of a row is some 3 times its rms, and weights differ by as much.
+pub const F32_FLIPPED: f64 = 0.1;
+
+/// The same where errors add up: behind such a number all codes of later rows may be others, and
+/// only log-probabilities say whether the whole is right.
+pub const F32_FLIPPED_BEFORE: f64 = 1.0;
+
 /// How much more a recurrent state of an f32 run may differ than a tap. A reference that computes
 /// a prefill in chunks, by a triangular solve, is itself up to 2e-4 of the rms from its own f64 run
 /// on tiny random gated delta nets. A state kept in f16 is off by 1e-3, and its numbers show it besides.
