@@ -19,5 +19,6 @@ mod plan;
 mod quant;
 mod raised;
 mod readme;
+mod rounded;
 mod tool;
 mod verify;

@@ -1,0 +1,97 @@
+//! Checkpoints whose configs have what matrices multiply rounded, against references that round.
+//! `fixtures/rounded.py` makes them: the llamas by transformers' own forward, the mixtures by
+//! compressed-tensors on experts that are taken apart.
+
+use std::path::{Path, PathBuf};
+
+use crate::tool::{Ran, convert, fixture, parity, run};
+
+const CODED: [&str; 3] = ["coded/llama_int8", "coded/llama_rounded", "coded/qwen3_moe_int8"];
+
+fn check(folder: &Path, dump: &Path, flags: &[&str]) -> Ran {
+    let mut check = parity();
+    check.arg("check").arg(folder).arg("--reference").arg(dump).arg("--no-schedules");
+    run(check.args(flags))
+}
+
+/// A copy of a dump that says something else of what was rounded.
+fn retold(dir: &Path, dump: &Path, word: Option<&str>) -> PathBuf {
+    let out = dir.join(word.unwrap_or("nothing"));
+    fs_err::create_dir(&out).unwrap();
+    fs_err::copy(dump.join("reference.safetensors"), out.join("reference.safetensors")).unwrap();
+    let text = fs_err::read(dump.join("manifest.json")).unwrap();
+    let mut manifest: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    match word {
+        Some(word) => manifest["rounds"] = word.into(),
+        None => drop(manifest.as_object_mut().unwrap().remove("rounds")),
+    }
+    fs_err::write(out.join("manifest.json"), manifest.to_string()).unwrap();
+    out
+}
+
+#[test]
+fn rows_are_rounded_where_the_reference_rounded_them() {
+    for name in CODED {
+        let (folder, dump) = (fixture(name), fixture(name).join("reference"));
+        check(&folder, &dump, &[]).code(0).prints("AGREE");
+        check(&folder, &dump, &["--w8a8"]).code(0).prints("AGREE");
+        check(&folder, &dump, &["--w8a8", "--plain-graph", "--dtype", "f32"]).code(0);
+        // The weights alone are another model's.
+        check(&folder, &dump, &["--w8a16"]).code(1).prints("DIFFER");
+    }
+}
+
+#[test]
+fn rows_that_experts_multiply_are_rounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let (made, told) = (dir.path().join("made"), fixture("w8a8/qwen3_moe"));
+    run(convert().arg(fixture("qwen3_moe")).args(["--to", "fp8", "-o"]).arg(&made)).code(0);
+    check(&made, &told, &[]).code(0).prints("AGREE");
+    check(&made, &told, &["--w8a16"]).code(1);
+    // Without them, and with nothing else amiss.
+    let dump = retold(dir.path(), &told, Some("linear"));
+    check(&made, &dump, &[]).code(1).prints("mlp.experts");
+    let (coded, told) = (fixture(CODED[2]), fixture(CODED[2]).join("reference"));
+    let dir = tempfile::tempdir().unwrap();
+    check(&coded, &retold(dir.path(), &told, Some("linear")), &[]).code(1).prints("mlp.experts");
+}
+
+#[test]
+fn a_dump_that_says_nothing_is_asked_about() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = fixture(CODED[0]);
+    let dump = retold(dir.path(), &folder.join("reference"), None);
+    check(&folder, &dump, &[]).code(1).says("give --w8a8 if it did");
+    check(&folder, &dump, &["--w8a8"]).code(0).prints("AGREE");
+    let dump = retold(dir.path(), &folder.join("reference"), Some("some"));
+    check(&folder, &dump, &[])
+        .code(2)
+        .says("`rounds` is `some`; expected `none`, `linear` or `all`");
+}
+
+#[test]
+fn rounding_that_is_not_done_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture(CODED[0]);
+    let config = fs_err::read_to_string(source.join("config.json")).unwrap();
+    for (from, to) in [("\"token\"", "\"tensor\""), ("\"dynamic\": true", "\"dynamic\": \"local\"")]
+    {
+        assert!(config.contains(from));
+        fs_err::write(dir.path().join("config.json"), config.replace(from, to)).unwrap();
+        fs_err::copy(source.join("model.safetensors"), dir.path().join("model.safetensors"))
+            .unwrap();
+        // What it was made of is named, so that the changed config is no other model.
+        let flags =
+            |more: &'static str| ["--source", source.to_str().unwrap(), more].map(str::to_owned);
+        let told = |more| {
+            let flags = flags(more);
+            check(dir.path(), &source.join("reference"), &flags.each_ref().map(String::as_str))
+        };
+        told("--plain-graph")
+            .code(2)
+            .says("input_activations of `model.layers.0.self_attn.q_proj`")
+            .says("per token, in groups or with a stored scale");
+        // Weights can be had without.
+        told("--w8a16").code(1);
+    }
+}
