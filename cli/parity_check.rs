@@ -7,7 +7,7 @@ mod gguf;
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use engine::Rounds;
 use parity::{CheckOptions, Dump, Report, Verdict};
@@ -86,10 +86,12 @@ pub(crate) struct Check {
 impl Check {
     pub(crate) fn run(self) -> Result<Ended> {
         if engines::opens_files(&self.engine) {
+            self.refuse_rounding()?;
             return self.run_file();
         }
         let target = target::open(&self.which, &self.choice)?;
         if target.is_gguf() {
+            self.refuse_rounding()?;
             return self.run_gguf(&target);
         }
         let path = match &self.reference {
@@ -144,6 +146,15 @@ impl Check {
             (_, true) => Some(Rounds::None),
             _ => None,
         }
+    }
+
+    /// Files have no schemes of what their matrices multiply.
+    fn refuse_rounding(&self) -> Result<()> {
+        ensure!(
+            !self.w8a8,
+            "--w8a8 rounds what the config of a checkpoint declares, and a GGUF file declares nothing; leave it out"
+        );
+        Ok(())
     }
 
     /// The dtypes that were asked for, or f32: what a file is compared in.

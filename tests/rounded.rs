@@ -48,6 +48,9 @@ fn rows_that_experts_multiply_are_rounded() {
     run(convert().arg(fixture("qwen3_moe")).args(["--to", "fp8", "-o"]).arg(&made)).code(0);
     check(&made, &told, &[]).code(0).prints("AGREE");
     check(&made, &told, &["--w8a16"]).code(1);
+    let file = dir.path().join("model.gguf");
+    run(convert().arg(&made).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
+    check(&file, &told, &["--w8a8"]).code(2).says("a GGUF file declares nothing");
     // Without them, and with nothing else amiss.
     let dump = retold(dir.path(), &told, Some("linear"));
     check(&made, &dump, &[]).code(1).prints("mlp.experts");

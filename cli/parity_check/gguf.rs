@@ -37,10 +37,9 @@ impl Check {
             let quantized = quantized(&file, rows);
             return self.show_cost(target, &dump, &path, &options, quantized);
         }
-        // A file has no schemes of what its matrices multiply.
         let options = CheckOptions {
             same_model: false,
-            rounds: self.rounds().or(Some(Rounds::None)),
+            rounds: Some(Rounds::None),
             ..self.options(self.dtypes_of_file())
         };
         self.compare(target, &dump, &options)
