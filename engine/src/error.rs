@@ -10,8 +10,8 @@ pub enum Error {
     #[error("the model cannot run here: {}", join(.0))]
     Refused(Vec<Finding>),
     /// The checkpoint could not be read.
-    #[error("{0}")]
-    Checkpoint(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
+    Checkpoint(Box<dyn std::error::Error + Send + Sync>),
     /// A tensor of another shape than the spec's.
     #[error("tensor `{name}` has shape {got:?}; the spec expects {want:?}")]
     WeightShape {

@@ -69,7 +69,8 @@ impl GgufWeights {
     /// Finds every weight. `wanted` are the weights of the graph that `gguf` was resolved with.
     pub fn new(file: File, gguf: &Gguf, wanted: &[Weight]) -> Result<Self, Error> {
         let path = file.files().first().cloned().unwrap_or_default();
-        let fail = |faults| Error { file: path.clone(), arch: gguf.arch.clone(), faults };
+        let fail =
+            |faults| Error { file: path.clone(), arch: gguf.arch.clone(), faults: some(faults) };
         let groups = gguf.groups(wanted).map_err(fail)?;
         let mut found: Vec<Option<Found>> = wanted.iter().map(|_| None).collect();
         let mut faults = Vec::new();
@@ -132,6 +133,17 @@ impl GgufWeights {
     pub fn file(&self) -> &File {
         &self.file
     }
+}
+
+/// The first of many faults: a file of another model has one for each of its tensors.
+fn some(mut faults: Vec<String>) -> Vec<String> {
+    const MOST: usize = 12;
+    let more = faults.len().saturating_sub(MOST);
+    if more > 1 {
+        faults.truncate(MOST);
+        faults.push(format!("and {more} more"));
+    }
+    faults
 }
 
 /// A tensor of the file, and its shape in the model.
