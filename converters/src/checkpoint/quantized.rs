@@ -9,6 +9,7 @@ use self::integers::Plan;
 use self::look::Looked;
 use self::said::Said;
 use super::Checkpoint;
+use crate::FileDtype;
 use crate::codec::BlockType;
 
 mod awq;
@@ -125,8 +126,20 @@ pub(super) fn find(
     checkpoint: &Checkpoint,
 ) -> Looked<(BTreeMap<String, Quantized>, BTreeSet<String>)> {
     let (mut found, mut parts) = (BTreeMap::new(), BTreeSet::new());
-    let Some(said) = Said::of(checkpoint)? else { return Ok((found, parts)) };
     let stored = &checkpoint.stored;
+    let Some(said) = Said::of(checkpoint)? else {
+        let eight =
+            |info: &super::TensorInfo| matches!(info.dtype, FileDtype::F8E4m3 | FileDtype::F8E5m2);
+        let mut coded = stored.iter().filter(|(_, info)| eight(info)).map(|(name, _)| name);
+        return match coded.find(|name| floats::scale_of(name, stored).is_some()) {
+            Some(name) => {
+                let found = "codes of 8 bits, with scales beside them".to_owned();
+                let expected = "a `quantization_config` in config.json that says what they are";
+                Err(checkpoint.coded(name, found, expected.to_owned()))
+            }
+            None => Ok((found, parts)),
+        };
+    };
     for name in stored.keys() {
         let made = match said.method.as_str() {
             "compressed-tensors" => match packed::find(checkpoint, name, &said)? {

@@ -21,7 +21,7 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
     let module = module.strip_suffix(".weight").unwrap_or(module);
     let group = said.schemes.of_floats(checkpoint, module)?;
     let made = if eight_bits {
-        eight(name, info, stored, group.and_then(Group::block).or(said.block))
+        eight(checkpoint, name, info, group.and_then(Group::block).or(said.block))?
     } else {
         four(name, info, stored)
     };
@@ -33,29 +33,47 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
     Ok(Some((weight, Quantized { inputs, ..made })))
 }
 
+/// The tensor of scales beside codes of 8 bits, if there is one.
+pub(super) fn scale_of(name: &str, stored: &BTreeMap<String, TensorInfo>) -> Option<String> {
+    let ends = ["_scale_inv", "_scale"];
+    ends.iter().map(|end| format!("{name}{end}")).find(|n| stored.contains_key(n))
+}
+
 fn eight(
+    checkpoint: &Checkpoint,
     name: &str,
     info: &TensorInfo,
-    stored: &BTreeMap<String, TensorInfo>,
     block: Option<(usize, usize)>,
-) -> Made {
-    let &[rows, columns] = &info.shape[..] else { return None };
-    let ends = ["_scale_inv", "_scale"];
-    let scale = ends.iter().map(|end| format!("{name}{end}")).find(|n| stored.contains_key(n))?;
+) -> Looked<Made> {
+    let stored = &checkpoint.stored;
+    let Some(scale) = scale_of(name, stored) else { return Ok(None) };
     let sides = &stored[&scale].shape;
+    // Codes without their scales would pass for numbers.
+    let unknown = || {
+        let (ty, shape) = (stored[&scale].dtype.name(), &info.shape);
+        let found =
+            format!("codes of shape {shape:?} with scales `{scale}` of {ty} and shape {sides:?}");
+        let expected =
+            "one scale, one for each row, or one for each block of the `weight_block_size`";
+        checkpoint.coded(name, found, expected.to_owned())
+    };
+    let &[rows, columns] = &info.shape[..] else { return Err(unknown()) };
+    let bytes = stored[&scale].dtype == FileDtype::U8;
     let (down, across) = match sides[..] {
+        // MXFP8: powers of two that are kept as bytes.
+        _ if bytes => (1, 32),
         _ if sides.iter().all(|&side| side == 1) => (rows, columns),
         [n] | [n, 1] if n == rows => (1, columns),
         _ => block.unwrap_or((128, 128)),
     };
     let (down, across) = (down.max(1), across.max(1));
     let needed = rows.div_ceil(down) * columns.div_ceil(across);
-    if stored[&scale].elements() != needed || !stored[&scale].dtype.is_float() {
-        return None;
+    if stored[&scale].elements() != needed || !(bytes || stored[&scale].dtype.is_float()) {
+        return Err(unknown());
     }
     let parts = vec![name.to_owned(), scale];
     let made = Quantized::new(Kind::Eight(down, across), info.shape.clone(), parts);
-    Some((name.to_owned(), made))
+    Ok(Some((name.to_owned(), made)))
 }
 
 fn four(name: &str, info: &TensorInfo, stored: &BTreeMap<String, TensorInfo>) -> Made {

@@ -92,8 +92,10 @@ impl Said {
             dynamic: Vec::new(),
             schemes: Schemes::default(),
             still: section.get("activation_scheme").is_some_and(|scheme| scheme == "static")
-                || section.get("quant_algo").is_some_and(|algo| algo == "FP8"),
+                || (section.get("quant_algo"))
+                    .is_some_and(|algo| algo == "FP8" || algo == "MIXED_PRECISION"),
         };
+        refuse_turned(checkpoint, &section)?;
         if own {
             return Ok(Some(said));
         }
@@ -145,6 +147,23 @@ impl Said {
             }
         }
         Ok(Some(self.numbers))
+    }
+}
+
+/// Refuses weights that only count together with a rotation of what goes in or comes out; those that were merged into
+/// weights are a part of these.
+fn refuse_turned(checkpoint: &Checkpoint, section: &Value) -> Looked<()> {
+    let groups = section.pointer("/transform_config/config_groups").and_then(Value::as_object);
+    let all = groups.into_iter().flat_map(serde_json::Map::values);
+    let applied = all.filter_map(|group| group.get("apply")?.as_array()).flatten();
+    let mut places = applied.filter_map(|one| one.get("location")?.as_str());
+    match places.find(|place| !place.starts_with("weight_")) {
+        Some(place) => Err(checkpoint.said_wrong(
+            "transform_config",
+            place,
+            "transforms of weights alone: what is rotated while the model runs is not read",
+        )),
+        None => Ok(()),
     }
 }
 
