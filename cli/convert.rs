@@ -130,6 +130,7 @@ impl Convert {
         if let [to] = &self.to[..]
             && let Some(format) = converters::convert::folder::Format::parse(to)
         {
+            self.types.refuse()?;
             return folder::run(&self, which, format);
         }
         self.calibration.refuse()?;

@@ -157,6 +157,16 @@ fn a_method_that_is_not_read_is_named() {
     run(convert().arg(dir.path()).args(["--to", "bf16", "-o", "never"]))
         .code(2)
         .says("quantized by `mlx`");
+    run(convert().arg(fixture("llama")).args([
+        "--to",
+        "fp8",
+        "--tensor-type",
+        "ffn=q8_0",
+        "-o",
+        "never",
+    ]))
+    .code(2)
+    .says("--tensor-type is for GGUF files");
 }
 
 #[test]

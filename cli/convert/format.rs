@@ -159,6 +159,27 @@ impl Types {
         self.identity.is_some()
     }
 
+    /// Refuses for a folder what only files have.
+    pub(crate) fn refuse(&self) -> Result<()> {
+        let asked = [
+            ("--imatrix", self.imatrix.is_some()),
+            ("--tensor-type", !self.tensor_type.is_empty()),
+            ("--output-tensor-type", self.output_tensor_type.is_some()),
+            ("--token-embedding-type", self.token_embedding_type.is_some()),
+            ("--pure", self.pure),
+            ("--leave-output-tensor", self.leave_output_tensor),
+            ("--base", self.base.is_some()),
+            ("--identity", self.identity.is_some()),
+        ];
+        match asked.iter().find(|(_, asked)| *asked) {
+            Some((flag, _)) => bail!(
+                "{flag} is for GGUF files (--to gguf:...); what a checkpoint of 8 and 4 bits keeps is said in \
+                 `quant:` of the spec"
+            ),
+            None => Ok(()),
+        }
+    }
+
     /// What changes of numbers are computed in.
     pub(crate) fn arithmetic(&self) -> Arithmetic {
         if self.identity() { Arithmetic::OfSource } else { Arithmetic::Wide }
