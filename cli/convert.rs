@@ -206,7 +206,7 @@ impl Convert {
     ) -> Result<Ended> {
         let fingerprint = format::fingerprint(source, planned)?;
         for (output, _) in planned {
-            plan::measure(&source.tensors, output);
+            plan::measure(&source.tensors, output, self.threads()).map_err(anyhow::Error::msg)?;
         }
         let work = plan::work(&source.tensors, planned, fingerprint);
         self.execute(&work, source.checkpoint, target, || {
@@ -240,6 +240,7 @@ impl Convert {
         let started = std::time::Instant::now();
         crate::interrupt::hint("; the same command with --resume goes on from here");
         let done = conversion::run(work, &settings, &watch)?;
+        crate::interrupt::hint("");
         watch.finish();
         then()?;
         term::print(&outcome::text(work, &done, started.elapsed()))?;

@@ -26,10 +26,10 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
     let mut specs = Specs::open(choice.specs.as_deref())?;
     let mut spec = choice.spec.as_deref().map(|file| specs.add(file)).transpose()?;
     let inside = file.metadata().str(CONFIG_KEY)?;
-    if let Some(kind) = no_model(&file) {
+    let made = choice.model_config.is_none() && inside.is_none();
+    if let Some(kind) = no_model(&file, made) {
         bail!("`{}` holds no model: it is {kind}", path.display());
     }
-    let made = choice.model_config.is_none() && inside.is_none();
     let config = if let Some(config) = &choice.model_config {
         Config::read(&config_file(config))?
     } else if let Some(text) = inside {
@@ -66,20 +66,21 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
     Ok(Target { dir: path.to_owned(), name, model: Arc::new(model), spec: specs.id(&spec), config })
 }
 
-/// What a file is that holds no model's weights, where it says so.
-fn no_model(file: &File) -> Option<String> {
-    let word = |key| file.metadata().str(key).ok().flatten();
-    let arch = word("general.architecture");
-    Some(match word("general.type") {
+/// What a file is that holds no model's weights, where it says so. `foreign`: no config says what its names are.
+fn no_model(file: &File, foreign: bool) -> Option<String> {
+    Some(match file.metadata().str("general.type").ok().flatten() {
         Some("adapter") => "an adapter (LoRA): open the model it was trained on".to_owned(),
         Some("mmproj") => {
             "an encoder of images or sound (mmproj): open the file beside it".to_owned()
         }
         Some("imatrix") => "an importance matrix: give it to `convert` with --imatrix".to_owned(),
         Some(other) if other != "model" => format!("of type `{other}`"),
-        _ if arch == Some("clip") => "an encoder (mmproj): open the file beside it".to_owned(),
-        _ if arch == Some("controlvector") => "a control vector".to_owned(),
         _ if file.tensors().is_empty() => "a vocabulary without weights".to_owned(),
+        // Every model of another program's has its tokens there.
+        _ if foreign && file.info("token_embd.weight").is_none() => {
+            "a part of one (an encoder, a draft head, a control vector), without `token_embd.weight`"
+                .to_owned()
+        }
         _ => return None,
     })
 }
@@ -90,11 +91,9 @@ const CHANGING: [&str; 3] =
 
 /// Says which of them a file has and its model has not.
 fn say_unused(file: &File, path: &Path, model: &Model) {
-    let gguf = model.gguf.as_ref();
+    let Some(gguf) = &model.gguf else { return };
     for key in CHANGING {
-        let key = |arch: &str| format!("{arch}.{key}");
-        let Some(gguf) = gguf else { return };
-        let key = key(&gguf.arch);
+        let key = format!("{}.{key}", gguf.arch);
         let value = file.metadata().get(&key);
         let used = gguf.metadata.iter().any(|(known, _)| *known == key);
         let idle = matches!(value, None | Some(Value::F32(1.0)));

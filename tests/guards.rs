@@ -2,25 +2,13 @@
 
 use std::path::Path;
 
-use crate::tool::{convert, fixture, onboard, run};
-
-/// A copy of a fixture that may be written to.
-fn copy(name: &str, folder: &Path) -> std::path::PathBuf {
-    let copy = folder.join(name);
-    fs_err::create_dir(&copy).unwrap();
-    for entry in fs_err::read_dir(fixture(name)).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_file() {
-            fs_err::copy(&path, copy.join(path.file_name().unwrap())).unwrap();
-        }
-    }
-    copy
-}
+use crate::tool::{convert, copy, fixture, onboard, run};
 
 #[test]
 fn nothing_that_is_read_is_written_over() {
     let dir = tempfile::tempdir().unwrap();
-    let model = copy("llama_256", dir.path());
+    let model = dir.path().join("llama_256");
+    copy("llama_256", &model);
     let measured = dir.path().join("im.gguf");
     let imatrix = |output: &Path, more: &[&str]| {
         let mut command = onboard();

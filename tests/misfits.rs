@@ -8,7 +8,7 @@ use converters::numbers::{from_f32, to_f32};
 use converters::safetensors::{Declared, Entry, File, Writer};
 use serde_json::Value;
 
-use crate::tool::{convert, fixture, onboard, parity, run};
+use crate::tool::{convert, copy, fixture, onboard, parity, run};
 
 type Tensors = BTreeMap<String, (Entry, Vec<u8>)>;
 
@@ -32,17 +32,6 @@ fn rewrite(from: &Path, to: &Path, edit: impl FnOnce(&mut Tensors)) {
         writer.write(name, bytes).unwrap();
     }
     writer.finish().unwrap();
-}
-
-/// A fixture's folder of one's own, without its reference.
-fn copy(name: &str, to: &Path) {
-    fs_err::create_dir_all(to).unwrap();
-    for entry in fs_err::read_dir(fixture(name)).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_file() {
-            fs_err::copy(&path, to.join(path.file_name().unwrap())).unwrap();
-        }
-    }
 }
 
 #[test]

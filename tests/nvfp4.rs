@@ -4,11 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::tool::{convert, fixture, onboard, parity, root, run};
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap()
-}
+use crate::tool::{convert, fixture, json, onboard, parity, root, run};
 
 /// The rows of `--verify` that are of NVFP4.
 fn verified(source: &Path, file: &Path) -> Vec<Value> {

@@ -80,6 +80,22 @@ fn quiet(command: &mut Command) {
     command.current_dir(root());
 }
 
+/// A fixture's folder of one's own, without its reference.
+pub(crate) fn copy(name: &str, to: &Path) {
+    fs_err::create_dir_all(to).unwrap();
+    for entry in fs_err::read_dir(fixture(name)).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            fs_err::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+}
+
+/// Reads what a command printed for programs.
+pub(crate) fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap()
+}
+
 /// Runs a command to its end.
 pub(crate) fn run(command: &mut Command) -> Ran {
     let Output { status, stdout, stderr } = command.output().expect("the binary starts");

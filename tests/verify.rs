@@ -5,11 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::tool::{convert, fixture, onboard, run};
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap()
-}
+use crate::tool::{convert, fixture, json, onboard, run};
 
 #[test]
 fn every_tensor_is_hashed_and_a_changed_one_shows() {

@@ -8,6 +8,7 @@ use converters::Checkpoint;
 use converters::codec::{self, BlockType, expected_error};
 use converters::convert::Measure;
 use converters::convert::gguf::Arithmetic;
+use converters::gguf::companions::multiply;
 use converters::gguf::{File, TensorInfo};
 use registry::gguf::key_differences;
 use serde_json::json;
@@ -194,7 +195,7 @@ fn compare(
     let bytes = file.bytes(&info.name).ok_or("it has no bytes")?;
     let step = SLAB / info.ty.elements() * info.ty.elements();
     let (mut sum, count) = (Measure::default(), tensor.flow.len());
-    let factors = file.factors(info)?.unwrap_or_else(|| vec![1.0]);
+    let factors = file.factors(info)?;
     let matrix: usize = info.shape.iter().rev().take(2).product();
     let (mut numbers, mut seen) = (Vec::new(), Vec::new());
     let mut hash = Sha256::new();
@@ -208,9 +209,8 @@ fn compare(
         let block = bytes.get(from..from + len).ok_or("it is too short")?;
         hash.update(block);
         codec::decode(info.ty, block, &mut seen).map_err(|e| e.to_string())?;
-        for (n, x) in seen.iter_mut().enumerate() {
-            let place = if factors.len() == 1 { 0 } else { (at + n) / matrix.max(1) };
-            *x *= factors.get(place).copied().unwrap_or(f32::NAN);
+        if let Some(factors) = &factors {
+            multiply(factors, matrix, at, &mut seen);
         }
         sum = sum.and(Measure::of(&numbers, &seen));
     }

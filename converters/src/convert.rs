@@ -14,6 +14,7 @@ pub mod folder;
 pub mod gguf;
 pub mod journal;
 pub mod measure;
+mod peaks;
 pub mod run;
 pub mod work;
 

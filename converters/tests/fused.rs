@@ -2,54 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
+#[path = "support/whole.rs"]
+mod whole;
+
 use std::path::Path;
 
 use converters::checkpoint::Checkpoint;
 use converters::codec::BlockType;
-use converters::convert::gguf::{
-    Arithmetic, Choice, Output, base_type, keys, lay_out, tensors, with_scalars, work,
-};
-use converters::convert::{Settings, run};
-use converters::gguf::{Declared, Dims, File, GgufWeights, Layout, Metadata};
-use converters::weights::flows;
-use registry::config::Config;
+use converters::gguf::{Declared, Dims, File, GgufWeights, Layout};
 use registry::graph::WeightId;
-use registry::library::Library;
-use registry::model::Model;
-use registry::ops::OpSet;
-use registry::resolve::resolve;
 
-fn open(folder: &Path) -> Model {
-    let config = Config::read(&folder.join("config.json")).unwrap();
-    let library = Library::builtin();
-    let spec = library.load(library.find(&config)[0], &[]).unwrap();
-    resolve(&spec, &config, &OpSet::builtin()).unwrap().0
-}
-
-/// Writes a model in f16 and f32, as files are.
-fn write(model: &Model, checkpoint: &Checkpoint, path: &Path) {
-    let wanted = &model.graph.weights;
-    let (sourced, _) = flows(checkpoint, wanted, &model.rules).unwrap();
-    let gguf = with_scalars(model.gguf.clone().unwrap(), wanted, &sourced).unwrap();
-    let tensors = tensors(&gguf, wanted, &sourced, Arithmetic::Wide).unwrap();
-    let ty = |name: &str, shape: &[usize]| base_type(name, shape, BlockType::F16);
-    let choices = tensors
-        .iter()
-        .map(|tensor| Choice { ty: ty(&tensor.name, tensor.flow.shape()), why: String::new() });
-    let output = Output {
-        path: path.to_owned(),
-        choices: choices.collect(),
-        file_type: 1,
-        split: None,
-        shard: None,
-        via: None,
-        importance: std::collections::BTreeMap::new(),
-        factors: std::collections::BTreeMap::new(),
-    };
-    let planned = lay_out(&output, &keys(&gguf, "", &Metadata::new(), 1), &tensors).unwrap();
-    let work = work(&tensors, &[(output, planned)], String::new());
-    run(&work, &Settings::default(), &()).unwrap();
-}
+use whole::{gguf_of, open, write};
 
 /// The same file with matrices put together along the axis of their rows.
 fn fuse(file: &File, stems: &[&str], fused: &str, path: &Path) {
@@ -111,10 +74,10 @@ fn parts_of_a_matrix_are_found() {
     ] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name);
         let (model, checkpoint) = (open(&folder), Checkpoint::open(&folder).unwrap());
-        write(&model, &checkpoint, &plain);
+        write(&model, &checkpoint, BlockType::F16, &plain);
         let file = File::open(&plain).unwrap();
         fuse(&file, stems, whole, &fused);
-        let (gguf, wanted) = (model.gguf.as_ref().unwrap(), &model.graph.weights);
+        let (gguf, wanted) = (&gguf_of(&model), &model.graph.weights);
         let expected = GgufWeights::new(file, gguf, wanted).unwrap();
         let file = File::open(&fused).unwrap();
         assert!(file.tensors().len() < expected.file().tensors().len(), "{name}");

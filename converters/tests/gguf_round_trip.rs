@@ -2,63 +2,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
+#[path = "support/whole.rs"]
+mod whole;
+
 use std::path::{Path, PathBuf};
 
 use converters::checkpoint::Checkpoint;
 use converters::codec::{BlockType, decode};
-use converters::convert::gguf::{
-    Arithmetic, Choice, Output, base_type, keys, lay_out, nameless, tensors, with_scalars, work,
-};
-use converters::convert::{Settings, run};
-use converters::gguf::{File, GgufWeights, Metadata};
+use converters::convert::gguf::nameless;
+use converters::gguf::{File, GgufWeights};
 use converters::weights::flows;
 use registry::config::Config;
-use registry::gguf::Gguf;
 use registry::graph::WeightId;
 use registry::library::Library;
-use registry::model::Model;
 use registry::ops::OpSet;
 use registry::resolve::resolve;
 
-fn open(folder: &Path) -> Model {
-    let config = Config::read(&folder.join("config.json")).unwrap();
-    let library = Library::builtin();
-    let specs = library.find(&config);
-    let spec = library.load(specs[0], &[]).unwrap();
-    resolve(&spec, &config, &OpSet::builtin()).unwrap().0
-}
-
-/// What a model is as a file; where its spec says nothing of it, a file of this program's own.
-fn gguf_of(model: &Model) -> Gguf {
-    model.gguf.clone().unwrap_or_else(|| nameless(model))
-}
-
-/// Writes a model with every tensor in f32.
-fn write(model: &Model, checkpoint: &Checkpoint, path: &Path) {
-    let weights = &model.graph.weights;
-    let (sourced, _) = flows(checkpoint, weights, &model.rules).unwrap();
-    let gguf = with_scalars(gguf_of(model), &model.graph.weights, &sourced).unwrap();
-    let tensors = tensors(&gguf, &model.graph.weights, &sourced, Arithmetic::Wide).unwrap();
-    let choice = |ty| Choice { ty, why: String::new() };
-    let choices = tensors
-        .iter()
-        .map(|tensor| choice(base_type(&tensor.name, tensor.flow.shape(), BlockType::F32)))
-        .collect();
-    let output = Output {
-        path: path.to_owned(),
-        choices,
-        file_type: 0,
-        split: None,
-        shard: None,
-        via: None,
-        importance: std::collections::BTreeMap::new(),
-        factors: std::collections::BTreeMap::new(),
-    };
-    let keys = keys(&gguf, "", &Metadata::new(), 0);
-    let planned = lay_out(&output, &keys, &tensors).unwrap();
-    let work = work(&tensors, &[(output, planned)], String::new());
-    run(&work, &Settings::default(), &()).unwrap();
-}
+use whole::{gguf_of, open, write};
 
 #[test]
 fn fixtures_come_back() {
@@ -75,7 +35,7 @@ fn fixtures_come_back() {
         let checkpoint = Checkpoint::open(&folder).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out.gguf");
-        write(&model, &checkpoint, &path);
+        write(&model, &checkpoint, BlockType::F32, &path);
         let file = File::open(&path).unwrap();
         let back = GgufWeights::new(file, &gguf_of(&model), wanted).unwrap();
         let (sourced, _) = flows(&checkpoint, wanted, &model.rules).unwrap();

@@ -16,11 +16,7 @@ const INPUTS: usize = 64;
 type Stored = Vec<(&'static str, FileDtype, Vec<usize>, Vec<u8>)>;
 
 fn checkpoint(folder: &Path, quantization: &str, stored: &Stored) -> Checkpoint {
-    write(folder, &format!("{{\"quantization_config\":{quantization}}}"), stored);
-    Checkpoint::open(folder).unwrap()
-}
-
-fn write(folder: &Path, config: &str, stored: &Stored) {
+    let config = format!("{{\"quantization_config\":{quantization}}}");
     fs_err::write(folder.join("config.json"), config).unwrap();
     let declared: Vec<Declared> = stored
         .iter()
@@ -36,6 +32,7 @@ fn write(folder: &Path, config: &str, stored: &Stored) {
         writer.write(name, bytes).unwrap();
     }
     writer.finish().unwrap();
+    Checkpoint::open(folder).unwrap()
 }
 
 /// The numbers of the one weight, which is all that the checkpoint has.
@@ -181,46 +178,21 @@ fn modelopt_scales_multiply_and_squares_may_be_ragged() {
     }
 }
 
-/// Codes of 8 bits with some scales.
-fn eights(ty: FileDtype, shape: &[usize], scales: Vec<u8>) -> Stored {
-    let codes = (0..OUTPUTS * INPUTS).map(|n| (n * 37 % 0x7e) as u8).collect();
-    vec![
-        ("m.weight", FileDtype::F8E4m3, vec![OUTPUTS, INPUTS], codes),
-        ("m.weight_scale", ty, shape.to_vec(), scales),
-    ]
-}
-
 #[test]
 fn powers_of_two_that_are_bytes_scale_thirty_two_numbers() {
     let power = |n: usize| (120 + n % 9) as u8;
-    let stored = eights(FileDtype::U8, &[OUTPUTS, 2], (0..OUTPUTS * 2).map(power).collect());
+    let codes = (0..OUTPUTS * INPUTS).map(|n| (n * 37 % 0x7e) as u8).collect();
+    let scales = (0..OUTPUTS * 2).map(power).collect();
+    let stored: Stored = vec![
+        ("m.weight", FileDtype::F8E4m3, vec![OUTPUTS, INPUTS], codes),
+        ("m.weight_scale", FileDtype::U8, vec![OUTPUTS, 2], scales),
+    ];
     let section = "{\"quant_method\":\"modelopt\",\"quant_algo\":\"MXFP8\"}";
     for (n, x) in numbers_of(section, &stored).into_iter().enumerate() {
         let code = numbers::f8_e4m3_to_f32((n * 37 % 0x7e) as u8);
         let exponent = i32::from(power(n / 32)) - 127;
         assert_eq!(x, code * 2.0_f32.powi(exponent), "{n}");
     }
-}
-
-/// What a checkpoint is refused for.
-fn refusal(config: &str, stored: &Stored) -> String {
-    let dir = tempfile::tempdir().unwrap();
-    write(dir.path(), config, stored);
-    Checkpoint::open(dir.path()).unwrap_err().to_string()
-}
-
-#[test]
-fn codes_are_never_taken_for_numbers() {
-    let floats = |count: usize| (0..count).flat_map(|n| (n as f32 + 1.0).to_le_bytes()).collect();
-    let fp8 = "{\"quantization_config\":{\"quant_method\":\"fp8\"}}";
-    let across = eights(FileDtype::F32, &[1, OUTPUTS], floats(OUTPUTS));
-    let said = refusal(fp8, &across);
-    assert!(said.contains("one scale, one for each row") && said.contains("[1, 16]"), "{said}");
-    let rows = eights(FileDtype::F32, &[OUTPUTS, 1], floats(OUTPUTS));
-    assert!(refusal("{}", &rows).contains("a `quantization_config` in config.json"));
-    let turned = "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"transform_config\":\
-        {\"config_groups\":{\"u\":{\"apply\":[{\"location\":\"weight_output\"},{\"location\":\"output\"}]}}}}}";
-    assert!(refusal(turned, &rows).contains("what is rotated while the model runs"));
 }
 
 /// A checkpoint with two modules of e4m3, which two groups name, and what is said of their inputs.

@@ -139,7 +139,7 @@ fn kept(tensor: &Tensor<'_>, dtype: FileDtype) -> Out {
         _ => None,
     };
     let encode: Arc<dyn Encode> = match ty {
-        Some(ty) => Arc::new(Blocks { ty, importance: None, matrix: 1, via: None }),
+        Some(ty) => Arc::new(Blocks::plain(ty)),
         None => Arc::new(Verbatim(tensor.flow.dtype().unwrap_or(FileDtype::U8))),
     };
     Out { declared, encode }
@@ -148,7 +148,7 @@ fn kept(tensor: &Tensor<'_>, dtype: FileDtype) -> Out {
 /// A tensor of one number.
 fn known<'a>(name: String, dtype: FileDtype, shape: Vec<usize>, number: f32) -> Item<'a> {
     let ty = if dtype == FileDtype::F32 { BlockType::F32 } else { BlockType::Bf16 };
-    let encode = Arc::new(Blocks { ty, importance: None, matrix: 1, via: None });
+    let encode = Arc::new(Blocks::plain(ty));
     let declared = Declared { name, dtype, shape };
     let flow = Flow::new(&[1], Arc::new(One(number)));
     Item { flow, place: (0, 0), outs: vec![Out { declared, encode }] }

@@ -386,7 +386,7 @@ pub fn work<'a>(
 
 /// The task that writes factors.
 fn beside<'a>(factors: &Factors, info: &TensorInfo, file: usize) -> Task<'a> {
-    let blocks = Blocks { ty: BlockType::F32, importance: None, matrix: 1, via: None };
+    let blocks = Blocks::plain(BlockType::F32);
     let (name, offset) = (info.name.clone(), info.offset);
     let flow = Flow::new(&info.shape, Arc::new(factors::Kept(factors.clone())));
     let targets = vec![Target { file, name, offset, encode: Arc::new(blocks) }];
@@ -402,15 +402,13 @@ fn target(
 ) -> Target {
     let shape = tensor.flow.shape();
     let matrix = if shape.len() >= 2 { shape[shape.len() - 2] } else { 1 };
-    if let Some(factors) = output.factors.get(&place) {
-        let encode = Arc::new(factors::Multiplied { factors: factors.clone(), matrix });
-        return Target { file, name: tensor.name.clone(), offset: info.offset, encode };
-    }
+    let factors = output.factors.get(&place).cloned();
     let quantized = info.ty.is_quantized();
     let importance = output.importance.get(&tensor.name).filter(|_| quantized).cloned();
     // What is f32 in the file is so in an intermediate one.
-    let via = output.via.filter(|_| info.ty != BlockType::F32);
-    let encode = Arc::new(Blocks { ty: info.ty, importance, matrix, via });
+    // Codes that are kept would be other ones.
+    let via = output.via.filter(|_| info.ty != BlockType::F32 && factors.is_none());
+    let encode = Arc::new(Blocks { ty: info.ty, importance, matrix, via, factors });
     Target { file, name: tensor.name.clone(), offset: info.offset, encode }
 }
 

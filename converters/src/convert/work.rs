@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::gguf::Factors;
 use crate::codec::{self, BlockType};
 use crate::flow::Flow;
+use crate::gguf::companions::{multiply, one_of};
 use crate::numbers;
 use crate::safetensors::FileDtype;
 
@@ -127,6 +129,35 @@ pub struct Blocks {
     pub matrix: usize,
     /// Numbers are rounded to this first, as programs do that write an intermediate file.
     pub via: Option<FileDtype>,
+    /// What matrices are multiplied by when they are read, for blocks that have it beside them.
+    pub factors: Option<Factors>,
+}
+
+impl Blocks {
+    /// Rows as they are, with nothing to weigh or round by.
+    pub fn plain(ty: BlockType) -> Self {
+        Self { ty, importance: None, matrix: 1, via: None, factors: None }
+    }
+
+    /// One matrix, or a part of one.
+    fn encode_matrix(
+        &self,
+        matrix: usize,
+        numbers: &[f32],
+        row: usize,
+        out: &mut [u8],
+    ) -> Result<(), String> {
+        if let Some(factors) = &self.factors {
+            let factor = factors.get().and_then(|all| one_of(all, matrix));
+            let factor = factor.ok_or("what its blocks are multiplied by is not known")?;
+            return codec::encode_nvfp4(numbers, factor, out).map_err(|e| e.to_string());
+        }
+        let weights = self.importance.as_deref().map(|importance| {
+            let from = matrix * row;
+            importance.get(from..from + row).ok_or("the importance matrix is too short")
+        });
+        codec::encode(self.ty, numbers, row, weights.transpose()?, out).map_err(|e| e.to_string())
+    }
 }
 
 impl Encode for Blocks {
@@ -153,19 +184,16 @@ impl Encode for Blocks {
             }
             None => numbers,
         };
-        let Some(importance) = &self.importance else {
-            return codec::encode(self.ty, numbers, row, None, out).map_err(|e| e.to_string());
-        };
+        if self.importance.is_none() && self.factors.is_none() {
+            return self.encode_matrix(0, numbers, row, out);
+        }
         let matrix = self.matrix.max(1);
         let (mut first, mut numbers, mut out) = (first, numbers, out);
         while !numbers.is_empty() {
             let rows = (matrix - first % matrix).min(numbers.len() / row);
             let (now, later) = numbers.split_at(rows * row);
             let (bytes, rest) = out.split_at_mut(self.bytes(rows, row));
-            let from = first / matrix * row;
-            let weights = importance.get(from..from + row);
-            let weights = weights.ok_or("the importance matrix is too short")?;
-            codec::encode(self.ty, now, row, Some(weights), bytes).map_err(|e| e.to_string())?;
+            self.encode_matrix(first / matrix, now, row, bytes)?;
             (first, numbers, out) = (first + rows, later, rest);
         }
         Ok(())
@@ -173,13 +201,17 @@ impl Encode for Blocks {
 
     fn decode(
         &self,
-        _first: usize,
+        first: usize,
         _numbers: &[f32],
         bytes: &[u8],
-        _row: usize,
+        row: usize,
         out: &mut [f32],
     ) -> bool {
-        codec::decode(self.ty, bytes, out).is_ok()
+        let decoded = codec::decode(self.ty, bytes, out).is_ok();
+        if let Some(factors) = self.factors.as_ref().and_then(Factors::get) {
+            multiply(factors, self.matrix * row, first * row, out);
+        }
+        decoded
     }
 
     fn plain(&self) -> Option<FileDtype> {

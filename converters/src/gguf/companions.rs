@@ -10,6 +10,27 @@ use crate::shown;
 pub const SCALE: &str = ".scale";
 const ENDS: [&str; 2] = [SCALE, ".input_scale"];
 
+/// The factor of a matrix: one serves for all where there is only one.
+pub(crate) fn one_of(factors: &[f32], matrix: usize) -> Option<f32> {
+    if factors.len() == 1 { factors.first().copied() } else { factors.get(matrix).copied() }
+}
+
+/// Multiplies numbers, the first of which is number `at` of a tensor whose matrices have so many, each by the factor of
+/// its matrix.
+pub fn multiply(factors: &[f32], matrix: usize, at: usize, numbers: &mut [f32]) {
+    let matrix = matrix.max(1);
+    let (mut at, mut rest) = (at, numbers);
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at_mut((matrix - at % matrix).min(rest.len()));
+        let factor = one_of(factors, at / matrix).unwrap_or(f32::NAN);
+        for x in &mut *now {
+            *x *= factor;
+        }
+        at += now.len();
+        rest = later;
+    }
+}
+
 impl File {
     /// Whether a tensor only goes with another.
     pub fn is_companion(&self, name: &str) -> bool {

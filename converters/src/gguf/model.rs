@@ -11,7 +11,7 @@ use registry::gguf::{Gguf, Group};
 use registry::graph::{Weight, WeightId};
 use registry::weight_map::{Step, inverse};
 
-use super::companions::SCALE;
+use super::companions::{SCALE, multiply};
 use super::{File, TensorInfo, scalars};
 use crate::codec::{self, BlockType};
 use crate::flow::{Flow, Numbers, Plain};
@@ -306,12 +306,8 @@ impl Numbers for Decoded<'_> {
         }
         let skip = at - first * block;
         out.copy_from_slice(&numbers[skip..skip + out.len()]);
-        if self.factors.is_empty() {
-            return;
-        }
-        for (n, x) in out.iter_mut().enumerate() {
-            let matrix = if self.factors.len() == 1 { 0 } else { (at + n) / self.matrix.max(1) };
-            *x *= self.factors.get(matrix).copied().unwrap_or(f32::NAN);
+        if !self.factors.is_empty() {
+            multiply(&self.factors, self.matrix, at, out);
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Checkpoints of whole numbers whose tensors and config do not say the same: refused with file, tensor,
+//! Checkpoints of codes whose tensors and config do not say the same: refused with file, tensor,
 //! what was found and what was expected.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
 mod awq;
 mod compressed;
+mod floats;
 mod gptq;
 mod targets;
 

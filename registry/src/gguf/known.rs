@@ -32,7 +32,8 @@ pub fn knows_tensor(arch: &str, name: &str) -> bool {
     templates.iter().any(|known| *known == template || known.ends_with(&format!(".{template}")))
 }
 
-/// Names of tensors, and the architectures whose graphs multiply them by a scale beside them.
+/// Names of tensors, and the architectures whose graphs multiply them by a scale beside them: those whose file in
+/// llama.cpp's `src/models` hands the tensor's `_s` on.
 fn scaled() -> &'static BTreeMap<String, Vec<String>> {
     static TABLE: OnceLock<BTreeMap<String, Vec<String>>> = OnceLock::new();
     TABLE.get_or_init(|| {

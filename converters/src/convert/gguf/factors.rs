@@ -9,13 +9,10 @@ use registry::gguf::heeds_scale;
 
 use super::{Choice, Output, Tensor};
 use crate::codec::{self, BlockType};
-use crate::convert::work::Encode;
+use crate::convert::peaks::{in_threads, peak};
 use crate::flow::Numbers;
 use crate::gguf::Declared;
 use crate::gguf::companions::SCALE;
-
-/// Numbers read at a time.
-const SLAB: usize = 1 << 18;
 
 /// Names of matrices, behind their layer, for which llama.cpp looks for a scale.
 const SCALED: [&str; 20] = [
@@ -51,9 +48,9 @@ impl Factors {
         Self(Arc::new(OnceLock::from(numbers)))
     }
 
-    fn get(&self, matrix: usize) -> Option<f32> {
-        let all = self.0.get()?;
-        if all.len() == 1 { all.first().copied() } else { all.get(matrix).copied() }
+    /// All of them, if they are known.
+    pub(crate) fn get(&self) -> Option<&[f32]> {
+        self.0.get().map(Vec::as_slice)
     }
 }
 
@@ -118,25 +115,23 @@ pub(super) fn declared(output: &Output, tensors: &[Tensor<'_>]) -> Vec<Declared>
 }
 
 /// Looks for the factors that are not known: reads every such tensor once.
-pub fn measure(tensors: &[Tensor<'_>], output: &Output) {
-    output.factors.par_iter().filter(|(_, factors)| factors.0.get().is_none()).for_each(
-        |(&n, factors)| {
-            let tensor = &tensors[n];
-            let count = matrices(tensor);
+pub fn measure(tensors: &[Tensor<'_>], output: &Output, threads: usize) -> Result<(), String> {
+    let unknown = output.factors.iter().filter(|(_, factors)| factors.0.get().is_none());
+    let unknown: Vec<(&usize, &Factors)> = unknown.collect();
+    in_threads(threads, || {
+        unknown.par_iter().try_for_each(|&(&n, factors)| {
+            let (tensor, count) = (&tensors[n], matrices(&tensors[n]));
             let size = tensor.flow.len() / count.max(1);
             let of = |matrix: usize| {
-                let mut most = 0.0_f32;
-                for at in (0..size).step_by(SLAB) {
-                    let mut numbers = vec![0.0; SLAB.min(size - at)];
-                    tensor.flow.read(matrix * size + at, &mut numbers);
-                    most = numbers.iter().fold(most, |most, x| most.max(x.abs()));
-                }
-                codec::nvfp4_factor(most)
+                let numbers = matrix * size..(matrix + 1) * size;
+                peak(&tensor.name, &tensor.flow, numbers).map(codec::nvfp4_factor)
             };
+            let found = (0..count).into_par_iter().map(of).collect::<Result<Vec<f32>, String>>()?;
             // Whoever else found them found the same.
-            factors.0.set((0..count).into_par_iter().map(of).collect()).ok();
-        },
-    );
+            factors.0.set(found).ok();
+            Ok(())
+        })
+    })?
 }
 
 /// The factors as numbers of a tensor.
@@ -144,68 +139,9 @@ pub(super) struct Kept(pub(super) Factors);
 
 impl Numbers for Kept {
     fn read(&self, at: usize, out: &mut [f32]) {
-        for (n, x) in out.iter_mut().enumerate() {
-            *x = self.0.get(at + n).unwrap_or(f32::NAN);
+        match self.0.get().and_then(|all| all.get(at..at + out.len())) {
+            Some(numbers) => out.copy_from_slice(numbers),
+            None => out.fill(f32::NAN),
         }
-    }
-}
-
-/// Blocks that are multiplied by something.
-pub(super) struct Multiplied {
-    pub(super) factors: Factors,
-    /// Rows in a matrix.
-    pub(super) matrix: usize,
-}
-
-impl Multiplied {
-    /// Stretches of rows that have one factor: their numbers, counted from the first, and it.
-    fn stretches(&self, first: usize, rows: usize) -> impl Iterator<Item = (usize, usize, f32)> {
-        let matrix = self.matrix.max(1);
-        let mut done = 0;
-        std::iter::from_fn(move || {
-            let now = (matrix - (first + done) % matrix).min(rows - done);
-            let factor = self.factors.get((first + done) / matrix).unwrap_or(f32::NAN);
-            let found = (done < rows).then_some((done, now, factor));
-            done += now;
-            found
-        })
-    }
-}
-
-impl Encode for Multiplied {
-    fn bytes(&self, rows: usize, row: usize) -> usize {
-        rows * row / BlockType::Nvfp4.elements() * BlockType::Nvfp4.bytes()
-    }
-
-    fn encode(
-        &self,
-        first: usize,
-        numbers: &[f32],
-        row: usize,
-        out: &mut [u8],
-    ) -> Result<(), String> {
-        for (done, rows, factor) in self.stretches(first, numbers.len() / row.max(1)) {
-            let (from, to) = (self.bytes(done, row), self.bytes(done + rows, row));
-            let numbers = &numbers[done * row..(done + rows) * row];
-            codec::encode_nvfp4(numbers, factor, &mut out[from..to]).map_err(|e| e.to_string())?;
-        }
-        Ok(())
-    }
-
-    fn decode(
-        &self,
-        first: usize,
-        _numbers: &[f32],
-        bytes: &[u8],
-        row: usize,
-        out: &mut [f32],
-    ) -> bool {
-        let decoded = codec::decode(BlockType::Nvfp4, bytes, out).is_ok();
-        for (done, rows, factor) in self.stretches(first, out.len() / row.max(1)) {
-            for x in &mut out[done * row..(done + rows) * row] {
-                *x *= factor;
-            }
-        }
-        decoded
     }
 }

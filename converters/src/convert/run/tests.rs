@@ -33,7 +33,7 @@ fn work<'a>(folder: &Path, sources: &'a [Vec<u8>]) -> Work<'a> {
             file,
             name: format!("t{n}"),
             offset: 32 + n as u64 * tensor * size,
-            encode: Arc::new(Blocks { ty, importance: None, matrix: ROWS, via: None }),
+            encode: Arc::new(Blocks { matrix: ROWS, ..Blocks::plain(ty) }),
         };
         Task {
             flow: Flow::plain(&[ROWS, ROW], FileDtype::F32, source).unwrap(),
