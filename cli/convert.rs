@@ -8,7 +8,7 @@ use converters::convert::gguf::{self as plan, Arithmetic, Output, Planned, Tenso
 use converters::convert::{self as conversion, Work};
 use converters::gguf::Metadata;
 use converters::tokenizer::{self, Options};
-use converters::weights::{Sourced, flows};
+use converters::weights::{Sourced, flows, idle};
 use converters::{Checkpoint, FileDtype};
 use registry::check::has_head;
 use registry::gguf::{Gguf, with_head};
@@ -279,15 +279,20 @@ impl<'c> Model<'c> {
         head: bool,
     ) -> Result<Self> {
         let model = &target.model;
-        let (gguf, wanted) = match with_head(model) {
+        let (gguf, mut wanted) = match with_head(model) {
             Some(whole) if head && has_head(model, &checkpoint.shapes()) => whole,
             _ => {
                 let gguf = model.gguf.clone().unwrap_or_else(|| plan::nameless(model));
                 (gguf, model.graph.weights.clone())
             }
         };
-        let (weights, _) = flows(checkpoint, &wanted, &model.rules)
-            .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
+        let found = |errors: Vec<_>| several(errors.iter().map(ToString::to_string));
+        let (mut weights, _) = flows(checkpoint, &wanted, &model.rules).map_err(found)?;
+        let beside = idle(checkpoint, gguf.idle(&wanted), &model.rules).map_err(found)?;
+        for (weight, sourced) in beside {
+            wanted.push(weight);
+            weights.push(sourced);
+        }
         let gguf = plan::with_scalars(gguf, &wanted, &weights)
             .map_err(|faults| several(faults).context("the model does not become a GGUF file"))?;
         let tensors = plan::tensors(&gguf, &wanted, &weights, arithmetic)

@@ -9,6 +9,7 @@ mod fake_hub;
 mod foreign;
 mod guards;
 mod hub;
+mod idle;
 mod kill;
 mod layering;
 mod misfits;

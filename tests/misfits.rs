@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::tool::{convert, copy, fixture, onboard, parity, run};
 
-type Tensors = BTreeMap<String, (Entry, Vec<u8>)>;
+pub(crate) type Tensors = BTreeMap<String, (Entry, Vec<u8>)>;
 
 /// The tensors of a small safetensors file, changed by `edit`, written again.
-fn rewrite(from: &Path, to: &Path, edit: impl FnOnce(&mut Tensors)) {
+pub(crate) fn rewrite(from: &Path, to: &Path, edit: impl FnOnce(&mut Tensors)) {
     let file = File::open(from).unwrap();
     let read = |name: &String| {
         let (entry, bytes) = file.tensor(name).unwrap().unwrap();

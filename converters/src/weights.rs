@@ -22,7 +22,7 @@ use crate::flow::Flow;
 use crate::load::WeightView;
 use crate::safetensors::FileDtype;
 use crate::shown;
-pub use flows::{Sourced, flows};
+pub use flows::{Sourced, flows, idle};
 use steps::Tensor;
 
 /// Numbers that a thread makes at a time.

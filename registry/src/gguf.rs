@@ -11,6 +11,7 @@ mod choose;
 mod config;
 mod differences;
 mod head;
+mod idle;
 mod known;
 
 pub use choose::{Chosen, Families, Refusal};
@@ -18,6 +19,8 @@ pub(crate) use config::AHEAD;
 pub use config::{Evidence, Tree, config_of, may_be};
 pub use differences::{differences, key_differences};
 pub use head::{of_file, with_head};
+pub use idle::Idle;
+pub(crate) use idle::around;
 pub use known::{heeds_scale, is_known, knows_tensor};
 
 /// The `gguf:` section of a spec, resolved.
@@ -39,6 +42,9 @@ pub struct Gguf {
     pub scalars: Vec<(String, Pattern)>,
     /// Patterns of weights that the file leaves out.
     pub drop: Vec<Pattern>,
+    /// Patterns of weights that layers compute without, `{i}` for the layer, and whether the file
+    /// has zeros for those that a checkpoint lacks.
+    pub idle: Vec<(Pattern, bool)>,
     /// How many layers of the `nextn` head the file has behind those of the model.
     pub ahead: usize,
     /// Beginnings of the names of the head's weights that rules know as those of a layer, and how.

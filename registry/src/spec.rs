@@ -271,6 +271,10 @@ pub struct GgufDecl {
     pub nextn: Vec<GgufWeight>,
     /// Patterns of weights that the file leaves out.
     pub drop: Vec<Ident>,
+    /// Patterns of weights that layers compute without, and that the file has where the checkpoint has them.
+    pub idle: Vec<Ident>,
+    /// The same of those that the file has in every layer.
+    pub filled: Vec<Ident>,
     /// The whole section.
     pub at: Span,
 }

@@ -193,6 +193,7 @@ pub fn nameless(model: &Model) -> Gguf {
         tensors: vec![],
         scalars: vec![],
         drop: vec![],
+        idle: vec![],
         doubts: vec![],
         ahead: 0,
         aliases: vec![],

@@ -1,14 +1,16 @@
 //! The weights of a model as flows: found as [`super::Weights`] finds them, and not read.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use registry::gguf::Idle;
 use registry::graph::Weight;
 use registry::weight_map::{Rule, Step};
 
 use super::{Error, applying, missing};
 use crate::checkpoint::{Checkpoint, Packed};
 use crate::codec::BlockType;
-use crate::flow::Flow;
+use crate::flow::{Flow, Numbers};
 use crate::shown;
 
 /// A weight, and where its first source lies.
@@ -46,7 +48,59 @@ pub fn flows<'c>(
     if errors.is_empty() { Ok((found, used)) } else { Err(errors) }
 }
 
+/// Weights that nothing computes with, of those that a file would have: where the checkpoint has
+/// them, in the shapes that they have there, and zeros where it has none and the file needs them.
+pub fn idle<'c>(
+    checkpoint: &'c Checkpoint,
+    all: Vec<Idle>,
+    rules: &[Rule],
+) -> Result<Vec<(Weight, Sourced<'c>)>, Vec<Error>> {
+    let (mut found, mut errors) = (Vec::new(), Vec::new());
+    for Idle { mut weight, filled } in all {
+        match of_any_shape(checkpoint, &weight, rules) {
+            Ok(sourced) => {
+                weight.shape = sourced.flow.shape().to_vec();
+                found.push((weight, sourced));
+            }
+            Err(Error::Missing { .. }) if filled => {
+                let flow = Flow::new(&weight.shape, Arc::new(Zeros));
+                let place = (usize::MAX, 0);
+                let sourced = Sourced { flow, place, tensors: vec![], rule: None, packed: None };
+                found.push((weight, sourced));
+            }
+            Err(Error::Missing { .. }) => {}
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() { Ok(found) } else { Err(errors) }
+}
+
+struct Zeros;
+
+impl Numbers for Zeros {
+    fn read(&self, _: usize, out: &mut [f32]) {
+        out.fill(0.0);
+    }
+}
+
 fn find<'c>(
+    checkpoint: &'c Checkpoint,
+    weight: &Weight,
+    rules: &[Rule],
+) -> Result<Sourced<'c>, Error> {
+    let found = of_any_shape(checkpoint, weight, rules)?;
+    if found.flow.shape() != weight.shape {
+        return Err(Error::Shape {
+            root: checkpoint.root().into(),
+            weight: shown(&weight.name),
+            found: found.flow.shape().to_vec(),
+            expected: weight.shape.clone(),
+        });
+    }
+    Ok(found)
+}
+
+fn of_any_shape<'c>(
     checkpoint: &'c Checkpoint,
     weight: &Weight,
     rules: &[Rule],
@@ -65,14 +119,6 @@ fn find<'c>(
         None => read(checkpoint, &weight.name, false)?
             .map_err(|why| broken(checkpoint, &weight.name, &weight.name, why))?,
     };
-    if flow.shape() != weight.shape {
-        return Err(Error::Shape {
-            root: checkpoint.root().into(),
-            weight: shown(&weight.name),
-            found: flow.shape().to_vec(),
-            expected: weight.shape.clone(),
-        });
-    }
     let rule = rule.map(|(number, _)| number);
     let packed = match rule {
         Some(number) => {

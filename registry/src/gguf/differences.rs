@@ -47,7 +47,8 @@ pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<Stri
         }
     }
     let left = told.tensors.keys().filter(|name| !wanted.contains(name.as_str()));
-    let left = left.filter(|name| !told.companions.contains(*name));
+    let idle = gguf.idle_tensors(weights, told);
+    let left = left.filter(|name| !told.companions.contains(*name) && !idle.contains(*name));
     faults.extend(left.map(|name| format!("tensor `{name}` has no place in the model")));
     faults
 }

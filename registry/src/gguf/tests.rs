@@ -23,6 +23,7 @@ fn gguf(rules: Vec<TensorRule>) -> Gguf {
         tensors: vec![],
         scalars: vec![("x.alpha".into(), Pattern::parse("l.{i}.alpha").unwrap())],
         drop: vec![Pattern::parse("*.unused").unwrap()],
+        idle: vec![],
         doubts: vec![],
         ahead: 0,
         aliases: vec![],

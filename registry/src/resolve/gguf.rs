@@ -2,11 +2,11 @@
 
 use crate::diag::Finding;
 use crate::eval::{self, Env, Fail, expected};
-use crate::gguf::{Gguf, TensorRule};
+use crate::gguf::{Gguf, TensorRule, around};
 use crate::scalar::Scalar;
 use crate::spec::{DimSource, GgufEntry, GgufWeight, Spec};
 use crate::syntax::Ident;
-use crate::weight_map::Rule;
+use crate::weight_map::{Pattern, Rule};
 
 use super::Report;
 use super::rules::{pattern, step};
@@ -76,6 +76,11 @@ pub(super) fn resolve(
     }
     let drop = |ident| report.kept(pattern(ident).map_err(Fail::from));
     let drop = decl.drop.iter().filter_map(drop).collect();
+    let idle = decl.idle.iter().map(|ident| (ident, false));
+    let filled = decl.filled.iter().map(|ident| (ident, true));
+    let per_layer =
+        |(ident, filled)| report.kept(of_layers(ident)).map(|pattern| (pattern, filled));
+    let idle = idle.chain(filled).filter_map(per_layer).collect();
     let ahead = ahead.len();
     let text = |(kind, token): &(Ident, Ident)| (kind.name.clone(), token.name.clone());
     let special = decl.special.iter().map(text).collect();
@@ -88,10 +93,22 @@ pub(super) fn resolve(
         tensors,
         scalars,
         drop,
+        idle,
         ahead,
         aliases,
         doubts,
     })
+}
+
+/// A pattern of one weight in each layer.
+fn of_layers(ident: &Ident) -> Result<Pattern, Fail> {
+    let pattern = pattern(ident)?;
+    if around(&pattern).is_none() {
+        return Err(Finding::error(&ident.at, "this is not one weight of each layer")
+            .label("one hole `{i}` and no other, as in `model.layers.{i}.self_attn.k_proj.weight`")
+            .into());
+    }
+    Ok(pattern)
 }
 
 fn whole(arch: &str, key: &str) -> String {

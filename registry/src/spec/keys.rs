@@ -301,6 +301,16 @@ pub(crate) static GGUF: Table = Table {
             "Keys of config.json as expressions over a file, where `metadata` does not read backwards.",
         ),
         may("drop", Form::Words, "Patterns of weights that the file leaves out."),
+        may(
+            "idle",
+            Form::Words,
+            "Weights of layers that compute without them: the file has those that the checkpoint has.",
+        ),
+        may(
+            "filled",
+            Form::Words,
+            "The same, and zeros where the checkpoint has none: llama.cpp loads them in every layer.",
+        ),
     ],
     others: None,
     inherits: true,

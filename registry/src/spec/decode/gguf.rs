@@ -34,6 +34,8 @@ impl Decoder {
             special,
             nextn,
             drop: self.words(map, "drop"),
+            idle: self.words(map, "idle"),
+            filled: self.words(map, "filled"),
             at: entry.key.span(),
         })
     }

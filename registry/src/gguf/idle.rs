@@ -1,0 +1,57 @@
+//! Weights that nothing computes with and that files have all the same: layers that read the keys
+//! of others have matrices of their own in checkpoints, and some programs load them in every layer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Evidence, Gguf, spread};
+use crate::graph::Weight;
+use crate::weight_map::Pattern;
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Idle {
+    /// Its name; the shape is that of the first weight of its kind that the model has.
+    pub weight: Weight,
+    /// Whether the file has zeros for it where a checkpoint has none.
+    pub filled: bool,
+}
+
+impl Gguf {
+    /// Those of the layers that have any of `weights`, in order.
+    pub fn idle(&self, weights: &[Weight]) -> Vec<Idle> {
+        let own: BTreeSet<&str> = weights.iter().map(|weight| weight.name.as_str()).collect();
+        let mut found = BTreeMap::new();
+        for (pattern, filled) in &self.idle {
+            let Some((before, after)) = around(pattern) else { continue };
+            let Some(like) = weights.iter().find(|weight| pattern.fit(&weight.name).is_some())
+            else {
+                continue;
+            };
+            let layers = weights.iter().filter_map(|weight| {
+                weight.name.strip_prefix(before)?.split_once('.').map(|(layer, _)| layer)
+            });
+            for layer in layers.collect::<BTreeSet<_>>() {
+                let name = format!("{before}{layer}{after}");
+                if !own.contains(name.as_str()) {
+                    let weight = Weight { name: name.clone(), ..like.clone() };
+                    found.insert(name, Idle { weight, filled: *filled });
+                }
+            }
+        }
+        found.into_values().collect()
+    }
+
+    /// Tensors of a file that are such weights.
+    pub(super) fn idle_tensors(&self, weights: &[Weight], told: &Evidence) -> BTreeSet<String> {
+        let made = |idle: Idle| self.rules.iter().find_map(|r| spread(&r.rule, &idle.weight.name));
+        let names = self.idle(weights).into_iter().filter_map(made).flatten();
+        names.filter(|name| told.tensors.contains_key(name)).collect()
+    }
+}
+
+/// The text of a pattern before its hole for layers, and behind it.
+pub(crate) fn around(pattern: &Pattern) -> Option<(&str, &str)> {
+    let (before, after) = pattern.text.split_once("{i}")?;
+    let holes = |text: &str| text.contains(['{', '*']);
+    (!holes(before) && !holes(after)).then_some((before, after))
+}
