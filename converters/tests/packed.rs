@@ -103,3 +103,58 @@ fn every_case_is_what_its_packer_makes_of_it() {
     }
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
+
+/// Opens a case of AutoRound with its section changed.
+fn auto_round(edit: impl FnOnce(&mut Value)) -> Result<String, String> {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/packed");
+    let told: Value =
+        serde_json::from_slice(&fs_err::read(home.join("cases.json")).unwrap()).unwrap();
+    let file = File::open(&home.join("cases.safetensors")).unwrap();
+    let name = "auto_round-auto_round-6-64-asym";
+    let mut said = told["cases"][name]["quantization_config"].clone();
+    edit(&mut said);
+    let dir = tempfile::tempdir().unwrap();
+    lay_out(&file, name, &said, "", dir.path());
+    let checkpoint = Checkpoint::open(dir.path()).map_err(|error| error.to_string())?;
+    let flow = checkpoint.flow("model.one.weight").unwrap()?;
+    let mut numbers = vec![0.0; flow.len()];
+    flow.read(0, &mut numbers);
+    let right = hashed(&numbers) == told["cases"][name]["sha256"].as_str().unwrap();
+    Ok(if right { "right" } else { "other numbers" }.to_owned())
+}
+
+#[test]
+fn a_module_has_numbers_of_its_own_by_name_or_by_pattern() {
+    let own = serde_json::json!({"bits": 6, "group_size": 64});
+    for (keys, expected) in [
+        (vec![("model.one", own.clone())], true),
+        (vec![(".*\\.one", own.clone())], true),
+        // A name goes before a pattern.
+        (vec![(".*one.*", serde_json::json!({"bits": 3})), ("model.one", own.clone())], true),
+        (vec![("model.o", own.clone())], true),
+        (vec![("model.two", own.clone())], false),
+        (vec![("model.one", serde_json::json!({"bits": 16}))], false),
+    ] {
+        let all: serde_json::Map<String, Value> =
+            keys.iter().map(|(key, own)| ((*key).to_owned(), own.clone())).collect();
+        let found = auto_round(|said| {
+            said["bits"] = 2.into();
+            said["group_size"] = 32.into();
+            said["extra_config"] = all.clone().into();
+        });
+        assert_eq!(found == Ok("right".to_owned()), expected, "{keys:?}: {found:?}");
+    }
+}
+
+#[test]
+fn what_auto_round_says_and_is_not_read_is_named() {
+    for (key, value) in [
+        ("packing_format", serde_json::json!("auto_round:llm_compressor")),
+        ("data_type", serde_json::json!("nv_fp")),
+        ("act_bits", serde_json::json!(8)),
+        ("rotation_config", serde_json::json!({"backend": "hadamard"})),
+    ] {
+        let error = auto_round(|said| said[key] = value.clone()).unwrap_err();
+        assert!(error.contains(&format!("`{key}` of")), "{error}");
+    }
+}

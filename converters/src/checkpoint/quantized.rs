@@ -12,6 +12,7 @@ use super::Checkpoint;
 use crate::FileDtype;
 use crate::codec::BlockType;
 
+mod auto_round;
 mod awq;
 mod floats;
 mod gptq;
@@ -105,8 +106,8 @@ const BESIDE: [&str; 11] = [
 ];
 
 /// What `quant_method` may be; `mxfp4` is read by the rules of specs.
-pub(super) const METHODS: [&str; 7] =
-    ["awq", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4"];
+pub(super) const METHODS: [&str; 8] =
+    ["auto-round", "awq", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4"];
 
 /// The `quant_method` of a folder, if it is one that nothing here reads.
 pub(super) fn foreign(folder: &Path) -> Option<String> {
@@ -115,7 +116,8 @@ pub(super) fn foreign(folder: &Path) -> Option<String> {
     }
     let (said, _) = said::section(folder)?;
     let method = said.get("quant_method")?.as_str()?;
-    (!METHODS.contains(&method)).then(|| method.to_owned())
+    let known = METHODS.contains(&method) || auto_round::METHODS.contains(&method);
+    (!known).then(|| method.to_owned())
 }
 
 /// A weight and its name, if a tensor of codes is one.

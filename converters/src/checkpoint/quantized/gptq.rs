@@ -12,7 +12,7 @@ use crate::checkpoint::Checkpoint;
 pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
     let Some(module) = name.strip_suffix(".qweight") else { return Ok(None) };
     let Some(numbers) = said.of_module(checkpoint, module)? else {
-        let found = "codes, though `dynamic` says that its module has none".to_owned();
+        let found = "codes, though its config says that its module has none".to_owned();
         return Err(checkpoint.coded(name, found, "a plain weight".to_owned()));
     };
     let Numbers { bits, group } = numbers;
@@ -20,7 +20,7 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
         let expected = "gptq, gptq_v2 or gptq_p: convert it to one of them with what made it";
         return Err(checkpoint.said_wrong("checkpoint_format", &said.layout, expected));
     }
-    let planes = matches!(bits, 5..=7) || said.layout == "gptq_p";
+    let planes = said.planes && matches!(bits, 5..=7) || said.layout == "gptq_p";
     let layout = if planes { Layout::Planes } else { Layout::Stream };
     let low = matches!(said.layout.as_str(), "" | "gptq");
     let (tall, outputs) = checkpoint.sides(name, FileDtype::I32)?;

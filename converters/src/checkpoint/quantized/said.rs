@@ -5,6 +5,7 @@ use std::path::Path;
 use fancy_regex::Regex;
 use serde_json::Value;
 
+use super::auto_round;
 use super::inputs::{Codes, Inputs};
 use super::look::Looked;
 use super::scheme::Schemes;
@@ -20,6 +21,8 @@ pub(super) struct Said {
     pub(super) layout: String,
     /// Whether zeros are kept one too low by subtracting from whole words.
     pub(super) borrowed: bool,
+    /// Whether numbers of 5 to 7 bits lie in planes.
+    pub(super) planes: bool,
     /// What modules have otherwise, where GPTQ says so.
     dynamic: Vec<(Regex, Option<Numbers>)>,
     pub(super) schemes: Schemes,
@@ -89,6 +92,7 @@ impl Said {
             numbers: whole,
             layout: String::new(),
             borrowed: false,
+            planes: true,
             dynamic: Vec::new(),
             schemes: Schemes::default(),
             still: section.get("activation_scheme").is_some_and(|scheme| scheme == "static")
@@ -117,6 +121,14 @@ impl Said {
                 said.layout = layout.to_lowercase();
                 said.borrowed = is_borrowed(&section);
                 said.dynamic = dynamic(checkpoint, &section, said.numbers)?;
+            }
+            method if auto_round::METHODS.contains(&method) => {
+                let (method, layout) = auto_round::layout(checkpoint, &section)?;
+                method.clone_into(&mut said.method);
+                layout.clone_into(&mut said.layout);
+                said.planes = false;
+                said.numbers = numbers(checkpoint, &section, whole)?;
+                said.dynamic = auto_round::extra(checkpoint, &section, said.numbers)?;
             }
             _ => {}
         }
@@ -185,7 +197,12 @@ pub(super) fn matches(
         .map_err(|_| checkpoint.said_wrong(key, regex.as_str(), "a pattern that can be matched"))
 }
 
-fn numbers(checkpoint: &Checkpoint, section: &Value, default: Numbers) -> Looked<Numbers> {
+/// Bits and groups of a section, where it says other ones.
+pub(super) fn numbers(
+    checkpoint: &Checkpoint,
+    section: &Value,
+    default: Numbers,
+) -> Looked<Numbers> {
     let find = |keys: [&'static str; 2]| {
         keys.into_iter().find_map(|key| Some((key, section.get(key).filter(|v| !v.is_null())?)))
     };

@@ -1,0 +1,82 @@
+//! What AutoRound says of its codes, which lie as those of GPTQ or AWQ do.
+
+use fancy_regex::Regex;
+use serde_json::Value;
+
+use super::look::Looked;
+use super::said::{Numbers, numbers, pattern};
+use crate::checkpoint::Checkpoint;
+
+/// What `quant_method` may be where this program has made a folder.
+pub(super) const METHODS: [&str; 2] = ["auto-round", "intel/auto-round"];
+
+/// How its codes lie, as the methods that are read call it: `quant_method` and `checkpoint_format`
+/// or `version`. The words are those of auto_round/inference/backend.py (`GPTQ_FORMAT` and its kin).
+pub(super) fn layout(
+    checkpoint: &Checkpoint,
+    section: &Value,
+) -> Looked<(&'static str, &'static str)> {
+    let said = |key: &str| section.get(key).filter(|value| !value.is_null());
+    let wrong = |key: &str, found: &Value, expected: &str| {
+        let found = found.as_str().map_or_else(|| found.to_string(), str::to_owned);
+        Err(checkpoint.said_wrong(key, &found, expected))
+    };
+    if let Some(found) = said("rotation_config") {
+        return wrong(
+            "rotation_config",
+            found,
+            "none: what is rotated while the model runs is not read",
+        );
+    }
+    if let Some(found) = said("data_type")
+        .filter(|kind| !kind.as_str().is_some_and(|kind| kind == "int" || kind.starts_with("int_")))
+    {
+        return wrong("data_type", found, "int: save it in the format `llm_compressor` instead");
+    }
+    if let Some(found) = said("act_bits").filter(|bits| bits.as_u64().is_none_or(|n| n < 16)) {
+        return wrong("act_bits", found, "16: rows that are rounded in its own way are not read");
+    }
+    Ok(match section.get("packing_format").and_then(Value::as_str).unwrap_or("auto") {
+        "auto" | "auto_round:gptq" | "auto_round:auto_gptq" => ("gptq", "gptq"),
+        "auto_round" | "auto_round:gptqmodel" => ("gptq", "gptq_v2"),
+        "auto_round:awq" | "auto_round:auto_awq" => {
+            if let Some(bits) = said("bits").filter(|bits| bits.as_u64() != Some(4)) {
+                return wrong("bits", bits, "4 where `packing_format` is auto_round:auto_awq");
+            }
+            ("awq", "gemm")
+        }
+        other => {
+            let expected =
+                "auto_round, auto_round:auto_gptq, auto_round:gptqmodel or auto_round:auto_awq";
+            return Err(checkpoint.said_wrong("packing_format", other, expected));
+        }
+    })
+}
+
+/// `extra_config`: modules with numbers of their own, by name or by a pattern that may stand anywhere in a name.
+/// What is said by name goes before.
+pub(super) fn extra(
+    checkpoint: &Checkpoint,
+    section: &Value,
+    default: Numbers,
+) -> Looked<Vec<(Regex, Option<Numbers>)>> {
+    let Some(Value::Object(rules)) = section.get("extra_config") else { return Ok(Vec::new()) };
+    let (mut named, mut fitting) = (Vec::new(), Vec::new());
+    for (text, own) in rules {
+        let plain = |bits: &Value| bits.as_u64().is_some_and(|bits| bits >= 16);
+        let own = match own.get("bits") {
+            Some(bits) if plain(bits) => None,
+            _ => Some(numbers(checkpoint, own, default)?),
+        };
+        named.push((
+            pattern(checkpoint, "extra_config", &format!("{}$", fancy_regex::escape(text)))?,
+            own,
+        ));
+        // The program itself passes over one that is no pattern.
+        if let Ok(regex) = Regex::new(text) {
+            fitting.push((regex, own));
+        }
+    }
+    named.extend(fitting);
+    Ok(named)
+}
