@@ -1,11 +1,16 @@
 //! A written file held to its source: `convert --verify`, and `show --json`, which reads it whole.
 
+#[path = "../converters/tests/support/fuse.rs"]
+mod fuse;
+
 use std::collections::BTreeMap;
 
+use converters::gguf::File;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::tool::{convert, fixture, json, onboard, run};
+use fuse::fuse;
 
 #[test]
 fn every_tensor_is_hashed_and_a_changed_one_shows() {
@@ -42,4 +47,38 @@ fn every_tensor_is_hashed_and_a_changed_one_shows() {
     let after = hashes(&json(&verify().out));
     let changed: Vec<_> = before.iter().filter(|(name, hash)| after[*name] != **hash).collect();
     assert_eq!(changed.len(), 1);
+}
+
+/// A file in which another program has put matrices together.
+#[test]
+fn several_tensors_in_one_are_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plain, fused) = (dir.path().join("m.gguf"), dir.path().join("fused.gguf"));
+    for (name, stems, whole) in [
+        ("qwen2", &["attn_q", "attn_k", "attn_v"][..], "attn_qkv"),
+        ("qwen3_moe", &["ffn_gate_exps", "ffn_up_exps"], "ffn_gate_up_exps"),
+    ] {
+        let source = fixture(name);
+        let made =
+            run(convert().arg(&source).args(["--to", "gguf:f16", "--force", "-o"]).arg(&plain));
+        made.code(0);
+        fuse(&File::open(&plain).unwrap(), stems, whole, &fused);
+        let verify = || run(convert().arg(&source).args(["--json", "--verify"]).arg(&fused));
+        let report = json(&verify().code(0).out);
+        let named = format!("blk.0.{whole}.weight");
+        let rows = report["tensors"].as_array().unwrap();
+        assert!(rows.iter().any(|row| row["name"] == named.as_str()), "{report}");
+
+        // Two of the parts' rows change places.
+        let mut bytes = fs_err::read(&fused).unwrap();
+        let shown = json(&run(onboard().arg("show").arg(&fused).arg("--json")).code(0).out);
+        let tensors = shown["tensors"].as_array().unwrap();
+        let told = tensors.iter().find(|tensor| tensor["name"] == named.as_str()).unwrap();
+        let number = |value: &Value| usize::try_from(value.as_u64().unwrap()).unwrap();
+        let at = number(&told["offset"]);
+        let row = 2 * number(told["shape"].as_array().unwrap().last().unwrap());
+        bytes[at..at + 2 * row].rotate_left(row);
+        fs_err::write(&fused, bytes).unwrap();
+        verify().code(1).says(&format!("tensor `{named}` is off"));
+    }
 }

@@ -8,9 +8,11 @@ use converters::Checkpoint;
 use converters::codec::{self, BlockType, expected_error};
 use converters::convert::Measure;
 use converters::convert::gguf::Arithmetic;
+use converters::flow::Flow;
 use converters::gguf::companions::multiply;
-use converters::gguf::{File, TensorInfo};
+use converters::gguf::{File, Fused, TensorInfo};
 use registry::gguf::key_differences;
+use registry::weight_map::Step;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
@@ -70,7 +72,8 @@ impl Distance {
 /// Compares every tensor of a file with its source; also gives what has none to compare with.
 fn compare_all(model: &Model<'_>, file: &File) -> (Vec<Distance>, Vec<String>) {
     let (mut distances, mut faults) = (Vec::new(), Vec::new());
-    for tensor in &model.tensors {
+    let tensors = as_fused(&model.tensors, file, &mut faults);
+    for tensor in &tensors {
         let name = &tensor.name;
         let Some(info) = file.info(name) else {
             faults.push(format!("tensor `{name}` is missing"));
@@ -88,11 +91,39 @@ fn compare_all(model: &Model<'_>, file: &File) -> (Vec<Distance>, Vec<String>) {
             Err(why) => faults.push(format!("tensor `{name}`: {why}")),
         }
     }
-    let known = |info: &&TensorInfo| !model.tensors.iter().any(|t| t.name == info.name);
-    let spare = file.tensors().iter().filter(known);
+    let known: BTreeSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    let spare = file.tensors().iter().filter(|info| !known.contains(info.name.as_str()));
     let spare = spare.filter(|info| !file.is_companion(&info.name));
     faults.extend(spare.map(|info| format!("tensor `{}` is none of the model's", info.name)));
     (distances, faults)
+}
+
+/// The tensors of a model as a file has them that has several in one.
+fn as_fused<'c>(
+    tensors: &[super::Tensor<'c>],
+    file: &File,
+    faults: &mut Vec<String>,
+) -> Vec<super::Tensor<'c>> {
+    let mut made = tensors.to_vec();
+    for Fused { whole, parts, axis } in file.fused() {
+        if made.iter().any(|tensor| tensor.name == whole) {
+            continue;
+        }
+        let places: Option<Vec<usize>> =
+            parts.iter().map(|part| made.iter().position(|tensor| tensor.name == *part)).collect();
+        let Some(places) = places else { continue };
+        let flows = places.iter().map(|&n| made[n].flow.clone()).collect();
+        match Flow::run(&[Step::Concat(axis)], flows).map(|mut flows| flows.pop()) {
+            Ok(Some(flow)) => {
+                let tensor = super::Tensor { name: whole, flow, ..made[places[0]].clone() };
+                made.retain(|tensor| !parts.contains(&tensor.name));
+                made.push(tensor);
+            }
+            Ok(None) => {}
+            Err(why) => faults.push(format!("tensor `{whole}`: {why}")),
+        }
+    }
+    made
 }
 
 /// The model as the file has it: without its head if the file has none of it.

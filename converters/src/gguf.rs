@@ -26,6 +26,7 @@ pub mod value;
 pub use error::Error;
 pub use evidence::evidence;
 pub use file::File;
+pub use fused::Fused;
 pub use header::Header;
 pub use layout::{Declared, Dims, Layout};
 pub use metadata::Metadata;

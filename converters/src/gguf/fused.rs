@@ -17,6 +17,16 @@ pub(super) struct Cut<'f> {
     pub(super) shape: Vec<usize>,
 }
 
+/// Several tensors in one.
+pub struct Fused {
+    /// The name of the one in the file.
+    pub whole: String,
+    /// The names of those that it is, in order.
+    pub parts: Vec<String>,
+    /// The axis along which they follow one another.
+    pub axis: usize,
+}
+
 const EXPERTS: (&str, [&str; 2]) = ("ffn_gate_up_exps", ["ffn_gate_exps", "ffn_up_exps"]);
 const ATTENTION: (&str, [&str; 3]) = ("attn_qkv", ["attn_q", "attn_k", "attn_v"]);
 
@@ -44,6 +54,18 @@ impl File {
         *shape.get_mut(axis)? = *sizes.get(part)?;
         let step = Step::Split { axis, sizes: Sizes::Each(sizes) };
         Some(Cut { whole, step, part, shape })
+    }
+
+    /// The tensors that are several in one, if all of these are there only so.
+    pub fn fused(&self) -> Vec<Fused> {
+        let all = self.tensors().iter().filter_map(|info| {
+            let parts: Vec<String> =
+                self.parts(&info.name).into_iter().map(|(name, _)| name).collect();
+            let axis = usize::from(info.name.contains(EXPERTS.0));
+            let whole = parts.len() == if axis == 1 { EXPERTS.1.len() } else { ATTENTION.1.len() };
+            whole.then(|| Fused { whole: info.name.clone(), parts, axis })
+        });
+        all.collect()
     }
 
     /// The parts of a tensor that may be several in one.
