@@ -16,6 +16,7 @@ Exit codes: 0 written, 2 could not run.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -198,28 +199,77 @@ def load_model(folder: Path, dtype: str):
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     loader = wrapper(config) or AutoModelForCausalLM
-    model, info = loader.from_pretrained(
-        folder,
-        dtype=torch_dtype(dtype),
-        local_files_only=True,
-        trust_remote_code=False,
-        attn_implementation="eager",
-        experts_implementation="eager",
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,  # so that they are listed, and refused below
-    )
+    notes = []
+    with products_in_f32(notes):
+        model, info = loader.from_pretrained(
+            folder,
+            dtype=torch_dtype(dtype),
+            local_files_only=True,
+            trust_remote_code=False,
+            attn_implementation="eager",
+            experts_implementation="eager",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # so that they are listed, and refused below
+        )
+        decompress(model, torch_dtype(dtype))
     for kind in ("missing_keys", "mismatched_keys"):
         if info.get(kind):
             names = ", ".join(mismatch_text(key) for key in sorted(info[kind], key=str)[:4])
             what = "lacks" if kind == "missing_keys" else "has in another shape"
             raise Fail(f"{folder}: the checkpoint {what} tensors of the model, which transformers would make up: {names}")
-    notes = []
     if info.get("unexpected_keys"):
         names = sorted(info["unexpected_keys"])
         notes.append(f"the checkpoint has {len(names)} tensors this class does not read: {', '.join(names[:6])}")
     if dtype == "f32" and "quantization_config" in read_config(folder)[1]:
         widen(model)
     return model.eval(), notes
+
+
+@contextlib.contextmanager
+def products_in_f32(notes: list[str]):
+    """While this lasts, compressed-tensors multiplies codes of 4 bits with their scales in f32, and what comes out is rounded to the run's dtype as
+    other weights are. By itself it rounds to bf16 whatever a model runs in, which then multiplies numbers of two dtypes and fails."""
+    import torch
+
+    try:
+        from compressed_tensors.compressors.nvfp4 import base as codes
+        from transformers.integrations.compressed_tensors import CompressedTensorsDequantize as Stacked
+    except ImportError:
+        yield
+        return
+    unpack, convert = codes.unpack_fp4_from_uint8, Stacked.convert
+
+    def stack(self, parts, *args, full_layer_name=None, model=None, **kwargs):
+        # transformers 5.23 leaves the scale of scales out where it makes one tensor of experts.
+        for packed in [key for key in parts if "weight_packed" in key]:
+            local, whole = (packed.replace("weight_packed", end) for end in ("weight_scale", "weight_global_scale"))
+            if whole in parts and local in parts:
+                parts = parts | {local: [one.float() / both.float() for one, both in zip(parts[local], parts[whole])]}
+                del parts[whole]
+                if not notes:
+                    notes.append("transformers leaves `weight_global_scale` of experts out when it stacks them; their scales are divided by it here")
+        made = convert(self, parts, *args, full_layer_name=full_layer_name, model=model, **kwargs)
+        dtype = model.get_parameter(full_layer_name).dtype
+        return {key: value.to(dtype) if isinstance(value, torch.Tensor) else value for key, value in made.items()}
+
+    codes.unpack_fp4_from_uint8 = lambda packed, rows, columns, dtype=None: unpack(packed, rows, columns, dtype=torch.float32)
+    Stacked.convert = stack
+    try:
+        yield
+    finally:
+        codes.unpack_fp4_from_uint8, Stacked.convert = unpack, convert
+
+
+def decompress(model, dtype) -> None:
+    """Makes numbers of the codes that compressed-tensors keeps, as the model's first forward would, and of the run's dtype."""
+    compressor = getattr(getattr(model, "hf_quantizer", None), "compressor", None)
+    if compressor is None or not hasattr(model, "ct_decompress_hook"):
+        return
+    compressor.decompress_model(model)
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if getattr(module, "quantization_scheme", None) is not None and weight is not None:
+            weight.data = weight.data.to(dtype)
 
 
 def use_gelu_table(model) -> str:
