@@ -336,6 +336,21 @@ def rounds(model) -> str:
     return "none" if not rounded else "linear" if stacked else "all"
 
 
+def caches(model) -> str:
+    """What keys and values are rounded to before attention sees them, with scales that are stored (`kv_cache_scheme`): `none`, `f8_e4m3`, or the
+    scheme's words where it is another one."""
+    found = set()
+    for module in model.modules():
+        args = getattr(getattr(module, "quantization_scheme", None), "input_activations", None)
+        if not hasattr(module, "kv_cache") or args is None or not getattr(module, "quantization_enabled", True):
+            continue
+        kind, strategy = (getattr(word, "value", word) for word in (args.type, args.strategy))
+        fits = (kind, args.num_bits, strategy, args.dynamic, args.symmetric) == ("float", 8, "tensor", False, True)
+        symmetry = "symmetric" if args.symmetric else "asymmetric"
+        found.add("f8_e4m3" if fits else f"{kind} of {args.num_bits} bits, {symmetry}, strategy {strategy}, dynamic {args.dynamic}")
+    return " and ".join(sorted(found)) or "none"
+
+
 class Runner:
     """One model, stepped chunk by chunk over one sequence with explicit positions."""
 
@@ -879,7 +894,7 @@ def dump(args) -> None:
         notes.append(f"kernel packages present: {', '.join(kernels)}")
 
     config_hash = hashlib.sha256(raw)
-    rounded = "none"
+    rounded = kept = "none"
     out, phases, kinds, audit, greedy, runs = {}, {}, {}, {}, {}, []
     prompts = vocab = topk = None
     shared: dict[str, int] = {}
@@ -898,7 +913,7 @@ def dump(args) -> None:
         runner = Runner(model)
         if prompts is None:
             notes += loading
-            rounded = rounds(model)
+            rounded, kept = rounds(model), caches(model)
             rows = model.get_input_embeddings().weight.shape[0]
             prompts = given_prompts(args, min(facts["vocab"], rows), facts["limit"])
             if prompts is None:
@@ -996,7 +1011,7 @@ def dump(args) -> None:
         "audit": {**audit, "truth": "decode" if agrees else "prefill", "notes": notes},
     }
     if "quantization_config" in plain:
-        manifest["rounds"] = rounded
+        manifest["rounds"], manifest["caches"] = rounded, kept
     if routers := sorted({key.split("/chosen/", 1)[1] for key in out if "/chosen/" in key}):
         manifest["routers"] = routers
     write(target, out, manifest, head_files(heads, head_out, manifest))
@@ -1040,6 +1055,9 @@ def head_files(heads: dict, out: dict, main: dict) -> tuple[dict, dict] | None:
     audit = {run: found["audit"] for run, found in heads.items()}
     agrees = next(iter(audit.values()))["decode_vs_prefill"] <= AUDIT_TOLERANCE
     manifest = {key: main[key] for key in ("format", "version", "producer", "model", "pins", "vocab", "rounds", "logprobs") if key in main}
+    if "caches" in main:
+        # A head is put together beside the model, and nothing there rounds keys.
+        manifest["caches"] = "none"
     manifest |= {
         "runs": list(heads),
         "prompts": first["prompts"],

@@ -1,8 +1,9 @@
-//! States that are kept in 8 bits: what the model is without them, and what they cost.
+//! States that are kept in 8 bits: what the model is with and without them, and what they cost.
 
 use std::sync::Arc;
 
-use registry::graph::Graph;
+use registry::dtype::DtypeRule;
+use registry::graph::{Graph, Scales, StateKind};
 use registry::model::Model;
 
 use crate::gate::Verdict;
@@ -18,6 +19,14 @@ pub(crate) fn widened(model: &Model) -> Option<(Model, &'static str)> {
         widen(&mut Arc::make_mut(layer).graph);
     }
     Some((model, part))
+}
+
+/// Keeps the keys and values in 8 bits that are not yet.
+pub(crate) fn narrow(graph: &mut Graph, scales: Scales) {
+    let caches = graph.states.iter_mut().filter(|state| state.kind == StateKind::Attention);
+    for state in caches.filter(|state| state.eight.is_none()) {
+        (state.eight, state.dtype) = (Some(scales), DtypeRule::Activation);
+    }
 }
 
 fn widen(graph: &mut Graph) {
