@@ -72,6 +72,17 @@ pub enum Error {
         /// The dtype asked for.
         wanted: Dtype,
     },
+    /// The reference rounded keys and values with scales that are not there.
+    #[error(
+        "the dump says that its reference rounded keys and values with scales of the checkpoint (`caches`), and \
+         `{root}` has none: no tensor `{name}`, nor one of another layer"
+    )]
+    NoScales {
+        /// The checkpoint.
+        root: PathBuf,
+        /// The first tensor that was looked for.
+        name: String,
+    },
     /// The dump has other rows than the model gives.
     #[error("the dump has rows of {dump} log-probabilities; the model gives {model}")]
     Vocab {
@@ -94,7 +105,8 @@ pub fn check(
     if let Some(scales) = dump.manifest.eight() {
         let mut source = Source { model: Arc::clone(&source.model), dir: source.dir };
         if !options.own_caches {
-            eight::narrow(&mut Arc::make_mut(&mut source.model).graph, scales);
+            let checkpoint = Checkpoint::open(source.dir)?;
+            eight::narrow(&mut Arc::make_mut(&mut source.model).graph, scales, &checkpoint)?;
         }
         return as_is(engine, &source, dump, options);
     }
