@@ -5,6 +5,7 @@ mod file;
 mod folder;
 mod gguf;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -12,6 +13,7 @@ use clap::Args;
 use engine::Rounds;
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
+use registry::graph::StateKind;
 
 use crate::coverage::Coverage;
 use crate::specs::{check_error, warn};
@@ -116,11 +118,25 @@ impl Check {
                  dump does not say whether its reference did: it is not done; give --w8a8 if it did",
             );
         }
+        let caches = caches(&target);
+        let own_caches =
+            caches.iter().any(|key| self.choice.set.iter().any(|set| set.starts_with(key)));
+        if !own_caches && dump.manifest.caches().is_none() && checkpoint.rounds_caches() {
+            let sets: Vec<String> =
+                caches.iter().map(|key| format!("--set {key}f8_e4m3")).collect();
+            term::note(&format!(
+                "note: the config has keys and values rounded (`kv_cache_scheme`), and the dump does not say \
+                 whether its reference did: it is not done; write the dump again with `parity dump`, or give {} \
+                 to see how far it moves log-probabilities",
+                sets.join(" ")
+            ));
+        }
         let dtypes = if self.dtype.is_empty() { dump.runs() } else { self.dtype.clone() };
         if !self.allow_dtype_mismatch {
             target.check_dtypes(&dtypes)?;
         }
-        self.compare(&target, &dump, &self.options(dtypes))
+        let options = CheckOptions { own_caches, ..self.options(dtypes) };
+        self.compare(&target, &dump, &options)
     }
 
     /// What the flags ask for.
@@ -201,6 +217,13 @@ impl Check {
         }
         Ok(())
     }
+}
+
+/// How `--set` begins where it says what keys and values are kept in.
+fn caches(target: &Target) -> BTreeSet<String> {
+    let states = target.model.graph.states.iter();
+    let caches = states.filter(|state| state.kind == StateKind::Attention);
+    caches.map(|state| format!("states.{}.dtype=", state.name)).collect()
 }
 
 /// Reads a bound: more than nothing, perhaps without end.

@@ -1,7 +1,7 @@
 //! Scales that are measured on a text: written, read again, undone, and run.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use converters::numbers::{bf16_to_f32, f8_e4m3_scale, f32_to_bf16};
 use converters::{Checkpoint, FileDtype};
@@ -86,40 +86,117 @@ fn scales_are_written_where_engines_look_and_change_no_weight() {
     }
 }
 
-/// The largest differences in rows of states as the reference keeps them, and of 8 bits.
-fn apart(out: &Path, dump: &Path, flags: &[&str]) -> (f64, f64) {
+/// What `parity check` says of a dump, and how it ended.
+fn told(out: &Path, dump: &Path, flags: &[&str]) -> (serde_json::Value, i32, String) {
     let mut check = parity();
     check.arg("check").arg(out).arg("--reference").arg(dump).args(["--no-schedules", "--json"]);
-    let ran = run(check.args(["--set", "states.kv.dtype=f8_e4m3"]).args(flags));
+    let ran = run(check.args(flags));
     assert!(ran.code < 2, "{}", ran.err);
-    let told: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
-    let largest = |narrow: bool| -> f64 {
-        let runs = told["runs"].as_array().unwrap().iter();
-        let runs = runs.filter(|run| run["part"].is_string() == narrow);
-        let phases = runs.flat_map(|run| run["phases"].as_array().unwrap());
-        phases.map(|phase| phase["max"].as_f64().unwrap()).fold(0.0, f64::max)
-    };
-    (largest(false), largest(true))
+    (serde_json::from_str(&ran.out).unwrap(), ran.code, ran.err)
 }
 
-/// `fixtures/quant_peer.py --calibrated` makes the dump: transformers' own forward with the stored
-/// scales, of rows and of keys and values.
-#[test]
-fn arithmetic_with_stored_scales_is_the_references() {
-    let dir = tempfile::tempdir().unwrap();
-    let (out, dump) = (dir.path().join("out"), fixture("w8a8").join("olmo2_static"));
+/// The largest difference of a log-probability in rows that are judged, or in those of `part`.
+fn largest(told: &serde_json::Value, part: Option<&str>) -> f64 {
+    let runs = told["runs"].as_array().unwrap().iter();
+    let runs = runs.filter(|run| run["part"].as_str() == part);
+    let phases: Vec<_> = runs.flat_map(|run| run["phases"].as_array().unwrap()).collect();
+    assert!(!phases.is_empty(), "{part:?}");
+    phases.iter().map(|phase| phase["max"].as_f64().unwrap()).fold(0.0, f64::max)
+}
+
+/// The fixture whose dump `fixtures/quant_peer.py --calibrated` makes: transformers' own forward with
+/// the stored scales, of rows and of keys and values.
+fn still(dir: &Path) -> PathBuf {
+    let out = dir.join("out");
     let mut command = convert();
     command.arg(fixture("olmo2")).args(["--to", "fp8", "--calibrate-tokens", &ids()]);
     run(command.args(["--chunk", "30"]).args(BOTH).arg("-o").arg(&out)).code(0);
-    let (wide, narrow) = apart(&out, &dump, &["--w8a8"]);
-    assert!(narrow < 2e-5, "{narrow}");
-    // Each of the two roundings is a large part of what the reference does.
-    assert!(wide > 0.1, "{wide}");
-    let (_, rows) = apart(&out, &dump, &[]);
-    assert!(rows > 0.1, "{rows}");
-    // A scale for each position is another number.
-    let (_, heads) = apart(&out, &dump, &["--w8a8", "--set", "states.kv.dtype=f8_e4m3_heads"]);
-    assert!(heads > 0.01, "{heads}");
+    out
+}
+
+/// A copy of a dump that says something else of keys and values.
+fn retold(dir: &Path, from: &Path, word: Option<&str>) -> PathBuf {
+    let to = dir.join(word.unwrap_or("nothing"));
+    fs_err::create_dir(&to).unwrap();
+    fs_err::copy(from.join("reference.safetensors"), to.join("reference.safetensors")).unwrap();
+    let text = fs_err::read(from.join("manifest.json")).unwrap();
+    let mut manifest: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    match word {
+        Some(word) => manifest["caches"] = word.into(),
+        None => drop(manifest.as_object_mut().unwrap().remove("caches")),
+    }
+    fs_err::write(to.join("manifest.json"), manifest.to_string()).unwrap();
+    to
+}
+
+#[test]
+fn arithmetic_with_stored_scales_is_the_references() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, dump) = (still(dir.path()), fixture("w8a8/olmo2_static"));
+    for flags in [&[][..], &["--plain-graph"], &["--set", "states.kv.dtype=f8_e4m3"]] {
+        let (told, code, err) = told(&out, &dump, flags);
+        assert_eq!((code, &told["verdict"]), (0, &"pass".into()), "{told}");
+        assert!(!err.contains("note: the config has"), "{err}");
+        assert!(largest(&told, None) < 2e-5, "{told}");
+        let runs = told["runs"].as_array().unwrap();
+        assert_eq!(runs.len(), 1, "no row that judges nothing");
+        assert_eq!(runs[0]["phases"][1]["verdict"], "pass");
+        assert!(
+            runs[0]["gates"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|gate| { gate["subject"]["kind"] == "state" && gate["verdict"] == "pass" })
+        );
+        let notes = told["notes"].to_string();
+        assert!(notes.contains("so they are kept in that here"), "{notes}");
+    }
+    // Each of the two roundings is a large part of what the reference does, and a scale for each
+    // position is another number.
+    for (flags, least) in [
+        (&["--w8a16"][..], 0.1),
+        (&["--set", "states.kv.dtype=activation"], 0.1),
+        (&["--set", "states.kv.dtype=f8_e4m3_heads"], 0.01),
+    ] {
+        let (told, code, _) = told(&out, &dump, flags);
+        assert_eq!(code, 1, "{told}");
+        assert!(largest(&told, None) > least, "{told}");
+    }
+}
+
+#[test]
+fn a_dump_that_does_not_say_what_keys_became_is_asked_about() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, dump) = (still(dir.path()), fixture("w8a8/olmo2_static"));
+    let older = retold(dir.path(), &dump, None);
+    let (wide, code, err) = told(&out, &older, &[]);
+    assert_eq!(code, 1, "{wide}");
+    assert!(err.contains("(`kv_cache_scheme`), and the dump does not say"), "{err}");
+    assert!(err.contains("give --set states.kv.dtype=f8_e4m3 to see"), "{err}");
+    assert!(largest(&wide, None) > 0.1, "{wide}");
+    // As with any dump, rows of their own say what 8 bits cost.
+    let (both, _, err) = told(&out, &older, &["--set", "states.kv.dtype=f8_e4m3"]);
+    assert!(!err.contains("kv_cache_scheme"), "{err}");
+    assert!(largest(&both, None) > 0.1 && largest(&both, Some("f8_e4m3")) < 2e-5, "{both}");
+    // One that says that nothing was rounded is believed.
+    let plain = retold(dir.path(), &dump, Some("none"));
+    let (wide, code, err) = told(&out, &plain, &[]);
+    assert_eq!(code, 1, "{wide}");
+    assert!(!err.contains("kv_cache_scheme"), "{err}");
+    // One that says so of a checkpoint without scales is of another.
+    let coded = fixture("coded/llama_int8");
+    let lies = dir.path().join("lies");
+    fs_err::create_dir(&lies).unwrap();
+    let lies = retold(&lies, &coded.join("reference"), Some("f8_e4m3"));
+    let mut check = parity();
+    run(check.arg("check").arg(&coded).arg("--reference").arg(lies))
+        .code(2)
+        .says("has none: no tensor `model.layers.0.self_attn.k_scale`, nor one of another layer");
+    let odd = retold(dir.path(), &dump, Some("int of 8 bits"));
+    let mut check = parity();
+    run(check.arg("check").arg(&out).arg("--reference").arg(odd))
+        .code(2)
+        .says("manifest.json`: `caches` is `int of 8 bits`; expected `none` or `f8_e4m3`");
 }
 
 #[test]

@@ -16,6 +16,7 @@ Exit codes: 0 written, 2 could not run.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -198,28 +199,77 @@ def load_model(folder: Path, dtype: str):
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     loader = wrapper(config) or AutoModelForCausalLM
-    model, info = loader.from_pretrained(
-        folder,
-        dtype=torch_dtype(dtype),
-        local_files_only=True,
-        trust_remote_code=False,
-        attn_implementation="eager",
-        experts_implementation="eager",
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,  # so that they are listed, and refused below
-    )
+    notes = []
+    with products_in_f32(notes):
+        model, info = loader.from_pretrained(
+            folder,
+            dtype=torch_dtype(dtype),
+            local_files_only=True,
+            trust_remote_code=False,
+            attn_implementation="eager",
+            experts_implementation="eager",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # so that they are listed, and refused below
+        )
+        decompress(model, torch_dtype(dtype))
     for kind in ("missing_keys", "mismatched_keys"):
         if info.get(kind):
             names = ", ".join(mismatch_text(key) for key in sorted(info[kind], key=str)[:4])
             what = "lacks" if kind == "missing_keys" else "has in another shape"
             raise Fail(f"{folder}: the checkpoint {what} tensors of the model, which transformers would make up: {names}")
-    notes = []
     if info.get("unexpected_keys"):
         names = sorted(info["unexpected_keys"])
         notes.append(f"the checkpoint has {len(names)} tensors this class does not read: {', '.join(names[:6])}")
     if dtype == "f32" and "quantization_config" in read_config(folder)[1]:
         widen(model)
     return model.eval(), notes
+
+
+@contextlib.contextmanager
+def products_in_f32(notes: list[str]):
+    """While this lasts, compressed-tensors multiplies codes of 4 bits with their scales in f32, and what comes out is rounded to the run's dtype as
+    other weights are. By itself it rounds to bf16 whatever a model runs in, which then multiplies numbers of two dtypes and fails."""
+    import torch
+
+    try:
+        from compressed_tensors.compressors.nvfp4 import base as codes
+        from transformers.integrations.compressed_tensors import CompressedTensorsDequantize as Stacked
+    except ImportError:
+        yield
+        return
+    unpack, convert = codes.unpack_fp4_from_uint8, Stacked.convert
+
+    def stack(self, parts, *args, full_layer_name=None, model=None, **kwargs):
+        # transformers 5.23 leaves the scale of scales out where it makes one tensor of experts.
+        for packed in [key for key in parts if "weight_packed" in key]:
+            local, whole = (packed.replace("weight_packed", end) for end in ("weight_scale", "weight_global_scale"))
+            if whole in parts and local in parts:
+                parts = parts | {local: [one.float() / both.float() for one, both in zip(parts[local], parts[whole])]}
+                del parts[whole]
+                if not notes:
+                    notes.append("transformers leaves `weight_global_scale` of experts out when it stacks them; their scales are divided by it here")
+        made = convert(self, parts, *args, full_layer_name=full_layer_name, model=model, **kwargs)
+        dtype = model.get_parameter(full_layer_name).dtype
+        return {key: value.to(dtype) if isinstance(value, torch.Tensor) else value for key, value in made.items()}
+
+    codes.unpack_fp4_from_uint8 = lambda packed, rows, columns, dtype=None: unpack(packed, rows, columns, dtype=torch.float32)
+    Stacked.convert = stack
+    try:
+        yield
+    finally:
+        codes.unpack_fp4_from_uint8, Stacked.convert = unpack, convert
+
+
+def decompress(model, dtype) -> None:
+    """Makes numbers of the codes that compressed-tensors keeps, as the model's first forward would, and of the run's dtype."""
+    compressor = getattr(getattr(model, "hf_quantizer", None), "compressor", None)
+    if compressor is None or not hasattr(model, "ct_decompress_hook"):
+        return
+    compressor.decompress_model(model)
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if getattr(module, "quantization_scheme", None) is not None and weight is not None:
+            weight.data = weight.data.to(dtype)
 
 
 def use_gelu_table(model) -> str:
@@ -284,6 +334,21 @@ def rounds(model) -> str:
         own = dict(module.named_parameters(recurse=False))
         stacked += any(parameter.ndim == 3 for name, parameter in own.items() if name.endswith(("up_proj", "down_proj", "experts")))
     return "none" if not rounded else "linear" if stacked else "all"
+
+
+def caches(model) -> str:
+    """What keys and values are rounded to before attention sees them, with scales that are stored (`kv_cache_scheme`): `none`, `f8_e4m3`, or the
+    scheme's words where it is another one."""
+    found = set()
+    for module in model.modules():
+        args = getattr(getattr(module, "quantization_scheme", None), "input_activations", None)
+        if not hasattr(module, "kv_cache") or args is None or not getattr(module, "quantization_enabled", True):
+            continue
+        kind, strategy = (getattr(word, "value", word) for word in (args.type, args.strategy))
+        fits = (kind, args.num_bits, strategy, args.dynamic, args.symmetric) == ("float", 8, "tensor", False, True)
+        symmetry = "symmetric" if args.symmetric else "asymmetric"
+        found.add("f8_e4m3" if fits else f"{kind} of {args.num_bits} bits, {symmetry}, strategy {strategy}, dynamic {args.dynamic}")
+    return " and ".join(sorted(found)) or "none"
 
 
 class Runner:
@@ -829,7 +894,7 @@ def dump(args) -> None:
         notes.append(f"kernel packages present: {', '.join(kernels)}")
 
     config_hash = hashlib.sha256(raw)
-    rounded = "none"
+    rounded = kept = "none"
     out, phases, kinds, audit, greedy, runs = {}, {}, {}, {}, {}, []
     prompts = vocab = topk = None
     shared: dict[str, int] = {}
@@ -848,7 +913,7 @@ def dump(args) -> None:
         runner = Runner(model)
         if prompts is None:
             notes += loading
-            rounded = rounds(model)
+            rounded, kept = rounds(model), caches(model)
             rows = model.get_input_embeddings().weight.shape[0]
             prompts = given_prompts(args, min(facts["vocab"], rows), facts["limit"])
             if prompts is None:
@@ -946,7 +1011,7 @@ def dump(args) -> None:
         "audit": {**audit, "truth": "decode" if agrees else "prefill", "notes": notes},
     }
     if "quantization_config" in plain:
-        manifest["rounds"] = rounded
+        manifest["rounds"], manifest["caches"] = rounded, kept
     if routers := sorted({key.split("/chosen/", 1)[1] for key in out if "/chosen/" in key}):
         manifest["routers"] = routers
     write(target, out, manifest, head_files(heads, head_out, manifest))
@@ -990,6 +1055,9 @@ def head_files(heads: dict, out: dict, main: dict) -> tuple[dict, dict] | None:
     audit = {run: found["audit"] for run, found in heads.items()}
     agrees = next(iter(audit.values()))["decode_vs_prefill"] <= AUDIT_TOLERANCE
     manifest = {key: main[key] for key in ("format", "version", "producer", "model", "pins", "vocab", "rounds", "logprobs") if key in main}
+    if "caches" in main:
+        # A head is put together beside the model, and nothing there rounds keys.
+        manifest["caches"] = "none"
     manifest |= {
         "runs": list(heads),
         "prompts": first["prompts"],

@@ -72,6 +72,17 @@ pub enum Error {
         /// The dtype asked for.
         wanted: Dtype,
     },
+    /// The reference rounded keys and values with scales that are not there.
+    #[error(
+        "the dump says that its reference rounded keys and values with scales of the checkpoint (`caches`), and \
+         `{root}` has none: no tensor `{name}`, nor one of another layer"
+    )]
+    NoScales {
+        /// The checkpoint.
+        root: PathBuf,
+        /// The first tensor that was looked for.
+        name: String,
+    },
     /// The dump has other rows than the model gives.
     #[error("the dump has rows of {dump} log-probabilities; the model gives {model}")]
     Vocab {
@@ -82,15 +93,23 @@ pub enum Error {
     },
 }
 
-/// Compares an engine's runs of a model with a dump. States that are kept in 8 bits are no
-/// mistake of the engine, and no reference has them: the model is compared without, and what they
-/// cost stands in rows of their own.
+/// Compares an engine's runs of a model with a dump. Where the reference rounded keys and values to
+/// 8 bits, so does the engine. Elsewhere states that are kept in 8 bits are no mistake of the
+/// engine: the model is compared without, and what they cost stands in rows of their own.
 pub fn check(
     engine: &dyn Engine,
     source: &Source<'_>,
     dump: &Dump,
     options: &CheckOptions,
 ) -> Result<Report, Error> {
+    if let Some(scales) = dump.manifest.eight() {
+        let mut source = Source { model: Arc::clone(&source.model), dir: source.dir };
+        if !options.own_caches {
+            let checkpoint = Checkpoint::open(source.dir)?;
+            eight::narrow(&mut Arc::make_mut(&mut source.model).graph, scales, &checkpoint)?;
+        }
+        return as_is(engine, &source, dump, options);
+    }
     let Some((model, part)) = eight::widened(&source.model) else {
         return as_is(engine, source, dump, options);
     };
@@ -136,7 +155,9 @@ fn as_is(
     let base = if have.contains(&Dtype::F32) { Some(load(Dtype::F32)?) } else { None };
     let sensitive = if options.logprob.is_none() { sensitivity(dump)? } else { None };
     let rounds = options.rounds.or(dump.manifest.rounds()).unwrap_or_default();
-    let apart = if rounds == Rounds::None { None } else { flips::apart(dump, Dtype::F32)? };
+    // Codes of rows, or of keys and values: the reference has borders between them.
+    let coded = rounds != Rounds::None || dump.manifest.eight().is_some();
+    let apart = if coded { flips::apart(dump, Dtype::F32)? } else { None };
     // Where the reference did not round to the other side, we may have: it did when it was shaken.
     let shaken = dump.manifest.audit.f32.and_then(|run| run.shaken).unwrap_or_default();
     let flipped = apart.map(|apart| (2.0 * apart.max(shaken)).max(tolerance::F32_LOGPROB));
@@ -152,6 +173,14 @@ fn as_is(
         report.notes.push(
             "the dump has no taps: only log-probabilities and states were compared".to_owned(),
         );
+    }
+    if let Some(scales) = dump.manifest.eight() {
+        let kept = model.graph.states.iter().any(|state| state.eight == Some(scales));
+        report.notes.push(format!(
+            "the reference rounded keys and values to {} with the checkpoint's scales: {}",
+            scales.name(),
+            if kept { "so they are kept in that here" } else { "they are not kept so here" }
+        ));
     }
     if let Some(apart) = apart {
         report.notes.push(format!(
@@ -193,7 +222,7 @@ fn as_is(
                 base: base.map(|b| &b[n]),
                 f32_logprob: options.f32_logprob(),
                 feels_rounding: sensitive.is_some_and(|nats| nats > tolerance::F32_FELT),
-                rounds: rounds != Rounds::None,
+                rounds: coded,
             };
             session.rows = hidden(model, dump, dtype, prompt)?;
             gates.extend(compare_prompt(&mut session, &comparison, options, &mut agreement)?);

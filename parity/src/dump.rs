@@ -14,7 +14,9 @@ use registry::dtype::Dtype;
 use crate::route::Choices;
 use crate::{metrics, tolerance};
 
-pub use manifest::{Audit, Manifest, ModelId, Phase, Prompt, StateInfo, TapInfo, Truth, VERSION};
+pub use manifest::{
+    Audit, Caches, Manifest, ModelId, Phase, Prompt, StateInfo, TapInfo, Truth, VERSION,
+};
 use store::Store;
 
 /// What can be wrong with a dump.

@@ -1,10 +1,14 @@
-//! States that are kept in 8 bits: what the model is without them, and what they cost.
+//! States that are kept in 8 bits: what the model is with and without them, and what they cost.
 
 use std::sync::Arc;
 
-use registry::graph::Graph;
+use converters::Checkpoint;
+use registry::caches::caches;
+use registry::dtype::DtypeRule;
+use registry::graph::{Graph, Scales, StateKind};
 use registry::model::Model;
 
+use crate::check::Error;
 use crate::gate::Verdict;
 use crate::report::RunReport;
 
@@ -18,6 +22,37 @@ pub(crate) fn widened(model: &Model) -> Option<(Model, &'static str)> {
         widen(&mut Arc::make_mut(layer).graph);
     }
     Some((model, part))
+}
+
+/// Keeps the keys and values in 8 bits whose scales the checkpoint has, where they are not yet. A
+/// reference rounded with those, so a checkpoint without any is not the one that it ran.
+pub(crate) fn narrow(
+    graph: &mut Graph,
+    scales: Scales,
+    checkpoint: &Checkpoint,
+) -> Result<(), Error> {
+    let caches = caches(graph);
+    let mut names = Vec::new();
+    let mut found = false;
+    for (state, cache) in graph.states.iter_mut().zip(&caches) {
+        let Some(cache) = cache.as_ref().filter(|_| state.kind == StateKind::Attention) else {
+            continue;
+        };
+        let known = cache.names(0);
+        if known.iter().any(|name| checkpoint.stored(name).is_some()) {
+            found = true;
+            if state.eight.is_none() {
+                (state.eight, state.dtype) = (Some(scales), DtypeRule::Activation);
+            }
+        }
+        names.extend(known);
+    }
+    if found {
+        return Ok(());
+    }
+    let root = checkpoint.root().to_owned();
+    let name = names.into_iter().next().unwrap_or_else(|| "k_scale of any layer".to_owned());
+    Err(Error::NoScales { root, name })
 }
 
 fn widen(graph: &mut Graph) {

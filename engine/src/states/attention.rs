@@ -25,7 +25,7 @@ impl Attention {
             let shape = &state.parts[n].shape;
             let width: usize = shape.iter().product();
             if let (Some(scales), Some(_)) = (state.fixed, state.eight) {
-                return History::fixed(width, scales[n], needed, rollback);
+                return History::fixed(width, (scales[n], dtype), needed, rollback);
             }
             match state.eight {
                 None => History::new(dtype, width, needed, rollback),

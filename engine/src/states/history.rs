@@ -35,9 +35,15 @@ impl History {
         Self::of(Store::eight(group), width, needed, rollback)
     }
 
-    /// An empty one that keeps rows of `width` numbers in 8 bits, all with one scale.
-    pub fn fixed(width: usize, scale: f32, needed: Option<usize>, rollback: usize) -> Self {
-        Self::of(Store::fixed(scale), width, needed, rollback)
+    /// An empty one that keeps rows of `width` numbers in 8 bits, all with one scale, and reads
+    /// numbers of a dtype.
+    pub fn fixed(
+        width: usize,
+        (scale, dtype): (f32, Dtype),
+        needed: Option<usize>,
+        rollback: usize,
+    ) -> Self {
+        Self::of(Store::fixed(scale, dtype), width, needed, rollback)
     }
 
     fn of(store: Store, width: usize, needed: Option<usize>, rollback: usize) -> Self {
@@ -222,7 +228,7 @@ mod tests {
 
     #[test]
     fn one_scale_that_is_known_saturates() {
-        let mut history = History::fixed(2, 2.0, Some(3), 2);
+        let mut history = History::fixed(2, (2.0, Dtype::F32), Some(3), 2);
         for n in 0..500_u16 {
             history.append(&[f32::from(n % 8) * 2.0, -5000.0]);
             history.commit();
@@ -232,12 +238,31 @@ mod tests {
         assert!(history.store.len() < 600, "dropped rows make room");
         let mut bytes = Vec::new();
         history.to_bytes(&mut bytes);
-        let mut copy = History::fixed(2, 2.0, Some(3), 2);
+        let mut copy = History::fixed(2, (2.0, Dtype::F32), Some(3), 2);
         copy.set_bytes(history.floor(), 500, &bytes).unwrap();
         assert_eq!(copy.tail(497), history.tail(497));
         history.clear(true);
         history.append(&[1.0, 2.0]);
         assert_eq!(history.tail(0), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn every_step_with_a_known_scale_is_on_the_grid() {
+        // What `fake_quantize` of compressed-tensors 0.20 gives.
+        let read = |dtype, scale, x: f32| {
+            let mut history = History::fixed(1, (scale, dtype), None, 0);
+            history.append(&[x]);
+            history.tail(0)[0]
+        };
+        // 22 times a scale of 8 bits of mantissa has more than bf16 holds.
+        assert_eq!(read(Dtype::F32, 0.199_218_75, 4.4), 4.382_812_5);
+        assert_eq!(read(Dtype::Bf16, 0.199_218_75, 4.4), 4.375);
+        // The quotient is 9.4902, and 9.5 in bf16; e4m3 has 9 and 10.
+        assert_eq!(read(Dtype::F32, 0.199_218_75, 1.890_625), 1.792_968_8);
+        assert_eq!(read(Dtype::Bf16, 0.199_218_75, 1.890_625), 1.992_187_5);
+        // The scale is 1 in bf16.
+        assert_eq!(read(Dtype::F32, 1.001, 3.0), 3.003_000_3);
+        assert_eq!(read(Dtype::Bf16, 1.001, 3.0), 3.0);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 use registry::dtype::Dtype;
 
-use crate::kernels::round::to_bits;
+use crate::kernels::round::{round1, to_bits};
 
 /// Numbers stored in a dtype for real: 16-bit ones take 16 bits, 8-bit ones 8.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +29,8 @@ pub enum Store {
         bytes: Vec<u8>,
         /// What they are multiplied with when they are read.
         scale: f32,
+        /// The grid of quotients and products.
+        dtype: Dtype,
     },
 }
 
@@ -46,9 +48,10 @@ impl Store {
         Self::Eight { bytes: Vec::new(), scales: Vec::new(), group: group.max(1) }
     }
 
-    /// An empty one of 8 bits, with one scale; numbers beyond the largest become it.
-    pub fn fixed(scale: f32) -> Self {
-        Self::Fixed { bytes: Vec::new(), scale }
+    /// An empty one of 8 bits, with one scale; numbers beyond the largest become it. Every step is on
+    /// the dtype's grid, as `_quantize_dequantize` of compressed-tensors computes them.
+    pub fn fixed(scale: f32, dtype: Dtype) -> Self {
+        Self::Fixed { bytes: Vec::new(), scale: round1(dtype, scale), dtype }
     }
 
     /// How many numbers there is room for.
@@ -110,9 +113,9 @@ impl Store {
                     }
                 }
             }
-            Self::Fixed { bytes, scale } => {
+            Self::Fixed { bytes, scale, dtype } => {
                 for (byte, x) in bytes[at..].iter_mut().zip(from) {
-                    *byte = f32_to_f8_e4m3(x / *scale);
+                    *byte = f32_to_f8_e4m3(round1(*dtype, x / *scale));
                 }
             }
         }
@@ -136,9 +139,9 @@ impl Store {
                     *x = f8_e4m3_to_f32(bytes[at + n]) * scales[(at + n) / group];
                 }
             }
-            Self::Fixed { bytes, scale } => {
+            Self::Fixed { bytes, scale, dtype } => {
                 for (x, &byte) in into.iter_mut().zip(&bytes[at..]) {
-                    *x = f8_e4m3_to_f32(byte) * scale;
+                    *x = round1(*dtype, f8_e4m3_to_f32(byte) * scale);
                 }
             }
         }

@@ -30,6 +30,8 @@ pub struct CheckOptions {
     pub logprob: Option<f64>,
     /// Which matrices of codes multiply rounded rows; what the dump says of its reference when none.
     pub rounds: Option<Rounds>,
+    /// Whether keys and values are kept as the model has them, whatever the dump says of its reference.
+    pub own_caches: bool,
 }
 
 impl Default for CheckOptions {
@@ -44,6 +46,7 @@ impl Default for CheckOptions {
             same_model: true,
             logprob: None,
             rounds: None,
+            own_caches: false,
         }
     }
 }

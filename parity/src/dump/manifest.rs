@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use engine::Rounds;
+use registry::graph::Scales;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
@@ -54,6 +55,10 @@ pub struct Manifest {
     /// Which matrices multiplied rounded rows, if it says so: `none`, `linear` or `all`.
     #[serde(default)]
     pub rounds: Option<String>,
+    /// What keys and values were rounded to, with the checkpoint's scales, if it says so: `none` or
+    /// `f8_e4m3`.
+    #[serde(default)]
+    pub caches: Option<String>,
     /// What the reference says of itself.
     #[serde(default)]
     pub audit: Audit,
@@ -228,6 +233,23 @@ pub enum Truth {
     Prefill,
 }
 
+/// What became of keys and values before attention saw them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Caches {
+    /// Nothing.
+    AsTheyAre,
+    /// They were rounded to 8 bits, with scales of the checkpoint.
+    Eight(Scales),
+}
+
+fn caches(word: &str) -> Option<Caches> {
+    match word {
+        "none" => Some(Caches::AsTheyAre),
+        "f8_e4m3" => Some(Caches::Eight(Scales::Tensor)),
+        _ => None,
+    }
+}
+
 fn rounds(word: &str) -> Option<Rounds> {
     Some(match word {
         "none" => Rounds::None,
@@ -243,8 +265,27 @@ impl Manifest {
         rounds(self.rounds.as_deref()?)
     }
 
+    /// What became of keys and values, where it says so.
+    pub fn caches(&self) -> Option<Caches> {
+        caches(self.caches.as_deref()?)
+    }
+
+    /// The scales of keys and values that were rounded to 8 bits, if they were.
+    pub(crate) fn eight(&self) -> Option<Scales> {
+        match self.caches()? {
+            Caches::AsTheyAre => None,
+            Caches::Eight(scales) => Some(scales),
+        }
+    }
+
     /// Checks everything that can be checked without the tensors; gives what is wrong.
     pub(super) fn check(&self) -> Result<(), String> {
+        if let Some(word) = self.caches.as_deref().filter(|word| caches(word).is_none()) {
+            return Err(format!(
+                "`caches` is `{word}`; expected `none` or `f8_e4m3` (with a stored scale for all keys and \
+                 one for all values of a layer): keys and values are rounded to nothing else here"
+            ));
+        }
         if let Some(word) = self.rounds.as_deref().filter(|word| rounds(word).is_none()) {
             return Err(format!("`rounds` is `{word}`; expected `none`, `linear` or `all`"));
         }

@@ -7,6 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::look::Looked;
+use super::said::section;
 use crate::FileDtype;
 use crate::checkpoint::Checkpoint;
 use crate::numbers;
@@ -161,6 +162,12 @@ impl Checkpoint {
     /// Whether the config has rows rounded before a weight multiplies them.
     pub fn rounds_inputs(&self) -> bool {
         self.quantized.values().any(|made| made.inputs != Inputs::Wide)
+    }
+
+    /// Whether the config has keys and values rounded.
+    pub fn rounds_caches(&self) -> bool {
+        let said = section(self.root());
+        said.is_some_and(|(said, _)| said.get("kv_cache_scheme").is_some_and(|x| !x.is_null()))
     }
 
     /// The code of 0 that is stored under this name.
