@@ -12,7 +12,7 @@ use crate::checkpoint::Checkpoint;
 pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
     let Some(module) = name.strip_suffix(".qweight") else { return Ok(None) };
     let Some(numbers) = said.of_module(checkpoint, module)? else {
-        let found = "codes, though its config says that its module has none".to_owned();
+        let found = format!("codes, though `{}` says that its module has none", said.exceptions);
         return Err(checkpoint.coded(name, found, "a plain weight".to_owned()));
     };
     let Numbers { bits, group } = numbers;

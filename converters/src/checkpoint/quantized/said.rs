@@ -23,7 +23,9 @@ pub(super) struct Said {
     pub(super) borrowed: bool,
     /// Whether numbers of 5 to 7 bits lie in planes.
     pub(super) planes: bool,
-    /// What modules have otherwise, where GPTQ says so.
+    /// The key that says what modules have otherwise.
+    pub(super) exceptions: &'static str,
+    /// What modules have otherwise, where it says so.
     dynamic: Vec<(Regex, Option<Numbers>)>,
     pub(super) schemes: Schemes,
     /// Whether what weights of 8 bits multiply has a scale that is stored.
@@ -93,6 +95,7 @@ impl Said {
             layout: String::new(),
             borrowed: false,
             planes: true,
+            exceptions: "dynamic",
             dynamic: Vec::new(),
             schemes: Schemes::default(),
             still: section.get("activation_scheme").is_some_and(|scheme| scheme == "static")
@@ -127,6 +130,7 @@ impl Said {
                 method.clone_into(&mut said.method);
                 layout.clone_into(&mut said.layout);
                 said.planes = false;
+                said.exceptions = "extra_config";
                 said.numbers = numbers(checkpoint, &section, whole)?;
                 said.dynamic = auto_round::extra(checkpoint, &section, said.numbers)?;
             }
@@ -154,7 +158,7 @@ impl Said {
         module: &str,
     ) -> Looked<Option<Numbers>> {
         for (regex, numbers) in &self.dynamic {
-            if matches(checkpoint, "dynamic", regex, module)? {
+            if matches(checkpoint, self.exceptions, regex, module)? {
                 return Ok(*numbers);
             }
         }
