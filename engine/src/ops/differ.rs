@@ -18,7 +18,8 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         Ok(r(math::exp(math::sum(&products))))
     };
     let init = ctx.number("init")? as f32;
-    let share = r(r(share(1)? - share(2)?) + init);
+    // torch adds a number to 16-bit values as one of their dtype.
+    let share = r(r(share(1)? - share(2)?) + r(init));
     let half = ctx.output_width(0)?;
     if x.width() != 2 * half {
         return Err(ctx.error("it has two halves"));
