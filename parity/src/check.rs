@@ -8,9 +8,10 @@ use converters::Checkpoint;
 use engine::{Engine, Rounds, Session, Shows, Source};
 use registry::dtype::Dtype;
 use registry::model::Model;
+use registry::scalar::Scalar;
 
 use crate::compare::{Comparison, Side, structure};
-use crate::dump::{self, Dump, Phase, Prompt};
+use crate::dump::{self, Dump, Phase, Prompt, Truth};
 use crate::eight;
 use crate::fed::Fed;
 use crate::flips;
@@ -102,6 +103,14 @@ pub fn check(
     dump: &Dump,
     options: &CheckOptions,
 ) -> Result<Report, Error> {
+    let mut source = Source { model: Arc::clone(&source.model), dir: source.dir };
+    if dump.manifest.audit.truth == Truth::Prefill {
+        // What is not the truth is not followed where it rounds in its own way.
+        let graph = &mut Arc::make_mut(&mut source.model).graph;
+        let flags = graph.nodes.iter_mut().filter_map(|node| node.attrs.get_mut("stepwise"));
+        flags.for_each(|flag| *flag = Scalar::Bool(false));
+    }
+    let source = &source;
     if let Some(scales) = dump.manifest.eight() {
         let mut source = Source { model: Arc::clone(&source.model), dir: source.dir };
         if !options.own_caches {
@@ -221,6 +230,7 @@ fn as_is(
                 own: &own[n],
                 base: base.map(|b| &b[n]),
                 f32_logprob: options.f32_logprob(),
+                felt_by_ops: sensitive.map_or(1.0, tolerance::felt_by_ops),
                 feels_rounding: sensitive.is_some_and(|nats| nats > tolerance::F32_FELT),
                 rounds: coded,
             };

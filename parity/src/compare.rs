@@ -133,6 +133,8 @@ pub(crate) struct Comparison<'a> {
     pub(crate) f32_logprob: f64,
     /// Whether rounding alone moves the model's taps further than usual.
     pub(crate) feels_rounding: bool,
+    /// How much wider ops are judged of a model that feels rounding more than usual.
+    pub(crate) felt_by_ops: f64,
     /// Whether the reference rounds rows to few bits: each of its own runs is then as right.
     pub(crate) rounds: bool,
 }
@@ -188,7 +190,9 @@ impl Comparison<'_> {
                     let felt = if self.feels_rounding { F32_FELT_BY_TAPS } else { 1.0 };
                     Bounds::f32_cumulative().widened(self.adds_up(&gate).max(felt))
                 }
-                (Dtype::F32, Mode::Local) => Bounds::f32_local().widened(self.adds_up(&gate)),
+                (Dtype::F32, Mode::Local) => {
+                    Bounds::f32_local().widened(self.adds_up(&gate).max(self.felt_by_ops))
+                }
                 (dtype, _) => Bounds::local(dtype, &error),
             };
             return gate.measured(&error, &bounds, step_of);

@@ -87,6 +87,13 @@ pub const F32_FELT: f64 = 5e-4;
 /// How much more its taps may differ where errors add up.
 pub const F32_FELT_BY_TAPS: f64 = 3.0;
 
+/// How much more an op of it may differ on the reference's own inputs, given the bound on its
+/// log-probabilities: several roundings lie between two taps, and what multiplies those of weights
+/// multiplies these (logits of 50 in a softmax: 1.3e-5 of the rms behind attention; a norm of keys: 1.4e-5).
+pub fn felt_by_ops(bound: f64) -> f64 {
+    (bound / F32_LOGPROB).clamp(1.0, F32_FELT_BY_TAPS)
+}
+
 /// How far a schedule may move an f32 log-probability of the same engine.
 pub const F32_SCHEDULE: f64 = 5e-5;
 
