@@ -163,7 +163,8 @@ def load_config(folder: Path, raw: dict):
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
-        hint = "; its config wants code of its own (auto_map), which is not run" if "auto_map" in raw else ""
+        hint = ("; its config wants code of its own (auto_map), which is not run; if a class of transformers is its equal, copy the folder with that class's `model_type` "
+                "in config.json and without `auto_map`, and dump the copy" if "auto_map" in raw else "")
         raise Fail(f"{folder / 'config.json'}: transformers cannot read it: {first_line(error)}{hint}") from None
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and wrapper(config) is None:
         raise Fail(f"{folder / 'config.json'}: model_type {config.model_type!r} has no causal language model in transformers")
@@ -219,9 +220,10 @@ def load_model(folder: Path, dtype: str):
             raise Fail(f"{folder}: the checkpoint {what} tensors of the model, which transformers would make up: {names}")
     if info.get("unexpected_keys"):
         names = sorted(info["unexpected_keys"])
+        refuse_codes(folder, names)
         notes.append(f"the checkpoint has {len(names)} tensors this class does not read: {', '.join(names[:6])}")
-    if dtype == "f32" and "quantization_config" in read_config(folder)[1]:
-        widen(model)
+    if "quantization_config" in read_config(folder)[1]:
+        cast(model, torch_dtype(dtype))
     return model.eval(), notes
 
 
@@ -272,6 +274,22 @@ def decompress(model, dtype) -> None:
             weight.data = weight.data.to(dtype)
 
 
+def refuse_codes(folder: Path, unread: list) -> None:
+    """transformers takes codes for weights where it does not know what quantized them."""
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+    said = read_config(folder)[1].get("quantization_config") or {}
+    method = said.get("quant_method")
+    if method in AUTO_QUANTIZATION_CONFIG_MAPPING:
+        return
+    weights = {name.partition(".weight_scale")[0] + ".weight": name for name in unread if ".weight_scale" in name}
+    lone = sorted(name for weight, name in weights.items() if weight not in unread)
+    if lone:
+        how = f"`quant_method` is {method!r}, which transformers does not read" if method else "config.json has no `quantization_config` with a `quant_method`"
+        raise Fail(f"{folder}: transformers would take codes for weights: it passes over {len(lone)} tensors of scales, as {lone[0]}, because {how}; "
+                   f"undo the quantization first (convert {folder} --to bf16 -o DIR) and dump that")
+
+
 def use_gelu_table(model) -> str:
     """Puts GELU by a table in place of the model's: f16 in, f16 out, by the formula with tanh (ggml_vec_gelu_f32 in ggml-cpu/vec.h).
     llama.cpp computes it so on a CPU, and so a reference says whether it does anything else otherwise."""
@@ -297,13 +315,16 @@ def use_gelu_table(model) -> str:
     return f"GELU is that of a table of f16, as llama.cpp has it, in {count} modules"
 
 
-def widen(model) -> None:
-    """Where transformers dequantizes while it loads, what was not quantized keeps the checkpoint's dtype, whatever was asked for."""
+def cast(model, dtype) -> None:
+    """Where transformers dequantizes while it loads, what was not quantized keeps the checkpoint's dtype, whatever was asked for. What classes keep in f32
+    stays in it."""
+    import torch
+
     if getattr(model.config, "quantization_config", None) is not None:
         return
     for tensor in [*model.parameters(), *model.buffers()]:
-        if tensor.is_floating_point():
-            tensor.data = tensor.data.float()
+        if tensor.dtype in (torch.float16, torch.bfloat16):
+            tensor.data = tensor.data.to(dtype)
 
 
 def mismatch_text(key) -> str:
