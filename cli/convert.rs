@@ -333,7 +333,7 @@ fn tokenizer(target: &Target, gguf: &Gguf, warnings: &mut Vec<String>) -> Result
     let made = match tokenizer::read(&target.dir, target.model.vocab, &options) {
         Ok(made) => made,
         Err(tokenizer::Error::Missing { .. }) => {
-            let parts = ["vocab.json", "merges.txt", "vocab.txt"];
+            let parts = ["vocab.json", "merges.txt", "vocab.txt", "tiktoken.model"];
             let found: Vec<&str> =
                 parts.into_iter().filter(|name| target.dir.join(name).is_file()).collect();
             ensure!(

@@ -228,3 +228,49 @@ fn weights_saved_without_a_head_are_found() {
     check.arg("check").arg(dir.path()).arg("--reference").arg(source.join("reference"));
     run(check.arg("--source").arg(&source).args(["--dtype", "f32"])).code(0).prints("AGREE");
 }
+
+/// Older versions of transformers kept numbers that classes compute among the weights.
+#[test]
+fn buffers_among_the_weights_are_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["deepseek_v3", "qwen2", "gpt_neox"] {
+        let (model, plain) = (dir.path().join(name), dir.path().join(format!("{name}-bf16")));
+        copy(name, &model);
+        rewrite(
+            &fixture(name).join("model.safetensors"),
+            &model.join("model.safetensors"),
+            |tensors| {
+                for end in ["self_attn.rotary_emb.inv_freq", "attention.masked_bias"] {
+                    let entry = Entry { dtype: FileDtype::F16, shape: vec![2], range: (0, 0) };
+                    // Minus infinity, as half of what stood there is.
+                    tensors
+                        .insert(format!("model.layers.0.{end}"), (entry, vec![0, 0xfc, 0, 0xfc]));
+                }
+            },
+        );
+        run(convert().arg(&model).args(["--to", "bf16", "-o"]).arg(&plain)).code(0);
+        let made = File::open(&plain.join("model.safetensors")).unwrap();
+        let names: Vec<_> = made.header().tensors.keys().collect();
+        assert!(!names.iter().any(|name| name.contains("inv_freq")), "{names:?}");
+    }
+}
+
+/// Where the section lies by its older name, and beside words that only Python reads.
+#[test]
+fn what_is_said_of_codes_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let coded = dir.path().join("coded");
+    run(convert().arg(fixture("llama3")).args(["--to", "fp8", "-o"]).arg(&coded)).code(0);
+    let path = coded.join("config.json");
+    let config: Value = serde_json::from_slice(&fs_err::read(&path).unwrap()).unwrap();
+    let tokens = |text: &str| {
+        fs_err::write(&path, text).unwrap();
+        run(onboard().arg("run").arg(&coded).args(["--tokens", "1,2,3", "-n", "4"])).code(0).out
+    };
+    let told = tokens(&config.to_string());
+    let infinite = config.to_string().replacen('{', "{\"time_step_limit\": [0.0, Infinity], ", 1);
+    assert_eq!(tokens(&infinite), told);
+    let mut older = config.clone();
+    older["compression_config"] = older["quantization_config"].take();
+    assert_eq!(tokens(&older.to_string()), told);
+}

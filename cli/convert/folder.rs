@@ -243,6 +243,9 @@ pub(super) fn config_text(plan: &Plan<'_>) -> Result<String> {
     let map = json.as_object_mut().context("the config is no object")?;
     for key in ["quantization_config", "compression_config"] {
         map.remove(key);
+        if let Some(inner) = map.get_mut("text_config").and_then(|inner| inner.as_object_mut()) {
+            inner.remove(key);
+        }
     }
     if let Some(quantization) = config::quantization(plan.format, &plan.listed(), plan.scales.asked)
     {

@@ -94,6 +94,11 @@ impl Check {
             verdict: if well { "within its bands" } else { "out of its bands" },
         };
         show(self.json.as_deref(), &costs)?;
+        if !well && rounding.is_none() {
+            term::note(
+                "note: the dump has a run in f32 alone, so what rounding is worth to this model is not known and the                  bound is that of most models; dump it with --dtypes f32,bf16 to have it measured",
+            );
+        }
         Ok(if well { Ended::Well } else { Ended::Differs })
     }
 }

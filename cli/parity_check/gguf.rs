@@ -15,6 +15,7 @@ use super::{Check, beside, no_reference};
 use crate::Ended;
 use crate::convert::{self, Distance};
 use crate::target::Target;
+use crate::term;
 
 /// Errors above the expected one by this factor are out of band: outliers, or a wrong tensor.
 const BAND: f64 = 1.5;
@@ -26,6 +27,11 @@ impl Check {
         };
         let dump = Dump::open(&path)
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
+        if dump.manifest.rounds().is_some_and(|rounds| rounds != Rounds::None) {
+            term::note(
+                "note: the dump's reference rounds what matrices of codes multiply (`rounds` in its manifest), and a GGUF                  file knows nothing of that; to compare weights alone, dump a copy without codes: convert MODEL --to bf16",
+            );
+        }
         let file = File::open(&target.dir)?;
         if is_quantized(&file) {
             let options =

@@ -259,6 +259,27 @@ fn inputs_are_rounded_as_the_group_of_each_module_says() {
 }
 
 #[test]
+fn scales_of_inputs_have_two_names() {
+    let codes = vec![0x38; OUTPUTS * INPUTS];
+    let one = |x: f32| x.to_le_bytes().to_vec();
+    for name in ["m.input_scale", "m.activation_scale"] {
+        let stored: Stored = vec![
+            ("m.weight", FileDtype::F8E4m3, vec![OUTPUTS, INPUTS], codes.clone()),
+            ("m.weight_scale_inv", FileDtype::F32, vec![], one(0.5)),
+            (name, FileDtype::F32, vec![], one(0.25)),
+        ];
+        let dir = tempfile::tempdir().unwrap();
+        let said =
+            r#"{"quant_method":"fp8","activation_scheme":"static","weight_block_size":null}"#;
+        let checkpoint = checkpoint(dir.path(), said, &stored);
+        assert_eq!(checkpoint.tensors().keys().collect::<Vec<_>>(), ["m.weight"]);
+        let shared = Shared::Known { scale: 0.25, zero: 0.0 };
+        let want = Some(Rounding { codes: Codes::E4m3, shared });
+        assert_eq!(checkpoint.rounding("m.weight").unwrap(), want, "{name}");
+    }
+}
+
+#[test]
 fn inputs_that_lie_are_refused_where_they_are_asked_for() {
     let scale = |x: f32| ("b.input_scale", FileDtype::F32, vec![1], x.to_le_bytes().to_vec());
     let zeros = |zeros: Vec<u8>| ("b.input_zero_point", FileDtype::I8, vec![zeros.len()], zeros);

@@ -40,7 +40,7 @@ const NESTED: [(&str, &str); 12] = [
     ("quant", "together"),
 ];
 /// Keys that say something about one file and are never inherited.
-const OWN: [&str; 7] = ["spec", "name", "matches", "inside", "defaults", "extends", "use"];
+const OWN: [&str; 8] = ["spec", "name", "matches", "inside", "kinds", "defaults", "extends", "use"];
 
 /// The most kinds that may share a program by `a|b`.
 const MAX_ALTERNATIVES: usize = 32;

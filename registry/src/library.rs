@@ -123,6 +123,12 @@ impl Library {
         found.map(|(name, _)| name.as_str()).collect()
     }
 
+    /// Whether a spec is of the models whose inner config calls itself so.
+    pub(crate) fn is_kind(&self, name: &str, kind: &str) -> bool {
+        let called = |file: &File| file.words("kinds").iter().any(|word| word.name == kind);
+        name == kind || self.specs.get(name).is_some_and(called)
+    }
+
     /// All architectures that specs match, sorted, each with the spec's name.
     pub fn architectures(&self) -> BTreeMap<String, &str> {
         let mut all = BTreeMap::new();

@@ -70,8 +70,23 @@ impl Model {
         let listed = |name: &str| self.ignore.iter().any(|pattern| matches(pattern, name));
         let called = |rule: &Rule| rule.renamed(name).is_some_and(|name| listed(&name));
         let elsewhere = || self.wrapped.is_some() && self.rules.iter().any(called);
-        listed(name) || self.is_beside(name) || elsewhere()
+        listed(name) || self.is_beside(name) || is_buffer(name) || elsewhere()
     }
+}
+
+/// How names of tensors end that classes compute themselves. Older versions of transformers kept them
+/// among the weights, and every loader passes over them.
+const BUFFERS: [&str; 5] = [
+    "rotary_emb.inv_freq",
+    "rotary_emb.cos_cached",
+    "rotary_emb.sin_cached",
+    "rotary_emb_local.inv_freq",
+    ".masked_bias",
+];
+
+/// Whether a tensor that no weight is made of can only be such a one.
+pub fn is_buffer(name: &str) -> bool {
+    BUFFERS.iter().any(|end| name.ends_with(end))
 }
 
 /// Layers that predict further tokens from what the model made of the last ones.

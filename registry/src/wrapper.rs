@@ -36,7 +36,7 @@ impl Library {
         }
         let holds = self.inside(class);
         match config.inner_kind() {
-            Some(kind) => holds.into_iter().filter(|name| *name == kind).collect(),
+            Some(kind) => holds.into_iter().filter(|name| self.is_kind(name, kind)).collect(),
             None => holds,
         }
     }

@@ -91,7 +91,8 @@ pub(super) fn packed_in(checkpoint: &Checkpoint, made: &Quantized) -> Option<Pac
 }
 
 /// Tensors of a module that say nothing about the numbers of its weight.
-const BESIDE: [&str; 11] = [
+const BESIDE: [&str; 12] = [
+    "activation_scale",
     "input_scale",
     "input_scale_ub",
     "input_zero_point",

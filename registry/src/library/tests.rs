@@ -419,3 +419,23 @@ error: syntax error
 ";
     assert_eq!(render(&library.load("child", &[]).unwrap_err(), Look::Plain), want);
 }
+
+#[test]
+fn a_model_inside_another_is_found_by_either_of_its_names() {
+    let inner = |name: &str, kinds: &str| {
+        format!("spec: 1\nname: {name}\nextends: base\ninside: [Seeing]\n{kinds}")
+    };
+    let (one, two) = (inner("one", "kinds: [uno, ein]\n"), inner("two", ""));
+    let library = library(&[("one.yaml", &one), ("two.yaml", &two)], &[]);
+    let find = |kind: &str| {
+        let json = format!(
+            r#"{{"architectures": ["Seeing"], "text_config": {{"model_type": "{kind}"}}}}"#
+        );
+        let config = crate::config::Config::parse("config.json", &json).unwrap();
+        library.find(&config).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(find("one"), ["one"]);
+    assert_eq!(find("ein"), ["one"]);
+    assert_eq!(find("two"), ["two"]);
+    assert!(find("drei").is_empty());
+}

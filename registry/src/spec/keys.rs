@@ -97,6 +97,11 @@ pub(crate) static SPEC: Table = Table {
             "Values of `architectures[0]` of models that hold this one, with encoders beside it. Never inherited.",
         ),
         may(
+            "kinds",
+            Form::Words,
+            "What `model_type` of the config inside may be besides the spec's name. Never inherited.",
+        ),
+        may(
             "defaults",
             Form::Names(&Form::Expr),
             "Config keys that the config of a model with encoders may leave out, and what they are then. Never inherited.",

@@ -130,7 +130,9 @@ impl Checkpoint {
             };
             Ok(Rounding { codes, shared: Shared::Known { scale, zero } })
         };
-        let name = format!("{module}input_scale");
+        // Some programs call it by the other name (`activation_scale`, which vLLM takes for `input_scale`).
+        let name = ["input_scale", "activation_scale"].map(|end| format!("{module}{end}"));
+        let name = name.iter().find(|name| self.stored(name).is_some()).unwrap_or(&name[0]);
         Ok(Some(match &made.inputs {
             Inputs::Wide => return Ok(None),
             &Inputs::Dynamic(codes, None) => Rounding { codes, shared: Shared::Row },
@@ -143,10 +145,10 @@ impl Checkpoint {
                 Rounding { codes, shared: Shared::Group(size) }
             }
             &Inputs::Stored(codes) => {
-                self.beside(codes_of, &name)?;
-                known(codes, self.scale(&name)?.unwrap_or(1.0))?
+                self.beside(codes_of, name)?;
+                known(codes, self.scale(name)?.unwrap_or(1.0))?
             }
-            &Inputs::Perhaps(codes) => match self.scale(&name)? {
+            &Inputs::Perhaps(codes) => match self.scale(name)? {
                 Some(scale) => known(codes, scale)?,
                 None => Rounding { codes, shared: Shared::Row },
             },

@@ -11,6 +11,7 @@ use super::look::Looked;
 use super::scheme::Schemes;
 use crate::FileDtype;
 use crate::checkpoint::Checkpoint;
+use crate::python_json::words_as_texts;
 
 /// What a config says of all weights.
 pub(super) struct Said {
@@ -49,14 +50,12 @@ pub(super) enum Group {
 }
 
 fn read(folder: &Path, name: &str) -> Option<Value> {
-    serde_json::from_slice(&fs_err::read(folder.join(name)).ok()?).ok()
+    serde_json::from_slice(&words_as_texts(&fs_err::read(folder.join(name)).ok()?)).ok()
 }
 
 /// The section of a folder, and whether it is ModelOpt's file of its own.
 pub(super) fn section(folder: &Path) -> Option<(Value, bool)> {
-    let inside = read(folder, "config.json")
-        .and_then(|mut config| Some(config.get_mut("quantization_config")?.take()))
-        .filter(|said| !said.is_null());
+    let inside = read(folder, "config.json").and_then(of_config);
     if let Some(said) = inside {
         return Some((said, false));
     }
@@ -72,6 +71,15 @@ pub(super) fn section(folder: &Path) -> Option<(Value, bool)> {
         }
     }
     None
+}
+
+/// The section of a config, by its name or its older one, or of the model of text that it holds.
+fn of_config(mut config: Value) -> Option<Value> {
+    let mut own = |at: &str| config.pointer_mut(at).map(Value::take).filter(|said| !said.is_null());
+    own("/quantization_config")
+        .or_else(|| own("/compression_config"))
+        .or_else(|| own("/text_config/quantization_config"))
+        .or_else(|| own("/text_config/compression_config"))
 }
 
 /// Whether MLX has quantized a folder: it says so in a section of its own, and at times in the usual one too.
@@ -259,4 +267,25 @@ fn dynamic(
         Ok((pattern(checkpoint, "dynamic", text)?, Some(own)))
     };
     rules.iter().map(rule).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::of_config;
+
+    #[test]
+    fn the_section_has_several_places() {
+        let said = || json!({"quant_method": "fp8"});
+        for config in [
+            json!({"quantization_config": said(), "text_config": {"quantization_config": {}}}),
+            json!({"compression_config": said()}),
+            json!({"text_config": {"quantization_config": said()}}),
+            json!({"quantization_config": null, "text_config": {"quantization_config": said()}}),
+        ] {
+            assert_eq!(of_config(config.clone()), Some(said()), "{config}");
+        }
+        assert_eq!(of_config(json!({"vision_config": {"quantization_config": said()}})), None);
+    }
 }

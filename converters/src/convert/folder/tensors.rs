@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use registry::graph::{Graph, WeightId};
-use registry::model::Model;
+use registry::model::{Model, is_buffer};
 use registry::weight_map::{Rule, Step, gather, inverse, natural, shapes};
 
 use super::Tensor;
@@ -89,6 +89,9 @@ pub fn tensors<'c>(
             let (dtype, weight, mixture) = (FileDtype::Bf16, name.clone(), None);
             let weights = mine.iter().copied().map(WeightId).collect();
             made.push(Tensor { name, flow, place, dtype, shape, weight, weights, mixture, matrix });
+            continue;
+        }
+        if mine.is_empty() && is_buffer(name) {
             continue;
         }
         let flow = if let Ok(flow) = checkpoint.flow(name).map_err(|e| e.to_string())? {
