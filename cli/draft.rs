@@ -1,5 +1,6 @@
 //! Drafts a spec for an architecture that no spec matches, from the nearest one that is known.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -30,14 +31,18 @@ struct Candidate {
     findings: Vec<Finding>,
     /// Settings of the spec that the config does not have.
     absent: usize,
+    /// How many specs extend it.
+    heirs: usize,
 }
 
 impl Candidate {
     /// Smaller is nearer: a spec that resolves before one that does not, then by what neither
-    /// side explains, then by settings that only one side has.
-    fn distance(&self) -> (bool, usize, usize) {
+    /// side explains, then by settings that the spec does not know. Of equal ones, what others
+    /// extend is the plainest.
+    fn distance(&self) -> (bool, usize, usize, Reverse<usize>, usize) {
         let gaps = self.coverage.as_ref().map_or(usize::MAX, |coverage| coverage.gaps);
-        (self.coverage.is_none(), gaps, self.findings.len().saturating_add(self.absent))
+        let unknown = self.findings.len();
+        (self.coverage.is_none(), gaps, unknown, Reverse(self.heirs), self.absent)
     }
 }
 
@@ -54,16 +59,18 @@ pub(crate) fn make(
         Some(name) => vec![specs.named(name)?],
         None => specs.all().map(|spec| spec.name).collect(),
     };
+    let extended: Vec<String> = specs.all().filter_map(|spec| spec.extends).collect();
     let mut candidates: Vec<Candidate> = names
         .into_iter()
         .map(|name| {
             let absent = specs.absent_keys(&name, config);
+            let heirs = extended.iter().filter(|parent| **parent == name).count();
             match specs.try_resolve(&name, config, &[]) {
                 Ok((model, findings)) => {
                     let coverage = Some(Coverage::of(&model, checkpoint));
-                    Candidate { name, coverage, findings, absent }
+                    Candidate { name, coverage, findings, absent, heirs }
                 }
-                Err(findings) => Candidate { name, coverage: None, findings, absent },
+                Err(findings) => Candidate { name, coverage: None, findings, absent, heirs },
             }
         })
         .collect();

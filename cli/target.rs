@@ -115,6 +115,28 @@ fn fetch(which: &Which) -> Result<PathBuf> {
     bail!("there is no folder `{}`; this build has no hub client (feature `hub`)", which.model)
 }
 
+/// What a folder without a config holds, where a file of it says so.
+fn no_checkpoint(dir: &Path) -> Option<String> {
+    if dir.join("config.json").exists() {
+        return None;
+    }
+    if dir.join("adapter_config.json").is_file() {
+        return Some(
+            "an adapter (LoRA): merge it into the model it was trained on, and open that"
+                .to_owned(),
+        );
+    }
+    if dir.join("params.json").is_file() {
+        return Some(
+            "a model in its maker's own format (params.json): take its transformers version,              which has config.json"
+                .to_owned(),
+        );
+    }
+    let entries = fs_err::read_dir(dir).ok()?.filter_map(Result::ok);
+    let file = entries.map(|entry| entry.path()).find(|path| gguf_target::is_gguf(path))?;
+    Some(format!("GGUF files: open one of them, as `{}`", file.display()))
+}
+
 /// Opens a checkpoint with the spec that was chosen, or the one that matches its architecture.
 pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
     if gguf_target::is_gguf(Path::new(&which.model)) {
@@ -122,6 +144,9 @@ pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
     }
     let (dir, name) = folder(which)?;
     let mut specs = Specs::open(choice.specs.as_deref())?;
+    if let Some(kind) = no_checkpoint(&dir) {
+        bail!("`{}` has no config.json: it holds {kind}", dir.display());
+    }
     let mut config = Config::read(&dir.join("config.json"))?;
     let spec = match &choice.spec {
         Some(file) => specs.add(file)?,
