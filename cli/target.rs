@@ -128,7 +128,8 @@ fn no_checkpoint(dir: &Path) -> Option<String> {
     }
     if dir.join("params.json").is_file() {
         return Some(
-            "a model in its maker's own format (params.json): take its transformers version,              which has config.json"
+            "a model in its maker's own format (params.json): take its transformers version, \
+             which has config.json"
                 .to_owned(),
         );
     }

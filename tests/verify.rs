@@ -10,7 +10,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::tool::{convert, fixture, json, onboard, run};
-use fuse::fuse;
+use fuse::{CASES, fuse};
 
 #[test]
 fn every_tensor_is_hashed_and_a_changed_one_shows() {
@@ -54,10 +54,7 @@ fn every_tensor_is_hashed_and_a_changed_one_shows() {
 fn several_tensors_in_one_are_compared() {
     let dir = tempfile::tempdir().unwrap();
     let (plain, fused) = (dir.path().join("m.gguf"), dir.path().join("fused.gguf"));
-    for (name, stems, whole) in [
-        ("qwen2", &["attn_q", "attn_k", "attn_v"][..], "attn_qkv"),
-        ("qwen3_moe", &["ffn_gate_exps", "ffn_up_exps"], "ffn_gate_up_exps"),
-    ] {
+    for (name, stems, whole) in CASES {
         let source = fixture(name);
         let made =
             run(convert().arg(&source).args(["--to", "gguf:f16", "--force", "-o"]).arg(&plain));

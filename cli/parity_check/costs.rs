@@ -96,7 +96,8 @@ impl Check {
         show(self.json.as_deref(), &costs)?;
         if !well && rounding.is_none() {
             term::note(
-                "note: the dump has a run in f32 alone, so what rounding is worth to this model is not known and the                  bound is that of most models; dump it with --dtypes f32,bf16 to have it measured",
+                "note: the dump has a run in f32 alone, so what rounding is worth to this model is not known and the \
+                 bound is that of most models; dump it with --dtypes f32,bf16 to have it measured",
             );
         }
         Ok(if well { Ended::Well } else { Ended::Differs })

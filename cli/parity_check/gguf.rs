@@ -29,7 +29,8 @@ impl Check {
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
         if dump.manifest.rounds().is_some_and(|rounds| rounds != Rounds::None) {
             term::note(
-                "note: the dump's reference rounds what matrices of codes multiply (`rounds` in its manifest), and a GGUF                  file knows nothing of that; to compare weights alone, dump a copy without codes: convert MODEL --to bf16",
+                "note: the dump's reference rounds what matrices of codes multiply (`rounds` in its manifest), and a GGUF \
+                 file knows nothing of that; to compare weights alone, dump a copy without codes: convert MODEL --to bf16",
             );
         }
         let file = File::open(&target.dir)?;

@@ -14,18 +14,14 @@ use converters::codec::BlockType;
 use converters::gguf::{File, GgufWeights};
 use registry::graph::WeightId;
 
-use fuse::fuse;
+use fuse::{CASES, fuse};
 use whole::{gguf_of, open, write};
 
 #[test]
 fn parts_of_a_matrix_are_found() {
     let dir = tempfile::tempdir().unwrap();
     let (plain, fused) = (dir.path().join("plain.gguf"), dir.path().join("fused.gguf"));
-    for (name, stems, whole) in [
-        ("llama", &["attn_q", "attn_k", "attn_v"][..], "attn_qkv"),
-        ("qwen2", &["attn_q", "attn_k", "attn_v"], "attn_qkv"),
-        ("qwen3_moe", &["ffn_gate_exps", "ffn_up_exps"], "ffn_gate_up_exps"),
-    ] {
+    for (name, stems, whole) in CASES {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name);
         let (model, checkpoint) = (open(&folder), Checkpoint::open(&folder).unwrap());
         write(&model, &checkpoint, BlockType::F16, &plain);

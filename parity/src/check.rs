@@ -110,15 +110,14 @@ pub fn check(
         let flags = graph.nodes.iter_mut().filter_map(|node| node.attrs.get_mut("stepwise"));
         flags.for_each(|flag| *flag = Scalar::Bool(false));
     }
-    let source = &source;
     if let Some(scales) = dump.manifest.eight() {
-        let mut source = Source { model: Arc::clone(&source.model), dir: source.dir };
         if !options.own_caches {
             let checkpoint = Checkpoint::open(source.dir)?;
             eight::narrow(&mut Arc::make_mut(&mut source.model).graph, scales, &checkpoint)?;
         }
         return as_is(engine, &source, dump, options);
     }
+    let source = &source;
     let Some((model, part)) = eight::widened(&source.model) else {
         return as_is(engine, source, dump, options);
     };

@@ -4,6 +4,13 @@ use std::path::Path;
 
 use converters::gguf::{Declared, Dims, File, Layout};
 
+/// Fixtures, and what another program may put together in their files.
+pub(crate) const CASES: [(&str, &[&str], &str); 3] = [
+    ("llama", &["attn_q", "attn_k", "attn_v"], "attn_qkv"),
+    ("qwen2", &["attn_q", "attn_k", "attn_v"], "attn_qkv"),
+    ("qwen3_moe", &["ffn_gate_exps", "ffn_up_exps"], "ffn_gate_up_exps"),
+];
+
 /// The same file with matrices put together along the axis of their rows.
 pub(crate) fn fuse(file: &File, stems: &[&str], fused: &str, path: &Path) {
     let part = |name: &str| {
