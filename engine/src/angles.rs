@@ -25,9 +25,9 @@ impl Angles {
     /// chunk by the length that its sequence reaches, as a forward of that chunk alone would.
     pub fn new(table: &RopeTable, spans: &[std::ops::Range<usize>], activation: Dtype) -> Self {
         let mut angles = Self { pairs: table.inv_freq.len(), ..Self::default() };
-        let factor = table.attention_factor as f32;
         for span in spans {
             let frequencies = table.frequencies(span.end);
+            let factor = table.factor(span.end) as f32;
             for position in span.clone() {
                 for &frequency in frequencies.iter() {
                     let angle = position as f32 * frequency;
@@ -55,7 +55,11 @@ mod tests {
             dim: 4,
             inv_freq: vec![1.0, 0.5],
             attention_factor: 2.0,
-            long: Some(LongRope { original_context: 3, inv_freq: vec![0.1, 0.05] }),
+            long: Some(LongRope {
+                original_context: 3,
+                inv_freq: vec![0.1, 0.05],
+                attention_factor: 1.5,
+            }),
             dynamic: None,
             kind: "longrope".into(),
         }
@@ -66,7 +70,7 @@ mod tests {
     fn the_length_a_chunk_reaches_chooses_the_frequencies_of_all_its_rows() {
         let angles = Angles::new(&table(), &[0..3, 2..4], Dtype::F32);
         assert_eq!(angles.cos[2], 2.0 * 1.0f32.cos());
-        assert_eq!(angles.cos[6], 2.0 * 0.2f32.cos(), "row 3 is position 2 of the longer sequence");
+        assert_eq!(angles.cos[6], 1.5 * 0.2f32.cos(), "row 3 is position 2 of the longer sequence");
         let alone = Angles::new(&table(), &[2..4], Dtype::Bf16);
         assert_eq!(alone.cos, angles.cos[6..]);
         assert_eq!(alone.cos_rounded[0], half::bf16::from_f32(alone.cos[0]).to_f32());

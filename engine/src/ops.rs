@@ -99,6 +99,7 @@ impl Default for Kernels {
         kernels.add("p_norm", route::p_norm);
         kernels.add("choose", route::choose);
         kernels.add("pick", route::pick);
+        kernels.add("near_shares", route::near_shares);
         kernels.add("experts", experts::run);
         kernels.add("rope", rope::run);
         kernels.add("attend", attend::run);

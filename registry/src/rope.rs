@@ -18,9 +18,8 @@ pub struct RopeTable {
     pub inv_freq: Vec<f32>,
     /// Multiplies cos and sin.
     pub attention_factor: f64,
-    /// A second set of frequencies for long sequences (longrope), used for
-    /// *all* positions of a forward pass once its sequence is longer than
-    /// `original_context`.
+    /// What else a table is for long sequences (longrope), for *all* positions of a
+    /// forward pass once its sequence is longer than `original_context`.
     pub long: Option<LongRope>,
     /// Frequencies that are computed anew as a sequence grows (dynamic NTK).
     pub dynamic: Option<DynamicRope>,
@@ -44,15 +43,25 @@ impl RopeTable {
             _ => Cow::Borrowed(&self.inv_freq),
         }
     }
+
+    /// What multiplies cos and sin in a forward pass whose last position is `length - 1`.
+    pub fn factor(&self, length: usize) -> f64 {
+        match &self.long {
+            Some(long) if length > long.original_context => long.attention_factor,
+            _ => self.attention_factor,
+        }
+    }
 }
 
-/// Frequencies used beyond the original context.
+/// What is used beyond the original context.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LongRope {
-    /// Sequences longer than this use `inv_freq` below.
+    /// Sequences longer than this use what is below.
     pub original_context: usize,
     /// As [`RopeTable::inv_freq`].
     pub inv_freq: Vec<f32>,
+    /// As [`RopeTable::attention_factor`].
+    pub attention_factor: f64,
 }
 
 /// Frequencies whose base grows with the sequence once it is longer than `context`.

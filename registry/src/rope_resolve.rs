@@ -115,12 +115,21 @@ fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result
                 parameters.list("short_factor", dim / 2)?,
                 parameters.list("long_factor", dim / 2)?,
             );
-            table.attention_factor = parameters.long_attention(context, original, decl)?;
             table.inv_freq = formulas::divided(dim, base, &short);
-            table.long = Some(LongRope {
+            let mut beyond = LongRope {
                 original_context: original,
                 inv_freq: formulas::divided(dim, base, &long),
-            });
+                attention_factor: 1.0,
+            };
+            if decl.long_by_scale {
+                beyond.inv_freq.clone_from(&table.inv_freq);
+                beyond.attention_factor = parameters.number("long_mscale")?;
+                table.attention_factor = parameters.number("short_mscale")?;
+            } else {
+                table.attention_factor = parameters.long_attention(context, original, decl)?;
+                beyond.attention_factor = table.attention_factor;
+            }
+            table.long = Some(beyond);
         }
         "llama3" => {
             let original =

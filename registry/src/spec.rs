@@ -92,6 +92,8 @@ pub struct RopeDecl {
     pub partial: Option<Expr>,
     /// The longest sequence, for schemes that need it.
     pub context: Option<Expr>,
+    /// Whether a longrope table keeps its short factors in long sequences and scales otherwise.
+    pub long_by_scale: bool,
     /// The whole entry.
     pub at: Span,
 }

@@ -1,4 +1,4 @@
-//! What routers are made of: `softmax`, `total`, `p_norm`, `choose`, `pick`.
+//! What routers are made of: `softmax`, `total`, `p_norm`, `choose`, `pick`, `near_shares`.
 
 use super::{Ctx, rows};
 use crate::Error;
@@ -73,6 +73,42 @@ pub(super) fn pick(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         y.push(xs[n / k.max(1) * width + at]);
     }
     drop((xs, places));
+    ctx.set(0, y)
+}
+
+/// For each choice its softmax among the scores that are left and nearly as large, all steps rounded
+/// (SparseMixer, arXiv 2409.12136, without the noise of training; it chooses as it goes).
+pub(super) fn near_shares(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let (x, chosen) = (ctx.input(0)?, ctx.input(1)?);
+    let (dtype, width, k) = (ctx.output_dtype(0), x.width(), chosen.width());
+    // The reference compares in the dtype of the scores.
+    let mut margin = [ctx.number("margin")? as f32];
+    round(dtype, &mut margin);
+    let (xs, places) = (x.view(), chosen.view());
+    let mut y = Vec::with_capacity(places.len());
+    for (row, places) in xs.chunks(width.max(1)).zip(places.chunks(k.max(1))) {
+        let mut left = vec![true; row.len()];
+        for place in places {
+            let at = index(*place, width).ok_or_else(|| ctx.error(format!("no place {place}")))?;
+            let best = row[at];
+            let near = |score: f32| {
+                let mut apart = [best - score];
+                round(dtype, &mut apart);
+                apart[0] /= score.abs().max(best);
+                round(dtype, &mut apart);
+                // Not the other way round: where both are 0, the quotient is no number and the score stays.
+                !(apart[0] > margin[0])
+            };
+            let whole: f32 = (0..row.len())
+                .filter(|n| left[*n] && near(row[*n]))
+                .map(|n| exp(row[n] - best))
+                .sum();
+            y.push(1.0 / whole);
+            left[at] = false;
+        }
+    }
+    drop((xs, places));
+    round(dtype, &mut y);
     ctx.set(0, y)
 }
 

@@ -23,6 +23,11 @@ pub(super) fn rules() -> Vec<Rule> {
         Rule::new("choose", choose, infer_choose),
         Rule::new("pick", x().needs("chosen", Kind::Value), infer_pick),
         Rule::new(
+            "near_shares",
+            x().needs("chosen", Kind::Value).needs("margin", Kind::Float),
+            infer_near_shares,
+        ),
+        Rule::new(
             "weight_add",
             x().needs("P", Kind::Tensor).needs("shape", Kind::Shape),
             infer_weight_add,
@@ -105,6 +110,13 @@ fn infer_pick(call: &mut Infer<'_>) -> Result<(), Fail> {
     }
     call.output(chosen.shape, x.dtype);
     Ok(())
+}
+
+fn infer_near_shares(call: &mut Infer<'_>) -> Result<(), Fail> {
+    if call.float("margin")? < 0.0 {
+        return Err(call.error("margin", "a margin is not below 0").into());
+    }
+    infer_pick(call)
 }
 
 fn infer_weight_add(call: &mut Infer<'_>) -> Result<(), Fail> {

@@ -314,7 +314,17 @@ impl Decoder {
         let context = optional(self, "context");
         let theta = map.get("theta").map(|entry| self.sources(&entry.value));
         let parameters = map.get("parameters").map(|entry| self.sources(&entry.value));
+        let long = map.get("long").and_then(|entry| self.word(&entry.value));
+        if let Some(word) =
+            long.as_ref().filter(|word| word.name != "factors" && word.name != "scale")
+        {
+            let message = format!("`long` of a rope table cannot be `{}`", word.name);
+            let mut finding = Finding::error(&word.at, message);
+            finding.help = suggest::help(&word.name, ["factors", "scale"]);
+            self.findings.push(finding);
+        }
         Some(RopeDecl {
+            long_by_scale: long.is_some_and(|word| word.name == "scale"),
             dim: dim??,
             theta: theta??,
             parameters: parameters.unwrap_or(Some(Vec::new()))?,

@@ -157,6 +157,11 @@ pub(crate) static ROPE: Table = Table {
             "The rotated share of a head; without it, what the parameters say, and all of it for tables of the kind `default`.",
         ),
         may("context", Form::Expr, "The longest sequence, for schemes that need it."),
+        may(
+            "long",
+            Form::Word,
+            "What a `longrope` table has for sequences beyond the original context: other `factors`, or the short ones and another `scale` of cos and sin (`long_mscale` where `short_mscale` was).",
+        ),
     ],
     others: None,
     inherits: false,
