@@ -239,7 +239,12 @@ fn as_is(
         let limit = logprob_limit(dtype, &gates, options);
         let greedy = greedy(&mut session, dump, dtype, limit, &mut agreement)?;
         let mut run = summarize(model, dtype, gates, greedy, uncovered);
-        run.routers = agreement.rows.into_iter().filter(|row| row.choices > 0).collect();
+        run.routers = agreement
+            .rows
+            .into_iter()
+            .filter(|row| row.choices > 0)
+            .map(RouterRow::judged)
+            .collect();
         report.runs.push(run);
         if options.schedules {
             // Each of two runs may be that far from the truth.

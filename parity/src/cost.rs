@@ -134,6 +134,36 @@ pub fn cost(
     })
 }
 
+/// What it would cost to say the same of every position: the mean divergence of the reference from the mean of
+/// its own distributions. None if a dump keeps a part of each alone.
+pub fn uninformed(dump: &Dump) -> Result<Option<f64>, crate::dump::Error> {
+    let mut rows: Vec<Vec<f64>> = Vec::new();
+    for prompt in &dump.manifest.prompts {
+        let Some(all) = dump.logprobs(Dtype::F32, prompt, Phase::Prefill)? else { continue };
+        if all.ids.is_some() {
+            return Ok(None);
+        }
+        rows.extend(
+            all.values
+                .chunks_exact(all.width.max(1))
+                .map(|row| row.iter().map(|x| f64::from(*x)).collect()),
+        );
+    }
+    let Some(width) = rows.first().map(Vec::len).filter(|_| rows.len() > 1) else {
+        return Ok(None);
+    };
+    let mut mean = vec![0.0; width];
+    for row in &rows {
+        mean.iter_mut().zip(row).for_each(|(mean, x)| *mean += x.exp() / rows.len() as f64);
+    }
+    let of = |row: &Vec<f64>| -> f64 {
+        let part =
+            |(x, mean): (&f64, &f64)| if x.exp() > 0.0 { x.exp() * (x - mean.ln()) } else { 0.0 };
+        row.iter().zip(&mean).map(part).sum()
+    };
+    Ok(Some(rows.iter().map(of).sum::<f64>() / rows.len() as f64))
+}
+
 /// What rounding alone costs the model: the mean divergence of the reference's own bf16 or f16 run
 /// from its f32 run, and the unit of rounding of that dtype. None if there is no such run.
 pub fn rounding(dump: &Dump) -> Result<Option<(f64, f64)>, crate::dump::Error> {

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use engine::Probe;
 use engine::kernels::choose::Choice;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, ValueId};
@@ -84,7 +85,7 @@ pub struct RouterFlip {
     /// The row of the phase.
     pub row: usize,
     /// How much the scores would have to change for the reference's choice to be right too, as a
-    /// share of the largest score.
+    /// share of how far they are apart.
     pub margin: f64,
     /// What rounding explains.
     pub bound: f64,
@@ -93,6 +94,15 @@ pub struct RouterFlip {
 impl RouterRow {
     pub(crate) fn new(mode: Mode) -> Self {
         Self { mode, choices: 0, agree: 0, flips: Vec::new(), verdict: Verdict::Pass }
+    }
+
+    /// Fails if so many choices differ that rounding does not explain them together.
+    pub(crate) fn judged(mut self) -> Self {
+        let most = tolerance::flips(self.choices, self.mode);
+        if self.choices - self.agree > most {
+            self.verdict = Verdict::Fail;
+        }
+        self
     }
 
     /// The flip with the widest margin.
@@ -171,12 +181,52 @@ fn same(ours: &[f32], theirs: &[f32]) -> bool {
     ours.iter().all(|place| theirs.contains(place)) && theirs.iter().all(|p| ours.contains(p))
 }
 
-/// The margin of another choice as a share of the largest score.
+/// The margin of another choice as a share of how far the scores are apart, so that a correction that shifts
+/// them all does not make it small; where they are all alike, of an eighth of the largest, which is what rounds.
 fn share(choice: &Choice, scores: &[f32], theirs: &[f32]) -> f64 {
     let places: Vec<usize> =
         theirs.iter().map(|p| if *p >= 0.0 { *p as usize } else { usize::MAX }).collect();
-    let largest = scores.iter().filter(|s| s.is_finite()).fold(0.0_f32, |m, s| m.max(s.abs()));
-    f64::from(choice.margin(scores, &places)) / f64::from(largest.max(f32::MIN_POSITIVE))
+    let (mut least, mut most, mut largest) = (f64::INFINITY, f64::NEG_INFINITY, 0.0_f64);
+    for score in scores.iter().filter(|score| score.is_finite()).map(|score| f64::from(*score)) {
+        (least, most, largest) = (least.min(score), most.max(score), largest.max(score.abs()));
+    }
+    let size = (most - least).max(largest / 8.0).max(f64::from(f32::MIN_POSITIVE));
+    f64::from(choice.margin(scores, &places)) / size
+}
+
+/// Goes by the choices of another run where rounding made others.
+pub(crate) struct Follow<'a, 's> {
+    pub(crate) steer: Steer<'s>,
+    pub(crate) choices: &'a Choices,
+}
+
+impl Probe for Follow<'_, '_> {
+    fn wants(&self, tap: &str) -> bool {
+        self.steer.wants(tap)
+    }
+
+    fn tap(&mut self, tap: &str, _shape: &[usize], data: &mut [f32]) {
+        self.steer.see(tap, data, 0, self.choices);
+    }
+}
+
+/// Writes down what routers choose.
+pub(crate) struct Record<'a> {
+    pub(crate) routers: &'a [Router],
+    pub(crate) choices: Choices,
+}
+
+impl Probe for Record<'_> {
+    fn wants(&self, tap: &str) -> bool {
+        self.routers.iter().any(|router| router.chosen == tap)
+    }
+
+    fn tap(&mut self, tap: &str, shape: &[usize], data: &mut [f32]) {
+        for router in self.routers.iter().filter(|router| router.chosen == tap) {
+            let tensor = Tensor { dtype: Dtype::F32, shape: shape.to_vec(), data: data.to_vec() };
+            self.choices.insert(router.module.clone(), tensor);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -209,5 +259,26 @@ mod tests {
         assert_eq!(chosen, [1.0, 0.0, 0.0]);
         assert_eq!((row.choices, row.agree, row.flips.len()), (3, 1, 2));
         assert_eq!(row.verdict, Verdict::Fail);
+    }
+
+    #[test]
+    fn a_shift_of_all_scores_makes_no_choice_closer() {
+        let choice = Choice { k: 1, groups: None };
+        let plain = share(&choice, &[0.5, 0.25, 0.0], &[1.0]);
+        assert_eq!(plain, 0.5);
+        assert_eq!(share(&choice, &[2.5, 2.25, 2.0], &[1.0]), plain);
+        assert_eq!(share(&choice, &[32.5, 32.25, 32.0], &[1.0]), 0.25 / (32.5 / 8.0));
+    }
+
+    #[test]
+    fn many_flips_are_no_rounding() {
+        let row = |choices, agree, mode| {
+            RouterRow { choices, agree, ..RouterRow::new(mode) }.judged().verdict
+        };
+        assert_eq!(row(44, 6, Mode::Local), Verdict::Fail);
+        assert_eq!(row(44, 40, Mode::Local), Verdict::Pass);
+        assert_eq!(row(214, 16, Mode::Cumulative), Verdict::Fail);
+        assert_eq!(row(214, 180, Mode::Cumulative), Verdict::Pass);
+        assert_eq!(row(2, 0, Mode::Cumulative), Verdict::Pass);
     }
 }

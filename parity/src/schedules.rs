@@ -13,8 +13,10 @@ use engine::{Chunk, NoProbe, Session, SlotId, Want};
 use registry::dtype::Dtype;
 use serde::Serialize;
 
-use crate::gate::{Verdict, dtype_name};
+use crate::dump::Tensor;
+use crate::gate::{Mode, Verdict, dtype_name};
 use crate::metrics::{gap, log_softmax};
+use crate::route::{Choices, Follow, Record, Router, RouterRow, Steer, routers};
 
 pub use derive::{ROLLBACK, derive};
 
@@ -78,6 +80,9 @@ pub struct Baseline {
     sequences: Vec<Vec<u32>>,
     rows: Vec<Vec<f32>>,
     vocab: usize,
+    routers: Vec<Router>,
+    /// What they chose in each sequence.
+    choices: Vec<Choices>,
     /// Root mean square of the logits.
     pub scale: f64,
 }
@@ -94,19 +99,37 @@ impl Baseline {
         let second: Vec<u32> = first.iter().rev().copied().collect();
         let third = first.iter().map(|t| ((*t as usize * 7 + 3) % vocab) as u32).collect();
         let sequences = vec![first, second, third];
-        let mut rows = Vec::new();
+        let routers = routers(&session.model().graph);
+        let (mut rows, mut choices) = (Vec::new(), Vec::new());
         let (mut power, mut count) = (0.0_f64, 0_usize);
         for tokens in &sequences {
             let slot = session.open_slot();
-            let logits = crate::run::one(session, slot, tokens, Want::All, &mut NoProbe);
+            let mut probe = Record { routers: &routers, choices: Choices::new() };
+            let logits = crate::run::one(session, slot, tokens, Want::All, &mut probe);
             session.release(slot)?;
             let logits = logits?.data;
+            choices.push(probe.choices);
             power += logits.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>();
             count += logits.len();
             rows.push(logprobs(&logits, vocab));
         }
         let scale = (power / count.max(1) as f64).sqrt();
-        Ok(Self { sequences, rows, vocab, scale })
+        Ok(Self { sequences, rows, vocab, routers, choices, scale })
+    }
+
+    /// What routers chose for so many tokens of each slot, one slot behind the other.
+    fn chosen(&self, parts: &[(Slot, usize)]) -> Choices {
+        let of = |router: &Router| {
+            let mut all = Tensor { dtype: Dtype::F32, shape: vec![0, 0], data: Vec::new() };
+            for (slot, count) in parts {
+                let own = self.choices[slot.sequence].get(&router.module)?;
+                let k = own.shape.get(1).copied()?;
+                all.data.extend_from_slice(own.data.get(slot.seen * k..(slot.seen + count) * k)?);
+                all.shape = vec![all.shape[0] + count, k];
+            }
+            Some((router.module.clone(), all))
+        };
+        self.routers.iter().filter_map(of).collect()
     }
 }
 
@@ -195,13 +218,24 @@ fn perform(
             slots.insert(*n, Slot { id, sequence: *sequence, seen: 0 });
         }
         Act::Feed(parts) => {
-            let mut chunks = Vec::new();
+            let (mut chunks, mut fed) = (Vec::new(), Vec::new());
             for (n, count) in parts {
                 let slot = known(slots, *n)?;
+                fed.push((slot, *count));
                 let tokens = &baseline.sequences[slot.sequence][slot.seen..slot.seen + count];
                 chunks.push(Chunk { slot: slot.id, tokens, want: Want::All });
             }
-            let logits = session.step(&chunks, &mut NoProbe).map_err(broke)?;
+            // Where two experts are as good, another order of additions chooses the other.
+            let (choices, mut flips) = (baseline.chosen(&fed), RouterRow::new(Mode::Cumulative));
+            let steer = Steer {
+                routers: &baseline.routers,
+                dtype: session.dtype(),
+                place: String::new(),
+                row: &mut flips,
+                scores: BTreeMap::new(),
+            };
+            let mut probe = Follow { steer, choices: &choices };
+            let logits = session.step(&chunks, &mut probe).map_err(broke)?;
             row.steps += 1;
             if logits.len() != parts.len() {
                 return Err(Stop::Broke(format!(
