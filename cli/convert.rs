@@ -244,6 +244,9 @@ impl Convert {
         watch.finish();
         then()?;
         term::print(&outcome::text(work, &done, started.elapsed()))?;
+        if let Some(warning) = outcome::lost(work, &done) {
+            term::note(&warning);
+        }
         Ok(Ended::Well)
     }
 }

@@ -7,10 +7,11 @@ use converters::codec::BlockType;
 use converters::convert as conversion;
 use converters::convert::gguf::{self as plan, Output, Planned};
 use converters::gguf::Metadata;
+use converters::gguf::split::SET_KEY;
 use converters::imatrix::Imatrix;
 use converters::mix::LEVELS;
 
-use super::format::Format;
+use super::format::{self, Format};
 use super::{Convert, Model};
 use crate::term;
 
@@ -65,6 +66,15 @@ impl Convert {
         let Draft { output, keys, .. } = draft;
         if let Some((_, count)) = self.shard {
             output.split = Some(plan::even_limit(output, keys, &source.tensors, count)?);
+        }
+        if output.split.is_some() {
+            // A plan has not read the weights, and says as much of the files' sizes.
+            let made_of = if self.plan {
+                "0".repeat(64)
+            } else {
+                format::made_of(source, output, self.types.identity())?
+            };
+            keys.set(SET_KEY, made_of.as_str());
         }
         let files = plan::lay_out(output, keys, &source.tensors)?;
         if let Some((no, count)) = self.shard {

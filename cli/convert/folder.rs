@@ -44,10 +44,15 @@ impl Plan<'_> {
     pub(super) fn ignored(&self) -> Vec<String> {
         let module = |name: &str| name.strip_suffix(".weight").map(str::to_owned);
         let all = self.tensors.iter().zip(&self.choices);
-        let matrix =
-            all.filter(|(tensor, choice)| choice.kept.is_some() && tensor.shape.len() == 2);
-        let mut names: Vec<String> =
-            matrix.filter_map(|(tensor, _)| module(&tensor.name)).collect();
+        let kept = all.filter(|(_, choice)| choice.kept.is_some()).map(|(tensor, _)| tensor);
+        let name = |tensor: &Tensor<'_>| match tensor.mixture {
+            _ if tensor.shape.len() == 2 => module(&tensor.name),
+            // Experts in one tensor are a parameter of their module, or its weight.
+            Some(_) if tensor.shape.len() == 3 => module(&tensor.name)
+                .or_else(|| tensor.name.rsplit_once('.').map(|(module, _)| module.to_owned())),
+            _ => None,
+        };
+        let mut names: Vec<String> = kept.filter_map(name).collect();
         // A tied matrix is a module too, though it has no tensor of its own.
         names.extend(self.target.model.graph.tied.keys().filter_map(|name| module(name)));
         names.dedup();
@@ -82,6 +87,25 @@ impl Plan<'_> {
         self.choices.iter().filter(|choice| choice.kept.is_none()).count()
     }
 
+    /// A warning where many numbers stay as they are: experts that loaders know as one tensor.
+    fn unchanged(&self) -> Option<String> {
+        let all = self.tensors.iter().zip(&self.choices);
+        let count = |(tensor, _): &(&Tensor<'_>, &Choice)| tensor.flow.len() as f64;
+        let stays = |(tensor, choice): &(&Tensor<'_>, &Choice)| {
+            choice.kept.is_some() && tensor.mixture.is_some()
+        };
+        let total: f64 = all.clone().map(|pair| count(&pair)).sum();
+        let kept: f64 = all.clone().filter(stays).map(|pair| count(&pair)).sum();
+        let (_, why) = all.clone().find(stays)?;
+        (self.format.quantizes() && kept > 0.0).then(|| {
+            format!(
+                "warning: {:.0} % of the numbers are experts that stay as they are: {}",
+                100.0 * kept / total.max(1.0),
+                why.why
+            )
+        })
+    }
+
     fn limit(&self, args: &Convert) -> u64 {
         match args.shard {
             Some((_, count)) => folder::even_limit(&self.items, count),
@@ -94,6 +118,7 @@ impl Plan<'_> {
         let mut hash = Sha256::new();
         hash.update(env!("CARGO_PKG_VERSION"));
         hash.update(self.checkpoint.fingerprint()?);
+        hash.update(self.checkpoint.stamps()?);
         hash.update(&self.target.spec.sha256);
         hash.update(format!("{:?}", self.format));
         self.files.iter().for_each(|file| hash.update(&file.header));
@@ -123,6 +148,9 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
         refuse_taken(args, output)?;
     }
     let goal = args.goal.goal(args, &target, output)?;
+    if let Some(warning) = plan.unchanged() {
+        term::note(&warning);
+    }
     let mut seen = None;
     if let Some(goal) = &goal {
         plan.scales = args.calibration.measure(&plan, &mut seen, args.threads())?;

@@ -389,11 +389,26 @@ pub(crate) fn parse_shard(text: &str) -> Result<(usize, usize), String> {
     Ok((no - 1, count))
 }
 
+/// A text that is equal only for files of one conversion of the same weights, whoever writes them.
+pub(super) fn made_of(model: &Model<'_>, output: &Output, identity: bool) -> Result<String> {
+    let mut hash = Sha256::new();
+    hash.update(env!("CARGO_PKG_VERSION"));
+    hash.update(model.checkpoint.fingerprint()?);
+    hash.update(&model.spec);
+    hash.update(format!("{:?} {:?} {:?} {identity}", model.gguf.rules, output.choices, output.via));
+    for (name, weights) in &output.importance {
+        hash.update(format!("{name} {}", weights.len()));
+        weights.iter().for_each(|weight| hash.update(weight.to_le_bytes()));
+    }
+    Ok(format!("{:x}", hash.finalize()))
+}
+
 /// A text that is equal only for the same conversion of the same weights.
 pub(crate) fn fingerprint(model: &Model<'_>, planned: &[(Output, Vec<Planned>)]) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));
     hash.update(model.checkpoint.fingerprint()?);
+    hash.update(model.checkpoint.stamps()?);
     hash.update(&model.spec);
     // What the spec's rules have become, with the settings of the command line.
     hash.update(format!("{:?}", model.gguf.rules));

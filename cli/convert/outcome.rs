@@ -7,6 +7,32 @@ use converters::convert::{Done, Measure, Work};
 
 use crate::text::bytes as size;
 
+/// What a warning names of tensors that lost everything; the others are counted.
+const NAMED: usize = 3;
+
+/// A warning of tensors that are as far from their source as zeros would be: numbers too small for a
+/// type's scales, which no other check of a conversion sees.
+pub(super) fn lost(work: &Work<'_>, done: &Done) -> Option<String> {
+    let all = work.tasks.iter().zip(&done.tensors);
+    let all = all.flat_map(|(task, measures)| task.targets.iter().zip(measures));
+    let lost: Vec<&str> = all
+        .filter(|(_, measure)| measure.relative() >= 0.9)
+        .map(|(target, _)| target.name.as_str())
+        .collect();
+    if lost.is_empty() {
+        return None;
+    }
+    let more = match lost.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = lost.iter().take(NAMED).map(|name| format!("`{name}`"));
+    Some(format!(
+        "warning: nothing is left of {}{more}: their numbers are too small for the scales of the type; give them another one",
+        named.collect::<Vec<_>>().join(", ")
+    ))
+}
+
 /// One line per file, and the tensors that lost most.
 pub(super) fn text(work: &Work<'_>, done: &Done, took: Duration) -> String {
     const SHOWN: usize = 5;

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use engine::{Engine, Options, Source};
 use parity::Dump;
-use parity::cost::{Cost, cost, rounding};
+use parity::cost::{Cost, cost, rounding, uninformed};
 use serde::Serialize;
 
 use super::Check;
@@ -82,6 +82,8 @@ impl Check {
         rows.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
         let rounding = rounding(dump)?;
         let kl_bound = kl_bound(quantized.worst, quantized.inputs, rounding);
+        // Weights that leave no more than one answer to everything are lost, whatever their type explains.
+        let kl_bound = kl_bound.min(uninformed(dump)?.unwrap_or(f64::INFINITY));
         let well = cost.kl.mean <= kl_bound && rows.iter().all(|row| row.in_band);
         let costs = Costs {
             schema: "onboard-cost/1",

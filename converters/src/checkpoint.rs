@@ -7,6 +7,7 @@ mod nonfinite;
 mod quantized;
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 pub use error::Error;
@@ -229,6 +230,16 @@ impl Checkpoint {
     /// A SHA-256 over names, dtypes, shapes and (samples of) bytes: `weights_sha256` of a dump.
     pub fn fingerprint(&self) -> Result<String, Error> {
         fingerprint::fingerprint(self)
+    }
+
+    /// Lengths and times of the files: what a program goes by that comes back to them.
+    pub fn stamps(&self) -> Result<String, Error> {
+        let mut text = String::new();
+        for path in &self.paths {
+            let file = fs_err::metadata(path)?;
+            let _ = writeln!(text, "{} {:?}", file.len(), file.modified().ok());
+        }
+        Ok(text)
     }
 
     /// Where a tensor has NaN or infinite numbers; `None` if every number is finite.

@@ -35,7 +35,9 @@ pub(super) fn remove_older(plan: &Plan<'_>) -> Result<()> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let weights = name.starts_with("model") && name.ends_with(".safetensors");
         let index = name == "model.safetensors.index.json";
-        if (weights || index) && !plan.files.iter().any(|file| file.path == path) {
+        // Engines go by it where a config says nothing.
+        let said = name == "hf_quant_config.json";
+        if (weights || index || said) && !plan.files.iter().any(|file| file.path == path) {
             fs_err::remove_file(path)?;
         }
     }

@@ -33,7 +33,7 @@ pub(super) fn text(plan: &Plan<'_>) -> String {
     }
     let mut kept: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (tensor, choice) in plan.tensors.iter().zip(&plan.choices) {
-        if choice.kept.is_some() && tensor.shape.len() == 2 && plan.format.quantizes() {
+        if choice.kept.is_some() && tensor.shape.len() > 1 && plan.format.quantizes() {
             kept.entry(&choice.why).or_default().push(&tensor.name);
         }
     }

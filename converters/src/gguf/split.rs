@@ -9,6 +9,8 @@ use super::{ALIGNMENT_KEY, Error, Metadata, Value, rules};
 const NO: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
+/// What a set was made of and how: the same in all of its files, which may be written on several machines.
+pub const SET_KEY: &str = "onboard.set";
 
 /// The end of the name of file `no`, counted from zero.
 fn ending(no: u32, count: u32) -> String {
@@ -32,8 +34,8 @@ pub fn prefix(file: &Path, no: u32, count: u32) -> Option<PathBuf> {
 /// where `gguf-split --split-max-size` cuts: padded tensors are added up, headers are not
 /// counted. A tensor larger than that has a file of its own.
 ///
-/// The first file has all keys; every file has the three that number it, and the alignment, if
-/// there is a key for it.
+/// The first file has all keys; every file has the three that number it, and the alignment and
+/// [`SET_KEY`], if there are keys for them.
 pub fn layouts(
     prefix: &Path,
     metadata: &Metadata,
@@ -51,8 +53,12 @@ pub fn layouts(
         let mut keys = Metadata::new();
         if no == 0 {
             keys = metadata.clone();
-        } else if let Some(alignment) = metadata.get(ALIGNMENT_KEY) {
-            keys.set(ALIGNMENT_KEY, alignment.clone());
+        } else {
+            for key in [ALIGNMENT_KEY, SET_KEY] {
+                if let Some(value) = metadata.get(key) {
+                    keys.set(key, value.clone());
+                }
+            }
         }
         // In the order in which gguf-split leaves them.
         keys.set(NO, no);
@@ -134,6 +140,7 @@ pub(super) struct Set {
     prefix: PathBuf,
     pub(super) count: u32,
     tensors: Option<u64>,
+    made_of: Option<String>,
 }
 
 impl Set {
@@ -154,7 +161,8 @@ impl Set {
             let expected = ending(no, count);
             Error::SplitName { file: file.into(), no, count, expected }
         })?;
-        Ok(Some(Self { prefix, count, tensors }))
+        let made_of = metadata.str(SET_KEY)?.map(str::to_owned);
+        Ok(Some(Self { prefix, count, tensors, made_of }))
     }
 
     pub(super) fn path(&self, no: u32) -> PathBuf {
@@ -172,6 +180,11 @@ impl Set {
                 None => Ok(()),
             }
         };
+        let made_of = metadata.str(SET_KEY)?;
+        if made_of != self.made_of.as_deref() {
+            let said = |key: Option<&str>| key.map_or("missing".to_owned(), crate::shown);
+            return Err(key(file, SET_KEY, said(made_of), said(self.made_of.as_deref())));
+        }
         expect(NO, Some(no), true)?;
         expect(COUNT, Some(self.count), false)?;
         expect(TENSORS, self.tensors.and_then(|count| u32::try_from(count).ok()), false)

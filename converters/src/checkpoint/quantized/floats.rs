@@ -68,7 +68,11 @@ fn eight(
     };
     let (down, across) = (down.max(1), across.max(1));
     let needed = rows.div_ceil(down) * columns.div_ceil(across);
-    if stored[&scale].elements() != needed || !(bytes || stored[&scale].dtype.is_float()) {
+    // As rows and columns, whatever axes of one lie between: the other way round they would pass too.
+    let long =
+        |sides: &[usize]| sides.iter().copied().filter(|&side| side != 1).collect::<Vec<_>>();
+    let lies = long(sides) == long(&[rows.div_ceil(down), columns.div_ceil(across)]);
+    if stored[&scale].elements() != needed || !lies || !(bytes || stored[&scale].dtype.is_float()) {
         return Err(unknown());
     }
     let parts = vec![name.to_owned(), scale];
@@ -91,7 +95,8 @@ fn four(name: &str, info: &TensorInfo, stored: &BTreeMap<String, TensorInfo>) ->
     let group = columns.checked_div(scales.elements().checked_div(rows)?)?;
     let bytes = matches!(scales.dtype, FileDtype::F8E4m3 | FileDtype::F8E8m0 | FileDtype::U8);
     // Codes of 6 bits are bytes too, and would be stretches of 48.
-    if ![16, 32].contains(&group) || rows * columns.div_ceil(group) != scales.elements() || !bytes {
+    let known = if scales.dtype == FileDtype::F8E4m3 { 16 } else { 32 };
+    if group != known || scales.shape != [rows, columns.div_ceil(group)] || !bytes {
         return None;
     }
     let globals = [

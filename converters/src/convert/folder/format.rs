@@ -110,8 +110,8 @@ impl Format {
             Self::Fp8 => Scheme::Rows(FileDtype::Bf16),
             Self::Fp8Modelopt { whole: false } => Scheme::Rows(FileDtype::F32),
             Self::Fp8Tensor | Self::Fp8Modelopt { whole: true } => Scheme::Whole(scale),
-            Self::Fp8Block { power } => Scheme::Squares(power),
-            Self::Fp8CtBlock => Scheme::Squares(false),
+            Self::Fp8Block { power } => Scheme::Squares(FileDtype::F32, power),
+            Self::Fp8CtBlock => Scheme::Squares(FileDtype::Bf16, false),
             Self::Nvfp4 => Scheme::Sixteens(scale),
             Self::Mxfp4 => Scheme::ThirtyTwos,
         })
@@ -128,7 +128,7 @@ impl Format {
             (Ok(()), _) => Some("it is no module's weight".to_owned()),
         };
         let mut refused: Vec<Option<String>> = tensors.iter().map(refuses).collect();
-        if matches!(scheme, Scheme::Squares(_)) {
+        if matches!(scheme, Scheme::Squares(..)) {
             // Engines put fused matrices on top of each other: all are quantized, or none.
             let named = tensors.iter().enumerate().map(|(n, tensor)| (tensor.weight.as_str(), n));
             let places: BTreeMap<&str, usize> = named.collect();

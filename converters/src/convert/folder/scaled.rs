@@ -14,8 +14,9 @@ pub enum Scheme {
     Rows(FileDtype),
     /// e4m3, one scale that is known.
     Whole(f32),
-    /// e4m3, an f32 scale for each square of [`BLOCK`] numbers a side, a power of two perhaps.
-    Squares(bool),
+    /// e4m3, a scale for each square of [`BLOCK`] numbers a side, kept in this dtype; of f32 powers of two where
+    /// that is said.
+    Squares(FileDtype, bool),
     /// e2m1, an e4m3 scale for 16 numbers of a row, times one scale that is known.
     Sixteens(f32),
     /// e2m1, a power of two for 32 numbers of a row.
@@ -45,7 +46,7 @@ impl Scheme {
     pub fn run(self) -> Option<usize> {
         match self {
             Self::Rows(_) | Self::Whole(_) => None,
-            Self::Squares(_) => Some(BLOCK),
+            Self::Squares(..) => Some(BLOCK),
             Self::Sixteens(_) => Some(16),
             Self::ThirtyTwos => Some(32),
         }
@@ -53,7 +54,7 @@ impl Scheme {
 
     /// Rows that share scales.
     fn unit(self) -> usize {
-        if matches!(self, Self::Squares(_)) { BLOCK } else { 1 }
+        if matches!(self, Self::Squares(..)) { BLOCK } else { 1 }
     }
 
     fn four_bits(self) -> bool {
@@ -70,8 +71,8 @@ impl Scheme {
         match self {
             Self::Rows(dtype) => Some((dtype, vec![rows, 1])),
             Self::Whole(_) => None,
-            Self::Squares(_) => {
-                Some((FileDtype::F32, vec![rows.div_ceil(BLOCK), row.div_ceil(BLOCK)]))
+            Self::Squares(dtype, _) => {
+                Some((dtype, vec![rows.div_ceil(BLOCK), row.div_ceil(BLOCK)]))
             }
             Self::Sixteens(_) => Some((FileDtype::F8E4m3, vec![rows, row / 16])),
             Self::ThirtyTwos => Some((FileDtype::U8, vec![rows, row / 32])),
@@ -81,7 +82,7 @@ impl Scheme {
     /// Why a matrix cannot be kept so.
     pub fn refuses(self, rows: usize, row: usize) -> Option<String> {
         let run = self.run()?;
-        let rows_fit = !matches!(self, Self::Squares(_)) || rows.is_multiple_of(BLOCK);
+        let rows_fit = !matches!(self, Self::Squares(..)) || rows.is_multiple_of(BLOCK);
         (!(row.is_multiple_of(run) && rows_fit))
             .then(|| format!("{rows}x{row} does not divide into blocks of {run}"))
     }
@@ -89,16 +90,16 @@ impl Scheme {
     /// What the scale of numbers whose largest is `peak` is kept as, and what it stands for.
     fn scale(self, run: &[f32], peak: f32) -> (u32, f32) {
         match self {
-            Self::Rows(FileDtype::Bf16) => {
+            Self::Rows(FileDtype::Bf16) | Self::Squares(FileDtype::Bf16, _) => {
                 let bits = numbers::f32_to_bf16(numbers::f8_e4m3_scale(peak));
                 (u32::from(bits), numbers::bf16_to_f32(bits))
             }
-            Self::Rows(_) | Self::Squares(false) => {
+            Self::Rows(_) | Self::Squares(_, false) => {
                 let scale = numbers::f8_e4m3_scale(peak);
                 (scale.to_bits(), scale)
             }
             Self::Whole(scale) => (scale.to_bits(), scale),
-            Self::Squares(true) => {
+            Self::Squares(_, true) => {
                 let scale = numbers::ceil_to_power(numbers::f8_e4m3_scale(peak));
                 (scale.to_bits(), scale)
             }

@@ -203,13 +203,13 @@ fn quantizable(model: &Model, names: &[&str], used: Use, shape: &[usize]) -> Res
     if used == Use::Other {
         return Err("nothing only multiplies by it".to_owned());
     }
+    if let Some(why) = names.iter().find_map(|name| model.quant.kept(name)) {
+        return Err(format!("the spec keeps it: {why}"));
+    }
     if shape.len() != 2 {
         return Err(format!("it has {} axes", shape.len()));
     }
-    match names.iter().find_map(|name| model.quant.kept(name)) {
-        Some(why) => Err(format!("the spec keeps it: {why}")),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 fn uses(graph: &Graph) -> Vec<Use> {
