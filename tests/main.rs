@@ -16,6 +16,7 @@ mod misfits;
 mod mutants;
 mod names;
 mod nvfp4;
+mod parts;
 mod plan;
 mod quant;
 mod raised;

@@ -96,12 +96,16 @@ impl Plan<'_> {
         };
         let total: f64 = all.clone().map(|pair| count(&pair)).sum();
         let kept: f64 = all.clone().filter(stays).map(|pair| count(&pair)).sum();
-        let (_, why) = all.clone().find(stays)?;
+        let (tensor, why) = all.clone().find(stays)?;
+        let why = match tensor.shape.len() {
+            2 => &why.why,
+            _ => "loaders know those of a layer as one tensor",
+        };
         (self.format.quantizes() && kept > 0.0).then(|| {
             format!(
                 "warning: {:.0} % of the numbers are experts that stay as they are: {}",
                 100.0 * kept / total.max(1.0),
-                why.why
+                why
             )
         })
     }

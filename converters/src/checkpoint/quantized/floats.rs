@@ -23,7 +23,7 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
     let made = if eight_bits {
         eight(checkpoint, name, info, group.and_then(Group::block).or(said.block))?
     } else {
-        four(name, info, stored)
+        four(checkpoint, name, info)?
     };
     let Some((weight, made)) = made else { return Ok(None) };
     let inputs = match group {
@@ -80,24 +80,36 @@ fn eight(
     Ok(Some((name.to_owned(), made)))
 }
 
-fn four(name: &str, info: &TensorInfo, stored: &BTreeMap<String, TensorInfo>) -> Made {
-    let weight = match name.strip_suffix("_packed") {
-        Some(weight) => weight.to_owned(),
-        None => name.to_owned(),
-    };
-    let &[rows, half] = &info.shape[..] else { return None };
-    if info.dtype != FileDtype::U8 || !weight.ends_with("weight") {
-        return None;
-    }
-    let columns = half.checked_mul(2)?;
+fn four(checkpoint: &Checkpoint, name: &str, info: &TensorInfo) -> Looked<Made> {
+    let stored = &checkpoint.stored;
+    let weight = name.strip_suffix("_packed").unwrap_or(name).to_owned();
+    let &[rows, half] = &info.shape[..] else { return Ok(None) };
     let scale = format!("{weight}_scale");
-    let scales = stored.get(&scale)?;
-    let group = columns.checked_div(scales.elements().checked_div(rows)?)?;
-    let bytes = matches!(scales.dtype, FileDtype::F8E4m3 | FileDtype::F8E8m0 | FileDtype::U8);
+    let (Some(columns), Some(scales)) = (half.checked_mul(2), stored.get(&scale)) else {
+        return Ok(None);
+    };
+    let run = scales.elements().checked_div(rows).and_then(|runs| columns.checked_div(runs));
     // Codes of 6 bits are bytes too, and would be stretches of 48.
-    let known = if scales.dtype == FileDtype::F8E4m3 { 16 } else { 32 };
-    if group != known || scales.shape != [rows, columns.div_ceil(group)] || !bytes {
-        return None;
+    let Some(group) = run.filter(|group| [16, 32].contains(group)) else { return Ok(None) };
+    let bytes = matches!(scales.dtype, FileDtype::F8E4m3 | FileDtype::F8E8m0 | FileDtype::U8);
+    let count = rows.checked_mul(columns.div_ceil(group));
+    if info.dtype != FileDtype::U8
+        || !weight.ends_with("weight")
+        || count != Some(scales.elements())
+        || !bytes
+    {
+        return Ok(None);
+    }
+    // The other way round, or as bytes of another format, they would pass too.
+    let dtype = if group == 16 { FileDtype::F8E4m3 } else { FileDtype::U8 };
+    let same = (scales.dtype == FileDtype::F8E4m3) == (group == 16);
+    if !same || scales.shape != [rows, columns / group] {
+        let (ty, sides, shape) = (scales.dtype.name(), &scales.shape, &info.shape);
+        let found =
+            format!("codes of shape {shape:?} with scales `{scale}` of {ty} and shape {sides:?}");
+        let expected =
+            format!("scales of {} and shape {:?}", dtype.name(), [rows, columns / group]);
+        return Err(checkpoint.coded(name, found, expected));
     }
     let globals = [
         (format!("{weight}_global_scale"), Global::Divides),
@@ -109,5 +121,5 @@ fn four(name: &str, info: &TensorInfo, stored: &BTreeMap<String, TensorInfo>) ->
     let mut parts = vec![name.to_owned(), scale];
     let how = global.as_ref().map_or(Global::None, |(_, how)| *how);
     parts.extend(global.map(|(name, _)| name));
-    Some((weight, Quantized::new(Kind::Four(group, how), vec![rows, columns], parts)))
+    Ok(Some((weight, Quantized::new(Kind::Four(group, how), vec![rows, columns], parts))))
 }

@@ -1,0 +1,131 @@
+//! Files that belong together, and what a conversion says of what it did not keep or could not change.
+
+use std::ops::Range;
+use std::path::Path;
+
+use crate::tool::{convert, copy, fixture, json, run};
+
+/// Where the bytes of a tensor lie in `model.safetensors`, and its header.
+fn place(bytes: &[u8], name: &str) -> Range<usize> {
+    let len = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
+    let header = json(std::str::from_utf8(&bytes[8..8 + len]).unwrap());
+    let at = |n: usize| {
+        let offset = header[name]["data_offsets"][n].as_u64().expect("the tensor is there");
+        8 + len + usize::try_from(offset).unwrap()
+    };
+    at(0)..at(1)
+}
+
+/// Writes other numbers of bf16 in place of a tensor's.
+fn change(folder: &Path, name: &str, to: fn(f32) -> f32) {
+    let path = folder.join("model.safetensors");
+    let mut bytes = fs_err::read(&path).unwrap();
+    let place = place(&bytes, name);
+    for two in bytes[place].chunks_exact_mut(2) {
+        let number = f32::from_bits(u32::from(u16::from_le_bytes([two[0], two[1]])) << 16);
+        two.copy_from_slice(&to(number).to_bits().to_le_bytes()[2..]);
+    }
+    fs_err::write(path, bytes).unwrap();
+}
+
+fn shard(source: &Path, to: &str, shard: &str, out: &Path) {
+    run(convert().arg(source).args(["--to", to, "--shard", shard, "-o"]).arg(out)).code(0);
+}
+
+#[test]
+fn parts_of_two_models_or_two_ways_are_no_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, other) = (fixture("llama_256"), dir.path().join("other"));
+    copy("llama_256", &other);
+    change(&other, "model.layers.0.mlp.up_proj.weight", |x| 2.0 * x);
+    let path = |end: &str| dir.path().join(end);
+    for (set, model, to) in
+        [("a", &source, "q4_k_m"), ("b", &other, "q4_k_m"), ("c", &source, "q8_0")]
+    {
+        for no in ["1/2", "2/2"] {
+            shard(model, &format!("gguf:{to}"), no, &path(&format!("{set}.gguf")));
+        }
+        let first = path(&format!("{set}-00001-of-00002.gguf"));
+        run(convert().arg("merge-check").arg(first)).code(0).prints("complete: 2 files");
+    }
+    let (first, second) = (path("a-00001-of-00002.gguf"), path("a-00002-of-00002.gguf"));
+    for set in ["b", "c"] {
+        fs_err::copy(path(&format!("{set}-00002-of-00002.gguf")), &second).unwrap();
+        let ran = run(convert().arg("merge-check").arg(&first)).code(2);
+        ran.says("`onboard.set`").says("the files are not of one set");
+    }
+}
+
+#[test]
+fn numbers_below_a_types_scales_are_said_to_be_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = dir.path().join("small");
+    copy("llama_256", &small);
+    change(&small, "model.layers.1.self_attn.v_proj.weight", |x| 1e-7 * x);
+    let to = |to: &str| {
+        run(convert()
+            .arg(&small)
+            .args(["--to", to, "--force", "-o"])
+            .arg(dir.path().join("m.gguf")))
+    };
+    to("gguf:q4_k_m").code(0).says("warning: nothing is left of `blk.1.attn_v.weight`");
+    assert!(!to("gguf:bf16").code(0).err.contains("nothing is left"));
+}
+
+#[test]
+fn experts_that_stay_as_they_are_are_said_and_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let to = |to: &str| {
+        run(convert().arg(fixture("gpt_oss")).args(["--to", to, "--force", "-o"]).arg(&out)).code(0)
+    };
+    to("fp8:modelopt").says("of the numbers are experts that stay as they are");
+    let config = json(&fs_err::read_to_string(out.join("config.json")).unwrap());
+    let ignored = config["quantization_config"]["ignore"].as_array().unwrap();
+    assert!(ignored.iter().any(|name| name == "model.layers.0.mlp.experts"), "{ignored:?}");
+    // What engines read beside a config goes with the old weights.
+    assert!(out.join("hf_quant_config.json").exists());
+    to("bf16");
+    assert!(!out.join("hf_quant_config.json").exists());
+}
+
+#[test]
+fn all_or_none_of_what_engines_fuse_is_quantized_and_with_one_scale() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    run(convert().arg(fixture("lfm2")).args(["--to", "fp8:tensor", "-o"]).arg(&out)).code(0);
+    let bytes = fs_err::read(out.join("model.safetensors")).unwrap();
+    let scale =
+        |name: &str| bytes[place(&bytes, &format!("model.layers.{name}.weight_scale"))].to_vec();
+    assert_eq!(scale("0.feed_forward.w1"), scale("0.feed_forward.w3"));
+    assert_ne!(scale("0.feed_forward.w1"), scale("1.feed_forward.w1"));
+    assert_eq!(scale("2.self_attn.q_proj"), scale("2.self_attn.v_proj"));
+}
+
+#[test]
+fn scales_that_lie_the_other_way_round_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    run(convert().arg(fixture("llama_256")).args(["--to", "nvfp4", "-o"]).arg(&out)).code(0);
+    let path = out.join("model.safetensors");
+    let bytes = fs_err::read(&path).unwrap();
+    let len = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
+    let text = std::str::from_utf8(&bytes[8..8 + len]).unwrap();
+    let name = "model.layers.0.mlp.down_proj.weight_scale";
+    let shape = json(text)[name]["shape"].to_string();
+    let (_, rest) = text.split_once(&format!("\"{name}\"")).unwrap();
+    let turned: String = {
+        let sides: Vec<&str> = shape.trim_matches(['[', ']']).split(',').collect();
+        assert_ne!(sides[0], sides[1], "{shape}");
+        format!("[{},{}]", sides[1], sides[0])
+    };
+    let at = text.len() - rest.len();
+    let lied = format!("{}{}", &text[..at], rest.replacen(&shape, &turned, 1));
+    assert_eq!(lied.len(), text.len());
+    let mut written = bytes.clone();
+    written[8..8 + len].copy_from_slice(lied.as_bytes());
+    fs_err::write(&path, written).unwrap();
+    run(convert().arg(&out).args(["--to", "bf16", "-o"]).arg(dir.path().join("plain")))
+        .code(2)
+        .says("scales of F8_E4M3 and shape [256, 16]");
+}
