@@ -341,6 +341,27 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}"
 
 
+def round_rows_alone(model) -> None:
+    """compressed-tensors finds a scale for each place of the first two axes of what a module multiplies: that is a token where there are three axes,
+    but all tokens at once where a class calls the module with two (a shared expert behind a router), and more than one in four. Engines round each
+    row alone, so every such module is given three axes."""
+    import torch
+
+    def three(module, args):
+        x, *others = args
+        module.given = x.shape
+        return (x.reshape(1, -1, x.shape[-1]), *others) if x.ndim != 3 else None
+
+    def back(module, args, y):
+        return y.reshape(*module.given[:-1], y.shape[-1]) if len(module.given) != 3 else None
+
+    for module in model.modules():
+        inputs = getattr(getattr(module, "quantization_scheme", None), "input_activations", None)
+        if isinstance(module, torch.nn.Linear) and getattr(inputs, "dynamic", False):
+            module.register_forward_pre_hook(three)
+            module.register_forward_hook(back)
+
+
 def rounds(model) -> str:
     """Which matrices multiply rows that are rounded before, as a quantized checkpoint's config has them: `none`, `linear` (modules of their own, and
     not experts that the class keeps in one tensor, which are dequantized when they are loaded), or `all`."""
@@ -925,6 +946,7 @@ def dump(args) -> None:
         say(f"{folder.name}: loading in {run}")
         try:
             model, loading = load_model(folder, run)
+            round_rows_alone(model)
             if args.gelu_table:
                 loading = [*loading, use_gelu_table(model)]
         except Fail:
