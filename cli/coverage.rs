@@ -1,12 +1,12 @@
 //! Whether a model and a checkpoint explain each other: every tensor used exactly once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
 use converters::Checkpoint;
-use registry::check::{check_weights, has_head, head_weights};
+use registry::check::{check_weights, has_head, head_weights, pairs};
 use registry::diag::{Finding, Severity};
 use registry::model::Model;
 use registry::weight_map::Rule;
@@ -55,18 +55,15 @@ impl Coverage {
             |name: &str| own.contains(name) || model.rules.iter().any(|rule| called(rule, name));
         tensors.retain(|name, _| !checkpoint.is_idle(name) || asked(name));
         let head = if has_head(model, &tensors) { head_weights(model) } else { Vec::new() };
-        let weights: BTreeMap<&str, &[usize]> = model
+        let weights: BTreeSet<&str> = model
             .graph
             .weights
             .iter()
             .chain(head.iter().copied())
-            .map(|weight| (weight.name.as_str(), weight.shape.as_slice()))
+            .map(|weight| weight.name.as_str())
             .collect();
-        let same = |(name, shape): &(&String, &Vec<usize>)| {
-            weights.get(name.as_str()).is_some_and(|wanted| wanted == shape)
-        };
-        let matched = tensors.iter().filter(same).count();
-        let spare = |name: &&String| !weights.contains_key(name.as_str());
+        let (matched, gaps) = pairs(model, &tensors);
+        let spare = |name: &&String| !weights.contains(name.as_str());
         let is_tied = |name: &&String| model.tied_owner(name).is_some();
         let is_ignored = |name: &&String| model.passes_over(name);
         let tied: Vec<String> = tensors.keys().filter(spare).filter(is_tied).cloned().collect();
@@ -80,7 +77,7 @@ impl Coverage {
         let mut coverage = Self {
             tensors: tensors.len(),
             used: matched,
-            gaps: (weights.len() - matched) + (tensors.len() - matched - passed),
+            gaps,
             findings: check_weights(model, &tensors),
             foreign: checkpoint.foreign_method(),
             head: head.len(),

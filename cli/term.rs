@@ -1,5 +1,6 @@
 //! The terminal: data to stdout, everything else to stderr, colour only where it is seen.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
 use indicatif::ProgressStyle;
@@ -13,9 +14,35 @@ pub(crate) enum Tone {
     Strong,
 }
 
+/// Text as a terminal may have it: names come from files, and a file from anywhere could move the cursor or
+/// ring. Only colours are let through, which are what we write ourselves.
+fn clean(text: &str) -> Cow<'_, str> {
+    let harmless = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    if text.chars().all(harmless) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let colour = rest.strip_prefix("\x1b[").and_then(|tail| {
+            let digits = tail.bytes().take_while(u8::is_ascii_digit).count();
+            tail[digits..].starts_with('m').then_some(digits + 3)
+        });
+        let len = colour.unwrap_or(c.len_utf8());
+        if harmless(c) || colour.is_some() {
+            out.push_str(&rest[..len]);
+        } else {
+            out.extend(c.escape_default());
+        }
+        rest = &rest[len..];
+    }
+    Cow::Owned(out)
+}
+
 /// Writes data to stdout.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
+    let text = clean(text);
     out.write_all(text.as_bytes())?;
     if !text.ends_with('\n') {
         out.write_all(b"\n")?;
@@ -33,6 +60,7 @@ pub(crate) fn stream(text: &str) -> io::Result<()> {
 /// Tells the person something. A closed stderr is nobody listening, so it is no error.
 pub(crate) fn note(text: &str) {
     let mut err = io::stderr().lock();
+    let text = clean(text);
     let end = if text.ends_with('\n') { "" } else { "\n" };
     write!(err, "{text}{end}").ok();
 }
@@ -100,4 +128,21 @@ pub(crate) fn spinner(what: &str) -> ProgressBar {
     bar.set_message(what.to_owned());
     bar.enable_steady_tick(std::time::Duration::from_millis(120));
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_a_terminal_is_shown_and_colours_pass() {
+        let plain = "a name\tof a tensor, ünïcode\n";
+        assert!(matches!(clean(plain), Cow::Borrowed(_)));
+        let own = paint_if(true, Tone::Good, "well");
+        assert_eq!(clean(&own), own);
+        assert_eq!(
+            clean("a\x1b[2Jb\x07\r\x1b]0;title\x07"),
+            "a\\u{1b}[2Jb\\u{7}\\r\\u{1b}]0;title\\u{7}"
+        );
+    }
 }

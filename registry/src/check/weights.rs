@@ -60,6 +60,23 @@ pub fn check_weights(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -
     findings
 }
 
+/// How many tensors become weights of the right shape, and how many weights and tensors have no counterpart.
+pub fn pairs(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -> (usize, usize) {
+    let (mut used, mut lacking) = (BTreeSet::new(), 0);
+    let head = if has_head(model, checkpoint) { head_weights(model) } else { Vec::new() };
+    for weight in model.graph.weights.iter().chain(head) {
+        let mut names = BTreeSet::new();
+        match find(model, weight, checkpoint, &mut names) {
+            Ok(()) => used.append(&mut names),
+            Err(_) => lacking += 1,
+        }
+    }
+    let spare = |name: &&String| {
+        !used.contains(*name) && model.tied_owner(name).is_none() && !model.passes_over(name)
+    };
+    (used.len(), lacking + checkpoint.keys().filter(spare).count())
+}
+
 /// Weights of the `nextn` head that the model itself does not have.
 pub fn head_weights(model: &Model) -> Vec<&Weight> {
     let own: BTreeSet<&str> = model.graph.weights.iter().map(|w| w.name.as_str()).collect();
