@@ -96,8 +96,8 @@ pub(super) fn near_shares(ctx: &mut Ctx<'_>) -> Result<(), Error> {
                 round(dtype, &mut apart);
                 apart[0] /= score.abs().max(best);
                 round(dtype, &mut apart);
-                // Not the other way round: where both are 0, the quotient is no number and the score stays.
-                !(apart[0] > margin[0])
+                // Where both are 0 the quotient is no number, and the score stays.
+                apart[0].is_nan() || apart[0] <= margin[0]
             };
             let whole: f32 = (0..row.len())
                 .filter(|n| left[*n] && near(row[*n]))
