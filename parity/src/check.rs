@@ -34,7 +34,7 @@ pub use options::CheckOptions;
 use greedy::greedy;
 use sensitivity::sensitivity;
 use subject::{about, identify, unseen};
-use summary::{logprob_limit, summarize};
+use summary::{excuse, logprob_limit, summarize};
 
 /// Why a check could not run.
 #[derive(Debug, thiserror::Error)]
@@ -237,6 +237,7 @@ fn as_is(
             gates.extend(compare_prompt(&mut session, &comparison, options, &mut agreement)?);
         }
         let limit = logprob_limit(dtype, &gates, options);
+        report.note(excuse(dtype, &mut gates));
         let greedy = greedy(&mut session, dump, dtype, limit, &mut agreement)?;
         let mut run = summarize(model, dtype, gates, greedy, uncovered);
         run.routers = agreement
