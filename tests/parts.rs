@@ -57,6 +57,24 @@ fn parts_of_two_models_or_two_ways_are_no_set() {
 }
 
 #[test]
+fn folders_of_two_models_are_no_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, other) = (fixture("llama_256"), dir.path().join("other"));
+    copy("llama_256", &other);
+    change(&other, "model.layers.0.mlp.up_proj.weight", |x| 2.0 * x);
+    let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+    for (model, out) in [(&source, &ours), (&other, &theirs)] {
+        shard(model, "fp8", "1/2", out);
+        run(convert().arg("merge-check").arg(out)).code(2).says("model-00002-of-00002");
+        shard(model, "fp8", "2/2", out);
+        run(convert().arg("merge-check").arg(out)).code(0).prints("complete: 2 files");
+    }
+    let second = "model-00002-of-00002.safetensors";
+    fs_err::copy(theirs.join(second), ours.join(second)).unwrap();
+    run(convert().arg("merge-check").arg(&ours)).code(2).says("not of one set");
+}
+
+#[test]
 fn numbers_below_a_types_scales_are_said_to_be_lost() {
     let dir = tempfile::tempdir().unwrap();
     let small = dir.path().join("small");

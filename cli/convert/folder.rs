@@ -117,6 +117,16 @@ impl Plan<'_> {
         }
     }
 
+    /// A text that is equal only for files of one conversion of the same weights, whoever writes them.
+    fn made_of(&self) -> Result<String> {
+        let mut hash = Sha256::new();
+        hash.update(env!("CARGO_PKG_VERSION"));
+        hash.update(self.checkpoint.fingerprint()?);
+        hash.update(&self.target.spec.sha256);
+        hash.update(format!("{:?} {:?}", self.format, self.choices));
+        Ok(format!("{:x}", hash.finalize()))
+    }
+
     /// A text that is equal only for the same conversion of the same weights.
     fn fingerprint(&self) -> Result<String> {
         let mut hash = Sha256::new();
@@ -162,7 +172,9 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
         plan.scales = args.calibration.planned(&plan)?;
     }
     plan.items = folder::items(format, &plan.tensors, &plan.choices, None, &plan.scales);
-    plan.files = folder::lay_out(output, &plan.items, plan.limit(args))?;
+    // A plan has not read the weights, and says as much of the files' sizes.
+    let made_of = if args.plan { "0".repeat(64) } else { plan.made_of()? };
+    plan.files = folder::lay_out(output, &plan.items, plan.limit(args), &made_of)?;
     if args.plan {
         term::print(&if args.json { show::json(&plan)? } else { show::text(&plan) })?;
         return Ok(Ended::Well);

@@ -1,10 +1,15 @@
 //! `convert merge-check`: whether split files make up a model.
 
+use std::collections::BTreeMap;
+
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
+use converters::Checkpoint;
 use converters::gguf::File;
+use converters::gguf::split::SET_KEY;
+use converters::safetensors::Header;
 
 use crate::text::bytes as size;
 use crate::{Ended, term};
@@ -12,12 +17,15 @@ use crate::{Ended, term};
 /// Whether a set of split files is complete and sound
 #[derive(Debug, Args)]
 pub(crate) struct MergeCheck {
-    /// Any file of the set, or its first: model-00001-of-00008.gguf
+    /// The first file of a set, or a folder of safetensors: model-00001-of-00008.gguf
     file: PathBuf,
 }
 
 impl MergeCheck {
     pub(super) fn run(&self) -> Result<Ended> {
+        if self.file.is_dir() {
+            return self.folder();
+        }
         let file = File::open(&self.file)
             .with_context(|| format!("`{}` is not part of a complete set", self.file.display()))?;
         for info in file.tensors() {
@@ -29,6 +37,30 @@ impl MergeCheck {
             file.files().len(),
             file.tensors().len(),
             size(bytes)
+        ))?;
+        Ok(Ended::Well)
+    }
+
+    /// A folder whose index names all tensors: each in its file, and all files of one conversion.
+    fn folder(&self) -> Result<Ended> {
+        let checkpoint = Checkpoint::open(&self.file)
+            .with_context(|| format!("`{}` is no complete set", self.file.display()))?;
+        let mut made_of: BTreeMap<Option<String>, &PathBuf> = BTreeMap::new();
+        for path in checkpoint.files() {
+            made_of.entry(Header::read(path)?.metadata.remove(SET_KEY)).or_insert(path);
+        }
+        let named: Vec<String> =
+            made_of.values().map(|path| format!("`{}`", path.display())).collect();
+        ensure!(
+            named.len() < 2,
+            "the files are not of one set: `{SET_KEY}` differs in {}; convert those again that are of another model or made otherwise",
+            named.join(" and ")
+        );
+        term::print(&format!(
+            "complete: {} files, {} tensors, {}",
+            checkpoint.files().len(),
+            checkpoint.stored_len(),
+            size(checkpoint.total_bytes())
         ))?;
         Ok(Ended::Well)
     }

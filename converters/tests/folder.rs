@@ -54,7 +54,7 @@ fn write(
     let (tensors, choices) = plan(&checkpoint, &model, format);
     let peaks = peaks::peaks(&tensors, &choices, &model.quant, 2)?;
     let items = folder::items(format, &tensors, &choices, Some(&peaks), &Scales::default());
-    let files = folder::lay_out(out, &items, most).unwrap();
+    let files = folder::lay_out(out, &items, most, "").unwrap();
     let work = folder::work(&items, &files, None, "test".to_owned());
     let settings = Settings { threads, slab, ..Settings::default() };
     run(&work, &settings, &()).map_err(|e| e.to_string())?;
@@ -163,9 +163,9 @@ fn shards_together_are_the_whole() {
     let items = folder::items(Format::Fp8, &tensors, &choices, None, &Scales::default());
     for count in [1, 2, 3, 5] {
         let most = folder::even_limit(&items, count);
-        let files = folder::lay_out(Path::new("x"), &items, most).unwrap();
+        let files = folder::lay_out(Path::new("x"), &items, most, "").unwrap();
         assert!(files.len() <= count, "{count}");
-        let less = folder::lay_out(Path::new("x"), &items, most - 1).unwrap();
+        let less = folder::lay_out(Path::new("x"), &items, most - 1, "").unwrap();
         assert!(less.len() > count || count == 1, "{count}");
     }
 }

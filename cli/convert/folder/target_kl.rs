@@ -95,7 +95,7 @@ pub(super) fn choose(goal: &Goal, args: &Convert, plan: &mut Plan<'_>) -> Result
 /// Writes everything quantized.
 fn write_trial(args: &Convert, plan: &mut Plan<'_>) -> Result<()> {
     plan.items = super::items(args, plan)?;
-    plan.files = folder::lay_out(&plan.folder, &plan.items, plan.limit(args))?;
+    plan.files = folder::lay_out(&plan.folder, &plan.items, plan.limit(args), "")?;
     let work = folder::work(&plan.items, &plan.files, None, plan.fingerprint()?);
     fs_err::create_dir_all(&plan.folder)?;
     let settings = converters::convert::Settings {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::{Item, Out};
 use crate::checkpoint::{INDEX, SINGLE};
 use crate::convert::{OutFile, Target, Task, Work};
+use crate::gguf::split::SET_KEY;
 use crate::safetensors::{self, Declared};
 
 /// One file of a plan.
@@ -24,14 +25,19 @@ pub struct Planned {
     pub len: u64,
 }
 
-/// Lays out the files of a folder, each of at most so many bytes of tensors if possible.
+/// Lays out the files of a folder, each of at most so many bytes of tensors if possible. Where there are several, each
+/// says what the set is made of ([`SET_KEY`]).
 pub fn lay_out(
     folder: &Path,
     items: &[Item<'_>],
     most: u64,
+    made_of: &str,
 ) -> Result<Vec<Planned>, safetensors::Error> {
     let cuts = cut(items, most);
-    let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+    let mut metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+    if cuts.len() > 1 {
+        metadata.insert(SET_KEY.to_owned(), made_of.to_owned());
+    }
     let plan = |(n, &(begin, end)): (usize, &(usize, usize))| {
         let path = folder.join(match cuts.len() {
             1 => SINGLE.to_owned(),
