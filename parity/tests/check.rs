@@ -296,7 +296,7 @@ fn reports_of_a_failure() {
     states
       f16  conv of layers.0  decode, step 0 (what the prefill left)  FAIL  kept in bf16, as its numbers show; the reference keeps f16; p99 of |d| / rms 6.6e-3, bound 2.8e-3 (2.4x)
       f16  conv of layers.0  decode, step 0 (what the prefix left)   FAIL  kept in bf16, as its numbers show; the reference keeps f16; p99 of |d| / rms 6.9e-3, bound 2.5e-3 (2.8x)
-      f16  kv.k of layers.1  decode, step 6                          FAIL  p90 of |d| / rms 2.4e-3, bound 1.5e-3 (1.5x)
+      f16  kv.k of layers.1  decode, step 6                          FAIL  p90 of |d| / rms 2.4e-3, bound 2.0e-3 (1.2x)
       f16  kv.v of layers.1  decode, step 6                          FAIL  p90 of |d| / rms 2.3e-3, bound 2.0e-3 (1.2x)
 
     greedy tokens
