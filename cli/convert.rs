@@ -236,6 +236,13 @@ impl Convert {
             read_back: true,
         };
         let numbers = work.tasks.iter().map(|task| task.flow.len() as u64).sum();
+        let begun = work.files.first().map(|file| conversion::part_path(&file.path));
+        if let Some(part) = begun.filter(|part| part.exists() && !self.resume) {
+            term::note(&format!(
+                "note: `{}` of an earlier run is begun anew; --resume would go on with it",
+                part.display()
+            ));
+        }
         let watch = progress::Watch::new(numbers);
         let started = std::time::Instant::now();
         crate::interrupt::hint("; the same command with --resume goes on from here");

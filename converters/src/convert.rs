@@ -20,5 +20,5 @@ pub mod work;
 
 pub use journal::Journal;
 pub use measure::Measure;
-pub use run::{Done, Error, Progress, Settings, run, size};
+pub use run::{Done, Error, Progress, Settings, part_path, run, size};
 pub use work::{Encode, OutFile, Target, Task, Work};

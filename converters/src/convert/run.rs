@@ -275,6 +275,18 @@ pub fn journal_path(path: &Path) -> PathBuf {
 fn earlier(path: &Path, head: &str) -> Result<BTreeMap<usize, Vec<Written>>, Error> {
     let cannot = |why: String| Error::Resume { journal: path.into(), why };
     let (found, slabs) = journal::read(path)?;
+    let parts = |head: &str| {
+        let (slab, work) = head.split_once(" work ")?;
+        Some((slab.rsplit(' ').next()?.parse::<usize>().ok()?, work.to_owned()))
+    };
+    if let (Some((slab, work)), Some((now, same))) = (parts(&found), parts(head))
+        && work == same
+        && slab != now
+    {
+        return Err(cannot(format!(
+            "it was begun with slabs of {slab} numbers, and this run has {now}: repeat its --slab"
+        )));
+    }
     if found != head {
         return Err(cannot(
             "it belongs to a conversion of other weights, or with other settings".to_owned(),

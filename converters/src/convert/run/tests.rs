@@ -129,8 +129,13 @@ fn what_would_go_wrong_is_refused_first() {
     let mut plan = work(folder.path(), &sources);
     let mut settings = Settings::default();
     run(&plan, &settings, &Until(AtomicI64::new(1))).unwrap_err();
-    plan.fingerprint = "other".into();
     settings.resume = true;
+    let slab = settings.slab;
+    settings.slab += 1;
+    let error = run(&plan, &settings, &()).unwrap_err().to_string();
+    assert!(error.contains(&format!("begun with slabs of {slab} numbers")), "{error}");
+    settings.slab = slab;
+    plan.fingerprint = "other".into();
     assert!(run(&plan, &settings, &()).unwrap_err().to_string().contains("other weights"));
     settings.resume = false;
     run(&plan, &settings, &()).unwrap();
