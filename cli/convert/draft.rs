@@ -68,12 +68,8 @@ impl Convert {
             output.split = Some(plan::even_limit(output, keys, &source.tensors, count)?);
         }
         if output.split.is_some() {
-            // A plan has not read the weights, and says as much of the files' sizes.
-            let made_of = if self.plan {
-                "0".repeat(64)
-            } else {
-                format::made_of(source, output, self.types.identity())?
-            };
+            let identity = self.types.identity();
+            let made_of = self.set_key(|| format::made_of(source, output, identity))?;
             keys.set(SET_KEY, made_of.as_str());
         }
         let files = plan::lay_out(output, keys, &source.tensors)?;

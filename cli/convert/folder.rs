@@ -89,25 +89,24 @@ impl Plan<'_> {
 
     /// A warning where many numbers stay as they are: experts that loaders know as one tensor.
     fn unchanged(&self) -> Option<String> {
+        if !self.format.quantizes() {
+            return None;
+        }
         let all = self.tensors.iter().zip(&self.choices);
-        let count = |(tensor, _): &(&Tensor<'_>, &Choice)| tensor.flow.len() as f64;
-        let stays = |(tensor, choice): &(&Tensor<'_>, &Choice)| {
-            choice.kept.is_some() && tensor.mixture.is_some()
-        };
-        let total: f64 = all.clone().map(|pair| count(&pair)).sum();
-        let kept: f64 = all.clone().filter(stays).map(|pair| count(&pair)).sum();
-        let (tensor, why) = all.clone().find(stays)?;
-        let why = match tensor.shape.len() {
-            2 => &why.why,
+        let stay: Vec<(&Tensor<'_>, &Choice)> = all
+            .filter(|(tensor, choice)| choice.kept.is_some() && tensor.mixture.is_some())
+            .collect();
+        let (first, choice) = stay.first()?;
+        let why = match first.shape.len() {
+            2 => &choice.why,
             _ => "loaders know those of a layer as one tensor",
         };
-        (self.format.quantizes() && kept > 0.0).then(|| {
-            format!(
-                "warning: {:.0} % of the numbers are experts that stay as they are: {}",
-                100.0 * kept / total.max(1.0),
-                why
-            )
-        })
+        let kept: usize = stay.iter().map(|(tensor, _)| tensor.flow.len()).sum();
+        let total: usize = self.tensors.iter().map(|tensor| tensor.flow.len()).sum();
+        let share = 100.0 * kept as f64 / total.max(1) as f64;
+        Some(format!(
+            "warning: {share:.0} % of the numbers are experts that stay as they are: {why}"
+        ))
     }
 
     fn limit(&self, args: &Convert) -> u64 {
@@ -127,14 +126,11 @@ impl Plan<'_> {
         Ok(format!("{:x}", hash.finalize()))
     }
 
-    /// A text that is equal only for the same conversion of the same weights.
+    /// A text that is equal only for the same work: a run that goes on with it reads the same files.
     fn fingerprint(&self) -> Result<String> {
         let mut hash = Sha256::new();
-        hash.update(env!("CARGO_PKG_VERSION"));
-        hash.update(self.checkpoint.fingerprint()?);
+        hash.update(self.made_of()?);
         hash.update(self.checkpoint.stamps()?);
-        hash.update(&self.target.spec.sha256);
-        hash.update(format!("{:?}", self.format));
         self.files.iter().for_each(|file| hash.update(&file.header));
         self.scales.all.iter().for_each(|(_, scale)| hash.update(scale.to_le_bytes()));
         Ok(format!("{:x}", hash.finalize()))
@@ -172,8 +168,7 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
         plan.scales = args.calibration.planned(&plan)?;
     }
     plan.items = folder::items(format, &plan.tensors, &plan.choices, None, &plan.scales);
-    // A plan has not read the weights, and says as much of the files' sizes.
-    let made_of = if args.plan { "0".repeat(64) } else { plan.made_of()? };
+    let made_of = args.set_key(|| plan.made_of())?;
     plan.files = folder::lay_out(output, &plan.items, plan.limit(args), &made_of)?;
     if args.plan {
         term::print(&if args.json { show::json(&plan)? } else { show::text(&plan) })?;

@@ -395,6 +395,7 @@ pub(super) fn made_of(model: &Model<'_>, output: &Output, identity: bool) -> Res
     hash.update(env!("CARGO_PKG_VERSION"));
     hash.update(model.checkpoint.fingerprint()?);
     hash.update(&model.spec);
+    // What the spec's rules have become, with the settings of the command line.
     hash.update(format!("{:?} {:?} {:?} {identity}", model.gguf.rules, output.choices, output.via));
     for (name, weights) in &output.importance {
         hash.update(format!("{name} {}", weights.len()));
@@ -403,21 +404,17 @@ pub(super) fn made_of(model: &Model<'_>, output: &Output, identity: bool) -> Res
     Ok(format!("{:x}", hash.finalize()))
 }
 
-/// A text that is equal only for the same conversion of the same weights.
-pub(crate) fn fingerprint(model: &Model<'_>, planned: &[(Output, Vec<Planned>)]) -> Result<String> {
+/// A text that is equal only for the same work: a run that goes on with it reads the same files.
+pub(super) fn fingerprint(
+    model: &Model<'_>,
+    planned: &[(Output, Vec<Planned>)],
+    identity: bool,
+) -> Result<String> {
     let mut hash = Sha256::new();
-    hash.update(env!("CARGO_PKG_VERSION"));
-    hash.update(model.checkpoint.fingerprint()?);
     hash.update(model.checkpoint.stamps()?);
-    hash.update(&model.spec);
-    // What the spec's rules have become, with the settings of the command line.
-    hash.update(format!("{:?}", model.gguf.rules));
     for (output, files) in planned {
-        hash.update(format!("{:?} {:?} {:?}", output.via, output.shard, output.split));
-        for (name, weights) in &output.importance {
-            hash.update(format!("{name} {}", weights.len()));
-            weights.iter().for_each(|weight| hash.update(weight.to_le_bytes()));
-        }
+        hash.update(made_of(model, output, identity)?);
+        hash.update(format!("{:?} {:?}", output.shard, output.split));
         for file in files {
             hash.update(&file.layout.header);
         }

@@ -1,7 +1,6 @@
 //! `convert merge-check`: whether split files make up a model.
 
 use std::collections::BTreeMap;
-
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
@@ -32,13 +31,7 @@ impl MergeCheck {
             super::verify::sound(&file, info)?;
         }
         let bytes: u64 = file.tensors().iter().map(|info| info.bytes).sum();
-        term::print(&format!(
-            "complete: {} files, {} tensors, {}",
-            file.files().len(),
-            file.tensors().len(),
-            size(bytes)
-        ))?;
-        Ok(Ended::Well)
+        complete(file.files().len(), file.tensors().len(), bytes)
     }
 
     /// A folder whose index names all tensors: each in its file, and all files of one conversion.
@@ -56,12 +49,11 @@ impl MergeCheck {
             "the files are not of one set: `{SET_KEY}` differs in {}; convert those again that are of another model or made otherwise",
             named.join(" and ")
         );
-        term::print(&format!(
-            "complete: {} files, {} tensors, {}",
-            checkpoint.files().len(),
-            checkpoint.stored_len(),
-            size(checkpoint.total_bytes())
-        ))?;
-        Ok(Ended::Well)
+        complete(checkpoint.files().len(), checkpoint.stored_len(), checkpoint.total_bytes())
     }
+}
+
+fn complete(files: usize, tensors: usize, bytes: u64) -> Result<Ended> {
+    term::print(&format!("complete: {files} files, {tensors} tensors, {}", size(bytes)))?;
+    Ok(Ended::Well)
 }

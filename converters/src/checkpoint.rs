@@ -9,6 +9,7 @@ mod quantized;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 pub use error::Error;
 pub use nonfinite::NonFinite;
@@ -61,6 +62,8 @@ pub struct Checkpoint {
     /// The weights: what is stored, with those that are codes and scales as what they stand for.
     tensors: BTreeMap<String, TensorInfo>,
     quantized: BTreeMap<String, quantized::Quantized>,
+    /// Once somebody asked: it reads some of every tensor.
+    fingerprint: OnceLock<String>,
 }
 
 impl Checkpoint {
@@ -229,7 +232,11 @@ impl Checkpoint {
 
     /// A SHA-256 over names, dtypes, shapes and (samples of) bytes: `weights_sha256` of a dump.
     pub fn fingerprint(&self) -> Result<String, Error> {
-        fingerprint::fingerprint(self)
+        if let Some(known) = self.fingerprint.get() {
+            return Ok(known.clone());
+        }
+        let made = fingerprint::fingerprint(self)?;
+        Ok(self.fingerprint.get_or_init(|| made).clone())
     }
 
     /// Lengths and times of the files: what a program goes by that comes back to them.
@@ -293,6 +300,7 @@ impl Checkpoint {
             stored: BTreeMap::new(),
             tensors: BTreeMap::new(),
             quantized: BTreeMap::new(),
+            fingerprint: OnceLock::new(),
         }
     }
 

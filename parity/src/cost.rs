@@ -137,31 +137,26 @@ pub fn cost(
 /// What it would cost to say the same of every position: the mean divergence of the reference from the mean of
 /// its own distributions. None if a dump keeps a part of each alone.
 pub fn uninformed(dump: &Dump) -> Result<Option<f64>, crate::dump::Error> {
-    let mut rows: Vec<Vec<f64>> = Vec::new();
+    // The mean of sum(p ln(p / mean)) is the mean of sum(p ln p) less sum(mean ln mean).
+    let (mut sums, mut own, mut count) = (Vec::new(), 0.0, 0_usize);
     for prompt in &dump.manifest.prompts {
-        let Some(all) = dump.logprobs(Dtype::F32, prompt, Phase::Prefill)? else { continue };
-        if all.ids.is_some() {
+        let Some(rows) = dump.logprobs(Dtype::F32, prompt, Phase::Prefill)? else { continue };
+        if rows.ids.is_some() {
             return Ok(None);
         }
-        rows.extend(
-            all.values
-                .chunks_exact(all.width.max(1))
-                .map(|row| row.iter().map(|x| f64::from(*x)).collect()),
-        );
+        sums.resize(rows.width, 0.0);
+        for row in rows.values.chunks_exact(rows.width.max(1)) {
+            for (sum, x) in sums.iter_mut().zip(row) {
+                let (x, p) = (f64::from(*x), f64::from(*x).exp());
+                *sum += p;
+                own += if p > 0.0 { p * x } else { 0.0 };
+            }
+            count += 1;
+        }
     }
-    let Some(width) = rows.first().map(Vec::len).filter(|_| rows.len() > 1) else {
-        return Ok(None);
-    };
-    let mut mean = vec![0.0; width];
-    for row in &rows {
-        mean.iter_mut().zip(row).for_each(|(mean, x)| *mean += x.exp() / rows.len() as f64);
-    }
-    let of = |row: &Vec<f64>| -> f64 {
-        let part =
-            |(x, mean): (&f64, &f64)| if x.exp() > 0.0 { x.exp() * (x - mean.ln()) } else { 0.0 };
-        row.iter().zip(&mean).map(part).sum()
-    };
-    Ok(Some(rows.iter().map(of).sum::<f64>() / rows.len() as f64))
+    let n = count as f64;
+    let shared: f64 = sums.iter().map(|sum| sum / n).filter(|p| *p > 0.0).map(|p| p * p.ln()).sum();
+    Ok((count > 1).then(|| own / n - shared))
 }
 
 /// What rounding alone costs the model: the mean divergence of the reference's own bf16 or f16 run

@@ -194,22 +194,6 @@ fn share(choice: &Choice, scores: &[f32], theirs: &[f32]) -> f64 {
     f64::from(choice.margin(scores, &places)) / size
 }
 
-/// Goes by the choices of another run where rounding made others.
-pub(crate) struct Follow<'a, 's> {
-    pub(crate) steer: Steer<'s>,
-    pub(crate) choices: &'a Choices,
-}
-
-impl Probe for Follow<'_, '_> {
-    fn wants(&self, tap: &str) -> bool {
-        self.steer.wants(tap)
-    }
-
-    fn tap(&mut self, tap: &str, _shape: &[usize], data: &mut [f32]) {
-        self.steer.see(tap, data, 0, self.choices);
-    }
-}
-
 /// Writes down what routers choose.
 pub(crate) struct Record<'a> {
     pub(crate) routers: &'a [Router],

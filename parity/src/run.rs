@@ -105,9 +105,8 @@ fn decode(
     // Nothing of the prefix itself is compared here: prefill has the same rows. Its taps are
     // fed from the prefill's, so that the states it leaves are the reference's too.
     let (prefix, rest) = prompt.tokens.split_at(prompt.split.min(prompt.tokens.len()));
-    let none = BTreeMap::new();
     let (taps, fed) = match feed {
-        Feed::Own => (&none, None),
+        Feed::Own => (&NONE, None),
         Feed::Reference(r) => (&r.prefill, Some(&r.prefill)),
     };
     let choices = &wanted.prefill_choices;
@@ -150,8 +149,11 @@ pub(crate) fn one(
         .ok_or_else(|| engine::Error::Other("the engine gave no logits for a chunk".to_owned()))
 }
 
+/// No taps.
+static NONE: BTreeMap<String, Tensor> = BTreeMap::new();
+
 /// Copies taps, and replaces them when told to.
-struct Capture<'a, 's> {
+pub(crate) struct Capture<'a, 's> {
     /// Taps to copy.
     wanted: &'a BTreeMap<String, Tensor>,
     /// Values to put in their place.
@@ -164,6 +166,13 @@ struct Capture<'a, 's> {
     steer: &'a mut Steer<'s>,
     /// What the reference chose.
     choices: &'a Choices,
+}
+
+impl<'a, 's> Capture<'a, 's> {
+    /// Compares choices, and replaces those that rounding made otherwise.
+    pub(crate) fn of_choices(steer: &'a mut Steer<'s>, choices: &'a Choices) -> Self {
+        Self { wanted: &NONE, fed: None, row: 0, keep: None, steer, choices }
+    }
 }
 
 impl Probe for Capture<'_, '_> {
@@ -211,12 +220,9 @@ pub(crate) fn forced(
     steer: &mut Steer<'_>,
 ) -> Result<Vec<Vec<f32>>, engine::Error> {
     let slot = session.open_slot();
-    let none = BTreeMap::new();
     let mut run = || {
-        let steer = &mut *steer;
         let [prefill, steps] = choices;
-        let mut probe =
-            Capture { wanted: &none, fed: None, row: 0, keep: None, steer, choices: prefill };
+        let mut probe = Capture::of_choices(&mut *steer, prefill);
         let mut rows = vec![one(session, slot, prompt, Want::Last, &mut probe)?.data];
         probe.choices = steps;
         for (row, token) in chosen.iter().take(chosen.len().saturating_sub(1)).enumerate() {

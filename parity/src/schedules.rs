@@ -16,7 +16,8 @@ use serde::Serialize;
 use crate::dump::Tensor;
 use crate::gate::{Mode, Verdict, dtype_name};
 use crate::metrics::{gap, log_softmax};
-use crate::route::{Choices, Follow, Record, Router, RouterRow, Steer, routers};
+use crate::route::{Choices, Record, Router, RouterRow, Steer, routers};
+use crate::run::Capture;
 
 pub use derive::{ROLLBACK, derive};
 
@@ -227,14 +228,14 @@ fn perform(
             }
             // Where two experts are as good, another order of additions chooses the other.
             let (choices, mut flips) = (baseline.chosen(&fed), RouterRow::new(Mode::Cumulative));
-            let steer = Steer {
+            let mut steer = Steer {
                 routers: &baseline.routers,
                 dtype: session.dtype(),
                 place: String::new(),
                 row: &mut flips,
                 scores: BTreeMap::new(),
             };
-            let mut probe = Follow { steer, choices: &choices };
+            let mut probe = Capture::of_choices(&mut steer, &choices);
             let logits = session.step(&chunks, &mut probe).map_err(broke)?;
             row.steps += 1;
             if logits.len() != parts.len() {

@@ -119,37 +119,33 @@ pub fn router(dtype: Dtype, mode: Mode) -> f64 {
     }
 }
 
-/// How many of so many choices rounding explains, each of them close. On the reference's inputs few are
-/// close enough; behind errors of earlier layers, on random routers in bf16, up to a quarter were. A router that
-/// does not see its input agrees as seldom as chance.
+/// How many of so many choices rounding explains, each of them close. Honest runs of 16 bits flipped at
+/// most one in 250 on the reference's inputs and one in 70 behind errors of earlier layers; the rest is
+/// room for models deeper than those. A router that does not see its input agrees as seldom as chance.
 pub fn flips(choices: usize, mode: Mode) -> usize {
     match mode {
-        Mode::Local => choices / 5 + 2,
-        Mode::Cumulative => choices / 2 + 2,
+        Mode::Local => choices / 10 + 2,
+        Mode::Cumulative => choices / 4 + 2,
     }
 }
 
 /// Fewer numbers than this say little of where most of them lie.
 const FEW: usize = 64;
 
-/// One gate in so many may be beyond its bound by chance, and two in any run.
+/// One gate in so many may be beyond its bound by chance.
 pub const BY_CHANCE: usize = 40;
 
 /// How many times its bound a gate may be, if it is one of those. Small tensors behind many layers (three numbers
-/// a row, of scans and norms) were up to 1.9 times beyond it in 10 of 130 checkpoints nobody prepared; a state that
-/// adds up all rows is as far when it is fed the reference's.
+/// a row, of scans and norms) were up to 1.9 times beyond it in 7 of 134 checkpoints nobody prepared, whose f32 runs
+/// agreed, and a scale 1.3 times.
 pub fn excess(dtype: Dtype, mode: Mode, subject: &Subject, measure: &str) -> Option<f64> {
-    let state = match subject {
-        Subject::Logprobs => return None,
-        Subject::Tap { .. } => false,
-        Subject::State { .. } => true,
-    };
+    let tap = matches!(subject, Subject::Tap { .. });
     match (dtype, mode) {
+        _ if *subject == Subject::Logprobs => None,
         (Dtype::F32, Mode::Cumulative) => Some(1.5),
         (Dtype::F32, Mode::Local) => None,
         (_, Mode::Cumulative) => Some(2.0),
-        (_, Mode::Local) if state => Some(1.7),
-        (_, Mode::Local) => (measure == "gain").then_some(1.4),
+        (_, Mode::Local) => (tap && measure == "gain").then_some(1.4),
     }
 }
 

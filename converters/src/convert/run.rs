@@ -129,7 +129,7 @@ struct Job {
 pub fn run(work: &Work<'_>, settings: &Settings, progress: &dyn Progress) -> Result<Done, Error> {
     files::check(work, settings)?;
     let jobs = cut(&work.tasks, settings.slab);
-    let head = format!("onboard conversion 1 slab {} work {}", settings.slab, work.fingerprint);
+    let head = format!("{HEAD}{} work {}", settings.slab, work.fingerprint);
     let (parts, journal, mut known) = files::open(work, settings, &head)?;
     known.retain(|&slab, written| {
         jobs.get(slab).is_some_and(|job| slab::is_there(work, job, &parts, written))
@@ -271,26 +271,26 @@ pub fn journal_path(path: &Path) -> PathBuf {
     name.into()
 }
 
+/// How the first line of a journal begins.
+const HEAD: &str = "onboard conversion 1 slab ";
+
+/// What the first line of a journal says: numbers of a slab, and which work it is.
+fn slab_and_work(head: &str) -> Option<(&str, &str)> {
+    head.strip_prefix(HEAD)?.split_once(" work ")
+}
+
 /// What an earlier run says it has done, if its head is the same.
 fn earlier(path: &Path, head: &str) -> Result<BTreeMap<usize, Vec<Written>>, Error> {
     let cannot = |why: String| Error::Resume { journal: path.into(), why };
     let (found, slabs) = journal::read(path)?;
-    let parts = |head: &str| {
-        let (slab, work) = head.split_once(" work ")?;
-        Some((slab.rsplit(' ').next()?.parse::<usize>().ok()?, work.to_owned()))
-    };
-    if let (Some((slab, work)), Some((now, same))) = (parts(&found), parts(head))
-        && work == same
-        && slab != now
-    {
-        return Err(cannot(format!(
-            "it was begun with slabs of {slab} numbers, and this run has {now}: repeat its --slab"
-        )));
-    }
     if found != head {
-        return Err(cannot(
-            "it belongs to a conversion of other weights, or with other settings".to_owned(),
-        ));
+        let (was, now) = (slab_and_work(&found), slab_and_work(head));
+        return Err(cannot(match (was, now) {
+            (Some((was, work)), Some((now, same))) if work == same => format!(
+                "it was begun with slabs of {was} numbers, and this run has {now}: repeat its --slab"
+            ),
+            _ => "it belongs to a conversion of other weights, or with other settings".to_owned(),
+        }));
     }
     Ok(slabs)
 }

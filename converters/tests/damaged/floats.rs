@@ -54,3 +54,38 @@ fn codes_are_never_taken_for_numbers() {
         ],
     );
 }
+
+#[test]
+fn scales_lie_as_their_codes() {
+    let said = json!({ "quant_method": "fp8", "weight_block_size": [8, 8] });
+    let tensors = Tensors::from([
+        ("m.weight", zeros(F8E4m3, &[16, 32])),
+        ("m.weight_scale_inv", zeros(F32, &[2, 4])),
+    ]);
+    let turned = |t: &mut Tensors| drop(t.insert("m.weight_scale_inv", zeros(F32, &[4, 2])));
+    refused(&said, &tensors, &[("squares", None, turned, &["`m.weight_scale_inv`", "[4, 2]"])]);
+
+    let said = json!({ "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized" });
+    let tensors = Tensors::from([
+        ("m.weight_packed", zeros(U8, &[16, 64])),
+        ("m.weight_scale", zeros(F8E4m3, &[16, 8])),
+    ]);
+    refused(
+        &said,
+        &tensors,
+        &[
+            (
+                "sixteens across",
+                None,
+                |t| drop(t.insert("m.weight_scale", zeros(F8E4m3, &[8, 16]))),
+                &["[8, 16]", "scales of F8_E4M3 and shape [16, 8]"],
+            ),
+            (
+                "bytes for sixteens",
+                None,
+                |t| drop(t.insert("m.weight_scale", zeros(U8, &[16, 8]))),
+                &["of U8", "scales of F8_E4M3 and shape [16, 8]"],
+            ),
+        ],
+    );
+}

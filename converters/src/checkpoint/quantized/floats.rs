@@ -91,24 +91,23 @@ fn four(checkpoint: &Checkpoint, name: &str, info: &TensorInfo) -> Looked<Made> 
     let run = scales.elements().checked_div(rows).and_then(|runs| columns.checked_div(runs));
     // Codes of 6 bits are bytes too, and would be stretches of 48.
     let Some(group) = run.filter(|group| [16, 32].contains(group)) else { return Ok(None) };
+    let expected = [rows, columns.div_ceil(group)];
     let bytes = matches!(scales.dtype, FileDtype::F8E4m3 | FileDtype::F8E8m0 | FileDtype::U8);
-    let count = rows.checked_mul(columns.div_ceil(group));
     if info.dtype != FileDtype::U8
         || !weight.ends_with("weight")
-        || count != Some(scales.elements())
+        || rows.checked_mul(expected[1]) != Some(scales.elements())
         || !bytes
     {
         return Ok(None);
     }
     // The other way round, or as bytes of another format, they would pass too.
-    let dtype = if group == 16 { FileDtype::F8E4m3 } else { FileDtype::U8 };
-    let same = (scales.dtype == FileDtype::F8E4m3) == (group == 16);
-    if !same || scales.shape != [rows, columns / group] {
+    let sixteens = group == 16;
+    if (scales.dtype == FileDtype::F8E4m3) != sixteens || scales.shape != expected {
         let (ty, sides, shape) = (scales.dtype.name(), &scales.shape, &info.shape);
         let found =
             format!("codes of shape {shape:?} with scales `{scale}` of {ty} and shape {sides:?}");
-        let expected =
-            format!("scales of {} and shape {:?}", dtype.name(), [rows, columns / group]);
+        let dtype = if sixteens { FileDtype::F8E4m3 } else { FileDtype::U8 };
+        let expected = format!("scales of {} and shape {expected:?}", dtype.name());
         return Err(checkpoint.coded(name, found, expected));
     }
     let globals = [

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use registry::quant::Quant;
 
-use super::scaled::{BLOCK, Scheme};
+use super::scaled::{BLOCK, Scheme, SquareScale};
 use super::{Choice, Tensor};
 use crate::safetensors::FileDtype;
 
@@ -110,8 +110,9 @@ impl Format {
             Self::Fp8 => Scheme::Rows(FileDtype::Bf16),
             Self::Fp8Modelopt { whole: false } => Scheme::Rows(FileDtype::F32),
             Self::Fp8Tensor | Self::Fp8Modelopt { whole: true } => Scheme::Whole(scale),
-            Self::Fp8Block { power } => Scheme::Squares(FileDtype::F32, power),
-            Self::Fp8CtBlock => Scheme::Squares(FileDtype::Bf16, false),
+            Self::Fp8Block { power: false } => Scheme::Squares(SquareScale::F32),
+            Self::Fp8Block { power: true } => Scheme::Squares(SquareScale::Power),
+            Self::Fp8CtBlock => Scheme::Squares(SquareScale::Bf16),
             Self::Nvfp4 => Scheme::Sixteens(scale),
             Self::Mxfp4 => Scheme::ThirtyTwos,
         })

@@ -14,13 +14,23 @@ pub enum Scheme {
     Rows(FileDtype),
     /// e4m3, one scale that is known.
     Whole(f32),
-    /// e4m3, a scale for each square of [`BLOCK`] numbers a side, kept in this dtype; of f32 powers of two where
-    /// that is said.
-    Squares(FileDtype, bool),
+    /// e4m3, a scale for each square of [`BLOCK`] numbers a side.
+    Squares(SquareScale),
     /// e2m1, an e4m3 scale for 16 numbers of a row, times one scale that is known.
     Sixteens(f32),
     /// e2m1, a power of two for 32 numbers of a row.
     ThirtyTwos,
+}
+
+/// What the scale of a square is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SquareScale {
+    /// f32.
+    F32,
+    /// A power of two, as f32.
+    Power,
+    /// bf16.
+    Bf16,
 }
 
 /// Which of the tensors.
@@ -71,7 +81,9 @@ impl Scheme {
         match self {
             Self::Rows(dtype) => Some((dtype, vec![rows, 1])),
             Self::Whole(_) => None,
-            Self::Squares(dtype, _) => {
+            Self::Squares(scale) => {
+                let narrow = scale == SquareScale::Bf16;
+                let dtype = if narrow { FileDtype::Bf16 } else { FileDtype::F32 };
                 Some((dtype, vec![rows.div_ceil(BLOCK), row.div_ceil(BLOCK)]))
             }
             Self::Sixteens(_) => Some((FileDtype::F8E4m3, vec![rows, row / 16])),
@@ -90,16 +102,16 @@ impl Scheme {
     /// What the scale of numbers whose largest is `peak` is kept as, and what it stands for.
     fn scale(self, run: &[f32], peak: f32) -> (u32, f32) {
         match self {
-            Self::Rows(FileDtype::Bf16) | Self::Squares(FileDtype::Bf16, _) => {
+            Self::Rows(FileDtype::Bf16) | Self::Squares(SquareScale::Bf16) => {
                 let bits = numbers::f32_to_bf16(numbers::f8_e4m3_scale(peak));
                 (u32::from(bits), numbers::bf16_to_f32(bits))
             }
-            Self::Rows(_) | Self::Squares(_, false) => {
+            Self::Rows(_) | Self::Squares(SquareScale::F32) => {
                 let scale = numbers::f8_e4m3_scale(peak);
                 (scale.to_bits(), scale)
             }
             Self::Whole(scale) => (scale.to_bits(), scale),
-            Self::Squares(_, true) => {
+            Self::Squares(SquareScale::Power) => {
                 let scale = numbers::ceil_to_power(numbers::f8_e4m3_scale(peak));
                 (scale.to_bits(), scale)
             }
