@@ -315,6 +315,26 @@ def use_gelu_table(model) -> str:
     return f"GELU is that of a table of f16, as llama.cpp has it, in {count} modules"
 
 
+def break_ties() -> None:
+    """Of equal numbers `torch.topk` takes any, which differs by length and machine. Where the last that is taken equals one that is not, the first of them are taken.
+    Scores of a sparse attention's index are 0 for every key that none of its heads likes, so that this is no rare case."""
+    import torch
+
+    real = torch.topk
+
+    def topk(input, k, dim=-1, largest=True, sorted=True, *, out=None):
+        chosen = real(input, k, dim, largest, sorted)
+        if out is not None or input.ndim == 0 or not 0 < k < input.shape[dim]:
+            return chosen
+        border = (chosen.values.amin if largest else chosen.values.amax)(dim, keepdim=True)
+        if bool(((input == border).sum(dim) == (chosen.values == border).sum(dim)).all()):
+            return chosen
+        values, indices = torch.sort(input, dim=dim, descending=largest, stable=True)
+        return torch.return_types.topk((values.narrow(dim, 0, k), indices.narrow(dim, 0, k)))
+
+    torch.topk = torch.Tensor.topk = topk
+
+
 def cast(model, dtype) -> None:
     """Where transformers dequantizes while it loads, what was not quantized keeps the checkpoint's dtype, whatever was asked for. What classes keep in f32
     stays in it."""
@@ -914,6 +934,7 @@ def dump(args) -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    break_ties()
 
     folder, target = Path(args.model), Path(args.out)
     if target.exists() and not ((target / "manifest.json").is_file() or (target.is_dir() and not any(target.iterdir()))):

@@ -1,7 +1,7 @@
 //! `index_topk`: which positions a sparse attention looks at, by small keys of their own.
 //!
-//! The scores of the reference's indexer, in f32. Among equal
-//! scores the reference takes any; here the lowest position comes first.
+//! The scores of the reference's indexer, in f32. Among equal scores `torch.topk`
+//! takes any; here, and in dumps, the lowest position comes first.
 
 use rayon::prelude::*;
 
