@@ -143,7 +143,9 @@ fn check_wide(file: &Path, name: &str, known: &Known) -> Result<(), String> {
     agrees(&out)?;
     // A reference with the same GELU shows that this is all that is done otherwise.
     let same = fixture(name).join("gelu");
-    if known.bound.is_some() && (name.starts_with("peer/") || !fixture(&format!("peer/{name}")).is_dir()) {
+    if known.bound.is_some()
+        && (name.starts_with("peer/") || !fixture(&format!("peer/{name}")).is_dir())
+    {
         return Err("has a bound of its own, and nothing in `peer` that needs none".to_owned());
     }
     if known.bound.is_some() != same.is_dir() {
@@ -192,7 +194,9 @@ fn check_q8_0(file: &Path, name: &str) -> Result<(), String> {
     }
     match cost(file, name, "native")? {
         Some((native, _)) if mean <= MORE * native => Ok(()),
-        native => Err(format!("as Q8_0 it is {mean} nats off, and {native:?} in the native engine")),
+        native => {
+            Err(format!("as Q8_0 it is {mean} nats off, and {native:?} in the native engine"))
+        }
     }
 }
 
