@@ -305,6 +305,8 @@ pub struct GgufWeight {
     pub ty: Option<Ident>,
     /// Whether the entry counts; always if nothing is said.
     pub when: Option<Expr>,
+    /// How many layers it is of, if the file counts them otherwise, and the first one's number there.
+    pub layers: Option<(Expr, Expr)>,
     /// The whole entry.
     pub at: Span,
 }

@@ -5,7 +5,7 @@ use crate::eval::{self, Env, Fail, expected};
 use crate::gguf::{Gguf, TensorRule, around};
 use crate::scalar::Scalar;
 use crate::spec::{DimSource, GgufEntry, GgufWeight, Spec};
-use crate::syntax::Ident;
+use crate::syntax::{Expr, Ident};
 use crate::weight_map::{Pattern, Rule};
 
 use super::Report;
@@ -59,9 +59,9 @@ pub(super) fn resolve(
     let mut rules = Vec::new();
     for place in ahead {
         let own = decl.nextn.iter().map(|decl| place.own(decl));
-        rules.extend(own.filter_map(|decl| report.kept(rule(&decl, env)).flatten()));
+        rules.extend(own.filter_map(|decl| report.kept(rules_of(&decl, env))).flatten());
     }
-    rules.extend(decl.weights.iter().filter_map(|decl| report.kept(rule(decl, env)).flatten()));
+    rules.extend(decl.weights.iter().filter_map(|decl| report.kept(rules_of(decl, env))).flatten());
     let aliases = ahead.iter().filter_map(Place::alias).collect();
     let scalars = decl.scalars.iter().filter_map(|(key, weights)| {
         let weights = report.kept(pattern(weights).map_err(Fail::from))?;
@@ -175,20 +175,48 @@ fn numbers(value: &Scalar, entry: &GgufEntry) -> Result<Option<Vec<f32>>, Fail> 
     })
 }
 
-/// The rule of an entry; none if it does not count in this model.
-fn rule(decl: &GgufWeight, env: &dyn Env) -> Result<Option<TensorRule>, Fail> {
+/// The rules of an entry; none if it does not count in this model.
+fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, Fail> {
+    /// More layers than any model has.
+    const MOST: i64 = 10_000;
     if let Some(when) = &decl.when
         && !eval::truth(&eval::eval_owned(when, env)?)
     {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    let mut names = (decl.weight.clone(), decl.name.clone());
+    let Some((layers, first)) = &decl.layers else {
+        return Ok(vec![rule(decl, &decl.weight, &decl.name, env)?]);
+    };
+    let count = |expr: &Expr| match eval::eval_owned(expr, env)? {
+        Scalar::Int(n @ 0..=MOST) => Ok(n),
+        other => Err(Fail::from(
+            Finding::error(&expr.at, "this is no number of layers")
+                .label(expected(&format!("a whole number up to {MOST}"), &other)),
+        )),
+    };
+    let (layers, first) = (count(layers)?, count(first)?);
+    let of = |ident: &Ident, n: i64| Ident {
+        name: ident.name.replace("{n}", &n.to_string()),
+        ..ident.clone()
+    };
+    let one = |n| rule(decl, &of(&decl.weight, n), &of(&decl.name, first + n), env);
+    (0..layers).map(one).collect()
+}
+
+/// The rule that one pattern of the model and one of the file make.
+fn rule(
+    decl: &GgufWeight,
+    weight: &Ident,
+    name: &Ident,
+    env: &dyn Env,
+) -> Result<TensorRule, Fail> {
+    let mut names = (weight.clone(), name.clone());
     if !decl.exact {
         for ident in [&mut names.0, &mut names.1] {
             ident.name.push_str(".{weight|bias}");
         }
     }
-    Ok(Some(TensorRule {
+    Ok(TensorRule {
         rule: Rule {
             disk: pattern(&names.0)?,
             weight: pattern(&names.1)?,
@@ -196,5 +224,5 @@ fn rule(decl: &GgufWeight, env: &dyn Env) -> Result<Option<TensorRule>, Fail> {
             at: decl.at.clone(),
         },
         ty: decl.ty.as_ref().map(|ident| ident.name.clone()),
-    }))
+    })
 }

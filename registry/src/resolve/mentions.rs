@@ -65,7 +65,10 @@ pub(super) fn of(spec: &Spec) -> Mentions {
         entries.for_each(|entry| found.expr(&entry.value));
         let weights = gguf.weights.iter().chain(&gguf.nextn);
         weights
-            .flat_map(|weight| weight.steps.iter().chain(&weight.when))
+            .flat_map(|weight| {
+                let layers = weight.layers.iter().flat_map(|(layers, first)| [layers, first]);
+                weight.steps.iter().chain(&weight.when).chain(layers)
+            })
             .for_each(|expr| found.expr(expr));
     }
     found

@@ -338,6 +338,12 @@ pub(crate) static GGUF_WEIGHT: Table = Table {
         ),
         may("type", Form::Word, "What it is always kept in: `f32`."),
         may("when", Form::Expr, "Whether the entry counts, over dims; always if nothing is said."),
+        may(
+            "layers",
+            Form::Expr,
+            "Of how many layers it is, `{n}` from 0 on in the model; beside `first`.",
+        ),
+        may("first", Form::Expr, "What `{n}` is in the file for the first of these layers."),
     ],
     others: None,
     inherits: false,

@@ -83,6 +83,7 @@ impl Decoder {
                 steps: Vec::new(),
                 ty: None,
                 when: None,
+                layers: None,
                 at,
             });
         };
@@ -92,6 +93,8 @@ impl Decoder {
         let steps = self.steps(map);
         let ty = map.get("type").map(|entry| self.word(&entry.value));
         let when = map.get("when").map(|entry| self.expr(&entry.value));
+        let layers = map.get("layers").map(|entry| self.expr(&entry.value));
+        let first = map.get("first").map(|entry| self.expr(&entry.value));
         let exact = tensor.is_some();
         let ((Some(weight), None) | (None, Some(weight))) = (weight, tensor) else {
             let message = format!("`{}` is made of one thing", name.name);
@@ -107,6 +110,16 @@ impl Decoder {
             Some(when) => Some(when?),
             None => None,
         };
-        Some(GgufWeight { name, weight, exact, steps: steps?, ty, when, at })
+        let layers = match (layers, first) {
+            (None, None) => None,
+            (Some(layers), Some(first)) => Some((layers?, first?)),
+            _ => {
+                let message =
+                    format!("`{}` has one of `layers` and `first` without the other", name.name);
+                self.findings.push(Finding::error(&at, message));
+                return None;
+            }
+        };
+        Some(GgufWeight { name, weight, exact, steps: steps?, ty, when, layers, at })
     }
 }
