@@ -23,6 +23,7 @@ use crate::run::{Feed, trace};
 use crate::schedules::{self, Baseline, ScheduleRow};
 use crate::tolerance;
 
+mod condition;
 mod greedy;
 mod options;
 mod sensitivity;
@@ -31,6 +32,7 @@ mod summary;
 
 pub use options::CheckOptions;
 
+use condition::condition;
 use greedy::greedy;
 use sensitivity::sensitivity;
 use subject::{about, identify, unseen};
@@ -218,6 +220,7 @@ fn as_is(
             routers: &routers,
             dtype,
             rows: [Mode::Cumulative, Mode::Local].map(RouterRow::new),
+            conditioned: 0,
         };
         for (n, prompt) in prompts.iter().enumerate() {
             let comparison = Comparison {
@@ -237,6 +240,7 @@ fn as_is(
             gates.extend(compare_prompt(&mut session, &comparison, options, &mut agreement)?);
         }
         let limit = logprob_limit(dtype, &gates, options);
+        report.note(condition::said(dtype, agreement.conditioned));
         report.note(excuse(dtype, &mut gates));
         let greedy = greedy(&mut session, dump, dtype, limit, &mut agreement)?;
         let mut run = summarize(model, dtype, gates, greedy, uncovered);
@@ -333,6 +337,8 @@ struct Agreement<'a> {
     routers: &'a [Router],
     dtype: Dtype,
     rows: [RouterRow; 2],
+    /// Gates of ops that pass for what rounding is worth to them.
+    conditioned: usize,
 }
 
 impl Agreement<'_> {
@@ -363,7 +369,10 @@ fn compare_prompt(
             let mut steer = agreement.steer(Mode::Local, place);
             let fed = Feed::Reference(&own.taps);
             let run = trace(session, prompt, phase, &own.taps, fed, &mut steer)?;
-            gates.extend(comparison.gates(phase, Mode::Local, &run));
+            let mut found = comparison.gates(phase, Mode::Local, &run);
+            agreement.conditioned +=
+                condition(session, comparison, phase, &run, &mut found, agreement)?;
+            gates.extend(found);
         }
     }
     Ok(gates)

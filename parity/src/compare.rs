@@ -191,7 +191,7 @@ impl Comparison<'_> {
                     Bounds::f32_cumulative().widened(self.adds_up(&gate).max(felt))
                 }
                 (Dtype::F32, Mode::Local) => {
-                    Bounds::f32_local().widened(self.adds_up(&gate).max(self.felt_by_ops))
+                    Bounds::f32_local().widened(self.adds_up(&gate) * self.felt_by_ops)
                 }
                 (dtype, _) => Bounds::local(dtype, &error),
             };

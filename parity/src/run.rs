@@ -1,11 +1,14 @@
 //! Runs an engine over the prompts of a dump and keeps what the dump has to be compared with.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use engine::{Chunk, Logits, Probe, Session, SlotId, StateValue, Want};
+use registry::dtype::Dtype;
 
 use crate::dump::{Phase, Prompt, Tensor};
 use crate::route::{Choices, Steer};
+use crate::tolerance::stored_bits;
 
 /// What one phase of one prompt gave.
 #[derive(Debug, Clone, Default)]
@@ -47,6 +50,61 @@ pub enum Feed<'a> {
     Own,
     /// Every tapped value is replaced after it is captured, so that errors do not spread.
     Reference(&'a Reference),
+    /// The same, by values that are some of them a unit in the last place off.
+    Shaken(&'a Reference, Shake),
+}
+
+impl<'a> Feed<'a> {
+    fn reference(self) -> Option<&'a Reference> {
+        match self {
+            Self::Own => None,
+            Self::Reference(reference) | Self::Shaken(reference, _) => Some(reference),
+        }
+    }
+
+    fn shake(self) -> Option<Shake> {
+        match self {
+            Self::Shaken(_, shake) => Some(shake),
+            Self::Own | Self::Reference(_) => None,
+        }
+    }
+}
+
+/// Which values move, and by what.
+#[derive(Debug, Clone, Copy)]
+pub struct Shake {
+    /// Of this dtype is the unit.
+    pub dtype: Dtype,
+    /// Another one moves others.
+    pub seed: u64,
+}
+
+impl Shake {
+    /// Moves two thirds of the values up or down by a unit. What is not on the grid of the dtype is kept wider,
+    /// and moves by a unit of f32; zeros and what is next to them stay.
+    fn apply(self, tap: &str, row: usize, data: &mut [f32]) {
+        let unit = 1_u32 << (23 - stored_bits(self.dtype));
+        let mut hasher = DefaultHasher::new();
+        (self.seed, tap, row).hash(&mut hasher);
+        let mut state = hasher.finish() | 1;
+        for value in data.iter_mut().filter(|value| value.is_normal()) {
+            // Xorshift: any bits will do, the same in every run.
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let bits = value.to_bits();
+            let step = if bits.is_multiple_of(unit) { unit } else { 1 };
+            let moved = match state % 3 {
+                0 => bits.wrapping_add(step),
+                1 => bits.wrapping_sub(step),
+                _ => bits,
+            };
+            let moved = f32::from_bits(moved);
+            if moved.is_normal() && moved.signum() == value.signum() {
+                *value = moved;
+            }
+        }
+    }
 }
 
 /// Runs one phase of a prompt from a fresh slot, which is given back.
@@ -78,13 +136,10 @@ fn prefill(
     steer: &mut Steer<'_>,
 ) -> Result<Trace, engine::Error> {
     let mut trace = Trace::default();
-    let fed = match feed {
-        Feed::Own => None,
-        Feed::Reference(r) => Some(&r.prefill),
-    };
+    let (fed, shake) = (feed.reference().map(|r| &r.prefill), feed.shake());
     let choices = &wanted.prefill_choices;
     let keep = Some(&mut trace.taps);
-    let mut probe = Capture { wanted: &wanted.prefill, fed, row: 0, keep, steer, choices };
+    let mut probe = Capture { wanted: &wanted.prefill, fed, shake, row: 0, keep, steer, choices };
     trace.logits = one(session, slot, &prompt.tokens, Want::All, &mut probe)?.data;
     let states = prompt.taps && session.shows().states;
     if states {
@@ -105,12 +160,11 @@ fn decode(
     // Nothing of the prefix itself is compared here: prefill has the same rows. Its taps are
     // fed from the prefill's, so that the states it leaves are the reference's too.
     let (prefix, rest) = prompt.tokens.split_at(prompt.split.min(prompt.tokens.len()));
-    let (taps, fed) = match feed {
-        Feed::Own => (&NONE, None),
-        Feed::Reference(r) => (&r.prefill, Some(&r.prefill)),
-    };
+    let (fed, shake) = (feed.reference().map(|r| &r.prefill), feed.shake());
+    let taps = fed.unwrap_or(&NONE);
     let choices = &wanted.prefill_choices;
-    let mut probe = Capture { wanted: taps, fed, row: 0, keep: None, steer: &mut *steer, choices };
+    let mut probe =
+        Capture { wanted: taps, fed, shake, row: 0, keep: None, steer: &mut *steer, choices };
     // All rows, so that rows of the probe are positions of the prompt.
     let want = if fed.is_some() { Want::All } else { Want::Last };
     one(session, slot, prefix, want, &mut probe)?;
@@ -119,13 +173,10 @@ fn decode(
         trace.states.push(session.states(slot)?);
     }
     for (row, token) in rest.iter().enumerate() {
-        let fed = match feed {
-            Feed::Own => None,
-            Feed::Reference(r) => Some(&r.decode),
-        };
+        let fed = feed.reference().map(|r| &r.decode);
         let (keep, choices) = (Some(&mut trace.taps), &wanted.decode_choices);
         let steer = &mut *steer;
-        let mut probe = Capture { wanted: &wanted.decode, fed, row, keep, steer, choices };
+        let mut probe = Capture { wanted: &wanted.decode, fed, shake, row, keep, steer, choices };
         let logits = one(session, slot, &[*token], Want::Last, &mut probe)?;
         trace.logits.extend_from_slice(&logits.data);
         if states {
@@ -158,6 +209,8 @@ pub(crate) struct Capture<'a, 's> {
     wanted: &'a BTreeMap<String, Tensor>,
     /// Values to put in their place.
     fed: Option<&'a BTreeMap<String, Tensor>>,
+    /// What is done to those.
+    shake: Option<Shake>,
     /// The reference's row that the first row of this step is.
     row: usize,
     /// Where copies go.
@@ -171,7 +224,7 @@ pub(crate) struct Capture<'a, 's> {
 impl<'a, 's> Capture<'a, 's> {
     /// Compares choices, and replaces those that rounding made otherwise.
     pub(crate) fn of_choices(steer: &'a mut Steer<'s>, choices: &'a Choices) -> Self {
-        Self { wanted: &NONE, fed: None, row: 0, keep: None, steer, choices }
+        Self { wanted: &NONE, fed: None, shake: None, row: 0, keep: None, steer, choices }
     }
 }
 
@@ -206,6 +259,9 @@ impl Capture<'_, '_> {
             && values.len() == data.len()
         {
             data.copy_from_slice(values);
+            if let Some(shake) = self.shake {
+                shake.apply(tap, self.row, data);
+            }
         }
     }
 }
@@ -234,4 +290,28 @@ pub(crate) fn forced(
     let rows = run();
     session.release(slot)?;
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_move_by_a_unit_of_their_own_grid() {
+        for (dtype, unit) in [(Dtype::F32, 1), (Dtype::F16, 1 << 13), (Dtype::Bf16, 1 << 16)] {
+            let was: Vec<f32> = (1..100).map(|n| n as f32 / 64.0).chain([0.0, f32::MAX]).collect();
+            let shaken = |seed| {
+                let mut data = was.clone();
+                Shake { dtype, seed }.apply("a", 0, &mut data);
+                data
+            };
+            let is = shaken(0);
+            let steps: Vec<u32> =
+                was.iter().zip(&is).map(|(a, b)| a.to_bits().abs_diff(b.to_bits())).collect();
+            assert!(steps.iter().all(|step| [0, 1, unit].contains(step)), "{dtype}: {steps:?}");
+            assert!(steps.iter().filter(|step| **step == unit).count() > 40);
+            assert!(is[99] == 0.0 && is.iter().all(|x| x.is_finite()));
+            assert!(is == shaken(0) && is != shaken(1));
+        }
+    }
 }

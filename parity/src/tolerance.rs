@@ -94,6 +94,18 @@ pub fn felt_by_ops(bound: f64) -> f64 {
     (bound / F32_LOGPROB).clamp(1.0, F32_FELT_BY_TAPS)
 }
 
+/// How many times as much an op may be given for what its inputs' rounding is worth to it.
+pub const CONDITION_MOST: f64 = 4.0;
+
+/// What an op may be off whose output moves by `worth` when its inputs move by a unit in the last place. Its own
+/// sums in f32 are of dozens of roundings; in 16 bits its inputs' are most of them.
+pub fn condition(dtype: Dtype, worth: f64) -> f64 {
+    match dtype {
+        Dtype::F32 => 4.0 * worth,
+        _ => 1.5 * worth,
+    }
+}
+
 /// How far a schedule may move an f32 log-probability of the same engine.
 pub const F32_SCHEDULE: f64 = 5e-5;
 

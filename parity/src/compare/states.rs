@@ -1,6 +1,8 @@
 //! States, directly: a state kept too narrow moves the log-probabilities less than their own
 //! noise does, but it is plain to see in the state itself.
 
+use std::borrow::Cow;
+
 use engine::StateValue;
 use registry::graph::StateKind;
 
@@ -47,6 +49,12 @@ impl Comparison<'_> {
                 let reference = (phase, info.layer, part.clone());
                 let Some(own) = self.own.states.get(&reference) else { continue };
                 let base = self.base.and_then(|side| side.states.get(&reference));
+                let whole = self.own.states.get(&(Phase::Prefill, info.layer, part.clone()));
+                let whole = whole.filter(|_| mode == Mode::Local && phase == Phase::Decode);
+                let own = &whole.map_or_else(
+                    || Cow::Borrowed(own),
+                    |whole| Cow::Owned(self.fed_prefix(place, own, whole)),
+                );
                 // What a convolution or recurrence keeps is read by later steps only: see `order`.
                 let counts_in = match place.kind {
                     StateKind::Attention | StateKind::Latent | StateKind::Index => phase,
@@ -70,6 +78,22 @@ impl Comparison<'_> {
             }
         }
         gates
+    }
+
+    /// Keys and values after the steps, those of the prefix as the whole prefill left them: it is its taps that the prefix
+    /// was fed, and the reference's own two runs of it differ where they are of different lengths.
+    fn fed_prefix(&self, place: &StatePlace, own: &Tensor, whole: &Tensor) -> Tensor {
+        let mut own = own.clone();
+        let recurs = matches!(place.kind, StateKind::Conv | StateKind::Recurrent);
+        if recurs || own.shape != whole.shape || own.data.len() != whole.data.len() {
+            return own;
+        }
+        let kept = own.shape.first().copied().unwrap_or(0);
+        let first = self.prompt.tokens.len().saturating_sub(kept);
+        let width: usize = own.shape.iter().skip(1).product();
+        let of_prefix = self.prompt.split.saturating_sub(first).min(kept) * width;
+        own.data[..of_prefix].copy_from_slice(&whole.data[..of_prefix]);
+        own
     }
 
     fn state(
