@@ -10,7 +10,7 @@ use registry::dtype::Dtype;
 use super::Agreement;
 use crate::compare::Comparison;
 use crate::dump::Phase;
-use crate::gate::{Gate, Mode, Subject, Verdict};
+use crate::gate::{Bound, Gate, Mode, Subject, Verdict};
 use crate::metrics::{TensorError, tensor_error};
 use crate::route::{RouterRow, Steer};
 use crate::run::{Feed, Shake, Trace, trace};
@@ -66,7 +66,7 @@ pub(super) fn condition(
                 bound.limit = bound.limit.max(tolerance::condition(comparison.dtype, worth));
             }
         }
-        if gate.bounds.iter().all(|bound| bound.holds()) {
+        if gate.bounds.iter().all(Bound::holds) {
             (gate.verdict, gate.step) = (Verdict::Pass, None);
             passed += 1;
         }
