@@ -10,10 +10,19 @@ use crate::scalar::Scalar;
 pub fn key_differences(gguf: &Gguf, told: &Evidence) -> Vec<String> {
     let mut faults = Vec::new();
     let prefix = format!("{}.", gguf.arch);
+    // A list stands for one number where all of its items are that number, one for each layer.
+    let layers = told.keys.peek("block_count").and_then(Scalar::as_usize);
     for (key, value) in &gguf.metadata {
         let Some(short) = key.strip_prefix(&prefix) else { continue };
-        if let Some(found) = told.keys.peek(short).filter(|found| !same(found, value)) {
+        let Some(found) = told.keys.peek(short) else { continue };
+        if !same(found, value) {
             faults.push(format!("key `{key}` is {found}; the model's would be {value}"));
+        } else if let (Scalar::List(items), Some(layers)) = (found, layers)
+            && !matches!(value, Scalar::List(_))
+            && ![1, layers].contains(&items.len())
+        {
+            let count = items.len();
+            faults.push(format!("key `{key}` has {count} items; the model has {layers} layers"));
         }
     }
     faults
