@@ -144,6 +144,9 @@ pub fn flips(choices: usize, mode: Mode) -> usize {
 /// Fewer numbers than this say little of where most of them lie.
 const FEW: usize = 64;
 
+/// And fewer than this nothing of how far a run may be off.
+const HANDFUL: usize = 8;
+
 /// One gate in so many may be beyond its bound by chance.
 pub const BY_CHANCE: usize = 40;
 
@@ -243,6 +246,8 @@ impl Bounds {
             // The middle of a handful of numbers is where luck puts it; the largest is steadier.
             (p50, p90) = (p50.max(max / 4.0), p90.max(max / 2.0));
         }
+        // Of less than that nothing but luck is left: one number of one head in one step.
+        let luck = if count < HANDFUL { 4.0 * u / (count.max(1) as f64).sqrt() } else { 0.0 };
         // A tap of one number a row has as few numbers as rows: two medians of a dozen differ.
         let rows = floor.rows.len().max(1);
         let few = if count == rows { 2.0 } else { 1.0 };
@@ -250,11 +255,11 @@ impl Bounds {
         let peak = (floor.peak / floor.rms).max(1.0);
         let row = floor.rows.iter().copied().fold(0.0, f64::max);
         Self {
-            p50: 1.25 * slack * p50 + 0.25 * u,
-            p90: 1.25 * slack * p90 + 0.5 * u,
-            p99: 1.5 * slack * p99 + u,
-            max: 2.0 * slack * max + u * peak,
-            row: 2.5 * slack * row + 2.0 * u * peak,
+            p50: 1.25 * slack * p50 + 0.25 * u + luck,
+            p90: 1.25 * slack * p90 + 0.5 * u + luck,
+            p99: 1.5 * slack * p99 + u + luck,
+            max: 2.0 * slack * max + u * peak + luck,
+            row: 2.5 * slack * row + 2.0 * u * peak + luck,
             gain: f64::INFINITY,
         }
     }

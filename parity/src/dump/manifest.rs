@@ -220,6 +220,22 @@ pub struct Consistency {
     /// rounding alone is worth to the model.
     #[serde(default)]
     pub shaken: Option<f64>,
+    /// How far its steps are from its prefill, in nats.
+    #[serde(default)]
+    pub decode_vs_prefill: Option<f64>,
+}
+
+impl Manifest {
+    /// The same, with the reference's steps believed.
+    pub(crate) fn believed(mut self) -> Self {
+        self.audit.truth = Truth::Decode;
+        self.audit.notes = vec![
+            "the reference's steps do not agree with its own prefill, for the tables of its prefill are rounded: \
+             the engine follows it in both"
+                .to_owned(),
+        ];
+        self
+    }
 }
 
 /// Which phase of the reference decode is compared with.

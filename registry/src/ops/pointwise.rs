@@ -74,11 +74,6 @@ pub(super) fn rules() -> Vec<Rule> {
             x().needs("P", Kind::Tensor).needs("shape", Kind::Shape),
             infer_weight_scale,
         ),
-        Rule::new(
-            "weight_add",
-            x().needs("P", Kind::Tensor).needs("shape", Kind::Shape),
-            infer_weight_scale,
-        ),
         Rule::new("gaussian_topk", x().needs("sparsity", Kind::Float), infer_gaussian),
     ]);
     rules

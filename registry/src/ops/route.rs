@@ -29,7 +29,7 @@ pub(super) fn rules() -> Vec<Rule> {
         ),
         Rule::new(
             "weight_add",
-            x().needs("P", Kind::Tensor).needs("shape", Kind::Shape),
+            x().needs("P", Kind::Tensor).needs("shape", Kind::Shape).may("tap", Kind::Module),
             infer_weight_add,
         ),
     ]
@@ -134,6 +134,8 @@ fn infer_weight_add(call: &mut Infer<'_>) -> Result<(), Fail> {
     }
     call.weight("weight", "P", "", &shape)?;
     let kept = call.weight_dtype("weight");
+    call.tap("tap");
+    call.drop_attr("tap");
     call.output(x.shape, join(x.dtype, kept));
     Ok(())
 }
