@@ -191,7 +191,9 @@ impl Comparison<'_> {
                     Bounds::f32_cumulative().widened(self.adds_up(&gate).max(felt))
                 }
                 (Dtype::F32, Mode::Local) => {
-                    Bounds::f32_local().widened(self.adds_up(&gate) * self.felt_by_ops)
+                    let bounds =
+                        Bounds::f32_local().widened(self.adds_up(&gate) * self.felt_by_ops);
+                    bounds.of_few(error.spread.count)
                 }
                 (dtype, _) => Bounds::local(dtype, &error),
             };

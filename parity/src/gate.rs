@@ -4,9 +4,9 @@ use registry::dtype::Dtype;
 use serde::Serialize;
 
 use crate::dump::Phase;
-use crate::metrics::{Spread, TensorError};
+use crate::metrics::{Spread, TensorError, grid};
 use crate::order::Place;
-use crate::tolerance::Bounds;
+use crate::tolerance::{Bounds, GRID_COUNT};
 
 /// How something came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -224,6 +224,25 @@ impl Gate {
         let worst = self.by_step.iter().copied().fold(0.0, f64::max);
         let bar = if worst > limit { limit } else { worst / 2.0 };
         self.step = self.by_step.iter().position(|e| *e > bar);
+    }
+
+    /// Fails where our numbers lie on a narrower grid than the reference's, whatever their bounds say: something
+    /// was rounded, or is kept, in fewer bits than there. `wide` is how the reference keeps them.
+    pub fn kept_narrow(&mut self, ours: &[f32], reference: &[f32], wide: &str) -> bool {
+        let (bits, count) = grid(ours);
+        let (want, wanted) = grid(reference);
+        if count.min(wanted) < GRID_COUNT || bits + 2 > want {
+            return false;
+        }
+        let kept = match bits {
+            0..=7 => "bf16".to_owned(),
+            8..=10 => "f16".to_owned(),
+            _ => format!("{bits} bits of mantissa"),
+        };
+        self.finding =
+            Some(format!("kept in {kept}, as its numbers show; the reference keeps {wide}"));
+        self.verdict = Verdict::Fail;
+        true
     }
 
     /// The bound that is exceeded by the largest factor; a scale only where nothing else is.

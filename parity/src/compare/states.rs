@@ -8,11 +8,9 @@ use registry::graph::StateKind;
 
 use super::Comparison;
 use crate::dump::{Phase, Tensor};
-use crate::gate::{Gate, Mode, Subject, Verdict};
-use crate::metrics::grid;
+use crate::gate::{Gate, Mode, Subject};
 use crate::order::StatePlace;
 use crate::run::Trace;
-use crate::tolerance::GRID_COUNT;
 
 /// A state on both sides, cut to the rows that can be compared.
 struct Pair<'a> {
@@ -118,21 +116,9 @@ impl Comparison<'_> {
             Ok(pair) => pair,
             Err(finding) => return gate.failed(finding),
         };
-        let (bits, count) = grid(&pair.ours);
-        let (want, wanted) = grid(pair.own);
         let step_of = |row: usize| pair.steps.get(row).copied().unwrap_or(0);
         let mut gate = self.judge(gate, &pair.ours, pair.own, pair.base, pair.rows, step_of);
-        if count.min(wanted) >= GRID_COUNT && bits + 2 <= want {
-            let kept = match bits {
-                0..=7 => "bf16".to_owned(),
-                8..=10 => "f16".to_owned(),
-                _ => format!("{bits} bits of mantissa"),
-            };
-            gate.finding = Some(format!(
-                "kept in {kept}, as its numbers show; the reference keeps {}",
-                own.dtype
-            ));
-            gate.verdict = Verdict::Fail;
+        if gate.kept_narrow(&pair.ours, pair.own, own.dtype.name()) {
             gate.step = pair.steps.iter().copied().min();
         }
         gate
