@@ -274,8 +274,7 @@ impl Bounds {
     /// rms of the logits, whose own rounding is the least that can be expected.
     pub fn noise_logprobs(dtype: Dtype, floor: &Spread, rows: usize, scale: f64) -> Self {
         let u = roundoff(dtype) * scale;
-        // Rows of one prompt are no independent draws: what went wrong in a state is in all that follow.
-        let slack = 1.0 + 2.0 / (rows.max(1) as f64).sqrt();
+        let slack = luck_of_rows(rows);
         Self {
             p50: 1.25 * slack * floor.p50 + 0.25 * u,
             p90: 1.25 * slack * floor.p90 + 0.5 * u,
@@ -284,6 +283,13 @@ impl Bounds {
             ..Self::NONE
         }
     }
+}
+
+/// How much luckier the reference may have been in so many rows of log-probabilities. A few rows of one prompt are
+/// no independent draws: what rounding did to a state is in all that follow.
+fn luck_of_rows(rows: usize) -> f64 {
+    let each = if rows < 8 { 2.0 } else { 1.0 };
+    1.0 + each / (rows.max(1) as f64).sqrt()
 }
 
 /// Bounds of the mean and the largest divergence of a 16-bit run. It grows with the square of
@@ -299,8 +305,8 @@ pub fn noise_kl(
     scale: f64,
 ) -> (f64, f64) {
     let u = roundoff(dtype) * scale;
+    let slack = luck_of_rows(rows);
     let rows = rows.max(1) as f64;
-    let slack = 1.0 + 2.0 / rows.sqrt();
     let luck = 0.5 * deltas.p90 * deltas.p90 / rows;
     (
         1.5 * slack * slack * floor.mean + 0.5 * u * u + luck + F32_KL,

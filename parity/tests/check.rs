@@ -203,7 +203,7 @@ fn what_rounding_is_worth_to_a_model_bounds_its_f32_run() {
     let shaken = |nats: f64| serde_json::json!({ "decode_vs_prefill": 0.0, "shaken": nats });
     let usual = limit(serde_json::json!({ "decode_vs_prefill": 0.0 }));
     assert_eq!(limit(shaken(usual / 4.0)), usual);
-    assert!(limit(shaken(1.5e-4)) == 3e-4 && usual < 3e-4, "{usual}");
+    assert!((limit(shaken(1.5e-4)) - 4.5e-4).abs() < 1e-9 && usual < 3e-4, "{usual}");
     assert_eq!(limit(shaken(1.0)), 1e-2, "no model is excused for more");
 }
 
@@ -291,7 +291,7 @@ fn reports_of_a_failure() {
 
     run  phase    max|dlogp|  bound   mean    KL      top-1   worst tap                verdict
     f16  prefill  8.7e-3      2.6e-2  2.3e-3  1.2e-6  100.0%  layers.1.o_proj  4.0e-3  pass
-    f16  decode   3.2e-2      2.8e-2  7.0e-3  8.7e-6  100.0%  layers.1.o_proj  8.3e-3  FAIL
+    f16  decode   3.2e-2      3.4e-2  7.0e-3  8.7e-6  100.0%  layers.1.o_proj  8.3e-3  FAIL
 
     states
       f16  conv of layers.0  decode, step 0 (what the prefill left)  FAIL  kept in bf16, as its numbers show; the reference keeps f16; p99 of |d| / rms 6.6e-3, bound 2.8e-3 (2.4x)
