@@ -188,7 +188,8 @@ impl Comparison<'_> {
             let bounds = match (self.dtype, mode) {
                 (Dtype::F32, Mode::Cumulative) => {
                     let felt = if self.feels_rounding { F32_FELT_BY_TAPS } else { 1.0 };
-                    Bounds::f32_cumulative().widened(self.adds_up(&gate).max(felt))
+                    let bounds = Bounds::f32_cumulative().widened(self.adds_up(&gate).max(felt));
+                    bounds.of_handful(error.spread.count)
                 }
                 (Dtype::F32, Mode::Local) => {
                     let bounds =

@@ -231,13 +231,13 @@ impl Gate {
     pub fn kept_narrow(&mut self, ours: &[f32], reference: &[f32], wide: &str) -> bool {
         let (bits, count) = grid(ours);
         let (want, wanted) = grid(reference);
-        if count.min(wanted) < GRID_COUNT || bits + 2 > want {
+        // What is added up of narrow numbers takes as many bits as it happens to.
+        if count.min(wanted) < GRID_COUNT || bits > 10 || bits + 2 > want {
             return false;
         }
         let kept = match bits {
-            0..=7 => "bf16".to_owned(),
-            8..=10 => "f16".to_owned(),
-            _ => format!("{bits} bits of mantissa"),
+            0..=7 => "bf16",
+            _ => "f16",
         };
         self.finding =
             Some(format!("kept in {kept}, as its numbers show; the reference keeps {wide}"));

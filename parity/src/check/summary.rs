@@ -137,6 +137,8 @@ mod tests {
             (Dtype::F32, behind, &[1.6], &tap, "max", false),
             (Dtype::F32, alone, &[1.1], &tap, "gain", false),
             (Dtype::F16, behind, &[1.1], &Subject::Logprobs, "max", false),
+            (Dtype::F16, behind, &[1.2], &Subject::Logprobs, "p50", true),
+            (Dtype::F32, behind, &[1.1], &Subject::Logprobs, "p50", false),
         ] {
             let mut all = gates(mode, beyond, subject, measure);
             let said = excuse(dtype, &mut all);

@@ -1,9 +1,11 @@
 //! Causal depthwise convolution.
 
 use super::infer::{join, show};
+use super::pointwise::{CONFIG_NAMES, activation};
 use super::{Infer, Kind, Rule, Signature};
 use crate::eval::Fail;
 use crate::graph::StateKind;
+use crate::scalar::Scalar;
 
 pub(super) fn rules() -> Vec<Rule> {
     let conv = Signature::new()
@@ -13,7 +15,7 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("state", Kind::State)
         .flag("bias", false)
         .flag("stepwise", false)
-        .may("activation", Kind::Word(&["silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh"]));
+        .may("activation", Kind::Word(CONFIG_NAMES));
     vec![Rule::new("causal_conv", conv, infer)]
 }
 
@@ -33,8 +35,9 @@ fn infer(call: &mut Infer<'_>) -> Result<(), Fail> {
     call.state("state", StateKind::Conv, &[("conv", vec![channels, width - 1])])?;
     call.needs_dtype_of(&x);
     // The module's own output is what comes before the activation.
-    if call.word("activation").is_none() {
-        call.tap("W");
+    match call.word("activation").map(activation) {
+        None => call.tap("W"),
+        Some(op) => call.set_attr("activation", Scalar::Str(op.to_owned())),
     }
     // Kernels that loading does not round leave what they make unrounded, too.
     let made = join(x.dtype, call.weight_dtype("weight"));
