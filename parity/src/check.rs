@@ -1,6 +1,6 @@
 //! The check itself: every run of a dump, every prompt, both phases, fed both ways.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -365,7 +365,7 @@ impl Agreement<'_> {
     fn steer(&mut self, mode: Mode, place: String) -> Steer<'_> {
         let [cumulative, local] = &mut self.rows;
         let row = if mode == Mode::Local { local } else { cumulative };
-        Steer { routers: self.routers, dtype: self.dtype, place, row, scores: BTreeMap::new() }
+        Steer::new(self.routers, self.dtype, place, row)
     }
 }
 

@@ -190,15 +190,8 @@ impl Gate {
     ) -> Self {
         self.error = error.spread;
         (self.gain, self.cosine) = (error.gain, error.cosine);
-        let worst_row = error.rows.iter().copied().fold(0.0, f64::max);
-        for (measure, value, limit) in [
-            ("p50", error.spread.p50, limits.p50),
-            ("p90", error.spread.p90, limits.p90),
-            ("p99", error.spread.p99, limits.p99),
-            ("max", error.spread.max, limits.max),
-            ("row", worst_row, limits.row),
-            ("gain", error.gain.abs(), limits.gain),
-        ] {
+        let limits_of = [limits.p50, limits.p90, limits.p99, limits.max, limits.row, limits.gain];
+        for ((measure, value), limit) in error.measures().into_iter().zip(limits_of) {
             if limit < f64::INFINITY {
                 self.bounds.push(Bound { measure, value, limit });
             }
@@ -227,20 +220,21 @@ impl Gate {
     }
 
     /// Fails where our numbers lie on a narrower grid than the reference's, whatever their bounds say: something
-    /// was rounded, or is kept, in fewer bits than there. `wide` is how the reference keeps them.
-    pub fn kept_narrow(&mut self, ours: &[f32], reference: &[f32], wide: &str) -> bool {
-        let (bits, count) = grid(ours);
-        let (want, wanted) = grid(reference);
+    /// was rounded, or is kept, in fewer bits than there.
+    pub fn kept_narrow(&mut self, ours: &[f32], reference: &[f32]) -> bool {
+        let name = |bits| match bits {
+            0..=7 => Dtype::Bf16,
+            8..=10 => Dtype::F16,
+            _ => Dtype::F32,
+        };
+        let ((bits, count), (want, wanted)) = (grid(ours), grid(reference));
         // What is added up of narrow numbers takes as many bits as it happens to.
-        if count.min(wanted) < GRID_COUNT || bits > 10 || bits + 2 > want {
+        if count.min(wanted) < GRID_COUNT || name(bits) == Dtype::F32 || bits + 2 > want {
             return false;
         }
-        let kept = match bits {
-            0..=7 => "bf16",
-            _ => "f16",
-        };
+        let (kept, keeps) = (name(bits), name(want));
         self.finding =
-            Some(format!("kept in {kept}, as its numbers show; the reference keeps {wide}"));
+            Some(format!("kept in {kept}, as its numbers show; the reference keeps {keeps}"));
         self.verdict = Verdict::Fail;
         true
     }

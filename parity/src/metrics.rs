@@ -71,6 +71,22 @@ pub struct TensorError {
     pub peak: f64,
 }
 
+impl TensorError {
+    /// What bounds are set for, by the names that reports have for them.
+    pub fn measures(&self) -> [(&'static str, f64); 6] {
+        let Spread { p50, p90, p99, max, .. } = self.spread;
+        let row = self.rows.iter().copied().fold(0.0, f64::max);
+        [
+            ("p50", p50),
+            ("p90", p90),
+            ("p99", p99),
+            ("max", max),
+            ("row", row),
+            ("gain", self.gain.abs()),
+        ]
+    }
+}
+
 /// A row whose own rms is below this share of the tensor's is measured against that share:
 /// what is left after cancellation is not a scale.
 const QUIET_ROW: f64 = 0.05;

@@ -113,15 +113,25 @@ impl RouterRow {
 
 /// Compares the choices of a run with the reference's while it goes on.
 pub(crate) struct Steer<'a> {
-    pub(crate) routers: &'a [Router],
-    pub(crate) dtype: Dtype,
-    pub(crate) place: String,
-    pub(crate) row: &'a mut RouterRow,
+    routers: &'a [Router],
+    dtype: Dtype,
+    place: String,
+    row: &'a mut RouterRow,
     /// By tap, the scores of the step at hand.
-    pub(crate) scores: BTreeMap<String, Vec<f32>>,
+    scores: BTreeMap<String, Vec<f32>>,
 }
 
-impl Steer<'_> {
+impl<'a> Steer<'a> {
+    /// One for a run in which nothing was seen yet.
+    pub(crate) fn new(
+        routers: &'a [Router],
+        dtype: Dtype,
+        place: String,
+        row: &'a mut RouterRow,
+    ) -> Self {
+        Self { routers, dtype, place, row, scores: BTreeMap::new() }
+    }
+
     pub(crate) fn wants(&self, tap: &str) -> bool {
         self.routers.iter().any(|router| router.scores == tap || router.chosen == tap)
     }
@@ -228,13 +238,8 @@ mod tests {
         let theirs = Tensor { dtype: Dtype::F32, shape: vec![3, 1], data: vec![1.0, 1.0, 0.0] };
         let choices = Choices::from([("e".to_owned(), theirs)]);
         let mut row = RouterRow::new(Mode::Local);
-        let mut steer = Steer {
-            routers: &[router],
-            dtype: Dtype::F32,
-            place: "main prefill".into(),
-            row: &mut row,
-            scores: BTreeMap::new(),
-        };
+        let routers = [router];
+        let mut steer = Steer::new(&routers, Dtype::F32, "main prefill".into(), &mut row);
         assert!(steer.wants("e:scores") && steer.wants("e:chosen") && !steer.wants("e"));
         let mut scores = [1.0, 0.999_999, 1.0, 0.5, 1.0, 0.5];
         steer.see("e:scores", &mut scores, 0, &choices);

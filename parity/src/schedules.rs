@@ -228,13 +228,8 @@ fn perform(
             }
             // Where two experts are as good, another order of additions chooses the other.
             let (choices, mut flips) = (baseline.chosen(&fed), RouterRow::new(Mode::Cumulative));
-            let mut steer = Steer {
-                routers: &baseline.routers,
-                dtype: session.dtype(),
-                place: String::new(),
-                row: &mut flips,
-                scores: BTreeMap::new(),
-            };
+            let mut steer =
+                Steer::new(&baseline.routers, session.dtype(), String::new(), &mut flips);
             let mut probe = Capture::of_choices(&mut steer, &choices);
             let logits = session.step(&chunks, &mut probe).map_err(broke)?;
             row.steps += 1;

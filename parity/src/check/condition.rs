@@ -2,7 +2,7 @@
 //! the last place. A norm of small numbers or a long product of decays makes more of it than a sum, and no bound for all
 //! ops allows for that; so it is measured, where an op is beyond its bound and by little.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 
 use engine::Session;
 use registry::dtype::Dtype;
@@ -43,8 +43,7 @@ pub(super) fn condition(
     for seed in 0..SHAKES {
         let (dtype, taps) = (comparison.dtype, &comparison.own.taps);
         let mut row = RouterRow::new(Mode::Local);
-        let (routers, place) = (agreement.routers, String::new());
-        let mut steer = Steer { routers, dtype, place, row: &mut row, scores: BTreeMap::new() };
+        let mut steer = Steer::new(agreement.routers, dtype, String::new(), &mut row);
         let feed = Feed::Shaken(taps, Shake { dtype, seed });
         moved.push(trace(session, comparison.prompt, phase, taps, feed, &mut steer)?);
     }
@@ -52,18 +51,10 @@ pub(super) fn condition(
     for gate in &mut failing {
         let apart = moved.iter().filter_map(|moved| apart(&gate.subject, clean, moved));
         for error in apart {
-            let worst_row = error.rows.iter().copied().fold(0.0, f64::max);
-            for bound in &mut gate.bounds {
-                let worth = match bound.measure {
-                    "p50" => error.spread.p50,
-                    "p90" => error.spread.p90,
-                    "p99" => error.spread.p99,
-                    "max" => error.spread.max,
-                    "row" => worst_row,
-                    "gain" => error.gain.abs(),
-                    _ => continue,
-                };
-                bound.limit = bound.limit.max(tolerance::condition(comparison.dtype, worth));
+            for (measure, worth) in error.measures() {
+                let worth = tolerance::condition(comparison.dtype, worth);
+                let bounds = gate.bounds.iter_mut().filter(|bound| bound.measure == measure);
+                bounds.for_each(|bound| bound.limit = bound.limit.max(worth));
             }
         }
         if gate.bounds.iter().all(Bound::holds) {
@@ -93,10 +84,10 @@ fn apart(subject: &Subject, clean: &Trace, moved: &Trace) -> Option<TensorError>
         Subject::Tap { name } => {
             let (was, is) = (clean.taps.get(name)?, moved.taps.get(name)?);
             let width: usize = was.row.iter().product();
-            (was.data.clone(), is.data.clone(), was.data.len() / width.max(1))
+            (Cow::from(&was.data), Cow::from(&is.data), was.data.len() / width.max(1))
         }
         Subject::State { layer, part, .. } => {
-            let all = |trace: &Trace| -> Vec<f32> {
+            let all = |trace: &Trace| -> Cow<'_, [f32]> {
                 let values = trace.states.iter().flatten();
                 let these = values.filter(|value| value.layer == *layer && value.part == *part);
                 these.flat_map(|value| value.data.iter().copied()).collect()

@@ -1,8 +1,6 @@
 //! States, directly: a state kept too narrow moves the log-probabilities less than their own
 //! noise does, but it is plain to see in the state itself.
 
-use std::borrow::Cow;
-
 use engine::StateValue;
 use registry::graph::StateKind;
 
@@ -49,10 +47,8 @@ impl Comparison<'_> {
                 let base = self.base.and_then(|side| side.states.get(&reference));
                 let whole = self.own.states.get(&(Phase::Prefill, info.layer, part.clone()));
                 let whole = whole.filter(|_| mode == Mode::Local && phase == Phase::Decode);
-                let own = &whole.map_or_else(
-                    || Cow::Borrowed(own),
-                    |whole| Cow::Owned(self.fed_prefix(place, own, whole)),
-                );
+                let fed = whole.and_then(|whole| self.fed_prefix(place, own, whole));
+                let own = fed.as_ref().unwrap_or(own);
                 // What a convolution or recurrence keeps is read by later steps only: see `order`.
                 let counts_in = match place.kind {
                     StateKind::Attention | StateKind::Latent | StateKind::Index => phase,
@@ -80,18 +76,18 @@ impl Comparison<'_> {
 
     /// Keys and values after the steps, those of the prefix as the whole prefill left them: it is its taps that the prefix
     /// was fed, and the reference's own two runs of it differ where they are of different lengths.
-    fn fed_prefix(&self, place: &StatePlace, own: &Tensor, whole: &Tensor) -> Tensor {
-        let mut own = own.clone();
+    fn fed_prefix(&self, place: &StatePlace, own: &Tensor, whole: &Tensor) -> Option<Tensor> {
         let recurs = matches!(place.kind, StateKind::Conv | StateKind::Recurrent);
         if recurs || own.shape != whole.shape || own.data.len() != whole.data.len() {
-            return own;
+            return None;
         }
+        let mut own = own.clone();
         let kept = own.shape.first().copied().unwrap_or(0);
         let first = self.prompt.tokens.len().saturating_sub(kept);
         let width: usize = own.shape.iter().skip(1).product();
         let of_prefix = self.prompt.split.saturating_sub(first).min(kept) * width;
         own.data[..of_prefix].copy_from_slice(&whole.data[..of_prefix]);
-        own
+        Some(own)
     }
 
     fn state(
@@ -118,7 +114,7 @@ impl Comparison<'_> {
         };
         let step_of = |row: usize| pair.steps.get(row).copied().unwrap_or(0);
         let mut gate = self.judge(gate, &pair.ours, pair.own, pair.base, pair.rows, step_of);
-        if gate.kept_narrow(&pair.ours, pair.own, own.dtype.name()) {
+        if gate.kept_narrow(&pair.ours, pair.own) {
             gate.step = pair.steps.iter().copied().min();
         }
         gate
