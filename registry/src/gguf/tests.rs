@@ -84,3 +84,18 @@ fn numbers_of_weights_go_into_keys_and_not_into_tensors() {
     assert_eq!(gguf.groups(&weights).unwrap().len(), 1);
     assert_eq!(gguf.scalar_weights(&weights), [("x.alpha", vec![2, 3, 0])]);
 }
+
+#[test]
+fn a_list_stands_for_a_number_where_it_has_one_item_for_each_layer() {
+    let mut gguf = gguf(vec![]);
+    gguf.metadata = vec![("a.heads".into(), Scalar::Int(2))];
+    for (items, layers, faults) in [(1, 3, 0), (3, 3, 0), (2, 3, 1), (5, 3, 1)] {
+        let mut keys = Tree::default();
+        keys.add("block_count", Scalar::Int(layers));
+        keys.add("heads", Scalar::List(vec![Scalar::Int(2); items]));
+        let (tensors, companions) = Default::default();
+        let told = Evidence { keys: keys.into_config("f.gguf"), tensors, companions };
+        let found = key_differences(&gguf, &told);
+        assert_eq!(found.len(), faults, "{items} of {layers}: {found:?}");
+    }
+}
