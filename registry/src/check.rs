@@ -4,4 +4,4 @@ mod dtypes;
 mod fold;
 mod weights;
 
-pub use weights::{check_weights, has_head, head_weights, pairs};
+pub use weights::{check_weights, has_head, head_weights, pairs, unmatched};

@@ -11,6 +11,25 @@ pub struct Source {
     pub text: String,
 }
 
+/// The folder that the paths of built-in files begin with.
+const BUILTIN: &str = "registry/";
+
+impl Source {
+    /// True for a file that the program carries, which nobody can edit.
+    pub fn is_builtin(&self) -> bool {
+        self.path.starts_with(BUILTIN)
+    }
+
+    /// Names the file to edit: this one, or for a built-in spec one of the user's that extends it.
+    pub(crate) fn editable(&self, spec: &str) -> String {
+        if self.is_builtin() {
+            format!("a spec of yours that extends `{spec}` (`onboard new NAME --like {spec}`)")
+        } else {
+            format!("`{}`", self.path)
+        }
+    }
+}
+
 /// A byte range of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {

@@ -19,6 +19,7 @@ pub mod ops;
 pub mod parse;
 pub mod print;
 pub mod quant;
+pub mod reference;
 pub mod render;
 pub mod resolve;
 pub mod rope;

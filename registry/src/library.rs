@@ -51,7 +51,7 @@ impl Library {
     pub fn builtin() -> Self {
         let mut library = Self::default();
         for (path, text) in SPECS {
-            library.add_spec(path, text);
+            library.add_text(path, text);
         }
         for (path, text) in LIBS {
             library.libs.insert(stem(Path::new(path)), File::new(path, text));
@@ -62,7 +62,45 @@ impl Library {
     /// Adds a spec; it takes the place of one of the same name. Gives its name.
     pub fn add_file(&mut self, path: &Path) -> Result<String, Vec<Finding>> {
         let text = read(path)?;
-        Ok(self.add_spec(&path.display().to_string(), &text))
+        Ok(self.add_text(&path.display().to_string(), &text))
+    }
+
+    /// Adds a spec like [`Library::add_file`], and the files beside it that it names: specs in
+    /// `extends:`, and function files (`lib/NAME.yaml`) in `use:`. They win over built-in ones.
+    pub fn add_with_parents(&mut self, path: &Path) -> Result<String, Vec<Finding>> {
+        let name = self.add_file(path)?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let mut chain = vec![name.clone()];
+        while let Some(file) = chain.last().and_then(|last| self.specs.get(last)) {
+            let used = file.words("use");
+            let parent = file.words("extends").into_iter().next();
+            for used in used {
+                let beside = folder.join("lib").join(format!("{}.yaml", used.name));
+                if beside.is_file() {
+                    self.add_lib(&beside)?;
+                }
+            }
+            let Some(Ident { name: parent, .. }) = parent else { break };
+            if chain.contains(&parent) || chain.len() >= MAX_CHAIN {
+                break;
+            }
+            let beside = folder.join(format!("{parent}.yaml"));
+            if beside.is_file() {
+                let file = File::new(&beside.display().to_string(), &read(&beside)?);
+                // A file of this name that calls itself otherwise is another spec.
+                if file.words("name").first().is_none_or(|name| name.name == parent) {
+                    self.specs.insert(parent.clone(), file);
+                }
+            }
+            chain.push(parent);
+        }
+        Ok(name)
+    }
+
+    fn add_lib(&mut self, path: &Path) -> Result<(), Vec<Finding>> {
+        let text = read(path)?;
+        self.libs.insert(stem(path), File::new(&path.display().to_string(), &text));
+        Ok(())
     }
 
     /// Adds the specs of a folder (`*.yaml`), and function files (`lib/*.yaml`).
@@ -79,19 +117,14 @@ impl Library {
         let lib = path.join("lib");
         if lib.is_dir() {
             for file in yaml_files(&lib)? {
-                match read(&file) {
-                    Ok(text) => {
-                        let shown = file.display().to_string();
-                        self.libs.insert(stem(&file), File::new(&shown, &text));
-                    }
-                    Err(found) => findings.extend(found),
-                }
+                findings.extend(self.add_lib(&file).err().into_iter().flatten());
             }
         }
         if findings.is_empty() { Ok(names) } else { Err(findings) }
     }
 
-    pub(crate) fn add_spec(&mut self, path: &str, text: &str) -> String {
+    /// Adds the text of a spec that lies, or will lie, at a path. Gives its name.
+    pub fn add_text(&mut self, path: &str, text: &str) -> String {
         let file = File::new(path, text);
         let name = file.words("name").into_iter().next().map(|name| name.name);
         let name = name.unwrap_or_else(|| stem(Path::new(path)));
@@ -102,6 +135,27 @@ impl Library {
     /// The file of a spec.
     pub fn get(&self, name: &str) -> Option<&Arc<Source>> {
         self.specs.get(name).map(|file| &file.source)
+    }
+
+    /// The text of a function file.
+    pub fn lib(&self, name: &str) -> Option<&Arc<Source>> {
+        self.libs.get(name).map(|file| &file.source)
+    }
+
+    /// The specs that a spec starts from, itself first, and the function files that they use.
+    pub fn origins(&self, name: &str) -> (Vec<String>, Vec<String>) {
+        let (mut chain, mut libs) = (Vec::new(), Vec::new());
+        let mut next = Some(name.to_owned());
+        while let Some((name, file)) = next.take().and_then(|name| {
+            let file = self.specs.get(&name)?;
+            Some((name, file))
+        }) {
+            libs.extend(file.words("use").into_iter().map(|word| word.name));
+            let parent = file.words("extends").into_iter().next().map(|word| word.name);
+            chain.push(name);
+            next = parent.filter(|parent| !chain.contains(parent));
+        }
+        (chain, libs)
     }
 
     /// The names of all specs, sorted.

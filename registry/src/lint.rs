@@ -12,7 +12,6 @@ use crate::eval;
 use crate::graph::Scales;
 use crate::ops::{Kind, OpSet};
 use crate::spec::{NextnDecl, Spec};
-use crate::suggest;
 use crate::syntax::{Arg, Expr, ExprKind, Ident, Program};
 
 /// Checks every call of every program, and every state.
@@ -91,12 +90,8 @@ impl Lint<'_> {
             let many = rule.signature().params.iter().any(|param| param.kind == Kind::Values);
             self.arity(word, &params, many, args, at);
         } else if word != "layers" && !eval::FUNCTIONS.contains(&word) {
-            let functions = self.spec.functions.keys().map(String::as_str);
-            let known: Vec<&str> = self.ops.names().chain(functions).collect();
-            let mut finding =
-                Finding::error(&name.at, format!("there is no op or function `{word}`"));
-            finding.help = suggest::help(word, known);
-            self.findings.push(finding);
+            let functions: Vec<&str> = self.spec.functions.keys().map(String::as_str).collect();
+            self.findings.push(self.ops.unknown(name, &functions));
         }
     }
 

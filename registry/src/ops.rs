@@ -5,7 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::diag::Finding;
 use crate::eval::Fail;
+use crate::suggest;
+use crate::syntax::Ident;
 
 mod arithmetic;
 mod attention;
@@ -79,6 +82,16 @@ impl OpSet {
     /// The rule of a name.
     pub fn get(&self, name: &str) -> Option<&dyn OpRule> {
         self.rules.get(name).map(|rule| &**rule)
+    }
+
+    /// The finding for a call of an unknown name, in a spec with these functions.
+    pub(crate) fn unknown(&self, name: &Ident, functions: &[&str]) -> Finding {
+        let known = functions.iter().copied().chain(self.names()).chain(["layers"]);
+        let help = match suggest::closest(&name.name, known) {
+            Some(close) => format!("did you mean `{close}`?"),
+            None => "`onboard help ops` lists the ops; a new one made of those is written under `functions:`".to_owned(),
+        };
+        Finding::error(&name.at, format!("there is no op or function `{}`", name.name)).help(help)
     }
 
     /// All names, sorted.

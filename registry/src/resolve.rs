@@ -98,8 +98,8 @@ pub fn resolve(
             Finding::unplaced(format!("`{}`: nothing reads the key `{key}`", config.path()))
                 .warning()
                 .help(format!(
-                    "read it in `dims:` of `{}`, or list it under `ignore: config:`",
-                    spec.source.path
+                    "read it in `dims:` of {}, or list it under `ignore: config:`",
+                    spec.source.editable(&spec.name.name)
                 )),
         );
     }

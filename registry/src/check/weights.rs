@@ -62,19 +62,37 @@ pub fn check_weights(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -
 
 /// How many tensors become weights of the right shape, and how many weights and tensors have no counterpart.
 pub fn pairs(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -> (usize, usize) {
-    let (mut used, mut lacking) = (BTreeSet::new(), 0);
+    let (used, lacking, spare) = matched(model, checkpoint);
+    (used.len(), lacking.len() + spare.len())
+}
+
+/// Weights that no tensor is found for, and tensors that no weight is made of.
+pub fn unmatched<'m>(
+    model: &'m Model,
+    checkpoint: &'m BTreeMap<String, Vec<usize>>,
+) -> (Vec<&'m Weight>, Vec<&'m str>) {
+    let (_, lacking, spare) = matched(model, checkpoint);
+    (lacking, spare)
+}
+
+fn matched<'m>(
+    model: &'m Model,
+    checkpoint: &'m Tensors,
+) -> (BTreeSet<String>, Vec<&'m Weight>, Vec<&'m str>) {
+    let (mut used, mut lacking) = (BTreeSet::new(), Vec::new());
     let head = if has_head(model, checkpoint) { head_weights(model) } else { Vec::new() };
     for weight in model.graph.weights.iter().chain(head) {
         let mut names = BTreeSet::new();
         match find(model, weight, checkpoint, &mut names) {
             Ok(()) => used.append(&mut names),
-            Err(_) => lacking += 1,
+            Err(_) => lacking.push(weight),
         }
     }
-    let spare = |name: &&String| {
+    let spare = |name: &&str| {
         !used.contains(*name) && model.tied_owner(name).is_none() && !model.passes_over(name)
     };
-    (used.len(), lacking + checkpoint.keys().filter(spare).count())
+    let spare = checkpoint.keys().map(String::as_str).filter(spare).collect();
+    (used, lacking, spare)
 }
 
 /// Weights of the `nextn` head that the model itself does not have.
@@ -148,15 +166,22 @@ fn say(trouble: &Trouble, names: &str, at: &Span, close: Option<&str>) -> Findin
         Trouble::Missing { expected } => {
             let finding = Finding::error(at, format!("the checkpoint has no tensor {names}"))
                 .label(format!("named here, expected as {}", show(expected)));
+            let own = if at.source.is_builtin() { " of your spec" } else { "" };
             finding.help(match close {
-                Some(close) => format!("it has `{close}`, which nothing uses; rename it here, or add a rule to `weights:`"),
-                None => "correct the name, or add a rule to `weights:`".to_owned(),
+                Some(close) if own.is_empty() => format!("it has `{close}`, which nothing uses; rename it here, or add a rule to `weights:`"),
+                Some(close) => format!("it has `{close}`, which nothing uses; add a rule to `weights:`{own}"),
+                None if own.is_empty() => "correct the name, or add a rule to `weights:`".to_owned(),
+                None => format!("override the function that names it, or add a rule to `weights:`{own}"),
             })
         }
         Trouble::Shape { found, expected } => {
             Finding::error(at, format!("the tensor {names} has the shape {}", show(found)))
                 .label(format!("the spec makes it {}", show(expected)))
-                .help("correct the sizes of this call, or the dims they are made of")
+                .help(if at.source.is_builtin() {
+                    "override in your spec the dims that the sizes of this call are made of, or the function it is in"
+                } else {
+                    "correct the sizes of this call, or the dims they are made of"
+                })
         }
         Trouble::Rule { why } => Finding::error(
             at,

@@ -52,9 +52,9 @@ weights:
 
 fn library(specs: &[(&str, &str)], libs: &[(&str, &str)]) -> Library {
     let mut library = Library::default();
-    library.add_spec("base.yaml", BASE);
+    library.add_text("base.yaml", BASE);
     for (path, text) in specs {
-        library.add_spec(path, text);
+        library.add_text(path, text);
     }
     for (name, text) in libs {
         library.libs.insert((*name).into(), File::new(&format!("lib/{name}.yaml"), text));
@@ -230,7 +230,7 @@ fn broken_entries() {
     ] {
         assert!(BASE.contains(from), "{from}");
         let mut library = Library::default();
-        let name = library.add_spec("t.yaml", &BASE.replacen(from, to, 1));
+        let name = library.add_text("t.yaml", &BASE.replacen(from, to, 1));
         let found = findings(&library, &name, &[]);
         if want.is_empty() {
             assert!(found.is_empty(), "{found:?}");
@@ -313,7 +313,7 @@ proptest! {
                 .chain(&chars[end..]).collect();
         }
         let mut library = Library::default();
-        let name = library.add_spec("t.yaml", &text);
+        let name = library.add_text("t.yaml", &text);
         for sets in [vec![], vec![set]] {
             if let Err(findings) = library.load(&name, &sets) {
                 prop_assert!(!findings.is_empty());
@@ -342,7 +342,7 @@ fn large_hostile_specs() {
         format!("{head}model: \"{}\"\n", "\\n".repeat(n / 3)),
     ] {
         let mut library = Library::default();
-        let name = library.add_spec("t.yaml", &text);
+        let name = library.add_text("t.yaml", &text);
         let findings = library.load(&name, &[]).unwrap_err();
         assert!(findings.len() <= 100, "{}", findings.len());
         assert!(!render(&findings, Look::Plain).is_empty());

@@ -6,7 +6,6 @@ use crate::diag::{Finding, Span};
 use crate::eval::{self, Fail};
 use crate::ops::Argument;
 use crate::scalar::Scalar;
-use crate::suggest;
 use crate::syntax::{Arg, BinaryOp, Expr, ExprKind, Function, Ident, Program, UnaryOp};
 
 use super::Resolver;
@@ -195,13 +194,8 @@ impl Resolver<'_> {
         }
         let ops = self.ops;
         let Some(rule) = ops.get(&name.name) else {
-            let mut finding =
-                Finding::error(&name.at, format!("there is no op or function `{}`", name.name));
-            let functions = spec.functions.keys().map(String::as_str);
-            finding.help = suggest::closest(&name.name, functions.chain(ops.names()).chain(["layers"]))
-                .map(|close| format!("did you mean `{close}`?"))
-                .or_else(|| Some("`docs/spec.md` lists the ops; a new one made of those is written under `functions:`".into()));
-            return Err(finding.into());
+            let functions: Vec<&str> = spec.functions.keys().map(String::as_str).collect();
+            return Err(ops.unknown(name, &functions).into());
         };
         let args = self.bind(rule, bound, at, scope)?;
         self.apply(&name.name, args, at)

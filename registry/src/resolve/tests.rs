@@ -58,7 +58,7 @@ const CONFIG: &str = r#"{"architectures": ["MadeUp"], "hidden_size": 8, "num_lay
 
 fn run(spec: &str, config: &str) -> Result<(Model, Vec<Finding>), Vec<Finding>> {
     let mut library = Library::default();
-    let name = library.add_spec("made_up.yaml", spec);
+    let name = library.add_text("made_up.yaml", spec);
     let spec = library.load(&name, &[])?;
     let config = Config::parse("config.json", config).map_err(|finding| vec![finding])?;
     resolve(&spec, &config, &OpSet::builtin())
