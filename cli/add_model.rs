@@ -3,21 +3,23 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
-use engine::{Chunk, NoProbe, Options, Want};
+use engine::{Chunk, NoProbe, Options, Rounds, Want};
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
+use sha2::{Digest as _, Sha256};
 
-use crate::card::{Card, Outcome};
+use crate::bench::extent;
+use crate::card::{Card, Outcome, Weights};
 use crate::coverage::Coverage;
 use crate::draft::{self, Draft};
-use crate::parity_check::{beside, no_reference};
+use crate::parity_check::{self, beside, no_reference};
 use crate::specs::{Config, Specs, check_error, engine_error, tell};
 use crate::target::{self, Choice, Target, Which};
 use crate::term::{Tone, paint};
 use crate::text::{Table, count, plural};
-use crate::{Ended, term, write};
+use crate::{Ended, annotate, gguf_target, term, write};
 
 /// Matches or drafts a spec, builds the model, runs it and proves it against its reference
 #[derive(Debug, Args)]
@@ -28,6 +30,7 @@ Examples:
   onboard add-model MODEL --reference DUMP       made by `parity dump MODEL -o DUMP`
   onboard add-model MODEL --like SPEC            draft a spec for a cousin of a known family
   onboard add-model MODEL --spec my.yaml         a spec of your own
+  onboard add-model FILE.gguf --reference DUMP   a GGUF file; what its types cost is said in place of a proof
 
 Exit codes: 0 proven, 1 differs, 2 could not run or nothing to prove it with.")]
 pub(crate) struct AddModel {
@@ -37,7 +40,7 @@ pub(crate) struct AddModel {
     choice: Choice,
     /// Draft a spec that extends this one, even if another matches
     #[arg(long, value_name = "SPEC", conflicts_with = "spec")]
-    like: Option<String>,
+    like: Option<PathBuf>,
     /// The reference dump; default: MODEL/reference, then MODEL/dump
     #[arg(long, value_name = "DUMP")]
     reference: Option<PathBuf>,
@@ -54,25 +57,15 @@ pub(crate) struct AddModel {
 
 impl AddModel {
     pub(crate) fn run(self) -> Result<Ended> {
+        if gguf_target::is_gguf(&self.which.model) {
+            return self.file();
+        }
         let (dir, name) = target::folder(&self.which)?;
-        let out = self.out.clone().unwrap_or_else(|| Path::new("onboard-out").join(&name));
+        let out = self.out(&name);
         let (target, drafted) = self.target(dir, name, &out)?;
         let checkpoint = target.checkpoint()?;
         let coverage = Coverage::of(&target.model, &checkpoint);
-        self.say("spec", &spec_line(&target, drafted.as_ref()));
-        let graph = &target.model.graph;
-        let parameters: u64 =
-            checkpoint.tensors().values().map(|tensor| tensor.elements() as u64).sum();
-        self.say(
-            "model",
-            &format!(
-                "{}, {}, {}, {} parameters",
-                target.model.architecture,
-                plural(graph.layers.len(), "layer"),
-                plural(graph.states.len(), "state"),
-                count(parameters)
-            ),
-        );
+        self.introduce(&target, drafted.as_ref())?;
         coverage.refuse(&target.dir)?;
         self.say("weights", &coverage.summary());
         let nonfinite = target.nonfinite()?;
@@ -85,12 +78,79 @@ impl AddModel {
             Some(path) => Some(self.compare(&target, path)?),
             None => None,
         };
-        let outcome = match report.as_ref().map(Report::verdict) {
+        let weights = Weights { coverage: Some(coverage), fingerprint: checkpoint.fingerprint()? };
+        self.conclude(&target, weights, report.as_ref(), &out)
+    }
+
+    /// The same for a GGUF file, which is opened only if every tensor has its place.
+    fn file(&self) -> Result<Ended> {
+        let target = target::open(&self.which, &self.choice)?;
+        ensure!(
+            self.like.is_none(),
+            "--like drafts a spec for a checkpoint; a GGUF file has none to draft from"
+        );
+        let file = converters::gguf::File::open(&target.dir)?;
+        self.introduce(&target, None)?;
+        let tensors = plural(file.tensors().len(), "tensor");
+        self.say("weights", &format!("{tensors} of the file, each as its keys and spec say"));
+        self.smoke(&target)?;
+        let reference = self.reference.clone().or_else(|| beside(&target));
+        if let Some(reference) = &reference
+            && parity_check::is_quantized(&file)
+        {
+            term::note(&format!(
+                "note: `{}` keeps numbers in blocks, so it is not proven but measured: what its types cost",
+                target.dir.display()
+            ));
+            let (which, choice) = (self.which.clone(), self.choice.clone());
+            return parity_check::Check::of_file(which, choice, reference, self.json).run();
+        }
+        let report = match &reference {
+            Some(path) => Some(self.compare(&target, path)?),
+            None => None,
+        };
+        let weights = Weights { coverage: None, fingerprint: fingerprint(&file)? };
+        let out = self.out(&target.name);
+        self.conclude(&target, weights, report.as_ref(), &out)
+    }
+
+    /// The folder of the card.
+    fn out(&self, name: &str) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| Path::new("onboard-out").join(name))
+    }
+
+    /// Says which spec and what model.
+    fn introduce(&self, target: &Target, drafted: Option<&Draft>) -> Result<()> {
+        self.say("spec", &spec_line(target, drafted));
+        let graph = &target.model.graph;
+        let (_, parameters) = extent(target)?;
+        self.say(
+            "model",
+            &format!(
+                "{}, {}, {}, {} parameters",
+                target.model.architecture,
+                plural(graph.layers.len(), "layer"),
+                plural(graph.states.len(), "state"),
+                count(parameters)
+            ),
+        );
+        Ok(())
+    }
+
+    /// Writes the card and shows what came of it.
+    fn conclude(
+        &self,
+        target: &Target,
+        weights: Weights,
+        report: Option<&Report>,
+        out: &Path,
+    ) -> Result<Ended> {
+        let outcome = match report.map(Report::verdict) {
             None => Outcome::NotProven,
             Some(Verdict::Fail) => Outcome::Differs,
             Some(Verdict::Pass | Verdict::Skip) => Outcome::Proven,
         };
-        let card = Card::new(&target, &checkpoint, coverage, report.as_ref(), outcome)?;
+        let card = Card::new(target, weights, report, outcome)?;
         let paths = [("card.md", card.markdown()), ("card.json", card.json())];
         for (file, text) in &paths {
             write::atomic(&out.join(file), text.as_bytes())?;
@@ -99,18 +159,21 @@ impl AddModel {
             term::print(&card.json())?;
         } else {
             term::print("")?;
-            match &report {
+            match report {
                 Some(report) if outcome == Outcome::Differs => {
                     term::print(&parity::report::text(report))?;
                 }
                 Some(report) => term::print(&card_table(report))?,
                 None => {}
             }
-            self.say("verdict", &verdict_line(outcome, report.as_ref()));
+            self.say("verdict", &verdict_line(outcome, report));
             self.say("card", &out.join("card.md").display().to_string());
         }
         if outcome == Outcome::NotProven {
-            term::note(&format!("nothing was proven: {}", no_reference(&target)));
+            term::note(&format!("nothing was proven: {}", no_reference(target)));
+        }
+        if let Some(report) = report {
+            annotate::report(report, &target.model);
         }
         Ok(match outcome {
             Outcome::Proven => Ended::Well,
@@ -135,7 +198,7 @@ impl AddModel {
         let config = Config::read(&dir.join("config.json"))?;
         let mut specs = Specs::open(self.choice.specs.as_deref())?;
         let matching = match (&self.choice.spec, &self.like) {
-            (Some(file), _) => Some(specs.add(file)?),
+            (Some(spec), _) => Some(specs.named(spec)?),
             (None, Some(_)) => None,
             (None, None) => specs.matching(&config)?,
         };
@@ -146,11 +209,12 @@ impl AddModel {
                 converters::Checkpoint::open(&dir).context("cannot read the weights")?;
             let like = self.like.as_deref();
             let draft = draft::make(&mut specs, &config, &checkpoint, like, &dir, out)?;
-            term::note(&format!("drafted {}", draft.path.display()));
+            let path = draft.path.display();
+            term::note(&format!("drafted {path}; complete it, and give it with --spec {path}"));
             if !draft.is_whole() {
-                return Err(draft.refuse(&config));
+                return Err(draft.refuse(&config, &self.which.model));
             }
-            (specs.add(&draft.path)?, Some(draft))
+            (draft.name.clone(), Some(draft))
         };
         let model = specs.resolve(&spec, &config, &self.choice.set)?;
         let spec = specs.id(&spec);
@@ -196,10 +260,16 @@ impl AddModel {
         let dump = Dump::open(path)
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
         let wanted: Vec<Dtype> = dump.runs();
+        let wanted = if target.is_gguf() { vec![Dtype::F32] } else { wanted };
         target.check_dtypes(&wanted)?;
         let names = wanted.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ");
-        let options =
+        let mut options =
             CheckOptions { dtypes: wanted, threads: self.threads, ..CheckOptions::default() };
+        if target.is_gguf() {
+            // A file has other bytes than the checkpoint it was made from, and no schemes.
+            options.same_model = false;
+            options.rounds = Some(Rounds::None);
+        }
         let engine = crate::engines::engine("native")?;
         let report = parity::check(engine.as_ref(), &target.source(), &dump, &options)
             .map_err(check_error)?;
@@ -208,9 +278,19 @@ impl AddModel {
     }
 }
 
+/// The SHA-256 of a file, or of all files of a set.
+fn fingerprint(file: &converters::gguf::File) -> Result<String> {
+    let mut hash = Sha256::new();
+    for path in file.files() {
+        std::io::copy(&mut fs_err::File::open(path)?, &mut hash)?;
+    }
+    Ok(format!("{:x}", hash.finalize()))
+}
+
 fn spec_line(target: &Target, drafted: Option<&Draft>) -> String {
     match drafted {
         Some(draft) => format!("{} (drafted: extends {})", target.spec.name, draft.base),
+        None if target.spec.builtin => format!("{} (built in)", target.spec.name),
         None => format!("{} ({})", target.spec.name, target.spec.path),
     }
 }

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use engine::{Chunk, NoProbe, Options, Session, Want};
 use registry::dtype::Dtype;
+use serde_json::json;
 
 use crate::specs::engine_error;
 use crate::target::{self, Choice, Which, parse_dtype};
@@ -56,6 +57,9 @@ pub(crate) struct Bench {
     /// Worker threads; default: one per core
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Bench {
@@ -84,6 +88,8 @@ impl Bench {
             return draft::run(&self, &target, session.as_mut(), &options);
         }
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = self.threads.unwrap_or_else(cores);
+        let mut rows = Vec::new();
         let mut table = Table::new(&[1, 2, 4, 6]);
         table.row(["model", "size", "params", "dtype", "threads", "test", "t/s"]);
         let tests = [(self.p, 0, format!("pp{}", self.p)), (0, self.n, format!("tg{}", self.n))];
@@ -92,15 +98,33 @@ impl Bench {
             let rates = self.measure(session.as_mut(), prefill, decode)?;
             bar.finish_and_clear();
             let (mean, deviation) = spread(&rates);
+            rows.push(json!({
+                "test": test, "prefill": prefill, "decode": decode,
+                "tokens_per_second": rates, "mean": mean, "deviation": deviation,
+            }));
             table.row([
                 target.name.clone(),
                 bytes(size),
                 count(parameters),
                 dtype.to_string(),
-                self.threads.unwrap_or_else(cores).to_string(),
+                threads.to_string(),
                 test,
                 format!("{mean:.2} ± {deviation:.2}"),
             ]);
+        }
+        if self.json {
+            let whole = json!({
+                "schema": "onboard-bench/1",
+                "model": target.name,
+                "bytes": size,
+                "parameters": parameters,
+                "dtype": dtype.name(),
+                "threads": threads,
+                "tests": rows,
+                "peak_memory_bytes": peak_memory(),
+            });
+            term::print(&serde_json::to_string_pretty(&whole)?)?;
+            return Ok(Ended::Well);
         }
         term::print(&table.markdown())?;
         if let Some(peak) = peak_memory() {
@@ -168,7 +192,7 @@ fn peak_memory() -> Option<u64> {
 }
 
 /// Bytes and numbers of a model's tensors.
-fn extent(target: &target::Target) -> Result<(u64, u64)> {
+pub(crate) fn extent(target: &target::Target) -> Result<(u64, u64)> {
     if target.is_gguf() {
         let file = converters::gguf::File::open(&target.dir)?;
         let sums = file.tensors().iter().map(|info| (info.bytes, info.elements()));

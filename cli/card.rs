@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use converters::Checkpoint;
 use parity::gate::{Gate, Mode};
 use parity::{Report, Verdict};
 use registry::dtype::Dtype;
 use serde_json::{Value, json};
 
+use crate::bench::extent;
 use crate::coverage::Coverage;
 use crate::target::Target;
 use crate::text::{Table, bytes};
@@ -40,20 +40,30 @@ impl Outcome {
 pub(crate) struct Card<'a> {
     outcome: Outcome,
     facts: BTreeMap<&'static str, Value>,
-    coverage: Coverage,
+    coverage: Option<Coverage>,
     report: Option<&'a Report>,
+}
+
+/// The weights that a card is about.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    /// Pairs of weights and tensors; none for a GGUF file, whose rules are its own.
+    pub coverage: Option<Coverage>,
+    /// Stands for all bytes.
+    pub fingerprint: String,
 }
 
 impl<'a> Card<'a> {
     /// Gathers the facts.
     pub(crate) fn new(
         target: &Target,
-        checkpoint: &Checkpoint,
-        coverage: Coverage,
+        weights: Weights,
         report: Option<&'a Report>,
         outcome: Outcome,
     ) -> Result<Self> {
         let model = &target.model;
+        let (size, parameters) = extent(target)?;
+        let Weights { coverage, fingerprint } = weights;
         let states: Vec<Value> = model
             .graph
             .states
@@ -64,14 +74,11 @@ impl<'a> Card<'a> {
             ("name", json!(target.name)),
             ("architecture", json!(model.architecture)),
             ("layers", json!(model.graph.layers.len())),
-            (
-                "parameters",
-                json!(checkpoint.tensors().values().map(|t| t.elements() as u64).sum::<u64>()),
-            ),
-            ("bytes", json!(checkpoint.total_bytes())),
+            ("parameters", json!(parameters)),
+            ("bytes", json!(size)),
             ("dtype", json!(target.dtype().name())),
             ("config_sha256", json!(target.config.sha256())),
-            ("weights_sha256", json!(checkpoint.fingerprint()?)),
+            ("weights_sha256", json!(fingerprint)),
             ("spec", json!(target.spec)),
             ("states", json!(states)),
         ]);
@@ -109,7 +116,9 @@ impl<'a> Card<'a> {
         table.row(["verdict".to_owned(), format!("**{}**", self.outcome.word())]);
         table.row(["architecture".to_owned(), fact("architecture")]);
         table.row(["parameters".to_owned(), format!("{} in {}", fact("parameters"), bytes(size))]);
-        table.row(["weights".to_owned(), self.coverage.summary()]);
+        if let Some(coverage) = &self.coverage {
+            table.row(["weights".to_owned(), coverage.summary()]);
+        }
         table.row(["config SHA-256".to_owned(), fact("config_sha256")]);
         table.row(["weights fingerprint".to_owned(), fact("weights_sha256")]);
         table.row(["spec".to_owned(), format!("{} ({})", word("name"), word("path"))]);

@@ -1,14 +1,18 @@
 //! `onboard check`: a spec, read completely before any weight is.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
+use registry::diag::Finding;
+use registry::model::Model;
+use serde_json::{Value, json};
 
 use crate::coverage::Coverage;
-use crate::specs::{Config, Specs};
-use crate::{Ended, term, text};
+use crate::specs::{Config, Specs, Told};
+use crate::target::{self, Choice, Which};
+use crate::{Ended, gguf_target, specs, term, text};
 
 /// Checks a spec, and with --model that it explains a checkpoint completely
 #[derive(Debug, Args)]
@@ -16,25 +20,29 @@ use crate::{Ended, term, text};
 Examples:
   onboard check my.yaml                  what can be said without a config
   onboard check my.yaml --model MODEL    dims, shapes, every weight and config key
+  onboard check my.yaml --json           the findings for programs
   onboard check --schema > spec.json     a JSON schema, for editors
 
 All findings come at once; exit code 2 if there is an error among them.")]
 pub(crate) struct Check {
-    /// The spec
-    #[arg(value_name = "SPEC.yaml", required_unless_present = "schema")]
+    /// The spec: its file, or the name of a known one
+    #[arg(value_name = "SPEC", required_unless_present = "schema")]
     spec: Option<PathBuf>,
     /// Print the JSON schema of specs instead
     #[arg(long, exclusive = true)]
     schema: bool,
-    /// Check it against this checkpoint's config and headers
-    #[arg(long, value_name = "DIR")]
+    /// Check it against this model: a checkpoint (its folder or its .safetensors file), a GGUF file, or owner/name on a hub
+    #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// Where specs it extends are looked for first
+    /// Where specs it extends are looked for first; default: ONBOARD_SPECS
     #[arg(long, value_name = "DIR")]
     specs: Option<PathBuf>,
     /// Override a part of the spec (repeatable)
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Print JSON: the verdict, and every finding with its place
+    #[arg(long)]
+    json: bool,
 }
 
 impl Check {
@@ -43,28 +51,96 @@ impl Check {
             term::print(&serde_json::to_string_pretty(&registry::schema::schema())?)?;
             return Ok(Ended::Well);
         };
-        let mut specs = Specs::open(self.specs.as_deref())?;
-        let spec = specs.add(file)?;
-        let mut said = format!("{}: reads as a spec\n", file.display());
-        if self.model.is_none() {
-            specs.lint(&spec)?;
-            said.push_str("shapes, weights and config keys are checked with --model DIR\n");
+        if !self.json {
+            term::print(&self.said(file)?.text)?;
+            return Ok(Ended::Well);
         }
-        if let Some(dir) = &self.model {
-            let config = Config::read(&dir.join("config.json"))?;
-            let model = specs.resolve(&spec, &config, &self.set)?;
-            let coverage = Coverage::of(&model, &converters::Checkpoint::open(dir)?);
-            coverage.refuse(dir)?;
-            writeln!(
-                said,
-                "{}: {}, {}; {}",
-                dir.display(),
-                text::plural(model.graph.layers.len(), "layer"),
-                text::plural(model.graph.states.len(), "state"),
-                coverage.summary()
-            )?;
-        }
-        term::print(&said)?;
-        Ok(Ended::Well)
+        let (checked, findings) = specs::gather(|| self.said(file));
+        let ended = match &checked {
+            Ok(_) => Ended::Well,
+            Err(error) if error.is::<Told>() => Ended::CouldNotRun,
+            Err(_) => {
+                checked?;
+                return Ok(Ended::CouldNotRun);
+            }
+        };
+        let whole = json!({
+            "schema": "onboard-findings/1",
+            "spec": file.display().to_string(),
+            "model": self.model.as_ref().map(|model| model.display().to_string()),
+            "verdict": if ended == Ended::Well { "ok" } else { "refused" },
+            "coverage": checked.ok().and_then(|said| said.coverage),
+            "findings": findings.iter().map(finding).collect::<Vec<_>>(),
+        });
+        term::print(&serde_json::to_string_pretty(&whole)?)?;
+        Ok(ended)
     }
+
+    fn said(&self, file: &Path) -> Result<Said> {
+        let mut specs = Specs::open(self.specs.as_deref())?;
+        let spec = specs.named(file)?;
+        let mut text = format!("{}: reads as a spec\n", file.display());
+        let Some(model) = &self.model else {
+            specs.lint(&spec)?;
+            text.push_str("shapes, weights and config keys are checked with --model MODEL\n");
+            return Ok(Said { text, coverage: None });
+        };
+        let (resolved, coverage, place) = if gguf_target::is_gguf(model) {
+            (self.opened(file, model)?, None, model.clone())
+        } else {
+            let (dir, _) = target::folder(&Which::at(model.clone()))?;
+            let config = Config::read(&dir.join("config.json"))?;
+            let resolved = specs.resolve(&spec, &config, &self.set)?;
+            let coverage = Coverage::of(&resolved, &converters::Checkpoint::open(&dir)?);
+            coverage.refuse(&dir)?;
+            (resolved, Some(coverage), dir)
+        };
+        writeln!(
+            text,
+            "{}: {}, {}{}",
+            place.display(),
+            text::plural(resolved.graph.layers.len(), "layer"),
+            text::plural(resolved.graph.states.len(), "state"),
+            coverage.as_ref().map(|c| format!("; {}", c.summary())).unwrap_or_default()
+        )?;
+        Ok(Said { text, coverage: coverage.map(serde_json::to_value).transpose()? })
+    }
+
+    /// The model of a GGUF file, which is opened only if every tensor has its place.
+    fn opened(&self, file: &Path, model: &Path) -> Result<Model> {
+        let choice = Choice {
+            spec: Some(file.to_owned()),
+            specs: self.specs.clone(),
+            set: self.set.clone(),
+            ..Choice::default()
+        };
+        let target = target::open(&Which::at(model.to_owned()), &choice)?;
+        crate::engines::engine("native")?
+            .open(&target.source(), &engine::Options::default())
+            .map_err(specs::engine_error)?;
+        Ok(std::sync::Arc::unwrap_or_clone(target.model))
+    }
+}
+
+/// What a check found to say.
+struct Said {
+    text: String,
+    coverage: Option<Value>,
+}
+
+fn finding(finding: &Finding) -> Value {
+    let place = finding
+        .at
+        .as_ref()
+        .map(|at| json!({ "path": at.source.path, "line": at.line(), "column": at.column() }));
+    json!({
+        "severity": match finding.severity {
+            registry::diag::Severity::Error => "error",
+            registry::diag::Severity::Warning => "warning",
+        },
+        "message": finding.message,
+        "label": (!finding.label.is_empty()).then_some(&finding.label),
+        "help": finding.help,
+        "place": place,
+    })
 }

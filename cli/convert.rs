@@ -14,7 +14,7 @@ use registry::check::has_head;
 use registry::gguf::{Gguf, with_head};
 
 use crate::coverage::Coverage;
-use crate::target::{self, Choice, Target, Which};
+use crate::target::{self, Choice, Target, Weights};
 use crate::{Ended, term};
 
 mod calibration;
@@ -61,7 +61,7 @@ pub(crate) struct Convert {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    which: Option<Which>,
+    weights: Option<Weights>,
     #[command(flatten)]
     choice: Choice,
     /// The format, gguf:TYPE (repeatable), fp8, nvfp4, ...; `convert --to help` lists them
@@ -116,9 +116,12 @@ impl Convert {
         if let Some(Command::MergeCheck(check)) = &self.command {
             return check.run();
         }
-        let Some(which) = &self.which else {
+        let Some(weights) = &self.weights else {
             bail!("which checkpoint? give its folder: convert MODEL --to gguf:q4_k_m -o FILE");
         };
+        let which = &weights.which(
+            "its numbers are rounded already: converted again they would be rounded twice",
+        )?;
         if let Some(file) = &self.verify {
             return verify::run(which, &self.choice, file, self.types.arithmetic(), self.json);
         }

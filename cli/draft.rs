@@ -4,19 +4,26 @@ use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use converters::Checkpoint;
 use registry::diag::{Finding, Severity};
 
 use crate::coverage::Coverage;
+use crate::spec_text::sections;
 use crate::specs::{Config, Specs, tell};
 use crate::write;
+
+mod rename;
+
+use rename::Renames;
 
 /// A draft, and what it could not explain.
 #[derive(Debug)]
 pub(crate) struct Draft {
-    /// Where it was written.
+    /// The file.
     pub path: PathBuf,
+    /// The name of the spec.
+    pub name: String,
     /// The spec that it extends.
     pub base: String,
     findings: Vec<Finding>,
@@ -24,25 +31,58 @@ pub(crate) struct Draft {
     tensors: usize,
 }
 
-/// What one known spec makes of a checkpoint.
+/// The fit of one known spec to a checkpoint.
 struct Candidate {
     name: String,
     coverage: Option<Coverage>,
-    findings: Vec<Finding>,
+    /// Tensors with other names that have the shape and role of a weight.
+    renames: Renames,
+    findings: usize,
     /// Settings of the spec that the config does not have.
     absent: usize,
-    /// How many specs extend it.
+    /// Specs that extend it.
     heirs: usize,
 }
 
 impl Candidate {
-    /// Smaller is nearer: a spec that resolves before one that does not, then by what neither
-    /// side explains, then by settings that the spec does not know. Of equal ones, what others
-    /// extend is the plainest.
-    fn distance(&self) -> (bool, usize, usize, Reverse<usize>, usize) {
+    fn of(
+        name: String,
+        specs: &Specs,
+        config: &Config,
+        checkpoint: &Checkpoint,
+        extended: &[String],
+    ) -> Self {
+        let absent = specs.absent_keys(&name, config);
+        let heirs = extended.iter().filter(|parent| **parent == name).count();
+        let (coverage, renames, findings) = match specs.try_resolve(&name, config, &[]) {
+            Ok((model, findings)) => {
+                let coverage = Coverage::of(&model, checkpoint);
+                let renames = if coverage.gaps == 0 {
+                    Renames::default()
+                } else {
+                    Renames::propose(&model, &checkpoint.shapes())
+                };
+                (Some(coverage), renames, findings)
+            }
+            Err(findings) => (None, Renames::default(), findings),
+        };
+        Self { name, coverage, renames, findings: findings.len(), absent, heirs }
+    }
+
+    /// Tensors that the spec explains, with other names too.
+    fn explained(&self) -> usize {
+        let used = self.coverage.as_ref().map_or(0, |coverage| coverage.used);
+        used + self.renames.tensors()
+    }
+
+    /// Orders candidates, the nearest first: one that resolves, then the most tensors explained, the
+    /// fewest weights and tensors without a counterpart, and the fewest findings. Of equal ones, the
+    /// one that most others extend is the plainest.
+    fn distance(&self) -> (bool, Reverse<usize>, usize, usize, Reverse<usize>, usize) {
         let gaps = self.coverage.as_ref().map_or(usize::MAX, |coverage| coverage.gaps);
-        let unknown = self.findings.len();
-        (self.coverage.is_none(), gaps, unknown, Reverse(self.heirs), self.absent)
+        let gaps = gaps.saturating_sub(2 * self.renames.tensors());
+        let none = self.coverage.is_none();
+        (none, Reverse(self.explained()), gaps, self.findings, Reverse(self.heirs), self.absent)
     }
 }
 
@@ -51,7 +91,7 @@ pub(crate) fn make(
     specs: &mut Specs,
     config: &Config,
     checkpoint: &Checkpoint,
-    like: Option<&str>,
+    like: Option<&Path>,
     dir: &Path,
     out: &Path,
 ) -> Result<Draft> {
@@ -62,90 +102,113 @@ pub(crate) fn make(
     let extended: Vec<String> = specs.all().filter_map(|spec| spec.extends).collect();
     let mut candidates: Vec<Candidate> = names
         .into_iter()
-        .map(|name| {
-            let absent = specs.absent_keys(&name, config);
-            let heirs = extended.iter().filter(|parent| **parent == name).count();
-            match specs.try_resolve(&name, config, &[]) {
-                Ok((model, findings)) => {
-                    let coverage = Some(Coverage::of(&model, checkpoint));
-                    Candidate { name, coverage, findings, absent, heirs }
-                }
-                Err(findings) => Candidate { name, coverage: None, findings, absent, heirs },
-            }
-        })
+        .map(|name| Candidate::of(name, specs, config, checkpoint, &extended))
         .collect();
     candidates.sort_by_key(Candidate::distance);
     let Some(best) = candidates.first() else {
         bail!("the registry has no specs to draft from");
     };
-    let mut findings = best.findings.clone();
-    let (mut used, tensors) = (0, checkpoint.tensors().len());
-    if let Some(coverage) = &best.coverage {
-        findings.extend(coverage.findings.iter().cloned());
-        used = coverage.used;
-    }
     let mut name = draft_name(config);
     // A cousin may carry the type of its relative: a spec cannot extend itself.
     if specs.has(&name) {
         name.push_str("_draft");
     }
     let path = out.join(format!("{name}.yaml"));
-    let text = write_draft(&name, config, dir, best, &candidates, used, tensors, &findings)?;
+    let body = body(&name, config, best, specs);
+    // The draft itself is checked: findings name its file, and other names count.
+    specs.add_text(&path, &body);
+    let (used, findings) = match specs.try_resolve(&name, config, &[]) {
+        Ok((model, mut findings)) => {
+            let coverage = Coverage::of(&model, checkpoint);
+            findings.extend(coverage.findings);
+            (coverage.used, findings)
+        }
+        Err(findings) => (0, findings),
+    };
+    let tensors = checkpoint.tensors().len();
+    let head = head(dir, best, &candidates, used, tensors, &findings);
+    let text = format!("{head}{body}");
+    let kept = path.is_file() && fs_err::read(&path)? != text.as_bytes();
+    ensure!(
+        !kept,
+        "`{0}` is there already, and was edited since it was drafted: go on with it by --spec {0}, or remove it",
+        path.display()
+    );
     write::atomic(&path, text.as_bytes()).context("cannot write the draft")?;
-    Ok(Draft { path, base: best.name.clone(), findings, used, tensors })
+    specs.add(&path)?;
+    Ok(Draft { path, name, base: best.name.clone(), findings, used, tensors })
 }
 
-#[expect(clippy::too_many_arguments, reason = "the facts of one comment, used once")]
-fn write_draft(
-    name: &str,
-    config: &Config,
+/// The comment: where the draft comes from, and what is left.
+fn head(
     dir: &Path,
     best: &Candidate,
     candidates: &[Candidate],
     used: usize,
     tensors: usize,
     findings: &[Finding],
-) -> Result<String> {
-    let mut text = String::new();
+) -> String {
     let folder =
         dir.file_name().map_or_else(|| "a checkpoint".into(), |name| name.to_string_lossy());
-    writeln!(text, "# Drafted from the config and the headers of {}.", comment(&folder))?;
-    writeln!(
-        text,
-        "# `{}` is the nearest known spec: it explains {used} of {tensors} tensors.",
-        best.name
-    )?;
+    let mut lines = vec![
+        format!("Drafted from the config and the headers of {folder}."),
+        format!(
+            "`{}` is the nearest known spec: it explains {used} of {tensors} tensors.",
+            best.name
+        ),
+    ];
     let others: Vec<String> = candidates
         .iter()
         .skip(1)
+        .filter(|other| other.coverage.is_some())
         .take(3)
-        .filter_map(|other| Some(format!("{} ({})", other.name, other.coverage.as_ref()?.used)))
+        .map(|other| format!("{} ({})", other.name, other.explained()))
         .collect();
     if !others.is_empty() {
-        writeln!(text, "# Next nearest: {}.", others.join(", "))?;
+        lines.push(format!("Next nearest: {}.", others.join(", ")));
     }
     if findings.is_empty() {
-        writeln!(
-            text,
-            "# Nothing is left unexplained; whether the numbers agree, a reference says."
-        )?;
+        lines
+            .push("Nothing is left unexplained; a reference says if the numbers agree.".to_owned());
     } else {
-        writeln!(text, "#\n# Not explained yet ({}):", findings.len())?;
-        for finding in findings {
-            writeln!(text, "#   - {}", comment(&finding.message))?;
-        }
-        writeln!(
-            text,
-            "#\n# Override by name what differs (docs/spec.md): a dim, a function, a layer program."
-        )?;
+        lines.push(format!("\nNot explained yet ({}):", findings.len()));
+        lines.extend(findings.iter().map(|finding| format!("  - {}", comment(&finding.message))));
+        lines.push(format!(
+            "\nOverride by name what differs: a dim, a function, a layer program. `onboard help spec` explains\n\
+             the language, `onboard show {} --source` shows what is inherited.",
+            best.name
+        ));
     }
-    writeln!(
-        text,
-        "spec: 1\nname: {name}\nmatches: [{}]\nextends: {}",
+    let mut text = String::new();
+    for line in lines.iter().flat_map(|line| line.split('\n')) {
+        let _ = writeln!(text, "{}", format!("# {}", comment(line)).trim_end());
+    }
+    text
+}
+
+/// The spec.
+fn body(name: &str, config: &Config, best: &Candidate, specs: &Specs) -> String {
+    let mut text = format!(
+        "spec: 1\nname: {name}\nmatches: [{}]\nextends: {}\n",
         plain(&config.architecture()),
         best.name
-    )?;
-    Ok(text)
+    );
+    if best.renames.is_empty() {
+        return text;
+    }
+    text.push_str("weights:\n");
+    // A list is replaced by the one that extends it, so what is inherited is repeated.
+    let inherited = specs.origins(&best.name).0.into_iter().find_map(|spec| {
+        let source = specs.source(&spec)?;
+        sections(source).into_iter().find(|section| section.key == "weights")
+    });
+    for line in inherited.iter().flat_map(|section| &section.lines) {
+        if line.starts_with(' ') {
+            let _ = writeln!(text, "{line}");
+        }
+    }
+    text.push_str(&best.renames.yaml());
+    text
 }
 
 /// Text from a file, fit for one line of a comment.
@@ -171,23 +234,58 @@ fn draft_name(config: &Config) -> String {
 }
 
 impl Draft {
-    /// Whether nothing is left that stops it from running.
+    /// True if nothing is left that stops it from running.
     pub(crate) fn is_whole(&self) -> bool {
         self.findings.iter().all(|finding| finding.severity == Severity::Warning)
     }
 
     /// Says what the draft does not explain.
-    pub(crate) fn refuse(&self, config: &Config) -> anyhow::Error {
+    pub(crate) fn refuse(&self, config: &Config, model: &Path) -> anyhow::Error {
+        let path = self.path.display();
         let said = format!(
             "no spec matches the architecture `{}`. The nearest is `{}`, which explains {} of {} tensors; the draft \
-             `{}` extends it and lists what is left. Complete it (docs/spec.md), then: onboard add-model MODEL --spec {}",
+             `{path}` extends it and lists what is left. Complete it (`onboard help spec` explains the language, \
+             `onboard show {} --source` shows what is inherited), then: onboard add-model {} --spec {path}",
             config.architecture(),
             self.base,
             self.used,
             self.tensors,
-            self.path.display(),
-            self.path.display()
+            self.base,
+            model.display(),
         );
         tell(&self.findings, &said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(name: &str, used: usize, gaps: usize) -> Candidate {
+        let coverage = Coverage {
+            tensors: 40,
+            used,
+            gaps,
+            tied: Vec::new(),
+            ignored: Vec::new(),
+            head: 0,
+            findings: Vec::new(),
+            foreign: None,
+        };
+        Candidate {
+            name: name.to_owned(),
+            coverage: Some(coverage),
+            renames: Renames::default(),
+            findings: 0,
+            absent: 0,
+            heirs: 0,
+        }
+    }
+
+    #[test]
+    fn the_one_that_explains_most_is_nearest() {
+        let mut all = [candidate("passes over", 25, 10), candidate("explains", 31, 18)];
+        all.sort_by_key(Candidate::distance);
+        assert_eq!(all[0].name, "explains");
     }
 }

@@ -24,7 +24,7 @@ pub(crate) fn is_gguf(path: &Path) -> bool {
 pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
     let file = File::open(path)?;
     let mut specs = Specs::open(choice.specs.as_deref())?;
-    let mut spec = choice.spec.as_deref().map(|file| specs.add(file)).transpose()?;
+    let mut spec = choice.spec.as_deref().map(|spec| specs.named(spec)).transpose()?;
     let inside = file.metadata().str(CONFIG_KEY)?;
     let made = choice.model_config.is_none() && inside.is_none();
     if let Some(kind) = no_model(&file, made) {

@@ -4,29 +4,36 @@
 
 use std::process::ExitCode;
 
+use annotate::Asked;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod add_model;
+mod annotate;
 mod bench;
 mod calibrate;
 mod card;
 mod check;
+mod completions;
 mod convert;
 mod coverage;
+mod docs;
 mod draft;
 mod dump;
 mod engines;
 mod gguf_target;
+mod help;
 #[cfg(feature = "hub")]
 mod hub;
 mod imatrix;
 mod interrupt;
 mod list;
+mod new;
 mod parity_check;
 mod parity_more;
 mod run;
 mod show;
+mod spec_text;
 mod specs;
 mod synth;
 mod target;
@@ -48,8 +55,16 @@ pub(crate) enum Ended {
 
 /// Takes a new language model from its checkpoint to a proven engine graph.
 #[derive(Debug, Parser)]
-#[command(name = "onboard", version, propagate_version = true, after_help = EXAMPLES)]
+#[command(
+    name = "onboard",
+    version,
+    propagate_version = true,
+    disable_help_subcommand = true,
+    after_help = EXAMPLES
+)]
 struct Onboard {
+    #[command(flatten)]
+    format: Asked,
     #[command(subcommand)]
     command: OnboardCommand,
 }
@@ -60,12 +75,15 @@ Examples:
   onboard add-model owner/name            the same for a model on a hub
   onboard show checkpoints/mine --graph   the model as it will run
   onboard parity check checkpoints/mine   compare with a reference dump
+  onboard new mine --like SPEC            a spec to begin with
+  onboard help spec                       the spec language; `onboard help ops` lists its ops
 
 Exit codes: 0 proven or done, 1 differs, 2 could not run.";
 
 #[derive(Debug, Subcommand)]
 enum OnboardCommand {
     AddModel(add_model::AddModel),
+    New(new::New),
     Show(show::Show),
     Check(check::Check),
     List(list::List),
@@ -79,12 +97,16 @@ enum OnboardCommand {
     },
     Convert(convert::Convert),
     Imatrix(imatrix::MakeImatrix),
+    Help(help::Help),
+    Completions(completions::Completions),
 }
 
 /// Proves that an engine computes what the reference computes, or names the first op that does not.
 #[derive(Debug, Parser)]
 #[command(name = "parity", version, propagate_version = true, after_help = PARITY_EXAMPLES)]
 struct Parity {
+    #[command(flatten)]
+    format: Asked,
     #[command(subcommand)]
     command: ParityCommand,
 }
@@ -110,33 +132,47 @@ enum ParityCommand {
 #[command(name = "convert", version)]
 struct ConvertAlone {
     #[command(flatten)]
+    format: Asked,
+    #[command(flatten)]
     command: convert::Convert,
 }
 
-/// The `onboard` command.
-pub fn onboard() -> ExitCode {
-    start(|parsed: Onboard| match parsed.command {
-        OnboardCommand::AddModel(args) => args.run(),
-        OnboardCommand::Show(args) => args.run(),
-        OnboardCommand::Check(args) => args.run(),
-        OnboardCommand::List(args) => args.run(),
-        OnboardCommand::Run(args) => args.run(),
-        OnboardCommand::Bench(args) => args.run(),
-        OnboardCommand::Synth(args) => args.run(),
-        OnboardCommand::Parity { command } => command.run(),
-        OnboardCommand::Convert(args) => args.run(),
-        OnboardCommand::Imatrix(args) => args.run(),
-    })
+/// Runs the command whose name the program was started by; `onboard` unless it is another's.
+pub fn main() -> ExitCode {
+    let name = std::env::args_os().next().map(std::path::PathBuf::from);
+    match name.as_deref().and_then(std::path::Path::file_stem).and_then(|name| name.to_str()) {
+        Some("parity") => start(|parsed: Parity| (parsed.format, parsed.command.into())),
+        Some("convert") => {
+            start(|parsed: ConvertAlone| (parsed.format, OnboardCommand::Convert(parsed.command)))
+        }
+        _ => start(|parsed: Onboard| (parsed.format, parsed.command)),
+    }
 }
 
-/// The `parity` command: the same as `onboard parity`.
-pub fn parity() -> ExitCode {
-    start(|parsed: Parity| parsed.command.run())
+impl From<ParityCommand> for OnboardCommand {
+    fn from(command: ParityCommand) -> Self {
+        Self::Parity { command }
+    }
 }
 
-/// The `convert` command: the same as `onboard convert`.
-pub fn convert() -> ExitCode {
-    start(|parsed: ConvertAlone| parsed.command.run())
+impl OnboardCommand {
+    fn run(self) -> Result<Ended> {
+        match self {
+            Self::AddModel(args) => args.run(),
+            Self::New(args) => args.run(),
+            Self::Show(args) => args.run(),
+            Self::Check(args) => args.run(),
+            Self::List(args) => args.run(),
+            Self::Run(args) => args.run(),
+            Self::Bench(args) => args.run(),
+            Self::Synth(args) => args.run(),
+            Self::Parity { command } => command.run(),
+            Self::Convert(args) => args.run(),
+            Self::Imatrix(args) => args.run(),
+            Self::Help(args) => args.run(),
+            Self::Completions(args) => args.run(),
+        }
+    }
 }
 
 impl ParityCommand {
@@ -151,7 +187,7 @@ impl ParityCommand {
     }
 }
 
-fn start<P: Parser>(run: impl FnOnce(P) -> Result<Ended>) -> ExitCode {
+fn start<P: Parser>(command: impl FnOnce(P) -> (Asked, OnboardCommand)) -> ExitCode {
     let parsed = match P::try_parse() {
         Ok(parsed) => parsed,
         Err(error) => {
@@ -167,7 +203,9 @@ fn start<P: Parser>(run: impl FnOnce(P) -> Result<Ended>) -> ExitCode {
         }
     };
     interrupt::install();
-    match run(parsed) {
+    let (format, command) = command(parsed);
+    format.install();
+    match command.run() {
         Ok(Ended::Well) => ExitCode::SUCCESS,
         Ok(Ended::Differs) => ExitCode::from(1),
         Ok(Ended::CouldNotRun) => ExitCode::from(2),
@@ -176,6 +214,7 @@ fn start<P: Parser>(run: impl FnOnce(P) -> Result<Ended>) -> ExitCode {
         Err(error) => {
             let word = term::paint_if(term::colour_err(), term::Tone::Bad, "error:");
             term::note(&format!("{word} {error:#}"));
+            annotate::error(&format!("{error:#}"));
             ExitCode::from(2)
         }
     }

@@ -16,7 +16,7 @@ pub(crate) struct List {
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// Look for specs in this folder too
+    /// Look for specs in this folder too; default: ONBOARD_SPECS
     #[arg(long, value_name = "DIR")]
     specs: Option<PathBuf>,
 }

@@ -5,8 +5,10 @@ mod file;
 mod folder;
 mod gguf;
 
+pub(crate) use gguf::is_quantized;
+
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
@@ -14,11 +16,12 @@ use engine::Rounds;
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
+use registry::model::Model;
 
 use crate::coverage::Coverage;
 use crate::specs::{check_error, warn};
 use crate::target::{self, Choice, Target, Which, parse_dtype};
-use crate::{Ended, engines, term, write};
+use crate::{Ended, annotate, engines, term, write};
 
 /// Compares an engine with a reference dump, tap by tap, in prefill and in decode
 #[derive(Debug, Args)]
@@ -86,6 +89,28 @@ pub(crate) struct Check {
 }
 
 impl Check {
+    /// What `parity check FILE --reference DUMP` asks for.
+    pub(crate) fn of_file(which: Which, choice: Choice, reference: &Path, json: bool) -> Self {
+        Self {
+            which,
+            choice,
+            reference: Some(reference.to_owned()),
+            source: None,
+            engine: "native".to_owned(),
+            dtype: Vec::new(),
+            bound: None,
+            allow_dtype_mismatch: false,
+            json: json.then(|| PathBuf::from("-")),
+            html: None,
+            junit: None,
+            plain_graph: false,
+            w8a8: false,
+            w8a16: false,
+            no_schedules: false,
+            threads: None,
+        }
+    }
+
     pub(crate) fn run(self) -> Result<Ended> {
         if engines::opens_files(&self.engine) {
             self.refuse_rounding()?;
@@ -183,12 +208,13 @@ impl Check {
         let engine = engines::engine(&self.engine)?;
         let report =
             parity::check(engine.as_ref(), &target.source(), dump, options).map_err(check_error)?;
-        self.conclude(&report)
+        self.conclude(&report, &target.model)
     }
 
     /// Shows a report; how the command ends follows from it.
-    fn conclude(&self, report: &Report) -> Result<Ended> {
+    fn conclude(&self, report: &Report, model: &Model) -> Result<Ended> {
         self.show(report)?;
+        annotate::report(report, model);
         Ok(match report.verdict() {
             Verdict::Fail => Ended::Differs,
             Verdict::Pass | Verdict::Skip => Ended::Well,
@@ -243,8 +269,13 @@ pub(crate) fn beside(target: &Target) -> Option<PathBuf> {
 /// Says that there is nothing to compare with, and how to make it.
 pub(crate) fn no_reference(target: &Target) -> String {
     let dir = target.dir.display();
+    let (place, source) = if target.is_gguf() {
+        (" beside it", "CHECKPOINT".to_owned())
+    } else {
+        ("", dir.to_string())
+    };
     format!(
-        "`{dir}` has no reference dump (reference/ or dump/), so there is nothing to compare with; \
-         make one with the real code: parity dump {dir} -o DUMP, then give --reference DUMP"
+        "`{dir}` has no reference dump{place} (reference/ or dump/), so there is nothing to compare with; \
+         make one with the real code: parity dump {source} -o DUMP, then give --reference DUMP"
     )
 }

@@ -77,15 +77,16 @@ impl Schedules {
 #[derive(Debug, Args)]
 pub(crate) struct Diagnose {
     /// The checkpoint's folder
-    model: String,
+    model: std::path::PathBuf,
     /// The dump
     #[arg(long, value_name = "DUMP")]
-    reference: Option<String>,
+    reference: Option<std::path::PathBuf>,
 }
 
 impl Diagnose {
     pub(crate) fn run(self) -> Result<Ended> {
-        let Self { model, reference: _ } = self;
+        let Self { model, reference: _ } = &self;
+        let model = model.display();
         bail!(
             "`parity diagnose` is not built yet; `parity check {model}` names the first op that differs and the usual causes"
         )
@@ -96,12 +97,12 @@ impl Diagnose {
 #[derive(Debug, Args)]
 pub(crate) struct Mutate {
     /// The checkpoint's folder
-    model: String,
+    model: std::path::PathBuf,
 }
 
 impl Mutate {
     pub(crate) fn run(self) -> Result<Ended> {
-        let Self { model } = self;
+        let model = self.model.display();
         bail!(
             "`parity mutate` is not built yet; one bug can be injected by hand: parity check {model} --set KEY=VALUE"
         )

@@ -1,10 +1,13 @@
 //! `onboard run`: continues a prompt.
 
-use anyhow::{Result, ensure};
+use std::io::Read as _;
+
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use engine::sample::{Sampler, Sampling};
 use engine::{Chunk, NoProbe, Options, Want};
 use registry::dtype::Dtype;
+use serde_json::json;
 
 use crate::coverage::Coverage;
 use crate::specs::{engine_error, warn};
@@ -18,13 +21,15 @@ use crate::{Ended, term};
 Examples:
   onboard run MODEL --prompt 'Once upon a time' -n 64
   onboard run MODEL --tokens 1,17,4 -n 8             token ids in and out; needs no tokenizer
-  onboard run MODEL --prompt Hi --temperature 0.7 --top-p 0.9 --seed 1")]
+  onboard run MODEL --prompt Hi --temperature 0.7 --top-p 0.9 --seed 1
+  onboard run MODEL --prompt - < prompt.txt          the prompt from standard input
+  onboard run MODEL --prompt Hi --json               tokens and text as one object")]
 pub(crate) struct Run {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
     choice: Choice,
-    /// The text to continue
+    /// The text to continue; `-` reads it from standard input, without a newline at its end
     #[arg(
         long,
         value_name = "TEXT",
@@ -56,7 +61,13 @@ pub(crate) struct Run {
     /// Worker threads
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Print JSON, when the last token is there
+    #[arg(long)]
+    json: bool,
 }
+
+/// Bytes of a prompt beyond which standard input is refused.
+const MOST: u64 = 64 << 20;
 
 impl Run {
     pub(crate) fn run(self) -> Result<Ended> {
@@ -81,7 +92,11 @@ impl Run {
             Some(_) => Voice::of(&target)?,
             None => Voice::Ids { first: true },
         };
-        let prompt = voice.prompt(self.prompt.as_deref(), &self.tokens)?;
+        let text = match self.prompt.as_deref() {
+            Some("-") => Some(standard_input()?),
+            text => text.map(str::to_owned),
+        };
+        let prompt = voice.prompt(text.as_deref(), &self.tokens)?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target.check_dtypes(&[dtype])?;
         warn(&target.nonfinite()?);
@@ -98,7 +113,7 @@ impl Run {
         };
         let mut sampler = Sampler::new(sampling);
         let ends = voice.ends(target.home());
-        let mut next = prompt;
+        let mut next = prompt.clone();
         let room = target.model.context.map_or(usize::MAX, |most| most.saturating_sub(next.len()));
         if room < self.n {
             term::note(&format!("note: the model handles {} more tokens, not {}", room, self.n));
@@ -107,17 +122,59 @@ impl Run {
             // Nothing to say, but the prompt is still judged: ids in range, within the context.
             session.step(&[Chunk { slot, tokens: &next, want: Want::None }], &mut NoProbe)?;
         }
+        let (mut made, mut said, mut ended) = (Vec::new(), String::new(), "length");
+        if room < self.n {
+            ended = "context";
+        }
         for _ in 0..self.n.min(room) {
             let chunk = Chunk { slot, tokens: &next, want: Want::Last };
             let logits = session.step(&[chunk], &mut NoProbe)?;
             let token = sampler.choose(logits[0].row(0));
             if ends.contains(&token) {
+                ended = "end token";
                 break;
             }
-            term::stream(&voice.say(token)?)?;
+            let piece = voice.say(token)?;
+            if self.json {
+                said.push_str(&piece);
+            } else {
+                term::stream(&piece)?;
+            }
+            made.push(token);
             next = vec![token];
         }
-        term::print(&voice.rest())?;
+        if !self.json {
+            term::print(&voice.rest())?;
+            return Ok(Ended::Well);
+        }
+        said.push_str(&voice.rest());
+        let whole = json!({
+            "schema": "onboard-run/1",
+            "model": target.name,
+            "dtype": dtype.name(),
+            "prompt_tokens": prompt,
+            "tokens": made,
+            "text": self.prompt.is_some().then_some(said),
+            "ended": ended,
+        });
+        term::print(&serde_json::to_string_pretty(&whole)?)?;
         Ok(Ended::Well)
     }
+}
+
+/// The text on standard input.
+fn standard_input() -> Result<String> {
+    let mut bytes = Vec::new();
+    std::io::stdin()
+        .take(MOST + 1)
+        .read_to_end(&mut bytes)
+        .context("cannot read standard input")?;
+    ensure!(
+        bytes.len() as u64 <= MOST,
+        "standard input has more than {MOST} bytes, the most of a prompt"
+    );
+    let mut text = String::from_utf8(bytes).context("standard input is not UTF-8")?;
+    let end = text.strip_suffix('\n').map(|text| text.strip_suffix('\r').unwrap_or(text).len());
+    text.truncate(end.unwrap_or(text.len()));
+    Ok(text)
 }

@@ -2,11 +2,12 @@
 
 mod gguf;
 mod json;
+mod model;
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use clap::Args;
 use registry::dtype::Dtype;
 use registry::model::Model;
@@ -24,8 +25,9 @@ Examples:
   onboard show MODEL                        everything
   onboard show MODEL --states               what a layer remembers, and its cost in memory
   onboard show SPEC --config config.json    a spec with dims from a config, no weights needed
+  onboard show SPEC --source                the text of a spec; of its functions: lib/NAME
   onboard show model.gguf                   keys, tensors, and what the types add up to
-  onboard show model.gguf --json            all of them, whole, for programs")]
+  onboard show MODEL --json                 for programs; of a GGUF file, every key and tensor")]
 pub(crate) struct Show {
     #[command(flatten)]
     which: Which,
@@ -49,28 +51,43 @@ pub(crate) struct Show {
     /// The dtype that state costs are given for
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     dtype: Option<Dtype>,
-    /// A GGUF file as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
+    /// The text of the spec; MODEL may be its name, or `lib/NAME` for a function file
+    #[arg(long, conflicts_with_all = ["config", "graph", "weights", "states", "dims", "dtype", "json"])]
+    source: bool,
 }
 
 impl Show {
     pub(crate) fn run(self) -> Result<Ended> {
         // What a spec makes of it is asked for by name.
-        if std::path::Path::new(&self.which.model).extension().is_some_and(|end| end == "gguf")
+        if self.source {
+            return self.show_source();
+        }
+        if self.which.model.extension().is_some_and(|end| end == "gguf")
             && !(self.graph || self.states)
         {
             let both = self.dims == self.weights;
             let sections =
                 gguf::Sections { keys: both || self.dims, tensors: both || self.weights };
-            let path = Path::new(&self.which.model);
             let show = if self.json { json::show } else { gguf::show };
-            term::print(show(path, sections)?.trim_end())?;
+            term::print(show(&self.which.model, sections)?.trim_end())?;
             return Ok(Ended::Well);
         }
-        ensure!(!self.json, "--json is for GGUF files; `{}` is none", self.which.model);
         let (model, own) = self.model()?;
         let all = !(self.graph || self.weights || self.states || self.dims);
+        if self.json {
+            let asked = model::Sections {
+                dims: all || self.dims,
+                weights: all || self.weights,
+                states: all || self.states,
+                graph: all || self.graph,
+            };
+            let dtype = self.dtype.unwrap_or(own);
+            term::print(&serde_json::to_string_pretty(&model::show(&model, dtype, asked))?)?;
+            return Ok(Ended::Well);
+        }
         let mut text = String::new();
         if all {
             let layers = crate::text::plural(model.graph.layers.len(), "layer");
@@ -100,16 +117,55 @@ impl Show {
         Ok(Ended::Well)
     }
 
+    /// The spec that is named in place of a model, if one is.
+    fn spec_name(&self) -> Result<Option<String>> {
+        let word = &self.which.model;
+        if word.exists() || word.components().count() > 1 {
+            return Ok(None);
+        }
+        let specs = Specs::open(self.choice.specs.as_deref())?;
+        Ok(word.to_str().filter(|word| specs.has(word)).map(str::to_owned))
+    }
+
+    /// Prints the file of a spec, of the spec that matches a model, or of a function file.
+    fn show_source(&self) -> Result<Ended> {
+        let mut specs = Specs::open(self.choice.specs.as_deref())?;
+        let lib = self.which.model.to_str().and_then(|word| word.strip_prefix("lib/"));
+        if let Some(lib) = lib.filter(|_| !self.which.model.exists()) {
+            let Some(text) = specs.lib(lib) else { bail!("there is no function file `{lib}`") };
+            term::print(text)?;
+            return Ok(Ended::Well);
+        }
+        let name = if let Some(name) = self.spec_name()? {
+            name
+        } else if let Some(spec) = &self.choice.spec {
+            specs.named(spec)?
+        } else if self.which.model.extension().is_some_and(|end| end == "yaml" || end == "yml") {
+            specs.add(&self.which.model)?
+        } else {
+            target::open(&self.which, &self.choice)?.spec.name
+        };
+        term::print(specs.source(&name).unwrap_or_default())?;
+        let (chain, libs) = specs.origins(&name);
+        let more: Vec<String> = chain
+            .into_iter()
+            .skip(1)
+            .chain(libs.into_iter().map(|lib| format!("lib/{lib}")))
+            .map(|name| format!("`onboard show {name} --source`"))
+            .collect();
+        if !more.is_empty() {
+            term::note(&format!("it starts from others: {}", more.join(", ")));
+        }
+        Ok(Ended::Well)
+    }
+
     fn model(&self) -> Result<(Model, Dtype)> {
         let Some(path) = &self.config else {
-            if !Path::new(&self.which.model).exists() && !self.which.model.contains('/') {
-                let specs = Specs::open(self.choice.specs.as_deref())?;
-                if specs.has(&self.which.model) {
-                    bail!(
-                        "a spec alone has no dims; give `onboard show {} --config FILE` with a config.json",
-                        self.which.model
-                    );
-                }
+            if let Some(spec) = self.spec_name()? {
+                bail!(
+                    "a spec alone has no dims; give `onboard show {spec} --config FILE` with a config.json, or \
+                     `onboard show {spec} --source` for its text"
+                );
             }
             let target = target::open(&self.which, &self.choice)?;
             let dtype = target.dtype();

@@ -1,6 +1,8 @@
 //! Specs and configs as the commands use them, and how their findings are told.
 
-use std::path::Path;
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use converters::python_json::{texts_as_words, words_as_texts};
@@ -18,7 +20,7 @@ use registry::spec::{Dim, DimSource};
 use sha2::{Digest as _, Sha256};
 
 use crate::target::SpecId;
-use crate::term;
+use crate::{annotate, term};
 
 /// An error whose text has been shown already.
 #[derive(Debug)]
@@ -37,12 +39,29 @@ pub(crate) fn tell(findings: &[Finding], said: &str) -> anyhow::Error {
     warn(findings);
     let word = term::paint_if(term::colour_err(), term::Tone::Bad, "error:");
     term::note(&format!("{word} {said}"));
+    annotate::error(said);
     Told.into()
+}
+
+thread_local! {
+    /// Findings that are gathered instead of shown.
+    static GATHERED: RefCell<Option<Vec<Finding>>> = const { RefCell::new(None) };
+}
+
+/// Runs something and keeps the findings that it would show.
+pub(crate) fn gather<T>(run: impl FnOnce() -> T) -> (T, Vec<Finding>) {
+    GATHERED.set(Some(Vec::new()));
+    let made = run();
+    (made, GATHERED.take().unwrap_or_default())
 }
 
 /// Shows findings.
 pub(crate) fn warn(findings: &[Finding]) {
-    if !findings.is_empty() {
+    annotate::findings(findings);
+    let gathered = GATHERED.with_borrow_mut(|gathered| {
+        gathered.as_mut().map(|all| all.extend_from_slice(findings)).is_some()
+    });
+    if !findings.is_empty() && !gathered {
         let look = if term::colour_err() { Look::Coloured } else { Look::Plain };
         term::note(&render(findings, look));
     }
@@ -193,6 +212,9 @@ pub(crate) struct Known {
     pub path: String,
 }
 
+/// The environment variable that lists folders of specs.
+const FOLDERS: &str = "ONBOARD_SPECS";
+
 /// The specs at hand: those built in, and those of the person, which come first.
 pub(crate) struct Specs {
     library: Library,
@@ -201,15 +223,21 @@ pub(crate) struct Specs {
 }
 
 impl Specs {
-    /// The built-in specs and those of a folder.
+    /// Opens the built-in specs and those of a folder; without one, of the folders that
+    /// `ONBOARD_SPECS` lists as `PATH` does, the first of which wins.
     pub(crate) fn open(dir: Option<&Path>) -> Result<Self> {
         let mut library = Library::builtin();
-        let own = match dir {
-            None => Vec::new(),
-            Some(dir) => library.add_dir(dir).map_err(|findings| {
-                tell(&findings, &format!("cannot read the specs in `{}`", dir.display()))
-            })?,
+        let mut own = Vec::new();
+        let set = std::env::var_os(FOLDERS).unwrap_or_default();
+        let (folders, from): (Vec<PathBuf>, _) = match dir {
+            Some(dir) => (vec![dir.to_owned()], String::new()),
+            None => (std::env::split_paths(&set).collect(), format!(" ({FOLDERS})")),
         };
+        for folder in folders.iter().rev().filter(|folder| !folder.as_os_str().is_empty()) {
+            own.extend(library.add_dir(folder).map_err(|findings| {
+                tell(&findings, &format!("cannot read the specs in `{}`{from}", folder.display()))
+            })?);
+        }
         Ok(Self { library, ops: OpSet::builtin(), own })
     }
 
@@ -225,6 +253,13 @@ impl Specs {
                 path: spec.source.path.clone(),
             })
         })
+    }
+
+    /// The spec that most others extend.
+    pub(crate) fn plainest(&self) -> String {
+        let parents: Vec<String> = self.all().filter_map(|spec| spec.extends).collect();
+        let heirs = |name: &String| parents.iter().filter(|parent| *parent == name).count();
+        parents.iter().max_by_key(|name| (heirs(name), Reverse(*name))).cloned().unwrap_or_default()
     }
 
     /// Whether there is a spec of this name.
@@ -253,11 +288,27 @@ impl Specs {
         }
     }
 
+    /// The text of a spec.
+    pub(crate) fn source(&self, name: &str) -> Option<&str> {
+        self.library.get(name).map(|source| source.text.as_str())
+    }
+
+    /// The text of a function file.
+    pub(crate) fn lib(&self, name: &str) -> Option<&str> {
+        self.library.lib(name).map(|source| source.text.as_str())
+    }
+
+    /// The specs that a spec starts from, itself first, and the function files that they use.
+    pub(crate) fn origins(&self, name: &str) -> (Vec<String>, Vec<String>) {
+        self.library.origins(name)
+    }
+
     /// A spec by its name, or by its file.
-    pub(crate) fn named(&mut self, word: &str) -> Result<String> {
-        if Path::new(word).extension().is_some_and(|end| end == "yaml" || end == "yml") {
-            return self.add(Path::new(word));
+    pub(crate) fn named(&mut self, word: &Path) -> Result<String> {
+        if word.extension().is_some_and(|end| end == "yaml" || end == "yml") || word.is_file() {
+            return self.add(word);
         }
+        let word = &*word.to_string_lossy();
         match self.library.load(word, &[]) {
             Ok(_) => Ok(word.to_owned()),
             Err(findings) => Err(tell(
@@ -273,27 +324,29 @@ impl Specs {
             let count = crate::text::plural(findings.len(), "finding");
             tell(&findings, &format!("the spec `{}` cannot be used: {count}", file.display()))
         };
-        let name = self.library.add_file(file).map_err(refuse)?;
+        let name = self.library.add_with_parents(file).map_err(refuse)?;
         self.library.load(&name, &[]).map_err(refuse)?;
         self.own.push(name.clone());
         Ok(name)
     }
 
+    /// Adds a spec that is not on the disk yet.
+    pub(crate) fn add_text(&mut self, path: &Path, text: &str) {
+        let name = self.library.add_text(&path.display().to_string(), text);
+        self.own.push(name);
+    }
+
     /// Which text a spec is: the hash is over its file and those it extends.
     pub(crate) fn id(&self, name: &str) -> SpecId {
         let mut hash = Sha256::new();
-        let mut next = Some(name.to_owned());
-        let mut seen = Vec::new();
-        while let Some(name) = next.take().filter(|name| !seen.contains(name)) {
-            if let Some(source) = self.library.get(&name) {
-                hash.update(source.text.as_bytes());
-                hash.update([0]);
-            }
-            next = self.library.load(&name, &[]).ok().and_then(|spec| Some(spec.extends?.name));
-            seen.push(name);
+        for name in self.origins(name).0 {
+            hash.update(self.source(&name).unwrap_or_default().as_bytes());
+            hash.update([0]);
         }
-        let path = self.library.get(name).map(|source| source.path.clone()).unwrap_or_default();
-        SpecId { name: name.to_owned(), path, sha256: format!("{:x}", hash.finalize()) }
+        let source = self.library.get(name);
+        let path = source.map(|source| source.path.clone()).unwrap_or_default();
+        let builtin = source.is_some_and(|source| source.is_builtin());
+        SpecId { name: name.to_owned(), path, builtin, sha256: format!("{:x}", hash.finalize()) }
     }
 
     /// The model that a spec makes of a config; warnings are shown.

@@ -17,12 +17,12 @@ use crate::{Ended, interrupt, term, text, write};
 #[command(after_help = "\
 Examples:
   onboard synth SPEC --config config.json -o random --dtype bf16
-  onboard synth SPEC --config fixtures/configs/NAME.json -o random && onboard bench random
+  onboard synth my.yaml --config MODEL/config.json -o random && onboard bench random
 
 The same seed, spec and config give the same bytes on every machine.")]
 pub(crate) struct Synth {
     /// A spec's name, as `onboard list` shows it, or its file
-    spec: String,
+    spec: PathBuf,
     /// Where the dims come from
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
@@ -35,7 +35,7 @@ pub(crate) struct Synth {
     /// Another seed gives other weights
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Look for specs in this folder too
+    /// Look for specs in this folder too; default: ONBOARD_SPECS
     #[arg(long, value_name = "DIR")]
     specs: Option<PathBuf>,
     /// The size a file is cut at

@@ -15,24 +15,58 @@ use crate::gguf_target;
 use crate::specs::{Config, Specs, tell};
 use crate::term;
 
-/// Which checkpoint.
+/// The model that a command works on.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Which {
-    /// A checkpoint's folder, a GGUF file, or the id of a model on a hub: owner/name
+    /// A checkpoint (its folder or its .safetensors file), a GGUF file, or owner/name on a hub
     #[arg(value_name = "MODEL")]
-    pub model: String,
+    pub model: PathBuf,
     /// The branch, tag or commit of a model on a hub
-    #[arg(long, value_name = "REVISION", default_value = "main")]
+    #[arg(long, value_name = "REVISION", default_value = MAIN)]
     pub revision: String,
+}
+
+/// The branch that a hub gives if none is named.
+const MAIN: &str = "main";
+
+impl Which {
+    /// What lies at a path here, or on a hub at its main branch.
+    pub(crate) fn at(model: PathBuf) -> Self {
+        Self { model, revision: MAIN.to_owned() }
+    }
+}
+
+/// The checkpoint that a command works on, where a GGUF file will not do.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Weights {
+    /// A checkpoint (its folder or its .safetensors file), or owner/name on a hub
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// The branch, tag or commit of a model on a hub
+    #[arg(long, value_name = "REVISION", default_value = MAIN)]
+    pub revision: String,
+}
+
+impl Weights {
+    /// Refuses a GGUF file, for a reason.
+    pub(crate) fn which(&self, refused: &str) -> Result<Which> {
+        let Self { model, revision } = self.clone();
+        ensure!(
+            !gguf_target::is_gguf(&model),
+            "`{}` is a GGUF file, and {refused}; give the checkpoint that it was made from",
+            model.display()
+        );
+        Ok(Which { model, revision })
+    }
 }
 
 /// Which spec.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Choice {
-    /// Use this spec file, whatever architecture it matches
-    #[arg(long, value_name = "FILE")]
+    /// Use this spec (a file, or the name of a known one), whatever architecture it matches
+    #[arg(long, value_name = "SPEC")]
     pub spec: Option<PathBuf>,
-    /// Look for specs in this folder too; they win over the built-in ones of the same name
+    /// Look for specs in this folder too; they win over the built-in ones of the same name. Default: ONBOARD_SPECS
     #[arg(long, value_name = "DIR")]
     pub specs: Option<PathBuf>,
     /// Override a part of the spec: states.conv.dtype=bf16, dims.eps=1e-6 (repeatable)
@@ -65,13 +99,16 @@ pub(crate) struct SpecId {
     pub name: String,
     /// Its file, or where it is built in.
     pub path: String,
+    /// True if the program carries it.
+    #[serde(skip)]
+    pub builtin: bool,
     /// Of all files it is made of.
     pub sha256: String,
 }
 
-/// The folder that `which` names, fetched if it is on a hub.
+/// The folder that `which` names, fetched if it is on a hub, and what it is called.
 pub(crate) fn folder(which: &Which) -> Result<(PathBuf, String)> {
-    let path = Path::new(&which.model);
+    let path = which.model.as_path();
     if path.is_dir() {
         let full = fs_err::canonicalize(path)?;
         let name = full
@@ -79,20 +116,48 @@ pub(crate) fn folder(which: &Which) -> Result<(PathBuf, String)> {
             .map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned());
         return Ok((path.to_owned(), name));
     }
+    let (shown, end) = (path.display(), path.extension());
+    if path.is_file() {
+        ensure!(
+            end.is_some_and(|end| end == "safetensors"),
+            "`{shown}` is a file of a kind that is not read; expected a .safetensors file, a .gguf file, or a folder"
+        );
+        return folder(&Which { model: home_of(path)?, revision: which.revision.clone() });
+    }
     ensure!(
-        !path.is_file(),
-        "`{}` is a file; give a GGUF file, or the folder that a safetensors file lies in",
-        path.display()
+        end.is_none_or(|end| end != "gguf" && end != "safetensors"),
+        "there is no file `{shown}`"
     );
-    ensure!(path.extension().is_none_or(|end| end != "gguf"), "there is no file `{}`", which.model);
+    let id = path.to_str().filter(|word| looks_like_id(word)).with_context(|| {
+        format!(
+            "there is no folder `{shown}`, and it is no hub id either (those look like owner/name)"
+        )
+    })?;
+    let name = id.rsplit('/').next().unwrap_or("model").to_owned();
+    let fetched = fetch(id, &which.revision);
+    Ok((fetched.with_context(|| format!("there is no folder `{id}` here"))?, name))
+}
+
+/// The folder of a safetensors file, if the file is its checkpoint or a part that an index names.
+fn home_of(file: &Path) -> Result<PathBuf> {
+    let folder = parent(file);
+    let shown = file.display();
     ensure!(
-        looks_like_id(&which.model),
-        "there is no folder `{}`, and it is no hub id either (those look like owner/name)",
-        which.model
+        folder.join("config.json").is_file(),
+        "`{shown}` has no config.json beside it, which says what model its weights are of; put it there"
     );
-    let name = which.model.rsplit('/').next().unwrap_or("model").to_owned();
-    let fetched = fetch(which);
-    Ok((fetched.with_context(|| format!("there is no folder `{}` here", which.model))?, name))
+    let single = file.file_name().is_some_and(|name| name == "model.safetensors");
+    ensure!(
+        single || folder.join("model.safetensors.index.json").is_file(),
+        "`{shown}` is neither model.safetensors nor a part that an index beside it names; \
+         if it is the whole checkpoint, call it model.safetensors"
+    );
+    Ok(folder.to_owned())
+}
+
+/// The folder of a file; that of a bare name is nothing at all.
+fn parent(file: &Path) -> &Path {
+    file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(feature = "hub")]
@@ -101,8 +166,8 @@ fn looks_like_id(word: &str) -> bool {
 }
 
 #[cfg(feature = "hub")]
-fn fetch(which: &Which) -> Result<PathBuf> {
-    crate::hub::Hub::from_env().checkpoint(&which.model, &which.revision)
+fn fetch(id: &str, revision: &str) -> Result<PathBuf> {
+    crate::hub::Hub::from_env().checkpoint(id, revision)
 }
 
 #[cfg(not(feature = "hub"))]
@@ -111,8 +176,8 @@ fn looks_like_id(word: &str) -> bool {
 }
 
 #[cfg(not(feature = "hub"))]
-fn fetch(which: &Which) -> Result<PathBuf> {
-    bail!("there is no folder `{}`; this build has no hub client (feature `hub`)", which.model)
+fn fetch(id: &str, _revision: &str) -> Result<PathBuf> {
+    bail!("there is no folder `{id}`; this build has no hub client (feature `hub`)")
 }
 
 /// What a folder without a config holds, where a file of it says so.
@@ -140,8 +205,8 @@ fn no_checkpoint(dir: &Path) -> Option<String> {
 
 /// Opens a checkpoint with the spec that was chosen, or the one that matches its architecture.
 pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
-    if gguf_target::is_gguf(Path::new(&which.model)) {
-        return gguf_target::open(Path::new(&which.model), choice);
+    if gguf_target::is_gguf(&which.model) {
+        return gguf_target::open(&which.model, choice);
     }
     let (dir, name) = folder(which)?;
     let mut specs = Specs::open(choice.specs.as_deref())?;
@@ -150,16 +215,16 @@ pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
     }
     let mut config = Config::read(&dir.join("config.json"))?;
     let spec = match &choice.spec {
-        Some(file) => specs.add(file)?,
+        Some(spec) => specs.named(spec)?,
         None => match specs.matching(&config)? {
             Some(spec) => spec,
             None => bail!(
                 "no spec matches the architecture `{}` of `{}`{}; `onboard add-model {}` drafts one, \
-                 `onboard list` shows what is known, --spec FILE names one",
+                 `onboard list` shows what is known, --spec SPEC names one",
                 config.architecture(),
                 dir.display(),
                 config.inner().map(|kind| format!(" with `{kind}` inside")).unwrap_or_default(),
-                which.model
+                which.model.display()
             ),
         },
     };
@@ -241,9 +306,7 @@ impl Target {
         if !self.is_gguf() {
             return &self.dir;
         }
-        // The parent of a bare name is nothing at all.
-        let parent = self.dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-        parent.unwrap_or(Path::new("."))
+        parent(&self.dir)
     }
 
     /// Every file that is read, or belongs to what is read.

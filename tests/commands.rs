@@ -86,7 +86,7 @@ fn a_draft_lists_what_it_cannot_explain() {
         .arg(out.path().join("card")))
     .code(2)
     .says("StrangerForCausalLM")
-    .says("gpt_neox.embed_in.weight")
+    .says("gpt_neox.layers.{0..2}.attention.query_key_value.weight")
     .says("extends it");
 }
 

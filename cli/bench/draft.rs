@@ -11,6 +11,7 @@ use engine::{Options, Session, Source};
 use parity::{CheckOptions, Dump, Verdict};
 use registry::check::has_head;
 use registry::dtype::Dtype;
+use serde_json::json;
 
 use super::Bench;
 use crate::parity_check::beside;
@@ -53,13 +54,13 @@ pub(super) fn run(
     let rate = |seconds: f64| bench.n as f64 / seconds.max(1e-9);
     let mut text = said(&tally, usize::from(bench.k));
     let same = fast == slow;
+    let at = fast.iter().zip(&slow).take_while(|(a, b)| a == b).count();
     let _ = writeln!(
         text,
         "tokens             {}\nt/s                {:.2} with drafts, {:.2} without",
         if same {
             format!("{}, those of plain greedy decoding", bench.n)
         } else {
-            let at = fast.iter().zip(&slow).take_while(|(a, b)| a == b).count();
             format!("DIFFER from plain greedy decoding from token {at} on")
         },
         rate(drafted),
@@ -69,6 +70,23 @@ pub(super) fn run(
     let proven = if suspect { proven(target, &source)? } else { None };
     if suspect {
         text.push_str(&mismatch(&tally, proven));
+    }
+    if bench.json {
+        let whole = json!({
+            "schema": "onboard-bench-draft/1",
+            "model": target.name,
+            "drafts": tally.drafts(),
+            "steps": tally.steps,
+            "drafts_per_step": bench.k,
+            "accepted": tally.hits(),
+            "acceptance_rate": tally.rate(),
+            "accepted_by_position": tally.by_position(),
+            "tokens": bench.n,
+            "first_different_token": (!same).then_some(at),
+            "tokens_per_second": { "drafted": rate(drafted), "plain": rate(alone) },
+            "head": if suspect { proven.map_or("suspect", |ok| if ok { "proven" } else { "differs" }) } else { "plausible" },
+        });
+        text = serde_json::to_string_pretty(&whole)?;
     }
     term::print(text.trim_end())?;
     Ok(if !same || (suspect && proven != Some(true)) { Ended::Differs } else { Ended::Well })

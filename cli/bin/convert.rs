@@ -1,7 +1,10 @@
-//! The `convert` command: the same as `onboard convert`.
+//! The `convert` command: starts `onboard`, which lies beside it, under this name.
 
 use std::process::ExitCode;
 
+#[path = "launch.rs"]
+mod launch;
+
 fn main() -> ExitCode {
-    cli::convert()
+    launch::onboard("convert")
 }

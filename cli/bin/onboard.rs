@@ -1,7 +1,7 @@
-//! The `onboard` command.
+//! The `onboard` command; under the name `parity` or `convert`, those.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    cli::onboard()
+    cli::main()
 }

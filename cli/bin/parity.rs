@@ -1,7 +1,10 @@
-//! The `parity` command: the same as `onboard parity`.
+//! The `parity` command: starts `onboard`, which lies beside it, under this name.
 
 use std::process::ExitCode;
 
+#[path = "launch.rs"]
+mod launch;
+
 fn main() -> ExitCode {
-    cli::parity()
+    launch::onboard("parity")
 }

@@ -158,9 +158,7 @@ fn keys(model: &Model<'_>, file: &File) -> Result<Vec<String>> {
 
 /// How far the tensors of a file are from the checkpoint in a folder.
 pub(crate) fn distances(folder: &Path, choice: &Choice, path: &Path) -> Result<Vec<Distance>> {
-    let model = folder.display().to_string();
-    let which = Which { model, revision: "main".to_owned() };
-    let target = target::open(&which, choice)?;
+    let target = target::open(&Which::at(folder.to_owned()), choice)?;
     let checkpoint = super::checkpoint(&target)?;
     let file = File::open(path)?;
     let model = as_file(&target, &checkpoint, Arithmetic::Wide, &file)?;

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::Check;
 use crate::specs::check_error;
 use crate::target::Target;
-use crate::{Ended, engines, term, write};
+use crate::{Ended, annotate, engines, term, write};
 
 /// One quantized tensor against its source.
 #[derive(Debug, Serialize)]
@@ -96,6 +96,12 @@ impl Check {
             verdict: if well { "within its bands" } else { "out of its bands" },
         };
         show(self.json.as_deref(), &costs)?;
+        if !well {
+            annotate::error(&format!(
+                "`{}` is {}: mean KL {:.3e}, at most {kl_bound:.1e}",
+                costs.file, costs.verdict, cost.kl.mean
+            ));
+        }
         if !well && rounding.is_none() {
             term::note(
                 "note: the dump has a run in f32 alone, so what rounding is worth to this model is not known and the \

@@ -1,6 +1,5 @@
 //! `parity check FILE --engine NAME` for an engine that opens files by itself.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -34,11 +33,11 @@ impl Check {
             ensure!(!given, "engine `{name}` builds its own graph, so {flag} has no effect on it");
         }
         let Some(reference) = &self.reference else {
-            bail!("say what to compare `{}` with: --reference DUMP", self.which.model);
+            bail!("say what to compare `{}` with: --reference DUMP", self.which.model.display());
         };
         let dump = Dump::open(reference)
             .with_context(|| format!("cannot read the reference `{}`", reference.display()))?;
-        let path = Path::new(&self.which.model);
+        let path = self.which.model.as_path();
         let opened = engines::open(name, path, &dump)?;
         let model = Source { model: Arc::new(opened.model), dir: path };
         let file = File::open(path)?;
@@ -75,6 +74,6 @@ impl Check {
         report.notes.push(format!(
             "a log-probability may differ by {bound:.0e}: the arithmetic of `{name}` is its own"
         ));
-        self.conclude(&report)
+        self.conclude(&report, &model.model)
     }
 }

@@ -63,7 +63,7 @@ impl Check {
 }
 
 /// Whether any tensor is kept in blocks.
-pub(super) fn is_quantized(file: &File) -> bool {
+pub(crate) fn is_quantized(file: &File) -> bool {
     file.tensors().iter().any(|info| info.ty.is_quantized())
 }
 

@@ -94,7 +94,7 @@ fn positions(model: &Model, gate: &Gate, hints: &mut Vec<String>) {
     }
     if good == 1 {
         hints.push(
-            "position 0 agrees and later ones do not: rotary layout or table, positions, or the mask"
+            "position 0 agrees and later ones do not: the scale of scores, rotary layout or table, positions, or the mask"
                 .to_owned(),
         );
         return;

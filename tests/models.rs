@@ -1,4 +1,4 @@
-//! The README's table of families is what the checks say today.
+//! The table of docs/models.md is what the checks say today.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::tool::{parity, root, run};
 
-const BEGIN: &str = "<!-- families: written by UPDATE=1 cargo test --test main readme -->\n";
+const BEGIN: &str = "<!-- families: written by UPDATE=1 cargo test --test main models -->\n";
 const END: &str = "<!-- /families -->";
 
 /// One line per fixture that has a reference.
@@ -40,12 +40,13 @@ fn table() -> String {
             if judged.iter().any(|one| one["verdict"] == "fail") {
                 return "**differs**".to_owned();
             }
-            let worst = |phase: &str| {
-                let rows = list(&run["phases"]);
-                let row = rows.iter().find(|row| row["phase"] == phase).unwrap().clone();
-                row["max"].as_f64().unwrap()
-            };
-            format!("{:.1e}, {:.1e}", worst("prefill"), worst("decode"))
+            let rows = list(&run["phases"]);
+            let all = |key: &str| rows.iter().map(|row| row[key].as_f64().unwrap()).collect();
+            let (largest, kl, top): (Vec<f64>, Vec<f64>, Vec<f64>) =
+                (all("max"), all("kl"), all("top1"));
+            let most = |of: &[f64]| of.iter().copied().fold(0.0, f64::max);
+            let least = top.iter().copied().fold(1.0, f64::min);
+            format!("{:.1e}, {}, {:.1} %", most(&largest), divergence(most(&kl)), least * 100.0)
         };
         writeln!(
             text,
@@ -80,35 +81,53 @@ fn states(name: &str) -> String {
 
 #[test]
 fn the_family_table_is_fresh() {
-    let path = root().join("README.md");
-    let readme = fs_err::read_to_string(&path).unwrap();
-    let (before, rest) = readme.split_once(BEGIN).expect("the README marks its table");
-    let (found, after) = rest.split_once(END).expect("the README marks its table's end");
+    let path = root().join("docs/models.md");
+    let page = fs_err::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once(BEGIN).expect("the page marks its table");
+    let (found, after) = rest.split_once(END).expect("the page marks its table's end");
     let table = table();
     if std::env::var_os("UPDATE").is_some() {
         fs_err::write(&path, format!("{before}{BEGIN}{table}{END}{after}")).unwrap();
         return;
     }
-    let renew = "UPDATE=1 cargo test --test main readme renews the table";
+    let renew = "UPDATE=1 cargo test --test main models renews the table";
     similar_asserts::assert_eq!(without_numbers(found), without_numbers(&table), "{}", renew);
     // Processors may round a transcendental differently; an error of another size is news.
     for (old, new) in numbers(found).into_iter().zip(numbers(&table)) {
         assert!(old <= 4.0 * new && new <= 4.0 * old, "{old:e} is now {new:e}; {renew}");
     }
+    for (old, new) in shares(found).into_iter().zip(shares(&table)) {
+        assert!((old - new).abs() <= 8.0, "{old} % is now {new} %; {renew}");
+    }
 }
 
-/// The measured cells of a table.
+/// A mean divergence; below this it is the last place of f32 log-probabilities.
+fn divergence(kl: f64) -> String {
+    if kl < 1e-6 { "<1e-6".to_owned() } else { format!("{kl:.1e}") }
+}
+
+/// A word that is measured: `1.2e-5`.
+fn number(word: &str) -> Option<f64> {
+    let word = word.trim_end_matches(',');
+    word.contains('e').then(|| word.parse().ok()).flatten()
+}
+
+/// The measured differences and divergences of a table.
 fn numbers(table: &str) -> Vec<f64> {
-    let words = table.split([' ', ',', '|', '\n']);
-    words.filter(|word| word.contains("e-")).filter_map(|word| word.parse().ok()).collect()
+    table.split([' ', '\n']).filter_map(number).collect()
+}
+
+/// The measured shares of a table: `97.6 %`.
+fn shares(table: &str) -> Vec<f64> {
+    table.split(" %").filter_map(|text| text.rsplit(' ').next()?.parse().ok()).collect()
 }
 
 fn without_numbers(table: &str) -> String {
-    let number =
-        |word: &str| word.contains("e-") && word.trim_end_matches(',').parse::<f64>().is_ok();
     let mut text = String::new();
     for line in table.lines() {
-        let words = line.split(' ').map(|word| if number(word) { "#" } else { word });
+        let words: Vec<&str> = line.split(' ').collect();
+        let measured = |n: usize| number(words[n]).is_some() || words.get(n + 1) == Some(&"%");
+        let words = (0..words.len()).map(|n| if measured(n) { "#" } else { words[n] });
         text.push_str(&words.collect::<Vec<_>>().join(" "));
         text.push('\n');
     }

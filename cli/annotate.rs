@@ -1,0 +1,156 @@
+//! `--format github`: findings and failures as workflow commands, which CI shows beside the code.
+//!
+//! They go to stderr, so that data on stdout stays data; runners read both.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::{Args, ValueEnum};
+use parity::gate::Subject;
+use parity::{Report, Verdict};
+use registry::diag::{Finding, Severity, Span};
+use registry::model::Model;
+
+use crate::term;
+
+/// The form of findings and failures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    // Without comments for clap: they would make every command's help long.
+    Text,
+    Github,
+}
+
+/// The flag that every command has.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Asked {
+    /// Form of findings and failures; `github` adds annotations for GitHub Actions
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORM",
+        default_value = "text",
+        hide_default_value = true
+    )]
+    format: Format,
+}
+
+static GITHUB: AtomicBool = AtomicBool::new(false);
+
+impl Asked {
+    /// Makes this the form of everything that follows.
+    pub(crate) fn install(self) {
+        GITHUB.store(self.format == Format::Github, Ordering::Relaxed);
+    }
+}
+
+fn wanted() -> bool {
+    GITHUB.load(Ordering::Relaxed)
+}
+
+/// Annotates findings at their places.
+pub(crate) fn findings(findings: &[Finding]) {
+    for finding in findings.iter().filter(|_| wanted()) {
+        let level = match finding.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        let help = finding.help.as_deref().unwrap_or_default();
+        let parts = [finding.message.as_str(), finding.label.as_str(), help];
+        let text = parts.map(str::to_owned).into_iter().filter(|part| !part.is_empty());
+        let text = text.collect::<Vec<_>>().join("\n");
+        term::note(&command(level, finding.at.as_ref(), "onboard", &text));
+    }
+}
+
+/// Annotates an error that has no place.
+pub(crate) fn error(said: &str) {
+    if wanted() {
+        term::note(&command("error", None, "onboard", said));
+    }
+}
+
+/// Annotates each run that differs with its first divergence, at the call of the spec that makes it.
+pub(crate) fn report(report: &Report, model: &Model) {
+    if !wanted() {
+        return;
+    }
+    for run in report.runs.iter().filter(|run| run.verdict() == Verdict::Fail) {
+        let title = format!("parity: {} differs", run.label());
+        let Some(first) = run.headline() else {
+            term::note(&command("error", None, &title, "tokens or routes differ"));
+            continue;
+        };
+        let mut text = format!(
+            "first divergence: {} in {}, prompt {}, step {}: {}",
+            first.subject, first.phase, first.prompt, first.step, first.message
+        );
+        for hint in &first.hints {
+            let _ = write!(text, "\nhint: {hint}");
+        }
+        term::note(&command("error", place(model, &first.subject), &title, &text));
+    }
+    for row in report.schedules.iter().filter(|row| row.verdict == Verdict::Fail) {
+        let text = format!(
+            "log-probabilities differ from one prefill by {:.1e}, bound {:.1e}",
+            row.max, row.limit
+        );
+        let title = format!("parity: schedule {} in {}", row.name, row.dtype);
+        term::note(&command("error", None, &title, &text));
+    }
+}
+
+/// The call that makes a tap, or the declaration of a state.
+fn place<'m>(model: &'m Model, subject: &Subject) -> Option<&'m Span> {
+    let graph = &model.graph;
+    match subject {
+        Subject::Logprobs => None,
+        Subject::Tap { name } => {
+            let made = |id: &registry::graph::ValueId| {
+                graph.values[id.0].tap.as_deref() == Some(name.as_str())
+            };
+            graph.nodes.iter().find(|node| node.outputs.iter().any(made)).map(|node| &node.at)
+        }
+        Subject::State { name, layer, .. } => {
+            let name = name.split([' ', '.']).next().unwrap_or(name);
+            let is = |state: &&registry::graph::State| state.layer == *layer && state.name == name;
+            graph.states.iter().find(is).map(|state| &state.dtype_at)
+        }
+    }
+}
+
+/// One workflow command. A place in a file that is not there (a built-in spec) stands in the text.
+fn command(level: &str, at: Option<&Span>, title: &str, text: &str) -> String {
+    let mut properties = format!("title={}", property(title));
+    let mut text = text.to_owned();
+    if let Some(at) = at {
+        let (path, line) = (&at.source.path, at.line());
+        if Path::new(path).is_file() {
+            properties =
+                format!("file={},line={line},col={},{properties}", property(path), at.column());
+        } else {
+            text = format!("{path}:{line}: {text}");
+        }
+    }
+    format!("::{level} {properties}::{}", data(&text))
+}
+
+fn data(text: &str) -> String {
+    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_ends_a_command_or_begins_another() {
+        let line = command("error", None, "a, b: c", "100 %\n::warning::no");
+        assert_eq!(line, "::error title=a%2C b%3A c::100 %25%0A::warning::no");
+    }
+}

@@ -1,0 +1,131 @@
+//! The documentation that the program carries: pages of `docs/`, and parts of them by name.
+
+/// The spec language.
+pub(crate) const SPEC: &str = include_str!("../docs/spec.md");
+/// The form of dumps.
+const DUMP: &str = include_str!("../docs/dump.md");
+/// The form of reports.
+const REPORT: &str = include_str!("../docs/report.md");
+/// Checks in CI.
+const CI: &str = include_str!("../docs/ci.md");
+
+/// Whole pages by topic.
+pub(crate) const PAGES: [(&str, &str, &str); 3] = [
+    ("dump", "the form of reference dumps", DUMP),
+    ("report", "the form of JSON reports", REPORT),
+    ("ci", "checks in continuous integration", CI),
+];
+
+/// One row of a table of ops or steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// The calls in code quotes of its first cell: `rope(x, table)`.
+    pub calls: Vec<&'static str>,
+    /// The other cells.
+    pub cells: Vec<&'static str>,
+}
+
+impl Row {
+    /// True if a call of this row is of `name`.
+    fn is_of(&self, name: &str) -> bool {
+        self.calls.iter().any(|call| {
+            let head = call.split_once('(').map_or(*call, |(head, _)| head);
+            head.split(' ').any(|word| word == name)
+        })
+    }
+}
+
+/// The text of a section of the spec language, without its heading.
+pub(crate) fn section(title: &str) -> Option<&'static str> {
+    sections().find(|(heading, _)| heading.split(", ").any(|part| part == title)).map(|(_, t)| t)
+}
+
+/// The headings of the spec language.
+pub(crate) fn headings() -> impl Iterator<Item = &'static str> {
+    sections().map(|(heading, _)| heading)
+}
+
+fn sections() -> impl Iterator<Item = (&'static str, &'static str)> {
+    SPEC.split("\n## ").skip(1).filter_map(|part| {
+        let (heading, text) = part.split_once('\n')?;
+        Some((heading, text.trim()))
+    })
+}
+
+/// The row of an op, or of a step of `weights:`.
+pub(crate) fn row(section_: &str, name: &str) -> Option<Row> {
+    rows(section_).into_iter().find(|row| row.is_of(name))
+}
+
+/// The rows of the first table of a section.
+pub(crate) fn rows(section_: &str) -> Vec<Row> {
+    let lines = section(section_).unwrap_or_default().lines();
+    let row = |line| {
+        let mut cells = cells(line)?;
+        let first = cells.remove(0);
+        Some(Row { calls: first.split('`').skip(1).step_by(2).collect(), cells })
+    };
+    lines.filter_map(row).filter(|row| !row.calls.is_empty()).collect()
+}
+
+/// The cells of a row; a bar in code quotes is text.
+fn cells(line: &'static str) -> Option<Vec<&'static str>> {
+    let inner = line.strip_prefix('|')?.strip_suffix('|')?;
+    let mut quoted = false;
+    let bar = |c: char| {
+        quoted ^= c == '`';
+        c == '|' && !quoted
+    };
+    Some(inner.split(bar).map(str::trim).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use registry::ops::OpSet;
+
+    /// Ops that programs call by an operator, or that calls of others become.
+    const WITHOUT_ROW: [&str; 8] =
+        ["add", "sub", "mul", "div", "offset", "divide", "inverse", "merge"];
+
+    #[test]
+    fn every_op_has_a_row() {
+        for name in OpSet::builtin().names().filter(|name| !WITHOUT_ROW.contains(name)) {
+            assert!(row("Ops", name).is_some(), "docs/spec.md: no row for `{name}`");
+        }
+    }
+
+    #[test]
+    fn rows_have_the_parameters_that_ops_declare() {
+        let ops = OpSet::builtin();
+        let mut held = 0;
+        for row in rows("Ops") {
+            for call in &row.calls {
+                let Some((name, parameters)) = call.split_once('(') else { continue };
+                let Some(op) = ops.get(name) else { continue };
+                // Calls by example, and calls with parameters of another row.
+                if parameters.contains("...") || parameters.contains(" or ") || name == "split" {
+                    continue;
+                }
+                let declared = op.signature().to_string().replace("null", "none");
+                let written = format!("({}", parameters.replace("null", "none"));
+                assert_eq!(written, declared, "docs/spec.md: the row of `{name}`");
+                held += 1;
+            }
+        }
+        assert!(held > 40, "only {held} rows were compared");
+    }
+
+    #[test]
+    fn every_key_at_the_top_has_a_section_or_is_in_the_overview() {
+        let keys = registry::reference::keys();
+        for key in keys.iter().filter(|key| !key.path.contains('.')) {
+            let line = format!("\n{}:", key.path);
+            assert!(
+                section(&key.path).is_some() || SPEC.contains(&line),
+                "docs/spec.md: nothing on `{}`",
+                key.path
+            );
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Tensors with other names than a spec gives its weights, paired by shape and by role.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use registry::check::unmatched;
+use registry::model::Model;
+
+/// Rules for `weights:`, and those that are left to choose.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Renames {
+    rules: Vec<Rule>,
+    open: Vec<Open>,
+}
+
+/// Tensors of one form that are a weight of the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Rule {
+    disk: String,
+    weight: String,
+    tensors: usize,
+}
+
+/// A weight with several tensors of its shape, none of which has a name that says its role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Open {
+    weight: String,
+    candidates: Vec<String>,
+}
+
+/// Shapes by the numbers in the holes of a form.
+type Group = BTreeMap<Vec<u32>, Vec<usize>>;
+
+impl Renames {
+    /// Pairs weights without a tensor with tensors that no weight is made of.
+    pub(super) fn propose(model: &Model, tensors: &BTreeMap<String, Vec<usize>>) -> Self {
+        let (lacking, spare) = unmatched(model, tensors);
+        let lacking = groups(lacking.iter().map(|weight| (weight.name.as_str(), &weight.shape)));
+        let spare = groups(spare.iter().filter_map(|name| Some((*name, tensors.get(*name)?))));
+        Self::pair(&lacking, &spare)
+    }
+
+    fn pair(lacking: &BTreeMap<String, Group>, spare: &BTreeMap<String, Group>) -> Self {
+        let alike = |weight: &str, group: &Group| -> Vec<&String> {
+            let fits = |disk: &String, found: &Group| {
+                let (own, other) = (block(weight), block(disk));
+                let apart = own.is_some() && other.is_some() && own != other;
+                ending(disk) == ending(weight) && found == group && !apart
+            };
+            spare.iter().filter(|(disk, found)| fits(disk, found)).map(|(disk, _)| disk).collect()
+        };
+        let mut renames = Self::default();
+        let mut taken: Vec<&String> = Vec::new();
+        // Names that say their role come first, and leave the rest fewer choices.
+        for by_role in [true, false] {
+            for (weight, group) in lacking {
+                if renames.rules.iter().any(|rule| rule.weight == *weight) {
+                    continue;
+                }
+                let own = role(weight);
+                let same = |disk: &&String| own.is_some() && role(disk) == own;
+                let unknown = |disk: &&String| own.is_none() || role(disk).is_none();
+                let mut found = alike(weight, group);
+                found.retain(|disk| !taken.contains(disk));
+                found.retain(|disk| if by_role { same(disk) } else { unknown(disk) });
+                let rivals = lacking.iter().filter(|(other, shapes)| {
+                    *other != weight
+                        && *shapes == group
+                        && ending(other) == ending(weight)
+                        && !renames.rules.iter().any(|rule| rule.weight == **other)
+                });
+                // By shape alone, only what nothing else could be.
+                let alone = by_role || rivals.count() == 0;
+                match &found[..] {
+                    [disk] if alone => {
+                        taken.push(disk);
+                        renames.rules.push(Rule {
+                            disk: (*disk).clone(),
+                            weight: weight.clone(),
+                            tensors: group.len(),
+                        });
+                    }
+                    [] => {}
+                    _ if by_role => {}
+                    several => renames.open.push(Open {
+                        weight: weight.clone(),
+                        candidates: several.iter().map(|disk| (*disk).clone()).collect(),
+                    }),
+                }
+            }
+        }
+        renames
+    }
+
+    /// True if no rule is proposed, and none is left to choose.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.open.is_empty()
+    }
+
+    /// Tensors that the rules explain.
+    pub(super) fn tensors(&self) -> usize {
+        self.rules.iter().map(|rule| rule.tensors).sum()
+    }
+
+    /// The items of the list; what is left to choose stands in comments.
+    pub(super) fn yaml(&self) -> String {
+        let mut text = String::new();
+        if !self.rules.is_empty() {
+            text.push_str("  # Other names, paired by shape and role: look them over.\n");
+        }
+        for Rule { disk, weight, .. } in &self.rules {
+            let _ = writeln!(text, "  - {{ disk: {}, weight: {} }}", quoted(disk), quoted(weight));
+        }
+        if !self.open.is_empty() {
+            text.push_str(
+                "  # Of the right shape, but no name says which: uncomment and complete.\n",
+            );
+        }
+        for Open { weight, candidates } in &self.open {
+            let candidates: Vec<String> = candidates.iter().map(|disk| quoted(disk)).collect();
+            let _ = writeln!(
+                text,
+                "  # - {{ disk: {}, weight: {} }}",
+                candidates.join(" or "),
+                quoted(weight)
+            );
+        }
+        text
+    }
+}
+
+/// A name in quotes; characters that are none of a name's are left out, and the rule finds nothing.
+fn quoted(name: &str) -> String {
+    let good = |c: &char| c.is_ascii_alphanumeric() || "._-{}/".contains(*c);
+    format!("\"{}\"", name.chars().filter(good).collect::<String>())
+}
+
+/// Names by their form: the first number is `{i}`, the second `{e}`.
+fn groups<'n>(names: impl Iterator<Item = (&'n str, &'n Vec<usize>)>) -> BTreeMap<String, Group> {
+    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+    for (name, shape) in names {
+        let (form, numbers) = form(name);
+        groups.entry(form).or_default().insert(numbers, shape.clone());
+    }
+    groups
+}
+
+fn form(name: &str) -> (String, Vec<u32>) {
+    let mut numbers = Vec::new();
+    let mut segments = Vec::new();
+    for segment in name.split('.') {
+        match segment.parse() {
+            Ok(number) if numbers.len() < 2 => {
+                segments.push(["{i}", "{e}"][numbers.len()]);
+                numbers.push(number);
+            }
+            _ => segments.push(segment),
+        }
+    }
+    (segments.join("."), numbers)
+}
+
+/// The last part of a name, and its holes: a bias is no weight, an expert no layer.
+fn ending(name: &str) -> (&str, usize) {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    (last, name.matches('{').count())
+}
+
+/// A role, as words say it in names of tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Embedding,
+    Positions,
+    Head,
+    LastNorm,
+    NormOfAttention,
+    NormOfMlp,
+    NormOfQueries,
+    NormOfKeys,
+    Query,
+    Key,
+    Value,
+    Output,
+    Gate,
+    Up,
+    Down,
+    Router,
+}
+
+/// The block of a layer that a name says, if it says one.
+fn block(name: &str) -> Option<Block> {
+    let name = name.to_lowercase();
+    let says = |any: &[&str]| {
+        let modules = name.split('.').filter(|part| !part.contains("norm"));
+        modules.into_iter().any(|part| any.iter().any(|word| part.contains(word)))
+    };
+    if says(&["attn", "attention", "mixer"]) {
+        Some(Block::Attention)
+    } else if says(&["mlp", "ffn", "feed_forward", "expert", "moe"]) {
+        Some(Block::Mlp)
+    } else {
+        None
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Attention,
+    Mlp,
+}
+
+/// The role that a name says, if it says one.
+fn role(name: &str) -> Option<Role> {
+    let name = name.to_lowercase();
+    let segments: Vec<&str> = name.split('.').filter(|part| !part.starts_with('{')).collect();
+    let modules = match &segments[..] {
+        [modules @ .., "weight" | "bias"] => modules,
+        all => all,
+    };
+    let (last, before) = modules.split_last()?;
+    let words: Vec<&str> = last.split('_').collect();
+    let is = |any: &[&str]| any.iter().any(|word| words.contains(word) || last == word);
+    let says = |any: &[&str]| any.iter().any(|word| last.contains(word));
+    let layered = name.contains('{');
+    let norm = says(&["norm"]) || is(&["ln"]) || last.starts_with("ln");
+    if !layered {
+        return if norm {
+            Some(Role::LastNorm)
+        } else if is(&["wpe"]) || says(&["pos"]) {
+            Some(Role::Positions)
+        } else if is(&["head", "output", "out", "unembed"]) {
+            Some(Role::Head)
+        } else if says(&["emb", "wte"]) || is(&["tok", "tokens"]) {
+            Some(Role::Embedding)
+        } else {
+            None
+        };
+    }
+    let (attention, mlp) =
+        (block(&name) == Some(Block::Attention), block(&name) == Some(Block::Mlp));
+    if norm {
+        return if attention || is(&["q", "k", "query", "key"]) {
+            if is(&["q", "query"]) {
+                Some(Role::NormOfQueries)
+            } else if is(&["k", "key"]) {
+                Some(Role::NormOfKeys)
+            } else {
+                None
+            }
+        } else if says(&["post_att", "ffn", "mlp", "feed"]) || last.ends_with('2') {
+            Some(Role::NormOfMlp)
+        } else if says(&["input", "attn", "attention"]) || last.ends_with('1') {
+            Some(Role::NormOfAttention)
+        } else {
+            None
+        };
+    }
+    let router = last == &"gate" && before.last().is_some_and(|part| part.contains("moe"));
+    let said = [
+        (is(&["router"]) || router, Role::Router),
+        (is(&["q", "query", "wq"]), Role::Query),
+        (is(&["k", "key", "wk"]), Role::Key),
+        (is(&["v", "value", "wv"]), Role::Value),
+        (is(&["gate", "w1", "wg"]), Role::Gate),
+        (is(&["up", "w3", "wu", "fc1", "fc", "dense_h_to_4h"]), Role::Up),
+        (is(&["down", "w2", "wd", "fc2", "dense_4h_to_h"]), Role::Down),
+        (is(&["o", "wo"]), Role::Output),
+        (is(&["out", "proj", "dense", "output"]) && attention, Role::Output),
+        (is(&["out", "proj", "output"]) && mlp, Role::Down),
+    ];
+    said.into_iter().find(|(said, _)| *said).map(|(_, role)| role)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(names: &[(&str, &[usize])]) -> BTreeMap<String, Group> {
+        let names: Vec<(&str, Vec<usize>)> =
+            names.iter().map(|(name, shape)| (*name, shape.to_vec())).collect();
+        groups(names.iter().map(|(name, shape)| (*name, shape)))
+    }
+
+    #[test]
+    fn names_are_paired_by_shape_and_role() {
+        let lacking = named(&[
+            ("model.embed_tokens.weight", &[16, 8]),
+            ("lm_head.weight", &[16, 8]),
+            ("model.layers.0.self_attn.k_proj.weight", &[4, 8]),
+            ("model.layers.1.self_attn.k_proj.weight", &[4, 8]),
+            ("model.layers.0.self_attn.v_proj.weight", &[4, 8]),
+            ("model.layers.1.self_attn.v_proj.weight", &[4, 8]),
+            ("model.layers.0.input_layernorm.weight", &[8]),
+            ("model.layers.0.post_attention_layernorm.weight", &[8]),
+            ("model.norm.weight", &[8]),
+        ]);
+        let spare = named(&[
+            ("tok_embeddings.weight", &[16, 8]),
+            ("output.weight", &[16, 8]),
+            ("blocks.0.attention.wk.weight", &[4, 8]),
+            ("blocks.1.attention.wk.weight", &[4, 8]),
+            ("blocks.0.attention.wv.weight", &[4, 8]),
+            ("blocks.1.attention.wv.weight", &[4, 8]),
+            ("blocks.0.attention_norm.weight", &[8]),
+            ("blocks.0.ffn_norm.weight", &[8]),
+            ("the_last.weight", &[8]),
+        ]);
+        let renames = Renames::pair(&lacking, &spare);
+        let text = renames.yaml();
+        for pair in [
+            "\"blocks.{i}.attention.wk.weight\", weight: \"model.layers.{i}.self_attn.k_proj.weight\"",
+            "\"output.weight\", weight: \"lm_head.weight\"",
+            "\"blocks.{i}.ffn_norm.weight\", weight: \"model.layers.{i}.post_attention_layernorm.weight\"",
+            "\"the_last.weight\", weight: \"model.norm.weight\"",
+        ] {
+            assert!(text.contains(pair), "{pair}\n{text}");
+        }
+        assert_eq!((renames.tensors(), renames.open.len()), (9, 0));
+    }
+
+    #[test]
+    fn what_no_name_says_is_left_to_choose() {
+        let lacking = named(&[
+            ("m.0.self_attn.k_proj.weight", &[4, 8]),
+            ("m.0.self_attn.v_proj.weight", &[4, 8]),
+        ]);
+        let spare = named(&[("b.0.alpha.weight", &[4, 8]), ("b.0.beta.weight", &[4, 8])]);
+        let renames = Renames::pair(&lacking, &spare);
+        assert_eq!((renames.tensors(), renames.open.len()), (0, 2));
+        assert!(renames.yaml().lines().all(|line| line.starts_with("  #")));
+        // Another shape, another number of layers, and a bias are no candidates.
+        let others =
+            named(&[("b.0.k.weight", &[8, 4]), ("b.1.k.weight", &[4, 8]), ("b.0.k.bias", &[4, 8])]);
+        assert_eq!(Renames::pair(&lacking, &others), Renames::default());
+    }
+}

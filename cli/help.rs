@@ -1,0 +1,185 @@
+//! `onboard help`: commands, the spec language, its keys and its ops.
+
+use std::fmt::Write as _;
+
+use anyhow::{Result, bail};
+use clap::{Args, CommandFactory as _, Parser as _};
+use registry::ops::{OpRule, OpSet};
+use registry::reference::{self, Key};
+use registry::suggest;
+
+use crate::text::Table;
+use crate::{Ended, Onboard, docs, term};
+
+/// Explains a command, or a topic: ops, spec, and every key and op of the spec language
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  onboard help ops            every op that a spec can call
+  onboard help attend         one op: its parameters, their defaults, what it gives
+  onboard help spec           the keys of a spec
+  onboard help states         one key: what it takes, and the section of the manual
+  onboard help states.dtype   a key below another
+  onboard help expressions    the expressions of dims
+  onboard help parity check   a command, like `onboard parity check --help`")]
+pub(crate) struct Help {
+    /// A command, `ops`, `spec`, an op, a key, or a page: dump, report, ci
+    #[arg(value_name = "TOPIC")]
+    topic: Vec<String>,
+}
+
+impl Help {
+    pub(crate) fn run(self) -> Result<Ended> {
+        let words: Vec<&str> = self.topic.iter().map(String::as_str).collect();
+        if is_command(&words) {
+            let line = ["onboard"].iter().chain(&words).copied().chain(["--help"]);
+            if let Err(help) = Onboard::try_parse_from(line) {
+                term::print(help.render().to_string().trim_end())?;
+            }
+            if words.is_empty() {
+                term::print("\nTopics: ops, spec, an op, a key of a spec, dump, report, ci")?;
+            }
+            return Ok(Ended::Well);
+        }
+        let topic = words.join(".");
+        match text(&topic) {
+            Some(text) => term::print(text.trim_end())?,
+            None => bail!("{}", unknown(&topic)),
+        }
+        Ok(Ended::Well)
+    }
+}
+
+fn is_command(words: &[&str]) -> bool {
+    let mut command = &Onboard::command();
+    words.iter().all(|word| {
+        let found = command.find_subcommand(word);
+        command = found.unwrap_or(command);
+        found.is_some()
+    })
+}
+
+/// What there is on a topic. A name may be an op and a key (`rope`): both are shown.
+fn text(topic: &str) -> Option<String> {
+    let ops = OpSet::builtin();
+    let found: Vec<String> = match topic {
+        "ops" => vec![all_ops(&ops)],
+        "spec" => vec![all_keys()],
+        "expressions" => vec![docs::section("dims")?.to_owned()],
+        "programs" => vec![docs::section("functions")?.to_owned()],
+        _ => {
+            let op = ops.get(topic).map(op_text);
+            let step = docs::row("weights", topic).map(|row| {
+                let calls = row.calls.join(", ");
+                format!("step of `weights:`  {calls}\n\n{}\n", row.cells.join("\nundone by: "))
+            });
+            let page = docs::PAGES.iter().find(|(name, ..)| *name == topic);
+            let page = page.map(|(_, _, text)| (*text).to_owned());
+            [op, step, key_text(topic), page].into_iter().flatten().collect()
+        }
+    };
+    (!found.is_empty()).then(|| found.join("\n"))
+}
+
+fn all_ops(ops: &OpSet) -> String {
+    let mut table = Table::new(&[]);
+    for name in ops.names() {
+        let Some(op) = ops.get(name) else { continue };
+        let required = op.signature().params.iter().filter(|param| param.default.is_none());
+        let required: Vec<&str> = required.map(|param| param.name).collect();
+        let gives = docs::row("Ops", name).and_then(|row| row.cells.first().copied());
+        let gives = gives.unwrap_or_default().replace('`', "");
+        table.row([format!("{name}({})", required.join(", ")), gives]);
+    }
+    format!(
+        "Ops, with the parameters that a call must give, and the shape of what one row gives.\n\n{}\n\
+         `onboard help OP` shows all parameters. Operators: + - * / between values and with numbers.\n\
+         A function of a spec is called like an op: `onboard help functions`.\n",
+        table.plain("  ")
+    )
+}
+
+fn op_text(op: &dyn OpRule) -> String {
+    let mut text = format!("op  {}{}\n\n", op.name(), op.signature());
+    let mut table = Table::new(&[]);
+    for param in &op.signature().params {
+        let default = param.default.as_ref().map(|value| format!("default {value}"));
+        table.row([param.name.to_owned(), param.kind.describe(), default.unwrap_or_default()]);
+    }
+    text.push_str(&table.plain("  "));
+    if let Some(row) = docs::row("Ops", op.name()) {
+        let [gives, notes @ ..] = &row.cells[..] else { return text };
+        if !gives.is_empty() {
+            let _ = writeln!(text, "\ngives  {gives}");
+        }
+        for notes in notes.iter().filter(|notes| !notes.is_empty()) {
+            let _ = writeln!(text, "\n{notes}");
+        }
+        text.push_str(
+            "\nx are values, W is a module path (its tensors are W.weight, W.bias), P is a tensor path.\n",
+        );
+    }
+    text
+}
+
+fn all_keys() -> String {
+    let mut table = Table::new(&[]);
+    for key in reference::keys().iter().filter(|key| !key.path.contains('.')) {
+        let name = if key.required { format!("{} *", key.path) } else { key.path.clone() };
+        table.row([name, key.doc.to_owned()]);
+    }
+    let (overview, _) = docs::SPEC.split_once("\n## ").unwrap_or((docs::SPEC, ""));
+    let (_, overview) = overview.split_once('\n').unwrap_or(("", overview));
+    let topics: Vec<&str> = docs::headings().collect();
+    format!(
+        "Keys of a spec; * are needed where nothing is extended.\n\n{}\n\
+         `onboard help KEY` explains one, `onboard new NAME --like SPEC` writes a file to begin with.\n\
+         {overview}\nSections: {}\n",
+        table.plain("  "),
+        topics.join(", ")
+    )
+}
+
+/// A key by its path, by its path without the names that authors choose, or by its last part.
+fn key_text(topic: &str) -> Option<String> {
+    let keys = reference::keys();
+    let plain = |key: &Key| key.path.replace(".<name>", "");
+    let mut found: Vec<&Key> = keys.iter().filter(|key| plain(key) == topic).collect();
+    if found.is_empty() && !topic.contains('.') {
+        found = keys.iter().filter(|key| key.name() == topic).collect();
+    }
+    let section = docs::section(topic);
+    if found.is_empty() && section.is_none() {
+        return None;
+    }
+    let mut text = String::new();
+    for key in found {
+        let needed = if key.required { ", needed" } else { "" };
+        let _ = writeln!(text, "key  {}: {}{needed}\n\n  {}\n", key.path, key.takes, key.doc);
+        let prefix = format!("{}.", key.path);
+        let mut table = Table::new(&[]);
+        for below in keys.iter().filter(|other| other.path.starts_with(&prefix)) {
+            let name = below.path[prefix.len()..].to_owned();
+            let name = if below.required { format!("{name} *") } else { name };
+            table.row([name, below.doc.to_owned()]);
+        }
+        let below = table.plain("  ");
+        if !below.is_empty() {
+            let _ = writeln!(text, "{below}");
+        }
+    }
+    text.push_str(section.unwrap_or_default());
+    Some(text)
+}
+
+fn unknown(topic: &str) -> String {
+    let ops = OpSet::builtin();
+    let keys = reference::keys();
+    let known = ops.names().chain(keys.iter().map(Key::name)).chain(["ops", "spec"]);
+    let close = suggest::closest(topic, known);
+    let close = close.map(|close| format!(" (did you mean `{close}`?)")).unwrap_or_default();
+    format!(
+        "there is no help on `{topic}`{close}; topics are ops, spec, the name of an op or of a key, \
+         dump, report, ci, and the commands that `onboard --help` lists"
+    )
+}

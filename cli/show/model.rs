@@ -1,0 +1,106 @@
+//! A resolved model as JSON.
+
+use registry::dtype::Dtype;
+use registry::graph::{Graph, Node, State};
+use registry::model::Model;
+use registry::scalar::Scalar;
+use serde_json::{Map, Number, Value, json};
+
+/// The sections that are asked for.
+#[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "one flag per section, any of them together")]
+pub(super) struct Sections {
+    pub(super) dims: bool,
+    pub(super) weights: bool,
+    pub(super) states: bool,
+    pub(super) graph: bool,
+}
+
+/// The sections of a model as one object; `dtype` is what `activation` stands for.
+pub(super) fn show(model: &Model, dtype: Dtype, asked: Sections) -> Value {
+    let graph = &model.graph;
+    let mut whole = json!({
+        "schema": "onboard-model/1",
+        "spec": model.name,
+        "architecture": model.architecture,
+        "dtype": dtype.name(),
+        "layers": graph.layers.iter().map(|layer| json!({ "kind": layer.kind, "prefix": layer.prefix })).collect::<Vec<_>>(),
+    });
+    if asked.dims {
+        let dims = model.dims.iter().map(|(name, value)| (name.clone(), scalar(value)));
+        whole["dims"] = Value::Object(dims.collect());
+    }
+    if asked.weights {
+        let weights = graph.weights.iter().map(|weight| {
+            json!({ "name": weight.name, "shape": weight.shape, "dtype": weight.dtype.resolve(dtype).name() })
+        });
+        whole["weights"] = weights.collect();
+        whole["tied"] = json!(graph.tied);
+    }
+    if asked.states {
+        whole["states"] = graph.states.iter().map(|one| state(one, dtype)).collect();
+    }
+    if asked.graph {
+        whole["graph"] = graph.nodes.iter().map(|one| node(graph, one, dtype)).collect();
+        whole["output"] = json!(graph.output.map(|id| id.0));
+    }
+    whole
+}
+
+fn state(state: &State, dtype: Dtype) -> Value {
+    let parts = state.parts.iter().map(|part| (part.name.clone(), json!(part.shape)));
+    let kept = state.eight.map_or_else(|| state.dtype.resolve(dtype).name(), |eight| eight.name());
+    json!({
+        "name": state.name,
+        "layer": state.layer,
+        "kind": state.kind.name(),
+        "dtype": kept,
+        "window": state.window,
+        "parts": parts.collect::<Map<_, _>>(),
+    })
+}
+
+/// A node; values are numbered as in the graph.
+fn node(graph: &Graph, node: &Node, dtype: Dtype) -> Value {
+    let outputs = node.outputs.iter().map(|id| {
+        let value = &graph.values[id.0];
+        json!({
+            "value": id.0,
+            "name": value.name,
+            "shape": value.shape,
+            "dtype": value.dtype.resolve(dtype).name(),
+            "tap": value.tap,
+        })
+    });
+    let weights =
+        node.weights.iter().map(|(role, id)| (role.clone(), json!(graph.weights[id.0].name)));
+    let attributes = node.attrs.iter().map(|(name, value)| (name.clone(), scalar(value)));
+    json!({
+        "op": node.op,
+        "layer": node.layer,
+        "inputs": node.inputs.iter().map(|id| id.0).collect::<Vec<_>>(),
+        "outputs": outputs.collect::<Vec<_>>(),
+        "weights": weights.collect::<Map<_, _>>(),
+        "state": node.state.map(|id| graph.states[id.0].name.clone()),
+        "rope": node.rope.map(|id| id.0),
+        "attributes": attributes.collect::<Map<_, _>>(),
+    })
+}
+
+/// A scalar as JSON; numbers that JSON has no word for become texts.
+fn scalar(value: &Scalar) -> Value {
+    match value {
+        Scalar::Null => Value::Null,
+        Scalar::Bool(flag) => (*flag).into(),
+        Scalar::Int(n) => (*n).into(),
+        Scalar::Float(x) => {
+            Number::from_f64(*x).map_or_else(|| x.to_string().into(), Value::Number)
+        }
+        Scalar::Str(text) => text.as_str().into(),
+        Scalar::List(items) => items.iter().map(scalar).collect(),
+        Scalar::Map(items) => {
+            let items = items.iter().map(|(name, value)| (name.clone(), scalar(value)));
+            Value::Object(items.collect())
+        }
+    }
+}

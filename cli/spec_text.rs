@@ -1,0 +1,49 @@
+//! The text of a spec cut at its keys, for files that are made of it.
+
+/// A key at the top of a file, with its lines and the comment above it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Section<'t> {
+    /// The key.
+    pub key: &'t str,
+    /// The comment lines, then the lines of the key.
+    pub lines: Vec<&'t str>,
+}
+
+/// The sections of a file in order. Lines before the first key that no key follows at once
+/// belong to the file, and are left out.
+pub(crate) fn sections(text: &str) -> Vec<Section<'_>> {
+    let mut all: Vec<Section<'_>> = Vec::new();
+    let mut above: Vec<&str> = Vec::new();
+    for line in text.lines() {
+        match line.chars().next() {
+            None => above.clear(),
+            Some('#') => above.push(line),
+            Some(' ' | '-') => {
+                if let Some(last) = all.last_mut() {
+                    last.lines.append(&mut above);
+                    last.lines.push(line);
+                }
+            }
+            Some(_) => {
+                let key = line.split(':').next().unwrap_or(line).trim();
+                let mut lines = std::mem::take(&mut above);
+                lines.push(line);
+                all.push(Section { key, lines });
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_cut_at_its_keys() {
+        let text = "# of the file\n\nspec: 1\n# of dims\ndims:\n  a: b\n\n  c: d\nmodel: |\n  x\n";
+        let cut: Vec<(&str, usize)> =
+            sections(text).iter().map(|part| (part.key, part.lines.len())).collect();
+        assert_eq!(cut, [("spec", 1), ("dims", 4), ("model", 2)]);
+    }
+}
