@@ -2,6 +2,8 @@
 //!
 //! Exit codes are the same everywhere: 0 proven (or done), 1 differs, 2 could not run.
 
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::ExitCode;
 
 use annotate::Asked;
@@ -139,13 +141,18 @@ struct ConvertAlone {
 
 /// Runs the command whose name the program was started by; `onboard` unless it is another's.
 pub fn main() -> ExitCode {
-    let name = std::env::args_os().next().map(std::path::PathBuf::from);
-    match name.as_deref().and_then(std::path::Path::file_stem).and_then(|name| name.to_str()) {
-        Some("parity") => start(|parsed: Parity| (parsed.format, parsed.command.into())),
-        Some("convert") => {
-            start(|parsed: ConvertAlone| (parsed.format, OnboardCommand::Convert(parsed.command)))
-        }
-        _ => start(|parsed: Onboard| (parsed.format, parsed.command)),
+    run(std::env::args_os().collect()).into()
+}
+
+/// Runs the command that `words` name, the program's name first, and returns its exit code.
+pub fn run(words: Vec<OsString>) -> u8 {
+    let name = words.first().and_then(|name| Some(Path::new(name).file_stem()?.to_owned()));
+    match name.as_deref().and_then(OsStr::to_str) {
+        Some("parity") => start(words, |parsed: Parity| (parsed.format, parsed.command.into())),
+        Some("convert") => start(words, |parsed: ConvertAlone| {
+            (parsed.format, OnboardCommand::Convert(parsed.command))
+        }),
+        _ => start(words, |parsed: Onboard| (parsed.format, parsed.command)),
     }
 }
 
@@ -187,8 +194,11 @@ impl ParityCommand {
     }
 }
 
-fn start<P: Parser>(command: impl FnOnce(P) -> (Asked, OnboardCommand)) -> ExitCode {
-    let parsed = match P::try_parse() {
+fn start<P: Parser>(
+    words: Vec<OsString>,
+    command: impl FnOnce(P) -> (Asked, OnboardCommand),
+) -> u8 {
+    let parsed = match P::try_parse_from(words) {
         Ok(parsed) => parsed,
         Err(error) => {
             // Help goes to stdout and is a success; anything else goes to stderr.
@@ -199,23 +209,23 @@ fn start<P: Parser>(command: impl FnOnce(P) -> (Asked, OnboardCommand)) -> ExitC
                 Some(help) => term::print(help.trim_end()).ok(),
                 None => error.print().ok(),
             };
-            return ExitCode::from(if failed { 2 } else { 0 });
+            return if failed { 2 } else { 0 };
         }
     };
     interrupt::install();
     let (format, command) = command(parsed);
     format.install();
     match command.run() {
-        Ok(Ended::Well) => ExitCode::SUCCESS,
-        Ok(Ended::Differs) => ExitCode::from(1),
-        Ok(Ended::CouldNotRun) => ExitCode::from(2),
-        Err(error) if error.is::<specs::Told>() => ExitCode::from(2),
-        Err(error) if is_broken_pipe(&error) => ExitCode::from(BROKEN_PIPE),
+        Ok(Ended::Well) => 0,
+        Ok(Ended::Differs) => 1,
+        Ok(Ended::CouldNotRun) => 2,
+        Err(error) if error.is::<specs::Told>() => 2,
+        Err(error) if is_broken_pipe(&error) => BROKEN_PIPE,
         Err(error) => {
             let word = term::paint_if(term::colour_err(), term::Tone::Bad, "error:");
             term::note(&format!("{word} {error:#}"));
             annotate::error(&format!("{error:#}"));
-            ExitCode::from(2)
+            2
         }
     }
 }

@@ -1,0 +1,208 @@
+//! Formats of tensors: what opens is read completely, written again, and reads the same.
+
+use std::path::Path;
+
+use converters::checkpoint::Checkpoint;
+use converters::gguf::{Declared, Dims, File, Header, Layout};
+use converters::imatrix::Imatrix;
+use converters::safetensors::{self, Writer};
+
+use super::{Judged, Trial, refused};
+use crate::program::message;
+
+/// One safetensors file.
+pub(crate) fn safetensors(trial: &Trial<'_>) -> Judged {
+    let path = trial.dir.join("model.safetensors");
+    let bytes = &trial.case.files["model.safetensors"];
+    let parsed = safetensors::Header::from_bytes(&path, bytes);
+    let opened = safetensors::File::open(&path);
+    let (header, file) = match (parsed, opened) {
+        (Ok(header), Ok(file)) => (header, file),
+        (Err(one), Err(other)) if one.to_string() == other.to_string() => {
+            return refused(&one.to_string());
+        }
+        (one, other) => return Err(format!("in memory {one:?}, on the disk {other:?}")),
+    };
+    if file.header() != &header {
+        return Err("the header in memory is not the one on the disk".to_owned());
+    }
+    let mut order: Vec<_> = header.tensors.iter().collect();
+    order.sort_by_key(|(_, entry)| entry.range);
+    let declared: Vec<_> = order
+        .iter()
+        .map(|(name, entry)| safetensors::Declared {
+            name: (*name).clone(),
+            dtype: entry.dtype,
+            shape: entry.shape.clone(),
+        })
+        .collect();
+    let again = trial.beside("again.safetensors");
+    let wrote = |error: safetensors::Error| format!("what was read cannot be written: {error}");
+    let mut writer = Writer::create(&again, &header.metadata, &declared).map_err(wrote)?;
+    for (name, _) in &order {
+        let (_, bytes) = file.tensor(name).ok_or("a tensor is gone")?.map_err(wrote)?;
+        writer.write(name, bytes).map_err(wrote)?;
+    }
+    writer.finish().map_err(wrote)?;
+    let second = safetensors::File::open(&again).map_err(wrote)?;
+    for (name, entry) in &header.tensors {
+        let found = second.tensor(name).ok_or("a tensor is gone")?.map_err(wrote)?;
+        let first = file.tensor(name).ok_or("a tensor is gone")?.map_err(wrote)?;
+        if found.1 != first.1 || found.0.shape != entry.shape || found.0.dtype != entry.dtype {
+            return Err(format!("tensor `{name}` is another one after it was written"));
+        }
+    }
+    if second.header().metadata != header.metadata {
+        return Err("the metadata is another after it was written".to_owned());
+    }
+    checkpoint(trial)
+}
+
+/// A folder of safetensors, every number of it read.
+pub(crate) fn checkpoint(trial: &Trial<'_>) -> Judged {
+    match read_all(trial.dir) {
+        Ok(()) => Ok(true),
+        Err(text) => refused(&text),
+    }
+}
+
+/// Opens a checkpoint and reads all its numbers.
+pub(crate) fn read_all(dir: &Path) -> Result<(), String> {
+    let text = |error: converters::checkpoint::Error| error.to_string();
+    let checkpoint = Checkpoint::open(dir).map_err(text)?;
+    checkpoint.fingerprint().map_err(text)?;
+    let mut buffer = vec![0.0; 4096];
+    for (name, info) in checkpoint.tensors() {
+        checkpoint.scan_nonfinite(name).map_err(text)?;
+        drop(checkpoint.packed(name));
+        // Integers and booleans are no numbers to compute with.
+        let Ok(flow) = checkpoint.flow(name).map_err(text)? else { continue };
+        assert_eq!(flow.shape(), info.shape, "a tensor has the shape it is listed with");
+        let mut at = 0;
+        while at < flow.len() {
+            let count = buffer.len().min(flow.len() - at);
+            flow.read(at, &mut buffer[..count]);
+            at += count;
+        }
+    }
+    Ok(())
+}
+
+/// One GGUF file.
+pub(crate) fn gguf(trial: &Trial<'_>) -> Judged {
+    let path = trial.dir.join("model.gguf");
+    let bytes = &trial.case.files["model.gguf"];
+    let header = match Header::parse(&path, bytes) {
+        Ok(header) => header,
+        Err(error) => return refused(&error.to_string()),
+    };
+    for info in &header.tensors {
+        let whole = info.elements() / info.ty.elements() as u64 * info.ty.bytes() as u64;
+        let end = info.offset.checked_add(info.bytes).ok_or("a range overflows")?;
+        if info.offset < header.data_start || end > bytes.len() as u64 || whole != info.bytes {
+            return Err(format!("tensor {info:?} does not lie in the file"));
+        }
+    }
+    let wrote = |error: converters::gguf::Error| format!("what was read is not laid out: {error}");
+    let mut again = layout(&header).map_err(wrote)?;
+    let first = again.clone();
+    again.header.resize(again.file_len as usize, 0);
+    let second = Header::parse(&path, &again.header).map_err(wrote)?;
+    if layout(&second).map_err(wrote)? != first {
+        return Err("the header is another after it was written".to_owned());
+    }
+    let opened = File::open(&path);
+    match &opened {
+        // Part of a set whose other files are not there.
+        Err(error) => message(&error.to_string())?,
+        Ok(file) => numbers(file)?,
+    }
+    if trial.sometimes(10) {
+        trial.program.command(&["show", &trial.path("model.gguf"), "--json"])?;
+        trial.program.command(&["show", &trial.path("model.gguf")])?;
+        trial.program.command(&["convert", "merge-check", &trial.path("model.gguf")])?;
+    }
+    Ok(opened.is_ok())
+}
+
+fn layout(header: &Header) -> Result<Layout, converters::gguf::Error> {
+    let declared = |info: &converters::gguf::TensorInfo| Declared {
+        name: info.name.clone(),
+        shape: info.shape.clone(),
+        ty: info.ty,
+    };
+    let tensors: Vec<Declared> = header.tensors.iter().map(declared).collect();
+    Layout::new(Path::new("x"), &header.metadata, &tensors, Dims::AsGiven)
+}
+
+/// Decodes some of every tensor.
+fn numbers(file: &File) -> Result<(), String> {
+    for info in file.tensors() {
+        let bytes = file.bytes(&info.name).ok_or("a tensor without bytes")?;
+        if let Err(error) = converters::codec::validate(info.ty, bytes) {
+            message(&error.to_string())?;
+            continue;
+        }
+        let (block, size) = (info.ty.elements(), info.ty.bytes());
+        let blocks = (bytes.len() / size).min(4);
+        let mut out = vec![0.0; blocks * block];
+        if let Err(error) = converters::codec::decode(info.ty, &bytes[..blocks * size], &mut out) {
+            message(&error.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// The files of a split set, or of a folder of shards.
+pub(crate) fn set(trial: &Trial<'_>) -> Judged {
+    let first = trial.case.files.keys().find(|name| name.contains("00001-of-"));
+    let is_gguf = first.is_some_and(|name| name.ends_with(".gguf"));
+    let path = match first {
+        Some(name) if is_gguf => trial.path(name),
+        _ => trial.dir.display().to_string(),
+    };
+    let ran = trial.program.command(&["convert", "merge-check", &path])?;
+    if ran.code != 0 {
+        return Ok(false);
+    }
+    if is_gguf {
+        let file =
+            File::open(Path::new(&path)).map_err(|error| format!("complete, but {error}"))?;
+        numbers(&file)?;
+    } else {
+        read_all(trial.dir).map_err(|error| format!("complete, but {error}"))?;
+    }
+    Ok(true)
+}
+
+/// An importance matrix of either form.
+pub(crate) fn imatrix(trial: &Trial<'_>) -> Judged {
+    let name = trial.case.files.keys().next().ok_or("a case has a file")?;
+    let read = match Imatrix::read(&trial.dir.join(name)) {
+        Ok(read) => read,
+        Err(error) => return refused(&error.to_string()),
+    };
+    for (name, entry) in &read.entries {
+        if !entry.means().iter().all(|mean| mean.is_finite() && *mean >= 0.0) {
+            return Err(format!("`{name}` has a mean that is none"));
+        }
+    }
+    let again = trial.beside("again.gguf");
+    // Names and sizes that GGUF has no place for are refused.
+    if let Err(error) = read.write(&again) {
+        return refused(&error.to_string());
+    }
+    let second = Imatrix::read(&again).map_err(|e| format!("written, and cannot be read: {e}"))?;
+    let shape = |one: &Imatrix| -> Vec<(String, usize, Vec<u64>)> {
+        let of = |(name, entry): (&String, &converters::imatrix::Entry)| {
+            (name.clone(), entry.means().len(), entry.counts().to_vec())
+        };
+        one.entries.iter().map(of).collect()
+    };
+    // Counts are written as f32.
+    let small = read.entries.values().all(|e| e.counts().iter().all(|count| *count < 1 << 24));
+    if small && shape(&read) != shape(&second) {
+        return Err("the matrix is another after it was written".to_owned());
+    }
+    Ok(true)
+}

@@ -1,0 +1,90 @@
+//! Tokenizers and texts: what opens encodes and decodes, and does not grow without bound.
+
+use converters::tokenizer::check::Loaded;
+use converters::tokenizer::{self, Options};
+
+use super::{Judged, Trial, refused};
+
+/// Short texts with what tokenizers go wrong at.
+const TEXTS: [&str; 5] =
+    ["a b, it is", "  x\n\n1234 \u{e9}\u{4e2d}\u{1f600}", "<s><|im_start|>", "\0\u{1b}", ""];
+
+/// The files of a tokenizer beside weights.
+pub(crate) fn tokenizer(trial: &Trial<'_>) -> Judged {
+    let judged = keys(trial)?;
+    let dir = trial.dir.display().to_string();
+    if trial.sometimes(3) {
+        let text = TEXTS[(trial.number % 3) as usize];
+        let words = ["run", &dir, "--prompt", text, "-n", "3", "--threads", "1"];
+        trial.program.command(&words)?;
+    }
+    if trial.sometimes(8) {
+        let out = trial.beside("out.gguf");
+        let to = out.display().to_string();
+        let words = ["convert", &dir, "--to", "gguf:f16", "-o", &to, "--force", "--threads", "1"];
+        let ran = trial.program.command(&words)?;
+        if ran.code == 0 {
+            opens(trial, &to)?;
+        }
+    }
+    Ok(judged)
+}
+
+/// A file that was written opens, and speaks by its own tokenizer.
+fn opens(trial: &Trial<'_>, file: &str) -> Result<(), String> {
+    let words = ["run", file, "--tokens", "1,2", "-n", "1", "--threads", "1"];
+    let ran = trial.program.command(&words)?;
+    if ran.code != 0 {
+        return Err(format!("converted, and the file does not run: {}", ran.printed));
+    }
+    trial.program.command(&["run", file, "--prompt", "a b", "-n", "1", "--threads", "1"])?;
+    Ok(())
+}
+
+/// The keys that a GGUF file gets, and the tokens that llama.cpp would make by them.
+fn keys(trial: &Trial<'_>) -> Judged {
+    let made = match tokenizer::read(trial.dir, 369, &Options::default()) {
+        Ok(made) => made,
+        Err(error) => return refused(&error.to_string()),
+    };
+    if let Err(mismatch) = tokenizer::self_check(&made, trial.dir) {
+        refused(&mismatch.to_string())?;
+    }
+    let loaded = match Loaded::new(&made.keys) {
+        Ok(loaded) => loaded,
+        Err(text) => return refused(&text),
+    };
+    for text in TEXTS {
+        let tokens = match loaded.prompt(text) {
+            Ok(tokens) => tokens,
+            Err(text) => return refused(&text),
+        };
+        if tokens.len() > 16 * (text.len() + 16) {
+            return Err(format!("{text:?} is {} tokens", tokens.len()));
+        }
+        drop(loaded.decode(&tokens));
+    }
+    Ok(true)
+}
+
+/// Any text as a prompt and as a text that is measured on.
+pub(crate) fn text(trial: &Trial<'_>) -> Judged {
+    let family = trial.case.words.first().ok_or("a case names its family")?;
+    let home = trial.program.root.join("fixtures").join(family).display().to_string();
+    let (text, out) = (trial.path("text.txt"), trial.beside("im.gguf"));
+    let prompt = trial.case.text("text.txt").replace('\0', " ");
+    let mut accepted = false;
+    if !prompt.is_empty() {
+        let prompt: String = prompt.chars().take(300).collect();
+        let word = format!("--prompt={prompt}");
+        let ran = trial.program.command(&["run", &home, &word, "-n", "1", "--threads", "1"])?;
+        accepted = ran.code == 0;
+    }
+    if trial.sometimes(2) {
+        let out = out.display().to_string();
+        let words = ["imatrix", &home, "--text", &text, "--chunk", "8", "--chunks", "2"];
+        let more = ["--force", "--threads", "1", "-o", &out];
+        trial.program.command(&[&words[..], &more].concat())?;
+    }
+    Ok(accepted)
+}

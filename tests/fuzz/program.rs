@@ -1,0 +1,141 @@
+//! The program under attack: its libraries with the built-in specs read once, and its commands.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine::{Chunk, Engine as _, NativeEngine, NoProbe, Options, Source, Want};
+use registry::library::Library;
+use registry::model::Model;
+use registry::ops::OpSet;
+
+/// What judges work with.
+pub(crate) struct Program {
+    pub(crate) library: Library,
+    pub(crate) ops: OpSet,
+    /// Where the repository lies.
+    pub(crate) root: PathBuf,
+    /// Files that were made before the first case.
+    pub(crate) made: PathBuf,
+    /// What standard output and standard error of this process go to.
+    pub(crate) output: PathBuf,
+    /// True if commands run as processes of their own.
+    pub(crate) apart: bool,
+}
+
+/// How a command ended and what was printed.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) printed: String,
+}
+
+/// A process that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Program {
+    /// Runs `onboard` with these words; an error is a wrong exit code, or text that no terminal should get.
+    pub(crate) fn command(&self, words: &[&str]) -> Result<Ran, String> {
+        fs_err::OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(&self.output)
+            .map_err(|e| e.to_string())?;
+        let code = if self.apart {
+            self.process(words)?
+        } else {
+            let all = std::iter::once("onboard").chain(words.iter().copied());
+            i32::from(cli::run(all.map(Into::into).collect()))
+        };
+        std::io::stdout().flush().ok();
+        let printed = fs_err::read(&self.output).map_err(|error| error.to_string())?;
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        let first = words.first().copied().unwrap_or_default();
+        if !(0..=2).contains(&code) {
+            let last = printed.lines().last().unwrap_or_default();
+            return Err(format!("`{first}` ended with {code}: {last}"));
+        }
+        if printed.contains("panicked at") {
+            return Err(format!("`{first}` panicked: {printed}"));
+        }
+        let control = |c: &char| c.is_control() && !matches!(c, '\n' | '\t');
+        if let Some(sign) = printed.chars().find(control) {
+            return Err(format!("`{first}` printed the control character {sign:?}"));
+        }
+        if code != 0 && printed.trim().is_empty() {
+            return Err(format!("`{first}` ended with {code} and said nothing"));
+        }
+        Ok(Ran { code, printed })
+    }
+
+    /// Runs a command as a process with bounded memory and time.
+    fn process(&self, words: &[&str]) -> Result<i32, String> {
+        let (binary, words) = match words {
+            ["convert", rest @ ..] => (env!("CARGO_BIN_EXE_convert"), rest),
+            ["parity", rest @ ..] => (env!("CARGO_BIN_EXE_parity"), rest),
+            all => (env!("CARGO_BIN_EXE_onboard"), all),
+        };
+        let printed = || {
+            let file = std::fs::OpenOptions::new().append(true).open(&self.output);
+            file.map_or_else(|_| Stdio::null(), Stdio::from)
+        };
+        let mut child = Command::new("sh")
+            .args(["-c", "ulimit -v 8388608; exec \"$0\" \"$@\"", binary])
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(printed())
+            .stderr(printed())
+            .spawn()
+            .map_err(|error| format!("cannot start `{binary}`: {error}"))?;
+        let started = Instant::now();
+        loop {
+            match child.try_wait() {
+                Ok(Some(status)) => return Ok(exit_code(status)),
+                Ok(None) if started.elapsed() > PATIENCE => {
+                    child.kill().ok();
+                    child.wait().ok();
+                    return Err(format!("`{words:?}` hangs"));
+                }
+                Ok(None) => std::thread::sleep(Duration::from_millis(2)),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    /// Runs a model on a few tokens: true if every logit is finite, an error if it cannot run.
+    pub(crate) fn forward(&self, model: Arc<Model>, dir: &Path) -> Result<bool, String> {
+        let last = u32::try_from(model.vocab.saturating_sub(1)).unwrap_or(u32::MAX);
+        let options = Options { threads: Some(1), ..Options::default() };
+        let text = |error: engine::Error| error.to_string();
+        let mut session =
+            NativeEngine::new().open(&Source { model, dir }, &options).map_err(text)?;
+        let slot = session.open_slot();
+        let mut finite = true;
+        for tokens in [&[1.min(last), 5.min(last), last][..], &[2.min(last)]] {
+            let chunk = Chunk { slot, tokens, want: Want::All };
+            let logits = session.step(&[chunk], &mut NoProbe).map_err(text)?;
+            let rows = logits.iter().flat_map(|l| (0..l.rows).map(|row| l.row(row)));
+            finite &= rows.flatten().all(|x| x.is_finite());
+        }
+        Ok(finite)
+    }
+}
+
+/// The exit code, or 128 and the number of the signal that ended the process.
+fn exit_code(status: std::process::ExitStatus) -> i32 {
+    use std::os::unix::process::ExitStatusExt as _;
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// Holds a message to what a terminal may get: one that can be shown and is not endless.
+pub(crate) fn message(text: &str) -> Result<(), String> {
+    let control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if let Some(sign) = text.chars().find(|c| control(*c)) {
+        return Err(format!("the control character {sign:?} in a message: {text:?}"));
+    }
+    if text.is_empty() || text.len() > 20_000 {
+        return Err(format!("a message of {} bytes: {:.300}", text.len(), text));
+    }
+    Ok(())
+}

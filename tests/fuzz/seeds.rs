@@ -1,0 +1,340 @@
+//! Seeds: sound files from `fixtures`, files that are made from them, and small ones made here.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::case::Case;
+
+pub(crate) mod made;
+
+/// Where seeds come from.
+pub(crate) struct Sources {
+    pub(crate) fixtures: PathBuf,
+    pub(crate) specs: PathBuf,
+    /// What [`made::make`] wrote.
+    pub(crate) made: PathBuf,
+}
+
+/// Families of different kinds, with few weights.
+const FAMILIES: &[&str] = &[
+    "llama",
+    "lfm2",
+    "gemma3_text",
+    "mamba2",
+    "qwen3_moe",
+    "deepseek_v3",
+    "gpt2",
+    "falcon_mamba",
+    "phi3",
+    "minicpm3",
+    "kimi_linear",
+    "gpt_oss",
+    "granitemoehybrid",
+    "llava",
+    "bloom",
+    "jamba",
+];
+
+const MODEL: &[&str] = &["config.json", "model.safetensors"];
+const CONFIG: &str = "config.json";
+const WEIGHTS: &str = "model.safetensors";
+const TOKENIZER: &str = "tokenizer.json";
+
+type Seeds = io::Result<Vec<Case>>;
+
+impl Sources {
+    fn family(&self, name: &str, files: &[&str]) -> io::Result<Case> {
+        Case::of(&self.fixtures.join(name), files)
+    }
+
+    fn families(&self, names: &[&str], files: &[&str]) -> Seeds {
+        names.iter().map(|name| self.family(name, files)).collect()
+    }
+}
+
+/// Every folder of a folder, as a case each.
+fn folders(dir: &Path) -> Seeds {
+    let mut all: Vec<PathBuf> =
+        fs_err::read_dir(dir)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    all.sort();
+    let mut cases = Vec::new();
+    for folder in all.iter().filter(|path| path.is_dir()) {
+        let mut case = Case::read(folder)?;
+        case.files.remove("expect.txt");
+        if case.bytes() < 400_000 {
+            cases.push(case);
+        }
+    }
+    Ok(cases)
+}
+
+/// Cases that have a file, which gets the name that judges look for.
+fn with(cases: Vec<Case>, end: &str, name: &str) -> Vec<Case> {
+    let only = |mut case: Case| {
+        let found = case.files.keys().find(|name| name.ends_with(end))?.clone();
+        let bytes = case.files.remove(&found)?;
+        case.files.insert(name.to_owned(), bytes);
+        Some(case)
+    };
+    cases.into_iter().filter_map(only).collect()
+}
+
+/// Single files of tensors.
+pub(crate) fn safetensors(from: &Sources) -> Seeds {
+    let mut seeds = from.families(&["cohere", "falcon", "gpt2", "mamba2"], &[WEIGHTS])?;
+    seeds.push(made::tiny_safetensors(&[("a", "F32", &[2, 3]), ("b", "BF16", &[4])], &[]));
+    seeds.push(made::tiny_safetensors(&[("s", "F8_E4M3", &[]), ("e", "U8", &[0, 7])], &["k", "v"]));
+    seeds.extend(with(folders(&from.fixtures.join("hostile/checkpoints"))?, WEIGHTS, WEIGHTS));
+    Ok(seeds)
+}
+
+/// Folders of shards with an index.
+pub(crate) fn shards(from: &Sources) -> Seeds {
+    let mut seeds = folders(&from.made.join("shards"))?;
+    let hostile = folders(&from.fixtures.join("hostile/checkpoints"))?;
+    seeds.extend(
+        hostile.into_iter().filter(|case| case.files.keys().any(|n| n.ends_with(".index.json"))),
+    );
+    Ok(seeds)
+}
+
+/// Single GGUF files.
+pub(crate) fn gguf(from: &Sources) -> Seeds {
+    let name = "model.gguf";
+    let mut seeds = with(vec![from.family("gguf", &["tiny.gguf"])?], ".gguf", name);
+    seeds.extend(with(folders(&from.made.join("gguf"))?, ".gguf", name));
+    seeds.extend(with(folders(&from.fixtures.join("hostile/gguf"))?, ".gguf", name));
+    Ok(seeds)
+}
+
+/// Split GGUF files, and parts of folders.
+pub(crate) fn sets(from: &Sources) -> Seeds {
+    let mut seeds = folders(&from.made.join("sets"))?;
+    seeds.extend(folders(&from.made.join("shards"))?);
+    let names = ["tiny-00001-of-00002.gguf", "tiny-00002-of-00002.gguf"];
+    seeds.push(from.family("gguf", &names)?);
+    Ok(seeds)
+}
+
+/// GGUF files of whole models, ours and such as have no config inside.
+pub(crate) fn gguf_models(from: &Sources) -> Seeds {
+    folders(&from.made.join("gguf"))
+}
+
+/// Checkpoints.
+pub(crate) fn configs(from: &Sources) -> Seeds {
+    let mut seeds = from.families(FAMILIES, MODEL)?;
+    seeds.extend(folders(&from.fixtures.join("hostile/models"))?);
+    Ok(seeds)
+}
+
+/// Checkpoints of codes and scales.
+pub(crate) fn quantized(from: &Sources) -> Seeds {
+    let mut seeds = Vec::new();
+    for folder in ["coded", "w8a8"] {
+        for mut case in folders(&from.fixtures.join(folder))? {
+            case.files.retain(|name, _| name == CONFIG || name == WEIGHTS);
+            seeds.push(case);
+        }
+    }
+    seeds.extend(folders(&from.made.join("quantized"))?);
+    Ok(seeds)
+}
+
+/// Built-in specs, with the family whose checkpoint they are held to.
+pub(crate) fn specs(from: &Sources) -> Seeds {
+    let mut seeds = Vec::new();
+    for family in FAMILIES {
+        let path = from.specs.join(format!("{family}.yaml"));
+        if path.is_file() {
+            let mut case = Case { words: vec![(*family).to_owned()], ..Case::default() };
+            case.files.insert("spec.yaml".to_owned(), fs_err::read(path)?);
+            seeds.push(case);
+        }
+    }
+    Ok(seeds)
+}
+
+/// Overrides of parts of specs.
+pub(crate) fn overrides(_: &Sources) -> Seeds {
+    let sets = [
+        "dims.eps=1e-6",
+        "dims.hidden=32",
+        "dims.tied=false",
+        "dims.layers=2",
+        "dims.theta=1e6",
+        "states.conv.dtype=bf16",
+        "states.kv.dtype=f8_e4m3",
+        "rope.main.theta=1000.0",
+        "rope={main: {theta: 10000, dim: 8}}",
+        "layers=[{count: 1, kind: attention}]",
+        "gguf.arch=x",
+        "gguf=~",
+        "functions.mlp=x",
+        "model=[]",
+        "quant.keep=[lm_head]",
+        "weights=[]",
+        "ignore=['*']",
+        "dims.vocab=config('vocab_size') + 1",
+        "dims.heads=[4, 4, 4]",
+        "name=other",
+    ];
+    let case = |(n, set): (usize, &&str)| {
+        let family = FAMILIES[n % FAMILIES.len()];
+        Case { words: vec![family.to_owned(), (*set).to_owned()], ..Case::default() }
+    };
+    Ok(sets.iter().enumerate().map(case).collect())
+}
+
+const SPOKEN: &[&str] = &[CONFIG, WEIGHTS, TOKENIZER, "tokenizer_config.json"];
+
+/// Merges of bytes.
+pub(crate) fn byte_tokenizers(from: &Sources) -> Seeds {
+    from.families(&["lfm2", "gpt2", "qwen2", "llama3", "deepseek_v3", "falcon"], SPOKEN)
+}
+
+/// Merges of pieces that fall back to bytes.
+pub(crate) fn piece_tokenizers(from: &Sources) -> Seeds {
+    from.families(&["llama", "gemma3_text", "phi3", "internlm3"], SPOKEN)
+}
+
+fn tokenizers(from: &Sources, made: &[serde_json::Value]) -> Seeds {
+    let mut base = from.family("llama", MODEL)?;
+    let with = |json: &serde_json::Value| {
+        base.files.insert(TOKENIZER.to_owned(), json.to_string().into_bytes());
+        base.clone()
+    };
+    Ok(made.iter().map(with).collect())
+}
+
+/// Pieces with scores.
+pub(crate) fn unigram_tokenizers(from: &Sources) -> Seeds {
+    let vocab: Vec<_> =
+        made::pieces().into_iter().enumerate().map(|(n, p)| json!([p, -(n as f64)])).collect();
+    let model = json!({"type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": false});
+    let space =
+        json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true});
+    let normal = json!({"type": "Sequence", "normalizers": [
+        {"type": "Precompiled", "precompiled_charsmap": made::CHARSMAP},
+        {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+    ]});
+    let template = json!({"type": "TemplateProcessing",
+        "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"</s>": {"id": "</s>", "ids": [2], "tokens": ["</s>"]}}});
+    let plain = made::tokenizer(&model, &json!(null), &space, &json!(null), &space);
+    let full = made::tokenizer(&model, &normal, &space, &template, &space);
+    tokenizers(from, &[plain, full])
+}
+
+/// Whole words and pieces of words.
+pub(crate) fn word_tokenizers(from: &Sources) -> Seeds {
+    let vocab: serde_json::Map<_, _> =
+        made::pieces().into_iter().enumerate().map(|(n, p)| (p, json!(n))).collect();
+    let pieces = json!({"type": "WordPiece", "unk_token": "<unk>", "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100, "vocab": vocab});
+    let whole = json!({"type": "WordLevel", "unk_token": "<unk>", "vocab": vocab});
+    let normal = json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+        "strip_accents": null, "lowercase": true});
+    let ends = json!({"type": "BertProcessing", "sep": ["</s>", 2], "cls": ["<s>", 1]});
+    let decoder = json!({"type": "WordPiece", "prefix": "##", "cleanup": true});
+    let first =
+        made::tokenizer(&pieces, &normal, &json!({"type": "BertPreTokenizer"}), &ends, &decoder);
+    let second = made::tokenizer(
+        &whole,
+        &json!(null),
+        &json!({"type": "Whitespace"}),
+        &json!(null),
+        &json!(null),
+    );
+    tokenizers(from, &[first, second])
+}
+
+/// SentencePiece's own files.
+pub(crate) fn models_of_pieces(from: &Sources) -> Seeds {
+    let files = [CONFIG, WEIGHTS, "tokenizer.model", "tokenizer_config.json"];
+    from.families(&["llama", "internlm3", "ernie4_5"], &files)
+}
+
+/// What lies beside a tokenizer.
+pub(crate) fn tokenizer_configs(from: &Sources) -> Seeds {
+    let names = ["llama", "lfm2", "qwen2", "gemma3_text"];
+    let mut seeds = from.families(&names, &[SPOKEN, &["generation_config.json"]].concat())?;
+    for case in &mut seeds {
+        let map = r#"{"bos_token":"<s>","eos_token":{"content":"</s>","lstrip":false},"additional_special_tokens":["<x>"]}"#;
+        case.files.insert("special_tokens_map.json".to_owned(), map.into());
+        case.files.insert("added_tokens.json".to_owned(), r#"{"<x>":360,"<y>":361}"#.into());
+    }
+    Ok(seeds)
+}
+
+/// Files that go along.
+pub(crate) fn carried(from: &Sources) -> Seeds {
+    let mut seeds =
+        from.families(&["llama", "lfm2"], &[SPOKEN, &["generation_config.json"]].concat())?;
+    let texts = [
+        (
+            "chat_template.jinja",
+            "{% for m in messages %}{{ m['role'] }}: {{ m.content }}\n{% endfor %}",
+        ),
+        ("tiktoken.model", "YQ== 0\nYg== 1\nYWI= 2\n"),
+        ("qwen.tiktoken", "YQ== 0\nYg== 1\n"),
+        ("merges.txt", "#version: 0.2\na b\nab c\n"),
+        ("vocab.json", "{\"a\":0,\"b\":1}"),
+        ("vocab.txt", "a\nb\n"),
+    ];
+    for case in &mut seeds {
+        case.files.extend(texts.iter().map(|(name, text)| ((*name).to_owned(), (*text).into())));
+    }
+    Ok(seeds)
+}
+
+/// Importance matrices of the newer form.
+pub(crate) fn imatrices(from: &Sources) -> Seeds {
+    Ok(with(folders(&from.made.join("imatrix"))?, ".gguf", "im.gguf"))
+}
+
+/// Importance matrices of the older form.
+pub(crate) fn imatrices_dat(_: &Sources) -> Seeds {
+    Ok([
+        made::dat(&[("blk.0.ffn_up.weight", 4), ("output.weight", 7)], true),
+        made::dat(&[("a", 1)], false),
+    ]
+    .map(|bytes| Case { files: [("im.dat".to_owned(), bytes)].into(), words: vec![] })
+    .into())
+}
+
+/// Dumps of references.
+pub(crate) fn dumps(from: &Sources) -> Seeds {
+    let mut seeds = Vec::new();
+    for family in
+        ["doge_keep", "openai_gpt", "falcon", "hrm_text", "mamba2", "qwen3_vl_moe", "lfm2"]
+    {
+        let dir = from.fixtures.join(family).join("reference");
+        let mut case = Case::of(&dir, &["manifest.json", "reference.safetensors"])?;
+        case.words = vec![family.to_owned()];
+        seeds.push(case);
+    }
+    Ok(seeds)
+}
+
+/// A conversion that was stopped.
+pub(crate) fn journals(from: &Sources) -> Seeds {
+    Ok(vec![Case::of(&from.made.join("resumed"), &["out.gguf.part", "out.gguf.part.journal"])?])
+}
+
+/// Texts.
+pub(crate) fn texts(from: &Sources) -> Seeds {
+    let corpus = fs_err::read_to_string(from.fixtures.join("corpus.txt"))?;
+    let odd = "\u{feff}<s>[INST] \u{1f468}\u{200d}\u{1f469} \u{202e}abc\r\n\t\u{0} 12345678901234567890 ﷽ \u{300}\u{300}\u{300}";
+    let piece: String = corpus.chars().take(1500).collect();
+    let case = |(family, text): (&str, &str)| Case {
+        files: [("text.txt".to_owned(), text.as_bytes().to_vec())].into(),
+        words: vec![family.to_owned()],
+    };
+    Ok([("llama", &*piece), ("lfm2", odd), ("qwen2", &piece), ("gemma3_text", odd)]
+        .map(case)
+        .into())
+}

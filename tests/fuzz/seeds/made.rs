@@ -1,0 +1,199 @@
+//! Files that are made before the first case: by the commands, or by hand.
+
+use std::io::{self, Error};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::case::Case;
+
+/// What the commands make of fixtures: a folder, a fixture, and words behind `convert MODEL -o FOLDER/...`.
+const CONVERTED: &[(&str, &str, &str, &[&str])] = &[
+    ("gguf/f16", "llama", "model.gguf", &["--to", "gguf:f16"]),
+    ("gguf/q8", "llama", "model.gguf", &["--to", "gguf:q8_0"]),
+    ("gguf/conv", "lfm2", "model.gguf", &["--to", "gguf:f32"]),
+    ("gguf/window", "gemma3_text", "model.gguf", &["--to", "gguf:bf16"]),
+    ("gguf/scan", "mamba2", "model.gguf", &["--to", "gguf:f16"]),
+    ("gguf/experts", "qwen3_moe", "model.gguf", &["--to", "gguf:f16"]),
+    ("gguf/latent", "deepseek_v3", "model.gguf", &["--to", "gguf:f16"]),
+    ("sets/one", "llama", "part.gguf", &["--to", "gguf:f16", "--split-max-size", "60K"]),
+    ("sets/two", "lfm2", "part.gguf", &["--to", "gguf:f32", "--split-max-size", "100K"]),
+    ("shards/plain", "llama", "", &["--to", "bf16", "--split-max-size", "40K"]),
+    ("shards/mixed", "gpt2", "", &["--to", "bf16", "--split-max-size", "40K"]),
+    ("quantized/fp8", "llama", "", &["--to", "fp8"]),
+    ("quantized/nvfp4", "llama", "", &["--to", "nvfp4"]),
+];
+
+/// Makes everything below `made`. What a command refuses is left out.
+pub(crate) fn make(made: &Path, fixtures: &Path) -> io::Result<()> {
+    for (folder, family, name, words) in CONVERTED {
+        let out = made.join(folder);
+        fs_err::create_dir_all(&out)?;
+        let target = if name.is_empty() { out.clone() } else { out.join(name) };
+        run(Command::new(env!("CARGO_BIN_EXE_convert"))
+            .arg(fixtures.join(family))
+            .args(*words)
+            .arg("-o")
+            .arg(target))?;
+    }
+    without_config(&made.join("gguf"))?;
+    let imatrix = made.join("imatrix");
+    for (name, family) in [("dense", "llama"), ("experts", "qwen3_moe")] {
+        fs_err::create_dir_all(imatrix.join(name))?;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onboard"));
+        command.arg("imatrix").arg(fixtures.join(family)).args(["--tokens", "1,2,3,4,5,6,7,8"]);
+        run(command.args(["--chunk", "4", "-o"]).arg(imatrix.join(name).join("im.gguf")))?;
+    }
+    stopped(&made.join("resumed"), &fixtures.join("llama_256"))
+}
+
+fn run(command: &mut Command) -> io::Result<()> {
+    let out = command.output()?;
+    if out.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&out.stderr);
+    Err(Error::other(format!("a seed cannot be made: {command:?}: {text}")))
+}
+
+/// Adds a copy of each file without the config inside, which has to be opened by its keys.
+fn without_config(dir: &Path) -> io::Result<()> {
+    use converters::gguf::{Declared, Dims, File, Layout};
+    for name in ["f16", "window", "experts"] {
+        let file = File::open(&dir.join(name).join("model.gguf")).map_err(Error::other)?;
+        let mut keys = file.metadata().clone();
+        keys.remove("onboard.config");
+        let declared = |info: &converters::gguf::TensorInfo| Declared {
+            name: info.name.clone(),
+            shape: info.shape.clone(),
+            ty: info.ty,
+        };
+        let tensors: Vec<Declared> = file.tensors().iter().map(declared).collect();
+        let layout = Layout::new(dir, &keys, &tensors, Dims::Trimmed).map_err(Error::other)?;
+        let mut bytes = layout.header.clone();
+        bytes.resize(layout.file_len as usize, 0);
+        for info in &layout.tensors {
+            let from = file.bytes(&info.name).unwrap_or_default();
+            let at = info.offset as usize;
+            bytes[at..at + from.len()].copy_from_slice(from);
+        }
+        let folder = dir.join(format!("{name}-by-keys"));
+        fs_err::create_dir_all(&folder)?;
+        fs_err::write(folder.join("model.gguf"), bytes)?;
+    }
+    Ok(())
+}
+
+/// Lines of the journal of the stopped conversion.
+const LINES: usize = 20;
+
+/// Stops a conversion after some slabs, and does the same once without stopping.
+fn stopped(dir: &Path, fixture: &Path) -> io::Result<()> {
+    let model = dir.join("model");
+    let mut case = Case::read(fixture)?;
+    case.files.retain(|name, _| name != "README.md");
+    case.write(&model)?;
+    // A journal belongs to source files of one time; cases that were kept need the same one again.
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    for name in case.files.keys() {
+        fs_err::File::options().write(true).open(model.join(name))?.file().set_modified(time)?;
+    }
+    let convert = |to: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_convert"));
+        command.arg(&model).args(["--to", "gguf:q8_0", "--slab", "1", "--threads", "1", "-o"]);
+        command.arg(to).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    run(&mut convert(&dir.join("whole.gguf")))?;
+    let journal = dir.join("out.gguf.part.journal");
+    for _ in 0..50 {
+        let mut child = convert(&dir.join("out.gguf")).arg("--force").spawn()?;
+        let lines = || fs_err::read_to_string(&journal).map_or(0, |text| text.lines().count());
+        while lines() <= LINES && child.try_wait()?.is_none() {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        child.kill().ok();
+        child.wait()?;
+        let text = fs_err::read_to_string(&journal).unwrap_or_default();
+        if text.lines().count() > LINES {
+            let kept: Vec<&str> = text.lines().take(LINES + 1).collect();
+            return fs_err::write(&journal, kept.join("\n") + "\n");
+        }
+    }
+    Err(Error::other("no conversion could be stopped in time"))
+}
+
+/// A small file of tensors whose bytes are all 1.
+pub(crate) fn tiny_safetensors(tensors: &[(&str, &str, &[usize])], key: &[&str]) -> Case {
+    let (mut header, mut at) = (serde_json::Map::new(), 0);
+    if let [key, value] = key {
+        header.insert("__metadata__".to_owned(), json!({*key: value}));
+    }
+    for (name, dtype, shape) in tensors {
+        let size = if dtype.ends_with("32") { 4 } else { 1 + usize::from(*dtype == "BF16") };
+        let end = at + shape.iter().product::<usize>() * size;
+        let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": [at, end]});
+        header.insert((*name).to_owned(), entry);
+        at = end;
+    }
+    let header = Value::Object(header).to_string();
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.into_bytes());
+    bytes.resize(bytes.len() + at, 1);
+    Case { files: [("model.safetensors".to_owned(), bytes)].into(), words: vec![] }
+}
+
+/// An importance matrix of the older form.
+pub(crate) fn dat(entries: &[(&str, i32)], more: bool) -> Vec<u8> {
+    let mut bytes = (entries.len() as i32).to_le_bytes().to_vec();
+    for (name, count) in entries {
+        bytes.extend((name.len() as i32).to_le_bytes());
+        bytes.extend(name.bytes());
+        bytes.extend(2_i32.to_le_bytes());
+        bytes.extend(count.to_le_bytes());
+        for n in 0..*count {
+            bytes.extend((n as f32).to_le_bytes());
+        }
+    }
+    if more {
+        bytes.extend(3_i32.to_le_bytes());
+        bytes.extend(5_i32.to_le_bytes());
+        bytes.extend(b"a.txt");
+    }
+    bytes
+}
+
+/// A table of replacements with a trie of few nodes.
+pub(crate) const CHARSMAP: &str = "CAAAAAABAAAAAgAAYQBiAGMA";
+
+/// The pieces of the small tokenizers that are made here.
+pub(crate) fn pieces() -> Vec<String> {
+    let mut pieces: Vec<String> =
+        ["<unk>", "<s>", "</s>", "▁", "▁a", "▁b", "it", "##s", "is", "the"]
+            .map(str::to_owned)
+            .into();
+    pieces.extend(('a'..='z').chain('0'..='9').map(String::from));
+    pieces.extend(('a'..='z').map(|c| format!("##{c}")));
+    pieces.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+    pieces
+}
+
+/// A `tokenizer.json` of these parts.
+pub(crate) fn tokenizer(
+    model: &Value,
+    normal: &Value,
+    pre: &Value,
+    post: &Value,
+    decoder: &Value,
+) -> Value {
+    let token = |id: usize, text: &str, special: bool| {
+        json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": special})
+    };
+    json!({"version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [token(0, "<unk>", true), token(1, "<s>", true), token(2, "</s>", true)],
+        "normalizer": normal, "pre_tokenizer": pre, "post_processor": post, "decoder": decoder,
+        "model": model})
+}

@@ -1,0 +1,170 @@
+//! The worker: a process that makes cases, judges them, and reports one line for each.
+//!
+//! It talks over a socket that is its standard input, so that standard output and standard error are
+//! what the program under attack prints.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use registry::library::Library;
+use registry::ops::OpSet;
+
+use crate::case::Case;
+use crate::judge::Trial;
+use crate::kinds::{KINDS, Kind, make};
+use crate::memory;
+use crate::program::Program;
+use crate::seeds::Sources;
+
+/// What became of one case.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Report {
+    pub(crate) number: u64,
+    pub(crate) outcome: Outcome,
+    /// Bytes held at most beyond four times the input.
+    pub(crate) beyond: u64,
+    pub(crate) micros: u64,
+}
+
+/// How the program took a case.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) enum Outcome {
+    Accepted,
+    Refused,
+    /// It did something that it must not do.
+    Wrong(String),
+}
+
+/// What is asked of a worker.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub(crate) enum Order {
+    /// Cases of a kind, made from the seed, each with at most so many pieces of damage.
+    Make { kind: String, from: u64, count: u64, most: usize, apart: bool },
+    /// A case that was kept in a folder.
+    Kept { kind: String, dir: PathBuf },
+}
+
+/// Where a worker works.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// Its own folder.
+    pub(crate) dir: PathBuf,
+    pub(crate) made: PathBuf,
+    pub(crate) seed: u64,
+}
+
+/// The last panic: its message and where it was.
+static PANIC: Mutex<Option<String>> = Mutex::new(None);
+
+/// Serves orders until the other side is gone.
+pub(crate) fn serve(place: &Place) -> io::Result<()> {
+    std::panic::set_hook(Box::new(|info| {
+        let text = info.payload().downcast_ref::<String>().cloned();
+        let text = text.or_else(|| info.payload().downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        let at = info.location().map(ToString::to_string).unwrap_or_default();
+        let mut last = PANIC.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *last = Some(format!("panicked at {at}: {}", text.unwrap_or_default()));
+    }));
+    let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut answers = socket.try_clone()?;
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let sources = Sources {
+        fixtures: root.join("fixtures"),
+        specs: root.join("registry/specs"),
+        made: place.made.clone(),
+    };
+    let mut program = Program {
+        library: Library::builtin(),
+        ops: OpSet::builtin(),
+        output: place.dir.join("output"),
+        made: place.made.clone(),
+        root,
+        apart: false,
+    };
+    let seeds: RefCell<BTreeMap<&str, Vec<Case>>> = RefCell::default();
+    for line in BufReader::new(socket).lines() {
+        match serde_json::from_str(&line?)? {
+            Order::Make { kind, from, count, most, apart } => {
+                program.apart = apart;
+                let Some(kind) = KINDS.iter().find(|known| known.name == kind) else { continue };
+                let mut seeds = seeds.borrow_mut();
+                if !seeds.contains_key(kind.name) {
+                    seeds.insert(kind.name, (kind.seeds)(&sources)?);
+                }
+                let seeds = seeds.get(kind.name).map_or(&[][..], Vec::as_slice);
+                for number in from..from + count {
+                    let case = make(kind, seeds, place.seed, number, most);
+                    answer(&mut answers, &judge(kind, &case, place, &program, number)?)?;
+                }
+            }
+            Order::Kept { kind, dir } => {
+                let Some(kind) = KINDS.iter().find(|known| known.name == kind) else { continue };
+                let case = Case::read(&dir)?;
+                // Number 0 has everything tried that is tried now and then only.
+                answer(&mut answers, &judge(kind, &case, place, &program, 0)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn answer(to: &mut UnixStream, report: &Report) -> io::Result<()> {
+    let mut line = serde_json::to_string(report)?;
+    line.push('\n');
+    to.write_all(line.as_bytes())
+}
+
+fn judge(
+    kind: &Kind,
+    case: &Case,
+    place: &Place,
+    program: &Program,
+    number: u64,
+) -> io::Result<Report> {
+    let dir = place.dir.join("case");
+    clean(&place.dir)?;
+    case.write(&dir)?;
+    let taken = || PANIC.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    drop(taken());
+    let started = Instant::now();
+    let trial = Trial { case, dir: &dir, program, number };
+    let (judged, peak) = memory::peak(|| catch_unwind(AssertUnwindSafe(|| (kind.judge)(&trial))));
+    let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let beyond = peak.saturating_sub(4 * case.bytes());
+    let outcome = match (judged, taken()) {
+        (Err(_), panic) => Outcome::Wrong(panic.unwrap_or_default()),
+        (Ok(Err(text)), _) => Outcome::Wrong(text.replace(&place.dir.display().to_string(), "DIR")),
+        // A library's panic that was caught and reported as a refusal is one.
+        (Ok(Ok(_)), Some(panic)) if !panic.contains("/registry/src/") => Outcome::Wrong(panic),
+        _ if beyond > kind.spare << 20 => {
+            let most = kind.spare;
+            Outcome::Wrong(format!(
+                "held {} MiB beyond 4 times the input, {most} are allowed",
+                beyond >> 20
+            ))
+        }
+        (Ok(Ok(true)), _) => Outcome::Accepted,
+        (Ok(Ok(false)), _) => Outcome::Refused,
+    };
+    Ok(Report { number, outcome, beyond, micros })
+}
+
+/// Removes what the case before left beside its folder.
+fn clean(dir: &Path) -> io::Result<()> {
+    for entry in fs_err::read_dir(dir)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name == "output" {
+            continue;
+        }
+        if path.is_dir() { fs_err::remove_dir_all(&path)? } else { fs_err::remove_file(&path)? }
+    }
+    Ok(())
+}
