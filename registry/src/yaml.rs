@@ -141,8 +141,12 @@ impl<'a> Reader<'a> {
     fn document(&mut self) -> Node {
         self.start = if self.text.starts_with('\u{feff}') { 3 } else { 0 };
         self.pos = self.start;
-        let control = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
-        if let Some((at, found)) = self.text.char_indices().find(|(_, c)| control(*c)) {
+        let alone = |at: usize| !self.text[at..].starts_with("\r\n");
+        let control = |&(at, c): &(usize, char)| match c {
+            '\r' => alone(at),
+            c => c.is_control() && !matches!(c, '\n' | '\t'),
+        };
+        if let Some((at, found)) = self.text.char_indices().find(control) {
             let shown = found.escape_unicode();
             self.fail(
                 at,

@@ -192,6 +192,7 @@ impl Reader<'_> {
                     end = self.pos;
                     continue;
                 }
+                '\r' if next != Some('\n') => {}
                 '\n' | ' ' | '\t' | '\r' => {
                     let going = self.flow_space(parent);
                     let commented = self.text[at..self.pos].contains('#');

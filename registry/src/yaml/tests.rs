@@ -123,6 +123,9 @@ fn broken_yaml() {
         ("a: [b]\n   d: e", "2:4 this line is indented further than its neighbours"),
         ("  a: b\nc: d", "2:1 this line belongs to nothing above it"),
         ("a: b\u{0}", "1:5 the control character \\u{0} in a spec"),
+        ("a: [b\rc]", "1:6 the control character \\u{d} in a spec"),
+        ("a: {b: c\r\r, d: e}", "1:9 the control character \\u{d} in a spec"),
+        ("a: b\rc", "1:5 the control character \\u{d} in a spec"),
     ] {
         assert_eq!(findings(text), [want], "{text}");
     }
