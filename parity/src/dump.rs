@@ -27,12 +27,12 @@ pub enum Error {
     #[error(transparent)]
     Io(#[from] std::io::Error),
     /// `manifest.json` is not JSON of the right form.
-    #[error("`{path}` is not a manifest of a dump: {source}")]
+    #[error("`{path}` is not a manifest of a dump: {why}")]
     Json {
         /// The file.
         path: PathBuf,
-        /// What the JSON reader says.
-        source: serde_json::Error,
+        /// The JSON reader's message, its control characters escaped.
+        why: String,
     },
     /// `manifest.json` says something that cannot be.
     #[error("`{path}`: {message}")]
@@ -132,14 +132,23 @@ impl Logprobs {
     }
 }
 
+/// Escapes control characters: messages quote the file.
+fn plain(text: &str) -> String {
+    let escape = |c: char| match c {
+        c if c.is_control() => c.escape_default().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(escape).collect()
+}
+
 impl Dump {
     /// Opens a dump and checks it completely, except for the numbers themselves.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let path = dir.join("manifest.json");
         let text = fs_err::read(&path)?;
         let manifest: Manifest = serde_json::from_slice(&text)
-            .map_err(|source| Error::Json { path: path.clone(), source })?;
-        manifest.check().map_err(|message| Error::Manifest { path, message })?;
+            .map_err(|error| Error::Json { path: path.clone(), why: plain(&error.to_string()) })?;
+        manifest.check().map_err(|message| Error::Manifest { path, message: plain(&message) })?;
         let store = Store::open(&dir.join("reference.safetensors"))?;
         let mut dump = Self { dir: dir.to_owned(), manifest, notes: Vec::new(), store };
         dump.check()?;

@@ -251,7 +251,7 @@ fn another_model_is_refused_with_both_hashes() {
 #[test]
 fn manifests_that_cannot_be_are_refused() {
     type Edit = fn(&mut serde_json::Value);
-    let edits: [(Edit, &str); 9] = [
+    let edits: [(Edit, &str); 12] = [
         (|m| m["version"] = 2.into(), "`version` is 2"),
         (|m| m["format"] = "x".into(), "expected `onboard-dump`"),
         (|m| m["vocab"] = 99.into(), "is F32 [12, 23]; `manifest.json` makes it F32 [12, 99]"),
@@ -259,6 +259,9 @@ fn manifests_that_cannot_be_are_refused() {
         (|m| m["prompts"][0]["tokens"][3] = 500.into(), "token 500"),
         (|m| m["prompts"][0]["name"] = "a/b".into(), "has a `/`"),
         (|m| m["prompts"][0]["name"] = "other".into(), "is not in"),
+        (|m| m["prompts"][0]["name"] = "\u{1b}[2J".into(), r"`\u{1b}[2J` has control characters"),
+        (|m| m["runs"][0] = "\u{7}".into(), "has control characters"),
+        (|m| m["audit"]["truth"] = "\u{1b}]0;x".into(), r"`\u{1b}]0;x`"),
         (|m| m["logprobs"] = serde_json::json!({"kind": "topk", "k": 0}), "expected 1 to 23"),
         (|m| m["taps"]["nowhere"] = serde_json::json!({"phases": ["prefill"]}), "tap/nowhere"),
     ];
@@ -267,6 +270,7 @@ fn manifests_that_cannot_be_are_refused() {
         write_dump(dir.path(), edit);
         let error = Dump::open(dir.path()).unwrap_err().to_string();
         assert!(error.contains(want), "{error}");
+        assert!(!error.chars().any(char::is_control), "{error:?}");
     }
     let dir = tempfile::tempdir().unwrap();
     write_dump(dir.path(), |m| {

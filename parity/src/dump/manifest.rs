@@ -331,6 +331,7 @@ impl Manifest {
                 ));
             }
         }
+        self.check_names()?;
         let mut names = std::collections::BTreeSet::new();
         for prompt in &self.prompts {
             let (name, count) = (&prompt.name, prompt.tokens.len());
@@ -367,5 +368,17 @@ impl Manifest {
             }
         }
         Ok(())
+    }
+
+    /// Refuses names that reports and terminals cannot show.
+    fn check_names(&self) -> Result<(), String> {
+        let taps = self.taps.0.iter().flat_map(|(tap, info)| info.phases.iter().chain([tap]));
+        let parts = self.states.iter().flat_map(|state| &state.parts);
+        let names = self.prompts.iter().map(|prompt| &prompt.name).chain(taps).chain(parts);
+        let mut names = names.chain(&self.runs).chain(&self.routers);
+        match names.find(|name| name.chars().any(char::is_control)) {
+            Some(name) => Err(format!("the name `{name}` has control characters")),
+            None => Ok(()),
+        }
     }
 }
