@@ -15,8 +15,8 @@ pub(crate) enum Tone {
 }
 
 /// Text as a terminal may have it: names come from files, and a file from anywhere could move the cursor or
-/// ring. Only colours are let through, which are what we write ourselves.
-fn clean(text: &str) -> Cow<'_, str> {
+/// ring. Colours are let through where `colours` are shown, since those are written here.
+fn clean(text: &str, colours: bool) -> Cow<'_, str> {
     let harmless = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
     if text.chars().all(harmless) {
         return Cow::Borrowed(text);
@@ -24,7 +24,7 @@ fn clean(text: &str) -> Cow<'_, str> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
-        let colour = rest.strip_prefix("\x1b[").and_then(|tail| {
+        let colour = rest.strip_prefix("\x1b[").filter(|_| colours).and_then(|tail| {
             let digits = tail.bytes().take_while(u8::is_ascii_digit).count();
             tail[digits..].starts_with('m').then_some(digits + 3)
         });
@@ -42,7 +42,7 @@ fn clean(text: &str) -> Cow<'_, str> {
 /// Writes data to stdout.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let text = clean(text);
+    let text = clean(text, colour_out());
     out.write_all(text.as_bytes())?;
     if !text.ends_with('\n') {
         out.write_all(b"\n")?;
@@ -50,17 +50,17 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes a piece of a line to stdout at once, for text that arrives bit by bit.
+/// Writes a piece of a model's text to stdout at once. Tokens may spell any control character.
 pub(crate) fn stream(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    out.write_all(clean(text, false).as_bytes())?;
     out.flush()
 }
 
 /// Tells the person something. A closed stderr is nobody listening, so it is no error.
 pub(crate) fn note(text: &str) {
     let mut err = io::stderr().lock();
-    let text = clean(text);
+    let text = clean(text, colour_err());
     let end = if text.ends_with('\n') { "" } else { "\n" };
     write!(err, "{text}{end}").ok();
 }
@@ -137,12 +137,16 @@ mod tests {
     #[test]
     fn what_moves_a_terminal_is_shown_and_colours_pass() {
         let plain = "a name\tof a tensor, ünïcode\n";
-        assert!(matches!(clean(plain), Cow::Borrowed(_)));
+        assert!(matches!(clean(plain, false), Cow::Borrowed(_)));
         let own = paint_if(true, Tone::Good, "well");
-        assert_eq!(clean(&own), own);
-        assert_eq!(
-            clean("a\x1b[2Jb\x07\r\x1b]0;title\x07"),
-            "a\\u{1b}[2Jb\\u{7}\\r\\u{1b}]0;title\\u{7}"
-        );
+        assert_eq!(clean(&own, true), own);
+        // Where no colours are shown, whatever looks like one came from a file.
+        assert_eq!(clean(&own, false), "\\u{1b}[32mwell\\u{1b}[0m");
+        for colours in [false, true] {
+            assert_eq!(
+                clean("a\x1b[2Jb\x07\r\x1b]0;title\x07", colours),
+                "a\\u{1b}[2Jb\\u{7}\\r\\u{1b}]0;title\\u{7}"
+            );
+        }
     }
 }
