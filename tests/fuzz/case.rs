@@ -4,15 +4,24 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
+use serde_json::json;
+
 /// Files by name, as they lie in one folder, and words that commands of the kind take.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) files: BTreeMap<String, Vec<u8>>,
     pub(crate) words: Vec<String>,
+    /// A file that is made long without taking room on the disk.
+    pub(crate) grown: Option<String>,
+    /// True for a seed that is damaged already.
+    pub(crate) hostile: bool,
 }
 
-/// The file that keeps the words of a case.
-const WORDS: &str = "case.words";
+/// The file that keeps what is not in the files of a case.
+const MORE: &str = "case.more";
+
+/// How long a grown file is: longer than the worker's limit of memory.
+const LONG: u64 = 3 << 30;
 
 impl Case {
     /// Reads some files of a folder.
@@ -27,15 +36,15 @@ impl Case {
         Ok(case)
     }
 
-    /// Reads every file of a folder, as [`Case::write`] left them.
+    /// Reads every file of a folder, as [`Case::keep`] left them.
     pub(crate) fn read(dir: &Path) -> io::Result<Self> {
         let mut case = Self::default();
         for entry in fs_err::read_dir(dir)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name == WORDS {
+            if name == MORE {
                 let text = fs_err::read_to_string(entry.path())?;
-                case.words = serde_json::from_str(&text)?;
+                (case.words, case.grown) = serde_json::from_str(&text)?;
             } else if entry.path().is_file() {
                 case.files.insert(name, fs_err::read(entry.path())?);
             }
@@ -43,25 +52,29 @@ impl Case {
         Ok(case)
     }
 
-    /// Replaces a folder's contents by the files.
+    /// Replaces a folder's contents by the files, the grown one at its length.
     pub(crate) fn write(&self, dir: &Path) -> io::Result<()> {
+        self.write_files(dir)?;
+        match &self.grown {
+            Some(name) if self.files.contains_key(name) => {
+                fs_err::File::options().write(true).open(dir.join(name))?.set_len(LONG)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn write_files(&self, dir: &Path) -> io::Result<()> {
         if dir.exists() {
             fs_err::remove_dir_all(dir)?;
         }
         fs_err::create_dir_all(dir)?;
-        for (name, bytes) in &self.files {
-            fs_err::write(dir.join(name), bytes)?;
-        }
-        Ok(())
+        self.files.iter().try_for_each(|(name, bytes)| fs_err::write(dir.join(name), bytes))
     }
 
-    /// Writes the files and the words, to be read again.
+    /// Writes everything, to be read again.
     pub(crate) fn keep(&self, dir: &Path) -> io::Result<()> {
-        self.write(dir)?;
-        if self.words.is_empty() {
-            return Ok(());
-        }
-        fs_err::write(dir.join(WORDS), serde_json::to_string(&self.words)?)
+        self.write_files(dir)?;
+        fs_err::write(dir.join(MORE), json!([self.words, self.grown]).to_string())
     }
 
     /// Bytes of all files and words: what the memory of a run is measured by.

@@ -224,7 +224,12 @@ pub(crate) const KINDS: &[Kind] = &[
 /// Makes a case: a seed, and at most `most` pieces of damage.
 pub(crate) fn make(kind: &Kind, seeds: &[Case], seed: u64, number: u64, most: usize) -> Case {
     let mut random = Random::new(seed, kind.name, number);
-    let mut case = random.pick(seeds).clone();
+    let mut case = random.pick(seeds);
+    // Most of what is made of a bad file is bad too, and says little.
+    while case.hostile && !random.one_in(8) {
+        case = random.pick(seeds);
+    }
+    let mut case = case.clone();
     let mut count = 1;
     while count < 6 && random.one_in(2) {
         count += 1;
@@ -232,6 +237,10 @@ pub(crate) fn make(kind: &Kind, seeds: &[Case], seed: u64, number: u64, most: us
     // The first case of each seed is the seed as it is: what is sound has to be accepted.
     if let Some(sound) = usize::try_from(number).ok().and_then(|number| seeds.get(number)) {
         return sound.clone();
+    }
+    if random.one_in(100) {
+        let end = kind.damaged.first().copied().unwrap_or("none");
+        case.grown = case.files.keys().find(|name| name.ends_with(end)).cloned();
     }
     for _ in 0..count.min(most) {
         let other = random.pick(seeds);

@@ -41,7 +41,7 @@ use worker::{Order, Outcome, Place};
 static ALLOCATOR: memory::Counting = memory::Counting;
 
 /// Cases of a run that was asked for nothing else.
-const FEW: u64 = 1500;
+const FEW: u64 = 800;
 
 fn main() -> ExitCode {
     match start(std::env::args().skip(1).collect()) {

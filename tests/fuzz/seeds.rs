@@ -62,7 +62,7 @@ fn folders(dir: &Path) -> Seeds {
     let mut cases = Vec::new();
     for folder in all.iter().filter(|path| path.is_dir()) {
         let mut case = Case::read(folder)?;
-        case.files.remove("expect.txt");
+        case.hostile = case.files.remove("expect.txt").is_some();
         if case.bytes() < 400_000 {
             cases.push(case);
         }
@@ -302,7 +302,7 @@ pub(crate) fn imatrices_dat(_: &Sources) -> Seeds {
         made::dat(&[("blk.0.ffn_up.weight", 4), ("output.weight", 7)], true),
         made::dat(&[("a", 1)], false),
     ]
-    .map(|bytes| Case { files: [("im.dat".to_owned(), bytes)].into(), words: vec![] })
+    .map(|bytes| Case { files: [("im.dat".to_owned(), bytes)].into(), ..Case::default() })
     .into())
 }
 
@@ -333,6 +333,7 @@ pub(crate) fn texts(from: &Sources) -> Seeds {
     let case = |(family, text): (&str, &str)| Case {
         files: [("text.txt".to_owned(), text.as_bytes().to_vec())].into(),
         words: vec![family.to_owned()],
+        ..Case::default()
     };
     Ok([("llama", &*piece), ("lfm2", odd), ("qwen2", &piece), ("gemma3_text", odd)]
         .map(case)

@@ -43,7 +43,10 @@ fn opens(trial: &Trial<'_>, file: &str) -> Result<(), String> {
 
 /// The keys that a GGUF file gets, and the tokens that llama.cpp would make by them.
 fn keys(trial: &Trial<'_>) -> Judged {
-    let made = match tokenizer::read(trial.dir, 369, &Options::default()) {
+    let config = serde_json::from_str(&trial.case.text("config.json"));
+    let config: serde_json::Value = config.unwrap_or_default();
+    let vocab = config["vocab_size"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(400);
+    let made = match tokenizer::read(trial.dir, vocab, &Options::default()) {
         Ok(made) => made,
         Err(error) => return refused(&error.to_string()),
     };

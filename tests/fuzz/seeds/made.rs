@@ -142,7 +142,7 @@ pub(crate) fn tiny_safetensors(tensors: &[(&str, &str, &[usize])], key: &[&str])
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.into_bytes());
     bytes.resize(bytes.len() + at, 1);
-    Case { files: [("model.safetensors".to_owned(), bytes)].into(), words: vec![] }
+    Case { files: [("model.safetensors".to_owned(), bytes)].into(), ..Case::default() }
 }
 
 /// An importance matrix of the older form.
