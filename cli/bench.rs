@@ -185,7 +185,8 @@ fn spread(values: &[f64]) -> (f64, f64) {
 
 /// The most memory this process has held, where the system says.
 fn peak_memory() -> Option<u64> {
-    let status = fs_err::read_to_string("/proc/self/status").ok()?;
+    let status =
+        registry::file::read_text("/proc/self/status".as_ref(), registry::file::CONFIG).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib * 1024)

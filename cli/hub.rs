@@ -315,7 +315,7 @@ fn snapshot(cached: &CacheRepo) -> Result<PathBuf, String> {
 
 /// The files that an index names, each checked to lie inside the repository.
 fn shards(index: &Path) -> Result<BTreeSet<String>> {
-    let bytes = fs_err::read(index)?;
+    let bytes = registry::file::read(index, registry::file::CONFIG)?;
     let json: serde_json::Value = serde_json::from_slice(&bytes)
         .with_context(|| format!("`{}` is not JSON", index.display()))?;
     let map = json.get("weight_map").and_then(|map| map.as_object());
@@ -367,7 +367,7 @@ fn check_file(name: &str) -> Result<()> {
 }
 
 fn sha256(path: &Path) -> Result<String> {
-    let mut file = fs_err::File::open(path)?;
+    let mut file = registry::file::open(path)?;
     let mut hash = Sha256::new();
     std::io::copy(&mut file, &mut hash)?;
     Ok(format!("{:x}", hash.finalize()))

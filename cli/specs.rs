@@ -97,7 +97,7 @@ impl Config {
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let parsed = registry::config::Config::read(path)
             .map_err(|finding| tell(&[finding], "the config cannot be read"))?;
-        let bytes = fs_err::read(path)?;
+        let bytes = registry::file::read(path, registry::file::CONFIG)?;
         Ok(Self { parsed, sha256: sha256(&bytes), bytes })
     }
 

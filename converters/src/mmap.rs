@@ -15,14 +15,9 @@ pub struct Map {
 }
 
 impl Map {
-    /// Maps a regular file. Anything else (a folder, a pipe) is refused before it is opened,
-    /// because opening a pipe would wait for its other end.
+    /// Maps a regular file. Anything else (a folder, a pipe) is refused.
     pub fn open(path: &Path) -> io::Result<Self> {
-        if !fs_err::metadata(path)?.is_file() {
-            let message = format!("`{}` is not a regular file", path.display());
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
-        let file = fs_err::File::open(path)?;
+        let file = registry::file::open(path)?;
         if file.metadata()?.len() == 0 {
             return Ok(Self { inner: None });
         }

@@ -145,7 +145,7 @@ impl Dump {
     /// Opens a dump and checks it completely, except for the numbers themselves.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let path = dir.join("manifest.json");
-        let text = fs_err::read(&path)?;
+        let text = registry::file::read(&path, registry::file::MANIFEST)?;
         let manifest: Manifest = serde_json::from_slice(&text)
             .map_err(|error| Error::Json { path: path.clone(), why: plain(&error.to_string()) })?;
         manifest.check().map_err(|message| Error::Manifest { path, message: plain(&message) })?;

@@ -5,7 +5,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::path::Path;
 
 use crate::diag::Finding;
@@ -13,9 +12,6 @@ use crate::scalar::Scalar;
 
 mod json;
 mod known;
-
-/// The longest `config.json` that is read.
-const MAX_BYTES: u64 = 16 << 20;
 
 /// Where a model with encoders keeps the config of its model of text.
 pub const INNER: [&str; 4] =
@@ -41,13 +37,7 @@ impl Config {
         let shown = path.display().to_string();
         let fail =
             |error: std::io::Error| Finding::unplaced(format!("cannot read the config: {error}"));
-        let file = fs_err::File::open(path).map_err(fail)?;
-        let mut text = String::new();
-        file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(fail)?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(Finding::unplaced(format!("`{shown}` is longer than {MAX_BYTES} bytes"))
-                .help("a config.json is a few kilobytes; is this another file?"));
-        }
+        let text = crate::file::read_text(path, crate::file::CONFIG).map_err(fail)?;
         Self::parse(&shown, &text)
     }
 

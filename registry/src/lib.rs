@@ -9,6 +9,7 @@ pub mod config;
 pub mod diag;
 pub mod dtype;
 pub mod eval;
+pub mod file;
 pub mod gguf;
 pub mod graph;
 pub mod library;

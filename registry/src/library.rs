@@ -312,13 +312,8 @@ fn stem(path: &Path) -> String {
 
 fn read(path: &Path) -> Result<String, Vec<Finding>> {
     let unread = |error: String| vec![Finding::unplaced(error)];
-    // The size is asked before the bytes are: a spec is never large.
-    let size = fs_err::metadata(path).map_err(|error| unread(error.to_string()))?.len();
-    if size > yaml::MAX_BYTES as u64 {
-        let message = format!("`{}` has {size} bytes; a spec has few", path.display());
-        return Err(unread(message));
-    }
-    let bytes = fs_err::read(path).map_err(|error| unread(error.to_string()))?;
+    let bytes =
+        crate::file::read(path, crate::file::SPEC).map_err(|error| unread(error.to_string()))?;
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let source = Source {

@@ -1,6 +1,7 @@
 //! What lies beside the weights: config, index, tokenizer, generation settings, card.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use anyhow::Result;
 use converters::convert::folder::{config, index};
@@ -11,12 +12,11 @@ use crate::write::atomic;
 /// Writes the files; the config comes last, so that a folder without one is unfinished.
 pub(super) fn write(plan: &Plan<'_>) -> Result<()> {
     let folder = &plan.folder;
-    for entry in fs_err::read_dir(&plan.target.dir)? {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_file() && carried(&name) {
-            atomic(&folder.join(&name), &fs_err::read(&path)?)?;
-        }
+    carry(&plan.target.dir, folder, carried)?;
+    let templates = plan.target.dir.join(TEMPLATES);
+    if templates.is_dir() {
+        fs_err::create_dir_all(folder.join(TEMPLATES))?;
+        carry(&templates, &folder.join(TEMPLATES), |name| name.ends_with(".jinja"))?;
     }
     atomic(&folder.join("README.md"), card(plan).as_bytes())?;
     if let Some(json) = config::beside(plan.format, &plan.ignored(), plan.scales.asked) {
@@ -26,6 +26,21 @@ pub(super) fn write(plan: &Plan<'_>) -> Result<()> {
         atomic(&path, text.as_bytes())?;
     }
     atomic(&folder.join("config.json"), config_text(plan)?.as_bytes())
+}
+
+/// Folder of the chat templates that have names.
+const TEMPLATES: &str = "additional_chat_templates";
+
+/// Copies the files of a folder whose names are wanted.
+fn carry(from: &Path, to: &Path, wanted: fn(&str) -> bool) -> Result<()> {
+    for entry in fs_err::read_dir(from)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_file() && wanted(&name) {
+            atomic(&to.join(&name), &registry::file::read(&path, registry::file::COPIED)?)?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes weights of another checkpoint that was in the folder: readers would take them for these.

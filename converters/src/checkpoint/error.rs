@@ -24,12 +24,6 @@ pub enum Error {
     NoWeights { folder: PathBuf, found: String },
 
     #[error(
-        "`{}` has {found} bytes; an index has at most {}; it is damaged, or no index",
-        index.display(), crate::safetensors::MAX_HEADER
-    )]
-    IndexTooLong { index: PathBuf, found: u64 },
-
-    #[error(
         "`{}` is not the JSON object it should be: {why}; \
          expected an object with `weight_map`: download it again", index.display()
     )]

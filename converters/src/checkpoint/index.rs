@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
+use registry::file::Limit;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
@@ -11,6 +12,9 @@ use serde_json::error::Category;
 use super::Error;
 use crate::safetensors::MAX_HEADER;
 use crate::shown;
+
+/// An index lists names alone, so it is no longer than a header may be.
+const INDEX: Limit = Limit { kind: "an index", bytes: MAX_HEADER };
 
 /// A checked index: every shard is a file in the checkpoint's folder.
 #[derive(Debug)]
@@ -23,11 +27,7 @@ pub(super) struct Index {
 
 /// Reads an index and looks for its shards.
 pub(super) fn read(folder: &Path, path: &Path) -> Result<Index, Error> {
-    let found = fs_err::metadata(path)?.len();
-    if found > MAX_HEADER {
-        return Err(Error::IndexTooLong { index: path.into(), found });
-    }
-    let bytes = fs_err::read(path)?;
+    let bytes = registry::file::read(path, INDEX)?;
     let weight_map = parse(path, &bytes)?;
     // First tensor and number of tensors of each shard, for messages.
     let mut uses: BTreeMap<&str, (&str, usize)> = BTreeMap::new();

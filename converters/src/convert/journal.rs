@@ -9,6 +9,8 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use registry::file::Limit;
+
 use super::Measure;
 
 /// The bytes of one slab for one target.
@@ -27,8 +29,8 @@ pub struct Journal {
     file: Mutex<fs_err::File>,
 }
 
-/// Longer than the lines of any conversion; a file that is not a journal may have longer ones.
-const MAX_BYTES: u64 = 1 << 31;
+/// Longer than the journal of any conversion: a slab takes a line of about a hundred bytes.
+const JOURNAL: Limit = Limit { kind: "a journal", bytes: 1 << 29 };
 
 impl Journal {
     /// Begins a journal, in place of any that is there.
@@ -66,10 +68,7 @@ impl Journal {
 
 /// The head of a journal and the slabs that it says are done.
 pub fn read(path: &Path) -> io::Result<(String, BTreeMap<usize, Vec<Written>>)> {
-    if fs_err::metadata(path)?.len() > MAX_BYTES {
-        return Err(io::Error::other(format!("`{}` is too long to be a journal", path.display())));
-    }
-    let bytes = fs_err::read(path)?;
+    let bytes = registry::file::read(path, JOURNAL)?;
     let text = String::from_utf8_lossy(&bytes);
     let mut lines = text.lines();
     let head = lines.next().unwrap_or_default().to_owned();

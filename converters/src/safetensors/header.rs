@@ -35,11 +35,7 @@ pub struct Header {
 impl Header {
     /// Reads the header of a file, and nothing else of it.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        if !fs_err::metadata(path)?.is_file() {
-            let message = format!("`{}` is not a regular file", path.display());
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, message).into());
-        }
-        let mut file = fs_err::File::open(path)?;
+        let mut file = registry::file::open(path)?;
         let file_len = file.metadata()?.len();
         let mut length = [0; 8];
         if file_len < 8 {

@@ -32,7 +32,7 @@ pub(super) fn parse<T: for<'a> Deserialize<'a>>(
     if !file.is_file() {
         return Ok(None);
     }
-    let bytes = fs_err::read(&file)?;
+    let bytes = registry::file::read(&file, registry::file::TOKENIZER)?;
     match serde_json::from_slice(&words_as_texts(&bytes)) {
         Ok(value) => Ok(Some((file, value))),
         Err(why) => Err(Error::NotJson { file, why: crate::shown(&why.to_string()) }),
@@ -59,6 +59,11 @@ impl Doc {
 impl<'a> Node<'a> {
     pub(super) fn new(file: &'a Path, at: &str, value: &'a Value) -> Self {
         Self { file, at: at.to_owned(), value }
+    }
+
+    /// A value that is not null, under its key.
+    pub(super) fn set(file: &'a Path, at: &str, value: &'a Value) -> Option<Self> {
+        (!value.is_null()).then(|| Self::new(file, at, value))
     }
 
     /// What stands under a key of an object. Null counts as absent.

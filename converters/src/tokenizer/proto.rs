@@ -48,7 +48,7 @@ type Fault = (String, usize);
 
 /// Reads a `tokenizer.model`.
 pub(super) fn read(file: &Path) -> Result<Model, Error> {
-    let bytes = fs_err::read(file)?;
+    let bytes = registry::file::read(file, registry::file::TOKENIZER)?;
     parse(&bytes).map_err(|(why, at)| Error::NotPieces { file: file.to_owned(), why, at })
 }
 

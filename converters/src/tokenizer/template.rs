@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use registry::file::{TEMPLATE, read_text};
+
 use super::Error;
 use super::doc::{Doc, Node};
 use crate::gguf::Metadata;
@@ -63,7 +65,7 @@ fn files(dir: &Path) -> Result<Vec<(String, String)>, Error> {
     if !file.is_file() {
         return Ok(Vec::new());
     }
-    let mut found = vec![("default".to_owned(), fs_err::read_to_string(file)?)];
+    let mut found = vec![("default".to_owned(), read_text(&file, TEMPLATE)?)];
     let folder = dir.join("additional_chat_templates");
     if folder.is_dir() {
         let mut others = Vec::new();
@@ -72,7 +74,7 @@ fn files(dir: &Path) -> Result<Vec<(String, String)>, Error> {
             if path.extension().is_some_and(|end| end == "jinja")
                 && let Some(name) = path.file_stem().and_then(|name| name.to_str())
             {
-                others.push((name.to_owned(), fs_err::read_to_string(&path)?));
+                others.push((name.to_owned(), read_text(&path, TEMPLATE)?));
             }
         }
         others.sort();

@@ -24,7 +24,7 @@ pub(super) fn identify(
         Err(error) => return Err(error.into()),
     };
     if options.same_model {
-        let config = fs_err::read(source.dir.join("config.json"))?;
+        let config = registry::file::read(&source.dir.join("config.json"), registry::file::CONFIG)?;
         let digest = Sha256::digest(&config);
         let config: String = digest.iter().fold(String::new(), |mut hex, b| {
             let _ = write!(hex, "{b:02x}");

@@ -50,7 +50,10 @@ pub(super) enum Group {
 }
 
 fn read(folder: &Path, name: &str) -> Option<Value> {
-    serde_json::from_slice(&words_as_texts(&fs_err::read(folder.join(name)).ok()?)).ok()
+    serde_json::from_slice(&words_as_texts(
+        &registry::file::read(&folder.join(name), registry::file::CONFIG).ok()?,
+    ))
+    .ok()
 }
 
 /// The section of a folder, and whether it is ModelOpt's file of its own.
