@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use engine::{Chunk, NoProbe, Options, Want, Watch};
 use registry::dtype::Dtype;
 
@@ -100,11 +100,8 @@ impl Text {
 /// The tokens, and the one that every chunk begins with.
 fn encode(target: &Target, text: &Path) -> Result<(Vec<u32>, Option<u32>)> {
     let tokenizer = voice::tokenizer(target.home())?;
-    let text = fs_err::read_to_string(text).context("the text has to be UTF-8")?;
-    let ids = |text: &str, special| -> Result<Vec<u32>> {
-        let made = tokenizer.encode(text, special).map_err(|error| anyhow!("{error}"))?;
-        Ok(made.get_ids().to_vec())
-    };
+    let text = registry::file::read_text(text, registry::file::TEXT)?;
+    let ids = |text: &str, special| -> Result<Vec<u32>> { Ok(tokenizer.encode(text, special)?) };
     // What stands before a text that has special tokens, and not before one that has none.
     let (with, without) = (ids("a", true)?, ids("a", false)?);
     let begin = with.first().copied().filter(|first| without.first() != Some(first));

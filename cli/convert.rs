@@ -348,7 +348,7 @@ fn matrices(weights: &[Sourced<'_>]) -> FileDtype {
 fn tokenizer(target: &Target, gguf: &Gguf, warnings: &mut Vec<String>) -> Result<Metadata> {
     let (pre, special) = (gguf.pre.clone(), gguf.special.clone());
     let options = Options { pre, special, ..Options::default() };
-    let made = match tokenizer::read(&target.dir, target.model.vocab, &options) {
+    let mut made = match tokenizer::read(&target.dir, target.model.vocab, &options) {
         Ok(made) => made,
         Err(tokenizer::Error::Missing { .. }) => {
             let parts = ["vocab.json", "merges.txt", "vocab.txt", "tiktoken.model"];
@@ -372,8 +372,20 @@ fn tokenizer(target: &Target, gguf: &Gguf, warnings: &mut Vec<String>) -> Result
         Err(error) => return Err(error.into()),
     };
     warnings.extend(made.warnings.iter().cloned());
+    tokenizer::complete(&target.name, &mut made.keys, warnings);
+    for note in &made.notes {
+        term::note(&format!("note: {note}"));
+    }
     match tokenizer::self_check(&made, &target.dir) {
-        Ok(checked) => warnings.extend(checked.known),
+        Ok(checked) => {
+            if let Some(first) = checked.known.first() {
+                warnings.push(format!(
+                    "{} of {} texts of the check become other tokens in llama.cpp, as {first:?} does",
+                    checked.known.len(),
+                    checked.strings + checked.known.len()
+                ));
+            }
+        }
         Err(tokenizer::Mismatch::NoReference { .. }) => warnings.push(
             "the tokenizer could not be checked: there is no tokenizer.json to compare with"
                 .to_owned(),

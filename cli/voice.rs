@@ -1,18 +1,20 @@
 //! Text to tokens and back: by the tokenizer.json beside a model, or by the keys of a GGUF file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use converters::gguf::File;
+use converters::tokenizer::Reference;
 use converters::tokenizer::check::Loaded;
-use tokenizers::Tokenizer;
+use registry::file::CONFIG;
 
 use crate::gguf_target::is_gguf;
 use crate::target::Target;
+use crate::term;
 
 /// A tokenizer.
 pub(crate) enum Words {
-    Json(Box<Tokenizer>),
+    Json(Box<Reference>),
     /// As llama.cpp has it.
     File(Box<Loaded>),
 }
@@ -34,10 +36,7 @@ impl Words {
 
     fn prompt(&self, text: &str) -> Result<Vec<u32>> {
         match self {
-            Self::Json(tokenizer) => tokenizer
-                .encode(text, true)
-                .map(|made| made.get_ids().to_vec())
-                .map_err(|error| anyhow!("cannot tokenize the prompt: {error}")),
+            Self::Json(tokenizer) => Ok(tokenizer.encode(text, true)?),
             Self::File(loaded) => {
                 loaded.prompt(text).map_err(|error| anyhow!("cannot tokenize the prompt: {error}"))
             }
@@ -46,9 +45,7 @@ impl Words {
 
     fn text(&self, tokens: &[u32]) -> Result<String> {
         match self {
-            Self::Json(tokenizer) => tokenizer
-                .decode(tokens, true)
-                .map_err(|error| anyhow!("cannot decode tokens: {error}")),
+            Self::Json(tokenizer) => Ok(tokenizer.decode(tokens, true)?),
             Self::File(loaded) => {
                 let said = tokens.iter().copied().filter(|&id| !loaded.is_control(id));
                 Ok(loaded.decode(&said.collect::<Vec<u32>>()))
@@ -58,16 +55,18 @@ impl Words {
 }
 
 /// The tokenizer that lies beside a model.
-pub(crate) fn tokenizer(dir: &Path) -> Result<Tokenizer> {
-    let path: PathBuf = dir.join("tokenizer.json");
-    if !path.is_file() {
+pub(crate) fn tokenizer(dir: &Path) -> Result<Reference> {
+    let Some(tokenizer) = Reference::read(dir)? else {
         bail!(
             "`{}` has no tokenizer.json, so text cannot be read; save one with transformers' \
              AutoTokenizer.save_pretrained, or give token ids with --tokens 1,2,3",
             dir.display()
         );
+    };
+    for note in tokenizer.notes() {
+        term::note(&format!("note: {note}"));
     }
-    Tokenizer::from_file(&path).map_err(|error| anyhow!("`{}`: {error}", path.display()))
+    Ok(tokenizer)
 }
 
 /// How tokens are read and shown.
@@ -134,7 +133,7 @@ impl Voice {
 /// Tokens that end a text, as `generation_config.json` or `config.json` says.
 fn end_tokens(dir: &Path) -> Vec<u32> {
     for file in ["generation_config.json", "config.json"] {
-        let Ok(bytes) = fs_err::read(dir.join(file)) else { continue };
+        let Ok(bytes) = registry::file::read(&dir.join(file), CONFIG) else { continue };
         let Ok(json) = serde_json::from_slice::<serde_json::Value>(&bytes) else { continue };
         let number =
             |value: &serde_json::Value| value.as_u64().and_then(|id| u32::try_from(id).ok());

@@ -4,6 +4,7 @@
 
 mod calibrated;
 mod commands;
+mod doors;
 mod drafts;
 mod fake_hub;
 mod foreign;

@@ -1,16 +1,15 @@
 //! Tokenizers, from a checkpoint's files to the keys of a GGUF file.
 //!
-//! Two kinds are written: merges of bytes, from tokenizer.json, and pieces with scores, from
-//! tokenizer.model or from a tokenizer.json that falls back to bytes. Keys, their order and what they
-//! hold are those of llama.cpp's converter, so that its loader does with them what it does with
-//! files of its own.
+//! Three kinds are written: merges of bytes, from tokenizer.json or from vocab.json with merges.txt; pieces
+//! that are merged by score, from tokenizer.model or from a tokenizer.json that falls back to bytes;
+//! and Unigram models, from tokenizer.json. Keys, their order and what they hold are those of llama.cpp's
+//! converter, so that its loader does with them what it does with files of its own.
 //!
+//! * [`Reference`] runs the checkpoint's own tokenizer;
 //! * [`read`] makes the keys;
 //! * [`self_check`] tokenizes a corpus as llama.cpp would with these keys, and compares.
 
 use std::path::Path;
-
-use tokenizers::Tokenizer as Reference;
 
 use crate::gguf::Metadata;
 use crate::shown;
@@ -20,8 +19,12 @@ pub mod check;
 mod doc;
 mod error;
 mod json;
+mod named;
+mod pair;
+mod pieces;
 mod pre;
 mod proto;
+mod reference;
 mod special;
 mod spm;
 mod structure;
@@ -30,6 +33,8 @@ mod template;
 
 pub use check::{Checked, Mismatch, self_check};
 pub use error::Error;
+pub use named::complete;
+pub use reference::Reference;
 pub use table::Type;
 
 /// What a caller knows that the files do not say.
@@ -50,6 +55,8 @@ pub enum Kind {
     Merges,
     /// Pieces are joined by score.
     Scores,
+    /// The likeliest pieces of all are taken.
+    Pieces,
 }
 
 /// A tokenizer as a GGUF file holds it.
@@ -59,6 +66,8 @@ pub struct Tokenizer {
     pub keys: Metadata,
     /// What will not be as in the checkpoint, or might not.
     pub warnings: Vec<String>,
+    /// Texts that llama.cpp is known to tokenize otherwise, for this kind of tokenizer.
+    pub notes: Vec<String>,
     /// How it makes tokens.
     pub kind: Kind,
     /// The name of its pre-tokenizer.
@@ -78,6 +87,15 @@ pub fn read(dir: &Path, vocab_size: usize, options: &Options) -> Result<Tokenize
     let mut blank_off = false;
     let (kind, pre) = match &json {
         // A tokenizer.model beside it is then of another format.
+        Some(json) if matches!(json.model, json::Model::Scores { .. }) => {
+            let pre = pieces::write(json, vocab_size, &mut keys, &mut warnings)?;
+            (Kind::Pieces, pre)
+        }
+        Some(json) if !matches!(json.model, json::Model::Merges { .. }) => {
+            let found = "whole words".into();
+            let expected = "those that merge pairs (BPE) or score pieces (Unigram) are written";
+            return Err(Error::Unsupported { file: json.file.clone(), found, expected });
+        }
         Some(json) if json.byte_level => {
             let pre = bpe::write(json, vocab_size, options, &mut keys, &mut warnings)?;
             (Kind::Merges, pre)
@@ -126,13 +144,28 @@ pub fn read(dir: &Path, vocab_size: usize, options: &Options) -> Result<Tokenize
     if blank_off {
         spm::turn_blank_off(&mut keys);
     }
-    Ok(Tokenizer { keys, warnings, kind, pre })
+    let notes = json.as_ref().map_or_else(Vec::new, |json| notes(json, kind));
+    Ok(Tokenizer { keys, warnings, notes, kind, pre })
 }
 
-/// The checkpoint's own tokenizer.
-fn reference(file: &Path) -> Result<Reference, Error> {
-    Reference::from_file(file)
-        .map_err(|why| Error::Load { file: file.to_owned(), why: shown(&why.to_string()) })
+/// Texts on which llama.cpp differs from every tokenizer with these steps.
+fn notes(json: &json::Json, kind: Kind) -> Vec<String> {
+    let mut notes = Vec::new();
+    if json::has(&json.normalizer, "NFC") {
+        notes.push(
+            "tokenizer.json composes characters first (NFC), llama.cpp does not: a letter and a \
+             combining accent as two characters become other tokens there"
+                .to_owned(),
+        );
+    }
+    if kind != Kind::Merges && spm::metaspace(&json.pre_tokenizer) {
+        notes.push(
+            "llama.cpp puts a blank before every text, tokenizer.json only before those that do \
+             not begin with one: texts that begin with a blank become other tokens there"
+                .to_owned(),
+        );
+    }
+    notes
 }
 
 /// Two tokens with one id.

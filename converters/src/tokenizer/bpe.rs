@@ -1,11 +1,10 @@
 //! Byte-level tokenizers: texts spell bytes, and merges make tokens of them.
 
 use indexmap::IndexMap;
-use tokenizers::Tokenizer as Reference;
 
 use super::json::Json;
 use super::table::{Table, Type};
-use super::{Error, Options, pre, structure};
+use super::{Error, Options, Reference, pre, structure};
 use crate::gguf::Metadata;
 use crate::shown;
 
@@ -17,7 +16,7 @@ pub(super) fn write(
     keys: &mut Metadata,
     warnings: &mut Vec<String>,
 ) -> Result<String, Error> {
-    let reference = super::reference(&json.file)?;
+    let reference = Reference::build(json)?;
     let pre = pre::choose(json, &reference, options, warnings)?;
     for name in structure::normalizers(&json.normalizer) {
         warnings.push(format!(
@@ -70,22 +69,14 @@ fn table(json: &Json, reference: &Reference, rows: usize) -> Result<Table, Error
         }
         // Loaders look for added tokens in text as it comes, so what the tokenizer would look for
         // is written: the text that the token stands for.
-        let text = if token.normalized {
-            token.text.clone()
-        } else {
-            written(json, reference, &token.text)?
-        };
+        let text =
+            if token.normalized { token.text.clone() } else { written(reference, &token.text)? };
         table.add(row, &text, token.special);
     }
     Ok(table)
 }
 
 /// What a token reads like when it is written.
-fn written(json: &Json, reference: &Reference, text: &str) -> Result<String, Error> {
-    let fault = |why: tokenizers::Error| Error::Load {
-        file: json.file.clone(),
-        why: shown(&why.to_string()),
-    };
-    let ids = reference.encode(text, false).map_err(fault)?;
-    reference.decode(ids.get_ids(), false).map_err(fault)
+fn written(reference: &Reference, text: &str) -> Result<String, Error> {
+    reference.decode(&reference.encode(text, false)?, false)
 }

@@ -54,6 +54,12 @@ pub enum Error {
     #[error("`{}` has no merges in `model.merges`; a tokenizer of this kind cannot split words without", file.display())]
     NoMerges { file: PathBuf },
 
+    #[error(
+        "the class of the tokenizer of `{}` is none whose steps are known here ({known}); save it with \
+         transformers' AutoTokenizer.save_pretrained, which writes tokenizer.json", file.display()
+    )]
+    PairClass { file: PathBuf, known: String },
+
     #[error("there is no pre-tokenizer `{name}`; llama.cpp knows: {known}")]
     UnknownPre { name: String, known: String },
 
@@ -67,8 +73,14 @@ pub enum Error {
     #[error("`{role}` is no kind of special token; expected one of {known}")]
     UnknownRole { role: String, known: String },
 
-    #[error("`{}` cannot be used: {why}", file.display())]
-    Load { file: PathBuf, why: String },
+    #[error(
+        "`{component}` of `{}` cannot be used: {why}; save the tokenizer again with transformers' \
+         AutoTokenizer.save_pretrained", file.display()
+    )]
+    Component { file: PathBuf, component: String, why: String },
+
+    #[error("the tokenizer of `{}` cannot {doing}: {why}", file.display())]
+    Run { file: PathBuf, doing: &'static str, why: String },
 }
 
 impl Error {

@@ -9,11 +9,10 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use tokenizers::Tokenizer;
 
 use super::json::Json;
 use super::structure;
-use super::{Error, Options};
+use super::{Error, Options, Reference};
 use crate::shown;
 
 /// What llama.cpp splits text with, and the names it knows it by.
@@ -55,6 +54,7 @@ struct Known {
 struct Models {
     scores: String,
     merges: String,
+    pieces: String,
 }
 
 #[derive(Deserialize)]
@@ -92,6 +92,11 @@ pub(super) fn merges_model() -> &'static str {
     &KNOWN.models.merges
 }
 
+/// The name of a model of likely pieces in files.
+pub(super) fn pieces_model() -> &'static str {
+    &KNOWN.models.pieces
+}
+
 /// Every name that llama.cpp knows.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     KNOWN.groups.iter().flat_map(|group| group.names.iter().map(|name| name.name.as_str()))
@@ -116,11 +121,11 @@ pub(super) fn spelled(regex: &str) -> String {
 /// Chooses the name.
 pub(super) fn choose(
     json: &Json,
-    tokenizer: &Tokenizer,
+    tokenizer: &Reference,
     options: &Options,
     warnings: &mut Vec<String>,
 ) -> Result<String, Error> {
-    let hash = hash(json, tokenizer)?;
+    let hash = hash(tokenizer)?;
     let by_hash = HASHES
         .entries
         .iter()
@@ -183,11 +188,9 @@ impl Group {
 }
 
 /// The hash of the ids that the test text becomes: of a list as Python writes it.
-fn hash(json: &Json, tokenizer: &Tokenizer) -> Result<String, Error> {
-    let encoding = tokenizer
-        .encode(HASHES.text.as_str(), true)
-        .map_err(|why| Error::Load { file: json.file.clone(), why: shown(&why.to_string()) })?;
-    let ids: Vec<String> = encoding.get_ids().iter().map(u32::to_string).collect();
+fn hash(tokenizer: &Reference) -> Result<String, Error> {
+    let ids = tokenizer.encode(&HASHES.text, true)?;
+    let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
     let digest = Sha256::digest(format!("[{}]", ids.join(", ")));
     Ok(format!("{digest:x}"))
 }

@@ -127,12 +127,10 @@ fn from_model(
             continue;
         }
         let Some(row) = outside(token.id, &token.text) else { continue };
-        let known = table.types[row] == Type::Control && table.texts[row] == token.text;
-        if !(known && token.special) {
-            table.add(row, &token.text, token.special);
-        }
+        table.add_stated(row, &token.text, token.special);
     }
-    Ok((table, model.dummy_prefix))
+    // Where both are there, transformers goes by tokenizer.json.
+    Ok((table, json.map_or(model.dummy_prefix, prepends)))
 }
 
 /// Pieces without scores. Merges are in the order in which they are made, so a piece scores
@@ -173,7 +171,7 @@ fn from_json(json: &Json, rows: usize) -> Result<Table, Error> {
         {
             return Err(super::same_id(json, token.id, other, &token.text));
         }
-        table.add(row, &token.text, token.special);
+        table.add_stated(row, &token.text, token.special);
     }
     Ok(table)
 }
@@ -186,7 +184,7 @@ pub(super) fn byte(text: &str) -> Option<u8> {
 }
 
 /// Whether tokenizer.json puts a blank before text.
-fn prepends(json: &Json) -> bool {
+pub(super) fn prepends(json: &Json) -> bool {
     has(&json.normalizer, "Prepend") || metaspace(&json.pre_tokenizer)
 }
 

@@ -59,9 +59,14 @@ impl Table {
         self.scores[row] = score;
     }
 
-    /// Puts an added token into its row.
+    /// Puts an added token into its row. One that looks special counts as special.
     pub(super) fn add(&mut self, row: usize, text: &str, special: bool) {
-        let ty = if special || looks_special(text) { Type::Control } else { Type::UserDefined };
+        self.add_stated(row, text, special || looks_special(text));
+    }
+
+    /// Puts an added token into its row, special only if its file says so.
+    pub(super) fn add_stated(&mut self, row: usize, text: &str, special: bool) {
+        let ty = if special { Type::Control } else { Type::UserDefined };
         // Tokens that plain text is searched for are written as they stand in it.
         let text = if ty == Type::Control { text.to_owned() } else { text.replace('▁', " ") };
         self.set(row, text, ty, ADDED);

@@ -59,6 +59,10 @@ impl Loaded {
                     blank = self.blank_first;
                 }
                 Piece::Text(part) => {
+                    if self.kind == Kind::Pieces {
+                        self.likeliest(part, out);
+                        continue;
+                    }
                     let mut part = part.to_owned();
                     if std::mem::take(&mut blank) {
                         part.insert(0, ' ');
@@ -67,7 +71,7 @@ impl Loaded {
                         part = part.replace(' ', "▁");
                     }
                     match self.kind {
-                        Kind::Scores => self.join(&part, out)?,
+                        Kind::Scores | Kind::Pieces => self.join(&part, out)?,
                         Kind::Merges => {
                             for word in self.splitter.words(&part)? {
                                 let word = if self.spells_bytes() { spell(&word) } else { word };
@@ -193,7 +197,9 @@ impl Loaded {
                 let pair = (word[l.from..l.to].to_owned(), word[r.from..r.to].to_owned());
                 self.ranks.get(&pair).map(|&rank| Rank::Merge(rank))
             }
-            Kind::Scores => self.id(text).map(|id| Rank::Score(self.scores[id as usize])),
+            Kind::Scores | Kind::Pieces => {
+                self.id(text).map(|id| Rank::Score(self.scores[id as usize]))
+            }
         };
         if let Some(rank) = rank {
             heap.push(Reverse(Pair { rank, left, right, text: text.to_owned() }));

@@ -4,6 +4,7 @@ use indexmap::IndexMap;
 
 use super::super::Kind;
 use super::super::pre::{self, Group, Name};
+use super::super::reference::Charsmap;
 use super::super::spm::byte;
 use super::split::Splitter;
 use crate::gguf::{Array, Metadata, Value};
@@ -26,6 +27,14 @@ pub struct Loaded {
     pub(super) ends: Vec<u32>,
     pub(super) bytes: IndexMap<u8, u32>,
     pub(super) blank_first: bool,
+    /// True if blanks in a row count as one.
+    pub(super) merges_blanks: bool,
+    /// Replacements before the text is cut.
+    pub(super) charsmap: Option<Charsmap>,
+    /// The token of characters that no piece has.
+    pub(super) unknown: u32,
+    /// Bytes of the longest token.
+    pub(super) longest: usize,
     pub(super) group: Option<&'static Group>,
     pub(super) name: Option<&'static Name>,
     pub(super) splitter: Splitter,
@@ -35,7 +44,8 @@ pub struct Loaded {
 pub(super) const NORMAL: i128 = 1;
 pub(super) const BYTE: i128 = 6;
 const CONTROL: i128 = 3;
-const USER_DEFINED: i128 = 4;
+pub(super) const USER_DEFINED: i128 = 4;
+pub(super) const UNUSED: i128 = 5;
 
 /// Keys of tokens after which a model says no more.
 const ENDS: [&str; 3] = ["eos", "eot", "eom"];
@@ -48,6 +58,7 @@ impl Loaded {
         let kind = match model {
             _ if model == pre::scores_model().0 => Kind::Scores,
             _ if model == pre::merges_model() => Kind::Merges,
+            _ if model == pre::pieces_model() => Kind::Pieces,
             _ => return Err(format!("tokenizers of kind `{model}` are not known here")),
         };
         let texts = keys.strings("tokenizer.ggml.tokens").map_err(|why| why.to_string())?;
@@ -91,7 +102,7 @@ impl Loaded {
             Kind::Merges => {
                 Some(pre::find(name).ok_or_else(|| format!("there is no pre-tokenizer `{name}`"))?)
             }
-            Kind::Scores => None,
+            Kind::Scores | Kind::Pieces => None,
         };
         let group: Option<&'static Group> = known.map(|(group, _)| group);
         let special = |name: &str| {
@@ -107,11 +118,30 @@ impl Loaded {
         };
         let around = (adds("bos", default)?, adds("eos", false)?);
         let ends = ENDS.iter().filter_map(|name| special(name)).collect();
-        let blank = keys.bool("tokenizer.ggml.add_space_prefix").map_err(|why| why.to_string())?;
+        let flag = |key: &str| keys.bool(key).map_err(|why| why.to_string());
+        let blank = flag("tokenizer.ggml.add_space_prefix")?;
+        let charsmap = match array(keys, "tokenizer.ggml.precompiled_charsmap")? {
+            Some(Array::U8(bytes)) => Some(Charsmap::parse(bytes)?),
+            Some(Array::I8(bytes)) => {
+                let bytes: Vec<u8> = bytes.iter().map(|byte| byte.cast_unsigned()).collect();
+                Some(Charsmap::parse(&bytes)?)
+            }
+            Some(_) => return Err("the table of replacements is not bytes".into()),
+            None => None,
+        };
         Ok(Self {
             kind,
             splitter: Splitter::new(group.map_or(&[], |group| &group.split))?,
-            blank_first: kind == Kind::Scores && blank.unwrap_or(true),
+            blank_first: match kind {
+                Kind::Scores => blank.unwrap_or(true),
+                Kind::Pieces => blank.unwrap_or(false),
+                Kind::Merges => false,
+            },
+            merges_blanks: flag("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false),
+            charsmap,
+            // The loader's own default for this kind.
+            unknown: special("unknown").unwrap_or(2),
+            longest: texts.iter().map(String::len).max().unwrap_or(0),
             name: known.map(|(_, name)| name),
             group,
             texts,

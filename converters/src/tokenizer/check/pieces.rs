@@ -1,0 +1,106 @@
+//! The likeliest pieces of a text, after llama.cpp's tokenizer of scored pieces.
+//!
+//! Text is normalized from left to right: user-defined tokens stay, the longest match in the table of
+//! replacements is replaced, blanks become `▁`. Of all ways to cut it, the one with the highest sum
+//! of scores is taken; what no piece covers is unknown, at ten below the lowest score.
+
+use super::loaded::{Loaded, NORMAL, UNUSED, USER_DEFINED};
+
+/// Logits below the lowest score that an unknown character costs.
+const PENALTY: f64 = 10.0;
+const BLANK: char = '▁';
+
+/// The best way to an end in the text.
+#[derive(Clone, Copy)]
+struct Best {
+    id: u32,
+    from: usize,
+    score: f64,
+}
+
+impl Loaded {
+    /// Appends the likeliest pieces of a text.
+    pub(super) fn likeliest(&self, text: &str, out: &mut Vec<u32>) {
+        let text = self.normalized(text);
+        let unknown = self.unknown;
+        let mut best = vec![Best { id: unknown, from: 0, score: -f64::MAX }; text.len() + 1];
+        best[0].score = 0.0;
+        let missing = self.lowest() - PENALTY;
+        let longest = self.longest;
+        for (at, first) in text.char_indices() {
+            let (here, mut alone) = (best[at].score, false);
+            for (end, c) in text[at..].char_indices() {
+                let end = at + end + c.len_utf8();
+                if end - at > longest {
+                    break;
+                }
+                let Some(id) = self.id(&text[at..end]) else { continue };
+                let ty = self.types[id as usize];
+                if !matches!(ty, NORMAL | USER_DEFINED | UNUSED) {
+                    continue;
+                }
+                alone |= end - at == first.len_utf8();
+                let score =
+                    if ty == USER_DEFINED { 0.0 } else { f64::from(self.scores[id as usize]) };
+                if here + score > best[end].score {
+                    best[end] = Best { id, from: at, score: here + score };
+                }
+            }
+            let end = at + first.len_utf8();
+            if !alone && here + missing > best[end].score {
+                best[end] = Best { id: unknown, from: at, score: here + missing };
+            }
+        }
+        let (begin, mut end) = (out.len(), text.len());
+        while end > 0 {
+            let Best { id, from, .. } = best[end];
+            // Unknown characters in a row are one token.
+            if id != unknown || out.len() == begin || out.last() != Some(&unknown) {
+                out.push(id);
+            }
+            end = from;
+        }
+        out[begin..].reverse();
+    }
+
+    fn lowest(&self) -> f64 {
+        let scores = self.scores.iter().zip(&self.types);
+        let normal = scores.filter(|(_, ty)| **ty == NORMAL).map(|(score, _)| f64::from(*score));
+        normal.fold(f64::from(f32::MAX), f64::min)
+    }
+
+    fn normalized(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len() + 3);
+        let (mut begun, mut inside, mut rest) = (false, false, text);
+        while let Some(c) = rest.chars().next() {
+            let token = self.added.iter().map(|&id| self.texts[id as usize].as_str());
+            let token = token.into_iter().find(|token| rest.starts_with(token));
+            let replaced = || self.charsmap.as_ref()?.longest(rest.as_bytes());
+            let (used, made) = match token {
+                Some(token) => (token.len(), token),
+                None => match replaced() {
+                    Some((used, made)) if rest.is_char_boundary(used) => (used, made),
+                    _ => (c.len_utf8(), &rest[..c.len_utf8()]),
+                },
+            };
+            for c in made.chars() {
+                if c == ' ' {
+                    inside = false;
+                    if !self.merges_blanks {
+                        out.push(BLANK);
+                    }
+                    continue;
+                }
+                if !std::mem::replace(&mut inside, true)
+                    && ((self.blank_first && !begun) || self.merges_blanks)
+                {
+                    out.push(BLANK);
+                    begun = true;
+                }
+                out.push(c);
+            }
+            rest = &rest[used..];
+        }
+        out
+    }
+}

@@ -1,0 +1,156 @@
+//! Files are opened and the library of tokenizers is called in one place each.
+
+use std::path::{Path, PathBuf};
+
+use crate::tool::{convert, copy, onboard, root, run};
+
+/// Calls that read a file whole or open it, and where each may stand.
+const READS: [&str; 7] = [
+    "fs_err::read(",
+    "fs_err::read_to_string(",
+    "fs_err::File::open(",
+    "std::fs::read(",
+    "std::fs::read_to_string(",
+    "std::fs::File::open(",
+    "read_to_end(",
+];
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs_err::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|end| end == "rs") && !path.ends_with("tests.rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The lines of the program, without the tests below it, that hold any of these texts.
+fn lines(texts: &[&str]) -> Vec<String> {
+    let mut files = Vec::new();
+    for folder in ["registry/src", "converters/src", "engine/src", "parity/src", "cli"] {
+        sources(&root().join(folder), &mut files);
+    }
+    assert!(files.len() > 100, "the sources were found");
+    let mut found = Vec::new();
+    for path in files {
+        let text = fs_err::read_to_string(&path).unwrap();
+        let name = path.strip_prefix(root()).unwrap().display().to_string();
+        // Modules of tests stand last in a file.
+        let program = text.split("\n#[cfg(test)]\n").next().unwrap_or_default();
+        for line in program.lines() {
+            if texts.iter().any(|text| line.contains(text)) {
+                found.push(format!("{name}: {}", line.trim()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn files_are_read_through_limits() {
+    let mut found = lines(&READS);
+    // A folder is opened to be synced, and tests of the schema read it.
+    found.retain(|line| {
+        !line.contains(".sync_all()") && !line.starts_with("registry/src/schema.rs")
+    });
+    found.retain(|line| !line.starts_with("registry/src/file.rs"));
+    assert!(
+        found.is_empty(),
+        "use registry::file, which refuses pipes, devices and files beyond a limit:\n{}",
+        found.join("\n")
+    );
+}
+
+#[test]
+fn one_module_calls_the_library_of_tokenizers() {
+    let mut found = lines(&["tokenizers::", "use tokenizers"]);
+    found.retain(|line| !line.starts_with("converters/src/tokenizer/reference"));
+    assert!(found.is_empty(), "use converters::tokenizer::Reference:\n{}", found.join("\n"));
+}
+
+/// A file that is no file, or that claims to be huge, is refused by its name, at once.
+#[test]
+#[cfg(unix)]
+fn pipes_devices_and_sparse_files_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("model");
+    copy("llama_256", &model);
+    let imatrix = |text: &str| {
+        let mut command = onboard();
+        command.arg("imatrix").arg(&model).args(["--chunk", "16", "--text", text, "-o"]);
+        run(command.arg(dir.path().join("im.gguf"))).code(2)
+    };
+    imatrix("/dev/zero").says("is a device, not a regular file");
+    let pipe = dir.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    imatrix(pipe.to_str().unwrap()).says("is a named pipe, not a regular file");
+    let sparse = |name: &str| {
+        fs_err::File::create(model.join(name)).unwrap().set_len(200_000_000_000).unwrap();
+    };
+    sparse("generation_config.json");
+    sparse("tokenizer_config.json");
+    let output = dir.path().join("m.gguf");
+    run(convert().arg(&model).args(["--to", "gguf:f16", "-o"]).arg(&output))
+        .code(2)
+        .says("a tokenizer file has at most");
+    let folder = dir.path().join("copied");
+    run(convert().arg(&model).args(["--to", "bf16", "-o"]).arg(&folder))
+        .code(2)
+        .says("has 186 GiB");
+    fs_err::remove_file(model.join("config.json")).unwrap();
+    fs_err::rename(&pipe, model.join("config.json")).unwrap();
+    run(onboard().arg("show").arg(&model)).code(2).says("is a named pipe, not a regular file");
+}
+
+/// Chat templates with names lie in a folder of their own, which is carried.
+#[test]
+fn named_chat_templates_are_carried() {
+    let dir = tempfile::tempdir().unwrap();
+    let (model, made) = (dir.path().join("model"), dir.path().join("made"));
+    copy("llama_256", &model);
+    fs_err::write(model.join("chat_template.jinja"), "plain").unwrap();
+    let templates = model.join("additional_chat_templates");
+    fs_err::create_dir(&templates).unwrap();
+    fs_err::write(templates.join("tool_use.jinja"), "{{ tools }}").unwrap();
+    fs_err::write(templates.join("other.bin"), "x").unwrap();
+    run(convert().arg(&model).args(["--to", "bf16", "-o"]).arg(&made)).code(0);
+    let carried = made.join("additional_chat_templates");
+    assert_eq!(fs_err::read_to_string(carried.join("tool_use.jinja")).unwrap(), "{{ tools }}");
+    assert!(!carried.join("other.bin").exists());
+    let file = dir.path().join("m.gguf");
+    run(convert().arg(&model).args(["--to", "gguf:f16", "-o"]).arg(&file)).code(0);
+    let file = converters::gguf::File::open(&file).unwrap();
+    let named = file.metadata().str("tokenizer.chat_template.tool_use").unwrap();
+    assert_eq!(named, Some("{{ tools }}"));
+}
+
+/// A prompt is read whole, though tokenizer.json says otherwise, and it is said once.
+#[test]
+fn truncation_in_a_file_does_not_shorten_a_prompt() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("model");
+    copy("llama_256", &model);
+    let say = || {
+        let mut command = onboard();
+        command.arg("run").arg(&model).args(["-n", "4", "--prompt", "a b c d e f g h i j"]);
+        run(&mut command).code(0)
+    };
+    let plain = say();
+    let path = model.join("tokenizer.json");
+    let mut json: serde_json::Value =
+        serde_json::from_slice(&fs_err::read(&path).unwrap()).unwrap();
+    json["truncation"] = serde_json::json!({"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0});
+    json["padding"] = serde_json::json!({"strategy": {"Fixed": 32}, "direction": "Left", "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0, "pad_token": "<unk>"});
+    fs_err::write(&path, json.to_string()).unwrap();
+    let shortened = say();
+    assert_eq!(shortened.out, plain.out);
+    assert_eq!(
+        shortened.err.matches("sets truncation and padding").count(),
+        1,
+        "{}",
+        shortened.err
+    );
+}
