@@ -9,8 +9,10 @@
     dump.py MODEL_DIR -o DUMP --dtypes f32,bf16   fewer runs
     dump.py MODEL_DIR -o DUMP --tokens 5,17,3,9   one prompt of your own
     dump.py MODEL_DIR -o DUMP --prompts P.json    [{"name": "main", "tokens": [...], "split": 4, "taps": true}, ...]
+    dump.py MODEL_DIR -o DUMP --import my.py      classes of your own, registered or named in config.json
+    dump.py MODEL_DIR -o DUMP --trust-remote-code the classes that the checkpoint brings (auto_map)
 
-The model is read from a local folder; nothing is fetched and no code of the checkpoint is run.
+The model is read from a local folder and nothing is fetched. Code of the checkpoint is run only when asked for.
 Exit codes: 0 written, 2 could not run.
 """
 from __future__ import annotations
@@ -156,19 +158,103 @@ def torch_dtype(name: str):
     return {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[name]
 
 
-def load_config(folder: Path, raw: dict):
+def load_config(folder: Path, raw: dict, trust: bool):
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+    path = folder / "config.json"
+    brings = raw.get("auto_map") if isinstance(raw.get("auto_map"), dict) else {}
+    if brings and not trust:
+        hint = ("; the checkpoint brings code of its own (auto_map): read it, and give --trust-remote-code to run it; or, if a class of transformers is its equal, copy the "
+                "folder with that class's `model_type` in config.json and without `auto_map`, and dump the copy")
+    elif brings and "AutoModelForCausalLM" not in brings:
+        hint = "; its `auto_map` names no AutoModelForCausalLM: add the class, or give the file that has it with --import FILE.py"
+    else:
+        hint = "; if the class is one of your own, give the file that has it with --import FILE.py"
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust)
     except Exception as error:
-        hint = ("; its config wants code of its own (auto_map), which is not run; if a class of transformers is its equal, copy the folder with that class's `model_type` "
-                "in config.json and without `auto_map`, and dump the copy" if "auto_map" in raw else "")
-        raise Fail(f"{folder / 'config.json'}: transformers cannot read it: {first_line(error)}{hint}") from None
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and wrapper(config) is None:
-        raise Fail(f"{folder / 'config.json'}: model_type {config.model_type!r} has no causal language model in transformers")
+        raise Fail(f"{path}: transformers cannot read it: {first_line(error)}{hint}") from None
+    known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or wrapper(config) is not None
+    if not known and not (trust and "AutoModelForCausalLM" in brings):
+        raise Fail(f"{path}: model_type {config.model_type!r} has no causal language model in transformers{hint}")
     return config
+
+
+# ---------------------------------------------------------------- code that is not of transformers
+
+
+def import_files(paths: list[str], raw: dict) -> None:
+    """Imports files with classes of the user's. A class that config.json names and the file does not register is registered here."""
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+    for text in paths:
+        path = Path(text).resolve()
+        if not path.is_file() or path.suffix != ".py":
+            raise Fail(f"--import {text}: expected a Python file")
+        if path.stem in sys.modules:
+            raise Fail(f"--import {text}: a module `{path.stem}` is loaded already; give the file another name")
+        sys.path.insert(0, str(path.parent))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise Fail(f"--import {text}: the file cannot be imported: {first_line(error)}{at(error)}") from None
+        for name in raw.get("architectures") or []:
+            found = getattr(module, str(name), None)
+            if not isinstance(found, type) or not issubclass(found, PreTrainedModel):
+                continue
+            config_class = found.config_class
+            if not isinstance(config_class, type) or not issubclass(config_class, PreTrainedConfig):
+                raise Fail(f"--import {text}: the class {name} has no `config_class`; set it to the class of its config")
+            try:
+                if config_class.__module__ == path.stem:
+                    AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+                AutoModelForCausalLM.register(config_class, found, exist_ok=True)
+            except ValueError as error:
+                raise Fail(f"--import {text}: {first_line(error)}") from None
+
+
+def at(error: BaseException) -> str:
+    """The last place in code that is not an installed package, where an error passed one."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith("<") and Path(f.filename).name != "dump.py"]
+    return f" ({Path(ours[-1].filename).name}, line {ours[-1].lineno})" if ours else ""
+
+
+def own_code(imports: list[str], trust: bool) -> dict | None:
+    """What of the reference is not transformers' own: the files that were imported, and those that the checkpoint brings, with their hashes."""
+    if not imports and not trust:
+        return None
+    folders = {Path(text).resolve().parent for text in imports}
+    paths = {Path(text).resolve() for text in imports}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        # Some modules of torch have a relative name of a file that is not there.
+        if not file or not file.endswith(".py") or not os.path.isabs(file) or not os.path.isfile(file):
+            continue
+        if name.startswith("transformers_modules.") or Path(file).resolve().parent in folders:
+            paths.add(Path(file).resolve())
+    paths -= {Path(__file__).resolve(), Path(__file__).resolve().with_name("nextn.py")}
+    # Packages of remote code have empty `__init__.py`s.
+    files = sorted({(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths if path.stat().st_size})
+    return {"trust_remote_code": trust, "imports": [Path(text).name for text in imports], "files": [{"file": name, "sha256": digest} for name, digest in files]}
+
+
+def embedding_rows(model, vocab: int | None, notes: list[str]) -> int:
+    """How many tokens the model can embed. Classes may lack `get_input_embeddings`; then the config's vocabulary is believed."""
+    try:
+        return model.get_input_embeddings().weight.shape[0]
+    except Exception as error:
+        if vocab is None:
+            raise Fail(f"the class {type(model).__name__} has no usable get_input_embeddings ({first_line(error)}) and its config no vocab_size; "
+                       "give it one of them, so that prompts can be chosen") from None
+        notes.append(f"the class {type(model).__name__} has no get_input_embeddings: prompts are chosen by vocab_size")
+        return vocab
 
 
 def wrapper(config):
@@ -194,11 +280,11 @@ def text_part(model) -> tuple[str, str] | None:
     return None
 
 
-def load_model(folder: Path, dtype: str):
+def load_model(folder: Path, dtype: str, trust: bool):
     """The model in one dtype, and notes on how it loaded. A tensor the checkpoint lacks is an error: it would be random."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust)
     loader = wrapper(config) or AutoModelForCausalLM
     notes = []
     with products_in_f32(notes):
@@ -206,7 +292,7 @@ def load_model(folder: Path, dtype: str):
             folder,
             dtype=torch_dtype(dtype),
             local_files_only=True,
-            trust_remote_code=False,
+            trust_remote_code=trust,
             attn_implementation="eager",
             experts_implementation="eager",
             output_loading_info=True,
@@ -677,7 +763,7 @@ def numbers_of(config) -> dict:
     heads = next((values[key] for key in ("num_attention_heads", "n_head", "n_heads") if isinstance(values.get(key), int)), None)
     if heads and isinstance(values.get("hidden_size"), int):
         sizes.add(values["hidden_size"] // heads)
-    return {"windows": windows, "limit": limit or 1 << 30, "sizes": sizes, "switch": switch, "vocab": text.vocab_size}
+    return {"windows": windows, "limit": limit or 1 << 30, "sizes": sizes, "switch": switch, "vocab": getattr(text, "vocab_size", None)}
 
 
 def token_stream(seed: bytes, name: str, count: int, vocab: int) -> list[int]:
@@ -942,7 +1028,8 @@ def dump(args) -> None:
     raw, plain = read_config(folder)
     weights_hash, stored, tensor_count = hash_weights(weight_files(folder))
     check_layer_count(folder / "config.json", plain, tensor_count)
-    config = load_config(folder, plain)
+    import_files(args.imports, plain)
+    config = load_config(folder, plain, args.trust_remote_code)
     facts = numbers_of(config)
     notes: list[str] = []
     kernels = []
@@ -959,29 +1046,37 @@ def dump(args) -> None:
     config_hash = hashlib.sha256(raw)
     rounded = kept = "none"
     out, phases, kinds, audit, greedy, runs = {}, {}, {}, {}, {}, []
-    prompts = vocab = topk = None
+    prompts = vocab = topk = architecture = None
     shared: dict[str, int] = {}
     nextn, heads, head_out = load_nextn(), {}, {}
     tools = types.SimpleNamespace(torch_dtype=torch_dtype, Taps=Taps, record_prompt=record_prompt, audit_run=audit_run)
     for run in args.dtypes:
         say(f"{folder.name}: loading in {run}")
         try:
-            model, loading = load_model(folder, run)
+            model, loading = load_model(folder, run, args.trust_remote_code)
             round_rows_alone(model)
             if args.gelu_table:
                 loading = [*loading, use_gelu_table(model)]
         except Fail:
             raise
         except Exception as error:
-            raise Fail(f"{folder}: transformers cannot load it: {first_line(error)}") from None
-        runner = Runner(model)
+            raise Fail(f"{folder}: transformers cannot load it: {first_line(error)}{at(error)}") from None
+        try:
+            runner = Runner(model)
+        except Exception as error:
+            raise Fail(f"{folder}: the class {type(model).__name__} cannot be run with `input_ids` and a cache: {first_line(error)}{at(error)}") from None
         if prompts is None:
             notes += loading
+            architecture = type(model).__name__
+            if runner.cache_key is None and (args.imports or args.trust_remote_code):
+                notes.append(f"the forward of {type(model).__name__} names no past_key_values: every step runs the whole sequence again, and no states are recorded")
+                say(f"note: {notes[-1]}")
             rounded, kept = rounds(model), caches(model)
-            rows = model.get_input_embeddings().weight.shape[0]
-            prompts = given_prompts(args, min(facts["vocab"], rows), facts["limit"])
+            rows = embedding_rows(model, facts["vocab"], notes)
+            known = min(facts["vocab"] or rows, rows)
+            prompts = given_prompts(args, known, facts["limit"])
             if prompts is None:
-                prompts = derive_prompts(config_hash.digest(), facts, min(facts["vocab"], rows), notes)
+                prompts = derive_prompts(config_hash.digest(), facts, known, notes)
             if args.no_taps:
                 prompts = [prompt | {"taps": False} for prompt in prompts]
             vocab = runner.forward(prompts[0]["tokens"][:1])[0].shape[-1]
@@ -1012,7 +1107,7 @@ def dump(args) -> None:
                 greedy[run] = {main["name"]: made}
                 put_chosen(mine, f"{run}/{main['name']}/greedy", chosen, count - 1)
         except Exception as error:
-            why = str(error) if isinstance(error, Fail) else first_line(error)
+            why = str(error) if isinstance(error, Fail) else first_line(error) + at(error)
             if run == args.dtypes[0]:
                 raise Fail(f"{folder}: the {run} run failed: {why}") from error
             say(f"warning: the {run} run failed and is left out: {why}")
@@ -1058,7 +1153,7 @@ def dump(args) -> None:
             "platform": f"{platform.system()}-{platform.machine()}-{torch.backends.cpu.get_cpu_capability()}",
         },
         "model": {
-            "architecture": (plain.get("architectures") or [None])[0] or model_class(config),
+            "architecture": (plain.get("architectures") or [None])[0] or architecture,
             "model_type": config.model_type,
             "config_sha256": config_hash.hexdigest(),
             "weights_sha256": weights_hash,
@@ -1074,6 +1169,8 @@ def dump(args) -> None:
         "greedy": greedy,
         "audit": {**audit, "truth": "decode" if agrees else "prefill", "notes": notes},
     }
+    if (code := own_code(args.imports, args.trust_remote_code)) is not None:
+        manifest["producer"]["code"] = code
     if "quantization_config" in plain:
         manifest["rounds"], manifest["caches"] = rounded, kept
     if routers := sorted({key.split("/chosen/", 1)[1] for key in out if "/chosen/" in key}):
@@ -1143,12 +1240,6 @@ def tap_order(out: dict) -> list[str]:
     return list(names)
 
 
-def model_class(config) -> str:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__
-
-
 def write(target: Path, tensors: dict, manifest: dict, head: tuple[dict, dict] | None = None) -> None:
     """Complete or not at all: a folder under a temporary name, renamed at the end."""
     from safetensors.torch import save_file
@@ -1192,6 +1283,8 @@ def main(argv: list[str] | None = None) -> int:
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--prompts", metavar="FILE.json", help="prompts to run instead of the derived ones")
     choice.add_argument("--tokens", metavar="1,2,3", help="one prompt to run instead of the derived ones")
+    parser.add_argument("--trust-remote-code", action="store_true", help="run the classes that the checkpoint brings (auto_map)")
+    parser.add_argument("--import", dest="imports", metavar="FILE.py", action="append", default=[], help="import a file with classes of your own (repeatable)")
     parser.add_argument("--full-vocab-limit", type=int, default=32768, metavar="N", help="largest vocabulary stored whole (default %(default)s)")
     parser.add_argument("--topk", type=int, default=256, metavar="K", help="log-probabilities kept per row of a larger one (default %(default)s)")
     parser.add_argument("--no-taps", action="store_true", help="no module outputs and no states")
