@@ -10,7 +10,7 @@ use registry::model::Model;
 use serde_json::{Value, json};
 
 use crate::coverage::Coverage;
-use crate::specs::{Config, Specs, Told};
+use crate::specs::{Config, Specs, Told, warn};
 use crate::target::{self, Choice, Which};
 use crate::{Ended, gguf_target, specs, term, text};
 
@@ -91,6 +91,8 @@ impl Check {
             let (dir, _) = target::folder(&Which::at(model.clone()))?;
             let config = Config::read(&dir.join("config.json"))?;
             let resolved = specs.resolve(&spec, &config, &self.set)?;
+            let unlike = resolved.gguf.as_ref().and_then(|gguf| gguf.unlike.as_deref());
+            warn(unlike.map_or(&[], std::slice::from_ref));
             let coverage = Coverage::of(&resolved, &converters::Checkpoint::open(&dir)?);
             coverage.refuse(&dir)?;
             (resolved, Some(coverage), dir)

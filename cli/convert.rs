@@ -11,9 +11,11 @@ use converters::tokenizer::{self, Options};
 use converters::weights::{Sourced, flows, idle};
 use converters::{Checkpoint, FileDtype};
 use registry::check::has_head;
+use registry::diag::{Finding, Severity};
 use registry::gguf::{Gguf, with_head};
 
 use crate::coverage::Coverage;
+use crate::specs::tell;
 use crate::target::{self, Choice, Target, Weights};
 use crate::{Ended, term};
 
@@ -304,6 +306,10 @@ impl<'c> Model<'c> {
                 (gguf, model.graph.weights.clone())
             }
         };
+        if let Some(unlike) = gguf.unlike.as_deref() {
+            let refused = Finding { severity: Severity::Error, ..unlike.clone() };
+            return Err(tell(&[refused], "the model does not become a GGUF file"));
+        }
         let found = |errors: Vec<_>| several(errors.iter().map(ToString::to_string));
         let (mut weights, _) = flows(checkpoint, &wanted, &model.rules).map_err(found)?;
         let beside = idle(checkpoint, gguf.idle(&wanted), &model.rules).map_err(found)?;

@@ -147,6 +147,14 @@ impl Config {
         }
     }
 
+    /// The keys of the outermost map.
+    pub(crate) fn entries_mut(&mut self) -> Option<&mut Vec<(String, Scalar)>> {
+        match &mut self.root {
+            Scalar::Map(entries) => Some(entries),
+            _ => None,
+        }
+    }
+
     /// Counts a key as read: a spec names it, even if this config took another branch.
     pub fn mark(&self, key: &str) {
         self.read.borrow_mut().insert(key.to_owned());

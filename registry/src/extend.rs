@@ -25,10 +25,11 @@ const MERGED: [&str; 11] = [
     "quant",
 ];
 /// Entries of sections that merge by name themselves.
-const NESTED: [(&str, &str); 12] = [
+const NESTED: [(&str, &str); 13] = [
     ("layers", "each"),
     ("nextn", "each"),
     ("gguf", "metadata"),
+    ("gguf", "absent"),
     ("gguf", "weights"),
     ("gguf", "nextn"),
     ("gguf", "special"),
@@ -168,7 +169,7 @@ fn alternatives(entry: &Entry, findings: &mut Vec<Finding>) -> Vec<Entry> {
 
 /// Lays the sections of a library file over the tree's.
 pub(crate) fn add_library(tree: &mut Map, lib: &Map, findings: &mut Vec<Finding>) {
-    for name in ["functions", "quant"] {
+    for name in ["functions", "quant", "gguf"] {
         let Some(entry) = lib.get(name) else { continue };
         let Value::Map(new) = &entry.value.value else { continue };
         let old = match tree.get(name).map(|entry| &entry.value.value) {

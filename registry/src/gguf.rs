@@ -3,15 +3,22 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use indexmap::IndexMap;
+
+use crate::diag::Finding;
 use crate::graph::Weight;
 use crate::scalar::Scalar;
+use crate::spec::Absent;
 use crate::weight_map::{Pattern, Rule, Step, beginning, gather, natural, shapes};
 
+mod absent;
 mod choose;
+mod compare;
 mod config;
 mod differences;
 mod head;
 mod idle;
+mod inherited;
 mod known;
 
 pub use choose::{Chosen, Families, Refusal};
@@ -21,6 +28,7 @@ pub use differences::{differences, key_differences};
 pub use head::{of_file, with_head};
 pub use idle::Idle;
 pub(crate) use idle::around;
+pub(crate) use inherited::unlike;
 pub use known::{heeds_scale, is_known, knows_tensor};
 
 /// The `gguf:` section of a spec, resolved.
@@ -34,6 +42,8 @@ pub struct Gguf {
     pub special: Vec<(String, String)>,
     /// Whole keys and what they hold, in order.
     pub metadata: Vec<(String, Scalar)>,
+    /// What llama.cpp takes where a file lacks a key, by its name below `arch.`.
+    pub absent: IndexMap<String, Absent>,
     /// From weights to tensors. The rule's disk side is the model; the first match wins.
     pub rules: Vec<TensorRule>,
     /// Tensors of computed numbers: one axis, f32.
@@ -52,6 +62,8 @@ pub struct Gguf {
     /// What llama.cpp takes for granted of the architecture and is not so in this model: it
     /// would run it otherwise than the reference does.
     pub doubts: Vec<String>,
+    /// The first difference from the model that the inherited `arch` stands for, as a warning.
+    pub unlike: Option<Box<Finding>>,
 }
 
 /// How some tensors are made.

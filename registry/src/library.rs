@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use crate::diag::{Finding, Source};
 use crate::extend::{add_library, apply_set, check_file, merge, words};
-use crate::spec::Spec;
 use crate::spec::decode::decode;
 use crate::spec::keys::{LIB, SPEC};
+use crate::spec::{ArchOwner, Spec};
 use crate::suggest;
 use crate::syntax::Ident;
 use crate::text::Text;
@@ -43,6 +43,13 @@ impl File {
     fn words(&self, key: &str) -> Vec<Ident> {
         let tree = self.tree.as_ref().ok().and_then(|tree| tree.map());
         tree.map_or_else(Vec::new, |tree| words(tree, key))
+    }
+
+    /// True if the file itself has the entry in the section.
+    fn entry(&self, section: &str, key: &str) -> bool {
+        let tree = self.tree.as_ref().ok().and_then(|tree| tree.map());
+        let section = tree.and_then(|tree| tree.get(section)?.value.map());
+        section.is_some_and(|section| section.get(key).is_some())
     }
 }
 
@@ -209,13 +216,36 @@ impl Library {
             apply_set(&mut tree, set, &mut findings);
         }
         match decode(&tree, uses, &file.source) {
-            Ok(spec) if findings.is_empty() => Ok(spec),
+            Ok(mut spec) if findings.is_empty() => {
+                spec.arch_owner = self.arch_owner(&spec, name, sets);
+                Ok(spec)
+            }
             Ok(_) => Err(findings),
             Err(found) => {
                 findings.extend(found);
                 Err(findings)
             }
         }
+    }
+
+    /// The spec that wrote `gguf: arch:`, if that is another one, or this one before overrides.
+    fn arch_owner(&self, spec: &Spec, name: &str, sets: &[String]) -> Option<ArchOwner> {
+        spec.gguf.as_ref()?.arch.as_ref()?;
+        let named = |set: &String| set.split('=').next().is_some_and(|path| path == "gguf.arch");
+        if sets.iter().any(named) {
+            return None;
+        }
+        let mut owner = name.to_owned();
+        // `merged` has refused cycles and longer chains.
+        for _ in 0..MAX_CHAIN {
+            let file = self.specs.get(&owner)?;
+            if file.entry("gguf", "arch") {
+                break;
+            }
+            owner = file.words("extends").into_iter().next()?.name;
+        }
+        (owner != name || !sets.is_empty())
+            .then(|| ArchOwner { spec: self.load(&owner, &[]).ok().map(Arc::new), name: owner })
     }
 
     /// The tree of `file` over those it extends; `chain` are the specs above it.

@@ -48,6 +48,7 @@ pub fn resolve(
     ops: &OpSet,
 ) -> Result<(Model, Vec<Finding>), Vec<Finding>> {
     let mut report = Report::default();
+    let whole = config;
     let mentions = mentions::of(spec);
     for key in &mentions.keys {
         config.mark(key);
@@ -140,6 +141,13 @@ pub fn resolve(
         let layers = heads.graphs.into_iter().map(own).collect();
         Nextn { from: heads.from, recycle: heads.recycle, layers, gguf: ahead }
     });
+    if let Some(owner) = &spec.arch_owner {
+        let unlike = crate::gguf::unlike(&model, owner, whole, ops).map(Box::new);
+        let head = model.nextn.as_mut().and_then(|nextn| nextn.gguf.as_mut());
+        for gguf in model.gguf.as_mut().into_iter().chain(head) {
+            gguf.unlike.clone_from(&unlike);
+        }
+    }
     Ok((model, report.findings))
 }
 

@@ -55,8 +55,19 @@ pub struct Spec {
     pub gguf: Option<GgufDecl>,
     /// What a quantized checkpoint keeps as it is; none if the spec says nothing of it.
     pub quant: Option<QuantDecl>,
+    /// The spec whose text names the GGUF architecture, where that is not this text alone.
+    pub arch_owner: Option<ArchOwner>,
     /// The file the spec was loaded from (not its parents).
     pub source: Arc<Source>,
+}
+
+/// The spec that a GGUF architecture's name is inherited from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ArchOwner {
+    /// Its name.
+    pub name: String,
+    /// The spec without overrides; none if it is no complete spec.
+    pub spec: Option<Arc<Spec>>,
 }
 
 /// A number of the model and where it comes from.
@@ -257,6 +268,8 @@ pub struct GgufDecl {
     pub pre: Option<DimSource>,
     /// Keys and what they hold, in file order.
     pub metadata: IndexMap<String, GgufEntry>,
+    /// What llama.cpp takes where a file lacks a key.
+    pub absent: IndexMap<String, Absent>,
     /// Tensors and the weights they are made of.
     pub weights: Vec<GgufWeight>,
     /// Tensors of computed numbers.
@@ -279,6 +292,17 @@ pub struct GgufDecl {
     pub filled: Vec<Ident>,
     /// The whole section.
     pub at: Span,
+}
+
+/// What the absence of a key means to llama.cpp.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Absent {
+    /// Such a file is refused.
+    Required,
+    /// Nothing reads the key.
+    Unread,
+    /// The value that stands for it, as an expression over the file.
+    Value(Expr),
 }
 
 /// A key or a tensor that is computed.

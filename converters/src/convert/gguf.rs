@@ -93,6 +93,9 @@ pub fn tensors<'a>(
     weights: &[Sourced<'a>],
     arithmetic: Arithmetic,
 ) -> Result<Vec<Tensor<'a>>, Vec<String>> {
+    if let Some(unlike) = &gguf.unlike {
+        return Err(vec![format!("{}: {}", unlike.message, unlike.label)]);
+    }
     let mut tensors: Vec<Tensor<'a>> = Vec::new();
     let mut faults = Vec::new();
     for group in gguf.groups(wanted)? {
@@ -189,6 +192,7 @@ pub fn nameless(model: &Model) -> Gguf {
         pre: None,
         special: vec![],
         metadata: metadata.into_iter().filter_map(|(key, name)| count(key, name)).collect(),
+        absent: Default::default(),
         rules,
         tensors: vec![],
         scalars: vec![],
@@ -197,6 +201,7 @@ pub fn nameless(model: &Model) -> Gguf {
         doubts: vec![],
         ahead: 0,
         aliases: vec![],
+        unlike: None,
     }
 }
 

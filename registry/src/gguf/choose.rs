@@ -98,6 +98,9 @@ fn attempt(
     let Some((gguf, weights)) = file else {
         return Err(vec![format!("its model is no `{arch}`")]);
     };
+    if let Some(unlike) = &gguf.unlike {
+        return Err(vec![format!("{}: {}", unlike.message, unlike.label)]);
+    }
     let faults = differences(&gguf, &weights, told);
     if !faults.is_empty() {
         return Err(faults);

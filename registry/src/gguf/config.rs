@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::absent::as_read;
 use crate::config::Config;
 use crate::diag::{Finding, Severity};
 use crate::eval::{self, Env, Evaluated, Fail, Fuel};
@@ -47,7 +48,7 @@ fn mentions(expr: &Expr, text: &str) -> bool {
 /// The config of the model of a file, as far as the file tells it.
 pub fn config_of(spec: &Spec, told: &Evidence) -> Result<Config, Vec<Finding>> {
     let Some(decl) = &spec.gguf else { return Err(Vec::new()) };
-    let told = &super::head::trunk(told);
+    let told = &as_read(&decl.absent, &super::head::trunk(told)).told;
     let mut reader = Reader { spec, found: Vec::new() };
     let architecture = spec.matches.iter().map(|word| Scalar::Str(word.name.clone())).take(1);
     reader.put("architectures", Scalar::List(architecture.collect()));
@@ -89,9 +90,9 @@ fn explicit(decl: &GgufDecl, told: &Evidence, found: &mut Vec<(String, Scalar)>)
 /// What the `gguf:` section calls the number of the head's layers in the file.
 pub(crate) const AHEAD: &str = "ahead";
 
-struct FileEnv<'a> {
-    keys: &'a Config,
-    fuel: &'a Fuel,
+pub(super) struct FileEnv<'a> {
+    pub(super) keys: &'a Config,
+    pub(super) fuel: &'a Fuel,
 }
 
 impl Env for FileEnv<'_> {
@@ -189,7 +190,7 @@ fn is_ahead(expr: &Expr) -> bool {
 }
 
 /// Sets a dotted key; `over` replaces what is there.
-fn set(entries: &mut Vec<(String, Scalar)>, key: &str, value: Scalar, over: bool) {
+pub(super) fn set(entries: &mut Vec<(String, Scalar)>, key: &str, value: Scalar, over: bool) {
     let (first, rest) = match key.split_once('.') {
         Some((first, rest)) => (first, Some(rest)),
         None => (key, None),

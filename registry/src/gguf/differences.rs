@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::absent::as_read;
 use super::{Evidence, Gguf};
 use crate::graph::Weight;
 use crate::scalar::Scalar;
@@ -9,13 +10,22 @@ use crate::scalar::Scalar;
 /// Keys of the model that the file has with other values.
 pub fn key_differences(gguf: &Gguf, told: &Evidence) -> Vec<String> {
     let mut faults = Vec::new();
+    let read = &as_read(&gguf.absent, told);
+    let told = &read.told;
     let prefix = format!("{}.", gguf.arch);
     // A list stands for one number where all of its items are that number, one for each layer.
     let layers = told.keys.peek("block_count").and_then(Scalar::as_usize);
     for (key, value) in &gguf.metadata {
         let Some(short) = key.strip_prefix(&prefix) else { continue };
-        let Some(found) = told.keys.peek(short) else { continue };
-        if !same(found, value) {
+        let Some(found) = told.keys.peek(short) else {
+            faults.extend(read.lacks(short).map(|why| format!("key `{key}` is missing: {why}")));
+            continue;
+        };
+        if !same(found, value) && read.assumed.contains(short) {
+            faults.push(format!(
+                "key `{key}` is missing, which is {found} to llama.cpp; the model's would be {value}"
+            ));
+        } else if !same(found, value) {
             faults.push(format!("key `{key}` is {found}; the model's would be {value}"));
         } else if let (Scalar::List(items), Some(layers)) = (found, layers)
             && !matches!(value, Scalar::List(_))

@@ -19,6 +19,7 @@ fn gguf(rules: Vec<TensorRule>) -> Gguf {
         pre: None,
         special: vec![],
         metadata: vec![],
+        absent: Default::default(),
         rules,
         tensors: vec![],
         scalars: vec![("x.alpha".into(), Pattern::parse("l.{i}.alpha").unwrap())],
@@ -27,6 +28,7 @@ fn gguf(rules: Vec<TensorRule>) -> Gguf {
         doubts: vec![],
         ahead: 0,
         aliases: vec![],
+        unlike: None,
     }
 }
 

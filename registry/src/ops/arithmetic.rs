@@ -27,8 +27,8 @@ pub(super) fn rules() -> Vec<Rule> {
         Rule::new("sub", two(), both),
         Rule::new("mul", two(), both),
         Rule::new("div", two(), both),
-        Rule::new("offset", number(), same),
-        Rule::new("divide", number(), divide),
+        Rule::new("offset", number().identity(&[("s", 0.0)]), same),
+        Rule::new("divide", number().identity(&[("s", 1.0)]), divide),
         Rule::new("inverse", number(), same),
     ]
 }

@@ -13,6 +13,7 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("table", Kind::Rope)
         .word("layout", &["half", "interleaved", "interleaved_to_half"])
         .word("compute", &["activation", "f32", "qk_f32"])
+        .neutral()
         .flag("inverse", false);
     let scored = |signature: Signature| {
         signature
@@ -21,8 +22,10 @@ pub(super) fn rules() -> Vec<Rule> {
             .may("softcap", Kind::Float)
             .may("sinks", Kind::Tensor)
             .word("softmax", &["f32", "activation"])
+            .neutral()
             .may("alibi", Kind::Numbers)
             .word("scores", &["rounded", "once", "f32"])
+            .neutral()
             .word("sink_form", &["column", "gate"])
             .word("values", &["own", "paired"])
             .may("salience", Kind::Tensor)

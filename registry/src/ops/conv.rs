@@ -15,6 +15,7 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("state", Kind::State)
         .flag("bias", false)
         .flag("stepwise", false)
+        .neutral()
         .may("activation", Kind::Word(CONFIG_NAMES));
     vec![Rule::new("causal_conv", conv, infer)]
 }

@@ -23,6 +23,7 @@ pub(super) fn rules() -> Vec<Rule> {
         .may("alpha", Kind::Float)
         .word("weigh", &["output", "input"])
         .word("sum", &["each", "once"])
+        .neutral()
         .takes("identities", Kind::Int, Scalar::Int(0));
     vec![Rule::new("experts", experts, infer_experts)]
 }

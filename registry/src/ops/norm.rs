@@ -10,6 +10,7 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("W", Kind::Module)
         .needs("eps", Kind::Float)
         .word("cast", &["before", "after"])
+        .neutral()
         .flag("plus_one", false)
         .flag("weight", true);
     let layer = Signature::new()
@@ -19,6 +20,7 @@ pub(super) fn rules() -> Vec<Rule> {
         .flag("bias", true)
         .flag("weight", true)
         .word("cast", &["native", "after"])
+        .neutral()
         .flag("per_head", false)
         .takes("each", Kind::Word(&["norms"]), Scalar::Null)
         .flag("plus_one", false);
@@ -31,7 +33,9 @@ pub(super) fn rules() -> Vec<Rule> {
         .takes("groups", Kind::Dim, Scalar::Int(1))
         .word("activation", &["silu", "sigmoid"])
         .word("cast", &["before", "after"])
-        .flag("stepwise", false);
+        .neutral()
+        .flag("stepwise", false)
+        .neutral();
     let l2 = Signature::new().needs("x", Kind::Value).needs("eps", Kind::Float);
     vec![
         Rule::new("rms_norm", rms, infer_rms),

@@ -61,12 +61,17 @@ pub(super) fn rules() -> Vec<Rule> {
         Rule::new("clamp", x().may("lo", Kind::Float).may("hi", Kind::Float), infer_clamp),
         Rule::new(
             "cast",
-            x().needs("to", Kind::Word(&["f32", "activation", "f32_in_f16"])),
+            x().needs("to", Kind::Word(&["f32", "activation", "f32_in_f16"]))
+                .neutral()
+                .identity(&[]),
             infer_cast,
         ),
         Rule::new(
             "scale",
-            x().needs("s", Kind::Float).word("round", &["none", "activation"]),
+            x().needs("s", Kind::Float)
+                .identity(&[("s", 1.0)])
+                .word("round", &["none", "activation"])
+                .neutral(),
             same,
         ),
         Rule::new(

@@ -22,7 +22,8 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("scale", Kind::Float)
         .needs("every", Kind::Float)
         .takes("shift", Kind::Float, crate::scalar::Scalar::Float(0.0))
-        .word("factor", &["rounded", "f32"]);
+        .word("factor", &["rounded", "f32"])
+        .neutral();
     vec![
         Rule::new("position_embed", embed, infer_embed),
         Rule::new("sinusoid", sinusoid, infer_sinusoid),

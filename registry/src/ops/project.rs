@@ -13,6 +13,7 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("d", Kind::Dim)
         .may("scale", Kind::Float)
         .word("round", &["activation", "none"])
+        .neutral()
         .word("outside", &["error", "first"]);
     let linear = Signature::new()
         .needs("x", Kind::Value)

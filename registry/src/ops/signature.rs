@@ -69,6 +69,8 @@ pub struct Param {
     pub kind: Kind,
     /// What it is if a call leaves it out. With a default of null, null can also be given.
     pub default: Option<Scalar>,
+    /// True if its value changes nothing in exact arithmetic: where and how results are rounded.
+    pub neutral: bool,
 }
 
 /// All parameters, in the order of positional arguments.
@@ -76,6 +78,8 @@ pub struct Param {
 pub struct Signature {
     /// The parameters.
     pub params: Vec<Param>,
+    /// Values of parameters with which the op gives back its input, but for rounding.
+    pub identity: Option<&'static [(&'static str, f64)]>,
 }
 
 impl Signature {
@@ -87,14 +91,14 @@ impl Signature {
     /// Takes one more, which a call must give.
     #[must_use]
     pub fn needs(mut self, name: &'static str, kind: Kind) -> Self {
-        self.params.push(Param { name, kind, default: None });
+        self.params.push(Param { name, kind, default: None, neutral: false });
         self
     }
 
     /// Takes one more, which a call may leave out.
     #[must_use]
     pub fn takes(mut self, name: &'static str, kind: Kind, default: Scalar) -> Self {
-        self.params.push(Param { name, kind, default: Some(default) });
+        self.params.push(Param { name, kind, default: Some(default), neutral: false });
         self
     }
 
@@ -109,6 +113,22 @@ impl Signature {
     pub fn word(self, name: &'static str, words: &'static [&'static str]) -> Self {
         let default = words.first().map_or(Scalar::Null, |word| Scalar::Str((*word).to_owned()));
         self.takes(name, Kind::Word(words), default)
+    }
+
+    /// Marks the last parameter as one that only says where and how results are rounded.
+    #[must_use]
+    pub fn neutral(mut self) -> Self {
+        if let Some(param) = self.params.last_mut() {
+            param.neutral = true;
+        }
+        self
+    }
+
+    /// Gives back its input where the parameters have these values.
+    #[must_use]
+    pub fn identity(mut self, values: &'static [(&'static str, f64)]) -> Self {
+        self.identity = Some(values);
+        self
     }
 
     /// Takes something that may be null, which it is if left out.

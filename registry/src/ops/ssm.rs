@@ -16,7 +16,8 @@ pub(super) fn rules() -> Vec<Rule> {
         .clone()
         .may("dt_min", Kind::Float)
         .may("dt_max", Kind::Float)
-        .flag("stepwise", false);
+        .flag("stepwise", false)
+        .neutral();
     let ssm1 = values.may("dt_bias", Kind::Tensor);
     let lru = Signature::new()
         .needs("x", Kind::Value)

@@ -89,6 +89,7 @@ pub(super) fn resolve(
         pre,
         special,
         metadata,
+        absent: decl.absent.clone(),
         rules,
         tensors,
         scalars,
@@ -97,6 +98,7 @@ pub(super) fn resolve(
         ahead,
         aliases,
         doubts,
+        unlike: None,
     })
 }
 

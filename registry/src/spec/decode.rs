@@ -96,6 +96,7 @@ impl Decoder {
             nextn,
             gguf,
             quant,
+            arch_owner: None,
             source: whole.source.clone(),
         })
     }

@@ -138,8 +138,9 @@ pub(crate) static LIB: Table = Table {
     what: "a function file",
     keys: &[
         may("spec", Form::Version, "The version of the spec language: 1."),
-        must("functions", Form::Names(&Form::Program), "Programs with parameters."),
+        may("functions", Form::Names(&Form::Program), "Programs with parameters."),
         may("quant", Form::Table(&QUANT), "What a quantized checkpoint keeps as it is."),
+        may("gguf", Form::Table(&GGUF), "What is common to GGUF files."),
     ],
     others: None,
     inherits: false,
@@ -274,6 +275,11 @@ pub(crate) static GGUF: Table = Table {
             "metadata",
             Form::Names(&Form::Expr),
             "Keys below `<arch>.` (or whole ones that begin with `general.` or `tokenizer.`); null leaves one out.",
+        ),
+        may(
+            "absent",
+            Form::Names(&Form::Expr),
+            "What llama.cpp takes where a file lacks a key: `required`, `unread`, or an expression over the file behind `=`.",
         ),
         may(
             "weights",

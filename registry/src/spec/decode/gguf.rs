@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use super::Decoder;
 use crate::diag::Finding;
 use crate::spec::keys::{GGUF, GGUF_WEIGHT};
-use crate::spec::{DimSource, GgufDecl, GgufEntry, GgufWeight};
+use crate::spec::{Absent, DimSource, GgufDecl, GgufEntry, GgufWeight};
 use crate::yaml::{Entry, Map, Node, Value};
 
 impl Decoder {
@@ -18,6 +18,7 @@ impl Decoder {
         let tensors = self.entries(map, "tensors");
         let assumes = self.entries(map, "assumes");
         let config = self.entries(map, "config");
+        let absent = self.absent(map);
         let scalars = self.patterns(map, "scalars", "a map from keys to patterns of weights");
         let special = self.patterns(map, "special", "a map from kinds of tokens to their texts");
         let weights = self.gguf_weights(map, "weights");
@@ -26,6 +27,7 @@ impl Decoder {
             arch: arch.flatten(),
             pre: pre.flatten(),
             metadata,
+            absent,
             weights,
             tensors,
             scalars,
@@ -38,6 +40,33 @@ impl Decoder {
             filled: self.words(map, "filled"),
             at: entry.key.span(),
         })
+    }
+
+    /// `required`, `unread`, or an expression behind `=`, by key.
+    fn absent(&mut self, tree: &Map) -> IndexMap<String, Absent> {
+        let mut meanings = IndexMap::new();
+        let Some(entry) = tree.get("absent") else { return meanings };
+        let Some(map) = self.map(&entry.value, "a map from keys to what their absence means")
+        else {
+            return meanings;
+        };
+        for entry in map.values() {
+            let meaning = match self.literal(&entry.value) {
+                Some(DimSource::Compute(expr)) => Absent::Value(expr),
+                Some(DimSource::Key(word)) if word.name == "required" => Absent::Required,
+                Some(DimSource::Key(word)) if word.name == "unread" => Absent::Unread,
+                Some(DimSource::Key(word)) => {
+                    let message = format!("`{}` says nothing of an absent key", word.name);
+                    let help =
+                        "write `required`, `unread`, or the value that llama.cpp takes behind `=`";
+                    self.findings.push(Finding::error(&word.at, message).help(help));
+                    continue;
+                }
+                None => continue,
+            };
+            meanings.insert(entry.name().name, meaning);
+        }
+        meanings
     }
 
     /// A word that stands for itself, or an expression behind `=`.

@@ -1,0 +1,66 @@
+//! Keys that a file lacks, as llama.cpp reads them: `gguf: absent:` of a spec.
+//!
+//! A converter leaves a key out where llama.cpp takes the value that is meant. Another model may take
+//! another one, so a key that is not there is never what a spec has by default.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use indexmap::IndexMap;
+
+use super::config::{Evidence, FileEnv, set};
+use crate::eval::{self, Fuel};
+use crate::scalar::Scalar;
+use crate::spec::Absent;
+
+/// A file with values for the keys that it lacks.
+pub(super) struct Read {
+    /// The file.
+    pub(super) told: Evidence,
+    /// Keys that have such a value.
+    pub(super) assumed: BTreeSet<String>,
+    /// Keys that have none, and the reason why the file cannot lack them; none if it can.
+    without: BTreeMap<String, Option<&'static str>>,
+}
+
+impl Read {
+    /// The reason why a file cannot lack a key of the model.
+    pub(super) fn lacks(&self, key: &str) -> Option<&'static str> {
+        let unsaid = Some("the spec does not say under `gguf: absent:` what that means");
+        self.without.get(key).copied().unwrap_or(unsaid)
+    }
+}
+
+/// Reads a file as llama.cpp does. Each value may follow from those before it.
+pub(super) fn as_read(absent: &IndexMap<String, Absent>, told: &Evidence) -> Read {
+    let mut read = Read { told: told.clone(), assumed: BTreeSet::new(), without: BTreeMap::new() };
+    let fuel = Fuel::default();
+    for (key, meaning) in absent {
+        if read.told.keys.peek(key).is_some() {
+            continue;
+        }
+        let value = match meaning {
+            Absent::Value(expr) => {
+                let env = FileEnv { keys: &read.told.keys, fuel: &fuel };
+                eval::eval_owned(expr, &env).ok()
+            }
+            Absent::Required | Absent::Unread => None,
+        };
+        let why = match (meaning, value) {
+            (Absent::Unread, _) => None,
+            (_, Some(Scalar::Null)) => Some("llama.cpp does without what it says"),
+            (_, Some(value)) => {
+                if let Some(entries) = read.told.keys.entries_mut() {
+                    set(entries, key, value, false);
+                }
+                read.assumed.insert(key.clone());
+                continue;
+            }
+            (_, None) => Some("llama.cpp needs it"),
+        };
+        read.without.insert(key.clone(), why);
+    }
+    read
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,320 @@
+//! Compares two graphs op by op, as exact arithmetic sees them.
+//!
+//! Values get a class each: two values are of one class if the same ops with the same settings made
+//! them of the same weights. Rounding does not count, nor does the order of independent ops.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::diag::Span;
+use crate::graph::{Graph, Node, ValueId};
+use crate::ops::OpSet;
+use crate::rope::RopeTable;
+use crate::scalar::Scalar;
+
+/// A graph, and a name for each of its weights that both sides share.
+pub(super) struct Side<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) ropes: &'a [RopeTable],
+    pub(super) labels: Vec<String>,
+}
+
+/// An op that one graph has and the other does not.
+#[derive(Debug, Clone)]
+pub(super) struct Difference {
+    /// The node of the first graph.
+    pub(super) node: usize,
+    /// The call in the first spec.
+    pub(super) at: Span,
+    /// The layer, the op, and both values.
+    pub(super) text: String,
+}
+
+/// Returns what the first graph computes otherwise than the second, whose spec is `name`.
+pub(super) fn differences(
+    ours: &Side<'_>,
+    theirs: &Side<'_>,
+    name: &str,
+    ops: &OpSet,
+) -> Vec<Difference> {
+    let mut classes = Classes { ops, known: BTreeMap::new() };
+    let (mut right, wanted) = (classes.inputs(theirs.graph), reachable(theirs.graph));
+    for &n in &wanted {
+        let node = &theirs.graph.nodes[n];
+        let key = classes.key(theirs, node, &right);
+        classes.assign(node, &key, &mut right);
+    }
+    let made: BTreeSet<usize> = right.values().copied().collect();
+    let mut left = classes.inputs(ours.graph);
+    let mut found = Vec::new();
+    for n in reachable(ours.graph) {
+        let node = &ours.graph.nodes[n];
+        let key = classes.key(ours, node, &left);
+        classes.assign(node, &key, &mut left);
+        let is_same = node.outputs.first().is_none_or(|output| made.contains(&left[&output.0]));
+        if is_same {
+            continue;
+        }
+        let pair = Pair { ours, theirs, name, ops, left: &left, right: &right };
+        let text = match pair.counterpart(node, &wanted) {
+            Some(other) => {
+                let other = &theirs.graph.nodes[other];
+                let text = pair.between(node, other);
+                for (output, same) in node.outputs.iter().zip(&other.outputs) {
+                    left.insert(output.0, right[&same.0]);
+                }
+                text
+            }
+            None => {
+                let text = format!("`{}` has no {} here", name, shown(node, ops));
+                // What follows is compared as if it were not there.
+                if let (Some(output), Some(input)) = (node.outputs.first(), node.inputs.first()) {
+                    left.insert(output.0, left[&input.0]);
+                }
+                text
+            }
+        };
+        let text = format!("{}: {text}", place(node));
+        found.push(Difference { node: n, at: node.at.clone(), text });
+    }
+    let end = |graph: &Graph, classes: &BTreeMap<usize, usize>| {
+        graph.output.and_then(|output| classes.get(&output.0).copied())
+    };
+    if found.is_empty() && end(ours.graph, &left) != end(theirs.graph, &right) {
+        // Ours is a part of theirs.
+        let seen: BTreeSet<usize> = left.values().copied().collect();
+        let node_of = |&n: &usize| &theirs.graph.nodes[n];
+        let lacks = |node: &&Node| {
+            node.outputs.first().is_some_and(|output| !seen.contains(&right[&output.0]))
+        };
+        if let (Some(node), Some(last)) =
+            (wanted.iter().map(node_of).find(lacks), ours.graph.nodes.last())
+        {
+            let text = format!("{}: {} of `{name}` is missing", place(node), shown(node, ops));
+            found.push(Difference { node: ours.graph.nodes.len() - 1, at: last.at.clone(), text });
+        }
+    }
+    found
+}
+
+/// Classes of values, each with the text of what made it.
+struct Classes<'a> {
+    ops: &'a OpSet,
+    known: BTreeMap<String, usize>,
+}
+
+impl Classes<'_> {
+    fn of(&mut self, key: String) -> usize {
+        let next = self.known.len();
+        *self.known.entry(key).or_insert(next)
+    }
+
+    /// The tokens, and what else is fed.
+    fn inputs(&mut self, graph: &Graph) -> BTreeMap<usize, usize> {
+        let mut classes = BTreeMap::from([(0, self.of("tokens".into()))]);
+        if let Some(fed) = graph.fed {
+            classes.insert(fed.value.0, self.of(format!("fed from {}", fed.position)));
+        }
+        classes
+    }
+
+    fn key(&self, side: &Side<'_>, node: &Node, classes: &BTreeMap<usize, usize>) -> String {
+        let inputs: Vec<Option<&usize>> = node.inputs.iter().map(|id| classes.get(&id.0)).collect();
+        format!(
+            "{}({}) of {inputs:?} with {:?}, state {}, rope {}",
+            node.op,
+            settings(node, self.ops),
+            weights(side, node),
+            state(side, node),
+            rope(side, node),
+        )
+    }
+
+    fn assign(&mut self, node: &Node, key: &str, classes: &mut BTreeMap<usize, usize>) {
+        let unchanged = is_identity(node, self.ops).then(|| node.inputs.first()).flatten();
+        let unchanged = unchanged.and_then(|input| classes.get(&input.0).copied());
+        for (n, output) in node.outputs.iter().enumerate() {
+            let class = unchanged.unwrap_or_else(|| self.of(format!("{n} of {key}")));
+            classes.insert(output.0, class);
+        }
+    }
+}
+
+/// Both graphs with the classes of their values so far.
+struct Pair<'a> {
+    ours: &'a Side<'a>,
+    theirs: &'a Side<'a>,
+    name: &'a str,
+    ops: &'a OpSet,
+    left: &'a BTreeMap<usize, usize>,
+    right: &'a BTreeMap<usize, usize>,
+}
+
+impl Pair<'_> {
+    /// Finds the place of the other graph's node that stands for a node.
+    fn counterpart(&self, node: &Node, wanted: &[usize]) -> Option<usize> {
+        let node_of = |n: usize| &self.theirs.graph.nodes[n];
+        let alike = wanted.iter().copied().filter(|&n| {
+            let other = node_of(n);
+            other.op == node.op
+                && other.layer == node.layer
+                && other.outputs.len() == node.outputs.len()
+        });
+        let ours = weights(self.ours, node);
+        let score = |&n: &usize| {
+            let other = node_of(n);
+            let inputs = node.inputs.iter().zip(&other.inputs);
+            let same = inputs.filter(|(a, b)| self.same(**a, **b)).count();
+            let weights = !ours.is_empty() && ours == weights(self.theirs, other);
+            2 * usize::from(weights) + same
+        };
+        // The first of equals.
+        let best = alike.rev().max_by_key(score)?;
+        (score(&best) > 0).then_some(best)
+    }
+
+    fn same(&self, a: ValueId, b: ValueId) -> bool {
+        self.left.get(&a.0).is_some_and(|class| self.right.get(&b.0) == Some(class))
+    }
+
+    /// The first difference of two nodes of one op.
+    fn between(&self, node: &Node, other: &Node) -> String {
+        let (op, name) = (&node.op, self.name);
+        let value = |node: &Node, key: &str| {
+            node.attrs.get(key).map_or_else(|| "not given".to_owned(), ToString::to_string)
+        };
+        let keys: BTreeSet<&String> = node.attrs.keys().chain(other.attrs.keys()).collect();
+        let differs = |key: &&&String| {
+            !is_neutral(node, key, self.ops)
+                && node.attrs.get(**key).map(plain) != other.attrs.get(**key).map(plain)
+        };
+        if let Some(key) = keys.iter().find(differs) {
+            let (a, b) = (value(node, key), value(other, key));
+            return format!("`{key}` of `{op}` is {a}; in `{name}` it is {b}");
+        }
+        let (a, b) = (weights(self.ours, node), weights(self.theirs, other));
+        if a != b {
+            let differs = |role: &&&str| a.get(**role) != b.get(**role);
+            let role = a.keys().chain(b.keys()).find(differs).copied().unwrap_or_default();
+            let of = |weights: &BTreeMap<&str, &str>| {
+                weights.get(role).map_or_else(|| "none".to_owned(), |name| format!("`{name}`"))
+            };
+            return format!("the {role} of `{op}` is {}; in `{name}` it is {}", of(&a), of(&b));
+        }
+        let (a, b) = (state(self.ours, node), state(self.theirs, other));
+        if a != b {
+            return format!("the state of `{op}` is {a}; in `{name}` it is {b}");
+        }
+        let (a, b) = (rope(self.ours, node), rope(self.theirs, other));
+        if a != b {
+            return format!("`{op}` turns by {a}; in `{name}` by {b}");
+        }
+        let inputs = node.inputs.iter().zip(&other.inputs);
+        let Some((a, b)) = inputs.into_iter().find(|(a, b)| !self.same(**a, **b)) else {
+            return format!("`{op}` is fed other values than in `{name}`");
+        };
+        let seen: BTreeSet<usize> = self.left.values().copied().collect();
+        let makes = |node: &&Node| node.outputs.contains(b);
+        match self.theirs.graph.nodes.iter().find(makes) {
+            Some(maker) if !self.right.get(&b.0).is_some_and(|class| seen.contains(class)) => {
+                format!("{} of `{name}` is missing before `{op}`", shown(maker, self.ops))
+            }
+            _ => {
+                let name_of = |side: &Side<'_>, id: ValueId| side.graph.values[id.0].name.clone();
+                let (a, b) = (name_of(self.ours, *a), name_of(self.theirs, *b));
+                format!("`{op}` is fed `{a}`; in `{name}` it is fed `{b}`")
+            }
+        }
+    }
+}
+
+/// Nodes that the output depends on, in order.
+fn reachable(graph: &Graph) -> Vec<usize> {
+    let mut wanted: BTreeSet<usize> = graph.output.iter().map(|id| id.0).collect();
+    let mut nodes = Vec::new();
+    for (n, node) in graph.nodes.iter().enumerate().rev() {
+        if node.outputs.iter().any(|id| wanted.contains(&id.0)) {
+            wanted.extend(node.inputs.iter().map(|id| id.0));
+            nodes.push(n);
+        }
+    }
+    nodes.reverse();
+    nodes
+}
+
+fn place(node: &Node) -> String {
+    match node.layer {
+        Some(layer) => format!("layer {layer}"),
+        None => "outside of the layers".to_owned(),
+    }
+}
+
+/// An op and its settings: `scale(s=0.5)`.
+fn shown(node: &Node, ops: &OpSet) -> String {
+    match settings(node, ops) {
+        settings if settings.is_empty() => format!("`{}`", node.op),
+        settings => format!("`{}({settings})`", node.op),
+    }
+}
+
+/// The attributes that count, by name.
+fn settings(node: &Node, ops: &OpSet) -> String {
+    let counted = node.attrs.iter().filter(|(key, _)| !is_neutral(node, key, ops));
+    let texts = counted.map(|(key, value)| format!("{key}={}", plain(value)));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+/// A number as text, whichever kind of number it is.
+fn plain(value: &Scalar) -> String {
+    value.as_f64().map_or_else(|| value.to_string(), |x| x.to_string())
+}
+
+fn is_neutral(node: &Node, key: &str, ops: &OpSet) -> bool {
+    let params = ops.get(&node.op).map(|rule| &rule.signature().params);
+    params.is_some_and(|params| params.iter().any(|param| param.name == key && param.neutral))
+}
+
+fn is_identity(node: &Node, ops: &OpSet) -> bool {
+    let values = ops.get(&node.op).and_then(|rule| rule.signature().identity);
+    let has = |(key, value): &(&str, f64)| {
+        node.attrs.get(*key).and_then(Scalar::as_f64).is_some_and(|found| found == *value)
+    };
+    values.is_some_and(|values| values.iter().all(has))
+}
+
+fn weights<'s>(side: &'s Side<'_>, node: &'s Node) -> BTreeMap<&'s str, &'s str> {
+    let label = |weight: usize| side.labels[weight].as_str();
+    node.weights.iter().map(|(role, weight)| (role.as_str(), label(weight.0))).collect()
+}
+
+/// A state by what it keeps, without the dtype that it is kept in.
+fn state(side: &Side<'_>, node: &Node) -> String {
+    let Some(state) = node.state.map(|id| &side.graph.states[id.0]) else { return "none".into() };
+    let parts = state.parts.iter().map(|part| format!("{} {:?}", part.name, part.shape));
+    let parts: Vec<String> = parts.collect();
+    let window = state.window.map_or_else(String::new, |window| format!(", window {window}"));
+    format!("{} of layer {}: {}{window}", state.kind.name(), state.layer, parts.join(", "))
+}
+
+/// A rotary table by its numbers.
+fn rope(side: &Side<'_>, node: &Node) -> String {
+    let Some(table) = node.rope.map(|id| &side.ropes[id.0]) else { return "nothing".into() };
+    let RopeTable { dim, inv_freq, attention_factor, long, dynamic, .. } = table;
+    let mut text = format!("a table of {dim}, factor {attention_factor}");
+    let last = inv_freq.last().copied().unwrap_or_default();
+    text.push_str(&format!(", frequencies to {last} (sum {})", sum(inv_freq)));
+    if let Some(long) = long {
+        let (from, factor) = (long.original_context, long.attention_factor);
+        let sum = sum(&long.inv_freq);
+        text.push_str(&format!(", beyond {from} factor {factor} (sum {sum})"));
+    }
+    if let Some(dynamic) = dynamic {
+        text.push_str(&format!(", {dynamic:?}"));
+    }
+    text
+}
+
+/// A number that no two lists of frequencies are likely to share.
+fn sum(numbers: &[f32]) -> f64 {
+    let weigh = |(n, x): (usize, &f32)| f64::from(*x) * (n + 1) as f64;
+    numbers.iter().enumerate().map(weigh).sum()
+}

@@ -1,0 +1,174 @@
+//! Checks that an inherited architecture name still stands for the model.
+//!
+//! The spec that wrote `gguf: arch:` is resolved twice: with the same config, and with the config that
+//! the file's own keys give back. If either gives the same graph, a reader of the file computes the
+//! same model. Otherwise the first difference is reported.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::compare::{Difference, Side, differences};
+use super::config::{Evidence, Tree, config_of};
+use super::head::with_head;
+use super::{Gguf, Group};
+use crate::config::Config;
+use crate::diag::Finding;
+use crate::model::Model;
+use crate::ops::OpSet;
+use crate::resolve::resolve;
+use crate::scalar::Scalar;
+use crate::spec::{ArchOwner, Spec};
+
+/// Returns a warning if the model is not the one that the owner of its architecture name describes.
+pub(crate) fn unlike(
+    model: &Model,
+    owner: &ArchOwner,
+    config: &Config,
+    ops: &OpSet,
+) -> Option<Finding> {
+    let (gguf, weights) = with_head(model).or_else(|| {
+        let gguf = model.gguf.clone()?;
+        Some((gguf, model.graph.weights.clone()))
+    })?;
+    // Weights without a place in the file are reported by whoever writes it.
+    let groups = gguf.groups(&weights).ok()?;
+    let found = match &owner.spec {
+        Some(spec) => first(model, &gguf, &groups, spec, config, ops)?,
+        None => Difference {
+            node: 0,
+            at: model.graph.nodes.first()?.at.clone(),
+            text: format!("`{}` is no complete spec and describes no model", owner.name),
+        },
+    };
+    let arch = &gguf.arch;
+    let message = if owner.name == model.name {
+        format!("overrides make `{}` another model than `arch: {arch}` stands for", model.name)
+    } else {
+        format!(
+            "`{}` inherits `arch: {arch}` from `{}` and computes another model",
+            model.name, owner.name
+        )
+    };
+    let help = format!(
+        "llama.cpp would run such a GGUF file as the other model. Under `gguf:` write an `arch:` of its own, or `gguf: ~` if \
+         llama.cpp has none; write `arch: {arch}` again only if keys of the file say the difference and llama.cpp reads them"
+    );
+    Some(Finding::error(&found.at, message).label(found.text).help(help).warning())
+}
+
+/// The first difference; none if the owner makes the same model of the config or of the file.
+fn first(
+    model: &Model,
+    gguf: &Gguf,
+    groups: &[Group],
+    owner: &Spec,
+    config: &Config,
+    ops: &OpSet,
+) -> Option<Difference> {
+    let resolved = |config: &Config| resolve(owner, config, ops);
+    let (by_config, refused) = match resolved(&config.clone()) {
+        Ok((other, _)) => {
+            let found = between(model, &other, &owner.name.name, ops);
+            if found.is_empty() && says_the_same(gguf, &other) {
+                return None;
+            }
+            (found, None)
+        }
+        Err(findings) => (Vec::new(), findings.into_iter().next()),
+    };
+    let told = told(gguf, groups);
+    let by_file = match config_of(owner, &told).and_then(|config| resolved(&config)) {
+        Ok((other, _)) => Some(between(model, &other, &owner.name.name, ops)),
+        Err(_) => None,
+    };
+    let both = |found: &&Difference| by_config.iter().any(|other| other.node == found.node);
+    match &by_file {
+        Some(found) if found.is_empty() => None,
+        // A setting that keys of the file carry differs by the config alone; one that does not read
+        // backwards differs by the file alone.
+        Some(found) => found.iter().find(both).or(found.first()).cloned(),
+        None => by_config.into_iter().next().or_else(|| {
+            let at = model.graph.nodes.first()?.at.clone();
+            let name = &owner.name.name;
+            let why = refused.map(|finding| format!(": {}", finding.message)).unwrap_or_default();
+            Some(Difference {
+                node: 0,
+                at,
+                text: format!("`{name}` does not describe this model{why}"),
+            })
+        }),
+    }
+}
+
+/// Differences of the graphs, and of those of the heads that a file has.
+fn between(ours: &Model, theirs: &Model, name: &str, ops: &OpSet) -> Vec<Difference> {
+    let mut found = differences(&side(ours), &side(theirs), name, ops);
+    let heads = ours.nextn.iter().filter(|nextn| nextn.gguf.is_some());
+    for (n, layer) in heads.flat_map(|nextn| &nextn.layers).enumerate() {
+        let other = theirs.nextn.as_ref().and_then(|nextn| nextn.layers.get(n));
+        // A file says how many there are, and their own weights are known by the rules of a file with them.
+        if let Some(other) = other {
+            found.extend(differences(&side(layer), &side(other), name, ops));
+        }
+    }
+    found
+}
+
+/// A model's graph, its weights known by the tensors that they become.
+fn side(model: &Model) -> Side<'_> {
+    let weights = &model.graph.weights;
+    let mut labels: Vec<String> = weights.iter().map(|weight| weight.name.clone()).collect();
+    let groups = model.gguf.as_ref().and_then(|gguf| gguf.groups(weights).ok());
+    for group in groups.into_iter().flatten() {
+        let Some((tensor, _)) = group.tensors.first() else { continue };
+        for (n, &weight) in group.weights.iter().enumerate() {
+            labels[weight] = format!("{tensor} ({n} of {:?})", group.steps);
+        }
+    }
+    Side { graph: &model.graph, ropes: &model.ropes, labels }
+}
+
+/// True if the file has every key and every computed tensor of the owner's file.
+fn says_the_same(gguf: &Gguf, owner: &Model) -> bool {
+    let Some(other) = &owner.gguf else { return false };
+    let keys: BTreeMap<&str, &Scalar> =
+        gguf.metadata.iter().map(|(k, v)| (k.as_str(), v)).collect();
+    // A head's layers are counted where the file has one.
+    let counted = |key: &str| key.ends_with(".block_count");
+    let same = |key: &str, value| counted(key) || keys.get(key) == Some(&value);
+    gguf.arch == other.arch
+        && other.metadata.iter().all(|(key, value)| same(key, value))
+        && gguf.tensors == other.tensors
+}
+
+/// What the file of a model would tell a reader.
+pub(super) fn told(gguf: &Gguf, groups: &[Group]) -> Evidence {
+    let mut keys = Tree::default();
+    let prefix = format!("{}.", gguf.arch);
+    for (key, value) in &gguf.metadata {
+        if let Some(key) = key.strip_prefix(&prefix) {
+            keys.add(key, value.clone());
+        }
+    }
+    let mut tensors = BTreeMap::new();
+    for (name, shape) in groups.iter().flat_map(|group| &group.tensors) {
+        tensors.insert(name.clone(), shape.clone());
+    }
+    for (name, numbers) in &gguf.tensors {
+        tensors.insert(name.clone(), vec![numbers.len()]);
+        let numbers = numbers.iter().map(|x| float(*x)).collect();
+        keys.add(&format!("numbers.{name}"), Scalar::List(numbers));
+    }
+    for (name, shape) in &tensors {
+        let shape = shape.iter().map(|&dim| Scalar::Int(dim as i64)).collect();
+        keys.add(&format!("shapes.{name}"), Scalar::List(shape));
+    }
+    Evidence { keys: keys.into_config("the file"), tensors, companions: BTreeSet::new() }
+}
+
+/// An f32 as the shortest decimal that it stands for.
+fn float(x: f32) -> Scalar {
+    Scalar::Float(x.to_string().parse().unwrap_or(f64::from(x)))
+}
+
+#[cfg(test)]
+mod tests;
