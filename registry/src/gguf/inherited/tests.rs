@@ -11,7 +11,7 @@ const CONFIG: &str = r#"{ "architectures": ["LlamaForCausalLM"], "hidden_size": 
 fn warning(parent: &str, text: &str, more: &str, sets: &[&str]) -> Option<Finding> {
     let mut library = Library::builtin();
     let text = format!("spec: 1\nname: child\nextends: {parent}\n{text}");
-    library.add_spec("child.yaml", &text);
+    library.add_text("child.yaml", &text);
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
     let spec = library.load("child", &sets).unwrap();
     let config =
