@@ -93,6 +93,9 @@ pub(crate) struct Convert {
     /// Write file I of a set of N, and no other
     #[arg(long, value_name = "I/N", value_parser = format::parse_shard, conflicts_with = "split_max_size")]
     shard: Option<(usize, usize)>,
+    /// With a checkpoint format: quantize the output matrix too, which stays as it is otherwise
+    #[arg(long)]
+    quantize_output: bool,
     #[command(flatten)]
     goal: goal::Asked,
     #[command(flatten)]
@@ -138,6 +141,11 @@ impl Convert {
             self.types.refuse()?;
             return folder::run(&self, which, format);
         }
+        ensure!(
+            !self.quantize_output,
+            "--quantize-output is for checkpoints (--to fp8 and its kin); in GGUF files the output matrix has a type, \
+             which --output-tensor-type chooses"
+        );
         self.calibration.refuse()?;
         self.goal.refuse_eight_bits()?;
         let formats: Vec<Format> =
@@ -156,6 +164,7 @@ impl Convert {
         let checkpoint = target.checkpoint()?;
         let coverage = Coverage::of(&target.model, &checkpoint);
         coverage.refuse(&target.dir)?;
+        self.calibration.refuse_lost(None, &checkpoint)?;
         let outputs = format::paths(&formats, &self.output, &target.name)?;
         let source = Model::new(&target, &checkpoint, self.types.arithmetic())?;
         if coverage.head > 0 && source.gguf.ahead == 0 {

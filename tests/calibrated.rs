@@ -71,7 +71,8 @@ fn scales_are_written_where_engines_look_and_change_no_weight() {
                 let undone = path(&format!("-{}-{end}", to.replace(':', "-")));
                 let mut command = convert();
                 let ran = run(command.arg(folder).args(["--to", to, "-o"]).arg(&undone)).code(0);
-                assert!(!ran.err.contains("_scale"), "{}", ran.err);
+                let noted = ran.err.contains("k_scale`: the format has none, they are left out");
+                assert_eq!(noted, end == "a", "{}", ran.err);
                 // A GGUF file names the folder that it was made of, and carries its config.
                 if to == "bf16" {
                     made.push(fs_err::read(undone.join("model.safetensors")).unwrap());
@@ -79,6 +80,17 @@ fn scales_are_written_where_engines_look_and_change_no_weight() {
             }
             assert!(made.windows(2).all(|two| two[0] == two[1]));
         }
+        // Other codes do not lose them unasked.
+        let again = |more: &[&str]| {
+            let mut command = convert();
+            run(command
+                .arg(&out)
+                .args(["--to", "nvfp4", "--plan", "-o"])
+                .arg(path("-n"))
+                .args(more))
+        };
+        again(&[]).code(2).says("scales of activations").says("--drop-scales");
+        again(&["--drop-scales"]).code(0);
         let mut check = parity();
         check.arg("check").arg(&out).arg("--reference").arg(fixture(name).join("reference"));
         check.arg("--w8a8").args(["--set", "states.kv.dtype=f8_e4m3"]);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::tool::{convert, fixture, parity, root, run};
+use crate::tool::{convert, fixture, onboard, parity, root, run};
 
 /// The mean divergence that a check printed.
 pub(crate) fn divergence(text: &str) -> f64 {
@@ -37,13 +37,16 @@ fn plans_name_what_is_kept_and_what_cannot_be_spread() {
     let plan = |name: &str, to: &str| {
         run(convert().arg(fixture(name)).args(["--to", to, "--plan", "-o"]).arg(dir.path())).code(0)
     };
-    plan("llama_256", "fp8")
-        .prints("21 quantized")
-        .prints("kept, the spec keeps it: the output matrix: lm_head.weight");
+    plan("llama_256", "fp8").prints("21 quantized").prints(
+        "kept, its product is the logits; --quantize-output quantizes it too: lm_head.weight",
+    );
     plan("llama_256", "fp8:block").prints("64x256 does not divide into blocks of 128").prints(
         "`model.layers.0.mlp.up_proj.weight` cannot be spread, its rows over more than 2 devices",
     );
     plan("deepseek_v3", "fp8:block").prints("0 quantized");
+    // Loaders that do not read what is written are named at conversion, and in the list of formats.
+    plan("llama_256", "fp8:modelopt").says("ignores ModelOpt's scales");
+    run(convert().args(["--to", "help"])).code(0).prints("no mixtures in transformers");
 }
 
 /// `fixtures/quant_peer.py --arithmetic` makes the dumps: transformers' own forward of the folder that
@@ -312,4 +315,25 @@ fn a_head_that_is_not_there_is_the_embedding_if_the_inner_config_says_so() {
     check(&config).code(0).prints("AGREE");
     config["text_config"]["tie_word_embeddings"] = false.into();
     check(&config).code(2).says("no tensor `lm_head.weight`");
+}
+
+#[test]
+fn a_mixture_that_a_loader_does_not_take_is_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = fs_err::read_to_string(fixture("qwen3_moe").join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for key in ["hidden_size", "moe_intermediate_size", "intermediate_size", "head_dim"] {
+        config[key] = 128.into();
+    }
+    let (path, plain) = (dir.path().join("config.json"), dir.path().join("plain"));
+    fs_err::write(&path, config.to_string()).unwrap();
+    let mut synth = onboard();
+    synth.args(["synth", "qwen3_moe", "--dtype", "bf16", "--config"]).arg(&path);
+    run(synth.arg("-o").arg(&plain)).code(0);
+    let to = |format: &str| {
+        let mut command = convert();
+        run(command.arg(&plain).args(["--to", format, "--plan", "-o"]).arg(dir.path().join("out")))
+    };
+    to("fp8:ct-block").code(0).says("does not load mixtures of fp8:ct-block");
+    assert!(!to("fp8:block").code(0).err.contains("does not load"));
 }

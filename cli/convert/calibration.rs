@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
+use converters::Checkpoint;
 use converters::convert::folder::Format;
 use converters::convert::folder::calibrated::{Asked, Scales, Seen, scales};
 use engine::Want;
@@ -31,6 +32,9 @@ pub(super) struct Calibration {
     /// Token ids instead of a text, with commas
     #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with = "calibrate")]
     calibrate_tokens: Vec<u32>,
+    /// Leave out the scales of activations, keys and values that a quantized source has
+    #[arg(long)]
+    drop_scales: bool,
     /// Tokens in a chunk, of this text and of that of --target-kl; default: 512, or all that the model handles
     #[arg(long, value_name = "N")]
     chunk: Option<usize>,
@@ -69,6 +73,36 @@ impl Calibration {
             "--static-activations, --kv-scales and --calibrate are for checkpoints of 8 and 4 bits \
              (--to fp8, ...); a GGUF file has no such scales"
         );
+        Ok(())
+    }
+
+    /// Refuses to leave out measured scales of the source without being asked; a note where no format has them.
+    pub(super) fn refuse_lost(
+        &self,
+        format: Option<Format>,
+        checkpoint: &Checkpoint,
+    ) -> Result<()> {
+        let format = format.filter(|format| format.quantizes());
+        let asked = self.asked();
+        let measured = checkpoint.measured_scales();
+        let kinds = [
+            ("activations", "--static-activations", asked.inputs, measured.inputs),
+            ("keys and values", "--kv-scales", asked.caches, measured.caches),
+        ];
+        for (what, flag, again, names) in kinds {
+            let Some(first) = names.first().filter(|_| !again && !self.drop_scales) else {
+                continue;
+            };
+            let first = format!("{} scales of {what}, the first is `{first}`", names.len());
+            if let Some(format) = format {
+                bail!(
+                    "the checkpoint has {first}: a conversion to `{}` would leave them out; measure them again with \
+                     {flag} --calibrate FILE, or allow it with --drop-scales",
+                    format.name()
+                );
+            }
+            term::note(&format!("note: {first}: the format has none, they are left out"));
+        }
         Ok(())
     }
 

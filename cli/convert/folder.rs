@@ -4,19 +4,19 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use converters::Checkpoint;
 use converters::convert::folder::{
-    self, Choice, Format, Item, Planned, Scales, Tensor, config, peaks,
+    self, Choice, Format, Item, Planned, Scales, Tensor, Wanted, config, peaks,
 };
 use converters::python_json::texts_as_words;
 use converters::weights::flows;
-use converters::{Checkpoint, FileDtype};
 use engine::{Engine, NativeEngine};
 use sha2::{Digest as _, Sha256};
 
 use super::{Convert, several};
 use crate::coverage::Coverage;
 use crate::target::{self, Target, Which};
-use crate::{Ended, term};
+use crate::{Ended, term, text};
 
 mod beside;
 mod show;
@@ -109,6 +109,29 @@ impl Plan<'_> {
         ))
     }
 
+    /// A note on tensors that are not rounded to plain bf16.
+    fn wider(&self) -> Option<String> {
+        if self.format.quantizes() {
+            return None;
+        }
+        let all = self.tensors.iter().zip(&self.choices);
+        let wide: Vec<&Tensor<'_>> =
+            all.filter(|(_, choice)| !choice.why.is_empty()).map(|(tensor, _)| tensor).collect();
+        let first = wide.first()?;
+        let count = text::plural(wide.len(), "tensor");
+        Some(format!(
+            "note: {count} of f32 stay so, as they are wider than the rest on purpose, the first is `{}`",
+            first.name
+        ))
+    }
+
+    /// A warning of loaders that do not take the folder.
+    fn loaders(&self) -> Option<String> {
+        let all = self.tensors.iter().zip(&self.choices);
+        let mixture = all.clone().any(|(t, choice)| choice.kept.is_none() && t.mixture.is_some());
+        self.format.unread_by(mixture).map(|why| format!("warning: {why}"))
+    }
+
     fn limit(&self, args: &Convert) -> u64 {
         match args.shard {
             Some((_, count)) => folder::even_limit(&self.items, count),
@@ -147,19 +170,20 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
     let target = target::open(which, &args.choice)?;
     let checkpoint = target.checkpoint()?;
     Coverage::of(&target.model, &checkpoint).refuse(&target.dir)?;
-    let mut plan = plan(&target, &checkpoint, format, output)?;
+    let mut plan = plan(&target, &checkpoint, format, output, args.quantize_output)?;
     plan.scales = args.calibration.planned(&plan)?;
     ensure!(
         format.quantizes() || !args.goal.is_asked(),
         "--target-kl: `{}` loses nothing",
         format.name()
     );
+    args.calibration.refuse_lost(Some(format), &checkpoint)?;
     if !args.plan {
         refuse_taken(args, output)?;
     }
     let goal = args.goal.goal(args, &target, output)?;
-    if let Some(warning) = plan.unchanged() {
-        term::note(&warning);
+    for note in plan.unchanged().into_iter().chain(plan.wider()).chain(plan.loaders()) {
+        term::note(&note);
     }
     let mut seen = None;
     if let Some(goal) = &goal {
@@ -212,14 +236,16 @@ fn plan<'c>(
     target: &'c Target,
     checkpoint: &'c Checkpoint,
     format: Format,
-    output: &Path,
+    into: &Path,
+    output: bool,
 ) -> Result<Plan<'c>> {
     let model = &target.model;
     let (weights, _) = flows(checkpoint, &model.graph.weights, &model.rules)
         .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
-    let tensors = folder::tensors(checkpoint, model, &weights, format.quantizes())
-        .map_err(|why| anyhow::anyhow!(why))?;
-    let choices = format.choose(&tensors, &model.quant, FileDtype::from(target.dtype()));
+    let wanted = Wanted { apart: format.quantizes(), output };
+    let tensors =
+        folder::tensors(checkpoint, model, &weights, wanted).map_err(|why| anyhow::anyhow!(why))?;
+    let choices = format.choose(&tensors, &model.quant);
     Ok(Plan {
         format,
         target,
@@ -229,7 +255,7 @@ fn plan<'c>(
         scales: Scales::default(),
         items: Vec::new(),
         files: Vec::new(),
-        folder: output.to_owned(),
+        folder: into.to_owned(),
     })
 }
 

@@ -66,6 +66,15 @@ pub struct Checkpoint {
     fingerprint: OnceLock<String>,
 }
 
+/// Names of the scales that follow from a run over a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeasuredScales<'a> {
+    /// Those of what matrices multiply.
+    pub inputs: Vec<&'a str>,
+    /// Those of keys and values.
+    pub caches: Vec<&'a str>,
+}
+
 impl Checkpoint {
     /// Opens a folder with `model.safetensors` or `model.safetensors.index.json` (the first wins, as
     /// it does where such folders come from), or a single safetensors file.
@@ -207,6 +216,19 @@ impl Checkpoint {
     /// A tensor as a file stores it: also one that others are made of.
     pub fn stored(&self, name: &str) -> Option<&TensorInfo> {
         self.stored.get(name)
+    }
+
+    /// Scales in the files that follow from a run over a text and not from weights.
+    pub fn measured_scales(&self) -> MeasuredScales<'_> {
+        let of = |ends: &[&str]| {
+            let hidden = self.stored.keys().filter(|name| !self.tensors.contains_key(*name));
+            let ends = |name: &&String| ends.iter().any(|end| name.ends_with(end));
+            hidden.filter(ends).map(String::as_str).collect()
+        };
+        MeasuredScales {
+            inputs: of(&[".input_scale", ".activation_scale", ".input_global_scale"]),
+            caches: of(&[".k_scale", ".v_scale", ".q_scale", ".kv_scale"]),
+        }
     }
 
     /// How many tensors the files store.

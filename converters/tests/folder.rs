@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use converters::checkpoint::Checkpoint;
 use converters::convert::folder::calibrated::{Asked, Seen, scales};
-use converters::convert::folder::{self, Choice, Format, Scales, Tensor, config, peaks};
+use converters::convert::folder::{self, Choice, Format, Scales, Tensor, Wanted, config, peaks};
 use converters::convert::{Settings, run};
 use converters::safetensors::{Declared, FileDtype, Writer};
 use converters::weights::flows;
@@ -38,8 +38,9 @@ fn plan<'c>(
     format: Format,
 ) -> (Vec<Tensor<'c>>, Vec<Choice>) {
     let (weights, _) = flows(checkpoint, &model.graph.weights, &model.rules).unwrap();
-    let tensors = folder::tensors(checkpoint, model, &weights, format.quantizes()).unwrap();
-    let choices = format.choose(&tensors, &model.quant, FileDtype::Bf16);
+    let wanted = Wanted { apart: format.quantizes(), output: false };
+    let tensors = folder::tensors(checkpoint, model, &weights, wanted).unwrap();
+    let choices = format.choose(&tensors, &model.quant);
     (tensors, choices)
 }
 
@@ -321,4 +322,61 @@ fn a_stored_scale_that_is_none_is_refused_by_name() {
         assert!(error.contains(name) && error.contains("one number above 0"), "{error}");
     }
     assert_eq!(checkpoint.scale("a.absent.input_scale").unwrap(), None);
+}
+
+/// A spec of one's own says nothing under `quant:`, and its output matrix has any name.
+#[test]
+fn the_output_matrix_and_embeddings_stay_in_every_format() {
+    let source = fixture("llama_256");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("own.yaml");
+    fs_err::write(&file, "spec: 1\nname: own\nextends: llama\nquant: ~\n").unwrap();
+    let mut library = Library::builtin();
+    library.add_file(&file).unwrap();
+    let spec = library.load("own", &[]).unwrap();
+    let config = Config::read(&source.join("config.json")).unwrap();
+    let (model, _) = resolve(&spec, &config, &OpSet::builtin()).unwrap();
+    let checkpoint = Checkpoint::open(&source).unwrap();
+    let (weights, _) = flows(&checkpoint, &model.graph.weights, &model.rules).unwrap();
+    for (name, format, _) in Format::all().filter(|(_, format, _)| format.quantizes()) {
+        for output in [false, true] {
+            let wanted = Wanted { apart: true, output };
+            let tensors = folder::tensors(&checkpoint, &model, &weights, wanted).unwrap();
+            let choices = format.choose(&tensors, &model.quant);
+            let kept = |name: &str| {
+                let place = tensors.iter().position(|tensor| tensor.name == name).unwrap();
+                choices[place].kept.is_some()
+            };
+            // Squares do not fit on its rows; the reason then is another one.
+            let place = tensors.iter().position(|tensor| tensor.name == "lm_head.weight").unwrap();
+            let final_matrix = choices[place].why.contains("its product is the logits");
+            assert_eq!(final_matrix, !output, "{name}");
+            assert!(!output || kept("lm_head.weight") == name.contains("block"), "{name}");
+            assert!(kept("model.embed_tokens.weight"), "{name}");
+            assert!(!kept("model.layers.0.self_attn.o_proj.weight"), "{name}");
+        }
+    }
+}
+
+#[test]
+fn plain_numbers_are_bf16_but_for_what_is_wider_on_purpose() {
+    let source = fixture("glm4_moe");
+    let (checkpoint, model) = (Checkpoint::open(&source).unwrap(), model(&source));
+    let (mut tensors, _) = plan(&checkpoint, &model, Format::Bf16);
+    let correction = "model.layers.1.mlp.gate.e_score_correction_bias";
+    let wide = |tensors: &[Tensor<'_>]| {
+        let choices = Format::Bf16.choose(tensors, &model.quant);
+        let wide = tensors.iter().zip(&choices).filter(|(_, c)| c.kept == Some(FileDtype::F32));
+        wide.map(|(tensor, _)| tensor.name.clone()).collect::<Vec<_>>()
+    };
+    // All of it is f32, whatever its config says: what the reference keeps so stays.
+    tensors.iter_mut().for_each(|tensor| tensor.dtype = FileDtype::F32);
+    let stays = wide(&tensors);
+    assert!(stays.iter().all(|name| name.ends_with("e_score_correction_bias")), "{stays:?}");
+    assert!(stays.contains(&correction.to_owned()));
+    // One tensor of a checkpoint of 16 bits is.
+    tensors.iter_mut().for_each(|tensor| tensor.dtype = FileDtype::Bf16);
+    tensors.iter_mut().find(|tensor| tensor.name == "model.norm.weight").unwrap().dtype =
+        FileDtype::F32;
+    assert_eq!(wide(&tensors), ["model.norm.weight"]);
 }

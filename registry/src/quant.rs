@@ -1,5 +1,8 @@
 //! What a quantized checkpoint of a model keeps as it is, and which scales are shared.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::graph::{Graph, ValueId, WeightId};
 use crate::weight_map::{Holes, Pattern};
 
 /// The `quant:` section of a spec, resolved. Patterns are of modules: a tensor's name without
@@ -35,6 +38,64 @@ impl Quant {
             None => vec![weight.to_owned()],
         }
     }
+}
+
+/// Why a matrix stays as it is unless it is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stays {
+    /// Its product is the logits.
+    Output,
+    /// Its product decides what runs.
+    Router,
+}
+
+impl Stays {
+    /// The reason, as `convert --plan` shows it.
+    pub fn why(self) -> &'static str {
+        match self {
+            Self::Output => "its product is the logits; --quantize-output quantizes it too",
+            Self::Router => "its product decides which experts run",
+        }
+    }
+}
+
+/// Matrices that decide or end a model. They follow from the graph, whatever they are called.
+pub fn staying(graph: &Graph) -> BTreeMap<WeightId, Stays> {
+    let mut found = BTreeMap::new();
+    for node in graph.nodes.iter().filter(|node| node.op == "choose") {
+        let scores = node.inputs.first().into_iter();
+        let last = scores.flat_map(|&scores| last_multiplied(graph, scores));
+        found.extend(last.map(|id| (id, Stays::Router)));
+    }
+    let last = graph.output.map(|logits| last_multiplied(graph, logits));
+    found.extend(last.into_iter().flatten().map(|id| (id, Stays::Output)));
+    found
+}
+
+/// The matrices that a value was last multiplied by.
+fn last_multiplied(graph: &Graph, value: ValueId) -> BTreeSet<WeightId> {
+    let mut makers = BTreeMap::new();
+    for (n, node) in graph.nodes.iter().enumerate() {
+        makers.extend(node.outputs.iter().map(|&output| (output, n)));
+    }
+    let (mut found, mut seen, mut next) = (BTreeSet::new(), BTreeSet::new(), vec![value]);
+    while let Some(value) = next.pop() {
+        let Some(node) =
+            makers.get(&value).map(|&n| &graph.nodes[n]).filter(|_| seen.insert(value))
+        else {
+            continue;
+        };
+        match node.op.as_str() {
+            "linear" | "linears" => {
+                let matrices = node.weights.iter().filter(|(role, _)| !role.contains("bias"));
+                found.extend(matrices.map(|(_, &id)| id));
+            }
+            // What mixes rows or experts is no last step of logits or scores.
+            _ if node.state.is_some() || node.op == "experts" => {}
+            _ => next.extend(&node.inputs),
+        }
+    }
+    found
 }
 
 /// A tensor's name without its last word, if that is `weight`.

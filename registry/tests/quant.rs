@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use registry::config::Config;
-use registry::graph::{Graph, ValueId};
+use registry::graph::{Graph, ValueId, WeightId};
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
+use registry::quant::staying;
 use registry::resolve::resolve;
 
 fn models() -> Vec<(PathBuf, Model)> {
@@ -69,7 +70,8 @@ fn routers_and_output_matrices_are_kept() {
         let last = behind(graph, graph.output.unwrap());
         for n in deciding.union(&last).filter(|n| !looked_up.contains(n)) {
             let name = &graph.weights[*n].name;
-            if model.quant.kept(name).is_none() {
+            let stays = staying(graph).contains_key(&WeightId(*n));
+            if model.quant.kept(name).is_none() && !stays {
                 wrong.insert(format!("{}: `{name}` would be quantized", path.display()));
             }
         }

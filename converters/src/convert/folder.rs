@@ -23,7 +23,7 @@ mod tensors;
 pub use calibrated::Scales;
 pub use files::{Planned, even_limit, index, lay_out, work};
 pub use format::Format;
-pub use tensors::tensors;
+pub use tensors::{Wanted, tensors};
 
 use scaled::{Part, Scaled, Scheme};
 
@@ -38,6 +38,8 @@ pub struct Tensor<'a> {
     pub place: (usize, u64),
     /// What it is kept in where nothing changes it.
     pub dtype: FileDtype,
+    /// True if the reference keeps it in f32 whatever the model runs in.
+    pub always_wide: bool,
     /// Its shape.
     pub shape: Vec<usize>,
     /// The model's name for it, where it is one weight of the model; its own where not.

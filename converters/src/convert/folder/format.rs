@@ -35,7 +35,8 @@ pub enum Format {
     Mxfp4,
 }
 
-const MODELOPT: &str = "ModelOpt: e4m3, a scale per row; per matrix with --static-activations";
+const MODELOPT: &str =
+    "ModelOpt: e4m3, a scale per row; per matrix with --static-activations; not for transformers";
 
 /// Names, and what they are in a few words.
 const NAMES: &[(&str, Format, &str)] = &[
@@ -44,9 +45,17 @@ const NAMES: &[(&str, Format, &str)] = &[
     ("fp8:tensor", Format::Fp8Tensor, "compressed-tensors: e4m3, a scale per matrix"),
     ("fp8:block", Format::Fp8Block { power: false }, "e4m3, an f32 scale per 128x128"),
     ("fp8:block-ue8m0", Format::Fp8Block { power: true }, "the same with powers of two for scales"),
-    ("fp8:ct-block", Format::Fp8CtBlock, "compressed-tensors: e4m3, a scale per 128x128"),
+    (
+        "fp8:ct-block",
+        Format::Fp8CtBlock,
+        "compressed-tensors: e4m3, a scale per 128x128; no mixtures in transformers",
+    ),
     ("fp8:modelopt", Format::Fp8Modelopt { whole: false }, MODELOPT),
-    ("nvfp4", Format::Nvfp4, "compressed-tensors: e2m1, a scale per 16, weights only"),
+    (
+        "nvfp4",
+        Format::Nvfp4,
+        "compressed-tensors: e2m1, a scale per 16, weights only; no mixtures in transformers",
+    ),
     ("mxfp4", Format::Mxfp4, "compressed-tensors: e2m1, a power of two per 32, weights only"),
 ];
 
@@ -88,6 +97,25 @@ impl Format {
         if matches!(self, Self::Fp8Modelopt { .. }) { Vec::new() } else { vec![1] }
     }
 
+    /// Loaders that do not read the format, in words; `mixture` if experts are quantized.
+    pub fn unread_by(self, mixture: bool) -> Option<&'static str> {
+        match self {
+            Self::Fp8CtBlock if mixture => Some(
+                "transformers (5.19 and 5.23, with compressed-tensors 0.17 and 0.20) does not load mixtures of \
+                 fp8:ct-block: it expects scales of rows for experts; fp8:block has the same squares and loads",
+            ),
+            Self::Nvfp4 if mixture => Some(
+                "transformers (5.23) leaves out the scale of scales of experts in NVFP4: give the folder to an engine \
+                 that multiplies by it, or write mxfp4",
+            ),
+            Self::Fp8Modelopt { .. } => Some(
+                "transformers (5.19 and 5.23) ignores ModelOpt's scales and reads the codes as weights: give the folder \
+                 to an engine that knows them, or write fp8",
+            ),
+            _ => None,
+        }
+    }
+
     /// Whether the config may name modules by patterns.
     pub fn knows_patterns(self) -> bool {
         matches!(self, Self::Fp8 | Self::Fp8Tensor | Self::Fp8CtBlock | Self::Nvfp4 | Self::Mxfp4)
@@ -118,11 +146,9 @@ impl Format {
         })
     }
 
-    /// What becomes of each tensor. `dtype` is what the checkpoint is meant to run in.
-    pub fn choose(self, tensors: &[Tensor<'_>], quant: &Quant, dtype: FileDtype) -> Vec<Choice> {
-        let Some(scheme) = self.scheme(1.0) else {
-            return tensors.iter().map(|tensor| plain(tensor, dtype)).collect();
-        };
+    /// What becomes of each tensor.
+    pub fn choose(self, tensors: &[Tensor<'_>], quant: &Quant) -> Vec<Choice> {
+        let Some(scheme) = self.scheme(1.0) else { return plain(tensors) };
         let refuses = |tensor: &Tensor<'_>| match (&tensor.matrix, &tensor.shape[..]) {
             (Err(why), _) => Some(why.clone()),
             (Ok(()), &[rows, row]) if tensor.name.ends_with(".weight") => scheme.refuses(rows, row),
@@ -167,13 +193,25 @@ impl Format {
     }
 }
 
-/// bf16, but for what is wider in a checkpoint of 16 bits, which is so on purpose.
-fn plain(tensor: &Tensor<'_>, dtype: FileDtype) -> Choice {
-    let wider = tensor.dtype == FileDtype::F32 && dtype != FileDtype::F32;
-    let stays = !tensor.dtype.is_float() || wider;
-    let kept = if stays { tensor.dtype } else { FileDtype::Bf16 };
-    Choice { kept: Some(kept), why: String::new() }
+/// Plain bf16. In a checkpoint of 16 bits, f32 tensors are so on purpose and stay; in one of f32 only those do
+/// that the reference keeps in f32 whatever it runs in.
+fn plain(tensors: &[Tensor<'_>]) -> Vec<Choice> {
+    let count = |wanted: &dyn Fn(&Tensor<'_>) -> bool| -> u128 {
+        tensors.iter().filter(|tensor| wanted(tensor)).map(|tensor| tensor.flow.len() as u128).sum()
+    };
+    let wide = |tensor: &Tensor<'_>| tensor.dtype == FileDtype::F32;
+    let mostly_wide = 2 * count(&wide) > count(&|tensor| tensor.dtype.is_float());
+    let choice = |tensor: &Tensor<'_>| {
+        let stays = wide(tensor) && (tensor.always_wide || !mostly_wide);
+        let kept = if stays || !tensor.dtype.is_float() { tensor.dtype } else { FileDtype::Bf16 };
+        let why = if stays { WIDER.to_owned() } else { String::new() };
+        Choice { kept: Some(kept), why }
+    };
+    tensors.iter().map(choice).collect()
 }
+
+/// Why a tensor is not rounded to bf16.
+const WIDER: &str = "it is wider than the rest on purpose";
 
 /// What breaks when rows of a matrix are spread over several devices, or its columns are.
 pub fn split_limits(format: Format, rows: usize, row: usize) -> Vec<String> {

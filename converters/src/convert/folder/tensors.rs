@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{Graph, WeightId};
 use registry::model::{Model, is_buffer};
+use registry::quant::{Stays, staying};
 use registry::weight_map::{Rule, Step, gather, inverse, natural, shapes};
 
 use super::Tensor;
@@ -24,15 +26,28 @@ enum Use {
     Other,
 }
 
-/// The tensors, in the natural order of their names. With `apart`, experts that lie in one
-/// tensor become one tensor each, as engines want them that know scales.
+/// Which tensors are wanted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wanted {
+    /// Experts that lie in one tensor become one tensor each, as engines want them that know scales.
+    pub apart: bool,
+    /// The matrix whose product is the logits may be quantized too.
+    pub output: bool,
+}
+
+/// The tensors, in the natural order of their names.
 pub fn tensors<'c>(
     checkpoint: &'c Checkpoint,
     model: &Model,
     weights: &[Sourced<'c>],
-    apart: bool,
+    wanted: Wanted,
 ) -> Result<Vec<Tensor<'c>>, String> {
     let graph = &model.graph;
+    let mut stays = staying(graph);
+    stays.retain(|_, why| !(wanted.output && *why == Stays::Output));
+    let fixed = DtypeRule::Fixed(Dtype::F32);
+    let always_wide = |mine: &[usize]| mine.iter().any(|&n| graph.weights[n].dtype == fixed);
+    let stays = |mine: &[usize]| mine.iter().find_map(|n| stays.get(&WeightId(*n))).copied();
     let uses = uses(graph);
     let experts = experts(graph);
     let mut makes: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
@@ -48,7 +63,7 @@ pub fn tensors<'c>(
         // Where no loader puts them together again, they stay as they are.
         let kept = |n: &usize| model.quant.kept(&graph.weights[*n].name).is_some();
         let parts = |n: &usize| experts.contains_key(n) && renamed(n) && !kept(n);
-        if apart && mine.len() > 1 && mine.iter().all(parts) {
+        if wanted.apart && mine.len() > 1 && mine.iter().all(parts) {
             for &n in mine.iter().filter(|&&n| done.insert(n)) {
                 let weight = &graph.weights[n];
                 let (flow, place) = (weights[n].flow.clone(), weights[n].place);
@@ -56,7 +71,8 @@ pub fn tensors<'c>(
                     Some(dtype) if dtype.run().is_some() => dtype,
                     _ => FileDtype::Bf16,
                 };
-                let matrix = quantizable(model, &[&weight.name], uses[n], flow.shape());
+                let matrix =
+                    quantizable(model, &[&weight.name], uses[n], stays(&[n]), flow.shape());
                 let shape = flow.shape().to_vec();
                 let (name, weight) = (taken_out(model, name, &weight.name), weight.name.clone());
                 let (mixture, weights) = (experts.get(&n).copied(), vec![WeightId(n)]);
@@ -65,6 +81,7 @@ pub fn tensors<'c>(
                     flow,
                     place,
                     dtype,
+                    always_wide: always_wide(&[n]),
                     shape,
                     weight,
                     weights,
@@ -88,7 +105,19 @@ pub fn tensors<'c>(
             let matrix = Err("several matrices in one".to_owned());
             let (dtype, weight, mixture) = (FileDtype::Bf16, name.clone(), None);
             let weights = mine.iter().copied().map(WeightId).collect();
-            made.push(Tensor { name, flow, place, dtype, shape, weight, weights, mixture, matrix });
+            let always_wide = always_wide(mine);
+            made.push(Tensor {
+                name,
+                flow,
+                place,
+                dtype,
+                always_wide,
+                shape,
+                weight,
+                weights,
+                mixture,
+                matrix,
+            });
             continue;
         }
         if mine.is_empty() && is_buffer(name) {
@@ -112,10 +141,11 @@ pub fn tensors<'c>(
             weight: if let [one] = names[..] { one.to_owned() } else { name.clone() },
             weights: mine.iter().copied().map(WeightId).collect(),
             mixture: mine.iter().find_map(|n| experts.get(n).copied()),
-            matrix: quantizable(model, &names, used, &info.shape),
+            matrix: quantizable(model, &names, used, stays(mine), &info.shape),
             flow,
             place: (info.file, info.range.0),
             dtype: if coded { FileDtype::Bf16 } else { info.dtype },
+            always_wide: always_wide(mine),
             shape: info.shape.clone(),
         });
     }
@@ -199,12 +229,21 @@ fn rows_stay(step: &Step) -> bool {
 }
 
 /// Why a tensor is no matrix that is quantized, if it is not.
-fn quantizable(model: &Model, names: &[&str], used: Use, shape: &[usize]) -> Result<(), String> {
+fn quantizable(
+    model: &Model,
+    names: &[&str],
+    used: Use,
+    stays: Option<Stays>,
+    shape: &[usize],
+) -> Result<(), String> {
     if used == Use::Other {
         return Err("nothing only multiplies by it".to_owned());
     }
     if let Some(why) = names.iter().find_map(|name| model.quant.kept(name)) {
         return Err(format!("the spec keeps it: {why}"));
+    }
+    if let Some(stays) = stays {
+        return Err(stays.why().to_owned());
     }
     if shape.len() != 2 {
         return Err(format!("it has {} axes", shape.len()));
