@@ -274,3 +274,32 @@ fn what_is_said_of_codes_is_found() {
     older["compression_config"] = older["quantization_config"].take();
     assert_eq!(tokens(&older.to_string()), told);
 }
+
+#[test]
+fn a_route_of_llama_cpps_programs_is_followed_or_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = |name: &str, route: &str, to: &str| {
+        let file = dir.path().join(format!("{name}-{route}-{}.gguf", to.replace(':', "-")));
+        let mut command = convert();
+        command.arg(fixture(name)).args(["--identity", route, "--to", to, "-o"]).arg(&file);
+        (run(&mut command), file)
+    };
+    let gate = "blk.0.ffn_gate_inp_shexp.weight";
+    // The converter writes the gate of shared experts as a matrix of one row, llama-quantize as a list.
+    for (route, axes) in [("convert_hf_to_gguf", 2), ("llama.cpp", 1)] {
+        let (ran, file) = made("qwen2_moe", route, "gguf:f32");
+        ran.code(0);
+        let file = converters::gguf::File::open(&file).unwrap();
+        assert_eq!(file.info(gate).unwrap().shape.len(), axes, "{route}");
+    }
+    // What multiplies weights is rounded to 16 bits in between, or is not.
+    let bytes = |route: &str| {
+        let (ran, file) = made("falcon_h1", route, "gguf:q8_0");
+        ran.code(0);
+        let file = converters::gguf::File::open(&file).unwrap();
+        file.bytes("blk.0.ssm_in.weight").unwrap().to_vec()
+    };
+    assert!(bytes("convert_hf_to_gguf") != bytes("llama.cpp"));
+    let refused = made("llama", "convert_hf_to_gguf", "gguf:q4_k_m").0;
+    refused.code(2).says("f32, f16, bf16, q8_0").says("--identity llama.cpp");
+}

@@ -44,6 +44,7 @@ impl Convert {
             split: self.split_max_size,
             shard: self.shard.map(|(no, _)| no),
             via: chosen.via,
+            dims: self.types.dims(),
             importance: chosen.importance,
             factors,
         };

@@ -14,7 +14,7 @@ use converters::codec::BlockType;
 use converters::convert::gguf::{
     self as plan, Arithmetic, Choice, Output, Planned, Tensor, base_type,
 };
-use converters::gguf::Metadata;
+use converters::gguf::{Dims, Metadata};
 use converters::imatrix::Imatrix;
 use converters::mix;
 use sha2::{Digest as _, Sha256};
@@ -90,13 +90,19 @@ fn help() -> String {
     text
 }
 
-/// A program whose files are to be equalled byte for byte.
+/// The route of llama.cpp's programs whose tensors a file equals byte for byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Identity {
-    /// `convert_hf_to_gguf.py`, then `llama-quantize`: rounds twice where they do.
+    /// `convert_hf_to_gguf.py --outtype BASE`, then `llama-quantize`: every matrix is rounded to BASE (see --base) first
     #[value(name = "llama.cpp")]
     LlamaCpp,
+    /// `convert_hf_to_gguf.py --outtype TYPE` alone, for f32, f16, bf16 and q8_0: rounds once, keeps outer axes of size 1
+    #[value(name = "convert_hf_to_gguf")]
+    Converter,
 }
+
+/// Types that the converter writes with the mix that `llama-quantize` has for them.
+const DIRECT: [&str; 4] = ["f32", "f16", "bf16", "q8_0"];
 
 /// Which tensor becomes what.
 #[derive(Debug, Clone, Default, Args)]
@@ -122,8 +128,12 @@ pub(crate) struct Types {
     /// What matrices are kept in that are not quantized; default: what the checkpoint has
     #[arg(long, value_name = "TYPE", value_parser = plain_type)]
     base: Option<BlockType>,
-    /// Give the bytes that another program's two steps give, which round twice
-    #[arg(long, value_name = "PROGRAM")]
+    /// Give every tensor the bytes that llama.cpp's own programs give on x86-64
+    ///
+    /// What still differs: `general.name`, `general.size_label` and other keys of the model's origin, which the
+    /// converter takes from folder names and model cards; the order of keys; and `ssm_a`, which torch's exp may
+    /// leave one unit in the last place off, depending on its build and CPU.
+    #[arg(long, value_name = "ROUTE")]
     identity: Option<Identity>,
 }
 
@@ -157,6 +167,34 @@ pub(crate) struct Chosen {
 impl Types {
     pub(crate) fn identity(&self) -> bool {
         self.identity.is_some()
+    }
+
+    /// The form of shapes in the header.
+    pub(crate) fn dims(&self) -> Dims {
+        match self.identity {
+            Some(Identity::Converter) => Dims::AsGiven,
+            _ => Dims::Trimmed,
+        }
+    }
+
+    /// Refuses a type that the route does not write.
+    fn refuse_route(&self, format: &Format) -> Result<()> {
+        let direct = DIRECT.iter().any(|name| format.name.eq_ignore_ascii_case(name));
+        let changed = !self.tensor_type.is_empty()
+            || self.output_tensor_type.is_some()
+            || self.token_embedding_type.is_some()
+            || self.pure
+            || self.leave_output_tensor
+            || self.base.is_some()
+            || self.imatrix.is_some();
+        ensure!(
+            self.identity != Some(Identity::Converter) || (direct && !changed),
+            "--identity convert_hf_to_gguf: that program writes {} as a whole and nothing else; use \
+             --identity llama.cpp for `{}` and for types of single tensors",
+            DIRECT.join(", "),
+            format.name
+        );
+        Ok(())
     }
 
     /// Refuses for a folder what only files have.
@@ -222,6 +260,7 @@ impl Types {
         keys: &Metadata,
         imatrix: Option<&Imatrix>,
     ) -> Result<Chosen> {
+        self.refuse_route(format)?;
         let plain = format.target.default_type();
         let quantized = plain.is_quantized();
         let base = match (self.base, quantized) {
@@ -295,7 +334,8 @@ impl Types {
             };
             choices.push(Choice { ty, why });
         }
-        let via = (quantized && self.identity()).then(|| dtype_of(base));
+        let two_steps = self.identity == Some(Identity::LlamaCpp);
+        let via = (quantized && two_steps).then(|| dtype_of(base));
         let mut more = Metadata::new();
         if let (Some(imatrix), Some(path)) = (imatrix, &self.imatrix) {
             more.set("quantize.imatrix.file", path.display().to_string());
@@ -396,7 +436,10 @@ pub(super) fn made_of(model: &Model<'_>, output: &Output, identity: bool) -> Res
     hash.update(model.checkpoint.fingerprint()?);
     hash.update(&model.spec);
     // What the spec's rules have become, with the settings of the command line.
-    hash.update(format!("{:?} {:?} {:?} {identity}", model.gguf.rules, output.choices, output.via));
+    hash.update(format!(
+        "{:?} {:?} {:?} {:?} {identity}",
+        model.gguf.rules, output.choices, output.via, output.dims
+    ));
     for (name, weights) in &output.importance {
         hash.update(format!("{name} {}", weights.len()));
         weights.iter().for_each(|weight| hash.update(weight.to_le_bytes()));

@@ -101,6 +101,7 @@ fn at_level(draft: &Draft, level: usize, folder: &Path) -> Output {
         split: None,
         shard: None,
         via: draft.output.via,
+        dims: draft.output.dims,
         importance: draft.output.importance.clone(),
         // They belong to a type that no mix has, so it is the same at every level.
         factors: draft.output.factors.clone(),

@@ -70,6 +70,8 @@ pub struct Output {
     /// Numbers are rounded to this before they are quantized, as programs do that write an
     /// intermediate file.
     pub via: Option<FileDtype>,
+    /// The form of shapes in the header.
+    pub dims: Dims,
     /// Weights on the errors of the rows of tensors, by their names: one list per matrix.
     pub importance: BTreeMap<String, Arc<Vec<f32>>>,
     /// What blocks of tensors are multiplied by, by the places of these: tensors of their own, behind the others.
@@ -307,10 +309,10 @@ pub fn lay_out(
     let declared = declared(output, tensors);
     let files = match output.split {
         None => {
-            let layout = Layout::new(&output.path, keys, &declared, Dims::Trimmed)?;
+            let layout = Layout::new(&output.path, keys, &declared, output.dims)?;
             vec![(output.path.clone(), layout)]
         }
-        Some(most) => split::layouts(&prefix(&output.path), keys, &declared, most, Dims::Trimmed)?,
+        Some(most) => split::layouts(&prefix(&output.path), keys, &declared, most, output.dims)?,
     };
     Ok(files.into_iter().map(|(path, layout)| Planned { path, layout }).collect())
 }

@@ -8,7 +8,7 @@ use converters::convert::gguf::{
     Arithmetic, Choice, Output, base_type, keys, lay_out, nameless, tensors, with_scalars, work,
 };
 use converters::convert::{Settings, run};
-use converters::gguf::Metadata;
+use converters::gguf::{Dims, Metadata};
 use converters::weights::flows;
 use registry::config::Config;
 use registry::gguf::Gguf;
@@ -49,6 +49,7 @@ pub(crate) fn write(model: &Model, checkpoint: &Checkpoint, ty: BlockType, path:
         split: None,
         shard: None,
         via: None,
+        dims: Dims::Trimmed,
         importance: std::collections::BTreeMap::new(),
         factors: std::collections::BTreeMap::new(),
     };
