@@ -232,17 +232,10 @@ impl AddModel {
         let tokens: Vec<u32> = (0..5_usize).map(|n| ((n * 7 + 1) % vocab.max(1)) as u32).collect();
         let slot = session.open_slot();
         let (first, rest) = tokens.split_at(3);
-        let mut logits =
-            session.step(&[Chunk { slot, tokens: first, want: Want::All }], &mut NoProbe)?;
+        session.step(&[Chunk { slot, tokens: first, want: Want::All }], &mut NoProbe)?;
         for token in rest {
             let chunk = Chunk { slot, tokens: std::slice::from_ref(token), want: Want::All };
-            logits.extend(session.step(&[chunk], &mut NoProbe)?);
-        }
-        if let Some(bad) = logits.iter().flat_map(|l| &l.data).find(|x| !x.is_finite()) {
-            bail!(
-                "the model runs, but its logits are not finite ({bad}) in {}; check the weights and the dtype",
-                target.dtype()
-            );
+            session.step(&[chunk], &mut NoProbe)?;
         }
         self.say(
             "runs",

@@ -225,9 +225,14 @@ fn start<P: Parser>(
             let word = term::paint_if(term::colour_err(), term::Tone::Bad, "error:");
             term::note(&format!("{word} {error:#}"));
             annotate::error(&format!("{error:#}"));
-            2
+            // The model ran, and what it computes is wrong.
+            if is_not_finite(&error) { 1 } else { 2 }
         }
     }
+}
+
+fn is_not_finite(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| matches!(cause.downcast_ref(), Some(engine::Error::NotFinite { .. })))
 }
 
 /// What a shell reports for a command whose reader went away.

@@ -106,7 +106,8 @@ impl Asked {
                 (begin()?, Box::new(dump))
             };
         let rounds = if self.w8a8 { Rounds::All } else { Rounds::None };
-        let options = Options { rounds, ..options };
+        // Codes that give NaN cost infinitely much, and others are chosen.
+        let options = Options { rounds, finite: false, ..options };
         Ok(Some(Goal { most, trial, reference, options }))
     }
 

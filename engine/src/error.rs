@@ -1,6 +1,7 @@
 //! What can go wrong when a model is opened or run.
 
 use registry::diag::Finding;
+use registry::dtype::Dtype;
 
 /// A refusal or a failure; the session is unchanged by either.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +104,23 @@ pub enum Error {
         node: usize,
         /// What is wrong.
         message: String,
+    },
+    /// NaN or infinite numbers that reach the logits.
+    #[error(
+        "the logits are not finite: `{tap}` is the first value that has {value}, at position {position} of slot {slot} \
+         in {dtype}; expected finite numbers: check the weights for damage, or run in a dtype of wider range"
+    )]
+    NotFinite {
+        /// The first value in order of execution that is not finite.
+        tap: String,
+        /// NaN or an infinity.
+        value: f32,
+        /// The position in the sequence.
+        position: usize,
+        /// The slot.
+        slot: usize,
+        /// What activations are kept in.
+        dtype: Dtype,
     },
     /// The tensor library refused.
     #[error("tensor storage: {0}")]

@@ -133,7 +133,7 @@ impl Program {
         slots: &mut [Option<Slot>],
         pool: &Pool,
         probe: &mut dyn Probe,
-    ) -> Result<Vec<f32>, Error> {
+    ) -> Result<Made, Error> {
         let first = self.graph.fed.map_or(0, |fed| fed.position);
         let spans: Vec<Range<usize>> =
             feed.chunks.iter().map(|c| first + c.start..first + c.start + c.rows.len()).collect();
@@ -203,13 +203,16 @@ impl Program {
             from = to;
         }
         if feed.wanted.is_empty() {
-            return Ok(Vec::new());
+            // What is left is what logits would be made of.
+            let finite = values.iter().flatten().all(|value| finite(&value.view()));
+            return Ok(Made { logits: Vec::new(), finite });
         }
         if self.head == self.graph.nodes.len() {
             select(&mut values, feed)?;
         }
         let logits = values[self.output].take();
-        Ok(logits.map_or_else(Vec::new, |v| v.to_vec()))
+        let logits = logits.map_or_else(Vec::new, |v| v.to_vec());
+        Ok(Made { finite: finite(&logits), logits })
     }
 
     /// Shows a node's tapped outputs; what the probe writes takes their place.
@@ -232,6 +235,18 @@ impl Program {
         }
         Ok(())
     }
+}
+
+/// What a step gives.
+pub(crate) struct Made {
+    /// The logits of the wanted rows.
+    pub(crate) logits: Vec<f32>,
+    /// True if these, or what they would be made of, are finite.
+    pub(crate) finite: bool,
+}
+
+fn finite(data: &[f32]) -> bool {
+    data.iter().all(|x| x.is_finite())
 }
 
 /// Leaves only the wanted rows of every value.

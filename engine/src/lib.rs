@@ -26,6 +26,7 @@ pub mod weights;
 
 mod error;
 mod exec;
+mod finite;
 mod native;
 mod session;
 

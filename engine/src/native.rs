@@ -11,6 +11,7 @@ use registry::model::Model;
 
 use crate::capability::{Feature, Sheet, mismatches, refuse, refuse_features};
 use crate::exec::{Feed, Pool, Program};
+use crate::finite::diagnose;
 use crate::ops::{ChunkRows, Kernels};
 use crate::rewrite::{self, Rewrite};
 use crate::states::{Slot, saved};
@@ -99,6 +100,10 @@ impl NativeEngine {
 impl Engine for NativeEngine {
     fn name(&self) -> &'static str {
         "native"
+    }
+
+    fn exact(&self) -> bool {
+        true
     }
 
     fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
@@ -267,7 +272,10 @@ impl Session for NativeSession {
             activation: self.options.dtype,
             watch: self.options.watch.as_deref(),
         };
-        let result = self.program.run(&feed, &mut self.slots, &self.pool, probe);
+        let mut result = self.program.run(&feed, &mut self.slots, &self.pool, probe);
+        if self.options.finite && result.as_ref().is_ok_and(|made| !made.finite) {
+            result = Err(diagnose(&self.program, &feed, &mut self.slots, &self.pool));
+        }
         for chunk in &feed.chunks {
             if let Some(slot) = self.slots[chunk.slot].as_mut() {
                 match result {
@@ -276,7 +284,7 @@ impl Session for NativeSession {
                 }
             }
         }
-        let data = result?;
+        let data = result?.logits;
         let vocab = data.len().checked_div(feed.wanted.len()).unwrap_or(self.model.vocab);
         let mut left = data.as_slice();
         Ok(chunks

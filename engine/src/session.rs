@@ -14,6 +14,11 @@ pub trait Engine: Send + Sync {
     /// Its name, as `--engine` takes it.
     fn name(&self) -> &str;
 
+    /// True if a row's bits do not depend on the chunks, batches and slots it is computed in.
+    fn exact(&self) -> bool {
+        false
+    }
+
     /// Opens a model. Refuses what it cannot run, naming the op, state or rule in the way.
     fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error>;
 }
@@ -43,6 +48,9 @@ pub struct Options {
     pub rollback: usize,
     /// Whether drafts of a `nextn` head are to be verified.
     pub drafts: bool,
+    /// Refuses steps whose results are NaN or infinite, with [`Error::NotFinite`]; a comparison
+    /// wants to see them.
+    pub finite: bool,
     /// Over how many ranks matrices are to be shared out; 1 for none.
     pub ranks: usize,
     /// Worker threads; all cores if not given.
@@ -62,6 +70,7 @@ impl Default for Options {
             allow_dtype_mismatch: false,
             rollback: 16,
             drafts: false,
+            finite: true,
             ranks: 1,
             threads: None,
             rounds: Rounds::None,

@@ -3,6 +3,8 @@
 //! Scores that are equal go by their place, the lower first. The reference leaves that open,
 //! so [`Choice::margin`] says how far another choice is from being the same.
 
+use std::cmp::Ordering;
+
 use registry::graph::Node;
 use registry::scalar::Scalar;
 
@@ -104,13 +106,20 @@ impl Groups {
 fn top(scores: &[f32], k: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..scores.len()).collect();
     let k = k.min(places.len());
-    let order = |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b));
+    let order = |a: &usize, b: &usize| descending(scores[*a], scores[*b]).then(a.cmp(b));
     if 0 < k && k < places.len() {
         places.select_nth_unstable_by(k - 1, order);
     }
     places.truncate(k);
     places.sort_unstable_by(order);
     places
+}
+
+/// The order of the larger first. NaN of either sign counts as larger than any number, as in
+/// `torch.topk`, so that a score that is none is chosen and seen instead of passed over.
+pub fn descending(a: f32, b: f32) -> Ordering {
+    let key = |x: f32| if x.is_nan() { f32::NAN.abs() } else { x };
+    key(b).total_cmp(&key(a))
 }
 
 /// How far the best that is left out stands above the worst that is in.
@@ -144,7 +153,9 @@ mod tests {
         ] {
             assert_eq!(Choice { k, groups }.of(&SCORES), want, "{k} {groups:?}");
         }
-        assert_eq!(Choice { k: 1, groups: None }.of(&[0.0, f32::NAN]), [1]);
+        for nan in [f32::NAN, -f32::NAN] {
+            assert_eq!(Choice { k: 1, groups: None }.of(&[0.0, nan, f32::INFINITY]), [1]);
+        }
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! after each matrix, each bias and each product, and results are added expert by expert, in
 //! the order of their numbers, with a rounding after every addition.
 
+use std::collections::BTreeSet;
+
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 use registry::scalar::Scalar;
@@ -49,15 +51,23 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     // Experts without weights, which give back what they get, come behind the others.
     let all = n + ctx.attr("identities").and_then(Scalar::as_usize).unwrap_or(0);
     let mut uses: Vec<(usize, Uses)> = Vec::new();
+    // Rows whose router saw NaN.
+    let mut lost = BTreeSet::new();
     {
         let mut by_expert: Vec<Uses> = vec![Uses::new(); all];
         for (at, place) in chosen.view().iter().enumerate() {
+            if place.is_nan() {
+                lost.insert(at / k);
+                continue;
+            }
             let expert = route::index(*place, all)
                 .ok_or_else(|| ctx.error(format!("there is no expert {place}")))?;
             by_expert[expert].push((at / k, at));
         }
         uses.extend(by_expert.into_iter().enumerate().filter(|(_, uses)| !uses.is_empty()));
     }
+    // What is added in f32 is not rounded before.
+    let each = if ctx.text("sum", "each") == "once" { Dtype::F32 } else { dtype };
     let (x, weights) = (x.view(), weights.view());
     let (x, weights): (&[f32], &[f32]) = (&x, &weights);
     let here = &*ctx;
@@ -83,13 +93,12 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
                     for y in y.iter_mut() {
                         *y *= weights[at];
                     }
-                    round(dtype, y);
+                    round(each, y);
                 }
             }
             Ok(y)
         })
         .collect::<Result<_, _>>()?;
-    let each = if ctx.text("sum", "each") == "once" { Dtype::F32 } else { dtype };
     let mut out = vec![0.0; rows * hidden];
     for ((_, uses), made) in uses.iter().zip(&made) {
         for (&(row, _), y) in uses.iter().zip(made.chunks_exact(hidden)) {
@@ -98,6 +107,9 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         }
     }
     round(dtype, &mut out);
+    for row in lost {
+        out[row * hidden..(row + 1) * hidden].fill(f32::NAN);
+    }
     ctx.set(0, out)
 }
 
@@ -178,7 +190,8 @@ impl Gate {
         if let Some(limit) = self.limit {
             let limit = round1(dtype, limit);
             for (g, u) in gate.iter_mut().zip(&mut up) {
-                (*g, *u) = (g.min(limit), u.clamp(-limit, limit));
+                // What is no number stays none.
+                (*g, *u) = (if *g > limit { limit } else { *g }, u.clamp(-limit, limit));
             }
         }
         // `(up + 1) * (gate * sigmoid(gate * alpha))`, a rounding after every step.

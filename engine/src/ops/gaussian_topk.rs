@@ -22,7 +22,8 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         y.iter_mut().zip(x).for_each(|(y, x)| *y = x - cutoff);
         round(dtype, y);
         for y in y.iter_mut() {
-            *y = y.max(0.0);
+            // What is no number stays none.
+            *y = if *y < 0.0 { 0.0 } else { *y };
         }
     });
     ctx.set(0, y)

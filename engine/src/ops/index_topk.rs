@@ -7,6 +7,7 @@ use rayon::prelude::*;
 
 use super::Ctx;
 use crate::Error;
+use crate::kernels::choose::descending;
 use crate::kernels::math;
 use crate::states::Memory;
 
@@ -54,7 +55,9 @@ fn score(q: &[f32], w: &[f32], key: &[f32], scale: f32) -> f32 {
                 math::sum(products)
             })
             .sum();
-        sum + w * (dot * scale).max(0.0)
+        let hit = dot * scale;
+        // What is no number stays none.
+        sum + w * if hit < 0.0 { 0.0 } else { hit }
     })
 }
 
@@ -62,7 +65,7 @@ fn score(q: &[f32], w: &[f32], key: &[f32], scale: f32) -> f32 {
 fn select(scores: &[f32], y: &mut [f32]) {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     if scores.len() > y.len() {
-        let before = |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b));
+        let before = |a: &usize, b: &usize| descending(scores[*a], scores[*b]).then(a.cmp(b));
         order.select_nth_unstable_by(y.len() - 1, before);
         order.truncate(y.len());
         order.sort_unstable();

@@ -45,7 +45,8 @@ pub(super) fn p_norm(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     ctx.set(0, y)
 }
 
-/// The places of the largest numbers of a row, best first.
+/// The places of the largest numbers of a row, best first. Of a row with NaN every place is NaN, which the weights
+/// and outputs of experts take over: scores that are none would choose some expert without a word.
 pub(super) fn choose(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let choice =
@@ -54,6 +55,9 @@ pub(super) fn choose(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         return Err(ctx.error(format!("{} cannot be chosen among {}", choice.k, x.width())));
     }
     let y = rows::map(&x.view(), x.width(), choice.k, |_, x, y| {
+        if x.iter().any(|x| x.is_nan()) {
+            return y.fill(f32::NAN);
+        }
         y.iter_mut().zip(choice.of(x)).for_each(|(y, at)| *y = at as f32);
     });
     ctx.set(0, y)
@@ -69,6 +73,10 @@ pub(super) fn pick(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let (xs, places) = (x.view(), chosen.view());
     let mut y = Vec::with_capacity(places.len());
     for (n, place) in places.iter().enumerate() {
+        if place.is_nan() {
+            y.push(f32::NAN);
+            continue;
+        }
         let at = index(*place, width).ok_or_else(|| ctx.error(format!("no place {place}")))?;
         y.push(xs[n / k.max(1) * width + at]);
     }
@@ -89,6 +97,10 @@ pub(super) fn near_shares(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     for (row, places) in xs.chunks(width.max(1)).zip(places.chunks(k.max(1))) {
         let mut left = vec![true; row.len()];
         for place in places {
+            if place.is_nan() {
+                y.push(f32::NAN);
+                continue;
+            }
             let at = index(*place, width).ok_or_else(|| ctx.error(format!("no place {place}")))?;
             let best = row[at];
             let near = |score: f32| {

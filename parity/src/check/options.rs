@@ -66,6 +66,7 @@ impl CheckOptions {
             allow_dtype_mismatch: self.allow_dtype_mismatch,
             rollback: ROLLBACK,
             drafts: false,
+            finite: false,
             ranks: 1,
             threads: self.threads,
             rounds: self.rounds.unwrap_or_default(),
