@@ -112,6 +112,16 @@ impl Check {
     }
 
     pub(crate) fn run(self) -> Result<Ended> {
+        let ended = self.check();
+        if let (Err(error), Some(path)) = (&ended, &self.junit) {
+            let xml = parity::junit::junit_error(&self.which.model, &format!("{error:#}"));
+            write::atomic(path, xml.as_bytes())?;
+            term::note(&format!("wrote {}", path.display()));
+        }
+        ended
+    }
+
+    fn check(&self) -> Result<Ended> {
         if engines::opens_files(&self.engine) {
             self.refuse_rounding()?;
             return self.run_file();
@@ -206,8 +216,9 @@ impl Check {
     /// Compares the engine with a dump and reports.
     fn compare(&self, target: &Target, dump: &Dump, options: &CheckOptions) -> Result<Ended> {
         let engine = engines::engine(&self.engine)?;
-        let report =
+        let mut report =
             parity::check(engine.as_ref(), &target.source(), dump, options).map_err(check_error)?;
+        report.subject.sha256.spec = Some(target.spec.sha256.clone());
         self.conclude(&report, &target.model)
     }
 

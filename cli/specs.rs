@@ -24,11 +24,11 @@ use crate::{annotate, term};
 
 /// An error whose text has been shown already.
 #[derive(Debug)]
-pub(crate) struct Told;
+pub(crate) struct Told(String);
 
 impl std::fmt::Display for Told {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("see the findings above")
+        f.write_str(&self.0)
     }
 }
 
@@ -40,7 +40,8 @@ pub(crate) fn tell(findings: &[Finding], said: &str) -> anyhow::Error {
     let word = term::paint_if(term::colour_err(), term::Tone::Bad, "error:");
     term::note(&format!("{word} {said}"));
     annotate::error(said);
-    Told.into()
+    let found = findings.iter().map(|finding| format!("\n{}", finding.message));
+    Told(std::iter::once(said.to_owned()).chain(found).collect()).into()
 }
 
 thread_local! {

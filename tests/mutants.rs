@@ -13,6 +13,8 @@ enum Fate {
 struct Mutant {
     bug: String,
     fixture: String,
+    /// The run to compare.
+    dtype: String,
     edits: Vec<(String, String)>,
     fate: Fate,
 }
@@ -45,7 +47,7 @@ fn escape(mutant: &Mutant) -> Result<(), String> {
     let file = folder.path().join("mutant.yaml");
     fs_err::write(&file, spec).unwrap();
     let mut command = onboard();
-    command.args(["parity", "check", "--dtype", "f32", "--json", "--spec"]);
+    command.args(["parity", "check", "--dtype", &mutant.dtype, "--json", "--spec"]);
     let out = command.arg(&file).arg(fixture(&mutant.fixture)).output().unwrap();
     let report = String::from_utf8_lossy(&out.stdout);
     let errors = String::from_utf8_lossy(&out.stderr);
@@ -78,11 +80,13 @@ fn first_divergence(report: &str) -> Option<String> {
 fn parse(text: &str) -> Mutant {
     let unescape = |line: &str| line.replace("\\n", "\n");
     let (mut bug, mut fixture, mut fate) = (None, None, None);
+    let mut dtype = "f32".to_owned();
     let (mut finds, mut replaces) = (Vec::new(), Vec::new());
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         match line.split_once(' ').unwrap_or((line, "")) {
             ("bug:", rest) => bug = Some(rest.to_owned()),
             ("fixture:", rest) => fixture = Some(rest.to_owned()),
+            ("dtype:", rest) => rest.clone_into(&mut dtype),
             ("diverges:", rest) => fate = Some(Fate::Diverges(rest.to_owned())),
             ("refused:", rest) => fate = Some(Fate::Refused(rest.to_owned())),
             ("-", rest) => finds.push(unescape(rest)),
@@ -94,6 +98,7 @@ fn parse(text: &str) -> Mutant {
     Mutant {
         bug: bug.expect("a mutant has a `bug:`"),
         fixture: fixture.expect("a mutant has a `fixture:`"),
+        dtype,
         edits: finds.into_iter().zip(replaces).collect(),
         fate: fate.expect("a mutant has a fate"),
     }

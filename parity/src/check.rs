@@ -7,7 +7,7 @@ use std::sync::Arc;
 use converters::Checkpoint;
 use engine::{Engine, Rounds, Session, Shows, Source};
 use registry::dtype::Dtype;
-use registry::graph::Graph;
+use registry::graph::{Graph, Node};
 use registry::model::Model;
 use registry::scalar::Scalar;
 
@@ -16,7 +16,7 @@ use crate::dump::{self, Dump, Phase, Prompt, Truth};
 use crate::eight;
 use crate::fed::Fed;
 use crate::flips;
-use crate::gate::{Gate, Mode};
+use crate::gate::{Gate, Mode, Subject};
 use crate::order::Order;
 use crate::report::{Report, RunReport};
 use crate::route::{Router, RouterRow, Steer, routers};
@@ -25,6 +25,7 @@ use crate::schedules::{self, Baseline, ScheduleRow};
 use crate::tolerance;
 
 mod condition;
+mod exact;
 mod greedy;
 mod options;
 mod sensitivity;
@@ -36,7 +37,7 @@ pub use options::CheckOptions;
 use condition::condition;
 use greedy::greedy;
 use sensitivity::sensitivity;
-use subject::{about, identify, unseen};
+use subject::{about, identify, not_finite, unseen};
 use summary::{excuse, logprob_limit, summarize};
 
 /// Why a check could not run.
@@ -145,6 +146,20 @@ fn by_tables(graph: &Graph) -> bool {
     graph.nodes.iter().any(|node| node.op == "lightning")
 }
 
+/// True if the graph computes rows that continue a sequence otherwise than those that begin it, as its reference does.
+fn phased(graph: &Graph) -> bool {
+    let phased = |node: &Node| {
+        node.op == "ssm1_scan" || node.attrs.get("stepwise") == Some(&Scalar::Bool(true))
+    };
+    by_tables(graph) || graph.nodes.iter().any(phased)
+}
+
+/// The largest difference of a log-probability from the reference that the newest run has.
+fn measured(report: &Report) -> Option<f64> {
+    let gates = report.runs.last()?.gates.iter();
+    gates.filter(|g| g.subject == Subject::Logprobs).map(|g| g.error.max).reduce(f64::max)
+}
+
 /// Compares a model as it is.
 fn as_is(
     engine: &dyn Engine,
@@ -156,7 +171,7 @@ fn as_is(
     if model.vocab != dump.manifest.vocab {
         return Err(Error::Vocab { dump: dump.manifest.vocab, model: model.vocab });
     }
-    let tensors = identify(source, dump, options)?;
+    let (tensors, hashes) = identify(source, dump, options)?;
     let have = dump.runs();
     let dtypes = if options.dtypes.is_empty() { have.clone() } else { options.dtypes.clone() };
     if let Some(wanted) = dtypes.iter().find(|d| !have.contains(d)) {
@@ -188,7 +203,7 @@ fn as_is(
     let logprob = options.logprob.or(flipped).or(sensitive);
     let options = &CheckOptions { logprob, rounds: Some(rounds), ..options.clone() };
     let mut report = Report {
-        subject: about(engine, source, dump),
+        subject: about(engine, source, dump, hashes),
         runs: Vec::new(),
         schedules: Vec::new(),
         notes: dump.notes.iter().chain(&dump.manifest.audit.notes).cloned().collect(),
@@ -259,6 +274,12 @@ fn as_is(
             session.rows = hidden(model, dump, dtype, prompt)?;
             gates.extend(compare_prompt(&mut session, &comparison, options, &mut agreement)?);
         }
+        if gates.iter().any(|gate| gate.is_not_finite()) {
+            report.note(not_finite(engine, source, dump, dtype, options)?);
+        }
+        for note in exact::judge(dtype, &mut gates) {
+            report.note(Some(note));
+        }
         let limit = logprob_limit(dtype, &gates, options);
         report.note(condition::said(dtype, agreement.conditioned));
         report.note(excuse(dtype, &mut gates));
@@ -272,13 +293,11 @@ fn as_is(
             .collect();
         report.runs.push(run);
         if options.schedules {
-            // Each of two runs may be that far from the truth.
-            let limit = limit.filter(|_| dtype != Dtype::F32).map(|limit| 2.0 * limit);
-            let limit = limit.or(options.logprob).into_iter().chain(steps_apart).reduce(f64::max);
+            let noise = measured(&report).into_iter().chain(steps_apart).reduce(f64::max);
             if let Some(prompt) = longest(prompts) {
                 session.rows = hidden(model, dump, dtype, prompt)?;
             }
-            let rows = run_schedules(&mut session, prompts, dtype, limit)?;
+            let rows = run_schedules(&mut session, prompts, dtype, engine.exact(), noise)?;
             report.schedules.extend(rows);
         }
     }
@@ -347,7 +366,7 @@ pub fn check_schedules(
     let mut rows = Vec::new();
     for dtype in dtypes {
         let mut session = engine.open(source, &options.engine(dtype))?;
-        rows.extend(run_schedules(session.as_mut(), prompts, dtype, None)?);
+        rows.extend(run_schedules(session.as_mut(), prompts, dtype, engine.exact(), None)?);
     }
     Ok(rows)
 }
@@ -390,6 +409,7 @@ fn compare_prompt(
             let fed = Feed::Reference(&own.taps);
             let run = trace(session, prompt, phase, &own.taps, fed, &mut steer)?;
             let mut found = comparison.gates(phase, Mode::Local, &run);
+            exact::witness(session, comparison, phase, &run, &mut found, agreement)?;
             agreement.conditioned +=
                 condition(session, comparison, phase, &run, &mut found, agreement)?;
             gates.extend(found);
@@ -402,13 +422,14 @@ fn run_schedules(
     session: &mut dyn Session,
     prompts: &[Prompt],
     dtype: Dtype,
-    limit: Option<f64>,
+    exact: bool,
+    noise: Option<f64>,
 ) -> Result<Vec<schedules::ScheduleRow>, engine::Error> {
     let tokens = longest(prompts).map_or_else(|| vec![0], |p| p.tokens.clone());
     let (length, all) = schedules::derive(session.model(), tokens.len());
-    let baseline = Baseline::run(session, &tokens, length)?;
-    // The reference may happen to be luckier than rounding lets anyone count on.
-    let least = tolerance::schedule(dtype, baseline.scale);
-    let limit = limit.map_or(least, |limit| limit.max(least));
+    let phased = exact && phased(&session.model().graph);
+    let parts = if phased { schedules::parts(&all) } else { BTreeSet::new() };
+    let baseline = Baseline::run(session, &tokens, length, &parts)?;
+    let limit = if exact { 0.0 } else { tolerance::schedule(dtype, baseline.scale, noise) };
     Ok(all.iter().map(|s| schedules::run(session, s, &baseline, limit)).collect())
 }

@@ -166,7 +166,8 @@ impl Comparison<'_> {
     }
 
     /// Measures `ours` in the way that the dtype and the mode call for, and judges it.
-    /// `own` is the reference at this dtype, `base` at f32.
+    /// `own` is the reference at this dtype, which it keeps in `kept`, and `base` at f32.
+    #[expect(clippy::too_many_arguments, reason = "two sides of one comparison")]
     fn judge(
         &self,
         gate: Gate,
@@ -174,11 +175,11 @@ impl Comparison<'_> {
         own: &[f32],
         base: Option<&[f32]>,
         rows: usize,
+        kept: Dtype,
         step_of: impl Fn(usize) -> usize,
     ) -> Gate {
         if own.iter().any(|x| !x.is_finite()) {
-            return gate
-                .skipped(format!("the reference itself leaves the range of {} here", self.dtype));
+            return gate.unproven(self.dtype);
         }
         let mode = gate.mode;
         if self.dtype == Dtype::F32 || mode == Mode::Local {
@@ -198,7 +199,10 @@ impl Comparison<'_> {
                 }
                 (dtype, _) => Bounds::local(dtype, &error),
             };
-            return gate.measured(&error, &bounds, step_of);
+            let mut gate = gate.measured(&error, &bounds, step_of);
+            let narrow = mode == Mode::Local && self.dtype != Dtype::F32 && kept == self.dtype;
+            gate.unequal = narrow.then_some(error.unequal);
+            return gate;
         }
         let Some(base) = base.filter(|base| base.len() == ours.len()) else {
             return gate.skipped("the dump has no f32 run to measure the noise floor with");

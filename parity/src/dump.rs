@@ -10,6 +10,7 @@ mod store;
 use std::path::{Path, PathBuf};
 
 use registry::dtype::Dtype;
+use sha2::{Digest as _, Sha256};
 
 use crate::route::Choices;
 use crate::{metrics, tolerance};
@@ -141,6 +142,17 @@ fn plain(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
+/// The SHA-256 of a file, in hexadecimal.
+pub(crate) fn sha256(path: &Path) -> std::io::Result<String> {
+    let mut hash = Sha256::new();
+    std::io::copy(&mut fs_err::File::open(path)?, &mut hash)?;
+    Ok(hex(hash))
+}
+
+fn hex(hash: Sha256) -> String {
+    format!("{:x}", hash.finalize())
+}
+
 impl Dump {
     /// Opens a dump and checks it completely, except for the numbers themselves.
     pub fn open(dir: &Path) -> Result<Self, Error> {
@@ -194,6 +206,15 @@ impl Dump {
         }
         let last = self.store.read_last(&steps, whole.data.len())?;
         Ok(last.map(|last| metrics::tensor_error(&last, &whole.data, 1).spread.max))
+    }
+
+    /// A SHA-256 over all files: one over the hash of each.
+    pub fn sha256(&self) -> Result<String, Error> {
+        let mut all = Sha256::new();
+        for name in ["manifest.json", "reference.safetensors"] {
+            all.update(sha256(&self.dir.join(name))?);
+        }
+        Ok(hex(all))
     }
 
     /// The dtypes that were run, of those this program knows.

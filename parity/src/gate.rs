@@ -31,6 +31,14 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// The phrase in reports of what reaches the op.
+    pub fn inputs(self) -> &'static str {
+        match self {
+            Self::Cumulative => "errors of earlier ops included",
+            Self::Local => "on the reference's own inputs",
+        }
+    }
+
     /// The word in reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -119,7 +127,8 @@ pub struct Gate {
     /// Where in the graph.
     #[serde(skip)]
     pub place: Place,
-    /// The error: `|Δ| / rms`, or `|Δlogprob|`.
+    /// The error: `|Δ| / rms`, or `|Δlogprob|`; `null` in reports where nothing was compared.
+    #[serde(serialize_with = "compared")]
     pub error: Spread,
     /// The reference's own error at this dtype.
     pub floor: Option<Spread>,
@@ -127,14 +136,23 @@ pub struct Gate {
     pub gain: f64,
     /// Of the angle between ours and the reference.
     pub cosine: f64,
+    /// Local mode in 16 bits: how many elements are not the reference's, bit for bit. None where the
+    /// reference keeps f32.
+    pub unequal: Option<usize>,
+    /// How many elements change when the inputs move by what rounding in f32 is worth; measured where
+    /// more than a few are unequal.
+    pub unsteady: Option<usize>,
     /// Of log-probabilities: what is not an error of single numbers.
     pub rows: Option<RowStats>,
-    /// The largest error of each position (prefill) or step (decode; 0 is the prefix).
-    pub by_step: Vec<f64>,
+    /// The largest error of each position (prefill) or step (decode; 0 is the prefix); none where
+    /// nothing was compared.
+    pub by_step: Vec<Option<f64>>,
     /// All of these hold, or the gate fails.
     pub bounds: Vec<Bound>,
     /// Something wrong that is not a number out of bounds, or why it was not judged.
     pub finding: Option<String>,
+    /// True if elements differ that rounding in f32 does not explain: something is rounded elsewhere.
+    pub inexact: bool,
     /// First step (decode) or position (prefill) at fault.
     pub step: Option<usize>,
     /// The outcome.
@@ -155,10 +173,13 @@ impl Gate {
             floor: None,
             gain: 0.0,
             cosine: 1.0,
+            unequal: None,
+            unsteady: None,
             rows: None,
             by_step: Vec::new(),
             bounds: Vec::new(),
             finding: None,
+            inexact: false,
             step: None,
             verdict: Verdict::Pass,
         }
@@ -180,6 +201,17 @@ impl Gate {
         self
     }
 
+    /// Ends the comparison with a reference that has NaN or infinite numbers. The range of 16 bits is narrow, so such
+    /// a gate is not judged; an f32 reference of that kind proves nothing, and the gate fails.
+    #[must_use]
+    pub fn unproven(self, dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => self
+                .failed("the reference itself has NaN or infinite numbers here: it proves nothing"),
+            _ => self.skipped(format!("the reference itself leaves the range of {dtype} here")),
+        }
+    }
+
     /// Puts in a measured tensor error and judges it. `step_of` tells the step of a row.
     #[must_use]
     pub fn measured(
@@ -199,9 +231,10 @@ impl Gate {
         for (row, value) in error.rows.iter().enumerate() {
             let step = step_of(row);
             if self.by_step.len() <= step {
-                self.by_step.resize(step + 1, 0.0);
+                self.by_step.resize(step + 1, None);
             }
-            self.by_step[step] = self.by_step[step].max(*value);
+            let so_far = self.by_step[step].unwrap_or(0.0);
+            self.by_step[step] = Some(so_far.max(*value));
         }
         self.judge(limits.max);
         self
@@ -214,9 +247,9 @@ impl Gate {
             return;
         }
         self.verdict = Verdict::Fail;
-        let worst = self.by_step.iter().copied().fold(0.0, f64::max);
+        let worst = self.by_step.iter().flatten().copied().fold(0.0, f64::max);
         let bar = if worst > limit { limit } else { worst / 2.0 };
-        self.step = self.by_step.iter().position(|e| *e > bar);
+        self.step = self.by_step.iter().position(|e| e.is_some_and(|e| e > bar));
     }
 
     /// Fails where our numbers lie on a narrower grid than the reference's, whatever their bounds say: something
@@ -252,14 +285,47 @@ impl Gate {
         })
     }
 
+    /// True if log-probabilities failed because one side has NaN or infinite ones.
+    pub fn is_not_finite(&self) -> bool {
+        self.subject == Subject::Logprobs
+            && self.fails()
+            && (self.error.count == 0 || self.error.max.is_infinite())
+    }
+
     /// Whether it failed.
     pub fn fails(&self) -> bool {
         self.verdict == Verdict::Fail
     }
 }
 
+/// Writes an error, and `null` where no number was compared.
+fn compared<S: serde::Serializer>(error: &Spread, s: S) -> Result<S::Ok, S::Error> {
+    (error.count > 0).then_some(error).serialize(s)
+}
+
 /// Writes a dtype by its short name.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
 pub(crate) fn dtype_name<S: serde::Serializer>(dtype: &Dtype, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_str(dtype.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::tensor_error;
+    use crate::order::LAST;
+
+    #[test]
+    fn what_was_not_compared_is_null() {
+        let subject = Subject::State { name: "kv".into(), layer: 0, part: "k".into() };
+        let gate = Gate::new(subject, "main", Phase::Prefill, Mode::Local, LAST);
+        let skipped = serde_json::to_value(gate.clone().skipped("why")).unwrap();
+        assert!(skipped["error"].is_null(), "{skipped}");
+        // A window of two keeps the last positions of four.
+        let error = tensor_error(&[1.0, 2.0], &[1.0, 2.0], 2);
+        let gate = gate.measured(&error, &Bounds::NONE, |row| row + 2);
+        let json = serde_json::to_value(&gate).unwrap();
+        assert_eq!(json["by_step"], serde_json::json!([null, null, 0.0, 0.0]));
+        assert_eq!(json["error"]["max"], 0.0);
+    }
 }

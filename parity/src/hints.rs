@@ -5,7 +5,7 @@
 
 use registry::diag::Span;
 use registry::dtype::DtypeRule;
-use registry::graph::{StateId, StateKind};
+use registry::graph::{State, StateId, StateKind};
 use registry::model::Model;
 
 use crate::dump::Phase;
@@ -28,6 +28,13 @@ pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
                 .to_owned(),
         });
     }
+    if gate.inexact {
+        hints.push(
+            "the values are near the reference's and rounded otherwise: look at the dtype of this op (`cast`, `compute`, `round`) \
+             and at the order of the ops between the taps before and this one"
+                .to_owned(),
+        );
+    }
     if gate.error.max.is_infinite() {
         hints.push(
             "some values are not numbers: an overflow, or a read of a released slot".to_owned(),
@@ -35,7 +42,7 @@ pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
         return hints;
     }
     scale(gate, &mut hints);
-    positions(model, gate, &mut hints);
+    positions(&model.graph.states, gate, &mut hints);
     hints
 }
 
@@ -83,13 +90,16 @@ fn scale(gate: &Gate, hints: &mut Vec<String>) {
 }
 
 /// Where in the sequence the error begins says what it depends on.
-fn positions(model: &Model, gate: &Gate, hints: &mut Vec<String>) {
+fn positions(states: &[State], gate: &Gate, hints: &mut Vec<String>) {
     if gate.phase != Phase::Prefill || gate.by_step.len() < 3 {
         return;
     }
-    let worst = gate.by_step.iter().copied().fold(0.0, f64::max);
-    let good = gate.by_step.iter().take_while(|e| **e < worst * 1e-3).count();
-    if good == 0 || good == gate.by_step.len() {
+    let worst = gate.by_step.iter().flatten().copied().fold(0.0, f64::max);
+    let agrees = |error: f64| error < worst * 1e-3;
+    let good = gate.by_step.iter().take_while(|e| e.is_some_and(agrees)).count();
+    // The error begins here only if this position was compared and differs.
+    let begins = gate.by_step.get(good).copied().flatten().is_some();
+    if good == 0 || !begins {
         return;
     }
     if good == 1 {
@@ -99,7 +109,7 @@ fn positions(model: &Model, gate: &Gate, hints: &mut Vec<String>) {
         );
         return;
     }
-    let near = model.graph.states.iter().find_map(|s| {
+    let near = states.iter().find_map(|s| {
         let reach = s.window.or_else(|| {
             s.parts.first().filter(|p| p.name == "conv").and_then(|p| p.shape.get(1)).map(|w| w + 1)
         })?;
@@ -120,4 +130,33 @@ fn place(at: &Span) -> String {
     }
     let before = at.source.text.get(..at.start).unwrap_or_default();
     format!("{}:{}", at.source.path, before.matches('\n').count() + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::{Mode, Verdict};
+    use crate::order::LAST;
+
+    #[test]
+    fn positions_that_were_not_compared_agree_with_nothing() {
+        for (by_step, hint) in [
+            (
+                &[Some(0.0), Some(0.0), Some(0.5), Some(0.1)][..],
+                Some("the first 2 positions agree"),
+            ),
+            (&[Some(0.0), Some(0.4), Some(0.5)], Some("position 0 agrees")),
+            // A window keeps the last positions alone.
+            (&[None, None, Some(0.5), Some(0.1)], None),
+            (&[Some(0.0), Some(0.0), None, Some(0.5)], None),
+            (&[Some(0.0), Some(0.0), Some(0.0)], None),
+        ] {
+            let mut gate = Gate::new(Subject::Logprobs, "main", Phase::Prefill, Mode::Local, LAST);
+            (gate.verdict, gate.by_step) = (Verdict::Fail, by_step.to_vec());
+            let mut hints = Vec::new();
+            positions(&[], &gate, &mut hints);
+            assert_eq!(hints.len(), usize::from(hint.is_some()), "{hints:?}");
+            assert!(hint.is_none_or(|hint| hints[0].starts_with(hint)), "{hints:?}");
+        }
+    }
 }

@@ -8,8 +8,11 @@ use crate::diverge::message;
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::junit::escape;
-use crate::report::{Divergence, Report, RunReport};
+use crate::report::{Divergence, Report, RunReport, when};
 use chart::{Chart, Series};
+
+/// Looks of prompts, in order; further prompts begin again.
+const COLOURS: [&str; 8] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"];
 
 /// Writes a report as a self-contained HTML page.
 pub fn html(report: &Report) -> String {
@@ -36,7 +39,7 @@ pub fn html(report: &Report) -> String {
     );
     out.push_str(&summary(report));
     for run in &report.runs {
-        let _ = writeln!(out, "<h2>{} {}</h2>", run.label(), badge(run.verdict()));
+        let _ = writeln!(out, "<h2>{} {}</h2>", escape(&run.label()), badge(run.verdict()));
         if let Some(first) = run.headline() {
             out.push_str(&finding(first));
         }
@@ -50,9 +53,9 @@ pub fn html(report: &Report) -> String {
     if !report.notes.is_empty() {
         out.push_str("<h2>Notes</h2><ul>");
         for note in &report.notes {
-            let _ = write!(out, "<li>{}</li>", escape(note));
+            let _ = write!(out, "<li>{}</li>", prose(note));
         }
-        out.push_str("</ul>");
+        out.push_str("</ul>\n");
     }
     out.push_str("</body></html>\n");
     out
@@ -70,26 +73,64 @@ fn badge(verdict: Verdict) -> String {
     format!("<span class=\"badge {0}\">{0}</span>", class(verdict))
 }
 
+/// A number in three digits; a dash where nothing was compared.
+fn number(x: f64) -> String {
+    if x.is_nan() { "&ndash;".to_owned() } else { format!("{x:.1e}") }
+}
+
+/// Escapes a sentence and sets what stands between backticks as code.
+fn prose(text: &str) -> String {
+    let parts: Vec<&str> = text.split('`').collect();
+    let mut out = String::new();
+    for (n, part) in parts.iter().enumerate() {
+        // The last backtick of an odd number of them opens nothing.
+        let code = n % 2 == 1 && n + 1 < parts.len();
+        let text = escape(part);
+        out.push_str(&if code { format!("<code>{text}</code>") } else { text });
+    }
+    out
+}
+
+/// The head of a table: each column's title, and the tooltip that explains it.
+fn head(columns: &[(&str, &str)]) -> String {
+    let cell =
+        |(title, tip): &(&str, &str)| format!("<th scope=\"col\" title=\"{tip}\">{title}</th>");
+    format!("<thead><tr>{}</tr></thead>", columns.iter().map(cell).collect::<String>())
+}
+
 fn summary(report: &Report) -> String {
-    let mut out = String::from(
-        "<div class=\"card scroll\"><table><tr><th>run<th>phase<th>max |&Delta;logprob|<th>bound<th>mean<th>KL<th>top-1<th>worst tap<th>error<th></tr>",
+    let mut out = format!(
+        "<div class=\"card scroll\"><table>{}<tbody>",
+        head(&[
+            ("run", "dtype of the run"),
+            ("phase", "prefill: all tokens at once; decode: one at a time"),
+            ("max |&Delta;logprob|", "largest difference of a log-probability, in nats"),
+            ("bound", "the most that it may be"),
+            ("mean", "mean difference of log-probabilities"),
+            ("KL", "mean Kullback-Leibler divergence from the reference, in nats"),
+            ("top-1", "share of positions with the same likeliest token"),
+            ("worst tap", "the module whose output differs most"),
+            ("error", "its largest difference over the rms of the reference"),
+            ("verdict", "of all comparisons of the phase"),
+        ])
     );
     for run in &report.runs {
+        let label = escape(&run.label());
         for p in &run.phases {
             let (tap, error) = p
                 .worst_tap
                 .as_ref()
-                .map_or((String::new(), String::new()), |(t, e)| (escape(t), format!("{e:.1e}")));
+                .map_or((String::new(), String::new()), |(t, e)| (escape(t), number(*e)));
+            let top1 =
+                if p.top1.is_nan() { number(p.top1) } else { format!("{:.1}%", p.top1 * 100.0) };
             let _ = write!(
                 out,
-                "<tr><td>{}<td>{}<td>{:.1e}<td>{:.1e}<td>{:.1e}<td>{:.1e}<td>{:.1}%<td class=\"mono\">{tap}<td>{error}<td>{}</tr>",
-                run.label(),
+                "<tr><td>{label}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{top1}<td class=\"mono\">{tap}<td>{error}<td>{}</tr>",
                 p.phase,
-                p.max,
-                p.limit,
-                p.mean,
-                p.kl,
-                p.top1 * 100.0,
+                number(p.max),
+                number(p.limit),
+                number(p.mean),
+                number(p.kl),
                 badge(p.verdict)
             );
         }
@@ -105,8 +146,7 @@ fn summary(report: &Report) -> String {
             });
             let _ = write!(
                 out,
-                "<tr><td>{}<td>routers, {}<td colspan=\"7\">{} of {} choices <span class=\"soft\">{flip}</span><td>{}</tr>",
-                run.label(),
+                "<tr><td>{label}<td>routers, {}<td colspan=\"7\">{} of {} choices <span class=\"soft\">{flip}</span><td>{}</tr>",
                 r.mode.name(),
                 r.agree,
                 r.choices,
@@ -119,8 +159,7 @@ fn summary(report: &Report) -> String {
             });
             let _ = write!(
                 out,
-                "<tr><td>{}<td>greedy<td colspan=\"7\">{} of {} tokens <span class=\"soft\">{} {flip}</span><td>{}</tr>",
-                run.label(),
+                "<tr><td>{label}<td>greedy<td colspan=\"7\">{} of {} tokens <span class=\"soft\">{} {flip}</span><td>{}</tr>",
                 g.agree,
                 g.tokens,
                 escape(&g.prompt),
@@ -128,24 +167,20 @@ fn summary(report: &Report) -> String {
             );
         }
     }
-    out + "</table></div>\n"
+    out + "</tbody></table></div>\n"
 }
 
 fn finding(first: &Divergence) -> String {
     let mut out = format!(
-        "<div class=\"card bad\"><p>First divergence: <b class=\"mono\">{}</b></p><p>{}, step {}, prompt <code>{}</code>, {}</p><p>{}</p>",
+        "<div class=\"card bad\"><p>First divergence: <b class=\"mono\">{}</b></p><p>{}, prompt <code>{}</code>, {}</p><p>{}</p>",
         escape(&first.subject.to_string()),
-        first.phase,
-        first.step,
+        when(first.phase, first.step, None),
         escape(&first.prompt),
-        match first.mode {
-            Mode::Local => "on the reference's own inputs",
-            Mode::Cumulative => "errors of earlier ops included",
-        },
-        escape(&first.message)
+        escape(first.mode.inputs()),
+        prose(&first.message)
     );
     for hint in &first.hints {
-        let _ = write!(out, "<p class=\"soft\">Hint: {}</p>", escape(hint));
+        let _ = write!(out, "<p class=\"soft\">Hint: {}</p>", prose(hint));
     }
     out + "</div>\n"
 }
@@ -158,11 +193,12 @@ fn charts(run: &RunReport) -> Vec<Chart> {
     for phase in Phase::ALL {
         charts.extend(by_position(run, phase));
     }
-    charts.extend(by_step(run));
+    charts.extend(by_state(run));
     charts
 }
 
-/// The error of every tap in order of execution: ours, the reference's own, and local.
+/// The error of every tap in order of execution: ours, the reference's own, and local. Of several
+/// prompts the largest counts.
 fn by_op(run: &RunReport, phase: Phase) -> Option<Chart> {
     let mut taps: Vec<&Gate> = run
         .gates
@@ -178,17 +214,19 @@ fn by_op(run: &RunReport, phase: Phase) -> Option<Chart> {
         }
     }
     let series = |name: &str, class, mode, value: &dyn Fn(&Gate) -> Option<f64>| {
-        let mut s = Series { name: name.into(), class, points: Vec::new(), failed: Vec::new() };
+        let mut largest = vec![None::<f64>; columns.len()];
+        let mut failed = Vec::new();
         for gate in taps.iter().filter(|g| g.mode == mode) {
             let column = columns.iter().position(|c| *c == gate.subject.to_string()).unwrap_or(0);
             if let Some(value) = value(gate) {
-                s.points.push((column, value));
+                largest[column] = Some(largest[column].map_or(value, |most| most.max(value)));
                 if gate.fails() && class != "floor" {
-                    s.failed.push(column);
+                    failed.push(column);
                 }
             }
         }
-        s
+        let points = largest.iter().enumerate().filter_map(|(n, most)| Some((n, (*most)?)));
+        Series { name: name.into(), legend: None, class, points: points.collect(), failed }
     };
     let ours = |g: &Gate| (g.error.count > 0).then_some(g.error.max);
     let all = vec![
@@ -201,39 +239,54 @@ fn by_op(run: &RunReport, phase: Phase) -> Option<Chart> {
     Some(Chart { title: format!("Error by op, {phase}"), columns, ends, series, limit: None })
 }
 
-/// The largest difference of log-probabilities at each position, a line per prompt.
+/// The name of a position: in decode the positions after the prefix are counted.
+fn position(n: usize) -> String {
+    format!("position {n}")
+}
+
+/// The largest difference of log-probabilities at each position, a colour per prompt.
 fn by_position(run: &RunReport, phase: Phase) -> Option<Chart> {
     let gates: Vec<&Gate> =
         run.gates.iter().filter(|g| g.phase == phase && g.subject == Subject::Logprobs).collect();
-    let skip = usize::from(phase == Phase::Decode);
-    let length = gates.iter().map(|g| g.by_step.len()).max().filter(|n| *n > skip)?;
+    let first = usize::from(phase == Phase::Decode);
+    let length = gates.iter().map(|g| g.by_step.len()).max().filter(|n| *n > first)?;
+    let limit_of =
+        |g: &Gate| g.bounds.iter().find(|b| b.measure == "max").map_or(f64::INFINITY, |b| b.limit);
+    // A prompt keeps its colour in both phases.
+    let mut prompts: Vec<&str> = Vec::new();
+    for gate in run.gates.iter().filter(|g| g.subject == Subject::Logprobs) {
+        if !prompts.contains(&gate.prompt.as_str()) {
+            prompts.push(&gate.prompt);
+        }
+    }
     let series = gates
         .iter()
-        .map(|g| Series {
-            name: g.prompt.clone(),
-            class: if g.fails() { "wrong" } else { "ours" },
-            points: g.by_step.iter().copied().enumerate().skip(skip).collect(),
-            failed: Vec::new(),
+        .map(|g| {
+            let n = prompts.iter().position(|prompt| *prompt == g.prompt).unwrap_or(0);
+            let points = points(g);
+            let beyond = points.iter().filter(|(_, error)| g.fails() && *error > limit_of(g));
+            let failed = beyond.map(|(position, _)| *position).collect();
+            let class = COLOURS[n % COLOURS.len()];
+            Series { name: g.prompt.clone(), legend: None, class, points, failed }
         })
         .collect();
-    let limit = gates
-        .iter()
-        .filter_map(|g| g.bounds.iter().find(|b| b.measure == "max"))
-        .map(|b| b.limit)
-        .filter(|l| l.is_finite())
-        .reduce(f64::max);
-    let unit = if phase == Phase::Prefill { "position" } else { "step" };
+    let limit = gates.iter().map(|g| limit_of(g)).filter(|l| l.is_finite()).reduce(f64::max);
     Some(Chart {
-        title: format!("|Δlogprob| by {unit}, {phase}"),
-        columns: (0..length).map(|n| format!("{unit} {n}")).collect(),
-        ends: (format!("{unit} 0"), format!("{unit} {}", length - 1)),
+        title: format!("|Δlogprob| by position, {phase}"),
+        columns: (0..length).map(position).collect(),
+        ends: (position(first), position(length - 1)),
         series,
         limit,
     })
 }
 
-/// The error of every state by decode step; those that fail stand out.
-fn by_step(run: &RunReport) -> Option<Chart> {
+/// The positions that were compared.
+fn points(gate: &Gate) -> Vec<(usize, f64)> {
+    gate.by_step.iter().enumerate().filter_map(|(n, error)| Some((n, (*error)?))).collect()
+}
+
+/// The error of every state by position; those that fail stand out.
+fn by_state(run: &RunReport) -> Option<Chart> {
     let gates: Vec<&Gate> = run
         .gates
         .iter()
@@ -247,18 +300,21 @@ fn by_step(run: &RunReport) -> Option<Chart> {
     let length = gates.iter().map(|g| g.by_step.len()).max().filter(|n| *n > 0)?;
     let mut series: Vec<Series> = gates
         .iter()
-        .map(|g| Series {
-            name: g.subject.to_string(),
-            class: if g.fails() { "wrong" } else { "other" },
-            points: g.by_step.iter().copied().enumerate().collect(),
-            failed: Vec::new(),
+        .map(|g| {
+            let (class, legend) = if g.fails() {
+                ("wrong", "states beyond a bound")
+            } else {
+                ("other", "states within their bounds")
+            };
+            let name = format!("{}, prompt {}", g.subject, g.prompt);
+            Series { name, legend: Some(legend), class, points: points(g), failed: Vec::new() }
         })
         .collect();
     series.sort_by_key(|s| s.class);
     Some(Chart {
-        title: "State error by decode step".into(),
-        columns: (0..length).map(|n| format!("step {n}")).collect(),
-        ends: ("what the prefix left".into(), format!("step {}", length - 1)),
+        title: "State error by position, decode".into(),
+        columns: (0..length).map(position).collect(),
+        ends: ("what the prefix left".into(), position(length - 1)),
         series,
         limit: None,
     })
@@ -268,57 +324,116 @@ fn gates(run: &RunReport) -> String {
     let failed = run.gates.iter().filter(|g| g.fails()).count();
     let mut sorted: Vec<&Gate> = run.gates.iter().collect();
     sorted.sort_by_key(|g| (!g.fails(), g.phase, g.mode, g.place));
+    let columns = [
+        ("subject", "a module's output, a state, or the log-probabilities"),
+        ("phase", "prefill: all tokens at once; decode: one at a time"),
+        (
+            "inputs",
+            "own: errors of earlier ops included; reference&#39;s: the error of this op alone",
+        ),
+        ("prompt", "the prompt of the dump"),
+        ("p50", "median difference over the rms of the reference"),
+        ("p99", "99 in 100 differences are at most this"),
+        ("max", "largest difference"),
+        (
+            "floor",
+            "largest difference of the reference&#39;s own run in this dtype from its f32 run",
+        ),
+        (
+            "unequal",
+            "reference&#39;s inputs: elements that are not the reference&#39;s bit for bit",
+        ),
+        ("verdict", "of this comparison"),
+    ];
     let mut out = format!(
-        "<details{}><summary>{} comparisons, {failed} beyond a bound</summary><div class=\"scroll\"><table>\
-         <tr><th>what<th>phase<th>inputs<th>prompt<th>p50<th>p99<th>max<th>reference's max<th><th></tr>",
+        "<details{}><summary>{} comparisons, {failed} beyond a bound</summary><div class=\"scroll\"><table>{}<tbody>",
         if failed > 0 { " open" } else { "" },
-        run.gates.len()
+        run.gates.len(),
+        head(&columns)
     );
     for g in sorted {
+        let compared = |x: f64| if g.error.count == 0 { number(f64::NAN) } else { number(x) };
         let _ = write!(
             out,
-            "<tr><td class=\"mono\">{}<td>{}{}<td>{}<td>{}<td>{:.1e}<td>{:.1e}<td>{:.1e}<td>{}<td>{}<td class=\"wide soft\">{}</tr>",
+            "<tr><td class=\"mono\">{}<td>{}{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
             escape(&g.subject.to_string()),
             g.phase,
             g.moment.map_or(String::new(), |m| format!(" ({m})")),
             match g.mode {
-                Mode::Local => "reference's",
+                Mode::Local => "reference&#39;s",
                 Mode::Cumulative => "own",
             },
             escape(&g.prompt),
-            g.error.p50,
-            g.error.p99,
-            g.error.max,
-            g.floor.map_or(String::new(), |f| format!("{:.1e}", f.max)),
+            compared(g.error.p50),
+            compared(g.error.p99),
+            compared(g.error.max),
+            g.floor.map_or_else(|| number(f64::NAN), |f| number(f.max)),
+            g.unequal.map_or_else(|| number(f64::NAN), |n| format!("{n} of {}", g.error.count)),
             badge(g.verdict),
-            if g.verdict == Verdict::Pass { String::new() } else { escape(&message(g)) }
         );
+        if g.verdict != Verdict::Pass {
+            let _ = write!(
+                out,
+                "<tr class=\"remark soft\"><td colspan=\"{}\">{}</tr>",
+                columns.len(),
+                prose(&message(g))
+            );
+        }
     }
-    out + "</table></div></details>\n"
+    out + "</tbody></table></div></details>\n"
 }
 
 fn schedules(report: &Report) -> String {
     if report.schedules.is_empty() {
         return String::new();
     }
-    let mut out = String::from(
+    let mut out = format!(
         "<h2>Schedules</h2><p class=\"soft\">The same tokens fed in other ways must give what one prefill gives.</p>\
-         <div class=\"card scroll\"><table><tr><th>run<th>schedule<th>shows<th>steps<th>max |&Delta;logprob|<th>bound<th><th></tr>",
+         <div class=\"card scroll\"><table>{}<tbody>",
+        head(&[
+            ("run", "dtype of the run"),
+            ("schedule", "the way of feeding"),
+            ("shows", "the mistakes that it would show"),
+            ("steps", "calls of the engine"),
+            ("max |&Delta;logprob|", "largest difference of a log-probability from one prefill"),
+            ("bound", "the most that it may be"),
+            ("verdict", "of this schedule"),
+            ("remark", "the first position beyond the bound, or what the engine said"),
+        ])
     );
     for s in &report.schedules {
         let at = s.position.map_or(String::new(), |p| format!("from position {p}"));
+        let exact = |x: f64| if x == 0.0 { "exact".to_owned() } else { number(x) };
         let _ = write!(
             out,
-            "<tr><td>{}<td>{}<td class=\"soft\">{}<td>{}<td>{}<td>{:.1e}<td>{}<td class=\"wide soft\">{} {at}</tr>",
+            "<tr><td>{}<td>{}<td class=\"soft\">{}<td>{}<td>{}<td>{}<td>{}<td class=\"soft\">{} {at}</tr>",
             s.dtype,
             escape(&s.name),
             escape(s.why),
             s.steps,
-            if s.max == 0.0 { "exact".into() } else { format!("{:.1e}", s.max) },
-            s.limit,
+            exact(s.max),
+            exact(s.limit),
             badge(s.verdict),
-            escape(s.note.as_deref().unwrap_or_default())
+            prose(s.note.as_deref().unwrap_or_default())
         );
     }
-    out + "</table></div>\n"
+    out + "</tbody></table></div>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::prose;
+
+    #[test]
+    fn backticks_become_code_and_nothing_else() {
+        for (text, want) in [
+            ("state `kv` reaches", "state <code>kv</code> reaches"),
+            ("`a` and `<b>`", "<code>a</code> and <code>&lt;b&gt;</code>"),
+            ("one ` alone", "one  alone"),
+            ("`a` and ` alone", "<code>a</code> and  alone"),
+            ("\u{1b}[31m", "\u{fffd}[31m"),
+        ] {
+            assert_eq!(prose(text), want);
+        }
+    }
 }

@@ -1,119 +1,181 @@
-//! A report as JUnit XML, for continuous integration: one test case per gate.
+//! A report as JUnit XML, for continuous integration: one test case per run, one for schedules, and
+//! one failure however many gates fail, because most follow from the first.
 
 use std::fmt::Write as _;
 
-use crate::diverge::message;
-use crate::gate::Verdict;
-use crate::report::Report;
+use crate::gate::{Mode, Verdict};
+use crate::report::{Report, RunReport, when};
+use crate::schedules::ScheduleRow;
 
 /// One test case.
 struct Case {
     class: String,
     name: String,
-    verdict: Verdict,
-    message: String,
+    outcome: Outcome,
+    /// Numbers of what was compared.
+    counts: String,
+}
+
+/// What became of a test case.
+enum Outcome {
+    Pass,
+    /// Not judged, or follows from the failure.
+    Skip(String),
+    /// A line, and the details below it.
+    Fail(String, String),
+    /// Could not run.
+    Error(String),
 }
 
 /// Writes a report as JUnit XML.
 pub fn junit(report: &Report) -> String {
-    let mut suites: Vec<(String, Vec<Case>)> = Vec::new();
-    for run in &report.runs {
-        let mut cases: Vec<Case> = run
-            .gates
-            .iter()
-            .map(|g| Case {
-                class: format!("{}.{}.{}", run.label(), g.phase, g.mode.name()),
-                name: match g.moment {
-                    Some(moment) => format!("{} [{}, {moment}]", g.subject, g.prompt),
-                    None => format!("{} [{}]", g.subject, g.prompt),
-                },
-                verdict: g.verdict,
-                message: message(g),
-            })
-            .collect();
-        cases.extend(run.greedy.iter().map(|g| Case {
-            class: format!("{}.greedy", run.label()),
-            name: format!("greedy [{}]", g.prompt),
-            verdict: g.verdict,
-            message: g.first_flip.map_or(String::new(), |f| {
-                format!("flip at {}: margin {:.1e}, noise {:.1e}", f.index, f.margin, f.noise)
-            }),
-        }));
-        cases.extend(run.routers.iter().map(|r| Case {
-            class: format!("{}.routers", run.label()),
-            name: format!("routers [{}]", r.mode.name()),
-            verdict: r.verdict,
-            message: r.widest().map_or(String::new(), |f| {
-                format!(
-                    "{} in {}: margin {:.1e}, bound {:.1e}",
-                    f.router, f.place, f.margin, f.bound
-                )
-            }),
-        }));
-        suites.push((run.label(), cases));
+    let mut cases: Vec<Case> = report.runs.iter().map(run).collect();
+    cases.extend(schedules(&report.schedules));
+    let headline = report.first_failing().map(RunReport::label);
+    let fails = |case: &Case| matches!(case.outcome, Outcome::Fail(..));
+    let head = cases
+        .iter()
+        .position(|case| fails(case) && headline.as_ref().is_none_or(|label| *label == case.name));
+    for (n, case) in cases.iter_mut().enumerate() {
+        if Some(n) != head
+            && let Outcome::Fail(line, _) = &case.outcome
+        {
+            let first = headline.as_deref().unwrap_or("schedules");
+            case.outcome =
+                Outcome::Skip(format!("differs too, see the failure of {first} first: {line}"));
+        }
     }
-    if !report.schedules.is_empty() {
-        let cases = report
-            .schedules
-            .iter()
-            .map(|s| Case {
-                class: format!("{}.schedules", s.dtype),
-                name: s.name.clone(),
-                verdict: s.verdict,
-                message: s
-                    .note
-                    .clone()
-                    .unwrap_or_else(|| format!("max {:.1e}, bound {:.1e}", s.max, s.limit)),
-            })
-            .collect();
-        suites.push(("schedules".to_owned(), cases));
-    }
-    let count =
-        |verdict: Verdict, cases: &[Case]| cases.iter().filter(|c| c.verdict == verdict).count();
-    let total = |verdict| suites.iter().map(|(_, cases)| count(verdict, cases)).sum::<usize>();
-    let tests: usize = suites.iter().map(|(_, cases)| cases.len()).sum();
-    let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
-    let _ = writeln!(
-        out,
-        "<testsuites name=\"{}\" tests=\"{tests}\" failures=\"{}\" skipped=\"{}\">",
-        escape(&format!("parity {}", report.subject.model)),
-        total(Verdict::Fail),
-        total(Verdict::Skip)
+    document(&report.subject.model, &cases)
+}
+
+/// Writes that a check could not run, and why, as JUnit XML.
+pub fn junit_error(model: &str, why: &str) -> String {
+    let case = Case {
+        class: "parity".to_owned(),
+        name: "check".to_owned(),
+        outcome: Outcome::Error(why.to_owned()),
+        counts: String::new(),
+    };
+    document(model, &[case])
+}
+
+fn run(run: &RunReport) -> Case {
+    let failing = run.gates.iter().filter(|gate| gate.fails()).count();
+    let local = run.gates.iter().filter(|gate| gate.fails() && gate.mode == Mode::Local).count();
+    let counts = format!(
+        "{failing} of {} gates fail, {local} of them on the reference's own inputs",
+        run.gates.len()
     );
-    for (name, cases) in &suites {
+    let outcome = match (run.verdict(), run.headline()) {
+        (Verdict::Fail, Some(first)) => {
+            let line = format!("first divergence: {}: {}", first.subject, first.message);
+            let mut details = format!(
+                "{}, prompt {}, {}\n",
+                when(first.phase, first.step, None),
+                first.prompt,
+                first.mode.inputs()
+            );
+            for hint in &first.hints {
+                let _ = writeln!(details, "hint: {hint}");
+            }
+            Outcome::Fail(line, details)
+        }
+        (Verdict::Fail, None) => Outcome::Fail(apart(run), String::new()),
+        _ if !run.gates.is_empty() && run.gates.iter().all(|g| g.verdict == Verdict::Skip) => {
+            let why = run.gates.iter().find_map(|gate| gate.finding.clone());
+            Outcome::Skip(why.unwrap_or_default())
+        }
+        _ => Outcome::Pass,
+    };
+    Case { class: "parity".to_owned(), name: run.label(), outcome, counts }
+}
+
+/// A run that fails in no gate fails in a router or in greedy tokens.
+fn apart(run: &RunReport) -> String {
+    let router = run.routers.iter().find(|row| row.verdict == Verdict::Fail);
+    if let Some(row) = router {
+        return format!("routers: {} of {} choices agree", row.agree, row.choices);
+    }
+    let greedy = run.greedy.iter().find(|row| row.verdict == Verdict::Fail);
+    greedy.map_or_else(String::new, |row| {
+        format!("greedy tokens of prompt {}: {} of {} agree", row.prompt, row.agree, row.tokens)
+    })
+}
+
+fn schedules(rows: &[ScheduleRow]) -> Option<Case> {
+    let failing: Vec<&ScheduleRow> =
+        rows.iter().filter(|row| row.verdict == Verdict::Fail).collect();
+    let counts = format!("{} of {} schedules fail", failing.len(), rows.len());
+    let line = |row: &ScheduleRow| {
+        let at = row.position.map_or(String::new(), |at| {
+            format!("from position {at}: {:.1e}, bound {:.1e}", row.max, row.limit)
+        });
+        let note = row.note.clone().unwrap_or_default();
+        format!("{} {} ({}): {at}{note}", row.dtype, row.name, row.why)
+    };
+    let outcome = match failing.first() {
+        None => Outcome::Pass,
+        Some(first) => {
+            let all = failing.iter().map(|row| line(row)).collect::<Vec<_>>().join("\n");
+            Outcome::Fail(line(first), all)
+        }
+    };
+    let (class, name) = ("parity".to_owned(), "schedules".to_owned());
+    (!rows.is_empty()).then_some(Case { class, name, outcome, counts })
+}
+
+fn document(model: &str, cases: &[Case]) -> String {
+    let count = |is: fn(&Outcome) -> bool| cases.iter().filter(|case| is(&case.outcome)).count();
+    let numbers = format!(
+        "tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\"",
+        cases.len(),
+        count(|outcome| matches!(outcome, Outcome::Fail(..))),
+        count(|outcome| matches!(outcome, Outcome::Error(_))),
+        count(|outcome| matches!(outcome, Outcome::Skip(_)))
+    );
+    let name = escape(&format!("parity {model}"));
+    let mut out = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"{name}\" {numbers}>\n  <testsuite name=\"{name}\" {numbers}>\n"
+    );
+    for case in cases {
         let _ = writeln!(
             out,
-            "  <testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" skipped=\"{}\">",
-            escape(name),
-            cases.len(),
-            count(Verdict::Fail, cases),
-            count(Verdict::Skip, cases)
+            "    <testcase classname=\"{}\" name=\"{}\">",
+            escape(&case.class),
+            escape(&case.name)
         );
-        for case in cases {
-            let head = format!(
-                "    <testcase classname=\"{}\" name=\"{}\"",
-                escape(&case.class),
-                escape(&case.name)
-            );
-            let tag = match case.verdict {
-                Verdict::Pass => {
-                    let _ = writeln!(out, "{head}/>");
-                    continue;
-                }
-                Verdict::Skip => "skipped",
-                Verdict::Fail => "failure",
-            };
-            let text = escape(&case.message);
-            let _ = writeln!(out, "{head}>\n      <{tag} message=\"{text}\"/>\n    </testcase>");
+        match &case.outcome {
+            Outcome::Pass => {}
+            Outcome::Skip(why) => {
+                let _ = writeln!(out, "      <skipped message=\"{}\"/>", escape(why));
+            }
+            Outcome::Fail(line, details) => {
+                let details: Vec<String> = details.lines().map(escape).collect();
+                let _ = writeln!(
+                    out,
+                    "      <failure message=\"{}\">{}</failure>",
+                    escape(line),
+                    details.join("\n")
+                );
+            }
+            Outcome::Error(why) => {
+                let why: Vec<String> = why.lines().map(escape).collect();
+                let first = why.first().map_or("", String::as_str);
+                let _ =
+                    writeln!(out, "      <error message=\"{first}\">{}</error>", why.join("\n"));
+            }
         }
-        out.push_str("  </testsuite>\n");
+        if !case.counts.is_empty() {
+            let _ = writeln!(out, "      <system-out>{}</system-out>", escape(&case.counts));
+        }
+        out.push_str("    </testcase>\n");
     }
-    out.push_str("</testsuites>\n");
+    out.push_str("  </testsuite>\n</testsuites>\n");
     out
 }
 
-/// Escapes text for XML and HTML, in elements and in quoted attributes. Characters that
-/// XML 1.0 has no way to say become U+FFFD.
+/// Escapes text for XML and HTML, in elements and in quoted attributes. Control characters become
+/// U+FFFD: XML 1.0 cannot say most of them, and a log that shows the file may obey the others.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -124,7 +186,8 @@ pub(crate) fn escape(text: &str) -> String {
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
             '\n' | '\r' | '\t' => out.push(' '),
-            '\u{0}'..='\u{1f}' | '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
+            '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
+            c if c.is_control() => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }
@@ -133,13 +196,23 @@ pub(crate) fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::escape;
+    use super::{escape, junit_error};
 
     #[test]
     fn hostile_names_stay_text() {
         assert_eq!(
-            escape("</testcase><script a=\"b\" c='d'>&\u{1b}[0m\0"),
-            "&lt;/testcase&gt;&lt;script a=&quot;b&quot; c=&#39;d&#39;&gt;&amp;\u{fffd}[0m\u{fffd}"
+            escape("</testcase><script a=\"b\" c='d'>&\u{1b}[0m\0\u{9b}31m\u{7f}"),
+            "&lt;/testcase&gt;&lt;script a=&quot;b&quot; c=&#39;d&#39;&gt;&amp;\u{fffd}[0m\u{fffd}\u{fffd}31m\u{fffd}"
+        );
+    }
+
+    #[test]
+    fn a_check_that_could_not_run_is_an_error_and_no_failure() {
+        let xml = junit_error("m", "no dump `d`\nmake one");
+        assert!(xml.contains("tests=\"1\" failures=\"0\" errors=\"1\" skipped=\"0\""), "{xml}");
+        assert!(
+            xml.contains("<error message=\"no dump `d`\">no dump `d`\nmake one</error>"),
+            "{xml}"
         );
     }
 }

@@ -69,6 +69,8 @@ pub struct TensorError {
     pub rms: f64,
     /// Largest magnitude of the reference.
     pub peak: f64,
+    /// Elements that are not the reference's, bit for bit but for the sign of zero.
+    pub unequal: usize,
 }
 
 impl TensorError {
@@ -121,6 +123,7 @@ pub fn tensor_error(ours: &[f32], reference: &[f32], rows: usize) -> TensorError
         }
         per_row.push(worst / scale);
     }
+    let unequal = ours.iter().zip(reference).filter(|(x, y)| gap(**x, **y) != 0.0).count();
     let dot: f64 = ours.iter().zip(reference).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();
     let own: f64 = ours.iter().map(square).sum();
     let (gain, cosine) = if power > 0.0 && own > 0.0 {
@@ -128,7 +131,7 @@ pub fn tensor_error(ours: &[f32], reference: &[f32], rows: usize) -> TensorError
     } else {
         (0.0, 1.0)
     };
-    TensorError { spread: Spread::of(&mut all), rows: per_row, gain, cosine, rms, peak }
+    TensorError { spread: Spread::of(&mut all), rows: per_row, gain, cosine, rms, peak, unequal }
 }
 
 /// Writes the log-probabilities of a row of logits; gives its logsumexp.

@@ -10,6 +10,7 @@ use crate::gate::{Gate, Mode, Subject, Verdict, dtype_name};
 use crate::route::RouterRow;
 use crate::schedules::ScheduleRow;
 
+pub(crate) use text::when;
 pub use text::{schedules, text};
 
 /// The name and version of the JSON form.
@@ -43,6 +44,21 @@ pub struct About {
     pub reference: String,
     /// Who wrote the dump, with versions.
     pub producer: String,
+    /// Hashes of what was compared.
+    pub sha256: Hashes,
+}
+
+/// SHA-256 of what was compared; none where there is no such file.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Hashes {
+    /// `config.json`.
+    pub config: Option<String>,
+    /// The fingerprint of a checkpoint's weights, as dumps have it; the whole file, of a GGUF file.
+    pub weights: Option<String>,
+    /// The spec, with what it extends.
+    pub spec: Option<String>,
+    /// Every file of the dump.
+    pub dump: Option<String>,
 }
 
 /// What was found in one dtype.
@@ -71,7 +87,7 @@ pub struct RunReport {
     pub first_local: Option<Divergence>,
 }
 
-/// Log-probabilities of one phase.
+/// Log-probabilities of one phase; numbers are NaN (`null` in JSON) where nothing was compared.
 #[derive(Debug, Clone, Serialize)]
 pub struct PhaseRow {
     /// The phase.

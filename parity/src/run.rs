@@ -75,6 +75,8 @@ impl<'a> Feed<'a> {
 pub struct Shake {
     /// Of this dtype is the unit.
     pub dtype: Dtype,
+    /// By so many units.
+    pub units: u32,
     /// Another one moves others.
     pub seed: u64,
 }
@@ -93,7 +95,7 @@ impl Shake {
             state ^= state >> 7;
             state ^= state << 17;
             let bits = value.to_bits();
-            let step = if bits.is_multiple_of(unit) { unit } else { 1 };
+            let step = self.units * if bits.is_multiple_of(unit) { unit } else { 1 };
             let moved = match state % 3 {
                 0 => bits.wrapping_add(step),
                 1 => bits.wrapping_sub(step),
@@ -302,7 +304,7 @@ mod tests {
             let was: Vec<f32> = (1..100).map(|n| n as f32 / 64.0).chain([0.0, f32::MAX]).collect();
             let shaken = |seed| {
                 let mut data = was.clone();
-                Shake { dtype, seed }.apply("a", 0, &mut data);
+                Shake { dtype, units: 1, seed }.apply("a", 0, &mut data);
                 data
             };
             let is = shaken(0);

@@ -7,7 +7,7 @@
 
 mod derive;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use engine::{Chunk, NoProbe, Session, SlotId, Want};
 use registry::dtype::Dtype;
@@ -63,7 +63,7 @@ pub struct ScheduleRow {
     pub why: &'static str,
     /// Steps taken.
     pub steps: usize,
-    /// Largest `|Δlogprob|` from the single prefill.
+    /// Largest `|Δlogprob|` from the single prefill; NaN if no row was compared.
     pub max: f64,
     /// What it may be.
     pub limit: f64,
@@ -84,16 +84,21 @@ pub struct Baseline {
     routers: Vec<Router>,
     /// What they chose in each sequence.
     choices: Vec<Choices>,
+    /// By sequence and the length of its first chunk, what the rest of it in one more chunk gives. Only for
+    /// models that compute a sequence's first chunk otherwise than what continues it.
+    parted: BTreeMap<(usize, usize), Vec<f32>>,
     /// Root mean square of the logits.
     pub scale: f64,
 }
 
 impl Baseline {
-    /// Makes three different sequences from a prompt and runs each in one prefill.
+    /// Makes three different sequences from a prompt and runs each in one prefill, and in the two chunks that `parts` of
+    /// the schedules begin with.
     pub fn run(
         session: &mut dyn Session,
         prompt: &[u32],
         length: usize,
+        parts: &BTreeSet<(usize, usize)>,
     ) -> Result<Self, engine::Error> {
         let vocab = session.model().vocab.max(1);
         let first: Vec<u32> = prompt.iter().copied().cycle().take(length).collect();
@@ -115,7 +120,45 @@ impl Baseline {
             rows.push(logprobs(&logits, vocab));
         }
         let scale = (power / count.max(1) as f64).sqrt();
-        Ok(Self { sequences, rows, vocab, routers, choices, scale })
+        let parted = BTreeMap::new();
+        let mut made = Self { sequences, rows, vocab, routers, choices, parted, scale };
+        for &(sequence, first) in parts {
+            let rows = made.parted(session, sequence, first)?;
+            made.parted.insert((sequence, first), rows);
+        }
+        Ok(made)
+    }
+
+    /// Log-probabilities of a sequence that is fed in two chunks, the first of which has `first` tokens.
+    fn parted(
+        &self,
+        session: &mut dyn Session,
+        sequence: usize,
+        first: usize,
+    ) -> Result<Vec<f32>, engine::Error> {
+        let id = session.open_slot();
+        let (mut rows, tokens) = (Vec::new(), &self.sequences[sequence]);
+        let mut feed = |seen: usize, tokens: &[u32]| -> Result<(), engine::Error> {
+            let slot = Slot { id, sequence, seen, first };
+            let (choices, mut flips) =
+                (self.chosen(&[(slot, tokens.len())]), RouterRow::new(Mode::Cumulative));
+            let mut steer = Steer::new(&self.routers, session.dtype(), String::new(), &mut flips);
+            let mut probe = Capture::of_choices(&mut steer, &choices);
+            let logits = crate::run::one(session, id, tokens, Want::All, &mut probe)?;
+            rows.extend(logprobs(&logits.data, self.vocab));
+            Ok(())
+        };
+        let (head, tail) = tokens.split_at(first.min(tokens.len()));
+        let fed =
+            feed(0, head).and_then(|()| if tail.is_empty() { Ok(()) } else { feed(first, tail) });
+        session.release(id)?;
+        fed.map(|()| rows)
+    }
+
+    /// What the rows of a slot are compared with.
+    fn due(&self, slot: &Slot) -> &[f32] {
+        let parted = self.parted.get(&(slot.sequence, slot.first));
+        parted.map_or(&self.rows[slot.sequence], |rows| rows)
     }
 
     /// What routers chose for so many tokens of each slot, one slot behind the other.
@@ -149,6 +192,46 @@ struct Slot {
     sequence: usize,
     /// Tokens of its own sequence that it has seen.
     seen: usize,
+    /// Tokens of its first chunk; 0 before it.
+    first: usize,
+}
+
+impl Slot {
+    /// Notes a chunk that it is fed.
+    fn fed(self, count: usize) -> Self {
+        Self { first: if self.first == 0 { count } else { self.first }, ..self }
+    }
+}
+
+/// Gives the sequences of schedules, and the lengths of the chunks that they begin with.
+pub fn parts(schedules: &[Schedule]) -> BTreeSet<(usize, usize)> {
+    let mut parts = BTreeSet::new();
+    for schedule in schedules {
+        // By slot, its sequence and the length of its first chunk.
+        let mut slots: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+        for act in &schedule.acts {
+            match act {
+                Act::Open(slot, sequence) => {
+                    slots.insert(*slot, (*sequence, 0));
+                }
+                Act::Fork(from, to) => {
+                    if let Some(&slot) = slots.get(from) {
+                        slots.insert(*to, slot);
+                    }
+                }
+                Act::Feed(fed) => {
+                    for (slot, count) in fed {
+                        if let Some(slot) = slots.get_mut(slot).filter(|slot| slot.1 == 0) {
+                            slot.1 = *count;
+                            parts.insert(*slot);
+                        }
+                    }
+                }
+                Act::Stray(..) | Act::Rewind(_) | Act::Reload(_) | Act::Release(_) => {}
+            }
+        }
+    }
+    parts
 }
 
 /// How an act failed: the engine refused a service, or broke.
@@ -169,7 +252,7 @@ pub fn run(
         name: schedule.name.clone(),
         why: schedule.why,
         steps: 0,
-        max: 0.0,
+        max: f64::NAN,
         limit,
         position: None,
         note: None,
@@ -216,7 +299,7 @@ fn perform(
     match act {
         Act::Open(n, sequence) => {
             let id = session.open_slot();
-            slots.insert(*n, Slot { id, sequence: *sequence, seen: 0 });
+            slots.insert(*n, Slot { id, sequence: *sequence, seen: 0, first: 0 });
         }
         Act::Feed(parts) => {
             let (mut chunks, mut fed) = (Vec::new(), Vec::new());
@@ -241,7 +324,7 @@ fn perform(
                 )));
             }
             for ((n, count), logits) in parts.iter().zip(&logits) {
-                let slot = known(slots, *n)?;
+                let slot = known(slots, *n)?.fed(*count);
                 compare(baseline, slot, *count, &logits.data, row)?;
                 slots.insert(*n, Slot { seen: slot.seen + count, ..slot });
             }
@@ -290,7 +373,7 @@ fn compare(
     if logits.len() != count * vocab {
         return Err(Stop::Broke(format!("{} logits for {count} tokens of {vocab}", logits.len())));
     }
-    let want = &baseline.rows[slot.sequence][slot.seen * vocab..];
+    let want = &baseline.due(&slot)[slot.seen * vocab..];
     for (n, (got, want)) in
         logprobs(logits, vocab).chunks(vocab).zip(want.chunks(vocab)).enumerate()
     {

@@ -298,16 +298,16 @@ fn reports_of_a_failure() {
     f16  decode   3.2e-2      3.4e-2  7.0e-3  8.7e-6  100.0%  layers.1.o_proj  8.3e-3  FAIL
 
     states
-      f16  conv of layers.0  decode, step 0 (what the prefill left)  FAIL  kept in bf16, as its numbers show; the reference keeps f16; p99 of |d| / rms 6.6e-3, bound 2.8e-3 (2.4x)
-      f16  conv of layers.0  decode, step 0 (what the prefix left)   FAIL  kept in bf16, as its numbers show; the reference keeps f16; p99 of |d| / rms 6.9e-3, bound 2.5e-3 (2.8x)
-      f16  kv.k of layers.1  decode, step 6                          FAIL  p90 of |d| / rms 2.4e-3, bound 2.0e-3 (1.2x)
-      f16  kv.v of layers.1  decode, step 6                          FAIL  p90 of |d| / rms 2.3e-3, bound 2.0e-3 (1.2x)
+      f16  conv of layers.0  decode, position 0 (what the prefill left)  FAIL  kept in bf16, as its numbers show; the reference keeps f16; p99 of |d| / rms 6.6e-3, bound 2.8e-3 (2.4x)
+      f16  conv of layers.0  decode, position 0 (what the prefix left)   FAIL  kept in bf16, as its numbers show; the reference keeps f16; p99 of |d| / rms 6.9e-3, bound 2.5e-3 (2.8x)
+      f16  kv.k of layers.1  decode, position 6                          FAIL  p90 of |d| / rms 2.4e-3, bound 2.0e-3 (1.2x)
+      f16  kv.v of layers.1  decode, position 6                          FAIL  p90 of |d| / rms 2.3e-3, bound 2.0e-3 (1.2x)
 
     greedy tokens
       f16  main  4 of 4    pass
 
     f16: first divergence: state conv of layers.0
-      decode, step 0 (what the prefix left), prompt `main`, on the reference's own inputs
+      decode, position 0 (what the prefix left), prompt `main`, on the reference's own inputs
       kept in bf16, as its numbers show; the reference keeps f16; p50 of |d| / rms 7.8e-4, bound 2.4e-4 (3.2x)
       hint: the spec keeps state `conv` in the activation dtype (fake.yaml:3): the engine narrows it
       hint: prefill agrees: it never reads this snapshot, only decode does
@@ -323,6 +323,68 @@ fn reports_of_a_failure() {
     for page in [&xml, &html] {
         assert!(!page.contains("<script>alert") && !page.contains('\u{1b}'), "{page}");
     }
-    assert_eq!(xml.matches("<testcase").count(), report.runs[0].gates.len() + 1);
+    assert!(!xml.contains("<error") && xml.matches("<testcase").count() == 1, "{xml}");
     assert!(!html.contains("http://") || html.contains("xmlns"), "no resource from outside");
+}
+
+#[test]
+fn junit_has_one_failure_however_many_gates_fail() {
+    let options = CheckOptions::default();
+    let mut report = report_of(Fault::ForkLeaks, &options);
+    let xml = parity::junit::junit(&report);
+    let count = |xml: &str, what: &str| xml.matches(what).count();
+    assert_eq!((count(&xml, "<testcase"), count(&xml, "<failure")), (4, 1), "{xml}");
+    assert!(xml.contains("name=\"schedules\"") && xml.contains("fork"), "{xml}");
+    // A run that fails is the cause, and all else follows.
+    report
+        .runs
+        .extend(report_of(Fault::PlusOne, &CheckOptions { schedules: false, ..options }).runs);
+    let failing = report.runs.iter().flat_map(|run| &run.gates).filter(|gate| gate.fails());
+    assert!(failing.count() > 10);
+    let xml = parity::junit::junit(&report);
+    assert_eq!((count(&xml, "<failure"), count(&xml, "<skipped")), (1, 3), "{xml}");
+    assert!(xml.contains("tests=\"7\" failures=\"1\" errors=\"0\" skipped=\"3\""), "{xml}");
+    for words in ["first divergence: ", "hint: ", "differs too, see the failure of f32 first"] {
+        assert!(xml.contains(words), "no `{words}` in {xml}");
+    }
+}
+
+#[test]
+fn the_page_names_every_colour_and_every_column() {
+    let mut report = report_of(Fault::NarrowState, &CheckOptions::default());
+    report.notes.push("a note with `code` and a stray ` in it".into());
+    // A second prompt has a line of its own.
+    for run in &mut report.runs {
+        let mut other: Vec<_> =
+            run.gates.iter().filter(|g| g.subject == Subject::Logprobs).cloned().collect();
+        other.iter_mut().for_each(|gate| "other".clone_into(&mut gate.prompt));
+        run.gates.extend(other);
+    }
+    let html = parity::html::html(&report);
+    let figures: Vec<&str> = html.split("<figure>").skip(1).collect();
+    assert!(figures.len() >= 10, "{} figures", figures.len());
+    for figure in &figures {
+        let figure = figure.split("</figure>").next().unwrap();
+        let (legend, plot) = figure.split_once("</ul>").expect("a figure has a legend");
+        let drawn = plot.split("<g class=\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+        let beyond = plot.contains("class=\"beyond\"").then_some("beyond");
+        let limit = plot.contains("class=\"limit\"").then_some("limit");
+        for class in drawn.chain(beyond).chain(limit) {
+            assert!(
+                legend.contains(&format!("class=\"key {class}\"")),
+                "{class} has no name: {legend}"
+            );
+        }
+        let tips = plot.matches("</title></circle>").count();
+        assert_eq!(plot.matches("<circle").count(), tips, "every point has a tooltip");
+    }
+    assert!(figures.iter().any(|figure| figure.contains("key c0") && figure.contains("key c1")));
+    for cell in html.split("<th").skip(1).filter(|cell| cell.starts_with(' ')) {
+        let (head, rest) = cell.split_once('>').unwrap();
+        assert!(head.contains("title=\"") && !head.contains("title=\"\""), "{head}");
+        assert!(!rest.starts_with("</th>"), "a column without a name");
+    }
+    assert!(!html.contains('`') && html.contains("<code>code</code>"), "backticks are no HTML");
+    assert!(!html.contains(", step ") && !html.contains("step 0"), "a place is a position");
+    assert!(!html.contains("NaN"), "what was not compared is a dash");
 }

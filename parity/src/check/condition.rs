@@ -44,7 +44,7 @@ pub(super) fn condition(
         let (dtype, taps) = (comparison.dtype, &comparison.own.taps);
         let mut row = RouterRow::new(Mode::Local);
         let mut steer = Steer::new(agreement.routers, dtype, String::new(), &mut row);
-        let feed = Feed::Shaken(taps, Shake { dtype, seed });
+        let feed = Feed::Shaken(taps, Shake { dtype, units: 1, seed });
         moved.push(trace(session, comparison.prompt, phase, taps, feed, &mut steer)?);
     }
     let mut passed = 0;
@@ -78,7 +78,7 @@ pub(super) fn said(dtype: Dtype, passed: usize) -> Option<String> {
 }
 
 /// How far two runs are apart in one thing.
-fn apart(subject: &Subject, clean: &Trace, moved: &Trace) -> Option<TensorError> {
+pub(super) fn apart(subject: &Subject, clean: &Trace, moved: &Trace) -> Option<TensorError> {
     let (was, is, rows) = match subject {
         Subject::Logprobs => return None,
         Subject::Tap { name } => {

@@ -1,38 +1,40 @@
 //! What is compared with what: model, engine, dump.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use converters::Checkpoint;
-use engine::{Engine, Shows, Source};
-use sha2::{Digest as _, Sha256};
+use engine::{Engine, NoProbe, Options, Session as _, Shows, Source, Want};
+use registry::dtype::Dtype;
 
-use super::{CheckOptions, Error};
-use crate::dump::Dump;
-use crate::report::About;
+use super::{CheckOptions, Error, hidden};
+use crate::dump::{Dump, sha256};
+use crate::fed::Fed;
+use crate::report::{About, Hashes};
+use crate::run::one;
 
-/// Refuses a checkpoint that the dump was not made from; gives the names of its tensors.
+/// Refuses a checkpoint that the dump was not made from; gives the names of its tensors, and hashes.
 pub(super) fn identify(
     source: &Source<'_>,
     dump: &Dump,
     options: &CheckOptions,
-) -> Result<BTreeSet<String>, Error> {
+) -> Result<(BTreeSet<String>, Hashes), Error> {
+    let mut hashes = Hashes { dump: Some(dump.sha256()?), ..Hashes::default() };
     // A model that is no folder of safetensors was converted; its tensors have other names.
     let checkpoint = match Checkpoint::open(source.dir) {
         Ok(checkpoint) => checkpoint,
-        Err(_) if !options.same_model => return Ok(BTreeSet::new()),
+        Err(_) if !options.same_model => {
+            hashes.weights = source.dir.is_file().then(|| sha256(source.dir)).transpose()?;
+            return Ok((BTreeSet::new(), hashes));
+        }
         Err(error) => return Err(error.into()),
     };
+    let config = sha256(&source.dir.join("config.json"))?;
+    let weights = checkpoint.fingerprint()?;
     if options.same_model {
-        let config = registry::file::read(&source.dir.join("config.json"), registry::file::CONFIG)?;
-        let digest = Sha256::digest(&config);
-        let config: String = digest.iter().fold(String::new(), |mut hex, b| {
-            let _ = write!(hex, "{b:02x}");
-            hex
-        });
-        dump.verify_model(&config, &checkpoint.fingerprint()?)?;
+        dump.verify_model(&config, &weights)?;
     }
-    Ok(checkpoint.tensors().keys().cloned().collect())
+    (hashes.config, hashes.weights) = (Some(config), Some(weights));
+    Ok((checkpoint.tensors().keys().cloned().collect(), hashes))
 }
 
 /// Says what could not be compared because the engine does not show it.
@@ -46,7 +48,38 @@ pub(super) fn unseen(engine: &str, shows: Shows) -> Option<String> {
     Some(format!("`{engine}` shows {what} compared"))
 }
 
-pub(super) fn about(engine: &dyn Engine, source: &Source<'_>, dump: &Dump) -> About {
+/// Names the first value of the engine's own run that is not finite, where log-probabilities are not.
+pub(super) fn not_finite(
+    engine: &dyn Engine,
+    source: &Source<'_>,
+    dump: &Dump,
+    dtype: Dtype,
+    options: &CheckOptions,
+) -> Result<Option<String>, Error> {
+    let options = Options { finite: true, ..options.engine(dtype) };
+    let mut session = Fed::new(engine.open(source, &options)?);
+    for prompt in &dump.manifest.prompts {
+        session.rows = hidden(&source.model, dump, dtype, prompt)?;
+        let slot = session.open_slot();
+        let run = one(&mut session, slot, &prompt.tokens, Want::All, &mut NoProbe);
+        session.release(slot)?;
+        match run {
+            Ok(_) => {}
+            Err(error @ engine::Error::NotFinite { .. }) => {
+                return Ok(Some(format!("{dtype}, prompt `{}`: {error}", prompt.name)));
+            }
+            Err(other) => return Err(other.into()),
+        }
+    }
+    Ok(None)
+}
+
+pub(super) fn about(
+    engine: &dyn Engine,
+    source: &Source<'_>,
+    dump: &Dump,
+    sha256: Hashes,
+) -> About {
     let m = &dump.manifest;
     let word = |key: &str| m.producer.get(key).and_then(|v| v.as_str());
     let mut producer = word("name").unwrap_or("an unnamed program").to_owned();
@@ -66,5 +99,6 @@ pub(super) fn about(engine: &dyn Engine, source: &Source<'_>, dump: &Dump) -> Ab
         engine: engine.name().to_owned(),
         reference: dump.dir.display().to_string(),
         producer,
+        sha256,
     }
 }

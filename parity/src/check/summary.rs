@@ -77,7 +77,8 @@ fn phase_row(phase: Phase, gates: &[Gate]) -> Option<PhaseRow> {
     }
     let stats = || rows.iter().filter_map(|g| g.rows);
     let count: usize = stats().map(|s| s.rows).sum();
-    let share = |total: f64| if count == 0 { 0.0 } else { total / count as f64 };
+    // Not a number where nothing was compared.
+    let share = |total: f64| total / count as f64;
     // The prompt that comes closest to its bound, or goes furthest beyond it.
     let worst = rows
         .iter()
@@ -93,9 +94,9 @@ fn phase_row(phase: Phase, gates: &[Gate]) -> Option<PhaseRow> {
     Some(PhaseRow {
         phase,
         rows: count,
-        max: worst.map_or(0.0, |w| w.0),
+        max: worst.map_or(f64::NAN, |w| w.0),
         limit: worst.map_or(f64::INFINITY, |w| w.1),
-        mean: if numbers == 0 { 0.0 } else { sum / numbers as f64 },
+        mean: sum / numbers as f64,
         kl: share(stats().map(|s| s.kl * s.rows as f64).sum()),
         top1: share(stats().map(|s| s.top1 as f64).sum()),
         worst_tap,

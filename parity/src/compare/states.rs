@@ -113,7 +113,8 @@ impl Comparison<'_> {
             Err(finding) => return gate.failed(finding),
         };
         let step_of = |row: usize| pair.steps.get(row).copied().unwrap_or(0);
-        let mut gate = self.judge(gate, &pair.ours, pair.own, pair.base, pair.rows, step_of);
+        let mut gate =
+            self.judge(gate, &pair.ours, pair.own, pair.base, pair.rows, own.dtype, step_of);
         if gate.kept_narrow(&pair.ours, pair.own) {
             gate.step = pair.steps.iter().copied().min();
         }

@@ -38,7 +38,7 @@ impl Comparison<'_> {
             let base = self.base.and_then(|side| of(side, tap));
             let step_of = |row| if phase == Phase::Decode { row + 1 } else { row };
             let base = base.as_ref().map(|t| t.data.as_slice());
-            let mut gate = self.judge(gate, &ours.data, &own.data, base, rows, step_of);
+            let mut gate = self.judge(gate, &ours.data, &own.data, base, rows, own.dtype, step_of);
             gate.kept_narrow(&ours.data, &own.data);
             gates.push(gate);
         }

@@ -2,30 +2,34 @@
 
 use std::fmt::Write as _;
 
+use super::number;
 use crate::junit::escape;
 
 const WIDTH: f64 = 520.0;
 const HEIGHT: f64 = 190.0;
 const LEFT: f64 = 42.0;
+const RIGHT: f64 = 8.0;
 const BOTTOM: f64 = 22.0;
 const TOP: f64 = 10.0;
 
 /// One line.
 pub(super) struct Series {
-    /// In the legend and in tooltips.
+    /// In tooltips.
     pub(super) name: String,
-    /// Its look: `ours`, `floor`, `local`, `other`, `wrong`.
+    /// In the legend, once per look; the name if none.
+    pub(super) legend: Option<&'static str>,
+    /// Its look: `ours`, `floor`, `local`, `other`, `wrong`, or `c0` to `c7` for one of several prompts.
     pub(super) class: &'static str,
     /// Column and value.
     pub(super) points: Vec<(usize, f64)>,
-    /// Columns to mark as failed.
+    /// Columns to mark as beyond a bound.
     pub(super) failed: Vec<usize>,
 }
 
 /// One figure.
 pub(super) struct Chart {
     pub(super) title: String,
-    /// What each column is, for tooltips.
+    /// Names of the columns, for tooltips.
     pub(super) columns: Vec<String>,
     /// Under the axis, left and right.
     pub(super) ends: (String, String),
@@ -41,7 +45,7 @@ impl Chart {
             || self.series.iter().flat_map(|s| s.points.iter().map(|p| p.1)).chain(self.limit);
         let shown = |v: f64| v.is_finite() && v > 0.0;
         let most = values().filter(|v| shown(*v)).fold(0.0, f64::max);
-        if values().next().is_none() {
+        if self.series.iter().all(|s| s.points.is_empty()) {
             return String::new();
         }
         let top = if most > 0.0 { most.log10().ceil() } else { 0.0 };
@@ -60,22 +64,11 @@ impl Chart {
             TOP + plot * (top - log) / (top - bottom)
         };
         let last = self.columns.len().saturating_sub(1).max(1) as f64;
-        let x = |n: usize| LEFT + (WIDTH - LEFT - 8.0) * n as f64 / last;
-        let mut out = format!("<figure><figcaption>{}", escape(&self.title));
-        let mut named = std::collections::BTreeSet::new();
-        for s in self.series.iter().filter(|s| !s.name.is_empty()) {
-            if named.insert((s.class, &s.name)) && s.class != "other" {
-                let _ = write!(
-                    out,
-                    " <svg style=\"display:inline;width:1.4em\" viewBox=\"0 0 14 6\" aria-hidden=\"true\"><path class=\"key {}\" d=\"M0 3H14\"/></svg> <span class=\"soft\">{}</span>",
-                    s.class,
-                    escape(&s.name)
-                );
-            }
-        }
-        let _ = write!(
-            out,
-            "</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
+        let x = |n: usize| LEFT + (WIDTH - LEFT - RIGHT) * n as f64 / last;
+        let mut out = format!(
+            "<figure><figcaption>{}</figcaption>{}<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
+            escape(&self.title),
+            self.legend(),
             escape(&self.title)
         );
         let stride = (((top - bottom) / 5.0).ceil() as i32).max(1);
@@ -100,37 +93,59 @@ impl Chart {
         for s in &self.series {
             let _ = write!(out, "<g class=\"{}\"><path class=\"line\" d=\"", s.class);
             for (n, (column, value)) in s.points.iter().enumerate() {
-                let _ = write!(
-                    out,
-                    "{}{:.1} {:.1}",
-                    if n == 0 { 'M' } else { 'L' },
-                    x(*column),
-                    y(*value)
-                );
+                // A gap is a position that was not compared.
+                let follows = n > 0 && s.points[n - 1].0 + 1 == *column;
+                let pen = if follows { 'L' } else { 'M' };
+                let _ = write!(out, "{pen}{:.1} {:.1}", x(*column), y(*value));
             }
             out.push_str("\"/>");
             for (column, value) in &s.points {
                 let bad = s.failed.contains(column);
                 let _ = write!(
                     out,
-                    "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{}\"{}><title>{}: {} {value:.2e}</title></circle>",
+                    "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{}\"{}><title>{}: {} {}</title></circle>",
                     x(*column),
                     y(*value),
                     if bad { 3.2 } else { 1.8 },
-                    if bad { " class=\"wrong\"" } else { "" },
+                    if bad { " class=\"beyond\"" } else { "" },
                     escape(self.columns.get(*column).map_or("", String::as_str)),
-                    escape(&s.name)
+                    escape(&s.name),
+                    number(*value)
                 );
             }
             out.push_str("</g>");
         }
         let base = HEIGHT - 6.0;
-        let _ = write!(
+        let _ = writeln!(
             out,
             "<text x=\"{LEFT}\" y=\"{base}\">{}</text><text x=\"{WIDTH}\" y=\"{base}\" text-anchor=\"end\">{}</text></svg></figure>",
             escape(&self.ends.0),
             escape(&self.ends.1)
         );
         out
+    }
+
+    /// Names every colour that is drawn.
+    fn legend(&self) -> String {
+        let mut entries: Vec<(&str, &str)> = Vec::new();
+        for s in self.series.iter().filter(|s| !s.points.is_empty()) {
+            let entry = (s.class, s.legend.unwrap_or(&s.name));
+            if !entries.contains(&entry) {
+                entries.push(entry);
+            }
+        }
+        if self.series.iter().any(|s| !s.failed.is_empty()) {
+            entries.push(("beyond", "beyond its bound"));
+        }
+        if self.limit.is_some() {
+            entries.push(("limit", "bound"));
+        }
+        let one = |(class, name): (&str, &str)| {
+            format!(
+                "<li><svg viewBox=\"0 0 14 6\" aria-hidden=\"true\"><path class=\"key {class}\" d=\"M0 3H14\"/></svg>{}</li>",
+                escape(name)
+            )
+        };
+        format!("<ul class=\"legend\">{}</ul>", entries.into_iter().map(one).collect::<String>())
     }
 }

@@ -185,12 +185,13 @@ fn indent(text: &str) -> String {
     text.lines().fold(String::new(), |out, l| out + "  " + l + "\n")
 }
 
-fn when(phase: Phase, step: usize, moment: Option<&str>) -> String {
-    match (phase, step, moment) {
+/// The place of an error in a sequence. In decode, positions are counted from the end of the prefix.
+pub(crate) fn when(phase: Phase, position: usize, moment: Option<&str>) -> String {
+    match (phase, position, moment) {
         (Phase::Prefill, position, _) => format!("prefill, position {position}"),
-        (Phase::Decode, _, Some(_)) => "decode, step 0 (what the prefill left)".to_owned(),
-        (Phase::Decode, 0, _) => "decode, step 0 (what the prefix left)".to_owned(),
-        (Phase::Decode, step, _) => format!("decode, step {step}"),
+        (Phase::Decode, _, Some(_)) => "decode, position 0 (what the prefill left)".to_owned(),
+        (Phase::Decode, 0, _) => "decode, position 0 (what the prefix left)".to_owned(),
+        (Phase::Decode, position, _) => format!("decode, position {position}"),
     }
 }
 
@@ -317,10 +318,7 @@ fn failure(run: &RunReport) -> String {
 
 fn divergence(d: &Divergence) -> String {
     let mut out = String::new();
-    let fed = match d.mode {
-        Mode::Local => "on the reference's own inputs",
-        Mode::Cumulative => "errors of earlier ops included",
-    };
+    let fed = d.mode.inputs();
     line(&mut out, format_args!("  {}, prompt `{}`, {fed}", when(d.phase, d.step, None), d.prompt));
     line(&mut out, format_args!("  {}", d.message));
     for hint in &d.hints {

@@ -1,0 +1,122 @@
+//! Models that compute NaN or infinite numbers: said at once, with the first value that has them.
+
+use converters::FileDtype;
+use converters::numbers::from_f32;
+
+use crate::misfits::rewrite;
+use crate::tool::{convert, copy, fixture, onboard, parity, run};
+
+/// A copy of a fixture in which every number of the tensors whose names hold `part` is `value`.
+fn broken(name: &str, part: &str, value: f32) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    copy(name, dir.path());
+    let weights = |dir: &std::path::Path| dir.join("model.safetensors");
+    rewrite(&weights(&fixture(name)), &weights(dir.path()), |tensors| {
+        let hit = tensors.iter_mut().filter(|(name, _)| name.contains(part));
+        let mut count = 0;
+        for (_, (entry, bytes)) in hit {
+            let values = vec![value; bytes.len() / entry.dtype.size()];
+            from_f32(entry.dtype, &values, bytes).unwrap();
+            count += 1;
+        }
+        assert!(count > 0, "a tensor is named `{part}`");
+    });
+    dir
+}
+
+#[test]
+fn every_command_that_runs_a_model_names_the_first_value_that_is_not_finite() {
+    let up = "model.layers.1.mlp.up_proj";
+    for (name, part, value, first) in [
+        (
+            "llama",
+            up,
+            f32::NAN,
+            "`model.layers.1.mlp.up_proj` is the first value that has NaN, at position 0",
+        ),
+        (
+            "llama",
+            up,
+            1e38,
+            "`model.layers.1.mlp.up_proj` is the first value that has inf, at position 0",
+        ),
+        (
+            "lfm2_moe",
+            "layers.2.feed_forward.gate.weight",
+            f32::NAN,
+            "`model.layers.2.feed_forward.gate` is the first",
+        ),
+        // Scores of experts are NaN and the weights of those that are chosen are not.
+        (
+            "lfm2_moe",
+            "layers.2.feed_forward.expert_bias",
+            f32::NAN,
+            "`model.layers.2.feed_forward.experts:scores` is the first",
+        ),
+    ] {
+        let model = broken(name, part, value);
+        let file = model.path().join("model.gguf");
+        let ids: Vec<String> = (1..17).map(|id: u32| id.to_string()).collect();
+        let ids = ids.join(",");
+        let run_it = |what: &std::path::Path| {
+            run(onboard().arg("run").arg(what).args(["--tokens", "1,2", "-n", "1"]))
+        };
+        let ran = run_it(model.path()).code(1).says(first);
+        assert_eq!(ran.out, "", "no token is made of NaN");
+        run(onboard().arg("bench").arg(model.path()).args(["-p", "4", "-n", "0", "-r", "1"]))
+            .code(1)
+            .says(first);
+        let written = model.path().join("x.imatrix.gguf");
+        run(onboard()
+            .arg("imatrix")
+            .arg(model.path())
+            .args(["--tokens", &ids, "--chunk", "8", "-o"])
+            .arg(&written))
+        .code(1)
+        .says(first);
+        assert!(!written.exists(), "nothing is measured on NaN");
+        run(convert().arg(model.path()).args(["--to", "gguf:bf16", "-o"]).arg(&file)).code(0);
+        run_it(&file).code(1).says(first);
+        let reference = fixture(name).join("reference");
+        let check = |what: &std::path::Path| {
+            run(parity()
+                .arg("check")
+                .arg(what)
+                .arg("--reference")
+                .arg(&reference)
+                .arg("--source")
+                .arg(fixture(name))
+                .args(["--dtype", "f32", "--no-schedules"]))
+        };
+        let wide = value.is_nan();
+        for what in [model.path(), &file] {
+            let ran = check(what).code(1);
+            // In f32 a product of 1e38 may be infinite one op later.
+            assert!(!wide || ran.out.contains(first), "{}", ran.out);
+        }
+    }
+}
+
+#[test]
+fn a_reference_that_is_not_finite_proves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = fixture("llama").join("reference");
+    fs_err::copy(from.join("manifest.json"), dir.path().join("manifest.json")).unwrap();
+    let tensors = |dir: &std::path::Path| dir.join("reference.safetensors");
+    rewrite(&tensors(&from), &tensors(dir.path()), |tensors| {
+        for (_, (entry, bytes)) in
+            tensors.iter_mut().filter(|(name, _)| name.ends_with("/logprobs"))
+        {
+            if entry.dtype == FileDtype::F32 {
+                *bytes = f32::NAN.to_le_bytes().repeat(bytes.len() / 4);
+            }
+        }
+    });
+    run(parity().arg("check").arg(fixture("llama")).arg("--reference").arg(dir.path()).args([
+        "--dtype",
+        "f32",
+        "--no-schedules",
+    ]))
+    .code(1)
+    .prints("the reference itself has NaN or infinite numbers");
+}
