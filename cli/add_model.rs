@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use engine::{Chunk, NoProbe, Options, Rounds, Want};
 use parity::{CheckOptions, Dump, Report, Verdict};

@@ -114,7 +114,10 @@ impl Check {
     pub(crate) fn run(self) -> Result<Ended> {
         let ended = self.check();
         if let (Err(error), Some(path)) = (&ended, &self.junit) {
-            let xml = parity::junit::junit_error(&self.which.model, &format!("{error:#}"));
+            let xml = parity::junit::junit_error(
+                &self.which.model.display().to_string(),
+                &format!("{error:#}"),
+            );
             write::atomic(path, xml.as_bytes())?;
             term::note(&format!("wrote {}", path.display()));
         }
