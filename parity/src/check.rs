@@ -274,7 +274,7 @@ fn as_is(
             session.rows = hidden(model, dump, dtype, prompt)?;
             gates.extend(compare_prompt(&mut session, &comparison, options, &mut agreement)?);
         }
-        if gates.iter().any(|gate| gate.is_not_finite()) {
+        if gates.iter().any(Gate::is_not_finite) {
             report.note(not_finite(engine, source, dump, dtype, options)?);
         }
         for note in exact::judge(dtype, &mut gates) {

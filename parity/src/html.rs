@@ -85,8 +85,8 @@ fn prose(text: &str) -> String {
     for (n, part) in parts.iter().enumerate() {
         // The last backtick of an odd number of them opens nothing.
         let code = n % 2 == 1 && n + 1 < parts.len();
-        let text = escape(part);
-        out.push_str(&if code { format!("<code>{text}</code>") } else { text });
+        let (open, close) = if code { ("<code>", "</code>") } else { ("", "") };
+        out.extend([open, &escape(part), close]);
     }
     out
 }

@@ -357,7 +357,9 @@ fn the_page_names_every_colour_and_every_column() {
     for run in &mut report.runs {
         let mut other: Vec<_> =
             run.gates.iter().filter(|g| g.subject == Subject::Logprobs).cloned().collect();
-        other.iter_mut().for_each(|gate| "other".clone_into(&mut gate.prompt));
+        for gate in &mut other {
+            "other".clone_into(&mut gate.prompt);
+        }
         run.gates.extend(other);
     }
     let html = parity::html::html(&report);

@@ -28,6 +28,7 @@ pub use differences::{differences, key_differences};
 pub use head::{of_file, with_head};
 pub use idle::Idle;
 pub(crate) use idle::around;
+pub use inherited::told;
 pub(crate) use inherited::unlike;
 pub use known::{heeds_scale, is_known, knows_tensor};
 

@@ -7,8 +7,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
+#[path = "gguf/absent.rs"]
+mod absent;
 #[path = "gguf/back.rs"]
 mod back;
+#[path = "gguf/inherited.rs"]
+mod inherited;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -16,7 +16,9 @@ pub(super) fn write(plan: &Plan<'_>) -> Result<()> {
     let templates = plan.target.dir.join(TEMPLATES);
     if templates.is_dir() {
         fs_err::create_dir_all(folder.join(TEMPLATES))?;
-        carry(&templates, &folder.join(TEMPLATES), |name| name.ends_with(".jinja"))?;
+        carry(&templates, &folder.join(TEMPLATES), |name| {
+            Path::new(name).extension().is_some_and(|end| end == "jinja")
+        })?;
     }
     atomic(&folder.join("README.md"), card(plan).as_bytes())?;
     if let Some(json) = config::beside(plan.format, &plan.ignored(), plan.scales.asked) {

@@ -194,7 +194,7 @@ pub fn nameless(model: &Model) -> Gguf {
         pre: None,
         special: vec![],
         metadata: metadata.into_iter().filter_map(|(key, name)| count(key, name)).collect(),
-        absent: Default::default(),
+        absent: indexmap::IndexMap::new(),
         rules,
         tensors: vec![],
         scalars: vec![],

@@ -55,23 +55,20 @@ pub(super) fn differences(
             continue;
         }
         let pair = Pair { ours, theirs, name, ops, left: &left, right: &right };
-        let text = match pair.counterpart(node, &wanted) {
-            Some(other) => {
-                let other = &theirs.graph.nodes[other];
-                let text = pair.between(node, other);
-                for (output, same) in node.outputs.iter().zip(&other.outputs) {
-                    left.insert(output.0, right[&same.0]);
-                }
-                text
+        let text = if let Some(other) = pair.counterpart(node, &wanted) {
+            let other = &theirs.graph.nodes[other];
+            let text = pair.between(node, other);
+            for (output, same) in node.outputs.iter().zip(&other.outputs) {
+                left.insert(output.0, right[&same.0]);
             }
-            None => {
-                let text = format!("`{}` has no {} here", name, shown(node, ops));
-                // What follows is compared as if it were not there.
-                if let (Some(output), Some(input)) = (node.outputs.first(), node.inputs.first()) {
-                    left.insert(output.0, left[&input.0]);
-                }
-                text
+            text
+        } else {
+            let text = format!("`{}` has no {} here", name, shown(node, ops));
+            // What follows is compared as if it were not there.
+            if let (Some(output), Some(input)) = (node.outputs.first(), node.inputs.first()) {
+                left.insert(output.0, left[&input.0]);
             }
+            text
         };
         let text = format!("{}: {text}", place(node));
         found.push(Difference { node: n, at: node.at.clone(), text });
@@ -299,18 +296,16 @@ fn state(side: &Side<'_>, node: &Node) -> String {
 fn rope(side: &Side<'_>, node: &Node) -> String {
     let Some(table) = node.rope.map(|id| &side.ropes[id.0]) else { return "nothing".into() };
     let RopeTable { dim, inv_freq, attention_factor, long, dynamic, .. } = table;
-    let mut text = format!("a table of {dim}, factor {attention_factor}");
     let last = inv_freq.last().copied().unwrap_or_default();
-    text.push_str(&format!(", frequencies to {last} (sum {})", sum(inv_freq)));
-    if let Some(long) = long {
+    let long = long.as_ref().map_or_else(String::new, |long| {
         let (from, factor) = (long.original_context, long.attention_factor);
-        let sum = sum(&long.inv_freq);
-        text.push_str(&format!(", beyond {from} factor {factor} (sum {sum})"));
-    }
-    if let Some(dynamic) = dynamic {
-        text.push_str(&format!(", {dynamic:?}"));
-    }
-    text
+        format!(", beyond {from} factor {factor} (sum {})", sum(&long.inv_freq))
+    });
+    let dynamic = dynamic.as_ref().map_or_else(String::new, |dynamic| format!(", {dynamic:?}"));
+    format!(
+        "a table of {dim}, factor {attention_factor}, frequencies to {last} (sum {}){long}{dynamic}",
+        sum(inv_freq)
+    )
 }
 
 /// A number that no two lists of frequencies are likely to share.

@@ -140,8 +140,8 @@ fn says_the_same(gguf: &Gguf, owner: &Model) -> bool {
         && gguf.tensors == other.tensors
 }
 
-/// What the file of a model would tell a reader.
-pub(super) fn told(gguf: &Gguf, groups: &[Group]) -> Evidence {
+/// Returns the evidence that the file of a model gives to a reader.
+pub fn told(gguf: &Gguf, groups: &[Group]) -> Evidence {
     let mut keys = Tree::default();
     let prefix = format!("{}.", gguf.arch);
     for (key, value) in &gguf.metadata {
@@ -169,6 +169,3 @@ pub(super) fn told(gguf: &Gguf, groups: &[Group]) -> Evidence {
 fn float(x: f32) -> Scalar {
     Scalar::Float(x.to_string().parse().unwrap_or(f64::from(x)))
 }
-
-#[cfg(test)]
-mod tests;

@@ -19,7 +19,7 @@ fn gguf(rules: Vec<TensorRule>) -> Gguf {
         pre: None,
         special: vec![],
         metadata: vec![],
-        absent: Default::default(),
+        absent: IndexMap::new(),
         rules,
         tensors: vec![],
         scalars: vec![("x.alpha".into(), Pattern::parse("l.{i}.alpha").unwrap())],

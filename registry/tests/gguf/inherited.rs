@@ -1,7 +1,12 @@
+//! Architecture names that a spec inherits, held to the model that they stand for.
+
 use std::path::Path;
 
-use super::*;
-use crate::library::Library;
+use registry::config::Config;
+use registry::diag::Finding;
+use registry::library::Library;
+use registry::ops::OpSet;
+use registry::resolve::resolve;
 
 const CONFIG: &str = r#"{ "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
