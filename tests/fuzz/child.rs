@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::worker::{Order, Place, Report};
 
 /// Seconds of processor time that a case may take, and of time on the clock.
-const MOST: (f64, u64) = (20.0, 120);
+const MOST: (f64, u64) = (20.0, 300);
 
 /// A worker process.
 pub(crate) struct Worker {

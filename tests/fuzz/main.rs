@@ -79,7 +79,9 @@ fn start(words: Vec<String>) -> io::Result<ExitCode> {
             "--kept" => kept = Some(PathBuf::from(value()?)),
             "--worker" => work = Some((PathBuf::from(value()?), PathBuf::from(value()?))),
             "--list-kinds" => {
-                KINDS.iter().for_each(|kind| println!("{}", kind.name));
+                for kind in KINDS {
+                    println!("{}", kind.name);
+                }
                 return Ok(ExitCode::SUCCESS);
             }
             // What `cargo test` hands to every test: a filter, or a word on how to run tests.

@@ -32,7 +32,7 @@ pub(crate) struct Ran {
 }
 
 /// A process that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 impl Program {
     /// Runs `onboard` with these words; an error is a wrong exit code, or text that no terminal should get.

@@ -158,6 +158,7 @@ pub(crate) fn specs(from: &Sources) -> Seeds {
 }
 
 /// Overrides of parts of specs.
+#[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
 pub(crate) fn overrides(_: &Sources) -> Seeds {
     let sets = [
         "dims.eps=1e-6",
@@ -297,6 +298,7 @@ pub(crate) fn imatrices(from: &Sources) -> Seeds {
 }
 
 /// Importance matrices of the older form.
+#[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
 pub(crate) fn imatrices_dat(_: &Sources) -> Seeds {
     Ok([
         made::dat(&[("blk.0.ffn_up.weight", 4), ("output.weight", 7)], true),

@@ -119,7 +119,10 @@ pub(crate) fn damage(text: &str, other: &str, random: &mut Random) -> String {
             lines.swap(at, to);
         }
         9 => lines[at] = format!("{}{}", " ".repeat(1 + random.below(4)), lines[at]),
-        10 => lines[at] = lines[at].trim_start().to_owned(),
+        10 => {
+            let cut = lines[at].len() - lines[at].trim_start().len();
+            lines[at].drain(..cut);
+        }
         11 => {
             let from: Vec<&str> = other.split_inclusive('\n').collect();
             let first = random.below(from.len());
