@@ -103,7 +103,7 @@ impl Worker {
 
     /// Processor time of the process so far.
     fn seconds(&self) -> f64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        let text = fs_err::read_to_string(format!("/proc/{}/stat", self.child.id()));
         let text = text.unwrap_or_default();
         // Behind the name, which may have blanks: state, then numbers; user and system time are 12 and 13.
         let (_, numbers) = text.rsplit_once(')').unwrap_or_default();

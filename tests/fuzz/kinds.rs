@@ -268,17 +268,10 @@ fn damage_file(kind: &Kind, case: &mut Case, other: &Case, random: &mut Random) 
         "json" => json::damage(old, other, random),
         "safetensors" => formats::safetensors(old, other, random),
         "gguf" => formats::gguf(old, other, random),
-        "yaml" | "txt" | "journal" | "jinja" | "tiktoken" => match random.below(6) {
-            0 => {
-                let mut bytes = old.clone();
-                bytes::damage(&mut bytes, other, random);
-                bytes
-            }
-            _ => {
-                let (old, other) = (String::from_utf8_lossy(old), String::from_utf8_lossy(other));
-                words::damage(&old, &other, random).into_bytes()
-            }
-        },
+        "yaml" | "txt" | "journal" | "jinja" | "tiktoken" if !random.one_in(6) => {
+            let (old, other) = (String::from_utf8_lossy(old), String::from_utf8_lossy(other));
+            words::damage(&old, &other, random).into_bytes()
+        }
         _ => {
             let mut bytes = old.clone();
             bytes::damage(&mut bytes, other, random);

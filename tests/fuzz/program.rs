@@ -102,24 +102,23 @@ impl Program {
             }
         }
     }
+}
 
-    /// Runs a model on a few tokens: true if every logit is finite, an error if it cannot run.
-    pub(crate) fn forward(&self, model: Arc<Model>, dir: &Path) -> Result<bool, String> {
-        let last = u32::try_from(model.vocab.saturating_sub(1)).unwrap_or(u32::MAX);
-        let options = Options { threads: Some(1), ..Options::default() };
-        let text = |error: engine::Error| error.to_string();
-        let mut session =
-            NativeEngine::new().open(&Source { model, dir }, &options).map_err(text)?;
-        let slot = session.open_slot();
-        let mut finite = true;
-        for tokens in [&[1.min(last), 5.min(last), last][..], &[2.min(last)]] {
-            let chunk = Chunk { slot, tokens, want: Want::All };
-            let logits = session.step(&[chunk], &mut NoProbe).map_err(text)?;
-            let rows = logits.iter().flat_map(|l| (0..l.rows).map(|row| l.row(row)));
-            finite &= rows.flatten().all(|x| x.is_finite());
-        }
-        Ok(finite)
+/// Runs a model on a few tokens: true if every logit is finite, an error if it cannot run.
+pub(crate) fn forward(model: Arc<Model>, dir: &Path) -> Result<bool, String> {
+    let last = u32::try_from(model.vocab.saturating_sub(1)).unwrap_or(u32::MAX);
+    let options = Options { threads: Some(1), ..Options::default() };
+    let text = |error: engine::Error| error.to_string();
+    let mut session = NativeEngine::new().open(&Source { model, dir }, &options).map_err(text)?;
+    let slot = session.open_slot();
+    let mut finite = true;
+    for tokens in [&[1.min(last), 5.min(last), last][..], &[2.min(last)]] {
+        let chunk = Chunk { slot, tokens, want: Want::All };
+        let logits = session.step(&[chunk], &mut NoProbe).map_err(text)?;
+        let rows = logits.iter().flat_map(|l| (0..l.rows).map(|row| l.row(row)));
+        finite &= rows.flatten().all(|x| x.is_finite());
     }
+    Ok(finite)
 }
 
 /// The exit code, or 128 and the number of the signal that ended the process.

@@ -159,7 +159,7 @@ fn numbers(file: &File) -> Result<(), String> {
 /// The files of a split set, or of a folder of shards.
 pub(crate) fn set(trial: &Trial<'_>) -> Judged {
     let first = trial.case.files.keys().find(|name| name.contains("00001-of-"));
-    let is_gguf = first.is_some_and(|name| name.ends_with(".gguf"));
+    let is_gguf = first.is_some_and(|name| Path::new(name).extension() == Some("gguf".as_ref()));
     let path = match first {
         Some(name) if is_gguf => trial.path(name),
         _ => trial.dir.display().to_string(),

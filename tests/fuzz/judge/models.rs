@@ -11,6 +11,7 @@ use registry::resolve::resolve;
 use registry::{lint, print};
 
 use super::{Judged, Trial, files, refused};
+use crate::program::forward;
 
 /// The words that run a case as a person would.
 const RUN: [&str; 7] = ["--tokens", "1,5,9", "-n", "2", "--threads", "1", "--seed=1"];
@@ -142,7 +143,7 @@ fn model(
     let model = Arc::new(model);
     // As `show` does.
     drop([print::dims(&model), print::weights(&model), print::graph(&model)]);
-    match trial.program.forward(Arc::clone(&model), home) {
+    match forward(Arc::clone(&model), home) {
         Err(text) => refused(&text),
         Ok(true) => Ok(true),
         Ok(false) => {
