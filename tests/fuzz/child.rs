@@ -45,6 +45,8 @@ impl Worker {
             .env("HF_HUB_OFFLINE", "1")
             .env("HF_HOME", "/nonexistent/hf-home")
             .env_remove("HF_TOKEN")
+            // What is left of a process that died should fit into a line.
+            .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::from(OwnedFd::from(other)))
             .stdout(append()?)
             .stderr(append()?)
