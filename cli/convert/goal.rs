@@ -21,6 +21,8 @@ use crate::{Ended, term};
 
 /// A divergence, and what it is measured against.
 #[derive(Debug, Args)]
+// Groups are named after their structs unless told otherwise, and another one has this name.
+#[group(id = "divergence")]
 #[command(next_help_heading = "A divergence to meet")]
 pub(super) struct Asked {
     /// Choose by measurement, so that the mean divergence from the reference is at most so many nats: GGUF
