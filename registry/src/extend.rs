@@ -4,7 +4,7 @@
 //! place in the file that wrote it and only what is in force is checked.
 
 use crate::diag::{Finding, Source, Span};
-use crate::spec::keys::{LAYERS, Table, VERSION};
+use crate::spec::keys::{LAYERS, ROPE, STATE, Table, VERSION};
 use crate::suggest;
 use crate::syntax::Ident;
 use crate::text::Text;
@@ -24,6 +24,8 @@ const MERGED: [&str; 11] = [
     "gguf",
     "quant",
 ];
+/// Sections of maps that merge by key: each entry has the keys of one table.
+const TABLES: [&str; 2] = ["rope", "states"];
 /// Entries of sections that merge by name themselves.
 const NESTED: [(&str, &str); 13] = [
     ("layers", "each"),
@@ -43,11 +45,37 @@ const NESTED: [(&str, &str); 13] = [
 /// Keys that say something about one file and are never inherited.
 const OWN: [&str; 8] = ["spec", "name", "matches", "inside", "kinds", "defaults", "extends", "use"];
 
+/// Findings of merging.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    pub(crate) list: Vec<Finding>,
+    /// True if a parent could not be read, so that nobody knows what is inherited.
+    pub(crate) orphan: bool,
+}
+
+impl Findings {
+    pub(crate) fn push(&mut self, finding: Finding) {
+        self.list.push(finding);
+    }
+
+    /// Reports a removal of something that is not there.
+    fn nothing_to_remove<'a>(&mut self, entry: &Entry, known: impl Iterator<Item = &'a String>) {
+        if !self.orphan {
+            let name = entry.key.value();
+            let message = format!("there is no inherited `{name}` to remove");
+            let mut finding = Finding::error(&entry.value.at, message);
+            let close = suggest::closest(name, known.map(String::as_str));
+            finding.help = close.map(|close| format!("did you mean `{close}`?"));
+            self.push(finding);
+        }
+    }
+}
+
 /// The most kinds that may share a program by `a|b`.
 const MAX_ALTERNATIVES: usize = 32;
 
 /// Lays `child` over `parent`. An entry that is `~` removes the parent's.
-pub(crate) fn merge(mut parent: Map, child: Map, findings: &mut Vec<Finding>) -> Map {
+pub(crate) fn merge(mut parent: Map, child: Map, findings: &mut Findings) -> Map {
     for key in OWN {
         parent.shift_remove(key);
     }
@@ -57,7 +85,7 @@ pub(crate) fn merge(mut parent: Map, child: Map, findings: &mut Vec<Finding>) ->
             && !entry.value.at.text().is_empty()
         {
             if inherited.is_none() && !OWN.contains(&key.as_str()) {
-                findings.push(nothing_to_remove(&entry, parent.keys()));
+                findings.nothing_to_remove(&entry, parent.keys());
             }
             continue;
         }
@@ -77,17 +105,8 @@ pub(crate) fn merge(mut parent: Map, child: Map, findings: &mut Vec<Finding>) ->
     parent
 }
 
-fn nothing_to_remove<'a>(entry: &Entry, known: impl Iterator<Item = &'a String>) -> Finding {
-    let name = entry.key.value();
-    let message = format!("there is no inherited `{name}` to remove");
-    let mut finding = Finding::error(&entry.value.at, message);
-    let known: Vec<&str> = known.map(String::as_str).collect();
-    finding.help = suggest::closest(name, known).map(|close| format!("did you mean `{close}`?"));
-    finding
-}
-
 /// Lays a section over the inherited one, in place where a name stays.
-fn section(name: &str, mut old: Map, new: Map, findings: &mut Vec<Finding>) -> Map {
+fn section(name: &str, mut old: Map, new: Map, findings: &mut Findings) -> Map {
     for entry in named(name, new, findings).into_values() {
         let key = entry_name(name, &entry.key);
         // `null` is a value where expressions stand; `~` is not.
@@ -96,18 +115,20 @@ fn section(name: &str, mut old: Map, new: Map, findings: &mut Vec<Finding>) -> M
         let removes = null && (entry.value.at.text() == "~" || !valued);
         if removes {
             if old.shift_remove(&key).is_none() {
-                findings.push(nothing_to_remove(&entry, old.keys()));
+                findings.nothing_to_remove(&entry, old.keys());
             }
             continue;
         }
-        let nested = NESTED.contains(&(name, key.as_str()));
+        let table = TABLES.contains(&name);
+        let nested = table || NESTED.contains(&(name, key.as_str()));
         let value = match (entry.value.value, old.get(&key).map(|old| &old.value.value)) {
             (Value::Map(new), inherited) if nested => {
                 let inherited = match inherited {
                     Some(Value::Map(map)) => map.clone(),
                     _ => Map::new(),
                 };
-                Value::Map(section(&key, inherited, new, findings))
+                // The author's names are no names of sections.
+                Value::Map(section(if table { "" } else { &key }, inherited, new, findings))
             }
             (value, _) => value,
         };
@@ -128,7 +149,7 @@ fn entry_name(section: &str, key: &Text) -> String {
 
 /// A section with one name per entry: `a|b` of layers is two, and two
 /// functions of one name are a finding.
-fn named(section: &str, map: Map, findings: &mut Vec<Finding>) -> Map {
+fn named(section: &str, map: Map, findings: &mut Findings) -> Map {
     let mut result = Map::new();
     for (key, entry) in map {
         let entries = if section == "layers" && key.contains('|') && !LAYERS.knows(&key) {
@@ -149,7 +170,7 @@ fn named(section: &str, map: Map, findings: &mut Vec<Finding>) -> Map {
     result
 }
 
-fn alternatives(entry: &Entry, findings: &mut Vec<Finding>) -> Vec<Entry> {
+fn alternatives(entry: &Entry, findings: &mut Findings) -> Vec<Entry> {
     let text = entry.key.value();
     // Each gets a copy of the program, and a file must not decide how many.
     if text.matches('|').count() >= MAX_ALTERNATIVES {
@@ -168,7 +189,7 @@ fn alternatives(entry: &Entry, findings: &mut Vec<Finding>) -> Vec<Entry> {
 }
 
 /// Lays the sections of a library file over the tree's.
-pub(crate) fn add_library(tree: &mut Map, lib: &Map, findings: &mut Vec<Finding>) {
+pub(crate) fn add_library(tree: &mut Map, lib: &Map, findings: &mut Findings) {
     for name in ["functions", "quant", "gguf"] {
         let Some(entry) = lib.get(name) else { continue };
         let Value::Map(new) = &entry.value.value else { continue };
@@ -194,7 +215,7 @@ pub(crate) fn words(tree: &Map, key: &str) -> Vec<Ident> {
 }
 
 /// Replaces what stands at a dotted path: `states.conv.dtype=bf16`.
-pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Vec<Finding>) {
+pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Findings) {
     let source = Source { path: format!("--set {set}"), text: set.to_owned() }.into();
     let span = |start, end| Span { source: std::sync::Arc::clone(&source), start, end };
     let Some(equals) = set.find('=') else {
@@ -212,31 +233,54 @@ pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Vec<Finding>) 
     };
     let value = match value {
         Ok(value) => value,
-        Err(found) => return findings.extend(found),
+        Err(found) => return findings.list.extend(found),
     };
+    let path: Vec<&str> = set[..equals].split('.').map(str::trim).collect();
     let mut map = tree;
     let mut start = 0;
-    let mut above = String::new();
-    for part in set[..equals].split('.') {
+    for (depth, (part, &name)) in set[..equals].split('.').zip(&path).enumerate() {
         let end = start + part.len();
-        let name = part.trim();
-        let functions = above == "functions";
+        let table = if depth == 2 { table(path[0]) } else { None };
         let Some(index) = map.get_index_of(name) else {
-            let place = if above.is_empty() { "the spec" } else { &above };
+            if let Some(table) = table
+                && end == equals
+                && table.knows(name)
+            {
+                let key = Text::of(&span(start, end)).trim();
+                map.insert(name.to_owned(), Entry { key, value });
+                return;
+            }
+            let place = if depth == 0 { "the spec" } else { path[depth - 1] };
             let message = format!("{place} has no `{name}`");
             let mut finding = Finding::error(&span(start, end), message);
-            finding.help = suggest::help(name, map.keys().map(String::as_str));
+            let mut known: Vec<&str> = map.keys().map(String::as_str).collect();
+            if let Some(table) = table {
+                table.names().for_each(|name| known.push(name));
+            }
+            finding.help = suggest::help(name, known);
             return findings.push(finding);
         };
+        let removes = matches!(value.value, Value::Null) && !value.at.text().is_empty();
+        if removes && table.is_some() && end == equals {
+            map.shift_remove(name);
+            return;
+        }
         let entry = &mut map[index];
         if end == equals {
-            let held = &entry.value.value;
+            let held = &mut entry.value.value;
+            if let (Value::Map(held), Value::Map(new)) = (&mut *held, &value.value)
+                && TABLES.contains(&path[0])
+            {
+                let name = if depth == 0 { path[0] } else { "" };
+                *held = section(name, std::mem::take(held), new.clone(), findings);
+                return;
+            }
             if matches!(held, Value::Map(_)) || (matches!(held, Value::List(_)) && !dims) {
                 let message = format!("`{}` is {}", &set[..equals], entry.value.kind());
                 let finding = Finding::error(&span(0, equals), message);
                 return findings.push(finding.label("only a single value can be set"));
             }
-            if functions {
+            if depth == 1 && path[0] == "functions" {
                 let finding = Finding::error(&span(0, equals), "a function cannot be set");
                 return findings.push(finding.help("write a spec that `extends:` this one"));
             }
@@ -248,13 +292,21 @@ pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Vec<Finding>) 
             return findings.push(Finding::error(&span(0, end), message));
         };
         map = next;
-        name.clone_into(&mut above);
         start = end + 1;
     }
 }
 
+/// The keys that entries of a section may have, where they merge by key.
+fn table(section: &str) -> Option<&'static Table> {
+    match section {
+        "rope" => Some(&ROPE),
+        "states" => Some(&STATE),
+        _ => None,
+    }
+}
+
 /// Reports keys that a file of this kind does not have, and a wrong version.
-pub(crate) fn check_file(tree: &Node, table: &Table, findings: &mut Vec<Finding>) {
+pub(crate) fn check_file(tree: &Node, table: &Table, findings: &mut Findings) {
     let whole = Span { source: tree.at.source.clone(), start: 0, end: 0 };
     let Some(map) = tree.map() else {
         let message = format!("{} is a map of keys", table.what);

@@ -1,11 +1,11 @@
 //! Every spec that can be named: those built in, and files of the user.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::diag::{Finding, Source};
-use crate::extend::{add_library, apply_set, check_file, merge, words};
+use crate::extend::{Findings, add_library, apply_set, check_file, merge, words};
 use crate::spec::decode::decode;
 use crate::spec::keys::{LIB, SPEC};
 use crate::spec::{ArchOwner, Spec};
@@ -30,24 +30,27 @@ pub struct Library {
 #[derive(Debug, Clone)]
 struct File {
     source: Arc<Source>,
-    /// Read once; what is wrong with it comes out when it is loaded.
-    tree: Result<Arc<Node>, Vec<Finding>>,
+    /// Read once; none if its YAML is broken.
+    tree: Option<Arc<Node>>,
+    /// Mistakes in its YAML, which are reported when it is loaded.
+    findings: Vec<Finding>,
 }
 
 impl File {
     fn new(path: &str, text: &str) -> Self {
         let source = Arc::new(Source { path: path.to_owned(), text: text.to_owned() });
-        Self { tree: yaml::read(&source).map(Arc::new), source }
+        let (tree, findings) = yaml::read_whole(&source);
+        Self { tree: tree.map(Arc::new), findings, source }
     }
 
     fn words(&self, key: &str) -> Vec<Ident> {
-        let tree = self.tree.as_ref().ok().and_then(|tree| tree.map());
+        let tree = self.tree.as_ref().and_then(|tree| tree.map());
         tree.map_or_else(Vec::new, |tree| words(tree, key))
     }
 
     /// True if the file itself has the entry in the section.
     fn entry(&self, section: &str, key: &str) -> bool {
-        let tree = self.tree.as_ref().ok().and_then(|tree| tree.map());
+        let tree = self.tree.as_ref().and_then(|tree| tree.map());
         let section = tree.and_then(|tree| tree.get(section)?.value.map());
         section.is_some_and(|section| section.get(key).is_some())
     }
@@ -207,22 +210,30 @@ impl Library {
             finding.help = suggest::help(name, self.names());
             return Err(vec![finding]);
         };
-        let mut findings = Vec::new();
+        let mut findings = Findings::default();
         let mut uses = Vec::new();
         let merged = self.merged(name, file, &mut Vec::new(), &mut uses, &mut findings);
-        // Without every file the rest of the findings would be guesses.
-        let Some(mut tree) = merged else { return Err(findings) };
-        for set in sets {
-            apply_set(&mut tree, set, &mut findings);
+        // Without its tree the rest of the findings would be guesses.
+        let Some(mut tree) = merged else { return Err(findings.list) };
+        if !findings.orphan {
+            sets.iter().for_each(|set| apply_set(&mut tree, set, &mut findings));
         }
-        match decode(&tree, uses, &file.source) {
+        let Findings { list: mut findings, orphan } = findings;
+        match decode(&tree, uses, &file.source, orphan) {
             Ok(mut spec) if findings.is_empty() => {
                 spec.arch_owner = self.arch_owner(&spec, name, sets);
                 Ok(spec)
             }
             Ok(_) => Err(findings),
             Err(found) => {
-                findings.extend(found);
+                // What follows from a mistake in the YAML stands on its line.
+                let line = |finding: &Finding| {
+                    finding.at.as_ref().map(|at| (at.source.path.clone(), at.line()))
+                };
+                let marked = self.specs.values().chain(self.libs.values());
+                let marked: BTreeSet<_> =
+                    marked.flat_map(|file| &file.findings).map(line).collect();
+                findings.extend(found.into_iter().filter(|found| !marked.contains(&line(found))));
                 Err(findings)
             }
         }
@@ -255,16 +266,19 @@ impl Library {
         file: &File,
         chain: &mut Vec<String>,
         uses: &mut Vec<Ident>,
-        findings: &mut Vec<Finding>,
+        findings: &mut Findings,
     ) -> Option<Map> {
         chain.push(name.to_owned());
         let own = checked(file, &SPEC, findings)?;
         let mut tree = match words(&own, "extends").into_iter().next() {
             None => Map::new(),
-            Some(parent) => {
-                let above = self.parent(&parent, chain, findings)?;
-                self.merged(&parent.name, above, chain, uses, findings)?
-            }
+            Some(parent) => self
+                .parent(&parent, chain, findings)
+                .and_then(|above| self.merged(&parent.name, above, chain, uses, findings))
+                .unwrap_or_else(|| {
+                    findings.orphan = true;
+                    Map::new()
+                }),
         };
         for used in words(&own, "use") {
             let Some(lib) = self.libs.get(&used.name) else {
@@ -274,7 +288,7 @@ impl Library {
                 findings.push(finding);
                 continue;
             };
-            let lib = checked(lib, &LIB, findings)?;
+            let Some(lib) = checked(lib, &LIB, findings) else { continue };
             for entry in lib.values().filter(|entry| !LIB.knows(entry.key.value())) {
                 let message = format!("{} has no key `{}`", LIB.what, entry.key.value());
                 let mut finding = Finding::error(&entry.key.span(), message);
@@ -289,12 +303,7 @@ impl Library {
         Some(merge(tree, own, findings))
     }
 
-    fn parent(
-        &self,
-        parent: &Ident,
-        chain: &[String],
-        findings: &mut Vec<Finding>,
-    ) -> Option<&File> {
+    fn parent(&self, parent: &Ident, chain: &[String], findings: &mut Findings) -> Option<&File> {
         if chain.contains(&parent.name) {
             let path: Vec<&str> = chain.iter().map(String::as_str).collect();
             let message = format!("`{}` extends itself", parent.name);
@@ -319,21 +328,11 @@ impl Library {
 }
 
 /// The entries of a file, if its YAML is sound and it is a map.
-fn checked(
-    file: &File,
-    table: &crate::spec::keys::Table,
-    findings: &mut Vec<Finding>,
-) -> Option<Map> {
-    match &file.tree {
-        Ok(tree) => {
-            check_file(tree, table, findings);
-            tree.map().cloned()
-        }
-        Err(found) => {
-            findings.extend(found.iter().cloned());
-            None
-        }
-    }
+fn checked(file: &File, table: &crate::spec::keys::Table, findings: &mut Findings) -> Option<Map> {
+    findings.list.extend(file.findings.iter().cloned());
+    let tree = file.tree.as_ref()?;
+    check_file(tree, table, findings);
+    tree.map().cloned()
 }
 
 fn stem(path: &Path) -> String {

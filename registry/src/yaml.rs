@@ -100,27 +100,28 @@ impl Entry {
 
 /// Reads a file's tree, or says everything that is wrong with its YAML.
 pub fn read(source: &Arc<Source>) -> Result<Node, Vec<Finding>> {
+    match read_whole(source) {
+        (Some(node), findings) if findings.is_empty() => Ok(node),
+        (_, findings) => Err(findings),
+    }
+}
+
+/// Reads a file's tree with everything that is wrong with its YAML. There is no tree if brackets,
+/// quotes or indentation leave its shape open; anchors, tags and doubled keys do not.
+pub(crate) fn read_whole(source: &Arc<Source>) -> (Option<Node>, Vec<Finding>) {
     if source.text.len() > MAX_BYTES {
         let at = Span { source: source.clone(), start: 0, end: 0 };
         let message = format!("this file has {} bytes", source.text.len());
-        return Err(vec![Finding::error(&at, message).label(format!("at most {MAX_BYTES}"))]);
+        return (None, vec![Finding::error(&at, message).label(format!("at most {MAX_BYTES}"))]);
     }
-    let mut reader =
-        Reader { source, text: &source.text, start: 0, pos: 0, depth: 0, findings: Vec::new() };
+    let mut reader = Reader::new(source, 0);
     let node = reader.document();
-    if reader.findings.is_empty() { Ok(node) } else { Err(reader.findings) }
+    ((!reader.broken).then_some(node), reader.findings)
 }
 
 /// Reads one value that stands at `from`, to the end of the text.
 pub(crate) fn read_value(source: &Arc<Source>, from: usize) -> Result<Node, Vec<Finding>> {
-    let mut reader = Reader {
-        source,
-        text: &source.text,
-        start: from,
-        pos: from,
-        depth: 0,
-        findings: Vec::new(),
-    };
+    let mut reader = Reader::new(source, from);
     reader.blanks();
     let node = if reader.at_line_end() { reader.null(from, from) } else { reader.inline(None) };
     if reader.findings.is_empty() { Ok(node) } else { Err(reader.findings) }
@@ -135,9 +136,16 @@ struct Reader<'a> {
     pos: usize,
     depth: usize,
     findings: Vec<Finding>,
+    /// True if a finding leaves the shape of the tree open.
+    broken: bool,
 }
 
 impl<'a> Reader<'a> {
+    fn new(source: &'a Arc<Source>, from: usize) -> Self {
+        let text = &source.text;
+        Self { source, text, start: from, pos: from, depth: 0, findings: Vec::new(), broken: false }
+    }
+
     fn document(&mut self) -> Node {
         self.start = if self.text.starts_with('\u{feff}') { 3 } else { 0 };
         self.pos = self.start;
@@ -201,10 +209,17 @@ impl<'a> Reader<'a> {
     }
 
     fn fail(&mut self, start: usize, end: usize, message: impl Into<String>) {
+        self.broken = true;
         self.findings.push(Finding::error(&self.span(start, end), message));
     }
 
     fn fail_help(&mut self, start: usize, end: usize, message: &str, help: &str) {
+        self.broken = true;
+        self.refuse(start, end, message, help);
+    }
+
+    /// Reports what is not read, where the shape of the tree is clear without it.
+    fn refuse(&mut self, start: usize, end: usize, message: &str, help: &str) {
         self.findings.push(Finding::error(&self.span(start, end), message).help(help));
     }
 

@@ -161,6 +161,15 @@ fn broken_families() {
             ("g.yaml", "- a\n"),
             ("h.yaml", "spec: 1\nname: h\nextends: base\nuse: bad\nmodel: ~\n"),
             ("i.yaml", "spec: 1\nname: i\nextends: base\nfunctions:\n  f(x): x\n  f(y): y\n"),
+            (
+                "j.yaml",
+                "spec: 1\nname: j\nextends: bse\ndims:\n  gone: ~\n  ffn: 7\nstate: {}\nlayers: { each: { a: 1 + } }\n",
+            ),
+            (
+                "k.yaml",
+                "spec: 1\nname: k\nextends: base\ndims: &all\n  ffn: 7\n  wide: !!int ffn\nrope:\n  main: { dim: *all, thta: 1 }\n  near: { partial: 1 }\n",
+            ),
+            ("l.yaml", "spec: 1\nname: l\nextends: k\nstate: {}\n"),
         ],
         &[("glu", "functions: {}\n"), ("bad", "funtions: {}\n")],
     );
@@ -192,6 +201,38 @@ fn broken_families() {
             ],
         ),
         ("i", vec!["i.yaml:6:3 `f` stands twice"]),
+        (
+            "j",
+            vec![
+                "j.yaml:3:10 there is no spec `bse` to extend",
+                "j.yaml:7:1 a spec has no key `state`",
+                "j.yaml:6:8 `7` is not a config key",
+                "j.yaml:8:25 syntax error (the text ends here; expected a value)",
+            ],
+        ),
+        (
+            "k",
+            vec![
+                "k.yaml:4:7 anchors and aliases are not read",
+                "k.yaml:6:9 tags are not read",
+                "k.yaml:8:16 anchors and aliases are not read",
+                "k.yaml:5:8 `7` is not a config key",
+                "k.yaml:9:3 a rope table needs the key `dim`",
+                "k.yaml:9:3 a rope table needs the key `theta`",
+            ],
+        ),
+        (
+            "l",
+            vec![
+                "k.yaml:4:7 anchors and aliases are not read",
+                "k.yaml:6:9 tags are not read",
+                "k.yaml:8:16 anchors and aliases are not read",
+                "l.yaml:4:1 a spec has no key `state`",
+                "k.yaml:5:8 `7` is not a config key",
+                "k.yaml:9:3 a rope table needs the key `dim`",
+                "k.yaml:9:3 a rope table needs the key `theta`",
+            ],
+        ),
         ("bass", vec!["there is no spec `bass`"]),
     ] {
         assert_eq!(findings(&library, name, &[]), want, "{name}");
@@ -279,6 +320,51 @@ fn overrides() {
     ] {
         assert_eq!(findings(&library, "base", &[set]), [want], "{set}");
     }
+}
+
+#[test]
+fn rope_tables_and_states_merge_by_key() {
+    let child = "\
+spec: 1
+name: child
+extends: base
+rope: { main: { partial: 0.25, context: 64 } }
+states:
+  kv: { dtype: f32 }
+  conv: { shape: [ffn, 2], layer: i }
+";
+    let library = library(&[("child.yaml", child)], &[]);
+    let main = |name: &str, sets: &[&str]| {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let main = library.load(name, &sets).unwrap().rope["main"].clone();
+        let shown = |expr: Option<crate::syntax::Expr>| expr.map(|expr| expr.at.text().to_owned());
+        (main.theta.len(), main.parameters.len(), shown(main.partial), shown(main.context))
+    };
+    let some = |text: &str| Some(text.to_owned());
+    assert_eq!(main("base", &[]), (2, 1, some("0.5"), None));
+    assert_eq!(main("child", &[]), (2, 1, some("0.25"), some("64")));
+    let spec = library.load("child", &[]).unwrap();
+    assert_eq!(spec.states["kv"].parts.len(), 2);
+    assert_eq!(spec.states["kv"].dtype.name, "f32");
+    assert_eq!(spec.states["conv"].dtype.name, "activation");
+    assert!(spec.states["conv"].layer.is_some());
+
+    assert_eq!(main("base", &["rope.main.context=7"]), (2, 1, some("0.5"), some("7")));
+    assert_eq!(main("base", &["rope={main: {partial: 1}}"]), (2, 1, some("1"), None));
+    assert_eq!(main("base", &["rope.main={context: 7}"]), (2, 1, some("0.5"), some("7")));
+    assert_eq!(main("base", &["rope.main.partial=~"]), (2, 1, None, None));
+    for (set, want) in [
+        ("rope.main.contxt=7", "--set rope.main.contxt=7:1:11 main has no `contxt`"),
+        ("rope.near.dim=7", "--set rope.near.dim=7:1:6 rope has no `near`"),
+        (
+            "rope={near: {dim: 8}}",
+            "--set rope={near: {dim: 8}}:1:7 a rope table needs the key `theta`",
+        ),
+    ] {
+        assert_eq!(findings(&library, "base", &[set]), [want], "{set}");
+    }
+    let long = library.load("base", &["states.conv.layer=i".to_owned()]).unwrap();
+    assert!(long.states["conv"].layer.is_some());
 }
 
 #[test]

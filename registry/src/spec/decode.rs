@@ -23,13 +23,15 @@ mod quant;
 /// Findings beyond which nobody reads on.
 const MAX_FINDINGS: usize = 100;
 
-/// Decodes a merged tree. `uses` are the function files merged into it.
+/// Decodes a merged tree. `uses` are the function files merged into it; `orphan` says that a
+/// parent is missing, so that keys may be.
 pub(crate) fn decode(
     tree: &Map,
     uses: Vec<Ident>,
     source: &Arc<Source>,
+    orphan: bool,
 ) -> Result<Spec, Vec<Finding>> {
-    let mut decoder = Decoder { findings: Vec::new() };
+    let mut decoder = Decoder { findings: Vec::new(), orphan };
     let whole = Span { source: source.clone(), start: 0, end: 0 };
     let spec = decoder.spec(tree, uses, &whole);
     let findings = decoder.findings;
@@ -51,6 +53,7 @@ pub(crate) fn decode(
 /// Methods report and return `None`, or leave out what cannot be read.
 struct Decoder {
     findings: Vec<Finding>,
+    orphan: bool,
 }
 
 impl Decoder {
@@ -111,6 +114,9 @@ impl Decoder {
                 finding.help = suggest::help(name, table.names());
                 self.findings.push(finding);
             }
+        }
+        if self.orphan && table.inherits {
+            return;
         }
         // The version is asked of every file, not of what they make together.
         let needed = |key: &&Key| key.required && key.form != Form::Version;

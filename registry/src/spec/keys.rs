@@ -165,7 +165,7 @@ pub(crate) static ROPE: Table = Table {
         ),
     ],
     others: None,
-    inherits: false,
+    inherits: true,
 };
 
 pub(crate) static STATE: Table = Table {
@@ -177,7 +177,7 @@ pub(crate) static STATE: Table = Table {
         may("layer", Form::Expr, "Where the reference's cache keeps it; layer `i` if not given."),
     ],
     others: Some(Form::Exprs),
-    inherits: false,
+    inherits: true,
 };
 
 pub(crate) static LAYERS: Table = Table {

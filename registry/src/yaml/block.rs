@@ -110,6 +110,7 @@ impl Reader<'_> {
     fn entry_value(&mut self, column: usize) -> Node {
         let here = self.pos;
         self.blanks();
+        self.skip_marks();
         if !self.at_line_end() {
             if self.at_dash() {
                 let start = self.pos;
@@ -138,6 +139,7 @@ impl Reader<'_> {
             let dash = self.pos;
             self.pos += 1;
             self.blanks();
+            self.skip_marks();
             let item = if self.at_line_end() {
                 match self.next_content() {
                     Some(found) if found > column => self.block(found, Some(column)),

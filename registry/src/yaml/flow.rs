@@ -42,6 +42,7 @@ impl Reader<'_> {
         let close = if shown == "[" { "]" } else { "}" };
         let message = format!("this `{shown}` is never closed");
         let finding = Finding::error(&self.span(start, start + 1), message);
+        self.broken = true;
         self.findings.push(finding.help(format!("close it with `{close}` before the next key")));
         self.skip_line();
     }
@@ -150,7 +151,12 @@ impl Reader<'_> {
     }
 
     fn flow_value(&mut self, parent: Option<usize>) -> Node {
+        let mark = self.pos;
+        self.skip_marks();
         let start = self.pos;
+        if start > mark && matches!(self.peek(), Some(',' | ']' | '}')) {
+            return self.null(mark, start);
+        }
         match self.peek() {
             Some('[' | '{') => self.flow(parent),
             Some('\'' | '"') => {
@@ -216,6 +222,7 @@ impl Reader<'_> {
         if let Some((at, close)) = open.last() {
             let message = format!("this `{}` is never closed", &self.text[*at..=*at]);
             let finding = Finding::error(&self.span(*at, at + 1), message);
+            self.broken = true;
             self.findings.push(finding.label(format!("expected `{close}`")));
         }
         let len = text.value().trim_end().len();

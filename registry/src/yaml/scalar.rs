@@ -12,7 +12,7 @@ impl Reader<'_> {
             Some('|') => self.literal(parent),
             Some('>') => {
                 let help = "write `|`, which keeps the lines apart";
-                self.fail_help(start, start + 1, "folded blocks are not read", help);
+                self.refuse(start, start + 1, "folded blocks are not read", help);
                 self.literal(parent)
             }
             Some('[' | '{') => {
@@ -78,7 +78,18 @@ impl Reader<'_> {
             '<' if key && text == "<<" => ("merge keys are not read", "use `extends:`"),
             _ => return,
         };
-        self.fail_help(start, start + first.len_utf8(), message, help);
+        self.refuse(start, start + first.len_utf8(), message, help);
+    }
+
+    /// Reports anchors and tags before a value, and goes on to the value.
+    pub(super) fn skip_marks(&mut self) {
+        while matches!(self.peek(), Some('&' | '!')) {
+            let rest = self.rest();
+            let len = rest.find([' ', '\t', '\n', '\r', ',', ']', '}']).unwrap_or(rest.len());
+            self.refuse_marks(self.pos, &rest[..len], false);
+            self.pos += len;
+            self.blanks();
+        }
     }
 
     /// Quoted text, which ends on its line; `pos` stands at the quote.
