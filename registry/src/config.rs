@@ -6,8 +6,9 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
-use crate::diag::Finding;
+use crate::diag::{Finding, Source, Span};
 use crate::scalar::Scalar;
 
 mod json;
@@ -25,6 +26,8 @@ const ENCODERS: [&str; 3] = ["vision_config", "audio_config", "vision_tower_conf
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     path: String,
+    /// The text, if it was read from one.
+    source: Option<Arc<Source>>,
     root: Scalar,
     read: RefCell<BTreeSet<String>>,
     /// What the config class of the model of text inside has where nothing is said.
@@ -51,12 +54,19 @@ impl Config {
             )));
         };
         older_scaling_first(entries);
-        Ok(Self { path: path.to_owned(), root, read: RefCell::default(), defaults: Vec::new() })
+        let source = Source { path: path.to_owned(), text: text.to_owned() };
+        Ok(Self { source: Some(Arc::new(source)), ..Self::of(path, root) })
     }
 
     /// A config that was not read but made; `path` is what findings call it.
     pub fn of(path: &str, root: Scalar) -> Self {
-        Self { path: path.to_owned(), root, read: RefCell::default(), defaults: Vec::new() }
+        Self {
+            path: path.to_owned(),
+            source: None,
+            root,
+            read: RefCell::default(),
+            defaults: Vec::new(),
+        }
     }
 
     /// The config as JSON.
@@ -90,6 +100,16 @@ impl Config {
             .and_then(|(_, text)| descend(text, key))
             .or_else(|| self.default(key))
             .or_else(|| descend(&self.root, key))
+    }
+
+    /// Returns the place of a key's value in the text, or of an item inside of its lists.
+    pub(crate) fn place(&self, key: &str, items: &[usize]) -> Option<Span> {
+        let source = self.source.as_ref()?;
+        let inside = self.inner().map(|(place, _)| format!("{place}.{key}"));
+        let (start, end) = inside
+            .and_then(|key| json::place(source, &key, items))
+            .or_else(|| json::place(source, key, items))?;
+        Some(Span { source: Arc::clone(source), start, end })
     }
 
     /// The same config, if it is one of a model with encoders with these values for what its model
@@ -348,6 +368,24 @@ mod tests {
             ("*b*", "abc", true),
         ] {
             assert_eq!(matches(pattern, name), expected, "{pattern} on {name}");
+        }
+    }
+
+    #[test]
+    fn values_have_places() {
+        let c = config(
+            r#"{"a": 1, "b": {"c.d": [["x"], "y\"]"]}, "a": "z", "text_config": {"k": [1, 22]}}"#,
+        );
+        let place = |key: &str, items: &[usize]| {
+            c.place(key, items).map_or("none".to_owned(), |at| at.text().to_owned())
+        };
+        assert_eq!(place("a", &[]), "\"z\"");
+        assert_eq!(place("b.c.d", &[0]), "[\"x\"]");
+        assert_eq!(place("b.c.d", &[0, 0]), "\"x\"");
+        assert_eq!(place("b.c.d", &[1]), "\"y\\\"]\"");
+        assert_eq!(place("k", &[1]), "22");
+        for (key, item) in [("k", 2), ("a", 0), ("b.e", 0), ("none", 0)] {
+            assert_eq!(place(key, &[item]), "none", "{key}");
         }
     }
 

@@ -82,7 +82,11 @@ impl Fuel {
         })
     }
 
-    fn deeper<T>(&self, at: &Span, body: impl FnOnce() -> Result<T, Fail>) -> Result<T, Fail> {
+    pub(crate) fn deeper<T>(
+        &self,
+        at: &Span,
+        body: impl FnOnce() -> Result<T, Fail>,
+    ) -> Result<T, Fail> {
         let depth = self.depth.get();
         if depth >= Self::MAX_DEPTH {
             return Err(Finding::error(at, "the expression is nested too deeply").into());

@@ -28,9 +28,12 @@ mod quant;
 mod rules;
 mod scope;
 mod states;
+mod words;
 
 pub(crate) use builder::Builder;
 pub(crate) use dims::{Found, read as read_sources};
+
+pub(crate) use words::unknown as unknown_word;
 
 use dims::Dims;
 
@@ -57,6 +60,13 @@ pub fn resolve(
     let fuel = Fuel::default();
     let config = &config.with_defaults(defaults(spec, config, &fuel, &mut report));
     let dims = Dims::resolve(spec, config, &fuel, &mut report);
+    let refused = match words::of(spec, ops, &fuel) {
+        Ok(words) => words::check(&words, config, dims.layers(), &mut report),
+        Err(fail) => {
+            report.fail(fail);
+            BTreeSet::new()
+        }
+    };
     held(spec, &dims.env(config, &fuel), &mut report);
     let ropes =
         crate::rope_resolve::resolve(spec, &dims.env(config, &fuel), &mut |fail| report.fail(fail));
@@ -66,6 +76,7 @@ pub fn resolve(
         ops,
         fuel: &fuel,
         dims: &dims,
+        refused,
         report,
         builder: Builder::new(ropes.clone(), kept(spec)),
         stack: Vec::new(),
@@ -234,6 +245,8 @@ struct Resolver<'a> {
     ops: &'a OpSet,
     fuel: &'a Fuel,
     dims: &'a Dims,
+    /// Texts of the config that no spec of this kind knows; they were reported.
+    refused: BTreeSet<String>,
     report: Report,
     builder: Builder,
     /// Functions being inlined, outermost first.

@@ -10,7 +10,6 @@ use crate::resolve::{Found, read_sources};
 use crate::rope::{DynamicRope, LongRope, RopeTable};
 use crate::scalar::Scalar;
 use crate::spec::{RopeDecl, Spec};
-use crate::suggest;
 
 pub(crate) mod formulas;
 mod parameters;
@@ -20,8 +19,12 @@ use parameters::Parameters;
 /// The largest head that a table is computed for.
 const MAX_DIM: usize = 1 << 16;
 
-const KINDS: &[&str] =
+/// Rotary schemes by the names of configs.
+pub(crate) const KINDS: &[&str] =
     &["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"];
+
+/// Older names of schemes; positions of text are equal in all sections of `mrope`.
+pub(crate) const OLDER: [(&str, &str); 2] = [("su", "longrope"), ("mrope", "default")];
 
 /// Every table of a spec, in order; a table that fails is `None`, and reported.
 pub(crate) fn resolve(
@@ -57,19 +60,21 @@ fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result
     for warning in parameters.unknown(decl, env) {
         report(warning.into());
     }
-    let kind = parameters.kind(decl, KINDS)?;
+    let kind = parameters.kind(env)?;
     let partial = partial(decl, &parameters, kind, env)?;
     let context = decl.context.as_ref().map(|expr| eval::eval_owned(expr, env)).transpose()?;
     let context = context.as_ref().and_then(Scalar::as_usize).filter(|context| *context > 0);
     // Proportional tables keep the whole head and leave its end unrotated.
     let dim = if kind == "proportional" { head } else { (head as f64 * partial) as usize };
-    if dim % 2 != 0 || dim == 0 {
+    // Schemes that treat each pair apart divide by halves of an even number.
+    let by_pair = !matches!(kind, "default" | "linear" | "dynamic" | "llama3");
+    if dim == 0 || (dim % 2 != 0 && by_pair) {
         return Err(Finding::error(
             &decl.at,
             format!("the table `{}` would rotate {dim} numbers of a head", decl.name.name),
         )
         .label(format!(
-            "expected an even number above 0: {head} numbers, {partial} of them rotated"
+            "expected an even number above 0 for `{kind}`: {head} numbers, {partial} of them rotated"
         ))
         .into());
     }
@@ -91,7 +96,7 @@ fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result
         "dynamic" => {
             let factor = parameters.number("factor")?;
             let context = context.ok_or_else(|| Parameters::needs_context(decl))?;
-            if dim == 2 {
+            if dim <= 2 {
                 return Err(Finding::error(
                     &decl.at,
                     "a dynamic table needs to rotate more than 2 numbers",
@@ -162,6 +167,14 @@ fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result
         .label(format!("theta is {theta}, the scheme is {kind}"))
         .into());
     }
+    // Of an odd number the reference turns one number more, at the frequencies of the odd number.
+    table.dim = table.dim.next_multiple_of(2);
+    if table.dim > head {
+        let message = format!("the table `{}` would rotate {} numbers", table.name, table.dim);
+        return Err(Finding::error(&decl.at, message)
+            .label(format!("a head has {head} numbers"))
+            .into());
+    }
     Ok(table)
 }
 
@@ -169,7 +182,7 @@ fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result
 /// turn (`dim`), the `original` context, and every parameter, null where the config has none.
 pub(crate) fn describe(decl: &RopeDecl, env: &dyn Env) -> Result<Scalar, Fail> {
     let parameters = scaling(decl, env)?;
-    let kind = parameters.kind(decl, KINDS)?;
+    let kind = parameters.kind(env)?;
     let head = size(decl, &decl.dim, env)?;
     let dim = (head as f64 * partial(decl, &parameters, kind, env)?) as i64;
     let context = decl.context.as_ref().map(|expr| eval::eval_owned(expr, env)).transpose()?;
@@ -273,16 +286,6 @@ fn wrong(found: &Found, what: &str, wanted: &str, env: &dyn Env) -> Fail {
         None => format!("`{what}` is not {wanted}"),
     };
     Finding::error(&found.at, message).label(expected(wanted, &found.value)).into()
-}
-
-/// The finding for a scheme that nobody knows.
-fn unknown_kind(at: &Span, place: &str, kind: &str) -> Finding {
-    let mut finding = Finding::error(at, format!("{place}: there is no rotary scheme `{kind}`"));
-    finding.help = Some(match suggest::closest(kind, KINDS.iter().copied()) {
-        Some(close) => format!("did you mean `{close}`?"),
-        None => format!("known are `{}`", KINDS.join("`, `")),
-    });
-    finding
 }
 
 #[cfg(test)]

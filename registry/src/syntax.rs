@@ -24,6 +24,37 @@ pub struct Expr {
     pub at: Span,
 }
 
+impl Expr {
+    /// Returns the expressions it consists of.
+    pub(crate) fn parts(&self) -> Vec<&Self> {
+        match &self.kind {
+            ExprKind::Null
+            | ExprKind::Bool(_)
+            | ExprKind::Int(_)
+            | ExprKind::Float(_)
+            | ExprKind::Str(_)
+            | ExprKind::Path(_) => Vec::new(),
+            ExprKind::Index(a, b) | ExprKind::Binary(_, a, b) => vec![a, b],
+            ExprKind::Slice(base, from, to) => {
+                [base].into_iter().chain(from).chain(to).map(|part| &**part).collect()
+            }
+            ExprKind::Unary(_, a) => vec![a],
+            ExprKind::Call(_, args) => args.iter().map(|arg| &arg.value).collect(),
+            ExprKind::If { then, condition, otherwise } => vec![condition, then, otherwise],
+            ExprKind::List(items) => items.iter().collect(),
+            ExprKind::Comprehension { body, over, filter, .. } => {
+                [over, body].into_iter().chain(filter).map(|part| &**part).collect()
+            }
+        }
+    }
+
+    /// Visits it and all expressions inside of it.
+    pub(crate) fn walk<'e>(&'e self, visit: &mut impl FnMut(&'e Self)) {
+        visit(self);
+        self.parts().into_iter().for_each(|part| part.walk(visit));
+    }
+}
+
 /// The forms of an expression.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ExprKind {

@@ -109,9 +109,11 @@ fn real_configs_resolve() {
 fn faulty_models_are_told_what_is_wrong() {
     for name in [
         "config_huge_layers",
+        "config_long_list",
         "config_missing",
         "config_missing_key",
         "config_text_for_number",
+        "config_unknown_word",
         "extra_tensor",
         "good",
         "missing_tensor",

@@ -36,6 +36,17 @@ pub(super) fn value(scalar: &Scalar) -> serde_json::Value {
     }
 }
 
+/// Returns the bytes of the value of a dotted key, or of an item inside of its lists.
+pub(super) fn place(source: &Source, key: &str, items: &[usize]) -> Option<(usize, usize)> {
+    let mut reader = Reader { path: &source.path, text: &source.text, at: 0 };
+    reader.space();
+    reader.find_key(key)?;
+    items.iter().try_for_each(|n| reader.find_item(*n))?;
+    let start = reader.at;
+    reader.value(0).ok()?;
+    Some((start, reader.at))
+}
+
 struct Reader<'a> {
     path: &'a str,
     text: &'a str,
@@ -142,6 +153,50 @@ impl Reader<'_> {
                 return Err(self.fail("the file is not JSON", "expected `,` or `}`"));
             }
         }
+    }
+
+    /// Goes on to the value of a dotted key of the object at hand.
+    fn find_key(&mut self, key: &str) -> Option<()> {
+        let (mut whole, mut holder) = (None, None);
+        self.eat("{").then_some(())?;
+        loop {
+            self.space();
+            let Ok(name) = self.string() else { break };
+            self.space();
+            self.eat(":").then_some(())?;
+            self.space();
+            if name == key {
+                whole = Some(self.at);
+            } else if let Some(rest) = key.strip_prefix(&name)
+                && let Some(rest) = rest.strip_prefix('.')
+            {
+                holder = Some((self.at, rest));
+            }
+            self.value(0).ok()?;
+            self.space();
+            if !self.eat(",") {
+                break;
+            }
+        }
+        if let Some(at) = whole {
+            self.at = at;
+            return Some(());
+        }
+        let (at, rest) = holder?;
+        self.at = at;
+        self.find_key(rest)
+    }
+
+    /// Goes on to an item of the list at hand.
+    fn find_item(&mut self, n: usize) -> Option<()> {
+        self.eat("[").then_some(())?;
+        for _ in 0..n {
+            self.value(0).ok()?;
+            self.space();
+            self.eat(",").then_some(())?;
+        }
+        self.space();
+        Some(())
     }
 
     fn array(&mut self, depth: usize) -> Result<Scalar, Finding> {

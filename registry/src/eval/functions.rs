@@ -14,8 +14,8 @@ use crate::syntax::Ident;
 /// Their names.
 pub const NAMES: &[&str] = &[
     "abs", "all", "any", "bf16", "ceil", "config", "exp", "f32", "fill", "float", "floor", "get",
-    "has", "int", "len", "listed", "log", "max", "min", "quantile", "range", "repeat", "round",
-    "round_up", "sqrt", "sum",
+    "has", "int", "len", "listed", "log", "map", "max", "min", "quantile", "range", "repeat",
+    "round", "round_up", "sqrt", "sum",
 ];
 
 /// The arguments of a call.
@@ -52,6 +52,23 @@ impl Call<'_> {
             Number::Int(value) => Ok(value),
             Number::Float(_) => Err(self.wrong("a whole number", n)),
         }
+    }
+
+    /// A map of keys and values in turn.
+    fn map(&self) -> Result<Scalar, Finding> {
+        let mut entries: Vec<(String, Scalar)> = Vec::new();
+        for n in (0..self.args.len()).step_by(2) {
+            let key = self.text(n)?;
+            let Some(value) = self.args.get(n + 1) else {
+                let message = "`map` needs a value for each key";
+                return Err(Finding::error(self.at, message).label(format!("`{key}` has none")));
+            };
+            if entries.iter().any(|(other, _)| other == key) {
+                return Err(Finding::error(self.at, format!("`map` is given `{key}` twice")));
+            }
+            entries.push((key.to_owned(), value.clone().into_owned()));
+        }
+        Ok(Scalar::Map(entries))
     }
 
     fn list(&self, n: usize) -> Result<&[Scalar], Finding> {
@@ -173,6 +190,7 @@ pub(super) fn call(
             call.arity(3, 3)?;
             Ok(entry(&args[0], &args[1]).unwrap_or(&args[2]).clone())
         }
+        "map" => call.map(),
         "has" => {
             call.arity(1, 1)?;
             Ok(Scalar::Bool(config.get(call.text(0)?).is_some()))

@@ -11,7 +11,7 @@ use crate::suggest;
 use crate::syntax::{Function, Ident};
 
 use super::scope::{ABSOLUTE, Bound, Scope};
-use super::{MAX_DIM, Resolver};
+use super::{MAX_DIM, Resolver, words};
 
 /// An argument as the call has it: its name if it was given one, what it is, where it stands.
 pub(super) type Given<'c> = (Option<&'c Ident>, Bound, &'c Span);
@@ -185,6 +185,11 @@ impl Resolver<'_> {
                     return Ok(Argument::Scalar(Scalar::Null));
                 }
                 check(kind, value).map(Argument::Scalar).map_err(|value| {
+                    let key = name.as_deref().and_then(|name| self.dims.key(name));
+                    if let (Kind::Word(words), Scalar::Str(word), Some(key)) = (kind, &value, key) {
+                        let known = words.iter().copied();
+                        return words::unknown(self.config, key, &[], word, known).into();
+                    }
                     let label = match value {
                         Scalar::Int(n) if n > MAX_DIM as i64 => {
                             format!("this is {n}, at most {MAX_DIM} is allowed")
@@ -192,7 +197,7 @@ impl Resolver<'_> {
                         _ => expected(&kind.describe(), &value),
                     };
                     let mut finding = wrong(label);
-                    if let Some(key) = name.as_deref().and_then(|name| self.dims.key(name)) {
+                    if let Some(key) = key {
                         finding = finding
                             .help(format!("it is the key `{key}` of `{}`", self.config.path()));
                     } else if let (Kind::Word(words), Scalar::Str(word)) = (kind, &value) {

@@ -78,6 +78,11 @@ impl Dims {
         self.known.get(name)?.key.as_deref()
     }
 
+    /// The number of layers, if there is a sound one.
+    pub(super) fn layers(&self) -> Option<usize> {
+        self.count("layers", super::MAX_LAYERS).ok().flatten()
+    }
+
     /// A dim as a count of at least 1; none if it is null or failed.
     pub(super) fn count(&self, name: &str, most: usize) -> Result<Option<usize>, Finding> {
         let Some(known) = self.known.get(name) else { return Ok(None) };

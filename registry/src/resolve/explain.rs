@@ -43,32 +43,14 @@ pub(super) fn explain(
 
 /// Names in an expression that may be dims.
 fn names_of<'e>(expr: &'e Expr, names: &mut Vec<&'e str>) {
-    match &expr.kind {
-        ExprKind::Path(path) => {
-            if let [name] = path.as_slice()
-                && !names.contains(&name.name.as_str())
-            {
-                names.push(&name.name);
-            }
+    expr.walk(&mut |expr| {
+        if let ExprKind::Path(path) = &expr.kind
+            && let [name] = path.as_slice()
+            && !names.contains(&name.name.as_str())
+        {
+            names.push(&name.name);
         }
-        ExprKind::Index(a, b) | ExprKind::Binary(_, a, b) => {
-            names_of(a, names);
-            names_of(b, names);
-        }
-        ExprKind::Unary(_, a) | ExprKind::Slice(a, _, _) => names_of(a, names),
-        ExprKind::If { then, condition, otherwise } => {
-            for part in [condition, then, otherwise] {
-                names_of(part, names);
-            }
-        }
-        ExprKind::List(items) => items.iter().for_each(|item| names_of(item, names)),
-        ExprKind::Call(_, args) => args.iter().for_each(|arg| names_of(&arg.value, names)),
-        ExprKind::Comprehension { body, over, .. } => {
-            names_of(over, names);
-            names_of(body, names);
-        }
-        _ => {}
-    }
+    });
 }
 
 #[cfg(test)]

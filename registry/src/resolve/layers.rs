@@ -245,6 +245,7 @@ impl Resolver<'_> {
         };
         match decl.programs.get(&name).or_else(|| decl.programs.get("*")) {
             Some(layer) => Ok((name, &layer.program)),
+            None if self.refused.contains(&name) => Err(Fail::Reported),
             None => Err(self.unknown_kind(decl, &kind.at, &name).into()),
         }
     }

@@ -92,22 +92,8 @@ impl Mentions {
     }
 
     fn expr(&mut self, expr: &Expr) {
-        match &expr.kind {
-            ExprKind::Null
-            | ExprKind::Bool(_)
-            | ExprKind::Int(_)
-            | ExprKind::Float(_)
-            | ExprKind::Str(_) => {}
+        expr.walk(&mut |expr| match &expr.kind {
             ExprKind::Path(names) => self.names.extend(names.first().map(|name| name.name.clone())),
-            ExprKind::Index(a, b) | ExprKind::Binary(_, a, b) => {
-                self.expr(a);
-                self.expr(b);
-            }
-            ExprKind::Slice(base, from, to) => {
-                self.expr(base);
-                from.iter().chain(to).for_each(|bound| self.expr(bound));
-            }
-            ExprKind::Unary(_, a) => self.expr(a),
             ExprKind::Call(name, args) => {
                 self.calls.insert(name.name.clone());
                 if matches!(name.name.as_str(), "config" | "has")
@@ -115,24 +101,9 @@ impl Mentions {
                 {
                     self.keys.insert(key.clone());
                 }
-                for arg in args {
-                    self.expr(&arg.value);
-                }
             }
-            ExprKind::If { then, condition, otherwise } => {
-                self.expr(then);
-                self.expr(condition);
-                self.expr(otherwise);
-            }
-            ExprKind::List(items) => items.iter().for_each(|item| self.expr(item)),
-            ExprKind::Comprehension { body, over, filter, .. } => {
-                self.expr(body);
-                self.expr(over);
-                if let Some(filter) = filter {
-                    self.expr(filter);
-                }
-            }
-        }
+            _ => {}
+        });
     }
 }
 

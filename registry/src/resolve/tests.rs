@@ -137,6 +137,89 @@ fn a_hybrid_model_resolves() {
 }
 
 #[test]
+fn texts_are_held_to_the_words_of_the_spec() {
+    let given = |more: &str| CONFIG.replacen('{', &format!("{{{more}, "), 1);
+    let found = |spec: &str, more: &str| match run(spec, &given(more)) {
+        Ok((_, warnings)) => warnings.iter().map(told).collect::<Vec<_>>(),
+        Err(findings) => findings.iter().map(told).collect(),
+    };
+    // Words of programs; one finding for a word, and none for what follows from it.
+    let kinds = r#""layer_types": ["conv", "ful", "ful", "full"]"#;
+    assert_eq!(
+        found(SPEC, kinds),
+        [
+            "`\"ful\"`: `layer_types[1]` is the unknown word `ful` (expected `conv` or `full`) -> did you mean `full`?"
+        ]
+    );
+    for (list, count) in
+        [(r#""conv", "full", "conv", "full", "full""#, "5 items"), (r#""conv""#, "1 item")]
+    {
+        let told = found(SPEC, &format!(r#""layer_types": [{list}]"#));
+        let expected = format!(
+            "`[{list}]`: `layer_types` has {count} for 4 layers (expected one item per layer) -> correct the list, or the number of layers"
+        );
+        assert_eq!(told[0], expected);
+    }
+    let told = found(SPEC, r#""layer_types": ["conv", 7, "conv", "full"]"#);
+    assert_eq!(
+        told[0],
+        "`7`: `layer_types[1]` is a whole number (expected `conv` or `full`, found 7)"
+    );
+
+    // Each way of comparing: what leads from the key to the comparison, then a word that is known only
+    // as the default, and one that nobody knows.
+    let ways = [
+        ("= 1.0 if mode == 'fine' else 2.0", ""),
+        ("= 1.0 if mode in ['fine'] else 2.0", ""),
+        ("= 1.0 if not 'fine' != mode else 2.0", ""),
+        ("= 1.0 if [m for m in listed(mode, 3)][1] == 'fine' else 2.0", ""),
+        ("= 1.0 if config('mode', 'rough') == 'fine' else 2.0", ""),
+        ("= 1.0", "scale(x, 1.0 if mode == 'fine' else 2.0)"),
+        ("= 1.0", "by_word(x, mode)"),
+        ("= 1.0", "by_word(x, word=mode)"),
+        ("= 1.0", "by_default(x)"),
+        ("= 1.0", "by_local(x)"),
+    ];
+    let functions = "functions:
+  by_word(x, word): |
+    return scale(x, 1.0 if word == 'fine' else 2.0)
+  by_default(x, word=mode): |
+    return by_word(x, word)
+  by_local(x): |
+    word = mode
+    return by_word(x, word)
+";
+    for (dim, call) in ways {
+        let call = if call.is_empty() { "scale(x, factor)" } else { call };
+        let spec = SPEC
+            .replace(
+                "  reach:  [reach",
+                &format!("  mode: [mode, = 'rough']\n  factor: \"{dim}\"\n  reach:  [reach"),
+            )
+            .replace("functions:\n", functions)
+            .replace(
+                "return x + mix(norm(x, norm1))",
+                &format!("return {call} + mix(norm(x, norm1))"),
+            );
+        let told = |word: &str| {
+            let mut told = found(&spec, &format!(r#""mode": "{word}""#));
+            told.retain(|told| !told.contains("never used"));
+            told
+        };
+        let none: [String; 0] = [];
+        assert_eq!(told("fine"), none, "{dim} {call}");
+        assert_eq!(told("rough"), none, "{dim} {call}");
+        assert_eq!(
+            told("fin"),
+            [
+                "`\"fin\"`: `mode` is the unknown word `fin` (expected `fine` or `rough`) -> did you mean `fine`?"
+            ],
+            "{dim} {call}"
+        );
+    }
+}
+
+#[test]
 fn bad_specs_are_told_what_is_wrong() {
     for (from, to, expected) in [
         (

@@ -23,7 +23,7 @@ fn powers(dim: usize, base: f32, pairs: usize) -> impl Iterator<Item = f32> {
 
 /// `1 / base ** (2n / dim)`.
 pub(crate) fn default(dim: usize, base: f32) -> Vec<f32> {
-    powers(dim, base, dim / 2).map(|power| 1.0 / power).collect()
+    powers(dim, base, dim.div_ceil(2)).map(|power| 1.0 / power).collect()
 }
 
 /// The same with a divisor for each pair.

@@ -2,6 +2,7 @@
 
 use crate::diag::{Finding, Span};
 use crate::eval::{Env, Fail, expected};
+use crate::resolve::unknown_word;
 use crate::scalar::Scalar;
 use crate::spec::RopeDecl;
 
@@ -85,19 +86,22 @@ impl Parameters {
             .into()
     }
 
-    pub(super) fn kind<'k>(&self, decl: &RopeDecl, kinds: &[&'k str]) -> Result<&'k str, Fail> {
+    pub(super) fn kind(&self, env: &dyn Env) -> Result<&'static str, Fail> {
         let found = ["rope_type", "type"].iter().find_map(|name| Some((*name, self.get(name)?)));
         let Some((name, value)) = found else { return Ok("default") };
         let Scalar::Str(word) = value else { return Err(self.wrong(name, "a text", value)) };
-        // Older names of the same schemes; positions of text are the same in all of their sections.
-        let word = match word.as_str() {
-            "su" => "longrope",
-            "mrope" => "default",
-            word => word,
-        };
-        match kinds.iter().find(|kind| **kind == word) {
-            Some(kind) => Ok(kind),
-            None => Err(super::unknown_kind(&decl.at, &self.place(name), word).into()),
+        let newer = super::OLDER.iter().find(|(older, _)| older == word);
+        let word = newer.map_or(word.as_str(), |(_, newer)| newer);
+        let known = super::KINDS.iter().copied();
+        if let Some(kind) = known.clone().find(|kind| *kind == word) {
+            return Ok(kind);
+        }
+        match &self.key {
+            Some(key) => {
+                let key = format!("{key}.{name}");
+                Err(unknown_word(env.config(), &key, &[], word, known).into())
+            }
+            None => Err(self.wrong(name, "a rotary scheme", value)),
         }
     }
 

@@ -129,7 +129,7 @@ fn faults_are_named() {
     for (scaling, expected) in [
         (
             r#"{"type": "yarm", "factor": 2.0}"#,
-            "`config.json`: `rope_scaling.type`: there is no rotary scheme `yarm` ()",
+            "`rope_scaling.type` is the unknown word `yarm` (expected `default`, `linear`, `dynamic`, `yarn`, `longrope`, `llama3` or `proportional`)",
         ),
         (r#"{"type": "linear"}"#, "`config.json`: `rope_scaling.factor` is missing ()"),
         (
@@ -154,8 +154,12 @@ fn faults_are_named() {
         );
         assert_eq!(run(&config).0.unwrap_err(), expected);
     }
-    let odd = r#"{"head_dim": 6, "context": 64, "rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2.0}, "partial_rotary_factor": 0.5}"#;
-    assert!(run(odd).0.unwrap_err().contains("would rotate 3 numbers"));
+    let odd = r#"{"head_dim": 6, "context": 64, "rope_theta": 1e4, "rope_scaling": {"type": "KIND", "factor": 2.0}, "partial_rotary_factor": 0.5}"#;
+    let yarn = odd.replace("KIND", "yarn");
+    assert!(run(&yarn).0.unwrap_err().contains("would rotate 3 numbers"));
+    // As `arange(0, 3, 2) / 3` of the reference gives two frequencies, of which each turns two numbers.
+    let odd = run(&odd.replace("KIND", "linear")).0.unwrap();
+    assert_eq!((odd.dim, odd.inv_freq.len(), odd.inv_freq[0]), (4, 2, 0.5));
     let huge = r#"{"head_dim": 99999999999, "context": 64, "rope_theta": 1e4}"#;
     assert!(run(huge).0.unwrap_err().contains("out of range"));
     let (_, warnings) = run(

@@ -1,0 +1,164 @@
+//! Texts of `config.json` that a spec compares, and lists with one item per layer.
+//!
+//! `a if kind == 'x' else b` computes `b` for every text but `x`, so a misspelled `x` would give
+//! another model. A text that a spec compares is therefore held to the words that the spec names
+//! in the same place: those it is compared with, the programs of `layers:`, and its defaults.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::config::Config;
+use crate::diag::Finding;
+use crate::eval::expected;
+use crate::scalar::Scalar;
+use crate::suggest;
+
+use super::Report;
+
+mod uses;
+
+pub(super) use uses::of;
+
+/// Findings of one key; the rest of a faulty list says nothing new.
+const MAX_FINDINGS: usize = 8;
+
+/// Config keys whose texts a spec compares, or whose items it takes one per layer.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    keys: BTreeMap<String, Use>,
+}
+
+/// Uses of one config key.
+#[derive(Debug, Default)]
+struct Use {
+    /// Words that its texts are compared with; none if nothing compares them.
+    words: BTreeSet<String>,
+    /// Words that ops take; an op refuses others by itself.
+    taken: BTreeSet<&'static str>,
+    /// True if it is compared with numbers, booleans or null too.
+    others: bool,
+    /// True if a text there is a word per letter.
+    letters: bool,
+    /// True if item `i` belongs to layer `i`.
+    each_layer: bool,
+}
+
+/// Reports texts that the spec does not know, and lists that are not as long as there are layers.
+/// Returns the unknown texts.
+pub(super) fn check(
+    words: &Words,
+    config: &Config,
+    layers: Option<usize>,
+    report: &mut Report,
+) -> BTreeSet<String> {
+    let mut refused = BTreeSet::new();
+    for (key, usage) in &words.keys {
+        let Some(value) = config.peek(key) else { continue };
+        let texts: Vec<char>;
+        let length = match value {
+            Scalar::List(items) => Some(items.len()),
+            Scalar::Str(text) if usage.letters => {
+                texts = text.chars().collect();
+                Some(texts.len())
+            }
+            _ => None,
+        };
+        if let (Some(length), Some(layers), true) = (length, layers, usage.each_layer)
+            // An empty list says nothing: the default is in force, or the index is refused.
+            && ![0, layers].contains(&length)
+        {
+            let items = if length == 1 { "item" } else { "items" };
+            let of = if layers == 1 { "layer" } else { "layers" };
+            report.add(
+                at(config, key, &[], format!("`{key}` has {length} {items} for {layers} {of}"))
+                    .label("expected one item per layer")
+                    .help("correct the list, or the number of layers"),
+            );
+        }
+        if !usage.words.is_empty() {
+            unknown_items(usage, config, key, value, &mut Vec::new(), &mut refused, report);
+        }
+    }
+    refused
+}
+
+/// Reports unknown texts of a value of the config; `path` leads to it inside of the key.
+fn unknown_items(
+    usage: &Use,
+    config: &Config,
+    key: &str,
+    value: &Scalar,
+    path: &mut Vec<usize>,
+    refused: &mut BTreeSet<String>,
+    report: &mut Report,
+) {
+    let known = || usage.words.iter().map(String::as_str).chain(usage.taken.iter().copied());
+    let knows = |text: &str| known().any(|word| word == text);
+    match value {
+        _ if refused.len() >= MAX_FINDINGS => {}
+        Scalar::Str(text) if path.is_empty() && usage.letters => {
+            for letter in text.chars().map(String::from) {
+                if !knows(&letter) && refused.insert(letter.clone()) {
+                    report.add(unknown(config, key, path, &letter, known()));
+                }
+            }
+        }
+        Scalar::Str(text) if !knows(text) => {
+            if refused.insert(text.clone()) {
+                report.add(unknown(config, key, path, text, known()));
+            }
+        }
+        Scalar::List(items) => {
+            for (n, item) in items.iter().enumerate() {
+                path.push(n);
+                unknown_items(usage, config, key, item, path, refused, report);
+                path.pop();
+            }
+        }
+        Scalar::Null | Scalar::Bool(_) | Scalar::Int(_) | Scalar::Float(_) | Scalar::Map(_)
+            if path.len() == 1 && usage.each_layer && !usage.others =>
+        {
+            let message = format!("`{}` is {}", shown(key, path), value.kind());
+            report.add(at(config, key, path, message).label(expected(&listed(known()), value)));
+        }
+        _ => {}
+    }
+}
+
+/// A finding for a text of the config that is none of the known words.
+pub(crate) fn unknown<'a>(
+    config: &Config,
+    key: &str,
+    path: &[usize],
+    text: &str,
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> Finding {
+    let message = format!("`{}` is the unknown word `{text}`", shown(key, path));
+    let mut finding =
+        at(config, key, path, message).label(format!("expected {}", listed(known.clone())));
+    finding.help = suggest::closest(text, known).map(|close| format!("did you mean `{close}`?"));
+    finding.help.get_or_insert_with(|| {
+        "if the reference knows the word, compare it in the spec".to_owned()
+    });
+    finding
+}
+
+fn at(config: &Config, key: &str, path: &[usize], message: String) -> Finding {
+    match config.place(key, path) {
+        Some(span) => Finding::error(&span, message),
+        None => Finding::unplaced(format!("`{}`: {message}", config.path())),
+    }
+}
+
+fn shown(key: &str, path: &[usize]) -> String {
+    path.iter().fold(key.to_owned(), |shown, n| format!("{shown}[{n}]"))
+}
+
+/// The words as a list in a sentence.
+fn listed<'a>(known: impl Iterator<Item = &'a str>) -> String {
+    let known: Vec<String> = known.map(|word| format!("`{word}`")).collect();
+    match known.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
+        None => "nothing".to_owned(),
+    }
+}
