@@ -8,7 +8,7 @@ use converters::numbers::{from_f32, to_f32};
 use converters::safetensors::{Declared, Entry, File, Writer};
 use serde_json::Value;
 
-use crate::tool::{convert, copy, fixture, onboard, parity, run};
+use crate::tool::{convert, copy, copy_folder, fixture, onboard, parity, run};
 
 pub(crate) type Tensors = BTreeMap<String, (Entry, Vec<u8>)>;
 
@@ -302,4 +302,41 @@ fn a_route_of_llama_cpps_programs_is_followed_or_refused() {
     assert!(bytes("convert_hf_to_gguf") != bytes("llama.cpp"));
     let refused = made("llama", "convert_hf_to_gguf", "gguf:q4_k_m").0;
     refused.code(2).says("f32, f16, bf16, q8_0").says("--identity llama.cpp");
+}
+
+/// Caches of the reference hold some states with axes of size 1, some without.
+#[test]
+fn axes_of_size_one_do_not_set_states_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut changed = 0;
+    for (name, wider) in [("deepseek_v2", false), ("mamba2", true)] {
+        let reference = dir.path().join(name);
+        copy_folder(&fixture(name).join("reference"), &reference);
+        for entry in fs_err::read_dir(&reference).unwrap() {
+            let file = entry.unwrap().path();
+            if file.extension().is_none_or(|end| end != "safetensors") {
+                continue;
+            }
+            rewrite(&file, &file, |tensors| {
+                for (name, (entry, _)) in tensors.iter_mut() {
+                    if name.contains("/state/") {
+                        let old = entry.shape.clone();
+                        if wider {
+                            entry.shape.push(1);
+                        } else {
+                            entry.shape.retain(|size| *size != 1);
+                            if old[0] == 1 {
+                                entry.shape.insert(0, 1);
+                            }
+                        }
+                        changed += usize::from(entry.shape != old);
+                    }
+                }
+            });
+        }
+        let mut check = parity();
+        check.arg("check").arg(fixture(name)).arg("--reference").arg(&reference);
+        run(check.args(["--dtype", "f32"])).code(0).prints("AGREE");
+    }
+    assert!(changed > 0);
 }

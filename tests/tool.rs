@@ -82,8 +82,13 @@ fn quiet(command: &mut Command) {
 
 /// A fixture's folder of one's own, without its reference.
 pub(crate) fn copy(name: &str, to: &Path) {
+    copy_folder(&fixture(name), to);
+}
+
+/// Copies the files of a folder, and none of the folders in it.
+pub(crate) fn copy_folder(from: &Path, to: &Path) {
     fs_err::create_dir_all(to).unwrap();
-    for entry in fs_err::read_dir(fixture(name)).unwrap() {
+    for entry in fs_err::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
         if path.is_file() {
             fs_err::copy(&path, to.join(path.file_name().unwrap())).unwrap();

@@ -35,6 +35,12 @@ fn repeated(ours: &StateValue, shape: &[usize]) -> StateValue {
     ours
 }
 
+/// True if shapes are equal but for axes of size 1, which hold no order of numbers.
+fn alike(ours: &[usize], own: &[usize]) -> bool {
+    let wide = |axis: &&usize| **axis != 1;
+    ours.iter().filter(wide).eq(own.iter().filter(wide))
+}
+
 impl Comparison<'_> {
     pub(super) fn states(&self, phase: Phase, mode: Mode, trace: &Trace) -> Vec<Gate> {
         let mut gates = Vec::new();
@@ -134,11 +140,12 @@ impl Comparison<'_> {
         let ours = ours.last().ok_or("the engine does not show this state")?;
         let width: usize = own.shape.iter().skip(1).product();
         let ours = &repeated(ours, &own.shape);
-        if ours.shape.get(1..) != own.shape.get(1..) {
+        let axes = |shape: &'_ [usize]| shape.get(1..).unwrap_or_default().to_vec();
+        if !alike(&axes(&ours.shape), &axes(&own.shape)) {
             return Err(format!(
                 "a position is {:?} here and {:?} in the reference",
-                ours.shape.get(1..).unwrap_or_default(),
-                own.shape.get(1..).unwrap_or_default()
+                axes(&ours.shape),
+                axes(&own.shape)
             ));
         }
         let window = self.model.graph.states.get(place.state.0).and_then(|s| s.window);
@@ -178,10 +185,10 @@ impl Comparison<'_> {
     ) -> Result<Pair<'a>, String> {
         // A single snapshot where one per step could be: the reference is believed only at the
         // end (`truth: prefill`), or this is the prefill.
-        let single = ours.iter().all(|v| v.shape.len() == own.shape.len());
-        let shape = if single { &own.shape[..] } else { &own.shape[1..] };
+        let single = ours.iter().all(|v| alike(&v.shape, &own.shape));
+        let shape = if single { &own.shape[..] } else { own.shape.get(1..).unwrap_or_default() };
         let ours = if single { &ours[ours.len() - 1..] } else { ours };
-        if let Some(other) = ours.iter().find(|v| v.shape != shape) {
+        if let Some(other) = ours.iter().find(|v| !alike(&v.shape, shape)) {
             return Err(format!("it is {:?} here and {shape:?} in the reference", other.shape));
         }
         let data: Vec<f32> = ours.iter().flat_map(|v| v.data.iter().copied()).collect();
