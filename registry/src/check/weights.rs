@@ -22,7 +22,7 @@ enum Trouble {
     Rule { why: String },
 }
 
-/// Every weight is there with its shape, and every tensor is used or ignored.
+/// Every weight is there with its shape, and every tensor that holds a number is used or ignored.
 pub fn check_weights(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -> Vec<Finding> {
     let mut used = BTreeSet::new();
     let mut troubles = Vec::new();
@@ -38,6 +38,7 @@ pub fn check_weights(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -
         .keys()
         .map(String::as_str)
         .filter(|name| !used.contains(*name) && !model.passes_over(name))
+        .filter(|name| !checkpoint[*name].contains(&0))
         .collect();
     let mut findings: Vec<Finding> = fold(troubles)
         .into_iter()
@@ -89,7 +90,8 @@ fn matched<'m>(
         }
     }
     let spare = |name: &&str| {
-        !used.contains(*name) && model.tied_owner(name).is_none() && !model.passes_over(name)
+        let counts = !used.contains(*name) && !checkpoint[*name].contains(&0);
+        counts && model.tied_owner(name).is_none() && !model.passes_over(name)
     };
     let spare = checkpoint.keys().map(String::as_str).filter(spare).collect();
     (used, lacking, spare)
