@@ -275,7 +275,7 @@ impl AddModel {
 fn fingerprint(file: &converters::gguf::File) -> Result<String> {
     let mut hash = Sha256::new();
     for path in file.files() {
-        std::io::copy(&mut fs_err::File::open(path)?, &mut hash)?;
+        std::io::copy(&mut registry::file::open(path)?, &mut hash)?;
     }
     Ok(format!("{:x}", hash.finalize()))
 }

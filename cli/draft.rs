@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail, ensure};
 use converters::Checkpoint;
 use registry::diag::{Finding, Severity};
+use registry::file;
 
 use crate::coverage::Coverage;
 use crate::spec_text::sections;
@@ -128,7 +129,7 @@ pub(crate) fn make(
     let tensors = checkpoint.tensors().len();
     let head = head(dir, best, &candidates, used, tensors, &findings);
     let text = format!("{head}{body}");
-    let kept = path.is_file() && fs_err::read(&path)? != text.as_bytes();
+    let kept = path.is_file() && file::read(&path, file::SPEC)? != text.as_bytes();
     ensure!(
         !kept,
         "`{0}` is there already, and was edited since it was drafted: go on with it by --spec {0}, or remove it",

@@ -165,9 +165,7 @@ impl Run {
 /// The text on standard input.
 fn standard_input() -> Result<String> {
     let mut bytes = Vec::new();
-    std::io::stdin()
-        .take(MOST + 1)
-        .read_to_end(&mut bytes)
+    std::io::copy(&mut std::io::stdin().take(MOST + 1), &mut bytes)
         .context("cannot read standard input")?;
     ensure!(
         bytes.len() as u64 <= MOST,

@@ -145,7 +145,7 @@ fn plain(text: &str) -> String {
 /// The SHA-256 of a file, in hexadecimal.
 pub(crate) fn sha256(path: &Path) -> std::io::Result<String> {
     let mut hash = Sha256::new();
-    std::io::copy(&mut fs_err::File::open(path)?, &mut hash)?;
+    std::io::copy(&mut registry::file::open(path)?, &mut hash)?;
     Ok(hex(hash))
 }
 
