@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use converters::convert::gguf::{self as plan, Arithmetic, Output, Planned, Tensor};
 use converters::convert::{self as conversion, Work};
 use converters::gguf::Metadata;
+use converters::output::part_path;
 use converters::tokenizer::{self, Options};
 use converters::weights::{Sourced, flows, idle};
 use converters::{Checkpoint, FileDtype};
@@ -135,6 +136,7 @@ impl Convert {
             !self.to.is_empty(),
             "to which format? for example --to gguf:q4_k_m; `--to help` lists them"
         );
+        self.output.iter().try_for_each(|output| crate::write::refuse_stdout(output))?;
         if let [to] = &self.to[..]
             && let Some(format) = converters::convert::folder::Format::parse(to)
         {
@@ -228,9 +230,27 @@ impl Convert {
             plan::measure(&source.tensors, output, self.threads()).map_err(anyhow::Error::msg)?;
         }
         let work = plan::work(&source.tensors, planned, fingerprint);
+        for (_, files) in planned {
+            self.note_fewer(files.len())?;
+        }
+        if work.files.is_empty() {
+            return Ok(Ended::Well);
+        }
         self.execute(&work, source.checkpoint, target, || {
             work.files.iter().try_for_each(|file| verify::loader_rules(&file.path))
         })
+    }
+
+    /// Says where there are fewer files than `--shard` counts: a set has no file without tensors.
+    fn note_fewer(&self, files: usize) -> Result<()> {
+        if let Some((no, count)) = self.shard.filter(|(_, count)| files < *count) {
+            let rest = if no < files { "" } else { "; nothing is left to write for this one" };
+            term::print(&format!(
+                "the tensors make {files} files, so file {} of {count} is counted of {files}{rest}",
+                no + 1
+            ))?;
+        }
+        Ok(())
     }
 
     /// Does the work, then what is left to do when all of it is written, and says what was done.
@@ -252,10 +272,12 @@ impl Convert {
             resume: self.resume,
             force: self.force,
             inputs,
+            sources: checkpoint.stamps().to_vec(),
             read_back: true,
+            disk: crate::write::disk(),
         };
         let numbers = work.tasks.iter().map(|task| task.flow.len() as u64).sum();
-        let begun = work.files.first().map(|file| conversion::part_path(&file.path));
+        let begun = work.files.first().map(|file| part_path(&file.path));
         if let Some(part) = begun.filter(|part| part.exists() && !self.resume) {
             term::note(&format!(
                 "note: `{}` of an earlier run is begun anew; --resume would go on with it",
@@ -269,6 +291,10 @@ impl Convert {
         crate::interrupt::hint("");
         watch.finish();
         then()?;
+        if done.already {
+            term::print(&outcome::already(work))?;
+            return Ok(Ended::Well);
+        }
         term::print(&outcome::text(work, &done, started.elapsed()))?;
         if let Some(warning) = outcome::lost(work, &done) {
             term::note(&warning);

@@ -1,8 +1,11 @@
-//! Ctrl-C: unfinished files go, then the process does.
+//! SIGINT (Ctrl-C) and SIGTERM: unfinished files go, then the process does.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 static UNFINISHED: Mutex<BTreeMap<PathBuf, Goes>> = Mutex::new(BTreeMap::new());
 
@@ -23,12 +26,15 @@ pub(crate) fn hint(text: &'static str) {
     *HINT.lock().unwrap_or_else(PoisonError::into_inner) = text;
 }
 
-/// What a shell reports for a command that Ctrl-C ended.
-const INTERRUPTED: i32 = 130;
-
-/// Removes what is being written when the person stops the command.
+/// Removes what is being written when the person or the system stops the command, and exits with what a
+/// shell reports for the signal: 130 for SIGINT, 143 for SIGTERM.
+///
+/// SIGHUP keeps its default action, so that `nohup` works.
 pub(crate) fn install() {
-    let handler = || {
+    // Without a handler a signal still ends the process; only a `.part` file may stay.
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
+    std::thread::spawn(move || {
+        let Some(signal) = signals.forever().next() else { return };
         let paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
         for (path, goes) in paths.iter() {
             match goes {
@@ -38,10 +44,8 @@ pub(crate) fn install() {
         }
         let hint = HINT.lock().unwrap_or_else(PoisonError::into_inner);
         crate::term::note(&format!("stopped{hint}"));
-        std::process::exit(INTERRUPTED);
-    };
-    // Without a handler Ctrl-C still ends the process; only a `.part` file may stay.
-    ctrlc::set_handler(handler).ok();
+        std::process::exit(128 + signal);
+    });
 }
 
 /// Removes a file, or the unfinished files of a folder. What is not there needs no removing.

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use annotate::Asked;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use converters::mmap::{Farewell, on_shrink};
 
 mod add_model;
 mod annotate;
@@ -213,6 +214,12 @@ fn start<P: Parser>(
         }
     };
     interrupt::install();
+    on_shrink(Farewell {
+        before: "error: `",
+        after: "` became shorter while it was read; whatever was being written is unfinished and has no name. \
+                Wait until nothing writes to the file, then run the command again\n",
+        code: 2,
+    });
     let (format, command) = command(parsed);
     format.install();
     match command.run() {

@@ -63,8 +63,12 @@ pub(crate) fn warn(findings: &[Finding]) {
         gathered.as_mut().map(|all| all.extend_from_slice(findings)).is_some()
     });
     if !findings.is_empty() && !gathered {
-        let look = if term::colour_err() { Look::Coloured } else { Look::Plain };
-        term::note(&render(findings, look));
+        let text = if term::colour_err() {
+            term::own_colours(&render(findings, Look::Coloured))
+        } else {
+            render(findings, Look::Plain)
+        };
+        term::note(&text);
     }
 }
 

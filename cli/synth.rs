@@ -70,7 +70,10 @@ impl Synth {
             anyhow!("the model of `{}` is larger than any disk", self.config.display())
         })?;
         let size = numbers.saturating_mul(dtype.size() as u64);
+        write::refuse_stdout(&self.output)?;
         fs_err::create_dir_all(&self.output)?;
+        // A folder of another model loads again when it is this one.
+        write::disk().remove(&self.output.join("config.json"))?;
         term::note(&format!(
             "writing {} parameters as {dtype}, {}",
             text::count(numbers),

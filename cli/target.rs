@@ -198,7 +198,15 @@ fn no_checkpoint(dir: &Path) -> Option<String> {
                 .to_owned(),
         );
     }
-    let entries = fs_err::read_dir(dir).ok()?.filter_map(Result::ok);
+    let entries = || Some(fs_err::read_dir(dir).ok()?.filter_map(Result::ok));
+    let journal = |name: std::ffi::OsString| name.to_string_lossy().ends_with(".part.journal");
+    if entries()?.any(|entry| journal(entry.file_name())) {
+        return Some(
+            "an unfinished conversion: run the same `convert` command again with --resume"
+                .to_owned(),
+        );
+    }
+    let entries = entries()?;
     let file = entries.map(|entry| entry.path()).find(|path| gguf_target::is_gguf(path))?;
     Some(format!("GGUF files: open one of them, as `{}`", file.display()))
 }

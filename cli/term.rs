@@ -1,7 +1,10 @@
 //! The terminal: data to stdout, everything else to stderr, colour only where it is seen.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, IsTerminal, Write};
+use std::sync::LazyLock;
 
 use indicatif::ProgressStyle;
 use indicatif::{ProgressBar, ProgressDrawTarget};
@@ -14,35 +17,67 @@ pub(crate) enum Tone {
     Strong,
 }
 
-/// Text as a terminal may have it: names come from files, and a file from anywhere could move the cursor or
-/// ring. Colours are let through where `colours` are shown, since those are written here.
-fn clean(text: &str, colours: bool) -> Cow<'_, str> {
+/// Text as a terminal may have it: names come from files, and a file from anywhere could move the cursor,
+/// ring or hide text. Control characters are escaped as in JSON, so that JSON stays JSON.
+///
+/// Colours of this program carry a number that no file can know, and it is taken out here.
+fn clean(text: &str) -> Cow<'_, str> {
     let harmless = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
     if text.chars().all(harmless) {
         return Cow::Borrowed(text);
     }
+    let mark = format!(";{}m", *MARK);
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
-        let colour = rest.strip_prefix("\x1b[").filter(|_| colours).and_then(|tail| {
-            let digits = tail.bytes().take_while(u8::is_ascii_digit).count();
-            tail[digits..].starts_with('m').then_some(digits + 3)
+        let colour = rest.strip_prefix("\x1b[").and_then(|tail| {
+            let digits = tail.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+            let code = tail[..=digits].strip_suffix(&mark)?;
+            Some((code, 2 + digits + 1))
         });
-        let len = colour.unwrap_or(c.len_utf8());
-        if harmless(c) || colour.is_some() {
-            out.push_str(&rest[..len]);
-        } else {
-            out.extend(c.escape_default());
+        if let Some((code, len)) = colour {
+            let _ = write!(out, "\x1b[{code}m");
+            rest = &rest[len..];
+            continue;
         }
-        rest = &rest[len..];
+        match c {
+            '\r' => out.push_str("\\r"),
+            c if harmless(c) => out.push(c),
+            c => {
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+        }
+        rest = &rest[c.len_utf8()..];
     }
     Cow::Owned(out)
+}
+
+/// The number in every colour of this program.
+static MARK: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
+
+/// Marks the colours of a text whose other parts hold no control characters.
+pub(crate) fn own_colours(text: &str) -> String {
+    let mut pieces = text.split("\x1b[");
+    let mut out = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        // An `m` without digits is the reset.
+        match piece.split_once('m') {
+            Some(("", rest)) => {
+                let _ = write!(out, "\x1b[0;{}m{rest}", *MARK);
+            }
+            Some((code, rest)) => {
+                let _ = write!(out, "\x1b[{code};{}m{rest}", *MARK);
+            }
+            None => out.push_str(piece),
+        }
+    }
+    out
 }
 
 /// Writes data to stdout.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let text = clean(text, colour_out());
+    let text = clean(text);
     out.write_all(text.as_bytes())?;
     if !text.ends_with('\n') {
         out.write_all(b"\n")?;
@@ -53,14 +88,14 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 /// Writes a piece of a model's text to stdout at once. Tokens may spell any control character.
 pub(crate) fn stream(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(clean(text, false).as_bytes())?;
+    out.write_all(clean(text).as_bytes())?;
     out.flush()
 }
 
 /// Tells the person something. A closed stderr is nobody listening, so it is no error.
 pub(crate) fn note(text: &str) {
     let mut err = io::stderr().lock();
-    let text = clean(text, colour_err());
+    let text = clean(text);
     let end = if text.ends_with('\n') { "" } else { "\n" };
     write!(err, "{text}{end}").ok();
 }
@@ -95,7 +130,8 @@ pub(crate) fn paint_if(colour: bool, tone: Tone, text: &str) -> String {
         Tone::Bad => "31",
         Tone::Strong => "1",
     };
-    format!("\x1b[{code}m{text}\x1b[0m")
+    let mark = *MARK;
+    format!("\x1b[{code};{mark}m{text}\x1b[0;{mark}m")
 }
 
 /// A bar on stderr for something counted in bytes; nothing where nobody watches.
@@ -115,7 +151,7 @@ fn bar(length: u64, what: &str, template: &str) -> ProgressBar {
     }
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
     bar.set_style(ProgressStyle::with_template(template).expect("a constant template"));
-    bar.set_message(what.to_owned());
+    bar.set_message(clean(what).into_owned());
     bar
 }
 
@@ -125,7 +161,7 @@ pub(crate) fn spinner(what: &str) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    bar.set_message(what.to_owned());
+    bar.set_message(clean(what).into_owned());
     bar.enable_steady_tick(std::time::Duration::from_millis(120));
     bar
 }
@@ -135,18 +171,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_moves_a_terminal_is_shown_and_colours_pass() {
+    fn what_moves_a_terminal_is_shown_and_own_colours_pass() {
         let plain = "a name\tof a tensor, ünïcode\n";
-        assert!(matches!(clean(plain, false), Cow::Borrowed(_)));
+        assert!(matches!(clean(plain), Cow::Borrowed(_)));
         let own = paint_if(true, Tone::Good, "well");
-        assert_eq!(clean(&own, true), own);
-        // Where no colours are shown, whatever looks like one came from a file.
-        assert_eq!(clean(&own, false), "\\u{1b}[32mwell\\u{1b}[0m");
-        for colours in [false, true] {
-            assert_eq!(
-                clean("a\x1b[2Jb\x07\r\x1b]0;title\x07", colours),
-                "a\\u{1b}[2Jb\\u{7}\\r\\u{1b}]0;title\\u{7}"
-            );
-        }
+        assert_eq!(clean(&own), "\x1b[32mwell\x1b[0m");
+        assert_eq!(clean(&own_colours("\x1b[1m\x1b[91ma\x1b[0m")), "\x1b[1m\x1b[91ma\x1b[0m");
+        // Colours of a file are no colours: text could be hidden with them.
+        assert_eq!(clean("a\x1b[8mb\x1b[0m\x1b[31;1m"), "a\\u001b[8mb\\u001b[0m\\u001b[31;1m");
+        assert_eq!(
+            clean("a\x1b[2Jb\x07\r\x1b]0;title\x07\u{9b}2J\x7f"),
+            "a\\u001b[2Jb\\u0007\\r\\u001b]0;title\\u0007\\u009b2J\\u007f"
+        );
+    }
+
+    #[test]
+    fn findings_have_no_control_characters_of_files() {
+        let finding = registry::diag::Finding::unplaced("a\x1b[8mb\u{9b}8m").help("c\x1b[8md");
+        let shown = registry::render::render(&[finding], registry::render::Look::Coloured);
+        assert!(!clean(&own_colours(&shown)).contains("\x1b[8m"), "{shown:?}");
+    }
+
+    #[test]
+    fn json_with_control_characters_stays_json() {
+        let json = serde_json::json!({ "a": "\x1b\u{9b}\x7f" }).to_string();
+        let shown: serde_json::Value = serde_json::from_str(&clean(&json)).unwrap();
+        assert_eq!(shown["a"], "\x1b\u{9b}\x7f");
     }
 }

@@ -2,11 +2,30 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context as _, Result, ensure};
+use converters::output::{Direct, Disk, Draft};
 
-/// Whether a file may be written: not where one is that is read, and not where any is unless that is meant.
+/// True for `-`, which asks for standard output.
+pub(crate) fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Refuses `-` where bytes are written out of order or read back.
+pub(crate) fn refuse_stdout(path: &Path) -> Result<()> {
+    ensure!(
+        !is_stdout(path),
+        "`-` asks for standard output, and this output is written at several places and read back; \
+         name a file or folder (`./-` if it is to be called `-`)"
+    );
+    Ok(())
+}
+
+/// Checks that a file may be written: nothing that is read, and nothing that is there without `force`.
 pub(crate) fn allowed(output: &Path, inputs: &[PathBuf], force: bool) -> Result<()> {
+    refuse_stdout(output)?;
     ensure!(!output.is_dir(), "`{}` is a folder; name a file", output.display());
     if !output.exists() {
         return Ok(());
@@ -28,32 +47,61 @@ pub(crate) fn allowed(output: &Path, inputs: &[PathBuf], force: bool) -> Result<
     Ok(())
 }
 
-/// Writes a file next to its place, then renames it there.
+/// Writes a file next to its place, then renames it there. `-` is standard output.
 pub(crate) fn atomic(path: &Path, bytes: &[u8]) -> Result<()> {
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    fs_err::create_dir_all(folder)?;
-    let mut file = tempfile::Builder::new()
-        .prefix(".onboard-")
-        .suffix(".part")
-        .tempfile_in(folder)
-        .with_context(|| format!("cannot write in `{}`", folder.display()))?;
-    let _watched = crate::interrupt::watch(file.path());
-    file.write_all(bytes).with_context(|| format!("cannot write `{}`", path.display()))?;
-    readable(&file);
-    file.persist(path).with_context(|| format!("cannot write `{}`", path.display()))?;
-    Ok(())
+    if is_stdout(path) {
+        return Ok(crate::term::print(&String::from_utf8_lossy(bytes))?);
+    }
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        fs_err::create_dir_all(parent)?;
+    }
+    let cannot = || format!("cannot write `{}`", path.display());
+    let mut draft = Draft::unique(path).with_context(cannot)?;
+    let _watched = crate::interrupt::watch(draft.part());
+    draft.write_all(bytes).with_context(cannot)?;
+    draft.publish(&*disk()).with_context(cannot)
 }
 
-/// Temporary files are private to their owner; a result is as readable as any other file.
-#[cfg(unix)]
-fn readable(file: &tempfile::NamedTempFile) {
-    use std::os::unix::fs::PermissionsExt as _;
-    // A file system without modes leaves the file as it is, which is still a whole file.
-    file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644)).ok();
+/// What gives files their names.
+///
+/// For tests of what a killed process leaves, `ONBOARD_ABORT_AT=N` ends it before the change of names
+/// with that number, counted from one.
+pub(crate) fn disk() -> Arc<dyn Disk> {
+    static DISK: LazyLock<Arc<dyn Disk>> = LazyLock::new(|| {
+        let at = std::env::var("ONBOARD_ABORT_AT").ok().and_then(|at| at.parse().ok());
+        match at {
+            Some(at) => Arc::new(Abort { at, count: AtomicUsize::new(0) }),
+            None => Arc::new(Direct),
+        }
+    });
+    Arc::clone(&DISK)
 }
 
-#[cfg(not(unix))]
-fn readable(_file: &tempfile::NamedTempFile) {}
+/// Ends the process before one change of names, as a kill would: nothing is cleaned up.
+#[derive(Debug)]
+struct Abort {
+    at: usize,
+    count: AtomicUsize,
+}
+
+impl Abort {
+    fn step(&self) {
+        if self.count.fetch_add(1, Ordering::Relaxed) + 1 == self.at {
+            std::process::abort();
+        }
+    }
+}
+
+impl Disk for Abort {
+    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
+        self.step();
+        Direct.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> std::io::Result<()> {
+        if path.symlink_metadata().is_ok() {
+            self.step();
+        }
+        Direct.remove(path)
+    }
+}

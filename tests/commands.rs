@@ -247,24 +247,26 @@ fn a_reader_that_leaves_is_no_error() {
     assert!(!said.contains("panicked") && !said.contains("error"), "{said}");
 }
 
-#[cfg(unix)]
 #[test]
-fn ctrl_c_leaves_no_half_file() {
-    let out = tempfile::tempdir().unwrap();
-    let model = out.path().join("large");
-    let part = model.join("model.safetensors.part");
+fn a_signal_leaves_no_half_file() {
     let config = root().join("fixtures/configs/lfm2_700m.json");
-    let mut command = onboard();
-    command.args(["synth", "lfm2", "--dtype", "f32", "--config"]).arg(config).arg("-o").arg(&model);
-    let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
-    while !part.exists() && child.try_wait().unwrap().is_none() {
-        std::thread::sleep(std::time::Duration::from_millis(2));
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let out = tempfile::tempdir().unwrap();
+        let model = out.path().join("large");
+        let part = model.join("model.safetensors.part");
+        let mut command = onboard();
+        command.args(["synth", "lfm2", "--dtype", "f32", "--config"]).arg(&config);
+        command.arg("-o").arg(&model).stderr(std::process::Stdio::null());
+        let mut child = command.spawn().unwrap();
+        while !part.exists() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        let killed =
+            std::process::Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(killed.unwrap().success(), "it was still writing");
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        assert!(!part.exists() && !model.join("model.safetensors").exists());
     }
-    let killed =
-        std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(killed.unwrap().success(), "it was still writing");
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(!part.exists() && !model.join("model.safetensors").exists());
 }
 
 #[test]

@@ -73,16 +73,7 @@ impl Convert {
             let made_of = self.set_key(|| format::made_of(source, output, identity))?;
             keys.set(SET_KEY, made_of.as_str());
         }
-        let files = plan::lay_out(output, keys, &source.tensors)?;
-        if let Some((no, count)) = self.shard {
-            ensure!(
-                no < files.len(),
-                "the set has {} files, there is nothing to do for file {} of {count}",
-                files.len(),
-                no + 1
-            );
-        }
-        Ok(files)
+        Ok(plan::lay_out(output, keys, &source.tensors)?)
     }
 
     /// Refuses files that are there before anything is measured for them.
@@ -90,7 +81,8 @@ impl Convert {
         let mine = |(no, _): &(usize, &Planned)| self.shard.is_none_or(|(mine, _)| mine == *no);
         for (_, file) in files.iter().enumerate().filter(mine) {
             let output = file.path.clone();
-            ensure!(self.force || !output.exists(), conversion::Error::Exists { output });
+            let allowed = self.force || self.resume || !output.exists();
+            ensure!(allowed, conversion::Error::Exists { output });
         }
         Ok(())
     }

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use converters::Checkpoint;
+use converters::checkpoint::INDEX;
 use converters::convert::folder::{
     self, Choice, Format, Item, Planned, Scales, Tensor, Wanted, config, peaks,
 };
+use converters::convert::{Folder, SideFile, Work};
 use converters::python_json::texts_as_words;
 use converters::weights::flows;
 use engine::{Engine, NativeEngine};
@@ -22,6 +24,8 @@ mod beside;
 mod show;
 mod target_kl;
 
+/// The file that engines read first.
+const CONFIG: &str = "config.json";
 /// Bytes of a file, unless told otherwise.
 const SHARD: u64 = 5_000_000_000;
 
@@ -153,7 +157,7 @@ impl Plan<'_> {
     fn fingerprint(&self) -> Result<String> {
         let mut hash = Sha256::new();
         hash.update(self.made_of()?);
-        hash.update(self.checkpoint.stamps()?);
+        self.checkpoint.stamps().iter().for_each(|stamp| hash.update(format!("{stamp}\n")));
         self.files.iter().for_each(|file| hash.update(&file.header));
         self.scales.all.iter().for_each(|(_, scale)| hash.update(scale.to_le_bytes()));
         Ok(format!("{:x}", hash.finalize()))
@@ -204,13 +208,14 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
         target.dir.display(),
         format.name()
     );
-    if let Some((no, count)) = args.shard {
-        let files = plan.files.len();
-        ensure!(no < files, "there are {files} files, none is left for file {} of {count}", no + 1);
+    args.note_fewer(plan.files.len())?;
+    if args.shard.is_some_and(|(no, _)| no >= plan.files.len()) {
+        return Ok(Ended::Well);
     }
+    let beside = beside::files(&plan)?;
     plan.scales = args.calibration.measure(&plan, &mut seen, args.threads())?;
     plan.items = items(args, &plan)?;
-    let ended = write(args, &plan)?;
+    let ended = write(args, &plan, beside)?;
     match goal {
         Some(goal) => {
             let native = |_: &Path| Ok(Box::new(NativeEngine::new()) as Box<dyn Engine>);
@@ -259,17 +264,29 @@ fn plan<'c>(
     })
 }
 
-fn write(args: &Convert, plan: &Plan<'_>) -> Result<Ended> {
+/// The whole work of a folder, or that of one of its shards.
+pub(super) fn work<'c>(
+    plan: &Plan<'c>,
+    shard: Option<usize>,
+    beside: Vec<SideFile>,
+) -> Result<Work<'c>> {
+    let folder = &plan.folder;
+    fs_err::create_dir_all(folder)?;
+    let mut work = folder::work(&plan.items, &plan.files, shard, plan.fingerprint()?);
+    work.stale = beside::stale(plan, &beside)?;
+    work.beside = beside;
+    // Engines begin with the config, programs that read tensors alone with the index.
+    work.gates = vec![folder.join(INDEX), folder.join(CONFIG)];
+    work.folder = Some(Folder { path: folder.clone(), shared: shard.is_some() });
+    Ok(work)
+}
+
+fn write(args: &Convert, plan: &Plan<'_>, beside: Vec<SideFile>) -> Result<Ended> {
     let shard = args.shard.map(|(no, _)| no);
-    let work = folder::work(&plan.items, &plan.files, shard, plan.fingerprint()?);
-    fs_err::create_dir_all(&plan.folder)?;
+    let work = work(plan, shard, beside)?;
     let same = fs_err::canonicalize(&plan.folder)? == fs_err::canonicalize(&plan.target.dir)?;
     ensure!(!same, "`{}` is what is read; choose another folder", plan.folder.display());
     args.execute(&work, plan.checkpoint, plan.target, || {
-        if shard.is_none() {
-            beside::remove_older(plan)?;
-        }
-        beside::write(plan)?;
         if shard.is_none() { reopen(plan) } else { Ok(()) }
     })
 }
@@ -277,7 +294,7 @@ fn write(args: &Convert, plan: &Plan<'_>) -> Result<Ended> {
 /// Refuses a folder that holds a checkpoint, before anything is measured for it.
 fn refuse_taken(args: &Convert, folder: &Path) -> Result<()> {
     ensure!(
-        args.force || args.shard.is_some() || !folder.join("config.json").exists(),
+        args.force || args.resume || args.shard.is_some() || !folder.join(CONFIG).exists(),
         "`{}` holds a checkpoint already; remove it, choose another folder, or allow it with --force",
         folder.display()
     );

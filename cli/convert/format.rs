@@ -454,7 +454,7 @@ pub(super) fn fingerprint(
     identity: bool,
 ) -> Result<String> {
     let mut hash = Sha256::new();
-    hash.update(model.checkpoint.stamps()?);
+    model.checkpoint.stamps().iter().for_each(|stamp| hash.update(format!("{stamp}\n")));
     for (output, files) in planned {
         hash.update(made_of(model, output, identity)?);
         hash.update(format!("{:?} {:?}", output.shard, output.split));

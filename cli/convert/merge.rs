@@ -1,14 +1,11 @@
 //! `convert merge-check`: whether split files make up a model.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::Args;
 use converters::Checkpoint;
 use converters::gguf::File;
-use converters::gguf::split::SET_KEY;
-use converters::safetensors::Header;
 
 use crate::text::bytes as size;
 use crate::{Ended, term};
@@ -34,21 +31,10 @@ impl MergeCheck {
         complete(file.files().len(), file.tensors().len(), bytes)
     }
 
-    /// A folder whose index names all tensors: each in its file, and all files of one conversion.
+    /// A folder: `Checkpoint::open` holds its files to the index and to one conversion.
     fn folder(&self) -> Result<Ended> {
         let checkpoint = Checkpoint::open(&self.file)
             .with_context(|| format!("`{}` is no complete set", self.file.display()))?;
-        let mut made_of: BTreeMap<Option<String>, &PathBuf> = BTreeMap::new();
-        for path in checkpoint.files() {
-            made_of.entry(Header::read(path)?.metadata.remove(SET_KEY)).or_insert(path);
-        }
-        let named: Vec<String> =
-            made_of.values().map(|path| format!("`{}`", path.display())).collect();
-        ensure!(
-            named.len() < 2,
-            "the files are not of one set: `{SET_KEY}` differs in {}; convert those again that are of another model or made otherwise",
-            named.join(" and ")
-        );
         complete(checkpoint.files().len(), checkpoint.stored_len(), checkpoint.total_bytes())
     }
 }

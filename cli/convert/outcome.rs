@@ -33,6 +33,21 @@ pub(super) fn lost(work: &Work<'_>, done: &Done) -> Option<String> {
     ))
 }
 
+/// Says that an earlier run has finished.
+pub(super) fn already(work: &Work<'_>) -> String {
+    let mut text = String::new();
+    for file in &work.files {
+        let _ = writeln!(
+            text,
+            "{} was finished before: {}, with the header and the first rows of each tensor that this \
+             conversion writes",
+            file.path.display(),
+            size(file.len)
+        );
+    }
+    text
+}
+
 /// One line per file, and the tensors that lost most.
 pub(super) fn text(work: &Work<'_>, done: &Done, took: Duration) -> String {
     const SHOWN: usize = 5;

@@ -5,17 +5,20 @@ mod fingerprint;
 mod index;
 mod nonfinite;
 mod quantized;
+mod stamp;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 pub use error::Error;
+pub use index::outside;
 pub use nonfinite::NonFinite;
 pub use quantized::{Codes, Packed, Rounding, Shared};
+pub use stamp::Stamp;
 
 use crate::flow::Flow;
+use crate::gguf::split::SET_KEY;
 use crate::numbers;
 use crate::safetensors::{File, FileDtype};
 use crate::shown;
@@ -56,6 +59,8 @@ impl TensorInfo {
 pub struct Checkpoint {
     root: PathBuf,
     paths: Vec<PathBuf>,
+    /// The files as they were when they were opened.
+    stamps: Vec<Stamp>,
     files: Vec<File>,
     /// What the files store.
     stored: BTreeMap<String, TensorInfo>,
@@ -261,14 +266,9 @@ impl Checkpoint {
         Ok(self.fingerprint.get_or_init(|| made).clone())
     }
 
-    /// Lengths and times of the files: what a program goes by that comes back to them.
-    pub fn stamps(&self) -> Result<String, Error> {
-        let mut text = String::new();
-        for path in &self.paths {
-            let file = fs_err::metadata(path)?;
-            let _ = writeln!(text, "{} {:?}", file.len(), file.modified().ok());
-        }
-        Ok(text)
+    /// Lengths and times of the files when they were opened.
+    pub fn stamps(&self) -> &[Stamp] {
+        &self.stamps
     }
 
     /// Where a tensor has NaN or infinite numbers; `None` if every number is finite.
@@ -299,6 +299,7 @@ impl Checkpoint {
         for shard in index.shards.values() {
             checkpoint.add(shard)?;
         }
+        checkpoint.one_set()?;
         for (tensor, shard) in &index.weight_map {
             let expected = &index.shards[shard];
             let actual = checkpoint.stored.get(tensor).map(|info| &checkpoint.paths[info.file]);
@@ -314,10 +315,22 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
+    /// Refuses shards of several conversions: names and shapes may fit and the weights not.
+    fn one_set(&self) -> Result<(), Error> {
+        let keys = self.files.iter().map(|file| file.header().metadata.get(SET_KEY));
+        let mut keys = keys.zip(&self.paths);
+        let Some((first, path)) = keys.next() else { return Ok(()) };
+        match keys.find(|(key, _)| *key != first) {
+            None => Ok(()),
+            Some((_, other)) => Err(Error::Sets { first: path.clone(), second: other.clone() }),
+        }
+    }
+
     fn empty(root: &Path) -> Self {
         Self {
             root: root.into(),
             paths: vec![],
+            stamps: vec![],
             files: vec![],
             stored: BTreeMap::new(),
             tensors: BTreeMap::new(),
@@ -328,6 +341,7 @@ impl Checkpoint {
 
     /// Reads a file's header and takes in its tensors.
     fn add(&mut self, path: &Path) -> Result<(), Error> {
+        let stamp = Stamp::of(path)?;
         let file = File::open(path)?;
         for (name, entry) in &file.header().tensors {
             if let Some(first) = self.tensors.get(name) {
@@ -347,6 +361,7 @@ impl Checkpoint {
             self.tensors.insert(name.clone(), info);
         }
         self.paths.push(path.into());
+        self.stamps.push(stamp);
         self.files.push(file);
         Ok(())
     }

@@ -7,8 +7,8 @@
 //! memory is workers times slab, whatever the model's size, and the bytes do not depend on how
 //! many workers there are.
 //!
-//! Files are written beside their place as `<name>.part` with a journal of finished slabs, and
-//! get their name when all of it is there and was read back.
+//! Files are written beside their place as `<name>.part` with a journal of finished slabs. They get
+//! their names together, when all of them are there and were read back: see [`run::run`].
 
 pub mod folder;
 pub mod gguf;
@@ -20,5 +20,5 @@ pub mod work;
 
 pub use journal::Journal;
 pub use measure::Measure;
-pub use run::{Done, Error, Progress, Settings, part_path, run, size};
-pub use work::{Encode, OutFile, Target, Task, Work};
+pub use run::{Done, Error, Progress, Settings, run, size};
+pub use work::{Encode, Folder, OutFile, SideFile, Target, Task, Work};

@@ -13,6 +13,7 @@
 //! * [`mix`] chooses the type of each tensor of a quantized file;
 //! * [`tokenizer`] writes tokenizers as keys of GGUF files, and checks what they will do;
 //! * [`numbers`] widens to f32 and rounds back;
+//! * [`output`] gives finished files their names;
 //! * [`random`] writes checkpoints of any size, for measurements and trials.
 
 pub mod checkpoint;
@@ -25,6 +26,7 @@ pub mod load;
 pub mod mix;
 pub mod mmap;
 pub mod numbers;
+pub mod output;
 pub mod python_json;
 pub mod random;
 pub mod safetensors;

@@ -7,9 +7,15 @@ use std::path::Path;
 
 use memmap2::Mmap;
 
+mod shrunk;
+
+pub use shrunk::{Farewell, on_shrink};
+
 /// A whole file as bytes; the operating system reads pages when they are touched.
 #[derive(Debug)]
 pub struct Map {
+    // Dropped first: the range is no file any more when it is unmapped.
+    _listed: Option<shrunk::Listed>,
     // An empty file cannot be mapped on every system.
     inner: Option<Mmap>,
 }
@@ -19,14 +25,15 @@ impl Map {
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = registry::file::open(path)?;
         if file.metadata()?.len() == 0 {
-            return Ok(Self { inner: None });
+            return Ok(Self { _listed: None, inner: None });
         }
         // SAFETY: the map is read-only and lives as long as `Mmap`. Rust cannot rule out that
         // another process truncates or rewrites the file meanwhile: a write shows other numbers
-        // (any bit pattern is a valid `u8`), a truncation ends this process with SIGBUS. Our own
-        // writers never do either: they write a `.part` file and rename it.
+        // (any bit pattern is a valid `u8`), a truncation raises SIGBUS, which `on_shrink`
+        // turns into a message. Our own writers do neither: they write a `.part` file and rename it.
         let map = unsafe { Mmap::map(file.file())? };
-        Ok(Self { inner: Some(map) })
+        let listed = shrunk::Listed::new(&map, path);
+        Ok(Self { _listed: listed, inner: Some(map) })
     }
 
     /// Number of bytes.

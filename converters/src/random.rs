@@ -5,6 +5,7 @@
 //! made of integer arithmetic and exact float operations only.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
@@ -12,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::checkpoint::{INDEX, SINGLE};
 use crate::numbers;
+use crate::output::{Direct, Disk as _, Draft};
 use crate::safetensors::{self, Declared, FileDtype, Writer};
 
 /// Why no random checkpoint was written.
@@ -70,18 +72,15 @@ pub fn write_random_checkpoint(
     }
     // A folder that held another checkpoint must not keep the other kind's entry file.
     let stale = if shards.len() > 1 { SINGLE } else { INDEX };
-    match fs_err::remove_file(dir.join(stale)) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
+    Direct.remove(&dir.join(stale))?;
     if shards.len() > 1 {
         let index = serde_json::json!({
             "metadata": { "total_size": total },
             "weight_map": weight_map,
         });
-        let part = dir.join(format!("{INDEX}.part"));
-        fs_err::write(&part, format!("{index:#}\n"))?;
-        fs_err::rename(&part, dir.join(INDEX))?;
+        let mut draft = Draft::create(&dir.join(INDEX))?;
+        draft.write_all(format!("{index:#}\n").as_bytes())?;
+        draft.publish(&Direct)?;
     }
     Ok(files)
 }

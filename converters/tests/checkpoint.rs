@@ -200,3 +200,33 @@ mod links {
         assert!(matches!(error, Error::ShardOutside { .. }));
     }
 }
+
+#[test]
+fn shards_of_two_conversions_are_no_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let shard = |name: &str, made_of: Option<&str>| {
+        let shape = vec![1];
+        let declared = Declared { name: name.to_owned(), dtype: FileDtype::U8, shape };
+        let metadata = made_of.map(|text| ("onboard.set".to_owned(), text.to_owned()));
+        let path = dir.path().join(format!("{name}.safetensors"));
+        let mut writer =
+            Writer::create(&path, &metadata.into_iter().collect(), &[declared]).unwrap();
+        writer.write(name, &[1]).unwrap();
+        writer.finish().unwrap();
+    };
+    let index = r#"{"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}"#;
+    fs_err::write(dir.path().join(INDEX), index).unwrap();
+    for (a, b, fits) in [
+        (None, None, true),
+        (Some("x"), Some("x"), true),
+        (Some("x"), Some("y"), false),
+        (Some("x"), None, false),
+        (None, Some("x"), false),
+    ] {
+        shard("a", a);
+        shard("b", b);
+        let opened = Checkpoint::open(dir.path());
+        assert_eq!(opened.is_ok(), fits, "{a:?} {b:?}");
+        assert!(matches!(opened, Ok(_) | Err(Error::Sets { .. })));
+    }
+}

@@ -52,16 +52,21 @@ pub fn open(path: &Path) -> io::Result<fs_err::File> {
 
 /// Reads a regular file of at most `limit` bytes.
 pub fn read(path: &Path, limit: Limit) -> io::Result<Vec<u8>> {
-    let file = open(path)?;
+    rest(&mut open(path)?, limit)
+}
+
+/// Reads the rest of an open file, which may be of at most `limit` bytes.
+pub fn rest(file: &mut fs_err::File, limit: Limit) -> io::Result<Vec<u8>> {
+    let path = file.path().to_owned();
     let length = file.metadata()?.len();
     if length > limit.bytes {
-        return Err(too_long(path, &size(length), limit));
+        return Err(too_long(&path, &size(length), limit));
     }
     // The length only sizes the buffer: what is read decides.
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
     file.take(limit.bytes + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit.bytes {
-        return Err(too_long(path, &format!("more than {}", size(limit.bytes)), limit));
+        return Err(too_long(&path, &format!("more than {}", size(limit.bytes)), limit));
     }
     Ok(bytes)
 }

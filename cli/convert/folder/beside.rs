@@ -1,65 +1,124 @@
 //! What lies beside the weights: config, index, tokenizer, generation settings, card.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use converters::checkpoint::{INDEX, outside};
+use converters::convert::SideFile;
 use converters::convert::folder::{config, index};
 
-use super::{Plan, config_text};
-use crate::write::atomic;
+use super::{CONFIG, Plan, config_text};
 
-/// Writes the files; the config comes last, so that a folder without one is unfinished.
-pub(super) fn write(plan: &Plan<'_>) -> Result<()> {
+/// Renders the files, before anything is written; the config is the last.
+pub(super) fn files(plan: &Plan<'_>) -> Result<Vec<SideFile>> {
     let folder = &plan.folder;
-    carry(&plan.target.dir, folder, carried)?;
+    let mut files = carry(&plan.target.dir, &plan.target.dir, folder, carried)?;
     let templates = plan.target.dir.join(TEMPLATES);
     if templates.is_dir() {
-        fs_err::create_dir_all(folder.join(TEMPLATES))?;
-        carry(&templates, &folder.join(TEMPLATES), |name| {
-            Path::new(name).extension().is_some_and(|end| end == "jinja")
-        })?;
+        files.extend(carry(&plan.target.dir, &templates, &folder.join(TEMPLATES), is_template)?);
     }
-    atomic(&folder.join("README.md"), card(plan).as_bytes())?;
+    let mut add =
+        |name: &str, bytes: Vec<u8>| files.push(SideFile { path: folder.join(name), bytes });
+    add("README.md", card(plan).into_bytes());
     if let Some(json) = config::beside(plan.format, &plan.ignored(), plan.scales.asked) {
-        atomic(&folder.join("hf_quant_config.json"), format!("{json:#}\n").as_bytes())?;
+        add("hf_quant_config.json", format!("{json:#}\n").into_bytes());
     }
-    if let Some((path, text)) = index(folder, &plan.items, &plan.files) {
-        atomic(&path, text.as_bytes())?;
+    if let Some((_, text)) = index(folder, &plan.items, &plan.files) {
+        add(INDEX, text.into_bytes());
     }
-    atomic(&folder.join("config.json"), config_text(plan)?.as_bytes())
+    add(CONFIG, config_text(plan)?.into_bytes());
+    Ok(files)
 }
 
 /// Folder of the chat templates that have names.
 const TEMPLATES: &str = "additional_chat_templates";
 
-/// Copies the files of a folder whose names are wanted.
-fn carry(from: &Path, to: &Path, wanted: fn(&str) -> bool) -> Result<()> {
-    for entry in fs_err::read_dir(from)? {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_file() && wanted(&name) {
-            atomic(&to.join(&name), &registry::file::read(&path, registry::file::COPIED)?)?;
-        }
-    }
-    Ok(())
+fn is_template(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|end| end == "jinja")
 }
 
-/// Removes weights of another checkpoint that was in the folder: readers would take them for these.
-pub(super) fn remove_older(plan: &Plan<'_>) -> Result<()> {
-    for entry in fs_err::read_dir(&plan.folder)? {
-        let path = entry?.path();
+/// Reads the files of a folder of the checkpoint `root` whose names are wanted.
+fn carry(root: &Path, from: &Path, to: &Path, wanted: fn(&str) -> bool) -> Result<Vec<SideFile>> {
+    let mut files = Vec::new();
+    for path in entries(from)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let weights = name.starts_with("model") && name.ends_with(".safetensors");
-        let index = name == "model.safetensors.index.json";
-        // Engines go by it where a config says nothing.
-        let said = name == "hf_quant_config.json";
-        if (weights || index || said) && !plan.files.iter().any(|file| file.path == path) {
-            fs_err::remove_file(path)?;
+        if !path.is_file() || !wanted(&name) {
+            continue;
         }
+        if let Some(leads) = outside(root, &path)? {
+            bail!(
+                "`{}` is a link to `{}` outside the checkpoint; expected a file beside the \
+                 weights: copy it there if it is to be carried over, or remove the link",
+                path.display(),
+                leads.display()
+            );
+        }
+        let bytes = registry::file::read(&path, registry::file::COPIED)?;
+        files.push(SideFile { path: to.join(&name), bytes });
     }
-    Ok(())
+    Ok(files)
 }
+
+/// Returns the paths in a folder, in order.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs_err::read_dir(folder)? {
+        paths.push(entry?.path());
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// Files of another checkpoint in the folder that readers would take for files of this one: weights,
+/// and what loaders read by name where it is there.
+pub(super) fn stale(plan: &Plan<'_>, beside: &[SideFile]) -> Result<Vec<PathBuf>> {
+    let is_planned = |path: &PathBuf| {
+        plan.files.iter().any(|file| file.path == *path)
+            || beside.iter().any(|side| side.path == *path)
+    };
+    let mut stale = entries(&plan.folder)?;
+    stale.retain(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let weights = name.starts_with("model") && name.ends_with(".safetensors");
+        weights || LOADED.contains(&&*name)
+    });
+    let templates = plan.folder.join(TEMPLATES);
+    if templates.is_dir() {
+        let names = entries(&templates)?;
+        stale.extend(names.into_iter().filter(|path| is_template(&path.to_string_lossy())));
+    }
+    stale.retain(|path| !is_planned(path) && !path.is_dir());
+    Ok(stale)
+}
+
+/// What transformers and serving engines read beside weights if it is there.
+const LOADED: [&str; 24] = [
+    INDEX,
+    "adapter_config.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "hf_quant_config.json",
+    "image_processor_config.json",
+    "merges.txt",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "quant_config.json",
+    "quantize_config.json",
+    "special_tokens_map.json",
+    "spiece.model",
+    "tekken.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "video_preprocessor_config.json",
+    "vocab.json",
+    "vocab.txt",
+    "params.json",
+    "sentencepiece.bpe.model",
+];
 
 /// Whether a file of the old folder belongs to the new one: texts, but none about the old weights.
 fn carried(name: &str) -> bool {

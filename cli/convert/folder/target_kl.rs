@@ -96,15 +96,14 @@ pub(super) fn choose(goal: &Goal, args: &Convert, plan: &mut Plan<'_>) -> Result
 fn write_trial(args: &Convert, plan: &mut Plan<'_>) -> Result<()> {
     plan.items = super::items(args, plan)?;
     plan.files = folder::lay_out(&plan.folder, &plan.items, plan.limit(args), "")?;
-    let work = folder::work(&plan.items, &plan.files, None, plan.fingerprint()?);
-    fs_err::create_dir_all(&plan.folder)?;
+    let work = super::work(plan, None, beside::files(plan)?)?;
     let settings = converters::convert::Settings {
         threads: args.threads(),
         slab: args.slab as usize * 1000,
         ..Default::default()
     };
     converters::convert::run(&work, &settings, &())?;
-    beside::write(plan)
+    Ok(())
 }
 
 /// The groups, and which weights of the graph each makes.

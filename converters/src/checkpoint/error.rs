@@ -75,6 +75,13 @@ pub enum Error {
     )]
     TensorTwice { tensor: String, first: PathBuf, second: PathBuf },
 
+    #[error(
+        "the files are not of one set: `{}` differs in `{}` and `{}`; expected shards of one conversion: \
+         convert those again that are of another model or made otherwise",
+        crate::gguf::split::SET_KEY, first.display(), second.display()
+    )]
+    Sets { first: PathBuf, second: PathBuf },
+
     #[error("`{}` has no tensor `{tensor}` among its {have}", root.display())]
     NoTensor { root: PathBuf, tensor: String, have: usize },
 

@@ -65,11 +65,11 @@ fn plain(name: &str) -> bool {
         && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// Where a link leads, if out of the folder.
+/// Returns where a link of a checkpoint's folder leads, if out of the checkpoint.
 ///
 /// Download caches keep `<model>/snapshots/<revision>/<name>` as links into `<model>/blobs`; those
 /// belong to the checkpoint.
-fn outside(folder: &Path, file: &Path) -> Result<Option<PathBuf>, Error> {
+pub fn outside(folder: &Path, file: &Path) -> std::io::Result<Option<PathBuf>> {
     let target = fs_err::canonicalize(file)?;
     let folder = fs_err::canonicalize(folder)?;
     let cache = folder

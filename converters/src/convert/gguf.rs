@@ -389,7 +389,11 @@ pub fn work<'a>(
         .map(|(tensor, targets)| Task { flow: tensor.flow.clone(), targets, place: tensor.place })
         .chain(behind)
         .collect();
-    Work { files, tasks, fingerprint }
+    // Readers open a set by its first file.
+    let sets =
+        outputs.iter().filter(|(output, planned)| output.shard.is_none() && planned.len() > 1);
+    let gates = sets.map(|(_, planned)| planned[0].path.clone()).collect();
+    Work { files, tasks, fingerprint, gates, ..Work::default() }
 }
 
 /// The task that writes factors.

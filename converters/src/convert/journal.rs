@@ -5,13 +5,14 @@
 //! count: the slab is done again.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use registry::file::Limit;
 
 use super::Measure;
+use crate::output::Disk;
 
 /// The bytes of one slab for one target.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,6 +22,20 @@ pub struct Written {
     /// How far they are from the numbers.
     pub measure: Measure,
 }
+
+/// What a journal says.
+#[derive(Debug, Default)]
+pub struct Notes {
+    /// Its first line: which work it belongs to.
+    pub head: String,
+    /// The slabs that are done.
+    pub slabs: BTreeMap<usize, Vec<Written>>,
+    /// True once files may have got their names.
+    pub naming: bool,
+}
+
+/// The line that says that files are about to get their names.
+const NAMING: &str = "naming";
 
 /// A journal that is being written.
 #[derive(Debug)]
@@ -33,19 +48,20 @@ pub struct Journal {
 const JOURNAL: Limit = Limit { kind: "a journal", bytes: 1 << 29 };
 
 impl Journal {
-    /// Begins a journal, in place of any that is there.
-    pub fn create(path: &Path, head: &str) -> io::Result<Self> {
-        let mut file = fs_err::File::create(path)?;
-        writeln!(file, "{head}")?;
-        Ok(Self { path: path.into(), file: Mutex::new(file) })
+    /// Begins a journal in a file, in place of what is in it.
+    pub fn begin(mut file: fs_err::File, head: &str) -> io::Result<Self> {
+        file.set_len(0)?;
+        file.rewind()?;
+        file.write_all(format!("{head}\n").as_bytes())?;
+        Ok(Self { path: file.path().into(), file: Mutex::new(file) })
     }
 
     /// Goes on with a journal that [`read`] has read.
-    pub fn append(path: &Path) -> io::Result<Self> {
-        let mut file = fs_err::OpenOptions::new().append(true).open(path)?;
+    pub fn append(mut file: fs_err::File) -> io::Result<Self> {
+        file.seek(SeekFrom::End(0))?;
         // The last line may have been cut short; what follows must not join it.
         file.write_all(b"\n")?;
-        Ok(Self { path: path.into(), file: Mutex::new(file) })
+        Ok(Self { path: file.path().into(), file: Mutex::new(file) })
     }
 
     /// Notes a finished slab.
@@ -55,24 +71,39 @@ impl Journal {
             line.extend([format!(" {:016x}:", one.hash), one.measure.to_text()]);
         }
         line.push_str(" .\n");
-        let mut file = self.file.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // One write: a line is whole or cut short, never mixed with another.
-        file.write_all(line.as_bytes())
+        self.file().write_all(line.as_bytes())
     }
 
-    /// Removes it.
-    pub fn remove(self) -> io::Result<()> {
-        fs_err::remove_file(&self.path)
+    /// Notes that files are about to get their names, and waits until the journal is on the disk.
+    pub fn note_naming(&self, disk: &dyn Disk) -> io::Result<()> {
+        let mut file = self.file();
+        writeln!(file, "{NAMING}")?;
+        disk.sync(file.file())
+    }
+
+    /// Removes the journal.
+    pub fn remove(self, disk: &dyn Disk) -> io::Result<()> {
+        disk.remove(&self.path)
+    }
+
+    fn file(&self) -> std::sync::MutexGuard<'_, fs_err::File> {
+        self.file.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-/// The head of a journal and the slabs that it says are done.
-pub fn read(path: &Path) -> io::Result<(String, BTreeMap<usize, Vec<Written>>)> {
-    let bytes = registry::file::read(path, JOURNAL)?;
+/// Reads a journal; none if its run ended before it had a head.
+pub fn read(file: &mut fs_err::File) -> io::Result<Option<Notes>> {
+    file.rewind()?;
+    let bytes = registry::file::rest(file, JOURNAL)?;
     let text = String::from_utf8_lossy(&bytes);
-    let mut lines = text.lines();
-    let head = lines.next().unwrap_or_default().to_owned();
-    Ok((head, lines.filter_map(line).collect()))
+    let Some((head, rest)) = text.split_once('\n') else { return Ok(None) };
+    let naming = rest.lines().any(|line| line == NAMING);
+    Ok(Some(Notes {
+        head: head.to_owned(),
+        slabs: rest.lines().filter_map(line).collect(),
+        naming,
+    }))
 }
 
 fn line(text: &str) -> Option<(usize, Vec<Written>)> {
@@ -89,25 +120,34 @@ fn line(text: &str) -> Option<(usize, Vec<Written>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::Direct;
 
     #[test]
     fn what_was_noted_is_read_and_what_was_cut_short_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("j");
-        let journal = Journal::create(&path, "head").unwrap();
+        let open = || crate::output::continue_or_create(&path).unwrap().0;
+        let read = || read(&mut open()).unwrap();
+        let journal = Journal::begin(open(), "head").unwrap();
         let written = Written { hash: 7, measure: Measure::of(&[1.0], &[1.5]) };
         journal.note(3, &[written, written]).unwrap();
         journal.note(4, &[]).unwrap();
         let whole = fs_err::read(&path).unwrap();
         let cut = whole.len() - 3;
         fs_err::write(&path, &whole[..cut]).unwrap();
-        let (head, slabs) = read(&path).unwrap();
-        assert_eq!((head.as_str(), slabs.len()), ("head", 1));
-        assert_eq!(slabs[&3], [written, written]);
-        let journal = Journal::append(&path).unwrap();
+        let notes = read().unwrap();
+        assert_eq!((notes.head.as_str(), notes.slabs.len(), notes.naming), ("head", 1, false));
+        assert_eq!(notes.slabs[&3], [written, written]);
+        let journal = Journal::append(open()).unwrap();
         journal.note(5, &[written]).unwrap();
-        assert_eq!(read(&path).unwrap().1.len(), 2);
-        fs_err::write(&path, [0xff; 100]).unwrap();
-        assert!(read(&path).unwrap().1.is_empty());
+        assert_eq!(read().unwrap().slabs.len(), 2);
+        journal.note_naming(&Direct).unwrap();
+        assert!(read().unwrap().naming);
+        for text in ["", "onboard conv"] {
+            fs_err::write(&path, text).unwrap();
+            assert!(read().is_none(), "a head that was cut short is none");
+        }
+        fs_err::write(&path, b"\xff\n\xff\n").unwrap();
+        assert!(read().unwrap().slabs.is_empty());
     }
 }

@@ -4,19 +4,25 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use twox_hash::XxHash3_64;
 
-use super::journal::{self, Written};
-use super::{Measure, Task, Work};
+use super::journal::Written;
+use super::{Journal, Measure, Task, Work};
+use crate::checkpoint::Stamp;
 use crate::mmap::Map;
+use crate::output::{Direct, Disk, with_end};
 use crate::shown;
 
+mod commit;
 mod files;
+mod finished;
+mod held;
 mod slab;
 
 use files::Part;
+use held::Held;
 
 /// Why a conversion ended without its files.
 #[derive(Debug, thiserror::Error)]
@@ -45,11 +51,20 @@ pub enum Error {
     )]
     Resume { journal: PathBuf, why: String },
     #[error(
-        "`{}` does not hold what was written to it (tensor `{tensor}`); the disk may be faulty", file.display()
+        "`{}` does not hold what was written to it ({part}); the disk may be faulty", file.display()
     )]
-    ReadBack { file: PathBuf, tensor: String },
+    ReadBack { file: PathBuf, part: String },
     #[error("stopped; `{}` and its journal stay, go on with --resume", part.display())]
     Stopped { part: PathBuf },
+    #[error(
+        "`{}` was changed while it was read; the output is unfinished and has no name: \
+         convert again when nothing writes to the file", input.display()
+    )]
+    Changed { input: PathBuf },
+    #[error(
+        "another conversion is writing `{}`; wait for it, or choose another name", output.display()
+    )]
+    Busy { output: PathBuf },
 }
 
 /// A number of bytes, for people.
@@ -75,8 +90,12 @@ pub struct Settings {
     pub force: bool,
     /// Files that are read, which must not be written over.
     pub inputs: Vec<PathBuf>,
+    /// Files of tensors as they were when they were opened: they must be the same at the end.
+    pub sources: Vec<Stamp>,
     /// Reads every byte back before the files get their names.
     pub read_back: bool,
+    /// What makes files and names durable.
+    pub disk: Arc<dyn Disk>,
 }
 
 impl Default for Settings {
@@ -87,7 +106,9 @@ impl Default for Settings {
             resume: false,
             force: false,
             inputs: Vec::new(),
+            sources: Vec::new(),
             read_back: true,
+            disk: Arc::new(Direct),
         }
     }
 }
@@ -116,6 +137,8 @@ pub struct Done {
     pub resumed: usize,
     /// All slabs.
     pub slabs: usize,
+    /// True if an earlier run had finished and nothing was written.
+    pub already: bool,
 }
 
 /// Some rows of a task.
@@ -126,18 +149,63 @@ struct Job {
 }
 
 /// Writes the files of `work`.
+///
+/// The order of steps keeps one law: at any moment, whatever kills the process, an output is the old
+/// one, the new one, or one that readers refuse.
+///
+/// 1. Take the locks. A run that is refused has changed nothing.
+/// 2. Write `NAME.part` and a journal of slabs; sync, read back, compare sources with their stamps.
+/// 3. Write the files beside them as `NAME.part` too, and sync.
+/// 4. Note in the journal that names are given. Remove gates and stale files: nothing loads now.
+/// 5. Rename everything else, then the gates: the last rename makes the output load.
+/// 6. Remove the journal. A run that was killed after step 4 is resumed by giving the other names.
 pub fn run(work: &Work<'_>, settings: &Settings, progress: &dyn Progress) -> Result<Done, Error> {
     files::check(work, settings)?;
     let jobs = cut(&work.tasks, settings.slab);
     let head = format!("{HEAD}{} work {}", settings.slab, work.fingerprint);
-    let (parts, journal, mut known) = files::open(work, settings, &head)?;
-    known.retain(|&slab, written| {
-        jobs.get(slab).is_some_and(|job| slab::is_there(work, job, &parts, written))
-    });
+    let mut held = Held::take(work)?;
+    let notes = if settings.resume { held.notes(&head)? } else { None };
+    if settings.resume && notes.is_none() && finished::is_finished(work)? {
+        let tensors = work.tasks.iter().map(|task| vec![Measure::default(); task.targets.len()]);
+        return Ok(Done {
+            tensors: tensors.collect(),
+            resumed: 0,
+            slabs: jobs.len(),
+            already: true,
+        });
+    }
+    let naming = notes.as_ref().is_some_and(|notes| notes.naming);
+    if !settings.force && !naming {
+        files::refuse_taken(work)?;
+    }
+    let (journal, parts, known) = held.begin(work, notes, &jobs, &head)?;
     for slab in known.keys() {
         progress.advance(slab::numbers(work, &jobs[*slab]));
     }
     let resumed = known.len();
+    let done = encode_all(work, settings, progress, (&jobs, &parts, &journal), known)?;
+    for part in &parts {
+        part.sync(&*settings.disk)?;
+    }
+    if settings.read_back {
+        read_back(work, &jobs, &parts, &done)?;
+    }
+    if let Some(changed) = settings.sources.iter().find(|stamp| stamp.has_changed()) {
+        return Err(Error::Changed { input: changed.path.clone() });
+    }
+    commit::commit(work, &parts, journal, naming, &*settings.disk)?;
+    drop(held);
+    Ok(Done { tensors: measures(work, &jobs, &done), resumed, slabs: jobs.len(), already: false })
+}
+
+/// Writes all slabs that are not known.
+fn encode_all(
+    work: &Work<'_>,
+    settings: &Settings,
+    progress: &dyn Progress,
+    (jobs, parts, journal): (&[Job], &[Part], &Journal),
+    known: BTreeMap<usize, Vec<Written>>,
+) -> Result<BTreeMap<usize, Vec<Written>>, Error> {
     let done = Mutex::new(known);
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let failed: Mutex<Option<Error>> = Mutex::new(None);
@@ -160,7 +228,7 @@ pub fn run(work: &Work<'_>, settings: &Settings, progress: &dyn Progress) -> Res
             if stop.load(Ordering::Relaxed) {
                 return;
             }
-            let written = slab::write(work, job, &parts, &mut buffers).and_then(|written| {
+            let written = slab::write(work, job, parts, &mut buffers).and_then(|written| {
                 journal.note(n, &written)?;
                 Ok(written)
             });
@@ -179,21 +247,10 @@ pub fn run(work: &Work<'_>, settings: &Settings, progress: &dyn Progress) -> Res
         }
         worker();
     });
-    if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        return Err(error);
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner)),
     }
-    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    for part in &parts {
-        part.sync()?;
-    }
-    if settings.read_back {
-        read_back(work, &jobs, &parts, &done)?;
-    }
-    for part in &parts {
-        part.finish()?;
-    }
-    journal.remove()?;
-    Ok(Done { tensors: measures(work, &jobs, &done), resumed, slabs: jobs.len() })
 }
 
 /// Slabs in the order in which their sources lie on the disk.
@@ -240,7 +297,7 @@ fn read_back(
             let (from, len) = slab::place(task, target, job);
             let wrong = || Error::ReadBack {
                 file: parts[target.file].path.clone(),
-                tensor: shown(&target.name),
+                part: format!("tensor `{}`", shown(&target.name)),
             };
             let bytes =
                 maps[target.file].get(from as usize..from as usize + len).ok_or_else(wrong)?;
@@ -249,26 +306,25 @@ fn read_back(
             }
         }
     }
-    for (map, file) in maps.iter().zip(&work.files) {
-        if map.get(..file.header.len()) != Some(&file.header[..]) {
-            return Err(Error::ReadBack { file: file.path.clone(), tensor: "header".into() });
+    for ((map, file), gaps) in maps.iter().zip(&work.files).zip(slab::padding(work)) {
+        let wrong = |part: &str| Error::ReadBack { file: file.path.clone(), part: part.into() };
+        if map.len() as u64 != file.len || !map.starts_with(&file.header) {
+            return Err(wrong("its header"));
+        }
+        let zeros = |&(from, len): &(u64, u64)| {
+            let bytes = map.get(from as usize..(from + len) as usize);
+            bytes.is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0))
+        };
+        if !gaps.iter().all(zeros) {
+            return Err(wrong("its padding"));
         }
     }
     Ok(())
 }
 
-/// Where the unfinished file of a path lies.
-pub fn part_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".part");
-    name.into()
-}
-
-/// Where the journal of a conversion lies whose first file has this path.
-pub fn journal_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".part.journal");
-    name.into()
+/// The path of the journal of a conversion whose first file has this path.
+fn journal_path(path: &Path) -> PathBuf {
+    with_end(path, ".part.journal")
 }
 
 /// How the first line of a journal begins.
@@ -279,20 +335,17 @@ fn slab_and_work(head: &str) -> Option<(&str, &str)> {
     head.strip_prefix(HEAD)?.split_once(" work ")
 }
 
-/// What an earlier run says it has done, if its head is the same.
-fn earlier(path: &Path, head: &str) -> Result<BTreeMap<usize, Vec<Written>>, Error> {
-    let cannot = |why: String| Error::Resume { journal: path.into(), why };
-    let (found, slabs) = journal::read(path)?;
-    if found != head {
-        let (was, now) = (slab_and_work(&found), slab_and_work(head));
-        return Err(cannot(match (was, now) {
-            (Some((was, work)), Some((now, same))) if work == same => format!(
-                "it was begun with slabs of {was} numbers, and this run has {now}: repeat its --slab"
-            ),
-            _ => "it belongs to a conversion of other weights, or with other settings".to_owned(),
-        }));
+/// Says why a journal with this head is of no use to a run with another; none if they are the same.
+fn other_work(found: &str, head: &str) -> Option<String> {
+    if found == head {
+        return None;
     }
-    Ok(slabs)
+    Some(match (slab_and_work(found), slab_and_work(head)) {
+        (Some((was, work)), Some((now, same))) if work == same => format!(
+            "it was begun with slabs of {was} numbers, and this run has {now}: repeat its --slab"
+        ),
+        _ => "it belongs to a conversion of other weights, or with other settings".to_owned(),
+    })
 }
 
 #[cfg(test)]

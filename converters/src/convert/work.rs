@@ -108,15 +108,44 @@ impl Task<'_> {
     }
 }
 
+/// A small file that belongs to the output, held in memory until all of it gets its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SideFile {
+    /// Where it will be.
+    pub path: PathBuf,
+    /// All of it.
+    pub bytes: Vec<u8>,
+}
+
 /// Everything that a conversion writes.
+#[derive(Default)]
 pub struct Work<'a> {
-    /// The files, in the order in which they get their names.
+    /// The files of tensors, in the order in which they get their names.
     pub files: Vec<OutFile>,
     /// What goes into them.
     pub tasks: Vec<Task<'a>>,
     /// What it is made of and how, as a text that is equal only for equal work: a resumed
     /// conversion must not mix two.
     pub fingerprint: String,
+    /// Files beside them.
+    pub beside: Vec<SideFile>,
+    /// Files without which no reader opens the others, as `config.json` and the first file of a set.
+    /// They are removed before any other file gets its name, and get theirs last, so that old and
+    /// new files never load together.
+    pub gates: Vec<PathBuf>,
+    /// Files of an older output that readers would take for parts of this one.
+    pub stale: Vec<PathBuf>,
+    /// The folder that belongs to this work, if it writes more than single files.
+    pub folder: Option<Folder>,
+}
+
+/// A folder that belongs to a conversion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Folder {
+    /// Where it is.
+    pub path: PathBuf,
+    /// True if other processes write other files of the same set into it.
+    pub shared: bool,
 }
 
 /// A block format of GGUF, or plain numbers.

@@ -1,12 +1,12 @@
 //! Writes the GGUF form.
 
-use std::ffi::OsString;
 use std::io::{BufWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::{Entry, Error, Imatrix};
 use crate::codec::BlockType;
 use crate::gguf::{Declared, Dims, Layout, Metadata};
+use crate::output::{Direct, Draft};
 
 impl Imatrix {
     /// Writes a GGUF file, in the order in which llama.cpp's `imatrix` writes it. The file appears
@@ -14,17 +14,9 @@ impl Imatrix {
     /// their last bit from those that were added up.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         let layout = self.layout(path)?;
-        let mut part = OsString::from(path);
-        part.push(".part");
-        let part = PathBuf::from(part);
-        let done = self.write_part(&part, &layout).and_then(|()| {
-            fs_err::rename(&part, path)?;
-            Ok(())
-        });
-        if done.is_err() {
-            drop(fs_err::remove_file(&part));
-        }
-        done
+        let mut draft = Draft::create(path)?;
+        self.write_to(&mut draft, &layout)?;
+        Ok(draft.publish(&Direct)?)
     }
 
     fn layout(&self, path: &Path) -> Result<Layout, Error> {
@@ -46,8 +38,8 @@ impl Imatrix {
         Ok(Layout::new(path, &keys, &tensors, Dims::Trimmed)?)
     }
 
-    fn write_part(&self, part: &Path, layout: &Layout) -> Result<(), Error> {
-        let mut out = BufWriter::new(fs_err::File::create(part)?);
+    fn write_to(&self, draft: &mut Draft, layout: &Layout) -> Result<(), Error> {
+        let mut out = BufWriter::new(draft);
         out.write_all(&layout.header)?;
         let mut infos = layout.tensors.iter();
         for entry in self.entries.values() {
@@ -59,9 +51,7 @@ impl Imatrix {
                 out.write_all(&vec![0; layout.padding(info) as usize])?;
             }
         }
-        let file = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-        file.sync_all()?;
-        Ok(())
+        Ok(out.flush()?)
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::header::byte_len;
 use super::{Error, FileDtype};
+use crate::output::{Direct, Draft};
 use crate::shown;
 
 /// A tensor that will be written.
@@ -30,9 +31,7 @@ pub(crate) type Plan = Vec<(String, u64)>;
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
-    part: PathBuf,
-    /// `None` once finished: nothing is left to clean up.
-    file: Option<fs_err::File>,
+    draft: Draft,
     plan: Plan,
     next: usize,
     /// Bytes that the tensor at `next` still lacks.
@@ -47,20 +46,12 @@ impl Writer {
         tensors: &[Declared],
     ) -> Result<Self, Error> {
         let (header, plan) = header(path, metadata, tensors)?;
-        let mut part = path.as_os_str().to_owned();
-        part.push(".part");
-        let part = PathBuf::from(part);
-        // A left-over of a killed run is replaced, never followed if it is a link.
-        match fs_err::remove_file(&part) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
-        let file = fs_err::OpenOptions::new().write(true).create_new(true).open(&part)?;
-        let mut writer = Self { path: path.into(), part, file: Some(file), plan, next: 0, left: 0 };
+        let draft = Draft::create(path)?;
+        let mut writer = Self { path: path.into(), draft, plan, next: 0, left: 0 };
         writer.left = writer.plan.first().map_or(0, |tensor| tensor.1);
         writer.skip_complete();
-        writer.put(&(header.len() as u64).to_le_bytes())?;
-        writer.put(&header)?;
+        writer.draft.write_all(&(header.len() as u64).to_le_bytes())?;
+        writer.draft.write_all(&header)?;
         Ok(writer)
     }
 
@@ -101,30 +92,19 @@ impl Writer {
                 expected: length,
             });
         }
-        self.put(piece)?;
+        self.draft.write_all(piece)?;
         self.left -= piece.len() as u64;
         self.skip_complete();
         Ok(())
     }
 
     /// Makes the file durable and gives it its name.
-    pub fn finish(mut self) -> Result<(), Error> {
+    pub fn finish(self) -> Result<(), Error> {
         if let Some((tensor, _)) = self.plan.get(self.next) {
             let (file, tensor) = (self.path.clone(), shown(tensor));
             return Err(Error::Unfinished { file, tensor, missing: self.left });
         }
-        if let Some(file) = &self.file {
-            file.sync_all()?;
-        }
-        fs_err::rename(&self.part, &self.path)?;
-        self.file = None;
-        sync_folder(&self.path)?;
-        Ok(())
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.file.as_mut().expect("open until `finish` takes the writer").write_all(bytes)?;
-        Ok(())
+        Ok(self.draft.publish(&Direct)?)
     }
 
     fn skip_complete(&mut self) {
@@ -133,24 +113,6 @@ impl Writer {
             self.left = self.plan.get(self.next).map_or(0, |tensor| tensor.1);
         }
     }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        if self.file.take().is_some() {
-            // Nobody is left to tell; a part that stays behind cannot be mistaken for a result.
-            drop(fs_err::remove_file(&self.part));
-        }
-    }
-}
-
-/// A rename is on the disk only when its folder is.
-fn sync_folder(path: &Path) -> std::io::Result<()> {
-    if cfg!(unix) {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        fs_err::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
-    }
-    Ok(())
 }
 
 /// The header's text, padded so that the data begins at a multiple of eight, and the lengths.

@@ -121,7 +121,7 @@ pub fn work<'a>(
         let (path, header) = (plan.path.clone(), plan.header.clone());
         files.push(OutFile { path, header, len: plan.len });
     }
-    Work { files, tasks, fingerprint }
+    Work { files, tasks, fingerprint, ..Work::default() }
 }
 
 /// `model.safetensors.index.json`: its path and text; none for a single file.

@@ -1,39 +1,50 @@
-//! The files of a conversion while they are written.
+//! The files of a conversion: what may be written, and the files while they have no name.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::{Error, Settings, earlier, journal_path, part_path};
-use crate::convert::journal::{Journal, Written};
+use super::{Error, Settings, journal_path};
 use crate::convert::{OutFile, Work};
+use crate::output::{Disk, folder_of, part_path};
 
-/// A file that has no name yet.
+/// A file that is being written, or that an earlier run has named already.
 #[derive(Debug)]
 pub(super) struct Part {
+    /// Where its bytes are.
     pub(super) path: PathBuf,
+    /// Its name when it is finished.
     finished: PathBuf,
     file: fs_err::File,
 }
 
 impl Part {
     /// Begins a file, or goes on with one.
-    fn open(out: &OutFile, resume: bool) -> io::Result<Self> {
-        let path = part_path(&out.path);
-        let file = fs_err::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)?;
-        own(file.file(), &path)?;
+    pub(super) fn begin(out: &OutFile, file: fs_err::File, resume: bool) -> io::Result<Self> {
         if !resume {
             file.set_len(0)?;
         }
         file.set_len(out.len)?;
-        let part = Self { path, finished: out.path.clone(), file };
+        let part = Self { path: part_path(&out.path), finished: out.path.clone(), file };
         part.write(&out.header, 0)?;
         Ok(part)
+    }
+
+    /// A file that has its name, if it has the length and the header of the work.
+    pub(super) fn named(out: &OutFile) -> Option<Self> {
+        let mut file = fs_err::File::open(&out.path).ok()?;
+        if !is_regular(&out.path) || file.metadata().ok()?.len() != out.len {
+            return None;
+        }
+        let mut header = vec![0; out.header.len()];
+        file.read_exact(&mut header).ok()?;
+        let path = out.path.clone();
+        (header == out.header).then_some(Self { finished: path.clone(), path, file })
+    }
+
+    /// True if the file has its name.
+    pub(super) fn is_named(&self) -> bool {
+        self.path == self.finished
     }
 
     /// Writes bytes at their place.
@@ -49,68 +60,48 @@ impl Part {
         self.file.file().read_exact_at(bytes, at)
     }
 
-    pub(super) fn sync(&self) -> io::Result<()> {
-        self.file.sync_all()
+    pub(super) fn sync(&self, disk: &dyn Disk) -> io::Result<()> {
+        disk.sync(self.file.file())
     }
 
     /// Gives it its name.
-    pub(super) fn finish(&self) -> io::Result<()> {
-        fs_err::rename(&self.path, &self.finished)
+    pub(super) fn finish(&self, disk: &dyn Disk) -> io::Result<()> {
+        if self.is_named() { Ok(()) } else { disk.rename(&self.path, &self.finished) }
     }
 }
 
-/// Takes a file for this process alone, as long as it is open.
-fn own(file: &std::fs::File, path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::MetadataExt as _;
-    let taken = || {
-        let text = format!(
-            "another conversion is writing `{}`; wait for it, or choose another name",
-            path.display()
-        );
-        io::Error::new(io::ErrorKind::ResourceBusy, text)
-    };
-    match file.try_lock() {
-        // Some file systems have no locks.
-        Ok(()) | Err(std::fs::TryLockError::Error(_)) => {}
-        Err(std::fs::TryLockError::WouldBlock) => return Err(taken()),
-    }
-    // It may have got its name between the opening and the lock.
-    let (opened, named) = (file.metadata()?, std::fs::metadata(path).ok());
-    let same =
-        named.is_some_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino()));
-    if same { Ok(()) } else { Err(taken()) }
+/// Every path that gets a file of the work.
+pub(super) fn outputs<'w>(work: &'w Work<'_>) -> impl Iterator<Item = &'w PathBuf> {
+    let beside = work.beside.iter().map(|side| &side.path);
+    work.files.iter().map(|file| &file.path).chain(beside)
 }
 
-/// Whether the files can be written: nothing that is read, nothing that is there, room enough.
+/// Checks that the files can be written: nothing that is read, files alone, room enough.
 pub(super) fn check(work: &Work<'_>, settings: &Settings) -> Result<(), Error> {
     let inputs: Vec<(PathBuf, Identity)> = settings
         .inputs
         .iter()
         .filter_map(|path| Some((path.clone(), Identity::of(path)?)))
         .collect();
-    let mut needed: BTreeMap<PathBuf, u64> = BTreeMap::new();
-    for file in &work.files {
-        let part = part_path(&file.path);
-        for path in [&file.path, &part, &journal_path(&file.path)] {
-            let identity = Identity::of(path);
-            if let Some((input, _)) =
-                inputs.iter().find(|(_, read)| Some(read) == identity.as_ref())
-            {
-                return Err(Error::Overwrites { output: path.clone(), input: input.clone() });
+    let read = |path: &Path| {
+        let identity = Identity::of(path)?;
+        inputs.iter().find(|(_, read)| *read == identity).map(|(input, _)| input.clone())
+    };
+    for output in outputs(work).chain(&work.stale).chain(&work.gates) {
+        for path in [output, &part_path(output), &journal_path(output)] {
+            if let Some(input) = read(path) {
+                return Err(Error::Overwrites { output: path.clone(), input });
             }
         }
-        if file.path.exists() && !file.path.is_file() {
-            return Err(Error::NoFile { output: file.path.clone() });
+        if output.exists() && !output.is_file() {
+            return Err(Error::NoFile { output: output.clone() });
         }
-        if file.path.exists() && !settings.force {
-            return Err(Error::Exists { output: file.path.clone() });
-        }
-        let folder = match file.path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
+    }
+    let mut needed: BTreeMap<PathBuf, u64> = BTreeMap::new();
+    for file in &work.files {
+        let folder = folder_of(&file.path).to_owned();
         fs_err::create_dir_all(&folder)?;
-        let there = if settings.resume { allocated(&part) } else { 0 };
+        let there = if settings.resume { allocated(&part_path(&file.path)) } else { 0 };
         *needed.entry(folder).or_default() += file.len.saturating_sub(there);
     }
     for (folder, needed) in needed {
@@ -121,15 +112,46 @@ pub(super) fn check(work: &Work<'_>, settings: &Settings) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a file is, whatever it is called: device and number.
+/// Refuses to write over files. Files beside tensors may be there if they have the same bytes, as
+/// those of a set that several processes write have.
+pub(super) fn refuse_taken(work: &Work<'_>) -> Result<(), Error> {
+    let beside = work.beside.iter().filter(|side| !side.is_there()).map(|side| &side.path);
+    let mut outputs = work.files.iter().map(|file| &file.path).chain(beside);
+    match outputs.find(|output| output.exists()) {
+        Some(output) => Err(Error::Exists { output: output.clone() }),
+        None => Ok(()),
+    }
+}
+
+impl crate::convert::SideFile {
+    /// True if the file is there with these bytes.
+    pub(super) fn is_there(&self) -> bool {
+        // The length is compared first: what is there may be anything.
+        let len = |path: &Path| std::fs::symlink_metadata(path).map(|found| found.len());
+        is_regular(&self.path)
+            && len(&self.path).is_ok_and(|len| len == self.bytes.len() as u64)
+            && fs_err::read(&self.path).is_ok_and(|bytes| bytes == self.bytes)
+    }
+}
+
+fn is_regular(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
+}
+
+/// The device and number of a file, whatever it is called.
 #[derive(PartialEq, Eq)]
-struct Identity(u64, u64);
+pub(super) struct Identity(u64, u64);
 
 impl Identity {
-    fn of(path: &Path) -> Option<Self> {
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        std::fs::metadata(path).ok().as_ref().map(Self::from)
+    }
+}
+
+impl From<&std::fs::Metadata> for Identity {
+    fn from(metadata: &std::fs::Metadata) -> Self {
         use std::os::unix::fs::MetadataExt as _;
-        let metadata = std::fs::metadata(path).ok()?;
-        Some(Self(metadata.dev(), metadata.ino()))
+        Self(metadata.dev(), metadata.ino())
     }
 }
 
@@ -143,24 +165,4 @@ fn allocated(path: &Path) -> u64 {
 fn free(folder: &Path) -> Option<u64> {
     let stat = rustix::fs::statvfs(folder).ok()?;
     stat.f_bavail.checked_mul(stat.f_frsize)
-}
-
-/// The files, the journal, and what an earlier run has done.
-type Opened = (Vec<Part>, Journal, BTreeMap<usize, Vec<Written>>);
-
-pub(super) fn open(work: &Work<'_>, settings: &Settings, head: &str) -> Result<Opened, Error> {
-    let first = work.files.first().ok_or_else(|| io::Error::other("there is no file to write"))?;
-    let path = journal_path(&first.path);
-    // One that was stopped before it began begins: a queue starts both with one command.
-    let resume = settings.resume && path.exists();
-    let known = if resume { earlier(&path, head)? } else { BTreeMap::new() };
-    // A journal of what is about to be written over must go first.
-    let journal = if resume { None } else { Some(Journal::create(&path, head)?) };
-    let parts =
-        work.files.iter().map(|file| Part::open(file, resume)).collect::<io::Result<Vec<_>>>()?;
-    let journal = match journal {
-        Some(journal) => journal,
-        None => Journal::append(&path)?,
-    };
-    Ok((parts, journal, known))
 }

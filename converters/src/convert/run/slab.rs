@@ -29,6 +29,31 @@ pub(super) fn place(task: &Task<'_>, target: &Target, job: &Job) -> (u64, usize)
     (target.offset + before, target.encode.bytes(job.rows, task.row()))
 }
 
+/// The parts of each file that no slab writes: padding, which is zeros. Pairs of offset and length.
+pub(super) fn padding(work: &Work<'_>) -> Vec<Vec<(u64, u64)>> {
+    let mut taken: Vec<Vec<(u64, u64)>> =
+        work.files.iter().map(|file| vec![(0, file.header.len() as u64)]).collect();
+    for task in &work.tasks {
+        for target in &task.targets {
+            let bytes = target.encode.bytes(task.rows(), task.row()) as u64;
+            taken[target.file].push((target.offset, bytes));
+        }
+    }
+    let gaps = taken.into_iter().zip(&work.files).map(|(mut taken, file)| {
+        taken.sort_unstable();
+        taken.push((file.len, 0));
+        let (mut gaps, mut end) = (Vec::new(), 0);
+        for (from, len) in taken {
+            if from > end {
+                gaps.push((end, from - end));
+            }
+            end = end.max(from + len);
+        }
+        gaps
+    });
+    gaps.collect()
+}
+
 /// Whether the files hold what an earlier run says it wrote.
 pub(super) fn is_there(work: &Work<'_>, job: &Job, parts: &[Part], written: &[Written]) -> bool {
     let task = &work.tasks[job.task];
@@ -47,6 +72,24 @@ pub(super) fn write(
     job: &Job,
     parts: &[Part],
     buffers: &mut Buffers,
+) -> Result<Vec<Written>, Error> {
+    encode(
+        work,
+        job,
+        buffers,
+        &mut |target, bytes, from| Ok(parts[target.file].write(bytes, from)?),
+    )
+}
+
+/// Takes the bytes of a slab for a target, and where they belong in its file.
+type Put<'p> = &'p mut dyn FnMut(&Target, &[u8], u64) -> Result<(), Error>;
+
+/// Makes the bytes of one slab for each of its targets.
+pub(super) fn encode(
+    work: &Work<'_>,
+    job: &Job,
+    buffers: &mut Buffers,
+    put: Put<'_>,
 ) -> Result<Vec<Written>, Error> {
     let task = &work.tasks[job.task];
     let row = task.row();
@@ -88,7 +131,7 @@ pub(super) fn write(
                 }
             }
         };
-        parts[target.file].write(&buffers.bytes, from)?;
+        put(target, &buffers.bytes, from)?;
         all.push(Written { hash: XxHash3_64::oneshot(&buffers.bytes), measure });
     }
     Ok(all)

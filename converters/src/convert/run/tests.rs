@@ -1,11 +1,11 @@
-use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 use super::*;
 use crate::codec::BlockType;
 use crate::convert::work::Blocks;
-use crate::convert::{OutFile, Target};
+use crate::convert::{Folder, OutFile, SideFile, Target};
 use crate::flow::Flow;
+use crate::output::part_path;
 use crate::safetensors::FileDtype;
 
 const ROWS: usize = 12;
@@ -42,7 +42,8 @@ fn work<'a>(folder: &Path, sources: &'a [Vec<u8>]) -> Work<'a> {
         }
     });
     let tasks = tasks.collect();
-    Work { files: vec![file("a", 4), file("b", 2)], tasks, fingerprint: "f".into() }
+    let files = vec![file("a", 4), file("b", 2)];
+    Work { files, tasks, fingerprint: "f".into(), ..Work::default() }
 }
 
 /// Stops after so many numbers.
@@ -139,7 +140,10 @@ fn what_would_go_wrong_is_refused_first() {
     assert!(run(&plan, &settings, &()).unwrap_err().to_string().contains("other weights"));
     settings.resume = false;
     run(&plan, &settings, &()).unwrap();
+    let names: Vec<_> = fs_err::read_dir(folder.path()).unwrap().collect();
     assert!(matches!(run(&plan, &settings, &()).unwrap_err(), Error::Exists { .. }));
+    let after = fs_err::read_dir(folder.path()).unwrap().count();
+    assert_eq!(after, names.len(), "a refused run leaves nothing");
     settings.force = true;
     settings.inputs = vec![folder.path().join("b")];
     assert!(matches!(run(&plan, &settings, &()).unwrap_err(), Error::Overwrites { .. }));
@@ -158,3 +162,6 @@ fn a_number_that_is_not_finite_is_named() {
     assert!(error.contains("`t1`") && error.contains("finite"), "{error}");
     assert!(!folder.path().join("a").exists());
 }
+
+mod faults;
+mod names;

@@ -1,0 +1,35 @@
+//! Length and time of a file: what shows that another program has written to it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// A file as it was at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stamp {
+    /// Where it is.
+    pub path: PathBuf,
+    len: u64,
+    modified: Option<SystemTime>,
+}
+
+impl Stamp {
+    /// The file as it is now.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let found = fs_err::metadata(path)?;
+        Ok(Self { path: path.into(), len: found.len(), modified: found.modified().ok() })
+    }
+
+    /// True if the file is another now, or is gone.
+    pub fn has_changed(&self) -> bool {
+        Self::of(&self.path).ok().as_ref() != Some(self)
+    }
+}
+
+/// Length and time, without the place: a checkpoint that was moved is the same.
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.len, self.modified)
+    }
+}

@@ -1,0 +1,147 @@
+//! Outputs at the edges: finished before, sources that shrink, links, signals, standard output.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::tool::{convert, copy, fixture, onboard, run};
+
+fn to(source: &Path, format: &str, output: &Path, more: &[&str]) -> Command {
+    let mut command = convert();
+    command.arg(source).args(["--to", format, "-o"]).arg(output).args(more);
+    command
+}
+
+#[test]
+fn resuming_a_finished_conversion_is_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let changed = dir.path().join("changed");
+    copy("llama_256", &changed);
+    let path = changed.join("model.safetensors");
+    let mut bytes = fs_err::read(&path).unwrap();
+    let from = bytes.len() / 2;
+    bytes[from..].iter_mut().for_each(|byte| *byte &= 0xbf);
+    fs_err::write(path, bytes).unwrap();
+    for format in ["gguf:q4_k_m", "fp8"] {
+        let output = dir.path().join(format.replace(':', "-"));
+        let resume = |source: &Path| run(&mut to(source, format, &output, &["--resume"]));
+        resume(&fixture("llama_256")).code(0).prints("wrote");
+        resume(&fixture("llama_256")).code(0).prints("was finished before");
+        resume(&changed).code(2).says("is there already");
+        run(&mut to(&fixture("llama_256"), format, &output, &[])).code(2).says("--force");
+    }
+}
+
+#[test]
+fn there_may_be_fewer_files_than_shards() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("llama_256");
+    for format in ["gguf:bf16", "bf16"] {
+        let output = dir.path().join(format.replace(':', "-"));
+        let shard = |no: &str| run(&mut to(&source, format, &output, &["--shard", no]));
+        shard("1000/1000").code(0).prints("nothing is left to write");
+        assert!(!output.exists() || fs_err::read_dir(&output).unwrap().count() == 0);
+        shard("1/1000").code(0).prints("is counted of").prints("wrote");
+    }
+}
+
+#[test]
+fn standard_output_is_refused_where_it_cannot_be() {
+    let dir = tempfile::tempdir().unwrap();
+    for format in ["gguf:bf16", "fp8"] {
+        let mut command = to(&fixture("llama_256"), format, Path::new("-"), &[]);
+        run(command.current_dir(dir.path())).code(2).says("standard output");
+    }
+    assert_eq!(fs_err::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_link_out_of_a_checkpoint_is_not_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, out) = (dir.path().join("source"), dir.path().join("out"));
+    copy("llama_256", &source);
+    let secret = dir.path().join("secret");
+    fs_err::write(&secret, "secret").unwrap();
+    std::os::unix::fs::symlink(&secret, source.join("notes.txt")).unwrap();
+    run(&mut to(&source, "bf16", &out, &[])).code(2).says("outside the checkpoint");
+    assert!(!out.join("notes.txt").exists());
+    fs_err::remove_file(source.join("notes.txt")).unwrap();
+    std::os::unix::fs::symlink("config.json", source.join("notes.txt")).unwrap();
+    run(&mut to(&source, "bf16", &out, &[])).code(0);
+    assert!(out.join("notes.txt").symlink_metadata().unwrap().is_file());
+}
+
+#[test]
+fn a_part_that_is_a_link_is_not_written_through() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, precious) = (dir.path().join("p.gguf"), dir.path().join("precious"));
+    for end in [".part", ".part.journal"] {
+        fs_err::write(&precious, "precious").unwrap();
+        let link = dir.path().join(format!("p.gguf{end}"));
+        std::os::unix::fs::symlink(&precious, link).unwrap();
+        run(&mut to(&fixture("llama_256"), "gguf:bf16", &out, &["--force"])).code(0);
+        assert_eq!(fs_err::read(&precious).unwrap(), b"precious");
+    }
+}
+
+/// Waits until a file has something in it, or the process has ended.
+fn wait(child: &mut Child, path: &Path, lines: usize) {
+    let enough = || fs_err::read_to_string(path).map_or(0, |text| text.lines().count()) >= lines;
+    while !enough() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_micros(300));
+    }
+}
+
+fn signal(child: &Child, signal: &str) {
+    Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+}
+
+#[test]
+fn a_source_that_shrinks_is_named_and_the_output_stays_unfinished() {
+    let dir = tempfile::tempdir().unwrap();
+    let (model, out) = (dir.path().join("model"), dir.path().join("m.gguf"));
+    copy("llama_256", &model);
+    let source = model.join("model.safetensors");
+    let journal = dir.path().join("m.gguf.part.journal");
+    let mut command = to(&model, "gguf:q4_k_m", &out, &["--slab", "1", "--threads", "1"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait(&mut child, &journal, 20);
+    // Stopped, so that it cannot finish meanwhile.
+    signal(&child, "-STOP");
+    fs_err::OpenOptions::new().write(true).open(&source).unwrap().set_len(1 << 12).unwrap();
+    signal(&child, "-CONT");
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{said}");
+    assert!(said.contains("model.safetensors` became shorter while it was read"), "{said}");
+    assert!(!out.exists() && journal.exists() && dir.path().join("m.gguf.part").exists());
+}
+
+#[test]
+fn a_folder_that_is_unfinished_is_called_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let mut command = to(&fixture("llama_256"), "bf16", &out, &[]);
+    assert_ne!(run(command.env("ONBOARD_ABORT_AT", "3")).code, 0);
+    let ran = run(onboard().arg("run").arg(&out).args(["--tokens", "1", "-n", "1"])).code(2);
+    ran.says("unfinished conversion").says("--resume");
+}
+
+#[test]
+fn two_conversions_at_once_do_not_share_an_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, journal) = (dir.path().join("m.gguf"), dir.path().join("m.gguf.part.journal"));
+    let slow = ["--slab", "1", "--threads", "1"];
+    let mut command = to(&fixture("llama_256"), "gguf:q4_k_m", &out, &slow);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait(&mut child, &journal, 50);
+    signal(&child, "-STOP");
+    let before = fs_err::read(&journal).unwrap();
+    for more in [&slow[..], &[&slow[..], &["--resume"]].concat()] {
+        let ran = run(&mut to(&fixture("llama_256"), "gguf:q4_k_m", &out, more));
+        ran.code(2).says("another conversion is writing");
+    }
+    assert!(fs_err::read(&journal).unwrap() == before, "the first one's journal is untouched");
+    signal(&child, "-CONT");
+    assert!(child.wait().unwrap().success());
+}
