@@ -28,7 +28,7 @@ pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
                 .to_owned(),
         });
     }
-    if gate.inexact {
+    if gate.inexact && matches!(gate.subject, Subject::Tap { .. }) {
         hints.push(
             "the values are near the reference's and rounded otherwise: look at the dtype of this op (`cast`, `compute`, `round`) \
              and at the order of the ops between the taps before and this one"
