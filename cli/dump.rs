@@ -1,5 +1,7 @@
 //! `parity dump`: makes a reference with the real Hugging Face code.
 
+use std::ffi::OsString;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -19,10 +21,13 @@ const HEADS: &str = include_str!("../parity/reference/nextn.py");
 Examples:
   parity dump MODEL -o MODEL/reference            needs python with torch and transformers, or uv
   parity dump MODEL -o DUMP --python venv/bin/python --dtypes f32,bf16
+  parity dump MODEL -o DUMP --import my_model.py  the class is in a file of yours
+  parity dump MODEL -o DUMP --trust-remote-code   the checkpoint brings its class (auto_map)
   parity dump --script > dump.py                  to run it on another machine: python dump.py --help
 
-The interpreter is --python, else ONBOARD_PYTHON, else `uv run` (which installs what the script
-needs), else python3.")]
+The interpreter is --python, else ONBOARD_PYTHON, else the python of the active environment (venv,
+conda, PATH) if it has torch and transformers, else `uv run`, which installs what the script needs.
+The files of code that is not transformers' own are recorded in the dump with their hashes.")]
 pub(crate) struct Dump {
     /// The checkpoint's folder
     #[arg(required_unless_present = "script")]
@@ -39,6 +44,12 @@ pub(crate) struct Dump {
     /// A JSON file of prompts to run instead of the derived ones
     #[arg(long, value_name = "FILE")]
     prompts: Option<String>,
+    /// Run the classes that the checkpoint brings (`auto_map`): read them first
+    #[arg(long)]
+    trust_remote_code: bool,
+    /// Import a Python file with classes of your own (repeatable)
+    #[arg(long, value_name = "FILE.py")]
+    import: Vec<PathBuf>,
     /// The python to run it with
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
@@ -56,11 +67,27 @@ impl Dump {
         let (Some(model), Some(output)) = (&self.model, &self.output) else {
             bail!("the model's folder and --output are needed; see --help");
         };
+        let config = model.join("config.json");
         ensure!(
-            model.join("config.json").is_file(),
+            config.is_file(),
             "`{}` has no config.json; give the folder of a checkpoint",
             model.display()
         );
+        for file in &self.import {
+            ensure!(
+                file.is_file() && file.extension().is_some_and(|end| end == "py"),
+                "--import {}: expected a Python file",
+                file.display()
+            );
+        }
+        let brings = auto_map(&config);
+        if !brings.is_empty() && !self.trust_remote_code {
+            term::note(&format!(
+                "note: the checkpoint brings code of its own ({}), which is not run; \
+                 --trust-remote-code runs it",
+                brings.join(", ")
+            ));
+        }
         let folder = tempfile::Builder::new().prefix("onboard-dump-").tempdir()?;
         let script = folder.path().join("dump.py");
         let mut watched = Vec::new();
@@ -70,14 +97,9 @@ impl Dump {
             watched.push(crate::interrupt::watch(&path));
         }
         let python = Python::find(self.python.as_deref());
+        term::note(&format!("running the reference with {}", python.name()));
         let mut command = python.command();
-        command.arg(&script).arg(model).arg("-o").arg(output);
-        for (flag, value) in [("--dtypes", &self.dtypes), ("--prompts", &self.prompts)] {
-            if let Some(value) = value {
-                command.args([flag, value]);
-            }
-        }
-        command.args(&self.more);
+        command.arg(&script).args(self.arguments(model, output));
         // What the script says is not data: stdout stays empty.
         command.stdin(Stdio::null()).stdout(std::io::stderr());
         let status = command
@@ -91,43 +113,89 @@ impl Dump {
     }
 }
 
+impl Dump {
+    /// The arguments of the script.
+    fn arguments(&self, model: &Path, output: &Path) -> Vec<OsString> {
+        let mut all: Vec<OsString> = vec![model.into(), "-o".into(), output.into()];
+        for (flag, value) in [("--dtypes", &self.dtypes), ("--prompts", &self.prompts)] {
+            if let Some(value) = value {
+                all.extend([flag.into(), value.into()]);
+            }
+        }
+        if self.trust_remote_code {
+            all.push("--trust-remote-code".into());
+        }
+        for file in &self.import {
+            all.extend(["--import".into(), file.into()]);
+        }
+        all.extend(self.more.iter().map(OsString::from));
+        all
+    }
+}
+
+/// The Python files that a config's `auto_map` names: `{"AutoConfig": "file.Class", ...}`.
+fn auto_map(config: &Path) -> Vec<String> {
+    const MOST: u64 = 16 << 20;
+    let mut bytes = Vec::new();
+    // A config that cannot be read is the script's to refuse.
+    let file = fs_err::File::open(config);
+    if file.and_then(|file| file.take(MOST).read_to_end(&mut bytes)).is_err() {
+        return Vec::new();
+    }
+    let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    let classes = json.get("auto_map").and_then(|map| map.as_object()).into_iter().flatten();
+    let mut files: Vec<String> = classes
+        .filter_map(|(_, class)| Some(format!("{}.py", class.as_str()?.rsplit_once('.')?.0)))
+        .collect();
+    files.sort();
+    files.dedup();
+    files
+}
+
 /// An interpreter, and where it was found.
+#[derive(Debug)]
 enum Python {
-    /// Named by the person.
-    Given(PathBuf),
+    /// Named by the person, or of the active environment.
+    At(PathBuf),
     /// `uv run`, which makes an environment from the script's own header.
     Uv,
-    /// What is on the path.
-    Plain,
 }
 
 impl Python {
     fn find(given: Option<&Path>) -> Self {
-        let env = || std::env::var_os("ONBOARD_PYTHON").filter(|value| !value.is_empty());
-        match given.map(Path::to_owned).or_else(|| env().map(PathBuf::from)) {
-            Some(path) => Self::Given(path),
+        let set = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
+        if let Some(path) =
+            given.map(Path::to_owned).or_else(|| set("ONBOARD_PYTHON").map(Into::into))
+        {
+            return Self::At(path);
+        }
+        let inside = if cfg!(windows) { "python.exe" } else { "bin/python" };
+        let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(set);
+        let active = active.map(|folder| Path::new(&folder).join(inside));
+        let candidates = active.chain(["python3".into(), "python".into()]);
+        let found = candidates.into_iter().find(|path| imports(Command::new(path)));
+        match found {
+            Some(path) => Self::At(path),
             None if runs("uv", "--version") => Self::Uv,
-            None => Self::Plain,
+            None => Self::At("python3".into()),
         }
     }
 
     fn name(&self) -> String {
         match self {
-            Self::Given(path) => format!("`{}`", path.display()),
+            Self::At(path) => format!("`{}`", path.display()),
             Self::Uv => "`uv run`".to_owned(),
-            Self::Plain => "`python3`".to_owned(),
         }
     }
 
     fn command(&self) -> Command {
         match self {
-            Self::Given(path) => Command::new(path),
+            Self::At(path) => Command::new(path),
             Self::Uv => {
                 let mut command = Command::new("uv");
                 command.args(["run", "--script"]);
                 command
             }
-            Self::Plain => Command::new("python3"),
         }
     }
 
@@ -135,8 +203,7 @@ impl Python {
     fn explain(&self, status: std::process::ExitStatus) -> anyhow::Error {
         let has = match self {
             Self::Uv => true,
-            Self::Given(path) => imports(Command::new(path)),
-            Self::Plain => imports(Command::new("python3")),
+            Self::At(path) => imports(Command::new(path)),
         };
         if has {
             anyhow!(

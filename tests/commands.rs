@@ -214,6 +214,91 @@ fn a_python_without_transformers_is_named() {
     run(&mut command).code(2).says("/nonexistent/python").says("--python");
 }
 
+/// A program that passes for a python: it has torch and transformers or not, and writes down how
+/// it is called.
+#[cfg(unix)]
+fn python(path: &std::path::Path, has_torch: bool) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let has = i32::from(!has_torch);
+    let text = format!(
+        "#!/bin/sh\nif [ \"$1\" = -c ]; then exit {has}; fi\necho \"$0 $@\" > \"$(dirname \"$0\")/called\"\n"
+    );
+    fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+    fs_err::write(path, text).unwrap();
+    fs_err::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+#[cfg(unix)]
+fn the_reference_gets_what_the_command_was_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let (interpreter, file) = (dir.path().join("python"), dir.path().join("mine.py"));
+    python(&interpreter, true);
+    fs_err::write(&file, "").unwrap();
+    let mut command = parity();
+    command.arg("dump").arg(fixture("lfm2")).args([
+        "-o",
+        "OUT",
+        "--trust-remote-code",
+        "--dtypes",
+        "f32",
+    ]);
+    command.arg("--import").arg(&file).arg("--python").arg(&interpreter).args(["--", "--no-taps"]);
+    run(&mut command).code(0);
+    let called = fs_err::read_to_string(dir.path().join("called")).unwrap();
+    let expected =
+        format!("-o OUT --dtypes f32 --trust-remote-code --import {} --no-taps", file.display());
+    assert!(called.contains(&expected), "{called}");
+    let mut command = parity();
+    command.arg("dump").arg(fixture("lfm2")).args(["-o", "OUT", "--import", "/nonexistent.py"]);
+    run(&mut command).code(2).says("--import /nonexistent.py").says("expected a Python file");
+}
+
+#[test]
+#[cfg(unix)]
+fn the_python_of_the_active_environment_comes_before_uv() {
+    let dir = tempfile::tempdir().unwrap();
+    let (env, path) = (dir.path().join("env"), dir.path().join("path"));
+    let called = |folder: &std::path::Path| folder.join("called").exists();
+    let dump = || {
+        let mut command = parity();
+        command.arg("dump").arg(fixture("lfm2")).args(["-o", "OUT"]);
+        let system = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{system}", path.display())).env("VIRTUAL_ENV", &env);
+        run(command.env_remove("CONDA_PREFIX")).code(0)
+    };
+    python(&path.join("uv"), true);
+    python(&path.join("python3"), false);
+    python(&path.join("python"), false);
+    python(&env.join("bin/python"), false);
+    dump().says("`uv run`");
+    assert!(fs_err::read_to_string(path.join("called")).unwrap().contains("uv run --script"));
+    fs_err::remove_file(path.join("called")).unwrap();
+    python(&path.join("python3"), true);
+    dump().says("`python3`");
+    assert!(called(&path) && !called(&env.join("bin")));
+    python(&env.join("bin/python"), true);
+    dump().says("env/bin/python");
+    assert!(called(&env.join("bin")));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_checkpoint_with_code_of_its_own_says_which_flag_runs_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let interpreter = dir.path().join("python");
+    python(&interpreter, true);
+    let config = r#"{"auto_map": {"AutoConfig": "configuration_x.C", "AutoModelForCausalLM": "modeling_x.M"}}"#;
+    fs_err::write(dir.path().join("config.json"), config).unwrap();
+    let dump = |more: &[&str]| {
+        let mut command = parity();
+        command.arg("dump").arg(dir.path()).args(["-o", "OUT", "--python"]).arg(&interpreter);
+        run(command.args(more)).code(0)
+    };
+    dump(&[]).says("configuration_x.py, modeling_x.py").says("--trust-remote-code");
+    assert!(!dump(&["--trust-remote-code"]).err.contains("modeling_x.py"));
+}
+
 #[test]
 fn a_format_that_nobody_knows_is_refused() {
     let lfm2 = fixture("lfm2");

@@ -92,6 +92,9 @@ pub(super) fn about(
             };
         }
     }
+    if let Some(code) = m.producer.get("code") {
+        producer.push_str(&own_code(code));
+    }
     About {
         spec: source.model.name.clone(),
         architecture: source.model.architecture.clone(),
@@ -100,5 +103,43 @@ pub(super) fn about(
         reference: dump.dir.display().to_string(),
         producer,
         sha256,
+    }
+}
+
+/// Names the files of a reference that are not transformers' own.
+fn own_code(code: &serde_json::Value) -> String {
+    const SHOWN: usize = 4;
+    let files = code.get("files").and_then(|files| files.as_array()).map_or(&[][..], Vec::as_slice);
+    let named = files.iter().take(SHOWN).map(|file| {
+        let word = |key: &str| file.get(key).and_then(|v| v.as_str()).unwrap_or("?");
+        let hash: String = word("sha256").chars().take(12).collect();
+        format!("`{}` ({hash})", word("file"))
+    });
+    let named = named.collect::<Vec<_>>().join(", ");
+    match files.len() {
+        0 => ", with code of its own".to_owned(),
+        count if count > SHOWN => {
+            format!(", with code of {named} and {} more files", count - SHOWN)
+        }
+        _ => format!(", with code of {named}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::own_code;
+
+    #[test]
+    fn code_of_the_reference_is_named_with_its_hash() {
+        let file = |name: &str| serde_json::json!({"file": name, "sha256": "0123456789abcdef"});
+        let code =
+            serde_json::json!({"trust_remote_code": true, "files": [file("a.py"), file("b.py")]});
+        assert_eq!(own_code(&code), ", with code of `a.py` (0123456789ab), `b.py` (0123456789ab)");
+        let many = serde_json::json!({"files": vec![file("a.py"); 9]});
+        assert!(own_code(&many).ends_with("and 5 more files"));
+        for odd in [serde_json::json!(null), serde_json::json!({"files": 3}), serde_json::json!([])]
+        {
+            assert_eq!(own_code(&odd), ", with code of its own");
+        }
     }
 }
