@@ -167,7 +167,7 @@ fn looks_like_id(word: &str) -> bool {
 
 #[cfg(feature = "hub")]
 fn fetch(id: &str, revision: &str) -> Result<PathBuf> {
-    crate::hub::Hub::from_env().checkpoint(id, revision)
+    crate::hub::Settings::from_env().checkpoint(id, revision)
 }
 
 #[cfg(not(feature = "hub"))]

@@ -5,7 +5,9 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
+use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
 /// The one commit of the one repository.
@@ -16,8 +18,8 @@ pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 pub(crate) enum Fault {
     /// The connection ends after so many bytes of the body, once.
     CutOnce(usize),
-    /// The body ends early without an error: no length is announced.
-    ShortOnce(usize),
+    /// The body stops after so many bytes, once, and the connection stays open.
+    StallOnce(usize),
     /// One byte differs from what the hash says.
     Corrupt,
 }
@@ -78,26 +80,27 @@ impl FakeHub {
         for line in lines.by_ref().map_while(Result::ok).take_while(|line| !line.is_empty()) {
             let lower = line.to_lowercase();
             if let Some(value) = lower.strip_prefix("range: bytes=") {
-                let (from, to) = value.split_once('-').unwrap();
-                range = Some((from.parse::<usize>().unwrap(), to.parse::<usize>().ok()));
+                range = Some(value.trim_end_matches('-').parse::<usize>().unwrap());
             }
             if lower.starts_with("range:") || lower.starts_with("authorization:") {
                 seen.push_str(" | ");
                 seen.push_str(&line);
             }
         }
-        let path = first.split(' ').nth(1).unwrap_or("/").to_owned();
+        let mut words = first.split(' ');
+        let head = words.next() == Some("HEAD");
+        let path = words.next().unwrap_or("/").to_owned();
         let mut state = self.state.lock().unwrap();
         state.requests.push(seen);
         if let Some(status) = state.status {
-            reply(stream, &format!("{status} No"), &[], b"{}", None);
+            reply(stream, &format!("{status} No"), &[], b"");
             return;
         }
         if path.starts_with("/api/models/") {
             let names = state.files.keys().map(|name| format!("{{\"rfilename\":\"{name}\"}}"));
             let names = names.collect::<Vec<_>>().join(",");
             let body = format!("{{\"sha\":\"{COMMIT}\",\"siblings\":[{names}]}}");
-            reply(stream, "200 OK", &[], body.as_bytes(), None);
+            reply(stream, "200 OK", &[], body.as_bytes());
             return;
         }
         let file =
@@ -106,70 +109,69 @@ impl FakeHub {
                 |(_, file)| file.to_owned(),
             );
         let Some(bytes) = state.files.get(&file).cloned() else {
-            reply(stream, "404 Not Found", &[], b"", None);
+            reply(stream, "404 Not Found", &[], b"");
             return;
         };
-        let hash = format!("{:x}", Sha256::digest(&bytes));
-        let large = file.ends_with(".safetensors");
-        if large && path.contains("/resolve/") {
+        let mut headers = vec![format!("X-Repo-Commit: {COMMIT}")];
+        if file.ends_with(".safetensors") && path.contains("/resolve/") {
             // The hub keeps large files elsewhere and says what they are on the way.
-            let headers = [
-                format!("Location: {}/cdn/{file}", self.endpoint),
-                format!("X-Repo-Commit: {COMMIT}"),
-                format!("X-Linked-Etag: \"{hash}\""),
-                "ETag: \"elsewhere\"".to_owned(),
-            ];
-            reply(stream, "302 Found", &headers, b"", None);
+            headers.push(format!("Location: {}/cdn/{file}", self.endpoint));
+            headers.push(format!("X-Linked-Etag: \"{:x}\"", Sha256::digest(&bytes)));
+            headers.push(format!("X-Linked-Size: {}", bytes.len()));
+            reply(stream, "302 Found", &headers, b"");
             return;
         }
-        let (from, to) = range.unwrap_or((0, None));
-        if from >= bytes.len() {
-            reply(stream, "416 Range Not Satisfiable", &[], b"", None);
+        let mut git = Sha1::new_with_prefix(format!("blob {}\0", bytes.len()));
+        git.update(&bytes);
+        headers.push(format!("ETag: \"{:x}\"", git.finalize()));
+        if head {
+            headers.push(format!("Content-Length: {}", bytes.len()));
+            reply(stream, "200 OK", &headers, b"");
             return;
         }
-        let to = to.map_or(bytes.len(), |to| (to + 1).min(bytes.len()));
-        let headers = [
-            format!("Content-Range: bytes {from}-{}/{}", to - 1, bytes.len()),
-            format!("X-Repo-Commit: {COMMIT}"),
-            format!("ETag: \"{}\"", &hash[..40]),
-        ];
-        let probe = to - from == 1;
-        let fault = if probe { None } else { state.faults.get(&file).copied() };
-        if matches!(fault, Some(Fault::CutOnce(_) | Fault::ShortOnce(_))) {
+        let fault = state.faults.get(&file).copied();
+        if matches!(fault, Some(Fault::CutOnce(_) | Fault::StallOnce(_))) {
             state.faults.remove(&file);
         }
         drop(state);
-        let mut body = bytes[from..to].to_vec();
-        if fault == Some(Fault::Corrupt) {
-            let middle = body.len() / 2;
-            body[middle] ^= 1;
+        let from = range.unwrap_or(0);
+        let mut body = bytes[from..].to_vec();
+        if from > 0 {
+            headers.push(format!(
+                "Content-Range: bytes {from}-{}/{}",
+                bytes.len() - 1,
+                bytes.len()
+            ));
         }
-        reply(stream, "206 Partial Content", &headers, &body, fault);
+        headers.push(format!("Content-Length: {}", body.len()));
+        match fault {
+            Some(Fault::Corrupt) => {
+                let middle = body.len() / 2;
+                body[middle] ^= 1;
+            }
+            Some(Fault::CutOnce(n) | Fault::StallOnce(n)) => body.truncate(n),
+            None => {}
+        }
+        let status = if from > 0 { "206 Partial Content" } else { "200 OK" };
+        reply(stream, status, &headers, &body);
+        if matches!(fault, Some(Fault::StallOnce(_))) {
+            thread::sleep(Duration::from_secs(60));
+        }
     }
 }
 
-fn reply(
-    mut stream: &TcpStream,
-    status: &str,
-    headers: &[String],
-    body: &[u8],
-    fault: Option<Fault>,
-) {
+fn reply(mut stream: &TcpStream, status: &str, headers: &[String], body: &[u8]) {
     let mut head = format!("HTTP/1.1 {status}\r\nConnection: close\r\n");
     for header in headers {
         head.push_str(header);
         head.push_str("\r\n");
     }
-    let sent = match fault {
-        Some(Fault::CutOnce(n) | Fault::ShortOnce(n)) => &body[..n.min(body.len())],
-        _ => body,
-    };
-    if !matches!(fault, Some(Fault::ShortOnce(_))) {
+    if !headers.iter().any(|header| header.starts_with("Content-Length")) {
         let length = body.len().to_string();
         head.push_str(&["Content-Length: ", &length, "\r\n"].concat());
     }
     head.push_str("\r\n");
     // The other side may be gone already; that is its affair.
-    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(sent)).ok();
+    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).ok();
     stream.flush().ok();
 }

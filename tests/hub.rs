@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::fake_hub::{COMMIT, FakeHub, Fault};
 use crate::tool::{Ran, fixture, onboard, run};
@@ -25,6 +25,7 @@ fn ask(hub: &FakeHub, home: &Path) -> Command {
     let mut command = onboard();
     command.args(["show", "acme/tiny", "--dims"]);
     command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", home).env_remove("HF_HUB_OFFLINE");
+    command.env("NO_PROXY", "127.0.0.1");
     command
 }
 
@@ -51,8 +52,8 @@ fn a_checkpoint_is_fetched_once_and_then_found_in_the_cache() {
     assert_eq!(hub.requests().len(), asked, "the cache was enough");
     let mut offline = ask(&hub, home.path());
     run(offline.env("HF_HUB_OFFLINE", "1")).code(0);
-    let incoming = home.path().join("hub/.onboard-incoming/models--acme--tiny");
-    assert!(!incoming.exists(), "nothing stays beside the cache");
+    let blobs = fs_err::read_dir(home.path().join("hub/models--acme--tiny/blobs")).unwrap();
+    assert_eq!(blobs.count(), files().len() - usize::from(files().contains_key("README.md")));
 }
 
 #[test]
@@ -76,20 +77,48 @@ fn shards_named_by_an_index_are_fetched() {
 }
 
 #[test]
-fn a_broken_transfer_leaves_nothing_that_looks_finished_and_is_continued() {
-    for fault in [Fault::CutOnce(5000), Fault::ShortOnce(5000)] {
-        let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
-        hub.fault(WEIGHTS, fault);
-        fetch(&hub, home.path()).code(2).says("run the command again");
-        assert!(!snapshot(home.path()).join(WEIGHTS).exists());
-        assert!(!home.path().join("hub/models--acme--tiny/refs/main").exists());
-        fetch(&hub, home.path()).code(0);
-        assert!(fs_err::read(snapshot(home.path()).join(WEIGHTS)).unwrap() == files()[WEIGHTS]);
-        if fault == Fault::CutOnce(5000) {
-            let continued = hub.requests().iter().any(|line| line.contains("bytes=5000-"));
-            assert!(continued, "the second run asks for the rest only: {:?}", hub.requests());
+fn a_broken_transfer_is_resumed() {
+    let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+    hub.fault(WEIGHTS, Fault::CutOnce(5000));
+    fetch(&hub, home.path()).code(0).says("broke off at 5000").says("trying again");
+    assert!(fs_err::read(snapshot(home.path()).join(WEIGHTS)).unwrap() == files()[WEIGHTS]);
+    assert!(hub.requests().iter().any(|line| line.contains("bytes=5000-")), "{:?}", hub.requests());
+}
+
+#[test]
+#[cfg(unix)]
+fn a_stopped_transfer_leaves_nothing_that_looks_finished_and_is_continued() {
+    let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+    hub.fault(WEIGHTS, Fault::StallOnce(5000));
+    let mut command = ask(&hub, home.path());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let blobs = home.path().join("hub/models--acme--tiny/blobs");
+    let unfinished = || {
+        let mut entries = fs_err::read_dir(&blobs).into_iter().flatten().flatten();
+        entries.any(|e| {
+            e.path().extension().is_some_and(|end| end == "incomplete")
+                && e.metadata().is_ok_and(|m| m.len() == 5000)
+        })
+    };
+    for _ in 0..3000 {
+        if unfinished() {
+            break;
         }
+        std::thread::sleep(std::time::Duration::from_millis(20));
     }
+    assert!(unfinished(), "{:?}", hub.requests());
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("to continue the download"), "{said}");
+    assert!(!snapshot(home.path()).join(WEIGHTS).exists());
+    assert!(!home.path().join("hub/models--acme--tiny/refs/main").exists());
+    assert!(unfinished());
+    fetch(&hub, home.path()).code(0);
+    assert!(hub.requests().iter().any(|line| line.contains("bytes=5000-")), "{:?}", hub.requests());
+    assert!(fs_err::read(snapshot(home.path()).join(WEIGHTS)).unwrap() == files()[WEIGHTS]);
 }
 
 #[test]
@@ -111,7 +140,7 @@ fn a_refusal_says_what_to_do() {
         (404, "was not found"),
         (401, "set HF_TOKEN"),
         (403, "set HF_TOKEN"),
-        (503, "try again later"),
+        (400, "try again later"),
     ] {
         let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
         hub.answer(status);
@@ -148,6 +177,16 @@ fn a_repository_without_what_is_needed_is_refused() {
         let (hub, home) = (FakeHub::start(all), tempfile::tempdir().unwrap());
         fetch(&hub, home.path()).code(2).says(words);
     }
+    let mut all = files();
+    let weights = all.remove(WEIGHTS).unwrap();
+    all.insert("pytorch_model.bin".to_owned(), weights);
+    let (hub, home) = (FakeHub::start(all), tempfile::tempdir().unwrap());
+    fetch(&hub, home.path())
+        .code(2)
+        .says("pytorch_model.bin")
+        .says("save_pretrained")
+        .says("acme/tiny DIR");
+    assert!(!hub.requests().iter().any(|line| line.contains("pytorch_model")));
 }
 
 #[test]

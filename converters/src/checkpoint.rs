@@ -4,6 +4,7 @@ mod error;
 mod fingerprint;
 mod index;
 mod nonfinite;
+pub mod pickled;
 mod quantized;
 mod stamp;
 
@@ -92,6 +93,8 @@ impl Checkpoint {
             Self::single(path, &single)
         } else if index.try_exists()? {
             Self::sharded(path, &index)
+        } else if let Some(file) = pickled::find(path) {
+            Err(Error::Pickled { folder: path.into(), file: shown(&file) })
         } else {
             Err(Error::NoWeights { folder: path.into(), found: candidates(path) })
         };

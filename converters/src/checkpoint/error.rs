@@ -23,6 +23,12 @@ pub enum Error {
     )]
     NoWeights { folder: PathBuf, found: String },
 
+    /// PyTorch's own format, which this program does not read.
+    #[error("{}", super::pickled::advice(
+        &format!("`{}`", folder.display()), file, &folder.to_string_lossy()
+    ))]
+    Pickled { folder: PathBuf, file: String },
+
     #[error(
         "`{}` is not the JSON object it should be: {why}; \
          expected an object with `weight_map`: download it again", index.display()

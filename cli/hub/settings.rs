@@ -1,0 +1,156 @@
+//! The environment variables that Python's `huggingface_hub` reads, read as it does.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hub::Options;
+
+/// The hub and the cache, as the environment names them.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    /// The address, without a slash at its end.
+    pub endpoint: String,
+    /// Sent to the hub alone.
+    pub token: Option<String>,
+    /// The folder that holds `models--*`.
+    pub cache: PathBuf,
+    /// Ask nobody; what is not in the cache is missing.
+    pub offline: bool,
+    /// Timeouts.
+    pub options: Options,
+}
+
+impl Settings {
+    /// Reads the process's environment.
+    pub(crate) fn from_env() -> Self {
+        Self::read(&|key| std::env::var_os(key))
+    }
+
+    fn read(get: &dyn Fn(&str) -> Option<OsString>) -> Self {
+        let text = |key: &str| get(key).and_then(|value| value.into_string().ok());
+        let set = |key: &str| text(key).filter(|value| !value.is_empty());
+        let path =
+            |key: &str| get(key).filter(|value| !value.is_empty()).map(|value| expand(value, get));
+        let on = |value: Option<String>| {
+            let value = value.unwrap_or_default().to_uppercase();
+            ["1", "ON", "YES", "TRUE"].contains(&value.as_str())
+        };
+        let home = path("HF_HOME").unwrap_or_else(|| {
+            let user = path("XDG_CACHE_HOME").unwrap_or_else(|| user(get).join(".cache"));
+            user.join("huggingface")
+        });
+        let cache = path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE"));
+        let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
+        let file = path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
+        let clean = |token: String| Some(token.trim().to_owned()).filter(|token| !token.is_empty());
+        let token = (!on(text("HF_HUB_DISABLE_IMPLICIT_TOKEN")))
+            .then(|| {
+                let named = set("HF_TOKEN").or_else(|| set("HUGGING_FACE_HUB_TOKEN"));
+                named.and_then(clean).or_else(|| fs_err::read_to_string(file).ok().and_then(clean))
+            })
+            .flatten();
+        let mut options = Options::default();
+        let seconds =
+            |key: &str| set(key).and_then(|value| value.parse::<u64>().ok()).filter(|n| *n > 0);
+        if let Some(found) = seconds("HF_HUB_ETAG_TIMEOUT") {
+            options.answer = Duration::from_secs(found);
+        }
+        if let Some(found) = seconds("HF_HUB_DOWNLOAD_TIMEOUT") {
+            options.read = Duration::from_secs(found);
+        }
+        Self {
+            endpoint: endpoint.trim_end_matches('/').to_owned(),
+            token,
+            cache: cache.unwrap_or_else(|| home.join("hub")),
+            offline: on(set("HF_HUB_OFFLINE").or_else(|| set("TRANSFORMERS_OFFLINE"))),
+            options,
+        }
+    }
+}
+
+fn user(get: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
+    get("HOME").map(PathBuf::from).or_else(std::env::home_dir).unwrap_or_default()
+}
+
+/// Expands `~` at the beginning, and `$NAME` and `${NAME}` where they are set.
+fn expand(value: OsString, get: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
+    let Some(text) = value.to_str() else { return value.into() };
+    let mut rest = text;
+    let mut out = OsString::new();
+    if let Some(tail) =
+        text.strip_prefix('~').filter(|tail| tail.is_empty() || tail.starts_with('/'))
+    {
+        out.push(user(get));
+        rest = tail;
+    }
+    while let Some(at) = rest.find('$') {
+        let (before, after) = (&rest[..at], &rest[at + 1..]);
+        out.push(before);
+        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let braced = after.strip_prefix('{').and_then(|inner| inner.split_once('}'));
+        let end = after.find(|c| !word(c)).unwrap_or(after.len());
+        let (name, tail) = braced.unwrap_or((&after[..end], &after[end..]));
+        match get(name).filter(|_| !name.is_empty()) {
+            Some(found) => out.push(found),
+            None => out.push(&rest[at..rest.len() - tail.len()]),
+        }
+        rest = tail;
+    }
+    out.push(rest);
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(set: &[(&str, &str)]) -> Settings {
+        Settings::read(&|key| {
+            let found = set.iter().find(|(name, _)| *name == key);
+            found.map(|(_, value)| (*value).into())
+        })
+    }
+
+    #[test]
+    fn the_cache_is_where_python_has_it() {
+        for (set, expected) in [
+            (&[("HOME", "/u")][..], "/u/.cache/huggingface/hub"),
+            (&[("HOME", "/u"), ("XDG_CACHE_HOME", "/x")], "/x/huggingface/hub"),
+            (&[("HOME", "/u"), ("HF_HOME", "~/hf")], "/u/hf/hub"),
+            (&[("HF_HOME", "/h"), ("HUGGINGFACE_HUB_CACHE", "/old")], "/old"),
+            (&[("HUGGINGFACE_HUB_CACHE", "/old"), ("HF_HUB_CACHE", "/new")], "/new"),
+            (&[("D", "/disk"), ("HF_HUB_CACHE", "$D/a/${D}b$NONE")], "/disk/a//diskb$NONE"),
+        ] {
+            assert_eq!(read(set).cache, PathBuf::from(expected), "{set:?}");
+        }
+    }
+
+    #[test]
+    fn the_token_is_the_named_one_then_the_stored_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().to_str().unwrap();
+        fs_err::write(folder.path().join("token"), "stored\n").unwrap();
+        fs_err::write(folder.path().join("other"), "other").unwrap();
+        let other = folder.path().join("other");
+        let other = other.to_str().unwrap();
+        let token = |set: &[(&str, &str)]| {
+            read(&[&[("HF_HOME", home)], set].concat()).token.unwrap_or_default()
+        };
+        assert_eq!(token(&[]), "stored");
+        assert_eq!(token(&[("HF_TOKEN_PATH", other)]), "other");
+        assert_eq!(token(&[("HF_TOKEN", " named\n")]), "named");
+        assert_eq!(token(&[("HUGGING_FACE_HUB_TOKEN", "old")]), "old");
+        assert_eq!(token(&[("HF_TOKEN", "  ")]), "stored");
+        for yes in ["1", "true", "Yes", "ON"] {
+            assert_eq!(token(&[("HF_TOKEN", "x"), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", yes)]), "");
+        }
+    }
+
+    #[test]
+    fn offline_is_said_with_either_name() {
+        assert!(read(&[("HF_HUB_OFFLINE", "1")]).offline);
+        assert!(read(&[("TRANSFORMERS_OFFLINE", "true")]).offline);
+        assert!(!read(&[("HF_HUB_OFFLINE", "0"), ("TRANSFORMERS_OFFLINE", "1")]).offline);
+    }
+}

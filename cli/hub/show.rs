@@ -1,0 +1,70 @@
+//! Progress of downloads: a bar on a terminal, a line for each file elsewhere.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use hub::Event;
+use indicatif::ProgressBar;
+
+use crate::{term, text};
+
+/// What is shown now.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    bar: RefCell<Option<ProgressBar>>,
+    named: RefCell<BTreeSet<String>>,
+}
+
+impl Progress {
+    /// Shows one event.
+    pub(crate) fn show(&self, event: &Event<'_>) {
+        let mut bar = self.bar.borrow_mut();
+        match event {
+            Event::Begin { file, size, have } => {
+                let shown = bar.get_or_insert_with(|| term::byte_bar(*size, file));
+                shown.set_position(*have);
+                if shown.is_hidden() && self.named.borrow_mut().insert((*file).to_owned()) {
+                    let rest = match have {
+                        0 => String::new(),
+                        have => format!(", {} are here", text::bytes(*have)),
+                    };
+                    term::note(&format!("downloading {file} ({}{rest})", text::bytes(*size)));
+                }
+            }
+            Event::Bytes(count) => {
+                if let Some(bar) = &*bar {
+                    bar.inc(*count);
+                }
+            }
+            Event::End => {
+                if let Some(bar) = bar.take() {
+                    bar.finish_and_clear();
+                }
+            }
+            Event::Retry { why, wait } => Self::say(
+                bar.as_ref(),
+                &format!("{why}; trying again in {:.0} s", wait.as_secs_f64().ceil()),
+            ),
+            Event::Waiting { what } => {
+                Self::say(
+                    bar.as_ref(),
+                    &format!("waiting for another process that fetches {what}"),
+                );
+            }
+            Event::Unverified { what } => Self::say(
+                bar.as_ref(),
+                &format!(
+                    "warning: the hub states no hash for {what}; only its length was compared"
+                ),
+            ),
+        }
+    }
+
+    /// A line beside the bar.
+    fn say(bar: Option<&ProgressBar>, text: &str) {
+        match bar {
+            Some(bar) => bar.suspend(|| term::note(text)),
+            None => term::note(text),
+        }
+    }
+}

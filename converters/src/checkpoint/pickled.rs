@@ -1,0 +1,75 @@
+//! Checkpoints in PyTorch's own format, which can hold code: what to do about them.
+
+use std::path::Path;
+
+/// Returns true if the name is that of weights in PyTorch's own format, or of their index.
+pub fn is_pickled(name: &str) -> bool {
+    let base = Path::new(name).file_name().and_then(|base| base.to_str()).unwrap_or_default();
+    (base.starts_with("pytorch_model")
+        && (base.ends_with(".bin") || base.ends_with(".bin.index.json")))
+        || (base.starts_with("consolidated") && base.ends_with(".pth"))
+}
+
+/// The weights in PyTorch's own format of a folder without safetensors.
+pub(super) fn find(folder: &Path) -> Option<String> {
+    let names = fs_err::read_dir(folder).ok()?.filter_map(Result::ok);
+    let mut names: Vec<_> =
+        names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    if names.iter().any(|name| name.ends_with(".safetensors")) {
+        return None;
+    }
+    names.into_iter().find(|name| is_pickled(name))
+}
+
+/// Says how to make safetensors of them. `source` is what transformers is told to load.
+pub fn advice(place: &str, file: &str, source: &str) -> String {
+    format!(
+        "{place} has its weights in `{file}`, which can run code when it is read, and no \
+         safetensors. Convert it with transformers, if you trust where it comes from:\n  \
+         python -c 'import sys, transformers as t; m = t.AutoModelForCausalLM.from_pretrained(sys.argv[1], \
+         dtype=\"auto\"); m.save_pretrained(sys.argv[2]); \
+         t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2])' \
+         {} DIR\nand give DIR instead",
+        quoted(source)
+    )
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pickled_weights_are_known_by_their_names() {
+        for name in [
+            "pytorch_model.bin",
+            "pytorch_model-00001-of-00002.bin",
+            "pytorch_model.bin.index.json",
+            "consolidated.00.pth",
+        ] {
+            assert!(is_pickled(name), "{name}");
+        }
+        for name in ["model.safetensors", "training_args.bin", "pytorch_model.md"] {
+            assert!(!is_pickled(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn folders_with_safetensors_need_no_advice() {
+        let folder = tempfile::tempdir().unwrap();
+        fs_err::write(folder.path().join("pytorch_model.bin"), "").unwrap();
+        assert_eq!(find(folder.path()).as_deref(), Some("pytorch_model.bin"));
+        fs_err::write(folder.path().join("model.safetensors"), "").unwrap();
+        assert_eq!(find(folder.path()), None);
+        assert_eq!(quoted("a b'c"), "'a b'\\''c'");
+    }
+}

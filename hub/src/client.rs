@@ -1,0 +1,170 @@
+//! The client: what a revision is, and its files.
+
+use std::collections::BTreeSet;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::address::encode;
+use crate::cache::Cache;
+use crate::http::{Ask, Http};
+use crate::names::{check_id, is_plain};
+use crate::retry::{Failure, persist};
+use crate::{Error, Options, check_file, check_revision, download, shown};
+
+/// Longest wait for a whole listing; most are a few kilobytes.
+const LISTING: Duration = Duration::from_secs(60);
+
+/// Progress of a client, for whoever shows it.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The transfer of a file begins, or begins again with the bytes that are here.
+    Begin {
+        /// Its name.
+        file: &'a str,
+        /// Its length.
+        size: u64,
+        /// Bytes that are here.
+        have: u64,
+    },
+    /// So many more bytes have arrived.
+    Bytes(u64),
+    /// The transfer is over, for good or not.
+    End,
+    /// An attempt failed and another one follows.
+    Retry {
+        /// The failure.
+        why: &'a Error,
+        /// The wait before the next attempt.
+        wait: Duration,
+    },
+    /// Another process is fetching the file.
+    Waiting {
+        /// The file.
+        what: &'a str,
+    },
+    /// The hub states no hash for a file, so only its length was compared.
+    Unverified {
+        /// The file.
+        what: &'a str,
+    },
+}
+
+/// The commit of a revision and the names of its files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listing {
+    /// The commit.
+    pub commit: String,
+    /// The files, each checked to stay inside a folder.
+    pub files: BTreeSet<String>,
+}
+
+/// A hub, with the cache that its files go to.
+pub struct Client {
+    http: Http,
+    endpoint: String,
+    cache: PathBuf,
+    options: Options,
+    listener: Box<dyn Fn(Event<'_>)>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// A client of the hub at `endpoint`. `user_agent` names the program.
+    pub fn new(
+        endpoint: &str,
+        token: Option<&str>,
+        cache: &Path,
+        user_agent: &str,
+        options: Options,
+        listener: impl Fn(Event<'_>) + 'static,
+    ) -> Result<Self, Error> {
+        let endpoint = endpoint.trim_end_matches('/').to_owned();
+        let http = Http::new(&endpoint, token, user_agent, &options)?;
+        let (cache, listener) = (cache.to_owned(), Box::new(listener));
+        Ok(Self { http, endpoint, cache, options, listener })
+    }
+
+    /// Asks which commit a revision is, and which files it has.
+    pub fn list(&self, id: &str, revision: &str) -> Result<Listing, Error> {
+        check_id(id)?;
+        check_revision(revision)?;
+        let what = format!("`{id}` at revision `{revision}`");
+        let revision = encode(revision, false);
+        let address = format!("{}/api/models/{id}/revision/{revision}", self.endpoint);
+        persist(self, || self.list_once(&address, &what))
+    }
+
+    fn list_once(&self, address: &str, what: &str) -> Result<Listing, Failure> {
+        let limit = self.options.most_listing;
+        let mut reply = self.http.send(address, Ask::Listing(LISTING), what)?;
+        let mut bytes = Vec::new();
+        let mut body = reply.body.as_reader().take(limit + 1);
+        body.read_to_end(&mut bytes).map_err(|error| {
+            let (host, what) = (reply.origin.to_string(), what.to_owned());
+            Failure::again(Error::Connection { host, what, why: download::broke(&error) })
+        })?;
+        if bytes.len() as u64 > limit {
+            return Err(reply.unusable(what, format!("it is longer than {limit} bytes")).into());
+        }
+        parse(&bytes).map_err(|why| reply.unusable(what, why).into())
+    }
+
+    /// The path of a file in the cache, fetched if it is not there.
+    pub fn fetch(&self, id: &str, commit: &str, name: &str) -> Result<PathBuf, Error> {
+        check_revision(commit)?;
+        check_file(name)?;
+        let cache = Cache::new(&self.cache, id)?;
+        let place = cache.snapshot(commit).join(name);
+        if place.exists() {
+            return Ok(place);
+        }
+        let address = format!(
+            "{}/{id}/resolve/{}/{}",
+            self.endpoint,
+            encode(commit, false),
+            encode(name, true)
+        );
+        let what = format!("`{name}` of `{id}`");
+        download::Download { client: self, cache, commit, name, address, what }.run()
+    }
+
+    pub(crate) fn http(&self) -> &Http {
+        &self.http
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    pub(crate) fn tell(&self, event: Event<'_>) {
+        (self.listener)(event);
+    }
+}
+
+/// Reads the answer to a listing: `{"sha": COMMIT, "siblings": [{"rfilename": NAME}, ...]}`.
+fn parse(bytes: &[u8]) -> Result<Listing, String> {
+    let json: Value =
+        serde_json::from_slice(bytes).map_err(|error| format!("it is not JSON: {error}"))?;
+    let commit = json.get("sha").and_then(Value::as_str).unwrap_or_default();
+    if !is_plain(commit) {
+        return Err(format!("its `sha` is `{}`, expected a commit", shown(commit)));
+    }
+    let siblings = json.get("siblings").and_then(Value::as_array);
+    let siblings = siblings.ok_or("it has no list `siblings`, expected the names of the files")?;
+    let mut files = BTreeSet::new();
+    for sibling in siblings {
+        let name = sibling.get("rfilename").and_then(Value::as_str);
+        let name = name.ok_or("an entry of `siblings` has no `rfilename`")?;
+        check_file(name).map_err(|error| error.to_string())?;
+        files.insert(name.to_owned());
+    }
+    Ok(Listing { commit: commit.to_owned(), files })
+}

@@ -1,0 +1,233 @@
+//! The download of one file: announced, locked, resumed, verified, named.
+
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::cache::Cache;
+use crate::client::Event;
+use crate::http::{Ask, Reply, explain};
+use crate::lock::lock;
+use crate::names::is_plain;
+use crate::retry::{Failure, persist};
+use crate::verify::verify;
+use crate::{Client, Error, shown};
+
+/// Bytes that make a broken attempt count as progress.
+const PROGRESS: u64 = 1 << 20;
+
+/// One file of one commit on its way into the cache.
+pub(crate) struct Download<'a> {
+    pub client: &'a Client,
+    pub cache: Cache,
+    pub commit: &'a str,
+    pub name: &'a str,
+    pub address: String,
+    /// The file, in words.
+    pub what: String,
+}
+
+/// What the hub says about a file before it sends it.
+struct Announced {
+    etag: String,
+    size: Option<u64>,
+}
+
+impl Download<'_> {
+    pub(crate) fn run(self) -> Result<PathBuf, Error> {
+        let announced = persist(self.client, || self.announced())?;
+        let etag = &announced.etag;
+        self.cache.prepare(etag)?;
+        let _lock = lock(self.client, &self.cache, etag, &self.what)?;
+        let blob = self.cache.blob(etag);
+        let found = fs_err::metadata(&blob).ok().filter(std::fs::Metadata::is_file);
+        if !found.is_some_and(|found| announced.size.is_none_or(|size| size == found.len())) {
+            self.receive(&announced, &blob)?;
+        }
+        Ok(self.cache.link(etag, self.commit, self.name)?)
+    }
+
+    fn announced(&self) -> Result<Announced, Failure> {
+        let reply = self.client.http().send(&self.address, Ask::Head, &self.what)?;
+        let etag = reply.header("x-linked-etag").or(reply.header("etag")).unwrap_or_default();
+        let etag = etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"');
+        if !is_plain(etag) {
+            let why = format!("its etag is `{}`, expected a hash", shown(etag));
+            return Err(reply.unusable(&self.what, why).into());
+        }
+        if let Some(commit) = reply.header("x-repo-commit").filter(|commit| *commit != self.commit)
+        {
+            let why = format!("it is of commit `{}`, expected `{}`", shown(commit), self.commit);
+            return Err(reply.unusable(&self.what, why).into());
+        }
+        let own = if reply.status.is_redirection() { None } else { reply.header("content-length") };
+        let size = reply.header("x-linked-size").or(own);
+        let size = size
+            .map(str::parse)
+            .transpose()
+            .map_err(|_| reply.unusable(&self.what, "its announced length is no number"))?;
+        Ok(Announced { etag: etag.to_owned(), size })
+    }
+
+    /// Receives the bytes beside their place and moves them there when they are what was announced.
+    fn receive(&self, announced: &Announced, blob: &Path) -> Result<(), Error> {
+        let mut part = blob.as_os_str().to_owned();
+        part.push(".incomplete");
+        let part = PathBuf::from(part);
+        let mut size = announced.size;
+        let received = persist(self.client, || self.receive_once(&part, &mut size));
+        self.client.tell(Event::End);
+        received?;
+        match verify(&part, &announced.etag, &self.what) {
+            Ok(true) => {}
+            Ok(false) => self.client.tell(Event::Unverified { what: &self.what }),
+            Err(error) => {
+                fs_err::remove_file(&part)?;
+                return Err(error);
+            }
+        }
+        // A blob may be a link into a store that other models share: it is replaced, not written.
+        Ok(fs_err::rename(&part, blob)?)
+    }
+
+    /// One attempt: continues with the bytes that are there. Finds the size out if nobody said it.
+    fn receive_once(&self, part: &Path, size: &mut Option<u64>) -> Result<(), Failure> {
+        let mut file = open(part)?;
+        let mut have = file.metadata()?.len();
+        if size.is_some_and(|size| have > size) {
+            file.set_len(0)?;
+            have = 0;
+        }
+        if *size == Some(have) && have > 0 {
+            return Ok(());
+        }
+        let options = self.client.options();
+        let left = size.unwrap_or(0).saturating_sub(have) / options.least_rate.max(1);
+        let total = Duration::from_secs(left).saturating_add(options.window * 2);
+        let mut reply =
+            self.client.http().send(&self.address, Ask::Bytes(have, total), &self.what)?;
+        let (from, whole) = self.range(&reply, have)?;
+        let Some(expected) = size.or(whole) else {
+            return Err(reply.unusable(&self.what, "it states no length").into());
+        };
+        if whole.is_some_and(|whole| whole != expected) {
+            let why = format!("it has {} bytes, announced were {expected}", whole.unwrap_or(0));
+            return Err(reply.unusable(&self.what, why).into());
+        }
+        *size = Some(expected);
+        if from < have {
+            file.set_len(0)?;
+            have = 0;
+        }
+        self.client.tell(Event::Begin { file: self.name, size: expected, have });
+        let before = have;
+        let ended = self.copy(&mut reply, &mut file, &mut have, expected);
+        if let Err(Trouble::Disk(error)) = ended {
+            return Err(error.into());
+        }
+        if let Err(Trouble::TooLong) = ended {
+            drop(file);
+            fs_err::remove_file(part)?;
+            let why = format!("its body is longer than the {expected} bytes that were announced");
+            return Err(reply.unusable(&self.what, why).into());
+        }
+        if have == expected {
+            file.sync_all()?;
+            return Ok(());
+        }
+        let why = match ended {
+            Err(Trouble::Broke(why)) => why,
+            _ => "the connection ended".to_owned(),
+        };
+        let why = format!("the transfer broke off at {have} of {expected} bytes: {why}");
+        let (host, what) = (reply.origin.to_string(), self.what.clone());
+        let error = Error::Connection { host, what, why };
+        Err(Failure::Again { error, after: None, progress: have - before >= PROGRESS })
+    }
+
+    /// Where the body begins, and how long the whole file is, as the answer says.
+    fn range(&self, reply: &Reply, have: u64) -> Result<(u64, Option<u64>), Failure> {
+        let length = || reply.header("content-length").and_then(|text| text.parse::<u64>().ok());
+        match reply.status.as_u16() {
+            // The range was passed over: everything comes from the beginning.
+            200 => Ok((0, length())),
+            206 => {
+                let stated = reply.header("content-range").unwrap_or_default();
+                let parsed = stated.strip_prefix("bytes ").and_then(|text| {
+                    let (range, whole) = text.split_once('/')?;
+                    let from: u64 = range.split_once('-')?.0.parse().ok()?;
+                    Some((from, whole.parse().ok()))
+                });
+                let Some((from, whole)) = parsed.filter(|(from, _)| *from == have) else {
+                    let why = format!(
+                        "its `Content-Range` is `{}`, asked was for bytes from {have}",
+                        shown(stated)
+                    );
+                    return Err(reply.unusable(&self.what, why).into());
+                };
+                Ok((from, whole.or_else(|| length().map(|rest| rest.saturating_add(from)))))
+            }
+            code => {
+                let (host, what) = (reply.origin.to_string(), self.what.clone());
+                Err(Error::Status { code, host, what }.into())
+            }
+        }
+    }
+
+    /// Copies the body to the file until it ends, keeps `have` at what is written.
+    fn copy(
+        &self,
+        reply: &mut Reply,
+        file: &mut fs_err::File,
+        have: &mut u64,
+        expected: u64,
+    ) -> Result<(), Trouble> {
+        let options = self.client.options();
+        let mut body = reply.body.as_reader();
+        let mut buffer = vec![0; 256 << 10];
+        let (mut since, mut moved) = (Instant::now(), 0);
+        loop {
+            let count = match body.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Trouble::Broke(broke(&error))),
+            };
+            if count as u64 > expected - *have {
+                return Err(Trouble::TooLong);
+            }
+            file.write_all(&buffer[..count]).map_err(Trouble::Disk)?;
+            *have += count as u64;
+            moved += count as u64;
+            self.client.tell(Event::Bytes(count as u64));
+            let elapsed = since.elapsed();
+            if elapsed >= options.window {
+                if (moved as f64) < options.least_rate as f64 * elapsed.as_secs_f64() {
+                    return Err(Trouble::Broke("it sends too slowly".to_owned()));
+                }
+                (since, moved) = (Instant::now(), 0);
+            }
+        }
+    }
+}
+
+/// The end of a body that is not its regular end.
+enum Trouble {
+    Broke(String),
+    TooLong,
+    Disk(io::Error),
+}
+
+/// The words for a body that broke off.
+pub(crate) fn broke(error: &io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>());
+    inner.map_or_else(|| shown(&error.to_string()), explain)
+}
+
+/// Opens the file of an unfinished download. A link or pipe in its place is removed, not followed.
+fn open(part: &Path) -> io::Result<fs_err::File> {
+    if part.symlink_metadata().is_ok_and(|found| !found.is_file()) {
+        fs_err::remove_file(part)?;
+    }
+    fs_err::OpenOptions::new().create(true).append(true).open(part)
+}

@@ -1,0 +1,224 @@
+//! Requests: redirects followed by hand, so that the token stays with its origin.
+
+use std::error::Error as _;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ureq::http::header::{HeaderMap, HeaderValue};
+use ureq::http::{StatusCode, Uri};
+use ureq::{Agent, Body, Proxy, Timeout};
+
+use crate::address::{Origin, redirect};
+use crate::retry::Failure;
+use crate::{Error, Options, shown};
+
+/// Redirects that one request may take.
+const MOST_HOPS: usize = 10;
+/// Most bytes of an answer's headers; signed addresses take a few thousand.
+const MOST_HEADERS: usize = 64 << 10;
+
+/// The method of a request, with what it may follow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ask {
+    /// GET that stays at the hub; the body must come within this time.
+    Listing(Duration),
+    /// HEAD that stays at the hub: a redirect to another origin is the answer.
+    Head,
+    /// GET from this byte that may end at another origin; the body must come within this time.
+    Bytes(u64, Duration),
+}
+
+/// An answer whose headers are complete.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// The status: 2xx, or a redirect to another origin where that is the answer.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body, not read yet.
+    pub body: Body,
+    /// The origin that answered.
+    pub origin: Origin,
+}
+
+impl Reply {
+    /// A header as text.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// An error about this answer.
+    pub(crate) fn unusable(&self, what: &str, why: impl Into<String>) -> Error {
+        Error::Answer { host: self.origin.to_string(), what: what.to_owned(), why: why.into() }
+    }
+}
+
+/// The connection to one hub.
+#[derive(Debug)]
+pub(crate) struct Http {
+    agent: Agent,
+    hub: Origin,
+    token: Option<HeaderValue>,
+    /// True once anything was answered: a refused connection is then worth another attempt.
+    reached: AtomicBool,
+}
+
+impl Http {
+    pub(crate) fn new(
+        endpoint: &str,
+        token: Option<&str>,
+        user_agent: &str,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        let uri: Option<Uri> = endpoint.parse().ok();
+        let hub = uri.as_ref().and_then(Origin::of);
+        let plain = uri.is_some_and(|uri| uri.query().is_none()) && !endpoint.contains('#');
+        let hub = hub.filter(|_| plain).ok_or_else(|| Error::Endpoint(shown(endpoint)))?;
+        let header = |token: &str| {
+            let fits = token.bytes().all(|b| b.is_ascii_graphic());
+            let value = HeaderValue::from_str(&format!("Bearer {token}"));
+            let mut value = value.ok().filter(|_| fits).ok_or(Error::Token)?;
+            value.set_sensitive(true);
+            Ok::<_, Error>(value)
+        };
+        let proxy = if options.proxy_from_env { Proxy::try_from_env() } else { None };
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            // One connection for each request: what follows an answer is nobody's.
+            .max_idle_connections(0)
+            .max_response_header_size(MOST_HEADERS)
+            .accept_encoding("identity")
+            .user_agent(user_agent)
+            .proxy(proxy)
+            .timeout_resolve(Some(options.connect))
+            .timeout_connect(Some(options.connect))
+            .timeout_send_request(Some(options.connect))
+            .timeout_recv_response(Some(options.answer))
+            .timeout_per_read(Some(options.read))
+            .timeout_per_write(Some(options.read))
+            .build();
+        let token = token.map(header).transpose()?;
+        Ok(Self { agent: config.new_agent(), hub, token, reached: AtomicBool::new(false) })
+    }
+
+    /// Sends a request and follows its redirects. The token goes to the hub's origin alone.
+    pub(crate) fn send(&self, address: &str, ask: Ask, what: &str) -> Result<Reply, Failure> {
+        let mut uri: Uri = address.parse().map_err(|_| Error::Endpoint(shown(address)))?;
+        for _ in 0..=MOST_HOPS {
+            let origin = Origin::of(&uri).ok_or_else(|| Error::Endpoint(shown(address)))?;
+            let reply = self.once(&uri, &origin, ask, what)?;
+            if !reply.status.is_redirection() {
+                return good(reply, what);
+            }
+            let location = reply.headers.get("location").map(|value| value.to_str());
+            let next = match location {
+                None => Err("it redirects without a `Location`".to_owned()),
+                Some(Err(_)) => Err("its `Location` is not ASCII text".to_owned()),
+                Some(Ok(location)) => redirect(&uri, location),
+            };
+            let status = reply.status.as_u16();
+            let next = next.map_err(|why| reply.unusable(what, format!("{why} ({status})")))?;
+            let elsewhere = Origin::of(&next).is_none_or(|to| to != self.hub);
+            match ask {
+                Ask::Head if elsewhere => return Ok(reply),
+                Ask::Listing(_) if elsewhere => {
+                    let to = Origin::of(&next).map(|to| to.to_string()).unwrap_or_default();
+                    let why =
+                        format!("it redirects to `{to}`; if that is the hub, use its address");
+                    return Err(reply.unusable(what, why).into());
+                }
+                _ => uri = next,
+            }
+        }
+        let why = format!("it redirects more than {MOST_HOPS} times, in a loop perhaps");
+        Err(Error::Answer { host: self.hub.to_string(), what: what.to_owned(), why }.into())
+    }
+
+    fn once(&self, uri: &Uri, origin: &Origin, ask: Ask, what: &str) -> Result<Reply, Failure> {
+        let mut request = match ask {
+            Ask::Head => self.agent.head(uri),
+            Ask::Listing(_) | Ask::Bytes(..) => self.agent.get(uri),
+        };
+        if let Some(token) = self.token.as_ref().filter(|_| *origin == self.hub) {
+            request = request.header("authorization", token.clone());
+        }
+        if let Ask::Bytes(from @ 1.., _) = ask {
+            request = request.header("range", format!("bytes={from}-"));
+        }
+        let total = match ask {
+            Ask::Head => None,
+            Ask::Listing(total) | Ask::Bytes(_, total) => Some(total),
+        };
+        let sent = request.config().timeout_recv_body(total).build().call();
+        let (head, body) = sent.map_err(|error| self.failure(&error, origin, what))?.into_parts();
+        self.reached.store(true, Ordering::Relaxed);
+        Ok(Reply { status: head.status, headers: head.headers, body, origin: origin.clone() })
+    }
+
+    /// Tells failures that may pass from those that stay.
+    fn failure(&self, error: &ureq::Error, origin: &Origin, what: &str) -> Failure {
+        let (host, what) = (origin.to_string(), what.to_owned());
+        let unreachable = match error {
+            ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
+            ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => true,
+            ureq::Error::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+            _ => false,
+        };
+        let may_pass = match error {
+            ureq::Error::Timeout(_) => true,
+            // A certificate that is not trusted comes as invalid data.
+            ureq::Error::Io(error) => error.kind() != io::ErrorKind::InvalidData,
+            _ => unreachable,
+        };
+        let why = explain(error);
+        if !may_pass {
+            return Failure::Stop(Error::Answer { host, what, why });
+        }
+        let error = Error::Connection { host, what, why };
+        // A hub that was never there is a matter of its address, not of patience.
+        if unreachable && !self.reached.load(Ordering::Relaxed) {
+            return Failure::Stop(error);
+        }
+        Failure::again(error)
+    }
+}
+
+/// The words for a failed request.
+pub(crate) fn explain(error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::Timeout(Timeout::PerRead | Timeout::RecvResponse) => {
+            "it went silent".to_owned()
+        }
+        ureq::Error::Timeout(Timeout::RecvBody) => "it sends too slowly".to_owned(),
+        ureq::Error::Timeout(Timeout::Connect) => "the connection took too long".to_owned(),
+        ureq::Error::LargeResponseHeader(..) => {
+            format!("its headers are longer than {MOST_HEADERS} bytes")
+        }
+        other => {
+            let inner = other.source().map(|inner| format!(" ({inner})")).unwrap_or_default();
+            shown(&format!("{other}{inner}"))
+        }
+    }
+}
+
+/// Passes answers with a body; makes the others failures.
+fn good(reply: Reply, what: &str) -> Result<Reply, Failure> {
+    let code = reply.status.as_u16();
+    if reply.status.is_success() || code == 416 {
+        let encoded = reply.header("content-encoding").unwrap_or("identity");
+        if !encoded.eq_ignore_ascii_case("identity") {
+            let why = format!("it is compressed (`{}`), which was not asked for", shown(encoded));
+            return Err(reply.unusable(what, why).into());
+        }
+        return Ok(reply);
+    }
+    let error = Error::Status { code, host: reply.origin.to_string(), what: what.to_owned() };
+    if !matches!(code, 408 | 425 | 429 | 500..=599) {
+        return Err(error.into());
+    }
+    let after = reply.header("retry-after").and_then(|value| value.trim().parse().ok());
+    Err(Failure::Again { error, after: after.map(Duration::from_secs), progress: false })
+}

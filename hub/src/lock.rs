@@ -1,0 +1,78 @@
+//! The lock of one blob, the same that Python's `huggingface_hub` takes (`flock`).
+
+use std::fs::{File, TryLockError};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cache::Cache;
+use crate::client::Event;
+use crate::{Client, Error};
+
+/// Wait between two attempts at a lock.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The right to write a blob; ends when dropped. The file stays, as Python's does: a waiter may
+/// have opened it.
+#[derive(Debug)]
+pub(crate) struct Lock(#[expect(dead_code, reason = "held, not read")] Option<File>);
+
+/// Takes the lock of an etag. Waits as long as another process makes progress with it.
+pub(crate) fn lock(client: &Client, cache: &Cache, etag: &str, what: &str) -> Result<Lock, Error> {
+    let path = cache.lock(etag);
+    let (mut arrived, mut since, mut told) = (0, Instant::now(), false);
+    loop {
+        let file = open(&path)?;
+        match file.try_lock() {
+            Ok(()) if is_named(&file, &path) => return Ok(Lock(Some(file))),
+            // Another process removed the file between the two calls: lock the one that is there.
+            Ok(()) => continue,
+            Err(TryLockError::WouldBlock) => {}
+            // A file system without locks: the hash at the end tells if two have written at once.
+            Err(TryLockError::Error(_)) => return Ok(Lock(None)),
+        }
+        if !told {
+            client.tell(Event::Waiting { what });
+            told = true;
+        }
+        let now = cache.arrived(etag);
+        if now != arrived {
+            (arrived, since) = (now, Instant::now());
+        }
+        if since.elapsed() > client.options().lock {
+            return Err(Error::Locked { what: what.to_owned(), lock: path });
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+fn open(path: &Path) -> Result<File, Error> {
+    let mut options = fs_err::OpenOptions::new();
+    options.read(true).write(true);
+    let created = options.clone().create_new(true).open(path);
+    let file = match created {
+        Ok(file) => {
+            // As in Python: whoever shares the cache through a group can wait for the lock.
+            #[cfg(unix)]
+            {
+                use std::os::unix::fs::PermissionsExt as _;
+                file.set_permissions(std::fs::Permissions::from_mode(0o664)).ok();
+            }
+            file
+        }
+        Err(_) => options.open(path)?,
+    };
+    Ok(file.into_parts().0)
+}
+
+#[cfg(unix)]
+fn is_named(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let (Ok(ours), Ok(named)) = (file.metadata(), fs_err::metadata(path)) else { return false };
+    (ours.dev(), ours.ino()) == (named.dev(), named.ino())
+}
+
+#[cfg(not(unix))]
+fn is_named(_file: &File, path: &Path) -> bool {
+    path.exists()
+}

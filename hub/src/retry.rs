@@ -1,0 +1,66 @@
+//! Bounded retries of what may pass: dropped connections, timeouts, 429 and 5xx.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::client::Event;
+use crate::{Client, Error};
+
+/// The failure of one attempt.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Final: another attempt would fail alike.
+    Stop(Error),
+    /// Worth another attempt.
+    Again {
+        /// The error if no attempt is left.
+        error: Error,
+        /// Wait that the hub asked for.
+        after: Option<Duration>,
+        /// True if the attempt received enough that it does not count.
+        progress: bool,
+    },
+}
+
+impl Failure {
+    /// A failure worth another attempt after the usual wait.
+    pub(crate) fn again(error: Error) -> Self {
+        Self::Again { error, after: None, progress: false }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Stop(error)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Stop(Error::Io(error))
+    }
+}
+
+/// Repeats an attempt until it succeeds, fails for good, or has failed too often in a row.
+pub(crate) fn persist<T>(
+    client: &Client,
+    mut attempt: impl FnMut() -> Result<T, Failure>,
+) -> Result<T, Error> {
+    let options = client.options();
+    let mut failed = 0;
+    loop {
+        let (error, after, progress) = match attempt() {
+            Ok(value) => return Ok(value),
+            Err(Failure::Stop(error)) => return Err(error),
+            Err(Failure::Again { error, after, progress }) => (error, after, progress),
+        };
+        failed = if progress { 1 } else { failed + 1 };
+        if failed >= options.tries {
+            return Err(error);
+        }
+        let backoff = options.backoff.saturating_mul(1 << (failed - 1).min(16));
+        let wait = after.unwrap_or(backoff).min(options.most_backoff);
+        client.tell(Event::Retry { why: &error, wait });
+        thread::sleep(wait);
+    }
+}

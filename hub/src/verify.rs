@@ -1,0 +1,82 @@
+//! Hashes of downloads: SHA-256 of large files, git's blob hash of small ones.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+
+use crate::Error;
+
+/// The hash that an etag states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hash {
+    /// SHA-256 of the bytes: files in LFS or Xet storage.
+    Sha256,
+    /// SHA-1 of `blob LENGTH\0` and the bytes: files in git.
+    GitBlob,
+}
+
+impl Hash {
+    /// Recognizes the hash by its length; other hubs' etags may be none.
+    pub(crate) fn of(etag: &str) -> Option<Self> {
+        let hex = etag.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        match etag.len() {
+            64 if hex => Some(Self::Sha256),
+            40 if hex => Some(Self::GitBlob),
+            _ => None,
+        }
+    }
+
+    /// The words for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Sha256 => "SHA-256",
+            Self::GitBlob => "git blob hash",
+        }
+    }
+
+    fn file(self, path: &Path) -> io::Result<String> {
+        let file = fs_err::File::open(path)?;
+        let length = file.metadata()?.len();
+        match self {
+            Self::Sha256 => digest(Sha256::new(), file),
+            Self::GitBlob => digest(Sha1::new_with_prefix(format!("blob {length}\0")), file),
+        }
+    }
+}
+
+fn digest<D: Digest + io::Write>(mut digest: D, mut file: impl Read) -> io::Result<String> {
+    io::copy(&mut file, &mut digest)?;
+    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Compares a file with the hash that the hub stated for it. Returns false if the etag is no hash.
+pub(crate) fn verify(path: &Path, etag: &str, what: &str) -> Result<bool, Error> {
+    let Some(kind) = Hash::of(etag) else { return Ok(false) };
+    let found = kind.file(path)?;
+    if found == etag {
+        return Ok(true);
+    }
+    let (what, stated) = (what.to_owned(), etag.to_owned());
+    Err(Error::Damaged { what, kind: kind.name(), found, stated })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_those_of_git_and_of_lfs() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs_err::write(file.path(), "hello\n").unwrap();
+        // `printf 'hello\n' | git hash-object --stdin` and `sha256sum`.
+        let git = "ce013625030ba8dba906f756967f9e9ca394464a";
+        let sha = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03";
+        assert!(verify(file.path(), git, "x").unwrap());
+        assert!(verify(file.path(), sha, "x").unwrap());
+        assert!(!verify(file.path(), "W-123", "x").unwrap());
+        assert!(verify(file.path(), &git.replace('c', "d"), "x").is_err());
+        assert!(verify(file.path(), &sha.replace('5', "6"), "x").is_err());
+    }
+}
