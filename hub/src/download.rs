@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::cache::Cache;
 use crate::client::Event;
-use crate::http::{Ask, Reply, explain};
+use crate::http::{Ask, LINKED_ETAG, Reply, explain};
 use crate::lock::lock;
 use crate::names::is_plain;
 use crate::retry::{Failure, persist};
@@ -49,7 +49,7 @@ impl Download<'_> {
 
     fn announced(&self) -> Result<Announced, Failure> {
         let reply = self.client.http().send(&self.address, Ask::Head, &self.what)?;
-        let etag = reply.header("x-linked-etag").or(reply.header("etag")).unwrap_or_default();
+        let etag = reply.header(LINKED_ETAG).or(reply.header("etag")).unwrap_or_default();
         let etag = etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"');
         if !is_plain(etag) {
             let why = format!("its etag is `{}`, expected a hash", shown(etag));

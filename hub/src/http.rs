@@ -18,12 +18,16 @@ const MOST_HOPS: usize = 10;
 /// Most bytes of an answer's headers; signed addresses take a few thousand.
 const MOST_HEADERS: usize = 64 << 10;
 
+/// Header by which a redirect names the hash of the file that it leads to.
+pub(crate) const LINKED_ETAG: &str = "x-linked-etag";
+
 /// The method of a request, with what it may follow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ask {
     /// GET that stays at the hub; the body must come within this time.
     Listing(Duration),
-    /// HEAD that stays at the hub: a redirect to another origin is the answer.
+    /// HEAD that stays at the hub: a redirect to another origin, or one that names the file's hash,
+    /// is the answer.
     Head,
     /// GET from this byte that may end at another origin; the body must come within this time.
     Bytes(u64, Duration),
@@ -32,7 +36,7 @@ pub(crate) enum Ask {
 /// An answer whose headers are complete.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    /// The status: 2xx, or a redirect to another origin where that is the answer.
+    /// The status: 2xx, or a redirect where that is the answer.
     pub status: StatusCode,
     /// Its headers.
     pub headers: HeaderMap,
@@ -113,6 +117,7 @@ impl Http {
             if !reply.status.is_redirection() {
                 return good(reply, what);
             }
+            let states = reply.headers.contains_key(LINKED_ETAG);
             let location = reply.headers.get("location").map(|value| value.to_str());
             let next = match location {
                 None => Err("it redirects without a `Location`".to_owned()),
@@ -123,7 +128,7 @@ impl Http {
             let next = next.map_err(|why| reply.unusable(what, format!("{why} ({status})")))?;
             let elsewhere = Origin::of(&next).is_none_or(|to| to != self.hub);
             match ask {
-                Ask::Head if elsewhere => return Ok(reply),
+                Ask::Head if elsewhere || states => return Ok(reply),
                 Ask::Listing(_) if elsewhere => {
                     let to = Origin::of(&next).map(|to| to.to_string()).unwrap_or_default();
                     let why =

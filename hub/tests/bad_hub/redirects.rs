@@ -1,6 +1,6 @@
 //! Redirects: who gets the token, and targets that lead nowhere.
 
-use crate::server::{COMMIT, Server, answer};
+use crate::server::{COMMIT, Server, answer, serve_range, sha256};
 use crate::{CONFIG, ID, Scene, TOKEN, fails, options, weights};
 
 #[test]
@@ -63,6 +63,30 @@ fn a_renamed_model_is_followed_on_the_same_host() {
     let path = client.fetch("old/name", COMMIT, "config.json").unwrap();
     assert!(fs_err::read(path).unwrap() == CONFIG);
     assert!(scene.pair.hub.requests().iter().all(|r| r.headers.contains_key("authorization")));
+}
+
+#[test]
+fn a_hub_that_is_its_own_storage_is_believed_about_the_hash_before_the_storage() {
+    let scene = Scene::new();
+    let bytes = weights();
+    let headers = [
+        format!("Location: {}/own/weights", scene.pair.hub.origin),
+        format!("X-Linked-Etag: \"{}\"", sha256(&bytes)),
+        format!("X-Linked-Size: {}", bytes.len()),
+    ];
+    scene.pair.hub.on(move |request, stream| {
+        let asked = request.path.ends_with("/model.safetensors");
+        if asked {
+            answer(stream, "302 Found", &headers, b"");
+        } else if request.path == "/own/weights" && request.method == "HEAD" {
+            answer(stream, "200 OK", &["ETag: \"of-the-storage\"".to_owned()], b"");
+        } else if request.path == "/own/weights" {
+            serve_range(request, stream, &bytes);
+        }
+        asked || request.path == "/own/weights"
+    });
+    assert!(fs_err::read(scene.weights().unwrap()).unwrap() == weights());
+    assert_eq!(scene.blobs(), [sha256(&weights())]);
 }
 
 #[test]
