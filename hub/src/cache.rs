@@ -55,8 +55,8 @@ impl Cache {
             return Ok(());
         }
         let path = self.own().join("refs").join(revision);
-        let folder = path.parent().expect("a ref lies in `refs`");
-        fs_err::create_dir_all(folder)?;
+        // Revisions such as `refs/pr/1` have folders of their own.
+        fs_err::create_dir_all(path.parent().unwrap_or(&path))?;
         let draft = path.with_file_name(format!(
             "{}.{}.tmp",
             path.file_name().unwrap_or_default().display(),

@@ -41,7 +41,7 @@ impl Download<'_> {
         let _lock = lock(self.client, &self.cache, etag, &self.what)?;
         let blob = self.cache.blob(etag);
         let found = fs_err::metadata(&blob).ok().filter(std::fs::Metadata::is_file);
-        if !found.is_some_and(|found| announced.size.is_none_or(|size| size == found.len())) {
+        if found.is_none_or(|found| announced.size.is_some_and(|size| size != found.len())) {
             self.receive(&announced, &blob)?;
         }
         Ok(self.cache.link(etag, self.commit, self.name)?)

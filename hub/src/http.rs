@@ -167,8 +167,9 @@ impl Http {
     fn failure(&self, error: &ureq::Error, origin: &Origin, what: &str) -> Failure {
         let (host, what) = (origin.to_string(), what.to_owned());
         let unreachable = match error {
-            ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
-            ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => true,
+            ureq::Error::HostNotFound
+            | ureq::Error::ConnectionFailed
+            | ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => true,
             ureq::Error::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused,
             _ => false,
         };

@@ -48,7 +48,10 @@ impl Hash {
 
 fn digest<D: Digest + io::Write>(mut digest: D, mut file: impl Read) -> io::Result<String> {
     io::copy(&mut file, &mut digest)?;
-    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    let hex = |byte: &u8| {
+        [byte >> 4, byte & 15].map(|half| char::from(b"0123456789abcdef"[usize::from(half)]))
+    };
+    Ok(digest.finalize().iter().flat_map(hex).collect())
 }
 
 /// Compares a file with the hash that the hub stated for it. Returns false if the etag is no hash.

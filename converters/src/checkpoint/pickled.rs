@@ -5,9 +5,12 @@ use std::path::Path;
 /// Returns true if the name is that of weights in PyTorch's own format, or of their index.
 pub fn is_pickled(name: &str) -> bool {
     let base = Path::new(name).file_name().and_then(|base| base.to_str()).unwrap_or_default();
-    (base.starts_with("pytorch_model")
-        && (base.ends_with(".bin") || base.ends_with(".bin.index.json")))
-        || (base.starts_with("consolidated") && base.ends_with(".pth"))
+    let base = base.strip_suffix(".index.json").unwrap_or(base);
+    match base.rsplit_once('.') {
+        Some((stem, "bin")) => stem.starts_with("pytorch_model"),
+        Some((stem, "pth")) => stem.starts_with("consolidated"),
+        _ => false,
+    }
 }
 
 /// The weights in PyTorch's own format of a folder without safetensors.

@@ -73,7 +73,7 @@ fn an_unfinished_file_that_is_too_long_or_damaged_is_not_believed() {
     let scene = Scene::new();
     fs_err::create_dir_all(scene.path("blobs")).unwrap();
     let part = scene.path("blobs").join(format!("{}.incomplete", sha256(&weights())));
-    fs_err::write(&part, [0; 300_001]).unwrap();
+    fs_err::write(&part, vec![0; 300_001]).unwrap();
     assert!(fs_err::read(scene.weights().unwrap()).unwrap() == weights());
     let scene = Scene::new();
     fs_err::create_dir_all(scene.path("blobs")).unwrap();
