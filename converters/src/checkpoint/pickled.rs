@@ -29,11 +29,11 @@ pub(super) fn find(folder: &Path) -> Option<String> {
 pub fn advice(place: &str, file: &str, source: &str) -> String {
     format!(
         "{place} has its weights in `{file}`, which can run code when it is read, and no \
-         safetensors. Convert it with transformers, if you trust where it comes from:\n  \
-         python -c 'import sys, transformers as t; m = t.AutoModelForCausalLM.from_pretrained(sys.argv[1], \
+         safetensors. Convert it with transformers, if you trust where it comes from: \
+         `python -c 'import sys, transformers as t; m = t.AutoModelForCausalLM.from_pretrained(sys.argv[1], \
          dtype=\"auto\"); m.save_pretrained(sys.argv[2]); \
          t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2])' \
-         {} DIR\nand give DIR instead",
+         {} DIR`, and give DIR instead",
         quoted(source)
     )
 }
