@@ -1,12 +1,12 @@
 //! `parity dump`: makes a reference with the real Hugging Face code.
 
 use std::ffi::OsString;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
+use registry::file;
 
 use crate::{Ended, term};
 
@@ -135,13 +135,8 @@ impl Dump {
 
 /// The Python files that a config's `auto_map` names: `{"AutoConfig": "file.Class", ...}`.
 fn auto_map(config: &Path) -> Vec<String> {
-    const MOST: u64 = 16 << 20;
-    let mut bytes = Vec::new();
     // A config that cannot be read is the script's to refuse.
-    let file = fs_err::File::open(config);
-    if file.and_then(|file| file.take(MOST).read_to_end(&mut bytes)).is_err() {
-        return Vec::new();
-    }
+    let Ok(bytes) = file::read(config, file::CONFIG) else { return Vec::new() };
     let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
     let classes = json.get("auto_map").and_then(|map| map.as_object()).into_iter().flatten();
     let mut files: Vec<String> = classes

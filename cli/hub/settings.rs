@@ -1,5 +1,6 @@
 //! The environment variables that Python's `huggingface_hub` reads, read as it does.
 
+use registry::file;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -42,12 +43,14 @@ impl Settings {
         });
         let cache = path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE"));
         let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
-        let file = path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
+        let token_file = path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
         let clean = |token: String| Some(token.trim().to_owned()).filter(|token| !token.is_empty());
         let token = (!on(text("HF_HUB_DISABLE_IMPLICIT_TOKEN")))
             .then(|| {
                 let named = set("HF_TOKEN").or_else(|| set("HUGGING_FACE_HUB_TOKEN"));
-                named.and_then(clean).or_else(|| fs_err::read_to_string(file).ok().and_then(clean))
+                named
+                    .and_then(clean)
+                    .or_else(|| file::read_text(&token_file, file::CONFIG).ok().and_then(clean))
             })
             .flatten();
         let mut options = Options::default();

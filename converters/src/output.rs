@@ -85,9 +85,17 @@ pub(crate) fn continue_or_create(path: &Path) -> io::Result<(fs_err::File, bool)
     Ok((create(path)?, true))
 }
 
+/// Opens a folder, to lock it or to make the names in it durable.
+pub(crate) fn open_folder(path: &Path) -> io::Result<fs_err::File> {
+    let mut options = fs_err::OpenOptions::new();
+    options.read(true);
+    options.options_mut().custom_flags(rustix::fs::OFlags::DIRECTORY.bits().cast_signed());
+    options.open(path)
+}
+
 /// Makes the names in the folder of `path` durable. A rename survives a power failure only then.
 pub fn sync_folder(disk: &dyn Disk, path: &Path) -> io::Result<()> {
-    let folder = fs_err::File::open(folder_of(path))?;
+    let folder = open_folder(folder_of(path))?;
     match disk.sync(folder.file()) {
         // Some network file systems cannot sync a folder.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),

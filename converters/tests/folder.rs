@@ -370,12 +370,16 @@ fn plain_numbers_are_bf16_but_for_what_is_wider_on_purpose() {
         wide.map(|(tensor, _)| tensor.name.clone()).collect::<Vec<_>>()
     };
     // All of it is f32, whatever its config says: what the reference keeps so stays.
-    tensors.iter_mut().for_each(|tensor| tensor.dtype = FileDtype::F32);
+    for tensor in &mut tensors {
+        tensor.dtype = FileDtype::F32;
+    }
     let stays = wide(&tensors);
     assert!(stays.iter().all(|name| name.ends_with("e_score_correction_bias")), "{stays:?}");
     assert!(stays.contains(&correction.to_owned()));
     // One tensor of a checkpoint of 16 bits is.
-    tensors.iter_mut().for_each(|tensor| tensor.dtype = FileDtype::Bf16);
+    for tensor in &mut tensors {
+        tensor.dtype = FileDtype::Bf16;
+    }
     tensors.iter_mut().find(|tensor| tensor.name == "model.norm.weight").unwrap().dtype =
         FileDtype::F32;
     assert_eq!(wide(&tensors), ["model.norm.weight"]);

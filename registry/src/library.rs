@@ -216,7 +216,9 @@ impl Library {
         // Without its tree the rest of the findings would be guesses.
         let Some(mut tree) = merged else { return Err(findings.list) };
         if !findings.orphan {
-            sets.iter().for_each(|set| apply_set(&mut tree, set, &mut findings));
+            for set in sets {
+                apply_set(&mut tree, set, &mut findings);
+            }
         }
         let Findings { list: mut findings, orphan } = findings;
         match decode(&tree, uses, &file.source, orphan) {

@@ -147,9 +147,9 @@ fn misspelled_texts_and_lists_of_other_lengths_are_refused() {
                     continue;
                 }
                 if what == "text" {
-                    texts += 1
+                    texts += 1;
                 } else {
-                    lists += 1
+                    lists += 1;
                 }
                 let mut changed = root.clone();
                 *at(&mut changed, &place) = change;

@@ -102,10 +102,8 @@ fn unknown_items(
                 }
             }
         }
-        Scalar::Str(text) if !knows(text) => {
-            if refused.insert(text.clone()) {
-                report.add(unknown(config, key, path, text, known()));
-            }
+        Scalar::Str(text) if !knows(text) && refused.insert(text.clone()) => {
+            report.add(unknown(config, key, path, text, known()));
         }
         Scalar::List(items) => {
             for (n, item) in items.iter().enumerate() {

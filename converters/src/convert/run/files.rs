@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use registry::file;
+
 use super::{Error, Settings, journal_path};
 use crate::convert::{OutFile, Work};
 use crate::output::{Disk, folder_of, part_path};
@@ -32,7 +34,7 @@ impl Part {
 
     /// A file that has its name, if it has the length and the header of the work.
     pub(super) fn named(out: &OutFile) -> Option<Self> {
-        let mut file = fs_err::File::open(&out.path).ok()?;
+        let mut file = registry::file::open(&out.path).ok()?;
         if !is_regular(&out.path) || file.metadata().ok()?.len() != out.len {
             return None;
         }
@@ -130,7 +132,7 @@ impl crate::convert::SideFile {
         let len = |path: &Path| std::fs::symlink_metadata(path).map(|found| found.len());
         is_regular(&self.path)
             && len(&self.path).is_ok_and(|len| len == self.bytes.len() as u64)
-            && fs_err::read(&self.path).is_ok_and(|bytes| bytes == self.bytes)
+            && file::read(&self.path, file::COPIED).is_ok_and(|bytes| bytes == self.bytes)
     }
 }
 

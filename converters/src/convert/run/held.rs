@@ -9,7 +9,7 @@ use super::files::{Identity, Part};
 use super::{Error, Job, journal_path, other_work, slab};
 use crate::convert::Work;
 use crate::convert::journal::{self, Journal, Notes, Written};
-use crate::output::{continue_or_create, part_path};
+use crate::output::{continue_or_create, open_folder, part_path};
 
 /// Files that this process alone writes as long as they are open.
 ///
@@ -37,7 +37,7 @@ impl Held {
             work.files.first().ok_or_else(|| io::Error::other("there is no file to write"))?;
         let folder = match &work.folder {
             Some(folder) => {
-                let file = File::open(&folder.path)?;
+                let file = open_folder(&folder.path)?.into_file();
                 let lock = if folder.shared { File::try_lock_shared } else { File::try_lock };
                 own(&file, &folder.path, lock, &folder.path)?;
                 Some(file)

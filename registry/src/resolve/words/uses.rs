@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
     fn find_programs(&mut self) {
         let spec = self.spec;
         let layers = spec.layers.iter().flat_map(|layers| layers.programs.values());
-        let nextn = spec.nextn.iter().flat_map(|nextn| nextn.programs());
+        let nextn = spec.nextn.iter().flat_map(crate::spec::NextnDecl::programs);
         let roots = layers.map(|layer| &layer.program).chain(nextn).chain([&spec.model]);
         self.programs.extend(roots.map(|program| Body { function: None, program }));
         let mut called = BTreeSet::new();
@@ -267,7 +267,7 @@ impl<'a> Reader<'a> {
             ExprKind::Comprehension { body, variable, over, filter } => {
                 self.expr(over, scope)?;
                 let facts = self.facts(over, scope)?;
-                scope.variables.push(self.variable(variable, over, facts));
+                scope.variables.push(Self::variable(variable, over, facts));
                 let result = [Some(&**body), filter.as_deref()]
                     .into_iter()
                     .flatten()
@@ -307,7 +307,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn variable(&self, name: &Ident, over: &Expr, facts: Facts) -> Variable {
+    fn variable(name: &Ident, over: &Expr, facts: Facts) -> Variable {
         let layer = match &over.kind {
             ExprKind::Call(range, args) if range.name == "range" => {
                 matches!(args.as_slice(), [only] if only_name(&only.value) == Some("layers"))
@@ -380,7 +380,7 @@ impl<'a> Reader<'a> {
             ExprKind::Comprehension { body, variable, over, filter } => {
                 let list = self.facts(over, scope)?;
                 let lengths = list.lengths.clone();
-                scope.variables.push(self.variable(variable, over, list));
+                scope.variables.push(Self::variable(variable, over, list));
                 let result = self.facts(body, scope);
                 let _ended = scope.variables.pop();
                 facts = Facts { made: true, ..result?.item() };

@@ -18,7 +18,9 @@ const OLD: [(&str, &str); 5] =
     [("a", "old a"), ("b", "old b"), ("text", "old text"), ("gate", "old gate"), ("stale", "old")];
 
 fn old(path: &Path) {
-    OLD.iter().for_each(|(name, text)| fs_err::write(path.join(name), text).unwrap());
+    for (name, text) in OLD {
+        fs_err::write(path.join(name), text).unwrap();
+    }
 }
 
 /// The files of a folder that have a name.
