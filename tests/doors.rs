@@ -18,7 +18,7 @@ const READS: [&str; 7] = [
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs_err::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() {
+        if path.is_dir() && !path.ends_with("tests") {
             sources(&path, found);
         } else if path.extension().is_some_and(|end| end == "rs") && !path.ends_with("tests.rs") {
             found.push(path);

@@ -62,6 +62,8 @@ fn every_command_that_runs_a_model_names_the_first_value_that_is_not_finite() {
             run(onboard().arg("run").arg(what).args(["--tokens", "1,2", "-n", "1"]))
         };
         let ran = run_it(model.path()).code(1).says(first);
+        // Other tokens may overflow at another position.
+        let first = first.split(", at position").next().unwrap_or(first);
         assert_eq!(ran.out, "", "no token is made of NaN");
         run(onboard().arg("bench").arg(model.path()).args(["-p", "4", "-n", "0", "-r", "1"]))
             .code(1)
@@ -78,7 +80,7 @@ fn every_command_that_runs_a_model_names_the_first_value_that_is_not_finite() {
         let nan = value.is_nan();
         let made = run(convert().arg(model.path()).args(["--to", "gguf:bf16", "-o"]).arg(&file));
         if nan {
-            made.code(2).says("it has numbers that are not finite");
+            made.code(2).says("cannot be encoded for");
         } else {
             made.code(0);
             run_it(&file).code(1).says(first);

@@ -410,10 +410,11 @@ impl Dump {
                 if let Some(shape) = self.store.shape(&name) {
                     // The other axes are compared with the model's own declaration later.
                     let fits = match (state.kind.as_str(), phase) {
-                        ("conv", Phase::Decode) => shape.len() == 3 && shape[0] == rows + 1,
-                        ("conv", Phase::Prefill) => shape.len() == 2,
-                        ("recurrent", Phase::Decode) => shape.first() == Some(&(rows + 1)),
-                        ("attention", _) => shape.len() == 3 && shape[0] <= prompt.tokens.len(),
+                        ("conv" | "recurrent", Phase::Decode) => shape.first() == Some(&(rows + 1)),
+                        ("conv", Phase::Prefill) => !shape.is_empty(),
+                        ("attention", _) => {
+                            shape.first().is_some_and(|kept| *kept <= prompt.tokens.len())
+                        }
                         _ => true,
                     };
                     let want = match phase {

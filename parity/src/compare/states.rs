@@ -150,7 +150,8 @@ impl Comparison<'_> {
         }
         let window = self.model.graph.states.get(place.state.0).and_then(|s| s.window);
         let due = window.map_or(fed, |w| w.saturating_sub(1).min(fed));
-        let (have, want) = (ours.shape[0], own.shape[0]);
+        let kept = |shape: &[usize]| shape.first().copied().unwrap_or(0);
+        let (have, want) = (kept(&ours.shape), kept(&own.shape));
         if have < want.min(due) || have > fed {
             return Err(format!("{have} positions are kept; the reference keeps {want}"));
         }
