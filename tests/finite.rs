@@ -99,7 +99,9 @@ fn every_command_that_runs_a_model_names_the_first_value_that_is_not_finite() {
         for what in [model.path(), &file].into_iter().filter(|what| what.exists()) {
             let ran = check(what).code(1);
             // In f32 a product of 1e38 may be infinite one op later.
-            assert!(!nan || ran.out.contains(first), "{}", ran.out);
+            // A check goes on with the reference's choices: scores that are NaN are choices that differ.
+            let seen = if first.contains(":scores") { "routers\n" } else { first };
+            assert!(!nan || ran.out.contains(seen), "{}", ran.out);
         }
     }
 }
