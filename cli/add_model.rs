@@ -82,7 +82,7 @@ impl AddModel {
         self.conclude(&target, weights, report.as_ref(), &out)
     }
 
-    /// The same for a GGUF file, which is opened only if every tensor has its place.
+    /// Evidence of a GGUF file, which is opened only if every tensor has its place.
     fn file(&self) -> Result<Ended> {
         let target = target::open(&self.which, &self.choice)?;
         ensure!(

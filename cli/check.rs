@@ -34,7 +34,7 @@ pub(crate) struct Check {
     /// Check it against this model: a checkpoint (its folder or its .safetensors file), a GGUF file, or owner/name on a hub
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// Where specs it extends are looked for first; default: ONBOARD_SPECS
+    /// Folder that is searched first for the specs it extends; default: ONBOARD_SPECS
     #[arg(long, value_name = "DIR")]
     specs: Option<PathBuf>,
     /// Override a part of the spec (repeatable)
@@ -124,7 +124,7 @@ impl Check {
     }
 }
 
-/// What a check found to say.
+/// Text and coverage of a check.
 struct Said {
     text: String,
     coverage: Option<Value>,

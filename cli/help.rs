@@ -59,7 +59,7 @@ fn is_command(words: &[&str]) -> bool {
     })
 }
 
-/// What there is on a topic. A name may be an op and a key (`rope`): both are shown.
+/// Prints the help on a topic. A name may be an op and a key (`rope`): both are shown.
 fn text(topic: &str) -> Option<String> {
     let ops = OpSet::builtin();
     let found: Vec<String> = match topic {

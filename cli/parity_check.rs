@@ -89,7 +89,7 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    /// What `parity check FILE --reference DUMP` asks for.
+    /// Builds the arguments of `parity check FILE --reference DUMP`.
     pub(crate) fn of_file(which: Which, choice: Choice, reference: &Path, json: bool) -> Self {
         Self {
             which,

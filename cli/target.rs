@@ -30,7 +30,7 @@ pub(crate) struct Which {
 const MAIN: &str = "main";
 
 impl Which {
-    /// What lies at a path here, or on a hub at its main branch.
+    /// Model at a local path, or on a hub at its main branch.
     pub(crate) fn at(model: PathBuf) -> Self {
         Self { model, revision: MAIN.to_owned() }
     }

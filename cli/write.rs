@@ -62,7 +62,7 @@ pub(crate) fn atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     draft.publish(&*disk()).with_context(cannot)
 }
 
-/// What gives files their names.
+/// Gives files their names.
 ///
 /// For tests of what a killed process leaves, `ONBOARD_ABORT_AT=N` ends it before the change of names
 /// with that number, counted from one.

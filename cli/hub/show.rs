@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 
 use crate::{term, text};
 
-/// What is shown now.
+/// Progress as shown now.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     bar: RefCell<Option<ProgressBar>>,

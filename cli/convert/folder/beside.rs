@@ -92,7 +92,7 @@ pub(super) fn stale(plan: &Plan<'_>, beside: &[SideFile]) -> Result<Vec<PathBuf>
     Ok(stale)
 }
 
-/// What transformers and serving engines read beside weights if it is there.
+/// Optional files that transformers and serving engines read beside weights.
 const LOADED: [&str; 24] = [
     INDEX,
     "adapter_config.json",

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 /// A file as it was at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stamp {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     len: u64,
     modified: Option<SystemTime>,

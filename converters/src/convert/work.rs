@@ -142,7 +142,7 @@ pub struct Work<'a> {
 /// A folder that belongs to a conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Folder {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// True if other processes write other files of the same set into it.
     pub shared: bool,

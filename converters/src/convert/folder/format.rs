@@ -146,7 +146,7 @@ impl Format {
         })
     }
 
-    /// What becomes of each tensor.
+    /// Fate of each tensor.
     pub fn choose(self, tensors: &[Tensor<'_>], quant: &Quant) -> Vec<Choice> {
         let Some(scheme) = self.scheme(1.0) else { return plain(tensors) };
         let refuses = |tensor: &Tensor<'_>| match (&tensor.matrix, &tensor.shape[..]) {
