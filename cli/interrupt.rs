@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -29,23 +29,36 @@ pub(crate) fn hint(text: &'static str) {
 /// Removes what is being written when the person or the system stops the command, and exits with what a
 /// shell reports for the signal: 130 for SIGINT, 143 for SIGTERM.
 ///
-/// SIGHUP keeps its default action, so that `nohup` works.
+/// SIGHUP keeps its default action, so that `nohup` works. A process that runs several commands waits
+/// with one thread.
 pub(crate) fn install() {
-    // Without a handler a signal still ends the process; only a `.part` file may stay.
-    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
-    std::thread::spawn(move || {
-        let Some(signal) = signals.forever().next() else { return };
-        let paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
-        for (path, goes) in paths.iter() {
-            match goes {
-                Goes::Parts => remove(path),
-                Goes::Whole => drop(fs_err::remove_dir_all(path)),
-            }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(wait_for_signals);
+}
+
+/// Starts the thread that waits. It installs the handlers itself: without the thread or without them a
+/// signal still ends the process, and only a `.part` file may stay.
+fn wait_for_signals() {
+    let wait = || {
+        let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
+        if let Some(signal) = signals.forever().next() {
+            stop(signal);
         }
-        let hint = HINT.lock().unwrap_or_else(PoisonError::into_inner);
-        crate::term::note(&format!("stopped{hint}"));
-        std::process::exit(128 + signal);
-    });
+    };
+    drop(std::thread::Builder::new().name("signals".to_owned()).spawn(wait));
+}
+
+fn stop(signal: i32) -> ! {
+    let paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
+    for (path, goes) in paths.iter() {
+        match goes {
+            Goes::Parts => remove(path),
+            Goes::Whole => drop(fs_err::remove_dir_all(path)),
+        }
+    }
+    let hint = HINT.lock().unwrap_or_else(PoisonError::into_inner);
+    crate::term::note(&format!("stopped{hint}"));
+    std::process::exit(128 + signal);
 }
 
 /// Removes a file, or the unfinished files of a folder. What is not there needs no removing.

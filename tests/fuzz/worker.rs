@@ -150,10 +150,22 @@ fn judge(
                 beyond >> 20
             ))
         }
+        _ if left_behind() > LEFT => Outcome::Wrong(format!(
+            "threads and open files pile up: more than {LEFT} are left of the cases before"
+        )),
         (Ok(Ok(true)), _) => Outcome::Accepted,
         (Ok(Ok(false)), _) => Outcome::Refused,
     };
     Ok(Report { number, outcome, beyond, micros })
+}
+
+/// Threads and open files that a process may keep between cases: a pool of threads, its own files.
+const LEFT: usize = 200;
+
+/// Threads and open files of this process, where the system lists them.
+fn left_behind() -> usize {
+    let count = |dir| fs_err::read_dir(dir).map_or(0, |entries: fs_err::ReadDir| entries.count());
+    count("/proc/self/task") + count("/proc/self/fd")
 }
 
 /// Removes what the case before left beside its folder.
