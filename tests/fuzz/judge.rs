@@ -9,6 +9,8 @@ use crate::program::{Program, message};
 pub(crate) mod conversions;
 pub(crate) mod dumps;
 pub(crate) mod files;
+#[cfg(feature = "hub")]
+pub(crate) mod hubs;
 pub(crate) mod models;
 pub(crate) mod texts;
 

@@ -219,6 +219,16 @@ pub(crate) const KINDS: &[Kind] = &[
         damaged: &["text.txt"],
         judge: texts::text,
     },
+    #[cfg(feature = "hub")]
+    Kind {
+        name: "hub",
+        weight: 6,
+        batch: 20,
+        spare: 4,
+        seeds: seeds::hubs::hubs,
+        damaged: &[".http"],
+        judge: crate::judge::hubs::hub,
+    },
 ];
 
 /// Makes a case: a seed, and at most `most` pieces of damage.
@@ -269,7 +279,7 @@ fn damage_file(kind: &Kind, case: &mut Case, other: &Case, random: &mut Random) 
         "json" => json::damage(old, other, random),
         "safetensors" => formats::safetensors(old, other, random),
         "gguf" => formats::gguf(old, other, random),
-        "yaml" | "txt" | "journal" | "jinja" | "tiktoken" if !random.one_in(6) => {
+        "yaml" | "txt" | "journal" | "jinja" | "tiktoken" | "http" if !random.one_in(6) => {
             let (old, other) = (String::from_utf8_lossy(old), String::from_utf8_lossy(other));
             words::damage(&old, &other, random).into_bytes()
         }

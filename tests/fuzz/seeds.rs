@@ -7,7 +7,12 @@ use serde_json::json;
 
 use crate::case::Case;
 
+#[cfg(feature = "hub")]
+pub(crate) mod hubs;
 pub(crate) mod made;
+#[path = "../../converters/tests/support/tokenizers.rs"]
+#[allow(dead_code, reason = "tests of converters use the rest")]
+mod sound;
 
 /// Where seeds come from.
 pub(crate) struct Sources {
@@ -186,7 +191,13 @@ pub(crate) fn overrides(_: &Sources) -> Seeds {
         let family = FAMILIES[n % FAMILIES.len()];
         Case { words: vec![family.to_owned(), (*set).to_owned()], ..Case::default() }
     };
-    Ok(sets.iter().enumerate().map(case).collect())
+    let mut seeds: Vec<Case> = sets.iter().enumerate().map(case).collect();
+    // One that every family takes.
+    seeds.extend(FAMILIES.iter().map(|family| Case {
+        words: vec![(*family).to_owned(), "dims.eps=2e-6".to_owned()],
+        ..Case::default()
+    }));
+    Ok(seeds)
 }
 
 const SPOKEN: &[&str] = &[CONFIG, WEIGHTS, TOKENIZER, "tokenizer_config.json"];
@@ -210,47 +221,24 @@ fn tokenizers(from: &Sources, made: &[serde_json::Value]) -> Seeds {
     Ok(made.iter().map(with).collect())
 }
 
-/// Pieces with scores.
+/// Pieces with scores, with and without a table of replacements.
 pub(crate) fn unigram_tokenizers(from: &Sources) -> Seeds {
-    let vocab: Vec<_> =
-        made::pieces().into_iter().enumerate().map(|(n, p)| json!([p, -(n as f64)])).collect();
-    let model = json!({"type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": false});
-    let space =
-        json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true});
-    let normal = json!({"type": "Sequence", "normalizers": [
-        {"type": "Precompiled", "precompiled_charsmap": made::CHARSMAP},
-        {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
-    ]});
-    let template = json!({"type": "TemplateProcessing",
-        "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
-        "special_tokens": {"</s>": {"id": "</s>", "ids": [2], "tokens": ["</s>"]}}});
-    let plain = made::tokenizer(&model, &json!(null), &space, &json!(null), &space);
-    let full = made::tokenizer(&model, &normal, &space, &template, &space);
-    tokenizers(from, &[plain, full])
+    let full = sound::pieces();
+    let mut plain = full.clone();
+    plain["normalizer"] = json!(null);
+    plain["post_processor"] = json!(null);
+    tokenizers(from, &[full, plain])
 }
 
-/// Whole words and pieces of words.
+/// Pieces of words, and whole words.
 pub(crate) fn word_tokenizers(from: &Sources) -> Seeds {
-    let vocab: serde_json::Map<_, _> =
-        made::pieces().into_iter().enumerate().map(|(n, p)| (p, json!(n))).collect();
-    let pieces = json!({"type": "WordPiece", "unk_token": "<unk>", "continuing_subword_prefix": "##",
-        "max_input_chars_per_word": 100, "vocab": vocab});
-    let whole = json!({"type": "WordLevel", "unk_token": "<unk>", "vocab": vocab});
-    let normal = json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
-        "strip_accents": null, "lowercase": true});
-    let ends = json!({"type": "BertProcessing", "sep": ["</s>", 2], "cls": ["<s>", 1]});
-    let decoder = json!({"type": "WordPiece", "prefix": "##", "cleanup": true});
-    let first =
-        made::tokenizer(&pieces, &normal, &json!({"type": "BertPreTokenizer"}), &ends, &decoder);
-    let second = made::tokenizer(
-        &whole,
-        &json!(null),
-        &json!({"type": "Whitespace"}),
-        &json!(null),
-        &json!(null),
-    );
-    tokenizers(from, &[first, second])
+    let pieces = sound::words();
+    let mut whole = pieces.clone();
+    let vocab = &pieces["model"]["vocab"];
+    whole["model"] = json!({"type": "WordLevel", "unk_token": "[UNK]", "vocab": vocab});
+    whole["pre_tokenizer"] = json!({"type": "Whitespace"});
+    whole["decoder"] = json!(null);
+    tokenizers(from, &[pieces, whole])
 }
 
 /// SentencePiece's own files.

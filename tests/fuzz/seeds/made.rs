@@ -164,36 +164,3 @@ pub(crate) fn dat(entries: &[(&str, i32)], more: bool) -> Vec<u8> {
     }
     bytes
 }
-
-/// A table of replacements with a trie of few nodes.
-pub(crate) const CHARSMAP: &str = "CAAAAAABAAAAAgAAYQBiAGMA";
-
-/// The pieces of the small tokenizers that are made here.
-pub(crate) fn pieces() -> Vec<String> {
-    let mut pieces: Vec<String> =
-        ["<unk>", "<s>", "</s>", "▁", "▁a", "▁b", "it", "##s", "is", "the"]
-            .map(str::to_owned)
-            .into();
-    pieces.extend(('a'..='z').chain('0'..='9').map(String::from));
-    pieces.extend(('a'..='z').map(|c| format!("##{c}")));
-    pieces.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
-    pieces
-}
-
-/// A `tokenizer.json` of these parts.
-pub(crate) fn tokenizer(
-    model: &Value,
-    normal: &Value,
-    pre: &Value,
-    post: &Value,
-    decoder: &Value,
-) -> Value {
-    let token = |id: usize, text: &str, special: bool| {
-        json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": special})
-    };
-    json!({"version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": [token(0, "<unk>", true), token(1, "<s>", true), token(2, "</s>", true)],
-        "normalizer": normal, "pre_tokenizer": pre, "post_processor": post, "decoder": decoder,
-        "model": model})
-}

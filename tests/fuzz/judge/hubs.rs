@@ -1,0 +1,204 @@
+//! A hub that answers with damaged bytes: the client ends soon, keeps its token, and names no file
+//! whose bytes are not those that were announced.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hub::{Client, Options};
+use sha1::Sha1;
+use sha2::{Digest as _, Sha256};
+
+use super::{Judged, Trial, refused};
+use crate::case::Case;
+use crate::seeds::hubs::{BODY, HEAD, HUB, LISTING, STORE, STORED};
+
+const TOKEN: &str = "hf_secret";
+/// Requests that three files can be worth, with every retry and redirect.
+const MOST_REQUESTS: usize = 400;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Lists a model and fetches its files from servers that answer with the case.
+pub(crate) fn hub(trial: &Trial<'_>) -> Judged {
+    let started = Instant::now();
+    let store = Server::start(|_| STORED, trial.case, "").map_err(|error| error.to_string())?;
+    let kind = |request: &str| match request {
+        head if head.starts_with("HEAD") => HEAD,
+        listing if listing.contains("/api/") => LISTING,
+        _ => BODY,
+    };
+    let hub = Server::start(kind, trial.case, &store.origin).map_err(|error| error.to_string())?;
+    let cache = trial.beside("cache");
+    let judged = fetch_all(&hub.origin, &cache);
+    if started.elapsed() > PATIENCE {
+        return Err(format!("took {} seconds", started.elapsed().as_secs()));
+    }
+    let (asked, elsewhere) = (hub.requests(), store.requests());
+    if asked.len() + elsewhere.len() > MOST_REQUESTS {
+        return Err(format!("{} requests", asked.len() + elsewhere.len()));
+    }
+    if elsewhere.iter().any(|request| request.contains(TOKEN)) {
+        return Err("the token went to another origin".to_owned());
+    }
+    let parent = trial.dir.parent().ok_or("a case lies in a folder")?;
+    for entry in fs_err::read_dir(parent).map_err(|error| error.to_string())? {
+        let path = entry.map_err(|error| error.to_string())?.path();
+        if path != trial.dir && path != cache && !path.ends_with("output") {
+            return Err(format!("wrote `{}`", path.display()));
+        }
+    }
+    judged
+}
+
+fn fetch_all(endpoint: &str, cache: &Path) -> Judged {
+    let short = Duration::from_millis(300);
+    let options = Options {
+        connect: short,
+        answer: short,
+        read: short,
+        window: short,
+        tries: 3,
+        backoff: Duration::from_millis(1),
+        most_backoff: Duration::from_millis(5),
+        lock: short,
+        most_listing: 1 << 20,
+        ..Options::default()
+    };
+    let client = Client::new(endpoint, Some(TOKEN), cache, "fuzz", options, |_| {});
+    let client = client.map_err(|error| format!("no client: {error}"))?;
+    let listing = match client.list("acme/tiny", "main") {
+        Ok(listing) => listing,
+        Err(error) => return refused(&error.to_string()),
+    };
+    let mut fetched = false;
+    for name in listing.files.iter().take(3) {
+        match client.fetch("acme/tiny", &listing.commit, name) {
+            Ok(path) => fetched |= arrived(&path, cache)?,
+            Err(error) => {
+                refused(&error.to_string())?;
+            }
+        }
+    }
+    Ok(fetched)
+}
+
+/// Holds a file that was given a name to where it lies and to its hash.
+fn arrived(path: &Path, cache: &Path) -> Judged {
+    let wrong = |error: io::Error| format!("`{}`: {error}", path.display());
+    let blob = fs_err::canonicalize(path).map_err(wrong)?;
+    if !blob.starts_with(fs_err::canonicalize(cache).map_err(wrong)?) {
+        return Err(format!("`{}` lies outside of the cache", blob.display()));
+    }
+    let bytes = fs_err::read(&blob).map_err(wrong)?;
+    let stated = blob.file_name().unwrap_or_default().to_string_lossy();
+    let found = match stated.len() {
+        64 => sha256(&bytes),
+        40 => git_hash(&bytes),
+        _ => return Ok(true),
+    };
+    let is_hash = stated.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    if is_hash && *stated != found {
+        return Err(format!("a file has the name {stated} and the hash {found}"));
+    }
+    Ok(true)
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    format!("{:x}", Sha256::digest(bytes))
+}
+
+pub(crate) fn git_hash(bytes: &[u8]) -> String {
+    let mut digest = Sha1::new_with_prefix(format!("blob {}\0", bytes.len()));
+    digest.update(bytes);
+    format!("{:x}", digest.finalize())
+}
+
+/// A server that answers every request with a file of the case, until it is dropped.
+struct Server {
+    origin: String,
+    ended: Arc<AtomicBool>,
+    seen: Arc<Mutex<Vec<String>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves the file that `kind` names for a request, with the addresses of both servers in it.
+    fn start(kind: fn(&str) -> &'static str, case: &Case, store: &str) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let origin = format!("http://{}", listener.local_addr()?);
+        let (ended, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let addressed = |bytes: &Vec<u8>| {
+            replace(
+                &replace(bytes, HUB.as_bytes(), origin.as_bytes()),
+                STORE.as_bytes(),
+                store.as_bytes(),
+            )
+        };
+        let answers: Vec<(String, Vec<u8>)> =
+            case.files.iter().map(|(name, bytes)| (name.clone(), addressed(bytes))).collect();
+        let (over, requests) = (Arc::clone(&ended), Arc::clone(&seen));
+        let thread = std::thread::Builder::new().spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                if over.load(Ordering::Acquire) {
+                    return;
+                }
+                let request = request(&mut stream);
+                let name = kind(&request);
+                requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+                let answer = answers.iter().find(|(known, _)| known == name);
+                // A client that is gone is no matter.
+                answer.and_then(|(_, bytes)| stream.write_all(bytes).ok());
+            }
+        })?;
+        Ok(Self { origin, ended, seen, thread: Some(thread) })
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        // The loop looks at the flag once more for this connection.
+        TcpStream::connect(self.origin.trim_start_matches("http://")).ok();
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// The head of a request; what came of it if it is not complete.
+fn request(stream: &mut TcpStream) -> String {
+    stream.set_read_timeout(Some(Duration::from_millis(300))).ok();
+    let mut head = Vec::new();
+    let mut piece = [0; 4096];
+    while !head.ends_with(b"\r\n\r\n") && head.len() < 1 << 16 {
+        match stream.read(&mut piece) {
+            Ok(count @ 1..) => head.extend_from_slice(&piece[..count]),
+            _ => break,
+        }
+    }
+    String::from_utf8_lossy(&head).into_owned()
+}
+
+fn replace(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        match rest.strip_prefix(from) {
+            Some(behind) => {
+                out.extend_from_slice(to);
+                rest = behind;
+            }
+            None => {
+                out.push(rest[0]);
+                rest = &rest[1..];
+            }
+        }
+    }
+    out
+}
