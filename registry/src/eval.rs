@@ -20,7 +20,7 @@ pub use functions::NAMES as FUNCTIONS;
 pub use operators::{binary, index, slice, truth, unary};
 
 /// The longest list or text an expression can make.
-pub const MAX_ITEMS: usize = 1_000_000;
+pub const MAX_ITEMS: usize = 65_536;
 
 /// Why there is no value.
 #[derive(Debug, Clone, PartialEq)]
