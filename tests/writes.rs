@@ -72,6 +72,28 @@ fn a_link_out_of_a_checkpoint_is_not_copied() {
 }
 
 #[test]
+fn a_folder_of_templates_that_is_a_link_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, out, precious) =
+        (dir.path().join("source"), dir.path().join("out"), dir.path().join("precious"));
+    copy("llama_256", &source);
+    fs_err::create_dir(&out).unwrap();
+    fs_err::create_dir(&precious).unwrap();
+    fs_err::write(precious.join("mine.jinja"), "mine").unwrap();
+    std::os::unix::fs::symlink(&precious, out.join("additional_chat_templates")).unwrap();
+    for templates in [false, true] {
+        if templates {
+            let folder = source.join("additional_chat_templates");
+            fs_err::create_dir(&folder).unwrap();
+            fs_err::write(folder.join("mine.jinja"), "theirs").unwrap();
+        }
+        run(&mut to(&source, "bf16", &out, &["--force"])).code(2).says("remove the link");
+        assert_eq!(fs_err::read(precious.join("mine.jinja")).unwrap(), b"mine");
+        assert!(!out.join("model.safetensors").exists());
+    }
+}
+
+#[test]
 fn a_part_that_is_a_link_is_not_written_through() {
     let dir = tempfile::tempdir().unwrap();
     let (out, precious) = (dir.path().join("p.gguf"), dir.path().join("precious"));

@@ -13,6 +13,13 @@ use super::{CONFIG, Plan, config_text};
 /// Renders the files, before anything is written; the config is the last.
 pub(super) fn files(plan: &Plan<'_>) -> Result<Vec<SideFile>> {
     let folder = &plan.folder;
+    // Files of the older model are removed in there, and new ones written.
+    if folder.join(TEMPLATES).is_symlink() {
+        bail!(
+            "`{}` is a link; expected a folder of the output or nothing: remove the link",
+            folder.join(TEMPLATES).display()
+        );
+    }
     let mut files = carry(&plan.target.dir, &plan.target.dir, folder, carried)?;
     let templates = plan.target.dir.join(TEMPLATES);
     if templates.is_dir() {
