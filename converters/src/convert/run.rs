@@ -308,7 +308,10 @@ fn read_back(
     }
     for ((map, file), gaps) in maps.iter().zip(&work.files).zip(slab::padding(work)) {
         let wrong = |part: &str| Error::ReadBack { file: file.path.clone(), part: part.into() };
-        if map.len() as u64 != file.len || !map.starts_with(&file.header) {
+        if map.len() as u64 != file.len {
+            return Err(wrong("its length"));
+        }
+        if !map.starts_with(&file.header) {
             return Err(wrong("its header"));
         }
         let zeros = |&(from, len): &(u64, u64)| {

@@ -52,6 +52,32 @@ fn a_byte_that_the_disk_changes_is_found_wherever_it_is() {
     }
 }
 
+/// A disk that appends a byte to every file when it is synced.
+#[derive(Debug)]
+struct Grows;
+
+impl Disk for Grows {
+    fn sync(&self, file: &File) -> std::io::Result<()> {
+        let found = file.metadata()?;
+        if found.is_file() {
+            file.write_all_at(&[0], found.len())?;
+        }
+        Direct.sync(file)
+    }
+}
+
+#[test]
+fn a_file_of_another_length_is_found() {
+    let sources = [numbers(1), numbers(2)];
+    let folder = tempfile::tempdir().unwrap();
+    let settings = Settings { disk: Arc::new(Grows), ..Settings::default() };
+    let error = run(&work(folder.path(), &sources), &settings, &()).unwrap_err();
+    assert!(
+        matches!(&error, Error::ReadBack { part, .. } if part == "its length"),
+        "expected a length that differs: {error}"
+    );
+}
+
 #[test]
 fn what_lies_between_tensors_is_made_anew_by_resuming() {
     let sources = [numbers(1), numbers(2)];
