@@ -158,7 +158,7 @@ fn killed_at_every_change_of_names_an_output_is_old_or_new_or_refused() {
 
 #[test]
 fn killed_at_random_moments_an_output_is_old_or_new_or_refused() {
-    const KILLS: u32 = 10;
+    const KILLS: u32 = 50;
     let mut seed = 11_u64;
     for case in &CASES {
         let dir = tempfile::tempdir().unwrap();
