@@ -11,7 +11,7 @@ use crate::case::Case;
 pub(crate) mod hubs;
 pub(crate) mod made;
 #[path = "../../converters/tests/support/tokenizers.rs"]
-#[allow(dead_code, reason = "tests of converters use the rest")]
+#[expect(dead_code, clippy::unwrap_used, reason = "tests of converters use the rest")]
 mod sound;
 
 /// Where seeds come from.

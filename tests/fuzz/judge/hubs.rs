@@ -188,16 +188,13 @@ fn request(stream: &mut TcpStream) -> String {
 fn replace(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     let mut rest = bytes;
-    while !rest.is_empty() {
-        match rest.strip_prefix(from) {
-            Some(behind) => {
-                out.extend_from_slice(to);
-                rest = behind;
-            }
-            None => {
-                out.push(rest[0]);
-                rest = &rest[1..];
-            }
+    while let [first, others @ ..] = rest {
+        if let Some(behind) = rest.strip_prefix(from) {
+            out.extend_from_slice(to);
+            rest = behind;
+        } else {
+            out.push(*first);
+            rest = others;
         }
     }
     out

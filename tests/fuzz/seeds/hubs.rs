@@ -59,7 +59,7 @@ pub(crate) fn hubs(_: &Sources) -> io::Result<Vec<Case>> {
         (BODY, moved(&to)),
         (STORED, ok(&format!("Content-Length: {len}\r\n"), bytes)),
     ];
-    let chunks = format!("{:x}\r\n{bytes}\r\n0\r\n\r\n", len);
+    let chunks = format!("{len:x}\r\n{bytes}\r\n0\r\n\r\n");
     let plain = [
         (LISTING, ok(&format!("Link: <{HUB}/api>\r\n"), &list("vocab.json"))),
         (HEAD, ok("ETag: W/\"v1\"\r\n", "")),
