@@ -163,7 +163,10 @@ impl AddModel {
                 Some(report) if outcome == Outcome::Differs => {
                     term::print(&parity::report::text(report))?;
                 }
-                Some(report) => term::print(&card_table(report))?,
+                Some(report) => {
+                    term::print(&card_table(report))?;
+                    report.notes.iter().for_each(|note| self.say("note", note));
+                }
                 None => {}
             }
             self.say("verdict", &verdict_line(outcome, report));

@@ -16,6 +16,9 @@ use crate::{Ended, term};
 mod draft;
 
 /// Measures prefill and decode in tokens per second
+/// Tokens of the prefill test, unless told otherwise or the model handles fewer.
+const PROMPT: usize = 512;
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -30,9 +33,9 @@ pub(crate) struct Bench {
     which: Which,
     #[command(flatten)]
     choice: Choice,
-    /// Tokens of the prefill test; 0 leaves it out
-    #[arg(short, value_name = "N", default_value_t = 512)]
-    p: usize,
+    /// Tokens of the prefill test; 0 leaves it out; default: 512, or all that the model handles
+    #[arg(short, value_name = "N")]
+    p: Option<usize>,
     /// Tokens of the decode test; 0 leaves it out
     #[arg(short, value_name = "N", default_value_t = 128)]
     n: usize,
@@ -65,8 +68,9 @@ pub(crate) struct Bench {
 impl Bench {
     pub(crate) fn run(self) -> Result<Ended> {
         ensure!(self.repetitions > 0, "-r must be at least 1");
-        ensure!(self.p + self.n > 0, "-p and -n are both 0: nothing to measure");
+        ensure!(self.p != Some(0) || self.n > 0, "-p and -n are both 0: nothing to measure");
         let target = target::open(&self.which, &self.choice)?;
+        let prompt = self.p.unwrap_or(PROMPT.min(target.model.context.unwrap_or(PROMPT)));
         let (size, parameters) = extent(&target)?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target.check_dtypes(&[dtype])?;
@@ -92,7 +96,7 @@ impl Bench {
         let mut rows = Vec::new();
         let mut table = Table::new(&[1, 2, 4, 6]);
         table.row(["model", "size", "params", "dtype", "threads", "test", "t/s"]);
-        let tests = [(self.p, 0, format!("pp{}", self.p)), (0, self.n, format!("tg{}", self.n))];
+        let tests = [(prompt, 0, format!("pp{prompt}")), (0, self.n, format!("tg{}", self.n))];
         for (prefill, decode, test) in tests.into_iter().filter(|(p, n, _)| p + n > 0) {
             let bar = term::spinner(&test);
             let rates = self.measure(session.as_mut(), prefill, decode)?;

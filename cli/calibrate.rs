@@ -11,8 +11,8 @@ use crate::specs::engine_error;
 use crate::target::Target;
 use crate::{term, voice};
 
-/// Tokens in a chunk, unless told otherwise.
-pub(crate) const CHUNK: usize = 512;
+/// Tokens in a chunk, unless told otherwise or the model handles fewer.
+const CHUNK: usize = 512;
 
 /// The tokens of a text, cut.
 pub(crate) struct Text {
@@ -32,11 +32,12 @@ impl Text {
         target: &Target,
         text: Option<&Path>,
         ids: &[u32],
-        chunk: usize,
+        chunk: Option<usize>,
         most: Option<usize>,
     ) -> Result<Self> {
-        ensure!(chunk > 0, "--chunk must be at least 1");
         let context = target.model.context.unwrap_or(usize::MAX);
+        let chunk = chunk.unwrap_or(CHUNK.min(context));
+        ensure!(chunk > 0, "--chunk must be at least 1");
         ensure!(
             chunk <= context,
             "the model handles {context} tokens, fewer than a chunk of {chunk}; give --chunk {context}",

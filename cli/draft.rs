@@ -76,14 +76,22 @@ impl Candidate {
         used + self.renames.tensors()
     }
 
-    /// Orders candidates, the nearest first: one that resolves, then the most tensors explained, the
-    /// fewest weights and tensors without a counterpart, and the fewest findings. Of equal ones, the
-    /// one that most others extend is the plainest.
+    /// Orders candidates, the nearest first: one that resolves, then the most tensors explained (those
+    /// of other names by what they are worth), the fewest weights and tensors without a counterpart,
+    /// and the fewest findings. Of equal ones, the one that most others extend is the plainest.
     fn distance(&self) -> (bool, Reverse<usize>, usize, usize, Reverse<usize>, usize) {
         let gaps = self.coverage.as_ref().map_or(usize::MAX, |coverage| coverage.gaps);
         let gaps = gaps.saturating_sub(2 * self.renames.tensors());
         let none = self.coverage.is_none();
-        (none, Reverse(self.explained()), gaps, self.findings, Reverse(self.heirs), self.absent)
+        let used = self.coverage.as_ref().map_or(0, |coverage| coverage.used);
+        (
+            none,
+            Reverse(used + self.renames.credit()),
+            gaps,
+            self.findings,
+            Reverse(self.heirs),
+            self.absent,
+        )
     }
 }
 
@@ -244,10 +252,15 @@ impl Draft {
     pub(crate) fn refuse(&self, config: &Config, model: &Path) -> anyhow::Error {
         let path = self.path.display();
         let said = format!(
-            "no spec matches the architecture `{}`. The nearest is `{}`, which explains {} of {} tensors; the draft \
+            "no spec matches the architecture `{}`. {} `{}`, which explains {} of {} tensors; the draft \
              `{path}` extends it and lists what is left. Complete it (`onboard help spec` explains the language, \
              `onboard show {} --source` shows what is inherited), then: onboard add-model {} --spec {path}",
             config.architecture(),
+            if 2 * self.used < self.tensors {
+                "None is near it either: take from several what you need. The least far is"
+            } else {
+                "The nearest is"
+            },
             self.base,
             self.used,
             self.tensors,

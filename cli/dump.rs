@@ -6,8 +6,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
+use registry::dtype::Dtype;
 use registry::file;
 
+use crate::target::parse_dtype;
 use crate::{Ended, term};
 
 /// The reference script: one file, so that it can be copied to where the model is.
@@ -39,8 +41,8 @@ pub(crate) struct Dump {
     #[arg(long)]
     script: bool,
     /// The dtypes to run, with commas: f32,bf16,f16
-    #[arg(long, value_name = "LIST")]
-    dtypes: Option<String>,
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
+    dtypes: Vec<Dtype>,
     /// A JSON file of prompts to run instead of the derived ones
     #[arg(long, value_name = "FILE")]
     prompts: Option<String>,
@@ -117,10 +119,12 @@ impl Dump {
     /// The arguments of the script.
     fn arguments(&self, model: &Path, output: &Path) -> Vec<OsString> {
         let mut all: Vec<OsString> = vec![model.into(), "-o".into(), output.into()];
-        for (flag, value) in [("--dtypes", &self.dtypes), ("--prompts", &self.prompts)] {
-            if let Some(value) = value {
-                all.extend([flag.into(), value.into()]);
-            }
+        if !self.dtypes.is_empty() {
+            let names: Vec<&str> = self.dtypes.iter().map(|dtype| dtype.name()).collect();
+            all.extend(["--dtypes".into(), names.join(",").into()]);
+        }
+        if let Some(prompts) = &self.prompts {
+            all.extend(["--prompts".into(), prompts.into()]);
         }
         if self.trust_remote_code {
             all.push("--trust-remote-code".into());

@@ -43,7 +43,8 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
         Some(spec) => spec,
         None => specs.matching(&config)?.with_context(|| {
             format!(
-                "no spec matches the architecture `{}` of `{}`",
+                "no spec matches the architecture `{}` of `{}`; give the spec that it was made with by --spec, or \
+                 its folder by --specs",
                 config.architecture(),
                 path.display()
             )

@@ -10,7 +10,7 @@ use engine::Want;
 use engine::importance::Importance;
 use registry::dtype::Dtype;
 
-use crate::calibrate::{CHUNK, Text};
+use crate::calibrate::Text;
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::{Ended, term};
 
@@ -40,9 +40,9 @@ pub(crate) struct MakeImatrix {
     /// Write over a file that is there (never over one that is read)
     #[arg(long)]
     force: bool,
-    /// Tokens in a chunk
-    #[arg(long, value_name = "N", default_value_t = CHUNK)]
-    chunk: usize,
+    /// Tokens in a chunk; default: 512, or all that the model handles
+    #[arg(long, value_name = "N")]
+    chunk: Option<usize>,
     /// At most so many chunks
     #[arg(long, value_name = "N")]
     chunks: Option<usize>,

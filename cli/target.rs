@@ -358,9 +358,9 @@ impl Target {
             }
             if let Some(bad) = checkpoint.scan_nonfinite(&weight.name)? {
                 let message = format!(
-                    "tensor `{}` has {} that are not finite, the first at element {}",
+                    "tensor `{}` has NaN or infinity at {}, the first of them element {}",
                     weight.name,
-                    crate::text::plural(bad.count, "number"),
+                    crate::text::plural(bad.count, "place"),
                     bad.first
                 );
                 findings.push(

@@ -13,7 +13,7 @@ use engine::peaks::Peaks;
 
 use super::folder::Plan;
 use super::several;
-use crate::calibrate::{CHUNK, Text};
+use crate::calibrate::Text;
 use crate::term;
 
 /// Scales of activations, and the text that they are measured on.
@@ -178,14 +178,12 @@ impl Calibration {
 
     fn run(&self, plan: &Plan<'_>, threads: usize) -> Result<Measured> {
         let target = plan.target;
-        let most = target.model.context.unwrap_or(usize::MAX);
-        let chunk = self.chunk.unwrap_or(CHUNK.min(most));
         let path = self.calibrate.as_deref();
-        let text = Text::read(target, path, &self.calibrate_tokens, chunk, self.chunks)?;
+        let text = Text::read(target, path, &self.calibrate_tokens, self.chunk, self.chunks)?;
         let peaks = Arc::new(Peaks::default());
         let run = (target.dtype(), Some(threads));
         text.run(target, peaks.clone(), run, Want::None)?;
-        Ok(Measured { peaks, chunk, chunks: text.count })
+        Ok(Measured { peaks, chunk: text.chunk, chunks: text.count })
     }
 
     fn scales(&self, plan: &Plan<'_>, peak: &dyn Fn(Seen) -> Option<f32>) -> Result<Scales> {

@@ -13,7 +13,7 @@ use registry::dtype::Dtype;
 
 use super::Convert;
 use super::trial::Trial;
-use crate::calibrate::{CHUNK, Text};
+use crate::calibrate::Text;
 use crate::parity_check::{beside, no_reference};
 use crate::specs::check_error;
 use crate::target::Target;
@@ -118,7 +118,6 @@ impl Asked {
             return Ok(None);
         }
         let (chunk, chunks) = args.calibration.cut();
-        let chunk = chunk.unwrap_or(CHUNK.min(target.model.context.unwrap_or(usize::MAX)));
         Text::read(target, self.text.as_deref(), &self.tokens, chunk, chunks).map(Some)
     }
 

@@ -173,6 +173,15 @@ pub(super) fn run(
     arithmetic: Arithmetic,
     json: bool,
 ) -> Result<Ended> {
+    let is_folder = path.is_dir() || path.extension().is_some_and(|end| end == "safetensors");
+    if is_folder {
+        bail!(
+            "`{}` is no GGUF file, and --verify compares such a file; what a folder costs is measured by \
+             `parity check {0} --reference DUMP --source {}`",
+            path.display(),
+            which.model.display()
+        );
+    }
     let target = target::open(which, choice)?;
     let checkpoint = super::checkpoint(&target)?;
     let file = File::open(path)?;

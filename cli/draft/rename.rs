@@ -11,6 +11,8 @@ use registry::model::Model;
 pub(super) struct Renames {
     rules: Vec<Rule>,
     open: Vec<Open>,
+    /// Weights that no tensor is left for.
+    lacking: usize,
 }
 
 /// Tensors of one form that are a weight of the model.
@@ -35,9 +37,12 @@ impl Renames {
     /// Pairs weights without a tensor with tensors that no weight is made of.
     pub(super) fn propose(model: &Model, tensors: &BTreeMap<String, Vec<usize>>) -> Self {
         let (lacking, spare) = unmatched(model, tensors);
+        let count = lacking.len();
         let lacking = groups(lacking.iter().map(|weight| (weight.name.as_str(), &weight.shape)));
         let spare = groups(spare.iter().filter_map(|name| Some((*name, tensors.get(*name)?))));
-        Self::pair(&lacking, &spare)
+        let mut renames = Self::pair(&lacking, &spare);
+        renames.lacking = count.saturating_sub(renames.tensors());
+        renames
     }
 
     fn pair(lacking: &BTreeMap<String, Group>, spare: &BTreeMap<String, Group>) -> Self {
@@ -100,6 +105,12 @@ impl Renames {
     /// Tensors that the rules explain.
     pub(super) fn tensors(&self) -> usize {
         self.rules.iter().map(|rule| rule.tensors).sum()
+    }
+
+    /// What the rules speak for the spec: each tensor that they explain, less each weight that lacks
+    /// one even so. A rule that only shifts what is missing speaks for nothing.
+    pub(super) fn credit(&self) -> usize {
+        self.tensors().saturating_sub(self.lacking)
     }
 
     /// The items of the list; what is left to choose stands in comments.
@@ -316,6 +327,15 @@ mod tests {
             assert!(text.contains(pair), "{pair}\n{text}");
         }
         assert_eq!((renames.tensors(), renames.open.len()), (9, 0));
+    }
+
+    #[test]
+    fn rules_speak_for_a_spec_less_what_is_missing_even_so() {
+        let rule = Rule { disk: "a".into(), weight: "b".into(), tensors: 8 };
+        for (lacking, credit) in [(0, 8), (3, 5), (8, 0), (9, 0)] {
+            let renames = Renames { rules: vec![rule.clone()], open: Vec::new(), lacking };
+            assert_eq!(renames.credit(), credit);
+        }
     }
 
     #[test]

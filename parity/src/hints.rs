@@ -9,7 +9,7 @@ use registry::graph::{State, StateId, StateKind};
 use registry::model::Model;
 
 use crate::dump::Phase;
-use crate::gate::{Gate, Subject};
+use crate::gate::{Bound, Gate, Subject};
 
 /// Hints for the first failed gate among `gates`, likeliest first.
 pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
@@ -28,7 +28,9 @@ pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
                 .to_owned(),
         });
     }
-    if gate.inexact && matches!(gate.subject, Subject::Tap { .. }) {
+    // What misses a bound too is more than a rounding.
+    let near = gate.bounds.iter().all(Bound::holds);
+    if gate.inexact && near && matches!(gate.subject, Subject::Tap { .. }) {
         hints.push(
             "the values are near the reference's and rounded otherwise: look at the dtype of this op (`cast`, `compute`, `round`) \
              and at the order of the ops between the taps before and this one"

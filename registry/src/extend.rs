@@ -261,7 +261,7 @@ pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Findings) {
             return findings.push(finding);
         };
         let removes = matches!(value.value, Value::Null) && !value.at.text().is_empty();
-        if removes && table.is_some() && end == equals {
+        if removes && (depth == 0 || table.is_some()) && end == equals {
             map.shift_remove(name);
             return;
         }

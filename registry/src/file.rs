@@ -35,7 +35,7 @@ pub const COPIED: Limit = Limit { kind: "a file beside the weights", bytes: 256 
 /// Opens a regular file. Folders, named pipes, sockets and devices are refused without waiting.
 pub fn open(path: &Path) -> io::Result<fs_err::File> {
     // Opening some devices has effects, so the kind is checked before as well as after.
-    regular(path, &fs_err::metadata(path)?)?;
+    regular(path, &metadata(path)?)?;
     let mut options = fs_err::OpenOptions::new();
     options.read(true);
     #[cfg(unix)]
@@ -48,6 +48,15 @@ pub fn open(path: &Path) -> io::Result<fs_err::File> {
     let file = options.open(path)?;
     regular(path, &file.metadata()?)?;
     Ok(file)
+}
+
+fn metadata(path: &Path) -> io::Result<std::fs::Metadata> {
+    fs_err::metadata(path).map_err(|error| match error.kind() {
+        kind @ io::ErrorKind::NotFound => {
+            io::Error::new(kind, format!("there is no file `{}`", path.display()))
+        }
+        _ => error,
+    })
 }
 
 /// Reads a regular file of at most `limit` bytes.

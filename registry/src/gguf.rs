@@ -96,6 +96,7 @@ impl Gguf {
         let places: BTreeMap<String, usize> =
             known.iter().enumerate().map(|(n, name)| (name.to_string(), n)).collect();
         let (mut groups, mut faults) = (Vec::new(), Vec::new());
+        let mut homeless: IndexMap<String, Vec<&str>> = IndexMap::new();
         let (mut used, mut names) = (BTreeSet::new(), BTreeSet::new());
         for (weight, name) in weights.iter().zip(&known) {
             if used.contains(name.as_ref()) || self.left_out(name) {
@@ -107,10 +108,7 @@ impl Gguf {
                 Some((rule, tensors, gathered.names))
             });
             let Some((rule, tensors, sources)) = made else {
-                faults.push(format!(
-                    "weight `{}` has no place in the file; add it to `gguf: weights:` of the spec, or to `drop:`",
-                    weight.name
-                ));
+                homeless.entry(without_numbers(&weight.name)).or_default().push(&weight.name);
                 continue;
             };
             let found: Option<Vec<usize>> =
@@ -151,6 +149,17 @@ impl Gguf {
                 Err(why) => faults.push(format!("`{}` cannot be made: {why}", tensors[0])),
             }
         }
+        faults.extend(homeless.values().map(|names| {
+            let more = match names.len() - 1 {
+                0 => String::new(),
+                more => format!(", nor have {more} of other layers,"),
+            };
+            format!(
+                "weight `{}` has no place in the file{more}; add a rule to `gguf: weights:` of the spec, or write \
+                 `gguf: ~` if llama.cpp has no such model",
+                names[0]
+            )
+        }));
         if faults.is_empty() { Ok(groups) } else { Err(faults) }
     }
 
@@ -180,6 +189,12 @@ impl Gguf {
         let scalars = self.scalars.iter().map(|(_, pattern)| pattern);
         self.drop.iter().chain(scalars).any(|pattern| pattern.fit(name).is_some())
     }
+}
+
+/// A name without the numbers of layers and experts, which weights of one kind share.
+fn without_numbers(name: &str) -> String {
+    let parts = name.split('.').map(|part| if part.parse::<u32>().is_ok() { "*" } else { part });
+    parts.collect::<Vec<_>>().join(".")
 }
 
 /// The names in the file of everything that is made together with a weight.

@@ -221,7 +221,7 @@ fn shortened(name: &str) -> String {
 pub fn unknown(gguf: &Gguf, tensors: &[Tensor<'_>]) -> Vec<String> {
     if !is_known(&gguf.arch) {
         return vec![format!(
-            "llama.cpp does not know the architecture `{}`: the file is for this program alone",
+            "llama.cpp does not know the architecture `{}`: the file is for this program alone, with the spec that it is made with",
             gguf.arch
         )];
     }

@@ -40,7 +40,7 @@ impl Model {
         };
         Finding::error(&state.dtype_at, message)
             .label(format!("`{}` at {} needs {fed} here", demand.op, place(&demand.at)))
-            .help(format!("{remedy}; `--allow-dtype-mismatch` runs it anyway"))
+            .help(format!("{remedy}; `parity check --allow-dtype-mismatch` runs it anyway"))
     }
 }
 

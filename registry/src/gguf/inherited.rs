@@ -29,15 +29,14 @@ pub(crate) fn unlike(
         let gguf = model.gguf.clone()?;
         Some((gguf, model.graph.weights.clone()))
     })?;
-    // Weights without a place in the file are reported by whoever writes it.
-    let groups = gguf.groups(&weights).ok()?;
-    let found = match &owner.spec {
-        Some(spec) => first(model, &gguf, &groups, spec, config, ops)?,
-        None => Difference {
-            node: 0,
-            at: model.graph.nodes.first()?.at.clone(),
-            text: format!("`{}` is no complete spec and describes no model", owner.name),
-        },
+    let whole = |text: String| {
+        Some(Difference { node: 0, at: model.graph.nodes.first()?.at.clone(), text })
+    };
+    let found = match (&owner.spec, gguf.groups(&weights)) {
+        (Some(spec), Ok(groups)) => first(model, &gguf, &groups, spec, config, ops)?,
+        // A weight that the owner's file has no tensor for.
+        (Some(_), Err(faults)) => whole(faults.into_iter().next()?)?,
+        (None, _) => whole(format!("`{}` is no complete spec and describes no model", owner.name))?,
     };
     let arch = &gguf.arch;
     let message = if owner.name == model.name {

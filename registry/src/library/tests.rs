@@ -353,6 +353,7 @@ states:
     assert_eq!(main("base", &["rope={main: {partial: 1}}"]), (2, 1, some("1"), None));
     assert_eq!(main("base", &["rope.main={context: 7}"]), (2, 1, some("0.5"), some("7")));
     assert_eq!(main("base", &["rope.main.partial=~"]), (2, 1, None, None));
+    assert_eq!(main("base", &["rope.main.partial=null"]), (2, 1, None, None));
     for (set, want) in [
         ("rope.main.contxt=7", "--set rope.main.contxt=7:1:11 main has no `contxt`"),
         ("rope.near.dim=7", "--set rope.near.dim=7:1:6 rope has no `near`"),

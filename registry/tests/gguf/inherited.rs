@@ -115,6 +115,7 @@ fn overrides_are_held_to_the_same() {
     assert_eq!(finding.label, "layer 0: `scale` of `attend` is 0.1; in `child` it is 0.25");
     assert_eq!(set("dims.eps=1e-3"), None);
     assert_eq!(set("states.kv.dtype=f32"), None);
+    assert_eq!(set("gguf=null"), None);
 }
 
 #[test]
