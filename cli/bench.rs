@@ -71,6 +71,7 @@ impl Bench {
         ensure!(self.p != Some(0) || self.n > 0, "-p and -n are both 0: nothing to measure");
         let target = target::open(&self.which, &self.choice)?;
         let prompt = self.p.unwrap_or(PROMPT.min(target.model.context.unwrap_or(PROMPT)));
+        target.explained(&self.choice)?;
         let (size, parameters) = extent(&target)?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target.check_dtypes(&[dtype])?;

@@ -315,6 +315,7 @@ pub(crate) struct Model<'c> {
     pub(crate) checkpoint: &'c Checkpoint,
     pub(crate) warnings: Vec<String>,
     pub(crate) spec: String,
+    pub(crate) spec_name: String,
 }
 
 impl<'c> Model<'c> {
@@ -371,6 +372,7 @@ impl<'c> Model<'c> {
             checkpoint,
             warnings,
             spec: target.spec.sha256.clone(),
+            spec_name: target.spec.name.clone(),
         })
     }
 }

@@ -84,6 +84,12 @@ impl Coverage {
             tied,
             ignored,
         };
+        // Bytes that cannot be read are told by whoever reads them.
+        for (name, number) in checkpoint.senseless_scales().unwrap_or_default() {
+            let message = format!("the scale `{name}` is {number}");
+            let finding = Finding::unplaced(message);
+            coverage.findings.push(finding.help("expected a number above 0: the file is damaged"));
+        }
         if coverage.is_whole() {
             // Rules make weights of tensors with other names; nothing is left over.
             coverage.used = coverage.tensors - passed;

@@ -15,6 +15,11 @@ use crate::term;
 /// The key that holds the `config.json` a file was made from, so that it can be opened alone.
 pub(crate) const CONFIG_KEY: &str = "onboard.config";
 
+/// The key that holds the name of the spec, where another one than the config's was asked for.
+pub(crate) const SPEC_KEY: &str = "onboard.spec";
+/// The key that holds the `--set` of the conversion, one on each line.
+pub(crate) const OVERRIDES_KEY: &str = "onboard.overrides";
+
 /// Whether a word names a GGUF file.
 pub(crate) fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "gguf") && path.is_file()
@@ -27,6 +32,21 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
     let mut spec = choice.spec.as_deref().map(|spec| specs.named(spec)).transpose()?;
     let inside = file.metadata().str(CONFIG_KEY)?;
     let made = choice.model_config.is_none() && inside.is_none();
+    let told = choice.spec.is_none() && choice.model_config.is_none();
+    if let (Some(name), true) = (file.metadata().str(SPEC_KEY)?, told) {
+        // A name and never a path: the file may be a stranger's.
+        ensure!(
+            specs.has(name),
+            "`{}` was made with the spec `{}`, which is not here; give it by --spec FILE, or its folder by --specs",
+            path.display(),
+            name
+        );
+        spec = Some(name.to_owned());
+    }
+    let set = match file.metadata().str(OVERRIDES_KEY)? {
+        Some(lines) if told && choice.set.is_empty() => lines.lines().map(str::to_owned).collect(),
+        _ => choice.set.clone(),
+    };
     if let Some(kind) = no_model(&file, made) {
         bail!("`{}` holds no model: it is {kind}", path.display());
     }
@@ -51,9 +71,9 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
         })?,
     };
     let mut model = if made {
-        specs.resolve_made(&spec, &config, &choice.set)?
+        specs.resolve_made(&spec, &config, &set)?
     } else {
-        specs.resolve(&spec, &config, &choice.set)?
+        specs.resolve(&spec, &config, &set)?
     };
     let as_told = choice.set.is_empty() && choice.spec.is_none() && choice.model_config.is_none();
     if inside.is_some() && as_told {

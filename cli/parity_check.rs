@@ -125,6 +125,10 @@ impl Check {
     }
 
     fn check(&self) -> Result<Ended> {
+        if let Some(source) = &self.source {
+            converters::Checkpoint::open(source)
+                .context("cannot read the checkpoint given as --source")?;
+        }
         if engines::opens_files(&self.engine) {
             self.refuse_rounding()?;
             return self.run_file();

@@ -35,6 +35,7 @@ pub(crate) struct Schedules {
 impl Schedules {
     pub(crate) fn run(self) -> Result<Ended> {
         let target = target::open(&self.which, &self.choice)?;
+        target.explained(&self.choice)?;
         let Some(path) = self.reference.clone().or_else(|| beside(&target)) else {
             bail!("{}", no_reference(&target));
         };

@@ -9,7 +9,6 @@ use engine::{Chunk, NoProbe, Options, Want};
 use registry::dtype::Dtype;
 use serde_json::json;
 
-use crate::coverage::Coverage;
 use crate::specs::{engine_error, warn};
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::voice::Voice;
@@ -81,13 +80,7 @@ impl Run {
             "--top-p must be above 0 and at most 1"
         );
         let target = target::open(&self.which, &self.choice)?;
-        if !target.is_gguf() {
-            let coverage = Coverage::of(&target.model, &target.checkpoint()?);
-            // What another program's codes are is said by its name, and not by their shapes.
-            if coverage.foreign.is_some() {
-                coverage.refuse(&target.dir)?;
-            }
-        }
+        target.explained(&self.choice)?;
         let mut voice = match &self.prompt {
             Some(_) => Voice::of(&target)?,
             None => Voice::Ids { first: true },

@@ -11,6 +11,7 @@ use registry::diag::Finding;
 use registry::dtype::Dtype;
 use registry::model::Model;
 
+use crate::coverage::Coverage;
 use crate::gguf_target;
 use crate::specs::{Config, Specs, tell};
 use crate::term;
@@ -342,6 +343,26 @@ impl Target {
             self.dir.display()
         );
         Checkpoint::open(&self.dir).context("cannot read the weights")
+    }
+
+    /// Refuses a checkpoint that the model explains in part: the numbers of half a model are of no
+    /// use. Where `--set` made it so, on purpose perhaps, the person is told.
+    pub(crate) fn explained(&self, choice: &Choice) -> Result<()> {
+        if self.is_gguf() {
+            // Opened only if every tensor has its place.
+            return Ok(());
+        }
+        let coverage = Coverage::of(&self.model, &self.checkpoint()?);
+        if coverage.is_whole() || coverage.foreign.is_some() || choice.set.is_empty() {
+            return coverage.refuse(&self.dir);
+        }
+        term::note(&format!(
+            "warning: with --set, {} of {} tensors of `{}` are used",
+            coverage.used,
+            coverage.tensors,
+            self.dir.display()
+        ));
+        Ok(())
     }
 
     /// Weights with numbers that are not finite, each with its place.

@@ -129,3 +129,29 @@ fn a_reference_that_is_not_finite_proves_nothing() {
     .code(2)
     .says("`manifest.json` makes it finite numbers: check the checkpoint for NaN");
 }
+
+/// The one place where nothing comes after an infinity that would make NaN of it.
+#[test]
+fn infinite_logits_are_no_token() {
+    let dir = tempfile::tempdir().unwrap();
+    copy("llama", dir.path());
+    let weights = |dir: &std::path::Path| dir.join("model.safetensors");
+    rewrite(&weights(&fixture("llama")), &weights(dir.path()), |tensors| {
+        for (name, (entry, bytes)) in tensors.iter_mut() {
+            let count = bytes.len() / entry.dtype.size();
+            let values: Vec<f32> = match name.as_str() {
+                "lm_head.weight" => {
+                    let width = entry.shape[1];
+                    (0..count).map(|n| if n % width == 0 { 3e38 } else { 0.0 }).collect()
+                }
+                "model.norm.weight" => vec![64.0; count],
+                _ => continue,
+            };
+            from_f32(entry.dtype, &values, bytes).unwrap();
+        }
+    });
+    let mut command = onboard();
+    command.arg("run").arg(dir.path()).args(["--tokens", "1,2,3", "-n", "2", "--dtype", "f32"]);
+    let ran = run(&mut command).code(1).says("is the first value that has");
+    assert_eq!(ran.out, "");
+}

@@ -75,3 +75,46 @@ fn a_file_is_not_written_under_a_false_architecture() {
     to_gguf(&plain, &changed).code(2).says("overrides make `llama` another model");
     to_gguf(&plain, &["--set", "states.kv.dtype=f32"]).code(0);
 }
+
+/// A spec that is named is held to the file as the one that is found.
+#[test]
+fn a_foreign_file_does_not_open_as_another_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = foreign("llama", dir.path());
+    let spec = dir.path().join("child.yaml");
+    fs_err::write(&spec, "spec: 1\nname: child\nextends: llama\ndims: { scale: = 0.1 }\n").unwrap();
+    let mut command = onboard();
+    command.arg("run").arg(&file).arg("--spec").arg(&spec);
+    run(command.args(["--tokens", "1,2,3", "-n", "1"])).code(2).says("computes another model");
+}
+
+/// A file that was made with a spec or with overrides of its own opens as the model that it was made of.
+#[test]
+fn a_file_says_which_spec_it_was_made_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let (spec, file) = (dir.path().join("scaled.yaml"), dir.path().join("m.gguf"));
+    let text = "spec: 1\nname: scaled\nextends: llama\nrope: { main: { parameters: \"= map('rope_type', 'linear', 'factor', 4.0)\" } }\n";
+    fs_err::write(&spec, text).unwrap();
+    let tokens = ["--tokens", "1,5,9", "-n", "6", "--dtype", "f32"];
+    let mut command = convert();
+    command.arg(fixture("llama")).arg("--spec").arg(&spec).args(["--to", "gguf:f32", "-o"]);
+    run(command.arg(&file)).code(0);
+    let of_file =
+        |more: &[&std::ffi::OsStr]| run(onboard().arg("run").arg(&file).args(tokens).args(more));
+    of_file(&[]).code(2).says("was made with the spec `scaled`").says("--spec FILE");
+    let given = ["--spec".as_ref(), spec.as_os_str()];
+    let made = of_file(&given).code(0).out;
+    let mut command = onboard();
+    command.arg("run").arg(fixture("llama")).arg("--spec").arg(&spec).args(tokens);
+    assert_eq!(made, run(&mut command).code(0).out);
+    // Overrides are repeated from the file itself.
+    let set = ["--set", "dims.eps=0.1"];
+    let mut command = convert();
+    command.arg(fixture("llama")).args(set).args(["--to", "gguf:f32", "--force", "-o"]);
+    run(command.arg(&file)).code(0);
+    let mut command = onboard();
+    command.arg("run").arg(fixture("llama")).args(set).args(tokens);
+    let wanted = run(&mut command).code(0).out;
+    assert_eq!(of_file(&[]).code(0).out, wanted);
+    assert_ne!(run(onboard().arg("run").arg(fixture("llama")).args(tokens)).code(0).out, wanted);
+}

@@ -340,3 +340,79 @@ fn axes_of_size_one_do_not_set_states_apart() {
     }
     assert!(changed > 0);
 }
+
+/// Commands that compute refuse a checkpoint that the model explains in part.
+#[test]
+fn half_a_checkpoint_is_not_run() {
+    let dir = tempfile::tempdir().unwrap();
+    copy("llama", dir.path());
+    let path = dir.path().join("config.json");
+    let mut config: Value = serde_json::from_slice(&fs_err::read(&path).unwrap()).unwrap();
+    let layers = config["num_hidden_layers"].as_u64().unwrap();
+    config["num_hidden_layers"] = (layers - 1).into();
+    fs_err::write(&path, config.to_string()).unwrap();
+    let written = dir.path().join("im.gguf");
+    let commands: [&[&str]; 3] = [
+        &["run", "--tokens", "1,2,3", "-n", "1"],
+        &["bench", "-p", "4", "-n", "1", "-r", "1"],
+        &["imatrix", "--tokens", "1,2,3,4", "--chunk", "4", "-o"],
+    ];
+    for words in commands {
+        let mut command = onboard();
+        command.arg(words[0]).arg(dir.path()).args(&words[1..]);
+        if words[0] == "imatrix" {
+            command.arg(&written);
+        }
+        run(&mut command).code(2).says("do not explain each other").says("tensors used");
+    }
+    assert!(!written.exists());
+    // Left out on purpose.
+    let fewer = format!("dims.layers={}", layers - 1);
+    let mut command = onboard();
+    command.arg("run").arg(fixture("llama")).args(["--tokens", "1,2", "-n", "1", "--set", &fewer]);
+    run(&mut command).code(0).says("warning: with --set");
+}
+
+#[test]
+fn scales_that_make_no_sense_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = dir.path().join("fp8");
+    let mut command = convert();
+    command.arg(fixture("llama")).args(["--to", "fp8:tensor", "--static-activations"]);
+    command.args(["--calibrate-tokens", "1,2,3,4,5,6,7,8", "--chunk", "8"]);
+    run(command.arg("-o").arg(&made)).code(0);
+    let weights = made.join("model.safetensors");
+    let good = fs_err::read(&weights).unwrap();
+    for (end, value) in [
+        ("weight_scale", -1.0),
+        ("weight_scale", 0.0),
+        ("input_scale", f32::NAN),
+        ("input_scale", 0.0),
+    ] {
+        let mut broken = String::new();
+        let copied = dir.path().join("good.safetensors");
+        fs_err::write(&copied, &good).unwrap();
+        rewrite(&copied, &weights, |tensors| {
+            let found = tensors.iter_mut().find(|(name, _)| name.ends_with(end));
+            let (name, (entry, bytes)) = found.unwrap();
+            from_f32(entry.dtype, &[value], bytes).unwrap();
+            broken.clone_from(name);
+        });
+        let said = format!("the scale `{broken}` is {value}");
+        run(onboard().arg("run").arg(&made).args(["--tokens", "1,2", "-n", "1"]))
+            .code(2)
+            .says(&said);
+        let out = dir.path().join("out.gguf");
+        run(convert().arg(&made).args(["--to", "gguf:f16", "-o"]).arg(&out)).code(2).says(&said);
+    }
+}
+
+#[test]
+fn a_source_that_cannot_be_read_is_not_passed_over() {
+    let dump = fixture("llama").join("reference");
+    let mut check = parity();
+    check.arg("check").arg(fixture("llama")).arg("--reference").arg(dump);
+    run(check.args(["--source", "/nonexistent", "--no-schedules", "--dtype", "f32"]))
+        .code(2)
+        .says("--source");
+}

@@ -72,6 +72,75 @@ fn a_link_out_of_a_checkpoint_is_not_copied() {
 }
 
 #[test]
+fn a_template_that_leads_out_of_a_checkpoint_is_not_published() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, secret) = (dir.path().join("source"), dir.path().join("secret"));
+    copy("llama", &source);
+    fs_err::write(&secret, "secret").unwrap();
+    let templates = source.join("additional_chat_templates");
+    fs_err::create_dir(&templates).unwrap();
+    for link in [templates.join("x.jinja"), source.join("chat_template.jinja")] {
+        fs_err::write(source.join("chat_template.jinja"), "{{ messages }}").unwrap();
+        fs_err::remove_file(&link).ok();
+        std::os::unix::fs::symlink(&secret, &link).unwrap();
+        let file = dir.path().join("m.gguf");
+        run(&mut to(&source, "gguf:bf16", &file, &[])).code(2).says("outside the checkpoint");
+        assert!(!file.exists());
+        fs_err::remove_file(&link).unwrap();
+    }
+}
+
+#[test]
+fn a_pipe_beside_the_weights_is_not_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, out) = (dir.path().join("source"), dir.path().join("out"));
+    copy("llama_256", &source);
+    let pipe = source.join("notes.txt");
+    Command::new("mkfifo").arg(&pipe).status().unwrap();
+    run(&mut to(&source, "bf16", &out, &[])).code(2).says("notes.txt").says("no regular file");
+    assert!(!out.join("model.safetensors").exists());
+}
+
+#[test]
+fn weights_of_another_model_under_other_names_are_neither_kept_nor_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    fs_err::create_dir(&out).unwrap();
+    for name in ["pytorch_model.bin", "consolidated.safetensors", "model.fp16.safetensors"] {
+        fs_err::write(out.join(name), "old").unwrap();
+        let convert = || to(&fixture("llama_256"), "bf16", &out, &["--force"]);
+        run(&mut convert()).code(2).says(name).says("move it away");
+        assert_eq!(fs_err::read(out.join(name)).unwrap(), b"old");
+        assert!(!out.join("model.safetensors").exists());
+        fs_err::remove_file(out.join(name)).unwrap();
+    }
+}
+
+#[test]
+fn a_finished_file_is_held_to_its_sources_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, file) = (dir.path().join("source"), dir.path().join("m.gguf"));
+    copy("llama_256", &source);
+    let convert = || to(&source, "gguf:f16", &file, &["--resume"]);
+    run(&mut convert()).code(0);
+    run(&mut convert()).code(0).prints("was finished before");
+    // Damage at the end.
+    let good = fs_err::read(&file).unwrap();
+    let mut bad = good.clone();
+    let end = bad.len();
+    bad[end - 200..end - 100].fill(0);
+    fs_err::write(&file, &bad).unwrap();
+    run(&mut convert()).code(2).says("is there already");
+    fs_err::write(&file, &good).unwrap();
+    run(&mut convert()).code(0);
+    // Sources that were written since.
+    let weights = fs_err::File::options().write(true).open(source.join("model.safetensors"));
+    let later = std::time::SystemTime::now() + Duration::from_secs(60);
+    weights.unwrap().file().set_modified(later).unwrap();
+    run(&mut convert()).code(2).says("is there already");
+}
+
+#[test]
 fn a_folder_of_templates_that_is_a_link_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (source, out, precious) =

@@ -13,7 +13,7 @@ use converters::mix::LEVELS;
 
 use super::format::{self, Format};
 use super::{Convert, Model};
-use crate::term;
+use crate::{gguf_target, term};
 
 /// What a file will say and hold.
 pub(super) struct Draft {
@@ -57,7 +57,14 @@ impl Convert {
             keys.set(key, value.clone());
         }
         if !self.types.identity() {
-            keys.set(crate::gguf_target::CONFIG_KEY, source.config.as_str());
+            keys.set(gguf_target::CONFIG_KEY, source.config.as_str());
+            // What the config alone would not lead to.
+            if self.choice.spec.is_some() {
+                keys.set(gguf_target::SPEC_KEY, source.spec_name.as_str());
+            }
+            if !self.choice.set.is_empty() {
+                keys.set(gguf_target::OVERRIDES_KEY, self.choice.set.join("\n").as_str());
+            }
         }
         Ok(Draft { output, keys, levels: chosen.levels })
     }

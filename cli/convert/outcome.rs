@@ -39,8 +39,8 @@ pub(super) fn already(work: &Work<'_>) -> String {
     for file in &work.files {
         let _ = writeln!(
             text,
-            "{} was finished before: {}, with the header and the first rows of each tensor that this \
-             conversion writes",
+            "{} was finished before: {}, with the header and the first and last rows of each tensor that \
+             this conversion writes; --verify compares the rest",
             file.path.display(),
             size(file.len)
         );

@@ -239,6 +239,28 @@ impl Checkpoint {
         }
     }
 
+    /// Scales that make no sense, with the first such number: NaN, infinite, below zero, or zero for
+    /// a whole tensor.
+    pub fn senseless_scales(&self) -> Result<Vec<(&str, f32)>, Error> {
+        let ends = ["_scale", "_scale_inv", "_scale_2"];
+        let hidden = self.stored.iter().filter(|(name, info)| {
+            !self.tensors.contains_key(*name)
+                && matches!(info.dtype, FileDtype::F32 | FileDtype::F16 | FileDtype::Bf16)
+                && ends.iter().any(|end| name.ends_with(end))
+        });
+        let mut found = Vec::new();
+        for (name, info) in hidden {
+            let mut numbers = vec![0.0; info.elements()];
+            if numbers::to_f32(info.dtype, self.stored_bytes(name)?, &mut numbers).is_err() {
+                continue;
+            }
+            let alone = numbers.len() == 1;
+            let bad = |x: &&f32| !x.is_finite() || **x < 0.0 || (alone && **x == 0.0);
+            found.extend(numbers.iter().find(bad).map(|x| (name.as_str(), *x)));
+        }
+        Ok(found)
+    }
+
     /// How many tensors the files store.
     pub fn stored_len(&self) -> usize {
         self.stored.len()

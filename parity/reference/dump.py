@@ -674,7 +674,7 @@ class Taps:
     def rows(self, name, tensor, count):
         """The tensor as `[count, ...]`, or None when this call's shape does not allow it."""
         axis, padding = self.axes.get(name, (None, 0))
-        if axis is None or tensor.ndim <= axis:
+        if axis is None or tensor.ndim <= axis or tensor.numel() == 0:
             return None
         if tensor.shape[axis] != count:
             if tensor.shape[axis] != count + padding:

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use converters::checkpoint::{INDEX, outside};
 use converters::convert::SideFile;
 use converters::convert::folder::{config, index};
@@ -50,9 +50,14 @@ fn carry(root: &Path, from: &Path, to: &Path, wanted: fn(&str) -> bool) -> Resul
     let mut files = Vec::new();
     for path in entries(from)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if !path.is_file() || !wanted(&name) {
+        if path.is_dir() || !wanted(&name) {
             continue;
         }
+        ensure!(
+            path.is_file(),
+            "`{}` is no regular file; expected a file beside the weights: remove it",
+            path.display()
+        );
         if let Some(leads) = outside(root, &path)? {
             bail!(
                 "`{}` is a link to `{}` outside the checkpoint; expected a file beside the \
@@ -87,8 +92,7 @@ pub(super) fn stale(plan: &Plan<'_>, beside: &[SideFile]) -> Result<Vec<PathBuf>
     let mut stale = entries(&plan.folder)?;
     stale.retain(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let weights = name.starts_with("model") && name.ends_with(".safetensors");
-        weights || LOADED.contains(&&*name)
+        is_shard(&name) || LOADED.contains(&&*name)
     });
     let templates = plan.folder.join(TEMPLATES);
     if templates.is_dir() {
@@ -96,7 +100,26 @@ pub(super) fn stale(plan: &Plan<'_>, beside: &[SideFile]) -> Result<Vec<PathBuf>
         stale.extend(names.into_iter().filter(|path| is_template(&path.to_string_lossy())));
     }
     stale.retain(|path| !is_planned(path) && !path.is_dir());
+    // Weights under names that this program never gives are somebody's; loaders that take every
+    // such file would mix them with the new ones.
+    for path in entries(&plan.folder)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let old = ["pytorch_model", "consolidated"].iter().any(|begin| name.starts_with(begin))
+            && [".bin", ".pth", ".pt"].iter().any(|end| name.ends_with(end));
+        ensure!(
+            !(old || name.ends_with(".safetensors")) || is_shard(&name) || is_planned(&path),
+            "`{}` holds weights of another model; expected an output folder without: move it away, or give \
+             another folder",
+            path.display()
+        );
+    }
     Ok(stale)
+}
+
+/// True for the names that shards of a checkpoint have.
+fn is_shard(name: &str) -> bool {
+    let inner = name.strip_prefix("model").and_then(|rest| rest.strip_suffix(".safetensors"));
+    inner.is_some_and(|inner| inner.chars().all(|c| c.is_ascii_digit() || "-of".contains(c)))
 }
 
 /// Optional files that transformers and serving engines read beside weights.

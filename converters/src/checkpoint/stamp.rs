@@ -21,6 +21,11 @@ impl Stamp {
         Ok(Self { path: path.into(), len: found.len(), modified: found.modified().ok() })
     }
 
+    /// True if the file was written after the other one, as far as the system knows.
+    pub(crate) fn is_younger(&self, other: &Self) -> bool {
+        self.modified.zip(other.modified).is_some_and(|(own, other)| own > other)
+    }
+
     /// True if the file is another now, or is gone.
     pub fn has_changed(&self) -> bool {
         Self::of(&self.path).ok().as_ref() != Some(self)

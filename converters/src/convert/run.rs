@@ -165,7 +165,7 @@ pub fn run(work: &Work<'_>, settings: &Settings, progress: &dyn Progress) -> Res
     let head = format!("{HEAD}{} work {}", settings.slab, work.fingerprint);
     let mut held = Held::take(work)?;
     let notes = if settings.resume { held.notes(&head)? } else { None };
-    if settings.resume && notes.is_none() && finished::is_finished(work)? {
+    if settings.resume && notes.is_none() && finished::is_finished(work, &settings.sources)? {
         let tensors = work.tasks.iter().map(|task| vec![Measure::default(); task.targets.len()]);
         return Ok(Done {
             tensors: tensors.collect(),

@@ -20,6 +20,12 @@ pub enum Error {
     )]
     Missing { dir: PathBuf },
 
+    #[error(
+        "`{}` is a link to `{}` outside the checkpoint, and the template would go into the file: \
+         copy it there if it is the model's, or remove the link", file.display(), leads.display()
+    )]
+    LeadsOut { file: PathBuf, leads: PathBuf },
+
     #[error("`{}` is not the JSON object it should be: {why}; download it again", file.display())]
     NotJson { file: PathBuf, why: String },
 

@@ -6,6 +6,7 @@ use registry::file::{TEMPLATE, read_text};
 
 use super::Error;
 use super::doc::{Doc, Node};
+use crate::checkpoint::outside;
 use crate::gguf::Metadata;
 
 const KEY: &str = "tokenizer.chat_template";
@@ -59,13 +60,21 @@ fn of(node: &Node<'_>) -> Result<Vec<(String, String)>, Error> {
     node.list().map_err(|_| node.wrong("a text, or a list of named ones"))?.map(one).collect()
 }
 
+/// Reads a template that lies in the checkpoint: a link out of it would publish another file.
+fn inside(dir: &Path, file: &Path) -> Result<String, Error> {
+    match outside(dir, file)? {
+        None => Ok(read_text(file, TEMPLATE)?),
+        Some(leads) => Err(Error::LeadsOut { file: file.into(), leads }),
+    }
+}
+
 /// `chat_template.jinja`, and those beside it by their files' names.
 fn files(dir: &Path) -> Result<Vec<(String, String)>, Error> {
     let file = dir.join("chat_template.jinja");
     if !file.is_file() {
         return Ok(Vec::new());
     }
-    let mut found = vec![("default".to_owned(), read_text(&file, TEMPLATE)?)];
+    let mut found = vec![("default".to_owned(), inside(dir, &file)?)];
     let folder = dir.join("additional_chat_templates");
     if folder.is_dir() {
         let mut others = Vec::new();
@@ -74,7 +83,7 @@ fn files(dir: &Path) -> Result<Vec<(String, String)>, Error> {
             if path.extension().is_some_and(|end| end == "jinja")
                 && let Some(name) = path.file_stem().and_then(|name| name.to_str())
             {
-                others.push((name.to_owned(), read_text(&path, TEMPLATE)?));
+                others.push((name.to_owned(), inside(dir, &path)?));
             }
         }
         others.sort();

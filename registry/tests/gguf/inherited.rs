@@ -107,6 +107,28 @@ fn what_keys_carry_is_inherited() {
     assert_eq!(llama(&format!("{changed}gguf: ~\n")), None);
 }
 
+/// What a file holds beside the layers: heads, and tensors of computed numbers.
+#[test]
+fn heads_and_computed_tensors_are_held_to_the_owner() {
+    let scaled = "nextn: { norm_h: \"rms_norm(h, hnorm, eps) * 0.5\" }\n";
+    let removed = "gguf: { tensors: { rope_freqs.weight: ~ } }\n";
+    for (parent, fixture, text) in [("glm4_moe", "glm4_moe", scaled), ("llama", "llama3", removed)]
+    {
+        let unlike = |text: &str| {
+            let mut library = Library::builtin();
+            let child = format!("spec: 1\nname: child\nextends: {parent}\n{text}");
+            library.add_text("child.yaml", &child);
+            let spec = library.load("child", &[]).unwrap();
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(fixture);
+            let config = Config::read(&folder.join("config.json")).unwrap();
+            let (model, _) = resolve(&spec, &config, &OpSet::builtin()).unwrap();
+            model.gguf.and_then(|gguf| gguf.unlike)
+        };
+        assert_eq!(unlike(""), None, "{parent}");
+        assert!(unlike(text).is_some(), "{parent}");
+    }
+}
+
 #[test]
 fn overrides_are_held_to_the_same() {
     let set = |set| warning("llama", "gguf: { arch: llama }\n", "", &[set]);

@@ -1,15 +1,25 @@
 //! Recognizes the output of a conversion that was finished before.
 
+use std::path::Path;
+
 use super::files::Part;
 use super::{Error, Job, slab};
+use crate::checkpoint::Stamp;
 use crate::convert::Work;
 
 /// Returns true if every file is there as this work would write it.
 ///
-/// Lengths, headers and files beside the tensors are compared whole, and of each tensor the first rows:
-/// a file of another model differs in nearly every tensor, and making all of them again would be a
-/// second conversion.
-pub(super) fn is_finished(work: &Work<'_>) -> Result<bool, Error> {
+/// Lengths, headers and files beside the tensors are compared whole, and of each tensor the first and
+/// the last rows: a file of another model differs in nearly every tensor, and making all of them again
+/// would be a second conversion. Nothing is finished that is older than its sources.
+pub(super) fn is_finished(work: &Work<'_>, sources: &[Stamp]) -> Result<bool, Error> {
+    let is_older = |path: &Path| {
+        let written = Stamp::of(path);
+        written.is_ok_and(|written| sources.iter().any(|source| source.is_younger(&written)))
+    };
+    if work.files.iter().any(|file| is_older(&file.path)) {
+        return Ok(false);
+    }
     let named: Option<Vec<Part>> = work.files.iter().map(Part::named).collect();
     let Some(parts) = named else { return Ok(false) };
     if !work.beside.iter().all(crate::convert::SideFile::is_there) {
@@ -17,8 +27,13 @@ pub(super) fn is_finished(work: &Work<'_>) -> Result<bool, Error> {
     }
     let mut buffers = slab::Buffers::default();
     let (mut same, mut found) = (true, Vec::new());
-    for (task, tensor) in work.tasks.iter().enumerate().filter(|(_, tensor)| tensor.rows() > 0) {
-        let job = Job { task, first: 0, rows: tensor.slab_rows(ROWS).min(tensor.rows()) };
+    let filled = work.tasks.iter().enumerate().filter(|(_, tensor)| tensor.rows() > 0);
+    let ends = filled.flat_map(|(task, tensor)| {
+        let (rows, step) = (tensor.rows(), tensor.slab_rows(ROWS));
+        let last = (rows - 1) / step * step;
+        [0, last].map(|first| Job { task, first, rows: step.min(rows - first) })
+    });
+    for job in ends {
         slab::encode(work, &job, &mut buffers, &mut |target, bytes, from| {
             found.resize(bytes.len(), 0);
             parts[target.file].read(&mut found, from)?;
