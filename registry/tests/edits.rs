@@ -13,6 +13,9 @@ use registry::ops::OpSet;
 use registry::resolve::resolve;
 use serde_json::{Value, json};
 
+/// What becomes of a value.
+type Edit<'a> = &'a dyn Fn(&Value) -> Value;
+
 /// The fixture's model with the value at `pointer` replaced by what `edit` makes of it.
 fn edited(
     fixture: &str,
@@ -39,7 +42,7 @@ fn what_a_spec_cannot_run_is_refused_by_name() {
         list.push(json!(2.0));
         Value::Array(list)
     };
-    let cases: [(&str, &str, &dyn Fn(&Value) -> Value, &str); 6] = [
+    let cases: [(&str, &str, Edit<'_>, &str); 6] = [
         // What the spec takes for granted.
         ("gemma", "/use_bidirectional_attention", &|_| json!(true), "use_bidirectional_attention"),
         // One factor too many for the rotated dims.
