@@ -12,7 +12,7 @@ use crate::fed::Fed;
 use crate::report::{About, Hashes};
 use crate::run::one;
 
-/// Refuses a checkpoint that the dump was not made from; gives the names of its tensors, and hashes.
+/// Refuses a checkpoint that the dump was not made from; gives the names of its tensors that hold numbers, and hashes.
 pub(super) fn identify(
     source: &Source<'_>,
     dump: &Dump,
@@ -34,7 +34,9 @@ pub(super) fn identify(
         dump.verify_model(&config, &weights)?;
     }
     (hashes.config, hashes.weights) = (Some(config), Some(weights));
-    Ok((checkpoint.tensors().keys().cloned().collect(), hashes))
+    // A tensor without numbers, as of no shared experts, changes nothing.
+    let tensors = checkpoint.tensors().iter().filter(|(_, info)| info.elements() > 0);
+    Ok((tensors.map(|(name, _)| name.clone()).collect(), hashes))
 }
 
 /// Says what could not be compared because the engine does not show it.
