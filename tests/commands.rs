@@ -152,17 +152,33 @@ fn text_needs_a_tokenizer() {
         .code(2)
         .says("tokenizer.json")
         .says("--tokens");
-    let vocab: serde_json::Map<String, Value> =
-        (0..312).map(|n| (format!("w{n}"), n.into())).collect();
-    let tokenizer = serde_json::json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
-        "pre_tokenizer": { "type": "Whitespace" }, "post_processor": null, "decoder": null,
-        "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "w0" },
-    });
-    fs_err::write(model.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    write_words(&model, "");
     let ran =
         run(onboard().arg("run").arg(&model).args(["--prompt", "w1 w5 w9", "-n", "4"])).code(0);
     assert!(ran.out.split_whitespace().all(|word| word.starts_with('w')), "{}", ran.out);
+}
+
+/// Writes a tokenizer of the words `w0`, `w1`, ..., each with the same end.
+fn write_words(model: &std::path::Path, end: &str) {
+    let vocab: serde_json::Map<String, Value> =
+        (0..312).map(|n| (format!("w{n}{end}"), n.into())).collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": { "type": "Whitespace" }, "post_processor": null, "decoder": null,
+        "model": { "type": "WordLevel", "vocab": vocab, "unk_token": format!("w0{end}") },
+    });
+    fs_err::write(model.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+}
+
+#[test]
+fn tokens_that_spell_control_characters_do_not_move_the_terminal() {
+    let out = tempfile::tempdir().unwrap();
+    let model = out.path().join("model");
+    copy_model("lfm2", &model);
+    write_words(&model, "\u{1b}[2J");
+    let ran = run(onboard().arg("run").arg(&model).args(["--prompt", "w1", "-n", "2"])).code(0);
+    let ran = ran.prints("\\u001b[2J w");
+    assert!(!ran.out.contains('\u{1b}'), "{:?}", ran.out);
 }
 
 #[test]

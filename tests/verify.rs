@@ -5,12 +5,13 @@ mod fuse;
 
 use std::collections::BTreeMap;
 
-use converters::gguf::File;
+use converters::codec::BlockType;
+use converters::gguf::{Declared, File};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::tool::{convert, fixture, json, onboard, run};
-use fuse::{CASES, fuse};
+use fuse::{CASES, fuse, write};
 
 #[test]
 fn every_tensor_is_hashed_and_a_changed_one_shows() {
@@ -47,6 +48,28 @@ fn every_tensor_is_hashed_and_a_changed_one_shows() {
     let after = hashes(&json(&verify().out));
     let changed: Vec<_> = before.iter().filter(|(name, hash)| after[*name] != **hash).collect();
     assert_eq!(changed.len(), 1);
+}
+
+#[test]
+fn a_tensor_that_is_none_of_the_models_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plain, more) = (dir.path().join("m.gguf"), dir.path().join("more.gguf"));
+    let source = fixture("llama");
+    run(convert().arg(&source).args(["--to", "gguf:f16", "-o"]).arg(&plain)).code(0);
+    let file = File::open(&plain).unwrap();
+    let mut tensors: Vec<(Declared, Vec<u8>)> = Vec::new();
+    for info in file.tensors() {
+        let (name, shape) = (info.name.clone(), info.shape.clone());
+        let bytes = file.bytes(&name).unwrap().to_vec();
+        tensors.push((Declared { name, shape, ty: info.ty }, bytes));
+    }
+    let verify = || run(convert().arg(&source).arg("--verify").arg(&more));
+    write(file.metadata(), &tensors, &more);
+    verify().code(0);
+    let name = "blk.0.spare.weight".to_owned();
+    tensors.push((Declared { name, shape: vec![8], ty: BlockType::F32 }, vec![0; 32]));
+    write(file.metadata(), &tensors, &more);
+    verify().code(1).says("tensor `blk.0.spare.weight` is none of the model's");
 }
 
 /// A file in which another program has put matrices together.

@@ -219,6 +219,26 @@ fn a_folder_that_is_unfinished_is_called_so() {
 }
 
 #[test]
+fn a_source_of_another_time_is_not_gone_on_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("model");
+    copy("llama_256", &model);
+    let weights = fs_err::OpenOptions::new().write(true).open(model.join("model.safetensors"));
+    let weights = weights.unwrap().into_parts().0;
+    let time = weights.metadata().unwrap().modified().unwrap();
+    for format in ["gguf:q8_0", "fp8"] {
+        let out = dir.path().join(format.replace(':', "-"));
+        let mut command = to(&model, format, &out, &[]);
+        assert_ne!(run(command.env("ONBOARD_ABORT_AT", "1")).code, 0);
+        let resume = || run(&mut to(&model, format, &out, &["--resume"]));
+        weights.set_modified(time + Duration::from_secs(1)).unwrap();
+        resume().code(2).says("a conversion of other weights");
+        weights.set_modified(time).unwrap();
+        resume().code(0).prints("wrote");
+    }
+}
+
+#[test]
 fn two_conversions_at_once_do_not_share_an_output() {
     let dir = tempfile::tempdir().unwrap();
     let (out, journal) = (dir.path().join("m.gguf"), dir.path().join("m.gguf.part.journal"));

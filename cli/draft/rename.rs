@@ -353,4 +353,14 @@ mod tests {
             named(&[("b.0.k.weight", &[8, 4]), ("b.1.k.weight", &[4, 8]), ("b.0.k.bias", &[4, 8])]);
         assert_eq!(Renames::pair(&lacking, &others), Renames::default());
     }
+
+    #[test]
+    fn a_role_of_another_block_is_no_candidate() {
+        let lacking = named(&[("m.0.mlp.gate_proj.weight", &[8, 8])]);
+        let spare = |name: &str| named(&[(name, &[8, 8])]);
+        let pair = |name: &str| Renames::pair(&lacking, &spare(name));
+        assert_eq!(pair("b.0.attn.gate.weight"), Renames::default());
+        assert_eq!(pair("b.0.feed_forward.gate.weight").tensors(), 1);
+        assert_eq!(pair("b.0.gate.weight").tensors(), 1);
+    }
 }

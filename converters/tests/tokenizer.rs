@@ -234,6 +234,48 @@ fn scored_pieces_are_written_and_tokenize_alike() {
     assert!(message.contains("whole words") && message.contains("Unigram"), "{message}");
 }
 
+/// The scored pieces with a change, as a file holds them.
+fn changed_pieces(change: impl FnOnce(&mut Value)) -> (tempfile::TempDir, Tokenizer) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut json = tokenizers::pieces();
+    change(&mut json);
+    fs_err::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
+    let made = tokenizer::read(dir.path(), 48, &Options::default()).unwrap();
+    (dir, made)
+}
+
+#[test]
+fn blanks_stay_apart_where_no_step_merges_them() {
+    let (dir, made) = changed_pieces(|json| {
+        let steps = json["normalizer"]["normalizers"].as_array_mut().unwrap();
+        steps.retain(|step| step["type"] != "Replace");
+        assert_eq!(steps.len(), 1);
+    });
+    let merges = made.keys.bool("tokenizer.ggml.remove_extra_whitespaces").unwrap();
+    assert_eq!((merges, &made.warnings[..]), (Some(false), &[][..]));
+    let checked = tokenizer::check::check(&made, dir.path(), ["the  he", "a   b "]).unwrap();
+    assert_eq!((checked.strings, checked.known.len()), (2, 0));
+}
+
+#[test]
+fn bytes_that_the_loader_makes_unknown_are_warned_of() {
+    let says = |change: fn(&mut Value)| changed_pieces(change).1.warnings;
+    assert_eq!(says(|_| ()), [""; 0]);
+    let changes: [fn(&mut Value); 2] = [
+        |json| json["model"]["byte_fallback"] = true.into(),
+        |json| {
+            json["decoder"] = json!({"type": "Sequence", "decoders": [{"type": "ByteFallback"}]});
+        },
+    ];
+    for change in changes {
+        let warnings = says(change);
+        assert!(
+            matches!(&warnings[..], [one] if one.contains("will make the unknown token of them")),
+            "{warnings:?}"
+        );
+    }
+}
+
 #[test]
 fn texts_that_always_differ_are_noted() {
     let notes = |name: &str| read(name, &Options::default()).notes;

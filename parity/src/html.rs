@@ -422,7 +422,8 @@ fn schedules(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::prose;
+    use super::*;
+    use crate::order::LAST;
 
     #[test]
     fn backticks_become_code_and_nothing_else() {
@@ -435,5 +436,12 @@ mod tests {
         ] {
             assert_eq!(prose(text), want);
         }
+    }
+
+    #[test]
+    fn a_position_that_was_not_compared_is_no_point() {
+        let mut gate = Gate::new(Subject::Logprobs, "main", Phase::Prefill, Mode::Cumulative, LAST);
+        gate.by_step = vec![None, Some(1.0), None, Some(0.0)];
+        assert_eq!(points(&gate), [(1, 1.0), (3, 0.0)]);
     }
 }

@@ -38,3 +38,26 @@ impl fmt::Display for Stamp {
         write!(f, "{} {:?}", self.len, self.modified)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_file_of_the_same_length_and_a_later_time_has_changed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs_err::write(file.path(), "same").unwrap();
+        let stamp = Stamp::of(file.path()).unwrap();
+        assert!(!stamp.has_changed());
+        let time = file.as_file().metadata().unwrap().modified().unwrap();
+        file.as_file().set_modified(time + Duration::from_secs(1)).unwrap();
+        assert!(stamp.has_changed());
+        assert_ne!(stamp.to_string(), Stamp::of(file.path()).unwrap().to_string());
+        file.as_file().set_modified(time).unwrap();
+        assert!(!stamp.has_changed());
+        file.close().unwrap();
+        assert!(stamp.has_changed());
+    }
+}

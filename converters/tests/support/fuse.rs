@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use converters::gguf::{Declared, Dims, File, Layout};
+use converters::gguf::{Declared, Dims, File, Layout, Metadata};
 
 /// Fixtures, and what another program may put together in their files.
 pub(crate) const CASES: [(&str, &[&str], &str); 3] = [
@@ -49,11 +49,16 @@ pub(crate) fn fuse(file: &File, stems: &[&str], fused: &str, path: &Path) {
             Some(_) => {}
         }
     }
+    write(file.metadata(), &made, path);
+}
+
+/// Writes a file of these keys and tensors.
+pub(crate) fn write(keys: &Metadata, made: &[(Declared, Vec<u8>)], path: &Path) {
     let declared: Vec<Declared> = made.iter().map(|(declared, _)| declared.clone()).collect();
-    let layout = Layout::new(path, file.metadata(), &declared, Dims::Trimmed).unwrap();
+    let layout = Layout::new(path, keys, &declared, Dims::Trimmed).unwrap();
     let mut bytes = layout.header.clone();
     bytes.resize(usize::try_from(layout.file_len).unwrap(), 0);
-    for (info, (_, data)) in layout.tensors.iter().zip(&made) {
+    for (info, (_, data)) in layout.tensors.iter().zip(made) {
         let at = usize::try_from(info.offset).unwrap();
         bytes[at..at + data.len()].copy_from_slice(data);
     }

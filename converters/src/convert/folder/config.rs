@@ -104,3 +104,96 @@ pub(super) fn names(format: Format) -> Names {
     };
     Names { codes, scales, global: "weight_global_scale" }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of so many bits, and what else is said of them.
+    fn numbers(bits: u8, strategy: &str, dynamic: bool, more: &[(&str, Value)]) -> Value {
+        let mut said = json!({
+            "num_bits": bits, "type": "float", "symmetric": true, "dynamic": dynamic, "strategy": strategy,
+        });
+        for (key, value) in more {
+            said[*key] = value.clone();
+        }
+        said
+    }
+
+    fn compressed(format: &str, weights: &Value, inputs: &Value, caches: &Value) -> Value {
+        json!({
+            "quant_method": "compressed-tensors", "format": format,
+            "quantization_status": "compressed", "ignore": ["lm_head"], "kv_cache_scheme": caches,
+            "config_groups": { "group_0": {
+                "targets": ["Linear"], "format": format, "weights": weights,
+                "input_activations": inputs, "output_activations": null,
+            } },
+        })
+    }
+
+    fn fp8(scales: &str) -> Value {
+        json!({
+            "quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
+            "weight_block_size": [128, 128], "scale_fmt": scales,
+            "modules_to_not_convert": ["lm_head"],
+        })
+    }
+
+    fn modelopt(algo: &str, caches: &Value) -> Value {
+        json!({
+            "quant_method": "modelopt", "quant_algo": algo, "ignore": ["lm_head"],
+            "kv_cache_scheme": caches,
+        })
+    }
+
+    /// The words are those of compressed-tensors' own schemes (FP8_DYNAMIC, FP8_BLOCK, NVFP4A16, MXFP4A16),
+    /// of transformers' fp8 and of ModelOpt's files.
+    #[test]
+    fn every_format_is_declared_in_the_words_of_its_loaders() {
+        let none = Value::Null;
+        let e4m3 = |strategy: &str| numbers(8, strategy, false, &[]);
+        let tokens = numbers(8, "token", true, &[]);
+        let squares = numbers(8, "block", false, &[("block_structure", json!([128, 128]))]);
+        let groups = numbers(8, "group", true, &[("group_size", json!(128))]);
+        let four = |strategy: &str, size: u8, scale: &str| {
+            let more = [("group_size", json!(size)), ("scale_dtype", json!(scale))];
+            numbers(4, strategy, false, &more)
+        };
+        let sixteen = four("tensor_group", 16, "torch.float8_e4m3fn");
+        let thirty_two = four("group", 32, "torch.uint8");
+        let plain = [
+            ("bf16", none.clone()),
+            ("fp8", compressed("float-quantized", &e4m3("channel"), &tokens, &none)),
+            ("fp8:tensor", compressed("float-quantized", &e4m3("tensor"), &tokens, &none)),
+            ("fp8:block", fp8("float")),
+            ("fp8:block-ue8m0", fp8("ue8m0")),
+            ("fp8:ct-block", compressed("float-quantized", &squares, &groups, &none)),
+            ("fp8:modelopt", modelopt("FP8_PER_CHANNEL_PER_TOKEN", &none)),
+            ("nvfp4", compressed("nvfp4-pack-quantized", &sixteen, &none, &none)),
+            ("mxfp4", compressed("mxfp4-pack-quantized", &thirty_two, &none, &none)),
+        ];
+        let ignored = ["lm_head".to_owned()];
+        let said = |format: Format, asked: Asked| quantization(format, &ignored, asked);
+        assert_eq!(
+            Format::all().map(|row| row.0).collect::<Vec<_>>(),
+            plain.each_ref().map(|row| row.0)
+        );
+        for (name, expected) in plain {
+            let format = Format::parse(name).unwrap();
+            assert_eq!(said(format, Asked::default()).unwrap_or_default(), expected, "{name}");
+        }
+        // Scales of inputs and of caches that are stored.
+        let one = e4m3("tensor");
+        let kept = json!({ "dynamic": false, "num_bits": 8, "type": "float" });
+        let stored = [
+            ("fp8", compressed("float-quantized", &e4m3("channel"), &one, &one)),
+            ("fp8:tensor", compressed("float-quantized", &one, &one, &one)),
+            ("fp8:modelopt", modelopt("FP8", &kept)),
+        ];
+        for (name, expected) in stored {
+            let format = Format::parse(name).unwrap().with_inputs().unwrap();
+            let asked = Asked { inputs: true, caches: true };
+            assert_eq!(said(format, asked).unwrap(), expected, "{name}");
+        }
+    }
+}

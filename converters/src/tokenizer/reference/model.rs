@@ -67,3 +67,26 @@ fn pieces(json: &Json) -> Result<(), Fault> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trie_of_pieces_has_a_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let one = r#"{"model": {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0]]}}"#;
+        fs_err::write(dir.path().join("tokenizer.json"), one).unwrap();
+        let mut json = Json::read(dir.path()).unwrap().unwrap();
+        let same = "x".repeat(TOKEN - 4);
+        let many = NODES / same.len() + 1;
+        json.vocab = (0..many as u64).map(|n| (format!("{same}{n:04}"), n)).collect();
+        assert_eq!(check(&json), Ok(()), "texts that begin alike share their nodes");
+        json.vocab = (0..many as u64).map(|n| (format!("{n:04}{same}"), n)).collect();
+        let (place, why) = check(&json).unwrap_err();
+        assert_eq!(place, "model.vocab");
+        assert!(why.contains("a trie of 41") && why.contains("more than 4194304"), "{why}");
+        json.vocab.truncate(many - 5);
+        assert_eq!(check(&json), Ok(()));
+    }
+}
