@@ -119,7 +119,7 @@ pub struct GreedyRow {
     pub tokens: usize,
     /// How many the engine would choose too, each after the reference's own.
     pub agree: usize,
-    /// The first that it would not.
+    /// The first that noise does not explain, else the first that it would not.
     pub first_flip: Option<Flip>,
     /// Fails if a flip is wider than noise explains.
     pub verdict: Verdict,

@@ -44,10 +44,12 @@ pub(super) fn greedy(
             }
             let at = |token: usize| logprobs.get(token).copied().map_or(f64::NAN, f64::from);
             let margin = at(got) - at(*want as usize);
-            row.first_flip.get_or_insert(Flip { index, margin, noise });
-            if margin.is_nan() || margin > noise {
-                row.verdict = Verdict::Fail;
+            let flip = Flip { index, margin, noise };
+            let explained = margin <= noise;
+            if !explained && row.verdict == Verdict::Pass {
+                (row.first_flip, row.verdict) = (Some(flip), Verdict::Fail);
             }
+            row.first_flip.get_or_insert(flip);
         }
         rows.push(row);
     }

@@ -47,6 +47,10 @@ pub fn text(report: &Report) -> String {
     }
     let failed = report.runs.iter().filter(|r| r.verdict() == Verdict::Fail).count();
     let broken = report.schedules.iter().filter(|r| r.verdict == Verdict::Fail).count();
+    let runs = match report.runs.len() {
+        1 => "1 run".to_owned(),
+        count => format!("{count} runs"),
+    };
     match report.verdict() {
         Verdict::Fail if failed == 0 => {
             line(
@@ -55,9 +59,9 @@ pub fn text(report: &Report) -> String {
             );
         }
         Verdict::Fail => {
-            line(&mut out, format_args!("DIFFER in {failed} of {} runs", report.runs.len()));
+            line(&mut out, format_args!("DIFFER in {failed} of {runs}"));
         }
-        _ => line(&mut out, format_args!("AGREE in {} runs", report.runs.len())),
+        _ => line(&mut out, format_args!("AGREE in {runs}")),
     }
     out
 }
