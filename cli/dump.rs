@@ -69,6 +69,10 @@ impl Dump {
         let (Some(model), Some(output)) = (&self.model, &self.output) else {
             bail!("the model's folder and --output are needed; see --help");
         };
+        ensure!(
+            self.dtypes.is_empty() || self.dtypes.contains(&Dtype::F32),
+            "--dtypes needs f32 too: the other runs are measured against it"
+        );
         let config = model.join("config.json");
         ensure!(
             config.is_file(),
