@@ -361,7 +361,9 @@ impl<'c> Model<'c> {
         let doubt =
             |doubt: &String| format!("llama.cpp will not run the file as it is meant: {doubt}");
         warnings.extend(gguf.doubts.iter().map(doubt));
-        let tokenizer = tokenizer(target, &gguf, &mut warnings)?;
+        // What is computed as the source is belongs to --identity.
+        let identity = arithmetic == Arithmetic::OfSource;
+        let tokenizer = tokenizer(target, &gguf, identity, &mut warnings)?;
         Ok(Self {
             name: target.name.clone(),
             matrices: matrices(&weights),
@@ -388,9 +390,14 @@ fn matrices(weights: &[Sourced<'_>]) -> FileDtype {
 }
 
 /// The keys of the tokenizer that lies beside the weights, held to the tokenizer itself.
-fn tokenizer(target: &Target, gguf: &Gguf, warnings: &mut Vec<String>) -> Result<Metadata> {
+fn tokenizer(
+    target: &Target,
+    gguf: &Gguf,
+    identity: bool,
+    warnings: &mut Vec<String>,
+) -> Result<Metadata> {
     let (pre, special) = (gguf.pre.clone(), gguf.special.clone());
-    let options = Options { pre, special, ..Options::default() };
+    let options = Options { pre, special, identity, ..Options::default() };
     let mut made = match tokenizer::read(&target.dir, target.model.vocab, &options) {
         Ok(made) => made,
         Err(tokenizer::Error::Missing { .. }) => {

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::tool::{convert, copy, fixture, onboard, run};
 
 #[test]
@@ -84,4 +86,26 @@ fn a_file_speaks_by_its_own_tokenizer() {
         );
     }
     assert!(heard > 3, "{heard} of them said something");
+}
+
+/// The post-processors of the first two put nothing around a text, though their configs name a bos token.
+#[test]
+fn a_file_begins_and_ends_prompts_as_its_folder_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let prompt = |model: &Path| {
+        let mut command = onboard();
+        command.arg("run").arg(model).args(["--prompt", "Hi there", "-n", "1", "--json"]);
+        let said: Value = serde_json::from_str(&run(&mut command).code(0).out).unwrap();
+        said["prompt_tokens"].clone()
+    };
+    for name in ["phi3", "phimoe", "llama_256", "gpt2"] {
+        let file = dir.path().join(format!("{name}.gguf"));
+        run(convert().arg(fixture(name)).args(["--to", "gguf:f16", "-o"]).arg(&file)).code(0);
+        assert_eq!(prompt(&file), prompt(&fixture(name)), "{name}");
+    }
+    let file = dir.path().join("identity.gguf");
+    let mut command = convert();
+    command.arg(fixture("phi3")).args(["--identity", "llama.cpp", "--to", "gguf:f16", "-o"]);
+    run(command.arg(&file)).code(0).says("by the keys of the file it will be `<s>` before");
+    assert_ne!(prompt(&file), prompt(&fixture("phi3")));
 }

@@ -14,6 +14,7 @@ use std::path::Path;
 use crate::gguf::Metadata;
 use crate::shown;
 
+mod around;
 mod bpe;
 pub mod check;
 mod doc;
@@ -46,6 +47,9 @@ pub struct Options {
     pub hashes: Vec<(String, String)>,
     /// Special tokens by kind and text, as in `("eot", "<|user|>")`, for kinds that the files leave open.
     pub special: Vec<(String, String)>,
+    /// True for the keys of llama.cpp's converter as they are, also where its loader would then put other tokens around
+    /// texts than the checkpoint does.
+    pub identity: bool,
 }
 
 /// How a tokenizer makes tokens.
@@ -72,6 +76,8 @@ pub struct Tokenizer {
     pub kind: Kind,
     /// The name of its pre-tokenizer.
     pub pre: String,
+    /// True if the keys put around texts what the checkpoint does; a warning or note says what is lost otherwise.
+    pub around: bool,
 }
 
 /// Every pre-tokenizer that llama.cpp knows, by name.
@@ -145,7 +151,9 @@ pub fn read(dir: &Path, vocab_size: usize, options: &Options) -> Result<Tokenize
         spm::turn_blank_off(&mut keys);
     }
     let notes = json.as_ref().map_or_else(Vec::new, |json| notes(json, kind));
-    Ok(Tokenizer { keys, warnings, notes, kind, pre })
+    let mut made = Tokenizer { keys, warnings, notes, kind, pre, around: true };
+    around::write(dir, json.as_ref(), vocab_size, options.identity, &mut made)?;
+    Ok(made)
 }
 
 /// Texts on which llama.cpp differs from every tokenizer with these steps.

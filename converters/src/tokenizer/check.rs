@@ -2,7 +2,8 @@
 //!
 //! What llama.cpp does with a tokenizer's keys is done here too, on a corpus of many scripts, code, blanks
 //! and signs, and compared with what the `tokenizers` crate makes of tokenizer.json: the same tokens,
-//! and from these the text again. Special tokens in the text count as plain text on both sides.
+//! and from these the text again. Special tokens in the text count as plain text on both sides; those that stand around
+//! every text are compared too, unless the keys are known not to say them.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -12,7 +13,7 @@ use super::{Error, Kind, Reference, Tokenizer, spm, table};
 use crate::shown;
 
 mod encode;
-mod loaded;
+pub(super) mod loaded;
 mod pieces;
 mod split;
 
@@ -54,6 +55,12 @@ pub enum Mismatch {
     )]
     Tokens { file: PathBuf, pre: String, text: String, theirs: Vec<String>, ours: Vec<String> },
 
+    #[error(
+        "the text {text:?} with what stands around it is {} in `{}`, but would be {} in llama.cpp",
+        list(theirs), file.display(), list(ours)
+    )]
+    Around { file: PathBuf, text: String, theirs: Vec<String>, ours: Vec<String> },
+
     #[error("the text {text:?} comes back as {back:?} from its tokens")]
     Text { text: String, back: String },
 }
@@ -71,7 +78,7 @@ pub fn corpus() -> impl ExactSizeIterator<Item = &'static str> {
     CORPUS.iter().map(String::as_str)
 }
 
-/// Compares the keys with the tokenizer that they were made from.
+/// Compares the keys with the tokenizer that they were made from, with what stands around every text.
 pub fn self_check(tokenizer: &Tokenizer, dir: &Path) -> Result<Checked, Mismatch> {
     check(tokenizer, dir, corpus())
 }
@@ -99,7 +106,7 @@ pub fn check<'a>(
             checked.skipped += 1;
             continue;
         }
-        match compare(&ours, &theirs, &json, &tokenizer.pre, text) {
+        match compare(&ours, &theirs, &json, tokenizer, text) {
             Ok(()) => checked.strings += 1,
             Err(Mismatch::Tokens { .. }) if inexact && first.is_some() => {
                 checked.known.push(text.to_owned());
@@ -136,24 +143,31 @@ fn compare(
     ours: &Loaded,
     theirs: &Reference,
     json: &Json,
-    pre: &str,
+    tokenizer: &Tokenizer,
     text: &str,
 ) -> Result<(), Mismatch> {
     let expected = theirs.encode(text, false)?;
     let made = ours.encode(text).map_err(|why| Mismatch::Unusable { why: shown(&why) })?;
     if made != expected {
         let same = made.iter().zip(&expected).take_while(|(a, b)| a == b).count();
-        let name = |ids: &[u32]| -> Vec<String> {
-            let text = |id: &u32| ours.texts.get(*id as usize).map_or("?", String::as_str);
-            ids[same..].iter().map(|id| shown(text(id))).collect()
-        };
         return Err(Mismatch::Tokens {
             file: json.file.clone(),
-            pre: pre.to_owned(),
+            pre: tokenizer.pre.clone(),
             text: text.to_owned(),
-            theirs: name(&expected),
-            ours: name(&made),
+            theirs: ours.names(&expected[same..]),
+            ours: ours.names(&made[same..]),
         });
+    }
+    if tokenizer.around {
+        let (expected, made) = (theirs.encode(text, true)?, ours.surrounded(&made));
+        if made != expected {
+            return Err(Mismatch::Around {
+                file: json.file.clone(),
+                text: text.to_owned(),
+                theirs: ours.names(&expected),
+                ours: ours.names(&made),
+            });
+        }
     }
     let back = ours.decode(&made);
     // Pieces have one spelling for a blank and for the sign that stands for it.

@@ -24,8 +24,6 @@ struct Class {
     models: Vec<String>,
     normalizer: Value,
     pre_tokenizer: Value,
-    /// True if `add_bos_token` is followed.
-    around: bool,
     special: BTreeMap<String, String>,
 }
 
@@ -74,14 +72,14 @@ pub(super) fn read(dir: &Path) -> Result<Option<Json>, Error> {
     if flag("add_prefix_space")? {
         pre_tokenizer["add_prefix_space"] = true.into();
     }
-    let mut post_processor = Value::Null;
-    if class.around && flag("add_bos_token")? {
-        let text = word("bos", config.as_ref(), class);
-        let token = text.and_then(|text| added.iter().find(|token| token.text == text));
-        if let Some(token) = token {
-            post_processor = around(token);
+    let token = |role: &str| -> Result<Option<&Added>, Error> {
+        if !flag(&format!("add_{role}_token"))? {
+            return Ok(None);
         }
-    }
+        let text = word(role, config.as_ref(), class);
+        Ok(text.and_then(|text| added.iter().find(|token| token.text == text)))
+    };
+    let post_processor = around(token("bos")?, token("eos")?);
     Ok(Some(Json {
         normalizer: class.normalizer.clone(),
         pre_tokenizer,
@@ -167,19 +165,27 @@ fn added(
     Ok(tokens)
 }
 
-/// A post-processor that puts a token before every text.
-fn around(token: &Added) -> Value {
-    let special = json!({"SpecialToken": {"id": token.text, "type_id": 0}});
-    let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
+/// A post-processor that puts tokens before and behind every text; null where there are none.
+fn around(before: Option<&Added>, after: Option<&Added>) -> Value {
+    if before.is_none() && after.is_none() {
+        return Value::Null;
+    }
     let mut listed = serde_json::Map::new();
-    listed.insert(
-        token.text.clone(),
-        json!({"id": token.text, "ids": [token.id], "tokens": [token.text]}),
-    );
+    for token in before.iter().chain(&after) {
+        let entry = json!({"id": token.text, "ids": [token.id], "tokens": [token.text]});
+        listed.insert(token.text.clone(), entry);
+    }
+    let special = |token: &Added| json!({"SpecialToken": {"id": token.text, "type_id": 0}});
+    let wrapped = |id: &str| -> Vec<Value> {
+        let text = json!({"Sequence": {"id": id, "type_id": 0}});
+        let steps = before.map(special).into_iter().chain([text]);
+        steps.chain(after.map(special)).collect()
+    };
+    let pair = [wrapped("A"), wrapped("B")].concat();
     json!({
         "type": "TemplateProcessing",
-        "single": [special, text("A")],
-        "pair": [special, text("A"), special, text("B")],
+        "single": wrapped("A"),
+        "pair": pair,
         "special_tokens": listed,
     })
 }

@@ -35,11 +35,15 @@ pub(super) struct Group {
 
 /// A name, and what else llama.cpp does under it.
 #[derive(Debug, Deserialize)]
+#[expect(clippy::struct_field_names, reason = "the table calls it so")]
 pub(super) struct Name {
     pub(super) name: String,
     /// Whole words that are tokens are taken as they are.
     #[serde(default)]
     pub(super) ignore_merges: bool,
+    /// Texts begin with the token for it where a file does not say.
+    #[serde(default)]
+    pub(super) add_bos: bool,
 }
 
 #[derive(Deserialize)]

@@ -65,11 +65,11 @@ pub(super) fn read(
     if let Some(json) = json {
         special.normalizer(&Node::new(&json.file, "normalizer", &json.normalizer))?;
         let node = Node::new(&json.file, "post_processor", &json.post_processor);
-        special.processors(&node, &mut words, &mut roles, warnings)?;
+        special.processors(&node, &mut words, &mut roles)?;
     }
     if let Some(config) = &config {
         for role in &roles {
-            special.flag(config, role, warnings)?;
+            special.flag(config, role)?;
             let Some(word) = words.get(role) else { continue };
             let id = match json {
                 Some(json) => json.added.iter().find(|token| token.text == *word).map(|t| t.id),
@@ -172,17 +172,11 @@ impl Special {
     }
 
     /// What tokenizer_config.json says of adding a token; the post-processor knows better.
-    fn flag(&mut self, config: &Doc, role: &str, warnings: &mut Vec<String>) -> Result<(), Error> {
-        let key = format!("add_{role}_token");
-        let Some(node) = config.get(&key) else { return Ok(()) };
+    fn flag(&mut self, config: &Doc, role: &str) -> Result<(), Error> {
+        let Some(node) = config.get(&format!("add_{role}_token")) else { return Ok(()) };
         let yes = node.bool()?;
-        match self.adds(role) {
-            None => self.set(role, yes),
-            Some(found) if found != yes => warnings.push(format!(
-                "`{key}` of tokenizer_config.json is {yes}, but tokenizer.json's post-processor \
-                 says {found}, which is written"
-            )),
-            Some(_) => {}
+        if self.adds(role).is_none() {
+            self.set(role, yes);
         }
         Ok(())
     }
@@ -215,7 +209,6 @@ impl Special {
         node: &Node<'_>,
         words: &mut BTreeMap<String, String>,
         roles: &mut Vec<String>,
-        warnings: &mut Vec<String>,
     ) -> Result<(), Error> {
         // Models without a first or last token use those of their class tasks.
         for (role, other) in [("bos", "cls"), ("eos", "sep")] {
@@ -252,7 +245,7 @@ impl Special {
                         }
                     }
                 }
-                Some("TemplateProcessing") => self.template(&processor, words, roles, warnings)?,
+                Some("TemplateProcessing") => self.template(&processor, words, roles)?,
                 _ => {}
             }
         }
@@ -265,7 +258,6 @@ impl Special {
         node: &Node<'_>,
         words: &mut BTreeMap<String, String>,
         roles: &mut Vec<String>,
-        warnings: &mut Vec<String>,
     ) -> Result<(), Error> {
         let steps = |key| -> Result<Vec<Step>, Error> {
             let Some(list) = node.get(key) else { return Ok(Vec::new()) };
@@ -277,13 +269,6 @@ impl Special {
             first = single.first().and_then(Step::special).map(str::to_owned);
             last = single.last().and_then(Step::special).map(str::to_owned);
         }
-        let around = single.iter().filter(|step| step.special().is_some()).count();
-        if around > usize::from(first.is_some()) + usize::from(last.is_some()) {
-            warnings.push(format!(
-                "tokenizer.json puts {around} special tokens around a text; the file format has \
-                 room for one before and one after: the chat template must hold the others"
-            ));
-        }
         if let Some(first) = &first {
             let is = |words: &BTreeMap<String, String>, role: &str| words.get(role) == Some(first);
             if !is(words, "bos") && !is(words, "cls") {
@@ -293,13 +278,6 @@ impl Special {
             }
             let known = is(words, "bos") || is(words, "cls");
             self.set("bos", known);
-            if !known {
-                warnings.push(format!(
-                    "tokenizer.json begins texts with `{}`, which is neither bos nor cls token: \
-                     nothing will be put before texts",
-                    shown(first)
-                ));
-            }
         }
         if let Some(last) = &last {
             if words.get("eos") != Some(last) {

@@ -44,10 +44,15 @@ impl Loaded {
     /// The tokens of a prompt: what it names of special tokens counts as these, and what stands before and behind
     /// every prompt is there.
     pub fn prompt(&self, text: &str) -> Result<Vec<u32>, String> {
-        let mut out = Vec::from_iter(self.around.0);
+        let mut out = Vec::new();
         self.encode_with(text, &self.named, &mut out)?;
-        out.extend(self.around.1);
-        Ok(out)
+        Ok(self.surrounded(&out))
+    }
+
+    /// The tokens of a text with those that stand around every text.
+    pub(super) fn surrounded(&self, ids: &[u32]) -> Vec<u32> {
+        let (before, after) = self.around;
+        before.into_iter().chain(ids.iter().copied()).chain(after).collect()
     }
 
     fn encode_with(&self, text: &str, tokens: &[u32], out: &mut Vec<u32>) -> Result<(), String> {

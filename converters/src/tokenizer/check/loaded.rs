@@ -8,6 +8,7 @@ use super::super::reference::Charsmap;
 use super::super::spm::byte;
 use super::split::Splitter;
 use crate::gguf::{Array, Metadata, Value};
+use crate::shown;
 
 /// A tokenizer as llama.cpp has it in memory: text to tokens and back as it would do it.
 pub struct Loaded {
@@ -109,14 +110,7 @@ impl Loaded {
             let id = keys.get(&format!("tokenizer.ggml.{name}_token_id"))?.integer()?;
             u32::try_from(id).ok().filter(|&id| (id as usize) < texts.len())
         };
-        // Where a file does not say: as the loader has it for most of them.
-        let default = known.is_none_or(|(_, name)| name.ignore_merges);
-        let adds = |name: &str, default| {
-            let key = format!("tokenizer.ggml.add_{name}_token");
-            let adds = keys.bool(&key).map_err(|why| why.to_string())?.unwrap_or(default);
-            Ok::<_, String>(special(name).filter(|_| adds))
-        };
-        let around = (adds("bos", default)?, adds("eos", false)?);
+        let around = around(keys, kind, known.map(|(_, name)| name), texts.len())?;
         let ends = ENDS.iter().filter_map(|name| special(name)).collect();
         let flag = |key: &str| keys.bool(key).map_err(|why| why.to_string());
         let blank = flag("tokenizer.ggml.add_space_prefix")?;
@@ -167,6 +161,12 @@ impl Loaded {
         &self.ends
     }
 
+    /// The texts of tokens, as a person sees them.
+    pub(super) fn names(&self, ids: &[u32]) -> Vec<String> {
+        let text = |id: &u32| self.texts.get(*id as usize).map_or("?", String::as_str);
+        ids.iter().map(|id| shown(text(id))).collect()
+    }
+
     pub(super) fn id(&self, text: &str) -> Option<u32> {
         self.ids.get(text).copied()
     }
@@ -189,6 +189,34 @@ impl Loaded {
     pub(super) fn is_normal(&self, id: u32) -> bool {
         self.types.get(id as usize) == Some(&NORMAL)
     }
+}
+
+/// The tokens that the loader puts before and behind every text. Where a file does not say, each kind has its
+/// own rule and ids, which are those of `llama_vocab::impl::load`.
+pub(in super::super) fn around(
+    keys: &Metadata,
+    kind: Kind,
+    name: Option<&Name>,
+    tokens: usize,
+) -> Result<(Option<u32>, Option<u32>), String> {
+    let (bos, eos) = match kind {
+        Kind::Scores => ((true, Some(1)), (false, Some(2))),
+        Kind::Pieces => ((false, None), (true, Some(1))),
+        Kind::Merges => {
+            // The one name without a first token of its own.
+            let id = name.is_none_or(|name| name.name != "glm5").then_some(11);
+            ((name.is_some_and(|name| name.add_bos), id), (false, Some(11)))
+        }
+    };
+    let one = |role: &str, (adds, id): (bool, Option<u32>)| {
+        let key = format!("tokenizer.ggml.add_{role}_token");
+        let adds = keys.bool(&key).map_err(|why| why.to_string())?.unwrap_or(adds);
+        let fits = |id: &u32| (*id as usize) < tokens;
+        let told = keys.get(&format!("tokenizer.ggml.{role}_token_id")).and_then(Value::integer);
+        let told = told.and_then(|id| u32::try_from(id).ok()).filter(fits);
+        Ok::<_, String>(told.or(id.filter(fits)).filter(|_| adds))
+    };
+    Ok((one("bos", bos)?, one("eos", eos)?))
 }
 
 fn array<'a>(keys: &'a Metadata, key: &str) -> Result<Option<&'a Array>, String> {
