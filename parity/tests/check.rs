@@ -314,7 +314,7 @@ fn reports_of_a_failure() {
       15 of 54 gates fail, 3 of them on the reference's own inputs
 
     note: f16: `layers.*.out_proj` is not the reference's bit for bit in 1 of 2 comparisons on the reference's own inputs, by more than rounding in f32 explains, and exact in prefill
-    DIFFER in 1 of 1 runs
+    DIFFER in 1 of 1 run
     ");
     // Hostile names stay text in every form.
     let name = "</pre><script>alert(\"1\")</script>\u{1b}[2J";
