@@ -301,5 +301,15 @@ mod tests {
         let mut all = [candidate("passes over", 25, 10), candidate("explains", 31, 18)];
         all.sort_by_key(Candidate::distance);
         assert_eq!(all[0].name, "explains");
+        // Renames that leave as much missing speak for nothing; those that leave less do.
+        for (lacking, nearest) in [(8, "plain"), (2, "renamed")] {
+            let renames = Renames::made_up(8, lacking);
+            let mut all = [
+                Candidate { renames, ..candidate("renamed", 30, 24) },
+                Candidate { heirs: 5, ..candidate("plain", 30, 8) },
+            ];
+            all.sort_by_key(Candidate::distance);
+            assert_eq!(all[0].name, nearest);
+        }
     }
 }

@@ -107,6 +107,12 @@ fn a_file_says_which_spec_it_was_made_with() {
     let mut command = onboard();
     command.arg("run").arg(fixture("llama")).arg("--spec").arg(&spec).args(tokens);
     assert_eq!(made, run(&mut command).code(0).out);
+    let folder = ["--specs".as_ref(), dir.path().as_os_str()];
+    assert_eq!(of_file(&folder).code(0).out, made);
+    // What a person names goes before what the file says.
+    let plain = run(onboard().arg("run").arg(fixture("llama")).args(tokens)).code(0).out;
+    assert_eq!(of_file(&["--spec".as_ref(), "llama".as_ref()]).code(0).out, plain);
+    assert_ne!(plain, made);
     // Overrides are repeated from the file itself.
     let set = ["--set", "dims.eps=0.1"];
     let mut command = convert();
@@ -116,5 +122,5 @@ fn a_file_says_which_spec_it_was_made_with() {
     command.arg("run").arg(fixture("llama")).args(set).args(tokens);
     let wanted = run(&mut command).code(0).out;
     assert_eq!(of_file(&[]).code(0).out, wanted);
-    assert_ne!(run(onboard().arg("run").arg(fixture("llama")).args(tokens)).code(0).out, wanted);
+    assert_ne!(plain, wanted);
 }

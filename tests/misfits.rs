@@ -366,6 +366,11 @@ fn half_a_checkpoint_is_not_run() {
         run(&mut command).code(2).says("do not explain each other").says("tensors used");
     }
     assert!(!written.exists());
+    let mut schedules = parity();
+    schedules.arg("schedules").arg(dir.path()).arg("--reference");
+    run(schedules.arg(fixture("llama").join("reference")).args(["--dtype", "f32"]))
+        .code(2)
+        .says("do not explain each other");
     // Left out on purpose.
     let fewer = format!("dims.layers={}", layers - 1);
     let mut command = onboard();

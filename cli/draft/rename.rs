@@ -37,12 +37,9 @@ impl Renames {
     /// Pairs weights without a tensor with tensors that no weight is made of.
     pub(super) fn propose(model: &Model, tensors: &BTreeMap<String, Vec<usize>>) -> Self {
         let (lacking, spare) = unmatched(model, tensors);
-        let count = lacking.len();
         let lacking = groups(lacking.iter().map(|weight| (weight.name.as_str(), &weight.shape)));
         let spare = groups(spare.iter().filter_map(|name| Some((*name, tensors.get(*name)?))));
-        let mut renames = Self::pair(&lacking, &spare);
-        renames.lacking = count.saturating_sub(renames.tensors());
-        renames
+        Self::pair(&lacking, &spare)
     }
 
     fn pair(lacking: &BTreeMap<String, Group>, spare: &BTreeMap<String, Group>) -> Self {
@@ -94,6 +91,8 @@ impl Renames {
                 }
             }
         }
+        let all: usize = lacking.values().map(Group::len).sum();
+        renames.lacking = all.saturating_sub(renames.tensors());
         renames
     }
 
@@ -111,6 +110,13 @@ impl Renames {
     /// one even so. A rule that only shifts what is missing speaks for nothing.
     pub(super) fn credit(&self) -> usize {
         self.tensors().saturating_sub(self.lacking)
+    }
+
+    /// Rules for so many tensors, where so many weights lack one even so.
+    #[cfg(test)]
+    pub(super) fn made_up(tensors: usize, lacking: usize) -> Self {
+        let rule = Rule { disk: "a".into(), weight: "b".into(), tensors };
+        Self { rules: vec![rule], open: Vec::new(), lacking }
     }
 
     /// The items of the list; what is left to choose stands in comments.
@@ -326,15 +332,13 @@ mod tests {
         ] {
             assert!(text.contains(pair), "{pair}\n{text}");
         }
-        assert_eq!((renames.tensors(), renames.open.len()), (9, 0));
+        assert_eq!((renames.tensors(), renames.open.len(), renames.lacking), (9, 0, 0));
     }
 
     #[test]
     fn rules_speak_for_a_spec_less_what_is_missing_even_so() {
-        let rule = Rule { disk: "a".into(), weight: "b".into(), tensors: 8 };
         for (lacking, credit) in [(0, 8), (3, 5), (8, 0), (9, 0)] {
-            let renames = Renames { rules: vec![rule.clone()], open: Vec::new(), lacking };
-            assert_eq!(renames.credit(), credit);
+            assert_eq!(Renames::made_up(8, lacking).credit(), credit);
         }
     }
 
@@ -346,12 +350,12 @@ mod tests {
         ]);
         let spare = named(&[("b.0.alpha.weight", &[4, 8]), ("b.0.beta.weight", &[4, 8])]);
         let renames = Renames::pair(&lacking, &spare);
-        assert_eq!((renames.tensors(), renames.open.len()), (0, 2));
+        assert_eq!((renames.tensors(), renames.open.len(), renames.lacking), (0, 2, 2));
         assert!(renames.yaml().lines().all(|line| line.starts_with("  #")));
         // Another shape, another number of layers, and a bias are no candidates.
         let others =
             named(&[("b.0.k.weight", &[8, 4]), ("b.1.k.weight", &[4, 8]), ("b.0.k.bias", &[4, 8])]);
-        assert_eq!(Renames::pair(&lacking, &others), Renames::default());
+        assert_eq!(Renames::pair(&lacking, &others), Renames { lacking: 2, ..Renames::default() });
     }
 
     #[test]

@@ -69,6 +69,13 @@ fn everything_in_the_way_is_named() {
     let gguf = gguf(vec![rule("a.{i}", "x", vec![]), rule("b", "{y|z}", vec![])]);
     let weights = [weight("a.1", &[1]), weight("a.2", &[1]), weight("b", &[2]), weight("c", &[1])];
     let faults = gguf.groups(&weights).unwrap_err().join("\n");
+    // One line for all layers.
+    let layers = ["d.0.w", "d.1.w", "d.2.w"].map(|name| weight(name, &[1]));
+    let homeless = gguf.groups(&layers).unwrap_err();
+    assert_eq!(homeless.len(), 1, "{homeless:?}");
+    assert!(
+        homeless[0].starts_with("weight `d.0.w` has no place in the file, nor have 2 of other")
+    );
     for part in ["gives 2 tensors", "give 1 tensors, and its pattern names 2", "`c` has no place"] {
         assert!(faults.contains(part) || part.starts_with("gives"), "{faults}");
     }
