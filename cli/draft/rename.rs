@@ -355,7 +355,7 @@ mod tests {
         // Another shape, another number of layers, and a bias are no candidates.
         let others =
             named(&[("b.0.k.weight", &[8, 4]), ("b.1.k.weight", &[4, 8]), ("b.0.k.bias", &[4, 8])]);
-        assert_eq!(Renames::pair(&lacking, &others), Renames { lacking: 2, ..Renames::default() });
+        assert!(Renames::pair(&lacking, &others).is_empty());
     }
 
     #[test]
@@ -363,7 +363,7 @@ mod tests {
         let lacking = named(&[("m.0.mlp.gate_proj.weight", &[8, 8])]);
         let spare = |name: &str| named(&[(name, &[8, 8])]);
         let pair = |name: &str| Renames::pair(&lacking, &spare(name));
-        assert_eq!(pair("b.0.attn.gate.weight"), Renames::default());
+        assert!(pair("b.0.attn.gate.weight").is_empty());
         assert_eq!(pair("b.0.feed_forward.gate.weight").tensors(), 1);
         assert_eq!(pair("b.0.gate.weight").tensors(), 1);
     }
