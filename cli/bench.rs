@@ -15,10 +15,10 @@ use crate::{Ended, term};
 
 mod draft;
 
-/// Measures prefill and decode in tokens per second
 /// Tokens of the prefill test, unless told otherwise or the model handles fewer.
 const PROMPT: usize = 512;
 
+/// Measures prefill and decode in tokens per second
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -450,3 +450,19 @@ fn findings_and_failures_are_annotated() {
         .says("::error file=wrong.yaml,line=6,")
         .says("title=parity%3A f32 differs::first divergence: model.layers.0.mlp.down_proj");
 }
+
+/// The line of a command says what it does; that of a group of its options would say what these are.
+#[test]
+fn every_command_is_introduced_by_a_verb() {
+    let help = run(onboard().arg("--help")).code(0).out;
+    let list = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let lines = list.lines().filter(|line| !line.starts_with("    "));
+    let mut count = 0;
+    for line in lines {
+        let mut words = line.split_whitespace();
+        let (command, verb) = (words.next().unwrap(), words.next().unwrap());
+        assert!(verb.ends_with('s') && verb != "This", "{command}: {line}");
+        count += 1;
+    }
+    assert!(count > 8, "{help}");
+}
