@@ -316,6 +316,8 @@ pub(crate) struct Model<'c> {
     pub(crate) warnings: Vec<String>,
     pub(crate) spec: String,
     pub(crate) spec_name: String,
+    /// Name and hash of a spec that is not built in.
+    pub(crate) foreign_spec: Option<String>,
 }
 
 impl<'c> Model<'c> {
@@ -375,6 +377,8 @@ impl<'c> Model<'c> {
             warnings,
             spec: target.spec.sha256.clone(),
             spec_name: target.spec.name.clone(),
+            foreign_spec: (!target.spec.builtin)
+                .then(|| format!("{} {}", target.spec.name, target.spec.sha256)),
         })
     }
 }

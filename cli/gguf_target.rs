@@ -32,21 +32,28 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
     let mut spec = choice.spec.as_deref().map(|spec| specs.named(spec)).transpose()?;
     let inside = file.metadata().str(CONFIG_KEY)?;
     let made = choice.model_config.is_none() && inside.is_none();
-    let told = choice.spec.is_none() && choice.model_config.is_none();
-    if let (Some(name), true) = (file.metadata().str(SPEC_KEY)?, told) {
+    let of_file = choice.model_config.is_none();
+    if let (Some(said), true) = (file.metadata().str(SPEC_KEY)?, of_file && spec.is_none()) {
         // A name and never a path: the file may be a stranger's.
+        let (name, sha256) = said.split_once(' ').unwrap_or((said, ""));
         ensure!(
             specs.has(name),
-            "`{}` was made with the spec `{}`, which is not here; give it by --spec FILE, or its folder by --specs",
-            path.display(),
-            name
+            "`{}` was made with the spec `{name}`, which is not here; give it by --spec FILE, or its folder by --specs",
+            path.display()
+        );
+        ensure!(
+            sha256.is_empty() || specs.id(name).sha256 == sha256,
+            "`{}` was made with another spec `{name}` than the one that is here; give it by --spec FILE",
+            path.display()
         );
         spec = Some(name.to_owned());
     }
-    let set = match file.metadata().str(OVERRIDES_KEY)? {
-        Some(lines) if told && choice.set.is_empty() => lines.lines().map(str::to_owned).collect(),
-        _ => choice.set.clone(),
+    // What the file was made with, and on top of it what the person asks for.
+    let mut set: Vec<String> = match file.metadata().str(OVERRIDES_KEY)? {
+        Some(lines) if of_file => lines.lines().map(str::to_owned).collect(),
+        _ => Vec::new(),
     };
+    set.extend(choice.set.iter().cloned());
     if let Some(kind) = no_model(&file, made) {
         bail!("`{}` holds no model: it is {kind}", path.display());
     }
@@ -76,8 +83,12 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
         specs.resolve(&spec, &config, &set)?
     };
     let as_told = choice.set.is_empty() && choice.spec.is_none() && choice.model_config.is_none();
-    if inside.is_some() && as_told {
-        held_to_keys(&file, path, &model)?;
+    if inside.is_some() && of_file {
+        match held_to_keys(&file, path, &model) {
+            // Whoever says otherwise is told what llama.cpp would run.
+            Err(error) if !as_told => term::note(&format!("warning: {error}")),
+            held => held?,
+        }
     }
     say_unused(&file, path, &model);
     if !has_head(&file, &model)? {
@@ -130,6 +141,15 @@ fn say_unused(file: &File, path: &Path, model: &Model) {
 /// Refuses a file whose keys, which other programs read, are not those of the config inside it.
 fn held_to_keys(file: &File, path: &Path, model: &Model) -> Result<()> {
     let Some(arch) = file.metadata().str("general.architecture")? else { return Ok(()) };
+    let nameless = || converters::convert::gguf::nameless(model).arch;
+    let own = model.gguf.as_ref().map_or_else(nameless, |gguf| gguf.arch.clone());
+    ensure!(
+        arch == own,
+        "`{}` holds a model of the architecture `{arch}`, and its `{CONFIG_KEY}` leads to the spec `{}`, which writes \
+         `{own}`; give the spec that it was made with by --spec",
+        path.display(),
+        model.name
+    );
     let told = converters::gguf::evidence(file, arch);
     let Some((gguf, _)) = of_file(model, &told) else { return Ok(()) };
     let faults = key_differences(&gguf, &told);

@@ -109,10 +109,14 @@ fn a_file_says_which_spec_it_was_made_with() {
     assert_eq!(made, run(&mut command).code(0).out);
     let folder = ["--specs".as_ref(), dir.path().as_os_str()];
     assert_eq!(of_file(&folder).code(0).out, made);
-    // What a person names goes before what the file says.
+    // What a person names goes before what the file says, and what differs is said.
     let plain = run(onboard().arg("run").arg(fixture("llama")).args(tokens)).code(0).out;
-    assert_eq!(of_file(&["--spec".as_ref(), "llama".as_ref()]).code(0).out, plain);
+    let as_llama = of_file(&["--spec".as_ref(), "llama".as_ref()]).code(0).says("warning: ");
+    assert_eq!(as_llama.out, plain);
     assert_ne!(plain, made);
+    // Another spec of the name is another spec, however it was found.
+    fs_err::write(&spec, text.replace("4.0", "2.0")).unwrap();
+    of_file(&folder).code(2).says("another spec `scaled`");
     // Overrides are repeated from the file itself.
     let set = ["--set", "dims.eps=0.1"];
     let mut command = convert();
@@ -122,5 +126,8 @@ fn a_file_says_which_spec_it_was_made_with() {
     command.arg("run").arg(fixture("llama")).args(set).args(tokens);
     let wanted = run(&mut command).code(0).out;
     assert_eq!(of_file(&[]).code(0).out, wanted);
+    // What is asked for comes on top.
+    let more = ["--set".as_ref(), "states.kv.dtype=f32".as_ref()];
+    assert_eq!(of_file(&more).code(0).out, wanted);
     assert_ne!(plain, wanted);
 }

@@ -79,8 +79,15 @@ fn a_template_that_leads_out_of_a_checkpoint_is_not_published() {
     fs_err::write(&secret, "secret").unwrap();
     let templates = source.join("additional_chat_templates");
     fs_err::create_dir(&templates).unwrap();
-    for link in [templates.join("x.jinja"), source.join("chat_template.jinja")] {
-        fs_err::write(source.join("chat_template.jinja"), "{{ messages }}").unwrap();
+    let names = ["additional_chat_templates/x.jinja", "chat_template.jinja", "chat_template.json"];
+    fs_err::write(&secret, "{\"chat_template\": \"secret\"}").unwrap();
+    let config = source.join("tokenizer_config.json");
+    let text = fs_err::read_to_string(&config).unwrap();
+    fs_err::write(&config, text.replace("\"chat_template\"", "\"another\"")).unwrap();
+    for link in names.map(|name| source.join(name)) {
+        if !link.ends_with("chat_template.json") {
+            fs_err::write(source.join("chat_template.jinja"), "{{ messages }}").unwrap();
+        }
         fs_err::remove_file(&link).ok();
         std::os::unix::fs::symlink(&secret, &link).unwrap();
         let file = dir.path().join("m.gguf");
@@ -137,7 +144,7 @@ fn a_finished_file_is_held_to_its_sources_again() {
     let weights = fs_err::File::options().write(true).open(source.join("model.safetensors"));
     let later = std::time::SystemTime::now() + Duration::from_secs(60);
     weights.unwrap().file().set_modified(later).unwrap();
-    run(&mut convert()).code(2).says("is there already");
+    run(&mut convert()).code(2).says("is older than its source").says("--verify");
 }
 
 #[test]

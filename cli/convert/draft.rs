@@ -59,7 +59,9 @@ impl Convert {
         if !self.types.identity() {
             keys.set(gguf_target::CONFIG_KEY, source.config.as_str());
             // What the config alone would not lead to.
-            if self.choice.spec.is_some() {
+            if let Some(spec) = &source.foreign_spec {
+                keys.set(gguf_target::SPEC_KEY, spec.as_str());
+            } else if self.choice.spec.is_some() {
                 keys.set(gguf_target::SPEC_KEY, source.spec_name.as_str());
             }
             if !self.choice.set.is_empty() {

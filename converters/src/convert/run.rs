@@ -39,6 +39,11 @@ pub enum Error {
     Overwrites { output: PathBuf, input: PathBuf },
     #[error("`{}` is there already; remove it, choose another name, or allow it with --force", output.display())]
     Exists { output: PathBuf },
+    #[error(
+        "`{}` is older than its source `{}`, so nothing says that it is finished: compare it by --verify, \
+         or make it anew by --force", output.display(), input.display()
+    )]
+    Older { output: PathBuf, input: PathBuf },
     #[error("`{}` is no file that could be replaced; choose another name", output.display())]
     NoFile { output: PathBuf },
     #[error(
@@ -165,7 +170,11 @@ pub fn run(work: &Work<'_>, settings: &Settings, progress: &dyn Progress) -> Res
     let head = format!("{HEAD}{} work {}", settings.slab, work.fingerprint);
     let mut held = Held::take(work)?;
     let notes = if settings.resume { held.notes(&head)? } else { None };
-    if settings.resume && notes.is_none() && finished::is_finished(work, &settings.sources)? {
+    let is_finished = || match finished::is_finished(work, &settings.sources) {
+        Err(Error::Older { .. }) if settings.force => Ok(false),
+        found => found,
+    };
+    if settings.resume && notes.is_none() && is_finished()? {
         let tensors = work.tasks.iter().map(|task| vec![Measure::default(); task.targets.len()]);
         return Ok(Done {
             tensors: tensors.collect(),

@@ -14,16 +14,18 @@ const NAMES: &str = "tokenizer.chat_templates";
 
 /// Writes the templates of a checkpoint, from the first place that has any.
 pub(super) fn write(dir: &Path, keys: &mut Metadata) -> Result<(), Error> {
-    let Some(config) = Doc::read(dir, "tokenizer_config.json")? else { return Ok(()) };
     // A file of its own is the newer place, and wins in the reference too.
-    let templates = match (files(dir)?, config.get("chat_template")) {
-        (found, _) if !found.is_empty() => found,
-        (_, Some(node)) => of(&node)?,
-        _ => match Doc::read(dir, "chat_template.json")? {
-            Some(doc) => doc.get("chat_template").map_or(Ok(Vec::new()), |node| of(&node))?,
-            None => Vec::new(),
-        },
-    };
+    let mut templates = files(dir)?;
+    for name in ["tokenizer_config.json", "chat_template.json"] {
+        if !templates.is_empty() {
+            break;
+        }
+        let Some(doc) = Doc::read(dir, name)? else { continue };
+        if let Some(node) = doc.get("chat_template") {
+            lies_inside(dir, &dir.join(name))?;
+            templates = of(&node)?;
+        }
+    }
     let mut names = Vec::new();
     let mut default = None;
     for (name, text) in templates.into_iter().filter(|(_, text)| !text.is_empty()) {
@@ -60,21 +62,28 @@ fn of(node: &Node<'_>) -> Result<Vec<(String, String)>, Error> {
     node.list().map_err(|_| node.wrong("a text, or a list of named ones"))?.map(one).collect()
 }
 
-/// Reads a template that lies in the checkpoint: a link out of it would publish another file.
-fn inside(dir: &Path, file: &Path) -> Result<String, Error> {
+/// Refuses a file that a link leads out of the checkpoint to: its text would be published.
+fn lies_inside(dir: &Path, file: &Path) -> Result<(), Error> {
     match outside(dir, file)? {
-        None => Ok(read_text(file, TEMPLATE)?),
+        None => Ok(()),
         Some(leads) => Err(Error::LeadsOut { file: file.into(), leads }),
     }
+}
+
+/// Reads a template that lies in the checkpoint.
+fn inside(dir: &Path, file: &Path) -> Result<String, Error> {
+    lies_inside(dir, file)?;
+    Ok(read_text(file, TEMPLATE)?)
 }
 
 /// `chat_template.jinja`, and those beside it by their files' names.
 fn files(dir: &Path) -> Result<Vec<(String, String)>, Error> {
     let file = dir.join("chat_template.jinja");
-    if !file.is_file() {
-        return Ok(Vec::new());
+    let mut found = Vec::new();
+    // Whatever has the name is read, or refused.
+    if file.symlink_metadata().is_ok() {
+        found.push(("default".to_owned(), inside(dir, &file)?));
     }
-    let mut found = vec![("default".to_owned(), inside(dir, &file)?)];
     let folder = dir.join("additional_chat_templates");
     if folder.is_dir() {
         let mut others = Vec::new();

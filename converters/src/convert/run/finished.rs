@@ -1,7 +1,5 @@
 //! Recognizes the output of a conversion that was finished before.
 
-use std::path::Path;
-
 use super::files::Part;
 use super::{Error, Job, slab};
 use crate::checkpoint::Stamp;
@@ -13,12 +11,12 @@ use crate::convert::Work;
 /// the last rows: a file of another model differs in nearly every tensor, and making all of them again
 /// would be a second conversion. Nothing is finished that is older than its sources.
 pub(super) fn is_finished(work: &Work<'_>, sources: &[Stamp]) -> Result<bool, Error> {
-    let is_older = |path: &Path| {
-        let written = Stamp::of(path);
-        written.is_ok_and(|written| sources.iter().any(|source| source.is_younger(&written)))
-    };
-    if work.files.iter().any(|file| is_older(&file.path)) {
-        return Ok(false);
+    for file in &work.files {
+        let Ok(written) = Stamp::of(&file.path) else { return Ok(false) };
+        if let Some(source) = sources.iter().find(|source| source.is_younger(&written)) {
+            let (output, input) = (file.path.clone(), source.path.clone());
+            return Err(Error::Older { output, input });
+        }
     }
     let named: Option<Vec<Part>> = work.files.iter().map(Part::named).collect();
     let Some(parts) = named else { return Ok(false) };
