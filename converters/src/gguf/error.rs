@@ -61,6 +61,12 @@ pub enum Error {
     EmptyKey { file: PathBuf, n: u64 },
 
     #[error(
+        "key {n} in `{}` is {len} bytes long; the format allows 65535: the file is damaged, download or \
+         convert it again", file.display()
+    )]
+    LongKey { file: PathBuf, n: u64, len: usize },
+
+    #[error(
         "key `{key}` stands twice in `{}`; keys must be unique: remove one of them", file.display()
     )]
     DuplicateKey { file: PathBuf, key: String },

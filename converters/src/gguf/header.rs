@@ -32,6 +32,9 @@ struct Claimed {
     offset: u64,
 }
 
+/// Most bytes of a key, as the format says.
+const MOST_KEY: usize = (1 << 16) - 1;
+
 impl Header {
     /// Reads the header of a whole file. `file` is for messages alone.
     pub fn parse(file: &Path, bytes: &[u8]) -> Result<Self, Error> {
@@ -48,6 +51,9 @@ impl Header {
             let key = from.text(format_args!("key {n}"))?;
             if key.is_empty() {
                 return Err(Error::EmptyKey { file: file.into(), n });
+            }
+            if key.len() > MOST_KEY {
+                return Err(Error::LongKey { file: file.into(), n, len: key.len() });
             }
             let value = from.value(key)?;
             if !metadata.push(key.into(), value) {
