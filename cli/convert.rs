@@ -17,7 +17,7 @@ use registry::gguf::{Gguf, with_head};
 
 use crate::coverage::Coverage;
 use crate::specs::tell;
-use crate::target::{self, Choice, Target, Weights};
+use crate::target::{self, Choice, SpecId, Target, Weights};
 use crate::{Ended, term};
 
 mod calibration;
@@ -314,10 +314,7 @@ pub(crate) struct Model<'c> {
     pub(crate) matrices: FileDtype,
     pub(crate) checkpoint: &'c Checkpoint,
     pub(crate) warnings: Vec<String>,
-    pub(crate) spec: String,
-    pub(crate) spec_name: String,
-    /// Name and hash of a spec that is not built in.
-    pub(crate) foreign_spec: Option<String>,
+    pub(crate) spec: SpecId,
 }
 
 impl<'c> Model<'c> {
@@ -375,10 +372,7 @@ impl<'c> Model<'c> {
             tokenizer,
             checkpoint,
             warnings,
-            spec: target.spec.sha256.clone(),
-            spec_name: target.spec.name.clone(),
-            foreign_spec: (!target.spec.builtin)
-                .then(|| format!("{} {}", target.spec.name, target.spec.sha256)),
+            spec: target.spec.clone(),
         })
     }
 }

@@ -13,7 +13,7 @@ use registry::weight_map::Rule;
 
 use crate::specs::{tell, warn};
 
-/// What a model makes of a checkpoint's tensors, from headers alone.
+/// What a model makes of a checkpoint's tensors.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Coverage {
     /// Tensors in the checkpoint.
@@ -38,8 +38,19 @@ pub(crate) struct Coverage {
 }
 
 impl Coverage {
-    /// Pairs the weights of a model with the tensors of a checkpoint.
+    /// Pairs the weights of a model with the tensors of a checkpoint, and looks at its scales.
     pub(crate) fn of(model: &Model, checkpoint: &Checkpoint) -> Self {
+        let mut coverage = Self::of_headers(model, checkpoint);
+        // Bytes that cannot be read are told by whoever reads them.
+        for (name, number) in checkpoint.senseless_scales().unwrap_or_default() {
+            let finding = Finding::unplaced(format!("the scale `{name}` is {number}"));
+            coverage.findings.push(finding.help("expected a number above 0: the file is damaged"));
+        }
+        coverage
+    }
+
+    /// Pairs the weights of a model with the tensors of a checkpoint, from headers alone.
+    pub(crate) fn of_headers(model: &Model, checkpoint: &Checkpoint) -> Self {
         let mut tensors = checkpoint.shapes();
         let own: BTreeSet<&str> = model
             .graph
@@ -84,12 +95,6 @@ impl Coverage {
             tied,
             ignored,
         };
-        // Bytes that cannot be read are told by whoever reads them.
-        for (name, number) in checkpoint.senseless_scales().unwrap_or_default() {
-            let message = format!("the scale `{name}` is {number}");
-            let finding = Finding::unplaced(message);
-            coverage.findings.push(finding.help("expected a number above 0: the file is damaged"));
-        }
         if coverage.is_whole() {
             // Rules make weights of tensors with other names; nothing is left over.
             coverage.used = coverage.tensors - passed;

@@ -57,7 +57,7 @@ impl Candidate {
         let heirs = extended.iter().filter(|parent| **parent == name).count();
         let (coverage, renames, findings) = match specs.try_resolve(&name, config, &[]) {
             Ok((model, findings)) => {
-                let coverage = Coverage::of(&model, checkpoint);
+                let coverage = Coverage::of_headers(&model, checkpoint);
                 let renames = if coverage.gaps == 0 {
                     Renames::default()
                 } else {
@@ -257,9 +257,9 @@ impl Draft {
              `onboard show {} --source` shows what is inherited), then: onboard add-model {} --spec {path}",
             config.architecture(),
             if 2 * self.used < self.tensors {
-                "None is near it either: take from several what you need. The least far is"
+                "No known spec is close: take what you need from several. The closest is"
             } else {
-                "The nearest is"
+                "The closest is"
             },
             self.base,
             self.used,

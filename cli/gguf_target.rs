@@ -15,7 +15,7 @@ use crate::term;
 /// The key that holds the `config.json` a file was made from, so that it can be opened alone.
 pub(crate) const CONFIG_KEY: &str = "onboard.config";
 
-/// The key that holds the name of the spec, where another one than the config's was asked for.
+/// The key that names the spec, where the config does not lead to it: with its hash if it is not built in.
 pub(crate) const SPEC_KEY: &str = "onboard.spec";
 /// The key that holds the `--set` of the conversion, one on each line.
 pub(crate) const OVERRIDES_KEY: &str = "onboard.overrides";
@@ -32,8 +32,8 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
     let mut spec = choice.spec.as_deref().map(|spec| specs.named(spec)).transpose()?;
     let inside = file.metadata().str(CONFIG_KEY)?;
     let made = choice.model_config.is_none() && inside.is_none();
-    let of_file = choice.model_config.is_none();
-    if let (Some(said), true) = (file.metadata().str(SPEC_KEY)?, of_file && spec.is_none()) {
+    let own_config = choice.model_config.is_none();
+    if let (Some(said), true) = (file.metadata().str(SPEC_KEY)?, own_config && spec.is_none()) {
         // A name and never a path: the file may be a stranger's.
         let (name, sha256) = said.split_once(' ').unwrap_or((said, ""));
         ensure!(
@@ -50,7 +50,7 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
     }
     // What the file was made with, and on top of it what the person asks for.
     let mut set: Vec<String> = match file.metadata().str(OVERRIDES_KEY)? {
-        Some(lines) if of_file => lines.lines().map(str::to_owned).collect(),
+        Some(lines) if own_config => lines.lines().map(str::to_owned).collect(),
         _ => Vec::new(),
     };
     set.extend(choice.set.iter().cloned());
@@ -83,7 +83,7 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
         specs.resolve(&spec, &config, &set)?
     };
     let as_told = choice.set.is_empty() && choice.spec.is_none() && choice.model_config.is_none();
-    if inside.is_some() && of_file {
+    if inside.is_some() && own_config {
         match held_to_keys(&file, path, &model) {
             // Whoever says otherwise is told what llama.cpp would run.
             Err(error) if !as_told => term::note(&format!("warning: {error}")),
@@ -155,9 +155,10 @@ fn held_to_keys(file: &File, path: &Path, model: &Model) -> Result<()> {
     let faults = key_differences(&gguf, &told);
     ensure!(
         faults.is_empty(),
-        "`{}` was changed: its `{CONFIG_KEY}` describes another model than its keys\n  {}\n\
+        "the keys of `{}` describe another model than its `{CONFIG_KEY}` by the spec `{}`\n  {}\n\
          remove `{CONFIG_KEY}` to open it by its keys, or name its config with --model-config DIR",
         path.display(),
+        model.name,
         faults.join("\n  ")
     );
     Ok(())

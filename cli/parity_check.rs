@@ -126,7 +126,8 @@ impl Check {
 
     fn check(&self) -> Result<Ended> {
         if let Some(source) = &self.source {
-            converters::Checkpoint::open(source)
+            target::folder(&Which::at(source.clone()))
+                .and_then(|(dir, _)| Ok(converters::Checkpoint::open(&dir)?))
                 .context("cannot read the checkpoint given as --source")?;
         }
         if engines::opens_files(&self.engine) {

@@ -59,10 +59,11 @@ impl Convert {
         if !self.types.identity() {
             keys.set(gguf_target::CONFIG_KEY, source.config.as_str());
             // What the config alone would not lead to.
-            if let Some(spec) = &source.foreign_spec {
-                keys.set(gguf_target::SPEC_KEY, spec.as_str());
+            let spec = &source.spec;
+            if !spec.builtin {
+                keys.set(gguf_target::SPEC_KEY, format!("{} {}", spec.name, spec.sha256));
             } else if self.choice.spec.is_some() {
-                keys.set(gguf_target::SPEC_KEY, source.spec_name.as_str());
+                keys.set(gguf_target::SPEC_KEY, spec.name.as_str());
             }
             if !self.choice.set.is_empty() {
                 keys.set(gguf_target::OVERRIDES_KEY, self.choice.set.join("\n").as_str());

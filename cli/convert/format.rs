@@ -434,7 +434,7 @@ pub(super) fn made_of(model: &Model<'_>, output: &Output, identity: bool) -> Res
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));
     hash.update(model.checkpoint.fingerprint()?);
-    hash.update(&model.spec);
+    hash.update(&model.spec.sha256);
     // What the spec's rules have become, with the settings of the command line.
     hash.update(format!(
         "{:?} {:?} {:?} {:?} {identity}",

@@ -106,8 +106,8 @@ impl Renames {
         self.rules.iter().map(|rule| rule.tensors).sum()
     }
 
-    /// What the rules speak for the spec: each tensor that they explain, less each weight that lacks
-    /// one even so. A rule that only shifts what is missing speaks for nothing.
+    /// Weight of the rules as evidence: each tensor that they explain, less each weight that lacks one
+    /// even so. A rule that only shifts what is missing speaks for nothing.
     pub(super) fn credit(&self) -> usize {
         self.tensors().saturating_sub(self.lacking)
     }

@@ -1,11 +1,11 @@
 //! The environment variables that Python's `huggingface_hub` reads, read as it does.
 
-use registry::file;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use hub::Options;
+use registry::file;
 
 /// The hub and the cache, as the environment names them.
 #[derive(Clone)]

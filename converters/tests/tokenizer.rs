@@ -12,6 +12,8 @@ use sha2::{Digest, Sha256};
 
 #[path = "support/tokenizers.rs"]
 mod tokenizers;
+#[path = "support/vocabulary.rs"]
+mod vocabulary;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures")
@@ -293,14 +295,8 @@ fn texts_that_always_differ_are_noted() {
 #[test]
 fn vocabulary_and_merges_are_a_tokenizer() {
     let dir = tempfile::tempdir().unwrap();
-    let json = parsed(&fixtures().join("qwen2/tokenizer.json"));
+    vocabulary::write_vocab_and_merges(dir.path());
     let write = |name: &str, text: String| fs_err::write(dir.path().join(name), text).unwrap();
-    write("vocab.json", json["model"]["vocab"].to_string());
-    let merges = json["model"]["merges"].as_array().unwrap().iter().map(|merge| match merge {
-        Value::String(text) => format!("{text}\n"),
-        pair => format!("{} {}\n", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()),
-    });
-    write("merges.txt", format!("#version: 0.2\n{}", merges.collect::<String>()));
     let ids = || {
         let read = Reference::read(dir.path()).map_err(|why| why.to_string())?;
         read.unwrap().encode("Hello  wörld 123<|endoftext|>", true).map_err(|why| why.to_string())

@@ -1,4 +1,4 @@
-//! What stands around texts: by a checkpoint's tokenizer, and by the keys that are written of it.
+//! Tokens around texts: by a checkpoint's tokenizer, and by the keys that are written of it.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 #[path = "support/tokenizers.rs"]
 mod tokenizers;
+#[path = "support/vocabulary.rs"]
+mod vocabulary;
 
 const BOS: &str = "tokenizer.ggml.add_bos_token";
 const EOS: &str = "tokenizer.ggml.add_eos_token";
@@ -185,14 +187,8 @@ fn settings_beside_a_tokenizer_json_are_not_followed() {
 #[test]
 fn settings_beside_a_vocabulary_and_merges_are_followed() {
     let dir = tempfile::tempdir().unwrap();
-    let json = parsed(&fixtures().join("qwen2/tokenizer.json"));
+    vocabulary::write_vocab_and_merges(dir.path());
     let write = |name: &str, text: String| fs_err::write(dir.path().join(name), text).unwrap();
-    write("vocab.json", json["model"]["vocab"].to_string());
-    let merges = json["model"]["merges"].as_array().unwrap().iter().map(|merge| match merge {
-        Value::String(text) => format!("{text}\n"),
-        pair => format!("{} {}\n", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()),
-    });
-    write("merges.txt", format!("#version: 0.2\n{}", merges.collect::<String>()));
     write("config.json", json!({"vocab_size": rows(&fixtures().join("qwen2"))}).to_string());
     let text = [39, 72];
     let whole = |before: &[u32], after: &[u32]| [before, &text, after].concat();

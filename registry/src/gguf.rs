@@ -9,7 +9,7 @@ use crate::diag::Finding;
 use crate::graph::Weight;
 use crate::scalar::Scalar;
 use crate::spec::Absent;
-use crate::weight_map::{Pattern, Rule, Step, beginning, gather, natural, shapes};
+use crate::weight_map::{Pattern, Rule, Step, beginning, gather, natural, shapes, without_numbers};
 
 mod absent;
 mod choose;
@@ -189,12 +189,6 @@ impl Gguf {
         let scalars = self.scalars.iter().map(|(_, pattern)| pattern);
         self.drop.iter().chain(scalars).any(|pattern| pattern.fit(name).is_some())
     }
-}
-
-/// A name without the numbers of layers and experts, which weights of one kind share.
-fn without_numbers(name: &str) -> String {
-    let parts = name.split('.').map(|part| if part.parse::<u32>().is_ok() { "*" } else { part });
-    parts.collect::<Vec<_>>().join(".")
 }
 
 /// The names in the file of everything that is made together with a weight.

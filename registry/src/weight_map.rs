@@ -51,3 +51,9 @@ impl Rule {
         Some(format!("{to}{rest}"))
     }
 }
+
+/// A name with `*` for the numbers of layers and experts, which all of one kind share.
+pub fn without_numbers(name: &str) -> String {
+    let parts = name.split('.').map(|part| if part.parse::<usize>().is_ok() { "*" } else { part });
+    parts.collect::<Vec<_>>().join(".")
+}

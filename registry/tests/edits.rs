@@ -13,7 +13,7 @@ use registry::ops::OpSet;
 use registry::resolve::resolve;
 use serde_json::{Value, json};
 
-/// What becomes of a value.
+/// Change of a value.
 type Edit<'a> = &'a dyn Fn(&Value) -> Value;
 
 /// The fixture's model with the value at `pointer` replaced by what `edit` makes of it.

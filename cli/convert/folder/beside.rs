@@ -83,13 +83,22 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Files of another checkpoint in the folder that readers would take for files of this one: weights,
-/// and what loaders read by name where it is there.
+/// and what loaders read by name where it is there. Weights that are not this program's are refused.
 pub(super) fn stale(plan: &Plan<'_>, beside: &[SideFile]) -> Result<Vec<PathBuf>> {
     let is_planned = |path: &PathBuf| {
         plan.files.iter().any(|file| file.path == *path)
             || beside.iter().any(|side| side.path == *path)
     };
-    let mut stale = entries(&plan.folder)?;
+    let found = entries(&plan.folder)?;
+    for path in found.iter().filter(|path| !is_planned(path)) {
+        ensure!(
+            !is_foreign(&path.file_name().unwrap_or_default().to_string_lossy()),
+            "`{}` holds weights of another model; expected an output folder without: move it away, or give \
+             another folder",
+            path.display()
+        );
+    }
+    let mut stale = found;
     stale.retain(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         is_shard(&name) || LOADED.contains(&&*name)
@@ -100,20 +109,15 @@ pub(super) fn stale(plan: &Plan<'_>, beside: &[SideFile]) -> Result<Vec<PathBuf>
         stale.extend(names.into_iter().filter(|path| is_template(&path.to_string_lossy())));
     }
     stale.retain(|path| !is_planned(path) && !path.is_dir());
-    // Weights under names that this program never gives are somebody's; loaders that take every
-    // such file would mix them with the new ones.
-    for path in entries(&plan.folder)? {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let old = ["pytorch_model", "consolidated"].iter().any(|begin| name.starts_with(begin))
-            && [".bin", ".pth", ".pt"].iter().any(|end| name.ends_with(end));
-        ensure!(
-            !(old || name.ends_with(".safetensors")) || is_shard(&name) || is_planned(&path),
-            "`{}` holds weights of another model; expected an output folder without: move it away, or give \
-             another folder",
-            path.display()
-        );
-    }
     Ok(stale)
+}
+
+/// True for weights under names that this program never gives: they are somebody's, and loaders that
+/// take every such file would mix them with the new ones.
+fn is_foreign(name: &str) -> bool {
+    let begins = ["pytorch_model", "consolidated"].iter().any(|begin| name.starts_with(begin));
+    let pickled = [".bin", ".pth", ".pt"].iter().any(|end| name.ends_with(end));
+    (begins && pickled) || (name.ends_with(".safetensors") && !is_shard(name))
 }
 
 /// True for the names that shards of a checkpoint have.

@@ -1,4 +1,4 @@
-//! What stands around every text: the tokens that the checkpoint's tokenizer puts there, and the keys that say so.
+//! Tokens around every text: those that the checkpoint's tokenizer puts there, and the keys that say so.
 //!
 //! A file has room for one token before a text, the one that begins texts, and one behind it, the one that ends them. Where
 //! the keys are missing, loaders go by the kind of tokenizer, so both are always written.
@@ -20,7 +20,7 @@ const PROBES: usize = 32;
 /// Roles whose tokens stand around texts.
 const ROLES: [&str; 2] = ["bos", "eos"];
 
-/// What classes do with a tokenizer.model alone.
+/// Classes by their way with a tokenizer.model alone.
 #[derive(Deserialize)]
 struct Lone {
     /// Those that begin texts with the bos token unless told not to.
@@ -98,7 +98,7 @@ fn flag(role: &str) -> String {
     format!("tokenizer.ggml.add_{role}_token")
 }
 
-/// What a tokenizer puts around texts, or nothing if that is not the same around each.
+/// Tokens that a tokenizer puts around texts, or nothing if that is not the same around each.
 fn of(reference: &Reference) -> Result<Option<Around>, Error> {
     let mut fits: Option<Vec<Around>> = None;
     for text in corpus().take(PROBES) {
@@ -162,7 +162,7 @@ fn unlike_settings(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Err
     Ok(())
 }
 
-/// What stands around texts, and what will stand there.
+/// Says which tokens stand around texts, and which will by the keys of the file.
 fn lost(json: &Json, found: Option<&Around>, written: &Around) -> String {
     let name = |id: &u32| {
         let mut listed = json.added.iter().map(|token| (token.text.as_str(), token.id));

@@ -4,6 +4,7 @@
 
 mod answers;
 mod cache;
+mod hashes;
 mod redirects;
 mod server;
 mod transfers;

@@ -6,8 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use sha1::Sha1;
-use sha2::{Digest as _, Sha256};
+pub(crate) use crate::hashes::{git_hash, sha256};
 
 /// The one commit of the one model.
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -148,16 +147,6 @@ pub(crate) fn serve_range(request: &Request, stream: &mut TcpStream, bytes: &[u8
             answer(stream, "206 Partial Content", &[range], &bytes[from..]);
         }
     }
-}
-
-pub(crate) fn sha256(bytes: &[u8]) -> String {
-    format!("{:x}", Sha256::digest(bytes))
-}
-
-pub(crate) fn git_hash(bytes: &[u8]) -> String {
-    let mut digest = Sha1::new_with_prefix(format!("blob {}\0", bytes.len()));
-    digest.update(bytes);
-    format!("{:x}", digest.finalize())
 }
 
 /// A hub and the storage at another origin that it keeps large files in.

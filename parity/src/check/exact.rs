@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 
 use engine::Session;
 use registry::dtype::Dtype;
+use registry::weight_map::without_numbers;
 
 use super::Agreement;
 use super::condition::apart;
 use crate::compare::Comparison;
 use crate::dump::Phase;
-use crate::gate::{Gate, Mode, Subject, Verdict};
+use crate::gate::{Gate, Mode, Verdict};
 use crate::route::{RouterRow, Steer};
 use crate::run::{Feed, Shake, Trace, trace};
 use crate::tolerance::{EXACT_LEAST, EXACT_PLACES, EXACT_SHAKES, EXACT_SHARE, EXACT_UNITS};
@@ -55,22 +56,12 @@ fn is_unequal(gate: &Gate) -> bool {
     unexplained as f64 >= EXACT_SHARE * gate.error.count.max(1) as f64
 }
 
-/// The subject without the numbers of layers, which is shared by all places of one op.
-fn kind(subject: &Subject) -> String {
-    let name = subject.to_string();
-    let parts = name.split('.').map(|part| match part.parse::<usize>() {
-        Ok(_) => "*",
-        Err(_) => part,
-    });
-    parts.collect::<Vec<_>>().join(".")
-}
-
 /// Fails the gates of every kind of op that is not the reference's, and says which single places are unequal without
 /// their kind being so.
 pub(super) fn judge(dtype: Dtype, gates: &mut [Gate]) -> Vec<String> {
     let mut kinds: BTreeMap<String, Vec<&mut Gate>> = BTreeMap::new();
     for gate in gates.iter_mut().filter(|gate| gate.unequal.is_some() && gate.error.count > 0) {
-        kinds.entry(kind(&gate.subject)).or_default().push(gate);
+        kinds.entry(without_numbers(&gate.subject.to_string())).or_default().push(gate);
     }
     let wrong = |gates: &[&mut Gate]| gates.iter().filter(|gate| is_unequal(gate)).count();
     // Where most ops are unequal, the reference's arithmetic is another: of another device, or of other kernels.
@@ -117,6 +108,7 @@ pub(super) fn judge(dtype: Dtype, gates: &mut [Gate]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gate::Subject;
     use crate::metrics::Spread;
     use crate::order::LAST;
 

@@ -107,7 +107,7 @@ fn what_keys_carry_is_inherited() {
     assert_eq!(llama(&format!("{changed}gguf: ~\n")), None);
 }
 
-/// What a file holds beside the layers: heads, and tensors of computed numbers.
+/// Parts of a file beside the layers: heads, and tensors of computed numbers.
 #[test]
 fn heads_and_computed_tensors_are_held_to_the_owner() {
     let scaled = "nextn: { norm_h: \"rms_norm(h, hnorm, eps) * 0.5\" }\n";

@@ -9,13 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hub::{Client, Options};
-use sha1::Sha1;
-use sha2::{Digest as _, Sha256};
-
 use super::{Judged, Trial, refused};
 use crate::case::Case;
 use crate::seeds::hubs::{BODY, HEAD, HUB, LISTING, STORE, STORED};
+use hub::{Client, Options};
+
+#[path = "../../../hub/tests/bad_hub/hashes.rs"]
+pub(crate) mod hashes;
+
+use hashes::{git_hash, sha256};
 
 const TOKEN: &str = "hf_secret";
 /// Requests that three files can be worth, with every retry and redirect.
@@ -105,16 +107,6 @@ fn arrived(path: &Path, cache: &Path) -> Judged {
         return Err(format!("a file has the name {stated} and the hash {found}"));
     }
     Ok(true)
-}
-
-pub(crate) fn sha256(bytes: &[u8]) -> String {
-    format!("{:x}", Sha256::digest(bytes))
-}
-
-pub(crate) fn git_hash(bytes: &[u8]) -> String {
-    let mut digest = Sha1::new_with_prefix(format!("blob {}\0", bytes.len()));
-    digest.update(bytes);
-    format!("{:x}", digest.finalize())
 }
 
 /// A server that answers every request with a file of the case, until it is dropped.

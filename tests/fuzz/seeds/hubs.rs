@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::case::Case;
-use crate::judge::hubs::{git_hash, sha256};
+use crate::judge::hubs::hashes::{git_hash, sha256};
 use crate::seeds::Sources;
 
 /// The answers to a listing, to HEAD and to GET, and those of the storage.
@@ -12,7 +12,7 @@ pub(crate) const HEAD: &str = "head.http";
 pub(crate) const BODY: &str = "body.http";
 pub(crate) const STORED: &str = "stored.http";
 
-/// What stands for the addresses of the two servers.
+/// Placeholders for the addresses of the two servers.
 pub(crate) const HUB: &str = "http://hub.test";
 pub(crate) const STORE: &str = "http://store.test";
 
