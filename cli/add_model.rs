@@ -304,7 +304,7 @@ fn verdict_line(outcome: Outcome, report: Option<&Report>) -> String {
 /// What passed, one line per run and phase.
 fn card_table(report: &Report) -> String {
     let mut table = Table::new(&[2, 3, 4, 5, 6]);
-    table.row(["dtype", "phase", "rows", "max|dlogp|", "bound", "mean", "KL", "verdict"]);
+    table.row(["dtype", "phase", "rows", "|dlogp|", "bound", "mean", "KL", "verdict"]);
     for run in &report.runs {
         for phase in &run.phases {
             let verdict = match phase.verdict {

@@ -149,7 +149,7 @@ fn verdict(verdict: Verdict) -> &'static str {
 fn compared(report: &Report) -> String {
     let mut text = String::from("## Log-probabilities\n\n");
     let mut table = Table::new(&[2, 3, 4, 5, 6, 7]);
-    table.row(["dtype", "phase", "rows", "max dlogp", "bound", "mean", "KL", "top-1", "verdict"]);
+    table.row(["dtype", "phase", "rows", "dlogp", "bound", "mean", "KL", "top-1", "verdict"]);
     for run in &report.runs {
         for phase in &run.phases {
             table.row([

@@ -33,7 +33,9 @@ mod interrupt;
 mod list;
 mod new;
 mod parity_check;
+mod parity_fit;
 mod parity_more;
+mod parity_mutate;
 mod run;
 mod show;
 mod spec_text;
@@ -128,7 +130,8 @@ enum ParityCommand {
     Dump(dump::Dump),
     Schedules(parity_more::Schedules),
     Diagnose(parity_more::Diagnose),
-    Mutate(parity_more::Mutate),
+    Mutate(parity_mutate::Mutate),
+    Fit(parity_fit::Fit),
 }
 
 #[derive(Debug, Parser)]
@@ -191,6 +194,7 @@ impl ParityCommand {
             Self::Schedules(args) => args.run(),
             Self::Diagnose(args) => args.run(),
             Self::Mutate(args) => args.run(),
+            Self::Fit(args) => args.run(),
         }
     }
 }

@@ -93,19 +93,3 @@ impl Diagnose {
         )
     }
 }
-
-/// Injects bugs and counts which are caught (not part of this version)
-#[derive(Debug, Args)]
-pub(crate) struct Mutate {
-    /// The checkpoint's folder
-    model: std::path::PathBuf,
-}
-
-impl Mutate {
-    pub(crate) fn run(self) -> Result<Ended> {
-        let model = self.model.display();
-        bail!(
-            "`parity mutate` is not built yet; one bug can be injected by hand: parity check {model} --set KEY=VALUE"
-        )
-    }
-}

@@ -169,7 +169,7 @@ fn a_changed_file_is_no_longer_its_checkpoints() {
     verify().code(1).says("key `llama.rope.freq_base` is 500000");
     run(parity().arg("check").arg(&file).arg("--reference").arg(source.join("reference")))
         .code(2)
-        .says("was changed");
+        .says("describe another model than its `onboard.config`");
 }
 
 #[test]

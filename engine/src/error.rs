@@ -95,6 +95,9 @@ pub enum Error {
     /// Bytes that are not a slot of this model and run.
     #[error("these bytes are not a saved slot of this session: {0}")]
     Restore(String),
+    /// States that no slot of this session can begin with.
+    #[error("a slot cannot begin with these states: {0}")]
+    Seed(String),
     /// An op got something it cannot work with; the graph and the engine disagree.
     #[error("op `{op}` (node {node}): {message}")]
     Op {

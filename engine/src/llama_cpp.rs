@@ -75,6 +75,7 @@ impl LlamaCpp {
             nextn: None,
             gguf: None,
             quant: registry::quant::Quant::default(),
+            own_steps: false,
         };
         Ok(File { model, wide: file.tensors().iter().all(wide) })
     }

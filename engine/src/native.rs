@@ -7,7 +7,10 @@ use converters::convert::gguf::nameless;
 use converters::gguf::{File as GgufFile, GgufWeights};
 use registry::caches::caches;
 use registry::dtype::Dtype;
+use registry::graph::{Graph, Node};
 use registry::model::Model;
+use registry::rope::RopeTable;
+use registry::scalar::Scalar;
 
 use crate::capability::{Feature, Sheet, mismatches, refuse, refuse_features};
 use crate::exec::{Feed, Pool, Program};
@@ -64,14 +67,16 @@ impl NativeEngine {
         let states = &program.graph.states;
         let fingerprint = saved::fingerprint(&model, states, options.dtype, options.rollback);
         Ok(Box::new(NativeSession {
-            model,
+            tables: tables(&program.graph),
             program,
             weights,
             pool,
             slots: Vec::new(),
             spare: Vec::new(),
+            ropes: model.ropes.clone(),
             fingerprint,
             options: options.clone(),
+            model,
         }))
     }
 
@@ -125,11 +130,41 @@ impl Engine for NativeEngine {
     }
 }
 
+/// Lists of numbers that nodes have, by node and attribute.
+fn tables(graph: &Graph) -> Vec<(usize, String, Vec<f32>)> {
+    let numbers = |attr: &Scalar| match attr {
+        Scalar::List(items) => items
+            .iter()
+            .map(|item| if let Scalar::Float(x) = item { Some(*x as f32) } else { None })
+            .collect::<Option<Vec<f32>>>(),
+        _ => None,
+    };
+    let of = |(n, node): (usize, &Node)| -> Vec<_> {
+        let lists =
+            node.attrs.iter().filter_map(|(name, attr)| Some((n, name.clone(), numbers(attr)?)));
+        lists.collect()
+    };
+    graph.nodes.iter().enumerate().flat_map(of).collect()
+}
+
+/// A number so many units in the last place of f32 away, up or down by its place in a list.
+fn moved(x: f32, place: usize, units: u32) -> f32 {
+    if !x.is_normal() {
+        return x;
+    }
+    let bits = x.to_bits();
+    f32::from_bits(if place.is_multiple_of(2) { bits + units } else { bits - units })
+}
+
 /// Tokens of all chunks, their rows, and the rows whose logits are wanted.
 type Batch = (Vec<u32>, Vec<ChunkRows>, Vec<usize>);
 
 struct NativeSession {
     model: Arc<Model>,
+    /// The model's, which [`Session::nudge`] moves.
+    ropes: Vec<RopeTable>,
+    /// Lists of numbers that nodes have, by node and attribute: slopes and frequencies.
+    tables: Vec<(usize, String, Vec<f32>)>,
     program: Program,
     weights: Weights,
     pool: Pool,
@@ -268,7 +303,7 @@ impl Session for NativeSession {
             chunks: rows,
             wanted,
             weights: &self.weights,
-            ropes: &self.model.ropes,
+            ropes: &self.ropes,
             activation: self.options.dtype,
             watch: self.options.watch.as_deref(),
         };
@@ -327,5 +362,32 @@ impl Session for NativeSession {
 
     fn states(&self, slot: SlotId) -> Result<Vec<StateValue>, Error> {
         Ok(self.slot(slot)?.values(&self.program.graph))
+    }
+
+    fn nudge(&mut self, units: u32) {
+        self.ropes.clone_from(&self.model.ropes);
+        for table in &mut self.ropes {
+            let long = table.long.iter_mut().flat_map(|long| &mut long.inv_freq);
+            let all = table.inv_freq.iter_mut().chain(long).enumerate();
+            // Frequencies are computed as the reference computes them, so that a unit is the most they are off.
+            all.for_each(|(n, x)| *x = moved(*x, n, units.min(1)));
+        }
+        for (node, name, list) in &self.tables {
+            let numbers = list.iter().enumerate();
+            let list = numbers.map(|(n, x)| Scalar::Float(moved(*x, n, units).into())).collect();
+            self.program.graph.nodes[*node].attrs.insert(name.clone(), Scalar::List(list));
+        }
+    }
+
+    fn seed(&mut self, position: usize, states: &[StateValue]) -> Result<SlotId, Error> {
+        let mut slot = self.empty();
+        match slot.seed(&self.program.graph, position, states) {
+            Ok(()) => Ok(self.place(slot)),
+            Err(reason) => {
+                slot.clear(self.options.poison);
+                self.spare.push(slot);
+                Err(Error::Seed(reason))
+            }
+        }
     }
 }

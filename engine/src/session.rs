@@ -182,6 +182,14 @@ pub trait Session: Send {
     fn restore(&mut self, bytes: &[u8]) -> Result<SlotId, Error>;
     /// What a slot remembers, in the layouts of `docs/dump.md`.
     fn states(&self, slot: SlotId) -> Result<Vec<StateValue>, Error>;
+    /// Moves every table of constants (slopes, frequencies) by so many units in the last place of f32, rotary frequencies by
+    /// one, for measurements of rounding; 0 takes that back. An engine that has none at hand does nothing.
+    fn nudge(&mut self, _units: u32) {}
+    /// A new slot that has seen `position` tokens and remembers these states: every part of every state, in the
+    /// layouts of [`Session::states`]. Attention may be given more positions than it reads.
+    fn seed(&mut self, _position: usize, _states: &[StateValue]) -> Result<SlotId, Error> {
+        Err(Error::Seed("this engine cannot begin a slot with given states".to_owned()))
+    }
 }
 
 /// What of its inside a session shows.
@@ -191,11 +199,13 @@ pub struct Shows {
     pub taps: bool,
     /// Whether [`Session::states`] has an answer.
     pub states: bool,
+    /// Whether [`Session::seed`] has an answer.
+    pub seeds: bool,
 }
 
 impl Default for Shows {
     fn default() -> Self {
-        Self { taps: true, states: true }
+        Self { taps: true, states: true, seeds: true }
     }
 }
 

@@ -168,6 +168,56 @@ impl Slot {
         }
     }
 
+    /// Makes an empty slot one that has seen `position` tokens and remembers these states.
+    pub fn seed(
+        &mut self,
+        graph: &Graph,
+        position: usize,
+        values: &[StateValue],
+    ) -> Result<(), String> {
+        for (n, (state, memory)) in graph.states.iter().zip(&mut self.memories).enumerate() {
+            let find = |part: &registry::graph::StatePart| {
+                let name = || format!("`{}` of layer {}", part.name, state.layer);
+                let mut own = values.iter().filter(|v| v.state == StateId(n));
+                let value = own.find(|value| value.part == part.name);
+                let value = value.ok_or_else(|| format!("there is no {}", name()))?;
+                let size: usize = part.shape.iter().product();
+                if size == 0 {
+                    return Ok(&[][..]); // of a kernel that is one wide
+                }
+                let rows = value.data.len() / size;
+                let (least, most) = match state.kind {
+                    StateKind::Conv | StateKind::Recurrent => (1, 1),
+                    _ => (state.window.map_or(position, |w| position.min(w - 1)), position),
+                };
+                if value.data.len() != rows * size || rows < least || rows > most {
+                    return Err(format!(
+                        "{} has {} numbers; expected {least} to {most} times {size}",
+                        name(),
+                        value.data.len()
+                    ));
+                }
+                Ok(&value.data[..])
+            };
+            let parts = state.parts.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+            match memory {
+                Memory::Attention(a) => {
+                    a.keys.seed(position, parts[0]);
+                    a.values.seed(position, parts[1]);
+                }
+                Memory::Latent(l) => {
+                    l.latent.seed(position, parts[0]);
+                    l.shared.seed(position, parts[1]);
+                }
+                Memory::Index(keys) => keys.seed(position, parts[0]),
+                Memory::Conv(c) => c.seed(position, parts[0]),
+                Memory::Recurrent(r) => r.seed(position, parts.concat()),
+            }
+        }
+        self.position = position;
+        Ok(())
+    }
+
     /// What it remembers, in the layouts of `docs/dump.md`.
     pub fn values(&self, graph: &Graph) -> Vec<StateValue> {
         let mut values = Vec::new();

@@ -3,12 +3,12 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch>=2.4", "transformers>=5.0", "safetensors[torch]>=0.4"]
 # ///
-"""Write a reference dump (docs/dump.md, version 1) of a causal language model with Hugging Face code.
+"""Write a reference dump (docs/dump.md, version 2) of a causal language model with Hugging Face code.
 
     dump.py MODEL_DIR -o DUMP                     f32, bf16 and f16 runs over derived prompts
     dump.py MODEL_DIR -o DUMP --dtypes f32,bf16   fewer runs
     dump.py MODEL_DIR -o DUMP --tokens 5,17,3,9   one prompt of your own
-    dump.py MODEL_DIR -o DUMP --prompts P.json    [{"name": "main", "tokens": [...], "split": 4, "taps": true}, ...]
+    dump.py MODEL_DIR -o DUMP --prompts P.json    [{"name": "main", "tokens": [...], "split": 4, "taps": ["prefill", "decode"]}, ...]
     dump.py MODEL_DIR -o DUMP --import my.py      classes of your own, registered or named in config.json
     dump.py MODEL_DIR -o DUMP --trust-remote-code the classes that the checkpoint brings (auto_map)
 
@@ -37,13 +37,24 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-FORMAT, VERSION = "onboard-dump", 1
+FORMAT, VERSION = "onboard-dump", 2
 DTYPES = ("f32", "bf16", "f16")
+PHASES = ("prefill", "decode")
 # Packages that replace parts of a forward pass with kernels of their own: their presence changes what "the reference" is.
 KERNEL_PACKAGES = ("fla", "flash_linear_attention", "mamba_ssm", "causal_conv1d", "flash_attn", "kernels", "liger_kernel", "tilelang")
-AUDIT_TOLERANCE = 1e-4
-SHAKES = 2
-MAIN_CAP = 96
+# Relative errors of f32 logits up to this, or up to so many times what units in the last place of weights make, are rounding.
+AUDIT_TOLERANCE, AUDIT_FACTOR = 1e-4, 8
+# Prompts of up to this many tokens are also fed token by token for the audit.
+STEPWISE_LIMIT = 40
+# Lengths of derived prompts: of `long`, of any that has to pass a window, and of `main` where no prompt can pass it.
+LONG_LENGTH, PROMPT_CAP, MAIN_CAP = 140, 160, 96
+# How many token streams are tried for a `main` prompt that reaches all experts.
+STREAMS = 16
+# Members of the ensemble of an f32 run and of a 16-bit run.
+SHAKES, PERMUTATIONS = 7, 6
+CHUNKS = (3, 1, 4, 2, 5)
+# Stands for a distance that is not finite.
+FAR = 1e30
 
 
 class Fail(Exception):
@@ -192,7 +203,10 @@ def import_files(paths: list[str], raw: dict) -> None:
         path = Path(text).resolve()
         if not path.is_file() or path.suffix != ".py":
             raise Fail(f"--import {text}: expected a Python file")
-        if path.stem in sys.modules:
+        loaded = sys.modules.get(path.stem)
+        if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+            continue
+        if loaded is not None:
             raise Fail(f"--import {text}: a module `{path.stem}` is loaded already; give the file another name")
         sys.path.insert(0, str(path.parent))
         spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -280,14 +294,26 @@ def text_part(model) -> tuple[str, str] | None:
     return None
 
 
-def load_model(folder: Path, dtype: str, trust: bool):
-    """The model in one dtype, and notes on how it loaded. A tensor the checkpoint lacks is an error: it would be random."""
+# Every place where this script alters the reference, with the version of the alteration. The manifest lists those that were in force.
+PATCHES = {
+    "topk_first_of_equals": 1,  # `break_ties`
+    "compressed_tensors_products_in_f32": 1,  # `products_in_f32`
+    "experts_global_scale": 1,  # `stack` in `products_in_f32`
+    "cast_after_dequantization": 1,  # `cast`
+    "rows_rounded_alone": 1,  # `round_rows_alone`
+    "gelu_table": 1,  # `use_gelu_table`
+    "linear_inputs_contiguous": 1,  # `contiguous_inputs`
+}
+
+
+def load_model(folder: Path, dtype: str, trust: bool, patched: set[str]):
+    """Loads the model in one dtype and returns it with notes. A tensor that the checkpoint lacks is an error: it would be random."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust)
     loader = wrapper(config) or AutoModelForCausalLM
     notes = []
-    with products_in_f32(notes):
+    with products_in_f32(notes, patched):
         model, info = loader.from_pretrained(
             folder,
             dtype=torch_dtype(dtype),
@@ -309,12 +335,12 @@ def load_model(folder: Path, dtype: str, trust: bool):
         refuse_codes(folder, names)
         notes.append(f"the checkpoint has {len(names)} tensors this class does not read: {', '.join(names[:6])}")
     if "quantization_config" in read_config(folder)[1]:
-        cast(model, torch_dtype(dtype))
+        cast(model, torch_dtype(dtype), patched)
     return model.eval(), notes
 
 
 @contextlib.contextmanager
-def products_in_f32(notes: list[str]):
+def products_in_f32(notes: list[str], patched: set[str]):
     """While this lasts, compressed-tensors multiplies codes of 4 bits with their scales in f32, and what comes out is rounded to the run's dtype as
     other weights are. By itself it rounds to bf16 whatever a model runs in, which then multiplies numbers of two dtypes and fails."""
     import torch
@@ -334,13 +360,18 @@ def products_in_f32(notes: list[str]):
             if whole in parts and local in parts:
                 parts = parts | {local: [one.float() / both.float() for one, both in zip(parts[local], parts[whole])]}
                 del parts[whole]
+                patched.add("experts_global_scale")
                 if not notes:
                     notes.append("transformers leaves `weight_global_scale` of experts out when it stacks them; their scales are divided by it here")
         made = convert(self, parts, *args, full_layer_name=full_layer_name, model=model, **kwargs)
         dtype = model.get_parameter(full_layer_name).dtype
         return {key: value.to(dtype) if isinstance(value, torch.Tensor) else value for key, value in made.items()}
 
-    codes.unpack_fp4_from_uint8 = lambda packed, rows, columns, dtype=None: unpack(packed, rows, columns, dtype=torch.float32)
+    def unpack_in_f32(packed, rows, columns, dtype=None):
+        patched.add("compressed_tensors_products_in_f32")
+        return unpack(packed, rows, columns, dtype=torch.float32)
+
+    codes.unpack_fp4_from_uint8 = unpack_in_f32
     Stacked.convert = stack
     try:
         yield
@@ -407,6 +438,8 @@ def break_ties() -> None:
     import torch
 
     real = torch.topk
+    if hasattr(real, "first_of_equals"):
+        return
 
     def topk(input, k, dim=-1, largest=True, sorted=True, *, out=None):
         chosen = real(input, k, dim, largest, sorted)
@@ -418,10 +451,11 @@ def break_ties() -> None:
         values, indices = torch.sort(input, dim=dim, descending=largest, stable=True)
         return torch.return_types.topk((values.narrow(dim, 0, k), indices.narrow(dim, 0, k)))
 
+    topk.first_of_equals = True
     torch.topk = torch.Tensor.topk = topk
 
 
-def cast(model, dtype) -> None:
+def cast(model, dtype, patched: set[str]) -> None:
     """Where transformers dequantizes while it loads, what was not quantized keeps the checkpoint's dtype, whatever was asked for. What classes keep in f32
     stays in it."""
     import torch
@@ -429,8 +463,9 @@ def cast(model, dtype) -> None:
     if getattr(model.config, "quantization_config", None) is not None:
         return
     for tensor in [*model.parameters(), *model.buffers()]:
-        if tensor.dtype in (torch.float16, torch.bfloat16):
+        if tensor.dtype in (torch.float16, torch.bfloat16) and tensor.dtype != dtype:
             tensor.data = tensor.data.to(dtype)
+            patched.add("cast_after_dequantization")
 
 
 def mismatch_text(key) -> str:
@@ -447,7 +482,7 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}"
 
 
-def round_rows_alone(model) -> None:
+def round_rows_alone(model, patched: set[str]) -> None:
     """compressed-tensors finds a scale for each place of the first two axes of what a module multiplies: that is a token where there are three axes,
     but all tokens at once where a class calls the module with two (a shared expert behind a router), and more than one in four. Engines round each
     row alone, so every such module is given three axes."""
@@ -466,6 +501,24 @@ def round_rows_alone(model) -> None:
         if isinstance(module, torch.nn.Linear) and getattr(inputs, "dynamic", False):
             module.register_forward_pre_hook(three)
             module.register_forward_hook(back)
+            patched.add("rows_rounded_alone")
+
+
+def contiguous_inputs(model, patched: set[str]) -> None:
+    """torch adds the bias of a Linear after a rounding where the input is not contiguous in memory, and before it where it is. Every input is made
+    contiguous, so that results do not depend on the layout."""
+    import torch
+
+    def straight(module, args):
+        x, *others = args
+        if not isinstance(x, torch.Tensor) or x.is_contiguous():
+            return None
+        patched.add("linear_inputs_contiguous")
+        return (x.contiguous(), *others)
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear) and module.bias is not None:
+            module.register_forward_pre_hook(straight)
 
 
 def rounds(model) -> str:
@@ -513,6 +566,9 @@ class Runner:
         self.takes_positions = "position_ids" in self.params or "position_ids" in inner
         self.own_cache = self.cache_of_its_own()
 
+    def begin(self, prompt: dict) -> None:
+        """Called before a prompt is run again."""
+
     def fresh(self):
         from transformers import DynamicCache
 
@@ -542,14 +598,14 @@ class Runner:
         return False
 
     def forward(self, tokens, start=0, cache=None):
-        """Logits `[len, V]` in f32, as returned, and the cache (None for a pass without one)."""
+        """Logits `[len, V]` as the model gives them, and the cache (None for a pass without one)."""
         import torch
 
         if self.cache_key is None:
             seen = [*(cache or []), *tokens]
             with torch.no_grad():
                 logits = self.model(input_ids=torch.tensor([seen], dtype=torch.long)).logits[0]
-            return logits[len(seen) - len(tokens) :].float().clone(), seen if cache is not None else None
+            return logits[len(seen) - len(tokens) :].clone(), seen if cache is not None else None
         kwargs = {"input_ids": torch.tensor([tokens], dtype=torch.long), "use_cache": cache is not None}
         if self.takes_positions:
             kwargs["position_ids"] = torch.arange(start, start + len(tokens))[None]
@@ -559,20 +615,27 @@ class Runner:
             out = self.model(**kwargs)
         if cache is not None:
             cache = getattr(out, self.cache_key, None) or cache
-        return out.logits[0].float().clone(), cache
+        return out.logits[0].clone(), cache
 
-    def chunks(self, tokens, sizes):
-        """All rows, feeding chunks of the given sizes (the last one takes the rest)."""
-        import torch
 
-        cache, at, rows, sizes = self.fresh(), 0, [], list(sizes)
-        while at < len(tokens):
-            size = sizes.pop(0) if sizes else len(tokens) - at
-            size = max(1, min(size, len(tokens) - at))
-            out, cache = self.forward(tokens[at : at + size], at, cache)
-            rows.append(out)
-            at += size
-        return torch.cat(rows)
+def fed_in_chunks(runner, taps, tokens: list[int], sizes) -> tuple:
+    """Logits of all rows and, with `taps`, the rows of every module output, from a sequence fed in chunks through one cache."""
+    import torch
+
+    cache, at, logits, parts, sizes = runner.fresh(), 0, [], {}, list(sizes)
+    count = 0
+    while at < len(tokens):
+        size = sizes.pop(0) if sizes else len(tokens) - at
+        size = max(1, min(size, len(tokens) - at))
+        step = lambda: runner.forward(tokens[at : at + size], at, cache)  # noqa: B023, E731
+        seen, (out, cache) = taps.during(step) if taps is not None else ({}, step())
+        for name, tensor in seen.items():
+            if (rows := taps.rows(name, tensor, size)) is not None:
+                parts.setdefault(name, []).append(rows)
+        logits.append(out)
+        at += size
+        count += 1
+    return torch.cat(logits), {name: torch.cat(rows) for name, rows in parts.items() if len(rows) == count}
 
 
 # ---------------------------------------------------------------- taps
@@ -601,7 +664,7 @@ class Taps:
         import torch
 
         self.seen, self.calls, self.axes, self.shared, self.handles = None, {}, {}, {}, []
-        self.chosen = {}
+        self.chosen, self.modules, self.routers = {}, {}, None
         skip = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Dropout, torch.nn.Identity)
         part = text_part(runner.model)
         for path, module in runner.model.named_modules():
@@ -614,6 +677,7 @@ class Taps:
                 name = path if path == "lm_head" else (inner + path[len(outer) :]).removeprefix(".")
             # Rotary tables depend on positions only, and are not values of the token stream.
             if name and not isinstance(module, skip) and "rotary" not in type(module).__name__.lower():
+                self.modules[name] = module
                 self.handles.append(module.register_forward_hook(self.hook(name)))
                 self.handles.append(module.register_forward_pre_hook(self.choice(name), with_kwargs=True))
         self.too_wide = too_wide
@@ -632,7 +696,7 @@ class Taps:
         def record(_module, args, kwargs):
             import torch
 
-            if self.seen is None:
+            if self.seen is None or self.routers is not None and name not in self.routers:
                 return
             tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim == 2]
             for index in tensors:
@@ -663,6 +727,8 @@ class Taps:
             return
         a, _ = self.during(lambda: runner.forward(tokens[:short], 0, runner.fresh()))
         b, _ = self.during(lambda: runner.forward(tokens[:long], 0, runner.fresh()))
+        # A mask and the positions that follow from it look like choices too, but have an axis of sequences where those have one of tokens.
+        self.routers = {name for name, chosen in self.chosen.items() if chosen.shape[0] == long}
         for name in a.keys() & b.keys():
             one, two = a[name].shape, b[name].shape
             if len(one) != len(two) or one[-1] == self.too_wide:
@@ -742,7 +808,38 @@ def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, st
     return found
 
 
+def newest_rows(cache) -> dict:
+    """The row that was written last into the keys, values and index of every layer, by (layer, part): `[1, heads, dim]`."""
+    found = {}
+    for index, layer in enumerate(getattr(cache, "layers", [])):
+        keys, values, indexer = (getattr(layer, name, None) for name in ("keys", "values", "indexer_keys"))
+        if keys is not None and values is not None and keys.numel() + values.numel() > 0:
+            for part, tensor in (("k", keys), ("v", values)):
+                found[index, part] = tensor[0, :, -1:].transpose(0, 1).clone()
+        if indexer is not None and indexer.numel() > 0:
+            found[index, "index"] = indexer[0, -1:].unsqueeze(1).clone()
+    return found
+
+
 # ---------------------------------------------------------------- prompts
+
+
+def rows_of(prompt: dict) -> list[int]:
+    """Positions at which rows of logits and taps are recorded."""
+    return prompt["rows"] if "rows" in prompt else list(range(len(prompt["tokens"])))
+
+
+def decode_rows(prompt: dict) -> list[int]:
+    """Those of them that decode records."""
+    return [row for row in rows_of(prompt) if row >= prompt["split"]]
+
+
+def snapshots_of(prompt: dict) -> list[int]:
+    """Sequence lengths at which decode records the states of convolutions and recurrences."""
+    if "rows" not in prompt:
+        return list(range(prompt["split"], len(prompt["tokens"]) + 1))
+    rows = set(decode_rows(prompt))
+    return sorted({row for row in rows if row - 1 not in rows} | {row + 1 for row in rows if row + 1 not in rows})
 
 
 def numbers_of(config) -> dict:
@@ -754,7 +851,7 @@ def numbers_of(config) -> dict:
         if isinstance(value, int) and not isinstance(value, bool) and value > 0
         and key in ("sliding_window", "attention_window_size", "window_size", "local_attention", "attention_chunk_size", "sliding_window_size")
     ]
-    limit = next((values[key] for key in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx") if isinstance(values.get(key), int)), None)
+    limit = next((values[key] for key in ("max_position_embeddings", "model_max_length", "n_positions", "max_seq_len", "n_ctx") if isinstance(values.get(key), int)), None)
     sizes = {value for value in values.values() if isinstance(value, int) and not isinstance(value, bool)}
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
     switch = None
@@ -772,37 +869,65 @@ def token_stream(seed: bytes, name: str, count: int, vocab: int) -> list[int]:
 
 
 def derive_prompts(seed: bytes, facts: dict, vocab: int, notes: list[str]) -> list[dict]:
-    window, limit = max(facts["windows"], default=0), facts["limit"]
+    window, limit, switch = max(facts["windows"], default=0), facts["limit"], facts["switch"]
     length = max(11, window + 6)
-    if length > MAIN_CAP:
+    if length > PROMPT_CAP:
         notes.append(f"the main prompt is capped at {MAIN_CAP} tokens, shorter than the window of {window}: masked keys are not exercised")
         length = MAIN_CAP
-    if facts["switch"] and facts["switch"] >= 8:
-        length = min(length, facts["switch"] - 1)
+    if switch and switch >= 8:
+        length = min(length, switch - 1)
     length = min(length, limit)
     while length in facts["sizes"] and 4 < length < limit:
-        length += 1 if not facts["switch"] or length + 1 < facts["switch"] else -1
-    long = max(27, 2 * window + 3)
-    long = MAIN_CAP if long > MAIN_CAP else long
-    split = max(1, min(long // 5, window - 1 if window > 1 else long))
-    if facts["switch"]:
+        length += 1 if not switch or length + 1 < switch else -1
+    passed = [w + 6 for w in facts["windows"] if LONG_LENGTH < w and w + 6 <= PROMPT_CAP]
+    long = min(max(passed, default=LONG_LENGTH), limit)
+    if switch and switch + 8 > PROMPT_CAP:
+        long = min(long, switch - 1)
+        notes.append(f"no prompt passes original_max_position_embeddings ({switch}): the long rotary table is not exercised")
+    elif switch:
+        long = min(max(long, switch + 8), limit)
+    up = long < limit and not switch
+    while long in facts["sizes"] and 4 < long:
+        long, up = (long + 1, up) if up and long < limit else (long - 1, False)
+    split = max(1, min(long // 5, window - 1 if window > 1 else long // 5))
+    if switch and switch + 8 <= PROMPT_CAP:
         # Above the switch the rotary tables are others; a decode that begins above it stays consistent with its prefill.
-        if facts["switch"] + 8 <= MAIN_CAP:
-            long = max(long, facts["switch"] + 8)
-            split = facts["switch"] + 3
-        else:
-            long = min(long, facts["switch"] - 1)
-            split = max(1, long // 5)
-            notes.append(f"no prompt passes original_max_position_embeddings ({facts['switch']}): the long rotary table is not exercised")
-    long = min(long, limit)
+        split = switch + 3
     split = min(split, long - 1)
+    late = {near for w in facts["windows"] for near in (w - 1, w, w + 1)} | {63, 64, 65} | {127, 128, 129, 130} | {long - 3, long - 2, long - 1}
     prompts = [
-        {"name": "one", "tokens": token_stream(seed, "one", 1, vocab), "split": 1, "taps": False},
-        {"name": "two", "tokens": token_stream(seed, "two", 2, vocab), "split": 1, "taps": False},
-        {"name": "main", "tokens": token_stream(seed, "main", length, vocab), "split": (length + 1) // 2, "taps": True},
-        {"name": "long", "tokens": token_stream(seed, "long", long, vocab), "split": split, "taps": False},
+        {"name": "one", "tokens": token_stream(seed, "one", 1, vocab), "split": 1, "taps": []},
+        {"name": "two", "tokens": token_stream(seed, "two", 2, vocab), "split": 1, "taps": []},
+        {"name": "main", "tokens": token_stream(seed, "main", length, vocab), "split": (length + 1) // 2, "taps": ["prefill", "decode"]},
+        {"name": "long", "tokens": token_stream(seed, "long", long, vocab), "split": split, "taps": ["decode"],
+         "rows": sorted(row for row in late if split <= row < long)},
     ]
     return [prompt for prompt in prompts if len(prompt["tokens"]) <= limit and prompt["split"] >= 1]
+
+
+def reach_experts(runner, taps, prompts: list[dict], seed: bytes, vocab: int) -> None:
+    """Gives `main` the first of several token streams that reaches most experts, where the model has routers."""
+    main = next((prompt for prompt in prompts if prompt["name"] == "main"), None)
+    if main is None:
+        return
+    best = None
+    for index in range(STREAMS):
+        tokens = token_stream(seed, f"main{index}" if index else "main", len(main["tokens"]), vocab)
+        taps.during(lambda tokens=tokens: runner.forward(tokens, 0, runner.fresh()))
+        if not taps.chosen:
+            return
+        reached = sum(chosen.unique().numel() for chosen in taps.chosen.values())
+        if best is None or reached > best[0]:
+            best = reached, tokens
+        if reached == sum(expert_count(taps.modules[name]) for name in taps.chosen):
+            break
+    main["tokens"] = best[1]
+
+
+def expert_count(module) -> int:
+    """How many experts a module holds: the first axis of its stacked weights, or its children; 0 where neither tells."""
+    stacked = [parameter.shape[0] for parameter in module.parameters(recurse=False) if parameter.ndim == 3]
+    return stacked[0] if stacked else getattr(module, "num_experts", 0) or len(getattr(module, "experts", ()) or ())
 
 
 def given_prompts(args, vocab: int, limit: int) -> list[dict] | None:
@@ -840,22 +965,37 @@ def given_prompts(args, vocab: int, limit: int) -> list[dict] | None:
         split = prompt.get("split", (len(tokens) + 1) // 2)
         if not isinstance(split, int) or not (1 <= split < len(tokens) or split == len(tokens) == 1):
             raise Fail(f"{where}: split {split!r} must be at least 1 and below the length {len(tokens)}")
-        clean.append({"name": name, "tokens": tokens, "split": split, "taps": bool(prompt.get("taps", index == 0))})
+        clean.append({"name": name, "tokens": tokens, "split": split, "taps": given_phases(where, prompt.get("taps", index == 0))})
+        rows = prompt.get("rows")
+        if rows is not None:
+            if not isinstance(rows, list) or not rows or not all(isinstance(row, int) and 0 <= row < len(tokens) for row in rows) or sorted(set(rows)) != rows:
+                raise Fail(f"{where}: `rows` must be ascending positions below the length {len(tokens)}")
+            clean[-1]["rows"] = rows
     if not clean:
         raise Fail("no prompts given")
     return clean
 
 
+def given_phases(where: str, taps) -> list[str]:
+    """The phases that `taps` of a given prompt names; true stands for both."""
+    if isinstance(taps, bool):
+        return list(PHASES) if taps else []
+    if not isinstance(taps, list) or any(phase not in PHASES for phase in taps):
+        raise Fail(f"{where}: `taps` must be true, false or a list of {' and '.join(PHASES)}")
+    return [phase for phase in PHASES if phase in taps]
+
+
 # ---------------------------------------------------------------- one run
 
 
-def put_logprobs(out: dict, prefix: str, logits, targets: list[int | None], topk: int | None) -> None:
+def put_logits(out: dict, prefix: str, logits, targets: list[int | None], topk: int | None) -> None:
     import torch
 
-    logprobs = torch.log_softmax(logits, dim=-1)
     if topk is None:
-        out[f"{prefix}/logprobs"] = logprobs.contiguous()
+        out[f"{prefix}/logits"] = logits.contiguous()
         return
+    logits = logits.float()
+    logprobs = torch.log_softmax(logits, dim=-1)
     values, ids = torch.topk(logprobs, topk, dim=-1)
     out[f"{prefix}/top_ids"] = ids.to(torch.int32).contiguous()
     out[f"{prefix}/top_logprobs"] = values.contiguous()
@@ -874,54 +1014,84 @@ def put_chosen(out: dict, prefix: str, steps: list[dict], rows: int) -> None:
             out[f"{prefix}/chosen/{name}"] = torch.cat(parts).contiguous()
 
 
-def record_prompt(out, phases, kinds, runner, taps, run, prompt, topk, widths):
-    """Both phases of one prompt. Returns the raw logits of each, for the audit."""
+class Recorded:
+    """Logits and module outputs of one prompt: `full` of every position, the others at the prompt's rows; and the states after the prefill."""
+
+    def __init__(self, full, prefill_taps: dict):
+        self.full, self.prefill_taps, self.states = full, prefill_taps, {}
+        self.decoded, self.decode_taps = full[:0], {}
+
+
+def record_prompt(out, kinds, runner, taps, run, prompt, topk, widths, notes) -> Recorded:
+    """Runs both phases of one prompt and puts what they gave into `out`."""
     import torch
 
     tokens, split = prompt["tokens"], prompt["split"]
     length = len(tokens)
     base = f"{run}/{prompt['name']}"
     targets = tokens[1:] + [None]
-    wanted = prompt["taps"]
+    rows, late = rows_of(prompt), decode_rows(prompt)
 
     seen, (full, cache) = taps.during(lambda: runner.forward(tokens, 0, runner.fresh()))
-    put_logprobs(out, f"{base}/prefill", full, targets, topk)
+    put_logits(out, f"{base}/prefill", full[rows], [targets[row] for row in rows], topk)
     put_chosen(out, f"{base}/prefill", [taps.chosen], length)
-    if wanted:
+    found = Recorded(full, {})
+    if "prefill" in prompt["taps"]:
         for name, tensor in seen.items():
-            if (rows := taps.rows(name, tensor, length)) is not None:
-                out[f"{base}/prefill/tap/{name}"] = rows
-                phases.setdefault(name, set()).add("prefill")
+            if (values := taps.rows(name, tensor, length)) is not None:
+                found.prefill_taps[name] = out[f"{base}/prefill/tap/{name}"] = values if len(rows) == length else values[rows].contiguous()
         for layer, kind, part, tensor in read_states(runner.model, cache, widths):
-            out[f"{base}/prefill/state/{layer}/{part}"] = tensor
+            found.states[layer, part] = out[f"{base}/prefill/state/{layer}/{part}"] = tensor
             kinds.setdefault((layer, kind), []).append(part)
 
+    wanted, lengths = "decode" in prompt["taps"], prompt.get("snapshots", [])
     _, cache = runner.forward(tokens[:split], 0, runner.fresh())
-    history = [read_states(runner.model, cache, widths)] if wanted else []
+    streams, snapshots, states = {}, {}, read_states(runner.model, cache, widths) if wanted else []
+    for layer, kind, part, tensor in states:
+        if kind == "attention":
+            streams[layer, part] = [tensor.new_zeros((max(0, split - tensor.shape[0]), *tensor.shape[1:])), tensor]
+        elif split in lengths:
+            snapshots[layer, part] = [tensor]
     logits, steps, chosen = [], {}, []
     for at in range(split, length):
         seen, (row, cache) = taps.during(lambda at=at, cache=cache: runner.forward(tokens[at : at + 1], at, cache))
-        logits.append(row)
         chosen.append(taps.chosen)
-        if wanted:
-            history.append(read_states(runner.model, cache, widths))
-            for name, tensor in seen.items():
-                if (rows := taps.rows(name, tensor, 1)) is not None:
-                    steps.setdefault(name, []).append(rows)
-    decoded = torch.cat(logits) if logits else full[:0]
-    put_logprobs(out, f"{base}/decode", decoded, targets[split:length], topk)
+        if at in late:
+            logits.append(row)
+        if not wanted:
+            continue
+        for name, tensor in seen.items() if at in late else ():
+            if (values := taps.rows(name, tensor, 1)) is not None:
+                steps.setdefault(name, []).append(values)
+        for key, newest in newest_rows(cache).items():
+            streams.setdefault(key, [newest.new_zeros((at, *newest.shape[1:]))]).append(newest)
+        if at + 1 in lengths or at + 1 == length:
+            states = read_states(runner.model, cache, widths)
+        if at + 1 in lengths:
+            for layer, kind, part, tensor in states:
+                if kind != "attention":
+                    snapshots.setdefault((layer, part), []).append(tensor)
+    if logits:
+        found.decoded = torch.cat(logits)
+    put_logits(out, f"{base}/decode", found.decoded, [targets[row] for row in late], topk)
     put_chosen(out, f"{base}/decode", chosen, length - split)
-    if wanted:
-        for name, rows in steps.items():
-            if len(rows) == length - split:
-                out[f"{base}/decode/tap/{name}"] = torch.cat(rows).contiguous()
-                phases.setdefault(name, set()).add("decode")
-        for position, (layer, kind, part, tensor) in enumerate(history[-1]):
-            if kind == "attention":
-                out[f"{base}/decode/state/{layer}/{part}"] = tensor
-            else:
-                out[f"{base}/decode/state/{layer}/{part}"] = torch.stack([step[position][3] for step in history]).contiguous()
-    return full, decoded
+    for name, values in steps.items():
+        if len(values) == len(late):
+            found.decode_taps[name] = out[f"{base}/decode/tap/{name}"] = torch.cat(values).contiguous()
+    for layer, kind, part, last in states:
+        if kind == "attention":
+            whole = torch.cat(streams[layer, part]).contiguous()
+            if whole.shape[0] != length or not torch.equal(whole[length - last.shape[0] :], last):
+                notes.append(f"{base}: the cache of layer {layer} does not add one row of {part} per step; its decode state is left out")
+                continue
+        elif len(snapshots.get((layer, part), [])) == len(lengths):
+            whole = torch.stack(snapshots[layer, part]).contiguous()
+        else:
+            notes.append(f"{base}: layer {layer} lacks {part} at some lengths; its decode state is left out")
+            continue
+        out[f"{base}/decode/state/{layer}/{part}"] = whole
+        kinds.setdefault((layer, kind), []).append(part)
+    return found
 
 
 def greedy_tokens(runner: Runner, taps: Taps, tokens: list[int], count: int, whole: bool) -> tuple[list[int], list[dict]]:
@@ -947,39 +1117,57 @@ def relative(ours, truth) -> float:
 
     if ours.numel() == 0:
         return 0.0
+    ours, truth = ours.float(), truth.float()
     gap = float((ours - truth).abs().max() / truth.abs().max().clamp_min(1e-30))
     return gap if torch.isfinite(torch.tensor(gap)) else float("inf")
 
 
-def audit_run(runner: Runner, prompts, logits, switch, run: str, notes: list[str]) -> dict:
-    """Does the reference agree with itself? Decode, chunked continuation and token by token against one forward."""
+def chunk_sizes(prompt: dict, switch) -> list[int]:
+    """Sizes of chunks that cover a prompt; none of them crosses a switch of rotary tables."""
+    length = len(prompt["tokens"])
+    sizes = [prompt["split"]] if switch is not None and length > switch < prompt["split"] else []
+    while sum(sizes) < length:
+        sizes += CHUNKS
+    return sizes
+
+
+def audit_run(runner: Runner, taps, prompts, recorded, switch, run: str, notes: list[str]) -> tuple[dict, dict, str | None]:
+    """Compares decode, chunks and single tokens with one forward. Returns the largest relative errors, what chunks gave per prompt, and why that
+    is not complete."""
     decode = chunked = 0.0
-    for prompt, (full, decoded) in zip(prompts, logits):
-        tokens, split = prompt["tokens"], prompt["split"]
+    pieces, why = {}, None
+    for prompt, found in zip(prompts, recorded):
+        tokens, split, full = prompt["tokens"], prompt["split"], found.full
         crossing = switch is not None and len(tokens) > switch
-        decode = max(decode, relative(decoded, full[split:]))
-        plain, _ = runner.forward(tokens)
-        if (gap := relative(plain, full)) > AUDIT_TOLERANCE and run == "f32":
-            notes.append(f"{run}/{prompt['name']}: a pass without a cache differs from a pass with an empty one by {gap:.1e} of the largest logit")
+        decode = max(decode, relative(found.decoded, full[decode_rows(prompt)]))
+        if run == "f32":
+            plain, _ = runner.forward(tokens)
+            if (gap := relative(plain, full)) > AUDIT_TOLERANCE:
+                notes.append(f"{run}/{prompt['name']}: a pass without a cache differs from a pass with an empty one by {gap:.1e} of the largest logit")
         if len(tokens) < 2:
             continue
-        sizes = [split] if crossing and split > switch else [3, 1, 4, 2, 5]
-        sizes += [2, 1, 3]
-        try:
-            chunked = max(chunked, relative(runner.chunks(tokens, sizes), full))
-        except (RuntimeError, ValueError) as error:
-            if run == "f32":
-                notes.append(f"f32/{prompt['name']}: several tokens on a cache that is not empty fail: {first_line(error)}")
-        stepwise = relative(runner.chunks(tokens, [1] * len(tokens)), full)
+        if why is None:
+            try:
+                pieces[prompt["name"]] = fed_in_chunks(runner, taps if found.prefill_taps else None, tokens, chunk_sizes(prompt, switch))
+                chunked = max(chunked, relative(pieces[prompt["name"]][0], full))
+            except Exception as error:
+                why = first_line(error)
+                if run == "f32":
+                    notes.append(f"f32/{prompt['name']}: several tokens on a cache that is not empty fail: {why}")
+        stepwise = relative(fed_in_chunks(runner, None, tokens, [1] * len(tokens))[0], full) if len(tokens) <= STEPWISE_LIMIT else None
         if crossing and split > switch:
             if run == "f32":
+                apart = "" if stepwise is None else f" by {stepwise:.1e} of the largest logit"
                 notes.append(
                     f"f32/{prompt['name']}: the rotary tables switch at position {switch} per forward and cached keys are not rotated again, so a "
-                    f"sequence decoded across it differs from its prefill by {stepwise:.1e} of the largest logit; this prompt's decode starts above it"
+                    f"sequence decoded across it differs from its prefill{apart}; this prompt's decode starts above it"
                 )
-        else:
+        elif stepwise is not None:
             decode = max(decode, stepwise)
-    return {"decode_vs_prefill": float(f"{decode:.3g}"), "chunked_vs_prefill": float(f"{chunked:.3g}")}
+    return {"decode_vs_prefill": float(f"{decode:.3g}"), "chunked_vs_prefill": float(f"{chunked:.3g}")}, pieces, why
+
+
+# ---------------------------------------------------------------- the ensemble
 
 
 def shake(model, sign: int, seed: int) -> None:
@@ -994,21 +1182,211 @@ def shake(model, sign: int, seed: int) -> None:
             p.data.view(torch.int32).add_(sign * moves)
 
 
-def shaken(runner: Runner, prompts, logits) -> float:
-    """What rounding alone is worth to this model, in nats: the largest change of a log-probability when weights move by a unit in the last place."""
+@contextlib.contextmanager
+def shaken(model, seed: int):
+    shake(model, 1, seed)
+    try:
+        yield
+    finally:
+        shake(model, -1, seed)
+
+
+@contextlib.contextmanager
+def in_f64(model):
+    """Computes with weights of 64 bits while this lasts."""
     import torch
 
-    most = 0.0
-    for seed in range(SHAKES):
-        shake(runner.model, 1, seed)
-        try:
-            for prompt, (full, _) in zip(prompts, logits):
-                moved, _ = runner.forward(prompt["tokens"], 0, runner.fresh())
-                gap = (torch.log_softmax(moved.float(), -1) - torch.log_softmax(full.float(), -1)).abs().max()
-                most = max(most, float(gap))
-        finally:
-            shake(runner.model, -1, seed)
-    return float(f"{most:.3g}")
+    kept = [(tensor, tensor.data) for tensor in [*model.parameters(), *model.buffers()] if tensor.dtype == torch.float32]
+    try:
+        for tensor, data in kept:
+            tensor.data = data.double()
+        yield
+    finally:
+        for tensor, data in kept:
+            tensor.data = data
+
+
+@contextlib.contextmanager
+def with_sdpa(model):
+    """Computes attention by torch's `scaled_dot_product_attention` while this lasts."""
+    try:
+        model.set_attn_implementation("sdpa")
+        if (used := getattr(model.config.get_text_config(decoder=True), "_attn_implementation", None)) != "sdpa":
+            raise Fail(f"the class stays with {used}")
+        yield
+    finally:
+        model.set_attn_implementation("eager")
+
+
+@contextlib.contextmanager
+def permuted(seed: int):
+    """Sums every linear product in another order while this lasts: rows and the weight's columns are permuted alike."""
+    import torch
+    from torch.nn import functional
+
+    real, orders = functional.linear, {}
+    generator = torch.Generator().manual_seed(seed)
+
+    def linear(x, weight, bias=None):
+        if weight.ndim != 2:
+            return real(x, weight, bias)
+        if (width := weight.shape[-1]) not in orders:
+            orders[width] = torch.randperm(width, generator=generator)
+        return real(x[..., orders[width]], weight[:, orders[width]], bias)
+
+    functional.linear = linear
+    try:
+        yield
+    finally:
+        functional.linear = real
+
+
+def tap_distances(base, member, first: int):
+    """The distance of each row from the base's rows from `first` on: rms of the difference over the rms of the row, or over a twentieth of that of all
+    rows where that is more."""
+    import torch
+
+    base, member = base.double().flatten(1), member.double().flatten(1)
+    squares = torch.where(base.isfinite(), base, 0.0).square()
+    least = 0.05 * float(squares.mean().sqrt())
+    base, squares = base[first:], squares[first:]
+    gap = torch.where(base == member, 0.0, member - base).square().mean(1).sqrt()
+    gap = torch.where(gap == 0, 0.0, gap / squares.mean(1).sqrt().clamp_min(least))
+    return torch.where(gap.isfinite(), gap, FAR)
+
+
+def state_distance(base, member) -> float:
+    """The rms of the difference over the rms of the base."""
+    import torch
+
+    base, member = base.double(), member.double()
+    gap = torch.where(base == member, 0.0, member - base).square().mean().sqrt()
+    gap = float(gap / base.square().mean().sqrt() if gap != 0 else gap)
+    return gap if gap < FAR else FAR
+
+
+def logit_distances(base, member):
+    """`[2, rows]`: the rms difference of log-probabilities, and the KL divergence of the member from the base. `base` are log-probabilities in f64."""
+    import torch
+
+    there = base.isfinite()
+    gap = torch.where(there, torch.log_softmax(member.double(), -1) - base, 0.0)
+    rms = (gap.square().sum(-1) / there.sum(-1)).sqrt()
+    both = torch.stack([rms, (torch.where(there, base.exp(), 0.0) * -gap).sum(-1).clamp_min(0.0)])
+    return torch.where(both.isfinite(), both, FAR)
+
+
+class Ensemble:
+    """How far runs that differ by rounding alone are from the f32 run's prefill, by prompt: rows of logits and of each tap, and states."""
+
+    def __init__(self, prompts: list[dict], recorded: list[Recorded], widths: dict[int, int], only: tuple = ()):
+        """`only`: the beginnings of the names of members that are made, where not all are."""
+        import torch
+
+        self.prompts = [prompt for prompt in prompts if len(prompt["tokens"]) > 2]
+        found = {prompt["name"]: one for prompt, one in zip(prompts, recorded)}
+        self.logits = {prompt["name"]: torch.log_softmax(found[prompt["name"]].full[rows_of(prompt)].double(), -1) for prompt in self.prompts}
+        self.taps = {prompt["name"]: found[prompt["name"]].prefill_taps for prompt in self.prompts}
+        self.full = {prompt["name"]: found[prompt["name"]].full for prompt in self.prompts}
+        self.states = {prompt["name"]: found[prompt["name"]].states for prompt in self.prompts}
+        self.widths, self.only = widths, only
+        # The largest relative error of logits that weights moved by a unit in the last place make.
+        self.shaken = 0.0
+
+    def tolerance(self) -> float:
+        return max(AUDIT_TOLERANCE, AUDIT_FACTOR * self.shaken)
+
+    def distances(self, prompt: dict, logits, taps: dict, states: dict, first=0) -> tuple:
+        """Of one member on one prompt, whose tensors hold the prompt's rows from `first` on. `states` are those after a prefill."""
+        import torch
+
+        def whole(values):
+            return torch.cat([values.new_zeros((*values.shape[:-1], first)), values], -1)
+
+        base = self.taps[prompt["name"]]
+        near = {key: whole(tap_distances(base[key], values, first)) for key, values in taps.items() if key in base and values.shape[1:] == base[key].shape[1:]}
+        kept = self.states[prompt["name"]]
+        far = {key: state_distance(kept[key], values) for key, values in states.items() if key in kept and values.shape == kept[key].shape}
+        return whole(logit_distances(self.logits[prompt["name"]][first:], logits)), near, far
+
+    def run(self, runner, taps, run: str, recorded: dict, pieces: dict, barred) -> tuple[dict, dict]:
+        """All members of one run, without those that `barred` gives a reason for. Returns the manifest's entry, and the largest distances by prompt."""
+        import torch
+
+        def own(prompt):
+            found = recorded[prompt["name"]]
+            return self.distances(prompt, found.full[rows_of(prompt)], found.prefill_taps, found.states)
+
+        def decode(prompt):
+            found = recorded[prompt["name"]]
+            return self.distances(prompt, found.decoded, found.decode_taps, {}, len(rows_of(prompt)) - len(decode_rows(prompt)))
+
+        def chunks(prompt):
+            rows, (logits, found) = rows_of(prompt), pieces[prompt["name"]]
+            return self.distances(prompt, logits[rows], {key: values[rows] for key, values in found.items()}, {})
+
+        def forward(prompt):
+            tokens, rows = prompt["tokens"], rows_of(prompt)
+            runner.begin(prompt)
+            seen, (logits, cache) = taps.during(lambda: runner.forward(tokens, 0, runner.fresh()))
+            found, states = {}, {}
+            if self.states[prompt["name"]]:
+                states = {(layer, part): tensor for layer, _, part, tensor in read_states(runner.model, cache, self.widths)}
+            if self.taps[prompt["name"]]:
+                found = {key: values[rows] for key in seen if (values := taps.rows(key, seen[key], len(tokens))) is not None}
+            if member.startswith("shaken"):
+                self.shaken = max(self.shaken, relative(logits, self.full[prompt["name"]]))
+            return self.distances(prompt, logits[rows], found, states)
+
+        plain = contextlib.nullcontext()
+        if run == "f32":
+            members = [(f"shaken{seed}", shaken(runner.model, seed), forward) for seed in range(SHAKES)]
+            members += [("f64", in_f64(runner.model), forward), ("decode", plain, decode)]
+        else:
+            members = [("own", plain, own), ("decode", plain, decode), ("sdpa", with_sdpa(runner.model), forward), ("chunks", plain, chunks)]
+            members += [(f"permuted{seed}", permuted(seed), forward) for seed in range(PERMUTATIONS)]
+        if self.only:
+            members = [member for member in members if member[0].startswith(self.only)]
+
+        ran, failed, most = [], {}, {}
+        for member, context, each in members:
+            try:
+                if (why := barred(member)) is not None:
+                    raise Fail(why)
+                with context:
+                    made = {prompt["name"]: each(prompt) for prompt in self.prompts}
+            except Exception as error:
+                failed[member] = str(error) if isinstance(error, Fail) else first_line(error).split(". ")[0]
+                continue
+            ran.append(member)
+            for name, (logits, near, far) in made.items():
+                old, others, states = most.setdefault(name, (logits, {}, {}))
+                most[name] = torch.maximum(old, logits), others, states
+                for key, values in near.items():
+                    others[key] = torch.maximum(others[key], values) if key in others else values
+                for key, value in far.items():
+                    states[key] = max(value, states.get(key, 0.0))
+        return {"ran": ran, "failed": failed}, most
+
+
+def put_spread(out: dict, run: str, prompts: list[dict], most: dict, taps: list[str], states: list[dict]) -> None:
+    """The largest distances of a run's members; taps and states are those of the manifest, and -1 stands for one that prefill does not have."""
+    import torch
+
+    for prompt in prompts:
+        if prompt["name"] not in most:
+            continue
+        logits, near, far = most[prompt["name"]]
+        out[f"{run}/{prompt['name']}/spread/logits"] = logits.float().contiguous()
+        if "prefill" in prompt["taps"]:
+            none = torch.full((len(rows_of(prompt)),), -1.0, dtype=torch.float64)
+            out[f"{run}/{prompt['name']}/spread/taps"] = torch.stack([near.get(name, none) for name in taps]).float().contiguous()
+        if far:
+            ordered = [far.get((entry["layer"], part), -1.0) for entry in states for part in entry["parts"]]
+            out[f"{run}/{prompt['name']}/spread/states"] = torch.tensor(ordered, dtype=torch.float32)
+
+
+# ---------------------------------------------------------------- the whole
 
 
 def dump(args) -> None:
@@ -1045,18 +1423,22 @@ def dump(args) -> None:
 
     config_hash = hashlib.sha256(raw)
     rounded = kept = "none"
-    out, phases, kinds, audit, greedy, runs = {}, {}, {}, {}, {}, []
+    out, kinds, audit, greedy, runs = {}, {}, {}, {}, []
+    members, spread, ensemble, tolerance, patched = {}, {}, None, AUDIT_TOLERANCE, {"topk_first_of_equals"}
     prompts = vocab = topk = architecture = None
     shared: dict[str, int] = {}
     nextn, heads, head_out = load_nextn(), {}, {}
-    tools = types.SimpleNamespace(torch_dtype=torch_dtype, Taps=Taps, record_prompt=record_prompt, audit_run=audit_run)
+    tools = types.SimpleNamespace(torch_dtype=torch_dtype, Taps=Taps, record_prompt=record_prompt, audit_run=audit_run, snapshots_of=snapshots_of,
+                                  barred_member=barred_member, Ensemble=None if args.no_members else Ensemble, head_ensemble=None, tolerance=AUDIT_TOLERANCE)
     for run in args.dtypes:
         say(f"{folder.name}: loading in {run}")
         try:
-            model, loading = load_model(folder, run, args.trust_remote_code)
-            round_rows_alone(model)
+            model, loading = load_model(folder, run, args.trust_remote_code, patched)
+            round_rows_alone(model, patched)
+            contiguous_inputs(model, patched)
             if args.gelu_table:
                 loading = [*loading, use_gelu_table(model)]
+                patched.add("gelu_table")
         except Fail:
             raise
         except Exception as error:
@@ -1075,33 +1457,46 @@ def dump(args) -> None:
             rows = embedding_rows(model, facts["vocab"], notes)
             known = min(facts["vocab"] or rows, rows)
             prompts = given_prompts(args, known, facts["limit"])
-            if prompts is None:
+            derived = prompts is None
+            if derived:
                 prompts = derive_prompts(config_hash.digest(), facts, known, notes)
-            if args.no_taps:
-                prompts = [prompt | {"taps": False} for prompt in prompts]
+            for prompt in prompts:
+                # A class without a cache has no states, and a step of it is a forward over everything.
+                lost = PHASES if args.no_taps else () if runner.cache_key else ("decode",)
+                prompt["taps"] = [phase for phase in prompt["taps"] if phase not in lost]
+                if "decode" in prompt["taps"]:
+                    prompt["snapshots"] = snapshots_of(prompt)
             vocab = runner.forward(prompts[0]["tokens"][:1])[0].shape[-1]
             topk = None if vocab <= args.full_vocab_limit else min(args.topk, vocab)
         taps = Taps(runner, None if topk is None else vocab)
         try:
-            # Names are gathered apart per run, so that a run that fails half-way leaves nothing behind.
-            mine, seen_phases, seen_kinds, logits = {}, {}, {}, []
+            # Tensors are gathered apart per run, so that a run that fails half-way leaves nothing behind.
+            mine, seen_kinds, recorded = {}, {}, []
             taps.probe(runner, (max((prompt["tokens"] for prompt in prompts), key=len) * 5)[: min(5, facts["limit"])])
+            if derived and not runs:
+                reach_experts(runner, taps, prompts, config_hash.digest(), known)
             layers = len(getattr(runner.fresh(), "layers", []))
             widths = conv_widths(model, layers)
             for prompt in prompts:
                 say(f"{folder.name}: {run}: prompt {prompt['name']} of {len(prompt['tokens'])} tokens")
-                logits.append(record_prompt(mine, seen_phases, seen_kinds, runner, taps, run, prompt, topk, widths))
-                if not all(bool(rows.isfinite().all()) for rows in logits[-1]):
+                found = record_prompt(mine, seen_kinds, runner, taps, run, prompt, topk, widths, notes)
+                if not bool(found.full.isfinite().all() and found.decoded.isfinite().all()):
                     raise Fail(f"the logits of prompt {prompt['name']} are not finite: a weight is NaN or infinite, or {run} overflows")
-            checked = audit_run(runner, prompts, logits, facts["switch"], run, notes)
-            if run == "f32":
-                checked["shaken"] = shaken(runner, prompts, logits)
+                recorded.append(found)
+            checked, chunked, why = audit_run(runner, taps, prompts, recorded, facts["switch"], run, notes)
+            if run == "f32" and not args.no_members:
+                ensemble = Ensemble(prompts, recorded, widths)
+            if ensemble is not None and ensemble.prompts:
+                by_name, plainly = {prompt["name"]: found for prompt, found in zip(prompts, recorded)}, audit.get("f32", checked)
+                entry, most = ensemble.run(runner, taps, run, by_name, chunked,
+                                           lambda member: barred_member(member, runner, plainly, why, ensemble.tolerance()))  # noqa: B023
+                tolerance = ensemble.tolerance()
             main = next((prompt for prompt in prompts if prompt["taps"]), prompts[0])
             count = min(args.greedy, facts["limit"] - len(main["tokens"]))
             if facts["switch"] and len(main["tokens"]) <= facts["switch"]:
                 # Past the switch `generate` would drop the cache and begin again, which no plain loop does.
                 count = min(count, facts["switch"] + 1 - len(main["tokens"]))
-            whole = audit.get("f32", checked)["decode_vs_prefill"] > AUDIT_TOLERANCE and args.dtypes[0] == "f32"
+            whole = audit.get("f32", checked)["decode_vs_prefill"] > tolerance and args.dtypes[0] == "f32"
             if count > 0:
                 made, chosen = greedy_tokens(runner, taps, main["tokens"], count, whole)
                 greedy[run] = {main["name"]: made}
@@ -1115,6 +1510,8 @@ def dump(args) -> None:
             continue
         finally:
             taps.close()
+        if ensemble is not None and ensemble.prompts:
+            members[run], spread[run] = entry, most
         if nextn is not None:
             pieces, remarks = {}, []
             found = nextn.record(tools, model, folder, weight_files(folder), run, prompts, facts["switch"], topk, pieces, remarks)
@@ -1125,21 +1522,20 @@ def dump(args) -> None:
         out.update(mine)
         runs.append(run)
         audit[run] = checked
-        # A tap is listed for the phases in which every run has it.
-        phases = seen_phases if len(runs) == 1 else {name: phases[name] & seen for name, seen in seen_phases.items() if name in phases}
         kinds.update(seen_kinds)
         shared.update(taps.shared)
         del model, runner
 
-    phases = drop_shared(out, phases, shared, notes)
+    listed, states = settle_taps(out, runs, prompts, shared, notes), listed_states(kinds)
+    for run, most in spread.items():
+        put_spread(out, run, prompts, most, list(listed), states)
     first = audit[runs[0]]
-    agrees = first["decode_vs_prefill"] <= AUDIT_TOLERANCE or runs[0] != "f32"
+    agrees = first["decode_vs_prefill"] <= tolerance or runs[0] != "f32"
     if not agrees:
         notes.append("the reference's decode does not agree with its own prefill: the prefill rows are the truth")
-    if first["chunked_vs_prefill"] > AUDIT_TOLERANCE and runs[0] == "f32":
+    if first["chunked_vs_prefill"] > tolerance and runs[0] == "f32":
         notes.append("the reference continues a cache by several tokens differently from one forward: chunked schedules are compared with the prefill rows")
 
-    order = {name: index for index, name in enumerate(tap_order(out))}
     declared = getattr(config, "dtype", None)
     dtype = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}.get(declared, stored)
     manifest = {
@@ -1164,8 +1560,10 @@ def dump(args) -> None:
         "logprobs": {"kind": "full"} if topk is None else {"kind": "topk", "k": topk},
         "runs": runs,
         "prompts": prompts,
-        "taps": {name: {"phases": [p for p in ("prefill", "decode") if p in phases[name]]} for name in sorted(phases, key=order.get)},
-        "states": [{"layer": layer, "kind": kind, "parts": sorted(set(parts))} for (layer, kind), parts in sorted(kinds.items())],
+        "taps": listed,
+        "states": states,
+        "patches": [{"name": name, "version": version} for name, version in PATCHES.items() if name in patched],
+        "members": members,
         "greedy": greedy,
         "audit": {**audit, "truth": "decode" if agrees else "prefill", "notes": notes},
     }
@@ -1176,7 +1574,12 @@ def dump(args) -> None:
     if routers := sorted({key.split("/chosen/", 1)[1] for key in out if "/chosen/" in key}):
         manifest["routers"] = routers
     write(target, out, manifest, head_files(heads, head_out, manifest))
-    say(f"{target}: {len(out)} tensors, {len(phases)} taps, {len(manifest['states'])} states, truth {manifest['audit']['truth']}")
+    say(f"{target}: {len(out)} tensors, {len(listed)} taps, {len(manifest['states'])} states, truth {manifest['audit']['truth']}")
+
+
+def listed_states(kinds: dict) -> list[dict]:
+    """The states for the manifest, of the parts that were met for each layer and kind."""
+    return [{"layer": layer, "kind": kind, "parts": sorted(set(parts))} for (layer, kind), parts in sorted(kinds.items())]
 
 
 def load_nextn():
@@ -1190,16 +1593,59 @@ def load_nextn():
     return module
 
 
-def drop_shared(out: dict, phases: dict, shared: dict, notes: list[str]) -> dict:
-    """The taps that were recorded in every run, without modules that run more than once; others are taken out of the tensors."""
-    if skipped := sorted(name for name in shared if name in phases):
-        notes.append(f"modules called more than once per forward are not tapped: {', '.join(skipped[:12])}{', ...' if len(skipped) > 12 else ''}")
-    phases = {name: seen for name, seen in phases.items() if seen and name not in shared}
+def settle_taps(out: dict, runs: list[str], prompts: list[dict], shared: dict, notes: list[str]) -> dict:
+    """The taps for the manifest, in the order of the computation. A tap is listed for the phases in which every run has it for every prompt, without
+    modules that run more than once; what is not listed, or equals an earlier tap or the logits, is taken out of the tensors."""
+    fronts = {phase: [f"{run}/{prompt['name']}/{phase}" for run in runs for prompt in prompts
+                      if phase in prompt["taps"] and (phase == "prefill" or decode_rows(prompt))] for phase in PHASES}
+    names = tap_order(out)
+    if skipped := [name for name in names if name in shared]:
+        notes.append(f"modules called more than once per forward are not tapped: {', '.join(sorted(skipped)[:12])}{', ...' if len(skipped) > 12 else ''}")
+    listed = {}
+    for name in names:
+        phases = [phase for phase in PHASES if fronts[phase] and name not in shared and all(f"{front}/tap/{name}" in out for front in fronts[phase])]
+        if phases:
+            listed[name] = {"phases": phases}
     for key in [key for key in out if "/tap/" in key]:
         front, name = key.split("/tap/", 1)
-        if front.rsplit("/", 1)[1] not in phases.get(name, ()):
+        if front.rsplit("/", 1)[1] not in listed.get(name, {"phases": ()})["phases"]:
             del out[key]
-    return phases
+
+    every = [front for phase in PHASES for front in fronts[phase]]
+    stored = {"logits": {front: identity(out[f"{front}/logits"]) for front in every if f"{front}/logits" in out}}
+    for name, entry in listed.items():
+        mine = {front: identity(out[f"{front}/tap/{name}"]) for phase in entry["phases"] for front in fronts[phase]}
+        for other, theirs in stored.items():
+            if all(theirs.get(front) == value for front, value in mine.items()):
+                entry["same_as"] = other
+                for front in mine:
+                    del out[f"{front}/tap/{name}"]
+                break
+        else:
+            stored[name] = mine
+    return listed
+
+
+def identity(tensor) -> tuple:
+    """Equal for tensors with equal bytes, shapes and dtypes only."""
+    import torch
+
+    return tensor.dtype, tuple(tensor.shape), hashlib.sha256(tensor.contiguous().flatten().view(torch.uint8).numpy()).digest()
+
+
+def barred_member(member: str, runner, audit: dict, why: str | None, tolerance: float) -> str | None:
+    """Why a member says nothing of rounding: it cannot be made, or in f32 the reference differs there from its own prefill by more than rounding."""
+    if member == "decode":
+        key, words = "decode_vs_prefill", "decode"
+    elif member == "chunks":
+        key, words = "chunked_vs_prefill", "continuation of a cache by several tokens"
+    else:
+        return None
+    if runner.cache_key is None:
+        return "the class has no cache"
+    if member == "chunks" and why is not None:
+        return why
+    return f"the reference's {words} differs from its prefill in f32 by {audit[key]:.1e} of the largest logit" if audit[key] > tolerance else None
 
 
 def head_files(heads: dict, out: dict, main: dict) -> tuple[dict, dict] | None:
@@ -1207,23 +1653,22 @@ def head_files(heads: dict, out: dict, main: dict) -> tuple[dict, dict] | None:
     if not heads:
         return None
     first = next(iter(heads.values()))
-    phases = first["phases"]
-    for found in heads.values():
-        phases = {name: phases[name] & seen for name, seen in found["phases"].items() if name in phases}
     notes = [f"the head `{first['prefix']}` is {first['how']}", *first["notes"]]
-    phases = drop_shared(out, phases, first["shared"], notes)
-    order = {name: index for index, name in enumerate(tap_order(out))}
+    listed, states = settle_taps(out, list(heads), first["prompts"], first["shared"], notes), listed_states(first["kinds"])
+    for run, found in heads.items():
+        put_spread(out, run, found["prompts"], found["spread"], list(listed), states)
     audit = {run: found["audit"] for run, found in heads.items()}
-    agrees = next(iter(audit.values()))["decode_vs_prefill"] <= AUDIT_TOLERANCE
-    manifest = {key: main[key] for key in ("format", "version", "producer", "model", "pins", "vocab", "rounds", "logprobs") if key in main}
+    agrees = next(iter(audit.values()))["decode_vs_prefill"] <= first["tolerance"]
+    manifest = {key: main[key] for key in ("format", "version", "producer", "model", "pins", "vocab", "rounds", "logprobs", "patches") if key in main}
     if "caches" in main:
         # A head is put together beside the model, and nothing there rounds keys.
         manifest["caches"] = "none"
     manifest |= {
         "runs": list(heads),
         "prompts": first["prompts"],
-        "taps": {name: {"phases": [p for p in ("prefill", "decode") if p in phases[name]]} for name in sorted(phases, key=order.get)},
-        "states": [{"layer": layer, "kind": kind, "parts": sorted(set(parts))} for (layer, kind), parts in sorted(first["kinds"].items())],
+        "taps": listed,
+        "states": states,
+        "members": {run: found["members"] for run, found in heads.items() if found["members"]},
         "audit": {**audit, "truth": "decode" if agrees else "prefill", "notes": notes},
     }
     if routers := sorted({key.split("/chosen/", 1)[1] for key in out if "/chosen/" in key}):
@@ -1288,6 +1733,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--full-vocab-limit", type=int, default=32768, metavar="N", help="largest vocabulary stored whole (default %(default)s)")
     parser.add_argument("--topk", type=int, default=256, metavar="K", help="log-probabilities kept per row of a larger one (default %(default)s)")
     parser.add_argument("--no-taps", action="store_true", help="no module outputs and no states")
+    parser.add_argument("--no-members", action="store_true", help="no ensemble of runs that differ by rounding alone")
     parser.add_argument("--gelu-table", action="store_true", help="GELU by llama.cpp's table of f16, to tell whether that is all it does otherwise")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of torch (default %(default)s)")
     parser.add_argument("--greedy", type=int, default=16, metavar="N", help="greedy tokens per run (default %(default)s)")
@@ -1295,6 +1741,8 @@ def main(argv: list[str] | None = None) -> int:
     args.dtypes = [name.strip() for name in args.dtypes.split(",") if name.strip()]
     if not args.dtypes or any(name not in DTYPES for name in args.dtypes) or len(set(args.dtypes)) != len(args.dtypes):
         parser.error(f"--dtypes: choose from {', '.join(DTYPES)}")
+    # Distances are from the f32 run, which is made first for that.
+    args.dtypes.sort(key=lambda name: name != "f32")
     if args.topk < 1 or args.threads < 1:
         parser.error("--topk and --threads must be at least 1")
     try:

@@ -198,8 +198,14 @@ def plant(root, path: str, module) -> None:
 class HeadRunner:
     """As `Runner`: steps the head over pairs."""
 
-    def __init__(self, head: Head):
-        self.head, self.model, self.rows = head, head.root, None
+    cache_key = "past_key_values"
+
+    def __init__(self, head: Head, hidden: dict):
+        """`hidden`: by prompt, what the model made of each token."""
+        self.head, self.model, self.hidden, self.rows = head, head.root, hidden, None
+
+    def begin(self, prompt: dict) -> None:
+        self.rows = self.hidden[prompt["name"]]
 
     def fresh(self):
         return self.head.cache()
@@ -210,24 +216,21 @@ class HeadRunner:
         cache = self.head.cache() if cache is None else cache
         with torch.no_grad():
             logits = self.head.run(tokens, self.rows[start : start + len(tokens)], start, cache)
-        return logits[0].float().clone(), cache
-
-    def chunks(self, tokens, sizes):
-        import torch
-
-        cache, at, rows, sizes = self.fresh(), 0, [], list(sizes)
-        while at < len(tokens):
-            size = sizes.pop(0) if sizes else len(tokens) - at
-            out, cache = self.forward(tokens[at : at + size], at, cache)
-            rows.append(out)
-            at += size
-        return torch.cat(rows)
+        return logits[0].clone(), cache
 
 
 def pairs_of(prompts: list[dict]) -> list[dict]:
     """The prompts as the head sees them: each token after the first, with the one before it."""
-    return [prompt | {"tokens": prompt["tokens"][1:], "split": max(1, min(prompt["split"], len(prompt["tokens"]) - 2))}
-            for prompt in prompts if len(prompt["tokens"]) > 1]
+    pairs = []
+    for prompt in prompts:
+        if len(prompt["tokens"]) < 2:
+            continue
+        split = max(1, min(prompt["split"], len(prompt["tokens"]) - 2))
+        pair = {"name": prompt["name"], "tokens": prompt["tokens"][1:], "split": split, "taps": prompt["taps"]}
+        if "rows" in prompt:
+            pair["rows"] = [row - 1 for row in prompt["rows"] if row > 0]
+        pairs.append(pair)
+    return pairs
 
 
 def record(tools, model, folder: Path, files, run: str, prompts: list[dict], switch, topk, out: dict, notes: list[str]) -> dict | None:
@@ -242,23 +245,32 @@ def record(tools, model, folder: Path, files, run: str, prompts: list[dict], swi
     if head.mtp is None:
         head.load(tensors, tools.torch_dtype(run))
     head.share()
-    runner = HeadRunner(head)
     pairs = pairs_of(prompts)
-    rows = {prompt["name"]: head.hidden(prompt["tokens"])[:-1] for prompt in prompts if len(prompt["tokens"]) > 1}
+    runner = HeadRunner(head, {prompt["name"]: head.hidden(prompt["tokens"])[:-1] for prompt in prompts if len(prompt["tokens"]) > 1})
     taps = tools.Taps(runner, None)
-    phases, kinds, audit = {}, {}, {}
+    kinds, audit, recorded, members, spread = {}, {}, {}, {}, {}
     try:
         longest = max(pairs, key=lambda pair: len(pair["tokens"]))
-        runner.rows = rows[longest["name"]]
+        runner.begin(longest)
         taps.probe(runner, longest["tokens"][:5])
         for pair in pairs:
-            runner.rows = rows[pair["name"]]
+            runner.begin(pair)
             out[f"{run}/{pair['name']}/hidden"] = runner.rows.contiguous()
-            logits = tools.record_prompt(out, phases, kinds, runner, taps, run, pair, topk, {})
-            checked = tools.audit_run(runner, [pair], [logits], switch, run, notes)
+            if "decode" in pair["taps"]:
+                pair["snapshots"] = tools.snapshots_of(pair)
+            found = tools.record_prompt(out, kinds, runner, taps, run, pair, topk, {}, notes)
+            checked, _, _ = tools.audit_run(runner, taps, [pair], [found], switch, run, notes)
             audit = {key: max(value, audit.get(key, 0.0)) for key, value in checked.items()}
+            recorded[pair["name"]] = found
+        if run == "f32" and tools.Ensemble:
+            tools.head_ensemble = tools.Ensemble(pairs, list(recorded.values()), {}, ("shaken",)), audit
+        ensemble, plainly = tools.head_ensemble or (None, audit)
+        if ensemble is not None and ensemble.prompts:
+            ensemble.only = ("shaken",) if run == "f32" else ("own", "decode", "permuted")
+            members, spread = ensemble.run(runner, taps, run, recorded, {}, lambda member: tools.barred_member(member, runner, plainly, None, ensemble.tolerance()))
     finally:
         taps.close()
     notes[:] = [note for note in notes if "this class does not read" not in note]
     how = "transformers' own" if head.mtp is not None else "put together from transformers' layers"
-    return dict(phases=phases, kinds=kinds, audit=audit, shared=taps.shared, prompts=pairs, how=how, prefix=place["prefix"])
+    tolerance = ensemble.tolerance() if ensemble is not None else tools.tolerance
+    return dict(kinds=kinds, audit=audit, shared=taps.shared, prompts=pairs, how=how, prefix=place["prefix"], members=members, spread=spread, tolerance=tolerance)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use converters::Checkpoint;
 use engine::{Engine, Rounds, Session, Shows, Source};
 use registry::dtype::Dtype;
-use registry::graph::{Graph, Node};
+use registry::graph::Node;
 use registry::model::Model;
 use registry::scalar::Scalar;
 
@@ -15,30 +15,24 @@ use crate::compare::{Comparison, Side, structure};
 use crate::dump::{self, Dump, Phase, Prompt, Truth};
 use crate::eight;
 use crate::fed::Fed;
-use crate::flips;
-use crate::gate::{Gate, Mode, Subject};
+use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::order::Order;
 use crate::report::{Report, RunReport};
 use crate::route::{Router, RouterRow, Steer, routers};
-use crate::run::{Feed, trace};
+use crate::rule;
+use crate::run::{self, Feed, Shake};
 use crate::schedules::{self, Baseline, ScheduleRow};
-use crate::tolerance;
 
-mod condition;
-mod exact;
 mod greedy;
 mod options;
-mod sensitivity;
 mod subject;
 mod summary;
 
 pub use options::CheckOptions;
 
-use condition::condition;
 use greedy::greedy;
-use sensitivity::sensitivity;
 use subject::{about, identify, not_finite, unseen};
-use summary::{excuse, logprob_limit, summarize};
+use summary::{coverage, summarize, witness};
 
 /// Why a check could not run.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +104,7 @@ pub fn check(
     let mut source = Source { model: Arc::clone(&source.model), dir: source.dir };
     let mut followed;
     let mut dump = dump;
-    if dump.manifest.audit.truth == Truth::Prefill && by_tables(&source.model.graph) {
+    if dump.manifest.audit.truth == Truth::Prefill && source.model.own_steps {
         followed = Dump::open(&dump.dir)?;
         followed.manifest = followed.manifest.believed();
         dump = &followed;
@@ -140,24 +134,16 @@ pub fn check(
     Ok(report)
 }
 
-/// Whether the class computes steps by other numbers than a prefill, and both are known: a checkpoint's tables of decays
-/// are rounded to its dtype, and steps take the decays themselves. Then its steps are right where they differ, too.
-fn by_tables(graph: &Graph) -> bool {
-    graph.nodes.iter().any(|node| node.op == "lightning")
-}
-
 /// True if the graph computes rows that continue a sequence otherwise than those that begin it, as its reference does.
-fn phased(graph: &Graph) -> bool {
-    let phased = |node: &Node| {
-        node.op == "ssm1_scan" || node.attrs.get("stepwise") == Some(&Scalar::Bool(true))
-    };
-    by_tables(graph) || graph.nodes.iter().any(phased)
+fn phased(model: &Model) -> bool {
+    let stepwise = |node: &Node| node.attrs.get("stepwise") == Some(&Scalar::Bool(true));
+    model.own_steps || model.graph.nodes.iter().any(stepwise)
 }
 
-/// The largest difference of a log-probability from the reference that the newest run has.
+/// The largest distance of a row of log-probabilities from the reference that the newest run has.
 fn measured(report: &Report) -> Option<f64> {
-    let gates = report.runs.last()?.gates.iter();
-    gates.filter(|g| g.subject == Subject::Logprobs).map(|g| g.error.max).reduce(f64::max)
+    let gates = report.runs.last()?.gates.iter().filter(|g| g.subject == Subject::Logprobs);
+    gates.flat_map(|g| &g.bounds).map(|bound| bound.value).reduce(f64::max)
 }
 
 /// Compares a model as it is.
@@ -192,23 +178,17 @@ fn as_is(
         prompts.iter().map(|p| Side::load(dump, dtype, p, &order)).collect()
     };
     let base = if have.contains(&Dtype::F32) { Some(load(Dtype::F32)?) } else { None };
-    let sensitive = if options.logprob.is_none() { sensitivity(dump)? } else { None };
     let rounds = options.rounds.or(dump.manifest.rounds()).unwrap_or_default();
     // Codes of rows, or of keys and values: the reference has borders between them.
     let coded = rounds != Rounds::None || dump.manifest.eight().is_some();
-    let apart = if coded { flips::apart(dump, Dtype::F32)? } else { None };
-    // Where the reference did not round to the other side, we may have: it did when it was shaken.
-    let shaken = dump.manifest.audit.f32.and_then(|run| run.shaken).unwrap_or_default();
-    let flipped = apart.map(|apart| (2.0 * apart.max(shaken)).max(tolerance::F32_LOGPROB));
-    let logprob = options.logprob.or(flipped).or(sensitive);
-    let options = &CheckOptions { logprob, rounds: Some(rounds), ..options.clone() };
+    let options = &CheckOptions { rounds: Some(rounds), ..options.clone() };
     let mut report = Report {
         subject: about(engine, source, dump, hashes),
         runs: Vec::new(),
         schedules: Vec::new(),
         notes: dump.notes.iter().chain(&dump.manifest.audit.notes).cloned().collect(),
     };
-    if !prompts.iter().any(|prompt| prompt.taps) || dump.manifest.taps.0.is_empty() {
+    if prompts.iter().all(|prompt| prompt.taps.is_empty()) || dump.manifest.taps.0.is_empty() {
         report.notes.push(
             "the dump has no taps: only log-probabilities and states were compared".to_owned(),
         );
@@ -221,26 +201,32 @@ fn as_is(
             if kept { "so they are kept in that here" } else { "they are not kept so here" }
         ));
     }
-    if let Some(apart) = apart {
-        report.notes.push(format!(
-            "numbers at the border of two steps of 8 bits may be rounded to either: the reference's \
-             own runs are apart by {apart:.1e}, so each row is compared with the nearer one, and \
-             may differ by twice as much, or by twice what a unit in the last place of its weights \
-             does; rows of taps that such a number explains are passed over"
-        ));
+    if coded && dump.manifest.audit.truth == Truth::Prefill {
+        report.notes.push(
+            "numbers at the border of two steps of 8 bits may be rounded to either: each row is compared with the \
+             nearer of the reference's own two runs"
+                .to_owned(),
+        );
     }
-    // Schedules are so far apart in the reference itself, which is a sample of few positions.
-    let steps_apart = if by_tables(&model.graph) {
-        dump.manifest.audit.f32.and_then(|run| run.decode_vs_prefill).map(|nats| 8.0 * nats)
-    } else {
-        None
+    if dump.manifest.audit.truth == Truth::Prefill {
+        report.notes.push(
+            "decode: the reference's own steps are not compared, for they do not agree with its prefill; ours are \
+             compared with its prefill"
+                .to_owned(),
+        );
+    }
+    for (run, members) in &dump.manifest.members {
+        for (name, why) in &members.failed {
+            report.notes.push(format!("the ensemble of {run} has no run `{name}`: {why}"));
+        }
+    }
+    let Some(base) = base else {
+        let wanted = dtypes.first().copied().unwrap_or(Dtype::F32);
+        return Err(Error::NoFloor { dump: dump.dir.clone(), wanted });
     };
     for dtype in dtypes {
         let loaded = if dtype == Dtype::F32 { Vec::new() } else { load(dtype)? };
-        let (own, base) = match &base {
-            Some(base) if dtype == Dtype::F32 => (base.as_slice(), None),
-            other => (loaded.as_slice(), other.as_deref()),
-        };
+        let own = if dtype == Dtype::F32 { &base } else { &loaded };
         let mut session = Fed::new(engine.open(source, &options.engine(dtype))?);
         let shows = session.shows();
         report.note(unseen(engine.name(), shows));
@@ -255,7 +241,6 @@ fn as_is(
             routers: &routers,
             dtype,
             rows: [Mode::Cumulative, Mode::Local].map(RouterRow::new),
-            conditioned: 0,
         };
         for (n, prompt) in prompts.iter().enumerate() {
             let comparison = Comparison {
@@ -265,10 +250,8 @@ fn as_is(
                 dtype,
                 prompt,
                 own: &own[n],
-                base: base.map(|b| &b[n]),
-                f32_logprob: options.f32_logprob(),
-                felt_by_ops: sensitive.map_or(1.0, tolerance::felt_by_ops),
-                feels_rounding: sensitive.is_some_and(|nats| nats > tolerance::F32_FELT),
+                base: &base[n],
+                logprob: options.logprob,
                 rounds: coded,
             };
             session.rows = hidden(model, dump, dtype, prompt)?;
@@ -277,23 +260,16 @@ fn as_is(
         if gates.iter().any(Gate::is_not_finite) {
             report.note(not_finite(engine, source, dump, dtype, options)?);
         }
-        for note in exact::judge(dtype, &mut gates) {
-            report.note(Some(note));
-        }
-        let limit = logprob_limit(dtype, &gates, options);
-        report.note(condition::said(dtype, agreement.conditioned));
-        report.note(excuse(dtype, &mut gates));
-        let greedy = greedy(&mut session, dump, dtype, limit, &mut agreement)?;
+        let greedy = greedy(&mut session, dump, dtype, own, &mut agreement)?;
         let mut run = summarize(model, dtype, gates, greedy, uncovered);
-        run.routers = agreement
-            .rows
-            .into_iter()
-            .filter(|row| row.choices > 0)
-            .map(RouterRow::judged)
-            .collect();
+        run.routers = agreement.rows.into_iter().filter(|row| row.choices > 0).collect();
+        run.coverage = coverage(model, &seen, dump, &run);
+        let f32_agrees =
+            report.runs.iter().any(|run| run.dtype == Dtype::F32 && run.verdict() == Verdict::Pass);
+        report.note(witness(model, &mut run, f32_agrees));
         report.runs.push(run);
         if options.schedules {
-            let noise = measured(&report).into_iter().chain(steps_apart).reduce(f64::max);
+            let noise = measured(&report);
             if let Some(prompt) = longest(prompts) {
                 session.rows = hidden(model, dump, dtype, prompt)?;
             }
@@ -376,8 +352,6 @@ struct Agreement<'a> {
     routers: &'a [Router],
     dtype: Dtype,
     rows: [RouterRow; 2],
-    /// Gates of ops that pass for what rounding is worth to them.
-    conditioned: usize,
 }
 
 impl Agreement<'_> {
@@ -397,23 +371,40 @@ fn compare_prompt(
     let (prompt, own) = (comparison.prompt, comparison.own);
     let mut gates = Vec::new();
     for phase in Phase::ALL {
-        if prompt.rows(phase) == 0 {
+        if prompt.positions(phase).is_empty() {
             continue;
         }
         let place = format!("{} {phase}", prompt.name);
         let mut steer = agreement.steer(Mode::Cumulative, place.clone());
-        let run = trace(session, prompt, phase, &own.taps, Feed::Own, &mut steer)?;
-        gates.extend(comparison.gates(phase, Mode::Cumulative, &run));
-        if options.local && prompt.taps && session.shows().taps {
-            let mut steer = agreement.steer(Mode::Local, place);
-            let fed = Feed::Reference(&own.taps);
-            let run = trace(session, prompt, phase, &own.taps, fed, &mut steer)?;
-            let mut found = comparison.gates(phase, Mode::Local, &run);
-            exact::witness(session, comparison, phase, &run, &mut found, agreement)?;
-            agreement.conditioned +=
-                condition(session, comparison, phase, &run, &mut found, agreement)?;
-            gates.extend(found);
+        let run = match phase {
+            Phase::Prefill => run::prefill(session, prompt, &own.taps, Feed::Own, &mut steer)?,
+            Phase::Decode => run::decode(session, prompt, &own.taps, &mut steer)?,
+        };
+        gates.extend(comparison.cumulative(phase, &run));
+        let shows = session.shows();
+        let follows = phase == Phase::Prefill || shows.seeds && comparison.is_followed();
+        if !(options.local && prompt.tapped(phase) && shows.taps && follows) {
+            continue;
         }
+        let fed = |session: &mut dyn Session, feed, steer: &mut Steer<'_>| match phase {
+            Phase::Prefill => run::prefill(session, prompt, &own.taps, feed, steer).map(Some),
+            Phase::Decode => {
+                run::steps(session, prompt, &own.taps, feed, steer, &|at| comparison.seed(at))
+            }
+        };
+        let mut steer = agreement.steer(Mode::Local, place);
+        let Some(clean) = fed(session, Feed::Reference, &mut steer)? else { continue };
+        session.nudge(rule::MOVED);
+        let mut moved = Vec::new();
+        for seed in 0..rule::MOVES {
+            let mut row = RouterRow::new(Mode::Local);
+            let mut steer =
+                Steer::new(agreement.routers, comparison.dtype, String::new(), &mut row);
+            let feed = Feed::Moved(Shake { units: rule::MOVED, seed });
+            moved.extend(fed(session, feed, &mut steer)?);
+        }
+        session.nudge(0);
+        gates.extend(comparison.local(phase, &clean, &moved));
     }
     Ok(gates)
 }
@@ -427,9 +418,9 @@ fn run_schedules(
 ) -> Result<Vec<schedules::ScheduleRow>, engine::Error> {
     let tokens = longest(prompts).map_or_else(|| vec![0], |p| p.tokens.clone());
     let (length, all) = schedules::derive(session.model(), tokens.len());
-    let phased = exact && phased(&session.model().graph);
+    let phased = exact && phased(session.model());
     let parts = if phased { schedules::parts(&all) } else { BTreeSet::new() };
     let baseline = Baseline::run(session, &tokens, length, &parts)?;
-    let limit = if exact { 0.0 } else { tolerance::schedule(dtype, baseline.scale, noise) };
+    let limit = if exact { 0.0 } else { rule::schedule(dtype, baseline.scale, noise) };
     Ok(all.iter().map(|s| schedules::run(session, s, &baseline, limit)).collect())
 }

@@ -5,18 +5,18 @@ mod states;
 mod structure;
 mod taps;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use registry::dtype::Dtype;
 use registry::model::Model;
 
-use crate::dump::{self, Dump, Logprobs, Phase, Prompt, Tensor, Truth};
+use crate::dump::{self, Dump, Logprobs, Phase, Prompt, Spread, Tensor, Truth};
 use crate::flips;
 use crate::gate::{Gate, Mode, Subject};
-use crate::metrics::{TensorError, tensor_error};
-use crate::order::Order;
+use crate::measure::Op;
+use crate::order::{self, Order};
 use crate::run::{Reference, Trace};
-use crate::tolerance::{Bounds, F32_BEHIND_RECURRENT, F32_FELT_BY_TAPS, F32_RECURRENT};
 
 pub(crate) use structure::structure;
 
@@ -31,7 +31,12 @@ pub(crate) struct Side {
     pub(crate) taps: Reference,
     /// States by phase, layer and part.
     pub(crate) states: BTreeMap<(Phase, usize, String), Tensor>,
+    /// How far the ensemble is from the f32 run.
+    pub(crate) spread: Option<Spread>,
 }
+
+/// The name of logits among the taps.
+pub(crate) const LOGITS: &str = "logits";
 
 impl Side {
     /// Reads it. Where only the reference's prefill is to be believed, its rows stand in
@@ -42,52 +47,56 @@ impl Side {
         prompt: &Prompt,
         order: &Order,
     ) -> Result<Self, dump::Error> {
-        let mut side = Self::default();
+        let mut side = Self { spread: dump.spread(run, prompt)?, ..Self::default() };
         let substitute = dump.manifest.audit.truth == Truth::Prefill;
         for phase in Phase::ALL {
             if let Some(rows) = dump.logprobs(run, prompt, phase)? {
                 side.logprobs.insert(phase, rows);
             }
         }
+        let steps = prompt.positions(Phase::Decode).len();
         if substitute && let Some(rows) = side.logprobs.get(&Phase::Prefill) {
-            let tail = tail_rows(rows, prompt.split);
-            side.stepped = side.logprobs.insert(Phase::Decode, tail);
+            side.stepped = side.logprobs.insert(Phase::Decode, tail_rows(rows, steps));
         }
         side.taps.prefill_choices = dump.choices(run, prompt, Phase::Prefill.name())?;
         side.taps.decode_choices = if substitute {
-            let tail =
-                |(module, rows): (&String, _)| (module.clone(), tail_tensor(rows, prompt.split));
+            let tail = |(module, rows): (&String, _)| {
+                (module.clone(), tail_tensor(rows, prompt.tokens.len() - prompt.split))
+            };
             side.taps.prefill_choices.iter().map(tail).collect()
         } else {
             dump.choices(run, prompt, Phase::Decode.name())?
         };
-        if !prompt.taps {
-            return Ok(side);
-        }
-        for (tap, info) in &dump.manifest.taps.0 {
-            if !order.taps.contains_key(tap) {
-                continue;
-            }
-            if info.has(Phase::Prefill)
+        let taps = dump.manifest.taps.0.iter().filter(|(tap, _)| order.taps.contains_key(tap));
+        for (tap, info) in taps {
+            let recorded = |phase| info.has(phase) && prompt.tapped(phase);
+            if recorded(Phase::Prefill)
                 && let Some(tensor) = dump.tap(run, prompt, Phase::Prefill, tap)?
             {
                 if substitute {
-                    side.taps.decode.insert(tap.clone(), tail_tensor(&tensor, prompt.split));
+                    side.taps.decode.insert(tap.clone(), tail_tensor(&tensor, steps));
                 }
                 side.taps.prefill.insert(tap.clone(), tensor);
             }
-            if info.has(Phase::Decode)
+            if recorded(Phase::Decode)
                 && !substitute
                 && let Some(tensor) = dump.tap(run, prompt, Phase::Decode, tap)?
             {
                 side.taps.decode.insert(tap.clone(), tensor);
             }
         }
+        for phase in Phase::ALL.into_iter().filter(|phase| prompt.tapped(*phase)) {
+            if let Some(logits) = dump.logits(run, prompt, phase)? {
+                side.taps.of_mut(phase).insert(LOGITS.to_owned(), logits);
+            }
+        }
         for state in &dump.manifest.states {
             for part in &state.parts {
-                for phase in Phase::ALL {
-                    let from = if substitute { Phase::Prefill } else { phase };
-                    if let Some(tensor) = dump.state(run, prompt, from, state.layer, part)? {
+                for phase in Phase::ALL.into_iter().filter(|phase| prompt.tapped(*phase)) {
+                    if substitute && phase == Phase::Decode {
+                        continue;
+                    }
+                    if let Some(tensor) = dump.state(run, prompt, phase, state.layer, part)? {
                         side.states.insert((phase, state.layer, part.clone()), tensor);
                     }
                 }
@@ -97,8 +106,9 @@ impl Side {
     }
 }
 
-fn tail_rows(rows: &Logprobs, from: usize) -> Logprobs {
-    let from = from.min(rows.rows);
+/// The last rows.
+fn tail_rows(rows: &Logprobs, count: usize) -> Logprobs {
+    let from = rows.rows.saturating_sub(count);
     Logprobs {
         rows: rows.rows - from,
         width: rows.width,
@@ -108,17 +118,20 @@ fn tail_rows(rows: &Logprobs, from: usize) -> Logprobs {
     }
 }
 
-fn tail_tensor(tensor: &Tensor, from: usize) -> Tensor {
+/// The last rows.
+fn tail_tensor(tensor: &Tensor, count: usize) -> Tensor {
     let width: usize = tensor.shape.iter().skip(1).product();
     let mut shape = tensor.shape.clone();
+    let all = shape.first().copied().unwrap_or(0);
+    let from = all.saturating_sub(count);
     if let Some(rows) = shape.first_mut() {
-        *rows = rows.saturating_sub(from);
+        *rows = all - from;
     }
     let data = tensor.data.get(from * width..).unwrap_or_default().to_vec();
     Tensor { dtype: tensor.dtype, shape, data }
 }
 
-/// What is compared, and with what.
+/// One prompt of one run, and its reference.
 pub(crate) struct Comparison<'a> {
     pub(crate) model: &'a Model,
     pub(crate) order: &'a Order,
@@ -127,91 +140,128 @@ pub(crate) struct Comparison<'a> {
     pub(crate) prompt: &'a Prompt,
     /// The reference at this dtype.
     pub(crate) own: &'a Side,
-    /// The reference at f32, for a 16-bit run, if the dump has it.
-    pub(crate) base: Option<&'a Side>,
-    /// Most that an f32 run may move a log-probability.
-    pub(crate) f32_logprob: f64,
-    /// Whether rounding alone moves the model's taps further than usual.
-    pub(crate) feels_rounding: bool,
-    /// How much wider ops are judged of a model that feels rounding more than usual.
-    pub(crate) felt_by_ops: f64,
-    /// Whether the reference rounds rows to few bits: each of its own runs is then as right.
+    /// The reference at f32.
+    pub(crate) base: &'a Side,
+    /// Largest `|Δlogprob|` of an f32 run, where one was given; the ensemble tells otherwise.
+    pub(crate) logprob: Option<f64>,
+    /// True if the reference rounds rows to few bits: each of its own runs is then as right.
     pub(crate) rounds: bool,
 }
 
+/// Rows of one tap or state, on both sides.
+struct Rows<'a> {
+    ours: Vec<f32>,
+    own: Cow<'a, [f32]>,
+    base: Option<Cow<'a, [f32]>>,
+    count: usize,
+    /// Step (decode) or position (prefill) of each row.
+    steps: Vec<usize>,
+    /// The dtype that the reference keeps them in.
+    kept: Dtype,
+}
+
 impl Comparison<'_> {
-    /// All gates of one phase. Log-probabilities are judged only where errors may add up:
-    /// fed by the reference, they follow from the last tap.
-    pub(crate) fn gates(&self, phase: Phase, mode: Mode, trace: &Trace) -> Vec<Gate> {
-        let mut gates = Vec::new();
-        if mode == Mode::Cumulative {
-            gates.extend(self.logprobs(phase, trace));
-        }
-        if self.prompt.taps {
-            gates.extend(self.taps(phase, mode, trace));
-            gates.extend(self.states(phase, mode, trace));
+    /// Gates of a whole run.
+    pub(crate) fn cumulative(&self, phase: Phase, trace: &Trace) -> Vec<Gate> {
+        let mut gates: Vec<Gate> = self.logprobs(phase, trace).into_iter().collect();
+        for (mut gate, rows) in self.pairs(phase, Mode::Cumulative, trace) {
+            let rows = match rows {
+                Ok(rows) => rows,
+                Err(finding) => {
+                    gates.push(gate.failed(finding));
+                    continue;
+                }
+            };
+            if !rows.own.iter().all(|x| x.is_finite()) {
+                gates.push(gate.unproven(self.dtype));
+                continue;
+            }
+            if let Some(base) = rows.base.filter(|base| base.len() == rows.ours.len()) {
+                let limits = self.limits(&gate.subject, rows.count);
+                gate = gate.whole(self.dtype, &rows.ours, &rows.own, &base, limits, &rows.steps);
+            }
+            gate.kept_narrow(&rows.ours, &rows.own, &rows.steps);
+            gates.push(gate);
         }
         gates
     }
 
-    /// How much wider an f32 run is judged because of a state that adds up over all positions.
-    fn adds_up(&self, gate: &Gate) -> f64 {
-        match &gate.subject {
-            Subject::State { part, .. } if part == "recurrent" => F32_RECURRENT,
-            Subject::Tap { .. } if self.order.behind_recurrence.contains(&gate.place.node) => {
-                F32_BEHIND_RECURRENT
+    /// Gates of ops on the reference's own inputs. `moved` are runs whose inputs were moved a little.
+    pub(crate) fn local(&self, phase: Phase, trace: &Trace, moved: &[Trace]) -> Vec<Gate> {
+        let mut moved: Vec<_> =
+            moved.iter().map(|trace| self.pairs(phase, Mode::Local, trace).into_iter()).collect();
+        let mut gates = Vec::new();
+        for (mut gate, rows) in self.pairs(phase, Mode::Local, trace) {
+            let others: Vec<Vec<f32>> =
+                moved.iter_mut().filter_map(|pairs| Some(pairs.next()?.1.ok()?.ours)).collect();
+            let mut rows = match rows {
+                Ok(rows) => rows,
+                Err(finding) => {
+                    gates.push(gate.failed(finding));
+                    continue;
+                }
+            };
+            if !rows.own.iter().all(|x| x.is_finite()) {
+                gates.push(gate.unproven(self.dtype));
+                continue;
             }
-            _ => 1.0,
+            if self.rounds && self.dtype == Dtype::F32 {
+                rows.ours = flips::settled(&rows.ours, &rows.own, rows.count);
+            }
+            let span = self.order.span(gate.place);
+            if span >= order::FAR {
+                gates.push(gate.skipped("too many ops lie between recorded values and this one"));
+                continue;
+            }
+            let exact = rows.kept != Dtype::F32;
+            let op = Op { dtype: self.dtype, exact, span };
+            gate = gate.local(op, &rows.ours, &rows.own, &others, &rows.steps);
+            gate.kept_narrow(&rows.ours, &rows.own, &rows.steps);
+            gates.push(gate);
         }
+        gates
     }
 
-    /// Measures `ours` in the way that the dtype and the mode call for, and judges it.
-    /// `own` is the reference at this dtype, which it keeps in `kept`, and `base` at f32.
-    #[expect(clippy::too_many_arguments, reason = "two sides of one comparison")]
-    fn judge(
+    /// True if the reference's own steps are compared, and not its prefill in their place.
+    pub(crate) fn is_followed(&self) -> bool {
+        self.dump.manifest.audit.truth == Truth::Decode
+    }
+
+    fn pairs(
         &self,
-        gate: Gate,
-        ours: &[f32],
-        own: &[f32],
-        base: Option<&[f32]>,
-        rows: usize,
-        kept: Dtype,
-        step_of: impl Fn(usize) -> usize,
-    ) -> Gate {
-        if own.iter().any(|x| !x.is_finite()) {
-            return gate.unproven(self.dtype);
+        phase: Phase,
+        mode: Mode,
+        trace: &Trace,
+    ) -> Vec<(Gate, Result<Rows<'_>, String>)> {
+        if !self.prompt.tapped(phase) {
+            return Vec::new();
         }
-        let mode = gate.mode;
-        if self.dtype == Dtype::F32 || mode == Mode::Local {
-            let settles = self.rounds && self.dtype == Dtype::F32;
-            let settled = settles.then(|| flips::settled(ours, own, rows, mode));
-            let error = tensor_error(settled.as_deref().unwrap_or(ours), own, rows);
-            let bounds = match (self.dtype, mode) {
-                (Dtype::F32, Mode::Cumulative) => {
-                    let felt = if self.feels_rounding { F32_FELT_BY_TAPS } else { 1.0 };
-                    let bounds = Bounds::f32_cumulative().widened(self.adds_up(&gate).max(felt));
-                    bounds.of_handful(error.spread.count)
-                }
-                (Dtype::F32, Mode::Local) => {
-                    let bounds =
-                        Bounds::f32_local().widened(self.adds_up(&gate) * self.felt_by_ops);
-                    bounds.of_few(error.spread.count)
-                }
-                (dtype, _) => Bounds::local(dtype, &error),
-            };
-            let mut gate = gate.measured(&error, &bounds, step_of);
-            let narrow = mode == Mode::Local && self.dtype != Dtype::F32 && kept == self.dtype;
-            gate.unequal = narrow.then_some(error.unequal);
-            return gate;
+        let mut pairs = self.taps(phase, mode, trace);
+        if self.order.shows_states {
+            pairs.extend(self.states(phase, mode, trace));
         }
-        let Some(base) = base.filter(|base| base.len() == ours.len()) else {
-            return gate.skipped("the dump has no f32 run to measure the noise floor with");
+        pairs
+    }
+
+    /// Spread of the ensemble in each row, the largest of its neighbours' where a row has none.
+    pub(crate) fn limits(&self, subject: &Subject, count: usize) -> Option<Vec<f64>> {
+        let spread = self.own.spread.as_ref()?;
+        let of = |rows: &[f32]| -> Vec<f64> {
+            // Rows of a decode phase are the last ones.
+            let rows = &rows[rows.len().saturating_sub(count)..];
+            rows.iter().map(|x| f64::from(*x)).collect()
         };
-        let error = tensor_error(ours, base, rows);
-        let floor: TensorError = tensor_error(own, base, rows);
-        let bounds = Bounds::noise(self.dtype, &floor);
-        let mut gate = gate.measured(&error, &bounds, step_of);
-        gate.floor = Some(floor.spread);
-        gate
+        let rows = match subject {
+            Subject::Logprobs => of(&spread.logprobs),
+            Subject::Tap { name } => of(spread.taps.get(name)?),
+            Subject::State { layer, part, .. } => {
+                // One number for all snapshots: no state counts as steadier than most are.
+                let mut all: Vec<f32> = spread.states.values().copied().collect();
+                all.sort_by(f32::total_cmp);
+                let own = *spread.states.get(&(*layer, part.clone()))?;
+                vec![f64::from(own.max(all[all.len() / 2])); count]
+            }
+        };
+        (rows.len() == count).then_some(rows)
     }
 }

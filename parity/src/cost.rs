@@ -13,8 +13,8 @@ use serde::Serialize;
 use crate::check::Error;
 use crate::dump::{Dump, Logprobs, Phase};
 use crate::metrics::{Row, log_softmax, row_error};
+use crate::rule::roundoff;
 use crate::run;
-use crate::tolerance::roundoff;
 
 /// The cost of a conversion, over all positions of all prompts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -67,8 +67,8 @@ pub trait Reference {
     /// The tokens of each prompt.
     fn prompts(&self) -> Vec<&[u32]>;
 
-    /// The log-probabilities of a prompt, a row for each of its tokens; none if it has none.
-    fn logprobs(&self, prompt: usize) -> Result<Option<Logprobs>, Error>;
+    /// The log-probabilities of a prompt and the positions of their rows; none if it has none.
+    fn logprobs(&self, prompt: usize) -> Result<Option<(Vec<usize>, Logprobs)>, Error>;
 }
 
 impl Reference for Dump {
@@ -76,9 +76,10 @@ impl Reference for Dump {
         self.manifest.prompts.iter().map(|prompt| &prompt.tokens[..]).collect()
     }
 
-    fn logprobs(&self, prompt: usize) -> Result<Option<Logprobs>, Error> {
+    fn logprobs(&self, prompt: usize) -> Result<Option<(Vec<usize>, Logprobs)>, Error> {
         let Some(prompt) = self.manifest.prompts.get(prompt) else { return Ok(None) };
-        Ok(Self::logprobs(self, Dtype::F32, prompt, Phase::Prefill)?)
+        let rows = Self::logprobs(self, Dtype::F32, prompt, Phase::Prefill)?;
+        Ok(rows.map(|rows| (prompt.positions(Phase::Prefill), rows)))
     }
 }
 
@@ -98,11 +99,12 @@ pub fn cost(
         let logits = run::one(session.as_mut(), slot, tokens, engine::Want::All, &mut NoProbe);
         session.release(slot)?;
         let logits = logits?.data;
-        let Some(rows) = reference.logprobs(n)? else { continue };
+        let Some((positions, rows)) = reference.logprobs(n)? else { continue };
         let mut own = vec![0.0; vocab];
-        for (position, row) in logits.chunks_exact(vocab).enumerate() {
+        for (n, position) in positions.into_iter().enumerate() {
+            let Some(row) = logits.get(position * vocab..(position + 1) * vocab) else { continue };
             log_softmax(row, &mut own);
-            let theirs = rows.row(position);
+            let theirs = rows.row(n);
             let error = row_error(Row { ids: None, values: &own }, theirs, &mut Vec::new());
             // Rounding can take a divergence of nothing below nothing.
             kl.push(error.kl.max(0.0));

@@ -34,14 +34,14 @@ pub(crate) fn first(model: &Model, gates: &[Gate], mode: Mode) -> Option<Diverge
 pub(crate) fn message(gate: &Gate) -> String {
     let numbers = gate.worst_bound().filter(|b| !b.holds()).map(|b| {
         let times = b.value / b.limit;
-        let what = match gate.subject {
-            Subject::Logprobs if b.measure.starts_with("kl") => "divergence",
-            Subject::Logprobs => "|dlogprob|",
-            _ => "|d| / rms",
-        };
-        let measure = match b.measure {
-            "gain" => "scaled, by".to_owned(),
-            m => format!("{m} of {what}"),
+        let measure = match (b.measure, &gate.subject) {
+            ("noise", _) => "largest difference, in units of the op's own noise,",
+            ("gain", _) => "scaled, in units of the op's own noise, by",
+            ("flips", _) => "share of elements that are not the reference's, beyond what rounding in f32 explains:",
+            ("units", _) => "mean square difference, in units of rounding, beyond what rounding in f32 explains:",
+            ("max", _) => "max of |dlogprob|",
+            (_, Subject::Logprobs) => "rms of |dlogprob|",
+            _ => "rms of |d| / rms",
         };
         format!("{measure} {:.1e}, bound {:.1e} ({times:.1}x)", b.value, b.limit)
     });

@@ -7,16 +7,18 @@
 mod manifest;
 mod store;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use registry::dtype::Dtype;
 use sha2::{Digest as _, Sha256};
 
+use crate::metrics;
 use crate::route::Choices;
-use crate::{metrics, tolerance};
 
 pub use manifest::{
-    Audit, Caches, Manifest, ModelId, Phase, Prompt, StateInfo, TapInfo, Truth, VERSION,
+    Audit, Caches, Manifest, Members, ModelId, Patch, Phase, Prompt, StateInfo, TapInfo, Truth,
+    VERSION,
 };
 use store::Store;
 
@@ -123,6 +125,19 @@ pub struct Logprobs {
     pub targets: Option<Vec<f32>>,
 }
 
+/// How far an ensemble of the reference is from its f32 run: the largest over the members, by row.
+#[derive(Debug, Clone, Default)]
+pub struct Spread {
+    /// Root mean square of `Δlogprob`, in nats.
+    pub logprobs: Vec<f32>,
+    /// Divergence from the f32 run, in nats.
+    pub kl: Vec<f32>,
+    /// By tap, root mean square of the difference over that of the row.
+    pub taps: BTreeMap<String, Vec<f32>>,
+    /// By layer and part, the same of a state after the prefill.
+    pub states: BTreeMap<(usize, String), f32>,
+}
+
 impl Logprobs {
     /// One row.
     pub fn row(&self, row: usize) -> crate::metrics::Row<'_> {
@@ -165,48 +180,7 @@ impl Dump {
         let store = Store::open(&dir.join("reference.safetensors"))?;
         let mut dump = Self { dir: dir.to_owned(), manifest, notes: Vec::new(), store };
         dump.check()?;
-        dump.believe()?;
         Ok(dump)
-    }
-
-    /// Does not believe decode steps of a reference that carry a recurrence elsewhere than its own
-    /// forward: one that bounds something in one of the two only.
-    fn believe(&mut self) -> Result<(), Error> {
-        let found = self.manifest.prompts.iter().filter(|prompt| prompt.taps);
-        let mut worst = (0.0, String::new());
-        for prompt in found {
-            for state in self.manifest.states.iter().filter(|state| state.kind == "recurrent") {
-                for part in &state.parts {
-                    let Some(gap) = self.state_gap(prompt, state.layer, part)? else { continue };
-                    if gap > worst.0 {
-                        worst = (gap, format!("{part} of layer {}", state.layer));
-                    }
-                }
-            }
-        }
-        if worst.0 > tolerance::REFERENCE_STATE && self.manifest.audit.truth == Truth::Decode {
-            self.manifest.audit.truth = Truth::Prefill;
-            self.notes.push(format!(
-                "the reference's decode leaves the state {} {:.1e} of its rms from where its own \
-                 prefill leaves it: the prefill is the truth",
-                worst.1, worst.0
-            ));
-        }
-        Ok(())
-    }
-
-    /// How far the reference's decode leaves a state from where its own prefill leaves it, as a
-    /// share of its rms, in the f32 run.
-    fn state_gap(&self, prompt: &Prompt, layer: usize, part: &str) -> Result<Option<f64>, Error> {
-        let Some(whole) = self.state(Dtype::F32, prompt, Phase::Prefill, layer, part)? else {
-            return Ok(None);
-        };
-        let steps = state_name(Dtype::F32, prompt, Phase::Decode, layer, part);
-        if self.store.shape(&steps).is_none() {
-            return Ok(None);
-        }
-        let last = self.store.read_last(&steps, whole.data.len())?;
-        Ok(last.map(|last| metrics::tensor_error(&last, &whole.data, 1).spread.max))
     }
 
     /// A SHA-256 over all files: one over the hash of each.
@@ -252,19 +226,22 @@ impl Dump {
         prompt: &Prompt,
         phase: Phase,
     ) -> Result<Option<Logprobs>, Error> {
-        let rows = prompt.rows(phase);
+        let rows = prompt.positions(phase).len();
         if rows == 0 {
             return Ok(None);
         }
         let name = |leaf: &str| format!("{run}/{}/{phase}/{leaf}", prompt.name);
         Ok(Some(match self.manifest.logprobs.k.filter(|_| self.manifest.logprobs.kind == "topk") {
-            None => Logprobs {
-                rows,
-                width: self.manifest.vocab,
-                ids: None,
-                values: self.store.read(&name("logprobs"))?.data,
-                targets: None,
-            },
+            None => {
+                let logits = self.store.read(&name("logits"))?.data;
+                let mut values = vec![0.0; logits.len()];
+                let width = self.manifest.vocab;
+                for (logits, row) in logits.chunks_exact(width).zip(values.chunks_exact_mut(width))
+                {
+                    metrics::log_softmax(logits, row);
+                }
+                Logprobs { rows, width, ids: None, values, targets: None }
+            }
             Some(k) => Logprobs {
                 rows,
                 width: k,
@@ -275,6 +252,37 @@ impl Dump {
         }))
     }
 
+    /// The logits of a phase as the model gave them, where the whole vocabulary is stored.
+    pub fn logits(
+        &self,
+        run: Dtype,
+        prompt: &Prompt,
+        phase: Phase,
+    ) -> Result<Option<Tensor>, Error> {
+        self.optional(&format!("{run}/{}/{phase}/logits", prompt.name))
+    }
+
+    /// How far the ensemble of a dtype is from the f32 run, in each row of a prompt's prefill.
+    pub fn spread(&self, run: Dtype, prompt: &Prompt) -> Result<Option<Spread>, Error> {
+        let name = |leaf: &str| format!("{run}/{}/spread/{leaf}", prompt.name);
+        let Some(mut logits) = self.optional(&name("logits"))? else { return Ok(None) };
+        let rows = logits.data.len() / 2;
+        let kl = logits.data.split_off(rows);
+        let taps = self.optional(&name("taps"))?.map(|tensor| tensor.data).unwrap_or_default();
+        let each = taps.chunks_exact(rows.max(1)).zip(&self.manifest.taps.0);
+        // A tap without rows in prefill has none here.
+        let each = each.filter(|(rows, _)| rows.iter().all(|spread| *spread >= 0.0));
+        let taps = each.map(|(rows, (tap, _))| (tap.clone(), rows.to_vec())).collect();
+        let states = self.optional(&name("states"))?.map(|tensor| tensor.data).unwrap_or_default();
+        let parts = self
+            .manifest
+            .states
+            .iter()
+            .flat_map(|state| state.parts.iter().map(|part| (state.layer, part.clone())));
+        let states = parts.zip(states).filter(|(_, spread)| *spread >= 0.0).collect();
+        Ok(Some(Spread { logprobs: logits.data, kl, taps, states }))
+    }
+
     /// A module's output, if it was recorded.
     pub fn tap(
         &self,
@@ -283,7 +291,17 @@ impl Dump {
         phase: Phase,
         tap: &str,
     ) -> Result<Option<Tensor>, Error> {
-        self.optional(&format!("{run}/{}/{phase}/tap/{tap}", prompt.name))
+        self.optional(&self.tap_name(run, prompt, phase, tap))
+    }
+
+    /// The name of the tensor that holds a module's output.
+    fn tap_name(&self, run: Dtype, prompt: &Prompt, phase: Phase, tap: &str) -> String {
+        let info = self.manifest.taps.0.iter().find(|(name, _)| name == tap);
+        let leaf = match info.and_then(|(_, info)| info.same_as.as_deref()) {
+            Some("logits") => "logits".to_owned(),
+            other => format!("tap/{}", other.unwrap_or(tap)),
+        };
+        format!("{run}/{}/{phase}/{leaf}", prompt.name)
     }
 
     /// A part of a state, if it was recorded.
@@ -332,7 +350,7 @@ impl Dump {
 
     /// Checks every tensor's name, dtype and shape against the manifest.
     fn check(&mut self) -> Result<(), Error> {
-        let mut wanted = std::collections::BTreeSet::new();
+        let mut wanted = BTreeSet::new();
         for run in &self.manifest.runs {
             if Dtype::ALL.iter().all(|d| d.name() != run) {
                 self.notes.push(format!("run `{run}` is of a dtype that is not compared here"));
@@ -365,9 +383,9 @@ impl Dump {
         run: Dtype,
         prompt: &Prompt,
         phase: Phase,
-        wanted: &mut std::collections::BTreeSet<String>,
+        wanted: &mut BTreeSet<String>,
     ) -> Result<(), Error> {
-        let rows = prompt.rows(phase);
+        let rows = prompt.positions(phase).len();
         let base = format!("{run}/{}/{phase}", prompt.name);
         let m = &self.manifest;
         let leaves: Vec<(&str, Vec<usize>, bool)> = match m.logprobs.k {
@@ -377,7 +395,7 @@ impl Dump {
                 ("logsumexp", vec![rows], false),
                 ("target_logprobs", vec![rows], false),
             ],
-            _ => vec![("logprobs", vec![rows, m.vocab], false)],
+            _ => vec![("logits", vec![rows, m.vocab], false)],
         };
         for (leaf, shape, ids) in leaves {
             let name = format!("{base}/{leaf}");
@@ -390,16 +408,29 @@ impl Dump {
             let name = format!("{base}/chosen/{module}");
             if let Some(shape) = self.store.shape(&name) {
                 let k = shape.get(1).copied().unwrap_or(1);
-                self.store.expect(&name, &[rows, k], true)?;
+                let all =
+                    prompt.tokens.len() - if phase == Phase::Decode { prompt.split } else { 0 };
+                self.store.expect(&name, &[all, k], true)?;
             }
             wanted.insert(name);
             wanted.insert(format!("{run}/{}/greedy/chosen/{module}", prompt.name));
         }
-        if !prompt.taps {
+        let all = prompt.positions(Phase::Prefill).len();
+        let parts = m.states.iter().map(|state| state.parts.len()).sum();
+        for (leaf, shape) in
+            [("logits", &[2, all][..]), ("taps", &[m.taps.0.len(), all]), ("states", &[parts])]
+        {
+            let name = format!("{run}/{}/spread/{leaf}", prompt.name);
+            if self.store.shape(&name).is_some() {
+                self.store.expect(&name, shape, false)?;
+            }
+            wanted.insert(name);
+        }
+        if !prompt.tapped(phase) {
             return Ok(());
         }
         for (tap, info) in &m.taps.0 {
-            let name = format!("{base}/tap/{tap}");
+            let name = self.tap_name(run, prompt, phase, tap);
             if info.has(phase) && rows > 0 {
                 self.store.expect_rows(&name, rows)?;
             }
@@ -410,19 +441,22 @@ impl Dump {
                 let name = format!("{base}/state/{}/{part}", state.layer);
                 if let Some(shape) = self.store.shape(&name) {
                     // The other axes are compared with the model's own declaration later.
-                    let fits = match (state.kind.as_str(), phase) {
-                        ("conv" | "recurrent", Phase::Decode) => shape.first() == Some(&(rows + 1)),
-                        ("conv", Phase::Prefill) => !shape.is_empty(),
-                        ("attention", _) => {
-                            shape.first().is_some_and(|kept| *kept <= prompt.tokens.len())
+                    let (tokens, snapshots) = (prompt.tokens.len(), prompt.snapshots().len());
+                    let attends = state.kind == "attention";
+                    let (fits, want) = match (attends, phase) {
+                        (true, Phase::Decode) => {
+                            (shape.first() == Some(&tokens), format!("[{tokens}, ..]"))
                         }
-                        _ => true,
-                    };
-                    let want = match phase {
-                        Phase::Decode => {
-                            format!("[{}, ..] (conv, recurrent) or [kept, heads, dim]", rows + 1)
+                        (false, Phase::Decode) => {
+                            (shape.first() == Some(&snapshots), format!("[{snapshots}, ..]"))
                         }
-                        Phase::Prefill => "[channels, width - 1] or [kept, heads, dim]".to_owned(),
+                        (true, Phase::Prefill) => (
+                            shape.first().is_some_and(|kept| *kept <= tokens),
+                            format!("[kept, heads, dim], at most {tokens} kept"),
+                        ),
+                        (false, Phase::Prefill) => {
+                            (!shape.is_empty(), "of one axis at least".to_owned())
+                        }
                     };
                     if !fits {
                         return Err(self.store.unexpected(&name, want));

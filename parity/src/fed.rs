@@ -76,4 +76,12 @@ impl Session for Fed {
     fn states(&self, slot: SlotId) -> Result<Vec<StateValue>, Error> {
         self.inner.states(slot)
     }
+
+    fn nudge(&mut self, units: u32) {
+        self.inner.nudge(units);
+    }
+
+    fn seed(&mut self, position: usize, states: &[StateValue]) -> Result<SlotId, Error> {
+        self.inner.seed(position, states)
+    }
 }

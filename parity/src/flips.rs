@@ -4,48 +4,20 @@
 //! numbers with a scale of their row, the largest lies half a step beyond the last code: at a border
 //! wherever it is negative.
 
-use registry::dtype::Dtype;
-
-use crate::dump::{self, Dump, Logprobs, Phase, Truth};
-use crate::gate::Mode;
+use crate::dump::Logprobs;
 use crate::metrics::{Row, row_error, tensor_error};
-use crate::tolerance::{F32_FLIPPED, F32_FLIPPED_BEFORE, F32_LOCAL_ROW};
-
-/// How far the reference's decode is from its own prefill: the largest `|Δlogprob|` of a run.
-/// None where the two agree.
-pub(crate) fn apart(dump: &Dump, dtype: Dtype) -> Result<Option<f64>, dump::Error> {
-    if dump.manifest.audit.truth != Truth::Prefill {
-        return Ok(None);
-    }
-    let mut most = 0.0_f32;
-    for prompt in &dump.manifest.prompts {
-        let rows = |phase| dump.logprobs(dtype, prompt, phase);
-        let (Some(whole), Some(stepped)) = (rows(Phase::Prefill)?, rows(Phase::Decode)?) else {
-            continue;
-        };
-        for row in 0..stepped.rows.min(whole.rows.saturating_sub(prompt.split)) {
-            let mut deltas = Vec::new();
-            let error = row_error(stepped.row(row), whole.row(prompt.split + row), &mut deltas);
-            most = most.max(error.max);
-        }
-    }
-    Ok((most > 0.0).then_some(f64::from(most)))
-}
+use crate::rule::{CODE_STEP, CODED_ROW};
 
 /// Ours, with the reference's numbers in rows that such a border explains: on the reference's own
-/// inputs few rows have one, and behind one every row may differ. What is left is judged as ever.
-pub(crate) fn settled(ours: &[f32], own: &[f32], rows: usize, mode: Mode) -> Vec<f32> {
+/// inputs few rows have one. What is left is judged as ever.
+pub(crate) fn settled(ours: &[f32], own: &[f32], rows: usize) -> Vec<f32> {
     let mut settled = ours.to_vec();
     if rows == 0 || ours.len() != own.len() || !ours.len().is_multiple_of(rows) {
         return settled;
     }
-    let (most, few) = match mode {
-        Mode::Local => (F32_FLIPPED, rows.div_ceil(4)),
-        Mode::Cumulative => (F32_FLIPPED_BEFORE, rows),
-    };
     let errors = tensor_error(ours, own, rows).rows;
-    let explained = |error: f64| error > F32_LOCAL_ROW && error <= most;
-    if errors.iter().filter(|error| explained(**error)).count() > few {
+    let explained = |error: f64| error > CODED_ROW && error <= CODE_STEP;
+    if errors.iter().filter(|error| explained(**error)).count() > rows.div_ceil(4) {
         return settled;
     }
     let width = ours.len() / rows;
@@ -106,18 +78,13 @@ mod tests {
                 .map(|(n, x)| x + if rows.contains(&(n / 2)) { by } else { 0.0 })
                 .collect()
         };
-        let settled = |ours: &[f32], mode| settled(ours, &own, 8, mode);
-        assert_eq!(settled(&moved(&[1, 4], 0.01), Mode::Local), own);
-        for (rows, by) in [(&[1, 4, 6][..], 0.01), (&[1], 0.5)] {
+        let settled = |ours: &[f32]| settled(ours, &own, 8);
+        assert_eq!(settled(&moved(&[1, 4], 0.01)), own);
+        // Too many, too far, and as near as f32 is.
+        for (rows, by) in [(&[1, 4, 6][..], 0.01), (&[1], 0.5), (&[1], 1e-5)] {
             let ours = moved(rows, by);
-            assert_eq!(settled(&ours, Mode::Local), ours);
-            assert_eq!(settled(&ours, Mode::Cumulative), own);
+            assert_eq!(settled(&ours), ours);
         }
-        let far = moved(&[1], 2.0);
-        assert_eq!(settled(&far, Mode::Cumulative), far);
-        // What is as near as f32 is stays itself.
-        let near = moved(&[1], 1e-5);
-        assert_eq!(settled(&near, Mode::Local), near);
     }
 
     #[test]

@@ -4,9 +4,10 @@ use registry::dtype::Dtype;
 use serde::Serialize;
 
 use crate::dump::Phase;
-use crate::metrics::{Spread, TensorError, grid};
+use crate::measure::{Op, distances, measure};
+use crate::metrics::{Spread, TensorError, grid, tensor_error};
 use crate::order::Place;
-use crate::tolerance::{Bounds, GRID_COUNT};
+use crate::rule::{self, GRID_COUNT, Judged};
 
 /// How something came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -139,9 +140,6 @@ pub struct Gate {
     /// Local mode in 16 bits: how many elements are not the reference's, bit for bit. None where the
     /// reference keeps f32.
     pub unequal: Option<usize>,
-    /// How many elements change when the inputs move by what rounding in f32 is worth; measured where
-    /// more than a few are unequal.
-    pub unsteady: Option<usize>,
     /// Of log-probabilities: what is not an error of single numbers.
     pub rows: Option<RowStats>,
     /// The largest error of each position (prefill) or step (decode; 0 is the prefix); none where
@@ -149,10 +147,10 @@ pub struct Gate {
     pub by_step: Vec<Option<f64>>,
     /// All of these hold, or the gate fails.
     pub bounds: Vec<Bound>,
+    /// The smallest error that would have been seen, as a share of the rms of a row; none where nothing was judged.
+    pub sees: Option<f64>,
     /// Something wrong that is not a number out of bounds, or why it was not judged.
     pub finding: Option<String>,
-    /// True if elements differ that rounding in f32 does not explain: something is rounded elsewhere.
-    pub inexact: bool,
     /// First step (decode) or position (prefill) at fault.
     pub step: Option<usize>,
     /// The outcome.
@@ -174,12 +172,11 @@ impl Gate {
             gain: 0.0,
             cosine: 1.0,
             unequal: None,
-            unsteady: None,
             rows: None,
             by_step: Vec::new(),
             bounds: Vec::new(),
+            sees: None,
             finding: None,
-            inexact: false,
             step: None,
             verdict: Verdict::Pass,
         }
@@ -212,49 +209,77 @@ impl Gate {
         }
     }
 
-    /// Puts in a measured tensor error and judges it. `step_of` tells the step of a row.
+    /// Measures an op on the reference's own inputs and judges it. `moved` are its outputs on inputs that were moved
+    /// a little, `steps` are the steps of the rows.
     #[must_use]
-    pub fn measured(
-        mut self,
-        error: &TensorError,
-        limits: &Bounds,
-        step_of: impl Fn(usize) -> usize,
+    pub fn local(
+        self,
+        op: Op,
+        ours: &[f32],
+        own: &[f32],
+        moved: &[Vec<f32>],
+        steps: &[usize],
     ) -> Self {
+        let judged = rule::local(op, &measure(op, ours, own, moved, steps.len()));
+        let mut gate = self.measured(&tensor_error(ours, own, steps.len()), steps);
+        gate.unequal = op.exact.then_some(ours.iter().zip(own).filter(|(x, y)| x != y).count());
+        gate.judge(judged, steps);
+        gate
+    }
+
+    /// Measures a whole run by its distance from the f32 reference, and judges it by the spread of the ensemble.
+    #[must_use]
+    pub fn whole(
+        self,
+        dtype: Dtype,
+        ours: &[f32],
+        own: &[f32],
+        base: &[f32],
+        spread: Option<Vec<f64>>,
+        steps: &[usize],
+    ) -> Self {
+        let rows = steps.len();
+        let mut gate = self.measured(&tensor_error(ours, base, rows), steps);
+        gate.floor = (dtype != Dtype::F32).then(|| tensor_error(own, base, rows).spread);
+        let Some(spread) = spread else {
+            return gate.skipped("the dump has no ensemble for it");
+        };
+        let errors = distances(ours, base, rows);
+        gate.judge(rule::whole("row", &errors, &spread, rule::roundoff(dtype)), steps);
+        gate
+    }
+
+    fn measured(mut self, error: &TensorError, steps: &[usize]) -> Self {
         self.error = error.spread;
         (self.gain, self.cosine) = (error.gain, error.cosine);
-        let limits_of = [limits.p50, limits.p90, limits.p99, limits.max, limits.row, limits.gain];
-        for ((measure, value), limit) in error.measures().into_iter().zip(limits_of) {
-            if limit < f64::INFINITY {
-                self.bounds.push(Bound { measure, value, limit });
-            }
-        }
-        for (row, value) in error.rows.iter().enumerate() {
-            let step = step_of(row);
+        for (value, &step) in error.rows.iter().zip(steps) {
             if self.by_step.len() <= step {
                 self.by_step.resize(step + 1, None);
             }
             let so_far = self.by_step[step].unwrap_or(0.0);
             self.by_step[step] = Some(so_far.max(*value));
         }
-        self.judge(limits.max);
         self
     }
 
-    /// Fails if a bound does not hold, and finds the first step whose error stands out:
-    /// beyond `limit`, or else half as bad as the worst.
-    pub fn judge(&mut self, limit: f64) {
+    /// Fails if a bound does not hold, and finds the first step at fault: beyond its bound, or else half as bad as the worst.
+    pub fn judge(&mut self, judged: Judged, steps: &[usize]) {
+        self.bounds = judged.bounds;
+        self.sees = Some(judged.sees);
         if self.bounds.iter().all(Bound::holds) {
             return;
         }
         self.verdict = Verdict::Fail;
-        let worst = self.by_step.iter().flatten().copied().fold(0.0, f64::max);
-        let bar = if worst > limit { limit } else { worst / 2.0 };
-        self.step = self.by_step.iter().position(|e| e.is_some_and(|e| e > bar));
+        let worst = judged.rows.iter().copied().fold(0.0, f64::max);
+        let bar = if worst > 1.0 { 1.0 } else { worst / 2.0 };
+        let beyond =
+            judged.rows.iter().zip(steps).filter(|(part, _)| **part > bar || part.is_nan());
+        self.step = beyond.map(|(_, step)| *step).min();
     }
 
     /// Fails where our numbers lie on a narrower grid than the reference's, whatever their bounds say: something
     /// was rounded, or is kept, in fewer bits than there.
-    pub fn kept_narrow(&mut self, ours: &[f32], reference: &[f32]) -> bool {
+    pub fn kept_narrow(&mut self, ours: &[f32], reference: &[f32], steps: &[usize]) {
         let name = |bits| match bits {
             0..=7 => Dtype::Bf16,
             8..=10 => Dtype::F16,
@@ -263,13 +288,13 @@ impl Gate {
         let ((bits, count), (want, wanted)) = (grid(ours), grid(reference));
         // What is added up of narrow numbers takes as many bits as it happens to.
         if count.min(wanted) < GRID_COUNT || name(bits) == Dtype::F32 || bits + 2 > want {
-            return false;
+            return;
         }
         let (kept, keeps) = (name(bits), name(want));
         self.finding =
             Some(format!("kept in {kept}, as its numbers show; the reference keeps {keeps}"));
         self.verdict = Verdict::Fail;
-        true
+        self.step = steps.iter().copied().min();
     }
 
     /// The bound that is exceeded by the largest factor; a scale only where nothing else is.
@@ -312,7 +337,6 @@ pub(crate) fn dtype_name<S: serde::Serializer>(dtype: &Dtype, s: S) -> Result<S:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::tensor_error;
     use crate::order::LAST;
 
     #[test]
@@ -322,8 +346,8 @@ mod tests {
         let skipped = serde_json::to_value(gate.clone().skipped("why")).unwrap();
         assert!(skipped["error"].is_null(), "{skipped}");
         // A window of two keeps the last positions of four.
-        let error = tensor_error(&[1.0, 2.0], &[1.0, 2.0], 2);
-        let gate = gate.measured(&error, &Bounds::NONE, |row| row + 2);
+        let op = Op { dtype: Dtype::F32, exact: false, span: 1 };
+        let gate = gate.local(op, &[1.0, 2.0], &[1.0, 2.0], &[], &[2, 3]);
         let json = serde_json::to_value(&gate).unwrap();
         assert_eq!(json["by_step"], serde_json::json!([null, null, 0.0, 0.0]));
         assert_eq!(json["error"]["max"], 0.0);

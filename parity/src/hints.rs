@@ -9,7 +9,7 @@ use registry::graph::{State, StateId, StateKind};
 use registry::model::Model;
 
 use crate::dump::Phase;
-use crate::gate::{Bound, Gate, Subject};
+use crate::gate::{Gate, Subject};
 
 /// Hints for the first failed gate among `gates`, likeliest first.
 pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
@@ -28,7 +28,6 @@ pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
                 .to_owned(),
         });
     }
-    rounding(gate, &mut hints);
     if gate.error.max.is_infinite() {
         hints.push(
             "some values are not numbers: an overflow, or a read of a released slot".to_owned(),
@@ -67,18 +66,6 @@ fn state(model: &Model, layer: usize, part: &str, gate: &Gate, hints: &mut Vec<S
     }
     if let Some(node) = model.graph.nodes.iter().find(|node| node.state == Some(StateId(n))) {
         hints.push(format!("it is written by `{}` at {}", node.op, place(&node.at)));
-    }
-}
-
-/// An op that misses no bound and is not exact rounds otherwise; one that misses a bound does more.
-fn rounding(gate: &Gate, hints: &mut Vec<String>) {
-    let near = gate.bounds.iter().all(Bound::holds);
-    if gate.inexact && near && matches!(gate.subject, Subject::Tap { .. }) {
-        hints.push(
-            "the values are near the reference's and rounded otherwise: look at the dtype of this op (`cast`, `compute`, `round`) \
-             and at the order of the ops between the taps before and this one"
-                .to_owned(),
-        );
     }
 }
 
@@ -143,19 +130,6 @@ mod tests {
     use super::*;
     use crate::gate::{Mode, Verdict};
     use crate::order::LAST;
-
-    #[test]
-    fn what_misses_a_bound_is_not_called_a_rounding() {
-        for (inexact, value, hint) in [(true, 0.5, true), (true, 2.0, false), (false, 0.5, false)] {
-            let subject = Subject::Tap { name: "norm".to_owned() };
-            let mut gate = Gate::new(subject, "main", Phase::Prefill, Mode::Local, LAST);
-            gate.inexact = inexact;
-            gate.bounds = vec![Bound { measure: "p50", value, limit: 1.0 }];
-            let mut hints = Vec::new();
-            rounding(&gate, &mut hints);
-            assert_eq!(hints.len(), usize::from(hint), "{hints:?}");
-        }
-    }
 
     #[test]
     fn positions_that_were_not_compared_agree_with_nothing() {

@@ -65,28 +65,6 @@ pub struct TensorError {
     pub gain: f64,
     /// Of the angle between the two; 1 when ours is the reference times a number.
     pub cosine: f64,
-    /// Root mean square of the reference.
-    pub rms: f64,
-    /// Largest magnitude of the reference.
-    pub peak: f64,
-    /// Elements that are not the reference's, bit for bit but for the sign of zero.
-    pub unequal: usize,
-}
-
-impl TensorError {
-    /// What bounds are set for, by the names that reports have for them.
-    pub fn measures(&self) -> [(&'static str, f64); 6] {
-        let Spread { p50, p90, p99, max, .. } = self.spread;
-        let row = self.rows.iter().copied().fold(0.0, f64::max);
-        [
-            ("p50", p50),
-            ("p90", p90),
-            ("p99", p99),
-            ("max", max),
-            ("row", row),
-            ("gain", self.gain.abs()),
-        ]
-    }
 }
 
 /// A row whose own rms is below this share of the tensor's is measured against that share:
@@ -103,8 +81,6 @@ pub fn tensor_error(ours: &[f32], reference: &[f32], rows: usize) -> TensorError
     let power: f64 = reference.iter().map(square).sum();
     let count = reference.len().max(1) as f64;
     let rms = (power / count).sqrt().max(f64::from(f32::MIN_POSITIVE));
-    let peak =
-        reference.iter().filter(|x| x.is_finite()).fold(0.0_f64, |m, x| m.max(f64::from(x.abs())));
     let width = reference.len().checked_div(rows).unwrap_or(0);
     let mut all = Vec::with_capacity(reference.len());
     let mut per_row = Vec::with_capacity(rows);
@@ -123,7 +99,6 @@ pub fn tensor_error(ours: &[f32], reference: &[f32], rows: usize) -> TensorError
         }
         per_row.push(worst / scale);
     }
-    let unequal = ours.iter().zip(reference).filter(|(x, y)| gap(**x, **y) != 0.0).count();
     let dot: f64 = ours.iter().zip(reference).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();
     let own: f64 = ours.iter().map(square).sum();
     let (gain, cosine) = if power > 0.0 && own > 0.0 {
@@ -131,7 +106,7 @@ pub fn tensor_error(ours: &[f32], reference: &[f32], rows: usize) -> TensorError
     } else {
         (0.0, 1.0)
     };
-    TensorError { spread: Spread::of(&mut all), rows: per_row, gain, cosine, rms, peak, unequal }
+    TensorError { spread: Spread::of(&mut all), rows: per_row, gain, cosine }
 }
 
 /// Writes the log-probabilities of a row of logits; gives its logsumexp.
@@ -198,6 +173,8 @@ impl<'a> Row<'a> {
 pub struct RowError {
     /// Largest `|Δ|`.
     pub max: f32,
+    /// Root mean square of `Δ`.
+    pub rms: f64,
     /// Kullback-Leibler divergence from the reference, in nats.
     pub kl: f64,
     /// Whether both have the same likeliest token.
@@ -210,11 +187,13 @@ pub struct RowError {
 pub fn row_error(ours: Row<'_>, reference: Row<'_>, deltas: &mut Vec<f32>) -> RowError {
     let mut error = RowError { agrees: ours.top() == reference.top(), ..RowError::default() };
     let (mut p, mut q) = (0.0_f64, 0.0_f64);
+    let (mut power, mut count) = (0.0_f64, 0_usize);
     for (token, want) in reference.entries() {
         let Some(got) = ours.at(token) else { continue };
         let delta = gap(got, want);
         deltas.push(delta);
         error.max = error.max.max(delta);
+        (power, count) = (power + f64::from(delta).powi(2), count + 1);
         let (want, got) = (f64::from(want), f64::from(got));
         if want > f64::NEG_INFINITY {
             p += want.exp();
@@ -222,6 +201,7 @@ pub fn row_error(ours: Row<'_>, reference: Row<'_>, deltas: &mut Vec<f32>) -> Ro
             error.kl += want.exp() * (want - got);
         }
     }
+    error.rms = (power / count.max(1) as f64).sqrt();
     let shortened = reference.ids.is_some() || ours.ids.is_some();
     let (p, q) = (1.0 - p, 1.0 - q);
     if shortened && p > 1e-9 && q > 1e-12 {

@@ -51,8 +51,10 @@ pub struct Order {
     pub taps: BTreeMap<String, Place>,
     /// State parts by layer and part.
     pub states: BTreeMap<(usize, String), StatePlace>,
-    /// Nodes that read a recurrent state, or what does, with no tap of the dump between.
-    pub(crate) behind_recurrence: BTreeSet<usize>,
+    /// True if the engine shows its states.
+    pub(crate) shows_states: bool,
+    /// By node, how many nodes lie between the values that the dump has and its output; [`FAR`] at most.
+    spans: Vec<usize>,
 }
 
 /// A part of a state, as reports name it.
@@ -69,25 +71,13 @@ pub struct StatePlace {
 }
 
 impl Order {
-    /// Reads the order off a graph. `recorded` says whether the dump has a tap.
+    /// Reads the order off a graph. `recorded` tells whether the dump has a tap.
     pub fn of(graph: &Graph, recorded: impl Fn(&str) -> bool) -> Self {
-        let mut order = Self::default();
-        let mut behind = vec![false; graph.values.len()];
+        let mut order = Self { spans: spans(graph, recorded), ..Self::default() };
         let mut owners: BTreeMap<StateId, usize> = BTreeMap::new();
         for (node, n) in graph.nodes.iter().enumerate() {
             if let Some(state) = n.state {
                 owners.entry(state).or_insert(node);
-            }
-            let recurrent = n
-                .state
-                .and_then(|id| graph.states.get(id.0))
-                .is_some_and(|state| state.kind == StateKind::Recurrent);
-            if recurrent || n.inputs.iter().any(|input| behind.get(input.0) == Some(&true)) {
-                order.behind_recurrence.insert(node);
-                for output in &n.outputs {
-                    let Some(value) = graph.values.get(output.0) else { continue };
-                    behind[output.0] = !value.tap.as_deref().is_some_and(&recorded);
-                }
             }
             for output in &n.outputs {
                 if let Some(tap) = graph.values.get(output.0).and_then(|v| v.tap.as_ref()) {
@@ -121,12 +111,43 @@ impl Order {
         order
     }
 
+    /// How many nodes lie between the values that the dump has and a place, its own included.
+    pub(crate) fn span(&self, place: Place) -> usize {
+        let last = self.spans.last().copied().unwrap_or(1);
+        self.spans.get(place.node).copied().unwrap_or(last)
+    }
+
     /// The part of it that an engine shows.
     pub(crate) fn seen(&self, shows: Shows) -> Self {
         Self {
             taps: if shows.taps { self.taps.clone() } else { BTreeMap::new() },
             states: if shows.states { self.states.clone() } else { BTreeMap::new() },
-            behind_recurrence: self.behind_recurrence.clone(),
+            shows_states: shows.states,
+            spans: self.spans.clone(),
         }
     }
+}
+
+/// Spans are counted up to here.
+pub(crate) const FAR: usize = 32;
+
+fn spans(graph: &Graph, recorded: impl Fn(&str) -> bool) -> Vec<usize> {
+    let mut makers: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut cones: Vec<BTreeSet<usize>> = Vec::new();
+    for (n, node) in graph.nodes.iter().enumerate() {
+        let mut cone = BTreeSet::from([n]);
+        for maker in node.inputs.iter().filter_map(|input| makers.get(&input.0)) {
+            if cone.len() < FAR {
+                cone.extend(&cones[*maker]);
+            }
+        }
+        cones.push(cone);
+        for output in &node.outputs {
+            let tap = graph.values.get(output.0).and_then(|value| value.tap.as_deref());
+            if !tap.is_some_and(&recorded) {
+                makers.insert(output.0, n);
+            }
+        }
+    }
+    cones.iter().map(|cone| cone.len().min(FAR)).collect()
 }

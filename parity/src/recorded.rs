@@ -80,14 +80,15 @@ impl Reference for Recorded {
         self.prompts.iter().map(Vec::as_slice).collect()
     }
 
-    fn logprobs(&self, prompt: usize) -> Result<Option<Logprobs>, Error> {
+    fn logprobs(&self, prompt: usize) -> Result<Option<(Vec<usize>, Logprobs)>, Error> {
         let Some(tokens) = self.prompts.get(prompt) else { return Ok(None) };
         let mut bytes = vec![0; tokens.len() * self.row_bytes()];
         self.file.file().read_exact_at(&mut bytes, self.begin(prompt))?;
         let (numbers, _) = bytes.as_chunks();
         let values = numbers.iter().map(|x| f32::from_le_bytes(*x)).collect();
         let (rows, width) = (tokens.len(), self.vocab);
-        Ok(Some(Logprobs { rows, width, ids: None, values, targets: None }))
+        let rows = Logprobs { rows, width, ids: None, values, targets: None };
+        Ok(Some(((0..tokens.len()).collect(), rows)))
     }
 }
 
@@ -103,9 +104,9 @@ mod tests {
         recorded.push(vec![8, 9], &[0.0, 3.0, 1.0, 1.0]).unwrap();
         assert_eq!(recorded.prompts(), [&[7][..], &[8, 9]]);
         let half = 0.5_f32.ln();
-        let first = recorded.logprobs(0).unwrap().unwrap();
+        let first = recorded.logprobs(0).unwrap().unwrap().1;
         assert_eq!((first.rows, &first.values[..]), (1, &[half, half][..]));
-        let second = recorded.logprobs(1).unwrap().unwrap();
+        let second = recorded.logprobs(1).unwrap().unwrap().1;
         assert_eq!((second.rows, &second.values[2..]), (2, &[half, half][..]));
         assert!(second.values[1] > second.values[0]);
         assert!(recorded.logprobs(2).unwrap().is_none());

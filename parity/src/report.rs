@@ -81,6 +81,8 @@ pub struct RunReport {
     pub routers: Vec<RouterRow>,
     /// Taps that only one side has; no finding.
     pub uncovered: Uncovered,
+    /// Reach of the comparisons of ops by themselves.
+    pub coverage: Coverage,
     /// The first finding in order of execution, errors of earlier ops included.
     pub first: Option<Divergence>,
     /// The first op that is wrong on the reference's own inputs.
@@ -143,6 +145,23 @@ pub struct Uncovered {
     pub ours: Vec<String>,
     /// Only the dump has them: containers, or modules without weights.
     pub reference: Vec<String>,
+}
+
+/// Reach and strength of the comparisons of ops on the reference's own inputs.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Coverage {
+    /// The largest position compared in prefill; none where ops were not compared there.
+    pub prefill: Option<usize>,
+    /// The largest position compared in decode.
+    pub decode: Option<usize>,
+    /// True if both phases and every state were compared.
+    pub whole: bool,
+    /// The op that would hide the largest error, and that error as a share of the rms of a row.
+    pub weakest: Option<(String, f64)>,
+    /// Experts that a token was sent to, and all of them.
+    pub experts: Option<(usize, usize)>,
+    /// Windows that no compared position lies behind.
+    pub windows: Vec<usize>,
 }
 
 /// Where two runs part.

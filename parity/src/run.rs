@@ -4,21 +4,28 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use engine::{Chunk, Logits, Probe, Session, SlotId, StateValue, Want};
-use registry::dtype::Dtype;
 
 use crate::dump::{Phase, Prompt, Tensor};
 use crate::route::{Choices, Steer};
-use crate::tolerance::stored_bits;
 
-/// What one phase of one prompt gave.
+/// Results of one phase of one prompt.
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
-    /// `[rows, vocab]`: prefill, one row per token; decode, one per single step.
+    /// `[rows, vocab]`: a row for each recorded position of the phase.
     pub logits: Vec<f32>,
     /// Taps by name, rows as the logits'.
     pub taps: BTreeMap<String, Captured>,
-    /// States after the prefill; or after the prefix and after each step.
-    pub states: Vec<Vec<StateValue>>,
+    /// States, in the order in which they were read.
+    pub states: Vec<Moment>,
+}
+
+/// States of a slot after so many tokens.
+#[derive(Debug, Clone)]
+pub struct Moment {
+    /// Tokens seen.
+    pub seen: usize,
+    /// Every part of every state.
+    pub values: Vec<StateValue>,
 }
 
 /// A captured tap.
@@ -30,62 +37,69 @@ pub struct Captured {
     pub data: Vec<f32>,
 }
 
-/// The reference's taps of one prompt, to compare with or to feed.
+/// The reference's taps of one prompt, to compare with or to feed; a row for each recorded position.
 #[derive(Debug, Default)]
 pub struct Reference {
     /// Those of the full prefill.
     pub prefill: BTreeMap<String, Tensor>,
     /// Those of the single steps.
     pub decode: BTreeMap<String, Tensor>,
-    /// What routers chose in the full prefill.
+    /// What routers chose in the full prefill, for every token.
     pub prefill_choices: Choices,
     /// The same in the single steps.
     pub decode_choices: Choices,
 }
 
-/// Whether taps are only looked at, or replaced by the reference's values.
+impl Reference {
+    /// The taps of a phase.
+    pub(crate) fn of_mut(&mut self, phase: Phase) -> &mut BTreeMap<String, Tensor> {
+        match phase {
+            Phase::Prefill => &mut self.prefill,
+            Phase::Decode => &mut self.decode,
+        }
+    }
+
+    /// The taps of a phase.
+    pub fn of(&self, phase: Phase) -> &BTreeMap<String, Tensor> {
+        match phase {
+            Phase::Prefill => &self.prefill,
+            Phase::Decode => &self.decode,
+        }
+    }
+}
+
+/// The inputs of ops.
 #[derive(Debug, Clone, Copy)]
-pub enum Feed<'a> {
+pub enum Feed {
     /// Every op gets what the engine made.
     Own,
-    /// Every tapped value is replaced after it is captured, so that errors do not spread.
-    Reference(&'a Reference),
-    /// The same, by values that are some of them a unit in the last place off.
-    Shaken(&'a Reference, Shake),
+    /// Every tapped value is replaced by the reference's after it is captured, so that errors do not spread.
+    Reference,
+    /// The same, by values that are moved a little.
+    Moved(Shake),
 }
 
-impl<'a> Feed<'a> {
-    fn reference(self) -> Option<&'a Reference> {
-        match self {
-            Self::Own => None,
-            Self::Reference(reference) | Self::Shaken(reference, _) => Some(reference),
-        }
-    }
-
+impl Feed {
     fn shake(self) -> Option<Shake> {
         match self {
-            Self::Shaken(_, shake) => Some(shake),
-            Self::Own | Self::Reference(_) => None,
+            Self::Moved(shake) => Some(shake),
+            Self::Own | Self::Reference => None,
         }
     }
 }
 
-/// Which values move, and by what.
+/// A small change of values.
 #[derive(Debug, Clone, Copy)]
 pub struct Shake {
-    /// Of this dtype is the unit.
-    pub dtype: Dtype,
-    /// By so many units.
+    /// The size, in units in the last place of f32.
     pub units: u32,
     /// Another one moves others.
     pub seed: u64,
 }
 
 impl Shake {
-    /// Moves two thirds of the values up or down by a unit. What is not on the grid of the dtype is kept wider,
-    /// and moves by a unit of f32; zeros and what is next to them stay.
+    /// Moves two thirds of the values up or down; zeros and what is next to them stay.
     fn apply(self, tap: &str, row: usize, data: &mut [f32]) {
-        let unit = 1_u32 << (23 - stored_bits(self.dtype));
         let mut hasher = DefaultHasher::new();
         (self.seed, tap, row).hash(&mut hasher);
         let mut state = hasher.finish() | 1;
@@ -95,10 +109,9 @@ impl Shake {
             state ^= state >> 7;
             state ^= state << 17;
             let bits = value.to_bits();
-            let step = self.units * if bits.is_multiple_of(unit) { unit } else { 1 };
             let moved = match state % 3 {
-                0 => bits.wrapping_add(step),
-                1 => bits.wrapping_sub(step),
+                0 => bits.wrapping_add(self.units),
+                1 => bits.wrapping_sub(self.units),
                 _ => bits,
             };
             let moved = f32::from_bits(moved);
@@ -109,83 +122,137 @@ impl Shake {
     }
 }
 
-/// Runs one phase of a prompt from a fresh slot, which is given back.
-pub(crate) fn trace(
+/// Runs a whole prompt at once from an empty slot.
+pub(crate) fn prefill(
     session: &mut dyn Session,
     prompt: &Prompt,
-    phase: Phase,
     wanted: &Reference,
-    feed: Feed<'_>,
+    feed: Feed,
+    steer: &mut Steer<'_>,
+) -> Result<Trace, engine::Error> {
+    let (mut trace, rows) = (Trace::default(), prompt.positions(Phase::Prefill));
+    let slot = session.open_slot();
+    let keep = Some(&mut trace.taps);
+    let choices = (&wanted.prefill_choices, 0);
+    let wanted = &wanted.prefill;
+    let mut probe = Capture { wanted, rows: &rows, feed, at: 0, keep, steer, choices };
+    let run = one(session, slot, &prompt.tokens, Want::All, &mut probe);
+    let states = prompt.tapped(Phase::Prefill) && session.shows().states;
+    let values = if run.is_ok() && states { Some(session.states(slot)) } else { None };
+    session.release(slot)?;
+    let logits = run?;
+    for row in &rows {
+        trace.logits.extend_from_slice(logits.row(*row));
+    }
+    if let Some(values) = values {
+        trace.states.push(Moment { seen: prompt.tokens.len(), values: values? });
+    }
+    Ok(trace)
+}
+
+/// Runs the prefix at once and then token by token, on what the engine makes itself.
+pub(crate) fn decode(
+    session: &mut dyn Session,
+    prompt: &Prompt,
+    wanted: &Reference,
     steer: &mut Steer<'_>,
 ) -> Result<Trace, engine::Error> {
     let slot = session.open_slot();
-    let result = match phase {
-        Phase::Prefill => prefill(session, slot, prompt, wanted, feed, steer),
-        Phase::Decode => decode(session, slot, prompt, wanted, feed, steer),
+    let run = decode_in(session, slot, prompt, wanted, steer);
+    session.release(slot)?;
+    run
+}
+
+fn decode_in(
+    session: &mut dyn Session,
+    slot: SlotId,
+    prompt: &Prompt,
+    wanted: &Reference,
+    steer: &mut Steer<'_>,
+) -> Result<Trace, engine::Error> {
+    let (mut trace, rows) = (Trace::default(), prompt.positions(Phase::Decode));
+    let states = prompt.tapped(Phase::Decode) && session.shows().states;
+    let (snapshots, length) = (prompt.snapshots(), prompt.tokens.len());
+    let read = |session: &mut dyn Session, seen: usize, trace: &mut Trace| {
+        if states && (seen == length || snapshots.binary_search(&seen).is_ok()) {
+            trace.states.push(Moment { seen, values: session.states(slot)? });
+        }
+        Ok::<_, engine::Error>(())
     };
-    let released = session.release(slot);
-    let trace = result?;
-    released?;
-    Ok(trace)
-}
-
-fn prefill(
-    session: &mut dyn Session,
-    slot: SlotId,
-    prompt: &Prompt,
-    wanted: &Reference,
-    feed: Feed<'_>,
-    steer: &mut Steer<'_>,
-) -> Result<Trace, engine::Error> {
-    let mut trace = Trace::default();
-    let (fed, shake) = (feed.reference().map(|r| &r.prefill), feed.shake());
-    let choices = &wanted.prefill_choices;
-    let keep = Some(&mut trace.taps);
-    let mut probe = Capture { wanted: &wanted.prefill, fed, shake, row: 0, keep, steer, choices };
-    trace.logits = one(session, slot, &prompt.tokens, Want::All, &mut probe)?.data;
-    let states = prompt.taps && session.shows().states;
-    if states {
-        trace.states.push(session.states(slot)?);
-    }
-    Ok(trace)
-}
-
-fn decode(
-    session: &mut dyn Session,
-    slot: SlotId,
-    prompt: &Prompt,
-    wanted: &Reference,
-    feed: Feed<'_>,
-    steer: &mut Steer<'_>,
-) -> Result<Trace, engine::Error> {
-    let mut trace = Trace::default();
-    // Nothing of the prefix itself is compared here: prefill has the same rows. Its taps are
-    // fed from the prefill's, so that the states it leaves are the reference's too.
-    let (prefix, rest) = prompt.tokens.split_at(prompt.split.min(prompt.tokens.len()));
-    let (fed, shake) = (feed.reference().map(|r| &r.prefill), feed.shake());
-    let taps = fed.unwrap_or(&NONE);
-    let choices = &wanted.prefill_choices;
-    let mut probe =
-        Capture { wanted: taps, fed, shake, row: 0, keep: None, steer: &mut *steer, choices };
-    // All rows, so that rows of the probe are positions of the prompt.
-    let want = if fed.is_some() { Want::All } else { Want::Last };
-    one(session, slot, prefix, want, &mut probe)?;
-    let states = prompt.taps && session.shows().states;
-    if states {
-        trace.states.push(session.states(slot)?);
-    }
-    for (row, token) in rest.iter().enumerate() {
-        let fed = feed.reference().map(|r| &r.decode);
-        let (keep, choices) = (Some(&mut trace.taps), &wanted.decode_choices);
-        let steer = &mut *steer;
-        let mut probe = Capture { wanted: &wanted.decode, fed, shake, row, keep, steer, choices };
+    let (prefix, rest) = prompt.tokens.split_at(prompt.split.min(length));
+    let mut probe = Capture::of_choices(&mut *steer, (&wanted.prefill_choices, 0));
+    one(session, slot, prefix, Want::Last, &mut probe)?;
+    read(session, prefix.len(), &mut trace)?;
+    for (n, token) in rest.iter().enumerate() {
+        let at = prefix.len() + n;
+        let choices = (&wanted.decode_choices, prompt.split);
+        let (keep, steer) = (Some(&mut trace.taps), &mut *steer);
+        let (wanted, rows, feed) = (&wanted.decode, &rows[..], Feed::Own);
+        let mut probe = Capture { wanted, rows, feed, at, keep, steer, choices };
         let logits = one(session, slot, &[*token], Want::Last, &mut probe)?;
+        if rows.binary_search(&at).is_ok() {
+            trace.logits.extend_from_slice(&logits.data);
+        }
+        read(session, at + 1, &mut trace)?;
+    }
+    Ok(trace)
+}
+
+/// Runs the recorded steps of a decode phase, each on the reference's own inputs and on the states that `seed` gives
+/// for it. Steps for which it gives none go on from the step before.
+pub(crate) fn steps(
+    session: &mut dyn Session,
+    prompt: &Prompt,
+    wanted: &Reference,
+    feed: Feed,
+    steer: &mut Steer<'_>,
+    seed: &dyn Fn(usize) -> Option<Vec<StateValue>>,
+) -> Result<Option<Trace>, engine::Error> {
+    let mut slot = None;
+    let run = steps_in(session, &mut slot, prompt, wanted, feed, steer, seed);
+    if let Some((slot, _)) = slot {
+        session.release(slot)?;
+    }
+    run
+}
+
+fn steps_in(
+    session: &mut dyn Session,
+    slot: &mut Option<(SlotId, usize)>,
+    prompt: &Prompt,
+    wanted: &Reference,
+    feed: Feed,
+    steer: &mut Steer<'_>,
+    seed: &dyn Fn(usize) -> Option<Vec<StateValue>>,
+) -> Result<Option<Trace>, engine::Error> {
+    let (mut trace, rows) = (Trace::default(), prompt.positions(Phase::Decode));
+    for &at in &rows {
+        if let Some(mut values) = seed(at) {
+            if let Some(shake) = feed.shake() {
+                for value in &mut values {
+                    shake.apply(&format!("{} {}", value.layer, value.part), at, &mut value.data);
+                }
+            }
+            let seeded = session.seed(at, &values)?;
+            if let Some((old, _)) = slot.replace((seeded, at)) {
+                session.release(old)?;
+            }
+        }
+        let Some((slot, seen)) = slot.as_mut().filter(|(_, seen)| *seen == at) else {
+            return Ok(None);
+        };
+        let choices = (&wanted.decode_choices, prompt.split);
+        let (keep, steer) = (Some(&mut trace.taps), &mut *steer);
+        let (wanted, rows) = (&wanted.decode, &rows[..]);
+        let mut probe = Capture { wanted, rows, feed, at, keep, steer, choices };
+        let logits = one(session, *slot, &prompt.tokens[at..=at], Want::Last, &mut probe)?;
         trace.logits.extend_from_slice(&logits.data);
-        if states {
-            trace.states.push(session.states(slot)?);
+        *seen = at + 1;
+        if session.shows().states {
+            trace.states.push(Moment { seen: at + 1, values: session.states(*slot)? });
         }
     }
-    Ok(trace)
+    Ok(Some(trace))
 }
 
 /// Feeds one chunk to one slot.
@@ -207,26 +274,26 @@ static NONE: BTreeMap<String, Tensor> = BTreeMap::new();
 
 /// Copies taps, and replaces them when told to.
 pub(crate) struct Capture<'a, 's> {
-    /// Taps to copy.
+    /// Taps to copy, and the values to put in their place.
     wanted: &'a BTreeMap<String, Tensor>,
-    /// Values to put in their place.
-    fed: Option<&'a BTreeMap<String, Tensor>>,
-    /// What is done to those.
-    shake: Option<Shake>,
-    /// The reference's row that the first row of this step is.
-    row: usize,
+    /// Positions of their rows.
+    rows: &'a [usize],
+    /// The inputs of ops.
+    feed: Feed,
+    /// Position of the first row of this step.
+    at: usize,
     /// Where copies go.
     keep: Option<&'a mut BTreeMap<String, Captured>>,
     /// What compares choices.
     steer: &'a mut Steer<'s>,
-    /// What the reference chose.
-    choices: &'a Choices,
+    /// Choices of the reference, and the position of the first.
+    choices: (&'a Choices, usize),
 }
 
 impl<'a, 's> Capture<'a, 's> {
     /// Compares choices, and replaces those that rounding made otherwise.
-    pub(crate) fn of_choices(steer: &'a mut Steer<'s>, choices: &'a Choices) -> Self {
-        Self { wanted: &NONE, fed: None, shake: None, row: 0, keep: None, steer, choices }
+    pub(crate) fn of_choices(steer: &'a mut Steer<'s>, choices: (&'a Choices, usize)) -> Self {
+        Self { wanted: &NONE, rows: &[], feed: Feed::Own, at: 0, keep: None, steer, choices }
     }
 }
 
@@ -237,32 +304,34 @@ impl Probe for Capture<'_, '_> {
 
     fn tap(&mut self, tap: &str, shape: &[usize], data: &mut [f32]) {
         self.copy(tap, shape, data);
-        self.steer.see(tap, data, self.row, self.choices);
+        let (choices, first) = self.choices;
+        self.steer.see(tap, data, self.at.saturating_sub(first), choices);
     }
 }
 
 impl Capture<'_, '_> {
     fn copy(&mut self, tap: &str, shape: &[usize], data: &mut [f32]) {
-        if !self.wanted.contains_key(tap) {
-            return;
-        }
-        if let Some(keep) = &mut self.keep {
-            let captured = keep.entry(tap.to_owned()).or_default();
-            captured.row = shape.get(1..).unwrap_or_default().to_vec();
-            captured.data.extend_from_slice(data);
-        }
-        let Some(reference) = self.fed.and_then(|fed| fed.get(tap)) else { return };
+        let Some(reference) = self.wanted.get(tap) else { return };
+        let count = shape.first().copied().unwrap_or(0);
+        let width = data.len().checked_div(count).unwrap_or(0);
         // A shape that differs is a finding of the comparison; here it is only left alone.
-        let width: usize = reference.shape.iter().skip(1).product();
-        let rows = shape.first().copied().unwrap_or(0);
-        let from = self.row.saturating_mul(width);
-        let to = from.saturating_add(rows.saturating_mul(width));
-        if let Some(values) = reference.data.get(from..to)
-            && values.len() == data.len()
-        {
-            data.copy_from_slice(values);
-            if let Some(shake) = self.shake {
-                shake.apply(tap, self.row, data);
+        let theirs: usize = reference.shape.iter().skip(1).product();
+        for (n, row) in data.chunks_exact_mut(width.max(1)).enumerate() {
+            let Ok(index) = self.rows.binary_search(&(self.at + n)) else { continue };
+            if let Some(keep) = &mut self.keep {
+                let captured = keep.entry(tap.to_owned()).or_default();
+                captured.row = shape.get(1..).unwrap_or_default().to_vec();
+                captured.data.extend_from_slice(row);
+            }
+            if matches!(self.feed, Feed::Own) || theirs != width {
+                continue;
+            }
+            let Some(values) = reference.data.get(index * width..(index + 1) * width) else {
+                continue;
+            };
+            row.copy_from_slice(values);
+            if let Some(shake) = self.feed.shake() {
+                shake.apply(tap, self.at + n, row);
             }
         }
     }
@@ -280,11 +349,11 @@ pub(crate) fn forced(
     let slot = session.open_slot();
     let mut run = || {
         let [prefill, steps] = choices;
-        let mut probe = Capture::of_choices(&mut *steer, prefill);
+        let mut probe = Capture::of_choices(&mut *steer, (prefill, 0));
         let mut rows = vec![one(session, slot, prompt, Want::Last, &mut probe)?.data];
-        probe.choices = steps;
+        probe.choices = (steps, 0);
         for (row, token) in chosen.iter().take(chosen.len().saturating_sub(1)).enumerate() {
-            probe.row = row;
+            probe.at = row;
             rows.push(one(session, slot, &[*token], Want::Last, &mut probe)?.data);
         }
         Ok(rows)
@@ -299,21 +368,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_move_by_a_unit_of_their_own_grid() {
-        for (dtype, unit) in [(Dtype::F32, 1), (Dtype::F16, 1 << 13), (Dtype::Bf16, 1 << 16)] {
-            let was: Vec<f32> = (1..100).map(|n| n as f32 / 64.0).chain([0.0, f32::MAX]).collect();
-            let shaken = |seed| {
-                let mut data = was.clone();
-                Shake { dtype, units: 1, seed }.apply("a", 0, &mut data);
-                data
-            };
-            let is = shaken(0);
-            let steps: Vec<u32> =
-                was.iter().zip(&is).map(|(a, b)| a.to_bits().abs_diff(b.to_bits())).collect();
-            assert!(steps.iter().all(|step| [0, 1, unit].contains(step)), "{dtype}: {steps:?}");
-            assert!(steps.iter().filter(|step| **step == unit).count() > 40);
-            assert!(is[99] == 0.0 && is.iter().all(|x| x.is_finite()));
-            assert!(is == shaken(0) && is != shaken(1));
-        }
+    fn values_move_by_a_unit() {
+        let was: Vec<f32> = (1..100).map(|n| n as f32 / 64.0).chain([0.0, f32::MAX]).collect();
+        let moved = |seed| {
+            let mut data = was.clone();
+            Shake { units: 1, seed }.apply("a", 0, &mut data);
+            data
+        };
+        let is = moved(0);
+        let steps: Vec<u32> =
+            was.iter().zip(&is).map(|(a, b)| a.to_bits().abs_diff(b.to_bits())).collect();
+        assert!(steps.iter().all(|step| *step <= 1), "{steps:?}");
+        assert!(steps.iter().filter(|step| **step == 1).count() > 40);
+        assert!(is[99] == 0.0 && is.iter().all(|x| x.is_finite()));
+        assert!(is == moved(0) && is != moved(1));
     }
 }

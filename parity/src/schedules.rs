@@ -143,7 +143,7 @@ impl Baseline {
             let (choices, mut flips) =
                 (self.chosen(&[(slot, tokens.len())]), RouterRow::new(Mode::Cumulative));
             let mut steer = Steer::new(&self.routers, session.dtype(), String::new(), &mut flips);
-            let mut probe = Capture::of_choices(&mut steer, &choices);
+            let mut probe = Capture::of_choices(&mut steer, (&choices, 0));
             let logits = crate::run::one(session, id, tokens, Want::All, &mut probe)?;
             rows.extend(logprobs(&logits.data, self.vocab));
             Ok(())
@@ -313,7 +313,7 @@ fn perform(
             let (choices, mut flips) = (baseline.chosen(&fed), RouterRow::new(Mode::Cumulative));
             let mut steer =
                 Steer::new(&baseline.routers, session.dtype(), String::new(), &mut flips);
-            let mut probe = Capture::of_choices(&mut steer, &choices);
+            let mut probe = Capture::of_choices(&mut steer, (&choices, 0));
             let logits = session.step(&chunks, &mut probe).map_err(broke)?;
             row.steps += 1;
             if logits.len() != parts.len() {

@@ -100,7 +100,7 @@ fn what_moves_a_16_bit_run_more_than_its_noise_fails() {
 #[test]
 fn what_is_not_a_number_fails() {
     let report = report_of(Fault::NotANumber, &only(Dtype::F32));
-    assert_eq!(headline(&report).0, "logprobs");
+    assert_eq!(headline(&report).0, "logits");
     assert_eq!(report.runs[0].first.as_ref().unwrap().step, 1);
     // JSON has no word for it, and stays JSON.
     let json: serde_json::Value = serde_json::from_str(&parity::json::json(&report)).unwrap();
@@ -190,24 +190,6 @@ fn where_decode_of_the_reference_is_wrong_its_prefill_is_the_truth() {
 }
 
 #[test]
-fn what_rounding_is_worth_to_a_model_bounds_its_f32_run() {
-    let limit = |audit: serde_json::Value| {
-        let dir = tempfile::tempdir().unwrap();
-        write_dump(dir.path(), |manifest| manifest["audit"]["f32"] = audit);
-        let dump = Dump::open(dir.path()).unwrap();
-        let source = engine::Source { model: Arc::new(model()), dir: dir.path() };
-        let fake = Fake { fault: Fault::None, reversed: false, blind: false };
-        let report = check(&fake, &source, &dump, &only(Dtype::F32)).unwrap();
-        report.runs[0].phases[0].limit
-    };
-    let shaken = |nats: f64| serde_json::json!({ "decode_vs_prefill": 0.0, "shaken": nats });
-    let usual = limit(serde_json::json!({ "decode_vs_prefill": 0.0 }));
-    assert_eq!(limit(shaken(usual / 4.0)), usual);
-    assert!((limit(shaken(1.5e-4)) - 4.5e-4).abs() < 1e-9 && usual < 3e-4, "{usual}");
-    assert_eq!(limit(shaken(1.0)), 1e-2, "no model is excused for more");
-}
-
-#[test]
 fn an_engine_that_shows_nothing_is_judged_by_what_it_answers() {
     let dir = tempfile::tempdir().unwrap();
     write_dump(dir.path(), |_| {});
@@ -252,7 +234,7 @@ fn another_model_is_refused_with_both_hashes() {
 fn manifests_that_cannot_be_are_refused() {
     type Edit = fn(&mut serde_json::Value);
     let edits: [(Edit, &str); 12] = [
-        (|m| m["version"] = 2.into(), "`version` is 2"),
+        (|m| m["version"] = 1.into(), "`version` is 1"),
         (|m| m["format"] = "x".into(), "expected `onboard-dump`"),
         (|m| m["vocab"] = 99.into(), "is F32 [12, 23]; `manifest.json` makes it F32 [12, 99]"),
         (|m| m["prompts"][0]["split"] = 12.into(), "expected 1 to 11"),
@@ -263,7 +245,7 @@ fn manifests_that_cannot_be_are_refused() {
         (|m| m["runs"][0] = "\u{7}".into(), "has control characters"),
         (|m| m["audit"]["truth"] = "\u{1b}]0;x".into(), r"`\u{1b}]0;x`"),
         (|m| m["logprobs"] = serde_json::json!({"kind": "topk", "k": 0}), "expected 1 to 23"),
-        (|m| m["taps"]["nowhere"] = serde_json::json!({"phases": ["prefill"]}), "tap/nowhere"),
+        (|m| m["taps"]["nowhere"] = serde_json::json!({"phases": ["prefill"]}), "[11, 12]"),
     ];
     for (edit, want) in edits {
         let dir = tempfile::tempdir().unwrap();
@@ -293,27 +275,27 @@ fn reports_of_a_failure() {
       model      model
       reference  dump by fake
 
-    run  phase    max|dlogp|  bound   mean    KL      top-1   worst tap                verdict
-    f16  prefill  8.7e-3      2.6e-2  2.3e-3  1.2e-6  100.0%  layers.1.o_proj  4.0e-3  pass
-    f16  decode   3.2e-2      3.4e-2  7.0e-3  8.7e-6  100.0%  layers.1.o_proj  8.3e-3  FAIL
+    run  phase    |dlogp|  bound   mean    KL      top-1   worst tap                verdict
+    f16  prefill  4.2e-3   1.4e-2  2.3e-3  1.2e-6  100.0%  layers.1.o_proj  4.0e-3  pass
+    f16  decode   1.4e-2   1.5e-2  7.0e-3  8.7e-6  100.0%  layers.1.o_proj  8.3e-3  FAIL
 
     states
-      f16  conv of layers.0  decode, position 0 (what the prefill left)  FAIL  kept in bf16, as its numbers show; the reference keeps f16; p99 of |d| / rms 6.6e-3, bound 2.8e-3 (2.4x)
-      f16  conv of layers.0  decode, position 0 (what the prefix left)   FAIL  kept in bf16, as its numbers show; the reference keeps f16; p99 of |d| / rms 6.9e-3, bound 2.5e-3 (2.8x)
-      f16  kv.k of layers.1  decode, position 6                          FAIL  p90 of |d| / rms 2.4e-3, bound 2.0e-3 (1.2x)
-      f16  kv.v of layers.1  decode, position 6                          FAIL  p90 of |d| / rms 2.3e-3, bound 2.0e-3 (1.2x)
+      f16  conv of layers.0  decode, position 0 (what the prefill left)  FAIL  kept in bf16, as its numbers show; the reference keeps f16
+      f16  conv of layers.0  decode, position 0 (what the prefix left)   FAIL  kept in bf16, as its numbers show; the reference keeps f16
+
+    ops on the reference's own inputs
+      f16  prefill to position 11  decode to position 11  weakest sees 1.0e-3 of the rms: layers.0.out_proj
 
     greedy tokens
       f16  main  4 of 4    pass
 
     f16: first divergence: state conv of layers.0
       decode, position 0 (what the prefix left), prompt `main`, on the reference's own inputs
-      kept in bf16, as its numbers show; the reference keeps f16; p50 of |d| / rms 7.8e-4, bound 2.4e-4 (3.2x)
+      kept in bf16, as its numbers show; the reference keeps f16; share of elements that are not the reference's, beyond what rounding in f32 explains: 7.5e-1, bound 1.0e-1 (7.5x)
       hint: the spec keeps state `conv` in the activation dtype (fake.yaml:3): the engine narrows it
       hint: prefill agrees: it never reads this snapshot, only decode does
-      15 of 54 gates fail, 3 of them on the reference's own inputs
+      5 of 56 gates fail, 3 of them on the reference's own inputs
 
-    note: f16: `layers.*.out_proj` is not the reference's bit for bit in 1 of 2 comparisons on the reference's own inputs, by more than rounding in f32 explains, and exact in prefill
     DIFFER in 1 of 1 run
     ");
     // Hostile names stay text in every form.

@@ -43,6 +43,8 @@ pub struct Model {
     pub gguf: Option<Gguf>,
     /// What a quantized checkpoint keeps as it is, and which scales it shares.
     pub quant: Quant,
+    /// True if the reference computes single steps by other numbers than a prefill, and both are followed.
+    pub own_steps: bool,
 }
 
 impl Model {

@@ -140,6 +140,7 @@ pub fn resolve(
         nextn: None,
         gguf,
         quant,
+        own_steps: spec.reference.is_some(),
     };
     let at = crate::diag::Span { source: Arc::clone(&spec.source), start: 0, end: 0 };
     if config.is_wrapped() {

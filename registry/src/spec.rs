@@ -55,6 +55,8 @@ pub struct Spec {
     pub gguf: Option<GgufDecl>,
     /// What a quantized checkpoint keeps as it is; none if the spec says nothing of it.
     pub quant: Option<QuantDecl>,
+    /// `own_steps`, where the reference computes single steps by other numbers than a prefill.
+    pub reference: Option<Ident>,
     /// The spec whose text names the GGUF architecture, where that is not this text alone.
     pub arch_owner: Option<ArchOwner>,
     /// The file the spec was loaded from (not its parents).

@@ -186,7 +186,7 @@ impl Session for LlamaCppSession {
     }
 
     fn shows(&self) -> Shows {
-        Shows { taps: false, states: false }
+        Shows { taps: false, states: false, seeds: false }
     }
 
     fn open_slot(&mut self) -> SlotId {

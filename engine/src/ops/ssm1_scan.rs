@@ -2,7 +2,7 @@
 //! number: `h = exp(dt·A)·h + (dt·B)·x`, `y = h·C + D·x`.
 //!
 //! States are f32 and rounded where they are read, as in `mamba_selective_scan` of transformers.
-//! `D·x` is added in f32 in the first forward of a sequence, in the run's dtype after it.
+//! `D·x` is added in f32; with `stepwise`, rows that continue a sequence add it in the run's dtype.
 
 use super::scan::{dot, scan};
 use super::{Ctx, rows};
@@ -32,7 +32,7 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         )));
     }
     let dt = steps(ctx, channels)?;
-    let dtype = ctx.activation();
+    let (dtype, stepwise) = (ctx.activation(), ctx.flag("stepwise"));
     let (xs, bs, cs) = (x.view(), b.view(), c.view());
     let (xs, bs, cs): (&[f32], &[f32], &[f32]) = (&xs, &bs, &cs);
     // Tasks do not cross heads.
@@ -54,7 +54,8 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
             round(dtype, &mut line);
             let read = round1(dtype, dot(&line, c));
             let skip = x * skip[channel];
-            *y = if at.continued { round1(dtype, read + round1(dtype, skip)) } else { read + skip };
+            let apart = stepwise && at.continued;
+            *y = if apart { round1(dtype, read + round1(dtype, skip)) } else { read + skip };
         }
     })?;
     ctx.set(0, y)

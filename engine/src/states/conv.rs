@@ -21,6 +21,21 @@ impl Conv {
         Self { inputs: History::new(dtype, channels, Some(needed), rollback), needed }
     }
 
+    /// Takes what [`Conv::columns`] gave after `end` positions.
+    pub fn seed(&mut self, end: usize, columns: &[f32]) {
+        let channels = self.inputs.width();
+        let held = self.needed.min(end);
+        if held == 0 {
+            return self.inputs.seed(end, &[]);
+        }
+        let place = |n: usize, c: usize| columns[c * self.needed + (self.needed - held) + n];
+        let rows: Vec<f32> = (0..held)
+            .flat_map(|n| (0..channels).map(move |c| (n, c)))
+            .map(|(n, c)| place(n, c))
+            .collect();
+        self.inputs.seed(end, &rows);
+    }
+
     /// The last `needed` inputs as `[channels, needed]`, oldest first, zeros where the
     /// sequence had not begun.
     pub fn columns(&self) -> Vec<f32> {

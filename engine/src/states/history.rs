@@ -70,6 +70,18 @@ impl History {
         self.rows += rows.len() / self.width;
     }
 
+    /// Makes `rows` the newest of `end` positions, in place of all others.
+    ///
+    /// # Panics
+    /// If `rows` is not a whole number of rows, or of more than `end`.
+    pub fn seed(&mut self, end: usize, rows: &[f32]) {
+        (self.first, self.rows) = (0, 0);
+        self.append(rows);
+        assert!(self.rows <= end, "no more rows than positions");
+        self.first = end - self.rows;
+        self.floor = self.first;
+    }
+
     /// Reads columns of one row.
     ///
     /// # Panics

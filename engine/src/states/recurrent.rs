@@ -96,6 +96,15 @@ impl Recurrent {
         Blocks { before, after: self.fresh.0.iter_mut().map(Vec::as_mut_slice).collect() }
     }
 
+    /// Makes `block` what there is after `end` tokens, in place of all others.
+    pub fn seed(&mut self, end: usize, mut block: Vec<f32>) {
+        round(self.dtype, &mut block);
+        (self.end, self.floor, self.held) = (end, end, VecDeque::new());
+        if end > 0 {
+            self.held.push_back(block);
+        }
+    }
+
     /// The block after the last token.
     pub fn newest(&self) -> Vec<f32> {
         self.held.back().cloned().unwrap_or_else(|| vec![0.0; self.width])

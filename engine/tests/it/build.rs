@@ -171,6 +171,7 @@ impl Build {
             nextn: None,
             gguf: None,
             quant: registry::quant::Quant::default(),
+            own_steps: false,
         };
         (model, self.tensors)
     }

@@ -8,4 +8,5 @@ mod fixtures;
 mod laws;
 mod ops;
 mod recurrence;
+mod seeds;
 mod streams;

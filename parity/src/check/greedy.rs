@@ -4,24 +4,26 @@ use engine::Session;
 use registry::dtype::Dtype;
 
 use super::{Agreement, Error};
+use crate::compare::Side;
 use crate::dump::{Dump, Phase};
 use crate::gate::{Mode, Verdict};
 use crate::metrics::{log_softmax, top1};
 use crate::report::{Flip, GreedyRow};
+use crate::rule;
 use crate::run::forced;
 
 pub(super) fn greedy(
     session: &mut dyn Session,
     dump: &Dump,
     dtype: Dtype,
-    limit: Option<f64>,
+    sides: &[Side],
     agreement: &mut Agreement<'_>,
 ) -> Result<Vec<GreedyRow>, Error> {
     let mut rows = Vec::new();
     let Some(by_prompt) = dump.manifest.greedy.get(dtype.name()) else { return Ok(rows) };
-    // Two log-probabilities may each be off by the bound.
-    let noise = 2.0 * limit.unwrap_or(f64::INFINITY);
-    for prompt in &dump.manifest.prompts {
+    for (prompt, side) in dump.manifest.prompts.iter().zip(sides) {
+        let spread = side.spread.as_ref().map(|spread| spread.logprobs.as_slice());
+        let noise = rule::greedy(spread.unwrap_or_default());
         let Some(chosen) = by_prompt.get(&prompt.name).filter(|c| !c.is_empty()) else { continue };
         let mut row = GreedyRow {
             prompt: prompt.name.clone(),

@@ -4,7 +4,6 @@ use engine::{Options, Rounds};
 use registry::dtype::Dtype;
 
 use crate::schedules::ROLLBACK;
-use crate::tolerance::F32_LOGPROB;
 
 /// What to check.
 #[derive(Debug, Clone)]
@@ -25,8 +24,8 @@ pub struct CheckOptions {
     /// Whether `config.json` and the weights must be those of the dump. A model that was
     /// converted on purpose is compared with this off.
     pub same_model: bool,
-    /// Most that an f32 run may move a log-probability; [`F32_LOGPROB`] when none. Engines whose
-    /// arithmetic is not the reference's (sums in blocks, fast exponentials) need more.
+    /// Most that an f32 run may move a log-probability; what the ensemble of the reference shows when none. Engines
+    /// whose arithmetic is not the reference's (sums in blocks, fast exponentials) need a bound of their own.
     pub logprob: Option<f64>,
     /// Which matrices of codes multiply rounded rows; what the dump says of its reference when none.
     pub rounds: Option<Rounds>,
@@ -52,11 +51,6 @@ impl Default for CheckOptions {
 }
 
 impl CheckOptions {
-    /// The bound on log-probabilities of an f32 run.
-    pub(super) fn f32_logprob(&self) -> f64 {
-        self.logprob.unwrap_or(F32_LOGPROB)
-    }
-
     /// How sessions are opened.
     pub(super) fn engine(&self, dtype: Dtype) -> Options {
         Options {

@@ -97,6 +97,11 @@ pub(super) fn about(
     if let Some(code) = m.producer.get("code") {
         producer.push_str(&own_code(code));
     }
+    let patches: Vec<String> =
+        m.patches.iter().map(|patch| format!("{} {}", patch.name, patch.version)).collect();
+    if !patches.is_empty() {
+        producer = format!("{producer}, patched: {}", patches.join(", "));
+    }
     About {
         spec: source.model.name.clone(),
         architecture: source.model.architecture.clone(),

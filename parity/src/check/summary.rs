@@ -1,50 +1,103 @@
 //! The gates of a run, added up.
 
+use std::collections::BTreeSet;
+
 use registry::dtype::Dtype;
 use registry::model::Model;
 
-use super::CheckOptions;
 use crate::diverge;
-use crate::dump::Phase;
+use crate::dump::{Dump, Phase};
 use crate::gate::{Gate, Mode, Subject, Verdict};
-use crate::report::{GreedyRow, PhaseRow, RunReport, Uncovered};
-use crate::tolerance;
+use crate::order::Order;
+use crate::report::{Coverage, GreedyRow, PhaseRow, RunReport, Uncovered};
+use crate::route::RouterRow;
 
-/// What noise may move a log-probability by in this run: the widest bound that was applied.
-pub(super) fn logprob_limit(dtype: Dtype, gates: &[Gate], options: &CheckOptions) -> Option<f64> {
-    if dtype == Dtype::F32 {
-        return Some(options.f32_logprob());
+/// Counts what the gates of a run reached: see [`Coverage`].
+pub(super) fn coverage(model: &Model, order: &Order, dump: &Dump, run: &RunReport) -> Coverage {
+    let local = |phase| {
+        run.gates.iter().filter(move |gate| {
+            let counts = gate.moment.is_none() && gate.phase == phase;
+            gate.mode == Mode::Local && counts && gate.verdict != Verdict::Skip
+        })
+    };
+    let last = |phase| {
+        let names: BTreeSet<&str> = local(phase).map(|gate| gate.prompt.as_str()).collect();
+        let prompts = dump.manifest.prompts.iter().filter(|prompt| names.contains(&*prompt.name));
+        prompts.filter_map(|prompt| prompt.positions(phase).last().copied()).max()
+    };
+    let skipped =
+        run.gates.iter().any(|gate| gate.mode == Mode::Local && gate.verdict == Verdict::Skip);
+    let (prefill, decode) = (last(Phase::Prefill), last(Phase::Decode));
+    let whole = prefill.is_some() && decode.is_some() && !skipped && order.shows_states;
+    let seen =
+        run.gates.iter().filter(|gate| gate.mode == Mode::Local && gate.verdict != Verdict::Skip);
+    let seen = seen.filter_map(|gate| Some((gate.subject.to_string(), gate.sees?)));
+    let routers = run
+        .routers
+        .iter()
+        .filter(|row| row.mode == Mode::Local)
+        .flat_map(|row| row.reached.values());
+    let (reached, all) =
+        routers.fold((0, 0), |(reached, all), (width, own)| (reached + own.len(), all + width));
+    let windows: BTreeSet<usize> =
+        model.graph.states.iter().filter_map(|state| state.window).collect();
+    let behind = |window: &usize| prefill.max(decode).is_some_and(|last| last >= *window);
+    Coverage {
+        prefill,
+        decode,
+        whole,
+        weakest: seen.max_by(|a, b| a.1.total_cmp(&b.1)),
+        experts: (all > 0).then_some((reached, all)),
+        windows: windows.into_iter().filter(|window| !behind(window)).collect(),
     }
-    let limits = gates.iter().filter(|g| g.subject == Subject::Logprobs);
-    limits.flat_map(|g| &g.bounds).filter(|b| b.measure == "max").map(|b| b.limit).reduce(f64::max)
 }
 
-/// Lets gates pass that are few among hundreds and hardly beyond their bounds, where nothing else is wrong with
-/// a run, and says so. All are drawn from the noise of one rounding, and of hundreds of bounds that each hold mostly
-/// an honest run is beyond some. What an op does by itself is not excused in f32, where nothing is left to chance.
-pub(super) fn excuse(dtype: Dtype, gates: &mut [Gate]) -> Option<String> {
-    let most = gates.len() / tolerance::BY_CHANCE;
-    let failing = || gates.iter().filter(|gate| gate.fails());
-    let explained = |gate: &Gate| {
-        let excess = gate.worst_bound().map(|bound| (bound.measure, bound.value / bound.limit));
-        let limit = excess
-            .and_then(|(measure, _)| tolerance::excess(dtype, gate.mode, &gate.subject, measure));
-        gate.finding.is_none()
-            && excess.zip(limit).is_some_and(|((_, times), limit)| times <= limit)
-    };
-    let (count, of) = (failing().count(), gates.len());
-    if count == 0 || count > most || !failing().all(explained) {
+/// Takes whole 16-bit runs for witnesses: where every op is the reference's by itself, nothing was left out, and f32 agrees,
+/// what is beyond the ensemble is a remark.
+pub(super) fn witness(model: &Model, run: &mut RunReport, f32_agrees: bool) -> Option<String> {
+    let local = |gate: &&Gate| gate.mode == Mode::Local;
+    if run.dtype == Dtype::F32 || !run.coverage.whole || !f32_agrees {
         return None;
     }
-    let times = |gate: &Gate| gate.worst_bound().map_or(0.0, |bound| bound.value / bound.limit);
-    let worst = failing().map(times).fold(0.0, f64::max);
-    for gate in gates.iter_mut().filter(|gate| gate.fails()) {
-        gate.verdict = Verdict::Pass;
-        gate.finding = Some("beyond its bound as one of hundreds is by chance".to_owned());
+    let routed = |row: &RouterRow| row.mode == Mode::Local && row.verdict == Verdict::Fail;
+    let named = |gate: &Gate| gate.fails() && gate.finding.is_some();
+    if run.gates.iter().filter(local).any(Gate::fails)
+        || run.gates.iter().any(named)
+        || run.routers.iter().any(routed)
+    {
+        return None;
     }
-    let are = if count == 1 { "is beyond its bound" } else { "are beyond their bounds" };
+    let of = run.gates.iter().filter(|gate| gate.mode == Mode::Cumulative).count();
+    let mut worst = (0, 0.0_f64);
+    for gate in run.gates.iter_mut().filter(|gate| gate.fails()) {
+        let times = gate.worst_bound().map_or(f64::INFINITY, |bound| bound.value / bound.limit);
+        worst = (worst.0 + 1, worst.1.max(times));
+        gate.verdict = Verdict::Pass;
+        gate.finding =
+            Some("beyond the ensemble, and every op is the reference's by itself".to_owned());
+    }
+    let mut others = 0;
+    for verdict in run
+        .greedy
+        .iter_mut()
+        .map(|row| &mut row.verdict)
+        .chain(run.routers.iter_mut().map(|row| &mut row.verdict))
+    {
+        others += usize::from(*verdict == Verdict::Fail);
+        *verdict = Verdict::Pass;
+    }
+    if worst.0 + others == 0 {
+        return None;
+    }
+    for phase in &mut run.phases {
+        phase.verdict = Verdict::Pass;
+    }
+    run.first = diverge::first(model, &run.gates, Mode::Cumulative);
+    let (count, times) = worst;
     Some(format!(
-        "{dtype}: {count} of {of} gates {are} by up to {worst:.1} times, as so few of so many are by chance; nothing else is wrong there",
+        "{}: {count} of {of} comparisons of whole runs are beyond the ensemble of the reference, by up to {times:.1} times; \
+         every op is the reference's by itself, so rounding was multiplied on the way",
+        run.dtype
     ))
 }
 
@@ -66,6 +119,7 @@ pub(super) fn summarize(
         greedy,
         routers: Vec::new(),
         uncovered,
+        coverage: Coverage::default(),
     }
 }
 
@@ -82,7 +136,7 @@ fn phase_row(phase: Phase, gates: &[Gate]) -> Option<PhaseRow> {
     // The prompt that comes closest to its bound, or goes furthest beyond it.
     let worst = rows
         .iter()
-        .filter_map(|g| Some((g.error.max, g.bounds.iter().find(|b| b.measure == "max")?.limit)))
+        .filter_map(|g| g.bounds.first().map(|bound| (bound.value, bound.limit)))
         .max_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
     let numbers: usize = rows.iter().map(|g| g.error.count).sum();
     let sum: f64 = rows.iter().map(|g| g.error.mean * g.error.count as f64).sum();
@@ -102,56 +156,4 @@ fn phase_row(phase: Phase, gates: &[Gate]) -> Option<PhaseRow> {
         worst_tap,
         verdict: if gates.iter().any(|g| g.fails()) { Verdict::Fail } else { Verdict::Pass },
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::gate::Bound;
-    use crate::order::LAST;
-
-    /// A hundred gates, of which some are so many times as large as they may be.
-    fn gates(mode: Mode, beyond: &[f64], subject: &Subject, measure: &'static str) -> Vec<Gate> {
-        let gate = |times: f64| {
-            let mut gate = Gate::new(subject.clone(), "main", Phase::Prefill, mode, LAST);
-            gate.bounds.push(Bound { measure, value: times, limit: 1.0 });
-            gate.judge(1.0);
-            gate
-        };
-        beyond.iter().copied().chain(std::iter::repeat(0.5)).take(100).map(gate).collect()
-    }
-
-    #[test]
-    fn few_gates_that_miss_by_little_are_chance_and_nothing_else_is() {
-        let tap = Subject::Tap { name: "m".into() };
-        let state = Subject::State { name: "s".into(), layer: 0, part: "k".into() };
-        let (behind, alone) = (Mode::Cumulative, Mode::Local);
-        for (dtype, mode, beyond, subject, measure, passes) in [
-            (Dtype::Bf16, behind, &[1.9, 1.1][..], &tap, "p50", true),
-            (Dtype::Bf16, behind, &[1.9, 1.1, 1.1], &tap, "p50", false),
-            (Dtype::Bf16, behind, &[1.1, 2.1], &tap, "p50", false),
-            (Dtype::Bf16, behind, &[1.9], &state, "p99", true),
-            (Dtype::Bf16, alone, &[1.3], &tap, "gain", true),
-            (Dtype::Bf16, alone, &[1.3], &tap, "p50", false),
-            (Dtype::Bf16, alone, &[1.1], &state, "gain", false),
-            (Dtype::F32, behind, &[1.4], &tap, "max", true),
-            (Dtype::F32, behind, &[1.6], &tap, "max", false),
-            (Dtype::F32, alone, &[1.1], &tap, "gain", false),
-            (Dtype::F16, behind, &[1.1], &Subject::Logprobs, "max", false),
-            (Dtype::F16, behind, &[1.2], &Subject::Logprobs, "p50", true),
-            (Dtype::F32, behind, &[1.1], &Subject::Logprobs, "p50", false),
-        ] {
-            let mut all = gates(mode, beyond, subject, measure);
-            let said = excuse(dtype, &mut all);
-            let clean = !all.iter().any(Gate::fails);
-            assert_eq!(
-                (said.is_some(), clean),
-                (passes, passes),
-                "{dtype} {mode:?} {beyond:?} {measure}"
-            );
-        }
-        let mut few = gates(behind, &[1.1], &tap, "p50");
-        few.truncate(39);
-        assert!(excuse(Dtype::Bf16, &mut few).is_none());
-    }
 }

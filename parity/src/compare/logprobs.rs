@@ -2,14 +2,14 @@
 
 use registry::dtype::Dtype;
 
-use super::{Comparison, Side};
+use super::Comparison;
 use crate::dump::{Logprobs, Phase};
 use crate::flips;
 use crate::gate::{Bound, Gate, Mode, RowStats, Subject};
 use crate::metrics::{Row, RowError, Spread, gap, log_softmax, row_error};
 use crate::order::LAST;
+use crate::rule::{self, Judged};
 use crate::run::Trace;
-use crate::tolerance::{Bounds, noise_kl};
 
 /// The distance of two sets of rows.
 struct Distance {
@@ -28,7 +28,8 @@ impl Distance {
 impl Comparison<'_> {
     pub(super) fn logprobs(&self, phase: Phase, trace: &Trace) -> Option<Gate> {
         let own = self.own.logprobs.get(&phase)?;
-        let gate = Gate::new(Subject::Logprobs, &self.prompt.name, phase, Mode::Cumulative, LAST);
+        let mut gate =
+            Gate::new(Subject::Logprobs, &self.prompt.name, phase, Mode::Cumulative, LAST);
         // A masked token's log-probability is minus infinity.
         if own.values.iter().any(|x| x.is_nan() || *x == f32::INFINITY) {
             return Some(gate.unproven(self.dtype));
@@ -45,115 +46,94 @@ impl Comparison<'_> {
         let mut power = 0.0_f64;
         for (logits, out) in trace.logits.chunks(vocab).zip(ours.chunks_mut(vocab)) {
             log_softmax(logits, out);
-            power += logits
-                .iter()
-                .filter(|x| x.is_finite())
-                .map(|x| f64::from(*x) * f64::from(*x))
-                .sum::<f64>();
+            let finite = logits.iter().filter(|x| x.is_finite());
+            power += finite.map(|x| f64::from(*x).powi(2)).sum::<f64>();
         }
         let scale = (power / trace.logits.len().max(1) as f64).sqrt();
-        let against = |side: &Logprobs| {
-            self.distance(
-                phase,
-                side,
-                |row| Row { ids: None, values: &ours[row * vocab..(row + 1) * vocab] },
-                |row| {
-                    let next = self.next_token(phase, row)?;
-                    ours.get(row * vocab + next as usize).copied()
-                },
-            )
+        let first = if phase == Phase::Decode { self.prompt.split - 1 } else { 0 };
+        let steps: Vec<usize> =
+            self.prompt.positions(phase).iter().map(|position| position - first).collect();
+        let Some(base) = self.base.logprobs.get(&phase) else {
+            return Some(gate.skipped("the dump has no f32 run to compare with"));
         };
-        if self.dtype == Dtype::F32 {
-            let limits = Bounds { max: self.f32_logprob, ..Bounds::NONE };
-            let stepped = self.own.stepped.as_ref().filter(|_| self.rounds);
-            let from = if phase == Phase::Prefill { self.prompt.split } else { 0 };
-            let nearer = stepped.map(|stepped| flips::nearer(own, stepped, from, &ours));
-            let distance = against(nearer.as_ref().unwrap_or(own));
-            return Some(finish(gate, &distance, None, &limits, phase));
-        }
-        let Some(base) = self.base.and_then(|side: &Side| side.logprobs.get(&phase)) else {
-            return Some(gate.skipped("the dump has no f32 run to measure the noise floor with"));
+        let stepped = self.own.stepped.as_ref().filter(|_| self.rounds && self.dtype == Dtype::F32);
+        let from = if phase == Phase::Prefill {
+            own.rows - stepped.map_or(0, |rows| rows.rows)
+        } else {
+            0
         };
-        let floor = self.distance(
-            phase,
+        let nearer = stepped.map(|stepped| flips::nearer(own, stepped, from, &ours));
+        let base = nearer.as_ref().unwrap_or(base);
+        let next = |row: usize| {
+            let position = self.prompt.positions(phase).get(row)? + 1;
+            self.prompt.tokens.get(position).copied()
+        };
+        let far = distance(
             base,
-            |row| own.row(row),
-            |row| own.targets.as_ref().map(|t| t[row]),
+            &next,
+            |row| Row { ids: None, values: &ours[row * vocab..(row + 1) * vocab] },
+            |row| ours.get(row * vocab + next(row)? as usize).copied(),
         );
-        let limits = Bounds::noise_logprobs(self.dtype, &floor.deltas, own.rows, scale);
-        let kl = noise_kl(self.dtype, &floor.kl, &limits, own.rows, scale);
-        let mut gate = finish(gate, &against(base), Some(kl), &limits, phase);
-        gate.floor = Some(floor.deltas);
-        Some(gate)
-    }
-
-    fn distance<'r>(
-        &self,
-        phase: Phase,
-        reference: &Logprobs,
-        row_of: impl Fn(usize) -> Row<'r>,
-        target_of: impl Fn(usize) -> Option<f32>,
-    ) -> Distance {
-        let mut deltas = Vec::new();
-        let mut rows = Vec::with_capacity(reference.rows);
-        for row in 0..reference.rows {
-            let mut error = row_error(row_of(row), reference.row(row), &mut deltas);
-            // The token that follows in the prompt need not be among the likeliest.
-            if let (Some(targets), Some(_)) = (&reference.targets, self.next_token(phase, row))
-                && let Some(got) = target_of(row)
-            {
-                let delta = gap(got, targets[row]);
-                deltas.push(delta);
-                error.max = error.max.max(delta);
-            }
-            rows.push(error);
+        if self.dtype != Dtype::F32 {
+            let own = distance(
+                base,
+                &next,
+                |row| own.row(row),
+                |row| own.targets.as_ref().map(|t| t[row]),
+            );
+            gate.floor = Some(own.deltas);
         }
-        Distance::of(deltas, rows)
-    }
-
-    fn next_token(&self, phase: Phase, row: usize) -> Option<u32> {
-        let at = match phase {
-            Phase::Prefill => row + 1,
-            Phase::Decode => self.prompt.split + row + 1,
+        gate.error = far.deltas;
+        gate.rows = Some(RowStats {
+            rows: far.rows.len(),
+            kl: far.kl.mean,
+            kl_max: far.kl.max,
+            top1: far.rows.iter().filter(|r| r.agrees).count(),
+        });
+        if phase == Phase::Decode {
+            gate.by_step.push(None); // the prefix has no row of its own
+        }
+        for (row, &step) in far.rows.iter().zip(&steps) {
+            gate.by_step.resize(gate.by_step.len().max(step + 1), None);
+            gate.by_step[step] = Some(f64::from(row.max));
+        }
+        if let Some(limit) = self.logprob.filter(|_| self.dtype == Dtype::F32) {
+            let value = far.deltas.max;
+            let rows = far.rows.iter().map(|row| f64::from(row.max) / limit).collect();
+            let bounds = vec![Bound { measure: "max", value, limit }];
+            gate.judge(Judged { bounds, rows, sees: limit }, &steps);
+            return Some(gate);
+        }
+        let Some(spread) = self.limits(&Subject::Logprobs, steps.len()) else {
+            return Some(gate.skipped("the dump has no ensemble for it"));
         };
-        self.prompt.tokens.get(at).copied()
+        // The last place of a log-probability, whose logits are rounded themselves.
+        let least = rule::roundoff(self.dtype) * scale.max(1.0);
+        let errors: Vec<f64> = far.rows.iter().map(|row| row.rms).collect();
+        gate.judge(rule::whole("rms", &errors, &spread, least), &steps);
+        Some(gate)
     }
 }
 
-/// Puts the numbers into a gate and judges it.
-fn finish(
-    mut gate: Gate,
-    distance: &Distance,
-    kl: Option<(f64, f64)>,
-    limits: &Bounds,
-    phase: Phase,
-) -> Gate {
-    gate.error = distance.deltas;
-    gate.rows = Some(RowStats {
-        rows: distance.rows.len(),
-        kl: distance.kl.mean,
-        kl_max: distance.kl.max,
-        top1: distance.rows.iter().filter(|r| r.agrees).count(),
-    });
-    let d = &distance.deltas;
-    for (measure, value, limit) in [
-        ("p50", d.p50, limits.p50),
-        ("p90", d.p90, limits.p90),
-        ("p99", d.p99, limits.p99),
-        ("max", d.max, limits.max),
-    ] {
-        if limit < f64::INFINITY {
-            gate.bounds.push(Bound { measure, value, limit });
+fn distance<'r>(
+    reference: &Logprobs,
+    next: &dyn Fn(usize) -> Option<u32>,
+    row_of: impl Fn(usize) -> Row<'r>,
+    target_of: impl Fn(usize) -> Option<f32>,
+) -> Distance {
+    let mut deltas = Vec::new();
+    let mut rows = Vec::with_capacity(reference.rows);
+    for row in 0..reference.rows {
+        let mut error = row_error(row_of(row), reference.row(row), &mut deltas);
+        // The token that follows in the prompt need not be among the likeliest.
+        if let (Some(targets), Some(_)) = (&reference.targets, next(row))
+            && let Some(got) = target_of(row)
+        {
+            let delta = gap(got, targets[row]);
+            deltas.push(delta);
+            error.max = error.max.max(delta);
         }
+        rows.push(error);
     }
-    if let Some((mean, max)) = kl {
-        gate.bounds.push(Bound { measure: "kl.mean", value: distance.kl.mean, limit: mean });
-        gate.bounds.push(Bound { measure: "kl.max", value: distance.kl.max, limit: max });
-    }
-    if phase == Phase::Decode {
-        gate.by_step.push(None); // the prefix has no row of its own
-    }
-    gate.by_step.extend(distance.rows.iter().map(|r| Some(f64::from(r.max))));
-    gate.judge(limits.max);
-    gate
+    Distance::of(deltas, rows)
 }

@@ -2,23 +2,13 @@
 //! noise does, but it is plain to see in the state itself.
 
 use engine::StateValue;
-use registry::graph::StateKind;
+use registry::graph::{StateId, StateKind};
 
-use super::Comparison;
+use super::{Comparison, Rows};
 use crate::dump::{Phase, Tensor};
 use crate::gate::{Gate, Mode, Subject};
 use crate::order::StatePlace;
-use crate::run::Trace;
-
-/// A state on both sides, cut to the rows that can be compared.
-struct Pair<'a> {
-    ours: Vec<f32>,
-    own: &'a [f32],
-    base: Option<&'a [f32]>,
-    rows: usize,
-    /// Step (decode) or position (prefill) of each row.
-    steps: Vec<usize>,
-}
+use crate::run::{Moment, Trace};
 
 /// A reference may keep each key once for every query that reads it; so does this copy then.
 fn repeated(ours: &StateValue, shape: &[usize]) -> StateValue {
@@ -41,25 +31,28 @@ fn alike(ours: &[usize], own: &[usize]) -> bool {
     ours.iter().filter(wide).eq(own.iter().filter(wide))
 }
 
+/// Keys and values are a row for each position; convolutions and recurrences keep one block.
+fn has_rows(kind: StateKind) -> bool {
+    matches!(kind, StateKind::Attention | StateKind::Latent | StateKind::Index)
+}
+
 impl Comparison<'_> {
-    pub(super) fn states(&self, phase: Phase, mode: Mode, trace: &Trace) -> Vec<Gate> {
-        let mut gates = Vec::new();
+    pub(super) fn states(
+        &self,
+        phase: Phase,
+        mode: Mode,
+        trace: &Trace,
+    ) -> Vec<(Gate, Result<Rows<'_>, String>)> {
+        let mut pairs = Vec::new();
         for info in &self.dump.manifest.states {
             for part in &info.parts {
                 let key = (info.layer, part.clone());
                 let Some(place) = self.order.states.get(&key) else { continue };
                 let reference = (phase, info.layer, part.clone());
                 let Some(own) = self.own.states.get(&reference) else { continue };
-                let base = self.base.and_then(|side| side.states.get(&reference));
-                let whole = self.own.states.get(&(Phase::Prefill, info.layer, part.clone()));
-                let whole = whole.filter(|_| mode == Mode::Local && phase == Phase::Decode);
-                let fed = whole.and_then(|whole| self.fed_prefix(place, own, whole));
-                let own = fed.as_ref().unwrap_or(own);
+                let base = self.base.states.get(&reference).filter(|base| base.shape == own.shape);
                 // What a convolution or recurrence keeps is read by later steps only: see `order`.
-                let counts_in = match place.kind {
-                    StateKind::Attention | StateKind::Latent | StateKind::Index => phase,
-                    StateKind::Conv | StateKind::Recurrent => Phase::Decode,
-                };
+                let counts_in = if has_rows(place.kind) { phase } else { Phase::Decode };
                 let subject = Subject::State {
                     name: place.label.clone(),
                     layer: info.layer,
@@ -69,85 +62,80 @@ impl Comparison<'_> {
                 if counts_in != phase {
                     gate.moment = Some("after prefill");
                 }
-                let snapshots: Vec<&StateValue> = trace
+                let moments: Vec<(usize, &StateValue)> = trace
                     .states
                     .iter()
-                    .filter_map(|s| s.iter().find(|v| v.layer == info.layer && v.part == *part))
+                    .filter_map(|Moment { seen, values }| {
+                        let mut own = values.iter();
+                        Some((*seen, own.find(|v| v.layer == info.layer && v.part == *part)?))
+                    })
                     .collect();
-                gates.push(self.state(gate, place, phase, &snapshots, own, base));
+                let rows = match (moments.is_empty(), has_rows(place.kind), phase, mode) {
+                    (true, ..) => Err("the engine does not show this state".to_owned()),
+                    (_, true, Phase::Decode, Mode::Local) => self.written(&moments, own),
+                    (_, true, ..) => self.kept(place, phase, &moments, own, base),
+                    (_, false, ..) => self.blocks(phase, &moments, own, base),
+                };
+                if rows.as_ref().is_ok_and(|rows| rows.count == 0) {
+                    continue; // no step of this prompt ends at a snapshot
+                }
+                pairs.push((gate, rows));
             }
         }
-        gates
+        pairs
     }
 
-    /// Keys and values after the steps, those of the prefix as the whole prefill left them: it is its taps that the prefix
-    /// was fed, and the reference's own two runs of it differ where they are of different lengths.
-    fn fed_prefix(&self, place: &StatePlace, own: &Tensor, whole: &Tensor) -> Option<Tensor> {
-        let recurs = matches!(place.kind, StateKind::Conv | StateKind::Recurrent);
-        if recurs || own.shape != whole.shape || own.data.len() != whole.data.len() {
-            return None;
+    /// Step (decode) or position (prefill) of what is written at a position.
+    fn step(&self, phase: Phase, position: usize) -> usize {
+        match phase {
+            Phase::Prefill => position,
+            Phase::Decode => (position + 1).saturating_sub(self.prompt.split),
         }
-        let mut own = own.clone();
-        let kept = own.shape.first().copied().unwrap_or(0);
-        let first = self.prompt.tokens.len().saturating_sub(kept);
-        let width: usize = own.shape.iter().skip(1).product();
-        let of_prefix = self.prompt.split.saturating_sub(first).min(kept) * width;
-        own.data[..of_prefix].copy_from_slice(&whole.data[..of_prefix]);
-        Some(own)
     }
 
-    fn state(
+    /// Keys or values that single steps wrote.
+    fn written<'a>(
         &self,
-        gate: Gate,
-        place: &StatePlace,
-        phase: Phase,
-        ours: &[&StateValue],
-        own: &Tensor,
-        base: Option<&Tensor>,
-    ) -> Gate {
-        if ours.len() != if phase == Phase::Decode { self.prompt.steps() + 1 } else { 1 } {
-            return gate.failed("the engine does not show this state");
+        moments: &[(usize, &StateValue)],
+        own: &'a Tensor,
+    ) -> Result<Rows<'a>, String> {
+        let width: usize = own.shape.iter().skip(1).product();
+        let (mut ours, mut theirs, mut steps) = (Vec::new(), Vec::new(), Vec::new());
+        for &(seen, value) in moments {
+            let value = repeated(value, &own.shape);
+            let short = || format!("a position is {:?} here", value.shape);
+            let from = value.data.len().checked_sub(width).ok_or_else(short)?;
+            same_row(&value.shape, &own.shape)?;
+            ours.extend_from_slice(&value.data[from..]);
+            theirs.extend_from_slice(
+                own.data.get((seen - 1) * width..seen * width).unwrap_or_default(),
+            );
+            steps.push(self.step(Phase::Decode, seen - 1));
         }
-        let pair = match place.kind {
-            StateKind::Attention | StateKind::Latent | StateKind::Index => {
-                self.attention(place, phase, ours, own, base)
-            }
-            StateKind::Conv | StateKind::Recurrent => self.block(phase, ours, own, base),
-        };
-        let pair = match pair {
-            Ok(pair) => pair,
-            Err(finding) => return gate.failed(finding),
-        };
-        let step_of = |row: usize| pair.steps.get(row).copied().unwrap_or(0);
-        let mut gate =
-            self.judge(gate, &pair.ours, pair.own, pair.base, pair.rows, own.dtype, step_of);
-        if gate.kept_narrow(&pair.ours, pair.own) {
-            gate.step = pair.steps.iter().copied().min();
-        }
-        gate
+        Ok(Rows {
+            ours,
+            own: theirs.into(),
+            base: None,
+            count: steps.len(),
+            steps,
+            kept: own.dtype,
+        })
     }
 
     /// Keys or values: `[kept, heads, dim]`, the last positions of those fed.
-    fn attention<'a>(
+    fn kept<'a>(
         &self,
         place: &StatePlace,
         phase: Phase,
-        ours: &[&StateValue],
+        moments: &[(usize, &StateValue)],
         own: &'a Tensor,
         base: Option<&'a Tensor>,
-    ) -> Result<Pair<'a>, String> {
+    ) -> Result<Rows<'a>, String> {
         let fed = self.prompt.tokens.len();
-        let ours = ours.last().ok_or("the engine does not show this state")?;
+        let ours = moments.last().ok_or("the engine does not show this state")?.1;
         let width: usize = own.shape.iter().skip(1).product();
         let ours = &repeated(ours, &own.shape);
-        let axes = |shape: &'_ [usize]| shape.get(1..).unwrap_or_default().to_vec();
-        if !alike(&axes(&ours.shape), &axes(&own.shape)) {
-            return Err(format!(
-                "a position is {:?} here and {:?} in the reference",
-                axes(&ours.shape),
-                axes(&own.shape)
-            ));
-        }
+        same_row(&ours.shape, &own.shape)?;
         let window = self.model.graph.states.get(place.state.0).and_then(|s| s.window);
         let due = window.map_or(fed, |w| w.saturating_sub(1).min(fed));
         let kept = |shape: &[usize]| shape.first().copied().unwrap_or(0);
@@ -155,57 +143,114 @@ impl Comparison<'_> {
         if have < want.min(due) || have > fed {
             return Err(format!("{have} positions are kept; the reference keeps {want}"));
         }
-        let rows = have.min(want);
-        let step = |position: usize| match phase {
-            Phase::Prefill => position,
-            Phase::Decode => (position + 1).saturating_sub(self.prompt.split),
-        };
-        let tail = |data: &'a [f32]| data.get(data.len().checked_sub(rows * width)?..);
+        let count = have.min(want);
+        let tail = |data: &'a [f32]| data.get(data.len().checked_sub(count * width)?..);
         let short = "it holds fewer numbers than its shape says";
-        Ok(Pair {
-            ours: ours
-                .data
-                .get(ours.data.len().saturating_sub(rows * width)..)
-                .filter(|d| d.len() == rows * width)
-                .ok_or(short)?
-                .to_vec(),
-            own: tail(&own.data).ok_or(short)?,
-            base: base.filter(|b| b.shape == own.shape).and_then(|b| tail(&b.data)),
-            rows,
-            steps: (fed - rows..fed).map(step).collect(),
+        let mine = ours.data.len().checked_sub(count * width).ok_or(short)?;
+        Ok(Rows {
+            ours: ours.data[mine..].to_vec(),
+            own: tail(&own.data).ok_or(short)?.into(),
+            base: base.and_then(|base| tail(&base.data)).map(Into::into),
+            count,
+            steps: (fed - count..fed).map(|position| self.step(phase, position)).collect(),
+            kept: own.dtype,
         })
     }
 
-    /// The last inputs of a convolution, or what a recurrence carries: one block per snapshot.
-    fn block<'a>(
+    /// The last inputs of a convolution, or what a recurrence carries: one block after the whole prompt, or one for
+    /// each snapshot.
+    fn blocks<'a>(
         &self,
         phase: Phase,
-        ours: &[&StateValue],
+        moments: &[(usize, &StateValue)],
         own: &'a Tensor,
         base: Option<&'a Tensor>,
-    ) -> Result<Pair<'a>, String> {
-        // A single snapshot where one per step could be: the reference is believed only at the
-        // end (`truth: prefill`), or this is the prefill.
-        let single = ours.iter().all(|v| alike(&v.shape, &own.shape));
-        let shape = if single { &own.shape[..] } else { own.shape.get(1..).unwrap_or_default() };
-        let ours = if single { &ours[ours.len() - 1..] } else { ours };
-        if let Some(other) = ours.iter().find(|v| !alike(&v.shape, shape)) {
-            return Err(format!("it is {:?} here and {shape:?} in the reference", other.shape));
-        }
-        let data: Vec<f32> = ours.iter().flat_map(|v| v.data.iter().copied()).collect();
-        if data.len() != own.data.len() {
-            return Err(format!(
-                "{} snapshots here and {:?} in the reference",
-                ours.len(),
-                own.shape
-            ));
-        }
-        let steps = match (single, phase) {
-            (false, _) => (0..ours.len()).collect(),
-            (true, Phase::Decode) => vec![self.prompt.steps()],
-            (true, Phase::Prefill) => vec![0],
+    ) -> Result<Rows<'a>, String> {
+        let lengths = match phase {
+            Phase::Prefill => vec![self.prompt.tokens.len()],
+            Phase::Decode => self.prompt.snapshots(),
         };
-        let base = base.filter(|b| b.shape == own.shape).map(|b| b.data.as_slice());
-        Ok(Pair { ours: data, own: &own.data, base, rows: ours.len(), steps })
+        let shape = if phase == Phase::Prefill {
+            &own.shape[..]
+        } else {
+            own.shape.get(1..).unwrap_or_default()
+        };
+        let width: usize = shape.iter().product();
+        let (mut ours, mut theirs, mut before, mut steps) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for &(seen, value) in moments {
+            let Ok(n) = lengths.binary_search(&seen) else { continue };
+            if !alike(&value.shape, shape) {
+                return Err(format!("it is {:?} here and {shape:?} in the reference", value.shape));
+            }
+            let at = n * width..(n + 1) * width;
+            ours.extend_from_slice(&value.data);
+            theirs.extend_from_slice(own.data.get(at.clone()).ok_or("the dump lacks a snapshot")?);
+            before.extend_from_slice(base.and_then(|base| base.data.get(at)).unwrap_or_default());
+            steps.push(if phase == Phase::Prefill { 0 } else { seen - self.prompt.split });
+        }
+        Ok(Rows {
+            ours,
+            own: theirs.into(),
+            base: (!before.is_empty()).then_some(before.into()),
+            count: steps.len(),
+            steps,
+            kept: own.dtype,
+        })
     }
+
+    /// What the reference kept after `seen` tokens of its decode, as states that a slot can begin with; none where the
+    /// dump does not have all of them.
+    pub(crate) fn seed(&self, seen: usize) -> Option<Vec<StateValue>> {
+        let mut values = Vec::new();
+        let recorded = self
+            .dump
+            .manifest
+            .states
+            .iter()
+            .flat_map(|s| s.parts.iter().map(|p| (s.layer, p.clone())));
+        if !recorded.into_iter().all(|key| self.order.states.contains_key(&key)) {
+            return None;
+        }
+        for (n, state) in self.model.graph.states.iter().enumerate() {
+            for part in &state.parts {
+                let own = self.own.states.get(&(Phase::Decode, state.layer, part.name.clone()))?;
+                let width: usize = own.shape.iter().skip(1).product();
+                let (shape, data) = if has_rows(state.kind) {
+                    let from = state.window.map_or(0, |w| (seen + 1).saturating_sub(w));
+                    let data = own.data.get(from * width..seen * width)?;
+                    let data = first_copies(data, &own.shape, &part.shape)?;
+                    ([&[seen - from][..], &part.shape].concat(), data)
+                } else {
+                    let at = self.prompt.snapshots().binary_search(&seen).ok()?;
+                    (part.shape.clone(), own.data.get(at * width..(at + 1) * width)?.to_vec())
+                };
+                if data.len() != shape.iter().product::<usize>() {
+                    return None;
+                }
+                let (state, layer, part) = (StateId(n), state.layer, part.name.clone());
+                values.push(StateValue { state, layer, part, shape, data });
+            }
+        }
+        Some(values)
+    }
+}
+
+/// Refuses positions of another shape.
+fn same_row(ours: &[usize], own: &[usize]) -> Result<(), String> {
+    let axes = |shape: &[usize]| shape.get(1..).unwrap_or_default().to_vec();
+    if alike(&axes(ours), &axes(own)) {
+        return Ok(());
+    }
+    Err(format!("a position is {:?} here and {:?} in the reference", axes(ours), axes(own)))
+}
+
+/// Keys or values once for each head, where the reference keeps them once for every query that reads them.
+fn first_copies(data: &[f32], own: &[usize], part: &[usize]) -> Option<Vec<f32>> {
+    let (&[_, have, size], &[heads, wide]) = (own, part) else { return Some(data.to_vec()) };
+    if size != wide || have == heads {
+        return Some(data.to_vec());
+    }
+    let copies = have.checked_div(heads).filter(|copies| copies * heads == have)?;
+    Some(data.chunks_exact(size).step_by(copies).flatten().copied().collect())
 }

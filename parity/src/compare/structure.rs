@@ -43,7 +43,8 @@ pub(crate) fn structure(
         .filter(|t| !(taken(t) || passed(t) && holds(t)))
         .filter_map(|t| module(&called(t).unwrap_or_else(|| t.clone())))
         .collect();
-    let prompt = dump.manifest.prompts.iter().find(|p| p.taps).map_or("", |p| p.name.as_str());
+    let prompt =
+        dump.manifest.prompts.iter().find(|p| !p.taps.is_empty()).map_or("", |p| p.name.as_str());
     // The manifest lists modules as they ran, so an unknown one stands behind its neighbour.
     let mut place = Place { node: 0, output: false };
     for (tap, info) in &dump.manifest.taps.0 {

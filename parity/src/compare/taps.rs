@@ -1,47 +1,62 @@
 //! Module outputs.
 
-use super::Comparison;
+use super::{Comparison, LOGITS, Rows};
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject};
+use crate::order::LAST;
 use crate::run::Trace;
 
 impl Comparison<'_> {
-    pub(super) fn taps(&self, phase: Phase, mode: Mode, trace: &Trace) -> Vec<Gate> {
-        let of = |side: &'_ super::Side, tap: &str| {
-            match phase {
-                Phase::Prefill => side.taps.prefill.get(tap),
-                Phase::Decode => side.taps.decode.get(tap),
-            }
-            .cloned()
-        };
-        let mut gates = Vec::new();
+    pub(super) fn taps(
+        &self,
+        phase: Phase,
+        mode: Mode,
+        trace: &Trace,
+    ) -> Vec<(Gate, Result<Rows<'_>, String>)> {
+        let positions = self.prompt.positions(phase);
+        let first = if phase == Phase::Decode { self.prompt.split - 1 } else { 0 };
+        let steps: Vec<usize> = positions.iter().map(|position| position - first).collect();
+        let (count, mut pairs) = (positions.len(), Vec::new());
+        let own = self.own.taps.of(phase);
         for (tap, _) in &self.dump.manifest.taps.0 {
             let Some(place) = self.order.taps.get(tap) else { continue };
-            let Some(own) = of(self.own, tap) else { continue };
+            let Some(own) = own.get(tap) else { continue };
             let subject = Subject::Tap { name: tap.clone() };
             let gate = Gate::new(subject, &self.prompt.name, phase, mode, *place);
             let Some(ours) = trace.taps.get(tap) else {
-                gates.push(gate.failed("the engine did not show this value"));
+                pairs.push((gate, Err("the engine did not show this value".to_owned())));
                 continue;
             };
-            let rows = self.prompt.rows(phase);
             let want: usize = own.shape.iter().skip(1).product();
             let got: usize = ours.row.iter().product();
             if got != want || ours.data.len() != own.data.len() {
-                gates.push(gate.failed(format!(
+                let finding = format!(
                     "one token gives {:?}; the reference gives {:?}",
                     ours.row,
                     own.shape.get(1..).unwrap_or_default()
-                )));
+                );
+                pairs.push((gate, Err(finding)));
                 continue;
             }
-            let base = self.base.and_then(|side| of(side, tap));
-            let step_of = |row| if phase == Phase::Decode { row + 1 } else { row };
-            let base = base.as_ref().map(|t| t.data.as_slice());
-            let mut gate = self.judge(gate, &ours.data, &own.data, base, rows, own.dtype, step_of);
-            gate.kept_narrow(&ours.data, &own.data);
-            gates.push(gate);
+            let base =
+                self.base.taps.of(phase).get(tap).map(|tensor| tensor.data.as_slice().into());
+            let (ours, own, kept) = (ours.data.clone(), own.data.as_slice().into(), own.dtype);
+            pairs.push((gate, Ok(Rows { ours, own, base, count, steps: steps.clone(), kept })));
         }
-        gates
+        // What stands between the last tap and the answer.
+        if mode == Mode::Local
+            && let Some(own) = own.get(LOGITS)
+        {
+            let subject = Subject::Tap { name: LOGITS.to_owned() };
+            let gate = Gate::new(subject, &self.prompt.name, phase, mode, LAST);
+            let (ours, kept) = (trace.logits.clone(), own.dtype);
+            let rows = if ours.len() == own.data.len() {
+                Ok(Rows { ours, own: own.data.as_slice().into(), base: None, count, steps, kept })
+            } else {
+                Err(format!("{} logits; the reference gives {}", ours.len(), own.data.len()))
+            };
+            pairs.push((gate, rows));
+        }
+        pairs
     }
 }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
 /// The version of the format that this crate reads.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// Longest prompt that is taken seriously.
 const LONGEST_PROMPT: usize = 1 << 20;
@@ -59,9 +59,35 @@ pub struct Manifest {
     /// `f8_e4m3`.
     #[serde(default)]
     pub caches: Option<String>,
+    /// Runs of the reference under changes that are none in exact arithmetic, by dtype.
+    #[serde(default)]
+    pub members: BTreeMap<String, Members>,
+    /// Places where the reference's own code was altered.
+    #[serde(default)]
+    pub patches: Vec<Patch>,
     /// What the reference says of itself.
     #[serde(default)]
     pub audit: Audit,
+}
+
+/// The ensemble of one dtype.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Members {
+    /// Names of the runs that its spread is of.
+    #[serde(default)]
+    pub ran: Vec<String>,
+    /// Runs that the class could not do, and why.
+    #[serde(default)]
+    pub failed: BTreeMap<String, String>,
+}
+
+/// A place where the reference's own code was altered.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Patch {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: u64,
 }
 
 /// Which checkpoint was run.
@@ -101,23 +127,62 @@ pub struct Prompt {
     pub tokens: Vec<u32>,
     /// How many of them the decode phase feeds at once.
     pub split: usize,
-    /// Whether taps and states were recorded for it.
+    /// Phases in which taps and states were recorded for it.
     #[serde(default)]
-    pub taps: bool,
+    pub taps: Vec<String>,
+    /// Positions of which rows were recorded, ascending; all of them when absent.
+    #[serde(default)]
+    pub rows: Option<Vec<usize>>,
+    /// Lengths after which decode recorded what convolutions and recurrences keep, ascending; the
+    /// length of the prefix and every later one when absent.
+    #[serde(default)]
+    pub snapshots: Option<Vec<usize>>,
 }
 
 impl Prompt {
-    /// How many tokens the decode phase feeds one by one.
-    pub fn steps(&self) -> usize {
-        self.tokens.len().saturating_sub(self.split)
+    /// Positions of the rows of a phase's log-probabilities and taps.
+    pub fn positions(&self, phase: Phase) -> Vec<usize> {
+        let first = if phase == Phase::Decode { self.split } else { 0 };
+        match &self.rows {
+            None => (first..self.tokens.len()).collect(),
+            Some(rows) => rows.iter().copied().filter(|row| *row >= first).collect(),
+        }
     }
 
-    /// Rows of a phase's log-probabilities and taps.
-    pub fn rows(&self, phase: Phase) -> usize {
-        match phase {
-            Phase::Prefill => self.tokens.len(),
-            Phase::Decode => self.steps(),
+    /// Lengths after which decode recorded blocks of convolutions and recurrences.
+    pub fn snapshots(&self) -> Vec<usize> {
+        match &self.snapshots {
+            None => (self.split..=self.tokens.len()).collect(),
+            Some(lengths) => lengths.clone(),
         }
+    }
+
+    /// True if module outputs and states of a phase were recorded.
+    pub fn tapped(&self, phase: Phase) -> bool {
+        self.taps.iter().any(|name| name == phase.name())
+    }
+
+    /// Refuses rows and snapshots that no run of the prompt has.
+    fn check_rows(&self) -> Result<(), String> {
+        let ascends = |list: &[usize]| list.windows(2).all(|pair| pair[0] < pair[1]);
+        let (name, count) = (&self.name, self.tokens.len());
+        if let Some(rows) = &self.rows
+            && (rows.is_empty() || !ascends(rows) || rows.last().is_some_and(|row| *row >= count))
+        {
+            return Err(format!(
+                "`rows` of prompt `{name}` is {rows:?}; expected ascending positions below {count}"
+            ));
+        }
+        if let Some(lengths) = &self.snapshots {
+            let inside = |length: &usize| (self.split..=count).contains(length);
+            if !ascends(lengths) || !lengths.iter().all(inside) {
+                return Err(format!(
+                    "`snapshots` of prompt `{name}` is {lengths:?}; expected ascending lengths from {} to {count}",
+                    self.split
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -159,6 +224,9 @@ pub struct Taps(pub Vec<(String, TapInfo)>);
 pub struct TapInfo {
     /// `prefill`, `decode`; words of a later version are passed over.
     pub phases: Vec<String>,
+    /// The tap that has the same numbers everywhere and is stored in its place, or `logits`.
+    #[serde(default)]
+    pub same_as: Option<String>,
 }
 
 impl TapInfo {
@@ -216,10 +284,6 @@ pub struct Audit {
 /// What one run of the reference says of itself.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct Consistency {
-    /// The largest change of a log-probability when weights move by a unit in the last place: what
-    /// rounding alone is worth to the model.
-    #[serde(default)]
-    pub shaken: Option<f64>,
     /// How far its steps are from its prefill, in nats.
     #[serde(default)]
     pub decode_vs_prefill: Option<f64>,
@@ -332,6 +396,7 @@ impl Manifest {
             }
         }
         self.check_names()?;
+        self.check_aliases()?;
         let mut names = std::collections::BTreeSet::new();
         for prompt in &self.prompts {
             let (name, count) = (&prompt.name, prompt.tokens.len());
@@ -350,6 +415,7 @@ impl Manifest {
                     prompt.split
                 ));
             }
+            prompt.check_rows()?;
             if let Some(token) = prompt.tokens.iter().find(|t| **t as usize >= self.vocab) {
                 return Err(format!(
                     "prompt `{name}` has token {token}; `vocab` is {}",
@@ -370,11 +436,32 @@ impl Manifest {
         Ok(())
     }
 
+    /// Refuses taps that are said to equal what is not stored.
+    fn check_aliases(&self) -> Result<(), String> {
+        let stored = |name: &str| {
+            name == "logits" && self.logprobs.kind == "full"
+                || self.taps.0.iter().any(|(tap, info)| tap == name && info.same_as.is_none())
+        };
+        let mut taps =
+            self.taps.0.iter().filter_map(|(tap, info)| Some((tap, info.same_as.as_ref()?)));
+        match taps.find(|(_, other)| !stored(other)) {
+            Some((tap, other)) => {
+                Err(format!("tap `{tap}` is the same as `{other}`, which is not stored"))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Refuses names that reports and terminals cannot show.
     fn check_names(&self) -> Result<(), String> {
         let taps = self.taps.0.iter().flat_map(|(tap, info)| info.phases.iter().chain([tap]));
         let parts = self.states.iter().flat_map(|state| &state.parts);
         let names = self.prompts.iter().map(|prompt| &prompt.name).chain(taps).chain(parts);
+        let members = self.members.iter().flat_map(|(run, all)| {
+            all.ran.iter().chain(all.failed.iter().flat_map(|(name, why)| [name, why])).chain([run])
+        });
+        let names = names.chain(members).chain(self.patches.iter().map(|patch| &patch.name));
+        let names = names.chain(self.prompts.iter().flat_map(|prompt| &prompt.taps));
         let mut names = names.chain(&self.runs).chain(&self.routers);
         match names.find(|name| name.chars().any(char::is_control)) {
             Some(name) => Err(format!("the name `{name}` has control characters")),

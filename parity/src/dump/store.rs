@@ -85,14 +85,6 @@ impl Store {
         Ok(Tensor { dtype, shape: entry.shape.clone(), data })
     }
 
-    /// The last numbers of a tensor, as many as asked for; none where there are fewer.
-    pub(super) fn read_last(&self, name: &str, count: usize) -> Result<Option<Vec<f32>>, Error> {
-        let (entry, bytes) = self.bytes(name)?;
-        let own = count.checked_mul(self.number(name)?.size());
-        let Some(at) = own.and_then(|own| bytes.len().checked_sub(own)) else { return Ok(None) };
-        self.widen(name, entry, &bytes[at..]).map(|(_, data)| Some(data))
-    }
-
     fn widen(&self, name: &str, entry: &Entry, bytes: &[u8]) -> Result<(Dtype, Vec<f32>), Error> {
         let dtype = self.number(name)?;
         let mut data = vec![0.0; bytes.len() / dtype.size()];

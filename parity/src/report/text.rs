@@ -21,6 +21,7 @@ pub fn text(report: &Report) -> String {
     out.push('\n');
     out.push_str(&phases(report));
     out.push_str(&states(report));
+    out.push_str(&ops(report));
     out.push_str(&routers(report));
     out.push_str(&greedy(report));
     out.push_str(&schedules(&report.schedules));
@@ -113,7 +114,7 @@ fn phases(report: &Report) -> String {
     let mut rows = vec![cells([
         "run",
         "phase",
-        "max|dlogp|",
+        "|dlogp|",
         "bound",
         "mean",
         "KL",
@@ -183,6 +184,35 @@ fn states(report: &Report) -> String {
         }
     }
     if rows.is_empty() { String::new() } else { format!("states\n{}\n", indent(&table(&rows))) }
+}
+
+/// One line per run: how far ops were compared by themselves, and the error that could have hidden.
+fn ops(report: &Report) -> String {
+    let mut rows = Vec::new();
+    for run in report.runs.iter().filter(|run| run.part.is_none_or(|part| part == "nextn")) {
+        let coverage = &run.coverage;
+        let Some((weakest, error)) = &coverage.weakest else { continue };
+        let to = |phase: Phase, last: Option<usize>| match last {
+            Some(last) => format!("{phase} to position {last}"),
+            None => format!("{phase} not compared"),
+        };
+        let mut reach = String::new();
+        if let Some((reached, all)) = coverage.experts {
+            let _ = write!(reach, "{reached} of {all} experts reached");
+        }
+        for window in &coverage.windows {
+            let _ = write!(reach, " window of {window} not reached");
+        }
+        rows.push(vec![
+            run.label(),
+            to(Phase::Prefill, coverage.prefill),
+            to(Phase::Decode, coverage.decode),
+            format!("weakest sees {error:.1e} of the rms: {weakest}"),
+            reach.trim().to_owned(),
+        ]);
+    }
+    let title = "ops on the reference's own inputs";
+    if rows.is_empty() { String::new() } else { format!("{title}\n{}\n", indent(&table(&rows))) }
 }
 
 fn indent(text: &str) -> String {

@@ -10,8 +10,14 @@ use super::{Act, Schedule};
 /// How many positions the truncate schedule takes back; sessions are opened with as much.
 pub const ROLLBACK: usize = 3;
 
-/// Longest sequence that schedules feed: they show edges, not length.
-const LONGEST: usize = 48;
+/// Longest sequence that schedules feed: past two blocks of 64, which kernels work in, and a few.
+const LONGEST: usize = 2 * BLOCK + 6;
+
+/// Rows that kernels work on at once.
+const BLOCK: usize = 64;
+
+/// Length of the sequences of schedules that need no blocks.
+const SHORT: usize = 32;
 
 /// Numbers of positions at which a state of the model changes its behaviour: kernel widths
 /// and windows.
@@ -47,21 +53,22 @@ pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
     let reaches = reaches(model);
     let edge = reaches.iter().copied().filter(|r| r + 3 <= LONGEST).max().unwrap_or(0);
     let context = model.context.unwrap_or(usize::MAX).saturating_sub(ROLLBACK).max(1);
-    let length = prompt.min(32).max(edge + 3).max(8).min(context).min(steady(model));
+    let most = context.min(steady(model));
+    let length = prompt.min(LONGEST).max(edge + 3).max(8).min(most);
+    // Slots, forks and drafts show their faults early.
+    let short = prompt.min(SHORT).max(edge + 3).max(8).min(length);
     let mut all = Vec::new();
     let mut add = |name: String, why, acts| all.push(Schedule { name, why, acts });
 
-    let feed = |slot: usize, from: usize, size: usize| -> Vec<Act> {
-        (from..length)
-            .step_by(size)
-            .map(|at| Act::Feed(vec![(slot, size.min(length - at))]))
-            .collect()
+    let feed = |slot: usize, from: usize, to: usize, size: usize| -> Vec<Act> {
+        (from..to).step_by(size).map(|at| Act::Feed(vec![(slot, size.min(to - at))])).collect()
     };
     let with = |mut head: Vec<Act>, tail: Vec<Act>| {
         head.extend(tail);
         head
     };
-    let mut sizes = BTreeSet::from([1]);
+    // Around widths and windows, and around blocks of kernels.
+    let mut sizes = BTreeSet::from([1, BLOCK - 1, BLOCK, BLOCK + 1]);
     for reach in &reaches {
         for size in reach.saturating_sub(2)..=reach + 1 {
             sizes.insert(size);
@@ -72,10 +79,11 @@ pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
             1 => ("token by token".to_owned(), "state carried over a step"),
             n => (
                 format!("chunks of {n}"),
-                "state carried over a chunk near a kernel's width or a window",
+                "state carried over a chunk near a kernel's width, a window or a block",
             ),
         };
-        add(name, why, with(vec![Act::Open(0, 0)], feed(0, 0, size)));
+        let to = if size == 1 || size + 1 >= BLOCK { length } else { short };
+        add(name, why, with(vec![Act::Open(0, 0)], feed(0, 0, to, size)));
     }
     let odd = ((length / 2) | 1).min(length - 1);
     if odd == 0 {
@@ -86,23 +94,24 @@ pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
         "many tokens on a state that is not empty",
         vec![Act::Open(0, 0), Act::Feed(vec![(0, odd)]), Act::Feed(vec![(0, length - odd)])],
     );
-    add("ragged batch".to_owned(), "slots of different length in one step", ragged(length, false));
-    add("permuted batch".to_owned(), "order of slots in a step, idle slots", ragged(length, true));
+    let odd = ((short / 2) | 1).min(short - 1);
+    add("ragged batch".to_owned(), "slots of different length in one step", ragged(short, false));
+    add("permuted batch".to_owned(), "order of slots in a step, idle slots", ragged(short, true));
     add(
         "slot reuse".to_owned(),
         "what a released slot leaves to the next",
         with(
-            vec![Act::Open(0, 1), Act::Feed(vec![(0, length)]), Act::Release(0), Act::Open(1, 0)],
-            with(vec![Act::Feed(vec![(1, 1)])], vec![Act::Feed(vec![(1, length - 1)])]),
+            vec![Act::Open(0, 1), Act::Feed(vec![(0, short)]), Act::Release(0), Act::Open(1, 0)],
+            with(vec![Act::Feed(vec![(1, 1)])], vec![Act::Feed(vec![(1, short - 1)])]),
         ),
     );
     let mut fork =
         vec![Act::Open(0, 0), Act::Feed(vec![(0, odd)]), Act::Fork(0, 1), Act::Fork(0, 2)];
-    fork.extend([Act::Stray(1, 2), Act::Feed(vec![(0, length - odd)])]);
-    fork.extend(feed(2, odd, 1));
+    fork.extend([Act::Stray(1, 2), Act::Feed(vec![(0, short - odd)])]);
+    fork.extend(feed(2, odd, short, 1));
     add("fork".to_owned(), "two slots that share a past of odd length", fork);
     let mut retry = vec![Act::Open(0, 0), Act::Feed(vec![(0, odd)])];
-    for at in odd..length {
+    for at in odd..short {
         // A rejected draft before every token: all of it, then none of it, then again.
         let drafts = (at - odd) % (ROLLBACK + 1);
         if drafts > 0 {
@@ -112,7 +121,7 @@ pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
     }
     add("truncate and retry".to_owned(), "a rejected speculative draft", retry);
     let mut reload = vec![Act::Open(0, 0), Act::Feed(vec![(0, odd)]), Act::Reload(0)];
-    reload.extend(feed(0, odd, 2));
+    reload.extend(feed(0, odd, short, 2));
     add("save and restore".to_owned(), "a slot that went through bytes", reload);
     (length, all)
 }

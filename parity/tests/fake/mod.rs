@@ -169,6 +169,7 @@ pub fn model() -> Model {
         nextn: None,
         gguf: None,
         quant: registry::quant::Quant::default(),
+        own_steps: false,
     }
 }
 
@@ -369,7 +370,8 @@ impl Session for FakeSession {
     }
 
     fn shows(&self) -> Shows {
-        Shows { taps: !self.fake.blind, states: !self.fake.blind }
+        let sees = !self.fake.blind;
+        Shows { taps: sees, states: sees, seeds: sees }
     }
 
     fn open_slot(&mut self) -> SlotId {
@@ -531,6 +533,27 @@ impl Session for FakeSession {
             value(1, 1, "v", vec![kept, HEADS, D], part(&slot.values)),
         ])
     }
+
+    fn seed(&mut self, position: usize, states: &[StateValue]) -> Result<SlotId, Error> {
+        let rows = |data: &[f32]| -> Vec<[f32; H]> {
+            let held = data.chunks(H).map(|row| row.try_into().unwrap());
+            let before = position - data.len() / H;
+            std::iter::repeat_n([0.0; H], before).chain(held).collect()
+        };
+        let keep = |v: f32| {
+            if self.fake.fault == Fault::NarrowState { round(Dtype::Bf16, v) } else { v }
+        };
+        let last = &states[0].data;
+        let column = |n: usize| std::array::from_fn(|c| keep(last[c * (WIDTH - 1) + n]));
+        let columns = std::iter::repeat_n([0.0; H], position).chain((0..WIDTH - 1).map(column));
+        self.slots.push(Some(Slot {
+            tokens: vec![0; position],
+            columns: columns.collect(),
+            keys: rows(states.get(1).map_or(&[], |state| &state.data)),
+            values: rows(states.get(2).map_or(&[], |state| &state.data)),
+        }));
+        Ok(SlotId(self.slots.len() - 1))
+    }
 }
 
 pub const TAPS: [&str; 10] = [
@@ -559,6 +582,15 @@ impl Probe for Keep {
     }
 }
 
+/// A prefill and its taps.
+fn whole(source: &Source<'_>, dtype: Dtype, reversed: bool, tokens: &[u32]) -> (Vec<f32>, Keep) {
+    let fake = Fake { fault: Fault::None, reversed, blind: false };
+    let mut session = fake.open(source, &Options { dtype, ..Options::default() }).unwrap();
+    let (slot, mut taps) = (session.open_slot(), Keep::default());
+    let all = session.step(&[Chunk { slot, tokens, want: Want::All }], &mut taps).unwrap();
+    (all[0].data.clone(), taps)
+}
+
 /// Writes a dump (and the checkpoint files it names) with the whole engine as the reference.
 pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
     let tokens: Vec<u32> = (0..12).map(|n| (n * 5 + 2) % VOCAB as u32).collect();
@@ -576,24 +608,36 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         let model = Arc::new(model());
         let source = Source { model, dir };
         let mut session = fake.open(&source, &Options { dtype, ..Options::default() }).unwrap();
-        let logprobs = |data: &[f32]| {
-            let mut out = vec![0.0; data.len()];
-            for (row, out) in data.chunks(VOCAB).zip(out.chunks_mut(VOCAB)) {
-                parity::metrics::log_softmax(row, out);
-            }
-            out
+        let (_, own) = whole(&source, dtype, true, &tokens);
+        let (_, wide) = whole(&source, Dtype::F32, true, &tokens);
+        let (_, other) = whole(&source, dtype, false, &tokens);
+        let spread = |tap: &str| -> Vec<f32> {
+            let of = |run: &Keep| {
+                parity::measure::distances(&run.0[tap].1, &wide.0[tap].1, tokens.len())
+            };
+            of(&own).into_iter().zip(of(&other)).map(|(a, b)| a.max(b) as f32).collect()
         };
+        let (rows, all) = (tokens.len(), TAPS.len());
+        let mut names = TAPS;
+        names.sort_unstable(); // as in the manifest
+        let taps: Vec<f32> = names.iter().flat_map(|tap| spread(tap)).collect();
+        put(format!("{dtype}/main/spread/taps"), Dtype::F32, vec![all, rows], &taps);
+        // Of logits about 1, log-probabilities move as they do.
+        let kl = vec![0.0; rows];
+        put(
+            format!("{dtype}/main/spread/logits"),
+            Dtype::F32,
+            vec![2, rows],
+            &[spread("head"), kl].concat(),
+        );
+        let most = taps.iter().copied().fold(0.0, f32::max);
+        put(format!("{dtype}/main/spread/states"), Dtype::F32, vec![3], &[most; 3]);
         let base = |phase: &str, leaf: &str| format!("{dtype}/main/{phase}/{leaf}");
         let mut taps = Keep::default();
         let slot = session.open_slot();
         let all =
             session.step(&[Chunk { slot, tokens: &tokens, want: Want::All }], &mut taps).unwrap();
-        put(
-            base("prefill", "logprobs"),
-            Dtype::F32,
-            vec![tokens.len(), VOCAB],
-            &logprobs(&all[0].data),
-        );
+        put(base("prefill", "logits"), dtype, vec![tokens.len(), VOCAB], &all[0].data);
         for (tap, (width, data)) in &taps.0 {
             put(
                 base("prefill", &format!("tap/{tap}")),
@@ -631,22 +675,37 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
             .unwrap();
         let mut taps = Keep::default();
         let mut rows = Vec::new();
-        let mut conv: Vec<f32> = session.states(slot).unwrap()[0].data.clone();
+        let first = session.states(slot).unwrap();
+        let mut conv: Vec<f32> = first[0].data.clone();
+        // Rows of keys and values that a window has dropped are zeros.
+        let mut kept: Vec<Vec<f32>> = first[1..]
+            .iter()
+            .map(|s| [vec![0.0; split * H - s.data.len()], s.data.clone()].concat())
+            .collect();
         for token in &tokens[split..] {
             let step = session
                 .step(&[Chunk { slot, tokens: &[*token], want: Want::Last }], &mut taps)
                 .unwrap();
             rows.extend_from_slice(&step[0].data);
-            conv.extend_from_slice(&session.states(slot).unwrap()[0].data);
+            let states = session.states(slot).unwrap();
+            conv.extend_from_slice(&states[0].data);
+            for (kept, state) in kept.iter_mut().zip(&states[1..]) {
+                kept.extend_from_slice(&state.data[state.data.len() - H..]);
+            }
         }
         let steps = tokens.len() - split;
-        put(base("decode", "logprobs"), Dtype::F32, vec![steps, VOCAB], &logprobs(&rows));
+        put(base("decode", "logits"), dtype, vec![steps, VOCAB], &rows);
         for (tap, (width, data)) in &taps.0 {
             put(base("decode", &format!("tap/{tap}")), dtype, vec![steps, *width], data);
         }
         put(base("decode", "state/0/conv"), dtype, vec![steps + 1, H, WIDTH - 1], &conv);
-        for s in &session.states(slot).unwrap()[1..] {
-            put(base("decode", &format!("state/1/{}", s.part)), dtype, s.shape.clone(), &s.data);
+        for (part, data) in ["k", "v"].iter().zip(&kept) {
+            put(
+                base("decode", &format!("state/1/{part}")),
+                dtype,
+                vec![tokens.len(), HEADS, D],
+                data,
+            );
         }
     }
     tensors.sort_by(|a, b| a.0.name.cmp(&b.0.name));
@@ -679,7 +738,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         .map(|t| ((*t).to_owned(), serde_json::json!({ "phases": ["prefill", "decode"] })))
         .collect();
     let mut manifest = serde_json::json!({
-        "format": "onboard-dump", "version": 1,
+        "format": "onboard-dump", "version": 2,
         "producer": {"name": "fake"},
         "model": {
             "architecture": "FakeForCausalLM", "model_type": "fake", "dtype": "bf16",
@@ -689,7 +748,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         "vocab": VOCAB,
         "logprobs": {"kind": "full"},
         "runs": ["f32", "bf16", "f16"],
-        "prompts": [{"name": "main", "tokens": tokens, "split": split, "taps": true}],
+        "prompts": [{"name": "main", "tokens": tokens, "split": split, "taps": ["prefill", "decode"]}],
         "taps": taps,
         "states": [
             {"layer": 0, "kind": "conv", "parts": ["conv"]},

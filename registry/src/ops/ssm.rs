@@ -18,7 +18,7 @@ pub(super) fn rules() -> Vec<Rule> {
         .may("dt_max", Kind::Float)
         .flag("stepwise", false)
         .neutral();
-    let ssm1 = values.may("dt_bias", Kind::Tensor);
+    let ssm1 = values.may("dt_bias", Kind::Tensor).flag("stepwise", true).neutral();
     let lru = Signature::new()
         .needs("x", Kind::Value)
         .needs("input_gate", Kind::Value)

@@ -79,6 +79,11 @@ impl Decoder {
         let nextn = tree.get("nextn").and_then(|entry| self.nextn(entry));
         let gguf = tree.get("gguf").and_then(|entry| self.gguf(entry));
         let quant = tree.get("quant").and_then(|entry| self.quant(entry));
+        let reference = tree.get("reference").and_then(|entry| self.word(&entry.value));
+        if let Some(word) = reference.as_ref().filter(|word| word.name != "own_steps") {
+            let message = format!("`reference` is `{}`; expected `own_steps`", word.name);
+            self.findings.push(Finding::error(&word.at, message));
+        }
         Some(Spec {
             name: name?,
             matches,
@@ -99,6 +104,7 @@ impl Decoder {
             nextn,
             gguf,
             quant,
+            reference,
             arch_owner: None,
             source: whole.source.clone(),
         })

@@ -129,6 +129,11 @@ pub(crate) static SPEC: Table = Table {
         may("nextn", Form::Table(&NEXTN), "The head that predicts one token more."),
         may("gguf", Form::Table(&GGUF), "The model as a GGUF file."),
         may("quant", Form::Table(&QUANT), "What a quantized checkpoint keeps as it is."),
+        may(
+            "reference",
+            Form::Word,
+            "`own_steps`: the reference computes single steps by other numbers than a prefill, in f32 too, and both are followed.",
+        ),
     ],
     others: None,
     inherits: true,

@@ -1,0 +1,215 @@
+//! `parity mutate`: measures which mistakes a check catches.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use parity::Dump;
+use parity::mutate::{Book, Class, Fate, MutateOptions, Outcome, mutate, tally};
+use registry::dtype::Dtype;
+
+use crate::parity_check::{beside, no_reference};
+use crate::specs::check_error;
+use crate::target::{self, Choice, Which, parse_dtype};
+use crate::text::{Table, plural};
+use crate::{Ended, term, write};
+
+/// Injects mistakes into a model and its engine, one at a time, and counts those that `parity check` catches
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  parity mutate MODEL                            all dtypes of MODEL/reference
+  parity mutate MODEL --dtype f32 --only window  the mutants of one class, or with a word in their name
+  parity mutate MODEL --json mutants.json
+
+First the unchanged model has to pass. Each mutant is the same model with one mistake: an epsilon times 10, a
+window of one position less, a flag or a word of an op changed, one head times 1.01, a state kept in bf16, a slot
+that begins with what the last one left, ... The same check then runs:
+
+  caught      a gate fails; `right` counts those whose first finding is the place of the mistake
+  refused     the engine does not run the mutant
+  missed      numbers change and every gate passes; the gate that came closest is shown
+  unreached   no number changes, as with a window that is longer than every prompt; or only the order of
+              rounding was edited, which f32 does not show
+
+Exit codes: 0 nothing that changes a number is missed in f32, 1 something is, 2 could not run.")]
+pub(crate) struct Mutate {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    choice: Choice,
+    /// The dump; default: MODEL/reference, then MODEL/dump
+    #[arg(long, value_name = "DUMP")]
+    reference: Option<PathBuf>,
+    /// Dtypes, with commas; default: all of the dump
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
+    dtype: Vec<Dtype>,
+    /// Only mutants of this class, or with this in their name
+    #[arg(long, value_name = "WORD")]
+    only: Option<String>,
+    /// Print the results as JSON, or write them to FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// Worker threads of the engine
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+impl Mutate {
+    pub(crate) fn run(self) -> Result<Ended> {
+        let target = target::open(&self.which, &self.choice)?;
+        target.explained(&self.choice)?;
+        let Some(path) = self.reference.clone().or_else(|| beside(&target)) else {
+            bail!("{}", no_reference(&target));
+        };
+        let dump = Dump::open(&path)
+            .with_context(|| format!("cannot read the dump `{}`", path.display()))?;
+        let engine = crate::engines::engine("native")?;
+        let options = MutateOptions {
+            dtypes: self.dtype.clone(),
+            only: self.only.clone(),
+            threads: self.threads,
+        };
+        let bar = term::count_bar(0, "mutants");
+        let mut progress = |done: usize, all: usize, name: &str| {
+            bar.set_length(all as u64);
+            bar.set_position(done as u64);
+            bar.set_message(name.to_owned());
+        };
+        let result = mutate(engine.as_ref(), &target.source(), &dump, &options, &mut progress);
+        bar.finish_and_clear();
+        let book = result.map_err(|error| match error {
+            parity::mutate::Error::Check(error) => check_error(error),
+            other => other.into(),
+        })?;
+        self.show(&book)?;
+        Ok(if book.misses() { Ended::Differs } else { Ended::Well })
+    }
+
+    fn show(&self, book: &Book) -> Result<()> {
+        if let Some(path) = &self.json {
+            let mut json =
+                serde_json::to_string_pretty(book).context("cannot write the results as JSON")?;
+            json.push('\n');
+            if path.as_os_str() == "-" {
+                term::print(&json)?;
+                return Ok(());
+            }
+            write::atomic(path, json.as_bytes())?;
+            term::note(&format!("wrote {}", path.display()));
+        }
+        term::print(&text(book))?;
+        Ok(())
+    }
+}
+
+fn text(book: &Book) -> String {
+    let mut table = Table::new(&[2, 3, 4, 5, 6]);
+    table.row(["class", "dtype", "caught", "refused", "missed", "unreached", "right"]);
+    let right = |class: Class, dtype: Dtype| {
+        let of = book.outcomes.iter().filter(|o| o.class == class && o.dtype == dtype);
+        let known: Vec<bool> = of.filter_map(|o| o.right).collect();
+        if known.is_empty() {
+            return String::new();
+        }
+        format!("{}/{}", known.iter().filter(|right| **right).count(), known.len())
+    };
+    for row in tally(book) {
+        table.row([
+            row.class.name().to_owned(),
+            row.dtype.to_string(),
+            row.caught.to_string(),
+            row.refused.to_string(),
+            row.missed.to_string(),
+            row.unreached.to_string(),
+            right(row.class, row.dtype),
+        ]);
+    }
+    let mut text = table.plain("");
+    let of = |fate: Fate| book.outcomes.iter().filter(move |o| o.fate == fate);
+    for (title, table) in [
+        ("missed: the gate that came closest", missed(of(Fate::Missed))),
+        ("caught, but another place was named first", displaced(book.outcomes.iter())),
+        ("unreached", unreached(of(Fate::Unreached))),
+    ] {
+        if !table.is_empty() {
+            let _ = write!(text, "\n{title}:\n{table}");
+        }
+    }
+    let count = |fate| of(fate).count();
+    let (known, right) = book.places();
+    let share = if known == 0 {
+        String::new()
+    } else {
+        format!("; {right} of {known} known places named first")
+    };
+    let _ = write!(
+        text,
+        "\n{}: {} caught, {} refused, {} missed, {} unreached{share}\n",
+        plural(book.outcomes.len(), "run"),
+        count(Fate::Caught),
+        count(Fate::Refused),
+        count(Fate::Missed),
+        count(Fate::Unreached),
+    );
+    text
+}
+
+fn missed<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
+    let mut table = Table::new(&[2, 3]);
+    for outcome in outcomes {
+        let head = [outcome.dtype.to_string(), outcome.mutant.clone()];
+        let tail = outcome.closest.as_ref().map_or_else(
+            || [String::new(), String::new(), "no bound has other numbers".to_owned()],
+            |c| {
+                let subject = format!("{} {}, {}", c.measure, c.subject, c.place);
+                [
+                    format!("{:.2e}/{:.2e}", c.value, c.limit),
+                    format!("was {:.2e}", c.before),
+                    subject,
+                ]
+            },
+        );
+        table.row(head.into_iter().chain(tail));
+    }
+    table.plain("  ")
+}
+
+fn displaced<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
+    let mut table = Table::new(&[]);
+    for outcome in outcomes.filter(|outcome| outcome.right == Some(false)) {
+        let expected = outcome.expected.iter().next().cloned().unwrap_or_default();
+        let others = match outcome.expected.len() {
+            0 | 1 => String::new(),
+            n => format!(" or {} more", n - 1),
+        };
+        table.row([
+            outcome.dtype.to_string(),
+            outcome.mutant.clone(),
+            outcome.first.clone().unwrap_or_default(),
+            format!("expected {expected}{others}"),
+        ]);
+    }
+    table.plain("  ")
+}
+
+/// Lists mutants by name, each once.
+fn unreached<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
+    let mut rows: Vec<(String, String, &'static str)> = Vec::new();
+    for outcome in outcomes {
+        let dtype = outcome.dtype.to_string();
+        match rows.iter_mut().find(|(name, ..)| *name == outcome.mutant) {
+            Some((_, dtypes, _)) => {
+                dtypes.push(',');
+                dtypes.push_str(&dtype);
+            }
+            None => rows.push((outcome.mutant.clone(), dtype, outcome.reach.unwrap_or_default())),
+        }
+    }
+    let mut table = Table::new(&[]);
+    for (name, dtypes, reach) in rows {
+        table.row([dtypes, name, reach.to_owned()]);
+    }
+    table.plain("  ")
+}

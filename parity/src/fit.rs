@@ -1,0 +1,118 @@
+//! Holds the numbers of the rule to a table of honest checks and of mutants.
+//!
+//! Each line of the table is a check: its kind (`honest`, or the class of a mutant), its name, its dtype, and the largest
+//! value of each measure, in the units of the rule's numbers. So other numbers can be tried without running anything.
+
+use std::collections::BTreeMap;
+
+use registry::dtype::Dtype;
+use serde::Serialize;
+
+use crate::gate::{Mode, Verdict};
+use crate::report::RunReport;
+use crate::rule;
+
+/// Measures of the rule, in the order of a table's columns.
+pub const MEASURES: [&str; 6] = ["noise", "gain", "flips", "units", "row", "rms"];
+
+/// Largest value of each measure in a run, as multiples of the rule's numbers times these numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Strengths {
+    /// In the order of [`MEASURES`].
+    pub values: [f64; 6],
+    /// True if something fails that no number decides: a missing module, a state of a narrower dtype, a router.
+    pub other: bool,
+}
+
+/// Numbers to judge by, in the order of [`MEASURES`].
+pub type Numbers = [f64; 6];
+
+/// The numbers of the rule.
+pub const RULE: Numbers =
+    [rule::OP, rule::OP_GAIN, rule::FLIPS, rule::UNITS, rule::FACTOR, rule::FACTOR];
+
+impl Strengths {
+    /// Reads them off a run.
+    pub fn of(run: &RunReport) -> Self {
+        let mut found = Self::default();
+        for gate in &run.gates {
+            found.other |= gate.fails() && gate.finding.is_some();
+            for bound in &gate.bounds {
+                let Some(n) = MEASURES.iter().position(|name| *name == bound.measure) else {
+                    continue;
+                };
+                found.values[n] = found.values[n].max(bound.value / bound.limit * RULE[n]);
+            }
+        }
+        let local =
+            |row: &crate::route::RouterRow| row.mode == Mode::Local || run.dtype == Dtype::F32;
+        found.other |= run.routers.iter().any(|row| row.verdict == Verdict::Fail && local(row));
+        found
+    }
+
+    /// True if a check with these values fails. Whole runs in 16 bits are witnesses, and fail nothing by themselves.
+    pub fn fails(&self, dtype: Dtype, numbers: &Numbers) -> bool {
+        let judged = if dtype == Dtype::F32 { 6 } else { 4 };
+        let beyond = |n: usize| self.values[n] > numbers[n] || self.values[n].is_nan();
+        self.other || (0..judged).any(beyond)
+    }
+}
+
+/// Counts of one kind and dtype: how many fail, of all.
+pub type Counts = BTreeMap<(String, Dtype), (usize, usize)>;
+
+/// Judges every line of a table. A line that cannot be read is an error that names it.
+pub fn fit(table: &str, numbers: &Numbers) -> Result<Counts, String> {
+    let mut counts = Counts::new();
+    for (n, line) in table.lines().enumerate().filter(|(_, line)| !line.starts_with('#')) {
+        let wrong = |what: &str| {
+            let columns = MEASURES.join(", ");
+            format!(
+                "line {}: {what}; expected kind, name, dtype, {columns} and other, with tabs between",
+                n + 1
+            )
+        };
+        let words: Vec<&str> = line.split('\t').collect();
+        let [kind, _, dtype, values @ .., other] = words.as_slice() else {
+            return Err(wrong("there are too few columns"));
+        };
+        let dtype = Dtype::ALL.into_iter().find(|known| known.name() == *dtype);
+        let dtype = dtype.ok_or_else(|| wrong("the third column is no dtype"))?;
+        let values: Result<Vec<f64>, _> = values.iter().map(|value| value.parse()).collect();
+        let values = values.ok().and_then(|values| <[f64; 6]>::try_from(values).ok());
+        let values = values.ok_or_else(|| wrong("the measures are not six numbers"))?;
+        let fails = Strengths { values, other: *other == "1" }.fails(dtype, numbers);
+        let count = counts.entry(((*kind).to_owned(), dtype)).or_default();
+        *count = (count.0 + usize::from(fails), count.1 + 1);
+    }
+    Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_judged_line_by_line() {
+        let table = "# kind\tname\n\
+                     honest\tllama 0\tf32\t12\t1\t0\t0\t3\t2\t0\n\
+                     honest\tllama 0\tbf16\t0\t0\t0.01\t0\t99\t99\t0\n\
+                     epsilon\tx\tf32\t12\t99\t0\t0\t3\t2\t0\n\
+                     state\ty\tf16\t0\t0\t0\t0\t1\t1\t1\n";
+        let counts = fit(table, &RULE).unwrap();
+        let of = |kind: &str, dtype| counts[&(kind.to_owned(), dtype)];
+        assert_eq!(of("honest", Dtype::F32), (0, 1));
+        assert_eq!(of("honest", Dtype::Bf16), (0, 1), "a whole run is a witness");
+        assert_eq!((of("epsilon", Dtype::F32), of("state", Dtype::F16)), ((1, 1), (1, 1)));
+        let tight = [4.0, 1.0, 0.1, 0.5, 8.0, 8.0];
+        assert_eq!(fit(table, &tight).unwrap()[&("honest".to_owned(), Dtype::F32)], (1, 1));
+        for (line, want) in [
+            ("honest\ta", "too few"),
+            ("honest\ta\tf8\t1\t1\t1\t1\t1\t1\t0", "no dtype"),
+            ("honest\ta\tf32\t1\tx\t1\t1\t1\t1\t0", "six numbers"),
+        ] {
+            let error = fit(line, &RULE).unwrap_err();
+            assert!(error.starts_with("line 1: ") && error.contains(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Differences of rows, in units of what rounding in f32 explains.
+
+use registry::dtype::Dtype;
+
+use crate::metrics::{gap, tensor_error};
+use crate::rule::{MOVED, OP, roundoff};
+
+/// An op, or a few in a row between values that the dump has.
+#[derive(Debug, Clone, Copy)]
+pub struct Op {
+    /// The dtype of the run.
+    pub dtype: Dtype,
+    /// True if the reference keeps the output in 16 bits.
+    pub exact: bool,
+    /// How many nodes of the graph it is.
+    pub span: usize,
+}
+
+/// Difference of an op's output from the reference's.
+#[derive(Debug, Clone, Default)]
+pub struct Measured {
+    /// By row.
+    pub rows: Vec<Row>,
+    /// Of f32: the mean scale against the reference's less 1, in units of what moved inputs make of it.
+    pub gain: f64,
+}
+
+/// Difference of one row.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Row {
+    /// Of f32: how far a unit in the last place of the inputs moves the output, as a share of its rms.
+    pub noise: f64,
+    /// Of f32: the largest difference, in units of the noise.
+    pub noises: f64,
+    /// Of 16 bits: share of the elements that change when inputs move.
+    pub changed: f64,
+    /// Of 16 bits: share of the elements that are not the reference's, beyond those.
+    pub flips: f64,
+    /// Of 16 bits: mean square of the difference in units of rounding, beyond what moved inputs make.
+    pub units: f64,
+}
+
+/// A row whose own rms is below this share of the tensor's is measured against that share: what is left after
+/// cancellation is no scale.
+const QUIET_ROW: f64 = 0.05;
+
+/// Largest of some hundred random numbers over their rms.
+const PEAK: f64 = 3.0;
+
+fn rms(values: &[f32]) -> f64 {
+    let power: f64 = values.iter().filter(|x| x.is_finite()).map(|x| f64::from(*x).powi(2)).sum();
+    (power / values.len().max(1) as f64).sqrt()
+}
+
+/// Root mean square of a difference.
+fn apart(a: &[f32], b: &[f32]) -> f64 {
+    let power: f64 = a.iter().zip(b).map(|(x, y)| f64::from(gap(*x, *y)).powi(2)).sum();
+    (power / a.len().max(1) as f64).sqrt()
+}
+
+/// Scale of a row among others.
+fn size(row: &[f32], whole: f64) -> f64 {
+    rms(row).max(QUIET_ROW * whole).max(f64::from(f32::MIN_POSITIVE))
+}
+
+/// Distances of rows from a base, as shares of the row.
+pub fn distances(ours: &[f32], base: &[f32], rows: usize) -> Vec<f64> {
+    let width = base.len().checked_div(rows).unwrap_or(0).max(1);
+    let all = rms(base);
+    let each = ours.chunks_exact(width).zip(base.chunks_exact(width));
+    each.map(|(a, b)| apart(a, b) / size(b, all)).collect()
+}
+
+/// Measures an op's output against the reference's. `moved` are outputs of the same op whose inputs were moved by
+/// [`MOVED`] units in the last place of f32.
+pub fn measure(op: Op, ours: &[f32], own: &[f32], moved: &[Vec<f32>], rows: usize) -> Measured {
+    let width = own.len().checked_div(rows).unwrap_or(0).max(1);
+    let whole = rms(own);
+    let each = ours.chunks_exact(width).zip(own.chunks_exact(width)).enumerate();
+    let of = |(n, (a, b)): (usize, (&[f32], &[f32]))| {
+        let others: Vec<&[f32]> =
+            moved.iter().filter_map(|m| m.get(n * width..(n + 1) * width)).collect();
+        let size = size(b, whole);
+        if op.dtype == Dtype::F32 {
+            wide(a, b, &others, size)
+        } else {
+            narrow(op, a, b, &others, size)
+        }
+    };
+    let rows_of = each.map(of).collect();
+    let gain = |x: &[f32], y: &[f32]| tensor_error(x, y, rows).gain;
+    let power: f64 = moved.iter().map(|m| gain(m, ours).powi(2)).sum();
+    let noise = (power / moved.len().max(1) as f64).sqrt() / f64::from(MOVED);
+    Measured { rows: rows_of, gain: gain(ours, own).abs() / noise.max(roundoff(Dtype::F32)) }
+}
+
+/// A row of an f32 run.
+fn wide(ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -> Row {
+    let power: f64 = moved.iter().map(|m| apart(m, ours).powi(2)).sum();
+    let gaps = moved.iter().flat_map(|m| m.iter().zip(ours).map(|(x, y)| f64::from(gap(*x, *y))));
+    // Where elements are of very different sizes, the largest of them tell the noise.
+    let peak = gaps.fold(0.0, f64::max) / PEAK;
+    let moves = (power / moved.len().max(1) as f64).sqrt().max(peak);
+    let noise = (moves / f64::from(MOVED)).max(roundoff(Dtype::F32) * size);
+    let worst = ours.iter().zip(own).map(|(x, y)| f64::from(gap(*x, *y))).fold(0.0, f64::max);
+    Row { noise: noise / size, noises: worst / noise, ..Row::default() }
+}
+
+/// A row of a 16-bit run.
+fn narrow(op: Op, ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -> Row {
+    // Flips are few, so the middle of the elements tells the noise of what is kept in f32.
+    let mut gaps: Vec<f32> =
+        moved.iter().flat_map(|m| m.iter().zip(ours).map(|(x, y)| gap(*x, *y))).collect();
+    gaps.sort_by(f32::total_cmp);
+    let middle = gaps.get(gaps.len() / 2).copied().map_or(0.0, f64::from);
+    let noise = (middle / f64::from(MOVED)).max(roundoff(Dtype::F32) * size);
+    let equal = if op.exact { 0.0 } else { OP * noise };
+    let differ =
+        |x: &[f32]| x.iter().zip(ours).filter(|(x, y)| f64::from(gap(**x, **y)) > equal).count();
+    let changed = moved.iter().map(|m| differ(m)).max().unwrap_or(0);
+    let share = |count: usize| count as f64 / ours.len().max(1) as f64;
+    let moves = moved.iter().map(|m| apart(m, ours)).fold(0.0, f64::max);
+    Row {
+        changed: share(changed),
+        flips: share(differ(own).saturating_sub(changed)),
+        units: (apart(own, ours).powi(2) - moves.powi(2)).max(0.0)
+            / (roundoff(op.dtype) * size).powi(2),
+        ..Row::default()
+    }
+}

@@ -1,0 +1,238 @@
+//! Edits of the arguments of ops.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use registry::graph::{Graph, Node, StateKind};
+use registry::model::Model;
+use registry::ops::{Kind, OpSet, Param};
+use registry::scalar::Scalar;
+
+use super::places::Places;
+use super::{Class, Mutant};
+
+/// A window that no full attention has.
+const SHORT_WINDOW: usize = 30;
+
+/// A change of a value; none where it does not apply.
+type ChangeValue = Box<dyn Fn(&Scalar) -> Option<Scalar>>;
+
+/// A change of a window.
+type Window = fn(Option<usize>) -> Option<usize>;
+
+/// Edits of one argument: what is done, the class, the change, and whether one node alone is edited too.
+struct Way {
+    what: String,
+    class: Class,
+    alone: bool,
+    change: ChangeValue,
+}
+
+impl Way {
+    fn new(
+        what: impl Into<String>,
+        class: Class,
+        alone: bool,
+        change: impl Fn(&Scalar) -> Option<Scalar> + 'static,
+    ) -> Self {
+        Self { what: what.into(), class, alone, change: Box::new(change) }
+    }
+}
+
+/// Gives the edits of every argument of every op of a graph.
+pub(super) fn mutants(model: &Model, ops: &OpSet, places: &Places<'_>) -> Vec<Mutant> {
+    let graph = &model.graph;
+    let mut kinds: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
+    for (n, node) in graph.nodes.iter().enumerate() {
+        for key in node.attrs.keys() {
+            kinds.entry((&node.op, key)).or_default().push(n);
+        }
+    }
+    let mut all = Vec::new();
+    for ((op, key), nodes) in kinds {
+        let param = ops
+            .get(op)
+            .and_then(|rule| rule.signature().params.iter().find(|param| param.name == key));
+        for way in ways(op, key, param) {
+            let edits: Vec<(usize, Scalar)> = nodes
+                .iter()
+                .filter(|n| matters(graph, &graph.nodes[**n], key, param))
+                .filter_map(|n| Some((*n, (way.change)(graph.nodes[*n].attrs.get(key)?)?)))
+                .collect();
+            let name = format!("{op}: {key} {}", way.what);
+            if way.alone && edits.len() > 1 {
+                let last = edits.last().cloned().into_iter().collect();
+                all.push(edit(format!("{name}, in the last alone"), way.class, key, last, places));
+            }
+            if !edits.is_empty() {
+                all.push(edit(name, way.class, key, edits, places));
+            }
+        }
+    }
+    all.extend(windows(graph, places));
+    all
+}
+
+fn edit(
+    name: String,
+    class: Class,
+    key: &str,
+    edits: Vec<(usize, Scalar)>,
+    places: &Places<'_>,
+) -> Mutant {
+    let right = places.of(edits.iter().map(|(n, _)| *n));
+    let key = key.to_owned();
+    let reach = match class {
+        Class::Epsilon | Class::Number => "no value is so large or so small that it matters",
+        Class::Rounding => "both ways round alike here",
+        _ => "no token or layer is in the case in which it matters, or both are one function",
+    };
+    Mutant::edit(name, class, right, reach, move |model| {
+        for (n, value) in &edits {
+            model.graph.nodes[*n].attrs.insert(key.clone(), value.clone());
+            // A bias that is left out is not read either.
+            if key == "bias" && *value == Scalar::Bool(false) {
+                model.graph.nodes[*n].weights.remove("bias");
+            }
+        }
+    })
+}
+
+/// False for arguments that name shapes or taps, and for those that ask for weights that are not there.
+fn matters(graph: &Graph, node: &Node, key: &str, param: Option<&Param>) -> bool {
+    let on = node.attrs.get(key) == Some(&Scalar::Bool(true));
+    match key {
+        "window" | "chunked" => {
+            node.attrs.get("window").is_some_and(|w| *w != Scalar::Null) && key == "chunked"
+        }
+        "plus_one" => node.weights.contains_key("weight"),
+        "bias" => on && node.weights.contains_key("bias"),
+        "tap" | "weight" | "per_head" | "salience_bias" => false,
+        "alpha" | "limit" | "scale" | "softcap" => true,
+        _ if matches!(param.map(|p| p.kind), Some(Kind::Dim | Kind::Int)) => {
+            let number = node.attrs.get(key).and_then(Scalar::as_usize);
+            let values =
+                node.inputs.iter().chain(&node.outputs).map(|value| &graph.values[value.0].shape);
+            let weights = node.weights.values().map(|weight| &graph.weights[weight.0].shape);
+            let states = node
+                .state
+                .iter()
+                .flat_map(|s| graph.states[s.0].parts.iter().map(|part| &part.shape));
+            let shapes: BTreeSet<usize> =
+                values.chain(weights).chain(states).flatten().copied().collect();
+            // Weights by number (those of experts) are a shape, too.
+            let many = node.weights.len();
+            number.is_some_and(|number| {
+                !shapes.contains(&number) && (many < 3 || !many.is_multiple_of(number.max(1)))
+            })
+        }
+        _ => true,
+    }
+}
+
+fn ways(op: &str, key: &str, param: Option<&Param>) -> Vec<Way> {
+    let class =
+        |class| if param.is_some_and(|param| param.neutral) { Class::Rounding } else { class };
+    let times = |what: &str, class, factor: f64| {
+        Way::new(what, class, true, move |value| {
+            Some(Scalar::Float(value.as_f64().filter(|x| *x != 0.0)? * factor))
+        })
+    };
+    let number = || {
+        if key == "eps" {
+            vec![times("x 10", Class::Epsilon, 10.0), times("/ 10", Class::Epsilon, 0.1)]
+        } else {
+            vec![times("x 1.01", Class::Number, 1.01)]
+        }
+    };
+    match param.map(|param| param.kind) {
+        Some(Kind::Flag) => {
+            vec![Way::new("flipped", class(Class::Form), false, |value| match value {
+                Scalar::Bool(flag) => Some(Scalar::Bool(!flag)),
+                _ => None,
+            })]
+        }
+        Some(Kind::Word(words)) if !(op == "linear" && key == "layout") => words
+            .iter()
+            .map(|&word| {
+                Way::new(format!("'{word}'"), class(Class::Form), false, move |value| match value {
+                    Scalar::Str(text) if text != word => Some(Scalar::Str(word.to_owned())),
+                    _ => None,
+                })
+            })
+            .collect(),
+        Some(Kind::Dim | Kind::Int) => [("+ 1", 1), ("- 1", -1)]
+            .map(|(what, by)| {
+                Way::new(what, Class::Integer, true, move |value| match value {
+                    Scalar::Int(n) => Some(Scalar::Int(n + by)).filter(|_| n + by > 0),
+                    _ => None,
+                })
+            })
+            .into(),
+        Some(Kind::Float) => number(),
+        Some(Kind::Numbers) => {
+            vec![Way::new("with its first x 1.01", Class::Number, true, |value| {
+                let Scalar::List(items) = value else { return None };
+                let mut items = items.clone();
+                let first =
+                    items.iter_mut().find(|item| item.as_f64().is_some_and(|x| x != 0.0))?;
+                *first = Scalar::Float(first.as_f64()? * 1.01);
+                Some(Scalar::List(items))
+            })]
+        }
+        // Operators on a value and a number have no signature.
+        None => vec![Way::new("x 1.01", Class::Number, true, |value| match value {
+            Scalar::Float(x) if *x != 0.0 => Some(Scalar::Float(x * 1.01)),
+            Scalar::Int(n) if *n != 0 => Some(Scalar::Float(*n as f64 * 1.01)),
+            _ => None,
+        })],
+        _ => Vec::new(),
+    }
+}
+
+/// Edits of windows: of arguments and of the states that keep as much.
+fn windows(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
+    let attends = |node: &Node| {
+        let kind = node.state.map(|state| graph.states[state.0].kind);
+        kind == Some(StateKind::Attention) && node.attrs.contains_key("window")
+    };
+    let own = |node: &Node| node.attrs.get("window").and_then(Scalar::as_usize);
+    let with = places.nodes(|node| attends(node) && own(node).is_some());
+    let without = places.nodes(|node| attends(node) && own(node).is_none());
+    let ways: [(&str, &[usize], Window); 4] = [
+        ("window + 1", &with, |w| w.map(|w| w + 1)),
+        ("window - 1", &with, |w| w.map(|w| (w - 1).max(1))),
+        ("no window", &with, |_| None),
+        ("a window of 30 on full attention", &without, |_| Some(SHORT_WINDOW)),
+    ];
+    let mut all = Vec::new();
+    for (what, nodes, change) in ways {
+        let mut sets = vec![(what.to_owned(), nodes.to_vec())];
+        if nodes.len() > 1 {
+            sets.push((format!("{what}, in the last alone"), nodes[nodes.len() - 1..].to_vec()));
+        }
+        for (name, nodes) in sets.into_iter().filter(|(_, nodes)| !nodes.is_empty()) {
+            let right = places.of(nodes.iter().copied());
+            all.push(Mutant::edit(
+                name,
+                Class::Window,
+                right,
+                "no prompt is as long",
+                move |model| {
+                    let graph = &mut model.graph;
+                    for n in &nodes {
+                        let node = &mut graph.nodes[*n];
+                        let window = change(node.attrs.get("window").and_then(Scalar::as_usize));
+                        let value = window
+                            .and_then(|w| i64::try_from(w).ok())
+                            .map_or(Scalar::Null, Scalar::Int);
+                        node.attrs.insert("window".to_owned(), value);
+                        if let Some(state) = node.state {
+                            graph.states[state.0].window = window;
+                        }
+                    }
+                },
+            ));
+        }
+    }
+    all
+}

@@ -1,0 +1,262 @@
+//! Faults of an engine, derived from the layers and states of a graph.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use registry::dtype::Dtype;
+use registry::graph::{Graph, Node, StateId, StateKind, ValueId};
+use registry::model::Model;
+use registry::scalar::Scalar;
+
+use super::places::Places;
+use super::{Class, Mutant};
+
+/// A fault.
+#[derive(Debug, Clone)]
+pub(super) enum Fault {
+    /// Numbers of a tap are changed.
+    Tap(TapFault),
+    /// States are changed after each step, or slots are handled wrongly.
+    State(StateFault),
+}
+
+/// A change of a tap.
+#[derive(Debug, Clone)]
+pub(super) struct TapFault {
+    pub(super) tap: String,
+    /// The first position that is changed.
+    pub(super) from: usize,
+    /// Only these numbers of a row.
+    pub(super) part: Option<Range<usize>>,
+    /// Only rows for which this tap holds this number.
+    pub(super) chosen: Option<(String, usize)>,
+    pub(super) how: How,
+}
+
+/// The change itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum How {
+    /// Multiplied.
+    Times(f32),
+    /// Rounded to fewer bits than the run keeps.
+    Rounded,
+}
+
+/// A mistake with states.
+#[derive(Debug, Clone)]
+pub(super) struct StateFault {
+    pub(super) states: Vec<StateId>,
+    pub(super) what: StateChange,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum StateChange {
+    /// These rows are 0 once the sequence is longer than the last of them.
+    Dropped(Range<usize>),
+    /// Set to 0 whenever the number of tokens is a multiple.
+    Zeroed(usize),
+    /// Rounded after each step.
+    Narrow(Dtype),
+    /// Rounded for the reading of a step.
+    ReadNarrow(Dtype),
+    /// Fed one token more after each chunk of odd length.
+    Padded,
+    /// Left to the next slot.
+    Stale,
+    /// Not taken back by a truncate.
+    NotTakenBack,
+    /// A fork is one position further.
+    Further,
+}
+
+/// Gives the faults that a model can have.
+pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
+    let graph = &model.graph;
+    let mut all = Vec::new();
+    if let Some(tap) = projection(graph) {
+        let right = places.of(maker(graph, &tap));
+        let fault = |from, how| TapFault { tap: tap.clone(), from, part: None, chosen: None, how };
+        let mut add = |name: &str, from, how| {
+            let fault = Fault::Tap(fault(from, how));
+            let name = format!("{name} (`{tap}`)");
+            all.push(Mutant::fault(
+                name,
+                Class::Value,
+                right.clone(),
+                "no prompt is as long",
+                fault,
+            ));
+        };
+        add("one projection x 1.01", 0, How::Times(1.01));
+        for from in [12, 65, 130] {
+            add(&format!("one projection x 1.05 from position {from} on"), from, How::Times(1.05));
+        }
+        add("one projection rounded once more", 0, How::Rounded);
+    }
+    all.extend(head(graph, places));
+    all.extend(expert(graph, places));
+    all.extend(states(graph, places));
+    all
+}
+
+fn maker(graph: &Graph, tap: &str) -> Option<usize> {
+    let makes = |value: &ValueId| graph.values[value.0].tap.as_deref() == Some(tap);
+    graph.nodes.iter().position(|node| node.outputs.iter().any(makes))
+}
+
+fn tap(graph: &Graph, node: &Node) -> Option<String> {
+    graph.values[node.outputs.first()?.0].tap.clone()
+}
+
+/// The last projection of a layer in the middle.
+fn projection(graph: &Graph) -> Option<String> {
+    let layer = graph.layers.get(graph.layers.len() / 2)?;
+    let nodes = &graph.nodes[layer.nodes.0..layer.nodes.1];
+    let shape = |node: &Node| node.outputs.first().map(|value| &graph.values[value.0].shape);
+    let hidden = nodes.last().and_then(shape);
+    let mut projections =
+        nodes.iter().rev().filter(|node| node.op == "linear" && shape(node) == hidden);
+    projections.find_map(|node| tap(graph, node))
+}
+
+/// The last head of a projection that a state is made from.
+fn head(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
+    let owners = graph.nodes.iter().filter(|node| {
+        let kind = node.state.map(|state| graph.states[state.0].kind);
+        matches!(kind, Some(StateKind::Attention | StateKind::Latent | StateKind::Recurrent))
+    });
+    for owner in owners {
+        let Some([heads, dim]) = owner.inputs.first().map(|value| &graph.values[value.0].shape[..])
+        else {
+            continue;
+        };
+        let layer =
+            graph.nodes.iter().filter(|node| node.layer == owner.layer && node.op == "linear");
+        for node in layer {
+            let size: usize = node
+                .outputs
+                .first()
+                .map_or(0, |value| graph.values[value.0].shape.iter().product());
+            if size == heads * dim
+                && let Some(tap) = tap(graph, node)
+            {
+                let right = places.of(maker(graph, &tap));
+                let name = format!("one head x 1.01 (`{tap}`)");
+                let part = Some((heads - 1) * dim..size);
+                let fault = TapFault { tap, from: 0, part, chosen: None, how: How::Times(1.01) };
+                return Some(Mutant::fault(
+                    name,
+                    Class::Value,
+                    right,
+                    "no layer reads it",
+                    Fault::Tap(fault),
+                ));
+            }
+        }
+    }
+    None
+}
+
+/// One expert of the first router.
+fn expert(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
+    let node = graph.nodes.iter().find(|node| node.op == "experts")?;
+    let tap = tap(graph, node)?;
+    let chosen = graph.values[node.inputs.get(1)?.0].tap.clone()?;
+    let expert = node.attrs.get("n").and_then(Scalar::as_usize)? / 2;
+    let right = places.of(maker(graph, &tap));
+    let name = format!("one expert x 1.01 (`{tap}`)");
+    let chosen = Some((chosen, expert));
+    let fault = TapFault { tap, from: 0, part: None, chosen, how: How::Times(1.01) };
+    Some(Mutant::fault(name, Class::Value, right, "no token is sent to it", Fault::Tap(fault)))
+}
+
+fn states(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
+    let of = |wanted: fn(StateKind) -> bool| -> Vec<StateId> {
+        let states = graph.states.iter().enumerate().filter(|(_, state)| wanted(state.kind));
+        states.map(|(n, _)| StateId(n)).collect()
+    };
+    let full: Vec<StateId> = of(|kind| kind == StateKind::Attention || kind == StateKind::Latent)
+        .into_iter()
+        .filter(|state| graph.states[state.0].window.is_none())
+        .collect();
+    let carried = |kind| matches!(kind, StateKind::Conv | StateKind::Recurrent);
+    let mut all = Vec::new();
+    let mut add = |name: String, class, reach, states: &[StateId], what| {
+        if !states.is_empty() {
+            let right =
+                if class == Class::Slot { BTreeSet::new() } else { places.of_states(states) };
+            let fault = Fault::State(StateFault { states: states.to_vec(), what });
+            all.push(Mutant::fault(name, class, right, reach, fault));
+        }
+    };
+    let long = "no step is as late";
+    add(
+        "keys 64 to 128 dropped after 128".into(),
+        Class::State,
+        long,
+        &full,
+        StateChange::Dropped(64..128),
+    );
+    add(
+        "keys 16 to 32 dropped after 64".into(),
+        Class::State,
+        long,
+        &full,
+        StateChange::Dropped(16..32),
+    );
+    for (kind, wanted) in [
+        ("keys and values", (|kind| kind == StateKind::Attention) as fn(StateKind) -> bool),
+        ("latents", |kind| kind == StateKind::Latent),
+        ("conv states", |kind| kind == StateKind::Conv),
+        ("recurrent states", |kind| kind == StateKind::Recurrent),
+    ] {
+        let own = of(wanted);
+        if matches!(kind, "conv states" | "recurrent states") {
+            add(
+                format!("{kind} zeroed at every 64 tokens"),
+                Class::State,
+                long,
+                &own,
+                StateChange::Zeroed(64),
+            );
+        }
+        for dtype in [Dtype::F16, Dtype::Bf16] {
+            let reach = "the run keeps them in this dtype anyway";
+            let what = StateChange::Narrow(dtype);
+            add(
+                format!("{kind} rounded to {dtype} after each step"),
+                Class::State,
+                reach,
+                &own,
+                what,
+            );
+            let what = StateChange::ReadNarrow(dtype);
+            add(format!("{kind} read in {dtype}"), Class::State, reach, &own, what);
+        }
+    }
+    let (carried, every) = (of(carried), of(|_| true));
+    let slot = "the engine does not begin, or does not go on, with what a slot keeps";
+    add(
+        "a padding token leaks into carried states".into(),
+        Class::State,
+        slot,
+        &carried,
+        StateChange::Padded,
+    );
+    add(
+        "a new slot begins with what the last one carried".into(),
+        Class::Slot,
+        slot,
+        &carried,
+        StateChange::Stale,
+    );
+    add(
+        "a truncate leaves carried states".into(),
+        Class::Slot,
+        slot,
+        &carried,
+        StateChange::NotTakenBack,
+    );
+    add("a fork is one position further".into(), Class::Slot, slot, &every, StateChange::Further);
+    all
+}

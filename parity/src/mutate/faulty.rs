@@ -1,0 +1,325 @@
+//! An engine with a fault.
+
+use std::collections::BTreeMap;
+
+use engine::{
+    Chunk, Engine, Error, Logits, Options, Probe, Session, Shows, SlotId, Source, StateValue, Want,
+};
+use registry::dtype::Dtype;
+use registry::model::Model;
+
+use super::faults::{Fault, How, StateChange, StateFault, TapFault};
+use super::slots;
+
+/// An engine whose sessions have a fault.
+pub(super) struct Faulty<'a> {
+    inner: &'a dyn Engine,
+    fault: Fault,
+}
+
+impl<'a> Faulty<'a> {
+    pub(super) fn new(inner: &'a dyn Engine, fault: Fault) -> Self {
+        Self { inner, fault }
+    }
+}
+
+impl Engine for Faulty<'_> {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn exact(&self) -> bool {
+        self.inner.exact()
+    }
+
+    fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
+        let inner = self.inner.open(source, options)?;
+        let fault = self.fault.clone();
+        Ok(Box::new(FaultySession {
+            inner,
+            fault,
+            slots: BTreeMap::new(),
+            next: 0,
+            stale: None,
+            reused: BTreeMap::new(),
+        }))
+    }
+}
+
+/// A session with a fault. Its slots are other numbers than the inner session's, which change when states do.
+pub(super) struct FaultySession {
+    pub(super) inner: Box<dyn Session>,
+    fault: Fault,
+    slots: BTreeMap<usize, SlotId>,
+    next: usize,
+    /// The states that the slot released last has left.
+    stale: Option<Vec<StateValue>>,
+    /// The same of slots that were not fed yet.
+    reused: BTreeMap<usize, Vec<StateValue>>,
+}
+
+impl FaultySession {
+    fn own(&self, slot: SlotId) -> Result<SlotId, Error> {
+        self.slots.get(&slot.0).copied().ok_or(Error::UnknownSlot(slot.0))
+    }
+
+    fn place(&mut self, slot: SlotId) -> SlotId {
+        let id = self.next;
+        self.next += 1;
+        self.slots.insert(id, slot);
+        SlotId(id)
+    }
+
+    /// Puts a slot with other states in the place of one.
+    fn replace(
+        &mut self,
+        slot: SlotId,
+        position: usize,
+        values: &[StateValue],
+    ) -> Result<(), Error> {
+        let seeded = self.inner.seed(position, values)?;
+        if let Some(old) = self.slots.insert(slot.0, seeded) {
+            self.inner.release(old)?;
+        }
+        Ok(())
+    }
+
+    fn state_fault(&self) -> Option<StateFault> {
+        match &self.fault {
+            Fault::State(fault) => Some(fault.clone()),
+            Fault::Tap(_) => None,
+        }
+    }
+
+    /// Changes the states of a slot that was fed so many tokens.
+    fn after(&mut self, slot: SlotId, tokens: &[u32]) -> Result<(), Error> {
+        let Some(fault) = self.state_fault() else { return Ok(()) };
+        let inner = self.own(slot)?;
+        let position = self.inner.position(inner)?;
+        let mut values = self.inner.states(inner)?;
+        let graph = &self.inner.model().graph;
+        let changed = match &fault.what {
+            StateChange::Stale => match self.reused.remove(&slot.0) {
+                Some(stale) => slots::leak(&mut values, &stale, graph, position),
+                None => false,
+            },
+            StateChange::Padded
+                if tokens.len() % 2 == 1 && tokens.len() > 1 && graph.fed.is_none() =>
+            {
+                let fork = self.inner.fork(inner)?;
+                let last = &tokens[tokens.len() - 1..];
+                let fed =
+                    crate::run::one(&mut *self.inner, fork, last, Want::None, &mut engine::NoProbe);
+                let padded = fed.and_then(|_| self.inner.states(fork));
+                self.inner.release(fork)?;
+                slots::take(&mut values, &padded?, &fault.states)
+            }
+            what => slots::change(&mut values, what, &fault.states, position),
+        };
+        if changed { self.replace(slot, position, &values) } else { Ok(()) }
+    }
+
+    fn feed(
+        &mut self,
+        chunks: &[Chunk<'_>],
+        hidden: &[f32],
+        probe: &mut dyn Probe,
+    ) -> Result<Vec<Logits>, Error> {
+        let mut inner = Vec::new();
+        let (mut rows, mut wanted) = (Vec::new(), Vec::new());
+        for chunk in chunks {
+            let slot = self.own(chunk.slot)?;
+            let start = self.inner.position(slot)?;
+            rows.extend(start..start + chunk.tokens.len());
+            wanted.extend(match chunk.want {
+                Want::None => 0..0,
+                Want::Last => start + chunk.tokens.len() - 1..start + chunk.tokens.len(),
+                Want::All => start..start + chunk.tokens.len(),
+            });
+            inner.push(Chunk { slot, ..*chunk });
+        }
+        match self.fault.clone() {
+            Fault::Tap(fault) => {
+                let mut tamper = Tamper {
+                    probe,
+                    fault: &fault,
+                    rows,
+                    wanted,
+                    chosen: Vec::new(),
+                    dtype: self.dtype(),
+                };
+                self.inner.step_fed(&inner, hidden, &mut tamper)
+            }
+            Fault::State(StateFault { states, what: StateChange::ReadNarrow(dtype) }) => {
+                slots::read_narrow(&mut *self.inner, &inner, hidden, probe, &states, dtype)
+            }
+            Fault::State(_) => self.inner.step_fed(&inner, hidden, probe),
+        }
+    }
+}
+
+impl Session for FaultySession {
+    fn model(&self) -> &Model {
+        self.inner.model()
+    }
+
+    fn dtype(&self) -> Dtype {
+        self.inner.dtype()
+    }
+
+    fn shows(&self) -> Shows {
+        self.inner.shows()
+    }
+
+    fn open_slot(&mut self) -> SlotId {
+        let slot = self.inner.open_slot();
+        let slot = self.place(slot);
+        if let Some(stale) = self.stale.take() {
+            self.reused.insert(slot.0, stale);
+        }
+        slot
+    }
+
+    fn release(&mut self, slot: SlotId) -> Result<(), Error> {
+        let inner = self.own(slot)?;
+        if let Some(StateFault { states, what: StateChange::Stale }) = self.state_fault() {
+            let values = self.inner.states(inner)?;
+            self.stale =
+                Some(values.into_iter().filter(|value| states.contains(&value.state)).collect());
+        }
+        self.reused.remove(&slot.0);
+        self.slots.remove(&slot.0);
+        self.inner.release(inner)
+    }
+
+    fn position(&self, slot: SlotId) -> Result<usize, Error> {
+        self.inner.position(self.own(slot)?)
+    }
+
+    fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error> {
+        self.step_fed(chunks, &[], probe)
+    }
+
+    fn step_fed(
+        &mut self,
+        chunks: &[Chunk<'_>],
+        hidden: &[f32],
+        probe: &mut dyn Probe,
+    ) -> Result<Vec<Logits>, Error> {
+        let logits = self.feed(chunks, hidden, probe)?;
+        for chunk in chunks {
+            self.after(chunk.slot, chunk.tokens)?;
+        }
+        Ok(logits)
+    }
+
+    fn fork(&mut self, slot: SlotId) -> Result<SlotId, Error> {
+        let inner = self.own(slot)?;
+        let fork = self.inner.fork(inner)?;
+        let fork = self.place(fork);
+        if let Some(StateFault { what: StateChange::Further, .. }) = self.state_fault() {
+            let position = self.inner.position(inner)?;
+            let mut values = self.inner.states(inner)?;
+            slots::repeat_last(&mut values, &self.inner.model().graph, position);
+            self.replace(fork, position + 1, &values)?;
+        }
+        Ok(fork)
+    }
+
+    fn truncate(&mut self, slot: SlotId, length: usize) -> Result<(), Error> {
+        let inner = self.own(slot)?;
+        let Some(StateFault { states, what: StateChange::NotTakenBack }) = self.state_fault()
+        else {
+            return self.inner.truncate(inner, length);
+        };
+        let before = self.inner.states(inner)?;
+        self.inner.truncate(inner, length)?;
+        let mut values = self.inner.states(inner)?;
+        slots::take(&mut values, &before, &states);
+        self.replace(slot, length, &values)
+    }
+
+    fn save(&self, slot: SlotId) -> Result<Vec<u8>, Error> {
+        self.inner.save(self.own(slot)?)
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<SlotId, Error> {
+        let slot = self.inner.restore(bytes)?;
+        Ok(self.place(slot))
+    }
+
+    fn states(&self, slot: SlotId) -> Result<Vec<StateValue>, Error> {
+        self.inner.states(self.own(slot)?)
+    }
+
+    fn nudge(&mut self, units: u32) {
+        self.inner.nudge(units);
+    }
+
+    fn seed(&mut self, position: usize, states: &[StateValue]) -> Result<SlotId, Error> {
+        let mut values = states.to_vec();
+        if let Some(StateFault { states, what }) = self.state_fault() {
+            slots::change(&mut values, &what, &states, position);
+        }
+        let slot = self.inner.seed(position, &values)?;
+        Ok(self.place(slot))
+    }
+}
+
+/// A probe that changes a tap before the real one sees it.
+struct Tamper<'a> {
+    probe: &'a mut dyn Probe,
+    fault: &'a TapFault,
+    /// Positions of all rows, and of those whose logits are wanted.
+    rows: Vec<usize>,
+    wanted: Vec<usize>,
+    /// Of the tap that says which rows are changed: its numbers, and how many a row has.
+    chosen: Vec<Vec<f32>>,
+    dtype: Dtype,
+}
+
+impl Probe for Tamper<'_> {
+    fn wants(&self, tap: &str) -> bool {
+        tap == self.fault.tap
+            || self.fault.chosen.as_ref().is_some_and(|(chosen, _)| chosen == tap)
+            || self.probe.wants(tap)
+    }
+
+    fn tap(&mut self, tap: &str, shape: &[usize], data: &mut [f32]) {
+        let count = shape.first().copied().unwrap_or(0);
+        let width = data.len().checked_div(count).unwrap_or(0).max(1);
+        if tap == self.fault.tap {
+            let positions = if count == self.rows.len() { &self.rows } else { &self.wanted };
+            for (n, row) in data.chunks_exact_mut(width).enumerate() {
+                let late = positions.get(n).is_some_and(|at| *at >= self.fault.from);
+                let sent = self.fault.chosen.as_ref().is_none_or(|(_, expert)| {
+                    self.chosen.get(n).is_some_and(|row| row.contains(&(*expert as f32)))
+                });
+                let part = self.fault.part.clone().unwrap_or(0..width);
+                if late
+                    && sent
+                    && let Some(part) = row.get_mut(part)
+                {
+                    for x in part {
+                        *x = changed(*x, self.fault.how, self.dtype);
+                    }
+                }
+            }
+        }
+        if self.probe.wants(tap) {
+            self.probe.tap(tap, shape, data);
+        }
+        if self.fault.chosen.as_ref().is_some_and(|(chosen, _)| chosen == tap) {
+            self.chosen = data.chunks_exact(width).map(<[f32]>::to_vec).collect();
+        }
+    }
+}
+
+fn changed(x: f32, how: How, dtype: Dtype) -> f32 {
+    match (how, dtype) {
+        (How::Times(factor), _) => slots::kept(x * factor, dtype),
+        (How::Rounded, Dtype::F32) => slots::rounded(x, 10),
+        (How::Rounded, Dtype::F16) => slots::rounded(x, 7),
+        (How::Rounded, Dtype::Bf16) => slots::rounded(x, 5),
+    }
+}

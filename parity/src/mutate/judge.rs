@@ -1,0 +1,137 @@
+//! How a mutant came out, from the report of its check.
+
+use std::collections::BTreeSet;
+
+use registry::dtype::Dtype;
+use serde::Serialize;
+
+use super::{Closest, Fate, Mutant, Outcome};
+use crate::fit::Strengths;
+use crate::gate::{Gate, Verdict};
+use crate::report::Report;
+
+/// Compares the report of a mutant, or the words of a refusal, with that of the unchanged model.
+pub(super) fn judge(
+    mutant: &Mutant,
+    dtype: Dtype,
+    sound: &Report,
+    result: Result<Report, String>,
+) -> Outcome {
+    let mut outcome = Outcome {
+        mutant: mutant.name.clone(),
+        class: mutant.class,
+        dtype,
+        fate: Fate::Refused,
+        first: None,
+        right: None,
+        expected: BTreeSet::new(),
+        strengths: None,
+        closest: None,
+        reach: None,
+    };
+    let report = match result {
+        Ok(report) => report,
+        Err(words) => {
+            outcome.first = Some(words);
+            return outcome;
+        }
+    };
+    outcome.strengths = report.runs.first().map(|run| {
+        let mut strengths = Strengths::of(run);
+        strengths.other |= report.schedules.iter().any(|row| row.verdict == Verdict::Fail);
+        strengths
+    });
+    if report.verdict() == Verdict::Fail {
+        outcome.fate = Fate::Caught;
+        outcome.first = named(&report);
+        let gate = report.first_failing().and_then(|run| run.headline());
+        if let Some(gate) = gate.filter(|_| !mutant.right.is_empty()) {
+            let right = mutant.right.contains(&gate.subject.to_string());
+            outcome.right = Some(right);
+            outcome.expected = if right { BTreeSet::new() } else { mutant.right.clone() };
+        }
+        return outcome;
+    }
+    let schedules = report.schedules.iter().all(|row| {
+        // A slot whose states were replaced cannot be truncated: such a schedule is skipped.
+        let other = sound
+            .schedules
+            .iter()
+            .find(|other| other.name == row.name && other.verdict == row.verdict);
+        other.is_none_or(|other| other.max.to_bits() == row.max.to_bits())
+    });
+    let equal = schedules && same(&report.runs, &sound.runs);
+    if equal || mutant.neutral && dtype == Dtype::F32 {
+        outcome.fate = Fate::Unreached;
+        outcome.reach = Some(if equal {
+            mutant.reach
+        } else {
+            "f32 shows only the noise of another order of rounding"
+        });
+        return outcome;
+    }
+    outcome.fate = Fate::Missed;
+    outcome.closest = closest(&report, sound);
+    outcome
+}
+
+/// Compares every number of two results, bit for bit.
+fn same<T: Serialize>(a: &T, b: &T) -> bool {
+    matches!((serde_json::to_string(a), serde_json::to_string(b)), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Names what a report shows first.
+pub(super) fn named(report: &Report) -> Option<String> {
+    if let Some(run) = report.first_failing() {
+        let router = || {
+            run.routers
+                .iter()
+                .find(|row| row.verdict == Verdict::Fail)
+                .map(|_| "a router".to_owned())
+        };
+        let greedy = || Some("a greedy token".to_owned());
+        return run
+            .headline()
+            .map(|first| first.subject.to_string())
+            .or_else(router)
+            .or_else(greedy);
+    }
+    let row = report.schedules.iter().find(|row| row.verdict == Verdict::Fail)?;
+    Some(format!("schedule {}", row.name))
+}
+
+/// Finds the bound nearest to its limit among gates whose numbers changed.
+fn closest(report: &Report, sound: &Report) -> Option<Closest> {
+    fn gates(report: &Report) -> Vec<&Gate> {
+        report.runs.iter().flat_map(|run| &run.gates).collect()
+    }
+    let before = gates(sound);
+    let mut found: Option<Closest> = None;
+    let mut offer = |next: Closest| {
+        let part = |c: &Closest| c.value / c.limit;
+        if found.as_ref().is_none_or(|best| part(&next).total_cmp(&part(best)).is_gt()) {
+            found = Some(next);
+        }
+    };
+    for (n, gate) in gates(report).into_iter().enumerate() {
+        let other = before.get(n).copied();
+        if other.is_some_and(|other| same(gate, other)) {
+            continue;
+        }
+        for (m, bound) in gate.bounds.iter().enumerate() {
+            let was =
+                other.and_then(|gate| gate.bounds.get(m)).map_or(f64::NAN, |bound| bound.value);
+            if bound.limit.is_finite() && bound.limit > 0.0 {
+                offer(Closest {
+                    subject: gate.subject.to_string(),
+                    place: format!("{} {} `{}`", gate.phase, gate.mode.name(), gate.prompt),
+                    measure: bound.measure.to_owned(),
+                    value: bound.value,
+                    limit: bound.limit,
+                    before: was,
+                });
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,129 @@
+//! Edits of what nodes read and of the functions that they apply.
+
+use std::collections::BTreeMap;
+
+use registry::graph::{Graph, Node};
+use registry::model::Model;
+use registry::ops::{Kind, OpSet};
+
+use super::places::Places;
+use super::{Class, Mutant};
+
+/// Functions of single numbers that stand in for each other.
+const FUNCTIONS: [&str; 6] = ["silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh"];
+
+/// Gives swaps of inputs and weights, and other activation functions.
+pub(super) fn mutants(model: &Model, ops: &OpSet, places: &Places<'_>) -> Vec<Mutant> {
+    let mut all = swaps(&model.graph, places);
+    all.extend(weights(&model.graph, places));
+    all.extend(functions(&model.graph, ops, places));
+    all.extend(omissions(&model.graph, places));
+    all
+}
+
+fn kinds(graph: &Graph, wanted: impl Fn(&Node) -> bool) -> BTreeMap<&str, Vec<usize>> {
+    let mut kinds: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| wanted(node)) {
+        kinds.entry(&node.op).or_default().push(n);
+    }
+    kinds
+}
+
+/// The first two inputs of nodes, where they have one shape and do not commute.
+fn swaps(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
+    let swaps = |node: &Node| match node.inputs.as_slice() {
+        [a, b, ..] => {
+            a != b
+                && !matches!(&*node.op, "add" | "mul")
+                && graph.values[a.0].shape == graph.values[b.0].shape
+        }
+        _ => false,
+    };
+    let mut all = Vec::new();
+    for (op, nodes) in kinds(graph, swaps) {
+        let right = places.of(nodes.iter().copied());
+        let name = format!("{op}: its first two inputs swapped");
+        all.push(Mutant::edit(name, Class::Swap, right, "both inputs are equal", move |model| {
+            for n in &nodes {
+                model.graph.nodes[*n].inputs.swap(0, 1);
+            }
+        }));
+    }
+    all
+}
+
+/// The weights of two projections of one input, where they have one shape.
+fn weights(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
+    let shape = |node: &Node| Some(&graph.weights[node.weights.get("weight")?.0].shape);
+    let mut found = None;
+    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.op == "linear") {
+        let twin = |(_, other): &(usize, &Node)| {
+            other.op == "linear" && other.inputs == node.inputs && shape(other) == shape(node)
+        };
+        if let Some((m, _)) = graph.nodes.iter().enumerate().skip(n + 1).find(twin) {
+            found = Some((n, m));
+        }
+    }
+    let edit = |(n, m): (usize, usize)| {
+        let right = places.of([n, m]);
+        let name = "linear: the weights of two projections swapped".to_owned();
+        Mutant::edit(name, Class::Swap, right, "both weights are equal", move |model| {
+            let nodes = &mut model.graph.nodes;
+            let first = nodes[n].weights.clone();
+            let second = std::mem::replace(&mut nodes[m].weights, first);
+            nodes[n].weights = second;
+        })
+    };
+    found.map(edit).into_iter().collect()
+}
+
+/// Other functions in place of activation functions.
+fn functions(graph: &Graph, ops: &OpSet, places: &Places<'_>) -> Vec<Mutant> {
+    let bare = |op: &str| {
+        let params = ops.get(op).map_or(&[][..], |rule| &rule.signature().params);
+        params.len() == 1 && params[0].kind == Kind::Value
+    };
+    let mut all = Vec::new();
+    for (op, nodes) in kinds(graph, |node| FUNCTIONS.contains(&&*node.op)) {
+        for other in FUNCTIONS.into_iter().filter(|other| *other != op && bare(other)) {
+            let (right, nodes) = (places.of(nodes.iter().copied()), nodes.clone());
+            let name = format!("{op}: {other} in its place");
+            all.push(Mutant::edit(name, Class::Form, right, "every value is 0", move |model| {
+                for n in &nodes {
+                    other.clone_into(&mut model.graph.nodes[*n].op);
+                }
+            }));
+        }
+    }
+    all
+}
+
+/// Readers of the last node of each kind that read its first input instead.
+fn omissions(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
+    let passes = |node: &Node| match (node.inputs.as_slice(), node.outputs.as_slice()) {
+        ([from, ..], [to]) => {
+            graph.values[from.0].shape == graph.values[to.0].shape && graph.output != Some(*to)
+        }
+        _ => false,
+    };
+    let mut all = Vec::new();
+    for (op, nodes) in kinds(graph, passes) {
+        let Some(&last) = nodes.last() else { continue };
+        let (from, to) = (graph.nodes[last].inputs[0], graph.nodes[last].outputs[0]);
+        let readers = places.nodes(|node| node.inputs.contains(&to));
+        if readers.is_empty() {
+            continue;
+        }
+        let right = places.of(readers.iter().copied());
+        let name = format!("{op}: the last left out");
+        let reach = "it changes no number here";
+        all.push(Mutant::edit(name, Class::Form, right, reach, move |model| {
+            for n in &readers {
+                for input in model.graph.nodes[*n].inputs.iter_mut().filter(|input| **input == to) {
+                    *input = from;
+                }
+            }
+        }));
+    }
+    all
+}

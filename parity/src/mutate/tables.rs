@@ -1,0 +1,142 @@
+//! Edits of rotary tables, and of the dtypes of states and values.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use registry::dtype::{Dtype, DtypeRule};
+use registry::graph::StateId;
+use registry::model::Model;
+use registry::rope::RopeTable;
+
+use super::places::Places;
+use super::{Class, Mutant};
+
+/// Gives the edits of a model's tables and dtypes.
+pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
+    let mut all = ropes(model, places);
+    all.extend(states(model, places));
+    all.extend(values(model, places));
+    all
+}
+
+/// An edit of a table; false if it changes nothing.
+type Table = fn(&mut RopeTable) -> bool;
+
+/// Divides frequencies, as a base that is larger by 1% does.
+fn stretch(frequencies: &mut [f32]) {
+    let pairs = frequencies.len().max(1) as f32;
+    for (n, frequency) in frequencies.iter_mut().enumerate() {
+        *frequency *= 1.01_f32.powf(-(n as f32) / pairs);
+    }
+}
+
+const TABLES: [(&str, Table); 7] = [
+    ("theta x 1.01", |rope| {
+        stretch(&mut rope.inv_freq);
+        rope.inv_freq.len() > 1
+    }),
+    ("a scaling factor of 1.01", |rope| {
+        rope.inv_freq.iter_mut().for_each(|x| *x /= 1.01);
+        true
+    }),
+    ("cos and sin x 1.01", |rope| {
+        rope.attention_factor *= 1.01;
+        true
+    }),
+    ("two rotated dims less", |rope| {
+        rope.dim -= 2.min(rope.dim);
+        rope.inv_freq.truncate(rope.dim / 2);
+        rope.dim > 0
+    }),
+    ("the lowest frequency twice as high", |rope| {
+        rope.inv_freq.last_mut().map(|x| *x *= 2.0).is_some()
+    }),
+    ("the table for long sequences: theta x 1.01", |rope| {
+        rope.long.as_mut().map(|long| stretch(&mut long.inv_freq)).is_some()
+    }),
+    ("the table for long sequences one position later", |rope| {
+        let long = rope.long.as_mut().map(|long| long.original_context += 1);
+        let dynamic = rope.dynamic.as_mut().map(|dynamic| dynamic.context += 1);
+        long.is_some() || dynamic.is_some()
+    }),
+];
+
+fn ropes(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
+    let mut all = Vec::new();
+    for (n, rope) in model.ropes.iter().enumerate() {
+        for (what, change) in TABLES {
+            if !change(&mut rope.clone()) {
+                continue;
+            }
+            let name = format!("rope `{}`: {what}", rope.name);
+            let reach = "no layer reads it, no prompt is as long, or the pair is not rotated";
+            all.push(Mutant::edit(name, Class::Rope, places.of_rope(n), reach, move |model| {
+                change(&mut model.ropes[n]);
+            }));
+        }
+    }
+    all
+}
+
+/// States of one name, in each dtype that they are not kept in.
+fn states(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
+    let mut names: BTreeMap<&str, Vec<StateId>> = BTreeMap::new();
+    for (n, state) in model.graph.states.iter().enumerate() {
+        names.entry(&state.name).or_default().push(StateId(n));
+    }
+    let mut all = Vec::new();
+    for (name, states) in names {
+        for dtype in Dtype::ALL {
+            let rule = DtypeRule::Fixed(dtype);
+            let edited: Vec<StateId> =
+                states.iter().copied().filter(|s| model.graph.states[s.0].dtype != rule).collect();
+            if edited.is_empty() {
+                continue;
+            }
+            let name = format!("state `{name}` kept in {dtype}");
+            let right = places.of_states(&edited);
+            let reach =
+                "the run keeps it in this dtype anyway, or keeps no number that does not fit";
+            all.push(Mutant::edit(name, Class::State, right, reach, move |model| {
+                for state in &edited {
+                    model.graph.states[state.0].dtype = rule;
+                }
+            }));
+        }
+    }
+    all
+}
+
+/// Values that ops of one kind make: rounded where they are kept in f32, and not rounded where they are.
+fn values(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
+    let graph = &model.graph;
+    let mut kinds: BTreeMap<(&str, bool), BTreeSet<usize>> = BTreeMap::new();
+    for (n, node) in graph.nodes.iter().enumerate() {
+        for value in &node.outputs {
+            let wide = graph.values[value.0].dtype == DtypeRule::Fixed(Dtype::F32);
+            kinds.entry((&node.op, wide)).or_default().insert(n);
+        }
+    }
+    let mut all = Vec::new();
+    for ((op, wide), nodes) in kinds {
+        let (from, to, what) = if wide {
+            (DtypeRule::Fixed(Dtype::F32), DtypeRule::Activation, "its f32 result is rounded")
+        } else {
+            (DtypeRule::Activation, DtypeRule::Fixed(Dtype::F32), "its result is not rounded")
+        };
+        let right = places.of(nodes.iter().copied());
+        let reach = "f32 runs round nothing, and ops that only move numbers round nothing";
+        let name = format!("{op}: {what}");
+        all.push(Mutant::edit(name, Class::Rounding, right, reach, move |model| {
+            let graph = &mut model.graph;
+            for n in &nodes {
+                for value in &graph.nodes[*n].outputs {
+                    let dtype = &mut graph.values[value.0].dtype;
+                    if *dtype == from {
+                        *dtype = to;
+                    }
+                }
+            }
+        }));
+    }
+    all
+}

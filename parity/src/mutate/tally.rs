@@ -1,0 +1,47 @@
+//! Counts of outcomes.
+
+use registry::dtype::Dtype;
+use serde::Serialize;
+
+use super::{Book, Class, Fate};
+use crate::gate::dtype_name;
+
+/// Counts of one class in one dtype.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// The class.
+    pub class: Class,
+    /// The dtype.
+    #[serde(serialize_with = "dtype_name")]
+    pub dtype: Dtype,
+    /// Caught by a gate.
+    pub caught: usize,
+    /// Not run by the engine.
+    pub refused: usize,
+    /// Changed numbers, and passed.
+    pub missed: usize,
+    /// Changed no number.
+    pub unreached: usize,
+}
+
+/// Counts the outcomes of each class and dtype that has any.
+pub fn tally(book: &Book) -> Vec<Tally> {
+    let mut all = Vec::new();
+    for class in Class::ALL {
+        for dtype in Dtype::ALL {
+            let mut row = Tally { class, dtype, caught: 0, refused: 0, missed: 0, unreached: 0 };
+            for outcome in book.outcomes.iter().filter(|o| o.class == class && o.dtype == dtype) {
+                match outcome.fate {
+                    Fate::Caught => row.caught += 1,
+                    Fate::Refused => row.refused += 1,
+                    Fate::Missed => row.missed += 1,
+                    Fate::Unreached => row.unreached += 1,
+                }
+            }
+            if row.caught + row.refused + row.missed + row.unreached > 0 {
+                all.push(row);
+            }
+        }
+    }
+    all
+}
