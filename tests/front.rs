@@ -466,3 +466,20 @@ fn every_command_is_introduced_by_a_verb() {
     }
     assert!(count > 8, "{help}");
 }
+
+#[test]
+fn the_counts_of_the_proof_are_what_is_printed() {
+    let page = fs_err::read_to_string(root().join("docs/proof.md")).unwrap();
+    let printed = typed("parity fit docs/proof.tsv", root()).out;
+    assert!(page.contains(&printed), "docs/proof.md is stale:\n{printed}");
+    let honest = printed.lines().filter(|line| line.starts_with("honest"));
+    let mut alarms = 0;
+    for line in honest {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (checks, found): (usize, usize) =
+            (words[2].parse().unwrap(), words[3].parse().unwrap());
+        assert!(checks > 400, "{line}");
+        alarms += found;
+    }
+    assert!(alarms <= 1, "{printed}");
+}

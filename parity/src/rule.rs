@@ -29,7 +29,7 @@ pub const FLIPS: f64 = 0.1;
 const SPAN: f64 = 8.0;
 
 /// Mean square of a row's difference in 16 bits, in units of rounding, beyond what moves with the inputs.
-pub const UNITS: f64 = 0.5;
+pub const UNITS: f64 = 0.1;
 
 /// Times the spread of the ensemble that a whole run may be away from the f32 reference.
 pub const FACTOR: f64 = 8.0;
