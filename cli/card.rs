@@ -166,6 +166,7 @@ fn compared(report: &Report) -> String {
         }
     }
     text.push_str(&table.markdown());
+    text.push_str(&reach(report));
     text.push_str(&gates(report));
     if !report.schedules.is_empty() {
         text.push_str("\n## Schedules\n\n");
@@ -187,6 +188,40 @@ fn compared(report: &Report) -> String {
         write!(text, "\nNote: {note}\n").ok();
     }
     text
+}
+
+/// Reach and strength of the comparisons of ops by themselves.
+fn reach(report: &Report) -> String {
+    let mut table = Table::new(&[]);
+    table.row([
+        "dtype",
+        "prefill",
+        "decode",
+        "weakest op",
+        "sees, of the rms",
+        "experts",
+        "windows not reached",
+    ]);
+    let to = |last: Option<usize>| {
+        last.map_or_else(|| "not compared".to_owned(), |last| format!("to position {last}"))
+    };
+    for run in report.runs.iter().filter(|run| run.coverage.weakest.is_some()) {
+        let coverage = &run.coverage;
+        let (name, error) = coverage.weakest.clone().unwrap_or_default();
+        let windows: Vec<String> = coverage.windows.iter().map(ToString::to_string).collect();
+        table.row([
+            run.label(),
+            to(coverage.prefill),
+            to(coverage.decode),
+            format!("`{name}`"),
+            format!("{error:.1e}"),
+            coverage
+                .experts
+                .map_or_else(String::new, |(reached, all)| format!("{reached} of {all}")),
+            windows.join(", "),
+        ]);
+    }
+    format!("\n## Ops on the reference's own inputs\n\n{}", table.markdown())
 }
 
 /// How near a gate is to failing: its worst measure over that measure's bound.

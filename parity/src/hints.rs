@@ -1,7 +1,6 @@
-//! Likely causes, read off the numbers of a failed gate.
+//! Facts that the numbers of a failed gate show beyond its bounds.
 //!
-//! These are symptoms only. Trying an edit of the spec and seeing whether it
-//! restores parity is what `parity diagnose` does.
+//! No cause is guessed: which edit of the spec restores parity is known only once it was tried.
 
 use registry::diag::Span;
 use registry::dtype::DtypeRule;
@@ -19,19 +18,20 @@ pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
     }
     let prefill_passes = gates.iter().all(|g| g.phase != Phase::Prefill || !g.fails());
     if gate.phase == Phase::Decode && prefill_passes {
-        hints.push(match gate.subject {
-            Subject::State { .. } => {
-                "prefill agrees: it never reads this snapshot, only decode does".to_owned()
-            }
-            _ => "prefill agrees and decode does not: look at how states and positions are \
-                  carried from step to step"
-                .to_owned(),
+        // A snapshot of a convolution or recurrence is read by the next step alone.
+        let snapshot = model.graph.states.iter().any(|state| {
+            let this = |part: &str| state.parts.iter().any(|p| p.name == part);
+            let kept = matches!(state.kind, StateKind::Conv | StateKind::Recurrent);
+            kept && matches!(&gate.subject, Subject::State { layer, part, .. } if *layer == state.layer && this(part))
+        });
+        hints.push(if snapshot {
+            "prefill agrees: it never reads this snapshot, only decode does".to_owned()
+        } else {
+            "prefill agrees and decode does not".to_owned()
         });
     }
     if gate.error.max.is_infinite() {
-        hints.push(
-            "some values are not numbers: an overflow, or a read of a released slot".to_owned(),
-        );
+        hints.push("some values are not numbers".to_owned());
         return hints;
     }
     scale(gate, &mut hints);
@@ -72,13 +72,9 @@ fn state(model: &Model, layer: usize, part: &str, gate: &Gate, hints: &mut Vec<S
 /// A pure scale has an angle of 0 and a gain.
 fn scale(gate: &Gate, hints: &mut Vec<String>) {
     if gate.gain.abs() > 1e-4 && 1.0 - gate.cosine < 1e-3 * gate.gain * gate.gain {
-        hints.push(format!(
-            "ours is the reference times {:.6}: a scale that is missing or applied twice, an epsilon, \
-             or a factor that was rounded",
-            1.0 + gate.gain
-        ));
+        hints.push(format!("ours is the reference times {:.6}", 1.0 + gate.gain));
     } else if gate.cosine < -0.9 {
-        hints.push("ours points the other way: a sign".to_owned());
+        hints.push("ours points the other way".to_owned());
     }
 }
 
@@ -96,10 +92,7 @@ fn positions(states: &[State], gate: &Gate, hints: &mut Vec<String>) {
         return;
     }
     if good == 1 {
-        hints.push(
-            "position 0 agrees and later ones do not: the scale of scores, rotary layout or table, positions, or the mask"
-                .to_owned(),
-        );
+        hints.push("position 0 agrees and later ones do not".to_owned());
         return;
     }
     let near = states.iter().find_map(|s| {
@@ -109,10 +102,10 @@ fn positions(states: &[State], gate: &Gate, hints: &mut Vec<String>) {
         reach.abs_diff(good).le(&1).then_some((s.name.clone(), reach))
     });
     hints.push(match near {
-        Some((name, reach)) => format!(
-            "the first {good} positions agree, and state `{name}` reaches over {reach}: its window or width"
-        ),
-        None => format!("the first {good} positions agree: something that begins at position {good}"),
+        Some((name, reach)) => {
+            format!("the first {good} positions agree, and state `{name}` reaches over {reach}")
+        }
+        None => format!("the first {good} positions agree"),
     });
 }
 
