@@ -32,7 +32,7 @@ pub use options::CheckOptions;
 
 use greedy::greedy;
 use subject::{about, identify, not_finite, unseen};
-use summary::{coverage, summarize, witness};
+use summary::{coverage, pool, summarize, witness};
 
 /// Why a check could not run.
 #[derive(Debug, thiserror::Error)]
@@ -260,6 +260,7 @@ fn as_is(
         if gates.iter().any(Gate::is_not_finite) {
             report.note(not_finite(engine, source, dump, dtype, options)?);
         }
+        pool(dtype, &mut gates);
         let greedy = greedy(&mut session, dump, dtype, own, &mut agreement)?;
         let mut run = summarize(model, dtype, gates, greedy, uncovered);
         run.routers = agreement.rows.into_iter().filter(|row| row.choices > 0).collect();

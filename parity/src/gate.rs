@@ -147,6 +147,8 @@ pub struct Gate {
     pub by_step: Vec<Option<f64>>,
     /// All of these hold, or the gate fails.
     pub bounds: Vec<Bound>,
+    /// How many rows are beyond their bounds; a fourth of them may be, in 16 bits on the reference's own inputs.
+    pub off: usize,
     /// The smallest error that would have been seen, as a share of the rms of a row; none where nothing was judged.
     pub sees: Option<f64>,
     /// Something wrong that is not a number out of bounds, or why it was not judged.
@@ -175,6 +177,7 @@ impl Gate {
             rows: None,
             by_step: Vec::new(),
             bounds: Vec::new(),
+            off: 0,
             sees: None,
             finding: None,
             step: None,
@@ -266,6 +269,7 @@ impl Gate {
     pub fn judge(&mut self, judged: Judged, steps: &[usize]) {
         self.bounds = judged.bounds;
         self.sees = Some(judged.sees);
+        self.off = judged.rows.iter().filter(|part| **part > 1.0).count();
         if self.bounds.iter().all(Bound::holds) {
             return;
         }

@@ -25,6 +25,9 @@ pub const OP_GAIN: f64 = 6.0;
 /// Share of a row's elements that may be unequal in 16 bits, beyond those that move with the inputs.
 pub const FLIPS: f64 = 0.1;
 
+/// Rows of one op, in all prompts and phases, that may be beyond these in 16 bits.
+pub const STRAYS: usize = 3;
+
 /// Nodes of the graph whose roundings [`FLIPS`] is for.
 const SPAN: f64 = 8.0;
 
