@@ -261,7 +261,7 @@ fn as_is(
             report.note(not_finite(engine, source, dump, dtype, options)?);
         }
         pool(dtype, &mut gates);
-        let greedy = greedy(&mut session, dump, dtype, own, &mut agreement)?;
+        let greedy = greedy(&mut session, dump, dtype, own, options.logprob, &mut agreement)?;
         let mut run = summarize(model, dtype, gates, greedy, uncovered);
         run.routers = agreement.rows.into_iter().filter(|row| row.choices > 0).collect();
         run.coverage = coverage(model, &seen, dump, &run);

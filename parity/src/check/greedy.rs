@@ -17,13 +17,16 @@ pub(super) fn greedy(
     dump: &Dump,
     dtype: Dtype,
     sides: &[Side],
+    bound: Option<f64>,
     agreement: &mut Agreement<'_>,
 ) -> Result<Vec<GreedyRow>, Error> {
     let mut rows = Vec::new();
     let Some(by_prompt) = dump.manifest.greedy.get(dtype.name()) else { return Ok(rows) };
     for (prompt, side) in dump.manifest.prompts.iter().zip(sides) {
         let spread = side.spread.as_ref().map(|spread| spread.logprobs.as_slice());
-        let noise = rule::greedy(spread.unwrap_or_default());
+        // A bound that was given holds for each of two log-probabilities.
+        let given = bound.filter(|_| dtype == Dtype::F32).map(|bound| 2.0 * bound);
+        let noise = given.unwrap_or_else(|| rule::greedy(spread.unwrap_or_default()));
         let Some(chosen) = by_prompt.get(&prompt.name).filter(|c| !c.is_empty()) else { continue };
         let mut row = GreedyRow {
             prompt: prompt.name.clone(),
