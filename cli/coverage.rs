@@ -13,7 +13,7 @@ use registry::weight_map::Rule;
 
 use crate::specs::{tell, warn};
 
-/// What a model makes of a checkpoint's tensors.
+/// Pairing of a model's weights with a checkpoint's tensors.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Coverage {
     /// Tensors in the checkpoint.

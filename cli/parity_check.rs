@@ -54,8 +54,8 @@ pub(crate) struct Check {
     /// Dtypes, with commas; default: all of the dump
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
     dtype: Vec<Dtype>,
-    /// Most that a log-probability of an f32 run may differ, in nats; default 1e-4, or 1e-3 for
-    /// a file of f32 numbers in llama.cpp
+    /// Most that a log-probability of an f32 run may differ, in nats; default: by the ensemble of
+    /// the reference that the dump has, or 1e-3 for a file of f32 numbers in llama.cpp
     #[arg(long, value_name = "NATS", value_parser = parse_bound)]
     bound: Option<f64>,
     /// Run a spec whose state dtypes an op refuses, to see the effect
@@ -139,18 +139,10 @@ impl Check {
             self.refuse_rounding()?;
             return self.run_gguf(&target);
         }
-        let path = match &self.reference {
-            Some(path) => path.clone(),
-            None => match beside(&target) {
-                Some(path) => path,
-                None => bail!("{}", no_reference(&target)),
-            },
-        };
+        let (path, dump) = open_dump(&target, self.reference.as_deref())?;
         let checkpoint = target.checkpoint()?;
         Coverage::of(&target.model, &checkpoint).refuse(&target.dir)?;
         warn(&target.nonfinite()?);
-        let dump = Dump::open(&path)
-            .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
         if folder::is_made_of_others(&checkpoint, &dump)? {
             return self.run_coded(&target, &checkpoint, &dump, &path);
         }
@@ -283,6 +275,16 @@ fn parse_bound(text: &str) -> Result<f64, String> {
 pub(crate) fn beside(target: &Target) -> Option<PathBuf> {
     let places = ["reference", "dump"].map(|name| target.home().join(name));
     places.into_iter().find(|place| place.join("manifest.json").is_file())
+}
+
+/// Opens the dump that was given, or the one that lies beside the model.
+pub(crate) fn open_dump(target: &Target, given: Option<&Path>) -> Result<(PathBuf, Dump)> {
+    let Some(path) = given.map(Path::to_owned).or_else(|| beside(target)) else {
+        bail!("{}", no_reference(target));
+    };
+    let dump = Dump::open(&path)
+        .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
+    Ok((path, dump))
 }
 
 /// Says that there is nothing to compare with, and how to make it.

@@ -26,7 +26,7 @@ pub(crate) struct Fit {
     /// Times its noise that an op may be off in f32
     #[arg(long, value_name = "N", default_value_t = RULE[0])]
     noise: f64,
-    /// The same of its mean scale
+    /// Times the noise of its mean scale that an op may be scaled in f32
     #[arg(long, value_name = "N", default_value_t = RULE[1])]
     gain: f64,
     /// Share of a row that may be unequal in 16 bits

@@ -1,11 +1,11 @@
 //! `parity schedules`, and the commands that are reserved.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
-use parity::{CheckOptions, Dump, Verdict};
+use parity::{CheckOptions, Verdict};
 use registry::dtype::Dtype;
 
-use crate::parity_check::{beside, no_reference};
+use crate::parity_check::open_dump;
 use crate::specs::check_error;
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::text::Table;
@@ -36,11 +36,7 @@ impl Schedules {
     pub(crate) fn run(self) -> Result<Ended> {
         let target = target::open(&self.which, &self.choice)?;
         target.explained(&self.choice)?;
-        let Some(path) = self.reference.clone().or_else(|| beside(&target)) else {
-            bail!("{}", no_reference(&target));
-        };
-        let dump = Dump::open(&path)
-            .with_context(|| format!("cannot read the dump `{}`", path.display()))?;
+        let (_, dump) = open_dump(&target, self.reference.as_deref())?;
         let options = CheckOptions { dtypes: self.dtype, ..CheckOptions::default() };
         let engine = crate::engines::engine("native")?;
         let rows = parity::check_schedules(

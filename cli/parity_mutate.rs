@@ -3,13 +3,12 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::Args;
-use parity::Dump;
 use parity::mutate::{Book, Class, Fate, MutateOptions, Outcome, mutate, tally};
 use registry::dtype::Dtype;
 
-use crate::parity_check::{beside, no_reference};
+use crate::parity_check::open_dump;
 use crate::specs::check_error;
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::text::{Table, plural};
@@ -60,11 +59,7 @@ impl Mutate {
     pub(crate) fn run(self) -> Result<Ended> {
         let target = target::open(&self.which, &self.choice)?;
         target.explained(&self.choice)?;
-        let Some(path) = self.reference.clone().or_else(|| beside(&target)) else {
-            bail!("{}", no_reference(&target));
-        };
-        let dump = Dump::open(&path)
-            .with_context(|| format!("cannot read the dump `{}`", path.display()))?;
+        let (_, dump) = open_dump(&target, self.reference.as_deref())?;
         let engine = crate::engines::engine("native")?;
         let options = MutateOptions {
             dtypes: self.dtype.clone(),

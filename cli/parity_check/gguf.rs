@@ -3,15 +3,15 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use converters::codec::expected_error;
 use converters::gguf::File;
 use engine::{Options, Rounds};
-use parity::{CheckOptions, Dump};
+use parity::CheckOptions;
 use registry::dtype::Dtype;
 
 use super::costs::{Quantized, Row};
-use super::{Check, beside, no_reference};
+use super::{Check, open_dump};
 use crate::Ended;
 use crate::convert::{self, Distance};
 use crate::target::Target;
@@ -22,11 +22,7 @@ const BAND: f64 = 1.5;
 
 impl Check {
     pub(super) fn run_gguf(&self, target: &Target) -> Result<Ended> {
-        let Some(path) = self.reference.clone().or_else(|| beside(target)) else {
-            bail!("{}", no_reference(target));
-        };
-        let dump = Dump::open(&path)
-            .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
+        let (path, dump) = open_dump(target, self.reference.as_deref())?;
         if dump.manifest.rounds().is_some_and(|rounds| rounds != Rounds::None) {
             term::note(
                 "note: the dump's reference rounds what matrices of codes multiply (`rounds` in its manifest), and a GGUF \

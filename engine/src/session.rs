@@ -199,7 +199,7 @@ pub struct Shows {
     pub taps: bool,
     /// Whether [`Session::states`] has an answer.
     pub states: bool,
-    /// Whether [`Session::seed`] has an answer.
+    /// True if [`Session::seed`] has an answer.
     pub seeds: bool,
 }
 

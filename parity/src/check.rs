@@ -15,6 +15,7 @@ use crate::compare::{Comparison, Side, structure};
 use crate::dump::{self, Dump, Phase, Prompt, Truth};
 use crate::eight;
 use crate::fed::Fed;
+use crate::fit::Strengths;
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::order::Order;
 use crate::report::{Report, RunReport};
@@ -164,9 +165,8 @@ fn as_is(
         let have = have.iter().map(|d| d.name()).collect::<Vec<_>>().join(", ");
         return Err(Error::NoRun { dump: dump.dir.clone(), wanted: *wanted, have });
     }
-    if let Some(&wanted) = dtypes.iter().find(|&&dtype| dtype != Dtype::F32)
-        && !have.contains(&Dtype::F32)
-    {
+    if !have.contains(&Dtype::F32) {
+        let wanted = dtypes.first().copied().unwrap_or(Dtype::F32);
         return Err(Error::NoFloor { dump: dump.dir.clone(), wanted });
     }
     let recorded: BTreeSet<&str> =
@@ -177,7 +177,7 @@ fn as_is(
     let load = |dtype| -> Result<Vec<Side>, dump::Error> {
         prompts.iter().map(|p| Side::load(dump, dtype, p, &order)).collect()
     };
-    let base = if have.contains(&Dtype::F32) { Some(load(Dtype::F32)?) } else { None };
+    let base = load(Dtype::F32)?;
     let rounds = options.rounds.or(dump.manifest.rounds()).unwrap_or_default();
     // Codes of rows, or of keys and values: the reference has borders between them.
     let coded = rounds != Rounds::None || dump.manifest.eight().is_some();
@@ -220,10 +220,6 @@ fn as_is(
             report.notes.push(format!("the ensemble of {run} has no run `{name}`: {why}"));
         }
     }
-    let Some(base) = base else {
-        let wanted = dtypes.first().copied().unwrap_or(Dtype::F32);
-        return Err(Error::NoFloor { dump: dump.dir.clone(), wanted });
-    };
     for dtype in dtypes {
         let loaded = if dtype == Dtype::F32 { Vec::new() } else { load(dtype)? };
         let own = if dtype == Dtype::F32 { &base } else { &loaded };
@@ -265,6 +261,7 @@ fn as_is(
         let mut run = summarize(model, dtype, gates, greedy, uncovered);
         run.routers = agreement.rows.into_iter().filter(|row| row.choices > 0).collect();
         run.coverage = coverage(model, &seen, dump, &run);
+        run.strengths = Strengths::of(dtype, &run.gates, &run.routers);
         let f32_agrees =
             report.runs.iter().any(|run| run.dtype == Dtype::F32 && run.verdict() == Verdict::Pass);
         report.note(witness(model, &mut run, f32_agrees));

@@ -31,7 +31,7 @@ pub(crate) struct Side {
     pub(crate) taps: Reference,
     /// States by phase, layer and part.
     pub(crate) states: BTreeMap<(Phase, usize, String), Tensor>,
-    /// How far the ensemble is from the f32 run.
+    /// Distance of the ensemble from the f32 run.
     pub(crate) spread: Option<Spread>,
 }
 
@@ -163,63 +163,63 @@ struct Rows<'a> {
 impl Comparison<'_> {
     /// Gates of a whole run.
     pub(crate) fn cumulative(&self, phase: Phase, trace: &Trace) -> Vec<Gate> {
-        let mut gates: Vec<Gate> = self.logprobs(phase, trace).into_iter().collect();
-        for (mut gate, rows) in self.pairs(phase, Mode::Cumulative, trace) {
-            let rows = match rows {
-                Ok(rows) => rows,
-                Err(finding) => {
-                    gates.push(gate.failed(finding));
-                    continue;
-                }
-            };
-            if !rows.own.iter().all(|x| x.is_finite()) {
-                gates.push(gate.unproven(self.dtype));
-                continue;
+        let of = |(gate, rows)| match self.comparable(gate, rows) {
+            Ok((gate, rows)) => {
+                let base = rows.base.as_ref().filter(|base| base.len() == rows.ours.len());
+                let mut gate = match base {
+                    Some(base) => {
+                        let limits = self.limits(&gate.subject, rows.count);
+                        gate.whole(self.dtype, &rows.ours, &rows.own, base, limits, &rows.steps)
+                    }
+                    None => gate.skipped("the f32 run of the dump has it in another shape"),
+                };
+                gate.kept_narrow(&rows.ours, &rows.own, &rows.steps);
+                gate
             }
-            if let Some(base) = rows.base.filter(|base| base.len() == rows.ours.len()) {
-                let limits = self.limits(&gate.subject, rows.count);
-                gate = gate.whole(self.dtype, &rows.ours, &rows.own, &base, limits, &rows.steps);
-            }
-            gate.kept_narrow(&rows.ours, &rows.own, &rows.steps);
-            gates.push(gate);
-        }
-        gates
+            Err(gate) => *gate,
+        };
+        let pairs = self.pairs(phase, Mode::Cumulative, trace).into_iter().map(of);
+        self.logprobs(phase, trace).into_iter().chain(pairs).collect()
     }
 
     /// Gates of ops on the reference's own inputs. `moved` are runs whose inputs were moved a little.
     pub(crate) fn local(&self, phase: Phase, trace: &Trace, moved: &[Trace]) -> Vec<Gate> {
         let mut moved: Vec<_> =
             moved.iter().map(|trace| self.pairs(phase, Mode::Local, trace).into_iter()).collect();
-        let mut gates = Vec::new();
-        for (mut gate, rows) in self.pairs(phase, Mode::Local, trace) {
+        let of = |(gate, rows)| {
             let others: Vec<Vec<f32>> =
                 moved.iter_mut().filter_map(|pairs| Some(pairs.next()?.1.ok()?.ours)).collect();
-            let mut rows = match rows {
-                Ok(rows) => rows,
-                Err(finding) => {
-                    gates.push(gate.failed(finding));
-                    continue;
-                }
-            };
-            if !rows.own.iter().all(|x| x.is_finite()) {
-                gates.push(gate.unproven(self.dtype));
-                continue;
-            }
+            let (gate, mut rows) = self.comparable(gate, rows)?;
             if self.rounds && self.dtype == Dtype::F32 {
                 rows.ours = flips::settled(&rows.ours, &rows.own, rows.count);
             }
             let span = self.order.span(gate.place);
             if span >= order::FAR {
-                gates.push(gate.skipped("too many ops lie between recorded values and this one"));
-                continue;
+                let why = "too many ops lie between recorded values and this one";
+                return Err(Box::new(gate.skipped(why)));
             }
-            let exact = rows.kept != Dtype::F32;
-            let op = Op { dtype: self.dtype, exact, span };
-            gate = gate.local(op, &rows.ours, &rows.own, &others, &rows.steps);
+            let op = Op { dtype: self.dtype, exact: rows.kept != Dtype::F32, span };
+            let mut gate = gate.local(op, &rows.ours, &rows.own, &others, &rows.steps);
             gate.kept_narrow(&rows.ours, &rows.own, &rows.steps);
-            gates.push(gate);
+            Ok(gate)
+        };
+        let pairs = self.pairs(phase, Mode::Local, trace).into_iter();
+        pairs.map(of).map(|gate| gate.unwrap_or_else(|ended| *ended)).collect()
+    }
+
+    /// Gives back a gate whose two sides can be compared; else the gate as it ends.
+    fn comparable<'r>(
+        &self,
+        gate: Gate,
+        rows: Result<Rows<'r>, String>,
+    ) -> Result<(Gate, Rows<'r>), Box<Gate>> {
+        match rows {
+            Err(finding) => Err(Box::new(gate.failed(finding))),
+            Ok(rows) if rows.own.iter().any(|x| !x.is_finite()) => {
+                Err(Box::new(gate.unproven(self.dtype)))
+            }
+            Ok(rows) => Ok((gate, rows)),
         }
-        gates
     }
 
     /// True if the reference's own steps are compared, and not its prefill in their place.
@@ -243,7 +243,7 @@ impl Comparison<'_> {
         pairs
     }
 
-    /// Spread of the ensemble in each row, the largest of its neighbours' where a row has none.
+    /// Spread of the ensemble in each row; none where the dump has no ensemble of it.
     pub(crate) fn limits(&self, subject: &Subject, count: usize) -> Option<Vec<f64>> {
         let spread = self.own.spread.as_ref()?;
         let of = |rows: &[f32]| -> Vec<f64> {

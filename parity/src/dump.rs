@@ -125,7 +125,7 @@ pub struct Logprobs {
     pub targets: Option<Vec<f32>>,
 }
 
-/// How far an ensemble of the reference is from its f32 run: the largest over the members, by row.
+/// Distance of an ensemble of the reference from its f32 run: the largest over the members, by row.
 #[derive(Debug, Clone, Default)]
 pub struct Spread {
     /// Root mean square of `Δlogprob`, in nats.
@@ -262,7 +262,7 @@ impl Dump {
         self.optional(&format!("{run}/{}/{phase}/logits", prompt.name))
     }
 
-    /// How far the ensemble of a dtype is from the f32 run, in each row of a prompt's prefill.
+    /// Reads the distance of a dtype's ensemble from the f32 run, in each row of a prompt's prefill.
     pub fn spread(&self, run: Dtype, prompt: &Prompt) -> Result<Option<Spread>, Error> {
         let name = |leaf: &str| format!("{run}/{}/spread/{leaf}", prompt.name);
         let Some(mut logits) = self.optional(&name("logits"))? else { return Ok(None) };
@@ -270,7 +270,7 @@ impl Dump {
         let kl = logits.data.split_off(rows);
         let taps = self.optional(&name("taps"))?.map(|tensor| tensor.data).unwrap_or_default();
         let each = taps.chunks_exact(rows.max(1)).zip(&self.manifest.taps.0);
-        // A tap without rows in prefill has none here.
+        // -1 stands for a tap or state that prefill does not have.
         let each = each.filter(|(rows, _)| rows.iter().all(|spread| *spread >= 0.0));
         let taps = each.map(|(rows, (tap, _))| (tap.clone(), rows.to_vec())).collect();
         let states = self.optional(&name("states"))?.map(|tensor| tensor.data).unwrap_or_default();

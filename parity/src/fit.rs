@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use registry::dtype::Dtype;
 use serde::Serialize;
 
-use crate::gate::{Mode, Verdict};
-use crate::report::RunReport;
+use crate::gate::{Gate, Mode, Verdict};
+use crate::route::RouterRow;
 use crate::rule;
 
 /// Measures of the rule, in the order of a table's columns.
@@ -32,10 +32,10 @@ pub const RULE: Numbers =
     [rule::OP, rule::OP_GAIN, rule::FLIPS, rule::UNITS, rule::FACTOR, rule::FACTOR];
 
 impl Strengths {
-    /// Reads them off a run.
-    pub fn of(run: &RunReport) -> Self {
+    /// Reads them off the gates and routers of a run.
+    pub fn of(dtype: Dtype, gates: &[Gate], routers: &[RouterRow]) -> Self {
         let mut found = Self::default();
-        for gate in &run.gates {
+        for gate in gates {
             found.other |= gate.fails() && gate.finding.is_some();
             for bound in &gate.bounds {
                 let Some(n) = MEASURES.iter().position(|name| *name == bound.measure) else {
@@ -44,9 +44,8 @@ impl Strengths {
                 found.values[n] = found.values[n].max(bound.value / bound.limit * RULE[n]);
             }
         }
-        let local =
-            |row: &crate::route::RouterRow| row.mode == Mode::Local || run.dtype == Dtype::F32;
-        found.other |= run.routers.iter().any(|row| row.verdict == Verdict::Fail && local(row));
+        let judged = |row: &&RouterRow| row.mode == Mode::Local || dtype == Dtype::F32;
+        found.other |= routers.iter().filter(judged).any(|row| row.verdict == Verdict::Fail);
         found
     }
 

@@ -147,7 +147,7 @@ pub struct Gate {
     pub by_step: Vec<Option<f64>>,
     /// All of these hold, or the gate fails.
     pub bounds: Vec<Bound>,
-    /// How many rows are beyond their bounds; a fourth of them may be, in 16 bits on the reference's own inputs.
+    /// Count of the rows beyond their bounds; in 16 bits on the reference's own inputs a fourth of the rows may be.
     pub off: usize,
     /// The smallest error that would have been seen, as a share of the rms of a row; none where nothing was judged.
     pub sees: Option<f64>,
@@ -248,7 +248,7 @@ impl Gate {
             return gate.skipped("the dump has no ensemble for it");
         };
         let errors = distances(ours, base, rows);
-        gate.judge(rule::whole("row", &errors, &spread, rule::roundoff(dtype)), steps);
+        gate.judge(rule::whole("row", &errors, &spread, rule::least(dtype, 1.0)), steps);
         gate
     }
 

@@ -2,7 +2,7 @@
 
 use registry::dtype::Dtype;
 
-use crate::metrics::{gap, tensor_error};
+use crate::metrics::{QUIET_ROW, gap, tensor_error};
 use crate::rule::{MOVED, OP, roundoff};
 
 /// An op, or a few in a row between values that the dump has.
@@ -12,7 +12,7 @@ pub struct Op {
     pub dtype: Dtype,
     /// True if the reference keeps the output in 16 bits.
     pub exact: bool,
-    /// How many nodes of the graph it is.
+    /// Nodes of the graph between the recorded values and its output.
     pub span: usize,
 }
 
@@ -28,10 +28,10 @@ pub struct Measured {
 /// Difference of one row.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Row {
-    /// Of f32: how far a unit in the last place of the inputs moves the output, as a share of its rms.
+    /// Of f32: movement of the output for a unit in the last place of the inputs, as a share of its rms.
     pub noise: f64,
     /// Of f32: the largest difference, in units of the noise.
-    pub noises: f64,
+    pub times: f64,
     /// Of 16 bits: share of the elements that change when inputs move.
     pub changed: f64,
     /// Of 16 bits: share of the elements that are not the reference's, beyond those.
@@ -40,11 +40,7 @@ pub struct Row {
     pub units: f64,
 }
 
-/// A row whose own rms is below this share of the tensor's is measured against that share: what is left after
-/// cancellation is no scale.
-const QUIET_ROW: f64 = 0.05;
-
-/// Largest of some hundred random numbers over their rms.
+/// Largest of some hundred normally distributed numbers over their rms.
 const PEAK: f64 = 3.0;
 
 fn rms(values: &[f32]) -> f64 {
@@ -103,7 +99,7 @@ fn wide(ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -> Row {
     let moves = (power / moved.len().max(1) as f64).sqrt().max(peak);
     let noise = (moves / f64::from(MOVED)).max(roundoff(Dtype::F32) * size);
     let worst = ours.iter().zip(own).map(|(x, y)| f64::from(gap(*x, *y))).fold(0.0, f64::max);
-    Row { noise: noise / size, noises: worst / noise, ..Row::default() }
+    Row { noise: noise / size, times: worst / noise, ..Row::default() }
 }
 
 /// A row of a 16-bit run.

@@ -69,7 +69,7 @@ pub struct TensorError {
 
 /// A row whose own rms is below this share of the tensor's is measured against that share:
 /// what is left after cancellation is not a scale.
-const QUIET_ROW: f64 = 0.05;
+pub(crate) const QUIET_ROW: f64 = 0.05;
 
 /// Compares two tensors of equal length, split into `rows` equal rows.
 ///

@@ -100,7 +100,7 @@ impl Mutant {
     }
 }
 
-/// What to inject.
+/// Mutants and dtypes to run.
 #[derive(Debug, Clone, Default)]
 pub struct MutateOptions {
     /// Dtypes; all runs of the dump when empty.

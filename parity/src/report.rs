@@ -6,6 +6,7 @@ use registry::dtype::Dtype;
 use serde::Serialize;
 
 use crate::dump::Phase;
+use crate::fit::Strengths;
 use crate::gate::{Gate, Mode, Subject, Verdict, dtype_name};
 use crate::route::RouterRow;
 use crate::schedules::ScheduleRow;
@@ -83,6 +84,8 @@ pub struct RunReport {
     pub uncovered: Uncovered,
     /// Reach of the comparisons of ops by themselves.
     pub coverage: Coverage,
+    /// The largest value of each measure, as `parity fit` judges it.
+    pub strengths: Strengths,
     /// The first finding in order of execution, errors of earlier ops included.
     pub first: Option<Divergence>,
     /// The first op that is wrong on the reference's own inputs.

@@ -14,7 +14,7 @@
 use registry::dtype::Dtype;
 
 use crate::gate::{Bound, Mode};
-use crate::measure::{Measured, Op};
+use crate::measure::{Measured, Op, Row};
 
 /// Times the noise of an op that an f32 output may be away from the reference's.
 pub const OP: f64 = 64.0;
@@ -25,7 +25,7 @@ pub const OP_GAIN: f64 = 6.0;
 /// Share of a row's elements that may be unequal in 16 bits, beyond those that move with the inputs.
 pub const FLIPS: f64 = 0.1;
 
-/// Rows of one op, in all prompts and phases, that may be beyond these in 16 bits.
+/// Rows of one op, in all prompts and phases, that may be beyond [`FLIPS`] or [`UNITS`].
 pub const STRAYS: usize = 3;
 
 /// Nodes of the graph whose roundings [`FLIPS`] is for.
@@ -37,26 +37,23 @@ pub const UNITS: f64 = 0.1;
 /// Times the spread of the ensemble that a whole run may be away from the f32 reference.
 pub const FACTOR: f64 = 8.0;
 
-/// Units in the last place of f32 by which inputs are moved to measure the noise of an op: what other orders of long sums
-/// make of them, so that elements near a rounding are found.
+/// Units in the last place of f32 by which inputs are moved to measure the noise of an op, as other orders of sums do.
 pub const MOVED: u32 = 8;
 
-/// How often they are moved.
+/// Runs with moved inputs.
 pub const MOVES: u64 = 3;
 
 /// Roundings, one on top of the other, that a log-probability of an engine without a reference may be off by.
 const DEPTH: f64 = 16.0;
 
-/// Of a run that rounds rows to codes of 8 bits: most that a row may differ, as a share of its rms, where one of the
-/// numbers that it follows from lies at the border of two codes. A step is a 16th of a number of e4m3, and a 127th of the
-/// largest of a row of integers; the largest of a row is some 3 times its rms, and weights differ by as much.
+/// Share of its rms that a row may differ by where one of its inputs lies at the border of two codes of 8 bits. A step is
+/// a 16th of a number of e4m3, and a 127th of the largest of a row of integers, which is some 3 times the rms.
 pub const CODE_STEP: f64 = 0.1;
 
 /// A difference from which such a border is looked for.
 pub const CODED_ROW: f64 = 4.5e-5;
 
-/// Fewest numbers (not 0) from which a narrower grid can be told: by chance, all of n
-/// f16 numbers lie on the bf16 grid once in 8^n.
+/// Fewest numbers (not 0) that show a narrower grid: by chance, n f16 numbers lie on the bf16 grid once in 8^n.
 pub const GRID_COUNT: usize = 12;
 
 /// Half the distance between 1 and the next number: what one rounding moves at most.
@@ -82,17 +79,16 @@ pub struct Judged {
 /// Judges an op on the reference's own inputs.
 pub fn local(op: Op, measured: &Measured) -> Judged {
     let rows = &measured.rows;
-    let values =
-        |of: &dyn Fn(&crate::measure::Row) -> f64| rows.iter().map(of).collect::<Vec<f64>>();
+    let values = |of: &dyn Fn(&Row) -> f64| rows.iter().map(of).collect::<Vec<f64>>();
     if op.dtype == Dtype::F32 {
-        let noises = values(&|row| row.noises);
-        let value = noises.iter().copied().fold(0.0, f64::max);
+        let times = values(&|row| row.times);
+        let value = times.iter().copied().fold(0.0, f64::max);
         let bounds = vec![
             Bound { measure: "noise", value, limit: OP },
             Bound { measure: "gain", value: measured.gain, limit: OP_GAIN },
         ];
         let sees = most(values(&|row| OP * row.noise));
-        return Judged { bounds, rows: noises.iter().map(|noise| noise / OP).collect(), sees };
+        return Judged { bounds, rows: times.iter().map(|times| times / OP).collect(), sees };
     }
     // Flips add up over the roundings between recorded values.
     let several = (op.span as f64 / SPAN).max(1.0);
@@ -115,8 +111,7 @@ fn most(mut rows: Vec<f64>) -> f64 {
     rows.get(rows.len() / 4).copied().unwrap_or(0.0)
 }
 
-/// Judges rows of a whole run by their distance from the f32 reference: `errors`, against the `spread` of the ensemble. No
-/// distance below `least` counts.
+/// Judges rows of a whole run by `errors`, their distance from the f32 reference, against the `spread` of the ensemble.
 pub fn whole(measure: &'static str, errors: &[f64], spread: &[f64], least: f64) -> Judged {
     let mut sorted = spread.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -130,14 +125,19 @@ pub fn whole(measure: &'static str, errors: &[f64], spread: &[f64], least: f64) 
     Judged { bounds: bounds.into_iter().collect(), rows: rows.iter().map(part).collect(), sees }
 }
 
+/// Distance below which a whole run is never beyond: one rounding of numbers of this size.
+pub fn least(dtype: Dtype, scale: f64) -> f64 {
+    roundoff(dtype) * scale.max(1.0)
+}
+
 /// Margin of two scores of a router, as a share of how far scores are apart, below which rounding may choose either.
 pub fn choice(dtype: Dtype, mode: Mode) -> f64 {
     let alone = roundoff(dtype) * if dtype == Dtype::F32 { OP } else { 4.0 };
     if mode == Mode::Local { alone } else { FACTOR * alone }
 }
 
-/// How far a schedule may move a log-probability of an engine whose sums depend on how it is fed: `noise` is the distance
-/// of its log-probabilities from the reference's, `scale` the rms of its logits.
+/// Most that a schedule may move a log-probability of an engine whose sums depend on chunks and batches: `noise` is the
+/// distance of its log-probabilities from the reference's, `scale` the rms of its logits.
 pub fn schedule(dtype: Dtype, scale: f64, noise: Option<f64>) -> f64 {
     FACTOR * noise.unwrap_or(0.0).max(DEPTH * roundoff(dtype) * scale)
 }

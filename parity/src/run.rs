@@ -179,17 +179,13 @@ fn decode_in(
         }
         Ok::<_, engine::Error>(())
     };
-    let (prefix, rest) = prompt.tokens.split_at(prompt.split.min(length));
+    let prefix = &prompt.tokens[..prompt.split.min(length)];
     let mut probe = Capture::of_choices(&mut *steer, (&wanted.prefill_choices, 0));
     one(session, slot, prefix, Want::Last, &mut probe)?;
     read(session, prefix.len(), &mut trace)?;
-    for (n, token) in rest.iter().enumerate() {
-        let at = prefix.len() + n;
-        let choices = (&wanted.decode_choices, prompt.split);
-        let (keep, steer) = (Some(&mut trace.taps), &mut *steer);
-        let (wanted, rows, feed) = (&wanted.decode, &rows[..], Feed::Own);
-        let mut probe = Capture { wanted, rows, feed, at, keep, steer, choices };
-        let logits = one(session, slot, &[*token], Want::Last, &mut probe)?;
+    let step = Step { prompt, rows: &rows, wanted, feed: Feed::Own };
+    for at in prefix.len()..length {
+        let logits = step.run(session, slot, at, &mut trace, steer)?;
         if rows.binary_search(&at).is_ok() {
             trace.logits.extend_from_slice(&logits.data);
         }
@@ -226,6 +222,7 @@ fn steps_in(
     seed: &dyn Fn(usize) -> Option<Vec<StateValue>>,
 ) -> Result<Option<Trace>, engine::Error> {
     let (mut trace, rows) = (Trace::default(), prompt.positions(Phase::Decode));
+    let step = Step { prompt, rows: &rows, wanted, feed };
     for &at in &rows {
         if let Some(mut values) = seed(at) {
             if let Some(shake) = feed.shake() {
@@ -241,11 +238,7 @@ fn steps_in(
         let Some((slot, seen)) = slot.as_mut().filter(|(_, seen)| *seen == at) else {
             return Ok(None);
         };
-        let choices = (&wanted.decode_choices, prompt.split);
-        let (keep, steer) = (Some(&mut trace.taps), &mut *steer);
-        let (wanted, rows) = (&wanted.decode, &rows[..]);
-        let mut probe = Capture { wanted, rows, feed, at, keep, steer, choices };
-        let logits = one(session, *slot, &prompt.tokens[at..=at], Want::Last, &mut probe)?;
+        let logits = step.run(session, *slot, at, &mut trace, steer)?;
         trace.logits.extend_from_slice(&logits.data);
         *seen = at + 1;
         if session.shows().states {
@@ -253,6 +246,38 @@ fn steps_in(
         }
     }
     Ok(Some(trace))
+}
+
+/// Single steps of a decode phase.
+struct Step<'a> {
+    prompt: &'a Prompt,
+    /// Positions of the recorded rows.
+    rows: &'a [usize],
+    wanted: &'a Reference,
+    feed: Feed,
+}
+
+impl Step<'_> {
+    /// Feeds the token at a position and keeps its taps.
+    fn run(
+        &self,
+        session: &mut dyn Session,
+        slot: SlotId,
+        at: usize,
+        trace: &mut Trace,
+        steer: &mut Steer<'_>,
+    ) -> Result<Logits, engine::Error> {
+        let mut probe = Capture {
+            wanted: &self.wanted.decode,
+            rows: self.rows,
+            feed: self.feed,
+            at,
+            keep: Some(&mut trace.taps),
+            steer,
+            choices: (&self.wanted.decode_choices, self.prompt.split),
+        };
+        one(session, slot, &self.prompt.tokens[at..=at], Want::Last, &mut probe)
+    }
 }
 
 /// Feeds one chunk to one slot.

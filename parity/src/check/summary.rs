@@ -7,6 +7,7 @@ use registry::model::Model;
 
 use crate::diverge;
 use crate::dump::{Dump, Phase};
+use crate::fit::Strengths;
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::order::Order;
 use crate::report::{Coverage, GreedyRow, PhaseRow, RunReport, Uncovered};
@@ -139,6 +140,7 @@ pub(super) fn summarize(
         routers: Vec::new(),
         uncovered,
         coverage: Coverage::default(),
+        strengths: Strengths::default(),
     }
 }
 

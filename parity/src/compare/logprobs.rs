@@ -107,8 +107,7 @@ impl Comparison<'_> {
         let Some(spread) = self.limits(&Subject::Logprobs, steps.len()) else {
             return Some(gate.skipped("the dump has no ensemble for it"));
         };
-        // The last place of a log-probability, whose logits are rounded themselves.
-        let least = rule::roundoff(self.dtype) * scale.max(1.0);
+        let least = rule::least(self.dtype, scale);
         let errors: Vec<f64> = far.rows.iter().map(|row| row.rms).collect();
         gate.judge(rule::whole("rms", &errors, &spread, least), &steps);
         Some(gate)

@@ -199,8 +199,8 @@ impl Comparison<'_> {
         })
     }
 
-    /// What the reference kept after `seen` tokens of its decode, as states that a slot can begin with; none where the
-    /// dump does not have all of them.
+    /// Returns the reference's states after `seen` tokens of its decode, for a slot to begin with; none where the dump
+    /// does not have all of them.
     pub(crate) fn seed(&self, seen: usize) -> Option<Vec<StateValue>> {
         let mut values = Vec::new();
         let recorded = self

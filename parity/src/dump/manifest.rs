@@ -276,17 +276,6 @@ pub struct Audit {
     /// Remarks, for display.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// Of its f32 run.
-    #[serde(default)]
-    pub f32: Option<Consistency>,
-}
-
-/// What one run of the reference says of itself.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-pub struct Consistency {
-    /// How far its steps are from its prefill, in nats.
-    #[serde(default)]
-    pub decode_vs_prefill: Option<f64>,
 }
 
 impl Manifest {

@@ -1,4 +1,4 @@
-//! What mutants are of, and how they came out.
+//! Classes of mutants and their outcomes.
 
 use std::collections::BTreeSet;
 
@@ -73,7 +73,7 @@ impl Class {
     }
 }
 
-/// How one mutant came out in one dtype.
+/// Outcome of one mutant in one dtype.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fate {

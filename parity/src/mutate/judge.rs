@@ -6,7 +6,6 @@ use registry::dtype::Dtype;
 use serde::Serialize;
 
 use super::{Closest, Fate, Mutant, Outcome};
-use crate::fit::Strengths;
 use crate::gate::{Gate, Verdict};
 use crate::report::Report;
 
@@ -37,7 +36,7 @@ pub(super) fn judge(
         }
     };
     outcome.strengths = report.runs.first().map(|run| {
-        let mut strengths = Strengths::of(run);
+        let mut strengths = run.strengths;
         strengths.other |= report.schedules.iter().any(|row| row.verdict == Verdict::Fail);
         strengths
     });
