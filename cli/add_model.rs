@@ -6,20 +6,21 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use engine::{Chunk, NoProbe, Options, Rounds, Want};
+use parity::mutate::{Book, Fate, MutateOptions};
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
 use sha2::{Digest as _, Sha256};
 
 use crate::bench::extent;
-use crate::card::{Card, Outcome, Weights};
+use crate::card::{Card, Evidence, Outcome, Weights};
 use crate::coverage::Coverage;
 use crate::draft::{self, Draft};
-use crate::parity_check::{self, beside, no_reference};
+use crate::parity_check::{self, beside, no_reference, open_dump};
 use crate::specs::{Config, Specs, check_error, engine_error, tell};
 use crate::target::{self, Choice, Target, Which};
 use crate::term::{Tone, paint};
 use crate::text::{Table, count, plural};
-use crate::{Ended, annotate, gguf_target, term, write};
+use crate::{Ended, annotate, gguf_target, parity_mutate, term, write};
 
 /// Matches or drafts a spec, builds the model, runs it and proves it against its reference
 #[derive(Debug, Args)]
@@ -44,6 +45,9 @@ pub(crate) struct AddModel {
     /// The reference dump; default: MODEL/reference, then MODEL/dump
     #[arg(long, value_name = "DUMP")]
     reference: Option<PathBuf>,
+    /// Inject mistakes into the proven model too, and write in the card which of them the check catches
+    #[arg(long)]
+    measure: bool,
     /// Where the card (and a drafted spec) go; default: ./onboard-out/NAME
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -79,7 +83,25 @@ impl AddModel {
             None => None,
         };
         let weights = Weights { coverage: Some(coverage), fingerprint: checkpoint.fingerprint()? };
-        self.conclude(&target, weights, report.as_ref(), &out)
+        let book = match (&reference, &report) {
+            (Some(path), Some(report)) if self.measure && report.verdict() != Verdict::Fail => {
+                Some(self.mistakes(&target, path)?)
+            }
+            _ => None,
+        };
+        let evidence = Evidence { report: report.as_ref(), book: book.as_ref() };
+        self.conclude(&target, weights, evidence, &out)
+    }
+
+    /// Measures the check itself.
+    fn mistakes(&self, target: &Target, reference: &Path) -> Result<Book> {
+        let (_, dump) = open_dump(target, Some(reference))?;
+        let options = MutateOptions { threads: self.threads, ..MutateOptions::default() };
+        let book = parity_mutate::measure(target, &dump, &options)?;
+        let count = |fate| book.outcomes.iter().filter(|outcome| outcome.fate == fate).count();
+        let (caught, missed) = (count(Fate::Caught), count(Fate::Missed));
+        self.say("mistakes", &format!("{caught} of {} are caught", caught + missed));
+        Ok(book)
     }
 
     /// Evidence of a GGUF file, which is opened only if every tensor has its place.
@@ -111,7 +133,7 @@ impl AddModel {
         };
         let weights = Weights { coverage: None, fingerprint: fingerprint(&file)? };
         let out = self.out(&target.name);
-        self.conclude(&target, weights, report.as_ref(), &out)
+        self.conclude(&target, weights, Evidence { report: report.as_ref(), book: None }, &out)
     }
 
     /// The folder of the card.
@@ -142,15 +164,16 @@ impl AddModel {
         &self,
         target: &Target,
         weights: Weights,
-        report: Option<&Report>,
+        evidence: Evidence<'_>,
         out: &Path,
     ) -> Result<Ended> {
+        let report = evidence.report;
         let outcome = match report.map(Report::verdict) {
             None => Outcome::NotProven,
             Some(Verdict::Fail) => Outcome::Differs,
             Some(Verdict::Pass | Verdict::Skip) => Outcome::Proven,
         };
-        let card = Card::new(target, weights, report, outcome)?;
+        let card = Card::new(target, weights, evidence, outcome)?;
         let paths = [("card.md", card.markdown()), ("card.json", card.json())];
         for (file, text) in &paths {
             write::atomic(&out.join(file), text.as_bytes())?;

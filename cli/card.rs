@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use parity::gate::{Gate, Mode};
+use parity::mutate::{Book, Fate, tally};
 use parity::{Report, Verdict};
 use registry::dtype::Dtype;
 use serde_json::{Value, json};
@@ -41,7 +42,16 @@ pub(crate) struct Card<'a> {
     outcome: Outcome,
     facts: BTreeMap<&'static str, Value>,
     coverage: Option<Coverage>,
-    report: Option<&'a Report>,
+    evidence: Evidence<'a>,
+}
+
+/// Results of the comparisons.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Evidence<'a> {
+    /// Of the model with its reference; none where there is no reference.
+    pub report: Option<&'a Report>,
+    /// Of the check itself, with mistakes injected; none where that was not asked for.
+    pub book: Option<&'a Book>,
 }
 
 /// The weights that a card is about.
@@ -58,7 +68,7 @@ impl<'a> Card<'a> {
     pub(crate) fn new(
         target: &Target,
         weights: Weights,
-        report: Option<&'a Report>,
+        evidence: Evidence<'a>,
         outcome: Outcome,
     ) -> Result<Self> {
         let model = &target.model;
@@ -82,12 +92,12 @@ impl<'a> Card<'a> {
             ("spec", json!(target.spec)),
             ("states", json!(states)),
         ]);
-        Ok(Self { outcome, facts, coverage, report })
+        Ok(Self { outcome, facts, coverage, evidence })
     }
 
     /// The card as JSON; `parity` is the whole report.
     pub(crate) fn json(&self) -> String {
-        let parity = self.report.map(|report| {
+        let parity = self.evidence.report.map(|report| {
             serde_json::from_str::<Value>(&parity::json::json(report)).expect("a report is JSON")
         });
         let card = json!({
@@ -98,6 +108,7 @@ impl<'a> Card<'a> {
             "model": self.facts,
             "coverage": self.coverage,
             "parity": parity,
+            "mistakes": self.evidence.book.map(|book| json!({ "counts": tally(book), "missed": missed(book) })),
         });
         serde_json::to_string_pretty(&card).expect("a value is JSON") + "\n"
     }
@@ -124,18 +135,49 @@ impl<'a> Card<'a> {
         table.row(["spec".to_owned(), format!("{} ({})", word("name"), word("path"))]);
         table.row(["spec SHA-256".to_owned(), word("sha256")]);
         table.row(["engine".to_owned(), format!("native, onboard {}", env!("CARGO_PKG_VERSION"))]);
-        if let Some(report) = self.report {
+        if let Some(report) = self.evidence.report {
             table.row(["reference".to_owned(), report.subject.producer.clone()]);
         }
         let mut text = format!("# {}\n\n{}\n", fact("name"), table.markdown());
-        match self.report {
+        match self.evidence.report {
             None => text.push_str(
                 "There was no reference to compare with: nothing about the numbers is proven.\n",
             ),
-            Some(report) => text.push_str(&compared(report)),
+            Some(report) => {
+                text.push_str(&compared(report));
+                text.push_str(&mistakes(self.evidence.book));
+            }
         }
         text
     }
+}
+
+/// Injected mistakes that changed numbers and passed.
+fn missed(book: &Book) -> Vec<Value> {
+    let missed = book.outcomes.iter().filter(|outcome| outcome.fate == Fate::Missed);
+    missed.map(|o| json!({ "mistake": o.mutant, "dtype": o.dtype.name() })).collect()
+}
+
+/// Counts of the mistakes that the check catches, and the names of those that it does not.
+fn mistakes(book: Option<&Book>) -> String {
+    let mut text = String::from("\n## Mistakes that the check catches\n\n");
+    let Some(book) = book else {
+        text.push_str(
+            "Not measured; `add-model --measure` and `parity mutate` inject mistakes and count.\n",
+        );
+        return text;
+    };
+    let mut table = Table::new(&[2, 3]);
+    table.row(["kind", "dtype", "caught", "missed"]);
+    for row in tally(book).iter().filter(|row| row.caught + row.missed > 0) {
+        let (kind, dtype) = (row.class.name().to_owned(), row.dtype.to_string());
+        table.row([kind, dtype, row.caught.to_string(), row.missed.to_string()]);
+    }
+    text.push_str(&table.markdown());
+    for outcome in book.outcomes.iter().filter(|outcome| outcome.fate == Fate::Missed) {
+        write!(text, "\nMissed in {}: {}.\n", outcome.dtype, outcome.mutant).ok();
+    }
+    text
 }
 
 fn verdict(verdict: Verdict) -> &'static str {

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use parity::Dump;
 use parity::mutate::{Book, Class, Fate, MutateOptions, Outcome, mutate, tally};
 use registry::dtype::Dtype;
 
 use crate::parity_check::open_dump;
 use crate::specs::check_error;
-use crate::target::{self, Choice, Which, parse_dtype};
+use crate::target::{self, Choice, Target, Which, parse_dtype};
 use crate::text::{Table, plural};
 use crate::{Ended, term, write};
 
@@ -60,24 +61,12 @@ impl Mutate {
         let target = target::open(&self.which, &self.choice)?;
         target.explained(&self.choice)?;
         let (_, dump) = open_dump(&target, self.reference.as_deref())?;
-        let engine = crate::engines::engine("native")?;
         let options = MutateOptions {
             dtypes: self.dtype.clone(),
             only: self.only.clone(),
             threads: self.threads,
         };
-        let bar = term::count_bar(0, "mutants");
-        let mut progress = |done: usize, all: usize, name: &str| {
-            bar.set_length(all as u64);
-            bar.set_position(done as u64);
-            bar.set_message(name.to_owned());
-        };
-        let result = mutate(engine.as_ref(), &target.source(), &dump, &options, &mut progress);
-        bar.finish_and_clear();
-        let book = result.map_err(|error| match error {
-            parity::mutate::Error::Check(error) => check_error(error),
-            other => other.into(),
-        })?;
+        let book = measure(&target, &dump, &options)?;
         self.show(&book)?;
         Ok(if book.misses() { Ended::Differs } else { Ended::Well })
     }
@@ -97,6 +86,23 @@ impl Mutate {
         term::print(&text(book))?;
         Ok(())
     }
+}
+
+/// Injects mistakes into a model and counts those that its check catches.
+pub(crate) fn measure(target: &Target, dump: &Dump, options: &MutateOptions) -> Result<Book> {
+    let engine = crate::engines::engine("native")?;
+    let bar = term::count_bar(0, "mutants");
+    let mut progress = |done: usize, all: usize, name: &str| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+        bar.set_message(name.to_owned());
+    };
+    let result = mutate(engine.as_ref(), &target.source(), dump, options, &mut progress);
+    bar.finish_and_clear();
+    result.map_err(|error| match error {
+        parity::mutate::Error::Check(error) => check_error(error),
+        other => other.into(),
+    })
 }
 
 fn text(book: &Book) -> String {

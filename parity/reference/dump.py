@@ -47,9 +47,9 @@ AUDIT_TOLERANCE, AUDIT_FACTOR = 1e-4, 8
 # Prompts of up to this many tokens are also fed token by token for the audit.
 STEPWISE_LIMIT = 40
 # Lengths of derived prompts: of `long`, of any that has to pass a window, and of `main` where no prompt can pass it.
-LONG_LENGTH, PROMPT_CAP, MAIN_CAP = 140, 160, 96
-# How many token streams are tried for a `main` prompt that reaches all experts.
-STREAMS = 16
+LONG_LENGTH, PROMPT_CAP, MAIN_CAP = 134, 160, 96
+# Token streams that are tried for a `main` prompt that reaches all experts, and tokens that it may have more for that.
+STREAMS, EXTRA = 16, 4
 # Members of the ensemble of an f32 run and of a 16-bit run.
 SHAKES, PERMUTATIONS = 7, 6
 CHUNKS = (3, 1, 4, 2, 5)
@@ -868,6 +868,11 @@ def token_stream(seed: bytes, name: str, count: int, vocab: int) -> list[int]:
     return [int.from_bytes(hashlib.sha256(seed + f"/{name}/{index}".encode()).digest()[:8], "little") % vocab for index in range(count)]
 
 
+def halved(length: int) -> int:
+    """Where decode begins in a short prompt: half-way, and at most five tokens before the end."""
+    return max((length + 1) // 2, length - 5)
+
+
 def derive_prompts(seed: bytes, facts: dict, vocab: int, notes: list[str]) -> list[dict]:
     window, limit, switch = max(facts["windows"], default=0), facts["limit"], facts["switch"]
     length = max(11, window + 6)
@@ -894,34 +899,52 @@ def derive_prompts(seed: bytes, facts: dict, vocab: int, notes: list[str]) -> li
         # Above the switch the rotary tables are others; a decode that begins above it stays consistent with its prefill.
         split = switch + 3
     split = min(split, long - 1)
-    late = {near for w in facts["windows"] for near in (w - 1, w, w + 1)} | {63, 64, 65} | {127, 128, 129, 130} | {long - 3, long - 2, long - 1}
+    # The last border of a block of 64.
+    border = (long - 1) // 64 * 64
+    late = {near for w in facts["windows"] for near in (w - 1, w, w + 1)} | {border, border + 1} | set(range(long - 4, long))
     prompts = [
         {"name": "one", "tokens": token_stream(seed, "one", 1, vocab), "split": 1, "taps": []},
         {"name": "two", "tokens": token_stream(seed, "two", 2, vocab), "split": 1, "taps": []},
-        {"name": "main", "tokens": token_stream(seed, "main", length, vocab), "split": (length + 1) // 2, "taps": ["prefill", "decode"]},
+        {"name": "main", "tokens": token_stream(seed, "main", length, vocab), "split": halved(length), "taps": ["prefill", "decode"]},
         {"name": "long", "tokens": token_stream(seed, "long", long, vocab), "split": split, "taps": ["decode"],
          "rows": sorted(row for row in late if split <= row < long)},
     ]
     return [prompt for prompt in prompts if len(prompt["tokens"]) <= limit and prompt["split"] >= 1]
 
 
-def reach_experts(runner, taps, prompts: list[dict], seed: bytes, vocab: int) -> None:
-    """Gives `main` the first of several token streams that reaches most experts, where the model has routers."""
+def reach_experts(runner, taps, prompts: list[dict], facts: dict, seed: bytes, vocab: int) -> None:
+    """Gives `main` the token stream that sends two tokens to most experts, and up to EXTRA tokens more until each has two."""
     main = next((prompt for prompt in prompts if prompt["name"] == "main"), None)
     if main is None:
         return
-    best = None
+    length, switch = len(main["tokens"]), facts["switch"]
+    most = min(length + EXTRA, facts["limit"], switch - 1 if switch and switch >= 8 else length + EXTRA)
+
+    def served(name: str, length: int) -> int:
+        """Tokens that experts get, two of each expert at most."""
+        taps.during(lambda: runner.forward(token_stream(seed, name, length, vocab), 0, runner.fresh()))
+        return sum(int(chosen.flatten().bincount().clamp(max=2).sum()) for chosen in taps.chosen.values())
+
+    best = name = None
     for index in range(STREAMS):
-        tokens = token_stream(seed, f"main{index}" if index else "main", len(main["tokens"]), vocab)
-        taps.during(lambda tokens=tokens: runner.forward(tokens, 0, runner.fresh()))
+        stream = f"main{index}" if index else "main"
+        found = served(stream, length)
         if not taps.chosen:
             return
-        reached = sum(chosen.unique().numel() for chosen in taps.chosen.values())
-        if best is None or reached > best[0]:
-            best = reached, tokens
-        if reached == sum(expert_count(taps.modules[name]) for name in taps.chosen):
+        wanted = sum(2 * expert_count(taps.modules[module]) for module in taps.chosen)
+        if best is None or found > best:
+            best, name = found, stream
+        if best == wanted:
             break
-    main["tokens"] = best[1]
+    rows = sum(chosen.shape[-1] for chosen in taps.chosen.values())
+    # More tokens are of use where they can be enough.
+    while best < wanted <= most * rows and length < most:
+        length += 1
+        if length not in facts["sizes"]:
+            best = served(name, length)
+    while length in facts["sizes"]:
+        length -= 1
+    main["tokens"], main["split"] = token_stream(seed, name, length, vocab), halved(length)
 
 
 def expert_count(module) -> int:
@@ -1464,8 +1487,6 @@ def dump(args) -> None:
                 # A class without a cache has no states, and a step of it is a forward over everything.
                 lost = PHASES if args.no_taps else () if runner.cache_key else ("decode",)
                 prompt["taps"] = [phase for phase in prompt["taps"] if phase not in lost]
-                if "decode" in prompt["taps"]:
-                    prompt["snapshots"] = snapshots_of(prompt)
             vocab = runner.forward(prompts[0]["tokens"][:1])[0].shape[-1]
             topk = None if vocab <= args.full_vocab_limit else min(args.topk, vocab)
         taps = Taps(runner, None if topk is None else vocab)
@@ -1474,10 +1495,12 @@ def dump(args) -> None:
             mine, seen_kinds, recorded = {}, {}, []
             taps.probe(runner, (max((prompt["tokens"] for prompt in prompts), key=len) * 5)[: min(5, facts["limit"])])
             if derived and not runs:
-                reach_experts(runner, taps, prompts, config_hash.digest(), known)
+                reach_experts(runner, taps, prompts, facts, config_hash.digest(), known)
             layers = len(getattr(runner.fresh(), "layers", []))
             widths = conv_widths(model, layers)
             for prompt in prompts:
+                if "decode" in prompt["taps"]:
+                    prompt["snapshots"] = snapshots_of(prompt)
                 say(f"{folder.name}: {run}: prompt {prompt['name']} of {len(prompt['tokens'])} tokens")
                 found = record_prompt(mine, seen_kinds, runner, taps, run, prompt, topk, widths, notes)
                 if not bool(found.full.isfinite().all() and found.decoded.isfinite().all()):

@@ -26,14 +26,16 @@ use crate::schedules::{self, Baseline, ScheduleRow};
 
 mod greedy;
 mod options;
+mod pool;
 mod subject;
 mod summary;
 
 pub use options::CheckOptions;
 
 use greedy::greedy;
+use pool::pool;
 use subject::{about, identify, not_finite, unseen};
-use summary::{coverage, pool, summarize, witness};
+use summary::{coverage, summarize, witness};
 
 /// Why a check could not run.
 #[derive(Debug, thiserror::Error)]
@@ -256,7 +258,8 @@ fn as_is(
         if gates.iter().any(Gate::is_not_finite) {
             report.note(not_finite(engine, source, dump, dtype, options)?);
         }
-        pool(dtype, &mut gates);
+        let choices: Vec<_> = own.iter().map(|side| &side.taps.prefill_choices).collect();
+        pool(dtype, &mut gates, prompts, &choices);
         let greedy = greedy(&mut session, dump, dtype, own, options.logprob, &mut agreement)?;
         let mut run = summarize(model, dtype, gates, greedy, uncovered);
         run.routers = agreement.rows.into_iter().filter(|row| row.choices > 0).collect();

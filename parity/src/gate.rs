@@ -1,5 +1,7 @@
 //! A gate: one thing compared in one way, its numbers, its bounds, its verdict.
 
+use std::collections::BTreeSet;
+
 use registry::dtype::Dtype;
 use serde::Serialize;
 
@@ -147,8 +149,8 @@ pub struct Gate {
     pub by_step: Vec<Option<f64>>,
     /// All of these hold, or the gate fails.
     pub bounds: Vec<Bound>,
-    /// Count of the rows beyond their bounds; in 16 bits on the reference's own inputs a fourth of the rows may be.
-    pub off: usize,
+    /// Positions (prefill) or steps (decode) of the rows beyond their bounds.
+    pub off: BTreeSet<usize>,
     /// The smallest error that would have been seen, as a share of the rms of a row; none where nothing was judged.
     pub sees: Option<f64>,
     /// Something wrong that is not a number out of bounds, or why it was not judged.
@@ -177,7 +179,7 @@ impl Gate {
             rows: None,
             by_step: Vec::new(),
             bounds: Vec::new(),
-            off: 0,
+            off: BTreeSet::new(),
             sees: None,
             finding: None,
             step: None,
@@ -269,7 +271,8 @@ impl Gate {
     pub fn judge(&mut self, judged: Judged, steps: &[usize]) {
         self.bounds = judged.bounds;
         self.sees = Some(judged.sees);
-        self.off = judged.rows.iter().filter(|part| **part > 1.0).count();
+        let off = judged.rows.iter().zip(steps).filter(|(part, _)| **part > 1.0);
+        self.off = off.map(|(_, step)| *step).collect();
         if self.bounds.iter().all(Bound::holds) {
             return;
         }

@@ -1,6 +1,6 @@
 //! The gates of a run, added up.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use registry::dtype::Dtype;
 use registry::model::Model;
@@ -12,7 +12,6 @@ use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::order::Order;
 use crate::report::{Coverage, GreedyRow, PhaseRow, RunReport, Uncovered};
 use crate::route::RouterRow;
-use crate::rule::STRAYS;
 
 /// Counts what the gates of a run reached: see [`Coverage`].
 pub(super) fn coverage(model: &Model, order: &Order, dump: &Dump, run: &RunReport) -> Coverage {
@@ -51,24 +50,6 @@ pub(super) fn coverage(model: &Model, order: &Order, dump: &Dump, run: &RunRepor
         weakest: seen.max_by(|a, b| a.1.total_cmp(&b.1)),
         experts: (all > 0).then_some((reached, all)),
         windows: windows.into_iter().filter(|window| !behind(window)).collect(),
-    }
-}
-
-/// Fails ops of which more rows are beyond their bounds than flips explain, all prompts and phases together: an expert serves few
-/// rows of each.
-pub(super) fn pool(dtype: Dtype, gates: &mut [Gate]) {
-    let mut off: BTreeMap<Subject, usize> = BTreeMap::new();
-    for gate in gates.iter().filter(|gate| gate.mode == Mode::Local && dtype != Dtype::F32) {
-        *off.entry(gate.subject.clone()).or_default() += gate.off;
-    }
-    for gate in gates.iter_mut().filter(|gate| gate.mode == Mode::Local && gate.off > 0) {
-        let Some(&rows) = off.get(&gate.subject).filter(|rows| **rows > STRAYS) else { continue };
-        if !gate.fails() {
-            gate.verdict = Verdict::Fail;
-            gate.finding = Some(format!(
-                "{rows} rows of this op are not the reference's, in all prompts and phases together; at most {STRAYS} may be"
-            ));
-        }
     }
 }
 

@@ -59,7 +59,7 @@ pub(super) fn judge(
             .find(|other| other.name == row.name && other.verdict == row.verdict);
         other.is_none_or(|other| other.max.to_bits() == row.max.to_bits())
     });
-    let equal = schedules && same(&report.runs, &sound.runs);
+    let equal = schedules && same_numbers(&report, sound);
     if equal || mutant.neutral && dtype == Dtype::F32 {
         outcome.fate = Fate::Unreached;
         outcome.reach = Some(if equal {
@@ -77,6 +77,19 @@ pub(super) fn judge(
 /// Compares every number of two results, bit for bit.
 fn same<T: Serialize>(a: &T, b: &T) -> bool {
     matches!((serde_json::to_string(a), serde_json::to_string(b)), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Compares what the engine computed in two checks. Bounds are left out: they depend on runs with moved inputs too.
+fn same_numbers(report: &Report, sound: &Report) -> bool {
+    let gate = |gate: &Gate| {
+        (gate.error, gate.gain.to_bits(), gate.unequal, gate.by_step.clone(), gate.verdict)
+    };
+    report.runs.len() == sound.runs.len()
+        && report.runs.iter().zip(&sound.runs).all(|(ours, theirs)| {
+            ours.gates.iter().map(gate).eq(theirs.gates.iter().map(gate))
+                && same(&ours.greedy, &theirs.greedy)
+                && same(&ours.routers, &theirs.routers)
+        })
 }
 
 /// Names what a report shows first.

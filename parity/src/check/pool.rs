@@ -1,0 +1,129 @@
+//! Rows beyond their bounds in 16 bits, of all prompts and phases together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use registry::dtype::Dtype;
+
+use crate::dump::{Phase, Prompt};
+use crate::gate::{Gate, Mode, Subject, Verdict};
+use crate::route::Choices;
+use crate::rule::STRAYS;
+
+/// A token of a prompt: its number among the prompts, and its position.
+type Token = (usize, usize);
+
+/// Tokens at which an op was compared.
+#[derive(Debug, Default)]
+struct Rows {
+    compared: BTreeSet<Token>,
+    off: BTreeSet<Token>,
+}
+
+/// Fails ops of which more rows are beyond their bounds than single flips explain, and mixtures of which one expert is
+/// wrong wherever it is chosen. `choices` are the reference's, by prompt.
+pub(super) fn pool(dtype: Dtype, gates: &mut [Gate], prompts: &[Prompt], choices: &[&Choices]) {
+    let local = |gate: &Gate| gate.mode == Mode::Local && dtype != Dtype::F32;
+    let mut ops: BTreeMap<Subject, Rows> = BTreeMap::new();
+    for gate in gates.iter().filter(|gate| local(gate)) {
+        let Some(n) = prompts.iter().position(|prompt| prompt.name == gate.prompt) else {
+            continue;
+        };
+        // Prefill and decode compute the same rows, and round them alike.
+        let token = |step: usize| match gate.phase {
+            Phase::Prefill => (n, step),
+            Phase::Decode => (n, prompts[n].split + step - 1.min(step)),
+        };
+        let rows = ops.entry(gate.subject.clone()).or_default();
+        let steps = gate.by_step.iter().enumerate().filter(|(_, error)| error.is_some());
+        rows.compared.extend(steps.map(|(step, _)| token(step)));
+        rows.off.extend(gate.off.iter().map(|step| token(*step)));
+    }
+    for gate in gates.iter_mut().filter(|gate| local(gate) && !gate.off.is_empty()) {
+        let Some(rows) = ops.get(&gate.subject) else { continue };
+        let off = rows.off.len();
+        let why = if off > STRAYS {
+            format!(
+                "{off} rows of this op are not the reference's, in all prompts together; at most {STRAYS} may be"
+            )
+        } else if let Some(expert) = wrong_expert(&gate.subject, rows, choices) {
+            format!("all rows for which expert {expert} was chosen are not the reference's")
+        } else {
+            continue;
+        };
+        if !gate.fails() {
+            gate.verdict = Verdict::Fail;
+            gate.finding = Some(why);
+        }
+    }
+}
+
+/// Finds an expert that was compared at two tokens or more and is off at each.
+fn wrong_expert(subject: &Subject, rows: &Rows, choices: &[&Choices]) -> Option<usize> {
+    let Subject::Tap { name } = subject else { return None };
+    let mut tokens: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+    for (n, position) in &rows.compared {
+        let of_prompt = choices.get(*n)?.get(name)?;
+        let k = of_prompt.shape.get(1).copied()?;
+        let chosen = of_prompt.data.get(position * k..(position + 1) * k)?;
+        for expert in chosen.iter().filter(|expert| **expert >= 0.0) {
+            let (all, off) = tokens.entry(*expert as usize).or_default();
+            *all += 1;
+            *off += usize::from(rows.off.contains(&(*n, *position)));
+        }
+    }
+    tokens.into_iter().find(|(_, (all, off))| *all > 1 && all == off).map(|(expert, _)| expert)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dump::Tensor;
+    use crate::order::LAST;
+
+    const NAME: &str = "mlp.experts";
+
+    fn prompt() -> Prompt {
+        let json = serde_json::json!({ "name": "main", "tokens": [1, 2, 3, 4, 5, 6], "split": 3, "taps": ["prefill", "decode"] });
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn gate(phase: Phase, off: &[usize]) -> Gate {
+        let subject = Subject::Tap { name: NAME.into() };
+        let mut gate = Gate::new(subject, "main", phase, Mode::Local, LAST);
+        let steps = if phase == Phase::Prefill { 0..6 } else { 1..4 };
+        gate.by_step = (0..6).map(|step| steps.contains(&step).then_some(0.0)).collect();
+        gate.off = off.iter().copied().collect();
+        gate
+    }
+
+    #[test]
+    fn rows_off_are_counted_once_for_both_phases() {
+        // Tokens 0 and 5 go to expert 3, tokens 2 and 4 to expert 2.
+        let data = vec![3.0, 1.0, 2.0, 0.0, 2.0, 3.0];
+        let tensor = Tensor { dtype: Dtype::F32, shape: vec![6, 1], data };
+        let choices = Choices::from([(NAME.to_owned(), tensor)]);
+        let none = Choices::new();
+        for (prefill, decode, choices, want) in [
+            // One token that two phases share, and two tokens of different experts.
+            (&[3_usize][..], &[1_usize][..], &choices, None),
+            (&[0, 2], &[], &choices, None),
+            (&[0], &[2], &choices, None),
+            (&[0, 5], &[], &choices, Some("expert 3")),
+            (&[0], &[3], &choices, Some("expert 3")),
+            (&[0, 5], &[], &none, None),
+            (&[0, 1, 2, 3], &[], &none, Some("4 rows")),
+            (&[1, 3, 5], &[1, 3], &none, None),
+        ] {
+            let mut gates = vec![gate(Phase::Prefill, prefill), gate(Phase::Decode, decode)];
+            pool(Dtype::Bf16, &mut gates, &[prompt()], &[choices]);
+            let found = gates.iter().find_map(|gate| gate.finding.clone());
+            match want {
+                None => assert_eq!(found, None, "{prefill:?} {decode:?}"),
+                Some(word) => assert!(found.unwrap().contains(word), "{prefill:?} {decode:?}"),
+            }
+            let mut gates = vec![gate(Phase::Prefill, prefill)];
+            pool(Dtype::F32, &mut gates, &[prompt()], &[choices]);
+            assert_eq!(gates[0].finding, None, "f32 has bounds of its own");
+        }
+    }
+}
