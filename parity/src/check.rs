@@ -86,7 +86,10 @@ pub enum Error {
         name: String,
     },
     /// The dump has other rows than the model gives.
-    #[error("the dump has rows of {dump} log-probabilities; the model gives {model}")]
+    #[error(
+        "the dump has rows of {dump} log-probabilities; the model gives {model}: the dump is of another model, so give its own \
+         with --reference, or make it with `parity dump`"
+    )]
     Vocab {
         /// In the manifest.
         dump: usize,
@@ -235,6 +238,8 @@ fn as_is(
             // What cannot be seen is neither missing nor too much.
             Default::default()
         };
+        let spreads = own.iter().filter_map(|side| side.spread.as_ref());
+        let widest = spreads.flat_map(|spread| &spread.logprobs).copied().reduce(f32::max);
         let mut agreement = Agreement {
             routers: &routers,
             dtype,
@@ -251,6 +256,7 @@ fn as_is(
                 base: &base[n],
                 logprob: options.logprob,
                 rounds: coded,
+                widest,
             };
             session.rows = hidden(model, dump, dtype, prompt)?;
             gates.extend(compare_prompt(&mut session, &comparison, options, &mut agreement)?);
@@ -268,6 +274,10 @@ fn as_is(
         let f32_agrees =
             report.runs.iter().any(|run| run.dtype == Dtype::F32 && run.verdict() == Verdict::Pass);
         report.note(witness(model, &mut run, f32_agrees));
+        // What is no remark where f32 agrees.
+        let greedy = run.greedy.iter().any(|row| row.verdict == Verdict::Fail);
+        let failed = dtype != Dtype::F32 && run.gates.iter().any(Gate::fails);
+        run.strengths.other |= f32_agrees && (greedy || failed);
         report.runs.push(run);
         if options.schedules {
             let noise = measured(&report);

@@ -146,6 +146,8 @@ pub(crate) struct Comparison<'a> {
     pub(crate) logprob: Option<f64>,
     /// True if the reference rounds rows to few bits: each of its own runs is then as right.
     pub(crate) rounds: bool,
+    /// The widest spread of log-probabilities of all prompts.
+    pub(crate) widest: Option<f32>,
 }
 
 /// Rows of one tap or state, on both sides.
@@ -243,9 +245,13 @@ impl Comparison<'_> {
         pairs
     }
 
-    /// Spread of the ensemble in each row; none where the dump has no ensemble of it.
+    /// Spread of the ensemble in each row; none where the dump has no ensemble of it. Log-probabilities of a prompt without
+    /// one have the widest spread of the other prompts.
     pub(crate) fn limits(&self, subject: &Subject, count: usize) -> Option<Vec<f64>> {
-        let spread = self.own.spread.as_ref()?;
+        let Some(spread) = self.own.spread.as_ref() else {
+            let widest = self.widest.filter(|_| *subject == Subject::Logprobs)?;
+            return Some(vec![f64::from(widest); count]);
+        };
         let of = |rows: &[f32]| -> Vec<f64> {
             // Rows of a decode phase are the last ones.
             let rows = &rows[rows.len().saturating_sub(count)..];

@@ -266,6 +266,17 @@ impl Dump {
     pub fn spread(&self, run: Dtype, prompt: &Prompt) -> Result<Option<Spread>, Error> {
         let name = |leaf: &str| format!("{run}/{}/spread/{leaf}", prompt.name);
         let Some(mut logits) = self.optional(&name("logits"))? else { return Ok(None) };
+        let ran = self.manifest.members.get(run.name()).is_some_and(|all| !all.ran.is_empty());
+        if !ran || logits.data.iter().any(|spread| *spread < 0.0) {
+            let found = if ran { "a negative distance" } else { "distances of no run" };
+            return Err(Error::Manifest {
+                path: self.dir.join("manifest.json"),
+                message: format!(
+                    "the ensemble of {run} (`members.{run}` and `{}`) has {found}; write the dump again with `parity dump`",
+                    name("logits")
+                ),
+            });
+        }
         let rows = logits.data.len() / 2;
         let kl = logits.data.split_off(rows);
         let taps = self.optional(&name("taps"))?.map(|tensor| tensor.data).unwrap_or_default();

@@ -49,11 +49,10 @@ impl Strengths {
         found
     }
 
-    /// True if a check with these values fails. Whole runs in 16 bits are witnesses, and fail nothing by themselves.
+    /// True if a check with these values fails. What lies beyond the ensemble in 16 bits is a remark.
     pub fn fails(&self, dtype: Dtype, numbers: &Numbers) -> bool {
         let judged = if dtype == Dtype::F32 { 6 } else { 4 };
-        let beyond = |n: usize| self.values[n] > numbers[n] || self.values[n].is_nan();
-        self.other || (0..judged).any(beyond)
+        self.other || (0..judged).any(|n| self.values[n] > numbers[n])
     }
 }
 
@@ -63,6 +62,10 @@ pub type Counts = BTreeMap<(String, Dtype), (usize, usize)>;
 /// Judges every line of a table. A line that cannot be read is an error that names it.
 pub fn fit(table: &str, numbers: &Numbers) -> Result<Counts, String> {
     let mut counts = Counts::new();
+    let wrong_number = numbers.iter().find(|number| !number.is_finite() || **number < 0.0);
+    if let Some(number) = wrong_number {
+        return Err(format!("the rule cannot be judged by {number}; expected numbers from 0 on"));
+    }
     for (n, line) in table.lines().enumerate().filter(|(_, line)| !line.starts_with('#')) {
         let wrong = |what: &str| {
             let columns = MEASURES.join(", ");
@@ -79,10 +82,19 @@ pub fn fit(table: &str, numbers: &Numbers) -> Result<Counts, String> {
         let dtype = dtype.ok_or_else(|| wrong("the third column is no dtype"))?;
         let values: Result<Vec<f64>, _> = values.iter().map(|value| value.parse()).collect();
         let values = values.ok().and_then(|values| <[f64; 6]>::try_from(values).ok());
-        let values = values.ok_or_else(|| wrong("the measures are not six numbers"))?;
-        let fails = Strengths { values, other: *other == "1" }.fails(dtype, numbers);
+        let values = values.filter(|values| values.iter().all(|value| *value >= 0.0));
+        let values = values.ok_or_else(|| wrong("the measures are not six numbers from 0 on"))?;
+        let other = match *other {
+            "0" => false,
+            "1" => true,
+            _ => return Err(wrong("the last column is neither 0 nor 1")),
+        };
+        let fails = Strengths { values, other }.fails(dtype, numbers);
         let count = counts.entry(((*kind).to_owned(), dtype)).or_default();
         *count = (count.0 + usize::from(fails), count.1 + 1);
+    }
+    if counts.is_empty() {
+        return Err("there is no line of a check".to_owned());
     }
     Ok(counts)
 }
@@ -101,7 +113,7 @@ mod tests {
         let counts = fit(table, &RULE).unwrap();
         let of = |kind: &str, dtype| counts[&(kind.to_owned(), dtype)];
         assert_eq!(of("honest", Dtype::F32), (0, 1));
-        assert_eq!(of("honest", Dtype::Bf16), (0, 1), "a whole run is a witness");
+        assert_eq!(of("honest", Dtype::Bf16), (0, 1), "a remark");
         assert_eq!((of("epsilon", Dtype::F32), of("state", Dtype::F16)), ((1, 1), (1, 1)));
         let tight = [4.0, 1.0, 0.1, 0.5, 8.0, 8.0];
         assert_eq!(fit(table, &tight).unwrap()[&("honest".to_owned(), Dtype::F32)], (1, 1));
@@ -109,9 +121,13 @@ mod tests {
             ("honest\ta", "too few"),
             ("honest\ta\tf8\t1\t1\t1\t1\t1\t1\t0", "no dtype"),
             ("honest\ta\tf32\t1\tx\t1\t1\t1\t1\t0", "six numbers"),
+            ("honest\ta\tf32\t1\tNaN\t1\t1\t1\t1\t0", "six numbers"),
+            ("honest\ta\tf32\t1\t1\t1\t1\t1\t1\t7", "neither 0 nor 1"),
         ] {
             let error = fit(line, &RULE).unwrap_err();
             assert!(error.starts_with("line 1: ") && error.contains(want), "{error}");
         }
+        assert!(fit("# kind\n", &RULE).unwrap_err().contains("no line"));
+        assert!(fit(table, &[f64::NAN; 6]).unwrap_err().contains("NaN"));
     }
 }

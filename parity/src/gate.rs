@@ -11,6 +11,15 @@ use crate::metrics::{Spread, TensorError, grid, tensor_error};
 use crate::order::Place;
 use crate::rule::{self, GRID_COUNT, Judged};
 
+/// True if the ensemble allows every row to be unrelated to the reference's, of which the rms is `scale`.
+pub(crate) fn is_blind(spread: &[f64], scale: f64) -> bool {
+    spread.iter().all(|spread| rule::FACTOR * spread >= rule::UNRELATED * scale)
+}
+
+/// The reason for which a gate that cannot fail is not judged.
+pub(crate) const BLIND: &str =
+    "runs of the reference itself are as far apart as those of unrelated models";
+
 /// How something came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -249,6 +258,9 @@ impl Gate {
         let Some(spread) = spread else {
             return gate.skipped("the dump has no ensemble for it");
         };
+        if is_blind(&spread, 1.0) {
+            return gate.skipped(BLIND);
+        }
         let errors = distances(ours, base, rows);
         gate.judge(rule::whole("row", &errors, &spread, rule::least(dtype, 1.0)), steps);
         gate

@@ -16,19 +16,24 @@ pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
     if let Subject::State { layer, part, .. } = &gate.subject {
         state(model, *layer, part, gate, &mut hints);
     }
-    let prefill_passes = gates.iter().all(|g| g.phase != Phase::Prefill || !g.fails());
-    if gate.phase == Phase::Decode && prefill_passes {
+    let prefill = |g: &&Gate| g.phase == Phase::Prefill;
+    if gate.phase == Phase::Decode && !gates.iter().filter(prefill).any(Gate::fails) {
         // A snapshot of a convolution or recurrence is read by the next step alone.
         let snapshot = model.graph.states.iter().any(|state| {
             let this = |part: &str| state.parts.iter().any(|p| p.name == part);
             let kept = matches!(state.kind, StateKind::Conv | StateKind::Recurrent);
             kept && matches!(&gate.subject, Subject::State { layer, part, .. } if *layer == state.layer && this(part))
         });
-        hints.push(if snapshot {
-            "prefill agrees: it never reads this snapshot, only decode does".to_owned()
-        } else {
-            "prefill agrees and decode does not".to_owned()
-        });
+        let same =
+            |g: &&Gate| (&g.subject, &g.prompt, g.mode) == (&gate.subject, &gate.prompt, gate.mode);
+        let compared = |g: &Gate| g.error.count > 0;
+        if snapshot {
+            hints.push(
+                "no comparison of prefill fails, and only decode reads this snapshot".to_owned(),
+            );
+        } else if gates.iter().filter(prefill).filter(same).any(compared) {
+            hints.push("the prefill of this prompt agrees here, and decode does not".to_owned());
+        }
     }
     if gate.error.max.is_infinite() {
         hints.push("some values are not numbers".to_owned());

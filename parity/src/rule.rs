@@ -8,7 +8,6 @@
 //!
 //! **Whole runs.** A run may be [`FACTOR`] times as far from the f32 reference as the farthest member of an ensemble of
 //! the reference, row by row. Members are runs under changes that are none in exact arithmetic.
-//!
 //! The numbers are fitted in `docs/proof.md`, where a table of honest and broken runs stands behind each.
 
 use registry::dtype::Dtype;
@@ -28,7 +27,7 @@ pub const FLIPS: f64 = 0.1;
 /// Rows of one op, in all prompts and phases, that may be beyond [`FLIPS`] or [`UNITS`].
 pub const STRAYS: usize = 3;
 
-/// Nodes of the graph whose roundings [`FLIPS`] is for.
+/// Nodes of the graph between recorded values whose roundings [`OP`], [`OP_GAIN`], [`FLIPS`] and [`UNITS`] are for.
 const SPAN: f64 = 8.0;
 
 /// Mean square of a row's difference in 16 bits, in units of rounding, beyond what moves with the inputs.
@@ -36,6 +35,9 @@ pub const UNITS: f64 = 0.1;
 
 /// Times the spread of the ensemble that a whole run may be away from the f32 reference.
 pub const FACTOR: f64 = 8.0;
+
+/// Distance of rows that have nothing in common, as a share of their rms. A gate that allows as much is not judged.
+pub const UNRELATED: f64 = 1.4;
 
 /// Units in the last place of f32 by which inputs are moved to measure the noise of an op, as other orders of sums do.
 pub const MOVED: u32 = 8;
@@ -49,7 +51,6 @@ const DEPTH: f64 = 16.0;
 /// Share of its rms that a row may differ by where one of its inputs lies at the border of two codes of 8 bits. A step is
 /// a 16th of a number of e4m3, and a 127th of the largest of a row of integers, which is some 3 times the rms.
 pub const CODE_STEP: f64 = 0.1;
-
 /// A difference from which such a border is looked for.
 pub const CODED_ROW: f64 = 4.5e-5;
 
@@ -80,18 +81,18 @@ pub struct Judged {
 pub fn local(op: Op, measured: &Measured) -> Judged {
     let rows = &measured.rows;
     let values = |of: &dyn Fn(&Row) -> f64| rows.iter().map(of).collect::<Vec<f64>>();
+    // Roundings add up over the nodes between recorded values.
+    let several = (op.span as f64 / SPAN).max(1.0);
     if op.dtype == Dtype::F32 {
-        let times = values(&|row| row.times);
+        let (times, most_times) = (values(&|row| row.times), several * OP);
         let value = times.iter().copied().fold(0.0, f64::max);
         let bounds = vec![
-            Bound { measure: "noise", value, limit: OP },
-            Bound { measure: "gain", value: measured.gain, limit: OP_GAIN },
+            Bound { measure: "noise", value, limit: most_times },
+            Bound { measure: "gain", value: measured.gain, limit: several * OP_GAIN },
         ];
-        let sees = most(values(&|row| OP * row.noise));
-        return Judged { bounds, rows: times.iter().map(|times| times / OP).collect(), sees };
+        let sees = most(values(&|row| most_times * row.noise));
+        return Judged { bounds, rows: times.iter().map(|t| t / most_times).collect(), sees };
     }
-    // Flips add up over the roundings between recorded values.
-    let several = (op.span as f64 / SPAN).max(1.0);
     let (flips, units) = (several * FLIPS, several * UNITS);
     let bounds = vec![
         Bound { measure: "flips", value: most(values(&|row| row.flips)), limit: flips },
@@ -105,10 +106,10 @@ pub fn local(op: Op, measured: &Measured) -> Judged {
     }
 }
 
-/// The largest of all but a fourth of the rows: what one flip before a softmax does, it does to one row.
+/// The largest of all rows but [`STRAYS`]: what one flip before a softmax does, it does to one row.
 fn most(mut rows: Vec<f64>) -> f64 {
     rows.sort_by(|a, b| b.total_cmp(a));
-    rows.get(rows.len() / 4).copied().unwrap_or(0.0)
+    rows.get(STRAYS).copied().unwrap_or(0.0)
 }
 
 /// Judges rows of a whole run by `errors`, their distance from the f32 reference, against the `spread` of the ensemble.
@@ -142,8 +143,7 @@ pub fn schedule(dtype: Dtype, scale: f64, noise: Option<f64>) -> f64 {
     FACTOR * noise.unwrap_or(0.0).max(DEPTH * roundoff(dtype) * scale)
 }
 
-/// Most that the reference's greedy token may be less likely than the engine's own: two log-probabilities, each as far off
-/// as a whole run may be.
+/// Most that the reference's greedy token may be less likely than the engine's: two log-probabilities are that far off.
 pub fn greedy(spread: &[f32]) -> f64 {
     let most = spread.iter().copied().fold(0.0, f32::max);
     if most > 0.0 { 2.0 * FACTOR * f64::from(most) } else { f64::INFINITY }

@@ -233,7 +233,7 @@ fn another_model_is_refused_with_both_hashes() {
 #[test]
 fn manifests_that_cannot_be_are_refused() {
     type Edit = fn(&mut serde_json::Value);
-    let edits: [(Edit, &str); 12] = [
+    let edits: [(Edit, &str); 16] = [
         (|m| m["version"] = 1.into(), "`version` is 1"),
         (|m| m["format"] = "x".into(), "expected `onboard-dump`"),
         (|m| m["vocab"] = 99.into(), "is F32 [12, 23]; `manifest.json` makes it F32 [12, 99]"),
@@ -245,6 +245,10 @@ fn manifests_that_cannot_be_are_refused() {
         (|m| m["runs"][0] = "\u{7}".into(), "has control characters"),
         (|m| m["audit"]["truth"] = "\u{1b}]0;x".into(), r"`\u{1b}]0;x`"),
         (|m| m["logprobs"] = serde_json::json!({"kind": "topk", "k": 0}), "expected 1 to 23"),
+        (|m| drop(m.as_object_mut().unwrap().remove("patches")), "missing field `patches`"),
+        (|m| m["patches"][0]["version"] = 2.into(), "`topk_first_of_equals` in version 2"),
+        (|m| m["patches"][0]["name"] = "foo".into(), "`foo` in version 1"),
+        (|m| m["members"]["f16"]["ran"] = serde_json::json!(["own"]), "`members.f16` lists 1 runs"),
         (|m| m["taps"]["nowhere"] = serde_json::json!({"phases": ["prefill"]}), "[11, 12]"),
     ];
     for (edit, want) in edits {
@@ -273,7 +277,7 @@ fn reports_of_a_failure() {
     insta::assert_snapshot!(text, @r"
     fake (FakeForCausalLM) on fake
       model      model
-      reference  dump by fake
+      reference  dump by fake, patched: topk_first_of_equals 1
 
     run  phase    |dlogp|  bound   mean    KL      top-1   worst tap                verdict
     f16  prefill  4.2e-3   1.4e-2  2.3e-3  1.2e-6  100.0%  layers.1.o_proj  4.0e-3  pass
@@ -293,7 +297,7 @@ fn reports_of_a_failure() {
       decode, position 0 (what the prefix left), prompt `main`, on the reference's own inputs
       kept in bf16, as its numbers show; the reference keeps f16; share of elements that are not the reference's, beyond what rounding in f32 explains: 7.5e-1, bound 1.0e-1 (7.5x)
       hint: the spec keeps state `conv` in the activation dtype (fake.yaml:3): the engine narrows it
-      hint: prefill agrees: it never reads this snapshot, only decode does
+      hint: no comparison of prefill fails, and only decode reads this snapshot
       5 of 56 gates fail, 3 of them on the reference's own inputs
 
     DIFFER in 1 of 1 run

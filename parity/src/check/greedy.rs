@@ -49,9 +49,15 @@ pub(super) fn greedy(
             }
             let at = |token: usize| logprobs.get(token).copied().map_or(f64::NAN, f64::from);
             let margin = at(got) - at(*want as usize);
+            let least = logprobs.iter().copied().filter(|x| x.is_finite()).reduce(f32::min);
+            if least.is_some_and(|least| noise >= at(got) - f64::from(least)) {
+                // Any token would be within that.
+                row.verdict =
+                    if row.verdict == Verdict::Pass { Verdict::Skip } else { row.verdict };
+            }
             let flip = Flip { index, margin, noise };
             let explained = margin <= noise;
-            if !explained && row.verdict == Verdict::Pass {
+            if !explained && row.verdict != Verdict::Fail {
                 (row.first_flip, row.verdict) = (Some(flip), Verdict::Fail);
             }
             row.first_flip.get_or_insert(flip);

@@ -52,6 +52,7 @@ pub(super) fn pool(dtype: Dtype, gates: &mut [Gate], prompts: &[Prompt], choices
         };
         if !gate.fails() {
             gate.verdict = Verdict::Fail;
+            gate.step = gate.off.first().copied();
             gate.finding = Some(why);
         }
     }

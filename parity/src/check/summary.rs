@@ -12,6 +12,7 @@ use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::order::Order;
 use crate::report::{Coverage, GreedyRow, PhaseRow, RunReport, Uncovered};
 use crate::route::RouterRow;
+use crate::rule;
 
 /// Counts what the gates of a run reached: see [`Coverage`].
 pub(super) fn coverage(model: &Model, order: &Order, dump: &Dump, run: &RunReport) -> Coverage {
@@ -69,10 +70,22 @@ pub(super) fn witness(model: &Model, run: &mut RunReport, f32_agrees: bool) -> O
         return None;
     }
     let of = run.gates.iter().filter(|gate| gate.mode == Mode::Cumulative).count();
-    let mut worst = (0, 0.0_f64);
+    let beyond =
+        |gate: &Gate| gate.worst_bound().map_or(f64::INFINITY, |bound| bound.value / bound.limit);
+    let failed = || run.gates.iter().filter(|gate| gate.fails());
+    let times = failed().map(beyond).fold(1.0, f64::max);
+    let unrelated = |gate: &Gate| gate.worst_bound().is_none_or(|b| b.value >= rule::UNRELATED);
+    // Tokens follow from log-probabilities, and are beyond their bounds by no more than these are.
+    let token = |row: &GreedyRow| {
+        row.verdict != Verdict::Fail
+            || row.first_flip.is_some_and(|flip| flip.margin <= times * flip.noise)
+    };
+    if failed().any(unrelated) || !run.greedy.iter().all(token) {
+        return None;
+    }
+    let mut count = 0;
     for gate in run.gates.iter_mut().filter(|gate| gate.fails()) {
-        let times = gate.worst_bound().map_or(f64::INFINITY, |bound| bound.value / bound.limit);
-        worst = (worst.0 + 1, worst.1.max(times));
+        count += 1;
         gate.verdict = Verdict::Pass;
         gate.finding =
             Some("beyond the ensemble, and every op is the reference's by itself".to_owned());
@@ -87,14 +100,13 @@ pub(super) fn witness(model: &Model, run: &mut RunReport, f32_agrees: bool) -> O
         others += usize::from(*verdict == Verdict::Fail);
         *verdict = Verdict::Pass;
     }
-    if worst.0 + others == 0 {
+    if count + others == 0 {
         return None;
     }
     for phase in &mut run.phases {
         phase.verdict = Verdict::Pass;
     }
     run.first = diverge::first(model, &run.gates, Mode::Cumulative);
-    let (count, times) = worst;
     Some(format!(
         "{}: {count} of {of} comparisons of whole runs are beyond the ensemble of the reference, by up to {times:.1} times; \
          every op is the reference's by itself, so rounding was multiplied on the way",

@@ -5,7 +5,7 @@ use registry::dtype::Dtype;
 use super::Comparison;
 use crate::dump::{Logprobs, Phase};
 use crate::flips;
-use crate::gate::{Bound, Gate, Mode, RowStats, Subject};
+use crate::gate::{BLIND, Bound, Gate, Mode, RowStats, Subject, is_blind};
 use crate::metrics::{Row, RowError, Spread, gap, log_softmax, row_error};
 use crate::order::LAST;
 use crate::rule::{self, Judged};
@@ -107,6 +107,9 @@ impl Comparison<'_> {
         let Some(spread) = self.limits(&Subject::Logprobs, steps.len()) else {
             return Some(gate.skipped("the dump has no ensemble for it"));
         };
+        if is_blind(&spread, scale) {
+            return Some(gate.skipped(BLIND));
+        }
         let least = rule::least(self.dtype, scale);
         let errors: Vec<f64> = far.rows.iter().map(|row| row.rms).collect();
         gate.judge(rule::whole("rms", &errors, &spread, least), &steps);

@@ -63,7 +63,6 @@ pub struct Manifest {
     #[serde(default)]
     pub members: BTreeMap<String, Members>,
     /// Places where the reference's own code was altered.
-    #[serde(default)]
     pub patches: Vec<Patch>,
     /// What the reference says of itself.
     #[serde(default)]
@@ -328,6 +327,17 @@ fn rounds(word: &str) -> Option<Rounds> {
     })
 }
 
+/// Alterations of the reference that this version knows: `PATCHES` of `reference/dump.py`.
+const PATCHES: [(&str, u64); 7] = [
+    ("topk_first_of_equals", 1),
+    ("compressed_tensors_products_in_f32", 1),
+    ("experts_global_scale", 1),
+    ("cast_after_dequantization", 1),
+    ("rows_rounded_alone", 1),
+    ("gelu_table", 1),
+    ("linear_inputs_contiguous", 1),
+];
+
 impl Manifest {
     /// Which matrices multiplied rounded rows, where it says so.
     pub fn rounds(&self) -> Option<Rounds> {
@@ -386,6 +396,15 @@ impl Manifest {
         }
         self.check_names()?;
         self.check_aliases()?;
+        self.check_patches()?;
+        let few = |all: &&Members| all.ran.len() + all.failed.len() < 2;
+        if let Some((run, all)) = self.members.iter().find(|(_, all)| few(all)) {
+            let count = all.ran.len() + all.failed.len();
+            return Err(format!(
+                "`members.{run}` lists {count} runs; expected two or more, with those that failed: write the dump again with \
+                 `parity dump`"
+            ));
+        }
         let mut names = std::collections::BTreeSet::new();
         for prompt in &self.prompts {
             let (name, count) = (&prompt.name, prompt.tokens.len());
@@ -423,6 +442,18 @@ impl Manifest {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a reference that was altered in a way that nobody knows.
+    fn check_patches(&self) -> Result<(), String> {
+        let unknown = |patch: &&Patch| !PATCHES.contains(&(&*patch.name, patch.version));
+        match self.patches.iter().find(unknown) {
+            Some(Patch { name, version }) => Err(format!(
+                "`patches` has `{name}` in version {version}, which this program does not know; write the dump again with its \
+                 `parity dump`"
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Refuses taps that are said to equal what is not stored.

@@ -755,6 +755,12 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
             {"layer": 1, "kind": "attention", "parts": ["k", "v"]},
         ],
         "greedy": greedy,
+        "patches": [{"name": "topk_first_of_equals", "version": 1}],
+        "members": {
+            "f32": {"ran": ["f64", "decode"], "failed": {}},
+            "bf16": {"ran": ["own", "decode"], "failed": {}},
+            "f16": {"ran": ["own", "decode"], "failed": {}},
+        },
         "audit": {"truth": "decode", "notes": []},
     });
     edit(&mut manifest);
