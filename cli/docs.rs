@@ -8,12 +8,15 @@ const DUMP: &str = include_str!("../docs/dump.md");
 const REPORT: &str = include_str!("../docs/report.md");
 /// Checks in CI.
 const CI: &str = include_str!("../docs/ci.md");
+/// Evaluations.
+const EVALS: &str = include_str!("../docs/evals.md");
 
 /// Whole pages by topic.
-pub(crate) const PAGES: [(&str, &str, &str); 3] = [
+pub(crate) const PAGES: [(&str, &str, &str); 4] = [
     ("dump", "the form of reference dumps", DUMP),
     ("report", "the form of JSON reports", REPORT),
     ("ci", "checks in continuous integration", CI),
+    ("evals", "evaluations, and two of them compared", EVALS),
 ];
 
 /// One row of a table of ops or steps.

@@ -23,7 +23,7 @@ Examples:
   onboard help expressions    the expressions of dims
   onboard help parity check   a command, like `onboard parity check --help`")]
 pub(crate) struct Help {
-    /// A command, `ops`, `spec`, an op, a key, or a page: dump, report, ci
+    /// A command, `ops`, `spec`, an op, a key, or a page: dump, report, ci, evals
     #[arg(value_name = "TOPIC")]
     topic: Vec<String>,
 }
@@ -37,7 +37,9 @@ impl Help {
                 term::print(help.render().to_string().trim_end())?;
             }
             if words.is_empty() {
-                term::print("\nTopics: ops, spec, an op, a key of a spec, dump, report, ci")?;
+                term::print(
+                    "\nTopics: ops, spec, an op, a key of a spec, dump, report, ci, evals",
+                )?;
             }
             return Ok(Ended::Well);
         }

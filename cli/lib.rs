@@ -24,6 +24,7 @@ mod docs;
 mod draft;
 mod dump;
 mod engines;
+mod eval;
 mod gguf_target;
 mod help;
 #[cfg(feature = "hub")]
@@ -121,6 +122,8 @@ Examples:
   parity check MODEL                                        compare with MODEL/reference
   parity check MODEL --reference DUMP --dtype bf16 --html report.html
   parity dump MODEL -o DUMP                                 make a reference with transformers
+  parity eval MODEL tasks.jsonl -o results.jsonl            score multiple choice and generation
+  parity eval-diff A.jsonl B.jsonl                          two evaluations: the cause of a difference
 
 Exit codes: 0 agree, 1 differ, 2 could not run.";
 
@@ -132,6 +135,8 @@ enum ParityCommand {
     Diagnose(parity_more::Diagnose),
     Mutate(parity_mutate::Mutate),
     Fit(parity_fit::Fit),
+    Eval(eval::Eval),
+    EvalDiff(eval::EvalDiff),
 }
 
 #[derive(Debug, Parser)]
@@ -195,6 +200,8 @@ impl ParityCommand {
             Self::Diagnose(args) => args.run(),
             Self::Mutate(args) => args.run(),
             Self::Fit(args) => args.run(),
+            Self::Eval(args) => args.run(),
+            Self::EvalDiff(args) => args.run(),
         }
     }
 }

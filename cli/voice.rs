@@ -20,7 +20,8 @@ pub(crate) enum Words {
 }
 
 impl Words {
-    fn of(target: &Target) -> Result<Self> {
+    /// The one of a model.
+    pub(crate) fn of(target: &Target) -> Result<Self> {
         if !is_gguf(&target.dir) {
             return Ok(Self::Json(Box::new(tokenizer(target.home())?)));
         }
@@ -34,20 +35,31 @@ impl Words {
         }
     }
 
-    fn prompt(&self, text: &str) -> Result<Vec<u32>> {
+    pub(crate) fn prompt(&self, text: &str) -> Result<Vec<u32>> {
+        self.encode(text, true)
+    }
+
+    /// Returns the tokens of a text, with the special tokens around it if `around` is set.
+    pub(crate) fn encode(&self, text: &str, around: bool) -> Result<Vec<u32>> {
         match self {
-            Self::Json(tokenizer) => Ok(tokenizer.encode(text, true)?),
+            Self::Json(tokenizer) => Ok(tokenizer.encode(text, around)?),
             Self::File(loaded) => {
-                loaded.prompt(text).map_err(|error| anyhow!("cannot tokenize the prompt: {error}"))
+                let made = if around { loaded.prompt(text) } else { loaded.encode(text) };
+                made.map_err(|error| anyhow!("cannot tokenize the prompt: {error}"))
             }
         }
     }
 
     fn text(&self, tokens: &[u32]) -> Result<String> {
+        self.decode(tokens, true)
+    }
+
+    /// Returns the text of tokens, without special tokens if `plain` is set.
+    pub(crate) fn decode(&self, tokens: &[u32], plain: bool) -> Result<String> {
         match self {
-            Self::Json(tokenizer) => Ok(tokenizer.decode(tokens, true)?),
+            Self::Json(tokenizer) => Ok(tokenizer.decode(tokens, plain)?),
             Self::File(loaded) => {
-                let said = tokens.iter().copied().filter(|&id| !loaded.is_control(id));
+                let said = tokens.iter().copied().filter(|&id| !plain || !loaded.is_control(id));
                 Ok(loaded.decode(&said.collect::<Vec<u32>>()))
             }
         }
@@ -131,13 +143,22 @@ impl Voice {
 }
 
 /// Tokens that end a text, as `generation_config.json` or `config.json` says.
-fn end_tokens(dir: &Path) -> Vec<u32> {
+pub(crate) fn end_tokens(dir: &Path) -> Vec<u32> {
+    named_tokens(dir, "eos_token_id")
+}
+
+/// The token that begins a text, as `generation_config.json` or `config.json` says.
+pub(crate) fn begin_token(dir: &Path) -> Option<u32> {
+    named_tokens(dir, "bos_token_id").first().copied()
+}
+
+fn named_tokens(dir: &Path, key: &str) -> Vec<u32> {
     for file in ["generation_config.json", "config.json"] {
         let Ok(bytes) = registry::file::read(&dir.join(file), CONFIG) else { continue };
         let Ok(json) = serde_json::from_slice::<serde_json::Value>(&bytes) else { continue };
         let number =
             |value: &serde_json::Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-        match &json["eos_token_id"] {
+        match &json[key] {
             serde_json::Value::Array(ids) => return ids.iter().filter_map(number).collect(),
             one if one.is_u64() => return number(one).into_iter().collect(),
             _ => {}

@@ -6,6 +6,7 @@ mod calibrated;
 mod commands;
 mod doors;
 mod drafts;
+mod evals;
 mod fake_hub;
 mod finite;
 mod foreign;

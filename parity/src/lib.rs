@@ -15,6 +15,7 @@ pub mod cost;
 mod diverge;
 pub mod dump;
 mod eight;
+pub mod evals;
 mod fed;
 pub mod fit;
 mod flips;

@@ -219,6 +219,15 @@ pub(crate) const KINDS: &[Kind] = &[
         damaged: &["text.txt"],
         judge: texts::text,
     },
+    Kind {
+        name: "results",
+        weight: 4,
+        batch: 50,
+        spare: 128,
+        seeds: seeds::results,
+        damaged: &[".jsonl"],
+        judge: texts::results,
+    },
     #[cfg(feature = "hub")]
     Kind {
         name: "hub",
@@ -277,6 +286,7 @@ fn damage_file(kind: &Kind, case: &mut Case, other: &Case, random: &mut Random) 
     let (_, form) = name.rsplit_once('.').unwrap_or(("", &name));
     let new = match form {
         "json" => json::damage(old, other, random),
+        "jsonl" if !random.one_in(4) => line(old, other, random),
         "safetensors" => formats::safetensors(old, other, random),
         "gguf" => formats::gguf(old, other, random),
         "yaml" | "txt" | "journal" | "jinja" | "tiktoken" | "http" if !random.one_in(6) => {
@@ -290,6 +300,18 @@ fn damage_file(kind: &Kind, case: &mut Case, other: &Case, random: &mut Random) 
         }
     };
     case.files.insert(name, new);
+}
+
+/// Damages one line of JSON lines.
+fn line(old: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut lines: Vec<Vec<u8>> = old.split(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect();
+    let others: Vec<&[u8]> = other.split(|&byte| byte == b'\n').collect();
+    let at = random.below(lines.len());
+    let by = others.get(random.below(others.len())).copied().unwrap_or_default();
+    if let Some(line) = lines.get_mut(at) {
+        *line = json::damage(line, by, random);
+    }
+    lines.join(&b'\n')
 }
 
 /// The first word is the family, and stays.

@@ -280,6 +280,28 @@ pub(crate) fn carried(from: &Sources) -> Seeds {
     Ok(seeds)
 }
 
+/// Result files of evaluations.
+pub(crate) fn results(from: &Sources) -> Seeds {
+    let folder = from.fixtures.join("evals");
+    let names = [
+        "samples_tiny_mc_2026-11-23.jsonl",
+        "samples_tiny_gen_2026-11-23.jsonl",
+        "llama.tasks.jsonl",
+        "llama.lm_eval.jsonl",
+    ];
+    let mut seeds = Vec::new();
+    for name in names {
+        let bytes = fs_err::read(folder.join(name))?;
+        seeds.push(Case { files: [("damaged.jsonl".to_owned(), bytes)].into(), ..Case::default() });
+    }
+    let bench = r#"{"backend":"x","input_lens":[3,4],"itls":[[0.1],[NaN]],"generated_texts":["a","b"],"errors":["",""]}"#;
+    seeds.push(Case {
+        files: [("damaged.jsonl".to_owned(), bench.into())].into(),
+        ..Case::default()
+    });
+    Ok(seeds)
+}
+
 /// Importance matrices of the newer form.
 pub(crate) fn imatrices(from: &Sources) -> Seeds {
     Ok(with(folders(&from.made.join("imatrix"))?, ".gguf", "im.gguf"))

@@ -92,3 +92,17 @@ pub(crate) fn text(trial: &Trial<'_>) -> Judged {
     }
     Ok(accepted)
 }
+
+/// A result file of an evaluation, compared with a sound one and read as items.
+pub(crate) fn results(trial: &Trial<'_>) -> Judged {
+    let damaged = trial.path("damaged.jsonl");
+    let sound = trial.program.root.join("fixtures/evals/samples_tiny_mc_2026-11-23.jsonl");
+    let ran =
+        trial.program.command(&["parity", "eval-diff", &damaged, &sound.display().to_string()])?;
+    if trial.sometimes(8) {
+        let home = trial.program.root.join("fixtures/llama").display().to_string();
+        let words = ["parity", "eval", &home, &damaged, "--limit", "2", "--max-tokens", "2"];
+        trial.program.command(&[&words[..], &["--threads", "1"]].concat())?;
+    }
+    Ok(ran.code != 2)
+}

@@ -1,0 +1,302 @@
+//! `parity eval` and `parity eval-diff`: evaluations, and two of them compared.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use clap::Args;
+use engine::Options;
+use parity::evals::{self, Noise, ReadOptions, Run, Scored, Text, TextError};
+use registry::dtype::Dtype;
+use serde_json::json;
+
+use crate::specs::{engine_error, warn};
+use crate::target::{self, Choice, Target, Which, parse_dtype};
+use crate::text::Table;
+use crate::voice::{Words, begin_token, end_tokens};
+use crate::{Ended, term, write};
+
+/// Compares two result files of an evaluation and names the cause of a difference
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  parity eval-diff vllm/samples_hellaswag_2026-01-02.jsonl llama/samples_hellaswag_2026-01-03.jsonl
+  parity eval-diff A.jsonl B.jsonl --metric acc_norm
+  parity eval-diff A.jsonl B.jsonl --filter strict-match
+  parity eval-diff A.jsonl B.jsonl --dtype f32 --json     both ran in f32: a tighter bound on noise
+
+Files: samples of lm-eval (--log_samples), predictions of sgl-eval, bench files of SGLang (--output-details) and vLLM
+(--save-detailed), and plain JSON lines; `parity eval -o` writes those. The form is recognised by its content.
+
+Verdicts, in the order in which they are looked for:
+  different inputs         prompts or token ids differ: chat template, BOS, examples, blanks
+  scoring not supported    log-likelihoods are constant, or one choice is always taken
+  implementation           log-probabilities differ beyond noise on equal inputs
+  extraction or sampling   equal texts or log-probabilities, other answers; or sampled texts
+  unexplained              the scores differ beyond noise, and the files do not hold the cause
+  noise                    single answers differ, no more than chance makes (McNemar's exact test)
+  agree                    nothing differs
+
+Exit codes: 0 agree or noise, 1 a real difference, 2 could not compare. `onboard help evals` has the forms and bounds.")]
+pub(crate) struct EvalDiff {
+    /// The first result file
+    #[arg(value_name = "A")]
+    a: PathBuf,
+    /// The second result file
+    #[arg(value_name = "B")]
+    b: PathBuf,
+    /// The metric that is compared; default: acc, exact_match or correct
+    #[arg(long, value_name = "NAME")]
+    metric: Option<String>,
+    /// The filter of lm-eval whose answers are compared; default: the first of each file
+    #[arg(long, value_name = "NAME")]
+    filter: Option<String>,
+    /// The dtype that both ran in, which bounds the noise of log-probabilities; default: as the files state, else bf16
+    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
+    dtype: Option<Dtype>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl EvalDiff {
+    pub(crate) fn run(self) -> Result<Ended> {
+        let options = ReadOptions { filter: self.filter };
+        let a = evals::read(&self.a, &options)?;
+        let b = evals::read(&self.b, &options)?;
+        let noise = Noise::new(self.dtype, &a, &b);
+        let outcome =
+            evals::diff(&a, &b, &noise, self.metric.as_deref()).map_err(|why| anyhow!(why))?;
+        if self.json {
+            term::print(&serde_json::to_string_pretty(&evals::json(&outcome))?)?;
+        } else {
+            term::print(evals::text(&outcome).trim_end())?;
+        }
+        Ok(if outcome.verdict.differs() { Ended::Differs } else { Ended::Well })
+    }
+}
+
+/// Scores the items of a task file on an engine: multiple choice and greedy generation
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  parity eval MODEL tasks.jsonl -o ours.jsonl
+  parity eval MODEL samples_hellaswag_2026-01-02.jsonl -o ours.jsonl    the items of an lm-eval run: a third opinion
+  parity eval-diff samples_hellaswag_2026-01-02.jsonl ours.jsonl
+  parity eval MODEL gsm8k.jsonl --until 'Question:' --regex '#### (-?[0-9.,]+)' --max-tokens 256
+
+Items, one a line:
+  {\"id\": 1, \"prompt\": \"The sky is\", \"choices\": [\"blue\", \"green\"], \"target\": 0}
+  {\"id\": 2, \"prompt\": \"2 + 2 =\", \"target\": \"4\", \"until\": [\"\\n\"], \"max_tokens\": 8}
+  {\"id\": 3, \"ids\": [1, 17, 4], \"choices\": [[5], [6, 7]], \"target\": 1}     token ids need no tokenizer
+
+Tokens and scores are those of lm-eval 0.4.13: acc takes the choice with the largest sum of log-probabilities, acc_norm
+divides it by characters, acc_bytes by bytes, acc_tokens by tokens. Texts are continued as they are, without a chat template.")]
+pub(crate) struct Eval {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    choice: Choice,
+    /// The task file, in JSON lines; samples of lm-eval are read too
+    #[arg(value_name = "TASKS")]
+    tasks: PathBuf,
+    /// Write the result of each item to this file, for `parity eval-diff`; `-` is standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Replace the output if it is there
+    #[arg(long)]
+    force: bool,
+    /// The engine
+    #[arg(long, value_name = "NAME", default_value = "native")]
+    engine: String,
+    /// The dtype of activations; default: as the checkpoint says
+    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
+    dtype: Option<Dtype>,
+    /// Score the first N items only
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Texts that end a generated answer, for items without `until` (repeatable)
+    #[arg(long, value_name = "TEXT")]
+    until: Vec<String>,
+    /// Most tokens of a generated answer, for items without `max_tokens`
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_tokens: usize,
+    /// The pattern that takes the answer from a generated text: its first group, else the whole match
+    #[arg(long, value_name = "REGEX")]
+    regex: Option<String>,
+    /// Take the last match of the pattern instead of the first
+    #[arg(long)]
+    last: bool,
+    /// Worker threads
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Eval {
+    pub(crate) fn run(self) -> Result<Ended> {
+        let mut items = evals::items(&self.tasks)?;
+        items.truncate(self.limit.unwrap_or(items.len()));
+        ensure!(!items.is_empty(), "--limit 0 leaves no item");
+        if let Some(output) = self.output.as_deref().filter(|output| !write::is_stdout(output)) {
+            write::allowed(output, std::slice::from_ref(&self.tasks), self.force)?;
+        }
+        let engine = crate::engines::engine(&self.engine)?;
+        let target = target::open(&self.which, &self.choice)?;
+        target.explained(&self.choice)?;
+        let dtype = self.dtype.unwrap_or_else(|| target.dtype());
+        target.check_dtypes(&[dtype])?;
+        warn(&target.nonfinite()?);
+        let tokenizer =
+            if items.iter().any(needs_text) { Some(Tokenizer::of(&target)?) } else { None };
+        let options = Options { dtype, threads: self.threads, ..Options::default() };
+        let mut session = engine.open(&target.source(), &options).map_err(engine_error)?;
+        let run = Run {
+            text: tokenizer.as_ref().map(|tokenizer| tokenizer as &dyn Text),
+            context: target.model.context,
+            until: self.until,
+            max_tokens: self.max_tokens,
+            regex: self.regex,
+            last: self.last,
+        };
+        let facts = facts(&target, &self.tasks, &self.engine, dtype);
+        let bar = term::count_bar(items.len() as u64, "items");
+        let mut lines = format!("{}\n", evals::head(&facts));
+        let mut all: Vec<Scored> = Vec::with_capacity(items.len());
+        for item in &items {
+            let mut scored = evals::run(&run, session.as_mut(), item)?;
+            lines.push_str(&scored.record.to_string());
+            lines.push('\n');
+            // The summary needs the scores alone.
+            scored.record = serde_json::Value::Null;
+            all.push(scored);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        if let Some(output) = &self.output {
+            write::atomic(output, lines.as_bytes())
+                .with_context(|| format!("cannot write the results `{}`", output.display()))?;
+        }
+        let dropped = all.iter().filter(|scored| scored.dropped > 0).count();
+        if dropped > 0 {
+            term::note(&format!(
+                "note: {dropped} prompts are longer than the model's context; their beginning was left out, as lm-eval does"
+            ));
+        }
+        let to_stdout = self.output.as_deref().is_some_and(write::is_stdout);
+        show(&facts, &all, self.json, to_stdout)?;
+        Ok(Ended::Well)
+    }
+}
+
+/// Prints the table of metrics, beside records on standard output to standard error.
+fn show(
+    facts: &BTreeMap<String, String>,
+    all: &[Scored],
+    as_json: bool,
+    aside: bool,
+) -> Result<()> {
+    let lines = evals::summary(all.iter().map(|scored| &scored.scores));
+    let text = if as_json {
+        let metrics: Vec<_> = lines
+            .iter()
+            .map(|line| {
+                json!({
+                    "metric": line.metric, "items": line.items, "mean": line.mean, "standard_error": line.error,
+                })
+            })
+            .collect();
+        let whole = json!({
+            "schema": "onboard-eval-summary/1", "facts": facts, "items": all.len(), "metrics": metrics,
+        });
+        serde_json::to_string_pretty(&whole)?
+    } else {
+        let mut table = Table::new(&[1, 2, 3]);
+        table.row(["metric", "items", "mean", "standard error"]);
+        for line in &lines {
+            let error = line.error.map_or_else(|| "-".to_owned(), |error| format!("{error:.4}"));
+            table.row([
+                line.metric.clone(),
+                line.items.to_string(),
+                format!("{:.4}", line.mean),
+                error,
+            ]);
+        }
+        let without = if lines.is_empty() { "\nno item says what is right (`target`)" } else { "" };
+        format!(
+            "{} items, {} {}\n{}{without}",
+            all.len(),
+            facts["engine"],
+            facts["dtype"],
+            table.plain("")
+        )
+    };
+    if aside {
+        term::note(text.trim_end());
+        return Ok(());
+    }
+    Ok(term::print(text.trim_end())?)
+}
+
+fn facts(target: &Target, tasks: &Path, engine: &str, dtype: Dtype) -> BTreeMap<String, String> {
+    let task =
+        tasks.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let facts = [
+        ("model", target.name.clone()),
+        ("task", task),
+        ("engine", engine.to_owned()),
+        ("dtype", dtype.name().to_owned()),
+    ];
+    facts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// Returns true for an item with text, and for one that is answered with text.
+fn needs_text(item: &evals::Item) -> bool {
+    match &item.question {
+        evals::Question::Choice { prompts, .. } => {
+            prompts.iter().any(|prompt| matches!(prompt, evals::Asked::Text(_)))
+        }
+        evals::Question::Text { .. } => true,
+    }
+}
+
+/// The model's tokenizer as evaluations use it.
+struct Tokenizer {
+    words: Words,
+    prefix: Option<u32>,
+    ends: Vec<u32>,
+}
+
+impl Tokenizer {
+    fn of(target: &Target) -> Result<Self> {
+        let words = Words::of(target)?;
+        let ends = match &words {
+            Words::File(loaded) => loaded.ends().to_vec(),
+            Words::Json(_) => end_tokens(target.home()),
+        };
+        // lm-eval takes the BOS token, else the EOS token.
+        let begin = begin_token(target.home()).or_else(|| words.prompt("").ok()?.first().copied());
+        let prefix = begin.or_else(|| ends.first().copied());
+        Ok(Self { words, prefix, ends })
+    }
+}
+
+impl Text for Tokenizer {
+    fn encode(&self, text: &str, around: bool) -> Result<Vec<u32>, TextError> {
+        Ok(self.words.encode(text, around)?)
+    }
+
+    fn decode(&self, ids: &[u32], plain: bool) -> Result<String, TextError> {
+        Ok(self.words.decode(ids, plain)?)
+    }
+
+    fn prefix(&self) -> Option<u32> {
+        self.prefix
+    }
+
+    fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+}

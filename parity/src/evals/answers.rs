@@ -1,0 +1,283 @@
+//! Answers that differ although the model's side does not: filters, stop strings, reasoning blocks, sampling.
+
+use super::outcome::{EXAMPLES, Example, Found, Paired, Verdict, items, short};
+use super::pair::Pair;
+use super::sample::{Results, Sample, best};
+
+/// Relation of two generated texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Relation {
+    /// Equal, but for blanks at the ends.
+    Equal,
+    /// One goes on where the other stops.
+    Stops,
+    /// One lacks the beginning of the other.
+    Cut,
+    /// Another text.
+    Other,
+}
+
+fn relation(a: &str, b: &str) -> Relation {
+    let (a, b) = (a.trim(), b.trim());
+    if a == b {
+        Relation::Equal
+    } else if a.starts_with(b) || b.starts_with(a) {
+        Relation::Stops
+    } else if a.ends_with(b) || b.ends_with(a) {
+        Relation::Cut
+    } else {
+        Relation::Other
+    }
+}
+
+/// Settings of generation that change texts and answers.
+const SETTINGS: [&str; 8] =
+    ["temperature", "do_sample", "until", "max_gen_toks", "max_tokens", "regex", "filter", "top_p"];
+/// Items from which a share of texts means something.
+const FEWEST: usize = 10;
+/// Characters within which texts of two implementations that differ in everything part.
+const EARLY: usize = 16;
+
+/// The pairs, and the metric of each side.
+pub(super) struct Answers<'a, 'b> {
+    pub pairs: &'b [Pair<'a>],
+    pub metrics: Option<(&'b str, &'b str)>,
+    pub paired: Option<&'b Paired>,
+    /// True if log-likelihoods were compared and noise explains them.
+    pub scored: bool,
+    pub a: &'b Results,
+    pub b: &'b Results,
+}
+
+/// What the answers say.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    pub found: Option<Found>,
+    /// Items whose answers or scores differ.
+    pub disagree: usize,
+    /// Remarks, where nothing was found.
+    pub notes: Vec<String>,
+}
+
+/// Looks for a cause behind the model.
+pub(super) fn answers(of: &Answers<'_, '_>) -> Said {
+    let differ: Vec<&Pair<'_>> =
+        of.pairs.iter().filter(|pair| disagree(pair, of.metrics)).collect();
+    let texts: Vec<(&Pair<'_>, Relation)> = of
+        .pairs
+        .iter()
+        .filter_map(|pair| Some((pair, relation(pair.0.text.as_ref()?, pair.1.text.as_ref()?))))
+        .collect();
+    let mut said = Said { disagree: differ.len(), ..Said::default() };
+    let settings = settings(of.a, of.b);
+    said.found = extraction(of, &differ, &settings);
+    if said.found.is_some() || texts.is_empty() {
+        return said;
+    }
+    said.found = other_texts(of, &texts, &settings);
+    let other = texts.iter().filter(|(_, relation)| *relation != Relation::Equal).count();
+    if other > 0 {
+        let why = match (of.a.sampled(), of.b.sampled()) {
+            (Some(false), Some(false)) => {
+                "both decode greedily, so near ties and rounding made them"
+            }
+            (Some(true), Some(true)) => "both are sampled",
+            _ => "the files do not say at which temperature",
+        };
+        said.notes.push(format!("{other} of {} texts differ: {why}", texts.len()));
+    }
+    said.notes.extend(settings);
+    said
+}
+
+/// Returns true if the scores differ, or the answers where there are no scores.
+fn disagree((a, b): &Pair<'_>, metrics: Option<(&str, &str)>) -> bool {
+    if let Some((one, other)) = metrics
+        && let (Some(one), Some(other)) = (a.scores.get(one), b.scores.get(other))
+    {
+        return one != other && !(one.is_nan() && other.is_nan());
+    }
+    match (&a.answer, &b.answer) {
+        (Some(a), Some(b)) => a.trim() != b.trim(),
+        _ => false,
+    }
+}
+
+/// Settings that differ, one sentence each.
+fn settings(a: &Results, b: &Results) -> Vec<String> {
+    let stated = |name: &&str| {
+        let (a, b) = (a.facts.get(*name)?, b.facts.get(*name)?);
+        let same = a == b || a.parse::<f64>().is_ok_and(|a| b.parse() == Ok(a));
+        (!same)
+            .then(|| format!("the setting `{name}` differs: {} in A, {} in B", short(a), short(b)))
+    };
+    SETTINGS.iter().filter_map(stated).collect()
+}
+
+/// Different answers to equal texts or log-likelihoods.
+fn extraction(of: &Answers<'_, '_>, differ: &[&Pair<'_>], settings: &[String]) -> Option<Found> {
+    let mut kinds = [0; 4];
+    let mut examples = Vec::new();
+    for (a, b) in differ {
+        let kind = match (&a.text, &b.text) {
+            (Some(one), Some(other)) => match relation(one, other) {
+                Relation::Equal => 0,
+                Relation::Stops => 1,
+                Relation::Cut => 2,
+                Relation::Other => continue,
+            },
+            _ if of.scored && !flipped(a, b) => 3,
+            _ => continue,
+        };
+        kinds[kind] += 1;
+        if examples.len() < EXAMPLES {
+            let shown = |sample: &Sample| {
+                let answer = sample.answer.as_deref().unwrap_or("none");
+                let score = of
+                    .metrics
+                    .map(|(one, other)| if std::ptr::eq(sample, *a) { one } else { other });
+                let score = score.and_then(|metric| sample.scores.get(metric));
+                let score = score.map_or_else(String::new, |score| format!(", score {score}"));
+                let text = sample
+                    .text
+                    .as_deref()
+                    .map_or_else(String::new, |text| format!(", of {}", short(text)));
+                format!("answer {}{score}{text}", short(answer))
+            };
+            let target = a
+                .target
+                .as_deref()
+                .map_or_else(String::new, |target| format!(" (right: {})", short(target)));
+            examples.push(Example {
+                id: a.id.clone(),
+                what: format!("answer{target}"),
+                a: shown(a),
+                b: shown(b),
+            });
+        }
+    }
+    let total: usize = kinds.iter().sum();
+    // Texts that stop elsewhere are a cause only where they are most of the differences.
+    if total == 0 || (kinds[0] + kinds[3] == 0 && total * 2 < differ.len()) {
+        return None;
+    }
+    let words = [
+        "equal texts have other answers: the filters or regular expressions differ",
+        "one text goes on where the other stops: stop strings, max_tokens or the end token differ",
+        "one text lacks the beginning of the other: a reasoning block was taken out of one",
+        "equal log-likelihoods have other answers: another metric, normalisation or right answer",
+    ];
+    let most = (0..4).max_by_key(|&kind| (kinds[kind], 3 - kind))?;
+    let mut why: Vec<String> = (0..4)
+        .filter(|&kind| kinds[kind] > 0)
+        .map(|kind| {
+            format!("{} ({} of {} that differ)", words[kind], kinds[kind], items(differ.len()))
+        })
+        .collect();
+    why.extend_from_slice(settings);
+    Some(Found {
+        verdict: Verdict::Extraction,
+        headline: format!("{}: {}", items(total), words[most]),
+        why,
+        examples,
+        todo: vec![
+            "read the answers with one program: the same task version, filter and regular expression, the same stop \
+             strings, and the same treatment of reasoning blocks"
+                .to_owned(),
+        ],
+    })
+}
+
+/// Returns true if some way to choose by the log-likelihoods gives another choice on each side.
+fn flipped(a: &Sample, b: &Sample) -> bool {
+    let all = a.logprobs.len().min(b.logprobs.len());
+    let choices = if a.choices.is_empty() { &b.choices } else { &a.choices };
+    let tokens = if a.tokens.is_empty() { &b.tokens } else { &a.tokens };
+    let lengths: [Vec<f64>; 4] = [
+        vec![1.0; all],
+        choices.iter().map(|choice| choice.chars().count() as f64).collect(),
+        choices.iter().map(|choice| choice.len() as f64).collect(),
+        tokens.iter().map(|&tokens| tokens as f64).collect(),
+    ];
+    let takes = |sample: &Sample, lengths: &[f64]| {
+        best(sample.logprobs.iter().zip(lengths).map(|(number, length)| number / length.max(1.0)))
+    };
+    // One choice alone is right if each of its tokens is the likeliest, which its sum does not say.
+    all < 2 || lengths.iter().filter(|l| l.len() >= all).any(|l| takes(a, l) != takes(b, l))
+}
+
+/// Texts that differ, by sampling, by settings, or by the implementation.
+fn other_texts(
+    of: &Answers<'_, '_>,
+    texts: &[(&Pair<'_>, Relation)],
+    settings: &[String],
+) -> Option<Found> {
+    let other: Vec<_> = texts.iter().filter(|(_, relation)| *relation != Relation::Equal).collect();
+    if other.is_empty() {
+        return None;
+    }
+    let (all, n) = (texts.len(), other.len());
+    let sampled = (of.a.sampled(), of.b.sampled());
+    let significant = of.paired.is_some_and(|paired| paired.significant);
+    let parts = |pair: &Pair<'_>| {
+        let (a, b) = (pair.0.text.as_deref().unwrap_or(""), pair.1.text.as_deref().unwrap_or(""));
+        a.trim().chars().zip(b.trim().chars()).take_while(|(x, y)| x == y).count()
+    };
+    let early = other.iter().filter(|(pair, _)| parts(pair) < EARLY).count();
+    let examples = other.iter().take(EXAMPLES).map(|(pair, _)| Example {
+        id: pair.0.id.clone(),
+        what: format!("text, from character {}", parts(pair)),
+        a: short(pair.0.text.as_deref().unwrap_or("")),
+        b: short(pair.1.text.as_deref().unwrap_or("")),
+    });
+    let mut why =
+        vec![format!("{n} of {all} texts differ, {early} of them within {EARLY} characters")];
+    if let Some(paired) = of.paired.filter(|paired| paired.significant) {
+        why.push(format!(
+            "the scores differ beyond noise: {:+.3} over {}",
+            paired.difference,
+            items(paired.items)
+        ));
+    }
+    why.extend_from_slice(settings);
+    let found = |verdict, headline: String, todo: &str| {
+        let (why, todo) = (why.clone(), vec![todo.to_owned()]);
+        Some(Found { verdict, headline, why, examples: examples.collect(), todo })
+    };
+    let greedy = "run both at temperature 0 with log-probabilities, or average several seeds";
+    match sampled {
+        (Some(x), Some(y)) if x != y => found(
+            Verdict::Extraction,
+            format!(
+                "{} is sampled and {} is greedy: {n} of {all} texts differ",
+                if x { "A" } else { "B" },
+                if x { "B" } else { "A" }
+            ),
+            greedy,
+        ),
+        (Some(true), Some(true)) if significant => found(
+            Verdict::Extraction,
+            format!("both are sampled, and {n} of {all} texts differ"),
+            greedy,
+        ),
+        (Some(false), Some(false)) if significant || (all >= FEWEST && early * 2 > all) => found(
+            Verdict::Implementation,
+            format!("both decode greedily on equal inputs, and {n} of {all} texts differ"),
+            "compare log-probabilities: score the same items with `parity eval MODEL TASKS.jsonl`, and `parity check MODEL`",
+        ),
+        // Without scores, or without a temperature, texts alone do not tell a cause.
+        (None, _) | (_, None) if significant || of.paired.is_none() => found(
+            Verdict::Extraction,
+            format!("{n} of {all} texts differ, and the files do not say at which temperature"),
+            greedy,
+        ),
+        (Some(_), Some(_)) if of.paired.is_none() => found(
+            Verdict::Extraction,
+            format!(
+                "{n} of {all} texts differ; there are neither scores nor log-probabilities to judge them by"
+            ),
+            greedy,
+        ),
+        _ => None,
+    }
+}

@@ -1,0 +1,288 @@
+//! Compares two result files and gives one verdict.
+
+use super::answers::{Answers, answers};
+use super::inputs::inputs;
+use super::logprobs::{Noise, logprobs};
+use super::outcome::{Found, Outcome, Paired, Side, Verdict, items};
+use super::pair::{Pair, pairs};
+use super::sample::Results;
+use super::scoring::scoring;
+use super::stats::{bootstrap, mcnemar, mean, standard_error};
+
+/// Below this p value a difference of scores is real.
+const LEVEL: f64 = 0.05;
+/// Metrics in the order in which one is taken.
+const METRICS: [&str; 4] = ["acc", "exact_match", "correct", "acc_norm"];
+
+/// Compares two result files. The error says why nothing can be compared.
+pub fn diff(
+    a: &Results,
+    b: &Results,
+    noise: &Noise,
+    metric: Option<&str>,
+) -> Result<Outcome, String> {
+    let found = pairs(a, b)?;
+    let mut notes = found.notes;
+    let all = found.pairs;
+    let metrics = metrics(a, b, metric)?;
+    let chosen = metrics.as_ref().map(|(a, b)| (a.as_str(), b.as_str()));
+    let scores = scores(&all, chosen);
+    let paired = chosen.and_then(|metrics| paired(&scores, metrics));
+    let side = |results: &Results, at: usize| {
+        let values: Vec<f64> = scores.iter().map(|pair| pair[at]).collect();
+        Side {
+            path: results.path.display().to_string(),
+            format: results.format,
+            items: results.samples.len(),
+            score: mean(&values),
+            error: standard_error(&values),
+            notes: results.notes.clone(),
+        }
+    };
+    let asked = inputs(&all, a, b);
+    let stage = Stage { a, b, noise, chosen };
+    let rest = if asked.found.is_some() && asked.equal.is_empty() {
+        None
+    } else {
+        Some(stage.rest(&asked.equal, if asked.found.is_some() { None } else { paired.as_ref() }))
+    };
+    let facts = rest.as_ref().and_then(|rest| rest.logprobs.clone());
+    let found = match (asked.found, rest) {
+        (Some(found), rest) => {
+            if let Some(scoring) = scoring(&all, a, b) {
+                notes.push(scoring.headline);
+            } else if let Some(Ok(rest)) = rest.map(|rest| rest.found) {
+                let equal = items(asked.equal.len());
+                notes.push(format!("on the {equal} with equal inputs: {}", rest.headline));
+            }
+            found
+        }
+        (None, Some(rest)) => {
+            notes.extend(rest.notes);
+            rest.found?
+        }
+        (None, None) => return Err("the files have no item in common".to_owned()),
+    };
+    if asked.known == 0 {
+        notes.push("the files do not hold the inputs of both sides, so it is not known that they are equal".to_owned());
+    }
+    let mut why = found.why;
+    why.extend(paired.as_ref().map(counts));
+    Ok(Outcome {
+        verdict: found.verdict,
+        headline: found.headline,
+        why,
+        examples: found.examples,
+        todo: found.todo,
+        a: side(a, 0),
+        b: side(b, 1),
+        items: all.len(),
+        equal_inputs: (asked.known > 0).then_some(asked.equal.len()),
+        paired,
+        logprobs: facts,
+        notes,
+    })
+}
+
+struct Stage<'b> {
+    a: &'b Results,
+    b: &'b Results,
+    noise: &'b Noise,
+    chosen: Option<(&'b str, &'b str)>,
+}
+
+/// The result of all stages behind the inputs.
+struct Rest {
+    found: Result<Found, String>,
+    logprobs: Option<super::outcome::LogprobFacts>,
+    notes: Vec<String>,
+}
+
+impl Stage<'_> {
+    fn rest(&self, equal: &[Pair<'_>], paired_of_all: Option<&Paired>) -> Rest {
+        let own;
+        let paired = match (paired_of_all, self.chosen) {
+            (Some(paired), _) => Some(paired),
+            (None, Some(metrics)) => {
+                own = paired(&scores(equal, self.chosen), metrics);
+                own.as_ref()
+            }
+            (None, None) => None,
+        };
+        let compared = logprobs(equal, self.noise);
+        let (facts, apart) = match compared {
+            Some((facts, found)) => (Some(facts), found),
+            None => (None, None),
+        };
+        let done = |found, notes| Rest { found, logprobs: facts.clone(), notes };
+        if let Some(found) = scoring(equal, self.a, self.b) {
+            return done(Ok(found), Vec::new());
+        }
+        if let Some(found) = apart {
+            return done(Ok(found), Vec::new());
+        }
+        let said = answers(&Answers {
+            pairs: equal,
+            metrics: self.chosen,
+            paired,
+            scored: facts.is_some(),
+            a: self.a,
+            b: self.b,
+        });
+        if let Some(found) = said.found {
+            return done(Ok(found), said.notes);
+        }
+        let has = |test: fn(&super::Sample) -> bool| equal.iter().any(|(a, b)| test(a) && test(b));
+        let comparable = paired.is_some()
+            || facts.is_some()
+            || has(|sample| sample.answer.is_some())
+            || has(|sample| sample.text.is_some());
+        if !comparable {
+            let why = "the files share no scores, answers, texts or log-probabilities; nothing can be compared";
+            return done(Err(why.to_owned()), Vec::new());
+        }
+        let found = remaining(equal.len(), said.disagree, paired, facts.as_ref());
+        done(Ok(found), said.notes)
+    }
+}
+
+/// The verdict where no stage found a cause.
+fn remaining(
+    n: usize,
+    disagree: usize,
+    paired: Option<&Paired>,
+    facts: Option<&super::outcome::LogprobFacts>,
+) -> Found {
+    let mut why = Vec::new();
+    if let Some(facts) = facts {
+        why.push(format!(
+            "log-likelihoods: largest difference {:.2e} nats, {} of {} equal in every bit; within noise ({})",
+            facts.max, facts.equal, facts.compared, facts.source
+        ));
+    }
+    let (verdict, headline, todo) = if let Some(paired) = paired.filter(|paired| paired.significant)
+    {
+        (
+            Verdict::Unexplained,
+            format!("the scores differ by {:+.3}, beyond noise, and the files do not hold the cause", paired.difference),
+            vec![
+                "write samples with inputs, texts and log-probabilities (lm-eval: --log_samples; `parity eval -o`), and \
+                 compare those"
+                    .to_owned(),
+            ],
+        )
+    } else if disagree > 0 {
+        let headline = match paired {
+            Some(paired) => format!(
+                "{} of {n} differ, no more than chance makes: {:+.3}{}",
+                items(disagree),
+                paired.difference,
+                interval(paired)
+            ),
+            None => format!("{} of {n} differ", items(disagree)),
+        };
+        let more = "to see a smaller difference, compare more items".to_owned();
+        (Verdict::Noise, headline, vec![more])
+    } else {
+        (Verdict::Agree, format!("all {} agree", items(n)), Vec::new())
+    };
+    Found { verdict, headline, why, examples: Vec::new(), todo }
+}
+
+fn interval(paired: &Paired) -> String {
+    paired
+        .interval
+        .map_or_else(String::new, |(low, high)| format!(", 95 % interval {low:+.3} to {high:+.3}"))
+}
+
+/// Counts of right answers, as the last reason of every verdict.
+fn counts(paired: &Paired) -> String {
+    let p = match paired.p {
+        Some(p) if p < 1e-3 => format!("; McNemar's exact test: p = {p:.1e}"),
+        Some(p) => format!("; McNemar's exact test: p = {p:.3}"),
+        None => String::new(),
+    };
+    let (items, Paired { metric, only_a, only_b, .. }) = (items(paired.items), paired);
+    format!("{items} by `{metric}`: A alone is better in {only_a}, B alone in {only_b}{p}")
+}
+
+/// Chooses the metric of each side.
+fn metrics(
+    a: &Results,
+    b: &Results,
+    asked: Option<&str>,
+) -> Result<Option<(String, String)>, String> {
+    let names = |results: &Results| -> Vec<String> {
+        let mut names: Vec<String> = results
+            .samples
+            .iter()
+            .take(64)
+            .flat_map(|sample| sample.scores.keys().cloned())
+            .collect();
+        names.sort_by_key(|name| {
+            (METRICS.iter().position(|known| known == name).unwrap_or(METRICS.len()), name.clone())
+        });
+        names.dedup();
+        names
+    };
+    let (one, other) = (names(a), names(b));
+    if let Some(asked) = asked {
+        for (names, results) in [(&one, a), (&other, b)] {
+            if !names.iter().any(|name| name == asked) {
+                return Err(format!(
+                    "`{}` has no metric `{asked}`; there are: {}",
+                    results.path.display(),
+                    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+                ));
+            }
+        }
+        return Ok(Some((asked.to_owned(), asked.to_owned())));
+    }
+    if let Some(shared) = one.iter().find(|name| other.contains(name)) {
+        return Ok(Some((shared.clone(), shared.clone())));
+    }
+    Ok(one.into_iter().next().zip(other.into_iter().next()))
+}
+
+/// Scores of the pairs that have them on both sides.
+fn scores(pairs: &[Pair<'_>], metrics: Option<(&str, &str)>) -> Vec<[f64; 2]> {
+    let Some((one, other)) = metrics else { return Vec::new() };
+    let both = |(a, b): &Pair<'_>| Some([*a.scores.get(one)?, *b.scores.get(other)?]);
+    pairs
+        .iter()
+        .filter_map(both)
+        .filter(|pair| pair.iter().all(|score| score.is_finite()))
+        .collect()
+}
+
+fn paired(scores: &[[f64; 2]], metrics: (&str, &str)) -> Option<Paired> {
+    let differences: Vec<f64> = scores.iter().map(|[a, b]| a - b).collect();
+    let difference = mean(&differences)?;
+    let binary = scores.iter().flatten().all(|score| *score == 0.0 || *score == 1.0);
+    let only_a = differences.iter().filter(|d| **d > 0.0).count() as u64;
+    let only_b = differences.iter().filter(|d| **d < 0.0).count() as u64;
+    let interval = bootstrap(&differences);
+    let p = binary.then(|| mcnemar(only_a, only_b));
+    let significant = match p {
+        Some(p) => p < LEVEL,
+        None => interval.is_some_and(|(low, high)| low > 0.0 || high < 0.0),
+    };
+    let metric = if metrics.0 == metrics.1 {
+        metrics.0.to_owned()
+    } else {
+        format!("{} and {}", metrics.0, metrics.1)
+    };
+    Some(Paired {
+        metric,
+        items: scores.len(),
+        only_a,
+        only_b,
+        p,
+        difference,
+        interval,
+        significant,
+    })
+}
+
+#[cfg(test)]
+mod tests;

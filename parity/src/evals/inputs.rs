@@ -1,0 +1,359 @@
+//! Different inputs, and the name of the difference: BOS, chat template, examples, blanks.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::outcome::{EXAMPLES, Example, Found, Verdict, items, short};
+use super::pair::Pair;
+use super::sample::{Results, Sample};
+
+/// Marks of chat templates and special tokens: `<|im_start|>`, `<s>`, `[INST]`.
+static MARK: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"<\|?[A-Za-z_][^<>\s]{0,40}\|?>|\[/?[A-Z_]{2,24}\]|<｜[^<>\s]{1,40}｜>")
+        .expect("a constant pattern")
+});
+
+/// Inputs of the pairs.
+#[derive(Debug)]
+pub(super) struct Inputs<'a> {
+    /// Pairs whose inputs are equal or not known.
+    pub equal: Vec<Pair<'a>>,
+    /// Pairs whose inputs are known on both sides.
+    pub known: usize,
+    /// The difference, if there is one.
+    pub found: Option<Found>,
+}
+
+/// Compares what was asked.
+pub(super) fn inputs<'a>(pairs: &[Pair<'a>], a: &Results, b: &Results) -> Inputs<'a> {
+    let mut equal = Vec::new();
+    let mut known = 0;
+    let mut causes: BTreeMap<String, (usize, Vec<Example>)> = BTreeMap::new();
+    for &(one, other) in pairs {
+        match compare(one, other) {
+            None => equal.push((one, other)),
+            Some(None) => {
+                known += 1;
+                equal.push((one, other));
+            }
+            Some(Some((cause, example))) => {
+                known += 1;
+                let (count, examples) = causes.entry(cause).or_default();
+                *count += 1;
+                if examples.len() < EXAMPLES {
+                    examples.push(example);
+                }
+            }
+        }
+    }
+    let found = (!causes.is_empty()).then(|| found(causes, pairs.len(), a, b));
+    Inputs { equal, known, found }
+}
+
+fn found(
+    causes: BTreeMap<String, (usize, Vec<Example>)>,
+    pairs: usize,
+    a: &Results,
+    b: &Results,
+) -> Found {
+    let differ: usize = causes.values().map(|(count, _)| count).sum();
+    let mut causes: Vec<_> = causes.into_iter().collect();
+    causes.sort_by(|x, y| y.1.0.cmp(&x.1.0).then_with(|| x.0.cmp(&y.0)));
+    let mut why: Vec<String> = causes
+        .iter()
+        .take(4)
+        .map(|(cause, (count, _))| format!("{cause} ({count} of {pairs} items)"))
+        .collect();
+    if causes.len() > 4 {
+        why.push(format!("and {} other kinds of difference", causes.len() - 4));
+    }
+    for fact in ["chat template", "few-shot examples", "system prompt"] {
+        let (a, b) = (a.facts.get(fact), b.facts.get(fact));
+        if a != b && (a.is_some() || b.is_some()) {
+            let said =
+                |fact: Option<&String>| fact.map_or_else(|| "none".to_owned(), |fact| short(fact));
+            why.push(format!(
+                "the results files state another {fact}: {} in A, {} in B",
+                said(a),
+                said(b)
+            ));
+        }
+    }
+    let headline = format!("{differ} of {} were asked differently: {}", items(pairs), causes[0].0);
+    Found {
+        verdict: Verdict::Inputs,
+        headline,
+        why,
+        examples: causes.into_iter().flat_map(|(_, (_, examples))| examples).take(EXAMPLES).collect(),
+        todo: vec![
+            "run both with the same chat template, system prompt, few-shot examples and BOS setting; \
+             where a server takes token ids, send ids instead of text"
+                .to_owned(),
+        ],
+    }
+}
+
+/// Compares the inputs of two samples: nothing if they are not known, then nothing if they are equal.
+#[expect(clippy::option_option, reason = "unknown and equal are different answers")]
+fn compare(a: &Sample, b: &Sample) -> Option<Option<(String, Example)>> {
+    let example = |what: &str, one: String, other: String| Example {
+        id: a.id.clone(),
+        what: what.to_owned(),
+        a: one,
+        b: other,
+    };
+    let mut known = false;
+    if let (Some(one), Some(other)) = (&a.ids, &b.ids) {
+        known = true;
+        if one != other {
+            let at = one.iter().zip(other).take_while(|(x, y)| x == y).count();
+            let shown = |ids: &[u32]| format!("{} ids: {:?}", ids.len(), &ids[..ids.len().min(8)]);
+            let example =
+                example(&format!("token ids, from position {at}"), shown(one), shown(other));
+            return Some(Some((ids(one, other), example)));
+        }
+    }
+    // Equal ids settle the prompt, whatever its text.
+    if !known && !a.prompts.is_empty() && !b.prompts.is_empty() {
+        known = true;
+        let pairs = a.prompts.len().max(b.prompts.len());
+        let (mut one, mut other) = (a.prompts.iter().cycle(), b.prompts.iter().cycle());
+        for _ in 0..pairs {
+            let (Some(one), Some(other)) = (one.next(), other.next()) else { break };
+            if one != other {
+                let at = prefix(one, other);
+                let from = |text: &str| short(text.get(at..).unwrap_or_default());
+                let shown =
+                    if at == 0 { (short(one), short(other)) } else { (from(one), from(other)) };
+                let example = example(&format!("prompt, from byte {at}"), shown.0, shown.1);
+                return Some(Some((texts(one, other), example)));
+            }
+        }
+    }
+    if !a.choices.is_empty() && !b.choices.is_empty() {
+        known = true;
+        if a.choices.len() != b.choices.len() {
+            let cause = "the number of choices differs".to_owned();
+            let shown = |sample: &Sample| format!("{} choices", sample.choices.len());
+            return Some(Some((cause, example("choices", shown(a), shown(b)))));
+        }
+        if let Some((one, other)) = a.choices.iter().zip(&b.choices).find(|(x, y)| x != y) {
+            let blanks = one.trim() == other.trim();
+            let cause = if blanks {
+                "the blanks around the choices differ (the delimiter between prompt and choice)"
+            } else {
+                "the choices differ, or their order"
+            };
+            return Some(Some((cause.to_owned(), example("choices", short(one), short(other)))));
+        }
+    }
+    if !known && let (Some(one), Some(other)) = (a.prompt_tokens, b.prompt_tokens) {
+        known = true;
+        if one != other {
+            let (more, side) = if one > other { (one - other, "A") } else { (other - one, "B") };
+            let guess = if more == 1 {
+                ", as one more BOS makes it"
+            } else {
+                ", as a template or examples make it"
+            };
+            let cause = format!("the prompts of {side} have {} more{guess}", plural(more, "token"));
+            let shown = |n: usize| plural(n, "token");
+            return Some(Some((cause, example("length of the prompt", shown(one), shown(other)))));
+        }
+    }
+    if !known && let (Some(one), Some(other)) = (&a.prompt_hash, &b.prompt_hash) {
+        known = true;
+        if one != other {
+            let cause =
+                "the prompts have another hash; the files do not hold their text".to_owned();
+            return Some(Some((cause, example("hash of the prompt", short(one), short(other)))));
+        }
+    }
+    known.then_some(None)
+}
+
+fn plural(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// Names the difference of two lists of ids.
+fn ids(a: &[u32], b: &[u32]) -> String {
+    for (one, other, name, lacking) in [(a, b, "A", "B"), (b, a, "B", "A")] {
+        let Some(at) = position(one, other) else { continue };
+        let (before, after) = (&one[..at], &one[at + other.len()..]);
+        return match (before, after) {
+            ([first], []) if other.first() == Some(first) => {
+                format!("{name} begins with the id {first} twice: a doubled BOS")
+            }
+            ([first], []) => {
+                format!(
+                    "{name} has the id {first} first, which {lacking} lacks: a BOS of one side alone"
+                )
+            }
+            ([], [last]) => format!("{name} ends with the id {last}, which {lacking} lacks"),
+            (before, after) => format!(
+                "{name} has {} before and {} behind that {lacking} lacks: a chat template, a system prompt or examples",
+                plural(before.len(), "id"),
+                plural(after.len(), "id")
+            ),
+        };
+    }
+    let at = a.iter().zip(b).take_while(|(x, y)| x == y).count();
+    if at == 0 && a.len() == b.len() && a.get(1..) == b.get(1..) {
+        return format!("the first id differs ({} and {}): another BOS", a[0], b[0]);
+    }
+    "the token ids differ within the text: another tokenizer, or another text".to_owned()
+}
+
+/// Returns the first place of `part` in `whole`: at an end, or anywhere in lists of moderate length.
+fn position(whole: &[u32], part: &[u32]) -> Option<usize> {
+    const WORK: usize = 1 << 26;
+    let spare = whole.len().checked_sub(part.len())?;
+    if whole.ends_with(part) {
+        return Some(spare);
+    }
+    if whole.starts_with(part) {
+        return Some(0);
+    }
+    let searched = spare.saturating_mul(part.len()) <= WORK;
+    if searched { whole.windows(part.len()).position(|window| window == part) } else { None }
+}
+
+/// Names the difference of two prompts.
+fn texts(a: &str, b: &str) -> String {
+    let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (one, other, name, lacking) in [(a, b, "A", "B"), (b, a, "B", "A")] {
+        let core = other.trim();
+        let Some(at) = (!core.is_empty()).then(|| one.find(core)).flatten() else { continue };
+        let (before, after) = (&one[..at], &one[at + core.len()..]);
+        if before.trim().is_empty() && after.trim().is_empty() {
+            return "blanks at the ends of the prompts differ".to_owned();
+        }
+        let marks = |text: &str| {
+            let mut marks: Vec<_> =
+                MARK.find_iter(text).map(|mark| mark.as_str().to_owned()).collect();
+            marks.dedup();
+            marks
+        };
+        let found = [marks(before), marks(after)].concat();
+        if let [mark] = found.as_slice()
+            && before.trim() == mark
+            && after.trim().is_empty()
+        {
+            let twice = other.trim_start().starts_with(mark.as_str());
+            return if twice {
+                format!("{name} begins with `{mark}` twice: a doubled BOS")
+            } else {
+                format!(
+                    "{name} begins with `{mark}`, which {lacking} lacks: a BOS of one side alone"
+                )
+            };
+        }
+        if !found.is_empty() {
+            let shown: Vec<_> = found.iter().take(4).map(|mark| format!("`{mark}`")).collect();
+            return format!(
+                "{name} has a chat template that {lacking} lacks ({})",
+                shown.join(" ")
+            );
+        }
+        return match (before.trim().is_empty(), after.trim().is_empty()) {
+            (false, true) => format!(
+                "{name} has a text before the question that {lacking} lacks: few-shot examples, a description or a system prompt"
+            ),
+            (true, false) => format!("{name} has a text behind the question that {lacking} lacks"),
+            _ => format!(
+                "{name} has texts around the question that {lacking} lacks: another template"
+            ),
+        };
+    }
+    if flat(a) == flat(b) {
+        return "blanks and line breaks within the prompts differ".to_owned();
+    }
+    let marks =
+        |text: &str| MARK.find_iter(text).map(|mark| mark.as_str().to_owned()).collect::<Vec<_>>();
+    let (one, other) = (marks(a), marks(b));
+    if one != other {
+        let first = |marks: &[String]| {
+            marks.first().map_or_else(|| "no mark".to_owned(), |mark| format!("`{mark}`"))
+        };
+        return format!(
+            "the chat templates differ (A begins with {}, B with {})",
+            first(&one),
+            first(&other)
+        );
+    }
+    let same = prefix(a, b);
+    let tail = suffix(&a[same..], &b[same..]);
+    if same + tail == 0 {
+        return "the prompts have nothing in common".to_owned();
+    }
+    "the prompts differ within the text: another version of the task, or other examples".to_owned()
+}
+
+/// Bytes that both texts begin with, whole characters.
+fn prefix(a: &str, b: &str) -> usize {
+    a.chars().zip(b.chars()).take_while(|(x, y)| x == y).map(|(x, _)| x.len_utf8()).sum()
+}
+
+fn suffix(a: &str, b: &str) -> usize {
+    a.chars()
+        .rev()
+        .zip(b.chars().rev())
+        .take_while(|(x, y)| x == y)
+        .map(|(x, _)| x.len_utf8())
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_of_ids_have_names() {
+        for (a, b, words) in [
+            (&[1, 5, 6][..], &[5, 6][..], "A has the id 1 first, which B lacks"),
+            (&[1, 5], &[1, 1, 5], "B begins with the id 1 twice: a doubled BOS"),
+            (&[2, 5], &[1, 5], "the first id differs (2 and 1)"),
+            (&[9, 8, 5, 6, 7], &[5, 6], "A has 2 ids before and 1 id behind"),
+            (&[5, 6, 2], &[5, 6], "A ends with the id 2"),
+            (&[5, 6, 7], &[5, 9, 7], "within the text"),
+            (&[], &[1], "B has the id 1 first"),
+        ] {
+            let found = ids(a, b);
+            assert!(found.contains(words), "{a:?} {b:?}: {found}");
+        }
+    }
+
+    #[test]
+    fn differences_of_texts_have_names() {
+        for (a, b, words) in [
+            ("<s>Q", "Q", "A begins with `<s>`, which B lacks"),
+            (
+                "<|begin_of_text|>Q",
+                "<|begin_of_text|><|begin_of_text|>Q",
+                "B begins with `<|begin_of_text|>` twice",
+            ),
+            (
+                "Q",
+                "<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n",
+                "B has a chat template that A lacks",
+            ),
+            ("[INST] Q [/INST]", "Q", "A has a chat template that B lacks (`[INST]` `[/INST]`)"),
+            ("one\n\ntwo\n\nQ", "Q", "few-shot examples"),
+            ("Q ", "Q", "blanks at the ends"),
+            ("Q\nR", "Q R", "blanks and line breaks"),
+            ("Q R S", "Q T S", "within the text"),
+            (
+                "<|user|>Q R",
+                "<|im_start|>Q T",
+                "the chat templates differ (A begins with `<|user|>`",
+            ),
+            ("", "Q", "nothing in common"),
+        ] {
+            let found = texts(a, b);
+            assert!(found.contains(words), "{a:?} {b:?}: {found}");
+        }
+    }
+}

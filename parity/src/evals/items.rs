@@ -1,0 +1,320 @@
+//! The items of a task: multiple choice, or generation. `docs/evals.md` has their keys.
+//!
+//! Samples of lm-eval are read as items too, so that the same questions can be put to another engine.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::read::{self, Record, SKIP, lines};
+use super::sample::Sample;
+use super::tree::Tree;
+
+/// One question.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Item {
+    /// Its id: that of the file, or its number.
+    pub id: String,
+    /// The hash of the document, where lm-eval wrote one.
+    pub hash: Option<String>,
+    /// The question.
+    pub question: Question,
+}
+
+/// A question by its kind.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Question {
+    /// Continuations of prompts, of which the likeliest is the answer.
+    Choice {
+        /// One prompt, or one for each choice.
+        prompts: Vec<Asked>,
+        /// The choices.
+        choices: Vec<Asked>,
+        /// The text between prompt and choice.
+        delimiter: String,
+        /// The indices of right choices; empty if the file does not say.
+        target: Vec<usize>,
+    },
+    /// A prompt that is continued.
+    Text {
+        /// The prompt.
+        prompt: Asked,
+        /// The right answer.
+        target: Option<String>,
+        /// Texts that end the answer.
+        until: Option<Vec<String>>,
+        /// Most tokens of the answer.
+        max_tokens: Option<usize>,
+        /// A pattern that takes the answer from the text.
+        regex: Option<String>,
+    },
+}
+
+/// A text, or token ids.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    /// Text.
+    Text(String),
+    /// Token ids.
+    Ids(Vec<u32>),
+}
+
+/// A task file that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// An item that is no item.
+    #[error("`{path}`, line {line}: {why}")]
+    Item {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: usize,
+        /// The mistake, and what was expected.
+        why: String,
+    },
+    /// A file without items.
+    #[error(
+        "`{path}` has no items; expected JSON lines with `prompt`, `choices` and `target`, or `prompt` and `target` (`onboard help evals`)"
+    )]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Reads the items of a task file, or of the samples of lm-eval.
+pub fn items(path: &Path) -> Result<Vec<Item>, Error> {
+    let (mut items, mut seen) = (Vec::new(), BTreeSet::new());
+    lines(path, |line, bytes| {
+        let wrong = |why: String| Error::Item { path: path.to_owned(), line, why };
+        let tree = bytes.and_then(|bytes| Tree::parse(bytes, SKIP)).map_err(wrong)?;
+        if tree.get("schema").is_some() {
+            return Ok(true);
+        }
+        let samples = tree.get("doc_id").is_some() && tree.get("arguments").is_some();
+        let item =
+            if samples { sampled(&tree) } else { item(&tree, items.len()) }.map_err(wrong)?;
+        if seen.insert(item.id.clone()) {
+            items.push(item);
+        } else if !samples {
+            return Err(wrong(format!(
+                "the id `{}` came before; ids name items in results",
+                item.id
+            )));
+        }
+        Ok::<_, Error>(true)
+    })?;
+    if items.is_empty() { Err(Error::Empty { path: path.to_owned() }) } else { Ok(items) }
+}
+
+/// Makes an item of a sample of lm-eval, which has a record for each filter.
+fn sampled(tree: &Tree) -> Result<Item, String> {
+    let Record::Sample(sample, _) = read::lm_eval::record(tree)? else {
+        return Err("a sample of lm-eval without its document".to_owned());
+    };
+    let Sample { id, hash, prompts, choices, target, text, .. } = *sample;
+    let prompt = prompts.first().cloned().ok_or("the sample has no prompt (`arguments`)")?;
+    if choices.is_empty() {
+        if text.is_none() {
+            return Err(
+                "the sample scores a whole text (loglikelihood_rolling), which is not done here"
+                    .to_owned(),
+            );
+        }
+        let mut facts = std::collections::BTreeMap::new();
+        read::lm_eval::facts(tree, &mut facts);
+        let until = until(tree);
+        let most = facts.get("max_gen_toks").or_else(|| facts.get("max_tokens"));
+        let max_tokens = most.and_then(|most| most.parse().ok());
+        let prompt = Asked::Text(prompt);
+        return Ok(Item {
+            id,
+            hash,
+            question: Question::Text { prompt, target, until, max_tokens, regex: None },
+        });
+    }
+    // lm-eval puts its delimiter before each choice and does not count it.
+    let blank = choices.iter().all(|choice| choice.starts_with(' '));
+    let (delimiter, skip) = if blank { (" ", 1) } else { ("", 0) };
+    let choices: Vec<String> = choices.iter().map(|choice| choice[skip..].to_owned()).collect();
+    let target = target.and_then(|target| {
+        let index = target.parse().ok().filter(|&index: &usize| index < choices.len());
+        index.or_else(|| choices.iter().position(|choice| choice.trim() == target.trim()))
+    });
+    let target = if choices.len() > 1 { Vec::from_iter(target) } else { Vec::new() };
+    let texts = |texts: Vec<String>| texts.into_iter().map(Asked::Text).collect();
+    let question = Question::Choice {
+        prompts: texts(prompts),
+        choices: texts(choices),
+        delimiter: delimiter.to_owned(),
+        target,
+    };
+    Ok(Item { id, hash, question })
+}
+
+/// Finds the stop strings among the settings of a sample of lm-eval.
+fn until(tree: &Tree) -> Option<Vec<String>> {
+    let first = tree.get("arguments")?.entries().first()?;
+    strings(first.1.get("arg_1")?.get("until")?)
+}
+
+fn strings(value: &Tree) -> Option<Vec<String>> {
+    match value {
+        Tree::Text(text) => Some(vec![text.clone()]),
+        value => value.texts(),
+    }
+}
+
+fn item(tree: &Tree, number: usize) -> Result<Item, String> {
+    let Tree::Map(_) = tree else { return Err("the line is JSON, but no object".to_owned()) };
+    let id = tree.first(&["id", "doc_id"]).map_or(Some(number.to_string()), Tree::word);
+    let id = id.ok_or("`id` is neither text nor number")?;
+    let hash = tree.get("doc_hash").and_then(Tree::word);
+    let prompts = match (
+        tree.first(&["prompts"]),
+        tree.first(&["ids"]),
+        tree.first(&["prompt", "context", "query"]),
+    ) {
+        (Some(prompts), ..) => {
+            let texts = prompts.texts().ok_or("`prompts` is no list of texts")?;
+            texts.into_iter().map(Asked::Text).collect()
+        }
+        // Text comes first: results of ours hold both, and ids are those of one tokenizer.
+        (_, _, Some(text)) => {
+            vec![Asked::Text(text.str().ok_or("`prompt` is no text")?.to_owned())]
+        }
+        (_, Some(ids), _) => vec![Asked::Ids(ids.ids().ok_or("`ids` is no list of token ids")?)],
+        _ => return Err("the item has neither `prompt` (text) nor `ids` (token ids)".to_owned()),
+    };
+    let target = tree.first(&["target", "gold", "label"]);
+    if let Some(choices) = tree.first(&["choices"]) {
+        let question = choice(tree, prompts, choices, target)?;
+        return Ok(Item { id, hash, question });
+    }
+    let [prompt] =
+        <[Asked; 1]>::try_from(prompts).map_err(|_| "several `prompts` without `choices`")?;
+    let until = match tree.first(&["until"]) {
+        Some(until) => Some(strings(until).ok_or("`until` is neither a text nor a list of texts")?),
+        None => None,
+    };
+    let max_tokens = match tree.first(&["max_tokens"]) {
+        Some(most) => Some(count(most).ok_or("`max_tokens` is no count")?),
+        None => None,
+    };
+    let regex = tree.get("regex").and_then(Tree::str).map(str::to_owned);
+    let target = target.and_then(Tree::word);
+    Ok(Item { id, hash, question: Question::Text { prompt, target, until, max_tokens, regex } })
+}
+
+fn count(value: &Tree) -> Option<usize> {
+    match value {
+        Tree::Number(number) if *number >= 0.0 && number.fract() == 0.0 => Some(*number as usize),
+        _ => None,
+    }
+}
+
+fn choice(
+    tree: &Tree,
+    prompts: Vec<Asked>,
+    choices: &Tree,
+    target: Option<&Tree>,
+) -> Result<Question, String> {
+    let list = choices.list().ok_or("`choices` is no list")?;
+    let one = |choice: &Tree| match choice {
+        Tree::Text(text) => Some(Asked::Text(text.clone())),
+        ids => ids.ids().map(Asked::Ids),
+    };
+    let choices: Option<Vec<Asked>> = list.iter().map(one).collect();
+    let choices =
+        choices.ok_or("`choices` is neither a list of texts nor of lists of token ids")?;
+    if choices.is_empty() {
+        return Err("`choices` is empty".to_owned());
+    }
+    if prompts.len() != 1 && prompts.len() != choices.len() {
+        let (prompts, choices) = (prompts.len(), choices.len());
+        return Err(format!(
+            "{prompts} `prompts` for {choices} `choices`; expected one, or one for each"
+        ));
+    }
+    let is_text = |asked: &Asked| matches!(asked, Asked::Text(_));
+    let texts = prompts.iter().chain(&choices).filter(|asked| is_text(asked)).count();
+    if texts != 0 && texts != prompts.len() + choices.len() {
+        return Err("prompt and choices have to be all text or all token ids".to_owned());
+    }
+    let delimiter = match tree.first(&["delimiter"]) {
+        Some(delimiter) => delimiter.str().ok_or("`delimiter` is no text")?.to_owned(),
+        None => tree.get("delimiter").map_or(" ", |_| "").to_owned(),
+    };
+    let index = |target: &Tree| -> Option<usize> {
+        if let Tree::Text(text) = target {
+            return choices
+                .iter()
+                .position(|choice| matches!(choice, Asked::Text(choice) if choice == text));
+        }
+        count(target).filter(|&index| index < choices.len())
+    };
+    let target = match target {
+        None => Some(Vec::new()),
+        Some(Tree::List(targets)) => targets.iter().map(index).collect(),
+        Some(target) => index(target).map(|index| vec![index]),
+    };
+    let target = target.ok_or_else(|| {
+        format!("`target` is neither an index below {} nor the text of a choice", choices.len())
+    })?;
+    Ok(Question::Choice { prompts, choices, delimiter, target })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<Item>, Error> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.jsonl");
+        fs_err::write(&path, text).unwrap();
+        items(&path)
+    }
+
+    #[test]
+    fn mistakes_have_a_place() {
+        for (text, words) in [
+            ("", "has no items"),
+            ("{\"prompt\": \"a\"", "line 1: EOF"),
+            ("[1]", "no object"),
+            ("{\"choices\": [\"a\"]}", "neither `prompt` (text) nor `ids`"),
+            ("{\"prompt\": \"a\", \"choices\": []}", "`choices` is empty"),
+            ("{\"prompt\": \"a\", \"choices\": [1]}", "neither a list of texts nor"),
+            ("{\"prompt\": \"a\", \"choices\": [[1]]}", "all text or all token ids"),
+            ("{\"prompt\": \"a\", \"choices\": [\"b\"], \"target\": 1}", "an index below 1"),
+            (
+                "{\"prompt\": \"a\", \"choices\": [\"b\"], \"target\": \"c\"}",
+                "the text of a choice",
+            ),
+            ("{\"prompts\": [\"a\", \"b\"], \"choices\": [\"a\"]}", "2 `prompts` for 1 `choices`"),
+            (
+                "{\"id\": 1, \"prompt\": \"a\"}\n{\"id\": 1, \"prompt\": \"a\"}",
+                "line 2: the id `1` came before",
+            ),
+            ("{\"prompt\": \"a\", \"max_tokens\": -1}", "`max_tokens` is no count"),
+            ("{\"ids\": [-1]}", "no list of token ids"),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn samples_of_lm_eval_are_items() {
+        let line = r#"{"doc_id": 7, "target": "1", "arguments": {"gen_args_0": {"arg_0": "Q", "arg_1": " a"}, "gen_args_1": {"arg_0": "Q", "arg_1": " b"}}, "resps": [[["0.0", "False"]], [["0.0", "False"]]], "filtered_resps": [["0.0", "False"], ["0.0", "False"]], "filter": "none", "doc_hash": "h"}"#;
+        let items = read(line).unwrap();
+        assert_eq!((items[0].id.as_str(), items[0].hash.as_deref()), ("7", Some("h")));
+        let Question::Choice { choices, delimiter, target, .. } = &items[0].question else {
+            panic!("a choice")
+        };
+        assert_eq!((choices[1].clone(), delimiter.as_str()), (Asked::Text("b".to_owned()), " "));
+        assert_eq!(target, &[1]);
+    }
+}

@@ -1,0 +1,241 @@
+//! Log-probabilities of equal inputs: the bound of noise, and what lies beyond it.
+
+use std::collections::BTreeMap;
+
+use registry::dtype::Dtype;
+
+use super::outcome::{EXAMPLES, Example, Found, LogprobFacts, Verdict};
+use super::pair::Pair;
+use super::sample::Results;
+use super::stats::quantile;
+
+/// The standard deviation of one token's log-probability between honest engines, in nats.
+///
+/// f32: engines agree to 5e-6 to 2e-5 on the same folder. f16 and bf16 round by 2^-11 and 2^-8: their spread is that of
+/// one rounding of a logit of 8, and runs of two fixtures measure as much (docs/evals.md).
+pub fn unit(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F32 => 2e-5,
+        Dtype::F16 => 4e-3,
+        Dtype::Bf16 => 3e-2,
+    }
+}
+
+/// The noise that is to be expected, by whoever knows it best.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Noise {
+    /// The standard deviation of one token, in nats.
+    pub unit: f64,
+    /// Where it comes from.
+    pub source: String,
+}
+
+impl Noise {
+    /// Returns the noise of a dtype that was given, else of the coarser one that the files state, else of bf16.
+    pub fn new(given: Option<Dtype>, a: &Results, b: &Results) -> Self {
+        let stated = |results: &Results| {
+            let name = results.facts.get("dtype")?;
+            Dtype::parse(name.trim_start_matches("torch."))
+        };
+        let coarser = |x: Dtype, y: Dtype| if unit(x) >= unit(y) { x } else { y };
+        let (dtype, source) = match (given, stated(a), stated(b)) {
+            (Some(dtype), ..) => (dtype, "as given"),
+            (None, Some(x), Some(y)) => (coarser(x, y), "as the files state"),
+            (None, ..) => (Dtype::Bf16, "assumed; --dtype states it"),
+        };
+        Self { unit: unit(dtype), source: format!("{dtype}, {source}") }
+    }
+}
+
+/// Units of the data's own spread that a log-likelihood may be off.
+const BULK: f64 = 10.0;
+/// Units of the dtype's noise that a log-likelihood may be off.
+const UNITS: f64 = 4.0;
+/// Times the dtype's noise that the spread of all may be.
+const SPREAD: f64 = 4.0;
+/// Share of log-likelihoods that may lie beyond their bound: routers and near ties flip.
+const SHARE: f64 = 0.01;
+/// Times its bound from which one log-likelihood alone is a difference.
+const ALONE: f64 = 4.0;
+/// Tokens of a choice of unknown length.
+const TOKENS: f64 = 16.0;
+/// Bytes of text for each token, where tokens were not counted.
+const BYTES: f64 = 4.0;
+
+/// One log-likelihood of both sides.
+struct Both<'a> {
+    id: &'a str,
+    choice: usize,
+    a: f64,
+    b: f64,
+    /// The square root of the number of tokens.
+    root: f64,
+    tokens: f64,
+}
+
+impl Both<'_> {
+    fn off(&self) -> f64 {
+        (self.a - self.b).abs()
+    }
+}
+
+/// Compares the log-likelihoods of samples with equal inputs; nothing if they have none.
+pub(super) fn logprobs(pairs: &[Pair<'_>], noise: &Noise) -> Option<(LogprobFacts, Option<Found>)> {
+    let mut all = Vec::new();
+    let (mut equal, mut nonfinite, mut compared) = (0, 0, 0);
+    for (a, b) in pairs {
+        for (choice, (&one, &other)) in a.logprobs.iter().zip(&b.logprobs).enumerate() {
+            compared += 1;
+            equal += usize::from(one.to_bits() == other.to_bits());
+            if !one.is_finite() || !other.is_finite() {
+                nonfinite += usize::from(one.is_finite() != other.is_finite());
+                continue;
+            }
+            let counted = a.tokens.get(choice).or_else(|| b.tokens.get(choice));
+            let text = a.choices.get(choice).or_else(|| b.choices.get(choice));
+            let guessed = text.map_or(TOKENS, |text| (text.len() as f64 / BYTES).ceil());
+            let tokens = counted.map_or(guessed, |&n| n as f64).max(1.0);
+            all.push(Both { id: &a.id, choice, a: one, b: other, root: tokens.sqrt(), tokens });
+        }
+    }
+    if compared == 0 {
+        return None;
+    }
+    let sorted = |values: &mut dyn Iterator<Item = f64>| {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let off = sorted(&mut all.iter().map(Both::off));
+    let spread = sorted(&mut all.iter().map(|both| both.off() / both.root));
+    let at = |values: &[f64], share| quantile(values, share).unwrap_or(0.0);
+    // Of a normal distribution, the median of the absolute value is 0.6745 standard deviations.
+    let bulk = at(&spread, 0.5) * 1.4826;
+    let bound = |both: &Both<'_>| (BULK * bulk).max(UNITS * noise.unit) * both.root;
+    let mut beyond: Vec<&Both<'_>> = all.iter().filter(|both| both.off() > bound(both)).collect();
+    let alone = beyond.iter().any(|both| both.off() > ALONE * bound(both));
+    let allowed = (SHARE * all.len() as f64).max(1.0);
+    let broad = bulk > SPREAD * noise.unit;
+    let differs = broad || alone || beyond.len() as f64 > allowed || nonfinite as f64 > allowed;
+    let facts = LogprobFacts {
+        compared,
+        equal,
+        nonfinite,
+        median: at(&off, 0.5),
+        p99: at(&off, 0.99),
+        max: off.last().copied().unwrap_or(0.0),
+        bulk,
+        unit: noise.unit,
+        source: noise.source.clone(),
+        beyond: beyond.len(),
+        kind: if differs { kind(&all) } else { None },
+        differs,
+    };
+    if !differs {
+        return Some((facts, None));
+    }
+    let mut worst: Vec<&Both<'_>> =
+        if broad { all.iter().collect() } else { std::mem::take(&mut beyond) };
+    worst.sort_by(|x, y| y.off().total_cmp(&x.off()));
+    let examples = worst.iter().take(EXAMPLES).map(|both| Example {
+        id: both.id.to_owned(),
+        what: format!("log-likelihood of choice {}", both.choice),
+        a: format!("{:.4}", both.a),
+        b: format!("{:.4}", both.b),
+    });
+    let found = found(&facts, broad, examples.collect());
+    Some((facts, Some(found)))
+}
+
+fn found(facts: &LogprobFacts, broad: bool, examples: Vec<Example>) -> Found {
+    let compared = facts.compared;
+    let headline = if facts.nonfinite > 0 && !broad && facts.beyond == 0 {
+        format!("{} of {compared} log-likelihoods are finite on one side alone", facts.nonfinite)
+    } else if broad {
+        format!(
+            "the log-likelihoods of equal inputs are {:.2e} nats apart in the median, noise is {:.0e} for each token",
+            facts.median, facts.unit
+        )
+    } else {
+        format!("{} of {compared} log-likelihoods of equal inputs are beyond noise", facts.beyond)
+    };
+    let mut why = Vec::new();
+    why.extend(facts.kind.clone());
+    why.push(format!(
+        "differences in nats: median {:.2e}, 99 % below {:.2e}, largest {:.2e}; {} of {compared} equal in every bit",
+        facts.median, facts.p99, facts.max, facts.equal
+    ));
+    why.push(format!(
+        "spread for each token {:.2e}, the dtype explains {:.0e} ({}); {} beyond their bound",
+        facts.bulk, facts.unit, facts.source, facts.beyond
+    ));
+    if facts.nonfinite > 0 {
+        why.push(format!("{} log-likelihoods are finite on one side alone", facts.nonfinite));
+    }
+    if !broad && facts.beyond > 0 {
+        why.push(
+            "most agree, some do not: look for what those items share (length, batch, cache)"
+                .to_owned(),
+        );
+    }
+    Found {
+        verdict: Verdict::Implementation,
+        headline,
+        why,
+        examples,
+        todo: vec![
+            "take a third opinion: `parity eval MODEL TASKS.jsonl -o C.jsonl`, then `parity eval-diff` of each with it"
+                .to_owned(),
+            "find the op: `parity check MODEL` compares an engine with the reference, layer by layer".to_owned(),
+        ],
+    }
+}
+
+/// Recognises numbers in another scale, and items whose choices are all off by the same.
+fn kind(all: &[Both<'_>]) -> Option<String> {
+    let close = |x: f64, y: f64| (x - y).abs() <= 1e-3 * x.abs().max(y.abs());
+    let apart: Vec<&Both<'_>> =
+        all.iter().filter(|both| both.b.abs() > 0.1 && both.a.abs() > 0.1).collect();
+    if apart.len() >= 8 {
+        let mut ratios: Vec<f64> = apart.iter().map(|both| both.a / both.b).collect();
+        ratios.sort_by(f64::total_cmp);
+        let ratio = quantile(&ratios, 0.5)?;
+        if !close(ratio, 1.0) && apart.iter().all(|both| close(both.a, both.b * ratio)) {
+            let known = [
+                (std::f64::consts::LOG2_E, "A's are in base 2"),
+                (std::f64::consts::LN_2, "B's are in base 2"),
+                (std::f64::consts::LOG10_E, "A's are in base 10"),
+                (std::f64::consts::LN_10, "B's are in base 10"),
+            ];
+            let name =
+                known.iter().find(|(known, _)| close(*known, ratio)).map_or("", |(_, name)| name);
+            let name = if name.is_empty() { "a temperature or another unit" } else { name };
+            return Some(format!("A's log-likelihoods are B's times {ratio:.4}: {name}"));
+        }
+        let longer = apart.iter().any(|both| both.tokens > 1.0);
+        for (name, a, b) in [("A", 1.0, 0.0), ("B", 0.0, 1.0)] {
+            let mean = |both: &&Both<'_>| {
+                close(both.a * both.tokens.powf(a), both.b * both.tokens.powf(b))
+            };
+            if longer && apart.iter().all(mean) {
+                return Some(format!(
+                    "{name}'s log-likelihoods are means over tokens, the other's are sums"
+                ));
+            }
+        }
+    }
+    let mut items: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for both in all {
+        items.entry(both.id).or_default().push(both.a - both.b);
+    }
+    items.retain(|_, off| off.len() > 1);
+    let shifted = items.values().filter(|off| {
+        let mean = off.iter().sum::<f64>() / off.len() as f64;
+        mean.abs() > 1e-3 && off.iter().all(|x| (x - mean).abs() < 0.02 * mean.abs())
+    });
+    let shifted = shifted.count();
+    (items.len() >= 4 && shifted * 5 > items.len() * 4).then(|| {
+        "all choices of an item are off by the same: one side counts a token of the prompt, and the choice that wins is not changed"
+            .to_owned()
+    })
+}

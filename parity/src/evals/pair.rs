@@ -1,0 +1,100 @@
+//! Finds the samples of two files that are of the same question.
+
+use std::collections::BTreeMap;
+
+use super::outcome::items;
+use super::sample::{Results, Sample};
+
+/// A sample of A with its counterpart in B.
+pub(super) type Pair<'a> = (&'a Sample, &'a Sample);
+
+/// Samples of the same question, and remarks about the others.
+#[derive(Debug)]
+pub(super) struct Pairs<'a> {
+    pub pairs: Vec<Pair<'a>>,
+    pub notes: Vec<String>,
+}
+
+/// Pairs samples by id, or by the hash of the document where ids are numbered otherwise. The error says why
+/// nothing can be compared.
+pub(super) fn pairs<'a>(a: &'a Results, b: &'a Results) -> Result<Pairs<'a>, String> {
+    let mut notes = Vec::new();
+    let mut found = by(a, b, |sample| Some(&sample.id));
+    if found.iter().filter(|pair| same(pair)).count() * 2 < found.len() || found.is_empty() {
+        let hashed = by(a, b, |sample| sample.hash.as_ref());
+        if hashed.len() > found.iter().filter(|pair| same(pair)).count() {
+            notes.push(
+                "ids are numbered otherwise; items are paired by the hash of the document"
+                    .to_owned(),
+            );
+            found = hashed;
+        }
+    }
+    if found.is_empty() {
+        let first = |results: &Results| results.samples.first().map(|sample| sample.id.clone());
+        return Err(format!(
+            "the files have no item in common: ids of `{}` begin with `{}`, those of `{}` with `{}`; give two results of \
+             the same task",
+            a.path.display(),
+            first(a).unwrap_or_default(),
+            b.path.display(),
+            first(b).unwrap_or_default()
+        ));
+    }
+    let all = found.len();
+    let other = found.iter().find(|pair| !same(pair)).map(|pair| pair.0.id.clone());
+    found.retain(same);
+    if let Some(other) = other {
+        if found.len() * 2 < all {
+            return Err(format!(
+                "the files are of different tasks: of {all} items with the same id, {} have another document or \
+                 another right answer (item `{other}`){}; give two results of the same task and version",
+                all - found.len(),
+                tasks(a, b)
+            ));
+        }
+        notes.push(format!(
+            "{} with the same id and another document or right answer left out (`{other}`)",
+            items(all - found.len())
+        ));
+    }
+    let alone =
+        (a.samples.len() - all.min(a.samples.len()), b.samples.len() - all.min(b.samples.len()));
+    if alone != (0, 0) {
+        notes.push(format!("{} in A alone, {} in B alone", items(alone.0), alone.1));
+    }
+    Ok(Pairs { pairs: found, notes })
+}
+
+fn tasks(a: &Results, b: &Results) -> String {
+    match (a.facts.get("task"), b.facts.get("task")) {
+        (Some(a), Some(b)) if a != b => format!(": `{a}` and `{b}`"),
+        _ => String::new(),
+    }
+}
+
+fn by<'a>(
+    a: &'a Results,
+    b: &'a Results,
+    key: impl Fn(&Sample) -> Option<&String>,
+) -> Vec<Pair<'a>> {
+    let known: BTreeMap<&String, &Sample> =
+        b.samples.iter().filter_map(|sample| Some((key(sample)?, sample))).collect();
+    let pair = |sample: &'a Sample| Some((sample, *known.get(key(sample)?)?));
+    a.samples.iter().filter_map(pair).collect()
+}
+
+/// Returns true if both samples are of the same question, as far as that can be seen.
+fn same((a, b): &Pair<'_>) -> bool {
+    if let (Some(a), Some(b)) = (&a.hash, &b.hash) {
+        return a == b;
+    }
+    // Equal prompts have equal questions, whatever form the right answer is written in.
+    if !a.prompts.is_empty() && a.prompts == b.prompts {
+        return true;
+    }
+    match (&a.target, &b.target) {
+        (Some(a), Some(b)) => a.trim() == b.trim(),
+        _ => true,
+    }
+}

@@ -1,0 +1,386 @@
+//! Reads result files, line by line, and recognises their form by their content.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+
+use super::sample::{Format, Results, Sample};
+use super::tree::Tree;
+
+mod bench;
+pub(super) mod lm_eval;
+pub(super) mod plain;
+
+/// A result file that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// A folder of result files.
+    #[error("`{path}` is a folder{}; name one file of samples", list(found))]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Files of samples in it.
+        found: Vec<String>,
+    },
+    /// A file with scores of whole tasks alone.
+    #[error(
+        "`{path}` has the scores of whole tasks and no samples{}; give the samples file, or run lm-eval again with --log_samples",
+        list(found)
+    )]
+    Aggregate {
+        /// The file.
+        path: PathBuf,
+        /// Files of samples beside it.
+        found: Vec<String>,
+    },
+    /// No line of the file is JSON.
+    #[error(
+        "`{path}` has no record that can be read: {why}; expected JSON lines, one record a line"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The first mistakes.
+        why: String,
+    },
+    /// Records of an unknown form.
+    #[error(
+        "`{path}`, line {line}: a record with {keys} is of no form that is known; understood are samples of lm-eval \
+         (`doc_id`, `resps`), predictions of sgl-eval (`generation`, `predicted_answer`), bench files of SGLang and \
+         vLLM with their texts (`generated_texts`), and plain samples (`id` with `logprobs`, `text`, `answer` or \
+         `correct`: `onboard help evals`)"
+    )]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: usize,
+        /// The keys of the record.
+        keys: String,
+    },
+    /// A bench file without the texts.
+    #[error("`{path}` has throughput and no texts; run the bench again with {flag}")]
+    Throughput {
+        /// The file.
+        path: PathBuf,
+        /// The flag that writes texts.
+        flag: &'static str,
+    },
+    /// A filter that the file does not have.
+    #[error("`{path}` has no filter `{filter}`; there are: {known}")]
+    Filter {
+        /// The file.
+        path: PathBuf,
+        /// The filter that was asked for.
+        filter: String,
+        /// Filters of the file.
+        known: String,
+    },
+}
+
+fn list(found: &[String]) -> String {
+    match found {
+        [] => String::new(),
+        found => format!(" (there are {})", found.join(", ")),
+    }
+}
+
+/// How to read a file.
+#[derive(Debug, Clone, Default)]
+pub struct ReadOptions {
+    /// The filter of lm-eval whose answers are taken; the first of the file if not given.
+    pub filter: Option<String>,
+}
+
+/// Most bytes of a line.
+const LINE: u64 = 256 << 20;
+/// Most mistakes that are told one by one.
+const TOLD: usize = 3;
+/// Keys whose values are large and of no use here.
+pub(super) const SKIP: &[&str] =
+    &["doc", "itls", "ttfts", "latencies", "start_times", "queue_times"];
+
+/// Reads a result file.
+pub fn read(path: &Path, options: &ReadOptions) -> Result<Results, Error> {
+    if path.is_dir() {
+        return Err(Error::Folder { path: path.to_owned(), found: beside(path) });
+    }
+    let mut reader = Reader::new(path, options);
+    lines(path, |number, line| -> Result<bool, Error> {
+        match line {
+            Ok(line) => reader.line(number, line)?,
+            Err(why) => reader.damaged(number, &why),
+        }
+        Ok(!reader.lost())
+    })?;
+    reader.finish()
+}
+
+/// Gives each line that is not blank, without blanks around it, until the answer is false.
+pub(super) fn lines<E: From<std::io::Error>>(
+    path: &Path,
+    mut each: impl FnMut(usize, Result<&[u8], String>) -> Result<bool, E>,
+) -> Result<(), E> {
+    let mut lines = BufReader::with_capacity(1 << 16, registry::file::open(path)?);
+    let mut bytes = Vec::new();
+    for number in 1.. {
+        bytes.clear();
+        lines.by_ref().take(LINE + 1).read_until(b'\n', &mut bytes)?;
+        if bytes.is_empty() {
+            break;
+        }
+        if bytes.len() as u64 > LINE {
+            each(number, Err(format!("the line has more than {} MiB", LINE >> 20)))?;
+            break;
+        }
+        // A byte order mark, as some editors write it.
+        let line = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes).trim_ascii();
+        if !line.is_empty() && !each(number, Ok(line))? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Names of files of samples in a folder.
+fn beside(folder: &Path) -> Vec<String> {
+    let entries = fs_err::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut found: Vec<_> =
+        names.filter(|name| name.starts_with("samples_") && name.contains(".jsonl")).collect();
+    found.sort();
+    found.truncate(8);
+    found.iter().map(|name| format!("`{name}`")).collect()
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// What one record gave.
+pub(super) enum Record {
+    /// A sample, under the name of a filter where the form has filters.
+    Sample(Box<Sample>, Option<String>),
+    /// All samples of a run, and facts about it.
+    Run(Vec<Sample>, BTreeMap<String, String>),
+    /// Facts alone.
+    Head(BTreeMap<String, String>),
+}
+
+struct Reader<'a> {
+    options: &'a ReadOptions,
+    filters: BTreeSet<String>,
+    taken: Option<String>,
+    seen: BTreeMap<String, usize>,
+    repeated: Vec<String>,
+    damaged: Vec<String>,
+    bad: usize,
+    results: Results,
+    known: Option<Format>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(path: &Path, options: &'a ReadOptions) -> Self {
+        let results = Results {
+            path: path.to_owned(),
+            format: Format::Plain,
+            samples: Vec::new(),
+            facts: BTreeMap::new(),
+            notes: Vec::new(),
+        };
+        Self {
+            options,
+            filters: BTreeSet::new(),
+            taken: options.filter.clone(),
+            seen: BTreeMap::new(),
+            repeated: Vec::new(),
+            damaged: Vec::new(),
+            bad: 0,
+            results,
+            known: None,
+        }
+    }
+
+    fn damaged(&mut self, line: usize, why: &str) {
+        self.bad += 1;
+        if self.damaged.len() < TOLD {
+            self.damaged.push(format!("line {line}: {why}"));
+        }
+    }
+
+    /// Returns true if so many lines were bad and none good that the rest is not worth reading.
+    fn lost(&self) -> bool {
+        self.known.is_none() && self.bad >= 100
+    }
+
+    fn line(&mut self, number: usize, line: &[u8]) -> Result<(), Error> {
+        let tree = match Tree::parse(line, SKIP) {
+            Ok(tree @ Tree::Map(_)) => tree,
+            Ok(_) => {
+                self.damaged(number, "the line is JSON, but no object");
+                return Ok(());
+            }
+            Err(why) => {
+                // The result of a whole run is written over many lines.
+                if number == 1 && line == b"{" {
+                    return self.pretty();
+                }
+                self.damaged(number, &why);
+                return Ok(());
+            }
+        };
+        self.record(number, &tree)
+    }
+
+    /// Tells a pretty-printed file of scores from damage.
+    fn pretty(&self) -> Result<(), Error> {
+        let path = &self.results.path;
+        let whole = registry::file::read(path, registry::file::MANIFEST)?;
+        let tree = Tree::parse(&whole, &["samples", "configs"]);
+        let tree = tree.map_err(|why| Error::Damaged { path: path.clone(), why })?;
+        Err(self.refused(1, &tree))
+    }
+
+    fn refused(&self, line: usize, tree: &Tree) -> Error {
+        let path = self.results.path.clone();
+        if tree.has("results") && (tree.has("n-samples") || tree.has("versions")) {
+            let found = beside(folder(&path));
+            return Error::Aggregate { path, found };
+        }
+        if let Some(flag) = bench::throughput(tree) {
+            return Error::Throughput { path, flag };
+        }
+        let mut keys: Vec<_> = tree.keys().take(8).map(|key| format!("`{key}`")).collect();
+        if keys.is_empty() {
+            keys.push("no key".to_owned());
+        }
+        Error::Unknown { path, line, keys: keys.join(", ") }
+    }
+
+    fn record(&mut self, number: usize, tree: &Tree) -> Result<(), Error> {
+        let format = match recognise(tree) {
+            Some(format) => format,
+            None if self.known.is_some() => {
+                self.damaged(number, "a record without the keys of the others");
+                return Ok(());
+            }
+            None => return Err(self.refused(number, tree)),
+        };
+        if self.known.is_some_and(|known| known != format) {
+            self.damaged(number, &format!("a record of another form ({format})"));
+            return Ok(());
+        }
+        let record = match format {
+            Format::LmEval => lm_eval::record(tree),
+            Format::SglangBench | Format::VllmBench => bench::record(tree),
+            Format::SglEval | Format::Plain => plain::record(tree),
+        };
+        self.known = Some(format);
+        self.results.format = format;
+        match record {
+            Ok(Record::Head(facts)) => self.results.facts.extend(facts),
+            Ok(Record::Run(samples, facts)) => {
+                if !self.results.samples.is_empty() {
+                    self.note("the file has several runs; the first is taken");
+                    return Ok(());
+                }
+                self.results.facts.extend(facts);
+                self.results.samples = samples;
+            }
+            Ok(Record::Sample(sample, filter)) => self.sample(number, *sample, filter),
+            Err(why) => self.damaged(number, &why),
+        }
+        if format == Format::LmEval {
+            lm_eval::facts(tree, &mut self.results.facts);
+        } else if format == Format::Plain {
+            plain::facts(tree, &mut self.results.facts);
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, number: usize, mut sample: Sample, filter: Option<String>) {
+        if let Some(filter) = filter {
+            if self.filters.len() < 64 {
+                self.filters.insert(filter.clone());
+            }
+            if *self.taken.get_or_insert_with(|| filter.clone()) != filter {
+                return;
+            }
+        }
+        sample.line = number;
+        if self.seen.insert(sample.id.clone(), number).is_some() {
+            self.repeated.push(sample.id);
+            return;
+        }
+        self.results.samples.push(sample);
+    }
+
+    fn note(&mut self, note: &str) {
+        if !self.results.notes.iter().any(|known| known == note) {
+            self.results.notes.push(note.to_owned());
+        }
+    }
+
+    fn finish(mut self) -> Result<Results, Error> {
+        let path = self.results.path.clone();
+        let known = || self.filters.iter().cloned().collect::<Vec<_>>().join(", ");
+        if let Some(filter) = &self.options.filter
+            && !self.filters.is_empty()
+            && !self.filters.contains(filter)
+        {
+            return Err(Error::Filter { path, filter: filter.clone(), known: known() });
+        }
+        if self.results.samples.is_empty() {
+            let why = match self.damaged.as_slice() {
+                [] => "it has no samples".to_owned(),
+                damaged => damaged.join("; "),
+            };
+            return Err(Error::Damaged { path, why });
+        }
+        if let Some(taken) = &self.taken
+            && !self.filters.is_empty()
+        {
+            self.results.facts.insert("filter".to_owned(), taken.clone());
+        }
+        if self.filters.len() > 1 {
+            let (taken, known) = (self.taken.clone().unwrap_or_default(), known());
+            self.note(&format!("filter `{taken}` of {known}; --filter takes another"));
+        }
+        if self.bad > 0 {
+            let note =
+                format!("{} unreadable lines left out ({})", self.bad, self.damaged.join("; "));
+            self.note(&note);
+        }
+        if let Some(first) = self.repeated.first() {
+            let (n, first) = (self.repeated.len(), first.clone());
+            self.note(&format!("{n} samples with an id that came before (`{first}`) left out"));
+        }
+        if self.results.format == Format::LmEval {
+            lm_eval::aside(&path, &mut self.results.facts);
+        }
+        Ok(self.results)
+    }
+}
+
+/// Tells the form of a record by its keys.
+fn recognise(tree: &Tree) -> Option<Format> {
+    let all = |keys: &[&str]| keys.iter().all(|key| tree.has(key));
+    if all(&["doc_id"]) && (tree.has("resps") || tree.has("filtered_resps")) {
+        return Some(Format::LmEval);
+    }
+    if all(&["generation", "predicted_answer"]) {
+        return Some(Format::SglEval);
+    }
+    if all(&["generated_texts"]) {
+        let vllm = tree.has("endpoint_type") || tree.has("tokenizer_id") || tree.has("model_id");
+        return Some(if vllm { Format::VllmBench } else { Format::SglangBench });
+    }
+    plain::is(tree).then_some(Format::Plain)
+}
+
+#[cfg(test)]
+mod tests;

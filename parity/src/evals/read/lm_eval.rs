@@ -1,0 +1,150 @@
+//! Samples of lm-eval 0.4.13 (`--log_samples`; `result_schema.py`, `evaluation_tracker.py`).
+//!
+//! `arguments` is `{"gen_args_0": {"arg_0": CONTEXT, "arg_1": CONTINUATION or SETTINGS}, ...}` (lists of lists
+//! before 0.4.4), and numbers of `resps` are text.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::super::sample::Sample;
+use super::super::tree::Tree;
+use super::{Record, folder};
+
+pub(in super::super) fn record(tree: &Tree) -> Result<Record, String> {
+    let id =
+        tree.get("doc_id").and_then(Tree::word).ok_or("`doc_id` is neither text nor number")?;
+    let word = |key: &str| tree.get(key).and_then(Tree::word);
+    let mut sample = Sample {
+        id,
+        hash: word("doc_hash"),
+        prompt_hash: word("prompt_hash"),
+        target: word("target"),
+        ..Sample::default()
+    };
+    let requests = requests(tree.get("arguments"));
+    let mut scored = !requests.is_empty();
+    for request in &requests {
+        sample.prompts.extend(request.first().and_then(|context| context.str()).map(str::to_owned));
+        match request.get(1) {
+            Some(Tree::Text(continuation)) => sample.choices.push(continuation.clone()),
+            Some(_) => scored = false,
+            None => {}
+        }
+    }
+    if sample.prompts.windows(2).all(|pair| pair[0] == pair[1]) {
+        sample.prompts.truncate(1);
+    }
+    let answers = tree.get("filtered_resps").and_then(Tree::list).unwrap_or_default();
+    let raw = tree.get("resps").and_then(Tree::list).unwrap_or_default();
+    if requests.is_empty() {
+        scored = raw.iter().chain(answers).next().is_some_and(|first| pair(first).is_some());
+    }
+    if scored {
+        let from = if answers.is_empty() { raw } else { answers };
+        sample.logprobs = from.iter().map(|answer| logprob(answer).unwrap_or(f64::NAN)).collect();
+        if sample.logprobs.len() > 1 {
+            sample.answer = sample.best().map(|best| best.to_string());
+        }
+    } else {
+        sample.text = raw.first().and_then(innermost).and_then(Tree::word);
+        sample.answer = answers.first().and_then(innermost).and_then(Tree::word);
+    }
+    for metric in tree.get("metrics").and_then(Tree::texts).unwrap_or_default() {
+        if let Some(value) = tree.get(&metric).and_then(Tree::number) {
+            sample.scores.insert(metric, value);
+        }
+    }
+    let filter = tree.get("filter").and_then(Tree::word);
+    Ok(Record::Sample(Box::new(sample), filter))
+}
+
+fn requests(arguments: Option<&Tree>) -> Vec<Vec<&Tree>> {
+    fn parts(request: &Tree) -> Vec<&Tree> {
+        match request {
+            Tree::Map(entries) => entries.iter().map(|(_, value)| value).collect(),
+            Tree::List(values) => values.iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+    match arguments {
+        Some(Tree::Map(entries)) => entries.iter().map(|(_, request)| parts(request)).collect(),
+        Some(Tree::List(requests)) => requests.iter().map(parts).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Returns `[logprob, is_greedy]`, which lies in as many lists as there were repeats.
+fn pair(answer: &Tree) -> Option<f64> {
+    let values = answer.list()?;
+    if let [logprob, greedy] = values
+        && greedy.flag().is_some()
+        && logprob.list().is_none()
+    {
+        return logprob.number();
+    }
+    values.first().and_then(pair)
+}
+
+fn logprob(answer: &Tree) -> Option<f64> {
+    pair(answer).or_else(|| innermost(answer).and_then(Tree::number))
+}
+
+fn innermost(answer: &Tree) -> Option<&Tree> {
+    match answer {
+        Tree::List(values) => values.first().and_then(innermost),
+        other => Some(other),
+    }
+}
+
+/// Takes the settings of generation from the first record that has them.
+pub(in super::super) fn facts(tree: &Tree, facts: &mut BTreeMap<String, String>) {
+    if facts.contains_key("until") || facts.contains_key("temperature") {
+        return;
+    }
+    let first = requests(tree.get("arguments")).into_iter().next().unwrap_or_default();
+    for (key, value) in first.get(1).map(|settings| settings.entries()).unwrap_or_default() {
+        if let Some(value) = value.words() {
+            facts.insert(key.clone(), value);
+        }
+    }
+}
+
+/// Adds facts of the results file beside the samples: `samples_TASK_DATE.jsonl` has `results_DATE.json`.
+pub(super) fn aside(path: &Path, facts: &mut BTreeMap<String, String>) {
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let Some((task, date)) = name
+        .strip_prefix("samples_")
+        .and_then(|name| name.strip_suffix(".jsonl"))
+        .and_then(|name| name.rsplit_once('_'))
+    else {
+        return;
+    };
+    facts.insert("task".to_owned(), task.to_owned());
+    let beside = folder(path).join(format!("results_{date}.json"));
+    let Ok(bytes) = registry::file::read(&beside, registry::file::MANIFEST) else { return };
+    let Ok(tree) = Tree::parse(&bytes, &["samples", "results", "groups"]) else { return };
+    let mut take = |key: &str, value: Option<&Tree>| {
+        if let Some(value) = value.and_then(Tree::words) {
+            facts.insert(key.to_owned(), value);
+        }
+    };
+    take("model", tree.first(&["model_name", "model_source"]));
+    take("few-shot examples", tree.get("n-shot").and_then(|shots| shots.get(task)));
+    take("chat template", tree.get("chat_template_sha"));
+    take("system prompt", tree.get("system_instruction_sha"));
+    if let Some(config) = tree.get("config") {
+        take("dtype", config.get("model_dtype"));
+        if let Some(stated) = config.get("model_args") {
+            let argument = |key: &str| match stated {
+                Tree::Text(list) => {
+                    let mut pairs = list.split(',').filter_map(|pair| pair.split_once('='));
+                    pairs.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
+                }
+                map => map.get(key).and_then(Tree::word),
+            };
+            if let Some(dtype) = argument("dtype").filter(|dtype| dtype != "auto") {
+                facts.insert("dtype".to_owned(), dtype);
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Plain samples, with the keys of `docs/evals.md`, and the predictions of sgl-eval 0.1.3, which have other names for some.
+
+use std::collections::BTreeMap;
+
+use super::super::sample::Sample;
+use super::super::tree::Tree;
+use super::Record;
+
+/// The first line of a file that `parity eval` wrote.
+pub(in super::super) const SCHEMA: &str = "onboard-eval/1";
+
+const ID: &[&str] = &["id", "doc_id"];
+const RESULTS: &[&str] = &["logprobs", "text", "generation", "answer", "correct", "scores"];
+/// Facts that a record or the first line may state.
+const FACTS: &[&str] = &[
+    "model",
+    "task",
+    "engine",
+    "dtype",
+    "temperature",
+    "max_tokens",
+    "until",
+    "regex",
+    "do_sample",
+];
+
+/// Returns true for a plain sample, or the first line of a file of them.
+pub(super) fn is(tree: &Tree) -> bool {
+    let result = RESULTS.iter().any(|key| tree.has(key));
+    is_head(tree) || (tree.first(ID).is_some() && result)
+}
+
+fn is_head(tree: &Tree) -> bool {
+    tree.get("schema").and_then(Tree::str) == Some(SCHEMA)
+}
+
+pub(super) fn facts(tree: &Tree, facts: &mut BTreeMap<String, String>) {
+    for key in FACTS {
+        if let Some(value) = tree.get(key).and_then(Tree::words)
+            && !facts.contains_key(*key)
+        {
+            facts.insert((*key).to_owned(), value);
+        }
+    }
+}
+
+pub(super) fn record(tree: &Tree) -> Result<Record, String> {
+    if is_head(tree) {
+        let mut found = BTreeMap::new();
+        facts(tree, &mut found);
+        return Ok(Record::Head(found));
+    }
+    let id = tree.first(ID).and_then(Tree::word).ok_or("`id` is neither text nor number")?;
+    let word = |keys: &[&str]| tree.first(keys).and_then(Tree::word);
+    let mut sample = Sample {
+        id,
+        hash: word(&["doc_hash"]),
+        prompts: word(&["prompt", "problem"]).into_iter().collect(),
+        text: word(&["text", "generation"]),
+        answer: word(&["answer", "predicted_answer"]),
+        target: word(&["target", "expected_answer"]),
+        ..Sample::default()
+    };
+    let wrong = |key: &str, what: &str| format!("`{key}` of `{}` is no list of {what}", sample.id);
+    let some = |key: &'static str| tree.first(&[key]);
+    if let Some(ids) = some("ids") {
+        sample.ids = Some(ids.ids().ok_or_else(|| wrong("ids", "token ids"))?);
+    }
+    if let Some(prompts) = some("prompts") {
+        sample.prompts = prompts.texts().ok_or_else(|| wrong("prompts", "texts"))?;
+    }
+    if let Some(choices) = some("choices") {
+        let between = tree.get("delimiter").and_then(Tree::str).unwrap_or_default();
+        let choices = choices.texts().ok_or_else(|| wrong("choices", "texts"))?;
+        sample.choices = choices.into_iter().map(|choice| format!("{between}{choice}")).collect();
+    }
+    if let Some(tokens) = some("tokens") {
+        let tokens = tokens.ids().ok_or_else(|| wrong("tokens", "counts"))?;
+        sample.tokens = tokens.into_iter().map(|count| count as usize).collect();
+    }
+    if let Some(logprobs) = some("logprobs") {
+        let values = logprobs.list().ok_or_else(|| wrong("logprobs", "numbers"))?;
+        // A number that is missing is compared as one that is not finite.
+        sample.logprobs = values.iter().map(|value| value.number().unwrap_or(f64::NAN)).collect();
+        if sample.answer.is_none() && sample.logprobs.len() > 1 {
+            sample.answer = sample.best().map(|best| best.to_string());
+        }
+    }
+    for (key, value) in tree.get("scores").map(Tree::entries).unwrap_or_default() {
+        if let Some(value) = value.number() {
+            sample.scores.insert(key.clone(), value);
+        }
+    }
+    if let Some(correct) = tree.first(&["correct", "symbolic_correct"]).and_then(Tree::number) {
+        sample.scores.insert("correct".to_owned(), correct);
+    } else if sample.scores.is_empty()
+        && let (Some(answer), Some(target)) = (&sample.answer, &sample.target)
+    {
+        let right = f64::from(u8::from(answer.trim() == target.trim()));
+        sample.scores.insert("correct".to_owned(), right);
+    }
+    Ok(Record::Sample(Box::new(sample), None))
+}

@@ -1,0 +1,224 @@
+//! Scores items on a session, with the arithmetic of lm-eval 0.4.13 (`api/model.py`, `api/task.py`).
+
+use std::collections::BTreeMap;
+
+use engine::Session;
+use regex::Regex;
+use serde_json::{Value, json};
+
+use super::items::{Asked, Item, Question};
+use super::sample::best;
+use choices::{Choice, Likely};
+
+mod choices;
+mod generate;
+mod tokens;
+
+/// An error of a tokenizer.
+pub type TextError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A tokenizer.
+pub trait Text {
+    /// Returns the tokens of a text, with the special tokens around it if `around` is set.
+    fn encode(&self, text: &str, around: bool) -> Result<Vec<u32>, TextError>;
+    /// Returns the text of tokens, without special tokens if `plain` is set.
+    fn decode(&self, ids: &[u32], plain: bool) -> Result<String, TextError>;
+    /// Returns the token that stands before a choice with an empty prompt.
+    fn prefix(&self) -> Option<u32>;
+    /// Returns the tokens that end a text.
+    fn ends(&self) -> &[u32];
+}
+
+/// An item that cannot be scored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// The engine refused.
+    #[error("item `{id}`: {why}")]
+    Engine {
+        /// The item.
+        id: String,
+        /// The engine's words.
+        #[source]
+        why: engine::Error,
+    },
+    /// The tokenizer refused.
+    #[error("item `{id}`: {why}")]
+    Text {
+        /// The item.
+        id: String,
+        /// The tokenizer's words.
+        why: TextError,
+    },
+    /// The item itself.
+    #[error("item `{id}`: {why}")]
+    Item {
+        /// The item.
+        id: String,
+        /// The mistake.
+        why: String,
+    },
+}
+
+/// How items are scored.
+#[derive(Default)]
+pub struct Run<'a> {
+    /// The tokenizer; not needed for items of token ids.
+    pub text: Option<&'a dyn Text>,
+    /// Most positions of a sequence.
+    pub context: Option<usize>,
+    /// Texts that end an answer, for items that have none.
+    pub until: Vec<String>,
+    /// Most tokens of an answer, for items that do not say.
+    pub max_tokens: usize,
+    /// The pattern that takes an answer from a text, for items that have none.
+    pub regex: Option<String>,
+    /// Takes the last match of the pattern instead of the first.
+    pub last: bool,
+}
+
+/// A scored item.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scored {
+    /// Its line of the result file.
+    pub record: Value,
+    /// Its scores by metric.
+    pub scores: BTreeMap<String, f64>,
+    /// Tokens of the prompt that did not fit and were left out.
+    pub dropped: usize,
+}
+
+/// Scores one item.
+pub fn run(run: &Run<'_>, session: &mut dyn Session, item: &Item) -> Result<Scored, Trouble> {
+    match &item.question {
+        Question::Choice { prompts, choices, delimiter, target } => {
+            let asked = tokens::choices(run, item, prompts, choices, delimiter)?;
+            let likely = choices::score(session, &item.id, &asked)?;
+            Ok(chosen(item, &asked, &likely, (prompts, choices, delimiter), target))
+        }
+        Question::Text { .. } => generate::generate(run, session, item),
+    }
+}
+
+/// The first line of a result file.
+pub fn head(facts: &BTreeMap<String, String>) -> Value {
+    let mut head = json!({ "schema": super::read::plain::SCHEMA, "temperature": 0 });
+    for (key, value) in facts {
+        head[key] = json!(value);
+    }
+    head
+}
+
+fn chosen(
+    item: &Item,
+    asked: &[Choice],
+    likely: &[Likely],
+    (prompts, choices, delimiter): (&[Asked], &[Asked], &str),
+    target: &[usize],
+) -> Scored {
+    let mut scores = BTreeMap::new();
+    let answer = best(likely.iter().map(|likely| likely.logprob));
+    let by = |length: &dyn Fn(usize) -> Option<f64>| {
+        let lengths: Option<Vec<f64>> = (0..likely.len()).map(length).collect();
+        best(likely.iter().zip(lengths?).map(|(likely, length)| likely.logprob / length))
+    };
+    let text = |at: usize| match &choices[at] {
+        Asked::Text(text) => Some(text),
+        Asked::Ids(_) => None,
+    };
+    let ways = [
+        ("acc", answer),
+        ("acc_norm", by(&|at| Some(text(at)?.chars().count() as f64))),
+        ("acc_bytes", by(&|at| Some(text(at)?.len() as f64))),
+        ("acc_tokens", by(&|at| Some(asked[at].tokens.len() as f64))),
+    ];
+    if likely.len() == 1 {
+        // lm-eval's `acc` of a single continuation.
+        scores.insert("acc".to_owned(), f64::from(u8::from(likely[0].greedy)));
+    } else if !target.is_empty() {
+        for (metric, taken) in ways {
+            if let Some(taken) = taken {
+                scores.insert(metric.to_owned(), f64::from(u8::from(target.contains(&taken))));
+            }
+        }
+    }
+    let mut record = json!({
+        "id": item.id,
+        "logprobs": likely.iter().map(|likely| likely.logprob).collect::<Vec<_>>(),
+        "greedy": likely.iter().map(|likely| likely.greedy).collect::<Vec<_>>(),
+        "tokens": asked.iter().map(|choice| choice.tokens.len()).collect::<Vec<_>>(),
+        "delimiter": delimiter,
+        "scores": scores,
+    });
+    let texts: Vec<&String> = (0..choices.len()).filter_map(text).collect();
+    record["choices"] = if texts.len() == choices.len() {
+        json!(texts)
+    } else {
+        json!(asked.iter().map(|choice| &choice.tokens).collect::<Vec<_>>())
+    };
+    prompted(&mut record, item, prompts);
+    if asked.windows(2).all(|pair| pair[0].context == pair[1].context)
+        && let Some(first) = asked.first()
+    {
+        record["ids"] = json!(first.context);
+    }
+    match target {
+        [] => {}
+        [one] => record["target"] = json!(one),
+        several => record["target"] = json!(several),
+    }
+    if likely.len() > 1 {
+        record["answer"] = json!(answer);
+    }
+    let dropped = asked.iter().map(|choice| choice.dropped).max().unwrap_or(0);
+    Scored { record, scores, dropped }
+}
+
+/// Adds the prompts and the hash of the document.
+fn prompted(record: &mut Value, item: &Item, prompts: &[Asked]) {
+    let texts: Vec<&String> = prompts
+        .iter()
+        .filter_map(|prompt| match prompt {
+            Asked::Text(text) => Some(text),
+            Asked::Ids(_) => None,
+        })
+        .collect();
+    match texts.as_slice() {
+        [] => {}
+        [one] => record["prompt"] = json!(one),
+        several => record["prompts"] = json!(several),
+    }
+    if let Some(hash) = &item.hash {
+        record["doc_hash"] = json!(hash);
+    }
+}
+
+/// Takes the answer from a text: the first group of the pattern, or the whole match.
+fn extract(text: &str, regex: Option<&Regex>, last: bool) -> Option<String> {
+    let Some(regex) = regex else { return Some(text.trim().to_owned()) };
+    let mut matches = regex.captures_iter(text);
+    let found = if last { matches.last() } else { matches.next() }?;
+    let group = found.iter().skip(1).flatten().find(|group| !group.is_empty());
+    Some(group.map_or(&found[0], |group| group.as_str()).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_the_first_group_of_a_match() {
+        let number = Regex::new(r"#### (-?[0-9.,]+)|answer: (\w+)").unwrap();
+        for (text, last, answer) in [
+            ("so #### 7 and #### 8", false, Some("7")),
+            ("so #### 7 and #### 8", true, Some("8")),
+            ("answer: yes", false, Some("yes")),
+            ("none", false, None),
+        ] {
+            assert_eq!(extract(text, Some(&number), last).as_deref(), answer, "{text}");
+        }
+        assert_eq!(extract(" 7\n", None, false).as_deref(), Some("7"));
+        let plain = Regex::new("[0-9]+").unwrap();
+        assert_eq!(extract("a 12 b", Some(&plain), false).as_deref(), Some("12"));
+    }
+}

@@ -1,0 +1,124 @@
+//! Greedy continuations.
+
+use std::collections::BTreeMap;
+
+use engine::sample::greedy;
+use engine::{Chunk, NoProbe, Session, Want};
+use regex::Regex;
+use serde_json::json;
+
+use super::tokens::{prompt, text};
+use super::{Run, Scored, Text, Trouble, extract, prompted};
+use crate::evals::items::{Asked, Item, Question};
+
+/// Continues the prompt of an item and takes the answer from the text.
+pub(super) fn generate(
+    run: &Run<'_>,
+    session: &mut dyn Session,
+    item: &Item,
+) -> Result<Scored, Trouble> {
+    let Question::Text { prompt: asked, target, until, max_tokens, regex } = &item.question else {
+        return Err(Trouble::Item { id: item.id.clone(), why: "the item has choices".to_owned() });
+    };
+    let wrong = |why: String| Trouble::Item { id: item.id.clone(), why };
+    let tokenizer = text(run, item)?;
+    let said = |why| Trouble::Text { id: item.id.clone(), why };
+    let mut ids = match asked {
+        Asked::Ids(ids) => ids.clone(),
+        Asked::Text(asked) => prompt(tokenizer, asked).map_err(said)?,
+    };
+    if ids.is_empty() {
+        ids.extend(tokenizer.prefix());
+    }
+    let most = max_tokens.unwrap_or(run.max_tokens);
+    let dropped = run.context.map_or(0, |room| (ids.len() + most).saturating_sub(room));
+    if ids.is_empty() || dropped >= ids.len() {
+        return Err(wrong(format!(
+            "the prompt has {} tokens and {most} are to follow, which the model has no positions for; give --max-tokens less",
+            ids.len()
+        )));
+    }
+    ids.drain(..dropped);
+    let pattern = regex.as_ref().or(run.regex.as_ref());
+    let pattern = pattern.map(|pattern| Regex::new(pattern)).transpose();
+    let pattern = pattern.map_err(|why| wrong(format!("the pattern cannot be used: {why}")))?;
+    let until = until.as_deref().unwrap_or(&run.until);
+    let (made, text, ended) =
+        continued(session, tokenizer, &ids, until, most).map_err(|why| match why {
+            Stopped::Engine(why) => Trouble::Engine { id: item.id.clone(), why },
+            Stopped::Text(why) => Trouble::Text { id: item.id.clone(), why },
+        })?;
+    let answer = extract(&text, pattern.as_ref(), run.last);
+    let mut scores = BTreeMap::new();
+    if let Some(target) = target {
+        let right = answer.as_deref().is_some_and(|answer| answer == target.trim());
+        scores.insert("exact_match".to_owned(), f64::from(u8::from(right)));
+    }
+    let mut record = json!({
+        "id": item.id,
+        "ids": ids,
+        "text": text,
+        "generated_ids": made,
+        "ended": ended,
+        "answer": answer,
+        "target": target,
+        "until": until,
+        "max_tokens": most,
+        "scores": scores,
+    });
+    if let Some(pattern) = &pattern {
+        record["regex"] = json!(pattern.as_str());
+    }
+    prompted(&mut record, item, std::slice::from_ref(asked));
+    Ok(Scored { record, scores, dropped })
+}
+
+enum Stopped {
+    Engine(engine::Error),
+    Text(super::TextError),
+}
+
+impl From<engine::Error> for Stopped {
+    fn from(why: engine::Error) -> Self {
+        Self::Engine(why)
+    }
+}
+
+/// Returns the tokens, their text up to the first stop string, and the reason of the end.
+fn continued(
+    session: &mut dyn Session,
+    text: &dyn Text,
+    ids: &[u32],
+    until: &[String],
+    most: usize,
+) -> Result<(Vec<u32>, String, &'static str), Stopped> {
+    let slot = session.open_slot();
+    let (mut made, mut ended) = (Vec::new(), "length");
+    let mut next = ids.to_vec();
+    let mut whole = String::new();
+    while made.len() < most {
+        let logits =
+            session.step(&[Chunk { slot, tokens: &next, want: Want::Last }], &mut NoProbe)?;
+        let Some(row) = logits.first().filter(|logits| logits.rows > 0) else { break };
+        let token = greedy(row.row(0));
+        if text.ends().contains(&token) {
+            ended = "end token";
+            break;
+        }
+        made.push(token);
+        next = vec![token];
+        // Stop strings may lie across tokens, and bytes of a character in several.
+        whole = text.decode(&made, true).map_err(Stopped::Text)?;
+        let stop = until
+            .iter()
+            .filter(|stop| !stop.is_empty())
+            .filter_map(|stop| whole.find(stop.as_str()));
+        if let Some(at) = stop.min() {
+            whole.truncate(at);
+            ended = "stop string";
+            break;
+        }
+    }
+    session.release(slot)?;
+    Ok((made, whole, ended))
+}

@@ -1,0 +1,95 @@
+//! Tokens of prompts and choices, as lm-eval's `_encode_pair` has them.
+
+use super::choices::Choice;
+use super::{Run, Text, Trouble};
+use crate::evals::items::{Asked, Item};
+
+/// Returns the tokens of every choice with its prompt.
+pub(super) fn choices(
+    run: &Run<'_>,
+    item: &Item,
+    prompts: &[Asked],
+    choices: &[Asked],
+    delimiter: &str,
+) -> Result<Vec<Choice>, Trouble> {
+    let wrong = |why: String| Trouble::Item { id: item.id.clone(), why };
+    let mut made = Vec::with_capacity(choices.len());
+    for (at, choice) in choices.iter().enumerate() {
+        let prompt = prompts.get(at).filter(|_| prompts.len() > 1).or(prompts.first());
+        let (context, tokens) = match (prompt, choice) {
+            (Some(Asked::Ids(ids)), Asked::Ids(tokens)) => (ids.clone(), tokens.clone()),
+            (Some(Asked::Text(prompt)), Asked::Text(choice)) => {
+                pair(text(run, item)?, prompt, &format!("{delimiter}{choice}"))
+                    .map_err(|why| Trouble::Text { id: item.id.clone(), why })?
+            }
+            _ => {
+                return Err(wrong(
+                    "prompt and choices have to be all text or all token ids".to_owned(),
+                ));
+            }
+        };
+        if context.is_empty() {
+            return Err(wrong(
+                "the prompt has no tokens, and the model no token that begins a text; give a prompt".to_owned(),
+            ));
+        }
+        if tokens.is_empty() {
+            return Err(wrong(format!(
+                "choice {at} has no tokens of its own behind the prompt; give a choice that is not empty"
+            )));
+        }
+        // lm-eval leaves out what does not fit on the left; the last token is not fed.
+        let whole = context.len() + tokens.len() - 1;
+        let dropped = run.context.map_or(0, |most| whole.saturating_sub(most));
+        if dropped >= context.len() {
+            let most = run.context.unwrap_or(0);
+            return Err(wrong(format!(
+                "choice {at} has {} tokens, and the model handles {most} positions",
+                tokens.len()
+            )));
+        }
+        made.push(Choice { context: context[dropped..].to_vec(), tokens, dropped });
+    }
+    Ok(made)
+}
+
+pub(super) fn text<'a>(run: &Run<'a>, item: &Item) -> Result<&'a dyn Text, Trouble> {
+    let why = "the item is text, and there is no tokenizer; give token ids";
+    run.text.ok_or_else(|| Trouble::Item { id: item.id.clone(), why: why.to_owned() })
+}
+
+/// Encodes a prompt; special tokens are left out if the text begins with the first of them already.
+pub(super) fn prompt(text: &dyn Text, prompt: &str) -> Result<Vec<u32>, super::TextError> {
+    let begun = match text.prefix() {
+        Some(prefix) => {
+            let begin = text.decode(&[prefix], false)?;
+            !begin.is_empty() && prompt.starts_with(&begin)
+        }
+        None => false,
+    };
+    text.encode(prompt, !begun)
+}
+
+/// Encodes prompt and choice together and cuts at the length of the prompt alone. Blanks at the end of the
+/// prompt belong to the choice.
+fn pair(
+    text: &dyn Text,
+    context: &str,
+    choice: &str,
+) -> Result<(Vec<u32>, Vec<u32>), super::TextError> {
+    // The blanks of Python's `str.rstrip`.
+    let blank = |c: char| c.is_whitespace() || matches!(c, '\x1c'..='\x1f');
+    let kept = context.trim_end_matches(blank);
+    let choice = format!("{}{choice}", &context[kept.len()..]);
+    if kept.is_empty() {
+        let tokens = text.encode(&choice, false)?;
+        return Ok(match text.prefix() {
+            Some(prefix) if tokens.first() == Some(&prefix) => (vec![prefix], tokens[1..].to_vec()),
+            prefix => (prefix.into_iter().collect(), tokens),
+        });
+    }
+    let mut whole = prompt(text, &format!("{kept}{choice}"))?;
+    let context = prompt(text, kept)?;
+    let tokens = whole.split_off(context.len().min(whole.len()));
+    Ok((context, tokens))
+}

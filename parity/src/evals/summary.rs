@@ -1,0 +1,31 @@
+//! Means of scores with their standard errors.
+
+use std::collections::BTreeMap;
+
+use super::stats::{mean, standard_error};
+
+/// One metric over all items.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// The metric.
+    pub metric: String,
+    /// Items that have it.
+    pub items: usize,
+    /// The mean.
+    pub mean: f64,
+    /// The standard error, of two items and more.
+    pub error: Option<f64>,
+}
+
+/// Returns the mean of every metric.
+pub fn summary<'a>(scores: impl Iterator<Item = &'a BTreeMap<String, f64>>) -> Vec<Line> {
+    let mut by: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (metric, score) in scores.flatten() {
+        by.entry(metric).or_default().push(*score);
+    }
+    let line = |(metric, values): (&str, Vec<f64>)| {
+        let (items, error) = (values.len(), standard_error(&values));
+        Some(Line { metric: metric.to_owned(), items, mean: mean(&values)?, error })
+    };
+    by.into_iter().filter_map(line).collect()
+}

@@ -1,0 +1,285 @@
+//! JSON of result files as a tree of bounded size.
+//!
+//! Result files come from Python: `NaN` and `Infinity` stand in them as plain words, and lm-eval writes
+//! numbers and truth values as text.
+
+use std::borrow::Cow;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+
+/// Most values of one record that are kept.
+const MOST: usize = 1 << 20;
+
+/// One JSON value.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Tree {
+    Null,
+    Bool(bool),
+    Number(f64),
+    Text(String),
+    List(Vec<Self>),
+    Map(Vec<(String, Self)>),
+}
+
+impl Tree {
+    /// Parses one line; the values of the keys in `skip` are checked and dropped.
+    pub(super) fn parse(line: &[u8], skip: &'static [&'static str]) -> Result<Self, String> {
+        let line = quoted(line);
+        let mut from = serde_json::Deserializer::from_slice(&line);
+        let mut left = MOST;
+        let tree = Seed { left: &mut left, skip }.deserialize(&mut from);
+        tree.and_then(|tree| from.end().map(|()| tree)).map_err(|why| why.to_string())
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Self> {
+        let Self::Map(entries) = self else { return None };
+        entries.iter().find(|(name, _)| name == key).map(|(_, value)| value)
+    }
+
+    /// Returns the first of `keys` that is there and is not null.
+    pub(super) fn first(&self, keys: &[&str]) -> Option<&Self> {
+        keys.iter().find_map(|key| self.get(key).filter(|value| **value != Self::Null))
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        let entries = if let Self::Map(entries) = self { entries.as_slice() } else { &[] };
+        entries.iter().map(|(name, _)| name.as_str())
+    }
+
+    pub(super) fn entries(&self) -> &[(String, Self)] {
+        if let Self::Map(entries) = self { entries } else { &[] }
+    }
+
+    pub(super) fn list(&self) -> Option<&[Self]> {
+        if let Self::List(values) = self { Some(values) } else { None }
+    }
+
+    pub(super) fn str(&self) -> Option<&str> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+
+    /// Returns a number, also one that was written as text or as a truth value.
+    pub(super) fn number(&self) -> Option<f64> {
+        match self {
+            Self::Number(number) => Some(*number),
+            Self::Bool(flag) => Some(f64::from(u8::from(*flag))),
+            Self::Text(text) => match text.trim() {
+                "True" => Some(1.0),
+                "False" => Some(0.0),
+                text => text.parse().ok(),
+            },
+            _ => None,
+        }
+    }
+
+    pub(super) fn flag(&self) -> Option<bool> {
+        match self.number() {
+            Some(1.0) => Some(true),
+            Some(0.0) => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Returns a scalar as text.
+    pub(super) fn word(&self) -> Option<String> {
+        match self {
+            Self::Text(text) => Some(text.clone()),
+            Self::Number(number) => Some(number.to_string()),
+            Self::Bool(flag) => Some(flag.to_string()),
+            _ => None,
+        }
+    }
+
+    /// Returns a scalar, or a list of scalars with commas, as text.
+    pub(super) fn words(&self) -> Option<String> {
+        match self {
+            Self::List(values) => {
+                let words: Option<Vec<_>> = values.iter().map(Self::word).collect();
+                Some(words?.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", "))
+            }
+            other => other.word(),
+        }
+    }
+
+    pub(super) fn numbers(&self) -> Option<Vec<f64>> {
+        self.list()?.iter().map(Self::number).collect()
+    }
+
+    pub(super) fn ids(&self) -> Option<Vec<u32>> {
+        let id = |value: &Self| match value {
+            Self::Number(id) if *id >= 0.0 && *id <= f64::from(u32::MAX) && id.fract() == 0.0 => {
+                Some(*id as u32)
+            }
+            _ => None,
+        };
+        self.list()?.iter().map(id).collect()
+    }
+
+    pub(super) fn texts(&self) -> Option<Vec<String>> {
+        self.list()?.iter().map(|value| value.str().map(str::to_owned)).collect()
+    }
+}
+
+/// Puts the words `NaN` and `Infinity` outside of strings into quotes.
+fn quoted(line: &[u8]) -> Cow<'_, [u8]> {
+    let has = |word: &[u8]| line.windows(word.len()).any(|window| window == word);
+    if !has(b"NaN") && !has(b"Infinity") {
+        return Cow::Borrowed(line);
+    }
+    let mut out = Vec::with_capacity(line.len() + 16);
+    let (mut at, mut inside) = (0, false);
+    while let Some(&byte) = line.get(at) {
+        let word: &[u8] = match &line[at..] {
+            rest if inside || rest.is_empty() => b"",
+            rest if rest.starts_with(b"NaN") => b"NaN",
+            rest if rest.starts_with(b"Infinity") => b"Infinity",
+            rest if rest.starts_with(b"-Infinity") => b"-Infinity",
+            _ => b"",
+        };
+        if !word.is_empty() {
+            out.push(b'"');
+            out.extend_from_slice(word);
+            out.push(b'"');
+            at += word.len();
+            continue;
+        }
+        if inside && byte == b'\\' {
+            out.push(byte);
+            at += 1;
+            out.extend(line.get(at));
+            at += 1;
+            continue;
+        }
+        inside ^= byte == b'"';
+        out.push(byte);
+        at += 1;
+    }
+    Cow::Owned(out)
+}
+
+/// Reads one value, counting values down.
+struct Seed<'a> {
+    left: &'a mut usize,
+    skip: &'static [&'static str],
+}
+
+impl Seed<'_> {
+    fn inner(&mut self) -> Seed<'_> {
+        Seed { left: self.left, skip: &[] }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Tree;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Tree, D::Error> {
+        *self.left = self
+            .left
+            .checked_sub(1)
+            .ok_or_else(|| D::Error::custom(format!("the record has more than {MOST} values")))?;
+        from.deserialize_any(self)
+    }
+}
+
+/// Integers up to this one are numbers; larger ones stay text, so that ids remain apart.
+const EXACT: u64 = 1 << 53;
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = Tree;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Null)
+    }
+
+    fn visit_bool<E>(self, flag: bool) -> Result<Tree, E> {
+        Ok(Tree::Bool(flag))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Tree, E> {
+        Ok(if number > EXACT {
+            Tree::Text(number.to_string())
+        } else {
+            Tree::Number(number as f64)
+        })
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Tree, E> {
+        let exact = number.unsigned_abs() <= EXACT;
+        Ok(if exact { Tree::Number(number as f64) } else { Tree::Text(number.to_string()) })
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Tree, E> {
+        Ok(Tree::Number(number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Tree, E> {
+        Ok(Tree::Text(text.to_owned()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Tree, E> {
+        Ok(Tree::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<Tree, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = seq.next_element_seed(self.inner())? {
+            values.push(value);
+        }
+        Ok(Tree::List(values))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Tree, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(key) = map.next_key::<String>()? {
+            if self.skip.contains(&key.as_str()) {
+                map.next_value::<serde::de::IgnoredAny>()?;
+            } else {
+                let value = map.next_value_seed(self.inner())?;
+                entries.push((key, value));
+            }
+        }
+        Ok(Tree::Map(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_python_are_numbers_outside_of_strings() {
+        let line = br#"{"a": NaN, "b": [-Infinity, Infinity], "c": "NaN \" NaN", "d": "True"}"#;
+        let tree = Tree::parse(line, &[]).unwrap();
+        assert!(tree.get("a").unwrap().number().unwrap().is_nan());
+        let b = tree.get("b").unwrap().numbers().unwrap();
+        assert_eq!(b, [f64::NEG_INFINITY, f64::INFINITY]);
+        assert_eq!(tree.get("c").unwrap().str().unwrap(), "NaN \" NaN");
+        assert_eq!(tree.get("d").unwrap().flag(), Some(true));
+    }
+
+    #[test]
+    fn a_record_is_bounded_and_skipped_keys_take_no_room() {
+        let many = format!("{{\"a\": [{}1]}}", "1,".repeat(MOST));
+        assert!(Tree::parse(many.as_bytes(), &[]).unwrap_err().contains("values"));
+        let tree = Tree::parse(many.as_bytes(), &["a"]).unwrap();
+        assert_eq!(tree.keys().count(), 0);
+        let deep = "[".repeat(100_000);
+        assert!(Tree::parse(deep.as_bytes(), &[]).is_err());
+        assert!(Tree::parse(b"{} {}", &[]).is_err());
+    }
+
+    #[test]
+    fn large_ids_remain_apart() {
+        let tree = Tree::parse(b"[9007199254740993, 9007199254740994, 3]", &[]).unwrap();
+        let words: Vec<_> = tree.list().unwrap().iter().filter_map(Tree::word).collect();
+        assert_eq!(words, ["9007199254740993", "9007199254740994", "3"]);
+    }
+}
