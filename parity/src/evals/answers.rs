@@ -193,14 +193,20 @@ fn flipped(a: &Sample, b: &Sample) -> bool {
     let all = a.logprobs.len().min(b.logprobs.len());
     let choices = if a.choices.is_empty() { &b.choices } else { &a.choices };
     let tokens = if a.tokens.is_empty() { &b.tokens } else { &a.tokens };
-    let lengths: [Vec<f64>; 4] = [
-        vec![1.0; all],
-        choices.iter().map(|choice| choice.chars().count() as f64).collect(),
-        choices.iter().map(|choice| choice.len() as f64).collect(),
-        tokens.iter().map(|&tokens| tokens as f64).collect(),
+    let by = |length: fn(&str) -> usize| choices.iter().map(|choice| length(choice)).collect();
+    // A blank before a choice may be lm-eval's delimiter, which it does not count.
+    let bare = |choice: &str| choice.strip_prefix(' ').unwrap_or(choice).len();
+    let lengths: [Vec<usize>; 6] = [
+        vec![1; all],
+        by(|choice| choice.chars().count()),
+        by(|choice| choice.strip_prefix(' ').unwrap_or(choice).chars().count()),
+        by(str::len),
+        by(bare),
+        tokens.clone(),
     ];
-    let takes = |sample: &Sample, lengths: &[f64]| {
-        best(sample.logprobs.iter().zip(lengths).map(|(number, length)| number / length.max(1.0)))
+    let takes = |sample: &Sample, lengths: &[usize]| {
+        let by = |(number, length): (&f64, &usize)| number / (*length).max(1) as f64;
+        best(sample.logprobs.iter().zip(lengths).map(by))
     };
     // One choice alone is right if each of its tokens is the likeliest, which its sum does not say.
     all < 2 || lengths.iter().filter(|l| l.len() >= all).any(|l| takes(a, l) != takes(b, l))
