@@ -34,7 +34,7 @@ pub trait Text {
 #[non_exhaustive]
 pub enum Trouble {
     /// The engine refused.
-    #[error("item `{id}`: {why}")]
+    #[error("item `{id}`")]
     Engine {
         /// The item.
         id: String,
