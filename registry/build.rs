@@ -5,10 +5,16 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
+    write("builtin.rs", &[("SPECS", "specs"), ("LIBS", "lib")])?;
+    write("sheets.rs", &[("ENGINES", "engines")])
+}
+
+/// Writes the lists of some folders as a Rust file.
+fn write(name: &str, folders: &[(&str, &str)]) -> io::Result<()> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it"));
     let mut text = String::new();
-    for (name, folder) in [("SPECS", "specs"), ("LIBS", "lib")] {
+    for (name, folder) in folders {
         println!("cargo::rerun-if-changed={}", root.join(folder).display());
         let files = yaml_files(&root.join(folder))?;
         writeln!(text, "static {name}: [(&str, &str); {}] = [", files.len()).expect("a string");
@@ -21,7 +27,7 @@ fn main() -> io::Result<()> {
         }
         text.push_str("];\n");
     }
-    fs::write(out.join("builtin.rs"), text)
+    fs::write(out.join(name), text)
 }
 
 fn yaml_files(folder: &Path) -> io::Result<Vec<PathBuf>> {

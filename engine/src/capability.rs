@@ -127,7 +127,7 @@ impl Sheet {
         let mut entries = BTreeMap::new();
         for (key, value) in map {
             let key = key.as_str().ok_or("expected text as a key")?;
-            if !KEYS.contains(&key) {
+            if !KEYS.contains(&key) && !registry::sheet::knows(key) {
                 return Err(format!("unknown key `{key}`; expected `{}`", KEYS.join("`, `")));
             }
             entries.insert(key, value);

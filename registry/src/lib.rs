@@ -26,6 +26,7 @@ pub mod resolve;
 pub mod rope;
 pub mod scalar;
 pub mod schema;
+pub mod sheet;
 pub mod spec;
 pub mod suggest;
 pub mod syntax;

@@ -1,0 +1,228 @@
+//! Engine sheets: facts about an engine, and the rules for launching a model on it.
+//!
+//! A sheet is `registry/engines/NAME.yaml`. Its expressions are those of specs, over facts of the
+//! model, the settings of the launch, and the sheet's own tables (docs/launch.md). This module
+//! reads and checks sheets; [`apply`] evaluates the rules for one model.
+
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+
+use crate::diag::{Finding, Source};
+use crate::scalar::Scalar;
+use crate::suggest;
+use crate::syntax::{Expr, Ident};
+
+pub mod apply;
+pub mod config_keys;
+pub mod facts;
+pub mod gpus;
+pub mod versions;
+
+mod decode;
+mod lint;
+mod roots;
+mod settings;
+mod template;
+
+pub use template::{Template, shown};
+use versions::Versions;
+
+// `ENGINES`: the paths and texts of the sheets beside this crate.
+include!(concat!(env!("OUT_DIR"), "/sheets.rs"));
+
+/// The sheet of one engine, as far as launching goes.
+#[derive(Debug, Clone)]
+pub struct Sheet {
+    /// The engine's name.
+    pub engine: String,
+    /// The package whose versions count.
+    pub package: Option<String>,
+    /// Versions that the sheet is true for.
+    pub versions: Option<Versions>,
+    /// The version that its facts were read from.
+    pub checked: Option<String>,
+    /// The container image, `{}` standing for the version.
+    pub image: Option<String>,
+    /// The words that start the engine; none if it cannot be launched.
+    pub command: Vec<String>,
+    /// The flag before the model; empty where the model stands alone.
+    pub model_flag: String,
+    /// The port it listens on.
+    pub port: Option<u16>,
+    /// Settings by name.
+    pub settings: IndexMap<String, Setting>,
+    /// Named lists of the engine.
+    pub tables: IndexMap<String, Vec<String>>,
+    /// Values worked out one after another.
+    pub plan: Vec<Planned>,
+    /// Rules, in order.
+    pub rules: Vec<Rule>,
+    /// Config keys that the engine reads and newer writers leave out.
+    pub config_keys: Vec<ConfigKey>,
+    /// Where a running server says what is in force.
+    pub reports: Vec<Report>,
+}
+
+/// A setting of a launch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setting {
+    /// Its name in the sheet and behind `--set`.
+    pub name: Ident,
+    /// The flag that passes it.
+    pub flag: Option<String>,
+    /// The flag that passes `false`, for a switch.
+    pub off: Option<String>,
+    /// The environment variable that passes it.
+    pub env: Option<String>,
+    /// The value where nothing is said.
+    pub default: Scalar,
+    /// The kind of value.
+    pub kind: Kind,
+    /// Allowed texts; empty if any will do.
+    pub choices: Vec<String>,
+    /// The engine's spelling of values, by ours.
+    pub values: IndexMap<String, String>,
+    /// Where it comes from.
+    pub source: Option<Origin>,
+    /// Why it is passed, where only the user asked for it.
+    pub about: String,
+}
+
+/// The kinds of value that a setting has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A whole number.
+    Int,
+    /// Any number.
+    Number,
+    /// A text.
+    Text,
+    /// On or off.
+    Switch,
+}
+
+/// A place in the engine's sources.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// `FILE:LINE`, or `FILE:NAME`.
+    pub place: String,
+    /// A part of the text that stands there.
+    pub quote: Option<String>,
+}
+
+/// A rule of a sheet.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    /// Its name.
+    pub id: Ident,
+    /// When it holds; always, if there is none.
+    pub when: Option<Expr>,
+    /// Versions of the engine that it is for; all of the sheet's, if it has none of its own.
+    pub versions: Option<Versions>,
+    /// What follows.
+    pub then: Then,
+    /// Where it comes from.
+    pub source: Origin,
+}
+
+/// What follows from a rule.
+#[derive(Debug, Clone)]
+pub enum Then {
+    /// Settings that must have these values: one that was asked for otherwise is a refusal.
+    Set(Vec<(Ident, Expr)>, Template),
+    /// Settings that get these values where nothing was asked for.
+    Default(Vec<(Ident, Expr)>, Template),
+    /// The launch is possible, but not what was expected.
+    Warn(Template),
+    /// The launch is impossible or wrong.
+    Refuse(Template),
+    /// Something worth knowing that follows.
+    Fact(Template),
+}
+
+/// A value of the memory plan.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    /// The name by which later ones read it: `plan.NAME`.
+    pub name: Ident,
+    /// When there is one.
+    pub when: Option<Expr>,
+    /// What it is.
+    pub value: Expr,
+    /// Of what: `bytes`, `tokens`, `share`, ...
+    pub unit: String,
+    /// Its meaning.
+    pub why: Template,
+    /// Where the formula comes from.
+    pub source: Origin,
+    /// True for a number that no source gives.
+    pub assumed: bool,
+}
+
+/// A config key for readers that know no newer form.
+#[derive(Debug, Clone)]
+pub struct ConfigKey {
+    /// The key.
+    pub key: Ident,
+    /// When it is written.
+    pub when: Option<Expr>,
+    /// What it holds.
+    pub value: Expr,
+    /// Who reads it.
+    pub source: Origin,
+    /// The sheet.
+    pub engine: String,
+}
+
+/// An address at which a server says what is in force.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// The path, `/server_info`.
+    pub path: String,
+    /// Settings (or `version`, `class`, `model`) and where they stand in the answer.
+    pub fields: IndexMap<String, String>,
+    /// True if a server may not have it.
+    pub optional: bool,
+    /// Where it comes from.
+    pub source: Option<Origin>,
+}
+
+impl Sheet {
+    /// Reads a sheet, or says everything that is wrong with it.
+    pub fn read(source: &Arc<Source>) -> Result<Self, Vec<Finding>> {
+        let tree = crate::yaml::read(source)?;
+        let (sheet, mut findings) = decode::decode(&tree);
+        findings.extend(lint::lint(&sheet));
+        if findings.is_empty() { Ok(sheet) } else { Err(findings) }
+    }
+
+    /// The setting of a name, or the finding that there is none.
+    pub(crate) fn setting(&self, name: &Ident) -> Result<&Setting, Finding> {
+        self.settings.get(&name.name).ok_or_else(|| {
+            let mut finding = Finding::error(
+                &name.at,
+                format!("sheet `{}` has no setting `{}`", self.engine, name.name),
+            );
+            finding.help = suggest::help(&name.name, self.settings.keys().map(String::as_str));
+            finding
+        })
+    }
+}
+
+/// The sheets that the program carries, by file name without its end.
+pub fn builtin() -> impl Iterator<Item = (&'static str, Arc<Source>)> {
+    ENGINES.iter().map(|(path, text)| {
+        let name = path.rsplit('/').next().and_then(|name| name.strip_suffix(".yaml"));
+        let source = Source { path: (*path).to_owned(), text: (*text).to_owned() };
+        (name.unwrap_or(path), Arc::new(source))
+    })
+}
+
+/// True for a key of a sheet's map that this module reads; engines have others.
+pub fn knows(key: &str) -> bool {
+    decode::KEYS.contains(&key)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

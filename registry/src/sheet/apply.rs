@@ -1,0 +1,368 @@
+//! A sheet's rules for one model and one launch.
+
+use indexmap::IndexMap;
+
+use super::facts::{Facts, map};
+use super::gpus::Gpu;
+use super::roots::Roots;
+use super::versions::Version;
+use super::{Origin, Planned, Rule, Sheet, Template, Then};
+use crate::config::Config;
+use crate::diag::Finding;
+use crate::dtype::Dtype;
+use crate::eval::{Fail, eval, eval_owned, truth};
+use crate::scalar::Scalar;
+use crate::syntax::{Expr, Ident};
+
+/// What is asked of a launch.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// The dtype of activations, and true if the user named it.
+    pub dtype: (Dtype, bool),
+    /// Ranks that share out the matrices.
+    pub tp: i64,
+    /// Drafts by the model's own head.
+    pub mtp: bool,
+    /// Tokens of one sequence.
+    pub context: Option<i64>,
+    /// Sequences at a time.
+    pub sequences: Option<i64>,
+    /// The accelerator of each rank.
+    pub gpu: Gpu,
+    /// The engine's version; none means the one that the sheet was read from.
+    pub version: Option<Version>,
+    /// Settings by name.
+    pub asked: Vec<(String, Scalar)>,
+}
+
+/// A setting with its value and the reason for it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chosen {
+    /// The setting.
+    pub name: String,
+    /// Its value.
+    pub value: Scalar,
+    /// Who chose it.
+    pub by: By,
+    /// Why.
+    pub why: String,
+    /// Where that is said.
+    pub source: Option<Origin>,
+}
+
+/// Who chose a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum By {
+    /// The user.
+    User,
+    /// The model's config.
+    Model,
+    /// A rule, by its name.
+    Rule(String),
+}
+
+/// Something that a rule says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Said {
+    /// The rule.
+    pub rule: String,
+    /// The text.
+    pub text: String,
+    /// Where that is said.
+    pub source: Option<Origin>,
+}
+
+/// A planned value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Value {
+    /// Its name.
+    pub name: String,
+    /// The value.
+    pub value: Scalar,
+    /// Of what.
+    pub unit: String,
+    /// Its meaning.
+    pub why: String,
+    /// Where the formula comes from.
+    pub source: Origin,
+    /// True for a number that no source gives.
+    pub assumed: bool,
+}
+
+/// What follows from a sheet for one launch.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// Settings that are passed, in the sheet's order.
+    pub settings: Vec<Chosen>,
+    /// The memory plan; empty if the launch is refused before.
+    pub plan: Vec<Value>,
+    /// What the launch is refused for.
+    pub refusals: Vec<Said>,
+    /// What will not be as expected.
+    pub warnings: Vec<Said>,
+    /// What else follows.
+    pub facts: Vec<Said>,
+}
+
+/// Applies a sheet. Expressions that cannot be evaluated are findings.
+pub fn apply(
+    sheet: &Sheet,
+    facts: &Facts,
+    config: &Config,
+    launch: &Launch,
+) -> Result<Outcome, Vec<Finding>> {
+    let mut run = Run::new(sheet, facts, config, launch);
+    run.ask();
+    run.choose();
+    // Refusals that need no plan come without one: a plan of a launch that cannot be is noise.
+    let late = run.say(|then| matches!(then, Then::Refuse(_)), sheet.rules.iter().collect());
+    if run.out.refusals.is_empty() && run.findings.is_empty() {
+        run.plan();
+        run.say(|_| true, late);
+        run.say(|then| matches!(then, Then::Warn(_) | Then::Fact(_)), sheet.rules.iter().collect());
+    }
+    run.finish()
+}
+
+struct Run<'a> {
+    sheet: &'a Sheet,
+    launch: &'a Launch,
+    env: Roots<'a>,
+    chosen: IndexMap<String, Chosen>,
+    out: Outcome,
+    findings: Vec<Finding>,
+}
+
+impl<'a> Run<'a> {
+    fn new(sheet: &'a Sheet, facts: &Facts, config: &'a Config, launch: &'a Launch) -> Self {
+        let mut env = Roots::new(facts, config);
+        let texts = |names: &[String]| names.iter().cloned().map(Scalar::Str).collect();
+        let tables = sheet.tables.iter();
+        let tables = tables.map(|(name, names)| (name.as_str(), Scalar::List(texts(names))));
+        env.set("table", map(tables));
+        let (chosen, out) = (IndexMap::new(), Outcome::default());
+        Self { sheet, launch, env, chosen, out, findings: Vec::new() }
+    }
+
+    /// Takes over what is asked for, and refuses what the engine has no setting for.
+    fn ask(&mut self) {
+        let launch = self.launch;
+        let whole = |n: Option<i64>| n.map(Scalar::Int);
+        let dtype = Scalar::Str(launch.dtype.0.name().to_owned());
+        let model = if launch.dtype.1 { By::User } else { By::Model };
+        let asked = [
+            ("dtype", Some(dtype), model),
+            ("tp", (launch.tp != 1).then_some(Scalar::Int(launch.tp)), By::User),
+            ("mtp", launch.mtp.then_some(Scalar::Bool(true)), By::User),
+            ("context", whole(launch.context), By::User),
+            ("sequences", whole(launch.sequences), By::User),
+        ];
+        let own =
+            launch.asked.iter().map(|(name, value)| (name.as_str(), Some(value.clone()), By::User));
+        for (name, value, by) in asked.into_iter().chain(own) {
+            let Some(value) = value else { continue };
+            match self.sheet.settings.get(name) {
+                Some(setting) => {
+                    let why = match (&by, setting.about.is_empty()) {
+                        (By::Model, _) => "the dtype of the checkpoint".to_owned(),
+                        (_, true) => "asked for".to_owned(),
+                        (_, false) => format!("asked for: {}", setting.about),
+                    };
+                    let source = setting.source.clone();
+                    if let Err(text) = setting.allows(&value) {
+                        let source = source.clone();
+                        self.out.refusals.push(Said { rule: name.to_owned(), text, source });
+                    }
+                    let chosen = Chosen { name: name.to_owned(), value, by, why, source };
+                    self.chosen.insert(name.to_owned(), chosen);
+                }
+                None if by == By::Model => {}
+                None => self.out.refusals.push(Said {
+                    rule: name.to_owned(),
+                    text: format!(
+                        "engine `{}` has no setting `{name}`: its sheet lists none, so what was asked \
+                         for would be dropped",
+                        self.sheet.engine
+                    ),
+                    source: Some(Origin {
+                        place: format!("sheet of `{}`, `settings`", self.sheet.engine),
+                        quote: None,
+                    }),
+                }),
+            }
+        }
+    }
+
+    /// Runs the rules that choose settings, in order; each sees what those before it chose.
+    fn choose(&mut self) {
+        for rule in &self.sheet.rules {
+            let (values, why, required) = match &rule.then {
+                Then::Set(values, why) => (values, why, true),
+                Then::Default(values, why) => (values, why, false),
+                _ => continue,
+            };
+            self.env.set("launch", self.launch_root());
+            if self.holds(rule).unwrap_or(false) {
+                for (name, value) in values {
+                    self.set(rule, name, value, why, required);
+                }
+            }
+        }
+        self.env.set("launch", self.launch_root());
+    }
+
+    fn set(&mut self, rule: &Rule, name: &Ident, value: &Expr, why: &Template, required: bool) {
+        let Some(value) = self.keep(eval_owned(value, &self.env)) else { return };
+        let Some(why) = self.keep(why.fill(&self.env)) else { return };
+        let Some(setting) = self.sheet.settings.get(&name.name) else { return };
+        if let Err(message) = setting.allows(&value) {
+            self.findings.push(Finding::error(&name.at, message));
+            return;
+        }
+        let source = Some(rule.source.clone());
+        let asked = self.chosen.get(&name.name).filter(|chosen| chosen.by == By::User);
+        if let Some(asked) = asked {
+            if required && asked.value != value {
+                let text = format!(
+                    "`{}` is asked to be `{}`, and has to be `{}`: {why}",
+                    name.name,
+                    setting.spell(&asked.value),
+                    setting.spell(&value)
+                );
+                self.out.refusals.push(Said { rule: rule.id.name.clone(), text, source });
+            }
+            return;
+        }
+        let by = By::Rule(rule.id.name.clone());
+        let chosen = Chosen { name: name.name.clone(), value, by, why, source };
+        self.chosen.insert(name.name.clone(), chosen);
+    }
+
+    fn plan(&mut self) {
+        let mut plan: Vec<(String, Scalar)> = Vec::new();
+        self.env.set("plan", Scalar::Map(Vec::new()));
+        for planned in &self.sheet.plan {
+            let Planned { name, when, value, unit, why, source, assumed } = planned;
+            let fits = match when {
+                Some(when) => self.keep(eval(when, &self.env).map(|value| truth(&value))),
+                None => Some(true),
+            };
+            let value = match fits {
+                Some(true) => self.keep(eval_owned(value, &self.env)),
+                Some(false) => Some(Scalar::Null),
+                None => None,
+            };
+            // What follows from a value that is not there is not said.
+            let Some(value) = value else { return };
+            plan.push((name.name.clone(), value.clone()));
+            self.env.set("plan", Scalar::Map(plan.clone()));
+            if fits != Some(true) {
+                continue;
+            }
+            let why = self.keep(why.fill(&self.env)).unwrap_or_default();
+            let (name, unit) = (name.name.clone(), unit.clone());
+            let (source, assumed) = (source.clone(), *assumed);
+            self.out.plan.push(Value { name, value, unit, why, source, assumed });
+        }
+    }
+
+    /// Says what rules say; gives those back that need a plan which is not there.
+    fn say(&mut self, wanted: fn(&Then) -> bool, rules: Vec<&'a Rule>) -> Vec<&'a Rule> {
+        let mut late = Vec::new();
+        for rule in rules {
+            let (Then::Warn(text) | Then::Refuse(text) | Then::Fact(text)) = &rule.then else {
+                continue;
+            };
+            if !wanted(&rule.then) {
+                continue;
+            }
+            match self.holds(rule) {
+                None => late.push(rule),
+                Some(false) => {}
+                Some(true) => {
+                    let Some(text) = self.keep(text.fill(&self.env)) else { continue };
+                    let source = Some(rule.source.clone());
+                    let said = Said { rule: rule.id.name.clone(), text, source };
+                    match rule.then {
+                        Then::Refuse(_) => self.out.refusals.push(said),
+                        Then::Warn(_) => self.out.warnings.push(said),
+                        _ => self.out.facts.push(said),
+                    }
+                }
+            }
+        }
+        late
+    }
+
+    /// True if a rule is for this version and its condition holds; none if that is not known yet.
+    fn holds(&mut self, rule: &Rule) -> Option<bool> {
+        let own = rule.versions.as_ref().zip(self.launch.version.as_ref());
+        if own.is_some_and(|(versions, version)| !versions.contains(version)) {
+            return Some(false);
+        }
+        let Some(when) = &rule.when else { return Some(true) };
+        match eval(when, &self.env) {
+            Ok(value) => Some(truth(&value)),
+            Err(Fail::Reported) => None,
+            Err(Fail::Finding(finding)) => {
+                self.findings.push(*finding);
+                Some(false)
+            }
+        }
+    }
+
+    fn keep<T>(&mut self, result: Result<T, Fail>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(Fail::Finding(finding)) => {
+                self.findings.push(*finding);
+                None
+            }
+            Err(Fail::Reported) => None,
+        }
+    }
+
+    /// The settings as expressions see them.
+    fn launch_root(&self) -> Scalar {
+        let launch = self.launch;
+        let whole = |n: Option<i64>| n.map_or(Scalar::Null, Scalar::Int);
+        let mut entries: IndexMap<String, Scalar> = IndexMap::new();
+        for (name, setting) in &self.sheet.settings {
+            let value = self.chosen.get(name).map(|chosen| chosen.value.clone());
+            entries.insert(name.clone(), value.unwrap_or_else(|| setting.default.clone()));
+        }
+        let gpu = map([
+            ("name", Scalar::Str(launch.gpu.name.clone())),
+            ("memory", Scalar::Int(launch.gpu.memory)),
+            ("sm", whole(launch.gpu.sm)),
+        ]);
+        let version = launch.version.as_ref().map(|_| Scalar::Bool(true));
+        let own = [
+            ("dtype", Scalar::Str(launch.dtype.0.name().to_owned())),
+            ("tp", Scalar::Int(launch.tp)),
+            ("mtp", Scalar::Bool(launch.mtp)),
+            ("context", whole(launch.context)),
+            ("sequences", whole(launch.sequences)),
+            ("gpu", gpu),
+            ("version", version.unwrap_or(Scalar::Null)),
+        ];
+        for (name, value) in own {
+            // A rule may have chosen one that the user left open, or the sheet has a default.
+            let open = value == Scalar::Null && entries.contains_key(name);
+            if !self.chosen.contains_key(name) && !open {
+                entries.insert(name.to_owned(), value);
+            }
+        }
+        Scalar::Map(entries.into_iter().collect())
+    }
+
+    fn finish(mut self) -> Result<Outcome, Vec<Finding>> {
+        if !self.findings.is_empty() {
+            return Err(self.findings);
+        }
+        let order = |name: &String| self.sheet.settings.get_index_of(name);
+        self.chosen.sort_by(|a, _, b, _| order(a).cmp(&order(b)));
+        self.out.settings = self.chosen.into_values().collect();
+        Ok(self.out)
+    }
+}

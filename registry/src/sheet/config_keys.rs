@@ -1,0 +1,72 @@
+//! Config keys that engines read and newer writers of configs leave out.
+
+use super::facts::Facts;
+use super::roots::Roots;
+use super::{Origin, Sheet};
+use crate::config::Config;
+use crate::diag::Finding;
+use crate::eval::{Fail, eval, eval_owned, truth};
+use crate::scalar::Scalar;
+
+/// A key to be written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Added {
+    /// The key, at the top of the config.
+    pub key: String,
+    /// What it holds.
+    pub value: Scalar,
+    /// The engine that reads it.
+    pub engine: String,
+    /// Where.
+    pub source: Origin,
+}
+
+/// Lists the keys that a config lacks, by the sheets. A key that is there is left alone, also one
+/// that is null.
+pub fn lacking(
+    sheets: &[Sheet],
+    facts: &Facts,
+    config: &Config,
+) -> Result<Vec<Added>, Vec<Finding>> {
+    let env = Roots::new(facts, config);
+    let mut added: Vec<Added> = Vec::new();
+    let mut findings = Vec::new();
+    for key in sheets.iter().flat_map(|sheet| &sheet.config_keys) {
+        let made = || -> Result<Option<Scalar>, Fail> {
+            if let Some(when) = &key.when
+                && !truth(&*eval(when, &env)?)
+            {
+                return Ok(None);
+            }
+            eval_owned(&key.value, &env).map(Some)
+        };
+        let value = match made() {
+            Ok(Some(value)) => value,
+            Ok(None) | Err(Fail::Reported) => continue,
+            Err(Fail::Finding(finding)) => {
+                findings.push(*finding);
+                continue;
+            }
+        };
+        if value == Scalar::Null || config.peek(&key.key.name).is_some() {
+            continue;
+        }
+        match added.iter().find(|other| other.key == key.key.name) {
+            Some(other) if other.value != value => {
+                let message = format!(
+                    "`{}` is {value} for `{}`, and {} for `{}`",
+                    key.key.name, key.engine, other.value, other.engine
+                );
+                findings.push(Finding::error(&key.key.at, message));
+            }
+            Some(_) => {}
+            None => added.push(Added {
+                key: key.key.name.clone(),
+                value,
+                engine: key.engine.clone(),
+                source: key.source.clone(),
+            }),
+        }
+    }
+    if findings.is_empty() { Ok(added) } else { Err(findings) }
+}

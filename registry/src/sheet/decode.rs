@@ -1,0 +1,236 @@
+//! A sheet's tree as a sheet, with everything that is wrong with it.
+
+use indexmap::IndexMap;
+
+use super::{ConfigKey, Kind, Planned, Report, Rule, Setting, Sheet, Then};
+use crate::diag::Finding;
+use crate::scalar::Scalar;
+use crate::suggest;
+use crate::yaml::{Map, Node, Value};
+
+mod nodes;
+
+/// Keys of a sheet that say how to launch.
+pub(super) const KEYS: [&str; 13] = [
+    "package",
+    "versions",
+    "checked",
+    "image",
+    "command",
+    "model_flag",
+    "port",
+    "settings",
+    "tables",
+    "plan",
+    "rules",
+    "config_keys",
+    "reports",
+];
+/// Keys that others read: capabilities, and how an engine is reached.
+const OTHERS: [&str; 11] = [
+    "engine",
+    "ops",
+    "states",
+    "dtypes",
+    "architectures",
+    "formats",
+    "features",
+    "apart",
+    "kind",
+    "driver",
+    "options",
+];
+const SETTING: [&str; 9] =
+    ["flag", "off", "env", "default", "kind", "choices", "values", "source", "about"];
+const RULE: [&str; 10] =
+    ["id", "when", "versions", "set", "default", "why", "warn", "refuse", "fact", "source"];
+const PLAN: [&str; 7] = ["name", "when", "value", "unit", "why", "source", "assumed"];
+const CONFIG_KEY: [&str; 4] = ["key", "when", "value", "source"];
+const REPORT: [&str; 4] = ["path", "fields", "optional", "source"];
+const TABLE: [&str; 2] = ["source", "names"];
+const QUOTE: [&str; 2] = ["place", "quote"];
+
+#[derive(Default)]
+struct Decoder {
+    findings: Vec<Finding>,
+}
+
+/// Reads a tree. What is wrong is left out of the sheet and reported.
+pub(super) fn decode(tree: &Node) -> (Sheet, Vec<Finding>) {
+    let mut decoder = Decoder::default();
+    let known: Vec<&str> = KEYS.iter().chain(&OTHERS).copied().collect();
+    let empty = Map::new();
+    let map = decoder.map(tree, "a sheet", &known).unwrap_or(&empty);
+    let sheet = decoder.sheet(map);
+    if sheet.engine.is_empty() {
+        let finding = Finding::error(&tree.at, "a sheet needs `engine`");
+        decoder.findings.push(finding.help("write `engine: NAME` on its first line"));
+    }
+    (sheet, decoder.findings)
+}
+
+impl Decoder {
+    fn sheet(&mut self, map: &Map) -> Sheet {
+        let mut tables = IndexMap::new();
+        for key in ["architectures", "formats", "states", "dtypes", "features"] {
+            if let Some(entry) = map.get(key) {
+                tables.insert(key.to_owned(), self.names(&entry.value));
+            }
+        }
+        for (name, node) in self.entries(map, "tables") {
+            let Some(table) = self.map(&node, "a table", &TABLE) else { continue };
+            let names = table.get("names").map(|entry| self.names(&entry.value));
+            if names.is_none() {
+                self.missing(&name, "table", "names");
+            }
+            tables.insert(name.name, names.unwrap_or_default());
+        }
+        let port = self.word(map, "port").and_then(|word| {
+            let port = word.name.parse().ok();
+            if port.is_none() {
+                self.findings
+                    .push(Finding::error(&word.at, "this is no port").label("expected 1 to 65535"));
+            }
+            port
+        });
+        let engine = self.word(map, "engine").map(|word| word.name).unwrap_or_default();
+        Sheet {
+            package: self.text(map, "package"),
+            versions: self.versions(map),
+            checked: self.text(map, "checked"),
+            image: self.text(map, "image"),
+            command: map.get("command").map(|e| self.names(&e.value)).unwrap_or_default(),
+            model_flag: self.text(map, "model_flag").unwrap_or_default(),
+            port,
+            settings: self.settings(map, &tables),
+            plan: self.items(map, "plan", "a planned value", &PLAN, Self::planned),
+            rules: self.items(map, "rules", "a rule", &RULE, Self::rule),
+            config_keys: self
+                .items(map, "config_keys", "a config key", &CONFIG_KEY, Self::config_key)
+                .into_iter()
+                .map(|key| ConfigKey { engine: engine.clone(), ..key })
+                .collect(),
+            reports: self.items(map, "reports", "a report", &REPORT, Self::report),
+            tables,
+            engine,
+        }
+    }
+
+    fn settings(
+        &mut self,
+        map: &Map,
+        tables: &IndexMap<String, Vec<String>>,
+    ) -> IndexMap<String, Setting> {
+        let mut settings = IndexMap::new();
+        for (name, node) in self.entries(map, "settings") {
+            let Some(entry) = self.map(&node, "a setting", &SETTING) else { continue };
+            let kind = self.word(entry, "kind").map_or(Some(Kind::Text), |word| {
+                let kind = Kind::parse(&word.name);
+                if kind.is_none() {
+                    let finding = Finding::error(&word.at, "there is no such kind of value");
+                    let help = "known are `int`, `number`, `text`, `switch`";
+                    self.findings.push(finding.help(help));
+                }
+                kind
+            });
+            let choices = match entry.get("choices").map(|entry| &entry.value) {
+                // The name of a table.
+                Some(Node { value: Value::Plain(table), .. }) => {
+                    let found = tables.get(table.value()).cloned();
+                    if found.is_none() {
+                        let message = format!("there is no table `{}`", table.value());
+                        let mut finding = Finding::error(&table.span(), message);
+                        finding.help =
+                            suggest::help(table.value(), tables.keys().map(String::as_str));
+                        self.findings.push(finding);
+                    }
+                    found.unwrap_or_default()
+                }
+                Some(list) => self.names(list),
+                None => Vec::new(),
+            };
+            let setting = Setting {
+                flag: self.text(entry, "flag"),
+                off: self.text(entry, "off"),
+                env: self.text(entry, "env"),
+                default: self.constant(entry, "default"),
+                kind: kind.unwrap_or(Kind::Text),
+                choices,
+                values: self.words(entry, "values"),
+                source: entry.get("source").and_then(|source| self.origin(&source.value)),
+                about: self.text(entry, "about").unwrap_or_default(),
+                name: name.clone(),
+            };
+            settings.insert(name.name, setting);
+        }
+        settings
+    }
+
+    fn rule(&mut self, at: &Node, map: &Map) -> Option<Rule> {
+        let id = self.needed(map, "id", at, "a rule")?;
+        let why = self.template(map, "why").unwrap_or_default();
+        let mut thens = Vec::new();
+        if map.contains_key("set") {
+            thens.push(Then::Set(self.assignments(map, "set"), why.clone()));
+        }
+        if map.contains_key("default") {
+            thens.push(Then::Default(self.assignments(map, "default"), why));
+        }
+        thens.extend(self.template(map, "warn").map(Then::Warn));
+        thens.extend(self.template(map, "refuse").map(Then::Refuse));
+        thens.extend(self.template(map, "fact").map(Then::Fact));
+        let one = thens.len() == 1;
+        if !one {
+            let message = format!("rule `{}` ends in {} ways", id.name, thens.len());
+            let finding = Finding::error(&id.at, message);
+            self.findings
+                .push(finding.help("write one of `set`, `default`, `warn`, `refuse`, `fact`"));
+        }
+        let source = self.source(map, at, "a rule")?;
+        let rule = Rule {
+            id,
+            when: self.condition(map),
+            versions: self.versions(map),
+            then: thens.pop()?,
+            source,
+        };
+        one.then_some(rule)
+    }
+
+    fn planned(&mut self, at: &Node, map: &Map) -> Option<Planned> {
+        let name = self.needed(map, "name", at, "a planned value")?;
+        let value = self.expr(map, "value");
+        if !map.contains_key("value") {
+            self.missing(&name, "planned value", "value");
+        }
+        let source = self.source(map, at, "a planned value")?;
+        Some(Planned {
+            when: self.condition(map),
+            value: value?,
+            unit: self.text(map, "unit").unwrap_or_default(),
+            why: self.template(map, "why").unwrap_or_default(),
+            source,
+            assumed: self.constant(map, "assumed") == Scalar::Bool(true),
+            name,
+        })
+    }
+
+    fn config_key(&mut self, at: &Node, map: &Map) -> Option<ConfigKey> {
+        let key = self.needed(map, "key", at, "a config key")?;
+        let value = self.expr(map, "value");
+        if !map.contains_key("value") {
+            self.missing(&key, "config key", "value");
+        }
+        let source = self.source(map, at, "a config key")?;
+        let when = self.condition(map);
+        Some(ConfigKey { key, when, value: value?, source, engine: String::new() })
+    }
+
+    fn report(&mut self, at: &Node, map: &Map) -> Option<Report> {
+        let path = self.needed(map, "path", at, "a report")?;
+        let fields = self.words(map, "fields");
+        let optional = self.constant(map, "optional") == Scalar::Bool(true);
+        let source = map.get("source").and_then(|source| self.origin(&source.value));
+        Some(Report { path: path.name, fields, optional, source })
+    }
+}

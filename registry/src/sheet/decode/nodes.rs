@@ -1,0 +1,224 @@
+//! Parts of a sheet's tree: words, names, expressions, maps whose keys are known.
+
+use indexmap::IndexMap;
+
+use super::{Decoder, QUOTE};
+use crate::diag::Finding;
+use crate::parse::parse_expr;
+use crate::scalar::Scalar;
+use crate::sheet::versions::Versions;
+use crate::sheet::{Origin, Template};
+use crate::suggest;
+use crate::syntax::{Expr, ExprKind, Ident};
+use crate::yaml::{Map, Node, Value};
+
+impl Decoder {
+    /// The entries of a list of maps.
+    pub(super) fn items<T>(
+        &mut self,
+        map: &Map,
+        key: &str,
+        what: &str,
+        known: &[&str],
+        read: fn(&mut Self, &Node, &Map) -> Option<T>,
+    ) -> Vec<T> {
+        let Some(entry) = map.get(key) else { return Vec::new() };
+        let Value::List(items) = &entry.value.value else {
+            self.expected(&entry.value, &format!("a list behind `{key}`"));
+            return Vec::new();
+        };
+        let mut made = Vec::new();
+        for item in items {
+            if let Some(map) = self.map(item, what, known) {
+                made.extend(read(self, item, map));
+            }
+        }
+        made
+    }
+
+    /// The entries of a map of maps.
+    pub(super) fn entries(&mut self, map: &Map, key: &str) -> Vec<(Ident, Node)> {
+        let Some(entry) = map.get(key) else { return Vec::new() };
+        let Value::Map(inner) = &entry.value.value else {
+            self.expected(&entry.value, &format!("a map behind `{key}`"));
+            return Vec::new();
+        };
+        inner.values().map(|entry| (entry.name(), entry.value.clone())).collect()
+    }
+
+    /// A map whose keys are known; each other is reported.
+    pub(super) fn map<'n>(
+        &mut self,
+        node: &'n Node,
+        what: &str,
+        known: &[&str],
+    ) -> Option<&'n Map> {
+        let Some(map) = node.map() else {
+            self.expected(node, &format!("{what}, which is a map"));
+            return None;
+        };
+        for entry in map.values().filter(|entry| !known.contains(&entry.key.value())) {
+            let message = format!("{what} has no key `{}`", entry.key.value());
+            let mut finding = Finding::error(&entry.key.span(), message);
+            finding.help = suggest::help(entry.key.value(), known.iter().copied());
+            self.findings.push(finding);
+        }
+        Some(map)
+    }
+
+    pub(super) fn expected(&mut self, node: &Node, what: &str) {
+        let finding = Finding::error(&node.at, format!("expected {what}"));
+        self.findings.push(finding.label(format!("found {}", node.kind())));
+    }
+
+    pub(super) fn missing(&mut self, name: &Ident, what: &str, key: &str) {
+        let message = format!("{what} `{}` needs `{key}`", name.name);
+        self.findings.push(Finding::error(&name.at, message));
+    }
+
+    pub(super) fn word(&mut self, map: &Map, key: &str) -> Option<Ident> {
+        let node = &map.get(key)?.value;
+        let text = node.text();
+        if text.is_none() {
+            self.expected(node, "a text");
+        }
+        text.map(crate::text::Text::ident)
+    }
+
+    pub(super) fn text(&mut self, map: &Map, key: &str) -> Option<String> {
+        self.word(map, key).map(|word| word.name)
+    }
+
+    pub(super) fn needed(&mut self, map: &Map, key: &str, at: &Node, what: &str) -> Option<Ident> {
+        let word = self.word(map, key);
+        if word.is_none() {
+            self.findings.push(Finding::error(&at.at, format!("{what} needs `{key}`")));
+        }
+        word
+    }
+
+    pub(super) fn versions(&mut self, map: &Map) -> Option<Versions> {
+        let word = self.word(map, "versions")?;
+        let versions = Versions::parse(&word.name);
+        if versions.is_none() {
+            let finding = Finding::error(&word.at, "these are no versions");
+            self.findings.push(finding.help("write comparisons: `>=0.5.20, <0.6`"));
+        }
+        versions
+    }
+
+    /// Names, in lists of any depth.
+    pub(super) fn names(&mut self, node: &Node) -> Vec<String> {
+        match &node.value {
+            Value::List(items) => items.iter().flat_map(|item| self.names(item)).collect(),
+            Value::Plain(text) | Value::Quoted(text) => vec![text.value().to_owned()],
+            _ => {
+                self.expected(node, "a list of names");
+                Vec::new()
+            }
+        }
+    }
+
+    /// A map of words.
+    pub(super) fn words(&mut self, map: &Map, key: &str) -> IndexMap<String, String> {
+        let mut words = IndexMap::new();
+        for (name, node) in self.entries(map, key) {
+            match node.text() {
+                Some(text) => {
+                    words.insert(name.name, text.value().to_owned());
+                }
+                None => self.expected(&node, "a text"),
+            }
+        }
+        words
+    }
+
+    /// An expression; a text in quotes is that text.
+    pub(super) fn value(&mut self, node: &Node) -> Option<Expr> {
+        match &node.value {
+            Value::Quoted(text) if !node.at.text().starts_with('|') => {
+                Some(Expr { kind: ExprKind::Str(text.value().to_owned()), at: node.at.clone() })
+            }
+            Value::Plain(text) | Value::Quoted(text) => match parse_expr(text) {
+                Ok(expr) => Some(expr),
+                Err(found) => {
+                    self.findings.extend(found);
+                    None
+                }
+            },
+            _ => {
+                self.expected(node, "an expression");
+                None
+            }
+        }
+    }
+
+    pub(super) fn expr(&mut self, map: &Map, key: &str) -> Option<Expr> {
+        map.get(key).and_then(|entry| self.value(&entry.value))
+    }
+
+    /// An expression, in quotes or not.
+    pub(super) fn condition(&mut self, map: &Map) -> Option<Expr> {
+        let node = &map.get("when")?.value;
+        match node.text().map(parse_expr) {
+            Some(Ok(expr)) => Some(expr),
+            Some(Err(found)) => {
+                self.findings.extend(found);
+                None
+            }
+            None => {
+                self.expected(node, "an expression");
+                None
+            }
+        }
+    }
+
+    /// A value without names: a number, a text, `true`.
+    pub(super) fn constant(&mut self, map: &Map, key: &str) -> Scalar {
+        let Some(entry) = map.get(key) else { return Scalar::Null };
+        match self.value(&entry.value).map(|expr| expr.kind) {
+            Some(ExprKind::Bool(flag)) => Scalar::Bool(flag),
+            Some(ExprKind::Int(n)) => Scalar::Int(n),
+            Some(ExprKind::Float(x)) => Scalar::Float(x),
+            Some(ExprKind::Str(text)) => Scalar::Str(text),
+            // A bare word is a text.
+            Some(ExprKind::Path(_)) => {
+                Scalar::Str(entry.value.text().map(|t| t.value().to_owned()).unwrap_or_default())
+            }
+            _ => Scalar::Null,
+        }
+    }
+
+    pub(super) fn template(&mut self, map: &Map, key: &str) -> Option<Template> {
+        let node = &map.get(key)?.value;
+        let Some(text) = node.text() else {
+            self.expected(node, "a text");
+            return None;
+        };
+        Some(Template::parse(text, &mut self.findings))
+    }
+
+    pub(super) fn assignments(&mut self, map: &Map, key: &str) -> Vec<(Ident, Expr)> {
+        let entries = self.entries(map, key);
+        entries.into_iter().filter_map(|(name, node)| Some((name, self.value(&node)?))).collect()
+    }
+
+    pub(super) fn source(&mut self, map: &Map, at: &Node, what: &str) -> Option<Origin> {
+        let Some(entry) = map.get("source") else {
+            let finding = Finding::error(&at.at, format!("{what} needs `source`"));
+            self.findings.push(finding.help("name the file and line that say so"));
+            return None;
+        };
+        self.origin(&entry.value)
+    }
+
+    /// `FILE:LINE`, or a map of the place and a quote of what stands there.
+    pub(super) fn origin(&mut self, node: &Node) -> Option<Origin> {
+        if let Some(text) = node.text() {
+            return Some(Origin { place: text.value().to_owned(), quote: None });
+        }
+        let map = self.map(node, "a source", &QUOTE)?;
+        let place = self.needed(map, "place", node, "a source")?;
+        Some(Origin { place: place.name, quote: self.text(map, "quote") })
+    }
+}

@@ -1,0 +1,119 @@
+//! Accelerators by name: `registry/gpus.yaml`.
+
+use std::sync::Arc;
+
+use crate::diag::{Finding, Source};
+use crate::suggest;
+use crate::yaml::{self, Node};
+
+/// An accelerator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    /// Its name.
+    pub name: String,
+    /// Memory in MiB.
+    pub memory: i64,
+    /// Compute capability, major and minor digits together (90, 100); none if it has none.
+    pub sm: Option<i64>,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+const KEYS: [&str; 3] = ["memory", "sm", "source"];
+
+/// The accelerators that the program knows.
+///
+/// # Panics
+/// Never: the text is part of the program, and a test reads it.
+pub fn builtin() -> Vec<Gpu> {
+    let text = include_str!("../../gpus.yaml").to_owned();
+    let source = Source { path: "registry/gpus.yaml".to_owned(), text };
+    read(&Arc::new(source)).expect("the table is tested")
+}
+
+/// Finds one by its name, or says which there are.
+pub fn find(name: &str) -> Result<Gpu, String> {
+    let all = builtin();
+    let word = name.to_lowercase().replace(['-', ' '], "_");
+    if let Some(gpu) = all.iter().find(|gpu| gpu.name == word) {
+        return Ok(gpu.clone());
+    }
+    let names: Vec<&str> = all.iter().map(|gpu| gpu.name.as_str()).collect();
+    let close = suggest::closest(&word, names.iter().copied());
+    let close = close.map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
+    Err(format!(
+        "there is no GPU `{name}`; {close}known are {}; for another give --gpu-memory, and --gpu-sm if \
+         rules depend on it",
+        names.join(", ")
+    ))
+}
+
+/// Reads a table: a map of names, each with `memory` in MiB, `sm` and `source`.
+pub fn read(source: &Arc<Source>) -> Result<Vec<Gpu>, Vec<Finding>> {
+    let tree = yaml::read(source)?;
+    let mut findings = Vec::new();
+    let mut gpus = Vec::new();
+    let Some(map) = tree.map() else {
+        return Err(vec![Finding::error(&tree.at, "expected a map of GPUs")]);
+    };
+    for entry in map.values() {
+        match gpu(entry.key.value(), &entry.value, &mut findings) {
+            Some(gpu) => gpus.push(gpu),
+            None => findings.push(
+                Finding::error(
+                    &entry.key.span(),
+                    format!("GPU `{}` is incomplete", entry.key.value()),
+                )
+                .help("write `{ memory: MIB, sm: DIGITS, source: TEXT }`; `sm` may be left out"),
+            ),
+        }
+    }
+    if findings.is_empty() { Ok(gpus) } else { Err(findings) }
+}
+
+fn gpu(name: &str, node: &Node, findings: &mut Vec<Finding>) -> Option<Gpu> {
+    let map = node.map()?;
+    for entry in map.values().filter(|entry| !KEYS.contains(&entry.key.value())) {
+        let message = format!("a GPU has no key `{}`", entry.key.value());
+        let mut finding = Finding::error(&entry.key.span(), message);
+        finding.help = suggest::help(entry.key.value(), KEYS);
+        findings.push(finding);
+    }
+    let text = |key: &str| Some(map.get(key)?.value.text()?.value());
+    Some(Gpu {
+        name: name.to_owned(),
+        memory: text("memory")?.parse().ok().filter(|mib| *mib > 0)?,
+        sm: match text("sm") {
+            Some(sm) => Some(sm.parse().ok()?),
+            None => None,
+        },
+        source: text("source")?.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_found_by_name() {
+        assert_eq!(find("B200").unwrap().sm, Some(100));
+        assert_eq!(find("rtx-4090").unwrap().name, "rtx_4090");
+        let error = find("b20").unwrap_err();
+        assert!(
+            error.contains("did you mean `b200`?") && error.contains("--gpu-memory"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_bad_table_is_a_finding() {
+        let read = |text: &str| {
+            let source = Source { path: "gpus.yaml".to_owned(), text: text.to_owned() };
+            super::read(&Arc::new(source)).unwrap_err().remove(0).message
+        };
+        assert_eq!(read("[]"), "expected a map of GPUs");
+        assert_eq!(read("x: { memory: 0, source: y }"), "GPU `x` is incomplete");
+        assert_eq!(read("x: { memory: 1, source: y, sn: 3 }"), "a GPU has no key `sn`");
+    }
+}

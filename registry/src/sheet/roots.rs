@@ -1,0 +1,73 @@
+//! Names of expressions in sheets: facts, tables, settings and planned values by root.
+
+use std::borrow::Cow;
+
+use super::facts::{Facts, map};
+use crate::config::Config;
+use crate::eval::{Env, Evaluated, Fail, Fuel};
+use crate::scalar::Scalar;
+use crate::syntax::Ident;
+
+/// Bytes of one number, by every name of a format that settings use.
+const BYTES: [(&str, f64); 14] = [
+    ("f32", 4.0),
+    ("bf16", 2.0),
+    ("f16", 2.0),
+    ("float32", 4.0),
+    ("bfloat16", 2.0),
+    ("float16", 2.0),
+    ("fp8", 1.0),
+    ("fp8_e4m3", 1.0),
+    ("fp8_e5m2", 1.0),
+    ("fp8_inc", 1.0),
+    ("int8_per_token_head", 1.0),
+    ("fp8_per_token_head", 1.0),
+    // Sixteen numbers of 4 bits share a scale of 8.
+    ("nvfp4", 0.5625),
+    ("q8_0", 1.0625),
+];
+
+/// A number, whole where it can be.
+fn number(x: f64) -> Scalar {
+    if x.fract() == 0.0 { Scalar::Int(x as i64) } else { Scalar::Float(x) }
+}
+
+/// Names by root.
+pub(super) struct Roots<'a> {
+    roots: Vec<(String, Scalar)>,
+    config: &'a Config,
+    fuel: Fuel,
+}
+
+impl<'a> Roots<'a> {
+    /// The facts of a model, and the bytes of formats.
+    pub(super) fn new(facts: &Facts, config: &'a Config) -> Self {
+        let mut env = Self { roots: facts.0.clone(), config, fuel: Fuel::default() };
+        env.set("bytes", map(BYTES.map(|(name, n)| (name, number(n)))));
+        env
+    }
+
+    /// Gives a root another value.
+    pub(super) fn set(&mut self, name: &str, value: Scalar) {
+        match self.roots.iter_mut().find(|(root, _)| root == name) {
+            Some(root) => root.1 = value,
+            None => self.roots.push((name.to_owned(), value)),
+        }
+    }
+}
+
+impl Env for Roots<'_> {
+    fn lookup(&self, name: &Ident) -> Evaluated<'_> {
+        let found = self.roots.iter().find(|(root, _)| *root == name.name);
+        // Sheets are checked for unknown words: one that is not there is not there yet.
+        found.map(|(_, value)| Cow::Borrowed(value)).ok_or(Fail::Reported)
+    }
+
+    fn config(&self) -> &Config {
+        self.config
+    }
+
+    fn fuel(&self) -> &Fuel {
+        &self.fuel
+    }
+}

@@ -1,0 +1,80 @@
+//! Values of settings: read from the command line, and spelled as the engine does.
+
+use super::{Kind, Setting};
+use crate::scalar::Scalar;
+use crate::suggest;
+
+impl Setting {
+    /// Reads a value as `--set` gives it, or says why it is none.
+    pub fn read(&self, text: &str) -> Result<Scalar, String> {
+        let name = &self.name.name;
+        let value = match self.kind {
+            Kind::Int => text.parse().ok().map(Scalar::Int),
+            Kind::Number => text.parse().ok().filter(|x: &f64| x.is_finite()).map(Scalar::Float),
+            Kind::Text => Some(Scalar::Str(text.to_owned())),
+            Kind::Switch => text.parse().ok().map(Scalar::Bool),
+        };
+        let Some(value) = value else {
+            let kind = self.kind.name();
+            return Err(format!("setting `{name}` is given `{text}`; expected {kind}"));
+        };
+        self.allows(&value).map(|()| value)
+    }
+
+    /// Refuses a value that the engine does not know.
+    pub fn allows(&self, value: &Scalar) -> Result<(), String> {
+        let Scalar::Str(text) = value else { return Ok(()) };
+        let known = self.choices.contains(text) || self.values.contains_key(text);
+        if (self.choices.is_empty() && self.values.is_empty()) || known {
+            return Ok(());
+        }
+        let all = self.values.keys().chain(&self.choices).map(String::as_str);
+        let help = suggest::help(text, all).map(|help| format!("; {help}")).unwrap_or_default();
+        Err(format!("setting `{}` has no value `{text}`{help}", self.name.name))
+    }
+
+    /// A value as the engine spells it.
+    pub fn spell(&self, value: &Scalar) -> String {
+        match value {
+            Scalar::Str(text) => self.values.get(text).unwrap_or(text).clone(),
+            other => other.to_string(),
+        }
+    }
+
+    /// The words that pass a value on a command line; none if it is passed otherwise.
+    pub fn words(&self, value: &Scalar) -> Vec<String> {
+        match (&self.flag, value) {
+            (Some(flag), Scalar::Bool(true)) => vec![flag.clone()],
+            (_, Scalar::Bool(false)) => self.off.clone().into_iter().collect(),
+            (Some(flag), value) => vec![flag.clone(), self.spell(value)],
+            (None, _) => Vec::new(),
+        }
+    }
+
+    /// True if the engine can be given the setting at all.
+    pub fn passes(&self) -> bool {
+        self.flag.is_some() || self.env.is_some() || self.off.is_some()
+    }
+}
+
+impl Kind {
+    /// Reads the word of a sheet.
+    pub(super) fn parse(word: &str) -> Option<Self> {
+        match word {
+            "int" => Some(Self::Int),
+            "number" => Some(Self::Number),
+            "text" => Some(Self::Text),
+            "switch" => Some(Self::Switch),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Int => "a whole number",
+            Self::Number => "a number",
+            Self::Text => "a text",
+            Self::Switch => "`true` or `false`",
+        }
+    }
+}
