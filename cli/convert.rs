@@ -21,6 +21,7 @@ use crate::target::{self, Choice, SpecId, Target, Weights};
 use crate::{Ended, term};
 
 mod calibration;
+mod compat;
 mod draft;
 mod folder;
 mod format;
@@ -54,6 +55,7 @@ Examples:
   convert MODEL --to fp8 -o DIR --target-kl 5e-3        the same, some matrices kept so that it costs no more
   convert MODEL --to fp8:tensor -o DIR --static-activations --kv-scales --calibrate text.txt
                                                         the same with scales for activations and the KV cache
+  convert MODEL --compat -o DIR/config.json             the config alone, with the keys that every engine reads
   convert merge-check model-00001-of-00008.gguf         whether a set of files is complete
   convert MODEL --verify model.gguf                     compare a file with the checkpoint, tensor by tensor
 
@@ -97,6 +99,10 @@ pub(crate) struct Convert {
     /// With a checkpoint format: quantize the output matrix too, which stays as it is otherwise
     #[arg(long)]
     quantize_output: bool,
+    /// Write the config keys too that engines read and transformers 5 leaves out (block_dim,
+    /// rope_theta, ...); without --to, write that config and nothing else
+    #[arg(long, conflicts_with = "verify")]
+    compat: bool,
     #[command(flatten)]
     goal: goal::Asked,
     #[command(flatten)]
@@ -131,6 +137,9 @@ impl Convert {
         if let Some(file) = &self.verify {
             return verify::run(which, &self.choice, file, self.types.arithmetic(), self.json);
         }
+        if self.compat && self.to.is_empty() {
+            return self.config_alone(which);
+        }
         ensure!(self.plan || !self.json, "--json goes with --plan or --verify");
         ensure!(
             !self.to.is_empty(),
@@ -143,6 +152,10 @@ impl Convert {
             self.types.refuse()?;
             return folder::run(&self, which, format);
         }
+        ensure!(
+            !self.compat,
+            "--compat is about a config.json, and GGUF files have keys of their own"
+        );
         ensure!(
             !self.quantize_output,
             "--quantize-output is for checkpoints (--to fp8 and its kin); in GGUF files the output matrix has a type, \

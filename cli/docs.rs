@@ -10,13 +10,16 @@ const REPORT: &str = include_str!("../docs/report.md");
 const CI: &str = include_str!("../docs/ci.md");
 /// Evaluations.
 const EVALS: &str = include_str!("../docs/evals.md");
+/// Launching engines, and their sheets.
+const LAUNCH: &str = include_str!("../docs/launch.md");
 
 /// Whole pages by topic.
-pub(crate) const PAGES: [(&str, &str, &str); 4] = [
+pub(crate) const PAGES: [(&str, &str, &str); 5] = [
     ("dump", "the form of reference dumps", DUMP),
     ("report", "the form of JSON reports", REPORT),
     ("ci", "checks in continuous integration", CI),
     ("evals", "evaluations, and two of them compared", EVALS),
+    ("launch", "launching engines, and their sheets", LAUNCH),
 ];
 
 /// One row of a table of ops or steps.

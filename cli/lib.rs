@@ -31,6 +31,7 @@ mod help;
 mod hub;
 mod imatrix;
 mod interrupt;
+mod launch;
 mod list;
 mod new;
 mod parity_check;
@@ -81,6 +82,7 @@ Examples:
   onboard add-model owner/name            the same for a model on a hub
   onboard show checkpoints/mine --graph   the model as it will run
   onboard parity check checkpoints/mine   compare with a reference dump
+  onboard launch checkpoints/mine --engine vllm --gpu h100   the command to serve it with
   onboard new mine --like SPEC            a spec to begin with
   onboard help spec                       the spec language; `onboard help ops` lists its ops
 
@@ -103,6 +105,7 @@ enum OnboardCommand {
     },
     Convert(convert::Convert),
     Imatrix(imatrix::MakeImatrix),
+    Launch(launch::Launch),
     Help(help::Help),
     Completions(completions::Completions),
 }
@@ -185,6 +188,7 @@ impl OnboardCommand {
             Self::Parity { command } => command.run(),
             Self::Convert(args) => args.run(),
             Self::Imatrix(args) => args.run(),
+            Self::Launch(args) => args.run(),
             Self::Help(args) => args.run(),
             Self::Completions(args) => args.run(),
         }

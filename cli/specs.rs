@@ -114,6 +114,11 @@ impl Config {
         Ok(Self { parsed, sha256: sha256(&bytes), bytes })
     }
 
+    /// Its keys and values.
+    pub(crate) fn parsed(&self) -> &registry::config::Config {
+        &self.parsed
+    }
+
     /// `architectures[0]`, or a word for its absence.
     pub(crate) fn architecture(&self) -> String {
         self.parsed.architecture().unwrap_or("(none)").to_owned()

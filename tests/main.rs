@@ -15,6 +15,7 @@ mod guards;
 mod hub;
 mod idle;
 mod kill;
+mod launch;
 mod layering;
 mod misfits;
 mod models;

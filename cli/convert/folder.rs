@@ -41,6 +41,8 @@ pub(super) struct Plan<'c> {
     pub(super) items: Vec<Item<'c>>,
     pub(super) files: Vec<Planned>,
     pub(super) folder: PathBuf,
+    /// True if the config gets the keys that engines read beside those of transformers.
+    pub(super) compat: bool,
 }
 
 impl Plan<'_> {
@@ -175,6 +177,7 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
     let checkpoint = target.checkpoint()?;
     Coverage::of(&target.model, &checkpoint).refuse(&target.dir)?;
     let mut plan = plan(&target, &checkpoint, format, output, args.quantize_output)?;
+    plan.compat = args.compat;
     plan.scales = args.calibration.planned(&plan)?;
     ensure!(
         format.quantizes() || !args.goal.is_asked(),
@@ -261,6 +264,7 @@ fn plan<'c>(
         items: Vec::new(),
         files: Vec::new(),
         folder: into.to_owned(),
+        compat: false,
     })
 }
 
@@ -335,6 +339,9 @@ pub(super) fn config_text(plan: &Plan<'_>) -> Result<String> {
     } else {
         let key = if map.contains_key("torch_dtype") { "torch_dtype" } else { "dtype" };
         map.insert(key.to_owned(), "bfloat16".into());
+    }
+    if plan.compat {
+        crate::launch::extend(plan.target, &mut json)?;
     }
     Ok(texts_as_words(format!("{json:#}\n")))
 }

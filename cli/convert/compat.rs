@@ -1,0 +1,26 @@
+//! `--compat` without a format: the config alone.
+
+use anyhow::{Result, bail};
+
+use super::Convert;
+use crate::target::{self, Which};
+use crate::{Ended, term};
+
+impl Convert {
+    /// Writes the config with the keys that engines read, or prints it if there is no place for it.
+    pub(super) fn config_alone(&self, which: &Which) -> Result<Ended> {
+        let target = target::open(which, &self.choice)?;
+        let text = crate::launch::compat_config(&target)?;
+        match &self.output[..] {
+            [] => term::print(text.trim_end())?,
+            _ if self.plan => {}
+            [path] => {
+                let path = if path.is_dir() { path.join("config.json") } else { path.clone() };
+                crate::write::allowed(&path, &[], self.force)?;
+                crate::write::atomic(&path, text.as_bytes())?;
+            }
+            _ => bail!("--compat without --to writes one config; give one --output"),
+        }
+        Ok(Ended::Well)
+    }
+}

@@ -1,0 +1,75 @@
+//! The words of a command, and how shells and units quote them.
+
+use registry::sheet::apply::Chosen;
+
+use super::Launched;
+
+/// The environment variables of a launch.
+pub(super) fn environment(launched: &Launched) -> Vec<(String, String)> {
+    let settings = launched.outcome.settings.iter();
+    settings
+        .filter_map(|chosen| {
+            let setting = launched.sheet.settings.get(&chosen.name)?;
+            Some((setting.env.clone()?, setting.spell(&chosen.value)))
+        })
+        .collect()
+}
+
+/// The words of the command; `model` stands behind the model flag.
+pub(super) fn words(launched: &Launched, model: &str) -> Vec<String> {
+    let mut words = launched.sheet.command.clone();
+    words.extend(model_words(launched, model));
+    for chosen in &launched.outcome.settings {
+        words.extend(flag(launched, chosen));
+    }
+    words
+}
+
+/// The words that name the model.
+pub(super) fn model_words(launched: &Launched, model: &str) -> Vec<String> {
+    let flag = Some(launched.sheet.model_flag.clone()).filter(|flag| !flag.is_empty());
+    flag.into_iter().chain([model.to_owned()]).collect()
+}
+
+/// The words that pass a setting.
+pub(super) fn flag(launched: &Launched, chosen: &Chosen) -> Vec<String> {
+    let setting = launched.sheet.settings.get(&chosen.name);
+    setting.map(|setting| setting.words(&chosen.value)).unwrap_or_default()
+}
+
+/// A word as a shell reads it.
+pub(super) fn shell(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// A word as `ExecStart=` of a unit reads it.
+pub(super) fn unit(word: &str) -> String {
+    let escaped = word.replace('\\', r"\\").replace('"', "\\\"").replace('%', "%%");
+    let escaped = escaped.replace('$', "$$").replace('\n', r"\n");
+    let plain = |c: char| !c.is_whitespace() && !"'\"\\;".contains(c);
+    if !word.is_empty() && word.chars().all(plain) { escaped } else { format!("\"{escaped}\"") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted() {
+        for (word, in_shell, in_unit) in [
+            ("--tp-size", "--tp-size", "--tp-size"),
+            ("a b", "'a b'", "\"a b\""),
+            ("", "''", "\"\""),
+            ("it's", r"'it'\''s'", "\"it's\""),
+            ("50%$x", "'50%$x'", "50%%$$x"),
+            (r#"{"a": 1}"#, r#"'{"a": 1}'"#, r#""{\"a\": 1}""#),
+        ] {
+            assert_eq!(shell(word), in_shell);
+            assert_eq!(unit(word), in_unit);
+        }
+    }
+}

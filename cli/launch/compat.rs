@@ -1,0 +1,53 @@
+//! Config keys that engines read and transformers 5 does not write, by the sheets.
+
+use anyhow::{Context as _, Result, ensure};
+use converters::python_json::texts_as_words;
+use registry::sheet::config_keys::{Added, lacking};
+use registry::sheet::facts::{About, facts};
+
+use super::{json, sheets};
+use crate::specs::tell;
+use crate::target::Target;
+use crate::term;
+
+/// Lists the keys that the config of a checkpoint lacks.
+fn added(target: &Target) -> Result<Vec<Added>> {
+    let config = target.config.parsed();
+    ensure!(
+        !config.is_wrapped(),
+        "--compat adds keys to configs of text models; `{}` holds another model beside its text model, \
+         whose engines read the inner config",
+        target.dir.display()
+    );
+    let about = About { dtype: Some(target.dtype()), tp: 1, ..About::default() };
+    lacking(&sheets()?, &facts(&target.model, &about), config)
+        .map_err(|findings| tell(&findings, "the keys cannot be worked out"))
+}
+
+/// Adds the keys to a config, and says which. Keys that are there stay as they are.
+pub(crate) fn extend(target: &Target, config: &mut serde_json::Value) -> Result<()> {
+    let map = config.as_object_mut().context("the config is no object")?;
+    let added = added(target)?;
+    if added.is_empty() {
+        term::note("the config lacks no key that an engine is known to read");
+    }
+    for key in added {
+        if map.contains_key(&key.key) {
+            continue;
+        }
+        let value = json::scalar(&key.value);
+        term::note(&format!(
+            "added `{}`: {value}, which {} reads ({})",
+            key.key, key.engine, key.source.place
+        ));
+        map.insert(key.key, value);
+    }
+    Ok(())
+}
+
+/// The config of a checkpoint with the keys, as the text of a file.
+pub(crate) fn text(target: &Target) -> Result<String> {
+    let mut config = target.config.value()?;
+    extend(target, &mut config)?;
+    Ok(texts_as_words(format!("{config:#}\n")))
+}

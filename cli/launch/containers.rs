@@ -1,0 +1,162 @@
+//! A launch as a file of Docker Compose, and as objects of Kubernetes.
+//!
+//! Both are YAML; texts are written as JSON writes them, which YAML reads too.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, Result};
+use registry::scalar::Scalar;
+
+use super::units::model_path;
+use super::{Launched, command};
+
+/// The folder of the model inside a container.
+const INSIDE: &str = "/model";
+
+/// What both forms say.
+struct Container {
+    name: String,
+    image: String,
+    words: Vec<String>,
+    environment: Vec<(String, String)>,
+    port: u16,
+    gpus: i64,
+    /// The folder or file outside, for a model that lies here.
+    outside: Option<String>,
+}
+
+impl Container {
+    fn of(launched: &Launched) -> Result<Self> {
+        let sheet = &launched.sheet;
+        let image = sheet.image.as_ref().with_context(|| {
+            format!("the sheet of `{}` names no `image`; use --as text or systemd", sheet.engine)
+        })?;
+        let port = sheet.port.context("the sheet names no `port`")?;
+        let outside = launched.local.then(|| model_path(launched));
+        let inside = outside.as_ref().map_or(launched.model.as_str(), |_| INSIDE);
+        let mut words = command::words(launched, inside);
+        // Servers listen on the loopback address by themselves, which nobody outside reaches.
+        let asked = launched.outcome.settings.iter().any(|chosen| chosen.name == "host");
+        if let Some(host) = sheet.settings.get("host").filter(|_| !asked) {
+            words.extend(host.words(&Scalar::Str("0.0.0.0".to_owned())));
+        }
+        let planes = launched.outcome.settings.iter().find(|chosen| chosen.name == "pp");
+        let pp = planes.and_then(|chosen| chosen.value.as_usize()).unwrap_or(1) as i64;
+        Ok(Self {
+            name: label(&format!("{}-{}", sheet.engine, launched.model)),
+            image: image.replace("{}", &launched.version.0),
+            words,
+            environment: command::environment(launched),
+            port,
+            gpus: launched.asked.tp.saturating_mul(pp),
+            outside,
+        })
+    }
+}
+
+/// A file of Docker Compose.
+pub(super) fn compose(launched: &Launched) -> Result<String> {
+    let it = Container::of(launched)?;
+    let mut text = format!("services:\n  {}:\n    image: {}\n", it.name, quoted(&it.image));
+    let _ = writeln!(text, "    entrypoint: []\n    command: {}", list(&it.words));
+    if !it.environment.is_empty() {
+        text.push_str("    environment:\n");
+        for (name, value) in &it.environment {
+            let _ = writeln!(text, "      {name}: {}", quoted(value));
+        }
+    }
+    let _ = writeln!(text, "    ports:\n      - {}", quoted(&format!("{0}:{0}", it.port)));
+    match &it.outside {
+        Some(path) => {
+            let mount = format!("{path}:{INSIDE}:ro");
+            let _ = writeln!(text, "    volumes:\n      - {}", quoted(&mount));
+        }
+        None => text
+            .push_str("    volumes:\n      - \"~/.cache/huggingface:/root/.cache/huggingface\"\n"),
+    }
+    let _ = writeln!(
+        text,
+        "    shm_size: \"16gb\"\n    deploy:\n      resources:\n        reservations:\n          devices:\n            \
+         - driver: nvidia\n              count: {}\n              capabilities: [gpu]",
+        it.gpus
+    );
+    Ok(text)
+}
+
+/// A deployment and a service of Kubernetes.
+pub(super) fn kubernetes(launched: &Launched) -> Result<String> {
+    let it = Container::of(launched)?;
+    let name = &it.name;
+    let mut text = format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {name}\nspec:\n  replicas: 1\n  selector:\n    \
+         matchLabels: {{ app: {name} }}\n  template:\n    metadata:\n      labels: {{ app: {name} }}\n    spec:\n      \
+         containers:\n        - name: engine\n          image: {}\n          command: {}\n",
+        quoted(&it.image),
+        list(&it.words)
+    );
+    if !it.environment.is_empty() {
+        text.push_str("          env:\n");
+        for (key, value) in &it.environment {
+            let _ = writeln!(text, "            - {{ name: {key}, value: {} }}", quoted(value));
+        }
+    }
+    let port = it.port;
+    let _ = writeln!(
+        text,
+        "          ports: [{{ containerPort: {port} }}]\n          readinessProbe:\n            httpGet: {{ path: /health, port: {port} }}\n            \
+         periodSeconds: 10\n            failureThreshold: 180\n          resources:\n            limits: {{ nvidia.com/gpu: {} }}\n          \
+         volumeMounts:\n            - {{ name: shm, mountPath: /dev/shm }}",
+        it.gpus
+    );
+    if it.outside.is_some() {
+        let _ =
+            writeln!(text, "            - {{ name: model, mountPath: {INSIDE}, readOnly: true }}");
+    }
+    text.push_str(
+        "      volumes:\n        - { name: shm, emptyDir: { medium: Memory, sizeLimit: 16Gi } }\n",
+    );
+    if let Some(path) = &it.outside {
+        let _ =
+            writeln!(text, "        - {{ name: model, hostPath: {{ path: {} }} }}", quoted(path));
+    }
+    let _ = writeln!(
+        text,
+        "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  selector: {{ app: {name} }}\n  \
+         ports: [{{ port: {port}, targetPort: {port} }}]"
+    );
+    Ok(text)
+}
+
+/// A name that DNS takes: lower-case letters, digits and dashes, 63 of them at most.
+fn label(text: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let mut name: String = text.chars().map(plain).collect();
+    while name.contains("--") {
+        name = name.replace("--", "-");
+    }
+    name.truncate(63);
+    name.trim_matches('-').to_owned()
+}
+
+fn quoted(text: &str) -> String {
+    // Compose replaces `$NAME`, also in quotes.
+    serde_json::Value::from(text.replace('$', "$$")).to_string()
+}
+
+fn list(words: &[String]) -> String {
+    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    format!("[{}]", words.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_names_of_dns() {
+        assert_eq!(label("vllm-Some/Model_1.2B"), "vllm-some-model-1-2b");
+        assert_eq!(label(&"x".repeat(80)).len(), 63);
+        assert_eq!(label("../a b/"), "a-b");
+        assert_eq!(quoted("a\"$b"), r#""a\"$$b""#);
+    }
+}

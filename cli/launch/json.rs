@@ -1,0 +1,81 @@
+//! A launch as JSON.
+
+use registry::scalar::Scalar;
+use registry::sheet::Origin;
+use registry::sheet::apply::{By, Said};
+use serde_json::{Map, Number, Value, json};
+
+use super::{Launched, command};
+
+/// Everything that is known of the launch, as one object.
+pub(super) fn show(launched: &Launched) -> Value {
+    let outcome = &launched.outcome;
+    let settings = outcome.settings.iter().map(|chosen| {
+        let setting = launched.sheet.settings.get(&chosen.name);
+        json!({
+            "name": chosen.name,
+            "value": scalar(&chosen.value),
+            "words": command::flag(launched, chosen),
+            "env": setting.and_then(|setting| setting.env.clone()),
+            "by": match &chosen.by { By::User => "user", By::Model => "model", By::Rule(_) => "rule" },
+            "rule": match &chosen.by { By::Rule(rule) => Some(rule), _ => None },
+            "why": chosen.why,
+            "source": chosen.source.as_ref().map(origin),
+        })
+    });
+    let plan = outcome.plan.iter().map(|value| {
+        json!({
+            "name": value.name,
+            "value": scalar(&value.value),
+            "unit": value.unit,
+            "why": value.why,
+            "assumed": value.assumed,
+            "source": origin(&value.source),
+        })
+    });
+    let gpu = &launched.asked.gpu;
+    let refused = !outcome.refusals.is_empty();
+    json!({
+        "schema": "onboard-launch/1",
+        "engine": launched.sheet.engine,
+        "version": launched.version.0,
+        "verified": launched.version.1,
+        "model": launched.model,
+        "architecture": launched.architecture,
+        "gpu": { "name": gpu.name, "memory_mib": gpu.memory, "sm": gpu.sm, "source": gpu.source },
+        "tp": launched.asked.tp,
+        "command": if refused { Vec::new() } else { command::words(launched, &launched.model) },
+        "environment": command::environment(launched).into_iter().map(|(k, v)| (k, v.into())).collect::<Map<_, _>>(),
+        "settings": settings.collect::<Vec<_>>(),
+        "plan": plan.collect::<Vec<_>>(),
+        "facts": said(&outcome.facts),
+        "warnings": said(&outcome.warnings),
+        "refusals": said(&outcome.refusals),
+    })
+}
+
+fn said(all: &[Said]) -> Vec<Value> {
+    all.iter()
+        .map(|one| json!({ "rule": one.rule, "text": one.text, "source": one.source.as_ref().map(origin) }))
+        .collect()
+}
+
+fn origin(origin: &Origin) -> Value {
+    origin.place.as_str().into()
+}
+
+/// A scalar as JSON; numbers that JSON has no word for become null.
+pub(super) fn scalar(value: &Scalar) -> Value {
+    match value {
+        Scalar::Null => Value::Null,
+        Scalar::Bool(flag) => (*flag).into(),
+        Scalar::Int(n) => (*n).into(),
+        Scalar::Float(x) => Number::from_f64(*x).map_or(Value::Null, Value::Number),
+        Scalar::Str(text) => text.as_str().into(),
+        Scalar::List(items) => items.iter().map(scalar).collect(),
+        Scalar::Map(items) => {
+            let items = items.iter().map(|(name, value)| (name.clone(), scalar(value)));
+            Value::Object(items.collect())
+        }
+    }
+}

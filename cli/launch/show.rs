@@ -1,0 +1,129 @@
+//! A launch as text: a command that a shell takes as it stands, and the reasons as comments.
+
+use std::fmt::Write as _;
+
+use registry::scalar::Scalar;
+use registry::sheet::apply::{By, Said, Value};
+use registry::sheet::{Origin, shown};
+
+use super::{Launched, command};
+use crate::text::{Table, bytes};
+
+/// The whole text.
+pub(super) fn text(launched: &Launched) -> String {
+    let mut text = header(launched);
+    text.push_str(&shell(launched));
+    text.push_str(&reasons(launched));
+    text.push_str(&memory(launched));
+    let outcome = &launched.outcome;
+    for (title, all) in [("facts", &outcome.facts), ("warnings", &outcome.warnings)] {
+        if !all.is_empty() {
+            let _ = writeln!(text, "\n# {title}");
+            all.iter().for_each(|said| {
+                let _ = writeln!(text, "#   {}", sourced(said));
+            });
+        }
+    }
+    text
+}
+
+fn header(launched: &Launched) -> String {
+    let gpu = &launched.asked.gpu;
+    let sm = gpu.sm.map(|sm| format!(", SM {sm}")).unwrap_or_default();
+    let mib = shown(&Scalar::Int(gpu.memory));
+    let ranks = crate::text::plural(launched.asked.tp as usize, "rank");
+    let mut text = format!(
+        "# {} {}, {ranks} of {} ({mib} MiB{sm})\n",
+        launched.sheet.engine, launched.version.0, gpu.name
+    );
+    if !launched.version.1 {
+        let _ = writeln!(text, "# {}", launched.unverified());
+    }
+    text
+}
+
+/// The command over several lines.
+fn shell(launched: &Launched) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    let mut first: Vec<String> = command::environment(launched)
+        .into_iter()
+        .map(|(name, value)| format!("{name}={}", command::shell(&value)))
+        .collect();
+    first.extend(launched.sheet.command.iter().map(|word| command::shell(word)));
+    lines.push(first.join(" "));
+    let mut line = |words: Vec<String>| {
+        if !words.is_empty() {
+            lines.push(words.iter().map(|word| command::shell(word)).collect::<Vec<_>>().join(" "));
+        }
+    };
+    line(command::model_words(launched, &launched.model));
+    launched.outcome.settings.iter().for_each(|chosen| line(command::flag(launched, chosen)));
+    lines.join(" \\\n  ") + "\n"
+}
+
+fn reasons(launched: &Launched) -> String {
+    let mut table = Table::new(&[]);
+    for chosen in &launched.outcome.settings {
+        let Some(setting) = launched.sheet.settings.get(&chosen.name) else { continue };
+        let shown = match (&setting.env, setting.words(&chosen.value)) {
+            (Some(env), _) => format!("{env}={}", setting.spell(&chosen.value)),
+            (None, words) if words.is_empty() => continue,
+            (None, words) => words.join(" "),
+        };
+        let by = match &chosen.by {
+            By::User => "you".to_owned(),
+            By::Model => "model".to_owned(),
+            By::Rule(rule) => rule.clone(),
+        };
+        let place = chosen.source.as_ref().map(place).unwrap_or_default();
+        table.row([shown, by, format!("{}{place}", chosen.why)]);
+    }
+    let rows = table.plain("#   ");
+    if rows.is_empty() { rows } else { format!("\n# flags\n{rows}") }
+}
+
+fn memory(launched: &Launched) -> String {
+    if launched.outcome.plan.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&[1]);
+    for value in &launched.outcome.plan {
+        if value.value == Scalar::Null {
+            continue;
+        }
+        let assumed = if value.assumed { " (assumed)" } else { "" };
+        table.row([
+            value.name.clone(),
+            amount(value),
+            format!("{}{assumed}{}", value.why, place(&value.source)),
+        ]);
+    }
+    format!("\n# memory of a rank\n{}", table.plain("#   "))
+}
+
+/// A planned value with its unit.
+fn amount(value: &Value) -> String {
+    match (value.unit.as_str(), &value.value) {
+        ("bytes", number) => match number.as_f64() {
+            Some(n) if n >= 0.0 => bytes(n as u64),
+            _ => shown(number),
+        },
+        ("share" | "", number) => shown(number),
+        (unit, number) => format!("{} {unit}", shown(number)),
+    }
+}
+
+/// A text with its rule's name and source.
+pub(super) fn sourced(said: &Said) -> String {
+    format!("{}{}", said.text, said.source.as_ref().map(place).unwrap_or_default())
+}
+
+/// A refusal as it is printed.
+pub(super) fn refusal(said: &Said) -> String {
+    let source = said.source.as_ref().map(|source| format!("\n  source: {}", source.place));
+    format!("refused: {}\n  rule: {}{}", said.text, said.rule, source.unwrap_or_default())
+}
+
+fn place(origin: &Origin) -> String {
+    format!(" [{}]", origin.place)
+}

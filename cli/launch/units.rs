@@ -1,0 +1,36 @@
+//! A launch as a unit of systemd.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::{Launched, command, show};
+
+/// The text of the unit. Paths have to be whole, since a unit has no folder.
+pub(super) fn systemd(launched: &Launched) -> String {
+    let model = model_path(launched);
+    let mut words = command::words(launched, &model).into_iter().map(|word| command::unit(&word));
+    // Before systemd looks up a command, it wants to know where: `env` looks in PATH.
+    let first = words.next().unwrap_or_default();
+    let program = if first.starts_with('/') { first } else { format!("/usr/bin/env {first}") };
+    let mut text = format!(
+        "[Unit]\nDescription={} serving {}\nAfter=network-online.target\nWants=network-online.target\n\n\
+         [Service]\nType=exec\n",
+        launched.sheet.engine,
+        command::unit(&launched.model).trim_matches('"'),
+    );
+    for (name, value) in command::environment(launched) {
+        let _ = writeln!(text, "Environment={}", command::unit(&format!("{name}={value}")));
+    }
+    let _ = writeln!(text, "ExecStart={program} {}", words.collect::<Vec<_>>().join(" "));
+    text.push_str("Restart=on-failure\nRestartSec=10\n\n[Install]\nWantedBy=multi-user.target\n");
+    for said in &launched.outcome.facts {
+        let _ = writeln!(text, "# {}", show::sourced(said));
+    }
+    text
+}
+
+/// The model as a whole path, if it is one here.
+pub(super) fn model_path(launched: &Launched) -> String {
+    let whole = fs_err::canonicalize(Path::new(&launched.model)).ok().filter(|_| launched.local);
+    whole.map_or_else(|| launched.model.clone(), |path| path.display().to_string())
+}
