@@ -186,15 +186,11 @@ impl Decoder {
             self.findings
                 .push(finding.help("write one of `set`, `default`, `warn`, `refuse`, `fact`"));
         }
+        // Everything is read before anything is given up, so that all findings come at once.
+        let (when, versions) = (self.condition(map), self.versions(map));
         let source = self.source(map, at, "a rule")?;
-        let rule = Rule {
-            id,
-            when: self.condition(map),
-            versions: self.versions(map),
-            then: thens.pop()?,
-            source,
-        };
-        one.then_some(rule)
+        let then = thens.pop()?;
+        one.then_some(Rule { id, when, versions, then, source })
     }
 
     fn planned(&mut self, at: &Node, map: &Map) -> Option<Planned> {

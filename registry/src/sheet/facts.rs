@@ -220,7 +220,6 @@ pub(super) fn map<'a>(entries: impl IntoIterator<Item = (&'a str, Scalar)>) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::Graph;
 
     #[test]
     fn facts_have_the_words_that_sheets_may_use() {
