@@ -10,8 +10,44 @@ use registry::model::Model;
 use saphyr::{LoadableYamlNode, Yaml};
 
 /// What a sheet may say.
-const KEYS: [&str; 8] =
-    ["engine", "ops", "states", "dtypes", "architectures", "formats", "features", "apart"];
+const KEYS: [&str; 16] = [
+    "engine",
+    "ops",
+    "states",
+    "dtypes",
+    "architectures",
+    "formats",
+    "features",
+    "apart",
+    "kind",
+    "about",
+    "versions",
+    "plugin",
+    "command",
+    "modules",
+    "install",
+    "shows",
+];
+
+/// The ways to reach an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// In this process, through its driver.
+    #[default]
+    InProcess,
+    /// In a process of its own, over standard streams (`docs/engine-protocol.md`).
+    Child,
+}
+
+impl Kind {
+    /// The word for it in sheets.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InProcess => "in_process",
+            Self::Child => "child",
+        }
+    }
+}
 
 /// One engine's sheet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +68,22 @@ pub struct Sheet {
     pub features: BTreeSet<String>,
     /// Pairs of these that it does not do together, `a+b`.
     pub apart: BTreeSet<String>,
+    /// The way to reach it.
+    pub kind: Kind,
+    /// One line about it.
+    pub about: String,
+    /// The versions that the sheet was checked with.
+    pub versions: String,
+    /// For a child: the name of its Python file among those that this program carries.
+    pub plugin: Option<String>,
+    /// For a child that is no such file: program and arguments.
+    pub command: Vec<String>,
+    /// Python modules that it needs, and what `pip install` takes to get them.
+    pub modules: Vec<String>,
+    /// The packages of `modules`.
+    pub install: Vec<String>,
+    /// Words for what it shows: rows, steps, taps, states, tokens.
+    pub shows: Vec<String>,
 }
 
 /// What can be asked of an engine besides running a model.
@@ -98,22 +150,24 @@ pub fn refuse_features(sheet: &Sheet, asked: &[Feature]) -> Vec<Finding> {
 }
 
 impl Sheet {
-    /// The native engine's.
+    /// The sheet of an engine of this program.
     ///
     /// # Panics
-    /// Never: the text is part of the program, and a test reads it.
+    /// If there is none of this name: the sheets are part of the program, and a test reads them.
+    pub fn of(name: &str) -> Self {
+        let mut sheets = registry::engines::sheets().iter().map(|(_, text)| Self::parse(text));
+        let found = sheets.find_map(|sheet| sheet.ok().filter(|sheet| sheet.engine == name));
+        found.expect("every driver has a sheet, and a test reads it")
+    }
+
+    /// The native engine's.
     pub fn native() -> Self {
-        Self::parse(include_str!("../../registry/engines/native.yaml"))
-            .expect("the sheet is tested")
+        Self::of("native")
     }
 
     /// llama.cpp's.
-    ///
-    /// # Panics
-    /// Never: the text is part of the program, and a test reads it.
     pub fn llama_cpp() -> Self {
-        Self::parse(include_str!("../../registry/engines/llama_cpp.yaml"))
-            .expect("the sheet is tested")
+        Self::of("llama.cpp")
     }
 
     /// Reads a sheet: a map of `engine` and the lists `ops` (of names, or of lists of names),
@@ -143,8 +197,34 @@ impl Sheet {
         let optional = |key: &str| {
             if entries.contains_key(key) { names(key) } else { Ok(BTreeSet::new()) }
         };
+        let text = |key: &str| match entries.get(key).map(|value| value.as_str()) {
+            Some(None) => Err(format!("`{key}` is not text")),
+            found => Ok(found.flatten().map(str::to_owned)),
+        };
+        let list = |key: &str| -> Result<Vec<String>, String> {
+            let Some(value) = entries.get(key) else { return Ok(Vec::new()) };
+            let words = value.as_sequence().and_then(|items| {
+                items.iter().map(|item| Some(item.as_str()?.to_owned())).collect()
+            });
+            words.ok_or(format!("`{key}` is not a list of texts"))
+        };
+        let kind = match text("kind")?.as_deref() {
+            None | Some("in_process") => Kind::InProcess,
+            Some("child") => Kind::Child,
+            Some(other) => {
+                return Err(format!("`kind` is `{other}`; expected `in_process` or `child`"));
+            }
+        };
+        let (plugin, command) = (text("plugin")?, list("command")?);
+        let starts = usize::from(plugin.is_some()) + usize::from(!command.is_empty());
+        if starts != usize::from(kind == Kind::Child) {
+            return Err(
+                "expected one of `plugin` and `command` for `kind: child`, and none otherwise"
+                    .to_owned(),
+            );
+        }
         // An engine that opens files by itself is given no graph, so it has neither.
-        let opens_files = entries.contains_key("architectures");
+        let opens_files = entries.contains_key("architectures") || kind == Kind::Child;
         let graphs = |key: &str| if opens_files { optional(key) } else { names(key) };
         Ok(Self {
             engine: engine.ok_or("`engine` is missing; expected its name")?.to_owned(),
@@ -155,6 +235,14 @@ impl Sheet {
             formats: optional("formats")?,
             features: optional("features")?,
             apart: optional("apart")?,
+            kind,
+            about: text("about")?.unwrap_or_default(),
+            versions: text("versions")?.unwrap_or_default(),
+            plugin,
+            command,
+            modules: list("modules")?,
+            install: list("install")?,
+            shows: list("shows")?,
         })
     }
 }
@@ -263,6 +351,23 @@ mod tests {
     }
 
     #[test]
+    fn every_sheet_can_be_read_and_every_driver_and_plugin_has_one() {
+        let sheets: Vec<Sheet> = registry::engines::sheets()
+            .iter()
+            .map(|(path, text)| Sheet::parse(text).unwrap_or_else(|e| panic!("{path}: {e}")))
+            .collect();
+        for driver in crate::drivers::DRIVERS {
+            let own = |sheet: &&Sheet| sheet.engine == driver.name && sheet.kind == Kind::InProcess;
+            assert_eq!(sheets.iter().filter(own).count(), 1, "{}", driver.name);
+        }
+        let plugins: BTreeSet<&str> = registry::engines::plugins().iter().map(|p| p.0).collect();
+        for sheet in sheets.iter().filter(|sheet| sheet.kind == Kind::Child) {
+            let plugin = sheet.plugin.as_deref().expect("those of this program are Python files");
+            assert!(plugins.contains(plugin), "{plugin}");
+        }
+    }
+
+    #[test]
     fn the_sheet_of_an_engine_that_opens_files_names_no_ops() {
         let sheet = Sheet::llama_cpp();
         assert!(sheet.ops.is_empty() && sheet.states.is_empty());
@@ -303,8 +408,17 @@ mod tests {
             ("engine: x\nops: a", "`ops` is not a list of names"),
             (
                 "engin: x",
-                "unknown key `engin`; expected `engine`, `ops`, `states`, `dtypes`, `architectures`, `formats`, `features`, `apart`",
+                "unknown key `engin`; expected `engine`, `ops`, `states`, `dtypes`, `architectures`, `formats`, `features`, `apart`, `kind`, `about`, `versions`, `plugin`, `command`, `modules`, `install`, `shows`",
             ),
+            (
+                "engine: x\ndtypes: []\nkind: far",
+                "`kind` is `far`; expected `in_process` or `child`",
+            ),
+            (
+                "engine: x\ndtypes: []\nkind: child",
+                "expected one of `plugin` and `command` for `kind: child`, and none otherwise",
+            ),
+            ("engine: x\ndtypes: []\nkind: child\ncommand: a", "`command` is not a list of texts"),
             ("engine: x\narchitectures: [a]", "`dtypes` is missing; expected a list of names"),
         ] {
             assert_eq!(Sheet::parse(text).unwrap_err(), want, "{text}");

@@ -134,6 +134,9 @@ pub enum Error {
     /// An engine behind a plug-in failed.
     #[error("{0}")]
     Other(String),
+    /// An engine in a process of its own ended, was silent, or sent what it must not; it is gone.
+    #[error("{0}")]
+    Lost(String),
 }
 
 fn join(findings: &[Finding]) -> String {

@@ -10,7 +10,9 @@
 
 pub mod angles;
 pub mod capability;
+pub mod child;
 pub mod draft;
+pub mod drivers;
 pub mod importance;
 pub mod kernels;
 #[cfg(feature = "llama-cpp")]
@@ -33,6 +35,6 @@ mod session;
 pub use error::Error;
 pub use native::NativeEngine;
 pub use session::{
-    Chunk, Engine, Logits, NoProbe, Options, Probe, Rounds, Session, Shows, SlotId, Source,
-    StateValue, Want, Watch,
+    Chunk, Engine, Logits, NoProbe, Options, Partial, Probe, Rounds, Session, Shows, SlotId,
+    Source, StateValue, Want, Watch,
 };

@@ -26,6 +26,7 @@ use registry::graph::Graph;
 use registry::model::Model;
 
 use crate::capability::{Feature, Sheet, refuse, refuse_features};
+use crate::drivers::File;
 use crate::{Engine, Error, Options, Session, Source};
 
 /// The engine, and how much room its sessions have.
@@ -44,16 +45,6 @@ impl Default for LlamaCpp {
     }
 }
 
-/// What llama.cpp says of a file.
-#[derive(Debug, Clone, PartialEq)]
-pub struct File {
-    /// The architecture, the vocabulary and the context; the graph is empty, because llama.cpp
-    /// does not show the one it builds.
-    pub model: Model,
-    /// Whether every number is kept in 32 bits, so that what differs is arithmetic alone.
-    pub wide: bool,
-}
-
 impl LlamaCpp {
     /// Opens a file only to see what it holds.
     pub fn describe(&self, path: &Path) -> Result<File, Error> {
@@ -61,22 +52,10 @@ impl LlamaCpp {
         let loaded = load(path)?;
         let named = file.metadata().str("general.name").ok().flatten();
         let wide = |t: &gguf::TensorInfo| matches!(t.ty, BlockType::F32 | BlockType::I32);
-        let model = Model {
-            name: named.unwrap_or(&architecture).to_owned(),
-            architecture,
-            dims: [].into(),
-            graph: Graph::default(),
-            ropes: Vec::new(),
-            vocab: usize::try_from(loaded.n_vocab()).unwrap_or(0),
-            context: usize::try_from(loaded.n_ctx_train()).ok().filter(|n| *n > 0),
-            ignore: Vec::new(),
-            wrapped: None,
-            rules: Vec::new(),
-            nextn: None,
-            gguf: None,
-            quant: registry::quant::Quant::default(),
-            own_steps: false,
-        };
+        let name = named.unwrap_or(&architecture).to_owned();
+        let vocab = usize::try_from(loaded.n_vocab()).unwrap_or(0);
+        let context = usize::try_from(loaded.n_ctx_train()).ok().filter(|n| *n > 0);
+        let model = Model::opaque(name, architecture, vocab, context);
         Ok(File { model, wide: file.tensors().iter().all(wide) })
     }
 }
@@ -84,6 +63,10 @@ impl LlamaCpp {
 impl Engine for LlamaCpp {
     fn name(&self) -> &'static str {
         "llama.cpp"
+    }
+
+    fn runs_specs(&self) -> bool {
+        false
     }
 
     fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {

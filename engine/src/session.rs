@@ -1,5 +1,6 @@
 //! The seam between engines and everything that drives them.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +18,11 @@ pub trait Engine: Send + Sync {
     /// True if a row's bits do not depend on the chunks, batches and slots it is computed in.
     fn exact(&self) -> bool {
         false
+    }
+
+    /// True if it runs the graph of a resolved model; false if it builds a graph of its own from files.
+    fn runs_specs(&self) -> bool {
+        true
     }
 
     /// Opens a model. Refuses what it cannot run, naming the op, state or rule in the way.
@@ -150,6 +156,14 @@ pub trait Session: Send {
     fn shows(&self) -> Shows {
         Shows::default()
     }
+    /// The taps and parts of states that are shown, where not all are.
+    fn partial(&self) -> Option<&Partial> {
+        None
+    }
+    /// Tokens that the engine chooses itself, each the likeliest, as its users call it; none if it has no such call.
+    fn generate(&mut self, _tokens: &[u32], _count: usize) -> Result<Option<Vec<u32>>, Error> {
+        Ok(None)
+    }
     /// A fresh, empty slot.
     fn open_slot(&mut self) -> SlotId;
     /// Gives a slot back; its memory is filled with NaN if [`Options::poison`].
@@ -192,7 +206,17 @@ pub trait Session: Send {
     }
 }
 
+/// The part of its inside that a session shows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Partial {
+    /// Names of taps.
+    pub taps: BTreeSet<String>,
+    /// Parts of states: `k`, `v`, `conv`, ...
+    pub parts: BTreeSet<String>,
+}
+
 /// What of its inside a session shows.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shows {
     /// Whether probes are called.
@@ -201,11 +225,15 @@ pub struct Shows {
     pub states: bool,
     /// True if [`Session::seed`] has an answer.
     pub seeds: bool,
+    /// True if a probe may overwrite what it sees, so that ops run on given inputs.
+    pub feeds: bool,
+    /// True if a slot can be continued; an engine without it scores whole prompts from an empty slot only.
+    pub steps: bool,
 }
 
 impl Default for Shows {
     fn default() -> Self {
-        Self { taps: true, states: true, seeds: true }
+        Self { taps: true, states: true, seeds: true, feeds: true, steps: true }
     }
 }
 

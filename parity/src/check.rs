@@ -32,7 +32,7 @@ mod summary;
 
 pub use options::CheckOptions;
 
-use greedy::greedy;
+use greedy::{generated, greedy};
 use pool::pool;
 use subject::{about, identify, not_finite, unseen};
 use summary::{coverage, summarize, witness};
@@ -129,7 +129,9 @@ pub fn check(
         return as_is(engine, &source, dump, options);
     }
     let source = &source;
-    let Some((model, part)) = eight::widened(&source.model) else {
+    // What an engine that builds its own graph keeps states in is not ours to change.
+    let widened = engine.runs_specs().then(|| eight::widened(&source.model)).flatten();
+    let Some((model, part)) = widened else {
         return as_is(engine, source, dump, options);
     };
     let mut report =
@@ -230,8 +232,8 @@ fn as_is(
         let own = if dtype == Dtype::F32 { &base } else { &loaded };
         let mut session = Fed::new(engine.open(source, &options.engine(dtype))?);
         let shows = session.shows();
-        report.note(unseen(engine.name(), shows));
-        let seen = order.seen(shows);
+        let seen = order.seen(shows, session.partial());
+        report.note(unseen(engine.name(), shows, &order, &seen));
         let (mut gates, uncovered) = if shows == Shows::default() {
             structure(model, &seen, dump, &tensors)
         } else {
@@ -266,7 +268,11 @@ fn as_is(
         }
         let choices: Vec<_> = own.iter().map(|side| &side.taps.prefill_choices).collect();
         pool(dtype, &mut gates, prompts, &choices);
-        let greedy = greedy(&mut session, dump, dtype, own, options.logprob, &mut agreement)?;
+        let greedy = if shows.steps {
+            greedy(&mut session, dump, dtype, own, options.logprob, &mut agreement)?
+        } else {
+            generated(&mut session, dump, dtype, own, options.logprob)?
+        };
         let mut run = summarize(model, dtype, gates, greedy, uncovered);
         run.routers = agreement.rows.into_iter().filter(|row| row.choices > 0).collect();
         run.coverage = coverage(model, &seen, dump, &run);
@@ -279,7 +285,7 @@ fn as_is(
         let failed = dtype != Dtype::F32 && run.gates.iter().any(Gate::fails);
         run.strengths.other |= f32_agrees && (greedy || failed);
         report.runs.push(run);
-        if options.schedules {
+        if options.schedules && shows.steps {
             let noise = measured(&report);
             if let Some(prompt) = longest(prompts) {
                 session.rows = hidden(model, dump, dtype, prompt)?;
@@ -326,6 +332,13 @@ fn head(
         (Some(nextn), Some(dump)) => (nextn.layers.first().cloned(), dump),
     };
     let Some(model) = layer else { return Ok(()) };
+    if !engine.runs_specs() {
+        let name = engine.name();
+        report.note(Some(format!(
+            "the `nextn` head was not compared: `{name}` runs no head by itself"
+        )));
+        return Ok(());
+    }
     let found = check(engine, &Source { model, dir: source.dir }, &dump, options)?;
     report.runs.extend(found.runs.into_iter().map(|run| RunReport { part: Some("nextn"), ..run }));
     let rows = found.schedules.into_iter();
@@ -382,7 +395,8 @@ fn compare_prompt(
     let (prompt, own) = (comparison.prompt, comparison.own);
     let mut gates = Vec::new();
     for phase in Phase::ALL {
-        if prompt.positions(phase).is_empty() {
+        let shows = session.shows();
+        if prompt.positions(phase).is_empty() || phase == Phase::Decode && !shows.steps {
             continue;
         }
         let place = format!("{} {phase}", prompt.name);
@@ -392,9 +406,8 @@ fn compare_prompt(
             Phase::Decode => run::decode(session, prompt, &own.taps, &mut steer)?,
         };
         gates.extend(comparison.cumulative(phase, &run));
-        let shows = session.shows();
         let follows = phase == Phase::Prefill || shows.seeds && comparison.is_followed();
-        if !(options.local && prompt.tapped(phase) && shows.taps && follows) {
+        if !(options.local && prompt.tapped(phase) && shows.taps && shows.feeds && follows) {
             continue;
         }
         let fed = |session: &mut dyn Session, feed, steer: &mut Steer<'_>| match phase {
@@ -433,5 +446,5 @@ fn run_schedules(
     let parts = if phased { schedules::parts(&all) } else { BTreeSet::new() };
     let baseline = Baseline::run(session, &tokens, length, &parts)?;
     let limit = if exact { 0.0 } else { rule::schedule(dtype, baseline.scale, noise) };
-    Ok(all.iter().map(|s| schedules::run(session, s, &baseline, limit)).collect())
+    all.iter().map(|s| schedules::run(session, s, &baseline, limit)).collect()
 }

@@ -1,7 +1,7 @@
 //! A session whose graph is fed rows besides tokens, driven like any other: the rows of a
 //! prompt are given once, and each step takes those of its positions.
 
-use engine::{Chunk, Error, Logits, Probe, Session, Shows, SlotId, StateValue};
+use engine::{Chunk, Error, Logits, Partial, Probe, Session, Shows, SlotId, StateValue};
 use registry::dtype::Dtype;
 use registry::model::Model;
 
@@ -32,6 +32,14 @@ impl Session for Fed {
 
     fn shows(&self) -> Shows {
         self.inner.shows()
+    }
+
+    fn partial(&self) -> Option<&Partial> {
+        self.inner.partial()
+    }
+
+    fn generate(&mut self, tokens: &[u32], count: usize) -> Result<Option<Vec<u32>>, Error> {
+        self.inner.generate(tokens, count)
     }
 
     fn open_slot(&mut self) -> SlotId {

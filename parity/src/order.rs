@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::Shows;
+use engine::{Partial, Shows};
 use registry::graph::{Graph, StateId, StateKind};
 
 use crate::dump::Phase;
@@ -117,11 +117,16 @@ impl Order {
         self.spans.get(place.node).copied().unwrap_or(last)
     }
 
-    /// The part of it that an engine shows.
-    pub(crate) fn seen(&self, shows: Shows) -> Self {
+    /// The part of it that an engine shows; `partial` is what it shows where not all.
+    pub(crate) fn seen(&self, shows: Shows, partial: Option<&Partial>) -> Self {
+        let tap = |tap: &String| shows.taps && partial.is_none_or(|seen| seen.taps.contains(tap));
+        let part =
+            |part: &String| shows.states && partial.is_none_or(|seen| seen.parts.contains(part));
+        let taps = self.taps.iter().filter(|(name, _)| tap(name));
+        let states = self.states.iter().filter(|((_, name), _)| part(name));
         Self {
-            taps: if shows.taps { self.taps.clone() } else { BTreeMap::new() },
-            states: if shows.states { self.states.clone() } else { BTreeMap::new() },
+            taps: taps.map(|(name, place)| (name.clone(), *place)).collect(),
+            states: states.map(|(key, place)| (key.clone(), place.clone())).collect(),
             shows_states: shows.states,
             spans: self.spans.clone(),
         }

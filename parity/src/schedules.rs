@@ -234,10 +234,11 @@ pub fn parts(schedules: &[Schedule]) -> BTreeSet<(usize, usize)> {
     parts
 }
 
-/// How an act failed: the engine refused a service, or broke.
+/// How an act failed: the engine refused a service, broke, or is gone with all its slots.
 enum Stop {
     Refused(String),
     Broke(String),
+    Lost(engine::Error),
 }
 
 /// Runs one schedule and compares every row it makes.
@@ -246,7 +247,7 @@ pub fn run(
     schedule: &Schedule,
     baseline: &Baseline,
     limit: f64,
-) -> ScheduleRow {
+) -> Result<ScheduleRow, engine::Error> {
     let mut row = ScheduleRow {
         dtype: session.dtype(),
         name: schedule.name.clone(),
@@ -270,6 +271,7 @@ pub fn run(
                 (row.note, row.verdict) = (Some(why), Verdict::Fail);
                 break;
             }
+            Err(Stop::Lost(error)) => return Err(error),
         }
     }
     for slot in slots.into_values() {
@@ -281,7 +283,7 @@ pub fn run(
     if row.position.is_some() {
         row.verdict = Verdict::Fail;
     }
-    row
+    Ok(row)
 }
 
 fn perform(
@@ -291,8 +293,14 @@ fn perform(
     slots: &mut BTreeMap<usize, Slot>,
     row: &mut ScheduleRow,
 ) -> Result<(), Stop> {
-    let refused = |e: engine::Error| Stop::Refused(format!("the engine refuses: {e}"));
-    let broke = |e: engine::Error| Stop::Broke(e.to_string());
+    let refused = |e: engine::Error| match e {
+        lost @ engine::Error::Lost(_) => Stop::Lost(lost),
+        other => Stop::Refused(format!("the engine refuses: {other}")),
+    };
+    let broke = |e: engine::Error| match e {
+        lost @ engine::Error::Lost(_) => Stop::Lost(lost),
+        other => Stop::Broke(other.to_string()),
+    };
     let known = |slots: &BTreeMap<usize, Slot>, n: usize| {
         slots.get(&n).copied().ok_or_else(|| Stop::Broke(format!("schedule has no slot {n}")))
     };

@@ -8,6 +8,7 @@ pub mod check;
 pub mod config;
 pub mod diag;
 pub mod dtype;
+pub mod engines;
 pub mod eval;
 pub mod file;
 pub mod gguf;
@@ -34,6 +35,7 @@ pub mod text;
 pub mod weight_map;
 pub mod yaml;
 
+mod builtin;
 mod extend;
 mod lexer;
 mod rope_resolve;

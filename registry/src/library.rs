@@ -14,8 +14,7 @@ use crate::syntax::Ident;
 use crate::text::Text;
 use crate::yaml::{self, Map, Node};
 
-// `SPECS` and `LIBS`: the paths and texts of the YAML files beside this crate.
-include!(concat!(env!("OUT_DIR"), "/builtin.rs"));
+use crate::builtin::{LIBS, SPECS};
 
 /// The longest chain of `extends:`.
 const MAX_CHAIN: usize = 16;

@@ -48,6 +48,31 @@ pub struct Model {
 }
 
 impl Model {
+    /// Makes the model of an engine that builds its own graph: a name, a vocabulary, a context, and nothing to see.
+    pub fn opaque(
+        name: String,
+        architecture: String,
+        vocab: usize,
+        context: Option<usize>,
+    ) -> Self {
+        Self {
+            name,
+            architecture,
+            dims: BTreeMap::new(),
+            graph: Graph::default(),
+            ropes: Vec::new(),
+            vocab,
+            context,
+            ignore: Vec::new(),
+            wrapped: None,
+            rules: Vec::new(),
+            nextn: None,
+            gguf: None,
+            quant: Quant::default(),
+            own_steps: false,
+        }
+    }
+
     /// The weight that a tensor of the checkpoint is tied to, by whatever name it lies there.
     pub fn tied_owner(&self, name: &str) -> Option<&str> {
         let tied = |name: &str| self.graph.tied.get(name).map(String::as_str);

@@ -186,7 +186,7 @@ impl Session for LlamaCppSession {
     }
 
     fn shows(&self) -> Shows {
-        Shows { taps: false, states: false, seeds: false }
+        Shows { taps: false, states: false, seeds: false, feeds: false, steps: true }
     }
 
     fn open_slot(&mut self) -> SlotId {

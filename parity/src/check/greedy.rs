@@ -1,6 +1,6 @@
 //! The tokens that the reference chose, one after the other, fed to the engine.
 
-use engine::Session;
+use engine::{NoProbe, Session, Want};
 use registry::dtype::Dtype;
 
 use super::{Agreement, Error};
@@ -10,7 +10,7 @@ use crate::gate::{Mode, Verdict};
 use crate::metrics::{log_softmax, top1};
 use crate::report::{Flip, GreedyRow};
 use crate::rule;
-use crate::run::forced;
+use crate::run::{forced, one};
 
 pub(super) fn greedy(
     session: &mut dyn Session,
@@ -23,46 +23,97 @@ pub(super) fn greedy(
     let mut rows = Vec::new();
     let Some(by_prompt) = dump.manifest.greedy.get(dtype.name()) else { return Ok(rows) };
     for (prompt, side) in dump.manifest.prompts.iter().zip(sides) {
-        let spread = side.spread.as_ref().map(|spread| spread.logprobs.as_slice());
-        // A bound that was given holds for each of two log-probabilities.
-        let given = bound.filter(|_| dtype == Dtype::F32).map(|bound| 2.0 * bound);
-        let noise = given.unwrap_or_else(|| rule::greedy(spread.unwrap_or_default()));
+        let noise = noise(side, dtype, bound);
         let Some(chosen) = by_prompt.get(&prompt.name).filter(|c| !c.is_empty()) else { continue };
-        let mut row = GreedyRow {
-            prompt: prompt.name.clone(),
-            tokens: chosen.len(),
-            agree: 0,
-            first_flip: None,
-            verdict: Verdict::Pass,
-        };
+        let mut row = blank(&prompt.name, chosen.len());
         let before = dump.choices(dtype, prompt, Phase::Prefill.name())?;
         let behind = dump.choices(dtype, prompt, "greedy")?;
         let mut steer = agreement.steer(Mode::Cumulative, format!("{} greedy", prompt.name));
         let logits = forced(session, &prompt.tokens, chosen, [&before, &behind], &mut steer)?;
         for (index, (logits, want)) in logits.iter().zip(chosen).enumerate() {
-            let mut logprobs = vec![0.0; logits.len()];
-            log_softmax(logits, &mut logprobs);
+            let logprobs = normal(logits);
             let got = top1(&logprobs);
             if got == *want as usize {
                 row.agree += 1;
                 continue;
             }
-            let at = |token: usize| logprobs.get(token).copied().map_or(f64::NAN, f64::from);
-            let margin = at(got) - at(*want as usize);
-            let least = logprobs.iter().copied().filter(|x| x.is_finite()).reduce(f32::min);
-            if least.is_some_and(|least| noise >= at(got) - f64::from(least)) {
-                // Any token would be within that.
-                row.verdict =
-                    if row.verdict == Verdict::Pass { Verdict::Skip } else { row.verdict };
-            }
-            let flip = Flip { index, margin, noise };
-            let explained = margin <= noise;
-            if !explained && row.verdict != Verdict::Fail {
-                (row.first_flip, row.verdict) = (Some(flip), Verdict::Fail);
-            }
-            row.first_flip.get_or_insert(flip);
+            judge(&mut row, Flip { index, margin: below(&logprobs, *want), noise }, &logprobs);
         }
         rows.push(row);
     }
     Ok(rows)
+}
+
+/// Compares tokens that the engine chose itself with the reference's, for an engine that cannot continue a prompt.
+/// Behind the first other token the two sequences have nothing in common.
+pub(super) fn generated(
+    session: &mut dyn Session,
+    dump: &Dump,
+    dtype: Dtype,
+    sides: &[Side],
+    bound: Option<f64>,
+) -> Result<Vec<GreedyRow>, Error> {
+    let mut rows = Vec::new();
+    let Some(by_prompt) = dump.manifest.greedy.get(dtype.name()) else { return Ok(rows) };
+    for (prompt, side) in dump.manifest.prompts.iter().zip(sides) {
+        let Some(chosen) = by_prompt.get(&prompt.name).filter(|c| !c.is_empty()) else { continue };
+        let Some(ours) = session.generate(&prompt.tokens, chosen.len())? else { return Ok(rows) };
+        let mut row = blank(&prompt.name, chosen.len());
+        row.agree = ours.iter().zip(chosen).take_while(|(ours, want)| ours == want).count();
+        let index = row.agree;
+        // Sequences end early at a token that the engine takes for an end; that is no other choice.
+        if let (Some(got), Some(want)) = (ours.get(index), chosen.get(index)) {
+            let so_far = [prompt.tokens.as_slice(), &chosen[..index]].concat();
+            let slot = session.open_slot();
+            let scored = one(session, slot, &so_far, Want::Last, &mut NoProbe);
+            session.release(slot)?;
+            let logprobs = normal(&scored?.data);
+            // By the engine's own numbers both have to be the likeliest, as near as rounding can tell.
+            let margin = below(&logprobs, *want).max(below(&logprobs, *got));
+            let noise = noise(side, dtype, bound);
+            judge(&mut row, Flip { index, margin, noise }, &logprobs);
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+fn blank(prompt: &str, tokens: usize) -> GreedyRow {
+    let (agree, first_flip, verdict) = (0, None, Verdict::Pass);
+    GreedyRow { prompt: prompt.to_owned(), tokens, agree, first_flip, verdict }
+}
+
+/// Most that the reference's token may be less likely than ours.
+fn noise(side: &Side, dtype: Dtype, bound: Option<f64>) -> f64 {
+    let spread = side.spread.as_ref().map(|spread| spread.logprobs.as_slice());
+    // A bound that was given holds for each of two log-probabilities.
+    let given = bound.filter(|_| dtype == Dtype::F32).map(|bound| 2.0 * bound);
+    given.unwrap_or_else(|| rule::greedy(spread.unwrap_or_default()))
+}
+
+fn normal(logits: &[f32]) -> Vec<f32> {
+    let mut logprobs = vec![0.0; logits.len()];
+    log_softmax(logits, &mut logprobs);
+    logprobs
+}
+
+/// How much less likely a token is than the likeliest.
+fn below(logprobs: &[f32], token: u32) -> f64 {
+    let at = |token: usize| logprobs.get(token).copied().map_or(f64::NAN, f64::from);
+    at(top1(logprobs)) - at(token as usize)
+}
+
+/// Keeps the first flip that rounding does not explain, or else the first. A row whose least likely token would do is not
+/// judged.
+fn judge(row: &mut GreedyRow, flip: Flip, logprobs: &[f32]) {
+    let explained = flip.margin <= flip.noise;
+    if !explained && row.verdict != Verdict::Fail {
+        (row.first_flip, row.verdict) = (Some(flip), Verdict::Fail);
+    }
+    let finite = logprobs.iter().copied().filter(|x| x.is_finite());
+    let range = finite.clone().fold(f32::MIN, f32::max) - finite.fold(f32::MAX, f32::min);
+    if explained && row.verdict == Verdict::Pass && flip.noise >= f64::from(range) {
+        row.verdict = Verdict::Skip;
+    }
+    row.first_flip.get_or_insert(flip);
 }

@@ -9,6 +9,7 @@ use registry::dtype::Dtype;
 use super::{CheckOptions, Error, hidden};
 use crate::dump::{Dump, sha256};
 use crate::fed::Fed;
+use crate::order::Order;
 use crate::report::{About, Hashes};
 use crate::run::one;
 
@@ -39,15 +40,35 @@ pub(super) fn identify(
     Ok((tensors.map(|(name, _)| name.clone()).collect(), hashes))
 }
 
-/// Says what could not be compared because the engine does not show it.
-pub(super) fn unseen(engine: &str, shows: Shows) -> Option<String> {
-    let what = match (shows.taps, shows.states) {
-        (true, true) => return None,
-        (false, true) => "no taps: log-probabilities and states were",
-        (true, false) => "no states: log-probabilities and taps were",
-        (false, false) => "neither taps nor states: only log-probabilities were",
-    };
-    Some(format!("`{engine}` shows {what} compared"))
+/// Says what could not be compared because the engine does not show it: `seen` is what it shows of `all`.
+pub(super) fn unseen(engine: &str, shows: Shows, all: &Order, seen: &Order) -> Option<String> {
+    if shows == Shows::default() {
+        return None;
+    }
+    let mut parts = Vec::new();
+    if !shows.steps {
+        parts
+            .push("cannot continue a prompt, so decode and schedules were not compared".to_owned());
+    }
+    match (seen.taps.len(), seen.states.len()) {
+        (0, 0) => {
+            parts.push(
+                "shows neither taps nor states: only log-probabilities were compared".to_owned(),
+            );
+        }
+        (taps, states) => parts.push(format!(
+            "shows {taps} of {} taps and {states} of {} parts of states",
+            all.taps.len(),
+            all.states.len()
+        )),
+    }
+    if !seen.taps.is_empty() && !shows.feeds {
+        parts.push(
+            "runs no op on given inputs, so whole runs were compared and no op by itself"
+                .to_owned(),
+        );
+    }
+    Some(format!("`{engine}` {}", parts.join("; ")))
 }
 
 /// Names the first value of the engine's own run that is not finite, where log-probabilities are not.

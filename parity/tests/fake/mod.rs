@@ -371,7 +371,7 @@ impl Session for FakeSession {
 
     fn shows(&self) -> Shows {
         let sees = !self.fake.blind;
-        Shows { taps: sees, states: sees, seeds: sees }
+        Shows { taps: sees, states: sees, seeds: sees, feeds: sees, steps: true }
     }
 
     fn open_slot(&mut self) -> SlotId {

@@ -1,0 +1,236 @@
+//! Engines in processes of their own, over standard input and output: `docs/engine-protocol.md`.
+//!
+//! A child is untrusted. Every line it sends is held to what was asked for before memory is
+//! allocated, every wait has a time limit, and a child that breaks the protocol is killed. What it
+//! wrote to standard error last stands in the error.
+
+mod conformance;
+mod process;
+mod session;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{Engine, Error, Options, Session, Source};
+
+pub use conformance::{Finding, conformance};
+pub use process::end_all;
+
+use session::ChildSession;
+use wire::{Expect, Wire};
+
+/// The version of the protocol.
+pub const PROTOCOL: u64 = 1;
+
+/// The command that starts an engine, and its settings.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// The name for messages.
+    pub name: String,
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Variables added to its environment.
+    pub variables: Vec<(String, OsString)>,
+    /// Settings of the engine, by name.
+    pub options: BTreeMap<String, String>,
+    /// Time that one verb may take.
+    pub patience: Duration,
+    /// Advice for a program that does not start or lacks a module.
+    pub advice: Option<String>,
+}
+
+/// Answer to `hello`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Hello {
+    /// Version of the protocol that the engine speaks.
+    pub protocol: u64,
+    /// The engine's name.
+    pub engine: String,
+    /// Its version.
+    pub version: String,
+    /// The device it runs on.
+    #[serde(default)]
+    pub device: String,
+    /// Settings in force, by name.
+    #[serde(default)]
+    pub settings: BTreeMap<String, Value>,
+    /// Verbs and capabilities.
+    pub can: Vec<String>,
+}
+
+impl Hello {
+    /// True if the engine has a verb or a capability.
+    pub fn can(&self, verb: &str) -> bool {
+        self.can.iter().any(|word| word == verb)
+    }
+}
+
+/// Answer to `open`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct OpenModel {
+    /// Width of a row.
+    pub vocab: usize,
+    /// The dtype of activations.
+    pub dtype: String,
+    /// Most tokens that a slot or a prompt may have.
+    #[serde(default)]
+    pub tokens: Option<usize>,
+    /// The device, where it is known only now.
+    #[serde(default)]
+    pub device: Option<String>,
+    /// Settings in force, where they are known only now.
+    #[serde(default)]
+    pub settings: BTreeMap<String, Value>,
+    /// Names of taps that `step` can show.
+    #[serde(default)]
+    pub taps: Vec<String>,
+    /// Parts of states that `states` can show.
+    #[serde(default)]
+    pub states: Vec<String>,
+}
+
+/// An engine that runs in a child process. Each session has a process of its own.
+#[derive(Debug)]
+pub struct ChildEngine {
+    launch: Launch,
+    /// Positions that a slot has to have room for.
+    tokens: usize,
+    facts: Mutex<Option<String>>,
+}
+
+impl ChildEngine {
+    /// Makes an engine whose slots have room for `tokens` positions. No process is started yet.
+    pub fn new(launch: Launch, tokens: usize) -> Self {
+        Self { launch, tokens, facts: Mutex::new(None) }
+    }
+
+    /// Name, version, device and settings in force, as the last session that was opened reported them.
+    pub fn facts(&self) -> Option<String> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Starts an engine and asks who it is.
+pub fn hello(launch: &Launch) -> Result<Hello, Error> {
+    Ok(greet(launch)?.1)
+}
+
+/// Starts a process and reads its `hello`.
+fn greet(launch: &Launch) -> Result<(Wire, Hello), Error> {
+    let mut wire = Wire::start(launch)?;
+    let ask = json!({ "protocol": PROTOCOL, "options": launch.options });
+    let answer = wire.call("hello", ask, &Expect::Nothing)?;
+    let hello: Hello = wire.read("hello", answer.body)?;
+    if hello.protocol != PROTOCOL {
+        let found = hello.protocol;
+        return Err(wire.lost(
+            "hello",
+            &format!(
+                "it speaks protocol {found}; expected {PROTOCOL}: take the version of the engine's plugin that \
+                 belongs to this program"
+            ),
+        ));
+    }
+    if !hello.can("open") || !(hello.can("score") || hello.can("step")) {
+        return Err(wire.lost(
+            "hello",
+            &format!(
+                "`can` is `{}`; expected `open` and at least one of `score` and `step`",
+                hello.can.join("`, `")
+            ),
+        ));
+    }
+    if hello.can("step") && !hello.can("release") {
+        return Err(wire.lost("hello", "`can` has `step` without `release`; expected both"));
+    }
+    Ok((wire, hello))
+}
+
+/// Opens a model folder in a process that was greeted.
+fn open_model(
+    wire: &mut Wire,
+    model: &std::path::Path,
+    dtype: &str,
+    tokens: usize,
+) -> Result<OpenModel, Error> {
+    let full = fs_err::canonicalize(model)
+        .map_err(|e| Error::Other(format!("cannot find the model: {e}")))?;
+    let ask = json!({ "model": full.to_string_lossy(), "dtype": dtype, "tokens": tokens });
+    let answer = wire.call("open", ask, &Expect::Nothing)?;
+    let opened: OpenModel = wire.read("open", answer.body)?;
+    if opened.dtype != dtype {
+        let found = &opened.dtype;
+        return Err(wire.lost("open", &format!("it runs in `{found}`; `{dtype}` was asked for")));
+    }
+    /// Rows are wider in no model.
+    const WIDEST: usize = 1 << 24;
+    if !(1..=WIDEST).contains(&opened.vocab) {
+        let found = opened.vocab;
+        return Err(wire.lost("open", &format!("`vocab` is {found}; expected 1 to {WIDEST}")));
+    }
+    Ok(opened)
+}
+
+/// Writes name, version, device and settings in one line.
+fn facts(hello: &Hello, opened: &OpenModel) -> String {
+    let mut settings = hello.settings.clone();
+    settings.extend(opened.settings.clone());
+    let said = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let settings: Vec<String> =
+        settings.iter().map(|(key, value)| format!("{key}={}", said(value))).collect();
+    let device = opened.device.as_deref().unwrap_or(&hello.device);
+    let mut text = format!("engine {} {}", hello.engine, hello.version);
+    if !device.is_empty() {
+        text = format!("{text} on {device}");
+    }
+    if !settings.is_empty() {
+        text = format!("{text}, in force: {}", settings.join(", "));
+    }
+    process::plain(&text)
+}
+
+impl Engine for ChildEngine {
+    fn name(&self) -> &str {
+        &self.launch.name
+    }
+
+    fn runs_specs(&self) -> bool {
+        false
+    }
+
+    fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
+        let name = &self.launch.name;
+        if source.model.graph.fed.is_some() || options.drafts {
+            return Err(Error::Other(format!("engine `{name}` feeds no drafting head by itself")));
+        }
+        if options.ranks > 1 {
+            return Err(Error::Other(format!(
+                "engine `{name}` shares matrices out by its own settings (--engine-option), not by ranks"
+            )));
+        }
+        let (mut wire, hello) = greet(&self.launch)?;
+        let dtype = options.dtype.name();
+        let tokens = source.model.context.map_or(self.tokens, |most| most.min(self.tokens));
+        let opened = open_model(&mut wire, source.dir, dtype, tokens)?;
+        if opened.vocab < source.model.vocab {
+            let (found, expected) = (opened.vocab, source.model.vocab);
+            return Err(
+                wire.lost("open", &format!("`vocab` is {found}; the model has {expected} tokens"))
+            );
+        }
+        *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts(&hello, &opened));
+        Ok(Box::new(ChildSession::new(wire, &hello, opened, source, options.dtype)))
+    }
+}

@@ -1,0 +1,494 @@
+//! The conformance test of the protocol: every verb that an engine claims, held to its meaning.
+
+use std::path::Path;
+
+use registry::dtype::Dtype;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::wire::{Answer, Expect, Wire};
+use super::{Hello, Launch, OpenModel, greet, open_model};
+use crate::Error;
+
+/// Outcome of one check.
+#[derive(Debug, Clone, Serialize)]
+pub struct Finding {
+    /// The verb.
+    pub verb: &'static str,
+    /// The check.
+    pub check: &'static str,
+    /// True if it held; none if the engine does not claim the verb.
+    pub holds: Option<bool>,
+    /// The measure, what is wrong and what to change, or why it was not run.
+    pub words: String,
+}
+
+/// Tokens of the prompts.
+const LENGTH: usize = 12;
+/// Room that is asked for.
+const ROOM: usize = 96;
+/// Largest difference of two log-probabilities that differ by rounding alone.
+fn noise(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F32 => 1e-3,
+        Dtype::F16 => 5e-2,
+        Dtype::Bf16 => 4e-1,
+    }
+}
+
+type Rows = Vec<Vec<f32>>;
+
+struct Test {
+    wire: Wire,
+    hello: Hello,
+    opened: OpenModel,
+    limit: f64,
+    found: Vec<Finding>,
+    slots: usize,
+}
+
+/// Runs every check. An error means that the engine could not be started or greeted.
+pub fn conformance(
+    launch: &Launch,
+    model: &Path,
+    dtype: Dtype,
+) -> Result<(Hello, Vec<Finding>), Error> {
+    let (mut wire, hello) = greet(launch)?;
+    let opened = open_model(&mut wire, model, dtype.name(), ROOM)?;
+    let limit = noise(dtype);
+    let mut test = Test { wire, hello: hello.clone(), opened, limit, found: Vec::new(), slots: 0 };
+    test.found.push(Finding {
+        verb: "hello",
+        check: "protocol, engine, version, verbs",
+        holds: Some(true),
+        words: format!("{} {}, can {}", hello.engine, hello.version, hello.can.join(", ")),
+    });
+    test.found.push(Finding {
+        verb: "open",
+        check: "dtype and vocabulary",
+        holds: Some(true),
+        words: format!("{dtype}, {} tokens", test.opened.vocab),
+    });
+    // A broken protocol ends the test: the process is gone.
+    if let Err(error) = test.run() {
+        test.found.push(Finding {
+            verb: "(all)",
+            check: "the protocol is kept to the end",
+            holds: Some(false),
+            words: error.to_string(),
+        });
+    }
+    Ok((hello, test.found))
+}
+
+impl Test {
+    fn run(&mut self) -> Result<(), Error> {
+        self.unknown_verb()?;
+        let (one, other) = (self.prompt(1), self.prompt(5));
+        if self.claims("score", "a row for each token") {
+            self.score(&one)?;
+        }
+        if self.claims("step", "a prefill gives what single steps give") {
+            self.steps(&one, &other)?;
+        }
+        if self.claims("generate", "each token is the likeliest after those before it") {
+            self.generate(&one)?;
+        }
+        self.too_long(&one)
+    }
+
+    /// Notes a verb that is not claimed.
+    fn claims(&mut self, verb: &'static str, check: &'static str) -> bool {
+        let can = self.hello.can(verb);
+        if !can {
+            let words = "not claimed in `can`".to_owned();
+            self.found.push(Finding { verb, check, holds: None, words });
+        }
+        can
+    }
+
+    fn prompt(&self, seed: usize) -> Vec<u32> {
+        let vocab = self.opened.vocab.min(1 << 16);
+        (0..LENGTH).map(|n| ((n * n * 7 + n * 13 + seed * 29) % vocab) as u32).collect()
+    }
+
+    fn fresh(&mut self) -> usize {
+        self.slots += 1;
+        self.slots - 1
+    }
+
+    /// Feeds chunks of tokens to slots from a position; gives all rows.
+    fn feed(&mut self, parts: &[(usize, usize, &[u32])]) -> Result<Result<Rows, String>, Error> {
+        let tokens = parts.iter().map(|part| part.2.len()).sum();
+        let vocab = self.opened.vocab;
+        let taps = std::collections::BTreeSet::new();
+        let chunks: Vec<Value> = parts
+            .iter()
+            .map(|(slot, at, tokens)| json!({ "slot": slot, "at": at, "tokens": tokens, "rows": "all" }))
+            .collect();
+        let expect = Expect::Rows { rows: tokens, vocab, taps: &taps, tokens };
+        self.ask("step", json!({ "chunks": chunks, "taps": taps }), &expect)
+            .map(|answer| answer.map(|answer| rows(answer, vocab)))
+    }
+
+    /// Asks; the inner error has the words of a refusal.
+    fn ask(
+        &mut self,
+        verb: &str,
+        body: Value,
+        expect: &Expect<'_>,
+    ) -> Result<Result<Answer, String>, Error> {
+        match self.wire.call(verb, body, expect) {
+            Ok(answer) => Ok(Ok(answer)),
+            Err(Error::Other(words)) => Ok(Err(words)),
+            Err(lost) => Err(lost),
+        }
+    }
+
+    fn note(&mut self, verb: &'static str, check: &'static str, outcome: Result<String, String>) {
+        let holds = Some(outcome.is_ok());
+        let words = outcome.unwrap_or_else(|words| words);
+        self.found.push(Finding { verb, check, holds, words });
+    }
+
+    /// Notes how far rows are apart.
+    fn compare(
+        &mut self,
+        verb: &'static str,
+        check: &'static str,
+        got: Result<Rows, String>,
+        want: &[Vec<f32>],
+        change: &str,
+    ) {
+        let limit = self.limit;
+        let outcome = got.and_then(|got| {
+            let far = got.iter().zip(want).map(|(a, b)| distance(a, b)).collect::<Vec<_>>();
+            let worst = far.iter().copied().fold(0.0, f64::max);
+            match far.iter().position(|far| *far > limit) {
+                None if got.len() == want.len() => Ok(format!("{worst:.1e} apart, at most {limit:.0e}")),
+                None => Err(format!("{} rows; expected {}", got.len(), want.len())),
+                Some(row) => Err(format!(
+                    "row {row} is the first that differs, {worst:.1e} nats at most (allowed {limit:.0e}): {change}"
+                )),
+            }
+        });
+        self.note(verb, check, outcome);
+    }
+
+    fn unknown_verb(&mut self) -> Result<(), Error> {
+        let answer = self.ask("no_such_verb", json!({}), &Expect::Nothing)?;
+        let outcome = match answer {
+            Err(words) => Ok(words),
+            Ok(_) => {
+                Err("it was answered with `ok`: answer a verb that you do not know with `error`"
+                    .to_owned())
+            }
+        };
+        self.note("(unknown)", "an unknown verb is refused", outcome);
+        Ok(())
+    }
+
+    fn score_rows(&mut self, tokens: &[u32]) -> Result<Result<Rows, String>, Error> {
+        let (vocab, taps) = (self.opened.vocab, std::collections::BTreeSet::new());
+        let expect = Expect::Rows { rows: tokens.len(), vocab, taps: &taps, tokens: tokens.len() };
+        let answer = self.ask("score", json!({ "tokens": tokens }), &expect)?;
+        Ok(answer.map(|answer| rows(answer, vocab)))
+    }
+
+    fn score(&mut self, prompt: &[u32]) -> Result<(), Error> {
+        let first = self.score_rows(prompt)?;
+        let Ok(whole) = first else {
+            self.note("score", "a row for each token", first.map(|_| String::new()));
+            return Ok(());
+        };
+        self.note("score", "a row for each token", varied(&whole));
+        let again = self.score_rows(prompt)?;
+        self.compare(
+            "score",
+            "the same prompt again gives the same",
+            again,
+            &whole,
+            "forget the prompt before: no cache may be left",
+        );
+        let half = self.score_rows(&prompt[..LENGTH / 2])?;
+        self.compare(
+            "score",
+            "a row depends on the tokens before it alone",
+            half,
+            &whole[..LENGTH / 2],
+            "row i is of the tokens up to i: check the causal mask",
+        );
+        Ok(())
+    }
+
+    fn steps(&mut self, prompt: &[u32], other: &[u32]) -> Result<(), Error> {
+        let a = self.fresh();
+        let whole = self.feed(&[(a, 0, prompt)])?;
+        let Ok(whole) = whole else {
+            self.note("step", "ids in, rows out", whole.map(|_| String::new()));
+            return Ok(());
+        };
+        self.note("step", "ids in, rows out", varied(&whole));
+        if self.hello.can("score") {
+            let scored = self.score_rows(prompt)?;
+            self.compare(
+                "score",
+                "equals a step over the prompt",
+                scored,
+                &whole,
+                "both are of the same tokens",
+            );
+        }
+        let b = self.fresh();
+        let single = self.single(b, prompt)?;
+        self.compare(
+            "step",
+            "a prefill gives what single steps give",
+            single,
+            &whole,
+            "carry cache and positions on: `at` is how many tokens the slot has seen",
+        );
+        self.two_slots(&whole, prompt, other)?;
+        self.forks(prompt, &whole)?;
+        self.truncates(prompt, &whole)?;
+        self.releases(a, prompt, &whole, other)
+    }
+
+    fn single(&mut self, slot: usize, tokens: &[u32]) -> Result<Result<Rows, String>, Error> {
+        let mut all = Vec::new();
+        for at in 0..tokens.len() {
+            match self.feed(&[(slot, at, &tokens[at..=at])])? {
+                Ok(rows) => all.extend(rows),
+                refused => return Ok(refused),
+            }
+        }
+        Ok(Ok(all))
+    }
+
+    fn two_slots(
+        &mut self,
+        whole: &[Vec<f32>],
+        prompt: &[u32],
+        other: &[u32],
+    ) -> Result<(), Error> {
+        let (a, b, alone) = (self.fresh(), self.fresh(), self.fresh());
+        let change =
+            "slots have states of their own; a shorter one in a batch must not see padding";
+        let short = &other[..LENGTH - 5];
+        let want = match self.feed(&[(alone, 0, short)])? {
+            Ok(rows) => [whole, &rows].concat(),
+            Err(words) => {
+                self.note("step", "two slots in one step equal two alone", Err(words));
+                return Ok(());
+            }
+        };
+        let both = self.feed(&[(a, 0, prompt), (b, 0, short)])?;
+        self.compare("step", "two slots in one step equal two alone", both, &want, change);
+        Ok(())
+    }
+
+    fn forks(&mut self, prompt: &[u32], whole: &[Vec<f32>]) -> Result<(), Error> {
+        const CHECK: &str = "a fork goes on as a fresh run does";
+        if !self.claims("fork", CHECK) {
+            return Ok(());
+        }
+        let (a, b, half) = (self.fresh(), self.fresh(), LENGTH / 2);
+        let mut run = || -> Result<Result<Rows, String>, Error> {
+            if let Err(words) = self.feed(&[(a, 0, &prompt[..half])])? {
+                return Ok(Err(words));
+            }
+            let ask = json!({ "slot": a, "to": b });
+            if let Err(words) = self.ask("fork", ask, &Expect::Nothing)? {
+                return Ok(Err(words));
+            }
+            // What the first slot sees from here on is not the other's.
+            if let Err(words) = self.feed(&[(a, half, &prompt[..half])])? {
+                return Ok(Err(words));
+            }
+            self.feed(&[(b, half, &prompt[half..])])
+        };
+        let got = run()?;
+        self.compare(
+            "fork",
+            CHECK,
+            got,
+            &whole[half..],
+            "copy every state of the slot: neither slot may see what the other is fed",
+        );
+        Ok(())
+    }
+
+    fn truncates(&mut self, prompt: &[u32], whole: &[Vec<f32>]) -> Result<(), Error> {
+        const CHECK: &str = "a truncated slot goes on as a fresh run does";
+        if !self.claims("truncate", CHECK) {
+            return Ok(());
+        }
+        let (slot, half) = (self.fresh(), LENGTH / 2);
+        let mut long = prompt[..half].to_vec();
+        long.extend(prompt.iter().rev().take(3));
+        if let Err(words) = self.feed(&[(slot, 0, &long)])? {
+            self.note("truncate", CHECK, Err(words));
+            return Ok(());
+        }
+        let ask = json!({ "slot": slot, "length": half });
+        if let Err(words) = self.ask("truncate", ask, &Expect::Nothing)? {
+            // Recurrent states cannot go back, and saying so is right.
+            self.found.push(Finding { verb: "truncate", check: CHECK, holds: None, words });
+            return Ok(());
+        }
+        let got = self.feed(&[(slot, half, &prompt[half..])])?;
+        self.compare(
+            "truncate",
+            CHECK,
+            got,
+            &whole[half..],
+            "forget every state from `length` on, or refuse",
+        );
+        Ok(())
+    }
+
+    fn releases(
+        &mut self,
+        slot: usize,
+        prompt: &[u32],
+        whole: &[Vec<f32>],
+        other: &[u32],
+    ) -> Result<(), Error> {
+        const CHECK: &str = "a released slot begins anew";
+        let mut outcome =
+            self.ask("release", json!({ "slot": slot }), &Expect::Nothing)?.map(|_| Vec::new());
+        if outcome.is_ok() {
+            outcome = self.feed(&[(slot, 0, other)])?;
+        }
+        if outcome.is_ok() {
+            outcome =
+                self.ask("release", json!({ "slot": slot }), &Expect::Nothing)?.map(|_| Vec::new());
+        }
+        if outcome.is_ok() {
+            outcome = self.feed(&[(slot, 0, prompt)])?;
+        }
+        self.compare(
+            "release",
+            CHECK,
+            outcome,
+            whole,
+            "a slot that is used again has no state of the sequence before",
+        );
+        Ok(())
+    }
+
+    fn generate(&mut self, prompt: &[u32]) -> Result<(), Error> {
+        const CHECK: &str = "each token is the likeliest after those before it";
+        const COUNT: usize = 6;
+        let ask = json!({ "tokens": prompt, "count": COUNT });
+        let chosen = self.ask("generate", ask, &Expect::Nothing)?.and_then(|answer| {
+            let tokens = answer.body.get("tokens").cloned().unwrap_or_default();
+            serde_json::from_value::<Vec<u32>>(tokens)
+                .map_err(|e| format!("`tokens` is no list of ids: {e}"))
+        });
+        let chosen = match chosen {
+            Ok(chosen) if (1..=COUNT).contains(&chosen.len()) => chosen,
+            Ok(chosen) => {
+                let words = format!("{} tokens came; {COUNT} were asked for", chosen.len());
+                self.note("generate", CHECK, Err(words));
+                return Ok(());
+            }
+            Err(words) => {
+                self.note("generate", CHECK, Err(words));
+                return Ok(());
+            }
+        };
+        let whole: Vec<u32> = prompt.iter().chain(&chosen).copied().collect();
+        let scored = if self.hello.can("score") {
+            self.score_rows(&whole)?
+        } else {
+            let slot = self.fresh();
+            self.feed(&[(slot, 0, &whole)])?
+        };
+        let limit = self.limit;
+        let outcome = scored.and_then(|rows| {
+            for (n, token) in chosen.iter().enumerate() {
+                let row = &rows[prompt.len() - 1 + n];
+                let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let own = row.get(*token as usize).copied().unwrap_or(f32::NEG_INFINITY);
+                if f64::from(best - own) > limit {
+                    return Err(format!(
+                        "token {n} is {token}, {:.2} nats below the likeliest: choose greedily, without sampling or penalties",
+                        best - own
+                    ));
+                }
+            }
+            Ok(format!("{} of {COUNT} tokens", chosen.len()))
+        });
+        self.note("generate", CHECK, outcome);
+        Ok(())
+    }
+
+    fn too_long(&mut self, prompt: &[u32]) -> Result<(), Error> {
+        const CHECK: &str = "a prompt beyond the limit is refused, and the engine lives on";
+        let Some(most) = self.opened.tokens else {
+            self.note(
+                "open",
+                CHECK,
+                Err("`tokens` is missing: say how many tokens a slot has room for".to_owned()),
+            );
+            return Ok(());
+        };
+        let long: Vec<u32> =
+            prompt.iter().copied().cycle().take(most.saturating_add(1).min(1 << 20)).collect();
+        let verb = if self.hello.can("score") { "score" } else { "step" };
+        let scores = verb == "score";
+        let slot = self.fresh();
+        let refused =
+            if scores { self.score_rows(&long)? } else { self.feed(&[(slot, 0, &long)])? };
+        let slot = self.fresh();
+        let after =
+            if scores { self.score_rows(prompt)? } else { self.feed(&[(slot, 0, prompt)])? };
+        let outcome = match (refused, after) {
+            (Ok(_), _) => Err(format!(
+                "{} tokens were taken, and `open` said {most}: answer with `error`",
+                long.len()
+            )),
+            (Err(_), Err(words)) => Err(format!("it does not work after a refusal: {words}")),
+            (Err(words), Ok(_)) => Ok(words),
+        };
+        self.note(if scores { "score" } else { "step" }, CHECK, outcome);
+        Ok(())
+    }
+}
+
+/// Log-probabilities of each row.
+fn rows(answer: Answer, vocab: usize) -> Rows {
+    let data = answer.frames.into_iter().next().map(|frame| frame.data).unwrap_or_default();
+    data.chunks(vocab.max(1)).map(logprobs).collect()
+}
+
+fn logprobs(row: &[f32]) -> Vec<f32> {
+    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = row.iter().map(|x| f64::from(x - most).exp()).sum();
+    row.iter().map(|x| (f64::from(x - most) - sum.ln()) as f32).collect()
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    let gap = |(a, b): (&f32, &f32)| if a == b { 0.0 } else { f64::from((a - b).abs()) };
+    let far = a
+        .iter()
+        .zip(b)
+        .map(gap)
+        .fold(0.0, |most, gap| if gap.is_nan() { f64::INFINITY } else { gap.max(most) });
+    if a.len() == b.len() { far } else { f64::INFINITY }
+}
+
+/// Rows that say something: neither flat nor all alike.
+fn varied(rows: &[Vec<f32>]) -> Result<String, String> {
+    let flat = |row: &Vec<f32>| row.iter().all(|x| *x == row[0]);
+    if let Some(row) = rows.iter().position(flat) {
+        return Err(format!(
+            "row {row} gives every token the same probability: send logits or log-probabilities"
+        ));
+    }
+    if rows.windows(2).all(|pair| pair[0] == pair[1]) {
+        return Err("all rows are alike: row i is of the tokens up to i".to_owned());
+    }
+    Ok(format!("{} rows", rows.len()))
+}

@@ -1,0 +1,260 @@
+//! A child process: bytes in, bytes out, its last words, and its end.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Launch;
+
+/// Bytes that are read from a child at once.
+const PIECE: usize = 1 << 16;
+/// Pieces that wait to be taken; a child that sends more has to wait.
+const PIECES: usize = 64;
+/// Lines of standard error that are kept, and characters of each.
+const LINES: usize = 20;
+const WIDTH: usize = 300;
+
+/// Why nothing more comes from a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// It closed its standard output, or ended.
+    Ended,
+    /// The time was up.
+    Silent,
+    /// A line was longer than any line may be.
+    Long,
+}
+
+/// A running child.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Child,
+    input: Sender<Vec<u8>>,
+    output: Receiver<Vec<u8>>,
+    /// Bytes that were received and not taken.
+    rest: VecDeque<u8>,
+    said: Arc<Mutex<VecDeque<String>>>,
+}
+
+/// Process groups of children that run.
+static RUNNING: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// Kills every child that runs. For a program that is about to exit.
+pub fn end_all() {
+    let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    running.into_iter().for_each(kill_group);
+}
+
+/// Kills a child and what it started.
+#[cfg(unix)]
+fn kill_group(id: u32) {
+    use rustix::process::{Pid, Signal, kill_process_group};
+    if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
+        // A group that is gone needs no signal.
+        kill_process_group(pid, Signal::KILL).ok();
+    }
+}
+
+#[cfg(not(unix))]
+fn kill_group(_id: u32) {}
+
+impl Process {
+    pub(super) fn start(launch: &Launch) -> std::io::Result<Self> {
+        let mut command = Command::new(&launch.program);
+        command.args(&launch.arguments).envs(launch.variables.iter().map(|(k, v)| (k, v)));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A group of its own, so that what it starts ends with it.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command.spawn()?;
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).insert(child.id());
+        let (mut stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (input, requests) = channel::<Vec<u8>>();
+        let (pieces, output) = sync_channel(PIECES);
+        let said = Arc::new(Mutex::new(VecDeque::new()));
+        let kept = Arc::clone(&said);
+        let mut process = Self { child, input, output, rest: VecDeque::new(), said };
+        let threads = [
+            std::thread::Builder::new().name("engine input".to_owned()).spawn(move || {
+                for bytes in requests {
+                    let Some(stdin) = stdin.as_mut() else { return };
+                    // A child that is gone is noticed where its answer is missing.
+                    if stdin.write_all(&bytes).and_then(|()| stdin.flush()).is_err() {
+                        return;
+                    }
+                }
+            }),
+            std::thread::Builder::new()
+                .name("engine output".to_owned())
+                .spawn(move || forward(stdout, &pieces)),
+            std::thread::Builder::new()
+                .name("engine messages".to_owned())
+                .spawn(move || keep(stderr, &kept)),
+        ];
+        for thread in threads {
+            if let Err(error) = thread {
+                process.kill();
+                return Err(error);
+            }
+        }
+        Ok(process)
+    }
+
+    pub(super) fn send(&self, bytes: Vec<u8>) {
+        // Without its thread the answer is missing, which is noticed.
+        self.input.send(bytes).ok();
+    }
+
+    /// Waits for more bytes.
+    fn more(&mut self, deadline: Instant) -> Result<(), Stop> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.output.recv_timeout(left) {
+            Ok(piece) => self.rest.extend(piece),
+            Err(RecvTimeoutError::Timeout) => return Err(Stop::Silent),
+            Err(RecvTimeoutError::Disconnected) => return Err(Stop::Ended),
+        }
+        Ok(())
+    }
+
+    /// Reads a line of at most `most` bytes, without its end.
+    pub(super) fn line(&mut self, most: usize, deadline: Instant) -> Result<Vec<u8>, Stop> {
+        let mut seen = 0;
+        loop {
+            if let Some(at) = self.rest.iter().skip(seen).position(|byte| *byte == b'\n') {
+                let mut line: Vec<u8> = self.rest.drain(..=seen + at).collect();
+                line.pop();
+                return Ok(line);
+            }
+            seen = self.rest.len();
+            if seen > most {
+                return Err(Stop::Long);
+            }
+            self.more(deadline)?;
+        }
+    }
+
+    /// Reads `count` little-endian numbers. Memory grows with what arrives.
+    pub(super) fn numbers(&mut self, count: usize, deadline: Instant) -> Result<Vec<f32>, Stop> {
+        let mut numbers = Vec::with_capacity(count.min(PIECE));
+        while numbers.len() < count {
+            let whole = (self.rest.len() / 4).min(count - numbers.len());
+            if whole == 0 {
+                self.more(deadline)?;
+                continue;
+            }
+            let mut bytes = self.rest.drain(..whole * 4);
+            while let (Some(a), Some(b), Some(c), Some(d)) =
+                (bytes.next(), bytes.next(), bytes.next(), bytes.next())
+            {
+                numbers.push(f32::from_le_bytes([a, b, c, d]));
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// The start of what was received and not taken, for messages.
+    pub(super) fn pending(&self) -> String {
+        let bytes: Vec<u8> = self.rest.iter().take(WIDTH).copied().collect();
+        plain(&String::from_utf8_lossy(&bytes))
+    }
+
+    /// Kills the child, and tells how it had ended by itself if it had.
+    pub(super) fn end(&mut self) -> Option<String> {
+        /// How long a child that closed its output may take to end.
+        const MOMENT: Duration = Duration::from_millis(500);
+        let until = Instant::now() + MOMENT;
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(None) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                found => break found.ok().flatten(),
+            }
+        };
+        self.kill();
+        status.map(|status| status.to_string())
+    }
+
+    /// The last lines of standard error.
+    pub(super) fn last_words(&self) -> Vec<String> {
+        // What was written before the end may still be on its way.
+        std::thread::sleep(Duration::from_millis(50));
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    fn kill(&mut self) {
+        kill_group(self.child.id());
+        // Where there are no groups, the child alone; one that is gone needs no signal.
+        self.child.kill().ok();
+        self.child.wait().ok();
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.child.id());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Hands on what a child writes.
+fn forward(stdout: Option<ChildStdout>, pieces: &SyncSender<Vec<u8>>) {
+    let Some(mut stdout) = stdout else { return };
+    let mut piece = vec![0; PIECE];
+    while let Ok(count) = stdout.read(&mut piece) {
+        if count == 0 || pieces.send(piece[..count].to_vec()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Keeps the last lines of standard error.
+fn keep(stderr: Option<ChildStderr>, said: &Mutex<VecDeque<String>>) {
+    let Some(stderr) = stderr else { return };
+    let mut reader = BufReader::new(stderr);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        // A line without an end is cut where it would take room.
+        let mut part = (&mut reader).take(PIECE as u64);
+        match part.read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        let text = plain(String::from_utf8_lossy(&line).trim_end());
+        if text.is_empty() {
+            continue;
+        }
+        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.len() == LINES {
+            said.pop_front();
+        }
+        said.push_back(text);
+    }
+}
+
+/// Text of a child as one line that no terminal takes for commands.
+pub(super) fn plain(text: &str) -> String {
+    let mut shown: String =
+        text.chars().take(WIDTH).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(WIDTH).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_a_child_is_one_short_line() {
+        assert_eq!(plain("a\u{1b}[31mb\nc"), "a [31mb c");
+        let long = plain(&"x".repeat(1000));
+        assert!(long.len() == WIDTH + 3 && long.ends_with("..."));
+    }
+}

@@ -1,0 +1,335 @@
+//! Verbs and answers: one line of JSON each, with frames of numbers after an answer.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::Launch;
+use super::process::{Process, Stop, plain};
+use crate::Error;
+
+/// The longest line; `open` lists the names of taps.
+const LINE: usize = 1 << 24;
+/// Most numbers of a tap or a part of a state.
+const MOST: usize = 1 << 28;
+/// Most axes of a frame.
+const AXES: usize = 8;
+
+/// Frames that an answer may have.
+pub(super) enum Expect<'a> {
+    /// None.
+    Nothing,
+    /// One frame `rows` of this shape, and taps of these names with so many rows.
+    Rows { rows: usize, vocab: usize, taps: &'a BTreeSet<String>, tokens: usize },
+    /// Parts of states.
+    States,
+}
+
+/// Header of a frame.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Head {
+    /// `rows`, the name of a tap, or the part of a state.
+    pub(super) name: String,
+    /// The layer of a state.
+    #[serde(default)]
+    pub(super) layer: Option<usize>,
+    /// The shape, row-major.
+    pub(super) shape: Vec<usize>,
+    /// Bytes that follow.
+    pub(super) bytes: u64,
+}
+
+/// Numbers of an answer.
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub(super) head: Head,
+    pub(super) data: Vec<f32>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) body: Value,
+    pub(super) frames: Vec<Frame>,
+}
+
+/// The line of an answer.
+#[derive(Debug, Deserialize)]
+struct Line {
+    id: u64,
+    #[serde(default)]
+    ok: Option<Value>,
+    #[serde(default)]
+    error: Option<String>,
+    #[serde(default)]
+    frames: Vec<Head>,
+}
+
+/// A child and the count of its verbs.
+#[derive(Debug)]
+pub(super) struct Wire {
+    launch: Launch,
+    process: Option<Process>,
+    /// Why it is gone.
+    gone: String,
+    verbs: u64,
+}
+
+impl Wire {
+    pub(super) fn start(launch: &Launch) -> Result<Self, Error> {
+        let process = Process::start(launch).map_err(|e| {
+            let advice = launch.advice.as_ref().map(|a| format!("\n{a}")).unwrap_or_default();
+            Error::Lost(format!(
+                "engine `{}` does not start: `{}`: {e}{advice}",
+                launch.name,
+                launch.program.display()
+            ))
+        })?;
+        Ok(Self { launch: launch.clone(), process: Some(process), gone: String::new(), verbs: 0 })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.launch.name
+    }
+
+    /// Sends a verb and reads its answer.
+    pub(super) fn call(
+        &mut self,
+        verb: &str,
+        body: Value,
+        expect: &Expect<'_>,
+    ) -> Result<Answer, Error> {
+        self.verbs += 1;
+        let id = self.verbs;
+        let mut ask = json!({ "id": id, "verb": verb });
+        if let (Value::Object(ask), Value::Object(body)) = (&mut ask, body) {
+            ask.extend(body);
+        }
+        let Some(process) = &mut self.process else {
+            return Err(Error::Lost(self.gone.clone()));
+        };
+        process.send(format!("{ask}\n").into_bytes());
+        let deadline = Instant::now() + self.launch.patience;
+        let line = match process.line(LINE, deadline) {
+            Ok(line) => line,
+            Err(stop) => return Err(self.stopped(verb, stop)),
+        };
+        let line: Line = match serde_json::from_slice(&line) {
+            Ok(line) => line,
+            Err(error) => return Err(self.garbage(verb, &line, &error)),
+        };
+        if line.id != id {
+            let found = line.id;
+            return Err(self.lost(verb, &format!("the answer has id {found}; expected {id}")));
+        }
+        if let Some(words) = line.error {
+            if line.ok.is_some() || !line.frames.is_empty() {
+                return Err(self.lost(
+                    verb,
+                    "the answer has `error` beside `ok` or `frames`; expected one of them",
+                ));
+            }
+            return Err(Error::Other(format!(
+                "engine `{}` refuses `{verb}`: {}",
+                self.name(),
+                plain(&words)
+            )));
+        }
+        let Some(body) = line.ok else {
+            return Err(self.lost(verb, "the answer has neither `ok` nor `error`"));
+        };
+        if let Err(words) = check(expect, &line.frames) {
+            return Err(self.lost(verb, &words));
+        }
+        let mut frames = Vec::with_capacity(line.frames.len());
+        for head in line.frames {
+            let count = head.shape.iter().product();
+            let Some(process) = &mut self.process else {
+                return Err(Error::Lost(self.gone.clone()));
+            };
+            let data = match process.numbers(count, deadline) {
+                Ok(data) => data,
+                Err(stop) => return Err(self.stopped(verb, stop)),
+            };
+            // A masked token may have no probability at all.
+            let masked = matches!(expect, Expect::Rows { .. }) && head.name == "rows";
+            let bad = |x: &f32| x.is_nan() || x.is_infinite() && !(masked && *x < 0.0);
+            if let Some(at) = data.iter().position(bad) {
+                let (value, name) = (data[at], plain(&head.name));
+                let width = head.shape.iter().skip(1).product::<usize>().max(1);
+                let place = format!("row {}, column {}", at / width, at % width);
+                return Err(self.lost(
+                    verb,
+                    &format!("frame `{name}` has {value} at {place}; expected finite numbers"),
+                ));
+            }
+            frames.push(Frame { head, data });
+        }
+        Ok(Answer { body, frames })
+    }
+
+    /// Reads the body of an answer.
+    pub(super) fn read<T: DeserializeOwned>(
+        &mut self,
+        verb: &str,
+        body: Value,
+    ) -> Result<T, Error> {
+        serde_json::from_value(body)
+            .map_err(|e| self.lost(verb, &format!("the answer does not fit: {e}")))
+    }
+
+    /// Kills the child, and gives the error of a broken protocol.
+    pub(super) fn lost(&mut self, verb: &str, words: &str) -> Error {
+        let mut text = format!("engine `{}`, verb `{verb}`: {words}", self.name());
+        if let Some(mut process) = self.process.take() {
+            process.end();
+            let said = process.last_words();
+            if said.is_empty() {
+                text.push_str("\nit wrote nothing to standard error");
+            } else {
+                text.push_str("\nits last lines on standard error:");
+                for line in &said {
+                    text.push_str("\n  ");
+                    text.push_str(line);
+                }
+            }
+            let lacks = |line: &String| {
+                line.contains("ModuleNotFoundError") || line.contains("ImportError")
+            };
+            if let Some(advice) = self.launch.advice.as_ref().filter(|_| said.iter().any(lacks)) {
+                text.push('\n');
+                text.push_str(advice);
+            }
+        }
+        self.gone.clone_from(&text);
+        Error::Lost(text)
+    }
+
+    /// Tells why nothing more came.
+    fn stopped(&mut self, verb: &str, stop: Stop) -> Error {
+        let words = match stop {
+            Stop::Ended => {
+                let how = self.process.as_mut().and_then(Process::end);
+                let how = how.unwrap_or_else(|| "it closed its standard output".to_owned());
+                format!("the engine ended before it answered ({how})")
+            }
+            Stop::Silent => {
+                let pending = self.process.as_ref().map(Process::pending).unwrap_or_default();
+                let sent = if pending.is_empty() {
+                    "nothing".to_owned()
+                } else {
+                    format!("`{pending}` without an end of line, or too few bytes of a frame")
+                };
+                format!(
+                    "no answer within {} s; it sent {sent}. If it needs longer, give --engine-timeout SECONDS",
+                    self.launch.patience.as_secs_f64()
+                )
+            }
+            Stop::Long => format!("a line of more than {LINE} bytes; expected one line of JSON"),
+        };
+        self.lost(verb, &words)
+    }
+
+    fn garbage(&mut self, verb: &str, line: &[u8], error: &serde_json::Error) -> Error {
+        let text = plain(&String::from_utf8_lossy(line));
+        self.lost(verb, &format!(
+            "standard output has `{text}`, which is no answer ({error}); expected one line of JSON with `id`. A \
+             print of a library goes there too: send prints to standard error"
+        ))
+    }
+}
+
+/// Holds the headers of frames to what was asked for.
+fn check(expect: &Expect<'_>, heads: &[Head]) -> Result<(), String> {
+    for head in heads {
+        let name = plain(&head.name);
+        let numbers = head.shape.iter().try_fold(1_usize, |n, axis| n.checked_mul(*axis));
+        // The size of rows is known; that of taps and states is the engine's to say.
+        let rows = matches!(expect, Expect::Rows { .. }) && head.name == "rows";
+        let numbers = numbers.filter(|n| (rows || *n <= MOST) && head.shape.len() <= AXES);
+        let Some(numbers) = numbers.filter(|n| (*n as u64).checked_mul(4) == Some(head.bytes))
+        else {
+            return Err(format!(
+                "frame `{name}` has shape {:?} and {} bytes; expected 4 bytes per number, at most {MOST} numbers \
+                 and {AXES} axes",
+                head.shape, head.bytes
+            ));
+        };
+        match expect {
+            Expect::States if numbers == 0 || head.layer.is_none() => {
+                return Err(format!("frame `{name}` of a state has no `layer` or no numbers"));
+            }
+            Expect::Nothing | Expect::Rows { .. } | Expect::States => {}
+        }
+    }
+    let (rows, vocab, taps, tokens) = match *expect {
+        Expect::Nothing if heads.is_empty() => return Ok(()),
+        Expect::Nothing => return Err(format!("{} frames came; expected none", heads.len())),
+        Expect::States => return Ok(()),
+        Expect::Rows { rows, vocab, taps, tokens } => (rows, vocab, taps, tokens),
+    };
+    let Some((first, others)) = heads.split_first().filter(|(first, _)| first.name == "rows")
+    else {
+        return Err("the first frame is not `rows`".to_owned());
+    };
+    if first.shape != [rows, vocab] {
+        return Err(format!("`rows` has shape {:?}; expected [{rows}, {vocab}]", first.shape));
+    }
+    let mut seen = BTreeSet::new();
+    for head in others {
+        let name = plain(&head.name);
+        if !taps.contains(&head.name) {
+            return Err(format!("frame `{name}` is no tap that was asked for"));
+        }
+        if !seen.insert(&head.name) {
+            return Err(format!("tap `{name}` came twice"));
+        }
+        if head.shape.first() != Some(&tokens) {
+            return Err(format!(
+                "tap `{name}` has shape {:?}; expected {tokens} rows, one for each token of the step",
+                head.shape
+            ));
+        }
+    }
+    match taps.iter().find(|tap| !seen.contains(tap)) {
+        Some(tap) => Err(format!("tap `{tap}` was asked for and did not come")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(name: &str, shape: &[usize], bytes: u64) -> Head {
+        Head { name: name.to_owned(), layer: None, shape: shape.to_vec(), bytes }
+    }
+
+    #[test]
+    fn frames_are_held_to_what_was_asked_for() {
+        let taps = BTreeSet::from(["a".to_owned()]);
+        let none = BTreeSet::new();
+        let rows = |taps| Expect::Rows { rows: 2, vocab: 3, taps, tokens: 2 };
+        let whole = head("rows", &[2, 3], 24);
+        for (expect, heads, words) in [
+            (Expect::Nothing, vec![whole.clone()], "expected none"),
+            (rows(&none), vec![], "not `rows`"),
+            (rows(&none), vec![head("rows", &[2, 4], 32)], "expected [2, 3]"),
+            (rows(&none), vec![head("rows", &[2, 3], 20)], "4 bytes per number"),
+            (rows(&none), vec![head("rows", &[usize::MAX, 3], 24)], "at most"),
+            (rows(&none), vec![head("rows", &[1 << 20, 1 << 20], 1 << 42)], "at most"),
+            (rows(&none), vec![whole.clone(), whole.clone()], "no tap that was asked for"),
+            (rows(&taps), vec![whole.clone()], "did not come"),
+            (rows(&taps), vec![whole.clone(), head("a", &[1, 2], 8)], "expected 2 rows"),
+            (rows(&taps), vec![whole.clone(), head("a", &[2], 8), head("a", &[2], 8)], "twice"),
+            (Expect::States, vec![head("k", &[2], 8)], "no `layer`"),
+        ] {
+            let said = check(&expect, &heads).unwrap_err();
+            assert!(said.contains(words), "{said}");
+        }
+        assert_eq!(check(&rows(&taps), &[whole, head("a", &[2, 5], 40)]), Ok(()));
+    }
+}
