@@ -252,7 +252,7 @@ impl AddModel {
         target.check_dtypes(&[target.dtype()])?;
         let options =
             Options { dtype: target.dtype(), threads: self.threads, ..Options::default() };
-        let engine = crate::engines::engine("native")?;
+        let engine = crate::engines::native()?;
         let mut session = engine.open(&target.source(), &options).map_err(engine_error)?;
         let vocab = target.model.vocab;
         let tokens: Vec<u32> = (0..5_usize).map(|n| ((n * 7 + 1) % vocab.max(1)) as u32).collect();
@@ -289,7 +289,7 @@ impl AddModel {
             options.same_model = false;
             options.rounds = Some(Rounds::None);
         }
-        let engine = crate::engines::engine("native")?;
+        let engine = crate::engines::native()?;
         let report = parity::check(engine.as_ref(), &target.source(), &dump, &options)
             .map_err(check_error)?;
         self.say("compared", &format!("with {} in {names}", report.subject.producer));

@@ -85,9 +85,8 @@ impl Bench {
             ..Options::default()
         };
         let begun = Instant::now();
-        let mut session = crate::engines::engine("native")?
-            .open(&target.source(), &options)
-            .map_err(engine_error)?;
+        let mut session =
+            crate::engines::native()?.open(&target.source(), &options).map_err(engine_error)?;
         term::note(&format!("loaded in {:.2} s", begun.elapsed().as_secs_f64()));
         if self.draft.is_some() {
             return draft::run(&self, &target, session.as_mut(), &options);

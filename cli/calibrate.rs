@@ -83,9 +83,8 @@ impl Text {
             watch: Some(watch),
             ..Options::default()
         };
-        let mut session = crate::engines::engine("native")?
-            .open(&target.source(), &options)
-            .map_err(engine_error)?;
+        let mut session =
+            crate::engines::native()?.open(&target.source(), &options).map_err(engine_error)?;
         let bar = term::count_bar(self.count as u64, "chunks");
         for chunk in self.chunks() {
             let slot = session.open_slot();

@@ -117,7 +117,7 @@ impl Check {
             ..Choice::default()
         };
         let target = target::open(&Which::at(model.to_owned()), &choice)?;
-        crate::engines::engine("native")?
+        crate::engines::native()?
             .open(&target.source(), &engine::Options::default())
             .map_err(specs::engine_error)?;
         Ok(std::sync::Arc::unwrap_or_clone(target.model))

@@ -12,14 +12,17 @@ const CI: &str = include_str!("../docs/ci.md");
 const EVALS: &str = include_str!("../docs/evals.md");
 /// Launching engines, and their sheets.
 const LAUNCH: &str = include_str!("../docs/launch.md");
+/// The protocol of engines in processes of their own.
+const PROTOCOL: &str = include_str!("../docs/engine-protocol.md");
 
 /// Whole pages by topic.
-pub(crate) const PAGES: [(&str, &str, &str); 5] = [
+pub(crate) const PAGES: [(&str, &str, &str); 6] = [
     ("dump", "the form of reference dumps", DUMP),
     ("report", "the form of JSON reports", REPORT),
     ("ci", "checks in continuous integration", CI),
     ("evals", "evaluations, and two of them compared", EVALS),
     ("launch", "launching engines, and their sheets", LAUNCH),
+    ("engine-protocol", "how to connect an engine", PROTOCOL),
 ];
 
 /// One row of a table of ops or steps.

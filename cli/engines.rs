@@ -1,73 +1,144 @@
-//! Engines by name.
+//! Engines by name: a driver of this process, or a command that speaks `docs/engine-protocol.md`.
+
+mod catalog;
+mod start;
 
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use engine::Engine;
+use engine::drivers::{DRIVERS, Driver};
 use parity::Dump;
-use registry::model::Model;
 
-/// The engine that opens GGUF files by itself.
-const LLAMA_CPP: &str = "llama.cpp";
+pub(crate) use catalog::catalog;
+pub(crate) use start::Child;
 
-/// Finds an engine that runs resolved models.
-pub(crate) fn engine(name: &str) -> Result<Box<dyn engine::Engine>> {
-    match name {
-        "native" => Ok(Box::new(engine::NativeEngine::new())),
-        LLAMA_CPP => bail!(
-            "engine `{LLAMA_CPP}` opens GGUF files and builds its own graph; it runs no specs"
-        ),
-        other => bail!("there is no engine `{other}`; there are: native, {LLAMA_CPP}"),
+/// Which engine, and its settings.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EngineArgs {
+    /// The engine: a name that `onboard engine list` shows, or a path with a slash to a Python file or a program that
+    /// speaks the engine protocol
+    #[arg(long, value_name = "ENGINE", default_value = NATIVE)]
+    pub engine: String,
+    /// A setting of an engine that runs in a process of its own (repeatable)
+    #[arg(long = "engine-option", value_name = "KEY=VALUE")]
+    pub options: Vec<String>,
+    /// Seconds that such an engine may take for one answer
+    #[arg(long = "engine-timeout", value_name = "SECONDS", default_value = "600", value_parser = parse_seconds)]
+    pub timeout: Duration,
+}
+
+const NATIVE: &str = "native";
+
+impl Default for EngineArgs {
+    fn default() -> Self {
+        let timeout = Duration::from_secs(600);
+        Self { engine: NATIVE.to_owned(), options: Vec::new(), timeout }
     }
 }
 
-/// Whether an engine opens files by itself, and needs no spec.
-pub(crate) fn opens_files(name: &str) -> bool {
-    name == LLAMA_CPP
+/// Reads a time of at least a moment and at most a day.
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|s| (0.05..=86400.0).contains(s));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("`{text}` is no time; expected seconds, 0.05 to 86400"))
+}
+
+/// An engine that was found by its name.
+pub(crate) enum Found {
+    /// In this process.
+    Here(&'static Driver),
+    /// In a process of its own.
+    Child(Child),
+}
+
+impl EngineArgs {
+    /// Finds the engine.
+    pub(crate) fn find(&self) -> Result<Found> {
+        let name = self.engine.as_str();
+        if let Some(driver) = DRIVERS.into_iter().find(|driver| driver.name == name) {
+            ensure!(
+                self.options.is_empty(),
+                "engine `{name}` takes no --engine-option; its settings are flags of the command"
+            );
+            return Ok(Found::Here(driver));
+        }
+        ensure!(
+            !name.starts_with("http://") && !name.starts_with("https://"),
+            "`{name}` is a server; --engine takes a name, a Python file or a program, and no URL yet"
+        );
+        if name.contains(['/', std::path::MAIN_SEPARATOR]) {
+            return Child::at_path(Path::new(name), self).map(Found::Child);
+        }
+        let entries = catalog()?;
+        let Some(entry) = entries.iter().find(|entry| entry.name == name) else {
+            let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+            let near = if Path::new(name).is_file() {
+                format!(". For the file here, write ./{name}")
+            } else {
+                String::new()
+            };
+            bail!("there is no engine `{name}`; there are: {}{near}", names.join(", "));
+        };
+        Child::of_entry(entry, self).map(Found::Child)
+    }
+
+    /// Makes an engine of this process that runs resolved models.
+    pub(crate) fn of_models(&self) -> Result<Box<dyn Engine>> {
+        let name = &self.engine;
+        match self.find()? {
+            Found::Here(driver) if driver.describe.is_none() => start(driver, 0),
+            Found::Here(_) => {
+                bail!("engine `{name}` opens GGUF files and builds its own graph; it runs no specs")
+            }
+            Found::Child(_) => bail!("engine `{name}` builds its own graph; it runs no specs"),
+        }
+    }
+}
+
+/// Makes the native engine.
+pub(crate) fn native() -> Result<Box<dyn Engine>> {
+    let driver = DRIVERS[0];
+    start(driver, 0)
+}
+
+fn start(driver: &'static Driver, context: usize) -> Result<Box<dyn Engine>> {
+    let make = driver
+        .start
+        .map_err(|how| anyhow::anyhow!("this build has no engine `{}`; {how}", driver.name))?;
+    Ok(make(context))
 }
 
 /// A file, with an engine that has room for what it is to be compared with.
 pub(crate) struct Opened {
     /// The engine.
-    pub engine: Box<dyn engine::Engine>,
+    pub engine: Box<dyn Engine>,
     /// What it says of the file.
-    pub model: Model,
-    /// Whether every number is kept in 32 bits.
-    pub wide: bool,
+    pub file: engine::drivers::File,
 }
 
-/// Looks at a file with an engine for which [`opens_files`] holds.
-pub(crate) fn open(name: &str, path: &Path, dump: &Dump) -> Result<Opened> {
-    let place = path.display();
+/// Looks at a file with an engine that opens files by itself.
+pub(crate) fn open_file(driver: &'static Driver, path: &Path, dump: &Dump) -> Result<Opened> {
+    let (name, place) = (driver.name, path.display());
     ensure!(
         path.is_file(),
         "engine `{name}` opens GGUF files, and `{place}` is none; make one: \
          convert {place} --to gguf:f32 -o FILE"
     );
-    llama_cpp(path, room(dump))
+    let describe = driver.describe.context("the engine opens no files")?;
+    let file = describe(path)?;
+    Ok(Opened { engine: start(driver, room(dump))?, file })
 }
 
 /// Positions that prompts, what follows them and schedules need.
-fn room(dump: &Dump) -> usize {
+pub(crate) fn room(dump: &Dump) -> usize {
     /// Longer than any schedule.
     const MORE: usize = 64;
     let manifest = &dump.manifest;
     let prompts = manifest.prompts.iter().map(|p| p.tokens.len()).max();
     let greedy = manifest.greedy.values().flat_map(|by| by.values()).map(Vec::len).max();
     prompts.unwrap_or(0) + greedy.unwrap_or(0) + MORE
-}
-
-#[cfg(feature = "llama-cpp")]
-fn llama_cpp(path: &Path, context: usize) -> Result<Opened> {
-    let engine = engine::llama_cpp::LlamaCpp { context, ..Default::default() };
-    let file = engine.describe(path)?;
-    Ok(Opened { engine: Box::new(engine), model: file.model, wide: file.wide })
-}
-
-#[cfg(not(feature = "llama-cpp"))]
-fn llama_cpp(path: &Path, _context: usize) -> Result<Opened> {
-    bail!(
-        "this build has no engine `{LLAMA_CPP}` for `{}`; build it in with `cargo build --release \
-         --features llama-cpp` (needs cmake, a C++ compiler and libclang)",
-        path.display()
-    )
 }

@@ -49,6 +49,7 @@ fn wait_for_signals() {
 }
 
 fn stop(signal: i32) -> ! {
+    engine::child::end_all();
     let paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
     for (path, goes) in paths.iter() {
         match goes {

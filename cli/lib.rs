@@ -23,6 +23,7 @@ mod coverage;
 mod docs;
 mod draft;
 mod dump;
+mod engine_command;
 mod engines;
 mod eval;
 mod gguf_target;
@@ -102,6 +103,11 @@ enum OnboardCommand {
     Parity {
         #[command(subcommand)]
         command: ParityCommand,
+    },
+    /// Engines: what there is, and the test for plugins
+    Engine {
+        #[command(subcommand)]
+        command: engine_command::EngineCommand,
     },
     Convert(convert::Convert),
     Imatrix(imatrix::MakeImatrix),
@@ -186,6 +192,7 @@ impl OnboardCommand {
             Self::Bench(args) => args.run(),
             Self::Synth(args) => args.run(),
             Self::Parity { command } => command.run(),
+            Self::Engine { command } => command.run(),
             Self::Convert(args) => args.run(),
             Self::Imatrix(args) => args.run(),
             Self::Launch(args) => args.run(),

@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 
+use crate::engines::catalog;
 use crate::specs::Specs;
 use crate::text::Table;
 use crate::{Ended, term};
@@ -24,7 +25,7 @@ pub(crate) struct List {
 impl List {
     pub(crate) fn run(self) -> Result<Ended> {
         let specs = Specs::open(self.specs.as_deref())?;
-        let engines = ["native"];
+        let engines: Vec<String> = catalog()?.into_iter().map(|entry| entry.name).collect();
         if self.json {
             let specs: Vec<_> = specs
                 .all()

@@ -1,5 +1,6 @@
 //! `parity check`: an engine against a reference dump.
 
+mod child;
 mod costs;
 mod file;
 mod folder;
@@ -19,9 +20,10 @@ use registry::graph::StateKind;
 use registry::model::Model;
 
 use crate::coverage::Coverage;
+use crate::engines::{EngineArgs, Found};
 use crate::specs::{check_error, warn};
 use crate::target::{self, Choice, Target, Which, parse_dtype};
-use crate::{Ended, annotate, engines, term, write};
+use crate::{Ended, annotate, term, write};
 
 /// Compares an engine with a reference dump, tap by tap, in prefill and in decode
 #[derive(Debug, Args)]
@@ -34,6 +36,8 @@ Examples:
   parity check FILE.gguf --reference DUMP --source MODEL    what a quantization costs
   parity check FP8-MODEL --reference DUMP --source MODEL    the same for 8 or 4 bits in safetensors
   parity check FILE.gguf --engine llama.cpp --reference DUMP
+  parity check MODEL --engine ./my_engine.py                an engine in a process of its own
+  parity check MODEL --engine transformers --engine-option attention=sdpa
   parity check MODEL --set states.conv.dtype=bf16 --allow-dtype-mismatch --dtype f16
 
 Exit codes: 0 agree, 1 differ, 2 could not run.")]
@@ -48,9 +52,8 @@ pub(crate) struct Check {
     /// The checkpoint that a GGUF file, or one of codes and scales, was made from, to compare tensors with
     #[arg(long, value_name = "DIR")]
     source: Option<PathBuf>,
-    /// The engine to check
-    #[arg(long, value_name = "NAME", default_value = "native")]
-    engine: String,
+    #[command(flatten)]
+    engine: EngineArgs,
     /// Dtypes, with commas; default: all of the dump
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
     dtype: Vec<Dtype>,
@@ -96,7 +99,7 @@ impl Check {
             choice,
             reference: Some(reference.to_owned()),
             source: None,
-            engine: "native".to_owned(),
+            engine: EngineArgs::default(),
             dtype: Vec::new(),
             bound: None,
             allow_dtype_mismatch: false,
@@ -130,9 +133,13 @@ impl Check {
                 .and_then(|(dir, _)| Ok(converters::Checkpoint::open(&dir)?))
                 .context("cannot read the checkpoint given as --source")?;
         }
-        if engines::opens_files(&self.engine) {
-            self.refuse_rounding()?;
-            return self.run_file();
+        match self.engine.find()? {
+            Found::Child(child) => return self.run_child(&child),
+            Found::Here(driver) if driver.describe.is_some() => {
+                self.refuse_rounding()?;
+                return self.run_file(driver);
+            }
+            Found::Here(_) => {}
         }
         let target = target::open(&self.which, &self.choice)?;
         if target.is_gguf() {
@@ -215,7 +222,7 @@ impl Check {
 
     /// Compares the engine with a dump and reports.
     fn compare(&self, target: &Target, dump: &Dump, options: &CheckOptions) -> Result<Ended> {
-        let engine = engines::engine(&self.engine)?;
+        let engine = self.engine.of_models()?;
         let mut report =
             parity::check(engine.as_ref(), &target.source(), dump, options).map_err(check_error)?;
         report.subject.sha256.spec = Some(target.spec.sha256.clone());

@@ -38,7 +38,7 @@ impl Schedules {
         target.explained(&self.choice)?;
         let (_, dump) = open_dump(&target, self.reference.as_deref())?;
         let options = CheckOptions { dtypes: self.dtype, ..CheckOptions::default() };
-        let engine = crate::engines::engine("native")?;
+        let engine = crate::engines::native()?;
         let rows = parity::check_schedules(
             engine.as_ref(),
             &target.source(),

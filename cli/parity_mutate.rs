@@ -90,7 +90,7 @@ impl Mutate {
 
 /// Injects mistakes into a model and counts those that its check catches.
 pub(crate) fn measure(target: &Target, dump: &Dump, options: &MutateOptions) -> Result<Book> {
-    let engine = crate::engines::engine("native")?;
+    let engine = crate::engines::native()?;
     let bar = term::count_bar(0, "mutants");
     let mut progress = |done: usize, all: usize, name: &str| {
         bar.set_length(all as u64);

@@ -94,9 +94,8 @@ impl Run {
         target.check_dtypes(&[dtype])?;
         warn(&target.nonfinite()?);
         let options = Options { dtype, threads: self.threads, ..Options::default() };
-        let mut session = crate::engines::engine("native")?
-            .open(&target.source(), &options)
-            .map_err(engine_error)?;
+        let mut session =
+            crate::engines::native()?.open(&target.source(), &options).map_err(engine_error)?;
         let slot = session.open_slot();
         let sampling = Sampling {
             temperature: self.temperature,

@@ -43,7 +43,7 @@ pub(super) fn run(
     );
     let Some(model) = nextn.layers.first().cloned() else { bail!("the head has no layers") };
     let source = Source { model: Arc::clone(&model), dir: &target.dir };
-    let mut head = engines::engine("native")?.open(&source, options).map_err(engine_error)?;
+    let mut head = engines::native()?.open(&source, options).map_err(engine_error)?;
     let prompt = prompt(bench, target.model.vocab);
     let begun = Instant::now();
     let slow = plain(session, &prompt, bench.n)?;
@@ -120,7 +120,7 @@ fn proven(target: &Target, source: &Source<'_>) -> Result<Option<bool>> {
     let Some(dump) = Dump::open(&path)?.nextn()? else { return Ok(None) };
     let options =
         CheckOptions { dtypes: vec![Dtype::F32], schedules: false, ..CheckOptions::default() };
-    let engine = engines::engine("native")?;
+    let engine = engines::native()?;
     let report = parity::check(engine.as_ref(), source, &dump, &options)?;
     Ok(Some(report.verdict() != Verdict::Fail))
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::Check;
 use crate::specs::check_error;
 use crate::target::Target;
-use crate::{Ended, annotate, engines, term, write};
+use crate::{Ended, annotate, term, write};
 
 /// One quantized tensor against its source.
 #[derive(Debug, Serialize)]
@@ -59,7 +59,7 @@ impl Check {
         options: &Options,
         quantized: Quantized,
     ) -> Result<Ended> {
-        let engine = engines::engine(&self.engine)?;
+        let engine = self.engine.of_models()?;
         self.show_cost_in(engine.as_ref(), &target.source(), dump, reference, options, quantized)
     }
 

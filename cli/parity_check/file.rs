@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail, ensure};
 use converters::codec::{BlockType, expected_error};
 use converters::gguf::File;
+use engine::drivers::Driver;
 use engine::{Options, Rounds, Source};
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
@@ -20,8 +21,8 @@ use crate::{Ended, convert, engines};
 const BOUND: f64 = 1e-3;
 
 impl Check {
-    pub(super) fn run_file(&self) -> Result<Ended> {
-        let name = &self.engine;
+    pub(super) fn run_file(&self, driver: &'static Driver) -> Result<Ended> {
+        let name = driver.name;
         let choice = &self.choice;
         for (flag, given) in [
             ("--spec", choice.spec.is_some()),
@@ -38,8 +39,8 @@ impl Check {
         let dump = Dump::open(reference)
             .with_context(|| format!("cannot read the reference `{}`", reference.display()))?;
         let path = self.which.model.as_path();
-        let opened = engines::open(name, path, &dump)?;
-        let model = Source { model: Arc::new(opened.model), dir: path };
+        let opened = engines::open_file(driver, path, &dump)?;
+        let model = Source { model: Arc::new(opened.file.model), dir: path };
         let file = File::open(path)?;
         if self.bound.is_none() && is_quantized(&file) {
             let options =
@@ -56,7 +57,7 @@ impl Check {
         }
         let bound = match self.bound {
             Some(bound) => bound,
-            None if opened.wide => BOUND,
+            None if opened.file.wide => BOUND,
             None => bail!(
                 "`{}` keeps numbers in less than 32 bits, and how much that may move a \
                  log-probability nobody can say in general: give --bound NATS",

@@ -28,8 +28,6 @@ mod template;
 pub use template::{Template, shown};
 use versions::Versions;
 
-// `ENGINES`: the paths and texts of the sheets beside this crate.
-include!(concat!(env!("OUT_DIR"), "/sheets.rs"));
 
 /// The sheet of one engine, as far as launching goes.
 #[derive(Debug, Clone)]
@@ -212,7 +210,7 @@ impl Sheet {
 
 /// The sheets that the program carries, by file name without its end.
 pub fn builtin() -> impl Iterator<Item = (&'static str, Arc<Source>)> {
-    ENGINES.iter().map(|(path, text)| {
+    crate::builtin::SHEETS.iter().map(|(path, text)| {
         let name = path.rsplit('/').next().and_then(|name| name.strip_suffix(".yaml"));
         let source = Source { path: (*path).to_owned(), text: (*text).to_owned() };
         (name.unwrap_or(path), Arc::new(source))

@@ -1,0 +1,192 @@
+//! `onboard engine`: the engines that can be compared, the conformance test, and the file that plugins import.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Subcommand};
+use converters::FileDtype;
+use converters::random::write_random_checkpoint;
+use engine::capability::Sheet;
+use engine::child::{Finding, conformance};
+use registry::dtype::Dtype;
+use serde_json::json;
+
+use crate::engines::{EngineArgs, Found, catalog};
+use crate::specs::{Config, Specs};
+use crate::target::parse_dtype;
+use crate::text::Table;
+use crate::{Ended, interrupt, term};
+
+/// Lists engines, tests an engine plugin, prints the file that plugins import
+#[derive(Debug, Subcommand)]
+pub(crate) enum EngineCommand {
+    List(List),
+    Test(Test),
+    Python(Python),
+}
+
+impl EngineCommand {
+    pub(crate) fn run(self) -> Result<Ended> {
+        match self {
+            Self::List(args) => args.run(),
+            Self::Test(args) => args.run(),
+            Self::Python(_) => {
+                let file = registry::engines::plugins().iter().find(|p| p.0 == "onboard_engine.py");
+                term::print(file.context("the file is part of the program")?.1.trim_end())?;
+                Ok(Ended::Well)
+            }
+        }
+    }
+}
+
+/// Lists the engines: name, kind, versions, what they show, and whether they can start here
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Engines are sheets of this program, sheets of yours (*.yaml in ONBOARD_ENGINES or ~/.config/onboard/engines) and
+programs on the PATH called onboard-engine-NAME. `onboard help engine-protocol` says how to write one.")]
+pub(crate) struct List {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl List {
+    fn run(self) -> Result<Ended> {
+        let mut rows = Vec::new();
+        let mut table = Table::new(&[]);
+        table.row(["engine", "kind", "versions", "shows", "starts here"]);
+        for entry in catalog()? {
+            let sheet = entry.sheet.as_ref();
+            let text = |of: fn(&Sheet) -> String| sheet.map(of).filter(|text| !text.is_empty());
+            let kind = sheet.map_or("child", |sheet| sheet.kind.name());
+            let versions = text(|sheet| sheet.versions.clone());
+            let shows = text(|sheet| sheet.shows.join(", "));
+            let obstacle = entry.obstacle();
+            let unknown = || "unknown".to_owned();
+            table.row([
+                entry.name.clone(),
+                kind.to_owned(),
+                versions.clone().unwrap_or_else(unknown),
+                shows.clone().unwrap_or_else(unknown),
+                obstacle.clone().map_or_else(|| "yes".to_owned(), |why| format!("no: {why}")),
+            ]);
+            rows.push(json!({
+                "engine": entry.name, "kind": kind, "versions": versions,
+                "shows": sheet.map(|sheet| &sheet.shows), "about": sheet.map(|sheet| &sheet.about),
+                "place": entry.place, "obstacle": obstacle,
+            }));
+        }
+        if self.json {
+            term::print(&serde_json::to_string_pretty(&rows)?)?;
+        } else {
+            term::print(table.plain("").trim_end())?;
+        }
+        Ok(Ended::Well)
+    }
+}
+
+/// Prints onboard_engine.py, which makes a Python file an engine
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  onboard engine python > onboard_engine.py")]
+pub(crate) struct Python {}
+
+/// Tests that an engine keeps the protocol: every verb it claims, held to its meaning
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  onboard engine test ./my_engine.py
+  onboard engine test ./my_engine.py MODEL --dtype bf16
+
+Without MODEL a tiny random checkpoint is used. Exit codes: 0 the protocol is kept, 1 it is not, 2 could not run.")]
+pub(crate) struct Test {
+    /// The engine: a name, or a path with a slash to a Python file or a program
+    engine: String,
+    /// A checkpoint's folder
+    model: Option<PathBuf>,
+    /// The dtype to run in
+    #[arg(long, default_value = "f32", value_parser = parse_dtype)]
+    dtype: Dtype,
+    /// A setting of the engine (repeatable)
+    #[arg(long = "engine-option", value_name = "KEY=VALUE")]
+    options: Vec<String>,
+    /// Seconds that the engine may take for one answer
+    #[arg(long = "engine-timeout", value_name = "SECONDS", default_value = "600", value_parser = crate::engines::parse_seconds)]
+    timeout: std::time::Duration,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Test {
+    fn run(self) -> Result<Ended> {
+        let (options, timeout) = (self.options.clone(), self.timeout);
+        let args = EngineArgs { engine: self.engine.clone(), options, timeout };
+        let child = match args.find()? {
+            Found::Child(child) => child,
+            Found::Here(driver) => bail!(
+                "engine `{}` runs in this process and speaks no protocol; `parity check` and `parity schedules` test it",
+                driver.name
+            ),
+        };
+        let files = tempfile::Builder::new().prefix("onboard-model-").tempdir()?;
+        let _watched = interrupt::watch_whole(files.path());
+        let model = match &self.model {
+            Some(model) => model.clone(),
+            None => {
+                tiny(files.path())?;
+                files.path().to_owned()
+            }
+        };
+        let (hello, findings) = conformance(&child.launch, &model, self.dtype)?;
+        let failed = findings.iter().filter(|finding| finding.holds == Some(false)).count();
+        if self.json {
+            let report = json!({ "hello": hello, "findings": findings });
+            term::print(&serde_json::to_string_pretty(&report)?)?;
+        } else {
+            show(&findings, failed)?;
+        }
+        Ok(if failed > 0 { Ended::Differs } else { Ended::Well })
+    }
+}
+
+fn show(findings: &[Finding], failed: usize) -> Result<()> {
+    let mut table = Table::new(&[]);
+    for finding in findings {
+        let verdict = match finding.holds {
+            Some(true) => "ok",
+            Some(false) => "FAIL",
+            None => "-",
+        };
+        let words = finding.words.lines().next().unwrap_or_default();
+        table.row([verdict, finding.verb, finding.check, words]);
+    }
+    term::print(table.plain("").trim_end())?;
+    // Last words of an engine are lines of their own.
+    for finding in findings.iter().filter(|finding| finding.words.contains('\n')) {
+        term::note(&finding.words);
+    }
+    let checks = findings.iter().filter(|finding| finding.holds.is_some()).count();
+    term::print(&match failed {
+        0 => format!("the protocol is kept in {checks} checks"),
+        failed => format!("the protocol is broken in {failed} of {checks} checks"),
+    })?;
+    Ok(())
+}
+
+/// Writes a tiny random checkpoint of the spec that most others extend.
+fn tiny(folder: &Path) -> Result<()> {
+    const CONFIG: &str = include_str!("../engines/tiny.json");
+    let config = Config::of_text("engines/tiny.json", CONFIG)?;
+    let specs = Specs::open(None)?;
+    let spec = specs.matching(&config)?.context("the built-in checkpoint has a spec")?;
+    let model = specs.resolve(&spec, &config, &[])?;
+    let weights: Vec<(String, Vec<usize>)> =
+        model.graph.weights.iter().map(|w| (w.name.clone(), w.shape.clone())).collect();
+    /// Larger than the checkpoint.
+    const SHARD: u64 = 1 << 30;
+    write_random_checkpoint(folder, &weights, FileDtype::F32, 0, SHARD)?;
+    fs_err::write(folder.join("config.json"), CONFIG)?;
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! Every engine that has a name: drivers, sheets of this program, sheets of the user, programs on the PATH.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow};
+use engine::capability::{Kind, Sheet};
+use engine::drivers::DRIVERS;
+use registry::file;
+
+/// How programs on the PATH begin that are engines.
+const PREFIX: &str = "onboard-engine-";
+
+/// An engine that has a name.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// Its name.
+    pub name: String,
+    /// Its sheet; a program on the PATH has none.
+    pub sheet: Option<Sheet>,
+    /// The file of the sheet, or the program; nothing for a sheet of this program.
+    pub place: Option<PathBuf>,
+}
+
+/// Lists all engines. Sheets of the user win over those of this program and over programs on the PATH.
+pub(crate) fn catalog() -> Result<Vec<Entry>> {
+    let mut entries: Vec<Entry> = DRIVERS
+        .iter()
+        .map(|driver| Entry {
+            name: driver.name.to_owned(),
+            sheet: Some(Sheet::of(driver.name)),
+            place: None,
+        })
+        .collect();
+    let mut seen: BTreeSet<String> = entries.iter().map(|entry| entry.name.clone()).collect();
+    let built_in = registry::engines::sheets().iter().filter_map(|(_, text)| {
+        let sheet = Sheet::parse(text).ok().filter(|sheet| sheet.kind == Kind::Child)?;
+        Some(Entry { name: sheet.engine.clone(), sheet: Some(sheet), place: None })
+    });
+    for entry in own_sheets()?.into_iter().chain(built_in).chain(programs()) {
+        if seen.insert(entry.name.clone()) {
+            entries.push(entry);
+        }
+    }
+    Ok(entries)
+}
+
+/// The folder of the user's sheets: ONBOARD_ENGINES, else `onboard/engines` of the configuration folder.
+fn folder() -> Option<PathBuf> {
+    let set =
+        |key: &str| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let config = || set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")));
+    set("ONBOARD_ENGINES").or_else(|| Some(config()?.join("onboard/engines")))
+}
+
+fn own_sheets() -> Result<Vec<Entry>> {
+    let Some(folder) = folder().filter(|folder| folder.is_dir()) else { return Ok(Vec::new()) };
+    let mut entries = Vec::new();
+    for path in listed(&folder, |name| name.ends_with(".yaml")) {
+        let text = file::read_text(&path, file::SPEC)?;
+        let place = path.display();
+        let sheet = Sheet::parse(&text).map_err(|e| anyhow!("the sheet `{place}`: {e}"))?;
+        if sheet.kind != Kind::Child {
+            return Err(anyhow!(
+                "the sheet `{place}` is of an engine in process, which has to be built in; expected `kind: child`"
+            ));
+        }
+        let full = fs_err::canonicalize(&path).context("cannot find the sheet")?;
+        entries.push(Entry { name: sheet.engine.clone(), sheet: Some(sheet), place: Some(full) });
+    }
+    Ok(entries)
+}
+
+fn programs() -> Vec<Entry> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut entries = Vec::new();
+    for folder in std::env::split_paths(&path) {
+        for place in listed(&folder, |name| name.starts_with(PREFIX)) {
+            let name = place.file_stem().unwrap_or_default().to_string_lossy();
+            let name = name.trim_start_matches(PREFIX).to_owned();
+            if is_program(&place) && !name.is_empty() {
+                entries.push(Entry { name, sheet: None, place: Some(place) });
+            }
+        }
+    }
+    entries
+}
+
+/// Files of a folder whose names are wanted, in the order of names. A folder that cannot be read has none.
+fn listed(folder: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(&wanted))
+        .map(|entry| entry.path())
+        .filter(|path| path.is_file())
+        .collect();
+    paths.sort();
+    paths
+}
+
+/// True if a file may be executed.
+pub(super) fn is_program(path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    }
+    #[cfg(not(unix))]
+    path.is_file()
+}
