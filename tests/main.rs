@@ -7,6 +7,7 @@ mod commands;
 mod doors;
 mod drafts;
 mod evals;
+mod engines;
 mod fake_hub;
 mod finite;
 mod foreign;

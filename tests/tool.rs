@@ -72,7 +72,14 @@ pub(crate) fn convert() -> Command {
 }
 
 fn quiet(command: &mut Command) {
-    for key in ["HF_TOKEN", "HF_ENDPOINT", "HF_HUB_CACHE", "HF_TOKEN_PATH", "ONBOARD_PYTHON"] {
+    for key in [
+        "HF_TOKEN",
+        "HF_ENDPOINT",
+        "HF_HUB_CACHE",
+        "HF_TOKEN_PATH",
+        "ONBOARD_PYTHON",
+        "ONBOARD_ENGINES",
+    ] {
         command.env_remove(key);
     }
     // No test reads or fills the cache of the person who runs it.

@@ -1,0 +1,233 @@
+//! Engines in processes of their own: found by name, tested, compared, and refused where they break the protocol.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::tool::{Ran, copy, fixture, json, onboard, parity, root, run};
+
+fn engine(file: &str) -> PathBuf {
+    root().join("tests/engines").join(file)
+}
+
+/// `parity check` of a fixture in f32 with an engine and its options.
+fn check(engine: &Path, options: &[&str]) -> Command {
+    let mut command = parity();
+    command.arg("check").arg(fixture("llama")).args(["--dtype", "f32", "--engine"]).arg(engine);
+    for option in options {
+        command.args(["--engine-option", option]);
+    }
+    command
+}
+
+#[test]
+fn an_engine_of_a_few_lines_passes_its_test_and_a_check() {
+    let mut test = onboard();
+    test.args(["engine", "test"]).arg(engine("plain.py"));
+    let ran = run(&mut test).code(0).prints("the protocol is kept in");
+    for verb in ["hello", "open", "score", "step", "generate", "fork", "truncate", "release"] {
+        assert!(ran.out.contains(&format!("ok  {verb}")), "{verb}:\n{}", ran.out);
+    }
+    // A slot is as good as another, so few schedules tell as much as all.
+    run(check(&engine("plain.py"), &[]).arg("--no-schedules"))
+        .code(0)
+        .prints("shows neither taps nor states")
+        .prints("engine plain 1 on cpu, in force: theta=")
+        .prints("AGREE in 1 run");
+}
+
+#[test]
+fn a_wrong_engine_differs() {
+    run(check(&engine("plain.py"), &["theta=5000"]).arg("--no-schedules"))
+        .code(1)
+        .prints("f32  prefill")
+        .prints("FAIL");
+}
+
+#[test]
+fn an_engine_that_breaks_the_protocol_is_an_error_with_its_last_words() {
+    for (fault, words) in [
+        ("crash", "verb `hello`: the engine ended before it answered (exit status: 1)"),
+        ("print", "standard output has `Loading checkpoint shards: 100%`, which is no answer"),
+        ("id", "the answer has id 8; expected 1"),
+        ("nothing", "the answer has neither `ok` nor `error`"),
+        ("version", "it speaks protocol 2; expected 1"),
+        ("cannot", "expected `open` and at least one of `score` and `step`"),
+        ("refuses", "engine `"),
+        ("vocab", "`vocab` is 12; the model has 369 tokens"),
+        ("dtype", "it runs in `bf16`; `f32` was asked for"),
+        ("dies", "verb `score`: the engine ended before it answered"),
+        ("rows", "`rows` has shape [2, 369]; expected [1, 369]"),
+        ("bytes", "expected 4 bytes per number"),
+        ("huge", "has shape [1099511627776, 1099511627776]"),
+        ("no frame", "the first frame is not `rows`"),
+        ("nan", "frame `rows` has NaN at row 0, column 5"),
+        ("infinity", "frame `rows` has inf at row 0, column 5"),
+    ] {
+        let ran = run(&mut check(&engine("bad.py"), &[&format!("fault={fault}")])).code(2);
+        assert!(ran.err.contains(words), "{fault}: no `{words}` in\n{}", ran.err);
+        let kept = fault == "refuses" || ran.err.contains("loading weights");
+        assert!(kept, "{fault}: no last words in\n{}", ran.err);
+    }
+    run(&mut check(&engine("bad.py"), &["fault=refuses"])).code(2).says("no room for this model");
+}
+
+#[test]
+fn an_engine_that_is_silent_is_killed() {
+    for (fault, words) in [
+        ("silent", "no answer within 0.5 s; it sent nothing"),
+        ("no end of line", "it sent `{xxx"),
+        ("short", "too few bytes of a frame"),
+    ] {
+        let mut command = check(&engine("bad.py"), &[&format!("fault={fault}")]);
+        let ran = run(command.args(["--engine-timeout", "0.5"]));
+        let ran = ran.code(2).says("give --engine-timeout SECONDS");
+        assert!(ran.err.contains(words), "{fault}: no `{words}` in\n{}", ran.err);
+    }
+}
+
+#[test]
+fn the_conformance_test_names_the_verb_that_is_wrong() {
+    for (fault, verb, words) in [
+        ("order", "step", "carry cache and positions on"),
+        ("flat", "step", "the same probability"),
+        ("position", "step", "`at` is how many tokens"),
+        ("batch", "step", "must not see padding"),
+        ("stale", "score", "no cache may be left"),
+        ("sampling", "generate", "choose greedily"),
+        ("fork", "fork", "copy every state"),
+        ("truncate", "truncate", "forget every state"),
+        ("release", "release", "no state of the sequence before"),
+        ("room", "score", "answer with `error`"),
+        ("unknown", "(unknown)", "answer a verb that you do not know"),
+    ] {
+        let mut command = onboard();
+        command.args(["engine", "test"]).arg(engine("faulty.py"));
+        command.args(["--engine-option", &format!("fault={fault}")]);
+        let ran = run(&mut command).code(1);
+        let line = ran.out.lines().find(|line| line.starts_with("FAIL") && line.contains(words));
+        let line = line.unwrap_or_else(|| panic!("{fault}: no `{words}` in\n{}", ran.out));
+        assert!(line["FAIL".len()..].trim_start().starts_with(verb), "{fault}: {line}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn engines_are_found_by_sheet_and_on_the_path() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let (sheets, bin) = (dir.path().join("sheets"), dir.path().join("bin"));
+    fs_err::create_dir_all(&sheets).unwrap();
+    fs_err::create_dir_all(&bin).unwrap();
+    fs_err::copy(engine("plain.py"), sheets.join("mine.py")).unwrap();
+    let sheet = "engine: mine\nkind: child\nversions: 1 to 2\ncommand: [./mine.py]\nshows: [rows]\ndtypes: [f32]\n";
+    fs_err::write(sheets.join("mine.yaml"), sheet).unwrap();
+    let program = bin.join("onboard-engine-other");
+    fs_err::write(&program, format!("#!/bin/sh\nexec python3 {}\n", engine("plain.py").display()))
+        .unwrap();
+    fs_err::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let here = |command: &mut Command| -> Ran {
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+        run(command.env("PATH", path).env("ONBOARD_ENGINES", &sheets))
+    };
+    let list = here(onboard().args(["engine", "list"])).code(0);
+    for line in [
+        "native        in_process",
+        "mine          child       1 to 2",
+        "other         child       unknown",
+    ] {
+        assert!(list.out.contains(line), "no `{line}` in\n{}", list.out);
+    }
+    let rows = json(&here(onboard().args(["engine", "list", "--json"])).code(0).out);
+    assert!(rows.as_array().unwrap().iter().any(|row| row["engine"] == "transformers"));
+    for name in ["mine", "other"] {
+        here(onboard().args(["engine", "test", name])).code(0);
+    }
+    here(onboard().args(["engine", "test", "nobody"]))
+        .code(2)
+        .says("there is no engine `nobody`; there are: native");
+    here(&mut check(Path::new("mine"), &["colour=red"]))
+        .code(2)
+        .says("no option colour; there are: theta");
+    fs_err::write(sheets.join("mine.yaml"), "engine: mine\nkind: child\ndtypes: [f32]\n").unwrap();
+    here(onboard().args(["engine", "list"]))
+        .code(2)
+        .says("mine.yaml`: expected one of `plugin` and `command`");
+}
+
+#[test]
+fn what_an_engine_cannot_be_asked_is_refused() {
+    let plain = engine("plain.py");
+    for (more, words) in [
+        (vec!["--set", "dims.eps=1"], "--set has no effect on it"),
+        (vec!["--threads", "2"], "--threads has no effect on it"),
+        (vec!["--engine-option", "theta"], "expected KEY=VALUE"),
+        (vec!["--engine-timeout", "never"], "expected seconds"),
+    ] {
+        run(check(&plain, &[]).args(more)).code(2).says(words);
+    }
+    let other = |engine: &str| check(Path::new(engine), &[]);
+    run(&mut other("./no/such.py")).code(2).says("there is no file `./no/such.py`");
+    run(&mut other("./README.md")).code(2).says("neither a Python file (.py) nor a program");
+    run(&mut other("http://localhost:1")).code(2).says("no URL yet");
+    run(&mut check(Path::new("native"), &["a=b"])).code(2).says("takes no --engine-option");
+    let mut missing = onboard();
+    missing.args(["engine", "test", "vllm"]).env("ONBOARD_PYTHON", "/nonexistent/python");
+    run(&mut missing).code(2).says("`/nonexistent/python`").says("-m pip install 'vllm'");
+}
+
+#[test]
+fn a_model_without_a_spec_is_compared_by_its_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    copy("llama", dir.path());
+    let config = fs_err::read_to_string(dir.path().join("config.json")).unwrap();
+    let config =
+        config.replace("LlamaForCausalLM", "NobodyForCausalLM").replace("\"llama\"", "\"nobody\"");
+    fs_err::write(dir.path().join("config.json"), config).unwrap();
+    let mut command = parity();
+    command.arg("check").arg(dir.path()).arg("--reference").arg(fixture("llama").join("reference"));
+    // The dump is of the folder that the copy was made of.
+    command.arg("--source").arg(fixture("llama")).args([
+        "--dtype",
+        "f32",
+        "--no-schedules",
+        "--engine",
+    ]);
+    run(command.arg(engine("plain.py")))
+        .code(0)
+        .says("no spec matches the architecture `NobodyForCausalLM`")
+        .prints("AGREE in 1 run");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_stopped_command_leaves_no_engine_behind() {
+    use std::io::Read as _;
+    let mut command = check(&engine("bad.py"), &["fault=silent"]);
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // Name, state and parent of a process.
+    let state = |id: &str| {
+        let text = fs_err::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        let words: Vec<String> =
+            text.rsplit_once(')')?.1.split_whitespace().take(2).map(str::to_owned).collect();
+        Some((words.first()?.clone(), words.get(1)?.clone()))
+    };
+    let parent = child.id().to_string();
+    let engine = loop {
+        let ids = fs_err::read_dir("/proc").unwrap().flatten();
+        let ids = ids.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let found = ids.filter(|id| state(id).is_some_and(|(_, of)| of == parent)).next();
+        if let Some(id) = found {
+            break id;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    let kill = format!("kill -INT {parent}");
+    Command::new("sh").args(["-c", &kill]).status().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("stopped"), "{said}");
+    // A killed process stays as a zombie until someone asks for its end.
+    assert!(state(&engine).is_none_or(|(state, _)| state == "Z"), "the engine {engine} still runs");
+}
