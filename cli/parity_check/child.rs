@@ -50,7 +50,9 @@ impl Check {
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
         let (model, spec) = self.model_of(&dir, &dump)?;
         let dtypes = self.dtypes_of(child.sheet(), &dump)?;
-        let engine = child.engine(engines::room(&dump));
+        // Past the longest schedule, which windows make longer than prompts.
+        const SCHEDULES: usize = 160;
+        let engine = child.engine(engines::room(&dump).max(SCHEDULES));
         let source = Source { model: Arc::new(model), dir: &dir };
         let options = CheckOptions { own_caches: true, ..self.options(dtypes) };
         let mut report = parity::check(&engine, &source, &dump, &options).map_err(check_error)?;

@@ -1,90 +1,16 @@
 //! What an engine can run, as data: `registry/engines/*.yaml`.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod sheet;
+
+use std::collections::BTreeSet;
 
 use crate::Options;
 use registry::diag::Finding;
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
 use registry::model::Model;
-use saphyr::{LoadableYamlNode, Yaml};
 
-/// What a sheet may say.
-const KEYS: [&str; 16] = [
-    "engine",
-    "ops",
-    "states",
-    "dtypes",
-    "architectures",
-    "formats",
-    "features",
-    "apart",
-    "kind",
-    "about",
-    "versions",
-    "plugin",
-    "command",
-    "modules",
-    "install",
-    "shows",
-];
-
-/// The ways to reach an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Kind {
-    /// In this process, through its driver.
-    #[default]
-    InProcess,
-    /// In a process of its own, over standard streams (`docs/engine-protocol.md`).
-    Child,
-}
-
-impl Kind {
-    /// The word for it in sheets.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::InProcess => "in_process",
-            Self::Child => "child",
-        }
-    }
-}
-
-/// One engine's sheet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sheet {
-    /// The engine's name.
-    pub engine: String,
-    /// Ops it has.
-    pub ops: BTreeSet<String>,
-    /// Kinds of state it keeps.
-    pub states: BTreeSet<String>,
-    /// Dtypes it can run in.
-    pub dtypes: BTreeSet<String>,
-    /// For an engine that opens files by itself: the architectures it takes, as files name them.
-    pub architectures: BTreeSet<String>,
-    /// For such an engine: the formats of tensors it reads.
-    pub formats: BTreeSet<String>,
-    /// What it can do besides running a model in one process, by the words of [`Feature`].
-    pub features: BTreeSet<String>,
-    /// Pairs of these that it does not do together, `a+b`.
-    pub apart: BTreeSet<String>,
-    /// The way to reach it.
-    pub kind: Kind,
-    /// One line about it.
-    pub about: String,
-    /// The versions that the sheet was checked with.
-    pub versions: String,
-    /// For a child: the name of its Python file among those that this program carries.
-    pub plugin: Option<String>,
-    /// For a child that is no such file: program and arguments.
-    pub command: Vec<String>,
-    /// Python modules that it needs, and what `pip install` takes to get them.
-    pub modules: Vec<String>,
-    /// The packages of `modules`.
-    pub install: Vec<String>,
-    /// Words for what it shows: rows, steps, taps, states, tokens.
-    pub shows: Vec<String>,
-}
+pub use sheet::{Kind, Sheet};
 
 /// What can be asked of an engine besides running a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,116 +73,6 @@ pub fn refuse_features(sheet: &Sheet, asked: &[Feature]) -> Vec<Finding> {
         }
     }
     findings
-}
-
-impl Sheet {
-    /// The sheet of an engine of this program.
-    ///
-    /// # Panics
-    /// If there is none of this name: the sheets are part of the program, and a test reads them.
-    pub fn of(name: &str) -> Self {
-        let mut sheets = registry::engines::sheets().iter().map(|(_, text)| Self::parse(text));
-        let found = sheets.find_map(|sheet| sheet.ok().filter(|sheet| sheet.engine == name));
-        found.expect("every driver has a sheet, and a test reads it")
-    }
-
-    /// The native engine's.
-    pub fn native() -> Self {
-        Self::of("native")
-    }
-
-    /// llama.cpp's.
-    pub fn llama_cpp() -> Self {
-        Self::of("llama.cpp")
-    }
-
-    /// Reads a sheet: a map of `engine` and the lists `ops` (of names, or of lists of names),
-    /// `states` and `dtypes`. An engine that opens files by itself has `architectures` and
-    /// `formats` in place of the first two.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let documents = Yaml::load_from_str(text).map_err(|e| e.to_string())?;
-        let Some(Yaml::Mapping(map)) = documents.first() else {
-            return Err("expected a map with `engine`, `ops`, `states` and `dtypes`".to_owned());
-        };
-        let mut entries = BTreeMap::new();
-        for (key, value) in map {
-            let key = key.as_str().ok_or("expected text as a key")?;
-            if !KEYS.contains(&key) && !registry::sheet::knows(key) {
-                return Err(format!("unknown key `{key}`; expected `{}`", KEYS.join("`, `")));
-            }
-            entries.insert(key, value);
-        }
-        let engine = entries.get("engine").and_then(|v| v.as_str());
-        let names = |key: &str| -> Result<BTreeSet<String>, String> {
-            let list =
-                entries.get(key).ok_or(format!("`{key}` is missing; expected a list of names"))?;
-            let mut names = BTreeSet::new();
-            gather(list, &mut names).ok_or(format!("`{key}` is not a list of names"))?;
-            Ok(names)
-        };
-        let optional = |key: &str| {
-            if entries.contains_key(key) { names(key) } else { Ok(BTreeSet::new()) }
-        };
-        let text = |key: &str| match entries.get(key).map(|value| value.as_str()) {
-            Some(None) => Err(format!("`{key}` is not text")),
-            found => Ok(found.flatten().map(str::to_owned)),
-        };
-        let list = |key: &str| -> Result<Vec<String>, String> {
-            let Some(value) = entries.get(key) else { return Ok(Vec::new()) };
-            let words = value.as_sequence().and_then(|items| {
-                items.iter().map(|item| Some(item.as_str()?.to_owned())).collect()
-            });
-            words.ok_or(format!("`{key}` is not a list of texts"))
-        };
-        let kind = match text("kind")?.as_deref() {
-            None | Some("in_process") => Kind::InProcess,
-            Some("child") => Kind::Child,
-            Some(other) => {
-                return Err(format!("`kind` is `{other}`; expected `in_process` or `child`"));
-            }
-        };
-        let (plugin, command) = (text("plugin")?, list("command")?);
-        let starts = usize::from(plugin.is_some()) + usize::from(!command.is_empty());
-        if starts != usize::from(kind == Kind::Child) {
-            return Err(
-                "expected one of `plugin` and `command` for `kind: child`, and none otherwise"
-                    .to_owned(),
-            );
-        }
-        // An engine that opens files by itself is given no graph, so it has neither.
-        let opens_files = entries.contains_key("architectures") || kind == Kind::Child;
-        let graphs = |key: &str| if opens_files { optional(key) } else { names(key) };
-        Ok(Self {
-            engine: engine.ok_or("`engine` is missing; expected its name")?.to_owned(),
-            ops: graphs("ops")?,
-            states: graphs("states")?,
-            dtypes: names("dtypes")?,
-            architectures: optional("architectures")?,
-            formats: optional("formats")?,
-            features: optional("features")?,
-            apart: optional("apart")?,
-            kind,
-            about: text("about")?.unwrap_or_default(),
-            versions: text("versions")?.unwrap_or_default(),
-            plugin,
-            command,
-            modules: list("modules")?,
-            install: list("install")?,
-            shows: list("shows")?,
-        })
-    }
-}
-
-fn gather(node: &Yaml<'_>, names: &mut BTreeSet<String>) -> Option<()> {
-    for item in node.as_sequence()? {
-        match item.as_str() {
-            Some(name) => {
-                names.insert(name.to_owned());
-            }
-            None => gather(item, names)?,
-        }
-    }
-    Some(())
 }
 
 /// What keeps an engine from running a model in a dtype: one finding for each op, kind of state

@@ -12,7 +12,7 @@ use registry::model::Model;
 use registry::scalar::Scalar;
 
 use crate::compare::{Comparison, Side, structure};
-use crate::dump::{self, Dump, Phase, Prompt, Truth};
+use crate::dump::{self, Dump, Prompt, Truth};
 use crate::eight;
 use crate::fed::Fed;
 use crate::fit::Strengths;
@@ -21,12 +21,12 @@ use crate::order::Order;
 use crate::report::{Report, RunReport};
 use crate::route::{Router, RouterRow, Steer, routers};
 use crate::rule;
-use crate::run::{self, Feed, Shake};
 use crate::schedules::{self, Baseline, ScheduleRow};
 
 mod greedy;
 mod options;
 mod pool;
+mod prompt;
 mod subject;
 mod summary;
 
@@ -34,6 +34,7 @@ pub use options::CheckOptions;
 
 use greedy::{generated, greedy};
 use pool::pool;
+use prompt::compare_prompt;
 use subject::{about, identify, not_finite, unseen};
 use summary::{coverage, summarize, witness};
 
@@ -384,53 +385,6 @@ impl Agreement<'_> {
         let row = if mode == Mode::Local { local } else { cumulative };
         Steer::new(self.routers, self.dtype, place, row)
     }
-}
-
-fn compare_prompt(
-    session: &mut dyn Session,
-    comparison: &Comparison<'_>,
-    options: &CheckOptions,
-    agreement: &mut Agreement<'_>,
-) -> Result<Vec<Gate>, engine::Error> {
-    let (prompt, own) = (comparison.prompt, comparison.own);
-    let mut gates = Vec::new();
-    for phase in Phase::ALL {
-        let shows = session.shows();
-        if prompt.positions(phase).is_empty() || phase == Phase::Decode && !shows.steps {
-            continue;
-        }
-        let place = format!("{} {phase}", prompt.name);
-        let mut steer = agreement.steer(Mode::Cumulative, place.clone());
-        let run = match phase {
-            Phase::Prefill => run::prefill(session, prompt, &own.taps, Feed::Own, &mut steer)?,
-            Phase::Decode => run::decode(session, prompt, &own.taps, &mut steer)?,
-        };
-        gates.extend(comparison.cumulative(phase, &run));
-        let follows = phase == Phase::Prefill || shows.seeds && comparison.is_followed();
-        if !(options.local && prompt.tapped(phase) && shows.taps && shows.feeds && follows) {
-            continue;
-        }
-        let fed = |session: &mut dyn Session, feed, steer: &mut Steer<'_>| match phase {
-            Phase::Prefill => run::prefill(session, prompt, &own.taps, feed, steer).map(Some),
-            Phase::Decode => {
-                run::steps(session, prompt, &own.taps, feed, steer, &|at| comparison.seed(at))
-            }
-        };
-        let mut steer = agreement.steer(Mode::Local, place);
-        let Some(clean) = fed(session, Feed::Reference, &mut steer)? else { continue };
-        session.nudge(rule::MOVED);
-        let mut moved = Vec::new();
-        for seed in 0..rule::MOVES {
-            let mut row = RouterRow::new(Mode::Local);
-            let mut steer =
-                Steer::new(agreement.routers, comparison.dtype, String::new(), &mut row);
-            let feed = Feed::Moved(Shake { units: rule::MOVED, seed });
-            moved.extend(fed(session, feed, &mut steer)?);
-        }
-        session.nudge(0);
-        gates.extend(comparison.local(phase, &clean, &moved));
-    }
-    Ok(gates)
 }
 
 fn run_schedules(

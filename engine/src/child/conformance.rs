@@ -1,5 +1,8 @@
 //! The conformance test of the protocol: every verb that an engine claims, held to its meaning.
 
+mod rows;
+mod slots;
+
 use std::path::Path;
 
 use registry::dtype::Dtype;
@@ -9,6 +12,8 @@ use serde_json::{Value, json};
 use super::wire::{Answer, Expect, Wire};
 use super::{Hello, Launch, OpenModel, greet, open_model};
 use crate::Error;
+
+use rows::{distance, rows, varied};
 
 /// Outcome of one check.
 #[derive(Debug, Clone, Serialize)]
@@ -221,162 +226,6 @@ impl Test {
         Ok(())
     }
 
-    fn steps(&mut self, prompt: &[u32], other: &[u32]) -> Result<(), Error> {
-        let a = self.fresh();
-        let whole = self.feed(&[(a, 0, prompt)])?;
-        let Ok(whole) = whole else {
-            self.note("step", "ids in, rows out", whole.map(|_| String::new()));
-            return Ok(());
-        };
-        self.note("step", "ids in, rows out", varied(&whole));
-        if self.hello.can("score") {
-            let scored = self.score_rows(prompt)?;
-            self.compare(
-                "score",
-                "equals a step over the prompt",
-                scored,
-                &whole,
-                "both are of the same tokens",
-            );
-        }
-        let b = self.fresh();
-        let single = self.single(b, prompt)?;
-        self.compare(
-            "step",
-            "a prefill gives what single steps give",
-            single,
-            &whole,
-            "carry cache and positions on: `at` is how many tokens the slot has seen",
-        );
-        self.two_slots(&whole, prompt, other)?;
-        self.forks(prompt, &whole)?;
-        self.truncates(prompt, &whole)?;
-        self.releases(a, prompt, &whole, other)
-    }
-
-    fn single(&mut self, slot: usize, tokens: &[u32]) -> Result<Result<Rows, String>, Error> {
-        let mut all = Vec::new();
-        for at in 0..tokens.len() {
-            match self.feed(&[(slot, at, &tokens[at..=at])])? {
-                Ok(rows) => all.extend(rows),
-                refused => return Ok(refused),
-            }
-        }
-        Ok(Ok(all))
-    }
-
-    fn two_slots(
-        &mut self,
-        whole: &[Vec<f32>],
-        prompt: &[u32],
-        other: &[u32],
-    ) -> Result<(), Error> {
-        let (a, b, alone) = (self.fresh(), self.fresh(), self.fresh());
-        let change =
-            "slots have states of their own; a shorter one in a batch must not see padding";
-        let short = &other[..LENGTH - 5];
-        let want = match self.feed(&[(alone, 0, short)])? {
-            Ok(rows) => [whole, &rows].concat(),
-            Err(words) => {
-                self.note("step", "two slots in one step equal two alone", Err(words));
-                return Ok(());
-            }
-        };
-        let both = self.feed(&[(a, 0, prompt), (b, 0, short)])?;
-        self.compare("step", "two slots in one step equal two alone", both, &want, change);
-        Ok(())
-    }
-
-    fn forks(&mut self, prompt: &[u32], whole: &[Vec<f32>]) -> Result<(), Error> {
-        const CHECK: &str = "a fork goes on as a fresh run does";
-        if !self.claims("fork", CHECK) {
-            return Ok(());
-        }
-        let (a, b, half) = (self.fresh(), self.fresh(), LENGTH / 2);
-        let mut run = || -> Result<Result<Rows, String>, Error> {
-            if let Err(words) = self.feed(&[(a, 0, &prompt[..half])])? {
-                return Ok(Err(words));
-            }
-            let ask = json!({ "slot": a, "to": b });
-            if let Err(words) = self.ask("fork", ask, &Expect::Nothing)? {
-                return Ok(Err(words));
-            }
-            // What the first slot sees from here on is not the other's.
-            if let Err(words) = self.feed(&[(a, half, &prompt[..half])])? {
-                return Ok(Err(words));
-            }
-            self.feed(&[(b, half, &prompt[half..])])
-        };
-        let got = run()?;
-        self.compare(
-            "fork",
-            CHECK,
-            got,
-            &whole[half..],
-            "copy every state of the slot: neither slot may see what the other is fed",
-        );
-        Ok(())
-    }
-
-    fn truncates(&mut self, prompt: &[u32], whole: &[Vec<f32>]) -> Result<(), Error> {
-        const CHECK: &str = "a truncated slot goes on as a fresh run does";
-        if !self.claims("truncate", CHECK) {
-            return Ok(());
-        }
-        let (slot, half) = (self.fresh(), LENGTH / 2);
-        let mut long = prompt[..half].to_vec();
-        long.extend(prompt.iter().rev().take(3));
-        if let Err(words) = self.feed(&[(slot, 0, &long)])? {
-            self.note("truncate", CHECK, Err(words));
-            return Ok(());
-        }
-        let ask = json!({ "slot": slot, "length": half });
-        if let Err(words) = self.ask("truncate", ask, &Expect::Nothing)? {
-            // Recurrent states cannot go back, and saying so is right.
-            self.found.push(Finding { verb: "truncate", check: CHECK, holds: None, words });
-            return Ok(());
-        }
-        let got = self.feed(&[(slot, half, &prompt[half..])])?;
-        self.compare(
-            "truncate",
-            CHECK,
-            got,
-            &whole[half..],
-            "forget every state from `length` on, or refuse",
-        );
-        Ok(())
-    }
-
-    fn releases(
-        &mut self,
-        slot: usize,
-        prompt: &[u32],
-        whole: &[Vec<f32>],
-        other: &[u32],
-    ) -> Result<(), Error> {
-        const CHECK: &str = "a released slot begins anew";
-        let mut outcome =
-            self.ask("release", json!({ "slot": slot }), &Expect::Nothing)?.map(|_| Vec::new());
-        if outcome.is_ok() {
-            outcome = self.feed(&[(slot, 0, other)])?;
-        }
-        if outcome.is_ok() {
-            outcome =
-                self.ask("release", json!({ "slot": slot }), &Expect::Nothing)?.map(|_| Vec::new());
-        }
-        if outcome.is_ok() {
-            outcome = self.feed(&[(slot, 0, prompt)])?;
-        }
-        self.compare(
-            "release",
-            CHECK,
-            outcome,
-            whole,
-            "a slot that is used again has no state of the sequence before",
-        );
-        Ok(())
-    }
-
     fn generate(&mut self, prompt: &[u32]) -> Result<(), Error> {
         const CHECK: &str = "each token is the likeliest after those before it";
         const COUNT: usize = 6;
@@ -455,40 +304,4 @@ impl Test {
         self.note(if scores { "score" } else { "step" }, CHECK, outcome);
         Ok(())
     }
-}
-
-/// Log-probabilities of each row.
-fn rows(answer: Answer, vocab: usize) -> Rows {
-    let data = answer.frames.into_iter().next().map(|frame| frame.data).unwrap_or_default();
-    data.chunks(vocab.max(1)).map(logprobs).collect()
-}
-
-fn logprobs(row: &[f32]) -> Vec<f32> {
-    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = row.iter().map(|x| f64::from(x - most).exp()).sum();
-    row.iter().map(|x| (f64::from(x - most) - sum.ln()) as f32).collect()
-}
-
-fn distance(a: &[f32], b: &[f32]) -> f64 {
-    let gap = |(a, b): (&f32, &f32)| if a == b { 0.0 } else { f64::from((a - b).abs()) };
-    let far = a
-        .iter()
-        .zip(b)
-        .map(gap)
-        .fold(0.0, |most, gap| if gap.is_nan() { f64::INFINITY } else { gap.max(most) });
-    if a.len() == b.len() { far } else { f64::INFINITY }
-}
-
-/// Rows that say something: neither flat nor all alike.
-fn varied(rows: &[Vec<f32>]) -> Result<String, String> {
-    let flat = |row: &Vec<f32>| row.iter().all(|x| *x == row[0]);
-    if let Some(row) = rows.iter().position(flat) {
-        return Err(format!(
-            "row {row} gives every token the same probability: send logits or log-probabilities"
-        ));
-    }
-    if rows.windows(2).all(|pair| pair[0] == pair[1]) {
-        return Err("all rows are alike: row i is of the tokens up to i".to_owned());
-    }
-    Ok(format!("{} rows", rows.len()))
 }

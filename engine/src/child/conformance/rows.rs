@@ -1,0 +1,40 @@
+//! Rows of answers, as log-probabilities.
+
+use super::Rows;
+use crate::child::wire::Answer;
+
+/// Log-probabilities of each row.
+pub(super) fn rows(answer: Answer, vocab: usize) -> Rows {
+    let data = answer.frames.into_iter().next().map(|frame| frame.data).unwrap_or_default();
+    data.chunks(vocab.max(1)).map(logprobs).collect()
+}
+
+fn logprobs(row: &[f32]) -> Vec<f32> {
+    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = row.iter().map(|x| f64::from(x - most).exp()).sum();
+    row.iter().map(|x| (f64::from(x - most) - sum.ln()) as f32).collect()
+}
+
+pub(super) fn distance(a: &[f32], b: &[f32]) -> f64 {
+    let gap = |(a, b): (&f32, &f32)| if a == b { 0.0 } else { f64::from((a - b).abs()) };
+    let far = a
+        .iter()
+        .zip(b)
+        .map(gap)
+        .fold(0.0, |most, gap| if gap.is_nan() { f64::INFINITY } else { gap.max(most) });
+    if a.len() == b.len() { far } else { f64::INFINITY }
+}
+
+/// Rows that say something: neither flat nor all alike.
+pub(super) fn varied(rows: &[Vec<f32>]) -> Result<String, String> {
+    let flat = |row: &Vec<f32>| row.iter().all(|x| *x == row[0]);
+    if let Some(row) = rows.iter().position(flat) {
+        return Err(format!(
+            "row {row} gives every token the same probability: send logits or log-probabilities"
+        ));
+    }
+    if rows.windows(2).all(|pair| pair[0] == pair[1]) {
+        return Err("all rows are alike: row i is of the tokens up to i".to_owned());
+    }
+    Ok(format!("{} rows", rows.len()))
+}

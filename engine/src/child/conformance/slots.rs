@@ -1,0 +1,165 @@
+//! Checks of slots: steps, forks, truncation and release.
+
+use serde_json::json;
+
+use super::{Finding, LENGTH, Rows, Test, varied};
+use crate::Error;
+use crate::child::wire::Expect;
+
+impl Test {
+    pub(super) fn steps(&mut self, prompt: &[u32], other: &[u32]) -> Result<(), Error> {
+        let a = self.fresh();
+        let whole = self.feed(&[(a, 0, prompt)])?;
+        let Ok(whole) = whole else {
+            self.note("step", "ids in, rows out", whole.map(|_| String::new()));
+            return Ok(());
+        };
+        self.note("step", "ids in, rows out", varied(&whole));
+        if self.hello.can("score") {
+            let scored = self.score_rows(prompt)?;
+            self.compare(
+                "score",
+                "equals a step over the prompt",
+                scored,
+                &whole,
+                "both are of the same tokens",
+            );
+        }
+        let b = self.fresh();
+        let single = self.single(b, prompt)?;
+        self.compare(
+            "step",
+            "a prefill gives what single steps give",
+            single,
+            &whole,
+            "carry cache and positions on: `at` is how many tokens the slot has seen",
+        );
+        self.two_slots(&whole, prompt, other)?;
+        self.forks(prompt, &whole)?;
+        self.truncates(prompt, &whole)?;
+        self.releases(a, prompt, &whole, other)
+    }
+
+    fn single(&mut self, slot: usize, tokens: &[u32]) -> Result<Result<Rows, String>, Error> {
+        let mut all = Vec::new();
+        for at in 0..tokens.len() {
+            match self.feed(&[(slot, at, &tokens[at..=at])])? {
+                Ok(rows) => all.extend(rows),
+                refused => return Ok(refused),
+            }
+        }
+        Ok(Ok(all))
+    }
+
+    fn two_slots(
+        &mut self,
+        whole: &[Vec<f32>],
+        prompt: &[u32],
+        other: &[u32],
+    ) -> Result<(), Error> {
+        let (a, b, alone) = (self.fresh(), self.fresh(), self.fresh());
+        let change =
+            "slots have states of their own; a shorter one in a batch must not see padding";
+        let short = &other[..LENGTH - 5];
+        let want = match self.feed(&[(alone, 0, short)])? {
+            Ok(rows) => [whole, &rows].concat(),
+            Err(words) => {
+                self.note("step", "two slots in one step equal two alone", Err(words));
+                return Ok(());
+            }
+        };
+        let both = self.feed(&[(a, 0, prompt), (b, 0, short)])?;
+        self.compare("step", "two slots in one step equal two alone", both, &want, change);
+        Ok(())
+    }
+
+    fn forks(&mut self, prompt: &[u32], whole: &[Vec<f32>]) -> Result<(), Error> {
+        const CHECK: &str = "a fork goes on as a fresh run does";
+        if !self.claims("fork", CHECK) {
+            return Ok(());
+        }
+        let (a, b, half) = (self.fresh(), self.fresh(), LENGTH / 2);
+        let mut run = || -> Result<Result<Rows, String>, Error> {
+            if let Err(words) = self.feed(&[(a, 0, &prompt[..half])])? {
+                return Ok(Err(words));
+            }
+            let ask = json!({ "slot": a, "to": b });
+            if let Err(words) = self.ask("fork", ask, &Expect::Nothing)? {
+                return Ok(Err(words));
+            }
+            // What the first slot sees from here on is not the other's.
+            if let Err(words) = self.feed(&[(a, half, &prompt[..half])])? {
+                return Ok(Err(words));
+            }
+            self.feed(&[(b, half, &prompt[half..])])
+        };
+        let got = run()?;
+        self.compare(
+            "fork",
+            CHECK,
+            got,
+            &whole[half..],
+            "copy every state of the slot: neither slot may see what the other is fed",
+        );
+        Ok(())
+    }
+
+    fn truncates(&mut self, prompt: &[u32], whole: &[Vec<f32>]) -> Result<(), Error> {
+        const CHECK: &str = "a truncated slot goes on as a fresh run does";
+        if !self.claims("truncate", CHECK) {
+            return Ok(());
+        }
+        let (slot, half) = (self.fresh(), LENGTH / 2);
+        let mut long = prompt[..half].to_vec();
+        long.extend(prompt.iter().rev().take(3));
+        if let Err(words) = self.feed(&[(slot, 0, &long)])? {
+            self.note("truncate", CHECK, Err(words));
+            return Ok(());
+        }
+        let ask = json!({ "slot": slot, "length": half });
+        if let Err(words) = self.ask("truncate", ask, &Expect::Nothing)? {
+            // Recurrent states cannot go back, and saying so is right.
+            self.found.push(Finding { verb: "truncate", check: CHECK, holds: None, words });
+            return Ok(());
+        }
+        let got = self.feed(&[(slot, half, &prompt[half..])])?;
+        self.compare(
+            "truncate",
+            CHECK,
+            got,
+            &whole[half..],
+            "forget every state from `length` on, or refuse",
+        );
+        Ok(())
+    }
+
+    fn releases(
+        &mut self,
+        slot: usize,
+        prompt: &[u32],
+        whole: &[Vec<f32>],
+        other: &[u32],
+    ) -> Result<(), Error> {
+        const CHECK: &str = "a released slot begins anew";
+        let mut outcome =
+            self.ask("release", json!({ "slot": slot }), &Expect::Nothing)?.map(|_| Vec::new());
+        if outcome.is_ok() {
+            outcome = self.feed(&[(slot, 0, other)])?;
+        }
+        if outcome.is_ok() {
+            outcome =
+                self.ask("release", json!({ "slot": slot }), &Expect::Nothing)?.map(|_| Vec::new());
+        }
+        if outcome.is_ok() {
+            outcome = self.feed(&[(slot, 0, prompt)])?;
+        }
+        self.compare(
+            "release",
+            CHECK,
+            outcome,
+            whole,
+            "a slot that is used again has no state of the sequence before",
+        );
+        Ok(())
+    }
+}
