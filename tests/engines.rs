@@ -76,7 +76,7 @@ fn an_engine_that_is_silent_is_killed() {
     for (fault, words) in [
         ("silent", "no answer within 0.5 s; it sent nothing"),
         ("no end of line", "it sent `{xxx"),
-        ("short", "too few bytes of a frame"),
+        ("short", "too few bytes of frame `rows`"),
     ] {
         let mut command = check(&engine("bad.py"), &[&format!("fault={fault}")]);
         let ran = run(command.args(["--engine-timeout", "0.5"]));

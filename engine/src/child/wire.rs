@@ -1,7 +1,7 @@
 //! Verbs and answers: one line of JSON each, with frames of numbers after an answer.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -115,7 +115,7 @@ impl Wire {
         let deadline = Instant::now() + self.launch.patience;
         let line = match process.line(LINE, deadline) {
             Ok(line) => line,
-            Err(stop) => return Err(self.stopped(verb, stop)),
+            Err(stop) => return Err(self.stopped(verb, stop, None)),
         };
         let line: Line = match serde_json::from_slice(&line) {
             Ok(line) => line,
@@ -152,7 +152,7 @@ impl Wire {
             };
             let data = match process.numbers(count, deadline) {
                 Ok(data) => data,
-                Err(stop) => return Err(self.stopped(verb, stop)),
+                Err(stop) => return Err(self.stopped(verb, stop, Some(&head.name))),
             };
             // A masked token may have no probability at all.
             let masked = matches!(expect, Expect::Rows { .. }) && head.name == "rows";
@@ -179,6 +179,13 @@ impl Wire {
     ) -> Result<T, Error> {
         serde_json::from_value(body)
             .map_err(|e| self.lost(verb, &format!("the answer does not fit: {e}")))
+    }
+
+    /// Asks the engine to free its model. One that does not answer is killed soon after.
+    pub(super) fn close(&mut self) {
+        const SOON: Duration = Duration::from_secs(5);
+        self.launch.patience = self.launch.patience.min(SOON);
+        self.call("close", json!({}), &Expect::Nothing).ok();
     }
 
     /// Kills the child, and gives the error of a broken protocol.
@@ -209,7 +216,7 @@ impl Wire {
     }
 
     /// Tells why nothing more came.
-    fn stopped(&mut self, verb: &str, stop: Stop) -> Error {
+    fn stopped(&mut self, verb: &str, stop: Stop, frame: Option<&str>) -> Error {
         let words = match stop {
             Stop::Ended => {
                 let how = self.process.as_mut().and_then(Process::end);
@@ -218,10 +225,10 @@ impl Wire {
             }
             Stop::Silent => {
                 let pending = self.process.as_ref().map(Process::pending).unwrap_or_default();
-                let sent = if pending.is_empty() {
-                    "nothing".to_owned()
-                } else {
-                    format!("`{pending}` without an end of line, or too few bytes of a frame")
+                let sent = match frame {
+                    Some(name) => format!("too few bytes of frame `{}`", plain(name)),
+                    None if pending.is_empty() => "nothing".to_owned(),
+                    None => format!("`{pending}` without an end of line"),
                 };
                 format!(
                     "no answer within {} s; it sent {sent}. If it needs longer, give --engine-timeout SECONDS",
