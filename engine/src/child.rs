@@ -29,6 +29,9 @@ use wire::{Expect, Wire};
 /// The version of the protocol.
 pub const PROTOCOL: u64 = 1;
 
+/// Rows are wider in no model.
+const WIDEST: usize = 1 << 24;
+
 /// The command that starts an engine, and its settings.
 #[derive(Debug, Clone)]
 pub struct Launch {
@@ -171,8 +174,6 @@ fn open_model(
         let found = &opened.dtype;
         return Err(wire.lost("open", &format!("it runs in `{found}`; `{dtype}` was asked for")));
     }
-    /// Rows are wider in no model.
-    const WIDEST: usize = 1 << 24;
     if !(1..=WIDEST).contains(&opened.vocab) {
         let found = opened.vocab;
         return Err(wire.lost("open", &format!("`vocab` is {found}; expected 1 to {WIDEST}")));

@@ -9,15 +9,21 @@ use registry::model::Model;
 
 use crate::{Engine, Error};
 
+/// Makes an engine with room for so many positions in a slot.
+pub type Start = fn(usize) -> Box<dyn Engine>;
+
+/// Reads the facts of a file.
+pub type Describe = fn(&Path) -> Result<File, Error>;
+
 /// An engine of this process.
 #[derive(Debug)]
 pub struct Driver {
     /// The name, which is that of its sheet.
     pub name: &'static str,
     /// Makes the engine with room for so many positions in a slot; or says how to build it in.
-    pub start: Result<fn(usize) -> Box<dyn Engine>, &'static str>,
+    pub start: Result<Start, &'static str>,
     /// Reads the facts of a file. Only for an engine that opens files by itself and runs no specs.
-    pub describe: Option<fn(&Path) -> Result<File, Error>>,
+    pub describe: Option<Describe>,
 }
 
 /// Facts of a file, as the engine that opens it sees them.
