@@ -59,7 +59,7 @@ impl List {
             let sheet = entry.sheet.as_ref();
             let text = |of: fn(&Sheet) -> String| sheet.map(of).filter(|text| !text.is_empty());
             let kind = sheet.map_or("child", |sheet| sheet.kind.name());
-            let versions = text(|sheet| sheet.versions.clone());
+            let versions = text(|sheet| sheet.ran_with.clone());
             let shows = text(|sheet| sheet.shows.join(", "));
             let obstacle = entry.obstacle();
             let unknown = || "unknown".to_owned();
@@ -132,12 +132,11 @@ impl Test {
         };
         let files = tempfile::Builder::new().prefix("onboard-model-").tempdir()?;
         let _watched = interrupt::watch_whole(files.path());
-        let model = match &self.model {
-            Some(model) => model.clone(),
-            None => {
-                tiny(files.path())?;
-                files.path().to_owned()
-            }
+        let model = if let Some(model) = &self.model {
+            model.clone()
+        } else {
+            tiny(files.path())?;
+            files.path().to_owned()
         };
         let (hello, findings) = conformance(&child.launch, &model, self.dtype)?;
         let failed = findings.iter().filter(|finding| finding.holds == Some(false)).count();
@@ -184,9 +183,7 @@ fn tiny(folder: &Path) -> Result<()> {
     let model = specs.resolve(&spec, &config, &[])?;
     let weights: Vec<(String, Vec<usize>)> =
         model.graph.weights.iter().map(|w| (w.name.clone(), w.shape.clone())).collect();
-    /// Larger than the checkpoint.
-    const SHARD: u64 = 1 << 30;
-    write_random_checkpoint(folder, &weights, FileDtype::F32, 0, SHARD)?;
+    write_random_checkpoint(folder, &weights, FileDtype::F32, 0, 1 << 30)?;
     fs_err::write(folder.join("config.json"), CONFIG)?;
     Ok(())
 }

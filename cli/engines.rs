@@ -52,7 +52,7 @@ pub(crate) enum Found {
     /// In this process.
     Here(&'static Driver),
     /// In a process of its own.
-    Child(Child),
+    Child(Box<Child>),
 }
 
 impl EngineArgs {
@@ -71,7 +71,8 @@ impl EngineArgs {
             "`{name}` is a server; --engine takes a name, a Python file or a program, and no URL yet"
         );
         if name.contains(['/', std::path::MAIN_SEPARATOR]) {
-            return Child::at_path(Path::new(name), self).map(Found::Child);
+            return Child::at_path(Path::new(name), self)
+                .map(|child| Found::Child(Box::new(child)));
         }
         let entries = catalog()?;
         let Some(entry) = entries.iter().find(|entry| entry.name == name) else {
@@ -83,7 +84,7 @@ impl EngineArgs {
             };
             bail!("there is no engine `{name}`; there are: {}{near}", names.join(", "));
         };
-        Child::of_entry(entry, self).map(Found::Child)
+        Child::of_entry(entry, self).map(|child| Found::Child(Box::new(child)))
     }
 
     /// Makes an engine of this process that runs resolved models.

@@ -5,16 +5,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Args;
-use engine::Options;
+use engine::{Engine, Options};
 use parity::evals::{self, Noise, ReadOptions, Run, Scored, Text, TextError};
 use registry::dtype::Dtype;
 use serde_json::json;
 
+use crate::engines::{EngineArgs, Found};
 use crate::specs::{engine_error, warn};
 use crate::target::{self, Choice, Target, Which, parse_dtype};
 use crate::text::Table;
 use crate::voice::{Words, begin_token, end_tokens};
 use crate::{Ended, term, write};
+
+/// Positions that an engine in a process of its own is asked for at most.
+const MOST: usize = 4096;
 
 /// Compares two result files of an evaluation and names the cause of a difference
 #[derive(Debug, Args)]
@@ -106,9 +110,8 @@ pub(crate) struct Eval {
     /// Replace the output if it is there
     #[arg(long)]
     force: bool,
-    /// The engine
-    #[arg(long, value_name = "NAME", default_value = "native")]
-    engine: String,
+    #[command(flatten)]
+    engine: EngineArgs,
     /// The dtype of activations; default: as the checkpoint says
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     dtype: Option<Dtype>,
@@ -143,7 +146,6 @@ impl Eval {
         if let Some(output) = self.output.as_deref().filter(|output| !write::is_stdout(output)) {
             write::allowed(output, std::slice::from_ref(&self.tasks), self.force)?;
         }
-        let engine = crate::engines::engine(&self.engine)?;
         let target = target::open(&self.which, &self.choice)?;
         target.explained(&self.choice)?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
@@ -152,6 +154,12 @@ impl Eval {
         let tokenizer =
             if items.iter().any(needs_text) { Some(Tokenizer::of(&target)?) } else { None };
         let options = Options { dtype, threads: self.threads, ..Options::default() };
+        let engine: Box<dyn Engine> = match self.engine.find()? {
+            Found::Child(child) => {
+                Box::new(child.engine(target.model.context.unwrap_or(MOST).min(MOST)))
+            }
+            Found::Here(_) => self.engine.of_models()?,
+        };
         let mut session = engine.open(&target.source(), &options).map_err(engine_error)?;
         let run = Run {
             text: tokenizer.as_ref().map(|tokenizer| tokenizer as &dyn Text),
@@ -161,7 +169,7 @@ impl Eval {
             regex: self.regex,
             last: self.last,
         };
-        let facts = facts(&target, &self.tasks, &self.engine, dtype);
+        let facts = facts(&target, &self.tasks, &self.engine.engine, dtype);
         let bar = term::count_bar(items.len() as u64, "items");
         let mut lines = format!("{}\n", evals::head(&facts));
         let mut all: Vec<Scored> = Vec::with_capacity(items.len());

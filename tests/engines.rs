@@ -119,7 +119,7 @@ fn engines_are_found_by_sheet_and_on_the_path() {
     fs_err::create_dir_all(&sheets).unwrap();
     fs_err::create_dir_all(&bin).unwrap();
     fs_err::copy(engine("plain.py"), sheets.join("mine.py")).unwrap();
-    let sheet = "engine: mine\nkind: child\nversions: 1 to 2\ncommand: [./mine.py]\nshows: [rows]\ndtypes: [f32]\n";
+    let sheet = "engine: mine\nkind: child\nran_with: 1 to 2\nprogram: [./mine.py]\nshows: [rows]\ndtypes: [f32]\n";
     fs_err::write(sheets.join("mine.yaml"), sheet).unwrap();
     let program = bin.join("onboard-engine-other");
     fs_err::write(&program, format!("#!/bin/sh\nexec python3 {}\n", engine("plain.py").display()))
@@ -215,8 +215,8 @@ fn a_stopped_command_leaves_no_engine_behind() {
     let parent = child.id().to_string();
     let engine = loop {
         let ids = fs_err::read_dir("/proc").unwrap().flatten();
-        let ids = ids.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        let found = ids.filter(|id| state(id).is_some_and(|(_, of)| of == parent)).next();
+        let mut ids = ids.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let found = ids.find(|id| state(id).is_some_and(|(_, of)| of == parent));
         if let Some(id) = found {
             break id;
         }

@@ -56,7 +56,7 @@ fn folder() -> Option<PathBuf> {
 fn own_sheets() -> Result<Vec<Entry>> {
     let Some(folder) = folder().filter(|folder| folder.is_dir()) else { return Ok(Vec::new()) };
     let mut entries = Vec::new();
-    for path in listed(&folder, |name| name.ends_with(".yaml")) {
+    for path in listed(&folder, |name| Path::new(name).extension() == Some("yaml".as_ref())) {
         let text = file::read_text(&path, file::SPEC)?;
         let place = path.display();
         let sheet = Sheet::parse(&text).map_err(|e| anyhow!("the sheet `{place}`: {e}"))?;

@@ -19,9 +19,9 @@ pub(super) fn text(launched: &Launched) -> String {
     for (title, all) in [("facts", &outcome.facts), ("warnings", &outcome.warnings)] {
         if !all.is_empty() {
             let _ = writeln!(text, "\n# {title}");
-            all.iter().for_each(|said| {
+            for said in all {
                 let _ = writeln!(text, "#   {}", sourced(said));
-            });
+            }
         }
     }
     text

@@ -16,6 +16,9 @@ use crate::specs::{Config, Specs, check_error};
 use crate::target::{self, SpecId};
 use crate::{Ended, gguf_target, term};
 
+/// Positions past the longest schedule, which windows make longer than prompts.
+const SCHEDULES: usize = 160;
+
 impl Check {
     pub(super) fn run_child(&self, child: &Child) -> Result<Ended> {
         let name = &child.launch.name;
@@ -50,8 +53,6 @@ impl Check {
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
         let (model, spec) = self.model_of(&dir, &dump)?;
         let dtypes = self.dtypes_of(child.sheet(), &dump)?;
-        // Past the longest schedule, which windows make longer than prompts.
-        const SCHEDULES: usize = 160;
         let engine = child.engine(engines::room(&dump).max(SCHEDULES));
         let source = Source { model: Arc::new(model), dir: &dir };
         let options = CheckOptions { own_caches: true, ..self.options(dtypes) };

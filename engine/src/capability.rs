@@ -224,7 +224,7 @@ mod tests {
             ("engine: x\nops: a", "`ops` is not a list of names"),
             (
                 "engin: x",
-                "unknown key `engin`; expected `engine`, `ops`, `states`, `dtypes`, `architectures`, `formats`, `features`, `apart`, `kind`, `about`, `versions`, `plugin`, `command`, `modules`, `install`, `shows`",
+                "unknown key `engin`; expected `engine`, `ops`, `states`, `dtypes`, `architectures`, `formats`, `features`, `apart`, `kind`, `about`, `ran_with`, `plugin`, `program`, `modules`, `install`, `shows`",
             ),
             (
                 "engine: x\ndtypes: []\nkind: far",
@@ -232,9 +232,9 @@ mod tests {
             ),
             (
                 "engine: x\ndtypes: []\nkind: child",
-                "expected one of `plugin` and `command` for `kind: child`, and none otherwise",
+                "expected one of `plugin` and `program` for `kind: child`, and none otherwise",
             ),
-            ("engine: x\ndtypes: []\nkind: child\ncommand: a", "`command` is not a list of texts"),
+            ("engine: x\ndtypes: []\nkind: child\nprogram: a", "`program` is not a list of texts"),
             ("engine: x\narchitectures: [a]", "`dtypes` is missing; expected a list of names"),
         ] {
             assert_eq!(Sheet::parse(text).unwrap_err(), want, "{text}");

@@ -28,7 +28,6 @@ mod template;
 pub use template::{Template, shown};
 use versions::Versions;
 
-
 /// The sheet of one engine, as far as launching goes.
 #[derive(Debug, Clone)]
 pub struct Sheet {

@@ -16,9 +16,9 @@ const KEYS: [&str; 16] = [
     "apart",
     "kind",
     "about",
-    "versions",
+    "ran_with",
     "plugin",
-    "command",
+    "program",
     "modules",
     "install",
     "shows",
@@ -67,8 +67,8 @@ pub struct Sheet {
     pub kind: Kind,
     /// One line about it.
     pub about: String,
-    /// The versions that the sheet was checked with.
-    pub versions: String,
+    /// The versions that the engine was run with.
+    pub ran_with: String,
     /// For a child: the name of its Python file among those that this program carries.
     pub plugin: Option<String>,
     /// For a child that is no such file: program and arguments.
@@ -113,7 +113,7 @@ impl Sheet {
         let mut entries = BTreeMap::new();
         for (key, value) in map {
             let key = key.as_str().ok_or("expected text as a key")?;
-            if !KEYS.contains(&key) {
+            if !KEYS.contains(&key) && !registry::sheet::knows(key) {
                 return Err(format!("unknown key `{key}`; expected `{}`", KEYS.join("`, `")));
             }
             entries.insert(key, value);
@@ -147,11 +147,11 @@ impl Sheet {
                 return Err(format!("`kind` is `{other}`; expected `in_process` or `child`"));
             }
         };
-        let (plugin, command) = (text("plugin")?, list("command")?);
+        let (plugin, command) = (text("plugin")?, list("program")?);
         let starts = usize::from(plugin.is_some()) + usize::from(!command.is_empty());
         if starts != usize::from(kind == Kind::Child) {
             return Err(
-                "expected one of `plugin` and `command` for `kind: child`, and none otherwise"
+                "expected one of `plugin` and `program` for `kind: child`, and none otherwise"
                     .to_owned(),
             );
         }
@@ -169,7 +169,7 @@ impl Sheet {
             apart: optional("apart")?,
             kind,
             about: text("about")?.unwrap_or_default(),
-            versions: text("versions")?.unwrap_or_default(),
+            ran_with: text("ran_with")?.unwrap_or_default(),
             plugin,
             command,
             modules: list("modules")?,

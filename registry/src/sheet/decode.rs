@@ -27,7 +27,7 @@ pub(super) const KEYS: [&str; 13] = [
     "reports",
 ];
 /// Keys that others read: capabilities, and how an engine is reached.
-const OTHERS: [&str; 11] = [
+const OTHERS: [&str; 18] = [
     "engine",
     "ops",
     "states",
@@ -38,6 +38,13 @@ const OTHERS: [&str; 11] = [
     "apart",
     "kind",
     "driver",
+    "about",
+    "ran_with",
+    "plugin",
+    "program",
+    "modules",
+    "install",
+    "shows",
     "options",
 ];
 const SETTING: [&str; 9] =

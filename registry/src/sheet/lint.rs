@@ -70,7 +70,9 @@ impl Lint<'_> {
                 if !FUNCTIONS.contains(&name.name.as_str()) {
                     self.unknown(name, "function", FUNCTIONS.iter().copied());
                 }
-                args.iter().for_each(|arg| self.expr(&arg.value, bound));
+                for arg in args {
+                    self.expr(&arg.value, bound);
+                }
             }
             ExprKind::Unary(_, operand) => self.expr(operand, bound),
             ExprKind::Binary(_, left, right) | ExprKind::Index(left, right) => {
@@ -82,14 +84,18 @@ impl Lint<'_> {
                 from.iter().chain(to).for_each(|part| self.expr(part, bound));
             }
             ExprKind::If { then, condition, otherwise } => {
-                [then, condition, otherwise].into_iter().for_each(|part| self.expr(part, bound));
+                for part in [then, condition, otherwise] {
+                    self.expr(part, bound);
+                }
             }
             ExprKind::List(items) => items.iter().for_each(|item| self.expr(item, bound)),
             ExprKind::Comprehension { body, variable, over, filter } => {
                 self.expr(over, bound);
                 bound.push(variable.name.clone());
                 self.expr(body, bound);
-                filter.iter().for_each(|filter| self.expr(filter, bound));
+                if let Some(filter) = filter {
+                    self.expr(filter, bound);
+                }
                 bound.pop();
             }
             ExprKind::Null

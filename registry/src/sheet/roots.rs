@@ -34,7 +34,7 @@ fn number(x: f64) -> Scalar {
 
 /// Names by root.
 pub(super) struct Roots<'a> {
-    roots: Vec<(String, Scalar)>,
+    facts: Vec<(String, Scalar)>,
     config: &'a Config,
     fuel: Fuel,
 }
@@ -42,23 +42,23 @@ pub(super) struct Roots<'a> {
 impl<'a> Roots<'a> {
     /// The facts of a model, and the bytes of formats.
     pub(super) fn new(facts: &Facts, config: &'a Config) -> Self {
-        let mut env = Self { roots: facts.0.clone(), config, fuel: Fuel::default() };
+        let mut env = Self { facts: facts.0.clone(), config, fuel: Fuel::default() };
         env.set("bytes", map(BYTES.map(|(name, n)| (name, number(n)))));
         env
     }
 
     /// Gives a root another value.
     pub(super) fn set(&mut self, name: &str, value: Scalar) {
-        match self.roots.iter_mut().find(|(root, _)| root == name) {
+        match self.facts.iter_mut().find(|(root, _)| root == name) {
             Some(root) => root.1 = value,
-            None => self.roots.push((name.to_owned(), value)),
+            None => self.facts.push((name.to_owned(), value)),
         }
     }
 }
 
 impl Env for Roots<'_> {
     fn lookup(&self, name: &Ident) -> Evaluated<'_> {
-        let found = self.roots.iter().find(|(root, _)| *root == name.name);
+        let found = self.facts.iter().find(|(root, _)| *root == name.name);
         // Sheets are checked for unknown words: one that is not there is not there yet.
         found.map(|(_, value)| Cow::Borrowed(value)).ok_or(Fail::Reported)
     }
