@@ -24,7 +24,7 @@ const MOST: usize = 4096;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  parity eval-diff vllm/samples_hellaswag_2026-01-02.jsonl llama/samples_hellaswag_2026-01-03.jsonl
+  parity eval-diff vllm/samples_hellaswag_2026-01-02.jsonl server/samples_hellaswag_2026-01-03.jsonl
   parity eval-diff A.jsonl B.jsonl --metric acc_norm
   parity eval-diff A.jsonl B.jsonl --filter strict-match
   parity eval-diff A.jsonl B.jsonl --dtype f32 --json     both ran in f32: a tighter bound on noise

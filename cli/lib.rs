@@ -104,7 +104,7 @@ enum OnboardCommand {
         #[command(subcommand)]
         command: ParityCommand,
     },
-    /// Engines: what there is, and the test for plugins
+    /// Lists engines and tests plugins
     Engine {
         #[command(subcommand)]
         command: engine_command::EngineCommand,

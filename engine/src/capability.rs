@@ -168,8 +168,10 @@ mod tests {
 
     #[test]
     fn every_sheet_can_be_read_and_every_driver_and_plugin_has_one() {
-        let sheets: Vec<Sheet> = registry::engines::sheets()
-            .iter()
+        // Sheets that say how to launch alone have no kind.
+        let sheets = registry::engines::sheets().iter();
+        let sheets: Vec<Sheet> = sheets
+            .filter(|(_, text)| text.lines().any(|line| line.starts_with("kind: ")))
             .map(|(path, text)| Sheet::parse(text).unwrap_or_else(|e| panic!("{path}: {e}")))
             .collect();
         for driver in crate::drivers::DRIVERS {

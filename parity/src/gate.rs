@@ -13,7 +13,7 @@ use crate::rule::{self, GRID_COUNT, Judged};
 
 /// True if the ensemble allows every row to be unrelated to the reference's, of which the rms is `scale`.
 pub(crate) fn is_blind(spread: &[f64], scale: f64) -> bool {
-    spread.iter().all(|spread| rule::FACTOR * spread >= rule::UNRELATED * scale)
+    scale > 0.0 && spread.iter().all(|spread| rule::FACTOR * spread >= rule::UNRELATED * scale)
 }
 
 /// The reason for which a gate that cannot fail is not judged.

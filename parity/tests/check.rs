@@ -295,7 +295,7 @@ fn reports_of_a_failure() {
 
     f16: first divergence: state conv of layers.0
       decode, position 0 (what the prefix left), prompt `main`, on the reference's own inputs
-      kept in bf16, as its numbers show; the reference keeps f16; share of elements that are not the reference's, beyond what rounding in f32 explains: 7.5e-1, bound 1.0e-1 (7.5x)
+      kept in bf16, as its numbers show; the reference keeps f16
       hint: the spec keeps state `conv` in the activation dtype (fake.yaml:3): the engine narrows it
       hint: no comparison of prefill fails, and only decode reads this snapshot
       5 of 56 gates fail, 3 of them on the reference's own inputs

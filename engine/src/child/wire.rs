@@ -327,7 +327,7 @@ mod tests {
             (rows(&none), vec![head("rows", &[2, 4], 32)], "expected [2, 3]"),
             (rows(&none), vec![head("rows", &[2, 3], 20)], "4 bytes per number"),
             (rows(&none), vec![head("rows", &[usize::MAX, 3], 24)], "at most"),
-            (rows(&none), vec![head("rows", &[1 << 20, 1 << 20], 1 << 42)], "at most"),
+            (rows(&none), vec![head("rows", &[1 << 20, 1 << 20], 1 << 42)], "expected [2, 3]"),
             (rows(&none), vec![whole.clone(), whole.clone()], "no tap that was asked for"),
             (rows(&taps), vec![whole.clone()], "did not come"),
             (rows(&taps), vec![whole.clone(), head("a", &[1, 2], 8)], "expected 2 rows"),

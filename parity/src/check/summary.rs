@@ -74,7 +74,10 @@ pub(super) fn witness(model: &Model, run: &mut RunReport, f32_agrees: bool) -> O
         |gate: &Gate| gate.worst_bound().map_or(f64::INFINITY, |bound| bound.value / bound.limit);
     let failed = || run.gates.iter().filter(|gate| gate.fails());
     let times = failed().map(beyond).fold(1.0, f64::max);
-    let unrelated = |gate: &Gate| gate.worst_bound().is_none_or(|b| b.value >= rule::UNRELATED);
+    let unrelated = |gate: &Gate| {
+        gate.subject == Subject::Logprobs
+            && gate.worst_bound().is_none_or(|bound| bound.value >= rule::UNRELATED)
+    };
     // Tokens follow from log-probabilities, and are beyond their bounds by no more than these are.
     let token = |row: &GreedyRow| {
         row.verdict != Verdict::Fail
