@@ -59,7 +59,7 @@ pub struct Sheet {
     pub architectures: BTreeSet<String>,
     /// For such an engine: the formats of tensors it reads.
     pub formats: BTreeSet<String>,
-    /// What it can do besides running a model in one process, by the words of [`Feature`].
+    /// What it can do besides running a model in one process, by the words of [`Feature`](super::Feature).
     pub features: BTreeSet<String>,
     /// Pairs of these that it does not do together, `a+b`.
     pub apart: BTreeSet<String>,
