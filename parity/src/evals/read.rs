@@ -96,8 +96,8 @@ pub struct ReadOptions {
     pub filter: Option<String>,
 }
 
-/// Most bytes of a line.
-const LINE: u64 = 256 << 20;
+/// Most bytes of a line; with the line break, a power of two, so that a vector grows to no more.
+const LINE: u64 = (64 << 20) - 1;
 /// Most mistakes that are told one by one.
 const TOLD: usize = 3;
 /// Keys whose values are large and of no use here.
@@ -134,7 +134,7 @@ pub(super) fn lines<E: From<std::io::Error>>(
             break;
         }
         if bytes.len() as u64 > LINE {
-            each(number, Err(format!("the line has more than {} MiB", LINE >> 20)))?;
+            each(number, Err(format!("the line has more than {} MiB", (LINE + 1) >> 20)))?;
             break;
         }
         // A byte order mark, as some editors write it.
