@@ -97,7 +97,7 @@ pub struct ReadOptions {
 }
 
 /// Most bytes of a line; with the line break, a power of two, so that a vector grows to no more.
-const LINE: u64 = (64 << 20) - 1;
+const LINE: u64 = (32 << 20) - 1;
 /// Most mistakes that are told one by one.
 const TOLD: usize = 3;
 /// Keys whose values are large and of no use here.
