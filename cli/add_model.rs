@@ -77,7 +77,7 @@ impl AddModel {
             return Err(tell(&nonfinite, "the weights cannot be used"));
         }
         self.smoke(&target)?;
-        let reference = self.reference.clone().or_else(|| beside(&target));
+        let reference = self.reference.clone().or_else(|| beside(&target.dir));
         let report = match &reference {
             Some(path) => Some(self.compare(&target, path)?),
             None => None,
@@ -95,7 +95,7 @@ impl AddModel {
 
     /// Measures the check itself.
     fn mistakes(&self, target: &Target, reference: &Path) -> Result<Book> {
-        let (_, dump) = open_dump(target, Some(reference))?;
+        let (_, dump) = open_dump(&target.dir, Some(reference))?;
         let options = MutateOptions { threads: self.threads, ..MutateOptions::default() };
         let book = parity_mutate::measure(target, &dump, &options)?;
         let count = |fate| book.outcomes.iter().filter(|outcome| outcome.fate == fate).count();
@@ -116,7 +116,7 @@ impl AddModel {
         let tensors = plural(file.tensors().len(), "tensor");
         self.say("weights", &format!("{tensors} of the file, each as its keys and spec say"));
         self.smoke(&target)?;
-        let reference = self.reference.clone().or_else(|| beside(&target));
+        let reference = self.reference.clone().or_else(|| beside(&target.dir));
         if let Some(reference) = &reference
             && parity_check::is_quantized(&file)
         {
@@ -196,7 +196,7 @@ impl AddModel {
             self.say("card", &out.join("card.md").display().to_string());
         }
         if outcome == Outcome::NotProven {
-            term::note(&format!("nothing was proven: {}", no_reference(target)));
+            term::note(&format!("nothing was proven: {}", no_reference(&target.dir)));
         }
         if let Some(report) = report {
             annotate::report(report, &target.model);

@@ -1,5 +1,7 @@
 //! `parity dump`: makes a reference with the real Hugging Face code.
 
+mod engine;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,6 +11,8 @@ use clap::Args;
 use registry::dtype::Dtype;
 use registry::file;
 
+pub(crate) use engine::model_of;
+
 use crate::target::parse_dtype;
 use crate::{Ended, term};
 
@@ -17,7 +21,7 @@ const SCRIPT: &str = include_str!("../parity/reference/dump.py");
 /// What it runs for heads that predict one token more, where this lies beside it as `nextn.py`.
 const HEADS: &str = include_str!("../parity/reference/nextn.py");
 
-/// Makes a reference dump with transformers
+/// Makes a reference dump with transformers, or a dump of another engine
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,6 +29,7 @@ Examples:
   parity dump MODEL -o DUMP --python venv/bin/python --dtypes f32,bf16
   parity dump MODEL -o DUMP --import my_model.py  the class is in a file of yours
   parity dump MODEL -o DUMP --trust-remote-code   the checkpoint brings its class (auto_map)
+  parity dump MODEL -o DUMP --engine mlx          what another engine computes, for `parity diff`
   parity dump --script > dump.py                  to run it on another machine: python dump.py --help
 
 The interpreter is --python, else ONBOARD_PYTHON, else the python of the active environment (venv,
@@ -55,6 +60,8 @@ pub(crate) struct Dump {
     /// The python to run it with
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
+    #[command(flatten)]
+    recorded: engine::EngineDump,
     /// Further arguments for the script, after `--`
     #[arg(last = true, value_name = "ARGS")]
     more: Vec<String>,
@@ -69,6 +76,22 @@ impl Dump {
         let (Some(model), Some(output)) = (&self.model, &self.output) else {
             bail!("the model's folder and --output are needed; see --help");
         };
+        if let Some(engine) = &self.recorded.engine {
+            for (flag, given) in [
+                ("--trust-remote-code", self.trust_remote_code),
+                ("--import", !self.import.is_empty()),
+                ("--python", self.python.is_some()),
+                ("arguments after --", !self.more.is_empty()),
+            ] {
+                ensure!(
+                    !given,
+                    "{flag}: only the reference script has a use for it, not engine `{engine}`"
+                );
+            }
+            let prompts = self.prompts.as_deref();
+            return self.recorded.run(engine, model, output, &self.dtypes, prompts);
+        }
+        self.recorded.refuse_without_engine()?;
         ensure!(
             self.dtypes.is_empty() || self.dtypes.contains(&Dtype::F32),
             "--dtypes needs f32 too: the other runs are measured against it"

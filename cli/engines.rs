@@ -15,7 +15,7 @@ use parity::Dump;
 pub(crate) use catalog::catalog;
 pub(crate) use start::Child;
 
-/// Which engine, and its settings.
+/// Name and settings of an engine.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EngineArgs {
     /// The engine: a name that `onboard engine list` shows, or a path with a slash to a Python file or a program that
@@ -106,7 +106,8 @@ pub(crate) fn native() -> Result<Box<dyn Engine>> {
     start(driver, 0)
 }
 
-fn start(driver: &'static Driver, context: usize) -> Result<Box<dyn Engine>> {
+/// Makes an engine of this process with room for so many positions.
+pub(crate) fn start(driver: &'static Driver, context: usize) -> Result<Box<dyn Engine>> {
     let make = driver
         .start
         .map_err(|how| anyhow::anyhow!("this build has no engine `{}`; {how}", driver.name))?;
@@ -117,12 +118,18 @@ fn start(driver: &'static Driver, context: usize) -> Result<Box<dyn Engine>> {
 pub(crate) struct Opened {
     /// The engine.
     pub engine: Box<dyn Engine>,
-    /// What it says of the file.
+    /// Its description of the file.
     pub file: engine::drivers::File,
 }
 
 /// Looks at a file with an engine that opens files by itself.
 pub(crate) fn open_file(driver: &'static Driver, path: &Path, dump: &Dump) -> Result<Opened> {
+    let file = describe(driver, path)?;
+    Ok(Opened { engine: start(driver, room(dump))?, file })
+}
+
+/// Reads the facts of a file, as an engine that opens files by itself sees them.
+pub(crate) fn describe(driver: &'static Driver, path: &Path) -> Result<engine::drivers::File> {
     let (name, place) = (driver.name, path.display());
     ensure!(
         path.is_file(),
@@ -130,8 +137,7 @@ pub(crate) fn open_file(driver: &'static Driver, path: &Path, dump: &Dump) -> Re
          convert {place} --to gguf:f32 -o FILE"
     );
     let describe = driver.describe.context("the engine opens no files")?;
-    let file = describe(path)?;
-    Ok(Opened { engine: start(driver, room(dump))?, file })
+    Ok(describe(path)?)
 }
 
 /// Positions that prompts, what follows them and schedules need.

@@ -78,7 +78,7 @@ pub(crate) struct Launch {
     /// The engine's version; default: the one that its sheet was read from
     #[arg(long, value_name = "VERSION")]
     engine_version: Option<String>,
-    /// What to print
+    /// Form of the output
     #[arg(long = "as", value_name = "FORM", value_enum, default_value_t = Form::Text)]
     form: Form,
     /// Ask a running server what is in force, and compare
@@ -113,7 +113,7 @@ enum Form {
 /// A launch worked out.
 struct Launched {
     sheet: Sheet,
-    /// What stands behind the engine's model flag.
+    /// Value of the engine's model flag.
     model: String,
     /// True if that is a path here.
     local: bool,

@@ -36,7 +36,7 @@ impl Schedules {
     pub(crate) fn run(self) -> Result<Ended> {
         let target = target::open(&self.which, &self.choice)?;
         target.explained(&self.choice)?;
-        let (_, dump) = open_dump(&target, self.reference.as_deref())?;
+        let (_, dump) = open_dump(&target.dir, self.reference.as_deref())?;
         let options = CheckOptions { dtypes: self.dtype, ..CheckOptions::default() };
         let engine = crate::engines::native()?;
         let rows = parity::check_schedules(

@@ -60,7 +60,7 @@ impl Mutate {
     pub(crate) fn run(self) -> Result<Ended> {
         let target = target::open(&self.which, &self.choice)?;
         target.explained(&self.choice)?;
-        let (_, dump) = open_dump(&target, self.reference.as_deref())?;
+        let (_, dump) = open_dump(&target.dir, self.reference.as_deref())?;
         let options = MutateOptions {
             dtypes: self.dtype.clone(),
             only: self.only.clone(),

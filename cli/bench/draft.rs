@@ -116,7 +116,7 @@ fn said(tally: &Tally, k: usize) -> String {
 
 /// Whether the head agrees with the reference beside the model; none if there is no dump of it.
 fn proven(target: &Target, source: &Source<'_>) -> Result<Option<bool>> {
-    let Some(path) = beside(target) else { return Ok(None) };
+    let Some(path) = beside(&target.dir) else { return Ok(None) };
     let Some(dump) = Dump::open(&path)?.nextn()? else { return Ok(None) };
     let options =
         CheckOptions { dtypes: vec![Dtype::F32], schedules: false, ..CheckOptions::default() };

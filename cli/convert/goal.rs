@@ -122,9 +122,12 @@ impl Asked {
     }
 
     fn dump(&self, target: &Target) -> Result<Dump> {
-        let path = self.reference.clone().or_else(|| beside(target));
+        let path = self.reference.clone().or_else(|| beside(&target.dir));
         let path = path.with_context(|| {
-            format!("{}; or measure against the model itself: --text FILE", no_reference(target))
+            format!(
+                "{}; or measure against the model itself: --text FILE",
+                no_reference(&target.dir)
+            )
         })?;
         let cannot = || format!("cannot read the reference `{}`", path.display());
         let dump = Dump::open(&path).with_context(cannot)?;

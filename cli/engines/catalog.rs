@@ -8,7 +8,7 @@ use engine::capability::{Kind, Sheet};
 use engine::drivers::DRIVERS;
 use registry::file;
 
-/// How programs on the PATH begin that are engines.
+/// Prefix of engines among the programs on the PATH.
 const PREFIX: &str = "onboard-engine-";
 
 /// An engine that has a name.

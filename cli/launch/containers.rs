@@ -13,7 +13,7 @@ use super::{Launched, command};
 /// The folder of the model inside a container.
 const INSIDE: &str = "/model";
 
-/// What both forms say.
+/// Content that Compose and Kubernetes files share.
 struct Container {
     name: String,
     image: String,

@@ -14,13 +14,13 @@ use crate::{Ended, term};
 
 /// The longest answer that is read.
 const MOST_BYTES: u64 = 16 << 20;
-/// How long a server may take to accept, and to answer.
+/// Times that a server may take to accept, and to answer.
 const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(30);
 /// Characters of a server's own words in a message.
 const SHOWN: usize = 300;
 
-/// How a value in force compares with the one asked for.
+/// Result of comparing a value in force with the one asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Agrees,
@@ -156,7 +156,7 @@ fn compare(launched: &Launched, report: &Report, answer: &Value, lines: &mut Vec
     }
 }
 
-/// What was asked for, and how that compares; none for a setting that nobody chose.
+/// Compares a value in force with the one asked for, and gives both; none for a setting that nobody chose.
 fn judged(launched: &Launched, name: &str, found: &Value) -> Option<(String, Verdict)> {
     let agree = |agrees: bool| match (found, agrees) {
         (Value::Null, _) => Verdict::Unsaid,

@@ -1,19 +1,18 @@
 //! `parity check MODEL --engine NAME` for an engine in a process of its own.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use engine::Source;
 use engine::capability::Sheet;
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
-use registry::model::Model;
 
-use super::Check;
+use super::{Check, open_dump};
+use crate::dump::model_of;
 use crate::engines::{self, Child};
-use crate::specs::{Config, Specs, check_error};
-use crate::target::{self, SpecId};
+use crate::specs::check_error;
+use crate::target;
 use crate::{Ended, gguf_target, term};
 
 /// Positions past the longest schedule, which windows make longer than prompts.
@@ -42,16 +41,9 @@ impl Check {
             self.which.model.display()
         );
         let (dir, _) = target::folder(&self.which)?;
-        let path = self.reference.clone().or_else(|| beside(&dir)).with_context(|| {
-            let dir = dir.display();
-            format!(
-                "`{dir}` has no reference dump (reference/ or dump/); make one: parity dump {dir} -o DUMP, then give \
-                 --reference DUMP"
-            )
-        })?;
-        let dump = Dump::open(&path)
-            .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
-        let (model, spec) = self.model_of(&dir, &dump)?;
+        let (_, dump) = open_dump(&dir, self.reference.as_deref())?;
+        let vocab = Some(dump.manifest.vocab);
+        let (model, spec) = model_of(&self.which, &self.choice, &dir, vocab)?;
         let dtypes = self.dtypes_of(child.sheet(), &dump)?;
         let engine = child.engine(engines::room(&dump).max(SCHEDULES));
         let source = Source { model: Arc::new(model), dir: &dir };
@@ -60,25 +52,6 @@ impl Check {
         report.subject.sha256.spec = spec.map(|spec| spec.sha256);
         report.notes.extend(engine.facts());
         self.conclude(&report, &source.model)
-    }
-
-    /// The model, so that taps and states have places; without a spec only rows can be compared.
-    fn model_of(&self, dir: &Path, dump: &Dump) -> Result<(Model, Option<SpecId>)> {
-        let config = Config::read(&dir.join("config.json"))?;
-        let known = Specs::open(self.choice.specs.as_deref())?.matching(&config)?;
-        if self.choice.spec.is_some() || known.is_some() {
-            let target = target::open(&self.which, &self.choice)?;
-            return Ok((Arc::unwrap_or_clone(target.model), Some(target.spec)));
-        }
-        let architecture = config.architecture();
-        term::note(&format!(
-            "note: no spec matches the architecture `{architecture}`: taps and states have no places, and schedules do \
-             not know its states"
-        ));
-        let value = config.value()?;
-        let context = value.get("max_position_embeddings").and_then(serde_json::Value::as_u64);
-        let context = context.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
-        Ok((Model::opaque(architecture.clone(), architecture, dump.manifest.vocab, context), None))
     }
 
     /// The dtypes that were asked for, or those of the dump that the engine has.
@@ -100,9 +73,4 @@ impl Check {
             None => Ok(can),
         }
     }
-}
-
-fn beside(dir: &Path) -> Option<PathBuf> {
-    let places = ["reference", "dump"].map(|name| dir.join(name));
-    places.into_iter().find(|place| place.join("manifest.json").is_file())
 }

@@ -22,7 +22,7 @@ const BAND: f64 = 1.5;
 
 impl Check {
     pub(super) fn run_gguf(&self, target: &Target) -> Result<Ended> {
-        let (path, dump) = open_dump(target, self.reference.as_deref())?;
+        let (path, dump) = open_dump(&target.dir, self.reference.as_deref())?;
         if dump.manifest.rounds().is_some_and(|rounds| rounds != Rounds::None) {
             term::note(
                 "note: the dump's reference rounds what matrices of codes multiply (`rounds` in its manifest), and a GGUF \

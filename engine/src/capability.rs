@@ -1,4 +1,4 @@
-//! What an engine can run, as data: `registry/engines/*.yaml`.
+//! Engine capability sheets: `registry/engines/*.yaml`.
 
 mod sheet;
 
@@ -12,7 +12,7 @@ use registry::model::Model;
 
 pub use sheet::{Kind, Sheet};
 
-/// What can be asked of an engine besides running a model.
+/// Ability of an engine besides running a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Feature {
     /// Drafts by a `nextn` head.
@@ -30,7 +30,7 @@ impl Feature {
         }
     }
 
-    /// What a way of opening a model asks for.
+    /// Lists the abilities that opening a model in this way needs.
     pub fn asked(model: &Model, options: &Options) -> Vec<Self> {
         let nextn = (model.graph.fed.is_some() || options.drafts).then_some(Self::Nextn);
         nextn.into_iter().chain((options.ranks > 1).then_some(Self::TensorParallel)).collect()

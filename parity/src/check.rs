@@ -277,14 +277,10 @@ fn as_is(
         let mut run = summarize(model, dtype, gates, greedy, uncovered);
         run.routers = agreement.rows.into_iter().filter(|row| row.choices > 0).collect();
         run.coverage = coverage(model, &seen, dump, &run);
-        run.strengths = Strengths::of(dtype, &run.gates, &run.routers);
         let f32_agrees =
             report.runs.iter().any(|run| run.dtype == Dtype::F32 && run.verdict() == Verdict::Pass);
         report.note(witness(model, &mut run, f32_agrees));
-        // What is no remark where f32 agrees.
-        let greedy = run.greedy.iter().any(|row| row.verdict == Verdict::Fail);
-        let failed = dtype != Dtype::F32 && run.gates.iter().any(Gate::fails);
-        run.strengths.other |= f32_agrees && (greedy || failed);
+        run.strengths = Strengths::of(&run, f32_agrees);
         report.runs.push(run);
         if options.schedules && shows.steps {
             let noise = measured(&report);

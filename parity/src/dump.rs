@@ -18,7 +18,7 @@ use crate::route::Choices;
 
 pub use manifest::{
     Audit, Caches, Manifest, Members, ModelId, Patch, Phase, Prompt, StateInfo, TapInfo, Truth,
-    VERSION,
+    VERSION, check_prompts,
 };
 use store::Store;
 
@@ -159,7 +159,7 @@ fn plain(text: &str) -> String {
 }
 
 /// The SHA-256 of a file, in hexadecimal.
-pub(crate) fn sha256(path: &Path) -> std::io::Result<String> {
+pub fn sha256(path: &Path) -> std::io::Result<String> {
     let mut hash = Sha256::new();
     std::io::copy(&mut registry::file::open(path)?, &mut hash)?;
     Ok(hex(hash))

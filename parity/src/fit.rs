@@ -9,6 +9,7 @@ use registry::dtype::Dtype;
 use serde::Serialize;
 
 use crate::gate::{Gate, Mode, Verdict};
+use crate::report::RunReport;
 use crate::route::RouterRow;
 use crate::rule;
 
@@ -32,10 +33,10 @@ pub const RULE: Numbers =
     [rule::OP, rule::OP_GAIN, rule::FLIPS, rule::UNITS, rule::FACTOR, rule::FACTOR];
 
 impl Strengths {
-    /// Reads them off the gates and routers of a run.
-    pub fn of(dtype: Dtype, gates: &[Gate], routers: &[RouterRow]) -> Self {
+    /// Reads them off a run. A whole 16-bit run that fails though f32 agrees is beyond remarks.
+    pub(crate) fn of(run: &RunReport, f32_agrees: bool) -> Self {
         let mut found = Self::default();
-        for gate in gates {
+        for gate in &run.gates {
             found.other |= gate.fails() && gate.finding.is_some();
             for bound in &gate.bounds {
                 let Some(n) = MEASURES.iter().position(|name| *name == bound.measure) else {
@@ -44,8 +45,11 @@ impl Strengths {
                 found.values[n] = found.values[n].max(bound.value / bound.limit * RULE[n]);
             }
         }
-        let judged = |row: &&RouterRow| row.mode == Mode::Local || dtype == Dtype::F32;
-        found.other |= routers.iter().filter(judged).any(|row| row.verdict == Verdict::Fail);
+        let judged = |row: &&RouterRow| row.mode == Mode::Local || run.dtype == Dtype::F32;
+        found.other |= run.routers.iter().filter(judged).any(|row| row.verdict == Verdict::Fail);
+        let greedy = run.greedy.iter().any(|row| row.verdict == Verdict::Fail);
+        let gates = run.dtype != Dtype::F32 && run.gates.iter().any(Gate::fails);
+        found.other |= f32_agrees && (greedy || gates);
         found
     }
 

@@ -25,6 +25,7 @@ mod roots;
 mod settings;
 mod template;
 
+pub use decode::CAPABILITY;
 pub use template::{Template, shown};
 use versions::Versions;
 
@@ -57,7 +58,7 @@ pub struct Sheet {
     pub rules: Vec<Rule>,
     /// Config keys that the engine reads and newer writers leave out.
     pub config_keys: Vec<ConfigKey>,
-    /// Where a running server says what is in force.
+    /// Places at which a running server reports the settings in force.
     pub reports: Vec<Report>,
 }
 
@@ -80,7 +81,7 @@ pub struct Setting {
     pub choices: Vec<String>,
     /// The engine's spelling of values, by ours.
     pub values: IndexMap<String, String>,
-    /// Where it comes from.
+    /// Its source.
     pub source: Option<Origin>,
     /// Why it is passed, where only the user asked for it.
     pub about: String,
@@ -117,13 +118,13 @@ pub struct Rule {
     pub when: Option<Expr>,
     /// Versions of the engine that it is for; all of the sheet's, if it has none of its own.
     pub versions: Option<Versions>,
-    /// What follows.
+    /// Its consequence.
     pub then: Then,
-    /// Where it comes from.
+    /// Its source.
     pub source: Origin,
 }
 
-/// What follows from a rule.
+/// Consequence of a rule.
 #[derive(Debug, Clone)]
 pub enum Then {
     /// Settings that must have these values: one that was asked for otherwise is a refusal.
@@ -145,13 +146,13 @@ pub struct Planned {
     pub name: Ident,
     /// When there is one.
     pub when: Option<Expr>,
-    /// What it is.
+    /// The figure.
     pub value: Expr,
     /// Of what: `bytes`, `tokens`, `share`, ...
     pub unit: String,
     /// Its meaning.
     pub why: Template,
-    /// Where the formula comes from.
+    /// Source of the formula.
     pub source: Origin,
     /// True for a number that no source gives.
     pub assumed: bool,
@@ -164,7 +165,7 @@ pub struct ConfigKey {
     pub key: Ident,
     /// When it is written.
     pub when: Option<Expr>,
-    /// What it holds.
+    /// Its value.
     pub value: Expr,
     /// Who reads it.
     pub source: Origin,
@@ -181,7 +182,7 @@ pub struct Report {
     pub fields: IndexMap<String, String>,
     /// True if a server may not have it.
     pub optional: bool,
-    /// Where it comes from.
+    /// Its source.
     pub source: Option<Origin>,
 }
 
@@ -216,9 +217,9 @@ pub fn builtin() -> impl Iterator<Item = (&'static str, Arc<Source>)> {
     })
 }
 
-/// True for a key of a sheet's map that this module reads; engines have others.
+/// True for a key that a sheet may have.
 pub fn knows(key: &str) -> bool {
-    decode::KEYS.contains(&key)
+    decode::KEYS.contains(&key) || CAPABILITY.contains(&key)
 }
 
 #[cfg(test)]

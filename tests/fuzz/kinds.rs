@@ -228,6 +228,24 @@ pub(crate) const KINDS: &[Kind] = &[
         damaged: &[".jsonl"],
         judge: texts::results,
     },
+    Kind {
+        name: "plan",
+        weight: 2,
+        batch: 100,
+        spare: 32,
+        seeds: seeds::plans,
+        damaged: &[".yaml", ".json"],
+        judge: texts::plan,
+    },
+    Kind {
+        name: "sheet",
+        weight: 4,
+        batch: 50,
+        spare: 128,
+        seeds: seeds::sheets,
+        damaged: &[".yaml"],
+        judge: models::sheet,
+    },
     #[cfg(feature = "hub")]
     Kind {
         name: "hub",

@@ -302,6 +302,34 @@ pub(crate) fn results(from: &Sources) -> Seeds {
     Ok(seeds)
 }
 
+/// A plan of a matrix, and a scoreboard.
+#[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
+pub(crate) fn plans(_: &Sources) -> Seeds {
+    let plan = "models:\n  - models/tiny\n  - {name: big, path: owner/big, reference: d, engines: [eager], dtypes: [bf16]}\n\
+        engines:\n  - native\n  - {name: eager, engine: transformers, options: {attention: eager}, flags: [--no-schedules]}\n\
+        dtypes: [f32, bf16]\nflags: []\nknown:\n  - {model: big, dtype: bf16, because: not yet}\n";
+    let cell = |model: &str, outcome: &str| serde_json::json!({"model": model, "engine": "native", "dtype": "f32", "outcome": outcome, "share": 0.5, "message": "m", "known": null});
+    let board = serde_json::json!({"schema": "onboard-scoreboard/1", "cells": [cell("tiny", "pass"), cell("big", "differ"), cell("c", "error")]});
+    let files = [
+        ("parity.yaml".to_owned(), plan.as_bytes().to_vec()),
+        ("board.json".to_owned(), board.to_string().into_bytes()),
+    ];
+    Ok(vec![Case { files: files.into(), ..Case::default() }])
+}
+
+/// Sheets of engines: those that launch, and one of an engine in a process of its own.
+#[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
+pub(crate) fn sheets(_: &Sources) -> Seeds {
+    let names = ["sglang.yaml", "vllm.yaml", "llama_cpp.yaml", "mlx.yaml"];
+    let wanted = |path: &str| names.iter().any(|name| path.ends_with(name));
+    let sheets = registry::engines::sheets().iter().filter(|(path, _)| wanted(path));
+    let case = |text: &str| Case {
+        files: [("engine.yaml".to_owned(), text.as_bytes().to_vec())].into(),
+        ..Case::default()
+    };
+    Ok(sheets.map(|(_, text)| case(text)).collect())
+}
+
 /// Importance matrices of the newer form.
 pub(crate) fn imatrices(from: &Sources) -> Seeds {
     Ok(with(folders(&from.made.join("imatrix"))?, ".gguf", "im.gguf"))

@@ -4,26 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use saphyr::{LoadableYamlNode, Yaml};
 
-/// What a sheet may say.
-const KEYS: [&str; 16] = [
-    "engine",
-    "ops",
-    "states",
-    "dtypes",
-    "architectures",
-    "formats",
-    "features",
-    "apart",
-    "kind",
-    "about",
-    "ran_with",
-    "plugin",
-    "program",
-    "modules",
-    "install",
-    "shows",
-];
-
 /// The ways to reach an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kind {
@@ -59,7 +39,7 @@ pub struct Sheet {
     pub architectures: BTreeSet<String>,
     /// For such an engine: the formats of tensors it reads.
     pub formats: BTreeSet<String>,
-    /// What it can do besides running a model in one process, by the words of [`Feature`](super::Feature).
+    /// Abilities besides running a model in one process, by the words of [`Feature`](super::Feature).
     pub features: BTreeSet<String>,
     /// Pairs of these that it does not do together, `a+b`.
     pub apart: BTreeSet<String>,
@@ -113,8 +93,9 @@ impl Sheet {
         let mut entries = BTreeMap::new();
         for (key, value) in map {
             let key = key.as_str().ok_or("expected text as a key")?;
-            if !KEYS.contains(&key) && !registry::sheet::knows(key) {
-                return Err(format!("unknown key `{key}`; expected `{}`", KEYS.join("`, `")));
+            if !registry::sheet::knows(key) {
+                let known = registry::sheet::CAPABILITY.join("`, `");
+                return Err(format!("unknown key `{key}`; expected `{known}`"));
             }
             entries.insert(key, value);
         }

@@ -44,8 +44,10 @@ static RUNNING: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// Kills every child that runs. For a program that is about to exit.
 pub fn end_all() {
-    let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    running.into_iter().for_each(kill_group);
+    let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    running.iter().copied().for_each(kill_group);
+    // The lock stays taken: no child starts after this.
+    std::mem::forget(running);
 }
 
 /// Kills a child and what it started.
@@ -69,8 +71,11 @@ impl Process {
         // A group of its own, so that what it starts ends with it.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        // Under the lock, so that a signal finds every child that was started.
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         let mut child = command.spawn()?;
-        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).insert(child.id());
+        running.insert(child.id());
+        drop(running);
         let (mut stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (input, requests) = channel::<Vec<u8>>();
@@ -164,7 +169,7 @@ impl Process {
 
     /// Kills the child, and tells how it had ended by itself if it had.
     pub(super) fn end(&mut self) -> Option<String> {
-        /// How long a child that closed its output may take to end.
+        /// Time that a child may take to end once its output is closed.
         const MOMENT: Duration = Duration::from_millis(500);
         let until = Instant::now() + MOMENT;
         let status = loop {

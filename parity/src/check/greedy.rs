@@ -97,7 +97,7 @@ fn normal(logits: &[f32]) -> Vec<f32> {
     logprobs
 }
 
-/// How much less likely a token is than the likeliest.
+/// Difference of the log-probabilities of the likeliest token and of this one.
 fn below(logprobs: &[f32], token: u32) -> f64 {
     let at = |token: usize| logprobs.get(token).copied().map_or(f64::NAN, f64::from);
     at(top1(logprobs)) - at(token as usize)

@@ -327,6 +327,34 @@ fn rounds(word: &str) -> Option<Rounds> {
     })
 }
 
+/// Checks prompts against each other and a vocabulary; says what is wrong.
+pub fn check_prompts(prompts: &[Prompt], vocab: usize) -> Result<(), String> {
+    let mut names = std::collections::BTreeSet::new();
+    for prompt in prompts {
+        let (name, count) = (&prompt.name, prompt.tokens.len());
+        if name.is_empty() || name.contains('/') || !names.insert(name) {
+            return Err(format!("prompt name `{name}` is empty, has a `/` or is used twice"));
+        }
+        if count == 0 || count > LONGEST_PROMPT {
+            return Err(format!(
+                "prompt `{name}` has {count} tokens; expected 1 to {LONGEST_PROMPT}"
+            ));
+        }
+        let last = if count == 1 { 1 } else { count - 1 };
+        if prompt.split == 0 || prompt.split > last {
+            return Err(format!(
+                "`split` of prompt `{name}` is {}; expected 1 to {last}",
+                prompt.split
+            ));
+        }
+        prompt.check_rows()?;
+        if let Some(token) = prompt.tokens.iter().find(|t| **t as usize >= vocab) {
+            return Err(format!("prompt `{name}` has token {token}; `vocab` is {vocab}"));
+        }
+    }
+    Ok(())
+}
+
 /// Alterations of the reference that this version knows: `PATCHES` of `reference/dump.py`.
 const PATCHES: [(&str, u64); 7] = [
     ("topk_first_of_equals", 1),
@@ -405,32 +433,7 @@ impl Manifest {
                  `parity dump`"
             ));
         }
-        let mut names = std::collections::BTreeSet::new();
-        for prompt in &self.prompts {
-            let (name, count) = (&prompt.name, prompt.tokens.len());
-            if name.is_empty() || name.contains('/') || !names.insert(name) {
-                return Err(format!("prompt name `{name}` is empty, has a `/` or is used twice"));
-            }
-            if count == 0 || count > LONGEST_PROMPT {
-                return Err(format!(
-                    "prompt `{name}` has {count} tokens; expected 1 to {LONGEST_PROMPT}"
-                ));
-            }
-            let last = if count == 1 { 1 } else { count - 1 };
-            if prompt.split == 0 || prompt.split > last {
-                return Err(format!(
-                    "`split` of prompt `{name}` is {}; expected 1 to {last}",
-                    prompt.split
-                ));
-            }
-            prompt.check_rows()?;
-            if let Some(token) = prompt.tokens.iter().find(|t| **t as usize >= self.vocab) {
-                return Err(format!(
-                    "prompt `{name}` has token {token}; `vocab` is {}",
-                    self.vocab
-                ));
-            }
-        }
+        check_prompts(&self.prompts, self.vocab)?;
         for (run, by_prompt) in &self.greedy {
             for (prompt, tokens) in by_prompt {
                 if let Some(token) = tokens.iter().find(|t| **t as usize >= self.vocab) {

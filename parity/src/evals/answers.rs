@@ -49,7 +49,7 @@ pub(super) struct Answers<'a, 'b> {
     pub b: &'b Results,
 }
 
-/// What the answers say.
+/// Verdict and remarks that follow from the answers.
 #[derive(Debug, Default)]
 pub(super) struct Said {
     pub found: Option<Found>,

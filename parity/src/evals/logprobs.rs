@@ -26,7 +26,7 @@ pub fn unit(dtype: Dtype) -> f64 {
 pub struct Noise {
     /// The standard deviation of one token, in nats.
     pub unit: f64,
-    /// Where it comes from.
+    /// Source of the number.
     pub source: String,
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::sample::Format;
 
-/// What two result files say of each other. The order is the order in which causes are looked for.
+/// Cause of the difference between two result files, in the order in which causes are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// The two runs were asked different things.
@@ -54,7 +54,7 @@ impl fmt::Display for Verdict {
 pub struct Example {
     /// The item's id in A.
     pub id: String,
-    /// What of it.
+    /// The part that differs.
     pub what: String,
     /// A's side.
     pub a: String,
@@ -100,7 +100,7 @@ pub struct Paired {
     pub significant: bool,
 }
 
-/// How far log-probabilities are apart.
+/// Distances of log-probabilities.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogprobFacts {
     /// Log-likelihoods that were compared.
@@ -119,7 +119,7 @@ pub struct LogprobFacts {
     pub bulk: f64,
     /// The standard deviation of a token that the dtype explains.
     pub unit: f64,
-    /// Where that number comes from.
+    /// Source of that number.
     pub source: String,
     /// Log-likelihoods beyond their bound.
     pub beyond: usize,

@@ -89,7 +89,7 @@ fn list(found: &[String]) -> String {
     }
 }
 
-/// How to read a file.
+/// Options for reading a file.
 #[derive(Debug, Clone, Default)]
 pub struct ReadOptions {
     /// The filter of lm-eval whose answers are taken; the first of the file if not given.
@@ -161,7 +161,7 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// What one record gave.
+/// Content of one record.
 pub(super) enum Record {
     /// A sample, under the name of a filter where the form has filters.
     Sample(Box<Sample>, Option<String>),

@@ -60,7 +60,7 @@ pub enum Trouble {
     },
 }
 
-/// How items are scored.
+/// Options for scoring items.
 #[derive(Default)]
 pub struct Run<'a> {
     /// The tokenizer; not needed for items of token ids.

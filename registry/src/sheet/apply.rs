@@ -14,7 +14,7 @@ use crate::eval::{Fail, eval, eval_owned, truth};
 use crate::scalar::Scalar;
 use crate::syntax::{Expr, Ident};
 
-/// What is asked of a launch.
+/// Settings that a launch was asked for.
 #[derive(Debug, Clone)]
 pub struct Launch {
     /// The dtype of activations, and true if the user named it.
@@ -46,7 +46,7 @@ pub struct Chosen {
     pub by: By,
     /// Why.
     pub why: String,
-    /// Where that is said.
+    /// Source of the value.
     pub source: Option<Origin>,
 }
 
@@ -68,7 +68,7 @@ pub struct Said {
     pub rule: String,
     /// The text.
     pub text: String,
-    /// Where that is said.
+    /// Source of the value.
     pub source: Option<Origin>,
 }
 
@@ -83,24 +83,24 @@ pub struct Value {
     pub unit: String,
     /// Its meaning.
     pub why: String,
-    /// Where the formula comes from.
+    /// Source of the formula.
     pub source: Origin,
     /// True for a number that no source gives.
     pub assumed: bool,
 }
 
-/// What follows from a sheet for one launch.
+/// Result of applying a sheet to one launch.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
     /// Settings that are passed, in the sheet's order.
     pub settings: Vec<Chosen>,
     /// The memory plan; empty if the launch is refused before.
     pub plan: Vec<Value>,
-    /// What the launch is refused for.
+    /// Reasons to refuse the launch.
     pub refusals: Vec<Said>,
-    /// What will not be as expected.
+    /// Warnings: the launch will differ from what was asked.
     pub warnings: Vec<Said>,
-    /// What else follows.
+    /// Further facts.
     pub facts: Vec<Said>,
 }
 

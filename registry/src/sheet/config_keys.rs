@@ -13,11 +13,11 @@ use crate::scalar::Scalar;
 pub struct Added {
     /// The key, at the top of the config.
     pub key: String,
-    /// What it holds.
+    /// Its value.
     pub value: Scalar,
     /// The engine that reads it.
     pub engine: String,
-    /// Where.
+    /// Source of the rule.
     pub source: Origin,
 }
 

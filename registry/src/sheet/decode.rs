@@ -26,8 +26,8 @@ pub(super) const KEYS: [&str; 13] = [
     "config_keys",
     "reports",
 ];
-/// Keys that others read: capabilities, and how an engine is reached.
-const OTHERS: [&str; 18] = [
+/// Keys of a sheet that say what the engine can do and how it is reached; the engine crate reads them.
+pub const CAPABILITY: [&str; 16] = [
     "engine",
     "ops",
     "states",
@@ -37,7 +37,6 @@ const OTHERS: [&str; 18] = [
     "features",
     "apart",
     "kind",
-    "driver",
     "about",
     "ran_with",
     "plugin",
@@ -45,7 +44,6 @@ const OTHERS: [&str; 18] = [
     "modules",
     "install",
     "shows",
-    "options",
 ];
 const SETTING: [&str; 9] =
     ["flag", "off", "env", "default", "kind", "choices", "values", "source", "about"];
@@ -65,7 +63,7 @@ struct Decoder {
 /// Reads a tree. What is wrong is left out of the sheet and reported.
 pub(super) fn decode(tree: &Node) -> (Sheet, Vec<Finding>) {
     let mut decoder = Decoder::default();
-    let known: Vec<&str> = KEYS.iter().chain(&OTHERS).copied().collect();
+    let known: Vec<&str> = KEYS.iter().chain(&CAPABILITY).copied().collect();
     let empty = Map::new();
     let map = decoder.map(tree, "a sheet", &known).unwrap_or(&empty);
     let sheet = decoder.sheet(map);

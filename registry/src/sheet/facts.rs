@@ -35,7 +35,7 @@ pub(super) const WORDS: [(&str, &[&str]); 3] = [
 pub(super) const STATE: [&str; 7] =
     ["layers", "numbers", "layer_numbers", "dtype", "heads", "head_dim", "window"];
 
-/// What the facts depend on besides the model.
+/// Inputs of the facts besides the model.
 #[derive(Debug, Clone, Default)]
 pub struct About {
     /// The dtype of activations.

@@ -15,7 +15,7 @@ pub struct Gpu {
     pub memory: i64,
     /// Compute capability, major and minor digits together (90, 100); none if it has none.
     pub sm: Option<i64>,
-    /// Where the figures come from.
+    /// Source of the figures.
     pub source: String,
 }
 

@@ -12,7 +12,7 @@ use crate::syntax::{Expr, ExprKind, Ident};
 /// Settings that every launch has, whatever its sheet lists.
 pub(super) const BUILTIN: [&str; 7] =
     ["dtype", "tp", "mtp", "context", "sequences", "gpu", "version"];
-/// What is known of a GPU.
+/// Fields of a GPU.
 pub(super) const GPU: [&str; 3] = ["name", "memory", "sm"];
 
 /// Finds every unknown word of a sheet.

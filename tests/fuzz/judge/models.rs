@@ -176,3 +176,16 @@ fn shown(findings: &[Finding]) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// A sheet of an engine: read for its abilities, and applied to the launch of a model.
+pub(crate) fn sheet(trial: &Trial<'_>) -> Judged {
+    let text = trial.case.text("engine.yaml");
+    let read = match engine::capability::Sheet::parse(&text) {
+        Ok(_) => true,
+        Err(error) => refused(&error)?,
+    };
+    let home = trial.program.root.join("fixtures/llama_256").display().to_string();
+    let sheet = trial.path("engine.yaml");
+    let ran = trial.program.command(&["launch", &home, "--engine", &sheet, "--gpu", "b200"])?;
+    Ok(read && ran.code == 0)
+}
