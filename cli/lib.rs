@@ -34,8 +34,10 @@ mod imatrix;
 mod interrupt;
 mod launch;
 mod list;
+mod matrix;
 mod new;
 mod parity_check;
+mod parity_diff;
 mod parity_fit;
 mod parity_more;
 mod parity_mutate;
@@ -131,6 +133,8 @@ Examples:
   parity check MODEL                                        compare with MODEL/reference
   parity check MODEL --reference DUMP --dtype bf16 --html report.html
   parity dump MODEL -o DUMP                                 make a reference with transformers
+  parity diff A B                                           two dumps, tap by tap
+  parity matrix parity.yaml                                 models by engines by dtypes, for CI
   parity eval MODEL tasks.jsonl -o results.jsonl            score multiple choice and generation
   parity eval-diff A.jsonl B.jsonl                          two evaluations: the cause of a difference
 
@@ -143,6 +147,8 @@ enum ParityCommand {
     Schedules(parity_more::Schedules),
     Diagnose(parity_more::Diagnose),
     Mutate(parity_mutate::Mutate),
+    Diff(parity_diff::Diff),
+    Matrix(matrix::Matrix),
     Fit(parity_fit::Fit),
     Eval(eval::Eval),
     EvalDiff(eval::EvalDiff),
@@ -210,6 +216,8 @@ impl ParityCommand {
             Self::Schedules(args) => args.run(),
             Self::Diagnose(args) => args.run(),
             Self::Mutate(args) => args.run(),
+            Self::Diff(args) => args.run(),
+            Self::Matrix(args) => args.run(),
             Self::Fit(args) => args.run(),
             Self::Eval(args) => args.run(),
             Self::EvalDiff(args) => args.run(),

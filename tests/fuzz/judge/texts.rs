@@ -1,7 +1,12 @@
 //! Tokenizers and texts: what opens encodes and decodes, and does not grow without bound.
 
+use std::sync::Arc;
+
 use converters::tokenizer::check::Loaded;
 use converters::tokenizer::{self, Options};
+
+use parity::matrix::{self, Board, Outcome};
+use registry::diag::Source;
 
 use super::{Judged, Trial, refused};
 
@@ -105,4 +110,39 @@ pub(crate) fn results(trial: &Trial<'_>) -> Judged {
         trial.program.command(&[&words[..], &["--threads", "1"]].concat())?;
     }
     Ok(ran.code != 2)
+}
+
+/// A plan of a matrix, and a scoreboard that it is held to.
+pub(crate) fn plan(trial: &Trial<'_>) -> Judged {
+    let text = trial.case.text("parity.yaml");
+    let source = Arc::new(Source { path: "parity.yaml".to_owned(), text });
+    let plan = match matrix::plan::read(&source) {
+        Ok(plan) => plan,
+        Err(found) => {
+            return refused(&found.iter().map(|f| f.message.as_str()).collect::<String>());
+        }
+    };
+    let board = match Board::read(trial.case.text("board.json").as_bytes()) {
+        Ok(board) => board,
+        Err(why) => return refused(&why),
+    };
+    for (model, engine) in plan.pairs() {
+        drop(plan.dtypes(model, engine));
+        plan.known(&model.name, &engine.name, "f32");
+    }
+    let changes = board.changes(Some(&board));
+    // A board held to itself has nothing that fails.
+    if board.worst(&changes) != Outcome::Pass {
+        return Err("a scoreboard fails against itself".to_owned());
+    }
+    for shown in [
+        matrix::text(&board, &changes, &[]),
+        matrix::junit(&board, &changes),
+        matrix::html(&board, &changes),
+    ] {
+        if shown.is_empty() {
+            return Err("a matrix has no text".to_owned());
+        }
+    }
+    Ok(true)
 }

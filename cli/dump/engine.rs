@@ -1,0 +1,267 @@
+//! `parity dump --engine`: a dump of any engine, in the form of a reference's.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use converters::Checkpoint;
+use engine::{Engine, Options, Source};
+use parity::Dump;
+use parity::dump::Prompt;
+use parity::record::{Subject, record};
+use registry::dtype::Dtype;
+use registry::file;
+use registry::model::Model;
+use serde_json::{Value, json};
+
+use crate::engines::{self, EngineArgs, Found, parse_seconds};
+use crate::parity_check::beside;
+use crate::specs::{Config, Specs, check_error};
+use crate::target::{self, Choice, Which};
+use crate::{Ended, gguf_target, term, write};
+
+/// Positions past the longest prompt, for greedy tokens and for what an engine keeps free.
+const MORE: usize = 64;
+
+/// The engine that is recorded in place of the reference.
+#[derive(Debug, Args)]
+pub(super) struct EngineDump {
+    /// Record this engine instead of transformers: a name that `onboard engine list` shows, or a path
+    #[arg(long, value_name = "ENGINE")]
+    pub engine: Option<String>,
+    /// A setting of the engine (repeatable)
+    #[arg(long = "engine-option", value_name = "KEY=VALUE", requires = "engine")]
+    options: Vec<String>,
+    /// Seconds that the engine may take for one answer
+    #[arg(long = "engine-timeout", value_name = "SECONDS", default_value = "600", value_parser = parse_seconds)]
+    timeout: Duration,
+    /// Take the prompts of this dump; default: of MODEL/reference, if it is there
+    #[arg(long, value_name = "DUMP", conflicts_with = "prompts")]
+    like: Option<PathBuf>,
+    /// Run a spec whose state dtypes an op refuses, to see the effect
+    #[arg(long, requires = "engine")]
+    allow_dtype_mismatch: bool,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+impl EngineDump {
+    /// Settings that only an engine has a use for.
+    pub(super) fn refuse_without_engine(&self) -> Result<()> {
+        let choice = &self.choice;
+        for (flag, given) in [
+            ("--like", self.like.is_some()),
+            ("--spec", choice.spec.is_some()),
+            ("--specs", choice.specs.is_some()),
+            ("--set", !choice.set.is_empty()),
+            ("--model-config", choice.model_config.is_some()),
+        ] {
+            ensure!(
+                !given,
+                "{flag} is for an engine that is recorded; give --engine NAME, or leave {flag} out"
+            );
+        }
+        Ok(())
+    }
+
+    /// Records `name` on a model.
+    pub(super) fn run(
+        &self,
+        name: &str,
+        model: &Path,
+        output: &Path,
+        dtypes: &[Dtype],
+        prompts: Option<&str>,
+    ) -> Result<Ended> {
+        write::refuse_stdout(output)?;
+        let dtypes = if dtypes.is_empty() { &[Dtype::F32] } else { dtypes };
+        let args = EngineArgs {
+            engine: name.to_owned(),
+            options: self.options.clone(),
+            timeout: self.timeout,
+        };
+        let which = Which::at(model.to_owned());
+        match args.find()? {
+            Found::Child(child) => {
+                ensure!(
+                    !gguf_target::is_gguf(model),
+                    "engine `{name}` opens the folder of a checkpoint; `{}` is a GGUF file",
+                    model.display()
+                );
+                let (dir, _) = target::folder(&which)?;
+                let (model, _) = model_of(&which, &self.choice, &dir, None)?;
+                let prompts = self.prompts(&dir, prompts, &model)?;
+                let engine = child.engine(room(&prompts));
+                let source = Source { model: Arc::new(model), dir: &dir };
+                self.record(&engine, &source, prompts, dtypes, output, &|| engine.facts())
+            }
+            Found::Here(driver) if driver.describe.is_some() => {
+                let opened = engines::describe(driver, model)?;
+                let prompts = self.prompts(model, prompts, &opened.model)?;
+                let engine = engines::start(driver, room(&prompts))?;
+                let source = Source { model: Arc::new(opened.model), dir: model };
+                self.record(engine.as_ref(), &source, prompts, dtypes, output, &|| None)
+            }
+            Found::Here(driver) => {
+                let target = target::open(&which, &self.choice)?;
+                if !self.allow_dtype_mismatch {
+                    target.check_dtypes(dtypes)?;
+                }
+                let prompts = self.prompts(&target.dir, prompts, &target.model)?;
+                let engine = engines::start(driver, 0)?;
+                self.record(engine.as_ref(), &target.source(), prompts, dtypes, output, &|| None)
+            }
+        }
+    }
+
+    fn record(
+        &self,
+        engine: &dyn Engine,
+        source: &Source<'_>,
+        prompts: Vec<Prompt>,
+        dtypes: &[Dtype],
+        output: &Path,
+        facts: &dyn Fn() -> Option<String>,
+    ) -> Result<Ended> {
+        term::note(&format!(
+            "running {} prompts with {} in {}",
+            prompts.len(),
+            engine.name(),
+            dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ")
+        ));
+        let subject = Subject {
+            model: identity(source)?,
+            prompts,
+            dtypes,
+            producer: &|| {
+                let version = env!("CARGO_PKG_VERSION");
+                json!({"name": engine.name(), "onboard": version, "engine": facts(), "options": self.options})
+            },
+        };
+        let allow_dtype_mismatch = self.allow_dtype_mismatch;
+        let options = Options { allow_dtype_mismatch, ..Options::default() };
+        let found = record(engine, source, subject, &options).map_err(check_error)?;
+        for note in &found.notes {
+            term::note(&format!("note: {note}"));
+        }
+        fs_err::create_dir_all(output)?;
+        let manifest = output.join("manifest.json");
+        // A dump that is written over is none until the new one is whole.
+        if manifest.exists() {
+            fs_err::remove_file(&manifest)?;
+        }
+        let tensors = output.join("reference.safetensors");
+        let _watched = crate::interrupt::watch(&converters::output::part_path(&tensors));
+        let text = found.write(&tensors).map_err(check_error)?;
+        write::atomic(&manifest, &text)?;
+        term::note(&format!("wrote {}", output.display()));
+        Ok(Ended::Well)
+    }
+
+    /// The prompts: given, of a dump, of the dump beside the model, or derived.
+    fn prompts(&self, model: &Path, given: Option<&str>, about: &Model) -> Result<Vec<Prompt>> {
+        if let Some(path) = given {
+            return read_prompts(Path::new(path), about.vocab);
+        }
+        if let Some(dump) = self.like.clone().or_else(|| beside(model)) {
+            let dump = Dump::open(&dump)
+                .with_context(|| format!("cannot read the prompts of `{}`", dump.display()))?;
+            ensure!(
+                dump.manifest.vocab == about.vocab,
+                "the dump `{}` has a vocabulary of {} tokens and the model of {}; give prompts with --prompts FILE",
+                dump.dir.display(),
+                dump.manifest.vocab,
+                about.vocab
+            );
+            return Ok(dump.manifest.prompts);
+        }
+        Ok(parity::record::derived(about))
+    }
+}
+
+/// Positions that prompts need.
+fn room(prompts: &[Prompt]) -> usize {
+    prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0) + MORE
+}
+
+/// The `model` entry of a manifest.
+fn identity(source: &Source<'_>) -> Result<Value> {
+    let architecture = &source.model.architecture;
+    if source.dir.is_file() {
+        let hash = parity::dump::sha256(source.dir)?;
+        return Ok(
+            json!({"architecture": architecture, "config_sha256": "", "weights_sha256": hash}),
+        );
+    }
+    let weights = Checkpoint::open(source.dir)?.fingerprint()?;
+    let config = parity::dump::sha256(&source.dir.join("config.json"))?;
+    Ok(json!({"architecture": architecture, "config_sha256": config, "weights_sha256": weights}))
+}
+
+/// Resolves a model for an engine that builds its own graph. Without a spec only rows can be compared.
+pub(crate) fn model_of(
+    which: &Which,
+    choice: &Choice,
+    dir: &Path,
+    vocab: Option<usize>,
+) -> Result<(Model, Option<crate::target::SpecId>)> {
+    let config = Config::read(&dir.join("config.json"))?;
+    let known = Specs::open(choice.specs.as_deref())?.matching(&config)?;
+    if choice.spec.is_some() || known.is_some() {
+        let target = target::open(which, choice)?;
+        return Ok((Arc::unwrap_or_clone(target.model), Some(target.spec)));
+    }
+    let architecture = config.architecture();
+    term::note(&format!(
+        "note: no spec matches the architecture `{architecture}`: taps and states have no places, and schedules do \
+         not know its states"
+    ));
+    let value = config.value()?;
+    let number = |key: &str| {
+        let number = value.get(key).and_then(Value::as_u64);
+        number.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0)
+    };
+    let Some(vocab) = vocab.or_else(|| number("vocab_size")) else {
+        bail!("`{}` has no `vocab_size`, and no spec matches `{architecture}`", dir.display());
+    };
+    let context = number("max_position_embeddings");
+    Ok((Model::opaque(architecture.clone(), architecture, vocab, context), None))
+}
+
+/// Reads prompts: a list of objects with `name`, `tokens`, and perhaps `split`, `taps` and `rows`.
+fn read_prompts(path: &Path, vocab: usize) -> Result<Vec<Prompt>> {
+    let shown = path.display();
+    let bytes = file::read(path, file::MANIFEST)?;
+    let json: Value = serde_json::from_slice(&bytes)
+        .with_context(|| format!("`{shown}` is not JSON; expected a list of prompts"))?;
+    let list = json.get("prompts").unwrap_or(&json).as_array();
+    let list = list.with_context(|| {
+        format!("`{shown}`: expected a list of objects with `name` and `tokens`")
+    })?;
+    let mut prompts = Vec::new();
+    for (n, entry) in list.iter().enumerate() {
+        let mut entry = entry.clone();
+        let count = entry.get("tokens").and_then(Value::as_array).map_or(0, Vec::len);
+        if let Some(object) = entry.as_object_mut() {
+            let split = (count / 2).max(1);
+            object.entry("split").or_insert(json!(split));
+            object.entry("name").or_insert(json!(format!("prompt{n}")));
+            match object.get("taps") {
+                Some(Value::Bool(true)) => {
+                    object.insert("taps".into(), json!(["prefill", "decode"]))
+                }
+                Some(Value::Bool(false)) => object.insert("taps".into(), json!([])),
+                _ => None,
+            };
+        }
+        let prompt: Prompt = serde_json::from_value(entry).with_context(|| {
+            format!("`{shown}`: prompt {n} is not an object with `name` and `tokens`")
+        })?;
+        prompts.push(prompt);
+    }
+    parity::dump::check_prompts(&prompts, vocab)
+        .map_err(|why| anyhow::anyhow!("`{shown}`: {why}"))?;
+    Ok(prompts)
+}

@@ -1,0 +1,314 @@
+//! `parity matrix`: models by engines by dtypes, each pair a check in a process of its own.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use clap::Args;
+use parity::matrix::plan::{self, Engine, Model, Plan};
+use parity::matrix::{Board, Cell, Key, Outcome, cells, html, junit, text};
+use registry::diag::Source;
+use registry::dtype::Dtype;
+use registry::file;
+
+use crate::engines::parse_seconds;
+use crate::specs::tell;
+use crate::{Ended, annotate, term, write};
+
+/// Checks models on engines in dtypes, with one exit code
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  parity matrix parity.yaml
+  parity matrix parity.yaml --junit parity.xml --html parity.html
+  parity matrix parity.yaml --write scoreboard.json      keep the outcomes, to be committed
+  parity matrix parity.yaml --against scoreboard.json    fail only where something became worse
+
+The plan, with paths from its own folder:
+  models:
+    - models/tiny                          # its dump beside it, in models/tiny/reference
+    - {name: big, path: owner/name, reference: dumps/big, dtypes: [bf16], engines: [native]}
+  engines:
+    - native
+    - {name: eager, engine: transformers, options: {attention: eager}}
+    - {engine: ./my_engine.py, flags: [--no-schedules]}
+  dtypes: [f32, bf16]
+  known:                                   # cells that need not pass, and why
+    - {model: tiny, engine: eager, dtype: bf16, because: the window is not read}
+
+Each pair of a model and an engine is a `parity check` in a process of its own, so that an engine that crashes ends its
+own cells alone.
+
+Exit codes: 0 all pass or are known, 1 something differs, 2 something could not run.")]
+pub(crate) struct Matrix {
+    /// The plan, a YAML file
+    #[arg(value_name = "PLAN")]
+    plan: PathBuf,
+    /// Run only models whose name holds this text (repeatable)
+    #[arg(long, value_name = "TEXT")]
+    model: Vec<String>,
+    /// Run only engines whose name holds this text (repeatable)
+    #[arg(long, value_name = "TEXT")]
+    engine: Vec<String>,
+    /// A scoreboard: what did not pass there need not pass now
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+    /// Write the outcomes as a scoreboard
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Write JUnit XML, a test case for each cell
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Write a page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Checks at a time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    jobs: u16,
+    /// Seconds that one check may take
+    #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = parse_seconds)]
+    timeout: Duration,
+}
+
+/// Bytes of a report that are read.
+const REPORT: usize = 1 << 30;
+/// Bytes of what a check says on standard error that are kept.
+const SAID: usize = 1 << 16;
+
+impl Matrix {
+    pub(crate) fn run(self) -> Result<Ended> {
+        let shown = self.plan.display().to_string();
+        let source = Arc::new(Source {
+            path: shown.clone(),
+            text: file::read_text(&self.plan, file::SPEC)?,
+        });
+        let plan = plan::read(&source).map_err(|found| {
+            let count = found.len();
+            let s = if count == 1 { "" } else { "s" };
+            tell(&found, &format!("the plan `{shown}` has {count} finding{s}"))
+        })?;
+        let before = self.against.as_ref().map(|path| board(path)).transpose()?;
+        let chosen = |name: &str, only: &[String]| {
+            only.is_empty() || only.iter().any(|text| name.contains(text.as_str()))
+        };
+        let pairs: Vec<(&Model, &Engine)> = plan
+            .pairs()
+            .into_iter()
+            .filter(|(m, e)| chosen(&m.name, &self.model) && chosen(&e.name, &self.engine))
+            .collect();
+        ensure!(
+            !pairs.is_empty(),
+            "nothing of the plan `{shown}` is left to run; see --model and --engine"
+        );
+        let board = Board::new(self.check_all(&plan, &pairs)?);
+        let changes = board.changes(before.as_ref());
+        let gone = match &before {
+            Some(before) if self.model.is_empty() && self.engine.is_empty() => board.gone(before),
+            _ => Vec::new(),
+        };
+        for (path, bytes) in [
+            (&self.write, serde_json::to_string_pretty(&board)? + "\n"),
+            (&self.junit, junit(&board, &changes)),
+            (&self.html, html(&board, &changes)),
+        ] {
+            if let Some(path) = path {
+                write::atomic(path, bytes.as_bytes())?;
+                term::note(&format!("wrote {}", path.display()));
+            }
+        }
+        term::print(&text(&board, &changes, &gone))?;
+        let worst = board.worst(&changes);
+        if worst != Outcome::Pass {
+            annotate::error(&format!("`{shown}`: not every cell passes"));
+        }
+        Ok(match worst {
+            Outcome::Pass => Ended::Well,
+            Outcome::Differ => Ended::Differs,
+            Outcome::Error => Ended::CouldNotRun,
+        })
+    }
+
+    /// Runs all pairs; cells come in the order of the plan.
+    fn check_all(&self, plan: &Plan, pairs: &[(&Model, &Engine)]) -> Result<Vec<Cell>> {
+        let folder = tempfile::Builder::new().prefix("onboard-matrix-").tempdir()?;
+        let _watched = crate::interrupt::watch_whole(folder.path());
+        let home = self.plan.parent().filter(|p| !p.as_os_str().is_empty());
+        let home = home.unwrap_or(Path::new("."));
+        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let work = || {
+            let mut found = Vec::new();
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                let Some((model, engine)) = pairs.get(n) else { return found };
+                let dtypes = plan.dtypes(model, engine);
+                let json = folder.path().join(format!("{n}.json"));
+                let check = Check { plan, model, engine, dtypes: &dtypes, home, json: &json };
+                let cells = check.run(self.timeout);
+                fs_err::remove_file(&json).ok();
+                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                let outcomes: Vec<String> =
+                    cells.iter().map(|c| format!("{} {}", c.key.dtype, c.outcome)).collect();
+                term::note(&format!(
+                    "[{done}/{}] {} on {}: {}",
+                    pairs.len(),
+                    model.name,
+                    engine.name,
+                    outcomes.join(", ")
+                ));
+                found.push((n, cells));
+            }
+        };
+        let mut all: Vec<(usize, Vec<Cell>)> = std::thread::scope(|scope| {
+            let jobs: Vec<_> = (0..self.jobs).map(|_| scope.spawn(work)).collect();
+            jobs.into_iter().flat_map(|job| job.join().unwrap_or_default()).collect()
+        });
+        ensure!(all.len() == pairs.len(), "a check of the matrix ended without an outcome");
+        all.sort_by_key(|(n, _)| *n);
+        Ok(all.into_iter().flat_map(|(_, cells)| cells).collect())
+    }
+}
+
+fn board(path: &Path) -> Result<Board> {
+    let bytes = file::read(path, file::MANIFEST)?;
+    Board::read(&bytes).map_err(|why| anyhow!("the scoreboard `{}`: {why}", path.display()))
+}
+
+/// One model on one engine.
+struct Check<'a> {
+    plan: &'a Plan,
+    model: &'a Model,
+    engine: &'a Engine,
+    dtypes: &'a [Dtype],
+    /// The folder of the plan.
+    home: &'a Path,
+    /// The file of the report.
+    json: &'a Path,
+}
+
+impl Check<'_> {
+    fn run(&self, timeout: Duration) -> Vec<Cell> {
+        let names: Vec<String> = self.dtypes.iter().map(|d| d.name().to_owned()).collect();
+        let mut found = match self.outcome(timeout) {
+            Ok(report) => cells(&report, &self.model.name, &self.engine.name, &names),
+            Err(error) => {
+                let cell = |dtype: &String| Cell {
+                    key: Key {
+                        model: self.model.name.clone(),
+                        engine: self.engine.name.clone(),
+                        dtype: dtype.clone(),
+                    },
+                    outcome: Outcome::Error,
+                    share: None,
+                    message: format!("{error:#}"),
+                    known: None,
+                };
+                names.iter().map(cell).collect()
+            }
+        };
+        for cell in &mut found {
+            let Key { model, engine, dtype } = &cell.key;
+            cell.known = self.plan.known(model, engine, dtype).map(str::to_owned);
+        }
+        found
+    }
+
+    fn outcome(&self, timeout: Duration) -> Result<serde_json::Value> {
+        let mut child = self.command()?.spawn().context("cannot start a check")?;
+        let stderr = child.stderr.take();
+        let said = std::thread::spawn(move || {
+            let (mut kept, mut piece) = (Vec::new(), [0; 4096]);
+            let Some(mut stderr) = stderr else { return kept };
+            while let Ok(count @ 1..) = stderr.read(&mut piece) {
+                kept.extend_from_slice(&piece[..count]);
+                let over = kept.len().saturating_sub(SAID);
+                kept.drain(..over);
+            }
+            kept
+        });
+        let deadline = Instant::now() + timeout;
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if Instant::now() > deadline {
+                end(&mut child);
+                return Err(anyhow!("no outcome within {} seconds (--timeout)", timeout.as_secs()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        let said = said.join().unwrap_or_default();
+        if !matches!(status.code(), Some(0 | 1)) {
+            return Err(anyhow!("{}", last_words(&String::from_utf8_lossy(&said), status)));
+        }
+        let bytes = fs_err::read(self.json).context("the check wrote no report")?;
+        ensure!(bytes.len() <= REPORT, "the report has {} bytes", bytes.len());
+        serde_json::from_slice(&bytes).context("the report of the check is not JSON")
+    }
+
+    fn command(&self) -> Result<Command> {
+        let place = |text: &str| {
+            // What is there is a file; anything else is the name of a model on a hub.
+            let path = self.home.join(text);
+            if path.exists() { path } else { PathBuf::from(text) }
+        };
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["parity", "check"]).arg(place(&self.model.path));
+        let engine = &self.engine.engine;
+        let file = self.home.join(engine);
+        command.arg("--engine");
+        if engine.contains('/') && file.is_file() {
+            command.arg(fs_err::canonicalize(file)?);
+        } else {
+            command.arg(engine);
+        }
+        for option in &self.engine.options {
+            command.args(["--engine-option", option]);
+        }
+        for (flag, value) in [
+            ("--reference", &self.model.reference),
+            ("--spec", &self.model.spec),
+            ("--source", &self.model.source),
+        ] {
+            if let Some(value) = value {
+                command.arg(flag).arg(place(value));
+            }
+        }
+        let dtypes: Vec<&str> = self.dtypes.iter().map(|dtype| dtype.name()).collect();
+        command.args(["--dtype", &dtypes.join(","), "--json"]).arg(self.json);
+        command.args(&self.plan.flags).args(&self.engine.flags);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        Ok(command)
+    }
+}
+
+/// Asks a check to end, with the engine that it started, and then makes it end.
+fn end(child: &mut std::process::Child) {
+    #[cfg(unix)]
+    if let Some(id) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).ok();
+        for _ in 0..250 {
+            if child.try_wait().is_ok_and(|status| status.is_some()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    child.kill().ok();
+    child.wait().ok();
+}
+
+/// The error that a check ended with, on one line.
+fn last_words(said: &str, status: ExitStatus) -> String {
+    let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let from = lines.iter().rposition(|line| line.starts_with("error"));
+    let words = lines.get(from.unwrap_or(lines.len().saturating_sub(1))..).unwrap_or_default();
+    let words = words.join(" ");
+    if status.code().is_none() || words.is_empty() {
+        return format!("the check ended with {status}. {words}");
+    }
+    words.trim_start_matches("error: ").to_owned()
+}

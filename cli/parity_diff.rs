@@ -1,0 +1,75 @@
+//! `parity diff`: two dumps, tap by tap.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use parity::diff::{DiffOptions, diff, text};
+use parity::{Dump, Verdict};
+use registry::dtype::Dtype;
+
+use crate::parity_check::parse_bound;
+use crate::target::parse_dtype;
+use crate::{Ended, term, write};
+
+/// Compares two dumps tap by tap: two engines, two versions of one, or two of its settings
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  parity dump MODEL --engine mlx -o A
+  parity dump MODEL --engine vllm -o B
+  parity diff A B                          the first tap or row that differs
+  parity diff MODEL/reference B --dtype f32
+
+Neither side is taken for the truth. What rounding explains comes from the ensemble of a dump that has one, from the
+distance of each side's decode from its own prefill, and from the number of roundings of a run.
+
+Exit codes: 0 agree, 1 differ, 2 could not compare.")]
+pub(crate) struct Diff {
+    /// One dump
+    #[arg(value_name = "A")]
+    a: PathBuf,
+    /// The other
+    #[arg(value_name = "B")]
+    b: PathBuf,
+    /// Dtypes, with commas; default: all that both have
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
+    dtype: Vec<Dtype>,
+    /// Most that the rms of a row's log-probabilities may differ by, in nats
+    #[arg(long, value_name = "NATS", value_parser = parse_bound)]
+    bound: Option<f64>,
+    /// Print the difference as JSON, or write it to FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+impl Diff {
+    pub(crate) fn run(self) -> Result<Ended> {
+        let open = |path: &Path| {
+            Dump::open(path).with_context(|| format!("cannot read the dump `{}`", path.display()))
+        };
+        let (a, b) = (open(&self.a)?, open(&self.b)?);
+        let options = DiffOptions { dtypes: self.dtype, bound: self.bound };
+        let found = diff(&a, &b, &options)?;
+        let json = || serde_json::to_string_pretty(&found);
+        match &self.json {
+            Some(path) if write::is_stdout(path) => term::print(&(json()? + "\n"))?,
+            path => {
+                if let Some(path) = path {
+                    write::atomic(path, json()?.as_bytes())?;
+                }
+                term::print(&text(&found, [&title(&a), &title(&b)]))?;
+            }
+        }
+        Ok(if found.verdict == Verdict::Fail { Ended::Differs } else { Ended::Well })
+    }
+}
+
+/// The folder of a dump, and who wrote it.
+fn title(dump: &Dump) -> String {
+    let word = |key: &str| dump.manifest.producer.get(key).and_then(|value| value.as_str());
+    let name = word("name").unwrap_or("an unnamed program");
+    let version = word(name).map_or_else(|| name.to_owned(), |version| format!("{name} {version}"));
+    let facts = word("engine").map(|facts| facts.trim_start_matches("engine ").to_owned());
+    format!("{} ({})", dump.dir.display(), facts.unwrap_or(version))
+}

@@ -1,0 +1,449 @@
+//! Compares two dumps: two engines, two versions of one, or two of its settings.
+//!
+//! Neither side is the truth. Log-probabilities may differ by the ensemble of the side that has one,
+//! and else by [`rule::schedule`]: a number of roundings, or the distance of a side's decode from its own prefill.
+
+use std::collections::BTreeMap;
+
+use registry::dtype::Dtype;
+use serde::Serialize;
+
+use crate::dump::{self, Dump, Logprobs, Phase, Prompt};
+use crate::gate::Verdict;
+use crate::metrics::{grid, row_error, tensor_error};
+use crate::rule;
+
+mod text;
+
+pub use text::text;
+
+/// A reason why two dumps cannot be compared.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// One of them cannot be read.
+    #[error(transparent)]
+    Dump(#[from] dump::Error),
+    /// They are of models with other vocabularies.
+    #[error("the dumps have rows of {a} and of {b} log-probabilities: they are of two models")]
+    Vocab {
+        /// Of A.
+        a: usize,
+        /// Of B.
+        b: usize,
+    },
+    /// They share no prompt.
+    #[error(
+        "the dumps have no prompt in common, with the same tokens and recorded rows; write one with the prompts of the \
+         other: `parity dump MODEL --engine ENGINE --like DUMP -o OTHER`"
+    )]
+    Prompts,
+    /// They share no dtype.
+    #[error("the dumps have no dtype in common: A has {a}, B has {b}")]
+    Dtypes {
+        /// Of A.
+        a: String,
+        /// Of B.
+        b: String,
+    },
+}
+
+/// Settings of a comparison.
+#[derive(Debug, Clone, Default)]
+pub struct DiffOptions {
+    /// Dtypes; all that both have if empty.
+    pub dtypes: Vec<Dtype>,
+    /// Most that the rms of a row's log-probabilities may differ by, in nats; found from the dumps if not given.
+    pub bound: Option<f64>,
+}
+
+/// The difference of two dumps.
+#[derive(Debug, Serialize)]
+pub struct Difference {
+    /// `onboard-diff/1`.
+    pub schema: &'static str,
+    /// The worst verdict of all runs.
+    pub verdict: Verdict,
+    /// By dtype.
+    pub runs: Vec<RunDiff>,
+    /// Remarks.
+    pub notes: Vec<String>,
+}
+
+/// The difference in one dtype.
+#[derive(Debug, Serialize)]
+pub struct RunDiff {
+    /// The dtype.
+    #[serde(serialize_with = "crate::gate::dtype_name")]
+    pub dtype: Dtype,
+    /// Rows of log-probabilities, by prompt and phase.
+    pub rows: Vec<RowsDiff>,
+    /// Taps and states, in the order of the computation; the worst of all prompts.
+    pub parts: Vec<PartDiff>,
+    /// Prompts after which the sides generate other tokens.
+    pub greedy: Vec<GreedyDiff>,
+    /// Distance of each side's decode from its own prefill, in nats.
+    pub steady: [Option<f64>; 2],
+}
+
+/// The difference of the rows of one prompt in one phase.
+#[derive(Debug, Serialize)]
+pub struct RowsDiff {
+    /// The prompt.
+    pub prompt: String,
+    /// The phase.
+    pub phase: Phase,
+    /// Rows compared.
+    pub rows: usize,
+    /// The largest difference of one log-probability, in nats.
+    pub max: f64,
+    /// The largest rms of a row's differences, in nats.
+    pub rms: f64,
+    /// What that rms may be.
+    pub limit: f64,
+    /// Rows whose likeliest token is the same.
+    pub same_top: usize,
+    /// The first position that is beyond the limit.
+    pub first: Option<usize>,
+    /// The verdict.
+    pub verdict: Verdict,
+}
+
+/// The difference of a module's output or of a state.
+#[derive(Debug, Serialize)]
+pub struct PartDiff {
+    /// The phase.
+    pub phase: Phase,
+    /// The tap's name, or `k of layer 3`.
+    pub name: String,
+    /// True for a state.
+    pub state: bool,
+    /// The largest difference of a number, as a share of its row's rms.
+    pub error: f64,
+    /// The first position (of a tap) or row (of a state) that has more than the limit.
+    pub first: Option<usize>,
+    /// What rounding alone explains.
+    pub limit: f64,
+    /// Shapes that differ.
+    pub shapes: Option<[Vec<usize>; 2]>,
+    /// Bits of the mantissa that A's and B's numbers use, where one uses fewer than the run's dtype has.
+    pub bits: Option<[u32; 2]>,
+}
+
+/// Greedy tokens that part.
+#[derive(Debug, Serialize)]
+pub struct GreedyDiff {
+    /// The prompt.
+    pub prompt: String,
+    /// The first token that differs.
+    pub at: usize,
+    /// A's and B's tokens from there.
+    pub tokens: [Vec<u32>; 2],
+}
+
+/// Compares two dumps.
+pub fn diff(a: &Dump, b: &Dump, options: &DiffOptions) -> Result<Difference, Error> {
+    let (ours, theirs) = (&a.manifest, &b.manifest);
+    if ours.vocab != theirs.vocab {
+        return Err(Error::Vocab { a: ours.vocab, b: theirs.vocab });
+    }
+    let mut notes = remarks(a, b);
+    let pairs = common(a, b);
+    if pairs.is_empty() {
+        return Err(Error::Prompts);
+    }
+    let left = ours.prompts.len().max(theirs.prompts.len()) - pairs.len();
+    if left > 0 {
+        notes.push(format!("{left} prompts are in one dump alone, or have other rows"));
+    }
+    let theirs = b.runs();
+    let asked = |dtype: &Dtype| options.dtypes.is_empty() || options.dtypes.contains(dtype);
+    let dtypes: Vec<Dtype> =
+        a.runs().into_iter().filter(|dtype| theirs.contains(dtype) && asked(dtype)).collect();
+    if dtypes.is_empty() {
+        let names =
+            |dump: &Dump| dump.runs().iter().map(|d| d.name()).collect::<Vec<_>>().join(", ");
+        return Err(Error::Dtypes { a: names(a), b: names(b) });
+    }
+    let mut runs = Vec::new();
+    for dtype in dtypes {
+        runs.push(run(a, b, dtype, &pairs, options.bound)?);
+    }
+    let failed = runs.iter().any(|run| run.rows.iter().any(|rows| rows.verdict == Verdict::Fail));
+    let verdict = if failed { Verdict::Fail } else { Verdict::Pass };
+    Ok(Difference { schema: "onboard-diff/1", verdict, runs, notes })
+}
+
+/// Facts of the manifests that differ.
+fn remarks(a: &Dump, b: &Dump) -> Vec<String> {
+    let (a, b) = (&a.manifest, &b.manifest);
+    let mut notes = Vec::new();
+    for (what, a, b) in [
+        ("weights", &a.model.weights_sha256, &b.model.weights_sha256),
+        ("config.json", &a.model.config_sha256, &b.model.config_sha256),
+    ] {
+        if !a.eq_ignore_ascii_case(b) {
+            notes.push(format!("the dumps are of checkpoints with other {what}"));
+        }
+    }
+    let taps = |m: &dump::Manifest| m.taps.0.len();
+    let shared = a.taps.0.iter().filter(|(tap, _)| b.taps.0.iter().any(|(name, _)| name == tap));
+    let shared = shared.count();
+    if shared < taps(a).max(taps(b)) {
+        notes.push(format!("{shared} taps are in both, of {} in A and {} in B", taps(a), taps(b)));
+    }
+    notes
+}
+
+/// Prompts that both dumps have, with the same recorded rows.
+fn common<'d>(a: &'d Dump, b: &'d Dump) -> Vec<(&'d Prompt, &'d Prompt)> {
+    let same = |x: &Prompt, y: &Prompt| {
+        x.tokens == y.tokens && Phase::ALL.iter().all(|p| x.positions(*p) == y.positions(*p))
+    };
+    let other = |x: &'d Prompt| {
+        let found = b.manifest.prompts.iter().find(|y| same(x, y));
+        found.map(|y| (x, y))
+    };
+    a.manifest.prompts.iter().filter_map(other).collect()
+}
+
+fn run(
+    a: &Dump,
+    b: &Dump,
+    dtype: Dtype,
+    pairs: &[(&Prompt, &Prompt)],
+    bound: Option<f64>,
+) -> Result<RunDiff, Error> {
+    let steady = [
+        steady(a, dtype, pairs.iter().map(|p| p.0))?,
+        steady(b, dtype, pairs.iter().map(|p| p.1))?,
+    ];
+    let mut found =
+        RunDiff { dtype, rows: Vec::new(), parts: Vec::new(), greedy: Vec::new(), steady };
+    for (x, y) in pairs {
+        let spread = match a.spread(dtype, x)? {
+            None => b.spread(dtype, y)?,
+            found => found,
+        };
+        for phase in Phase::ALL {
+            let (Some(ours), Some(theirs)) =
+                (a.logprobs(dtype, x, phase)?, b.logprobs(dtype, y, phase)?)
+            else {
+                continue;
+            };
+            let taps_spread = spread.as_ref().map(|spread| &spread.taps);
+            let first = x.positions(Phase::Prefill).len() - x.positions(phase).len();
+            let spread = spread.as_ref().and_then(|s| s.logprobs.get(first..));
+            let limits = Limits { dtype, steady, bound, spread };
+            found.rows.push(rows(x, phase, &ours, &theirs, &limits));
+            if x.tapped(phase) && y.tapped(phase) {
+                taps(&mut found.parts, (a, x), (b, y), dtype, phase, taps_spread)?;
+                states(&mut found.parts, (a, x), (b, y), dtype, phase)?;
+            }
+        }
+        let tokens = |dump: &Dump, prompt: &Prompt| {
+            let run = dump.manifest.greedy.get(dtype.name());
+            run.and_then(|run| run.get(&prompt.name)).cloned().unwrap_or_default()
+        };
+        let (p, q) = (tokens(a, x), tokens(b, y));
+        if let Some(at) = p.iter().zip(&q).position(|(p, q)| p != q) {
+            let tokens = [p[at..].to_vec(), q[at..].to_vec()];
+            found.greedy.push(GreedyDiff { prompt: x.name.clone(), at, tokens });
+        }
+    }
+    Ok(found)
+}
+
+/// The distance of a dump's decode rows from the prefill rows at the same positions: the largest rms, in nats.
+fn steady<'d>(
+    dump: &Dump,
+    dtype: Dtype,
+    prompts: impl Iterator<Item = &'d Prompt>,
+) -> Result<Option<f64>, dump::Error> {
+    let mut most = None;
+    for prompt in prompts {
+        let (Some(whole), Some(steps)) = (
+            dump.logprobs(dtype, prompt, Phase::Prefill)?,
+            dump.logprobs(dtype, prompt, Phase::Decode)?,
+        ) else {
+            continue;
+        };
+        let first = whole.rows - steps.rows;
+        for row in 0..steps.rows {
+            let error = row_error(steps.row(row), whole.row(first + row), &mut Vec::new());
+            most = Some(error.rms.max(most.unwrap_or(0.0)));
+        }
+    }
+    Ok(most)
+}
+
+/// Sources of the limit of a row.
+struct Limits<'a> {
+    dtype: Dtype,
+    steady: [Option<f64>; 2],
+    bound: Option<f64>,
+    /// Of the prompt's rows in this phase.
+    spread: Option<&'a [f32]>,
+}
+
+impl Limits<'_> {
+    /// Limits for rows whose log-probabilities have an rms of `scale`.
+    fn of(&self, rows: usize, scale: f64) -> Vec<f64> {
+        if let Some(bound) = self.bound {
+            return vec![bound; rows];
+        }
+        // A side whose decode is beyond roundings is unsteady, which widens nothing.
+        let plain = rule::schedule(self.dtype, scale, None);
+        let noise = self.steady.iter().flatten().filter(|n| **n <= plain).copied().reduce(f64::max);
+        let limit = rule::schedule(self.dtype, scale, noise);
+        match self.spread {
+            Some(spread) if spread.len() == rows => {
+                spread.iter().map(|s| (rule::FACTOR * f64::from(*s)).max(limit)).collect()
+            }
+            _ => vec![limit; rows],
+        }
+    }
+}
+
+fn rows(
+    prompt: &Prompt,
+    phase: Phase,
+    ours: &Logprobs,
+    theirs: &Logprobs,
+    limits: &Limits<'_>,
+) -> RowsDiff {
+    let scale = deviation(&ours.values);
+    let errors: Vec<_> = (0..ours.rows)
+        .map(|row| row_error(theirs.row(row), ours.row(row), &mut Vec::new()))
+        .collect();
+    let limits = limits.of(errors.len(), scale);
+    let beyond = errors
+        .iter()
+        .zip(&limits)
+        .position(|(error, limit)| error.rms.is_nan() || error.rms > *limit);
+    let part = |n: &usize| errors[*n].rms / limits[*n];
+    let worst = (0..errors.len()).max_by(|a, b| part(a).total_cmp(&part(b))).unwrap_or(0);
+    RowsDiff {
+        prompt: prompt.name.clone(),
+        phase,
+        rows: errors.len(),
+        max: errors.iter().map(|e| f64::from(e.max)).fold(0.0, f64::max),
+        rms: errors.get(worst).map_or(0.0, |e| e.rms),
+        limit: limits.get(worst).copied().unwrap_or(0.0),
+        same_top: errors.iter().filter(|e| e.agrees).count(),
+        first: beyond.and_then(|row| prompt.positions(phase).get(row).copied()),
+        verdict: if beyond.is_some() { Verdict::Fail } else { Verdict::Pass },
+    }
+}
+
+/// Standard deviation of the finite log-probabilities: the rms of logits, wherever their zero lies.
+fn deviation(values: &[f32]) -> f64 {
+    let finite = || values.iter().filter(|x| x.is_finite()).map(|x| f64::from(*x));
+    let count = finite().count().max(1) as f64;
+    let mean = finite().sum::<f64>() / count;
+    (finite().map(|x| (x - mean).powi(2)).sum::<f64>() / count).sqrt()
+}
+
+type Side<'a> = (&'a Dump, &'a Prompt);
+
+fn taps(
+    parts: &mut Vec<PartDiff>,
+    (a, x): Side<'_>,
+    (b, y): Side<'_>,
+    dtype: Dtype,
+    phase: Phase,
+    spreads: Option<&BTreeMap<String, Vec<f32>>>,
+) -> Result<(), dump::Error> {
+    for (tap, _) in &a.manifest.taps.0 {
+        let known = b.manifest.taps.0.iter().any(|(name, _)| name == tap);
+        let (true, Some(ours)) = (known, a.tap(dtype, x, phase, tap)?) else { continue };
+        let Some(theirs) = b.tap(dtype, y, phase, tap)? else { continue };
+        let positions = x.positions(phase);
+        let spread = spreads.and_then(|all| all.get(tap)).into_iter().flatten().copied();
+        let spread = spread.fold(0.0, f32::max);
+        let part = part(dtype, phase, tap.clone(), &ours, &theirs, spread);
+        let first = part.first.and_then(|row| positions.get(row).copied());
+        merge(parts, PartDiff { first, ..part });
+    }
+    Ok(())
+}
+
+fn states(
+    parts: &mut Vec<PartDiff>,
+    (a, x): Side<'_>,
+    (b, y): Side<'_>,
+    dtype: Dtype,
+    phase: Phase,
+) -> Result<(), dump::Error> {
+    for state in &a.manifest.states {
+        for name in &state.parts {
+            let Some(ours) = a.state(dtype, x, phase, state.layer, name)? else { continue };
+            let Some(theirs) = b.state(dtype, y, phase, state.layer, name)? else { continue };
+            let label = format!("{name} of layer {}", state.layer);
+            let part = part(dtype, phase, label, &ours, &theirs, 0.0);
+            merge(parts, PartDiff { state: true, ..part });
+        }
+    }
+    Ok(())
+}
+
+/// Compares a part; `spread` is how far the ensemble of a side is apart there.
+fn part(
+    dtype: Dtype,
+    phase: Phase,
+    name: String,
+    a: &dump::Tensor,
+    b: &dump::Tensor,
+    spread: f32,
+) -> PartDiff {
+    let limit = rule::schedule(dtype, 1.0, Some(f64::from(spread)));
+    let empty = PartDiff {
+        phase,
+        name,
+        state: false,
+        error: 0.0,
+        first: None,
+        limit,
+        shapes: None,
+        bits: None,
+    };
+    if a.data.len() != b.data.len() || a.shape.first() != b.shape.first() {
+        let shapes = Some([a.shape.clone(), b.shape.clone()]);
+        return PartDiff { error: f64::INFINITY, first: Some(0), shapes, ..empty };
+    }
+    let rows = a.shape.first().copied().unwrap_or(0);
+    let errors = tensor_error(&b.data, &a.data, rows).rows;
+    let [(p, many), (q, others)] = [grid(&a.data), grid(&b.data)];
+    let narrow = p.abs_diff(q) > 2 && many.min(others) >= rule::GRID_COUNT;
+    PartDiff {
+        bits: narrow.then_some([p, q]),
+        error: errors.iter().copied().fold(0.0, f64::max),
+        first: errors.iter().position(|error| error.is_nan() || *error > limit),
+        ..empty
+    }
+}
+
+/// Keeps the worst of all prompts for each part, in the order in which parts came first.
+fn merge(parts: &mut Vec<PartDiff>, part: PartDiff) {
+    let same =
+        |p: &&mut PartDiff| p.name == part.name && p.phase == part.phase && p.state == part.state;
+    match parts.iter_mut().find(same) {
+        Some(known) if known.error < part.error => *known = part,
+        Some(_) => {}
+        None => parts.push(part),
+    }
+}
+
+impl RunDiff {
+    /// The first tap, or the first state, that differs by more than rounding explains.
+    pub fn first(&self, state: bool) -> Option<&PartDiff> {
+        self.parts.iter().find(|part| part.state == state && part.first.is_some())
+    }
+
+    /// Sides whose decode is farther from their own prefill than roundings explain, 0 for A.
+    pub fn unsteady(&self) -> BTreeMap<usize, f64> {
+        let limit = self.rows.iter().map(|rows| rows.limit).fold(f64::INFINITY, f64::min);
+        let sides = self.steady.iter().enumerate();
+        sides.filter_map(|(n, own)| Some((n, own.filter(|own| *own > limit)?))).collect()
+    }
+}

@@ -1,0 +1,243 @@
+//! Many checks at once: models by engines by dtypes, held to a committed scoreboard.
+//!
+//! [`plan`] reads what is to be run; the caller runs it; a [`Board`] keeps the outcomes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub mod plan;
+mod show;
+
+pub use show::{html, junit, text};
+
+/// The version of the scoreboard's form.
+pub const SCHEMA: &str = "onboard-scoreboard/1";
+
+/// The outcome of one cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// The engine agrees with the reference.
+    Pass,
+    /// It differs.
+    Differ,
+    /// The check could not run.
+    Error,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Pass => "pass",
+            Self::Differ => "DIFFER",
+            Self::Error => "ERROR",
+        })
+    }
+}
+
+/// One model on one engine in one dtype.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Key {
+    /// The model's name in the plan.
+    pub model: String,
+    /// The engine's name in the plan.
+    pub engine: String,
+    /// The dtype.
+    pub dtype: String,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {} in {}", self.model, self.engine, self.dtype)
+    }
+}
+
+/// A cell that was run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// The place in the matrix.
+    #[serde(flatten)]
+    pub key: Key,
+    /// The outcome.
+    pub outcome: Outcome,
+    /// The measure behind the outcome, as a share of its limit; none where nothing was compared.
+    #[serde(default)]
+    pub share: Option<f64>,
+    /// The first difference, or the reason why the check could not run.
+    #[serde(default)]
+    pub message: String,
+    /// The reason for which the plan expects no pass here.
+    #[serde(default)]
+    pub known: Option<String>,
+}
+
+/// All cells of a matrix.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Board {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// In the order of the plan.
+    pub cells: Vec<Cell>,
+}
+
+/// A cell against an earlier board.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It passes, as before or for the first time.
+    Fine,
+    /// It does not pass, and neither did it before, or the plan expects that.
+    Accepted,
+    /// It passes and did not before, or was expected not to.
+    Fixed,
+    /// It does not pass, and nothing allows that.
+    Fails,
+}
+
+impl Board {
+    /// A board of cells.
+    pub fn new(cells: Vec<Cell>) -> Self {
+        Self { schema: SCHEMA.to_owned(), cells }
+    }
+
+    /// Reads a board; says what is wrong with it.
+    pub fn read(bytes: &[u8]) -> Result<Self, String> {
+        let board: Self = serde_json::from_slice(bytes)
+            .map_err(|e| format!("it is no scoreboard ({e}); write one with --write"))?;
+        if board.schema == SCHEMA {
+            return Ok(board);
+        }
+        Err(format!("`schema` is {:?}; expected {SCHEMA:?}", board.schema))
+    }
+
+    /// Compares each cell with an earlier board.
+    pub fn changes(&self, before: Option<&Self>) -> Vec<Change> {
+        let earlier: BTreeMap<&Key, Outcome> =
+            before.iter().flat_map(|b| &b.cells).map(|c| (&c.key, c.outcome)).collect();
+        let change = |cell: &Cell| {
+            let then = earlier.get(&cell.key).copied();
+            let allowed = cell.known.is_some() || then.is_some_and(|then| then >= cell.outcome);
+            match (cell.outcome, allowed) {
+                (Outcome::Pass, _) if cell.known.is_some() => Change::Fixed,
+                (Outcome::Pass, _) if then.is_some_and(|then| then != Outcome::Pass) => {
+                    Change::Fixed
+                }
+                (Outcome::Pass, _) => Change::Fine,
+                (_, true) => Change::Accepted,
+                (_, false) => Change::Fails,
+            }
+        };
+        self.cells.iter().map(change).collect()
+    }
+
+    /// Names the cells of an earlier board that this one lacks.
+    pub fn gone<'a>(&self, before: &'a Self) -> Vec<&'a Key> {
+        let there = |key: &Key| self.cells.iter().any(|cell| cell.key == *key);
+        before.cells.iter().map(|cell| &cell.key).filter(|key| !there(key)).collect()
+    }
+
+    /// The worst outcome that nothing allows; [`Outcome::Pass`] if there is none.
+    pub fn worst(&self, changes: &[Change]) -> Outcome {
+        let failing = self.cells.iter().zip(changes).filter(|(_, c)| **c == Change::Fails);
+        failing.map(|(cell, _)| cell.outcome).max().unwrap_or(Outcome::Pass)
+    }
+}
+
+/// Reads the cells of one model on one engine off a report (`onboard-parity/1` or `onboard-cost/1`).
+pub fn cells(report: &Value, model: &str, engine: &str, dtypes: &[String]) -> Vec<Cell> {
+    let key = |dtype: &str| Key { model: model.into(), engine: engine.into(), dtype: dtype.into() };
+    let bare = |dtype: &str, outcome, message: String| Cell {
+        key: key(dtype),
+        outcome,
+        share: None,
+        message,
+        known: None,
+    };
+    if report["schema"] == "onboard-cost/1" {
+        let (kl, bound) = (report["cost"]["kl"]["mean"].as_f64(), report["kl_bound"].as_f64());
+        let well = report["verdict"] == "within its bands";
+        let message = format!("mean KL {:.1e}", kl.unwrap_or(f64::NAN));
+        let outcome = if well { Outcome::Pass } else { Outcome::Differ };
+        let share = kl.zip(bound).map(|(kl, bound)| kl / bound);
+        let all = dtypes.iter().map(|dtype| bare(dtype, outcome, message.clone()));
+        return all.map(|cell| Cell { share, ..cell }).collect();
+    }
+    let rows = |name: &str| report[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    let of = |dtype: &String| {
+        let runs: Vec<&Value> = rows("runs").iter().filter(|r| r["dtype"] == **dtype).collect();
+        let schedules = || rows("schedules").iter().filter(|r| r["dtype"] == **dtype);
+        if runs.is_empty() {
+            return bare(dtype, Outcome::Error, "the report has no such run".into());
+        }
+        let phases = || runs.iter().flat_map(|run| run["phases"].as_array().into_iter().flatten());
+        let share = phases().filter_map(|p| Some(p["max"].as_f64()? / p["limit"].as_f64()?));
+        let fails = |row: &Value| row["verdict"] == "fail";
+        let first = runs.iter().map(|run| &run["first"]).find(|first| !first.is_null());
+        let message = match (first, schedules().find(|row| fails(row))) {
+            (Some(first), _) => {
+                let subject = &first["subject"];
+                let name = subject["name"].as_str().or(subject["kind"].as_str()).unwrap_or("");
+                let said = first["message"].as_str().unwrap_or("differs");
+                format!("{}: {name} {said}", first["phase"].as_str().unwrap_or(""))
+            }
+            (None, Some(row)) => format!("schedule {}", row["name"].as_str().unwrap_or("")),
+            (None, None) => String::new(),
+        };
+        let greedy = || runs.iter().flat_map(|run| run["greedy"].as_array().into_iter().flatten());
+        let failed = phases().any(fails) || greedy().any(fails) || schedules().any(fails);
+        let outcome = if failed { Outcome::Differ } else { Outcome::Pass };
+        Cell { share: share.reduce(f64::max), ..bare(dtype, outcome, message) }
+    };
+    dtypes.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(model: &str, outcome: Outcome, known: Option<&str>) -> Cell {
+        let key = Key { model: model.into(), engine: "e".into(), dtype: "f32".into() };
+        let known = known.map(str::to_owned);
+        Cell { key, outcome, share: None, message: String::new(), known }
+    }
+
+    #[test]
+    fn a_board_allows_what_was_so_before() {
+        use Change::{Accepted, Fails, Fine, Fixed};
+        use Outcome::{Differ, Error, Pass};
+        let before = Board::new(vec![
+            cell("a", Pass, None),
+            cell("b", Differ, None),
+            cell("c", Differ, None),
+            cell("d", Error, None),
+            cell("gone", Pass, None),
+        ]);
+        let now = Board::new(vec![
+            cell("a", Differ, None),
+            cell("b", Differ, None),
+            cell("c", Error, None),
+            cell("d", Pass, None),
+            cell("new", Differ, None),
+            cell("known", Error, Some("why")),
+            cell("healed", Pass, Some("why")),
+            cell("plain", Pass, None),
+        ]);
+        let changes = now.changes(Some(&before));
+        assert_eq!(changes, [Fails, Accepted, Fails, Fixed, Fails, Accepted, Fixed, Fine]);
+        assert_eq!(now.worst(&changes), Error);
+        assert_eq!(now.gone(&before).len(), 1);
+        assert_eq!(now.changes(None)[1], Fails);
+    }
+
+    #[test]
+    fn a_board_reads_what_it_writes() {
+        let board = Board::new(vec![cell("a", Outcome::Differ, Some("why"))]);
+        let text = serde_json::to_vec(&board).unwrap();
+        assert_eq!(Board::read(&text).unwrap(), board);
+        assert!(Board::read(b"{}").is_err());
+        let other = String::from_utf8(text).unwrap().replace("scoreboard/1", "scoreboard/9");
+        assert!(Board::read(other.as_bytes()).unwrap_err().contains("onboard-scoreboard/9"));
+    }
+}

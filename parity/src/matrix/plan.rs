@@ -1,0 +1,369 @@
+//! The file that says what a matrix runs: models, engines, dtypes, and cells that are known not to pass.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use registry::diag::{Finding, Source};
+use registry::dtype::Dtype;
+use registry::suggest;
+use registry::syntax::Ident;
+use registry::yaml::{self, Map, Node, Value};
+
+/// A plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Models, in order.
+    pub models: Vec<Model>,
+    /// Engines, in order.
+    pub engines: Vec<Engine>,
+    /// Dtypes of what names none of its own.
+    pub dtypes: Vec<Dtype>,
+    /// Flags that are passed on to every check.
+    pub flags: Vec<String>,
+    /// Cells that need not pass.
+    pub known: Vec<Known>,
+}
+
+/// A model of a plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Model {
+    /// Its name in reports: the last part of its path if it has no other.
+    pub name: String,
+    /// Its folder or file, or its id on a hub.
+    pub path: String,
+    /// Its dump, if that does not lie beside it.
+    pub reference: Option<String>,
+    /// Its spec, if no known one matches.
+    pub spec: Option<String>,
+    /// The checkpoint that it was made from.
+    pub source: Option<String>,
+    /// Engines that it runs on; all if empty.
+    pub engines: Vec<String>,
+    /// Its dtypes; those of the engine or the plan if empty.
+    pub dtypes: Vec<Dtype>,
+}
+
+/// An engine of a plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Engine {
+    /// Its name in reports.
+    pub name: String,
+    /// What `--engine` takes.
+    pub engine: String,
+    /// Its options, `KEY=VALUE`.
+    pub options: Vec<String>,
+    /// Its dtypes; those of the plan if empty.
+    pub dtypes: Vec<Dtype>,
+    /// Flags of its checks alone.
+    pub flags: Vec<String>,
+}
+
+/// Cells that need not pass.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Known {
+    /// The model; all if none.
+    pub model: Option<String>,
+    /// The engine; all if none.
+    pub engine: Option<String>,
+    /// The dtype; all if none.
+    pub dtype: Option<Dtype>,
+    /// The reason, which reports repeat.
+    pub because: String,
+}
+
+const PLAN: [&str; 5] = ["models", "engines", "dtypes", "flags", "known"];
+const MODEL: [&str; 7] = ["name", "path", "reference", "spec", "source", "engines", "dtypes"];
+const ENGINE: [&str; 5] = ["name", "engine", "options", "dtypes", "flags"];
+const KNOWN: [&str; 4] = ["model", "engine", "dtype", "because"];
+
+/// Reads a plan, or says everything that is wrong with it.
+pub fn read(source: &Arc<Source>) -> Result<Plan, Vec<Finding>> {
+    let tree = yaml::read(source)?;
+    let mut reader = Reader::default();
+    let plan = reader.plan(&tree);
+    if reader.findings.is_empty() { Ok(plan) } else { Err(reader.findings) }
+}
+
+impl Plan {
+    /// The dtypes of a model on an engine: the model's, else the engine's, else the plan's, else f32.
+    pub fn dtypes(&self, model: &Model, engine: &Engine) -> Vec<Dtype> {
+        let own = [&model.dtypes, &engine.dtypes, &self.dtypes];
+        own.into_iter().find(|list| !list.is_empty()).cloned().unwrap_or(vec![Dtype::F32])
+    }
+
+    /// Pairs of models and engines, in order.
+    pub fn pairs(&self) -> Vec<(&Model, &Engine)> {
+        let on = |model: &Model, engine: &Engine| {
+            model.engines.is_empty() || model.engines.contains(&engine.name)
+        };
+        let of = |model| self.engines.iter().map(move |engine| (model, engine));
+        self.models.iter().flat_map(of).filter(|(model, engine)| on(model, engine)).collect()
+    }
+
+    /// The reason for which a cell need not pass, if there is one.
+    pub fn known(&self, model: &str, engine: &str, dtype: &str) -> Option<&str> {
+        let fits = |known: &&Known| {
+            known.model.as_ref().is_none_or(|name| name == model)
+                && known.engine.as_ref().is_none_or(|name| name == engine)
+                && known.dtype.is_none_or(|known| known.name() == dtype)
+        };
+        self.known.iter().find(fits).map(|known| known.because.as_str())
+    }
+}
+
+#[derive(Default)]
+struct Reader {
+    findings: Vec<Finding>,
+}
+
+impl Reader {
+    fn plan(&mut self, tree: &Node) -> Plan {
+        let Some(map) = self.map(tree, "a plan", &PLAN) else { return Plan::default() };
+        let plan = Plan {
+            models: self.items(map, "models", Self::model),
+            engines: self.items(map, "engines", Self::engine),
+            dtypes: self.dtypes(map),
+            flags: self.words(map, "flags").into_iter().map(|word| word.name).collect(),
+            known: self.items(map, "known", Self::known),
+        };
+        for (key, none) in
+            [("models", plan.models.is_empty()), ("engines", plan.engines.is_empty())]
+        {
+            if none && self.findings.is_empty() {
+                let finding = Finding::error(&tree.at, format!("a plan needs `{key}`"));
+                self.findings.push(finding.help(format!("write `{key}:` and a list below it")));
+            }
+        }
+        let models: BTreeSet<&str> = plan.models.iter().map(|model| model.name.as_str()).collect();
+        let engines: BTreeSet<&str> = plan.engines.iter().map(|e| e.name.as_str()).collect();
+        self.doubled(map, "models", plan.models.len() - models.len());
+        self.doubled(map, "engines", plan.engines.len() - engines.len());
+        self.references(map, "models", "engines", &engines);
+        self.references(map, "known", "engine", &engines);
+        self.references(map, "known", "model", &models);
+        plan
+    }
+
+    fn doubled(&mut self, map: &Map, key: &str, count: usize) {
+        if let Some(entry) = map.get(key).filter(|_| count > 0) {
+            let finding = Finding::error(&entry.value.at, format!("two of `{key}` have one name"));
+            self.findings.push(finding.help("give each a `name:` of its own"));
+        }
+    }
+
+    /// Refuses names in the items of `list` that nothing has.
+    fn references(&mut self, map: &Map, list: &str, key: &str, names: &BTreeSet<&str>) {
+        let Some(Value::List(items)) = map.get(list).map(|entry| &entry.value.value) else {
+            return;
+        };
+        for item in items {
+            let Some(item) = item.map() else { continue };
+            for word in self.words(item, key) {
+                if names.contains(word.name.as_str()) {
+                    continue;
+                }
+                let finding =
+                    Finding::error(&word.at, format!("nothing is called `{}`", word.name));
+                let help = suggest::help(&word.name, names.iter().copied());
+                self.findings.push(finding.help(help.unwrap_or_default()));
+            }
+        }
+    }
+
+    fn model(&mut self, node: &Node) -> Option<Model> {
+        if let Some(path) = node.text() {
+            let path = path.ident().name;
+            return Some(Model { name: last(&path), path, ..Model::default() });
+        }
+        let map = self.map(node, "a model", &MODEL)?;
+        let path = self.needed(node, map, "a model", "path")?;
+        Some(Model {
+            name: self.word(map, "name").unwrap_or_else(|| last(&path)),
+            path,
+            reference: self.word(map, "reference"),
+            spec: self.word(map, "spec"),
+            source: self.word(map, "source"),
+            engines: self.words(map, "engines").into_iter().map(|word| word.name).collect(),
+            dtypes: self.dtypes(map),
+        })
+    }
+
+    fn engine(&mut self, node: &Node) -> Option<Engine> {
+        if let Some(engine) = node.text() {
+            let engine = engine.ident().name;
+            return Some(Engine { name: last(&engine), engine, ..Engine::default() });
+        }
+        let map = self.map(node, "an engine", &ENGINE)?;
+        let engine = self.needed(node, map, "an engine", "engine")?;
+        let options = map.get("options").map(|entry| &entry.value);
+        let mut pairs = Vec::new();
+        if let Some(options) = options {
+            match options.map() {
+                Some(options) => {
+                    for (key, entry) in options {
+                        match entry.value.text() {
+                            Some(value) => pairs.push(format!("{key}={}", value.ident().name)),
+                            None => self.expected(&entry.value, "a value"),
+                        }
+                    }
+                }
+                None => self.expected(options, "a map of options"),
+            }
+        }
+        Some(Engine {
+            name: self.word(map, "name").unwrap_or_else(|| last(&engine)),
+            engine,
+            options: pairs,
+            dtypes: self.dtypes(map),
+            flags: self.words(map, "flags").into_iter().map(|word| word.name).collect(),
+        })
+    }
+
+    fn known(&mut self, node: &Node) -> Option<Known> {
+        let map = self.map(node, "a known difference", &KNOWN)?;
+        let because = self.needed(node, map, "a known difference", "because")?;
+        Some(Known {
+            model: self.word(map, "model"),
+            engine: self.word(map, "engine"),
+            dtype: self.words(map, "dtype").iter().find_map(|word| self.dtype(word)),
+            because,
+        })
+    }
+
+    fn map<'n>(&mut self, node: &'n Node, what: &str, known: &[&str]) -> Option<&'n Map> {
+        let Some(map) = node.map() else {
+            self.expected(node, &format!("{what}: a map of {}", known.join(", ")));
+            return None;
+        };
+        for (name, entry) in map {
+            if !known.contains(&name.as_str()) {
+                let finding =
+                    Finding::error(&entry.name().at, format!("{what} has no key `{name}`"));
+                self.findings.push(finding.help(format!("known are `{}`", known.join("`, `"))));
+            }
+        }
+        Some(map)
+    }
+
+    fn expected(&mut self, node: &Node, what: &str) {
+        let finding = Finding::error(&node.at, format!("expected {what}"));
+        self.findings.push(finding.label(format!("this is {}", node.kind())));
+    }
+
+    fn items<T>(
+        &mut self,
+        map: &Map,
+        key: &str,
+        read: impl Fn(&mut Self, &Node) -> Option<T>,
+    ) -> Vec<T> {
+        let Some(entry) = map.get(key) else { return Vec::new() };
+        let Value::List(items) = &entry.value.value else {
+            self.expected(&entry.value, "a list");
+            return Vec::new();
+        };
+        items.iter().filter_map(|item| read(self, item)).collect()
+    }
+
+    fn word(&mut self, map: &Map, key: &str) -> Option<String> {
+        let entry = map.get(key)?;
+        let Some(text) = entry.value.text() else {
+            self.expected(&entry.value, "text");
+            return None;
+        };
+        Some(text.ident().name)
+    }
+
+    fn needed(&mut self, node: &Node, map: &Map, what: &str, key: &str) -> Option<String> {
+        if !map.contains_key(key) {
+            self.findings.push(Finding::error(&node.at, format!("{what} needs `{key}`")));
+        }
+        self.word(map, key).filter(|word| !word.is_empty())
+    }
+
+    /// A list of words, or one.
+    fn words(&mut self, map: &Map, key: &str) -> Vec<Ident> {
+        let Some(entry) = map.get(key) else { return Vec::new() };
+        let node = &entry.value;
+        let nodes = match &node.value {
+            Value::List(nodes) => nodes.as_slice(),
+            _ => std::slice::from_ref(node),
+        };
+        let mut words = Vec::new();
+        for node in nodes {
+            match node.text() {
+                Some(text) => words.push(text.ident()),
+                None => self.expected(node, "text"),
+            }
+        }
+        words
+    }
+
+    fn dtypes(&mut self, map: &Map) -> Vec<Dtype> {
+        let words = self.words(map, "dtypes");
+        words.iter().filter_map(|word| self.dtype(word)).collect()
+    }
+
+    fn dtype(&mut self, word: &Ident) -> Option<Dtype> {
+        let dtype = Dtype::parse(&word.name);
+        if dtype.is_none() {
+            let finding = Finding::error(&word.at, "this is no dtype that a model runs in");
+            self.findings.push(finding.help("known are `f32`, `bf16`, `f16`"));
+        }
+        dtype
+    }
+}
+
+/// The last part of a path or id, without the ending of a Python file.
+fn last(path: &str) -> String {
+    let path = path.trim_end_matches('/');
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.strip_suffix(".py").unwrap_or(name).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Plan, Vec<String>> {
+        let source = Arc::new(Source { path: "parity.yaml".into(), text: text.into() });
+        read(&source).map_err(|found| found.into_iter().map(|f| f.message).collect())
+    }
+
+    #[test]
+    fn a_plan_is_models_by_engines() {
+        let plan = read_text(
+            "models:\n  - models/tiny\n  - {name: big, path: owner/big, engines: [eager], dtypes: [bf16]}\n\
+             engines:\n  - native\n  - {name: eager, engine: transformers, options: {attention: eager}}\n\
+             dtypes: [f32, bf16]\nknown:\n  - {model: big, dtype: bf16, because: not yet}\n",
+        )
+        .unwrap();
+        let pairs: Vec<(&str, &str)> =
+            plan.pairs().iter().map(|(m, e)| (m.name.as_str(), e.name.as_str())).collect();
+        assert_eq!(pairs, [("tiny", "native"), ("tiny", "eager"), ("big", "eager")]);
+        assert_eq!(plan.engines[1].options, ["attention=eager"]);
+        assert_eq!(plan.dtypes(&plan.models[0], &plan.engines[0]), [Dtype::F32, Dtype::Bf16]);
+        assert_eq!(plan.dtypes(&plan.models[1], &plan.engines[1]), [Dtype::Bf16]);
+        assert_eq!(plan.known("big", "eager", "bf16"), Some("not yet"));
+        assert_eq!(plan.known("tiny", "eager", "bf16"), None);
+    }
+
+    #[test]
+    fn mistakes_are_found_all_at_once() {
+        for (text, found) in [
+            ("engines: [native]\n", "a plan needs `models`"),
+            ("models: [a]\nengines: [native]\nmodel: 1\n", "a plan has no key `model`"),
+            ("models: [{name: x}]\nengines: [native]\n", "a model needs `path`"),
+            ("models: [a, b/a]\nengines: [native]\n", "two of `models` have one name"),
+            ("models: [a]\nengines: [native]\ndtypes: [f8]\n", "this is no dtype"),
+            ("models: a\nengines: [native]\n", "expected a list"),
+            (
+                "models: [a]\nengines: [native]\nknown: [{engine: nativ, because: x}]\n",
+                "nothing is called `nativ`",
+            ),
+            ("models: [a]\nengines: [native]\nknown: [{engine: native}]\n", "needs `because`"),
+        ] {
+            let all = read_text(text).unwrap_err();
+            assert!(all.iter().any(|message| message.contains(found)), "{text}: {all:?}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! A matrix as text, JUnit XML and a page.
+
+use std::fmt::Write as _;
+
+use super::{Board, Cell, Change, Key, Outcome};
+use crate::junit::escape;
+
+/// Engines in the order in which they come.
+fn engines(board: &Board) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for cell in &board.cells {
+        if !names.contains(&cell.key.engine.as_str()) {
+            names.push(&cell.key.engine);
+        }
+    }
+    names
+}
+
+/// Rows: a model in a dtype, and its cells by engine.
+type Rows<'a> = Vec<((&'a str, &'a str), Vec<Option<(&'a Cell, Change)>>)>;
+
+fn rows<'a>(board: &'a Board, changes: &[Change]) -> Rows<'a> {
+    let engines = engines(board);
+    let mut rows: Rows<'a> = Vec::new();
+    for (cell, change) in board.cells.iter().zip(changes) {
+        let key = (cell.key.model.as_str(), cell.key.dtype.as_str());
+        let known = rows.iter().position(|(known, _)| *known == key);
+        let at = known.unwrap_or_else(|| {
+            rows.push((key, vec![None; engines.len()]));
+            rows.len() - 1
+        });
+        if let Some(column) = engines.iter().position(|name| *name == cell.key.engine) {
+            rows[at].1[column] = Some((cell, *change));
+        }
+    }
+    rows
+}
+
+/// The word for a cell.
+fn word(cell: &Cell, change: Change) -> String {
+    match change {
+        Change::Fine => cell.share.map_or("pass".to_owned(), |share| format!("pass {share:.2}")),
+        Change::Fixed => "FIXED".to_owned(),
+        Change::Accepted => format!("known: {}", cell.outcome.to_string().to_lowercase()),
+        Change::Fails => cell.outcome.to_string(),
+    }
+}
+
+/// Renders a matrix as a table, with the reasons of what does not pass.
+pub fn text(board: &Board, changes: &[Change], gone: &[&Key]) -> String {
+    let engines = engines(board);
+    let mut table =
+        vec![["model", "dtype"].iter().chain(&engines).map(|s| (*s).to_owned()).collect()];
+    for ((model, dtype), cells) in rows(board, changes) {
+        let words = cells.iter().map(|c| c.map_or("-".to_owned(), |(c, change)| word(c, change)));
+        table.push(
+            [model.to_owned(), dtype.to_owned()].into_iter().chain(words).collect::<Vec<_>>(),
+        );
+    }
+    let columns = engines.len() + 2;
+    let width = |n: usize| table.iter().map(|row| row[n].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut out = String::new();
+    for row in &table {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let _ = writeln!(out, "{}", cells.join("  ").trim_end());
+    }
+    out.push_str("\nNumbers are the measure of a cell as a share of its limit.\n");
+    for (cell, change) in board.cells.iter().zip(changes) {
+        match change {
+            Change::Fine => {}
+            Change::Fixed => {
+                let _ = writeln!(out, "{}: passes now; renew the scoreboard or the plan", cell.key);
+            }
+            Change::Accepted => {
+                let why = cell.known.as_deref().unwrap_or("as in the scoreboard");
+                let _ = writeln!(out, "{}: {} ({why}): {}", cell.key, cell.outcome, cell.message);
+            }
+            Change::Fails => {
+                let _ = writeln!(out, "{}: {}: {}", cell.key, cell.outcome, cell.message);
+            }
+        }
+    }
+    for key in gone {
+        let _ = writeln!(out, "{key}: in the scoreboard, and not run");
+    }
+    let count = |wanted: Change| changes.iter().filter(|change| **change == wanted).count();
+    let _ = writeln!(
+        out,
+        "\n{} cells: {} pass, {} known, {} fail",
+        changes.len(),
+        count(Change::Fine) + count(Change::Fixed),
+        count(Change::Accepted),
+        count(Change::Fails)
+    );
+    out
+}
+
+/// Renders a matrix as JUnit XML, a test case for each cell.
+pub fn junit(board: &Board, changes: &[Change]) -> String {
+    let failing = |outcome| {
+        let cells = board.cells.iter().zip(changes);
+        cells.filter(|(c, change)| **change == Change::Fails && c.outcome == outcome).count()
+    };
+    let accepted = changes.iter().filter(|change| **change == Change::Accepted).count();
+    let mut out = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"parity matrix\" tests=\"{}\" failures=\"{}\" \
+         errors=\"{}\" skipped=\"{accepted}\">\n",
+        changes.len(),
+        failing(Outcome::Differ),
+        failing(Outcome::Error),
+    );
+    for (cell, change) in board.cells.iter().zip(changes) {
+        let Key { model, engine, dtype } = &cell.key;
+        let _ = write!(
+            out,
+            "  <testcase classname=\"{}\" name=\"{} {}\"",
+            escape(model),
+            escape(engine),
+            escape(dtype)
+        );
+        let tag = match (change, cell.outcome) {
+            (Change::Fine | Change::Fixed, _) => {
+                out.push_str("/>\n");
+                continue;
+            }
+            (Change::Accepted, _) => "skipped",
+            (Change::Fails, Outcome::Error) => "error",
+            (Change::Fails, _) => "failure",
+        };
+        let why = cell.known.iter().chain([&cell.message]).cloned().collect::<Vec<_>>().join(": ");
+        let _ = writeln!(out, "><{tag} message=\"{}\"/></testcase>", escape(&why));
+    }
+    out.push_str("</testsuite>\n");
+    out
+}
+
+/// Renders a matrix as a page.
+pub fn html(board: &Board, changes: &[Change]) -> String {
+    let mut out = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\"><title>parity matrix</title>\n<style>\n{}</style></head><body>\n\
+         <h1>Parity matrix</h1>\n<table><thead><tr><th>model</th><th>dtype</th>",
+        include_str!("../html/style.css")
+    );
+    for engine in engines(board) {
+        let _ = write!(out, "<th>{}</th>", escape(engine));
+    }
+    out.push_str("</tr></thead><tbody>\n");
+    for ((model, dtype), cells) in rows(board, changes) {
+        let _ = write!(out, "<tr><td>{}</td><td>{}</td>", escape(model), escape(dtype));
+        for cell in cells {
+            let Some((cell, change)) = cell else {
+                out.push_str("<td></td>");
+                continue;
+            };
+            let class = match change {
+                Change::Fine | Change::Fixed => "pass",
+                Change::Accepted => "skip",
+                Change::Fails => "fail",
+            };
+            let why =
+                cell.known.iter().chain([&cell.message]).cloned().collect::<Vec<_>>().join(": ");
+            let _ = write!(
+                out,
+                "<td title=\"{}\"><span class=\"badge {class}\">{}</span></td>",
+                escape(&why),
+                escape(&word(cell, change))
+            );
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table>\n<ul>\n");
+    for (cell, change) in board.cells.iter().zip(changes) {
+        if *change != Change::Fine {
+            let why =
+                cell.known.iter().chain([&cell.message]).cloned().collect::<Vec<_>>().join(": ");
+            let (key, word) = (cell.key.to_string(), word(cell, *change));
+            let _ = writeln!(out, "<li>{}: {}: {}</li>", escape(&key), escape(&word), escape(&why));
+        }
+    }
+    out.push_str("</ul>\n</body></html>\n");
+    out
+}

@@ -1,0 +1,404 @@
+//! Records a dump with an engine: the same form as a reference's, without an ensemble.
+//!
+//! Two such dumps are compared tap by tap ([`crate::dumps`]), with no reference model at hand.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use converters::numbers;
+use converters::safetensors::{Declared, FileDtype, Writer};
+use engine::{Engine, NoProbe, Options, Session, Source, StateValue, Want};
+use registry::dtype::Dtype;
+use registry::graph::StateKind;
+use registry::model::Model;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+
+use crate::check::Error;
+use crate::dump::{self, Phase, Prompt, Tensor, VERSION};
+use crate::gate::Mode;
+use crate::metrics::top1;
+use crate::order::Order;
+use crate::route::{RouterRow, Steer};
+use crate::run::{self, Captured, Moment, Reference, Trace};
+
+/// Tokens that are generated after each prompt.
+const GREEDY: usize = 8;
+
+/// One tensor of a dump, as the file has it.
+struct Stored {
+    declared: Declared,
+    /// The tap that it holds, if it holds one.
+    tap: Option<(String, Phase)>,
+    bytes: Vec<u8>,
+}
+
+/// A dump of an engine, ready to be written.
+pub struct Recording {
+    manifest: Manifest,
+    tensors: Vec<Stored>,
+    /// Remarks about what could not be recorded.
+    pub notes: Vec<String>,
+}
+
+/// The subject of a recording.
+pub struct Subject<'a> {
+    /// The model's `model` entry of a manifest: architecture and hashes.
+    pub model: Value,
+    /// Makes the `producer` entry, once the engine has run: its name, version and settings in force.
+    pub producer: &'a dyn Fn() -> Value,
+    /// Token sequences. Those of an engine that cannot continue a prompt lose their decode rows.
+    pub prompts: Vec<Prompt>,
+    /// Opened for each dtype.
+    pub dtypes: &'a [Dtype],
+}
+
+/// Runs an engine over prompts and keeps rows, taps and states as far as it shows them.
+pub fn record(
+    engine: &dyn Engine,
+    source: &Source<'_>,
+    mut subject: Subject<'_>,
+    options: &Options,
+) -> Result<Recording, Error> {
+    let (mut kept, mut notes) = (Kept::default(), Vec::new());
+    let mut states = Vec::new();
+    let mut greedy = serde_json::Map::new();
+    let order = Order::of(&source.model.graph, |_| true);
+    for &dtype in subject.dtypes {
+        let mut session =
+            engine.open(source, &Options { dtype, finite: false, ..options.clone() })?;
+        let shows = session.shows();
+        if !shows.steps {
+            subject.prompts.iter_mut().for_each(without_decode);
+            notes.push(format!(
+                "`{}` cannot continue a prompt, so decode was not recorded",
+                engine.name()
+            ));
+        }
+        let seen = order.seen(shows, session.partial());
+        let mut names: Vec<_> = seen.taps.iter().filter(|(name, _)| !name.contains(':')).collect();
+        names.sort_by_key(|(_, place)| **place);
+        let wanted: Vec<String> = names.into_iter().map(|(name, _)| name.clone()).collect();
+        let mut run = Run { session: session.as_mut(), dtype, wanted: &wanted, kept: &mut kept };
+        let mut tokens = serde_json::Map::new();
+        for prompt in &subject.prompts {
+            run.prompt(prompt)?;
+            tokens.insert(prompt.name.clone(), json!(run.greedy(prompt, shows.steps)?));
+        }
+        greedy.insert(dtype.name().to_owned(), Value::Object(tokens));
+        kept.order = wanted;
+        states = recorded_states(source, &seen);
+    }
+    notes.dedup();
+    let taps = kept.taps(&subject);
+    let runs: Vec<&str> = subject.dtypes.iter().map(|dtype| dtype.name()).collect();
+    let rest = json!({
+        "producer": (subject.producer)(),
+        "model": subject.model,
+        "vocab": source.model.vocab,
+        "logprobs": {"kind": "full"},
+        "runs": runs,
+        "prompts": subject.prompts.iter().map(prompt_entry).collect::<Vec<_>>(),
+        "states": states,
+        "patches": [],
+        "greedy": greedy,
+        "audit": {"notes": notes},
+    });
+    let manifest = Manifest { format: "onboard-dump", version: VERSION, taps, rest };
+    Ok(Recording { manifest, tensors: kept.tensors, notes })
+}
+
+/// A manifest to be written.
+#[derive(Serialize)]
+struct Manifest {
+    format: &'static str,
+    version: u64,
+    taps: Taps,
+    #[serde(flatten)]
+    rest: Value,
+}
+
+/// Taps in the order of the computation, with their phases.
+struct Taps(Vec<(String, Vec<&'static str>)>);
+
+impl Serialize for Taps {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer
+            .collect_map(self.0.iter().map(|(name, phases)| (name, json!({"phases": phases}))))
+    }
+}
+
+/// Everything that was recorded so far.
+#[derive(Default)]
+struct Kept {
+    tensors: Vec<Stored>,
+    /// Taps that the engine shows, in the order of the computation.
+    order: Vec<String>,
+    /// Number of runs and prompts in which a tap came, by tap and phase.
+    came: BTreeMap<(String, Phase), usize>,
+}
+
+impl Kept {
+    /// Lists the taps that came in every run and prompt of a phase, and drops the tensors of the others.
+    fn taps(&mut self, subject: &Subject<'_>) -> Taps {
+        let due = |phase: Phase| {
+            let rows = |p: &&Prompt| p.tapped(phase) && !p.positions(phase).is_empty();
+            subject.prompts.iter().filter(rows).count() * subject.dtypes.len()
+        };
+        let due: BTreeMap<Phase, usize> = Phase::ALL.map(|phase| (phase, due(phase))).into();
+        self.came.retain(|(_, phase), came| due.get(phase) == Some(came));
+        let mut taps = Vec::new();
+        for name in &self.order {
+            let came = |phase: &Phase| self.came.contains_key(&(name.clone(), *phase));
+            let phases: Vec<&'static str> =
+                Phase::ALL.into_iter().filter(came).map(Phase::name).collect();
+            if !phases.is_empty() {
+                taps.push((name.clone(), phases));
+            }
+        }
+        self.tensors.retain(|t| t.tap.as_ref().is_none_or(|tap| self.came.contains_key(tap)));
+        Taps(taps)
+    }
+}
+
+/// Leaves a prompt the rows of its prefill alone: its last row would be one of decode too.
+fn without_decode(prompt: &mut Prompt) {
+    let count = prompt.tokens.len();
+    prompt.taps.retain(|phase| phase == Phase::Prefill.name());
+    prompt.snapshots = None;
+    if count < 2 {
+        return;
+    }
+    prompt.split = count - 1;
+    let rows = prompt.positions(Phase::Prefill).into_iter().filter(|row| row + 1 < count);
+    prompt.rows = Some(rows.collect());
+}
+
+fn prompt_entry(prompt: &Prompt) -> Value {
+    let mut entry = json!({
+        "name": prompt.name,
+        "tokens": prompt.tokens,
+        "split": prompt.split,
+        "taps": prompt.taps,
+    });
+    if let Some(rows) = &prompt.rows {
+        entry["rows"] = json!(rows);
+    }
+    if prompt.tapped(Phase::Decode) {
+        entry["snapshots"] = json!(prompt.snapshots());
+    }
+    entry
+}
+
+/// Lists the states that the engine shows, in the words of manifests.
+fn recorded_states(source: &Source<'_>, seen: &Order) -> Vec<Value> {
+    let states = source.model.graph.states.iter().filter_map(|state| {
+        let shown = |part: &&str| seen.states.contains_key(&(state.layer, (*part).to_owned()));
+        let parts: Vec<&str> = state.parts.iter().map(|p| p.name.as_str()).filter(shown).collect();
+        let kind = if has_rows(state.kind) { StateKind::Attention } else { state.kind };
+        (!parts.is_empty())
+            .then(|| json!({"layer": state.layer, "kind": kind.name(), "parts": parts}))
+    });
+    states.collect()
+}
+
+/// True if a state has a row for each position.
+fn has_rows(kind: StateKind) -> bool {
+    matches!(kind, StateKind::Attention | StateKind::Latent | StateKind::Index)
+}
+
+/// The recording of one dtype.
+struct Run<'a> {
+    session: &'a mut dyn Session,
+    dtype: Dtype,
+    /// Taps that the engine shows, in the order of the computation.
+    wanted: &'a [String],
+    kept: &'a mut Kept,
+}
+
+impl Run<'_> {
+    fn prompt(&mut self, prompt: &Prompt) -> Result<(), Error> {
+        for phase in Phase::ALL {
+            let rows = prompt.positions(phase).len();
+            if rows == 0 {
+                continue;
+            }
+            let trace = self.trace(prompt, phase)?;
+            let base = format!("{}/{}/{phase}", self.dtype, prompt.name);
+            let width = trace.logits.len() / rows;
+            self.keep(format!("{base}/logits"), vec![rows, width], &trace.logits, None);
+            if !prompt.tapped(phase) {
+                continue;
+            }
+            for (name, tap) in &trace.taps {
+                self.tap(&base, phase, name, rows, tap);
+            }
+            self.states(&base, prompt, phase, &trace.states);
+        }
+        Ok(())
+    }
+
+    fn trace(&mut self, prompt: &Prompt, phase: Phase) -> Result<Trace, engine::Error> {
+        let absent = || Tensor { dtype: Dtype::F32, shape: Vec::new(), data: Vec::new() };
+        let mut wanted = Reference::default();
+        if prompt.tapped(phase) {
+            *wanted.of_mut(phase) = self.wanted.iter().map(|n| (n.clone(), absent())).collect();
+        }
+        let mut row = RouterRow::new(Mode::Cumulative);
+        let mut steer = Steer::new(&[], self.dtype, String::new(), &mut row);
+        match phase {
+            Phase::Prefill => {
+                run::prefill(self.session, prompt, &wanted, run::Feed::Own, &mut steer)
+            }
+            Phase::Decode => run::decode(self.session, prompt, &wanted, &mut steer),
+        }
+    }
+
+    fn tap(&mut self, base: &str, phase: Phase, name: &str, rows: usize, tap: &Captured) {
+        let width: usize = tap.row.iter().product();
+        // Behind the head of the graph only wanted rows exist.
+        if width == 0 || tap.data.len() != rows * width {
+            return;
+        }
+        let key = (name.to_owned(), phase);
+        *self.kept.came.entry(key.clone()).or_default() += 1;
+        let shape = [&[rows], &tap.row[..]].concat();
+        self.keep(format!("{base}/tap/{name}"), shape, &tap.data, Some(key));
+    }
+
+    fn states(&mut self, base: &str, prompt: &Prompt, phase: Phase, moments: &[Moment]) {
+        let Some(last) = moments.last() else { return };
+        let kinds: Vec<StateKind> =
+            self.session.model().graph.states.iter().map(|state| state.kind).collect();
+        for (n, value) in last.values.iter().enumerate() {
+            let of = |moment: &'_ Moment| moment.values.get(n).cloned();
+            let rows = kinds.get(value.state.0).is_some_and(|kind| has_rows(*kind));
+            let (shape, data) = match (rows, phase) {
+                (_, Phase::Prefill) => (value.shape.clone(), value.data.clone()),
+                (true, Phase::Decode) => written(prompt.tokens.len(), moments, of),
+                (false, Phase::Decode) => {
+                    let lengths = prompt.snapshots();
+                    let at = moments.iter().filter(|m| lengths.binary_search(&m.seen).is_ok());
+                    let data: Vec<f32> = at.filter_map(of).flat_map(|v| v.data).collect();
+                    ([&[lengths.len()], &value.shape[..]].concat(), data)
+                }
+            };
+            let name = format!("{base}/state/{}/{}", value.layer, value.part);
+            self.keep(name, shape, &data, None);
+        }
+    }
+
+    /// Keeps numbers in the run's dtype if all of them lie on its grid, and in f32 if not.
+    fn keep(
+        &mut self,
+        name: String,
+        shape: Vec<usize>,
+        data: &[f32],
+        tap: Option<(String, Phase)>,
+    ) {
+        let own = FileDtype::from(self.dtype);
+        let mut bytes = encode(own, data);
+        let mut back = vec![0.0; data.len()];
+        numbers::to_f32(own, &bytes, &mut back)
+            .expect("a dtype of runs, and a buffer of its length");
+        let exact = back.iter().zip(data).all(|(a, b)| a.to_bits() == b.to_bits());
+        let dtype = if exact { own } else { FileDtype::F32 };
+        if !exact {
+            bytes = encode(dtype, data);
+        }
+        self.kept.tensors.push(Stored { declared: Declared { name, dtype, shape }, tap, bytes });
+    }
+
+    fn greedy(&mut self, prompt: &Prompt, steps: bool) -> Result<Vec<u32>, engine::Error> {
+        if !steps {
+            return Ok(self.session.generate(&prompt.tokens, GREEDY)?.unwrap_or_default());
+        }
+        let slot = self.session.open_slot();
+        let mut tokens = Vec::new();
+        let mut fed = prompt.tokens.clone();
+        while tokens.len() < GREEDY {
+            let rows = run::one(self.session, slot, &fed, Want::Last, &mut NoProbe)?;
+            tokens.push(top1(rows.row(0)) as u32);
+            fed = tokens[tokens.len() - 1..].to_vec();
+        }
+        self.session.release(slot)?;
+        Ok(tokens)
+    }
+}
+
+fn encode(dtype: FileDtype, data: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; data.len() * dtype.size()];
+    numbers::from_f32(dtype, data, &mut bytes)
+        .expect("a dtype of runs, and a buffer of its length");
+    bytes
+}
+
+/// Puts together the rows that were written for each position, from the moments at which they were seen.
+fn written(
+    tokens: usize,
+    moments: &[Moment],
+    of: impl Fn(&Moment) -> Option<StateValue>,
+) -> (Vec<usize>, Vec<f32>) {
+    let (mut data, mut shape, mut known) = (Vec::new(), vec![tokens], 0);
+    for moment in moments {
+        let Some(value) = of(moment) else { continue };
+        let width: usize = value.shape.iter().skip(1).product();
+        let kept = value.shape.first().copied().unwrap_or(0).min(moment.seen);
+        shape = [&[tokens], value.shape.get(1..).unwrap_or_default()].concat();
+        data.resize(tokens * width, 0.0);
+        // A row is taken when it is first seen: what later steps do to it is no part of it.
+        for position in known.max(moment.seen - kept)..moment.seen.min(tokens) {
+            let row = position + kept - moment.seen;
+            let (from, to) = (row * width..(row + 1) * width, position * width);
+            data[to..to + width].copy_from_slice(&value.data[from]);
+        }
+        known = moment.seen;
+    }
+    (shape, data)
+}
+
+impl Recording {
+    /// Writes the tensors, and returns the manifest for the caller to write last: a folder without it is no dump.
+    pub fn write(&self, tensors: &Path) -> Result<Vec<u8>, Error> {
+        let declared: Vec<Declared> = self.tensors.iter().map(|t| t.declared.clone()).collect();
+        let mut writer =
+            Writer::create(tensors, &BTreeMap::new(), &declared).map_err(dump::Error::from)?;
+        for tensor in &self.tensors {
+            writer.write(&tensor.declared.name, &tensor.bytes).map_err(dump::Error::from)?;
+        }
+        writer.finish().map_err(dump::Error::from)?;
+        Ok(serde_json::to_vec_pretty(&self.manifest).map_err(std::io::Error::from)?)
+    }
+}
+
+/// Derives prompts where there is no dump to take them from: one token, two, a short one with taps, and one that
+/// passes windows and blocks as far as the context allows.
+pub fn derived(model: &Model) -> Vec<Prompt> {
+    /// Tokens of the longest prompt.
+    const LONG: usize = 134;
+    let windows = model.graph.states.iter().filter_map(|state| state.window).filter(|w| *w < 1024);
+    let main = windows.max().map_or(11, |window| (window + 6).max(11));
+    let limit = model.context.unwrap_or(LONG).max(1);
+    // A fixed multiplier spreads ids over the vocabulary, the same in every run.
+    let token = |n: usize| ((n as u64 + 1) * 2_654_435_761 % model.vocab.max(1) as u64) as u32;
+    let mut first = 0;
+    let mut prompt = |name: &str, count: usize, split: usize, taps: &[Phase]| {
+        let count = count.min(limit);
+        let tokens = (first..first + count).map(token).collect();
+        first += count;
+        Prompt {
+            name: name.to_owned(),
+            tokens,
+            split: split.min(count.saturating_sub(1)).max(1),
+            taps: taps.iter().map(|phase| phase.name().to_owned()).collect(),
+            rows: None,
+            snapshots: None,
+        }
+    };
+    vec![
+        prompt("one", 1, 1, &[]),
+        prompt("two", 2, 1, &[]),
+        prompt("main", main, main / 2, &Phase::ALL),
+        prompt("long", LONG.max(main + 8), LONG - 8, &[]),
+    ]
+}
