@@ -150,7 +150,7 @@ impl Logprobs {
 }
 
 /// Escapes control characters: messages quote the file.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let escape = |c: char| match c {
         c if c.is_control() => c.escape_default().to_string(),
         c => c.to_string(),

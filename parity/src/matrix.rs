@@ -8,6 +8,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::dump::plain;
+
 pub mod plan;
 mod show;
 
@@ -105,7 +107,8 @@ impl Board {
     /// Reads a board; says what is wrong with it.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
         let board: Self = serde_json::from_slice(bytes)
-            .map_err(|e| format!("it is no scoreboard ({e}); write one with --write"))?;
+            .map_err(|e| format!("it is no scoreboard ({e}); write one with --write"))
+            .map_err(|why| plain(&why))?;
         if board.schema == SCHEMA {
             return Ok(board);
         }

@@ -86,6 +86,17 @@ impl Sheet {
     /// `states` and `dtypes`. An engine that opens files by itself has `architectures` and
     /// `formats` in place of the first two.
     pub fn parse(text: &str) -> Result<Self, String> {
+        // Messages quote the file, which is untrusted.
+        Self::read(text).map_err(|why| {
+            let escape = |c: char| match c {
+                c if c.is_control() => c.escape_default().to_string(),
+                c => c.to_string(),
+            };
+            why.chars().map(escape).collect()
+        })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
         let documents = Yaml::load_from_str(text).map_err(|e| e.to_string())?;
         let Some(Yaml::Mapping(map)) = documents.first() else {
             return Err("expected a map with `engine`, `ops`, `states` and `dtypes`".to_owned());
