@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use parity::Dump;
-use parity::mutate::{Book, Class, Fate, MutateOptions, Outcome, mutate, tally};
+use parity::mutate::{Blame, Book, Class, Fate, MutateOptions, Outcome, mutate, tally};
 use registry::dtype::Dtype;
 
 use crate::parity_check::open_dump;
@@ -51,6 +51,9 @@ pub(crate) struct Mutate {
     /// Print the results as JSON, or write them to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
+    /// Diagnose each mutant that is caught, and count those whose undoing edit is named first
+    #[arg(long)]
+    diagnose: bool,
     /// Worker threads of the engine
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -65,6 +68,7 @@ impl Mutate {
             dtypes: self.dtype.clone(),
             only: self.only.clone(),
             threads: self.threads,
+            diagnose: self.diagnose,
         };
         let book = measure(&target, &dump, &options)?;
         self.show(&book)?;
@@ -138,6 +142,7 @@ fn text(book: &Book) -> String {
             let _ = write!(text, "\n{title}:\n{table}");
         }
     }
+    text.push_str(&blames(&book.outcomes));
     let count = |fate| of(fate).count();
     let (known, right) = book.places();
     let share = if known == 0 {
@@ -213,4 +218,44 @@ fn unreached<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
         table.row([dtypes, name, reach.to_owned()]);
     }
     table.plain("  ")
+}
+
+/// Lists diagnoses that are wrong, and counts those that are right.
+fn blames(outcomes: &[Outcome]) -> String {
+    let all: Vec<(&Outcome, &Blame)> =
+        outcomes.iter().filter_map(|outcome| Some((outcome, outcome.blame.as_ref()?))).collect();
+    if all.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&[]);
+    for (outcome, blame) in all.iter().filter(|(_, blame)| !blame.is_right()) {
+        let rank = match (blame.curable, blame.rank) {
+            (true, Some(rank)) => format!("undone by the cause in place {rank}"),
+            (true, None) => "not found".to_owned(),
+            (false, _) => "explained by an edit".to_owned(),
+        };
+        let first = blame.first.as_ref().map_or_else(
+            || "no cause".to_owned(),
+            |first| format!("first: {first}, {:.1} % restored", 100.0 * blame.restored),
+        );
+        table.row([outcome.dtype.to_string(), outcome.mutant.clone(), rank, first]);
+    }
+    let wrong = table.plain("  ");
+    let mut text = String::new();
+    if !wrong.is_empty() {
+        let _ = write!(text, "\nwrong diagnoses:\n{wrong}");
+    }
+    let count = |curable: bool| {
+        let of = || all.iter().filter(move |(_, blame)| blame.curable == curable);
+        (of().filter(|(_, blame)| blame.is_right()).count(), of().count())
+    };
+    let ((found, curable), (none, others)) = (count(true), count(false));
+    let tried: usize = all.iter().map(|(_, blame)| blame.tried).sum();
+    let _ = write!(
+        text,
+        "\ndiagnosed: the undoing edit is first in {found} of {curable}; not in my book in {none} of {others} other faults; \
+         {} edits tried for each\n",
+        tried / all.len()
+    );
+    text
 }

@@ -108,25 +108,9 @@ pub fn check(
     dump: &Dump,
     options: &CheckOptions,
 ) -> Result<Report, Error> {
-    let mut source = Source { model: Arc::clone(&source.model), dir: source.dir };
-    let mut followed;
-    let mut dump = dump;
-    if dump.manifest.audit.truth == Truth::Prefill && source.model.own_steps {
-        followed = Dump::open(&dump.dir)?;
-        followed.manifest = followed.manifest.believed();
-        dump = &followed;
-    }
-    if dump.manifest.audit.truth == Truth::Prefill {
-        // What is not the truth is not followed where it rounds in its own way.
-        let graph = &mut Arc::make_mut(&mut source.model).graph;
-        let flags = graph.nodes.iter_mut().filter_map(|node| node.attrs.get_mut("stepwise"));
-        flags.for_each(|flag| *flag = Scalar::Bool(false));
-    }
-    if let Some(scales) = dump.manifest.eight() {
-        if !options.own_caches {
-            let checkpoint = Checkpoint::open(source.dir)?;
-            eight::narrow(&mut Arc::make_mut(&mut source.model).graph, scales, &checkpoint)?;
-        }
+    let (source, followed) = prepared(source, dump, options)?;
+    let dump = followed.as_ref().unwrap_or(dump);
+    if dump.manifest.eight().is_some() {
         return as_is(engine, &source, dump, options);
     }
     let source = &source;
@@ -141,6 +125,35 @@ pub fn check(
     let found = as_is(engine, source, dump, &narrow)?;
     report.runs.extend(eight::effects(found.runs, part));
     Ok(report)
+}
+
+/// Makes a model compute and keep what the reference of a dump did; gives the dump as it is believed then, if otherwise.
+pub(crate) fn prepared<'a>(
+    source: &Source<'a>,
+    dump: &Dump,
+    options: &CheckOptions,
+) -> Result<(Source<'a>, Option<Dump>), Error> {
+    let mut source = Source { model: Arc::clone(&source.model), dir: source.dir };
+    let mut followed = None;
+    if dump.manifest.audit.truth == Truth::Prefill && source.model.own_steps {
+        let mut believed = Dump::open(&dump.dir)?;
+        believed.manifest = believed.manifest.believed();
+        followed = Some(believed);
+    }
+    let manifest = &followed.as_ref().unwrap_or(dump).manifest;
+    if manifest.audit.truth == Truth::Prefill {
+        // What is not the truth is not followed where it rounds in its own way.
+        let graph = &mut Arc::make_mut(&mut source.model).graph;
+        let flags = graph.nodes.iter_mut().filter_map(|node| node.attrs.get_mut("stepwise"));
+        flags.for_each(|flag| *flag = Scalar::Bool(false));
+    }
+    if let Some(scales) = manifest.eight()
+        && !options.own_caches
+    {
+        let checkpoint = Checkpoint::open(source.dir)?;
+        eight::narrow(&mut Arc::make_mut(&mut source.model).graph, scales, &checkpoint)?;
+    }
+    Ok((source, followed))
 }
 
 /// True if the graph computes rows that continue a sequence otherwise than those that begin it, as its reference does.
@@ -296,7 +309,7 @@ fn as_is(
 }
 
 /// What the graph is fed besides the tokens of a prompt; nothing, for most.
-fn hidden(
+pub(crate) fn hidden(
     model: &Model,
     dump: &Dump,
     dtype: Dtype,

@@ -15,6 +15,7 @@ use crate::dump::{self, Dump, Logprobs, Phase, Prompt, Spread, Tensor, Truth};
 use crate::flips;
 use crate::gate::{Gate, Mode, Subject};
 use crate::measure::Op;
+use crate::metrics::log_softmax;
 use crate::order::{self, Order};
 use crate::run::{Reference, Trace};
 
@@ -207,6 +208,42 @@ impl Comparison<'_> {
         };
         let pairs = self.pairs(phase, Mode::Local, trace).into_iter();
         pairs.map(of).map(|gate| gate.unwrap_or_else(|ended| *ended)).collect()
+    }
+
+    /// Gives the numbers of each comparison of a run, ours and the reference's.
+    pub(crate) fn numbers(
+        &self,
+        phase: Phase,
+        mode: Mode,
+        trace: &Trace,
+    ) -> Vec<((Subject, Option<&'static str>), Vec<f32>, Vec<f32>)> {
+        let mut all = Vec::new();
+        let vocab = self.dump.manifest.vocab;
+        if mode == Mode::Cumulative
+            && let Some(own) = self.base.logprobs.get(&phase)
+            && trace.logits.len() == own.rows * vocab
+        {
+            let mut ours = vec![0.0; trace.logits.len()];
+            for (logits, out) in trace.logits.chunks(vocab).zip(ours.chunks_mut(vocab)) {
+                log_softmax(logits, out);
+            }
+            if let Some(ids) = &own.ids {
+                let at = |(n, id): (usize, &u32)| ours[n / own.width * vocab + *id as usize];
+                ours = ids.iter().enumerate().map(at).collect();
+            }
+            all.push(((Subject::Logprobs, None), ours, own.values.clone()));
+        }
+        for (gate, rows) in self.pairs(phase, mode, trace) {
+            if let Ok(rows) = rows {
+                // Whole runs are held to the f32 reference, ops to that of their dtype.
+                let reference = match (mode, &rows.base) {
+                    (Mode::Cumulative, Some(base)) => base.to_vec(),
+                    _ => rows.own.to_vec(),
+                };
+                all.push(((gate.subject, gate.moment), rows.ours, reference));
+            }
+        }
+        all
     }
 
     /// Gives back a gate whose two sides can be compared; else the gate as it ends.

@@ -16,9 +16,14 @@ fn moment(gate: &Gate) -> Moment {
     Moment { phase: gate.phase, step, place }
 }
 
+/// Finds the first failed gate of one mode in order of execution.
+pub(crate) fn gate(gates: &[Gate], mode: Mode) -> Option<&Gate> {
+    gates.iter().filter(|g| g.mode == mode && g.fails()).min_by_key(|g| moment(g))
+}
+
 /// The first failed gate of one mode.
 pub(crate) fn first(model: &Model, gates: &[Gate], mode: Mode) -> Option<Divergence> {
-    let gate = gates.iter().filter(|g| g.mode == mode && g.fails()).min_by_key(|g| moment(g))?;
+    let gate = gate(gates, mode)?;
     Some(Divergence {
         subject: gate.subject.clone(),
         mode,

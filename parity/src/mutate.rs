@@ -5,6 +5,7 @@
 //! model is not reached by the prompts of the dump, and counts neither as caught nor as missed.
 
 mod attributes;
+mod blame;
 mod book;
 mod faults;
 mod faulty;
@@ -25,25 +26,26 @@ use registry::model::Model;
 use registry::ops::OpSet;
 
 use crate::check::{self, CheckOptions, check};
+use crate::diagnose::{DiagnoseOptions, diagnose};
 use crate::dump::{Dump, Phase};
+use crate::edit::Change;
 use crate::gate::Verdict;
 use crate::order::Order;
 use crate::report::Report;
+use blame::blame;
 use faults::Fault;
 use faulty::Faulty;
 use judge::{judge, named};
-use places::{Places, Recorded};
+pub(crate) use places::{Places, Recorded};
 
+pub use blame::Blame;
 pub use book::{Book, Class, Closest, Fate, Outcome, SCHEMA};
 pub use tally::{Tally, tally};
 
-/// An edit of a resolved model.
-type Edit = Box<dyn Fn(&mut Model)>;
-
 /// The mistake itself.
-enum Change {
-    /// An edit of the graph.
-    Edit(Edit),
+enum Mistake {
+    /// A change of the graph.
+    Graph(Change),
     /// A fault of the engine.
     Fault(Fault),
 }
@@ -54,13 +56,15 @@ pub struct Mutant {
     pub name: String,
     /// Its kind.
     pub class: Class,
-    change: Change,
+    mistake: Mistake,
     /// Taps and states that a check is right to name first; empty where nobody knows.
     right: BTreeSet<String>,
     /// True if only rounding changes: f32 runs then agree up to f32 noise.
     neutral: bool,
     /// The reason for which it may change nothing.
     reach: &'static str,
+    /// True if no edit of a spec undoes it.
+    incurable: bool,
 }
 
 impl std::fmt::Debug for Mutant {
@@ -78,10 +82,18 @@ impl Mutant {
         class: Class,
         right: BTreeSet<String>,
         reach: &'static str,
-        edit: impl Fn(&mut Model) + 'static,
+        change: Change,
     ) -> Self {
         let neutral = class == Class::Rounding;
-        Self { name, class, change: Change::Edit(Box::new(edit)), right, neutral, reach }
+        Self {
+            name,
+            class,
+            mistake: Mistake::Graph(change),
+            right,
+            neutral,
+            reach,
+            incurable: false,
+        }
     }
 
     fn fault(
@@ -91,7 +103,15 @@ impl Mutant {
         reach: &'static str,
         fault: Fault,
     ) -> Self {
-        Self { name, class, change: Change::Fault(fault), right, neutral: false, reach }
+        Self {
+            name,
+            class,
+            mistake: Mistake::Fault(fault),
+            right,
+            neutral: false,
+            reach,
+            incurable: true,
+        }
     }
 
     /// True if the engine has to be fed in other ways too.
@@ -109,6 +129,8 @@ pub struct MutateOptions {
     pub only: Option<String>,
     /// Worker threads of the engine; its own choice when none.
     pub threads: Option<usize>,
+    /// Diagnoses each mutant that is caught.
+    pub diagnose: bool,
 }
 
 /// The reason for which a check could not be measured.
@@ -188,7 +210,12 @@ pub fn mutate(
         for (dtype, report) in &sound {
             progress(sound.len() + outcomes.len(), total, &mutant.name);
             let result = run(engine, source, dump, mutant, *dtype, options.threads);
-            outcomes.push(judge(mutant, *dtype, report, result));
+            let found = result
+                .as_ref()
+                .ok()
+                .filter(|report| options.diagnose && report.verdict() == Verdict::Fail);
+            let blame = found.map(|found| diagnosed(engine, source, dump, mutant, found, options));
+            outcomes.push(Outcome { blame, ..judge(mutant, *dtype, report, result) });
         }
     }
     progress(total, total, "");
@@ -205,7 +232,23 @@ fn run(
     dtype: Dtype,
     threads: Option<usize>,
 ) -> Result<Report, String> {
-    let options = CheckOptions {
+    let options = check_options(mutant, dtype, threads);
+    let attempt = || match &mutant.mistake {
+        Mistake::Graph(change) => {
+            let mut model = Model::clone(&source.model);
+            change.apply(&mut model);
+            check(engine, &Source { model: Arc::new(model), dir: source.dir }, dump, &options)
+        }
+        Mistake::Fault(fault) => check(&Faulty::new(engine, fault.clone()), source, dump, &options),
+    };
+    match catch_unwind(AssertUnwindSafe(attempt)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("the engine panicked".to_owned()),
+    }
+}
+
+fn check_options(mutant: &Mutant, dtype: Dtype, threads: Option<usize>) -> CheckOptions {
+    CheckOptions {
         dtypes: vec![dtype],
         schedules: mutant.needs_schedules(),
         // An op refuses a state of another dtype; what it would do to the numbers is measured all the same.
@@ -213,17 +256,35 @@ fn run(
         same_model: false,
         threads,
         ..CheckOptions::default()
-    };
-    let attempt = || match &mutant.change {
-        Change::Edit(edit) => {
+    }
+}
+
+/// Diagnoses a mutant from the report of its check, as one would who does not know the mistake.
+fn diagnosed(
+    engine: &dyn Engine,
+    source: &Source<'_>,
+    dump: &Dump,
+    mutant: &Mutant,
+    report: &Report,
+    options: &MutateOptions,
+) -> Blame {
+    let dtype = report.first_failing().map_or(Dtype::F32, |run| run.dtype);
+    let check = check_options(mutant, dtype, options.threads);
+    let options = DiagnoseOptions { check, ..DiagnoseOptions::default() };
+    let mut progress = |_: usize, _: usize, _: &str| {};
+    match &mutant.mistake {
+        Mistake::Graph(change) => {
             let mut model = Model::clone(&source.model);
-            edit(&mut model);
-            check(engine, &Source { model: Arc::new(model), dir: source.dir }, dump, &options)
+            change.apply(&mut model);
+            let edited = Source { model: Arc::new(model), dir: source.dir };
+            let found = diagnose(engine, &edited, dump, report, &options, &mut progress);
+            let found = found.ok().flatten();
+            blame(source, Some(&edited), dtype, !mutant.incurable, found.as_ref())
         }
-        Change::Fault(fault) => check(&Faulty::new(engine, fault.clone()), source, dump, &options),
-    };
-    match catch_unwind(AssertUnwindSafe(attempt)) {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(_) => Err("the engine panicked".to_owned()),
+        Mistake::Fault(fault) => {
+            let faulty = Faulty::new(engine, fault.clone());
+            let found = diagnose(&faulty, source, dump, report, &options, &mut progress);
+            blame(source, None, dtype, false, found.ok().flatten().as_ref())
+        }
     }
 }

@@ -28,6 +28,19 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
+    /// Makes the unscaled table of a base.
+    pub fn plain(name: &str, dim: usize, theta: f64) -> Self {
+        Self {
+            name: name.to_owned(),
+            dim,
+            inv_freq: formulas::default(dim, theta as f32),
+            attention_factor: 1.0,
+            long: None,
+            dynamic: None,
+            kind: "default".to_owned(),
+        }
+    }
+
     /// The frequencies of a forward pass whose last position is `length - 1`: they hold for
     /// all its positions.
     pub fn frequencies(&self, length: usize) -> Cow<'_, [f32]> {

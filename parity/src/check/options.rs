@@ -52,7 +52,7 @@ impl Default for CheckOptions {
 
 impl CheckOptions {
     /// How sessions are opened.
-    pub(super) fn engine(&self, dtype: Dtype) -> Options {
+    pub(crate) fn engine(&self, dtype: Dtype) -> Options {
         Options {
             dtype,
             rewrites: self.rewrites,

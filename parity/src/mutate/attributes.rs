@@ -1,14 +1,15 @@
 //! Edits of the arguments of ops.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use registry::graph::{Graph, Node, StateKind};
+use registry::graph::{Graph, Node};
 use registry::model::Model;
 use registry::ops::{Kind, OpSet, Param};
 use registry::scalar::Scalar;
 
 use super::places::Places;
 use super::{Class, Mutant};
+use crate::edit::{Change, attends, matters};
 
 /// A window that no full attention has.
 const SHORT_WINDOW: usize = 30;
@@ -80,53 +81,13 @@ fn edit(
     places: &Places<'_>,
 ) -> Mutant {
     let right = places.of(edits.iter().map(|(n, _)| *n));
-    let key = key.to_owned();
     let reach = match class {
         Class::Epsilon | Class::Number => "no value is so large or so small that it matters",
         Class::Rounding => "both ways round alike here",
         _ => "no token or layer is in the case in which it matters, or both are one function",
     };
-    Mutant::edit(name, class, right, reach, move |model| {
-        for (n, value) in &edits {
-            model.graph.nodes[*n].attrs.insert(key.clone(), value.clone());
-            // A bias that is left out is not read either.
-            if key == "bias" && *value == Scalar::Bool(false) {
-                model.graph.nodes[*n].weights.remove("bias");
-            }
-        }
-    })
-}
-
-/// False for arguments that name shapes or taps, and for those that ask for weights that are not there.
-fn matters(graph: &Graph, node: &Node, key: &str, param: Option<&Param>) -> bool {
-    let on = node.attrs.get(key) == Some(&Scalar::Bool(true));
-    match key {
-        "window" | "chunked" => {
-            node.attrs.get("window").is_some_and(|w| *w != Scalar::Null) && key == "chunked"
-        }
-        "plus_one" => node.weights.contains_key("weight"),
-        "bias" => on && node.weights.contains_key("bias"),
-        "tap" | "weight" | "per_head" | "salience_bias" => false,
-        "alpha" | "limit" | "scale" | "softcap" => true,
-        _ if matches!(param.map(|p| p.kind), Some(Kind::Dim | Kind::Int)) => {
-            let number = node.attrs.get(key).and_then(Scalar::as_usize);
-            let values =
-                node.inputs.iter().chain(&node.outputs).map(|value| &graph.values[value.0].shape);
-            let weights = node.weights.values().map(|weight| &graph.weights[weight.0].shape);
-            let states = node
-                .state
-                .iter()
-                .flat_map(|s| graph.states[s.0].parts.iter().map(|part| &part.shape));
-            let shapes: BTreeSet<usize> =
-                values.chain(weights).chain(states).flatten().copied().collect();
-            // Weights by number (those of experts) are a shape, too.
-            let many = node.weights.len();
-            number.is_some_and(|number| {
-                !shapes.contains(&number) && (many < 3 || !many.is_multiple_of(number.max(1)))
-            })
-        }
-        _ => true,
-    }
+    let change = Change::Argument { key: key.to_owned(), values: edits };
+    Mutant::edit(name, class, right, reach, change)
 }
 
 fn ways(op: &str, key: &str, param: Option<&Param>) -> Vec<Way> {
@@ -191,13 +152,9 @@ fn ways(op: &str, key: &str, param: Option<&Param>) -> Vec<Way> {
 
 /// Edits of windows: of arguments and of the states that keep as much.
 fn windows(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
-    let attends = |node: &Node| {
-        let kind = node.state.map(|state| graph.states[state.0].kind);
-        kind == Some(StateKind::Attention) && node.attrs.contains_key("window")
-    };
     let own = |node: &Node| node.attrs.get("window").and_then(Scalar::as_usize);
-    let with = places.nodes(|node| attends(node) && own(node).is_some());
-    let without = places.nodes(|node| attends(node) && own(node).is_none());
+    let with = places.nodes(|node| attends(graph, node) && own(node).is_some());
+    let without = places.nodes(|node| attends(graph, node) && own(node).is_none());
     let ways: [(&str, &[usize], Window); 4] = [
         ("window + 1", &with, |w| w.map(|w| w + 1)),
         ("window - 1", &with, |w| w.map(|w| (w - 1).max(1))),
@@ -212,26 +169,9 @@ fn windows(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
         }
         for (name, nodes) in sets.into_iter().filter(|(_, nodes)| !nodes.is_empty()) {
             let right = places.of(nodes.iter().copied());
-            all.push(Mutant::edit(
-                name,
-                Class::Window,
-                right,
-                "no prompt is as long",
-                move |model| {
-                    let graph = &mut model.graph;
-                    for n in &nodes {
-                        let node = &mut graph.nodes[*n];
-                        let window = change(node.attrs.get("window").and_then(Scalar::as_usize));
-                        let value = window
-                            .and_then(|w| i64::try_from(w).ok())
-                            .map_or(Scalar::Null, Scalar::Int);
-                        node.attrs.insert("window".to_owned(), value);
-                        if let Some(state) = node.state {
-                            graph.states[state.0].window = window;
-                        }
-                    }
-                },
-            ));
+            let window = |n: &usize| (*n, change(own(&graph.nodes[*n])));
+            let change = Change::Window(nodes.iter().map(window).collect());
+            all.push(Mutant::edit(name, Class::Window, right, "no prompt is as long", change));
         }
     }
     all

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use registry::dtype::Dtype;
 use serde::Serialize;
 
+use super::Blame;
 use crate::fit::Strengths;
 use crate::gate::dtype_name;
 
@@ -129,6 +130,9 @@ pub struct Outcome {
     pub closest: Option<Closest>,
     /// For an unreached mutant: the likely reason.
     pub reach: Option<&'static str>,
+    /// Its diagnosis, where one was asked for and the mutant was caught.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blame: Option<Blame>,
 }
 
 /// All results.

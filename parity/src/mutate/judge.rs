@@ -27,6 +27,7 @@ pub(super) fn judge(
         strengths: None,
         closest: None,
         reach: None,
+        blame: None,
     };
     let report = match result {
         Ok(report) => report,

@@ -10,27 +10,27 @@ use crate::order::Order;
 
 /// Taps that a dump has.
 #[derive(Debug, Default)]
-pub(super) struct Recorded {
+pub(crate) struct Recorded {
     /// Those of any phase.
-    pub(super) all: BTreeSet<String>,
+    pub(crate) all: BTreeSet<String>,
     /// Those of single steps.
-    pub(super) steps: BTreeSet<String>,
+    pub(crate) steps: BTreeSet<String>,
 }
 
 /// The flow of values between recorded taps of a graph.
-pub(super) struct Places<'a> {
+pub(crate) struct Places<'a> {
     pub(super) graph: &'a Graph,
     recorded: &'a Recorded,
     order: Order,
 }
 
 impl<'a> Places<'a> {
-    pub(super) fn new(graph: &'a Graph, recorded: &'a Recorded) -> Self {
+    pub(crate) fn new(graph: &'a Graph, recorded: &'a Recorded) -> Self {
         Self { graph, recorded, order: Order::of(graph, |_| true) }
     }
 
     /// Names the states of these nodes and of those that follow from them up to the next recorded taps, and these taps.
-    pub(super) fn of(&self, nodes: impl IntoIterator<Item = usize>) -> BTreeSet<String> {
+    pub(crate) fn of(&self, nodes: impl IntoIterator<Item = usize>) -> BTreeSet<String> {
         self.flow(nodes, &self.recorded.all)
     }
 
@@ -71,7 +71,7 @@ impl<'a> Places<'a> {
     }
 
     /// Names the places of states and of the nodes that read them.
-    pub(super) fn of_states(&self, states: &[StateId]) -> BTreeSet<String> {
+    pub(crate) fn of_states(&self, states: &[StateId]) -> BTreeSet<String> {
         let nodes = self.nodes(|node| node.state.is_some_and(|state| states.contains(&state)));
         // A state is read by steps, and a reference may compute these without the module of a tap.
         let mut right = self.flow(nodes.iter().copied(), &self.recorded.steps);

@@ -8,6 +8,7 @@ use registry::ops::{Kind, OpSet};
 
 use super::places::Places;
 use super::{Class, Mutant};
+use crate::edit::Change;
 
 /// Functions of single numbers that stand in for each other.
 const FUNCTIONS: [&str; 6] = ["silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh"];
@@ -43,11 +44,8 @@ fn swaps(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     for (op, nodes) in kinds(graph, swaps) {
         let right = places.of(nodes.iter().copied());
         let name = format!("{op}: its first two inputs swapped");
-        all.push(Mutant::edit(name, Class::Swap, right, "both inputs are equal", move |model| {
-            for n in &nodes {
-                model.graph.nodes[*n].inputs.swap(0, 1);
-            }
-        }));
+        let change = Change::Inputs(nodes);
+        all.push(Mutant::edit(name, Class::Swap, right, "both inputs are equal", change));
     }
     all
 }
@@ -67,12 +65,8 @@ fn weights(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     let edit = |(n, m): (usize, usize)| {
         let right = places.of([n, m]);
         let name = "linear: the weights of two projections swapped".to_owned();
-        Mutant::edit(name, Class::Swap, right, "both weights are equal", move |model| {
-            let nodes = &mut model.graph.nodes;
-            let first = nodes[n].weights.clone();
-            let second = std::mem::replace(&mut nodes[m].weights, first);
-            nodes[n].weights = second;
-        })
+        let change = Change::Weights(vec![(n, m)]);
+        Mutant::edit(name, Class::Swap, right, "both weights are equal", change)
     };
     found.map(edit).into_iter().collect()
 }
@@ -88,11 +82,8 @@ fn functions(graph: &Graph, ops: &OpSet, places: &Places<'_>) -> Vec<Mutant> {
         for other in FUNCTIONS.into_iter().filter(|other| *other != op && bare(other)) {
             let (right, nodes) = (places.of(nodes.iter().copied()), nodes.clone());
             let name = format!("{op}: {other} in its place");
-            all.push(Mutant::edit(name, Class::Form, right, "every value is 0", move |model| {
-                for n in &nodes {
-                    other.clone_into(&mut model.graph.nodes[*n].op);
-                }
-            }));
+            let change = Change::Op { nodes, op: other.to_owned() };
+            all.push(Mutant::edit(name, Class::Form, right, "every value is 0", change));
         }
     }
     all
@@ -117,13 +108,8 @@ fn omissions(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
         let right = places.of(readers.iter().copied());
         let name = format!("{op}: the last left out");
         let reach = "it changes no number here";
-        all.push(Mutant::edit(name, Class::Form, right, reach, move |model| {
-            for n in &readers {
-                for input in model.graph.nodes[*n].inputs.iter_mut().filter(|input| **input == to) {
-                    *input = from;
-                }
-            }
-        }));
+        let change = Change::Reroute(vec![(readers, to, from)]);
+        all.push(Mutant::edit(name, Class::Form, right, reach, change));
     }
     all
 }

@@ -9,6 +9,7 @@ use registry::rope::RopeTable;
 
 use super::places::Places;
 use super::{Class, Mutant};
+use crate::edit::{Change, stretch};
 
 /// Gives the edits of a model's tables and dtypes.
 pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
@@ -21,17 +22,12 @@ pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
 /// An edit of a table; false if it changes nothing.
 type Table = fn(&mut RopeTable) -> bool;
 
-/// Divides frequencies, as a base that is larger by 1% does.
-fn stretch(frequencies: &mut [f32]) {
-    let pairs = frequencies.len().max(1) as f32;
-    for (n, frequency) in frequencies.iter_mut().enumerate() {
-        *frequency *= 1.01_f32.powf(-(n as f32) / pairs);
-    }
-}
+/// A base that is larger by so much.
+const LARGER: f32 = 1.01;
 
 const TABLES: [(&str, Table); 7] = [
     ("theta x 1.01", |rope| {
-        stretch(&mut rope.inv_freq);
+        stretch(&mut rope.inv_freq, LARGER);
         rope.inv_freq.len() > 1
     }),
     ("a scaling factor of 1.01", |rope| {
@@ -51,7 +47,7 @@ const TABLES: [(&str, Table); 7] = [
         rope.inv_freq.last_mut().map(|x| *x *= 2.0).is_some()
     }),
     ("the table for long sequences: theta x 1.01", |rope| {
-        rope.long.as_mut().map(|long| stretch(&mut long.inv_freq)).is_some()
+        rope.long.as_mut().map(|long| stretch(&mut long.inv_freq, LARGER)).is_some()
     }),
     ("the table for long sequences one position later", |rope| {
         let long = rope.long.as_mut().map(|long| long.original_context += 1);
@@ -64,14 +60,14 @@ fn ropes(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
     let mut all = Vec::new();
     for (n, rope) in model.ropes.iter().enumerate() {
         for (what, change) in TABLES {
-            if !change(&mut rope.clone()) {
+            let mut table = rope.clone();
+            if !change(&mut table) {
                 continue;
             }
             let name = format!("rope `{}`: {what}", rope.name);
             let reach = "no layer reads it, no prompt is as long, or the pair is not rotated";
-            all.push(Mutant::edit(name, Class::Rope, places.of_rope(n), reach, move |model| {
-                change(&mut model.ropes[n]);
-            }));
+            let change = Change::Table { rope: n, table: Box::new(table) };
+            all.push(Mutant::edit(name, Class::Rope, places.of_rope(n), reach, change));
         }
     }
     all
@@ -96,11 +92,8 @@ fn states(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
             let right = places.of_states(&edited);
             let reach =
                 "the run keeps it in this dtype anyway, or keeps no number that does not fit";
-            all.push(Mutant::edit(name, Class::State, right, reach, move |model| {
-                for state in &edited {
-                    model.graph.states[state.0].dtype = rule;
-                }
-            }));
+            let change = Change::StateDtype(edited, rule);
+            all.push(Mutant::edit(name, Class::State, right, reach, change));
         }
     }
     all
@@ -126,17 +119,10 @@ fn values(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
         let right = places.of(nodes.iter().copied());
         let reach = "f32 runs round nothing, and ops that only move numbers round nothing";
         let name = format!("{op}: {what}");
-        all.push(Mutant::edit(name, Class::Rounding, right, reach, move |model| {
-            let graph = &mut model.graph;
-            for n in &nodes {
-                for value in &graph.nodes[*n].outputs {
-                    let dtype = &mut graph.values[value.0].dtype;
-                    if *dtype == from {
-                        *dtype = to;
-                    }
-                }
-            }
-        }));
+        let made = nodes.iter().flat_map(|n| &graph.nodes[*n].outputs).copied();
+        let values = made.filter(|value| graph.values[value.0].dtype == from).collect();
+        let change = Change::ValueDtype(values, to);
+        all.push(Mutant::edit(name, Class::Rounding, right, reach, change));
     }
     all
 }

@@ -1,0 +1,80 @@
+//! Finds the number of a family of edits: a line search along the way in which the numbers move.
+
+use super::scene::Numbers;
+use super::score::{Score, Wanted};
+use super::search::Search;
+use crate::edit::{Edit, Knob};
+
+/// First step of a factor's logarithm, by which the direction is measured.
+const STEP: f64 = 0.01;
+/// Share of the squared difference that a family has to explain along its direction to be followed.
+const ALIGNED: f64 = 0.5;
+/// Steps of a search.
+const STEPS: usize = 6;
+/// Longest step of a factor's logarithm.
+const LONGEST: f64 = 2.0;
+
+/// Differences from what is wanted, of the comparisons that differed at first.
+fn vector(numbers: &Numbers, wanted: &[Wanted]) -> Option<Vec<f64>> {
+    let mut all = Vec::new();
+    for (ours, wanted) in numbers.iter().zip(wanted).filter(|(_, wanted)| wanted.differs) {
+        let ours = ours.as_ref().filter(|ours| ours.len() == wanted.numbers.len())?;
+        let unit = wanted.before * (ours.len().max(1) as f64).sqrt();
+        let gap = |(x, y): (&f32, &f32)| {
+            if x == y { 0.0 } else { (f64::from(*x) - f64::from(*y)) / unit }
+        };
+        all.extend(ours.iter().zip(&wanted.numbers).map(gap));
+    }
+    all.iter().all(|x| x.is_finite()).then_some(all)
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(x, y)| x * y).sum()
+}
+
+/// Finds the factor that comes closest to what is wanted.
+pub(super) fn fit(search: &mut Search<'_>, knob: &Knob) -> Option<(Edit, Numbers, Score)> {
+    let mut at = 0.0;
+    let mut rest = vector(&search.unedited, search.wanted)?;
+    let mut best = None;
+    for step in 0..STEPS {
+        let aside = if step == 0 { STEP } else { STEP / 10.0 };
+        let (moved, _) = search.attempt(&knob.at(f64::exp(at + aside)))?;
+        let moved = vector(&moved, search.wanted)?;
+        let slope: Vec<f64> = moved.iter().zip(&rest).map(|(x, y)| (x - y) / aside).collect();
+        let (steep, along, power) = (dot(&slope, &slope), dot(&slope, &rest), dot(&rest, &rest));
+        if steep == 0.0 || power == 0.0 || step == 0 && along.powi(2) < ALIGNED * steep * power {
+            break;
+        }
+        let mut by = (-along / steep).clamp(-LONGEST, LONGEST);
+        let mut found = None;
+        for _ in 0..3 {
+            let edit = knob.at(f64::exp(at + by));
+            let (numbers, score) = search.attempt(&edit)?;
+            let next = vector(&numbers, search.wanted)?;
+            if dot(&next, &next) < power {
+                found = Some((edit, numbers, score, next));
+                break;
+            }
+            by /= 4.0;
+        }
+        let Some((edit, numbers, score, next)) = found else { break };
+        let gained = dot(&next, &next) < 0.98 * power;
+        (at, rest) = (at + by, next);
+        best = Some((edit, numbers, score));
+        if !gained || by.abs() < 1e-7 {
+            break;
+        }
+    }
+    let (_, _, found) = best.as_ref()?;
+    let bar = found.noise * 1.2 + 0.02;
+    for by in knob.short(f64::exp(at)) {
+        let edit = knob.at(by);
+        if let Some((numbers, score)) = search.attempt(&edit)
+            && score.noise <= bar
+        {
+            return Some((edit, numbers, score));
+        }
+    }
+    best
+}

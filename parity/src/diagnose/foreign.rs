@@ -1,0 +1,198 @@
+//! Edits of a right model that give the numbers of another engine.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use engine::{Engine, NoProbe, Options, Source, Want};
+use registry::dtype::Dtype;
+use registry::model::Model;
+use registry::ops::OpSet;
+
+use super::scene::Numbers;
+use super::score::{Score, Wanted, apart, score};
+use super::search::{Search, Trial, cause, shortlist};
+use super::{DiagnoseOptions, Diagnosis};
+use crate::edit::{Clues, Suspects, candidates};
+use crate::metrics::log_softmax;
+use crate::run::one;
+
+/// Rows with which edits are tried before the best are run on every prompt.
+const ROWS: usize = 16;
+
+/// Log-probabilities that another engine gave for one prompt.
+#[derive(Debug, Clone, Default)]
+pub struct Observed {
+    /// Its name, for reports.
+    pub name: String,
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// By position of the token that a row follows, log-probabilities of token ids: all of them, or the likeliest.
+    pub rows: Vec<(usize, Vec<(u32, f32)>)>,
+}
+
+impl Observed {
+    /// Numbers of all rows that a comparison can use, in order.
+    fn numbers(&self) -> Vec<f32> {
+        self.entries().map(|(_, _, value)| value).collect()
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (usize, u32, f32)> + '_ {
+        let rows = self.rows.iter();
+        let each =
+            rows.flat_map(|(at, row)| row.iter().map(|(token, value)| (*at, *token, *value)));
+        each.filter(|(_, _, value)| value.is_finite())
+    }
+
+    fn check(&self, vocab: usize) -> Result<(), engine::Error> {
+        let bad = |why: String| {
+            Err(engine::Error::Other(format!("the observed rows of prompt `{}` {why}", self.name)))
+        };
+        if self.tokens.is_empty() {
+            return bad("have no tokens; give the ids that the engine was sent".to_owned());
+        }
+        if let Some(token) = self.tokens.iter().find(|token| **token as usize >= vocab) {
+            return bad(format!("begin with token {token}; the model has {vocab}"));
+        }
+        for (at, token, _) in self.entries() {
+            if at >= self.tokens.len() || token as usize >= vocab {
+                return bad(format!(
+                    "have token {token} at position {at}; expected positions below {} and tokens below {vocab}",
+                    self.tokens.len()
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Prompts that are run with one edit after another.
+struct Prompts<'a> {
+    engine: &'a dyn Engine,
+    dir: &'a Path,
+    options: &'a Options,
+    observed: Vec<&'a Observed>,
+}
+
+impl Trial for Prompts<'_> {
+    fn numbers(&self, model: &Arc<Model>) -> Result<Option<Numbers>, engine::Error> {
+        let source = Source { model: Arc::clone(model), dir: self.dir };
+        let mut session = self.engine.open(&source, self.options)?;
+        let mut all = Vec::new();
+        for observed in &self.observed {
+            let slot = session.open_slot();
+            let run = one(&mut *session, slot, &observed.tokens, Want::All, &mut NoProbe);
+            session.release(slot)?;
+            let logits = run?;
+            let (mut row, mut last) = (vec![0.0; logits.vocab], None);
+            let mut values = Vec::new();
+            for (at, token, _) in observed.entries() {
+                if last != Some(at) {
+                    log_softmax(logits.row(at), &mut row);
+                    last = Some(at);
+                }
+                values.push(row.get(token as usize).copied().unwrap_or(f32::NAN));
+            }
+            all.push(Some(values));
+        }
+        Ok(Some(all))
+    }
+}
+
+/// Finds edits of a model that give the numbers of another engine. `noise` is the root mean square of differences of
+/// log-probabilities, in nats, that rounding explains. None where the rows do not differ beyond it.
+pub fn explain(
+    engine: &dyn Engine,
+    source: &Source<'_>,
+    dtype: Dtype,
+    observed: &[Observed],
+    noise: f64,
+    options: &DiagnoseOptions,
+    progress: &mut dyn FnMut(usize, usize, &str),
+) -> Result<Option<Diagnosis>, engine::Error> {
+    let until = Instant::now() + options.budget;
+    for prompt in observed {
+        prompt.check(source.model.vocab)?;
+    }
+    let session = Options { finite: false, ..options.check.engine(dtype) };
+    let model = &source.model;
+    let mut prompts: Vec<&Observed> = observed.iter().filter(|o| !o.numbers().is_empty()).collect();
+    prompts.sort_by_key(|prompt| prompt.tokens.len());
+    let trial = |observed| Prompts { engine, dir: source.dir, options: &session, observed };
+    let whole = trial(prompts.clone());
+    let unedited = whole.numbers(model)?.unwrap_or_default();
+    let wanted: Vec<Wanted> = prompts
+        .iter()
+        .zip(&unedited)
+        .map(|(prompt, ours)| {
+            let numbers = prompt.numbers();
+            let before = ours.as_ref().map_or(f64::INFINITY, |ours| apart(ours, &numbers));
+            Wanted { numbers, limit: noise, before, size: 1.0, differs: before > noise }
+        })
+        .collect();
+    let Some(first) = wanted.iter().position(|wanted| wanted.differs) else { return Ok(None) };
+    let last = enough(&prompts, first);
+    let short = trial(prompts[..=last].to_vec());
+    let few = &wanted[..=last];
+    let mut search = Search {
+        trial: &short,
+        model,
+        wanted: few,
+        unedited: unedited[..=last].to_vec(),
+        until,
+        tried: 0,
+        cut: false,
+    };
+    let clues = Clues {
+        positions: position(prompts[first], unedited[first].as_deref(), noise)
+            .into_iter()
+            .collect(),
+        longest: prompts.last().map_or(0, |prompt| prompt.tokens.len()),
+        dtype: Some(dtype),
+    };
+    let suspects = Suspects::everything(&model.graph);
+    let edits = candidates(model, &OpSet::builtin(), &suspects, &clues);
+    let groups = search.run(&edits, progress);
+    let (tried, cut) = (search.tried, search.cut);
+    let mut causes = Vec::new();
+    for group in shortlist(&groups, options.most) {
+        let full: Option<Score> = if last + 1 == wanted.len() {
+            Some(group.score)
+        } else {
+            let edited = Arc::new(group.model(model));
+            whole.numbers(&edited)?.map(|numbers| score(&numbers, &wanted))
+        };
+        causes.push(cause(group, full.map(|full| full.exact())));
+    }
+    causes.sort_by_key(|cause| cause.verified != Some(true));
+    Ok(Some(Diagnosis {
+        dtype,
+        observed: format!("log-probabilities of prompt `{}`", prompts[first].name),
+        before: few.iter().map(|wanted| wanted.before).fold(0.0, f64::max),
+        noise,
+        tried,
+        explained: causes.first().is_some_and(|cause| cause.verified == Some(true)),
+        cut,
+        causes,
+    }))
+}
+
+/// The last of the prompts, shortest first, that are run with every edit: one differs, and there are some rows.
+fn enough(prompts: &[&Observed], first: usize) -> usize {
+    let mut rows = 0;
+    for (n, prompt) in prompts.iter().enumerate() {
+        rows += prompt.rows.len();
+        if n >= first && rows >= ROWS {
+            return n;
+        }
+    }
+    prompts.len() - 1
+}
+
+/// The first position that differs.
+fn position(prompt: &Observed, ours: Option<&[f32]>, noise: f64) -> Option<usize> {
+    let mut pairs = prompt.entries().zip(ours?);
+    pairs
+        .find(|((_, _, theirs), ours)| f64::from((theirs - **ours).abs()) > 4.0 * noise)
+        .map(|((at, _, _), _)| at)
+}

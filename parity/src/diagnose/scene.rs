@@ -1,0 +1,178 @@
+//! One prompt in one phase, run with one edit after another.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::{Engine, Options, Session as _, Source};
+use registry::dtype::Dtype;
+use registry::model::Model;
+
+use super::score::{Wanted, apart};
+use crate::check::{CheckOptions, hidden};
+use crate::compare::{Comparison, Side};
+use crate::dump::{self, Dump, Phase, Prompt};
+use crate::fed::Fed;
+use crate::gate::{Gate, Mode, Subject};
+use crate::order::Order;
+use crate::route::{RouterRow, Steer, routers};
+use crate::rule;
+use crate::run::{self, Feed};
+
+/// Numbers of a trial, one entry for each comparison; none where it could not be made.
+pub(super) type Numbers = Vec<Option<Vec<f32>>>;
+
+/// A comparison and its moment.
+type Key = (Subject, Option<&'static str>);
+
+/// What stays the same from one edit to the next.
+pub(super) struct Scene<'a> {
+    pub(super) engine: &'a dyn Engine,
+    pub(super) dir: &'a Path,
+    pub(super) dump: &'a Dump,
+    pub(super) prompt: &'a Prompt,
+    /// The phase that is run.
+    pub(super) phase: Phase,
+    pub(super) mode: Mode,
+    pub(super) dtype: Dtype,
+    pub(super) options: Options,
+    own: Side,
+    base: Side,
+    keys: Vec<Key>,
+}
+
+impl<'a> Scene<'a> {
+    /// Reads the reference's numbers.
+    pub(super) fn new(
+        engine: &'a dyn Engine,
+        source: &Source<'a>,
+        dump: &'a Dump,
+        check: &CheckOptions,
+        dtype: Dtype,
+        gate: &Gate,
+    ) -> Result<Option<Self>, dump::Error> {
+        let Some(prompt) = dump.manifest.prompts.iter().find(|p| p.name == gate.prompt) else {
+            return Ok(None);
+        };
+        let recorded: BTreeSet<&str> =
+            dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();
+        let order = Order::of(&source.model.graph, |tap| recorded.contains(tap));
+        let phase = if gate.moment.is_some() { Phase::Prefill } else { gate.phase };
+        let options = check.engine(dtype);
+        Ok(Some(Self {
+            engine,
+            dir: source.dir,
+            dump,
+            prompt,
+            phase,
+            mode: gate.mode,
+            dtype,
+            options,
+            own: Side::load(dump, dtype, prompt, &order)?,
+            base: Side::load(dump, Dtype::F32, prompt, &order)?,
+            keys: Vec::new(),
+        }))
+    }
+
+    /// Runs the model as it is and keeps the comparisons that the gates of a report judge.
+    pub(super) fn begin(
+        &mut self,
+        model: &Arc<Model>,
+        gates: &[Gate],
+    ) -> Result<Option<Vec<Wanted>>, engine::Error> {
+        let Some(parts) = self.parts(model)? else { return Ok(None) };
+        let mut wanted = Vec::new();
+        for (key, ours, reference) in parts {
+            let gate = gates.iter().find(|gate| {
+                gate.subject == key.0
+                    && gate.moment == key.1
+                    && gate.mode == self.mode
+                    && gate.prompt == self.prompt.name
+                    && (gate.phase == self.phase || gate.moment.is_some())
+            });
+            let Some(gate) = gate else { continue };
+            let before = apart(&ours, &reference);
+            if !before.is_finite() || reference.is_empty() {
+                continue;
+            }
+            let size = if key.0 == Subject::Logprobs {
+                1.0
+            } else {
+                apart(&reference, &vec![0.0; reference.len()])
+            };
+            let size = size.max(f64::from(f32::MIN_POSITIVE));
+            let floor = rule::roundoff(self.dtype) * size * 4.0;
+            let worst = gate.worst_bound().map(|bound| bound.value / bound.limit);
+            let limit = worst.filter(|times| *times > 0.0).map_or(floor, |times| before / times);
+            let limit = limit.max(floor);
+            let differs = gate.fails();
+            wanted.push(Wanted {
+                numbers: reference,
+                limit,
+                before: before.max(floor),
+                size,
+                differs,
+            });
+            self.keys.push(key);
+        }
+        Ok(Some(wanted).filter(|all| all.iter().any(|wanted| wanted.differs)))
+    }
+
+    /// Runs a model and gives its numbers.
+    pub(super) fn numbers(&self, model: &Arc<Model>) -> Result<Option<Numbers>, engine::Error> {
+        let Some(mut parts) = self.parts(model)? else { return Ok(None) };
+        let take = |key: &Key| {
+            let at = parts.iter().position(|(other, ..)| other == key)?;
+            Some(parts.swap_remove(at).1)
+        };
+        Ok(Some(self.keys.iter().map(take).collect()))
+    }
+
+    /// Runs a model: each comparison with our numbers and the reference's.
+    fn parts(
+        &self,
+        model: &Arc<Model>,
+    ) -> Result<Option<Vec<(Key, Vec<f32>, Vec<f32>)>>, engine::Error> {
+        let source = Source { model: Arc::clone(model), dir: self.dir };
+        let mut session = Fed::new(self.engine.open(&source, &self.options)?);
+        session.rows = hidden(model, self.dump, self.dtype, self.prompt)
+            .map_err(|error| engine::Error::Other(error.to_string()))?;
+        let recorded: BTreeSet<&str> =
+            self.dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();
+        let order = Order::of(&model.graph, |tap| recorded.contains(tap));
+        let order = order.seen(session.shows(), session.partial());
+        let comparison = Comparison {
+            model,
+            order: &order,
+            dump: self.dump,
+            dtype: self.dtype,
+            prompt: self.prompt,
+            own: &self.own,
+            base: &self.base,
+            logprob: None,
+            rounds: false,
+            widest: None,
+        };
+        let routers = routers(&model.graph);
+        let mut row = RouterRow::new(self.mode);
+        let mut steer = Steer::new(&routers, self.dtype, String::new(), &mut row);
+        let own = &self.own.taps;
+        let trace = match (self.mode, self.phase) {
+            (Mode::Local, Phase::Prefill) => {
+                Some(run::prefill(&mut session, self.prompt, own, Feed::Reference, &mut steer)?)
+            }
+            (Mode::Local, Phase::Decode) => {
+                run::steps(&mut session, self.prompt, own, Feed::Reference, &mut steer, &|at| {
+                    comparison.seed(at)
+                })?
+            }
+            (Mode::Cumulative, Phase::Prefill) => {
+                Some(run::prefill(&mut session, self.prompt, own, Feed::Own, &mut steer)?)
+            }
+            (Mode::Cumulative, Phase::Decode) => {
+                Some(run::decode(&mut session, self.prompt, own, &mut steer)?)
+            }
+        };
+        Ok(trace.map(|trace| comparison.numbers(self.phase, self.mode, &trace)))
+    }
+}

@@ -1,0 +1,290 @@
+//! Runs edits one after another, ranks them, and runs the best in full.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use engine::{Engine, Source};
+use registry::dtype::Dtype;
+use registry::model::Model;
+use registry::ops::OpSet;
+
+use super::scene::{Numbers, Scene};
+use super::score::{Score, Wanted, score};
+use super::suspects::suspects;
+use super::{Cause, Described, DiagnoseOptions, Diagnosis, fit};
+use crate::check::{self, CheckOptions, check, prepared};
+use crate::diverge;
+use crate::dump::{Dump, Phase};
+use crate::edit::{Candidate, Clues, Edit, candidates};
+use crate::gate::{Gate, Mode, Verdict};
+use crate::report::Report;
+
+/// Times the noise of the best edit within which another one is as good, so that the simpler one is named.
+const AS_GOOD: f64 = 1.5;
+
+/// Largest distance that is left, as a share, of edits that are reported though they do not explain everything.
+const PARTIAL: f64 = 0.9;
+
+/// Runs models and gives their numbers; none where the engine does not show them.
+pub(super) trait Trial {
+    fn numbers(&self, model: &Arc<Model>) -> Result<Option<Numbers>, engine::Error>;
+}
+
+impl Trial for Scene<'_> {
+    fn numbers(&self, model: &Arc<Model>) -> Result<Option<Numbers>, engine::Error> {
+        Scene::numbers(self, model)
+    }
+}
+
+/// A search among edits.
+pub(super) struct Search<'a> {
+    pub(super) trial: &'a dyn Trial,
+    pub(super) model: &'a Arc<Model>,
+    pub(super) wanted: &'a [Wanted],
+    /// Numbers of the model as it is.
+    pub(super) unedited: Numbers,
+    pub(super) until: Instant,
+    pub(super) tried: usize,
+    pub(super) cut: bool,
+}
+
+/// Edits that give the same numbers, bit for bit.
+pub(super) struct Group {
+    edits: Vec<Edit>,
+    bits: u64,
+    pub(super) score: Score,
+    /// Place of its first edit among the candidates.
+    order: usize,
+}
+
+impl Group {
+    /// The model with the group's first edit.
+    pub(super) fn model(&self, model: &Model) -> Model {
+        let mut model = model.clone();
+        if let Some(edit) = self.edits.first() {
+            edit.change.apply(&mut model);
+        }
+        model
+    }
+}
+
+impl Search<'_> {
+    /// Runs one edit; none where the engine refuses it.
+    pub(super) fn attempt(&mut self, edit: &Edit) -> Option<(Numbers, Score)> {
+        if Instant::now() > self.until {
+            self.cut = true;
+            return None;
+        }
+        self.tried += 1;
+        let mut model = Model::clone(self.model);
+        edit.change.apply(&mut model);
+        let model = Arc::new(model);
+        // An edited graph may break what an engine relies on.
+        let run = catch_unwind(AssertUnwindSafe(|| self.trial.numbers(&model)));
+        let numbers = run.ok()?.ok()??;
+        let score = score(&numbers, self.wanted);
+        Some((numbers, score))
+    }
+
+    /// Runs all candidates and groups them by their numbers, best first.
+    pub(super) fn run(
+        &mut self,
+        candidates: &[Candidate],
+        progress: &mut dyn FnMut(usize, usize, &str),
+    ) -> Vec<Group> {
+        let unedited = bits(&self.unedited);
+        let mut groups: Vec<Group> = Vec::new();
+        for (order, candidate) in candidates.iter().enumerate() {
+            if self.cut {
+                break;
+            }
+            let found = match candidate {
+                Candidate::Edit(edit) => {
+                    progress(order, candidates.len(), &edit.words);
+                    self.attempt(edit).map(|(numbers, score)| (edit.clone(), numbers, score))
+                }
+                Candidate::Knob(knob) => {
+                    progress(order, candidates.len(), "a number to fit");
+                    fit::fit(self, knob)
+                }
+            };
+            let Some((edit, numbers, score)) = found else { continue };
+            let bits = bits(&numbers);
+            if bits == unedited {
+                continue;
+            }
+            match groups.iter_mut().find(|group| group.bits == bits) {
+                Some(group) if group.edits.iter().all(|other| other.change != edit.change) => {
+                    group.edits.push(edit);
+                }
+                Some(_) => {}
+                None => groups.push(Group { edits: vec![edit], bits, score, order }),
+            }
+        }
+        rank(&mut groups);
+        groups
+    }
+}
+
+fn bits(numbers: &Numbers) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for part in numbers {
+        part.is_some().hash(&mut hasher);
+        for x in part.iter().flatten() {
+            // Both zeros are one number.
+            (x + 0.0).to_bits().hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
+/// Sorts groups: those that explain everything first, the simplest of those that are as good; then by what is left.
+fn rank(groups: &mut [Group]) {
+    let exact = groups.iter().filter(|group| group.score.exact());
+    let best = exact.map(|group| group.score.noise).fold(f64::INFINITY, f64::min);
+    let class = |group: &Group| match group.score.exact() {
+        true if group.score.noise <= best * AS_GOOD + 0.02 => 0,
+        true => 1,
+        false => 2,
+    };
+    groups.sort_by(|a, b| {
+        class(a).cmp(&class(b)).then_with(|| match class(a) {
+            0 => a.order.cmp(&b.order),
+            1 => a.score.noise.total_cmp(&b.score.noise),
+            _ => a.score.rest.total_cmp(&b.score.rest).then(a.order.cmp(&b.order)),
+        })
+    });
+}
+
+/// Turns a group into a cause.
+pub(super) fn cause(group: &Group, verified: Option<bool>) -> Cause {
+    let edits = group.edits.iter().map(|edit| Described {
+        edit: edit.words.clone(),
+        place: edit.place.clone(),
+        change: edit.change.clone(),
+    });
+    Cause {
+        edits: edits.collect(),
+        restored: 1.0 - group.score.rest.min(1.0),
+        left: group.score.left,
+        exact: group.score.exact(),
+        verified,
+    }
+}
+
+/// Keeps the groups that are run in full: those that explain everything, else the best.
+pub(super) fn shortlist(groups: &[Group], most: usize) -> impl Iterator<Item = &Group> {
+    groups.iter().filter(|group| group.score.rest < PARTIAL).take(most)
+}
+
+/// Looks for the edit that restores the reference.
+pub(super) fn run(
+    engine: &dyn Engine,
+    source: &Source<'_>,
+    dump: &Dump,
+    report: &Report,
+    options: &DiagnoseOptions,
+    progress: &mut dyn FnMut(usize, usize, &str),
+) -> Result<Option<Diagnosis>, check::Error> {
+    let until = Instant::now() + options.budget;
+    let Some(run) = report.first_failing().filter(|run| run.part.is_none()) else {
+        return Ok(None);
+    };
+    let local = diverge::gate(&run.gates, Mode::Local);
+    let Some(gate) = local.or_else(|| diverge::gate(&run.gates, Mode::Cumulative)) else {
+        return Ok(None);
+    };
+    let (prepared, followed) = prepared(source, dump, &options.check)?;
+    let dump = followed.as_ref().unwrap_or(dump);
+    let model = &prepared.model;
+    let mut diagnosis = Diagnosis {
+        dtype: run.dtype,
+        observed: observed(gate),
+        before: gate.error.max,
+        noise: 0.0,
+        tried: 0,
+        explained: false,
+        cut: false,
+        causes: Vec::new(),
+    };
+    let full = CheckOptions {
+        dtypes: vec![run.dtype],
+        schedules: false,
+        allow_dtype_mismatch: true,
+        same_model: false,
+        ..options.check.clone()
+    };
+    let scene = Scene::new(engine, &prepared, dump, &full, run.dtype, gate)?;
+    let Some(mut scene) = scene else { return Ok(Some(diagnosis)) };
+    let Some(wanted) = scene.begin(model, &run.gates)? else { return Ok(Some(diagnosis)) };
+    let differing = || wanted.iter().filter(|wanted| wanted.differs);
+    diagnosis.before = differing().map(|w| w.before / w.size).fold(0.0, f64::max);
+    diagnosis.noise = differing().map(|w| w.limit / w.size).fold(0.0, f64::max);
+    let suspects = suspects(model, dump, run, gate);
+    let clues = clues(dump, run.dtype, gate);
+    let edits = candidates(model, &OpSet::builtin(), &suspects, &clues);
+    let unedited = scene.numbers(model)?.unwrap_or_default();
+    let mut search =
+        Search { trial: &scene, model, wanted: &wanted, unedited, until, tried: 0, cut: false };
+    let groups = search.run(&edits, progress);
+    (diagnosis.tried, diagnosis.cut) = (search.tried, search.cut);
+    let mut causes = Vec::new();
+    for group in shortlist(&groups, options.most) {
+        progress(edits.len(), edits.len(), "the whole check");
+        let verified = if group.score.exact() {
+            let edited = Source { model: Arc::new(group.model(model)), dir: source.dir };
+            let whole = || check(engine, &edited, dump, &full);
+            let whole = catch_unwind(AssertUnwindSafe(whole));
+            Some(matches!(whole, Ok(Ok(report)) if report.verdict() == Verdict::Pass))
+        } else {
+            None
+        };
+        causes.push(cause(group, verified));
+    }
+    causes.sort_by_key(|cause| cause.verified != Some(true));
+    diagnosis.explained = causes.first().is_some_and(|cause| cause.verified == Some(true));
+    diagnosis.causes = causes;
+    Ok(Some(diagnosis))
+}
+
+/// Names a gate with its prompt, phase and inputs.
+fn observed(gate: &Gate) -> String {
+    format!("{}, {} of prompt `{}`, {}", gate.subject, gate.phase, gate.prompt, gate.mode.inputs())
+}
+
+/// Reads off a gate where the difference begins.
+fn clues(dump: &Dump, dtype: Dtype, gate: &Gate) -> Clues {
+    let prompts = &dump.manifest.prompts;
+    let longest = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
+    let split = prompts.iter().find(|prompt| prompt.name == gate.prompt).map_or(0, |p| p.split);
+    let first = if gate.phase == Phase::Decode { split.saturating_sub(1) } else { 0 };
+    let positions = gate.off.iter().take(2).map(|step| first + step).collect();
+    Clues { positions, longest, dtype: Some(dtype) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_simplest_of_those_that_explain_everything_is_first() {
+        let group = |order, rest, noise, worst| Group {
+            edits: Vec::new(),
+            bits: order as u64,
+            score: Score { rest, noise, worst, left: 0.0 },
+            order,
+        };
+        let mut all = vec![
+            group(0, 0.5, 100.0, 200.0),
+            group(1, 1e-5, 0.9, 1.0),
+            group(2, 1e-6, 0.012, 0.1),
+            group(3, 1e-6, 0.010, 0.1),
+            group(4, 0.1, 10.0, 20.0),
+        ];
+        rank(&mut all);
+        let order: Vec<usize> = all.iter().map(|group| group.order).collect();
+        assert_eq!(order, [2, 3, 1, 4, 0]);
+    }
+}

@@ -1,0 +1,146 @@
+//! Edits of a resolved model, in the words of specs: mutants are made of them, and causes are looked for among them.
+//!
+//! A [`Change`] is data: it says which nodes, tables or states it touches. [`candidates`] derives the edits that a
+//! graph can have from its ops, their signatures and its tables. No edit knows a model.
+
+mod apply;
+mod arguments;
+mod knobs;
+mod number;
+mod same;
+mod scope;
+mod structure;
+mod tables;
+mod windows;
+
+use registry::dtype::{Dtype, DtypeRule};
+use registry::graph::{RopeId, StateId, ValueId, WeightId};
+use registry::model::Model;
+use registry::ops::OpSet;
+use registry::rope::RopeTable;
+use registry::scalar::Scalar;
+
+pub(crate) use arguments::matters;
+pub use knobs::Knob;
+pub(crate) use same::same;
+pub(crate) use scope::Suspects;
+pub(crate) use tables::stretch;
+pub(crate) use windows::attends;
+
+/// A change of a resolved model.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// Sets an argument of nodes.
+    Argument {
+        /// The argument.
+        key: String,
+        /// Nodes and their new values.
+        values: Vec<(usize, Scalar)>,
+    },
+    /// Sets the window of nodes and of the states that they own.
+    Window(Vec<(usize, Option<usize>)>),
+    /// Puts another op in the place of nodes' own.
+    Op {
+        /// The nodes.
+        nodes: Vec<usize>,
+        /// The op.
+        op: String,
+    },
+    /// Swaps the first two inputs of nodes.
+    Inputs(Vec<usize>),
+    /// Swaps two outputs of nodes: the numbers of the outputs.
+    Outputs(Vec<usize>, [usize; 2]),
+    /// Swaps all weights of pairs of nodes.
+    Weights(Vec<(usize, usize)>),
+    /// Reads another weight in a role.
+    Weight {
+        /// The node.
+        node: usize,
+        /// The role.
+        role: String,
+        /// The weight.
+        weight: WeightId,
+    },
+    /// Lets nodes read another value: readers, the value that they read, and the one in its place.
+    Reroute(Vec<(Vec<usize>, ValueId, ValueId)>),
+    /// Replaces a rotary table.
+    Table {
+        /// Its number.
+        rope: usize,
+        /// The new one.
+        table: Box<RopeTable>,
+    },
+    /// Lets nodes read another rotary table.
+    Rope(Vec<usize>, RopeId),
+    /// Keeps states in another dtype.
+    StateDtype(Vec<StateId>, DtypeRule),
+    /// Rounds values otherwise.
+    ValueDtype(Vec<ValueId>, DtypeRule),
+    /// Multiplies values, before they are tapped or only for their readers.
+    Scale {
+        /// The values.
+        values: Vec<ValueId>,
+        /// The factor.
+        by: f64,
+        /// True if the tap shows the product.
+        tapped: bool,
+    },
+}
+
+/// One edit of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Edit {
+    /// The edit in the words of specs: ``` `eps` of `rms_norm` = 1e-6 instead of 1e-5 ```.
+    pub words: String,
+    /// The call in the spec, the layer, or the number of nodes.
+    pub place: String,
+    /// The change.
+    pub change: Change,
+}
+
+/// An edit, or a family of edits with one number to find.
+#[derive(Debug, Clone)]
+pub enum Candidate {
+    /// An edit.
+    Edit(Edit),
+    /// A family.
+    Knob(Knob),
+}
+
+/// Facts of the observed difference that narrow which values an edit tries.
+#[derive(Debug, Clone, Default)]
+pub struct Clues {
+    /// First positions that differ.
+    pub positions: Vec<usize>,
+    /// The longest sequence that was observed.
+    pub longest: usize,
+    /// The dtype of the run; edits of roundings are tried in 16 bits alone.
+    pub dtype: Option<Dtype>,
+}
+
+/// Derives every edit that touches a suspect node, simplest first.
+pub(crate) fn candidates(
+    model: &Model,
+    ops: &OpSet,
+    suspects: &Suspects,
+    clues: &Clues,
+) -> Vec<Candidate> {
+    let mut all = tables::candidates(model, suspects);
+    all.extend(arguments::candidates(model, ops, suspects, clues));
+    all.extend(windows::candidates(&model.graph, &model.dims, suspects, clues));
+    all.extend(structure::candidates(model, ops, suspects));
+    all.extend(tables::dtypes(model, suspects, clues));
+    all.extend(knobs::scales(&model.graph, suspects));
+    let mut seen: Vec<Change> = Vec::new();
+    all.retain(|candidate| match candidate {
+        Candidate::Knob(_) => true,
+        Candidate::Edit(edit) => {
+            let new = !seen.contains(&edit.change);
+            if new {
+                seen.push(edit.change.clone());
+            }
+            new
+        }
+    });
+    all
+}

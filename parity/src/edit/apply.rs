@@ -1,0 +1,167 @@
+//! Applies a change to a model.
+
+use registry::graph::{Graph, Node, Value, ValueId, WeightId};
+use registry::model::Model;
+use registry::scalar::Scalar;
+
+use super::Change;
+
+impl Change {
+    /// Changes the model. Nodes, values and tables that it does not have are left out.
+    pub fn apply(&self, model: &mut Model) {
+        let Model { graph, ropes, .. } = model;
+        match self {
+            Self::Argument { key, values } => {
+                for (n, value) in values {
+                    argument(graph, *n, key, value);
+                }
+            }
+            Self::Window(values) => {
+                for (n, window) in values {
+                    let Some(node) = graph.nodes.get_mut(*n) else { continue };
+                    let value = window.and_then(|w| i64::try_from(w).ok());
+                    node.attrs.insert("window".to_owned(), value.map_or(Scalar::Null, Scalar::Int));
+                    if let Some(state) = node.state {
+                        graph.states[state.0].window = *window;
+                    }
+                }
+            }
+            Self::Op { nodes, op } => each(graph, nodes, |node| op.clone_into(&mut node.op)),
+            Self::Inputs(nodes) => each(graph, nodes, |node| {
+                if node.inputs.len() > 1 {
+                    node.inputs.swap(0, 1);
+                }
+            }),
+            Self::Outputs(nodes, [a, b]) => outputs(graph, nodes, *a, *b),
+            Self::Weights(pairs) => {
+                for (a, b) in pairs {
+                    let (Some(first), Some(second)) = (graph.nodes.get(*a), graph.nodes.get(*b))
+                    else {
+                        continue;
+                    };
+                    let (first, second) = (first.weights.clone(), second.weights.clone());
+                    graph.nodes[*a].weights = second;
+                    graph.nodes[*b].weights = first;
+                }
+            }
+            Self::Weight { node, role, weight } => {
+                each(graph, &[*node], |node| {
+                    node.weights.insert(role.clone(), *weight);
+                });
+            }
+            Self::Reroute(routes) => {
+                for (readers, from, to) in routes {
+                    each(graph, readers, |node| {
+                        node.inputs
+                            .iter_mut()
+                            .filter(|input| *input == from)
+                            .for_each(|i| *i = *to);
+                    });
+                }
+            }
+            Self::Table { rope, table } => {
+                if let Some(old) = ropes.get_mut(*rope) {
+                    old.clone_from(table);
+                }
+            }
+            Self::Rope(nodes, rope) => each(graph, nodes, |node| node.rope = Some(*rope)),
+            Self::StateDtype(states, rule) => {
+                for state in states {
+                    if let Some(state) = graph.states.get_mut(state.0) {
+                        state.dtype = *rule;
+                    }
+                }
+            }
+            Self::ValueDtype(values, rule) => {
+                for value in values {
+                    if let Some(value) = graph.values.get_mut(value.0) {
+                        value.dtype = *rule;
+                    }
+                }
+            }
+            Self::Scale { values, by, tapped } => {
+                for value in values {
+                    scale(graph, *value, *by, *tapped);
+                }
+            }
+        }
+    }
+}
+
+fn each(graph: &mut Graph, nodes: &[usize], mut change: impl FnMut(&mut Node)) {
+    for n in nodes {
+        if let Some(node) = graph.nodes.get_mut(*n) {
+            change(node);
+        }
+    }
+}
+
+fn argument(graph: &mut Graph, n: usize, key: &str, value: &Scalar) {
+    let Some(node) = graph.nodes.get(n) else { return };
+    // A bias that is left out is not read either; one that is asked for lies beside the weight.
+    let bias = (key == "bias" && *value == Scalar::Bool(true)).then(|| beside(graph, node));
+    let node = &mut graph.nodes[n];
+    node.attrs.insert(key.to_owned(), value.clone());
+    if key == "bias" && *value == Scalar::Bool(false) {
+        node.weights.remove("bias");
+    }
+    if let Some(bias) = bias.flatten() {
+        node.weights.insert("bias".to_owned(), bias);
+    }
+}
+
+/// The bias that the graph has beside a node's weight.
+pub(super) fn beside(graph: &Graph, node: &Node) -> Option<WeightId> {
+    let weight = &graph.weights.get(node.weights.get("weight")?.0)?.name;
+    let name = format!("{}.bias", weight.strip_suffix(".weight")?);
+    graph.weights.iter().position(|weight| weight.name == name).map(WeightId)
+}
+
+/// Swaps what readers of two outputs see; names of taps stay with their place.
+fn outputs(graph: &mut Graph, nodes: &[usize], a: usize, b: usize) {
+    for n in nodes {
+        let Some(node) = graph.nodes.get_mut(*n) else { continue };
+        if a.max(b) < node.outputs.len() {
+            node.outputs.swap(a, b);
+        }
+    }
+}
+
+/// Puts a `scale` behind the node that makes a value.
+fn scale(graph: &mut Graph, value: ValueId, by: f64, tapped: bool) {
+    let Some(maker) = graph.nodes.iter().position(|node| node.outputs.contains(&value)) else {
+        return;
+    };
+    let product = ValueId(graph.values.len());
+    let Some(made) = graph.values.get_mut(value.0) else { return };
+    let tap = if tapped { made.tap.take() } else { None };
+    let copy = Value { name: made.name.clone(), shape: made.shape.clone(), dtype: made.dtype, tap };
+    graph.values.push(copy);
+    for node in &mut graph.nodes[maker + 1..] {
+        node.inputs.iter_mut().filter(|input| **input == value).for_each(|i| *i = product);
+    }
+    if graph.output == Some(value) {
+        graph.output = Some(product);
+    }
+    let old = &graph.nodes[maker];
+    let attrs =
+        [("s".to_owned(), Scalar::Float(by)), ("round".to_owned(), Scalar::Str("none".to_owned()))];
+    let node = Node {
+        op: "scale".to_owned(),
+        inputs: vec![value],
+        weights: Default::default(),
+        state: None,
+        rope: None,
+        attrs: attrs.into(),
+        outputs: vec![product],
+        layer: old.layer,
+        at: old.at.clone(),
+    };
+    graph.nodes.insert(maker + 1, node);
+    for layer in &mut graph.layers {
+        let (from, to) = &mut layer.nodes;
+        *from += usize::from(*from > maker);
+        *to += usize::from(*to > maker);
+    }
+    graph.head += usize::from(graph.head > maker);
+}

@@ -1,0 +1,203 @@
+//! Families of edits with one number to find.
+
+use registry::graph::{Graph, Node, ValueId};
+use registry::rope::RopeTable;
+use registry::scalar::Scalar;
+
+use super::arguments::text;
+use super::number::{round_to, show};
+use super::scope::{Suspects, kinds, scopes};
+use super::tables::{stretch, theta};
+use super::{Candidate, Change, Edit};
+
+/// A family of edits: a factor, 1 of which changes nothing.
+#[derive(Debug, Clone)]
+pub struct Knob {
+    pub(super) place: String,
+    pub(super) turn: Turn,
+}
+
+/// The number that a factor multiplies.
+#[derive(Debug, Clone)]
+pub(super) enum Turn {
+    /// An argument.
+    Number { op: String, key: String, values: Vec<(usize, Scalar)> },
+    /// All numbers of a list, or its first.
+    List { op: String, key: String, values: Vec<(usize, Scalar)>, first: bool },
+    /// A number of a rotary table.
+    Table { rope: usize, table: Box<RopeTable>, turn: TableTurn },
+    /// Values themselves.
+    Value { words: String, values: Vec<ValueId>, tapped: bool },
+}
+
+/// A number of a rotary table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TableTurn {
+    Theta,
+    Factor,
+    Attention,
+    Lowest,
+    LongTheta,
+}
+
+impl TableTurn {
+    pub(super) const ALL: [Self; 5] =
+        [Self::Theta, Self::Factor, Self::Attention, Self::Lowest, Self::LongTheta];
+
+    pub(super) fn applies(self, table: &RopeTable) -> bool {
+        match self {
+            Self::Theta => table.inv_freq.len() > 1,
+            Self::LongTheta => table.long.is_some(),
+            _ => true,
+        }
+    }
+
+    fn turned(self, table: &RopeTable, by: f64) -> RopeTable {
+        let mut table = table.clone();
+        match self {
+            Self::Theta => stretch(&mut table.inv_freq, by as f32),
+            Self::Factor => table.inv_freq.iter_mut().for_each(|x| *x /= by as f32),
+            Self::Attention => table.attention_factor *= by,
+            Self::Lowest => table.inv_freq.iter_mut().rev().take(1).for_each(|x| *x *= by as f32),
+            Self::LongTheta => {
+                if let Some(long) = &mut table.long {
+                    stretch(&mut long.inv_freq, by as f32);
+                }
+            }
+        }
+        table
+    }
+}
+
+impl Knob {
+    /// Gives the edit of a factor.
+    pub(crate) fn at(&self, by: f64) -> Edit {
+        let place = self.place.clone();
+        let times =
+            |(n, value): &(usize, Scalar)| value.as_f64().map(|old| (*n, Scalar::Float(old * by)));
+        let (words, change) = match &self.turn {
+            Turn::Number { op, key, values } => {
+                let new: Vec<(usize, Scalar)> = values.iter().filter_map(times).collect();
+                let old = values.first().map_or_else(String::new, |(_, value)| text(value));
+                let now = new.first().map_or_else(String::new, |(_, value)| text(value));
+                let words = if values.iter().all(|(_, v)| *v == values[0].1) {
+                    format!("`{key}` of `{op}` = {now} instead of {old}")
+                } else {
+                    format!("`{key}` of `{op}` x {}", show(by))
+                };
+                (words, Change::Argument { key: key.clone(), values: new })
+            }
+            Turn::List { op, key, values, first } => {
+                let list = |value: &Scalar| {
+                    let Scalar::List(items) = value else { return value.clone() };
+                    let mut items = items.clone();
+                    let turned = items.iter_mut().filter(|x| x.as_f64().is_some_and(|x| x != 0.0));
+                    for item in turned.take(if *first { 1 } else { usize::MAX }) {
+                        *item = Scalar::Float(item.as_f64().unwrap_or(0.0) * by);
+                    }
+                    Scalar::List(items)
+                };
+                let what = if *first { "first number" } else { "numbers" };
+                let words = format!("{what} of `{key}` of `{op}` x {}", show(by));
+                let values = values.iter().map(|(n, value)| (*n, list(value))).collect();
+                (words, Change::Argument { key: key.clone(), values })
+            }
+            Turn::Table { rope, table, turn } => {
+                let new = turn.turned(table, by);
+                let words = match (turn, theta(table)) {
+                    (TableTurn::Theta, Some(old)) => {
+                        format!("rope theta = {} instead of {}", show(old * by), show(old))
+                    }
+                    (TableTurn::Theta, None) => format!("rope theta x {}", show(by)),
+                    (TableTurn::Factor, _) => {
+                        format!("rope positions divided by {} (a scaling factor)", show(by))
+                    }
+                    (TableTurn::Attention, _) => format!(
+                        "rope cos and sin x {} instead of {}",
+                        show(new.attention_factor),
+                        show(table.attention_factor)
+                    ),
+                    (TableTurn::Lowest, _) => format!("rope lowest frequency x {}", show(by)),
+                    (TableTurn::LongTheta, _) => {
+                        format!("rope theta of the table for long sequences x {}", show(by))
+                    }
+                };
+                (words, Change::Table { rope: *rope, table: Box::new(new) })
+            }
+            Turn::Value { words, values, tapped } => (
+                format!("{words} x {}", show(by)),
+                Change::Scale { values: values.clone(), by, tapped: *tapped },
+            ),
+        };
+        Edit { words, place, change }
+    }
+
+    /// Gives factors near one at which the number itself is short: a config says `10000`, not `9999.87`.
+    pub(crate) fn short(&self, by: f64) -> Vec<f64> {
+        let old = match &self.turn {
+            Turn::Number { values, .. } => values.first().and_then(|(_, value)| value.as_f64()),
+            Turn::Table { table, turn: TableTurn::Theta, .. } => theta(table),
+            Turn::Table { table, turn: TableTurn::Attention, .. } => Some(table.attention_factor),
+            _ => Some(1.0),
+        };
+        let Some(old) = old.filter(|old| *old != 0.0) else { return vec![by] };
+        let new = old * by;
+        let roots = [1.0 / new, new * new, 1.0 / (new * new)];
+        let mut all: Vec<f64> = (1..=4).map(|digits| round_to(new, digits) / old).collect();
+        // Square roots and inverses of integers: 1 / sqrt(64).
+        let whole = |x: f64| (x.round() >= 1.0).then(|| x.round());
+        let forms: [fn(f64) -> f64; 3] = [|x| 1.0 / x, f64::sqrt, |x| x.powf(-0.5)];
+        for (root, form) in roots.into_iter().zip(forms) {
+            all.extend(whole(root).map(|x| form(x) * new.signum() / old));
+        }
+        all.retain(|x| (x / by - 1.0).abs() < 0.02 && *x != 1.0);
+        all.sort_by(|a, b| (a / by - 1.0).abs().total_cmp(&(b / by - 1.0).abs()).reverse());
+        all
+    }
+}
+
+/// Factors on embeddings, on branches of the residual stream, and on the logits: multipliers that a spec leaves out.
+pub(super) fn scales(graph: &Graph, suspects: &Suspects) -> Vec<Candidate> {
+    let mut all = Vec::new();
+    let mut add = |words: &str, place: String, values: Vec<ValueId>, tapped: bool| {
+        let turn = Turn::Value { words: words.to_owned(), values, tapped };
+        all.push(Candidate::Knob(Knob { place, turn }));
+    };
+    let suspect = |n: &usize| suspects.first.contains(n);
+    let makes = |value: ValueId| graph.nodes.iter().position(|node| node.outputs.contains(&value));
+    let embeds = |node: &Node| matches!(node.inputs.first(), Some(ValueId(0)));
+    for (op, nodes) in kinds(graph, embeds) {
+        let values: Vec<ValueId> =
+            nodes.iter().filter_map(|n| graph.nodes[*n].outputs.first()).copied().collect();
+        let readers = graph.nodes.iter().enumerate();
+        let read = readers.filter(|(_, node)| node.inputs.iter().any(|i| values.contains(i)));
+        if nodes.iter().any(suspect) || read.map(|(n, _)| n).any(|n| suspect(&n)) {
+            for tapped in [false, true] {
+                add(
+                    &format!("result of `{op}`"),
+                    super::scope::place(graph, &nodes),
+                    values.clone(),
+                    tapped,
+                );
+            }
+        }
+    }
+    for (_, nodes) in kinds(graph, |node| node.op == "add" && node.layer.is_some()) {
+        for scope in scopes(graph, &nodes, suspects) {
+            if scope.nodes.len() < 2 && nodes.len() > 1 {
+                continue;
+            }
+            let branch = |n: &usize| graph.nodes[*n].inputs.get(1).copied();
+            let values: Vec<ValueId> = scope.nodes.iter().filter_map(branch).collect();
+            if values.iter().all(|value| makes(*value).is_some()) && !values.is_empty() {
+                add("branch of the residual stream", scope.place, values, false);
+            }
+        }
+    }
+    if let Some(output) = graph.output
+        && makes(output).is_some_and(|n| suspect(&n))
+    {
+        add("logits", "the head".to_owned(), vec![output], true);
+    }
+    all
+}

@@ -1,0 +1,116 @@
+//! Sets of nodes that one edit changes together.
+
+use std::collections::BTreeSet;
+
+use registry::graph::{Graph, Node};
+
+/// Nodes that the observed difference can come from.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Suspects {
+    /// Those of the first place that differs.
+    pub(crate) first: BTreeSet<usize>,
+    /// Those of every place that differs.
+    pub(crate) all: BTreeSet<usize>,
+    /// True if single nodes are suspected too.
+    pub(crate) single: bool,
+}
+
+impl Suspects {
+    /// Suspects every node, where nothing narrows them.
+    pub(crate) fn everything(graph: &Graph) -> Self {
+        let all: BTreeSet<usize> = (0..graph.nodes.len()).collect();
+        Self { first: all.clone(), all, single: false }
+    }
+}
+
+/// Nodes of one edit, and where they stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Scope {
+    pub(crate) nodes: Vec<usize>,
+    pub(crate) place: String,
+}
+
+/// Gives the sets of a group of nodes that one edit may change: all, those of one call in the spec, those of one kind
+/// of layer, those that are suspected, and single ones.
+pub(crate) fn scopes(graph: &Graph, group: &[usize], suspects: &Suspects) -> Vec<Scope> {
+    let suspected = |nodes: &[usize]| nodes.iter().any(|n| suspects.first.contains(n));
+    if !suspected(group) {
+        return Vec::new();
+    }
+    let mut scopes: Vec<Scope> = Vec::new();
+    let mut add = |nodes: Vec<usize>, words: Option<String>| {
+        if !nodes.is_empty() && suspected(&nodes) && scopes.iter().all(|s| s.nodes != nodes) {
+            let place = words.unwrap_or_else(|| place(graph, &nodes));
+            scopes.push(Scope { nodes, place });
+        }
+    };
+    add(group.to_vec(), None);
+    let node = |n: usize| &graph.nodes[n];
+    for call in distinct(group.iter().map(|n| call(node(*n)))) {
+        let of = |n: &usize| self::call(node(*n)) == call;
+        add(group.iter().copied().filter(of).collect(), None);
+    }
+    let kind =
+        |n: &usize| node(*n).layer.and_then(|l| graph.layers.get(l)).map(|l| l.kind.as_str());
+    for wanted in distinct(group.iter().filter_map(kind)) {
+        let of = |n: &usize| kind(n) == Some(wanted);
+        let words = format!("in layers of kind `{wanted}`");
+        add(group.iter().copied().filter(of).collect(), Some(words));
+    }
+    add(group.iter().copied().filter(|n| suspects.all.contains(n)).collect(), None);
+    if suspects.single {
+        for n in group.iter().filter(|n| suspects.first.contains(n)) {
+            add(vec![*n], None);
+        }
+    }
+    scopes
+}
+
+fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut all = Vec::new();
+    for item in items {
+        if !all.contains(&item) {
+            all.push(item);
+        }
+    }
+    all
+}
+
+fn call(node: &Node) -> (&str, usize, usize) {
+    (&node.at.source.path, node.at.start, node.at.end)
+}
+
+/// Says where nodes stand: the call of the spec and its line if they have one, and the layer of a single node.
+pub(crate) fn place(graph: &Graph, nodes: &[usize]) -> String {
+    let of = |n: &usize| graph.nodes.get(*n);
+    let Some(first) = nodes.first().and_then(of) else { return String::new() };
+    if nodes.iter().filter_map(of).any(|node| call(node) != call(first)) {
+        return format!("in {} nodes", nodes.len());
+    }
+    let line = first.at.text().lines().next().unwrap_or_default().trim();
+    let short: String = line.chars().take(60).collect();
+    let dots = if short.len() < line.len() { "..." } else { "" };
+    let mut words = format!("`{short}{dots}`, {}:{}", first.at.source.path, first.at.line());
+    let layers = graph.nodes.iter().filter(|node| call(node) == call(first)).count();
+    if nodes.len() < layers
+        && let [n] = nodes
+    {
+        let layer = graph.nodes[*n].layer.and_then(|layer| graph.layers.get(layer));
+        words += &layer.map_or_else(String::new, |layer| format!(", `{}` alone", layer.prefix));
+    } else if nodes.len() < layers {
+        words += &format!(", {} of {layers} layers", nodes.len());
+    }
+    words
+}
+
+/// Groups nodes of one op, in the order of the graph.
+pub(super) fn kinds(graph: &Graph, wanted: impl Fn(&Node) -> bool) -> Vec<(String, Vec<usize>)> {
+    let mut kinds: Vec<(String, Vec<usize>)> = Vec::new();
+    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| wanted(node)) {
+        match kinds.iter_mut().find(|(op, _)| *op == node.op) {
+            Some((_, nodes)) => nodes.push(n),
+            None => kinds.push((node.op.clone(), vec![n])),
+        }
+    }
+    kinds
+}

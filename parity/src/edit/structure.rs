@@ -1,0 +1,237 @@
+//! Ops in the place of others, ops left out, and inputs, outputs and weights in another order.
+
+use registry::graph::{Graph, Node, ValueId, WeightId};
+use registry::model::Model;
+use registry::ops::{Kind, OpSet};
+
+use super::scope::{Scope, Suspects, kinds, place, scopes};
+use super::{Candidate, Change, Edit};
+
+/// Most readers of one value for which each is tried by itself.
+const READERS: usize = 8;
+
+/// Gives every edit of this kind.
+pub(super) fn candidates(model: &Model, ops: &OpSet, suspects: &Suspects) -> Vec<Candidate> {
+    let graph = &model.graph;
+    let mut all = functions(graph, ops, suspects);
+    all.extend(inputs(graph, suspects));
+    all.extend(outputs(graph, suspects));
+    all.extend(omissions(graph, suspects));
+    all.extend(unread(graph, suspects));
+    all.extend(weights(graph, suspects));
+    all.into_iter().map(Candidate::Edit).collect()
+}
+
+fn edit(words: String, scope: Scope, change: impl FnOnce(Vec<usize>) -> Change) -> Edit {
+    Edit { words, place: scope.place, change: change(scope.nodes) }
+}
+
+/// True for functions of single numbers that take nothing else.
+fn is_function(ops: &OpSet, op: &str) -> bool {
+    ops.get(op).is_some_and(|rule| {
+        let params = &rule.signature().params;
+        params.len() == 1 && params[0].kind == Kind::Value
+    })
+}
+
+fn functions(graph: &Graph, ops: &OpSet, suspects: &Suspects) -> Vec<Edit> {
+    // Ops of one value that change shapes or look across a row are no activation functions.
+    const OTHERS: [&str; 5] = ["softmax", "total", "zero_first", "flatten", "streams"];
+    let known: Vec<&str> =
+        ops.names().filter(|op| is_function(ops, op) && !OTHERS.contains(op)).collect();
+    let keeps = |node: &Node| {
+        let shape = |value: Option<&ValueId>| value.map(|v| &graph.values[v.0].shape);
+        shape(node.inputs.first()) == shape(node.outputs.first())
+    };
+    let mut all = Vec::new();
+    for (op, nodes) in kinds(graph, |node| known.contains(&&*node.op) && keeps(node)) {
+        for scope in scopes(graph, &nodes, suspects) {
+            for other in known.iter().filter(|other| **other != op) {
+                let words = format!("`{other}` instead of `{op}`");
+                all.push(edit(words, scope.clone(), |nodes| Change::Op {
+                    nodes,
+                    op: (*other).to_owned(),
+                }));
+            }
+        }
+    }
+    all
+}
+
+fn inputs(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
+    let swaps = |node: &Node| match node.inputs.as_slice() {
+        [a, b, ..] => {
+            a != b
+                && !matches!(&*node.op, "add" | "mul")
+                && graph.values[a.0].shape == graph.values[b.0].shape
+        }
+        _ => false,
+    };
+    let mut all = Vec::new();
+    for (op, nodes) in kinds(graph, swaps) {
+        for scope in scopes(graph, &nodes, suspects) {
+            all.push(edit(format!("first two inputs of `{op}` swapped"), scope, Change::Inputs));
+        }
+    }
+    all
+}
+
+fn outputs(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
+    let shape = |value: &ValueId| &graph.values[value.0].shape;
+    let mut all = Vec::new();
+    for (op, nodes) in kinds(graph, |node| node.outputs.len() > 1) {
+        for scope in scopes(graph, &nodes, suspects) {
+            let most = scope.nodes.iter().map(|n| graph.nodes[*n].outputs.len()).min().unwrap_or(0);
+            for a in 0..most.min(6) {
+                for b in a + 1..most.min(6) {
+                    let equal = |n: &usize| {
+                        let outputs = &graph.nodes[*n].outputs;
+                        shape(&outputs[a]) == shape(&outputs[b])
+                    };
+                    if scope.nodes.iter().all(equal) {
+                        let words = format!("parts {} and {} of `{op}` swapped", a + 1, b + 1);
+                        all.push(edit(words, scope.clone(), |nodes| {
+                            Change::Outputs(nodes, [a, b])
+                        }));
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+fn readers(graph: &Graph, value: ValueId) -> Vec<usize> {
+    let nodes = graph.nodes.iter().enumerate();
+    nodes.filter(|(_, node)| node.inputs.contains(&value)).map(|(n, _)| n).collect()
+}
+
+/// Nodes whose readers read one of its inputs instead.
+fn omissions(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
+    let mut all = Vec::new();
+    for input in 0..2 {
+        let passes = |node: &Node| match (node.inputs.get(input), node.outputs.as_slice()) {
+            (Some(from), [to]) => {
+                graph.values[from.0].shape == graph.values[to.0].shape && graph.output != Some(*to)
+            }
+            _ => false,
+        };
+        for (op, nodes) in kinds(graph, passes) {
+            if input == 1 && !matches!(op.as_str(), "add" | "sub" | "mul" | "div") {
+                continue;
+            }
+            for scope in scopes(graph, &nodes, suspects) {
+                let route = |n: &usize| {
+                    let node = &graph.nodes[*n];
+                    let readers = readers(graph, node.outputs[0]);
+                    (!readers.is_empty()).then(|| (readers, node.outputs[0], node.inputs[input]))
+                };
+                // Later nodes first: what is read past them may be left out too.
+                let routes: Vec<_> = scope.nodes.iter().rev().filter_map(route).collect();
+                let words = if input == 0 {
+                    format!("`{op}` left out")
+                } else {
+                    format!("`{op}` and its first input left out")
+                };
+                if !routes.is_empty() {
+                    all.push(edit(words, scope, |_| Change::Reroute(routes)));
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Results that nothing reads, in the place of what they were made from.
+fn unread(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
+    let mut all = Vec::new();
+    for (n, node) in graph.nodes.iter().enumerate() {
+        let ([from, ..], [made]) = (node.inputs.as_slice(), node.outputs.as_slice()) else {
+            continue;
+        };
+        let shape = |value: ValueId| &graph.values[value.0].shape;
+        if graph.output == Some(*made)
+            || !readers(graph, *made).is_empty()
+            || shape(*from) != shape(*made)
+        {
+            continue;
+        }
+        let others: Vec<usize> = readers(graph, *from).into_iter().filter(|r| *r > n).collect();
+        let mut sets = vec![others.clone()];
+        for (_, group) in kinds(graph, |_| true) {
+            sets.push(group.into_iter().filter(|r| others.contains(r)).collect());
+        }
+        if others.len() <= READERS {
+            sets.extend(others.iter().map(|r| vec![*r]));
+            let but = |r: &usize| others.iter().copied().filter(|o| o != r).collect();
+            sets.extend(others.iter().map(but));
+        }
+        for set in sets {
+            if set.iter().any(|r| suspects.first.contains(r)) {
+                let words = format!("result of `{}` read, which nothing reads", node.op);
+                let change = Change::Reroute(vec![(set, *from, *made)]);
+                all.push(Edit { words, place: place(graph, &[n]), change });
+            }
+        }
+    }
+    all
+}
+
+/// Weights of two projections of one input in each other's place, and the embedding in the place of the head.
+fn weights(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
+    let weight = |node: &Node| node.weights.get("weight").copied();
+    let shape = |node: &Node| Some(&graph.weights[weight(node)?.0].shape);
+    let mut all = Vec::new();
+    let mut sites: Vec<([usize; 4], Vec<(usize, usize)>)> = Vec::new();
+    let linear = |(_, node): &(usize, &Node)| node.op == "linear";
+    for (n, node) in graph.nodes.iter().enumerate().filter(linear) {
+        for (m, other) in graph.nodes.iter().enumerate().skip(n + 1).filter(linear) {
+            if other.inputs != node.inputs || shape(other) != shape(node) {
+                continue;
+            }
+            let site = [node.at.start, node.at.end, other.at.start, other.at.end];
+            match sites.iter_mut().find(|(known, _)| *known == site) {
+                Some((_, pairs)) => pairs.push((n, m)),
+                None => sites.push((site, vec![(n, m)])),
+            }
+        }
+    }
+    let suspect =
+        |(a, b): &(usize, usize)| suspects.first.contains(a) || suspects.first.contains(b);
+    let name = |n: usize| {
+        let weight = weight(&graph.nodes[n]).map(|weight| graph.weights[weight.0].name.as_str());
+        weight.unwrap_or_default().to_owned()
+    };
+    for (_, pairs) in sites.iter().filter(|(_, pairs)| pairs.iter().any(suspect)) {
+        let mut sets = vec![pairs.clone()];
+        if suspects.single && pairs.len() > 1 {
+            sets.extend(pairs.iter().filter(|pair| suspect(pair)).map(|pair| vec![*pair]));
+        }
+        for set in sets {
+            let (a, b) = set[0];
+            let words = format!("weights `{}` and `{}` swapped", name(a), name(b));
+            let place = match set.len() {
+                1 => place(graph, &[a]),
+                count => format!("in {count} layers"),
+            };
+            all.push(Edit { words, place, change: Change::Weights(set) });
+        }
+    }
+    let Some(head) = graph.output.and_then(|output| {
+        graph.nodes.iter().position(|node| node.outputs.contains(&output) && node.op == "linear")
+    }) else {
+        return all;
+    };
+    if suspects.first.contains(&head) {
+        for (n, other) in graph.weights.iter().enumerate() {
+            let own = weight(&graph.nodes[head]);
+            if Some(&other.shape) == shape(&graph.nodes[head]) && own != Some(WeightId(n)) {
+                let words = format!("head reads `{}` instead of `{}`", other.name, name(head));
+                let (role, weight) = ("weight".to_owned(), WeightId(n));
+                let change = Change::Weight { node: head, role, weight };
+                all.push(Edit { words, place: place(graph, &[head]), change });
+            }
+        }
+    }
+    all
+}

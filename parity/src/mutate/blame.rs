@@ -1,0 +1,63 @@
+//! Diagnoses of mutants: whether the edit that undoes a mistake is named first.
+
+use engine::Source;
+use registry::dtype::Dtype;
+use serde::Serialize;
+
+use crate::diagnose::{Cause, Diagnosis};
+use crate::edit::same;
+
+/// How the diagnosis of a mutant came out.
+#[derive(Debug, Clone, Serialize)]
+pub struct Blame {
+    /// True if an edit undoes the mistake; false for faults of the engine or of weights, which the book of edits lacks.
+    pub curable: bool,
+    /// Place among the causes of the edit that undoes the mistake, from 1; none if it is not among those reported.
+    pub rank: Option<usize>,
+    /// True if some edit makes the whole check pass.
+    pub explained: bool,
+    /// The first cause, in words.
+    pub first: Option<String>,
+    /// Share of the difference that the first cause explains.
+    pub restored: f64,
+    /// Edits that were run.
+    pub tried: usize,
+}
+
+impl Blame {
+    /// True if the diagnosis is right: the undoing edit is first, or nothing is blamed where there is none.
+    pub fn is_right(&self) -> bool {
+        if self.curable { self.rank == Some(1) } else { !self.explained }
+    }
+}
+
+/// Finds the edit that undoes a mistake among the causes.
+pub(super) fn blame(
+    sound: &Source<'_>,
+    mutant: Option<&Source<'_>>,
+    dtype: Dtype,
+    curable: bool,
+    diagnosis: Option<&Diagnosis>,
+) -> Blame {
+    let causes = diagnosis.map_or(&[][..], |diagnosis| &diagnosis.causes);
+    let undoes = |cause: &Cause| {
+        mutant.is_some_and(|mutant| {
+            cause.edits.iter().any(|edit| {
+                let mut model = (*mutant.model).clone();
+                edit.change.apply(&mut model);
+                same(&model, &sound.model, dtype)
+            })
+        })
+    };
+    let first = causes.first();
+    Blame {
+        curable,
+        rank: causes.iter().position(undoes).map(|n| n + 1),
+        explained: diagnosis.is_some_and(|diagnosis| diagnosis.explained),
+        first: first
+            .and_then(|cause| cause.edits.first())
+            .map(|e| format!("{} ({})", e.edit, e.place)),
+        restored: first.map_or(0.0, |cause| cause.restored),
+        tried: diagnosis.map_or(0, |diagnosis| diagnosis.tried),
+    }
+}
