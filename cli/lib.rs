@@ -145,7 +145,7 @@ enum ParityCommand {
     Check(parity_check::Check),
     Dump(dump::Dump),
     Schedules(parity_more::Schedules),
-    Diagnose(parity_more::Diagnose),
+    Diagnose(parity_check::Diagnose),
     Mutate(parity_mutate::Mutate),
     Diff(parity_diff::Diff),
     Matrix(matrix::Matrix),

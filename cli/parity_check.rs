@@ -2,10 +2,12 @@
 
 mod child;
 mod costs;
+mod diagnosis;
 mod file;
 mod folder;
 mod gguf;
 
+pub(crate) use diagnosis::Diagnose;
 pub(crate) use gguf::is_quantized;
 
 use std::collections::BTreeSet;
@@ -86,10 +88,19 @@ pub(crate) struct Check {
     /// Do not feed the engine in other ways (chunks, batches, forks, ...)
     #[arg(long)]
     no_schedules: bool,
+    /// Where the engine differs, look for the edit of the spec that explains it
+    #[arg(long)]
+    diagnose: bool,
+    /// Seconds after which no further edit is tried
+    #[arg(long, value_name = "SECONDS", default_value_t = BUDGET, value_parser = clap::value_parser!(u64).range(1..))]
+    budget: u64,
     /// Worker threads of the engine
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 }
+
+/// Seconds of a search for causes.
+pub(crate) const BUDGET: u64 = 120;
 
 impl Check {
     /// Builds the arguments of `parity check FILE --reference DUMP`.
@@ -110,6 +121,8 @@ impl Check {
             w8a8: false,
             w8a16: false,
             no_schedules: false,
+            diagnose: false,
+            budget: BUDGET,
             threads: None,
         }
     }
@@ -226,6 +239,17 @@ impl Check {
         let mut report =
             parity::check(engine.as_ref(), &target.source(), dump, options).map_err(check_error)?;
         report.subject.sha256.spec = Some(target.spec.sha256.clone());
+        if report.runs.iter().any(|run| run.verdict() == Verdict::Fail) {
+            if self.diagnose {
+                report.diagnosis =
+                    self.diagnosis(engine.as_ref(), &target.source(), dump, &report, options)?;
+            } else {
+                term::note(&format!(
+                    "hint: `parity diagnose {}`, with the same flags, looks for the edit of the spec that restores the reference",
+                    self.which.model.display()
+                ));
+            }
+        }
         self.conclude(&report, &target.model)
     }
 

@@ -1,6 +1,6 @@
-//! `parity schedules`, and the commands that are reserved.
+//! `parity schedules`.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 use parity::{CheckOptions, Verdict};
 use registry::dtype::Dtype;
@@ -67,25 +67,5 @@ impl Schedules {
         term::print(&table.plain(""))?;
         let failed = rows.iter().any(|row| row.verdict == Verdict::Fail);
         Ok(if failed { Ended::Differs } else { Ended::Well })
-    }
-}
-
-/// Names the edits of a spec that restore parity (not part of this version)
-#[derive(Debug, Args)]
-pub(crate) struct Diagnose {
-    /// The checkpoint's folder
-    model: std::path::PathBuf,
-    /// The dump
-    #[arg(long, value_name = "DUMP")]
-    reference: Option<std::path::PathBuf>,
-}
-
-impl Diagnose {
-    pub(crate) fn run(self) -> Result<Ended> {
-        let Self { model, reference: _ } = &self;
-        let model = model.display();
-        bail!(
-            "`parity diagnose` is not built yet; `parity check {model}` names the first op that differs and the usual causes"
-        )
     }
 }

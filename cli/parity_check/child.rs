@@ -51,6 +51,13 @@ impl Check {
         let mut report = parity::check(&engine, &source, &dump, &options).map_err(check_error)?;
         report.subject.sha256.spec = spec.map(|spec| spec.sha256);
         report.notes.extend(engine.facts());
+        if self.diagnose && report.first_failing().is_some() {
+            ensure!(
+                source.model.graph.output.is_some(),
+                "no spec matches this architecture, so there is no model whose edits could be tried; leave out --diagnose"
+            );
+            report.diagnosis = self.explanation(&engine, &source, &dump, &report, &options)?;
+        }
         self.conclude(&report, &source.model)
     }
 

@@ -208,6 +208,7 @@ fn as_is(
         runs: Vec::new(),
         schedules: Vec::new(),
         notes: dump.notes.iter().chain(&dump.manifest.audit.notes).cloned().collect(),
+        diagnosis: None,
     };
     if prompts.iter().all(|prompt| prompt.taps.is_empty()) || dump.manifest.taps.0.is_empty() {
         report.notes.push(

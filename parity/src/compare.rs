@@ -151,6 +151,9 @@ pub(crate) struct Comparison<'a> {
     pub(crate) widest: Option<f32>,
 }
 
+/// A subject, and what sets its comparison apart from others of it.
+pub(crate) type Compared = (Subject, Option<&'static str>);
+
 /// Rows of one tap or state, on both sides.
 struct Rows<'a> {
     ours: Vec<f32>,
@@ -210,13 +213,13 @@ impl Comparison<'_> {
         pairs.map(of).map(|gate| gate.unwrap_or_else(|ended| *ended)).collect()
     }
 
-    /// Gives the numbers of each comparison of a run, ours and the reference's.
+    /// Gives the numbers of each comparison of a run, ours and the reference's; none where they have other shapes.
     pub(crate) fn numbers(
         &self,
         phase: Phase,
         mode: Mode,
         trace: &Trace,
-    ) -> Vec<((Subject, Option<&'static str>), Vec<f32>, Vec<f32>)> {
+    ) -> Vec<(Compared, Option<(Vec<f32>, Vec<f32>)>)> {
         let mut all = Vec::new();
         let vocab = self.dump.manifest.vocab;
         if mode == Mode::Cumulative
@@ -231,17 +234,18 @@ impl Comparison<'_> {
                 let at = |(n, id): (usize, &u32)| ours[n / own.width * vocab + *id as usize];
                 ours = ids.iter().enumerate().map(at).collect();
             }
-            all.push(((Subject::Logprobs, None), ours, own.values.clone()));
+            all.push(((Subject::Logprobs, None), Some((ours, own.values.clone()))));
         }
         for (gate, rows) in self.pairs(phase, mode, trace) {
-            if let Ok(rows) = rows {
+            let sides = rows.ok().map(|rows| {
                 // Whole runs are held to the f32 reference, ops to that of their dtype.
                 let reference = match (mode, &rows.base) {
                     (Mode::Cumulative, Some(base)) => base.to_vec(),
                     _ => rows.own.to_vec(),
                 };
-                all.push(((gate.subject, gate.moment), rows.ours, reference));
-            }
+                (rows.ours, reference)
+            });
+            all.push(((gate.subject, gate.moment), sides));
         }
         all
     }

@@ -24,7 +24,7 @@ use crate::edit::Change;
 use crate::gate::dtype_name;
 use crate::report::Report;
 
-pub use foreign::{Observed, explain};
+pub use foreign::{Observed, explain, noise, observe};
 
 /// Limits of a search.
 #[derive(Debug, Clone)]

@@ -4,11 +4,12 @@ mod chart;
 
 use std::fmt::Write as _;
 
+use crate::diagnose::Diagnosis;
 use crate::diverge::message;
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::junit::escape;
-use crate::report::{Divergence, Report, RunReport, when};
+use crate::report::{Divergence, Report, RunReport, share, when};
 use chart::{Chart, Series};
 
 /// Looks of prompts, in order; further prompts begin again.
@@ -48,6 +49,9 @@ pub fn html(report: &Report) -> String {
             let _ = writeln!(out, "<div class=\"charts\">{charts}</div>");
         }
         out.push_str(&gates(run));
+    }
+    if let Some(diagnosis) = &report.diagnosis {
+        out.push_str(&causes(diagnosis));
     }
     out.push_str(&schedules(report));
     if !report.notes.is_empty() {
@@ -183,6 +187,31 @@ fn finding(first: &Divergence) -> String {
         let _ = write!(out, "<p class=\"soft\">Hint: {}</p>", prose(hint));
     }
     out + "</div>\n"
+}
+
+fn causes(diagnosis: &Diagnosis) -> String {
+    let mut out = format!(
+        "<h2>Causes</h2><p class=\"soft\">{}: {} off, {} is noise; {} edits of the model were run</p><ol>",
+        prose(&diagnosis.observed),
+        number(diagnosis.before),
+        number(diagnosis.noise),
+        diagnosis.tried
+    );
+    for cause in &diagnosis.causes {
+        let edits = cause
+            .edits
+            .iter()
+            .map(|edit| format!("{} ({})", prose(&edit.edit), prose(&edit.place)));
+        let edits = edits.collect::<Vec<_>>().join("<br>or ");
+        let whole = if cause.verified == Some(true) { ", and everything agrees" } else { "" };
+        let _ = write!(
+            out,
+            "<li>{edits}<br>restores {} of the difference{whole}</li>",
+            share(cause.restored)
+        );
+    }
+    let none = if diagnosis.explained { "" } else { "<p>No edit explains the numbers.</p>" };
+    out + "</ol>" + none + "\n"
 }
 
 fn charts(run: &RunReport) -> Vec<Chart> {

@@ -1,16 +1,20 @@
 //! What a check found, as data; how it looks on a terminal is `report/text.rs`.
 
+mod causes;
 mod text;
 
 use registry::dtype::Dtype;
 use serde::Serialize;
 
+use crate::diagnose::Diagnosis;
 use crate::dump::Phase;
 use crate::fit::Strengths;
 use crate::gate::{Gate, Mode, Subject, Verdict, dtype_name};
 use crate::route::RouterRow;
 use crate::schedules::ScheduleRow;
 
+pub use causes::causes;
+pub(crate) use causes::share;
 pub(crate) use text::when;
 pub use text::{schedules, text};
 
@@ -28,6 +32,9 @@ pub struct Report {
     pub schedules: Vec<ScheduleRow>,
     /// Remarks that are no findings.
     pub notes: Vec<String>,
+    /// Edits of the model that explain what differs, where they were looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diagnosis: Option<Diagnosis>,
 }
 
 /// What was compared with what.

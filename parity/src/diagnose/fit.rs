@@ -6,18 +6,19 @@ use super::search::Search;
 use crate::edit::{Edit, Knob};
 
 /// First step of a factor's logarithm, by which the direction is measured.
-const STEP: f64 = 0.01;
+const STEP: f64 = 0.05;
 /// Share of the squared difference that a family has to explain along its direction to be followed.
 const ALIGNED: f64 = 0.5;
 /// Steps of a search.
-const STEPS: usize = 6;
+const STEPS: usize = 10;
 /// Longest step of a factor's logarithm.
 const LONGEST: f64 = 2.0;
 
 /// Differences from what is wanted, of the comparisons that differed at first.
 fn vector(numbers: &Numbers, wanted: &[Wanted]) -> Option<Vec<f64>> {
     let mut all = Vec::new();
-    for (ours, wanted) in numbers.iter().zip(wanted).filter(|(_, wanted)| wanted.differs) {
+    let differing = |(_, wanted): &(_, &Wanted)| wanted.differs && !wanted.numbers.is_empty();
+    for (ours, wanted) in numbers.iter().zip(wanted).filter(differing) {
         let ours = ours.as_ref().filter(|ours| ours.len() == wanted.numbers.len())?;
         let unit = wanted.before * (ours.len().max(1) as f64).sqrt();
         let gap = |(x, y): (&f32, &f32)| {
@@ -37,11 +38,11 @@ pub(super) fn fit(search: &mut Search<'_>, knob: &Knob) -> Option<(Edit, Numbers
     let mut at = 0.0;
     let mut rest = vector(&search.unedited, search.wanted)?;
     let mut best = None;
+    let (moved, _) = search.attempt(&knob.at(f64::exp(STEP)))?;
+    let mut last = (STEP, vector(&moved, search.wanted)?);
     for step in 0..STEPS {
-        let aside = if step == 0 { STEP } else { STEP / 10.0 };
-        let (moved, _) = search.attempt(&knob.at(f64::exp(at + aside)))?;
-        let moved = vector(&moved, search.wanted)?;
-        let slope: Vec<f64> = moved.iter().zip(&rest).map(|(x, y)| (x - y) / aside).collect();
+        let aside = last.0 - at;
+        let slope: Vec<f64> = last.1.iter().zip(&rest).map(|(x, y)| (x - y) / aside).collect();
         let (steep, along, power) = (dot(&slope, &slope), dot(&slope, &rest), dot(&rest, &rest));
         if steep == 0.0 || power == 0.0 || step == 0 && along.powi(2) < ALIGNED * steep * power {
             break;
@@ -60,7 +61,8 @@ pub(super) fn fit(search: &mut Search<'_>, knob: &Knob) -> Option<(Edit, Numbers
         }
         let Some((edit, numbers, score, next)) = found else { break };
         let gained = dot(&next, &next) < 0.98 * power;
-        (at, rest) = (at + by, next);
+        last = (at, std::mem::replace(&mut rest, next));
+        at += by;
         best = Some((edit, numbers, score));
         if !gained || by.abs() < 1e-7 {
             break;

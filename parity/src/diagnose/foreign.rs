@@ -13,8 +13,11 @@ use super::scene::Numbers;
 use super::score::{Score, Wanted, apart, score};
 use super::search::{Search, Trial, cause, shortlist};
 use super::{DiagnoseOptions, Diagnosis};
+use crate::check::CheckOptions;
+use crate::dump::{self, Dump};
 use crate::edit::{Clues, Suspects, candidates};
 use crate::metrics::log_softmax;
+use crate::rule;
 use crate::run::one;
 
 /// Rows with which edits are tried before the best are run on every prompt.
@@ -97,6 +100,43 @@ impl Trial for Prompts<'_> {
         }
         Ok(Some(all))
     }
+}
+
+/// Asks an engine for the log-probabilities of a dump's prompts.
+pub fn observe(
+    engine: &dyn Engine,
+    source: &Source<'_>,
+    dump: &Dump,
+    dtype: Dtype,
+    options: &CheckOptions,
+) -> Result<Vec<Observed>, engine::Error> {
+    let mut session = engine.open(source, &options.engine(dtype))?;
+    let mut all = Vec::new();
+    for prompt in &dump.manifest.prompts {
+        let slot = session.open_slot();
+        let run = one(&mut *session, slot, &prompt.tokens, Want::All, &mut NoProbe);
+        session.release(slot)?;
+        let logits = run?;
+        let mut row = vec![0.0; logits.vocab];
+        let row = |at: usize| {
+            log_softmax(logits.row(at), &mut row);
+            (at, (0..).zip(row.iter().copied()).collect())
+        };
+        let rows = (0..logits.rows.min(prompt.tokens.len())).map(row).collect();
+        all.push(Observed { name: prompt.name.clone(), tokens: prompt.tokens.clone(), rows });
+    }
+    Ok(all)
+}
+
+/// Reads off the ensemble of a dump the distance of log-probabilities that rounding explains, in nats.
+pub fn noise(dump: &Dump, dtype: Dtype) -> Result<f64, dump::Error> {
+    let mut widest = 0.0_f64;
+    for prompt in &dump.manifest.prompts {
+        let spread = dump.spread(dtype, prompt)?;
+        let rows = spread.iter().flat_map(|spread| &spread.logprobs);
+        widest = rows.map(|x| f64::from(*x)).fold(widest, f64::max);
+    }
+    Ok(rule::FACTOR * widest.max(rule::least(dtype, 1.0)))
 }
 
 /// Finds edits of a model that give the numbers of another engine. `noise` is the root mean square of differences of

@@ -10,7 +10,7 @@ use registry::model::Model;
 
 use super::score::{Wanted, apart};
 use crate::check::{CheckOptions, hidden};
-use crate::compare::{Comparison, Side};
+use crate::compare::{Compared, Comparison, Side};
 use crate::dump::{self, Dump, Phase, Prompt};
 use crate::fed::Fed;
 use crate::gate::{Gate, Mode, Subject};
@@ -22,8 +22,14 @@ use crate::run::{self, Feed};
 /// Numbers of a trial, one entry for each comparison; none where it could not be made.
 pub(super) type Numbers = Vec<Option<Vec<f32>>>;
 
-/// A comparison and its moment.
-type Key = (Subject, Option<&'static str>);
+/// Our numbers and the reference's; none where they have other shapes.
+type Sides = Option<(Vec<f32>, Vec<f32>)>;
+
+/// Root mean square, and never zero.
+fn size(numbers: &[f32]) -> f64 {
+    let power: f64 = numbers.iter().map(|x| f64::from(*x).powi(2)).sum();
+    (power / numbers.len().max(1) as f64).sqrt().max(f64::from(f32::MIN_POSITIVE))
+}
 
 /// What stays the same from one edit to the next.
 pub(super) struct Scene<'a> {
@@ -38,7 +44,8 @@ pub(super) struct Scene<'a> {
     pub(super) options: Options,
     own: Side,
     base: Side,
-    keys: Vec<Key>,
+    /// Comparisons, and true for those that the model as it is cannot make: their numbers are relative differences.
+    keys: Vec<(Compared, bool)>,
 }
 
 impl<'a> Scene<'a> {
@@ -82,7 +89,7 @@ impl<'a> Scene<'a> {
     ) -> Result<Option<Vec<Wanted>>, engine::Error> {
         let Some(parts) = self.parts(model)? else { return Ok(None) };
         let mut wanted = Vec::new();
-        for (key, ours, reference) in parts {
+        for (key, sides) in parts {
             let gate = gates.iter().find(|gate| {
                 gate.subject == key.0
                     && gate.moment == key.1
@@ -91,29 +98,33 @@ impl<'a> Scene<'a> {
                     && (gate.phase == self.phase || gate.moment.is_some())
             });
             let Some(gate) = gate else { continue };
+            let unit = rule::roundoff(self.dtype);
+            let Some((ours, reference)) = sides else {
+                let (numbers, limit) = (Vec::new(), rule::OP * unit);
+                wanted.push(Wanted { numbers, limit, before: 1.0, size: 1.0, differs: true });
+                self.keys.push((key, true));
+                continue;
+            };
             let before = apart(&ours, &reference);
             if !before.is_finite() || reference.is_empty() {
                 continue;
             }
-            let size = if key.0 == Subject::Logprobs {
-                1.0
-            } else {
-                apart(&reference, &vec![0.0; reference.len()])
+            let size = if key.0 == Subject::Logprobs { 1.0 } else { size(&reference) };
+            let floor = unit * size * 4.0;
+            let times = gate.worst_bound().map(|bound| bound.value / bound.limit);
+            // A gate may fail by the grid of its numbers, within its bounds.
+            let limit = match times.filter(|times| *times > 0.0) {
+                Some(times) if times > 1.0 || !gate.fails() => before / times,
+                _ => floor,
             };
-            let size = size.max(f64::from(f32::MIN_POSITIVE));
-            let floor = rule::roundoff(self.dtype) * size * 4.0;
-            let worst = gate.worst_bound().map(|bound| bound.value / bound.limit);
-            let limit = worst.filter(|times| *times > 0.0).map_or(floor, |times| before / times);
-            let limit = limit.max(floor);
-            let differs = gate.fails();
             wanted.push(Wanted {
                 numbers: reference,
-                limit,
+                limit: limit.max(floor),
                 before: before.max(floor),
                 size,
-                differs,
+                differs: gate.fails(),
             });
-            self.keys.push(key);
+            self.keys.push((key, false));
         }
         Ok(Some(wanted).filter(|all| all.iter().any(|wanted| wanted.differs)))
     }
@@ -121,18 +132,22 @@ impl<'a> Scene<'a> {
     /// Runs a model and gives its numbers.
     pub(super) fn numbers(&self, model: &Arc<Model>) -> Result<Option<Numbers>, engine::Error> {
         let Some(mut parts) = self.parts(model)? else { return Ok(None) };
-        let take = |key: &Key| {
-            let at = parts.iter().position(|(other, ..)| other == key)?;
-            Some(parts.swap_remove(at).1)
+        let take = |(key, relative): &(Compared, bool)| {
+            let at = parts.iter().position(|(other, _)| other == key)?;
+            let (mut ours, reference) = parts.swap_remove(at).1?;
+            if *relative {
+                let size = size(&reference);
+                let gap =
+                    |(x, y): (&mut f32, &f32)| *x = ((f64::from(*x) - f64::from(*y)) / size) as f32;
+                ours.iter_mut().zip(&reference).for_each(gap);
+            }
+            Some(ours)
         };
         Ok(Some(self.keys.iter().map(take).collect()))
     }
 
     /// Runs a model: each comparison with our numbers and the reference's.
-    fn parts(
-        &self,
-        model: &Arc<Model>,
-    ) -> Result<Option<Vec<(Key, Vec<f32>, Vec<f32>)>>, engine::Error> {
+    fn parts(&self, model: &Arc<Model>) -> Result<Option<Vec<(Compared, Sides)>>, engine::Error> {
         let source = Source { model: Arc::clone(model), dir: self.dir };
         let mut session = Fed::new(self.engine.open(&source, &self.options)?);
         session.rows = hidden(model, self.dump, self.dtype, self.prompt)

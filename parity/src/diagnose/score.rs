@@ -3,6 +3,7 @@
 /// The numbers that are wanted.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
+    /// The numbers; none for differences, which have to be zero.
     pub(super) numbers: Vec<f32>,
     /// Distance that noise explains, as a root mean square.
     pub(super) limit: f64,
@@ -36,7 +37,7 @@ impl Score {
 /// Root mean square of a difference; infinite where one side has no number.
 pub(super) fn apart(a: &[f32], b: &[f32]) -> f64 {
     if a.len() != b.len() {
-        return f64::INFINITY;
+        return if b.is_empty() { apart(a, &vec![0.0; a.len()]) } else { f64::INFINITY };
     }
     let gap = |(x, y): (&f32, &f32)| {
         if x == y { 0.0 } else { (f64::from(*x) - f64::from(*y)).powi(2) }
@@ -60,8 +61,10 @@ pub(super) fn score(numbers: &[Option<Vec<f32>>], wanted: &[Wanted]) -> Score {
         score.worst = score.worst.max(times);
         if wanted.differs {
             differ += 1;
-            rest += (far / wanted.before).min(1e3).powi(2);
-            score.left = score.left.max(far / wanted.size);
+            // A comparison that cannot be made is as far off as before, where it could not be made either.
+            let most = if wanted.numbers.is_empty() { 1.0 } else { 1e3 };
+            rest += (far / wanted.before).min(most).powi(2);
+            score.left = score.left.max((far / wanted.size).min(1e3));
         } else if times > 1.0 {
             // What agreed and is now beyond its bound counts as much as what differed.
             rest += 1.0;
@@ -90,6 +93,8 @@ mod tests {
         assert_eq!((of(&off, &same).rest, of(&off, &same).exact()), (1.0, false));
         assert_eq!((of(&same, &off).rest, of(&same, &off).exact()), (1.0, false));
         assert!(!of(&same, &None).exact() && !of(&None, &same).exact());
-        assert!(apart(&[f32::NAN], &[1.0]).is_infinite() && apart(&[1.0], &[]).is_infinite());
+        assert!(
+            apart(&[f32::NAN], &[1.0]).is_infinite() && apart(&[1.0], &[1.0, 2.0]).is_infinite()
+        );
     }
 }

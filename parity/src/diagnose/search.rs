@@ -11,7 +11,7 @@ use registry::model::Model;
 use registry::ops::OpSet;
 
 use super::scene::{Numbers, Scene};
-use super::score::{Score, Wanted, score};
+use super::score::{Score, Wanted, apart, score};
 use super::suspects::suspects;
 use super::{Cause, Described, DiagnoseOptions, Diagnosis, fit};
 use crate::check::{self, CheckOptions, check, prepared};
@@ -23,6 +23,9 @@ use crate::report::Report;
 
 /// Times the noise of the best edit within which another one is as good, so that the simpler one is named.
 const AS_GOOD: f64 = 1.5;
+
+/// Share of what noise explains by which the numbers of two edits may differ that cannot be told apart.
+const ALIKE: f64 = 0.125;
 
 /// Largest distance that is left, as a share, of edits that are reported though they do not explain everything.
 const PARTIAL: f64 = 0.9;
@@ -54,6 +57,8 @@ pub(super) struct Search<'a> {
 pub(super) struct Group {
     edits: Vec<Edit>,
     bits: u64,
+    /// Of edits that explain everything.
+    numbers: Option<Numbers>,
     pub(super) score: Score,
     /// Place of its first edit among the candidates.
     order: usize,
@@ -120,11 +125,14 @@ impl Search<'_> {
                     group.edits.push(edit);
                 }
                 Some(_) => {}
-                None => groups.push(Group { edits: vec![edit], bits, score, order }),
+                None => {
+                    let numbers = score.exact().then_some(numbers);
+                    groups.push(Group { edits: vec![edit], bits, numbers, score, order });
+                }
             }
         }
         rank(&mut groups);
-        groups
+        merge(groups, self.wanted)
     }
 }
 
@@ -156,6 +164,30 @@ fn rank(groups: &mut [Group]) {
             _ => a.score.rest.total_cmp(&b.score.rest).then(a.order.cmp(&b.order)),
         })
     });
+}
+
+/// Joins groups that explain everything and differ by less than noise: forms of one function. The nearest is named first.
+fn merge(groups: Vec<Group>, wanted: &[Wanted]) -> Vec<Group> {
+    let mut merged: Vec<Group> = Vec::new();
+    for group in groups {
+        let alike = |other: &&mut Group| {
+            let (Some(a), Some(b)) = (&other.numbers, &group.numbers) else { return false };
+            a.iter().zip(b).zip(wanted).all(|((a, b), wanted)| match (a, b) {
+                (Some(a), Some(b)) => apart(a, b) <= ALIKE * wanted.limit,
+                (a, b) => a.is_none() && b.is_none(),
+            })
+        };
+        match merged.iter_mut().find(alike) {
+            Some(other) if group.score.noise < other.score.noise / AS_GOOD => {
+                let mut edits = group.edits;
+                edits.append(&mut other.edits);
+                (other.edits, other.score) = (edits, group.score);
+            }
+            Some(other) => other.edits.extend(group.edits),
+            None => merged.push(group),
+        }
+    }
+    merged
 }
 
 /// Turns a group into a cause.
@@ -273,6 +305,7 @@ mod tests {
         let group = |order, rest, noise, worst| Group {
             edits: Vec::new(),
             bits: order as u64,
+            numbers: None,
             score: Score { rest, noise, worst, left: 0.0 },
             order,
         };

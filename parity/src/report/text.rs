@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Divergence, Report, RunReport};
+use super::{Divergence, Report, RunReport, causes};
 use crate::diverge::message;
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject, Verdict};
@@ -29,6 +29,10 @@ pub fn text(report: &Report) -> String {
         if run.verdict() == Verdict::Fail {
             out.push_str(&failure(run));
         }
+    }
+    if let Some(diagnosis) = &report.diagnosis {
+        out.push_str(&causes(diagnosis));
+        out.push('\n');
     }
     for note in &report.notes {
         line(&mut out, format_args!("note: {note}"));

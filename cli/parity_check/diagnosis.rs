@@ -1,0 +1,128 @@
+//! `parity diagnose` and `parity check --diagnose`: the edit of a spec that explains a difference.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use engine::{Engine, Source};
+use parity::diagnose::{self, DiagnoseOptions, Diagnosis};
+use parity::{CheckOptions, Dump, Report};
+use registry::dtype::Dtype;
+
+use super::{BUDGET, Check};
+use crate::engines::EngineArgs;
+use crate::specs::check_error;
+use crate::target::{Choice, Which, parse_dtype};
+use crate::{Ended, term};
+
+/// Names the edit of a spec that explains a failing check
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  parity diagnose MODEL                           a spec against MODEL/reference
+  parity diagnose MODEL --spec draft.yaml --dtype f32
+  parity diagnose MODEL --engine ./my_engine.py   what another engine does otherwise
+
+The check runs first. If our engine differs, edits of the resolved model are run (other bases of rotary tables,
+windows, epsilons, activations, inputs in another order, ops left out, ...) and ranked by how much of the difference
+they restore; the best have to pass the whole check. If another engine differs, the edits are those with which our
+engine gives its numbers. A mistake without such an edit is `not in my book`.
+
+Exit codes: 0 agree, 1 differ, 2 could not run.")]
+pub(crate) struct Diagnose {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    choice: Choice,
+    /// The dump; default: MODEL/reference, then MODEL/dump
+    #[arg(long, value_name = "DUMP")]
+    reference: Option<PathBuf>,
+    #[command(flatten)]
+    engine: EngineArgs,
+    /// Dtypes, with commas; default: all of the dump
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
+    dtype: Vec<Dtype>,
+    /// Print the report as JSON, or write it to FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// Seconds after which no further edit is tried
+    #[arg(long, value_name = "SECONDS", default_value_t = BUDGET, value_parser = clap::value_parser!(u64).range(1..))]
+    budget: u64,
+    /// Worker threads of the engine
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+impl Diagnose {
+    pub(crate) fn run(self) -> Result<Ended> {
+        let check = Check::of_file(self.which, self.choice, &PathBuf::new(), false);
+        Check {
+            reference: self.reference,
+            engine: self.engine,
+            dtype: self.dtype,
+            json: self.json,
+            budget: self.budget,
+            threads: self.threads,
+            diagnose: true,
+            ..check
+        }
+        .run()
+    }
+}
+
+impl Check {
+    fn diagnose_options(&self, check: &CheckOptions) -> DiagnoseOptions {
+        DiagnoseOptions {
+            budget: Duration::from_secs(self.budget),
+            check: check.clone(),
+            ..DiagnoseOptions::default()
+        }
+    }
+
+    /// Looks for the edit of our model that restores the reference.
+    pub(super) fn diagnosis(
+        &self,
+        engine: &dyn Engine,
+        source: &Source<'_>,
+        dump: &Dump,
+        report: &Report,
+        check: &CheckOptions,
+    ) -> Result<Option<Diagnosis>> {
+        let options = self.diagnose_options(check);
+        watched(|progress| diagnose::diagnose(engine, source, dump, report, &options, progress))
+            .map_err(check_error)
+    }
+
+    /// Looks for the edit with which our engine gives the numbers of another.
+    pub(super) fn explanation(
+        &self,
+        other: &dyn Engine,
+        source: &Source<'_>,
+        dump: &Dump,
+        report: &Report,
+        check: &CheckOptions,
+    ) -> Result<Option<Diagnosis>> {
+        let Some(dtype) = report.first_failing().map(|run| run.dtype) else { return Ok(None) };
+        let observed = diagnose::observe(other, source, dump, dtype, check)?;
+        let native = crate::engines::native()?;
+        let (options, noise) = (self.diagnose_options(check), diagnose::noise(dump, dtype)?);
+        let found = watched(|progress| {
+            diagnose::explain(native.as_ref(), source, dtype, &observed, noise, &options, progress)
+        });
+        Ok(found?)
+    }
+}
+
+/// Runs a search under a progress bar.
+fn watched<T>(search: impl FnOnce(&mut dyn FnMut(usize, usize, &str)) -> T) -> T {
+    let bar = term::count_bar(0, "edits");
+    let mut progress = |done: usize, all: usize, name: &str| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+        bar.set_message(name.to_owned());
+    };
+    let found = search(&mut progress);
+    bar.finish_and_clear();
+    found
+}

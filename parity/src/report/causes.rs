@@ -1,0 +1,66 @@
+//! A diagnosis for a terminal.
+
+use std::fmt::Write as _;
+
+use crate::diagnose::{Cause, Diagnosis, NOT_IN_BOOK};
+
+/// Edits with the same numbers that are listed; the others are counted.
+const LISTED: usize = 3;
+
+/// Writes a diagnosis as text.
+pub fn causes(diagnosis: &Diagnosis) -> String {
+    let d = diagnosis;
+    let mut out = format!("diagnosis of the {} run: {}\n", d.dtype, d.observed);
+    let _ = writeln!(
+        out,
+        "  {:.1e} off, {:.1e} is noise; {} edits of the model were run",
+        d.before, d.noise, d.tried
+    );
+    if d.cut {
+        out.push_str("  the time ended before all edits were run; --budget gives more\n");
+    }
+    if !d.explained {
+        let partial = if d.causes.is_empty() { "" } else { "; the best explain a part" };
+        let _ = writeln!(out, "  {NOT_IN_BOOK}: no edit explains the numbers{partial}");
+    }
+    for (n, cause) in d.causes.iter().enumerate() {
+        out.push_str(&one(n + 1, cause, d));
+    }
+    out
+}
+
+fn one(n: usize, cause: &Cause, diagnosis: &Diagnosis) -> String {
+    let mut edits = cause.edits.iter();
+    let Some(first) = edits.next() else { return String::new() };
+    let mut out = format!("  {n}. {}\n     {}\n", first.edit, first.place);
+    let whole = match (cause.verified, cause.exact) {
+        (Some(true), _) => "; everything that was observed agrees with it",
+        (Some(false), _) => "; other numbers still differ",
+        (None, true) => "; the rest was not run",
+        (None, false) => "",
+    };
+    let _ = writeln!(
+        out,
+        "     restores {} of the difference: {:.1e} is left, {:.1e} is noise{whole}",
+        share(cause.restored),
+        cause.left,
+        diagnosis.noise
+    );
+    for edit in edits.clone().take(LISTED) {
+        let _ = writeln!(out, "     the same numbers: {} ({})", edit.edit, edit.place);
+    }
+    let more = edits.count().saturating_sub(LISTED);
+    if more > 0 {
+        let _ = writeln!(out, "     and {more} more edits with the same numbers");
+    }
+    out
+}
+
+/// Writes a share without rounding it up to all.
+pub(crate) fn share(share: f64) -> String {
+    if share > 0.9995 {
+        "all".to_owned()
+    } else {
+        format!("{:.1} %", (share * 1000.0).floor() / 10.0)
+    }
+}
