@@ -59,6 +59,9 @@ pub struct Described {
 pub struct Cause {
     /// The edits, simplest first.
     pub edits: Vec<Described>,
+    /// Edits that have to be made besides, where one alone does not explain everything.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub with: Vec<Described>,
     /// Share of the difference that the edit explains, 1 at most.
     pub restored: f64,
     /// Root mean square of the difference that is left, in the unit of [`Diagnosis::before`].

@@ -14,17 +14,14 @@ const STEPS: usize = 10;
 /// Longest step of a factor's logarithm.
 const LONGEST: f64 = 2.0;
 
-/// Differences from what is wanted, of the comparisons that differed at first.
+/// Differences of the comparisons that differed at first, each in units of what it was.
 fn vector(numbers: &Numbers, wanted: &[Wanted]) -> Option<Vec<f64>> {
     let mut all = Vec::new();
-    let differing = |(_, wanted): &(_, &Wanted)| wanted.differs && !wanted.numbers.is_empty();
-    for (ours, wanted) in numbers.iter().zip(wanted).filter(differing) {
-        let ours = ours.as_ref().filter(|ours| ours.len() == wanted.numbers.len())?;
-        let unit = wanted.before * (ours.len().max(1) as f64).sqrt();
-        let gap = |(x, y): (&f32, &f32)| {
-            if x == y { 0.0 } else { (f64::from(*x) - f64::from(*y)) / unit }
-        };
-        all.extend(ours.iter().zip(&wanted.numbers).map(gap));
+    let differing = |(_, wanted): &(_, &Wanted)| wanted.differs && !wanted.missing;
+    for (differences, wanted) in numbers.iter().zip(wanted).filter(differing) {
+        let differences = differences.as_ref()?;
+        let unit = wanted.before * (differences.len().max(1) as f64).sqrt();
+        all.extend(differences.iter().map(|x| f64::from(*x) / unit));
     }
     all.iter().all(|x| x.is_finite()).then_some(all)
 }
@@ -40,6 +37,9 @@ pub(super) fn fit(search: &mut Search<'_>, knob: &Knob) -> Option<(Edit, Numbers
     let mut best = None;
     let (moved, _) = search.attempt(&knob.at(f64::exp(STEP)))?;
     let mut last = (STEP, vector(&moved, search.wanted)?);
+    if last.1.len() != rest.len() {
+        return None;
+    }
     for step in 0..STEPS {
         let aside = last.0 - at;
         let slope: Vec<f64> = last.1.iter().zip(&rest).map(|(x, y)| (x - y) / aside).collect();
@@ -53,7 +53,7 @@ pub(super) fn fit(search: &mut Search<'_>, knob: &Knob) -> Option<(Edit, Numbers
             let edit = knob.at(f64::exp(at + by));
             let (numbers, score) = search.attempt(&edit)?;
             let next = vector(&numbers, search.wanted)?;
-            if dot(&next, &next) < power {
+            if next.len() == rest.len() && dot(&next, &next) < power {
                 found = Some((edit, numbers, score, next));
                 break;
             }

@@ -10,7 +10,7 @@ use registry::model::Model;
 use registry::ops::OpSet;
 
 use super::scene::Numbers;
-use super::score::{Score, Wanted, apart, score};
+use super::score::{Score, Wanted, rms, score};
 use super::search::{Search, Trial, cause, shortlist};
 use super::{DiagnoseOptions, Diagnosis};
 use crate::check::CheckOptions;
@@ -35,11 +35,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Numbers of all rows that a comparison can use, in order.
-    fn numbers(&self) -> Vec<f32> {
-        self.entries().map(|(_, _, value)| value).collect()
-    }
-
+    /// Log-probabilities that a comparison can use, with their position and token.
     fn entries(&self) -> impl Iterator<Item = (usize, u32, f32)> + '_ {
         let rows = self.rows.iter();
         let each =
@@ -89,12 +85,12 @@ impl Trial for Prompts<'_> {
             let logits = run?;
             let (mut row, mut last) = (vec![0.0; logits.vocab], None);
             let mut values = Vec::new();
-            for (at, token, _) in observed.entries() {
+            for (at, token, value) in observed.entries() {
                 if last != Some(at) {
                     log_softmax(logits.row(at), &mut row);
                     last = Some(at);
                 }
-                values.push(row.get(token as usize).copied().unwrap_or(f32::NAN));
+                values.push(row.get(token as usize).map_or(f32::NAN, |ours| ours - value));
             }
             all.push(Some(values));
         }
@@ -156,21 +152,20 @@ pub fn explain(
     }
     let session = Options { finite: false, ..options.check.engine(dtype) };
     let model = &source.model;
-    let mut prompts: Vec<&Observed> = observed.iter().filter(|o| !o.numbers().is_empty()).collect();
+    let mut prompts: Vec<&Observed> =
+        observed.iter().filter(|o| o.entries().next().is_some()).collect();
     prompts.sort_by_key(|prompt| prompt.tokens.len());
     let trial = |observed| Prompts { engine, dir: source.dir, options: &session, observed };
     let whole = trial(prompts.clone());
     let unedited = whole.numbers(model)?.unwrap_or_default();
-    let wanted: Vec<Wanted> = prompts
-        .iter()
-        .zip(&unedited)
-        .map(|(prompt, ours)| {
-            let numbers = prompt.numbers();
-            let before = ours.as_ref().map_or(f64::INFINITY, |ours| apart(ours, &numbers));
-            Wanted { numbers, limit: noise, before, size: 1.0, differs: before > noise }
-        })
-        .collect();
+    let of = |differences: &Option<Vec<f32>>| {
+        let before = differences.as_deref().map_or(f64::INFINITY, rms);
+        let differs = before > noise;
+        Wanted { limit: noise, before, size: 1.0, differs, missing: false, first: false }
+    };
+    let mut wanted: Vec<Wanted> = unedited.iter().map(of).collect();
     let Some(first) = wanted.iter().position(|wanted| wanted.differs) else { return Ok(None) };
+    wanted[first].first = true;
     let last = enough(&prompts, first);
     let short = trial(prompts[..=last].to_vec());
     let few = &wanted[..=last];
@@ -230,9 +225,7 @@ fn enough(prompts: &[&Observed], first: usize) -> usize {
 }
 
 /// The first position that differs.
-fn position(prompt: &Observed, ours: Option<&[f32]>, noise: f64) -> Option<usize> {
-    let mut pairs = prompt.entries().zip(ours?);
-    pairs
-        .find(|((_, _, theirs), ours)| f64::from((theirs - **ours).abs()) > 4.0 * noise)
-        .map(|((at, _, _), _)| at)
+fn position(prompt: &Observed, differences: Option<&[f32]>, noise: f64) -> Option<usize> {
+    let mut pairs = prompt.entries().zip(differences?);
+    pairs.find(|(_, gap)| f64::from(gap.abs()) > 4.0 * noise).map(|((at, _, _), _)| at)
 }

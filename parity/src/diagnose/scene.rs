@@ -19,7 +19,7 @@ use crate::route::{RouterRow, Steer, routers};
 use crate::rule;
 use crate::run::{self, Feed};
 
-/// Numbers of a trial, one entry for each comparison; none where it could not be made.
+/// Differences of a trial from what is wanted, one entry for each comparison; none where it could not be made.
 pub(super) type Numbers = Vec<Option<Vec<f32>>>;
 
 /// Our numbers and the reference's; none where they have other shapes.
@@ -86,6 +86,7 @@ impl<'a> Scene<'a> {
         &mut self,
         model: &Arc<Model>,
         gates: &[Gate],
+        first: &Gate,
     ) -> Result<Option<Vec<Wanted>>, engine::Error> {
         let Some(parts) = self.parts(model)? else { return Ok(None) };
         let mut wanted = Vec::new();
@@ -99,9 +100,11 @@ impl<'a> Scene<'a> {
             });
             let Some(gate) = gate else { continue };
             let unit = rule::roundoff(self.dtype);
+            let first = gate.subject == first.subject && gate.moment == first.moment;
             let Some((ours, reference)) = sides else {
-                let (numbers, limit) = (Vec::new(), rule::OP * unit);
-                wanted.push(Wanted { numbers, limit, before: 1.0, size: 1.0, differs: true });
+                let limit = rule::OP * unit;
+                let (before, size, differs, missing) = (1.0, 1.0, true, true);
+                wanted.push(Wanted { limit, before, size, differs, missing, first });
                 self.keys.push((key, true));
                 continue;
             };
@@ -118,30 +121,30 @@ impl<'a> Scene<'a> {
                 _ => floor,
             };
             wanted.push(Wanted {
-                numbers: reference,
                 limit: limit.max(floor),
                 before: before.max(floor),
                 size,
                 differs: gate.fails(),
+                missing: false,
+                first,
             });
             self.keys.push((key, false));
         }
         Ok(Some(wanted).filter(|all| all.iter().any(|wanted| wanted.differs)))
     }
 
-    /// Runs a model and gives its numbers.
+    /// Runs a model and gives its differences from the reference.
     pub(super) fn numbers(&self, model: &Arc<Model>) -> Result<Option<Numbers>, engine::Error> {
         let Some(mut parts) = self.parts(model)? else { return Ok(None) };
         let take = |(key, relative): &(Compared, bool)| {
             let at = parts.iter().position(|(other, _)| other == key)?;
-            let (mut ours, reference) = parts.swap_remove(at).1?;
-            if *relative {
-                let size = size(&reference);
-                let gap =
-                    |(x, y): (&mut f32, &f32)| *x = ((f64::from(*x) - f64::from(*y)) / size) as f32;
-                ours.iter_mut().zip(&reference).for_each(gap);
-            }
-            Some(ours)
+            let (ours, reference) = parts.swap_remove(at).1?;
+            let unit = if *relative { size(&reference) } else { 1.0 };
+            let gap = |(x, y): (&f32, &f32)| {
+                if x == y { 0.0 } else { ((f64::from(*x) - f64::from(*y)) / unit) as f32 }
+            };
+            let fits = ours.len() == reference.len();
+            fits.then(|| ours.iter().zip(&reference).map(gap).collect())
         };
         Ok(Some(self.keys.iter().map(take).collect()))
     }

@@ -19,7 +19,7 @@ use crate::diverge;
 use crate::dump::{Dump, Phase};
 use crate::edit::{Candidate, Clues, Edit, candidates};
 use crate::gate::{Gate, Mode, Verdict};
-use crate::report::Report;
+use crate::report::{Report, RunReport};
 
 /// Times the noise of the best edit within which another one is as good, so that the simpler one is named.
 const AS_GOOD: f64 = 1.5;
@@ -105,14 +105,16 @@ impl Search<'_> {
             if self.cut {
                 break;
             }
-            let found = match candidate {
+            let (order, found) = match candidate {
                 Candidate::Edit(edit) => {
                     progress(order, candidates.len(), &edit.words);
-                    self.attempt(edit).map(|(numbers, score)| (edit.clone(), numbers, score))
+                    let found = self.attempt(edit);
+                    (order, found.map(|(numbers, score)| (edit.clone(), numbers, score)))
                 }
                 Candidate::Knob(knob) => {
                     progress(order, candidates.len(), "a number to fit");
-                    fit::fit(self, knob)
+                    // A number that is written somewhere is likelier than one that is only fitted.
+                    (order + candidates.len(), fit::fit(self, knob))
                 }
             };
             let Some((edit, numbers, score)) = found else { continue };
@@ -190,15 +192,20 @@ fn merge(groups: Vec<Group>, wanted: &[Wanted]) -> Vec<Group> {
     merged
 }
 
-/// Turns a group into a cause.
-pub(super) fn cause(group: &Group, verified: Option<bool>) -> Cause {
-    let edits = group.edits.iter().map(|edit| Described {
+/// Describes the edits of a group.
+fn described(group: &Group) -> impl Iterator<Item = Described> + '_ {
+    group.edits.iter().map(|edit| Described {
         edit: edit.words.clone(),
         place: edit.place.clone(),
         change: edit.change.clone(),
-    });
+    })
+}
+
+/// Turns a group into a cause.
+pub(super) fn cause(group: &Group, verified: Option<bool>) -> Cause {
     Cause {
-        edits: edits.collect(),
+        edits: described(group).collect(),
+        with: Vec::new(),
         restored: 1.0 - group.score.rest.min(1.0),
         left: group.score.left,
         exact: group.score.exact(),
@@ -211,7 +218,8 @@ pub(super) fn shortlist(groups: &[Group], most: usize) -> impl Iterator<Item = &
     groups.iter().filter(|group| group.score.rest < PARTIAL).take(most)
 }
 
-/// Looks for the edit that restores the reference.
+/// Looks for the edit that restores the reference, or for a few edits that do together: where one restores the first
+/// place that differs, what differs then is looked at in the same way.
 pub(super) fn run(
     engine: &dyn Engine,
     source: &Source<'_>,
@@ -221,64 +229,128 @@ pub(super) fn run(
     progress: &mut dyn FnMut(usize, usize, &str),
 ) -> Result<Option<Diagnosis>, check::Error> {
     let until = Instant::now() + options.budget;
+    let (prepared, followed) = prepared(source, dump, &options.check)?;
+    let dump = followed.as_ref().unwrap_or(dump);
     let Some(run) = report.first_failing().filter(|run| run.part.is_none()) else {
         return Ok(None);
     };
-    let local = diverge::gate(&run.gates, Mode::Local);
-    let Some(gate) = local.or_else(|| diverge::gate(&run.gates, Mode::Cumulative)) else {
-        return Ok(None);
-    };
-    let (prepared, followed) = prepared(source, dump, &options.check)?;
-    let dump = followed.as_ref().unwrap_or(dump);
-    let model = &prepared.model;
-    let mut diagnosis = Diagnosis {
-        dtype: run.dtype,
-        observed: observed(gate),
-        before: gate.error.max,
-        noise: 0.0,
-        tried: 0,
-        explained: false,
-        cut: false,
-        causes: Vec::new(),
-    };
-    let full = CheckOptions {
-        dtypes: vec![run.dtype],
-        schedules: false,
-        allow_dtype_mismatch: true,
-        same_model: false,
-        ..options.check.clone()
-    };
-    let scene = Scene::new(engine, &prepared, dump, &full, run.dtype, gate)?;
-    let Some(mut scene) = scene else { return Ok(Some(diagnosis)) };
-    let Some(wanted) = scene.begin(model, &run.gates)? else { return Ok(Some(diagnosis)) };
-    let differing = || wanted.iter().filter(|wanted| wanted.differs);
-    diagnosis.before = differing().map(|w| w.before / w.size).fold(0.0, f64::max);
-    diagnosis.noise = differing().map(|w| w.limit / w.size).fold(0.0, f64::max);
-    let suspects = suspects(model, dump, run, gate);
-    let clues = clues(dump, run.dtype, gate);
-    let edits = candidates(model, &OpSet::builtin(), &suspects, &clues);
-    let unedited = scene.numbers(model)?.unwrap_or_default();
-    let mut search =
-        Search { trial: &scene, model, wanted: &wanted, unedited, until, tried: 0, cut: false };
-    let groups = search.run(&edits, progress);
-    (diagnosis.tried, diagnosis.cut) = (search.tried, search.cut);
-    let mut causes = Vec::new();
-    for group in shortlist(&groups, options.most) {
-        progress(edits.len(), edits.len(), "the whole check");
-        let verified = if group.score.exact() {
-            let edited = Source { model: Arc::new(group.model(model)), dir: source.dir };
-            let whole = || check(engine, &edited, dump, &full);
-            let whole = catch_unwind(AssertUnwindSafe(whole));
-            Some(matches!(whole, Ok(Ok(report)) if report.verdict() == Verdict::Pass))
-        } else {
-            None
+    let case = Case { engine, dump, options, until, dtype: run.dtype };
+    let Some(mut round) = case.round(&prepared, run, progress)? else { return Ok(None) };
+    let mut diagnosis = round.diagnosis;
+    let mut model = Arc::clone(&prepared.model);
+    let mut together: Vec<Described> = Vec::new();
+    for _ in 1..MOST_TOGETHER {
+        // Of the edits that restore the first place, the one that leaves least elsewhere.
+        let first = |group: &&Group| group.score.first <= 1.0 && group.score.rest < PARTIAL;
+        let Some(group) = round.groups.iter().find(first).filter(|_| !diagnosis.explained) else {
+            break;
         };
-        causes.push(cause(group, verified));
+        together.extend(described(group).next());
+        model = Arc::new(group.model(&model));
+        let edited = Source { model: Arc::clone(&model), dir: source.dir };
+        let Some(report) = case.check(&edited) else { break };
+        let Some(run) = report.first_failing() else { break };
+        let Some(next) = case.round(&edited, run, progress)? else { break };
+        diagnosis.tried += next.diagnosis.tried;
+        diagnosis.cut |= next.diagnosis.cut;
+        if next.diagnosis.explained {
+            let mut causes = next.diagnosis.causes;
+            causes.iter_mut().for_each(|cause| cause.with.clone_from(&together));
+            causes.append(&mut diagnosis.causes);
+            (diagnosis.causes, diagnosis.explained) = (causes, true);
+            break;
+        }
+        round.groups = next.groups;
     }
-    causes.sort_by_key(|cause| cause.verified != Some(true));
-    diagnosis.explained = causes.first().is_some_and(|cause| cause.verified == Some(true));
-    diagnosis.causes = causes;
     Ok(Some(diagnosis))
+}
+
+/// Most edits that explain a difference only together.
+const MOST_TOGETHER: usize = 3;
+
+/// What stays the same from one round of a search to the next.
+struct Case<'a> {
+    engine: &'a dyn Engine,
+    dump: &'a Dump,
+    options: &'a DiagnoseOptions,
+    until: Instant,
+    dtype: Dtype,
+}
+
+/// All edits of one model, run on the first place that differs.
+struct Round {
+    diagnosis: Diagnosis,
+    groups: Vec<Group>,
+}
+
+impl Case<'_> {
+    fn full(&self) -> CheckOptions {
+        CheckOptions {
+            dtypes: vec![self.dtype],
+            schedules: false,
+            allow_dtype_mismatch: true,
+            same_model: false,
+            ..self.options.check.clone()
+        }
+    }
+
+    /// Runs the whole check with an edited model; none where it cannot be run.
+    fn check(&self, source: &Source<'_>) -> Option<Report> {
+        let whole = || check(self.engine, source, self.dump, &self.full());
+        catch_unwind(AssertUnwindSafe(whole)).ok()?.ok()
+    }
+
+    fn round(
+        &self,
+        source: &Source<'_>,
+        run: &RunReport,
+        progress: &mut dyn FnMut(usize, usize, &str),
+    ) -> Result<Option<Round>, check::Error> {
+        let local = diverge::gate(&run.gates, Mode::Local);
+        let Some(gate) = local.or_else(|| diverge::gate(&run.gates, Mode::Cumulative)) else {
+            return Ok(None);
+        };
+        let model = &source.model;
+        let mut diagnosis = Diagnosis {
+            dtype: self.dtype,
+            observed: observed(gate),
+            before: gate.error.max,
+            noise: 0.0,
+            tried: 0,
+            explained: false,
+            cut: false,
+            causes: Vec::new(),
+        };
+        let nothing = |diagnosis| Ok(Some(Round { diagnosis, groups: Vec::new() }));
+        let scene = Scene::new(self.engine, source, self.dump, &self.full(), self.dtype, gate)?;
+        let Some(mut scene) = scene else { return nothing(diagnosis) };
+        let Some(wanted) = scene.begin(model, &run.gates, gate)? else {
+            return nothing(diagnosis);
+        };
+        let differing = || wanted.iter().filter(|wanted| wanted.differs);
+        diagnosis.before = differing().map(|w| w.before / w.size).fold(0.0, f64::max);
+        diagnosis.noise = differing().map(|w| w.limit / w.size).fold(0.0, f64::max);
+        let suspects = suspects(model, self.dump, run, gate);
+        let clues = clues(self.dump, self.dtype, gate);
+        let edits = candidates(model, &OpSet::builtin(), &suspects, &clues);
+        let unedited = scene.numbers(model)?.unwrap_or_default();
+        let (trial, until) = (&scene, self.until);
+        let wanted = &wanted;
+        let mut search = Search { trial, model, wanted, unedited, until, tried: 0, cut: false };
+        let groups = search.run(&edits, progress);
+        (diagnosis.tried, diagnosis.cut) = (search.tried, search.cut);
+        for group in shortlist(&groups, self.options.most) {
+            let verified = (group.score.exact() && !diagnosis.explained).then(|| {
+                progress(edits.len(), edits.len(), "the whole check");
+                let edited = Source { model: Arc::new(group.model(model)), dir: source.dir };
+                self.check(&edited).is_some_and(|report| report.verdict() != Verdict::Fail)
+            });
+            diagnosis.explained |= verified == Some(true);
+            diagnosis.causes.push(cause(group, verified));
+        }
+        diagnosis.causes.sort_by_key(|cause| cause.verified != Some(true));
+        Ok(Some(Round { diagnosis, groups }))
+    }
 }
 
 /// Names a gate with its prompt, phase and inputs.
@@ -306,7 +378,7 @@ mod tests {
             edits: Vec::new(),
             bits: order as u64,
             numbers: None,
-            score: Score { rest, noise, worst, left: 0.0 },
+            score: Score { rest, noise, worst, left: 0.0, first: 0.0 },
             order,
         };
         let mut all = vec![

@@ -44,6 +44,7 @@ pub(super) fn blame(
         mutant.is_some_and(|mutant| {
             cause.edits.iter().any(|edit| {
                 let mut model = (*mutant.model).clone();
+                cause.with.iter().for_each(|other| other.change.apply(&mut model));
                 edit.change.apply(&mut model);
                 same(&model, &sound.model, dtype)
             })

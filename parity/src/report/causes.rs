@@ -33,6 +33,9 @@ fn one(n: usize, cause: &Cause, diagnosis: &Diagnosis) -> String {
     let mut edits = cause.edits.iter();
     let Some(first) = edits.next() else { return String::new() };
     let mut out = format!("  {n}. {}\n     {}\n", first.edit, first.place);
+    for edit in &cause.with {
+        let _ = writeln!(out, "     and besides: {} ({})", edit.edit, edit.place);
+    }
     let whole = match (cause.verified, cause.exact) {
         (Some(true), _) => "; everything that was observed agrees with it",
         (Some(false), _) => "; other numbers still differ",
@@ -42,7 +45,7 @@ fn one(n: usize, cause: &Cause, diagnosis: &Diagnosis) -> String {
     let _ = writeln!(
         out,
         "     restores {} of the difference: {:.1e} is left, {:.1e} is noise{whole}",
-        share(cause.restored),
+        share(if cause.exact { 1.0 } else { cause.restored }),
         cause.left,
         diagnosis.noise
     );
