@@ -52,6 +52,8 @@ pub enum Change {
     Outputs(Vec<usize>, [usize; 2]),
     /// Swaps all weights of pairs of nodes.
     Weights(Vec<(usize, usize)>),
+    /// Swaps all weights of pairs of nodes, and the names under which their results are recorded.
+    Projections(Vec<(usize, usize)>),
     /// Reads another weight in a role.
     Weight {
         /// The node.

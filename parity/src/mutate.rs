@@ -114,6 +114,11 @@ impl Mutant {
         }
     }
 
+    /// Marks a mistake that no edit of a spec undoes.
+    fn without_edit(self) -> Self {
+        Self { incurable: true, ..self }
+    }
+
     /// True if the engine has to be fed in other ways too.
     fn needs_schedules(&self) -> bool {
         matches!(self.class, Class::State | Class::Slot)

@@ -139,7 +139,7 @@ fn what_another_engine_ignores_is_named() {
     for (change, words, likeliest) in [
         (gemma.argument("plus_one", &Scalar::Bool(false)), "without the offset of 1", None),
         (gemma.argument("plus_one", &Scalar::Bool(false)), "without the offset of 1", Some(5)),
-        (gemma.theta(20_000.0), "theta = 20000", Some(20)),
+        (gemma.theta(10_000.0), "theta = 10000", Some(20)),
     ] {
         let found = gemma.foreign(&change, likeliest).unwrap();
         assert_named(&found, words);

@@ -265,6 +265,9 @@ pub(super) fn run(
     Ok(Some(diagnosis))
 }
 
+/// Edits with equal numbers on one prompt of which each is run in full.
+const ALTERNATIVES: usize = 4;
+
 /// Most edits that explain a difference only together.
 const MOST_TOGETHER: usize = 3;
 
@@ -340,13 +343,21 @@ impl Case<'_> {
         let groups = search.run(&edits, progress);
         (diagnosis.tried, diagnosis.cut) = (search.tried, search.cut);
         for group in shortlist(&groups, self.options.most) {
-            let verified = (group.score.exact() && !diagnosis.explained).then(|| {
+            let mut found = cause(group, None);
+            if group.score.exact() && !diagnosis.explained {
                 progress(edits.len(), edits.len(), "the whole check");
-                let edited = Source { model: Arc::new(group.model(model)), dir: source.dir };
-                self.check(&edited).is_some_and(|report| report.verdict() != Verdict::Fail)
-            });
-            diagnosis.explained |= verified == Some(true);
-            diagnosis.causes.push(cause(group, verified));
+                // Edits that this prompt cannot tell apart may differ on another.
+                let right = group.edits.iter().take(ALTERNATIVES).position(|edit| {
+                    let mut edited = Model::clone(model);
+                    edit.change.apply(&mut edited);
+                    let edited = Source { model: Arc::new(edited), dir: source.dir };
+                    self.check(&edited).is_some_and(|report| report.verdict() != Verdict::Fail)
+                });
+                found.verified = Some(right.is_some());
+                found.edits.rotate_left(right.unwrap_or(0));
+            }
+            diagnosis.explained |= found.verified == Some(true);
+            diagnosis.causes.push(found);
         }
         diagnosis.causes.sort_by_key(|cause| cause.verified != Some(true));
         Ok(Some(Round { diagnosis, groups }))

@@ -33,15 +33,11 @@ impl Change {
                 }
             }),
             Self::Outputs(nodes, [a, b]) => outputs(graph, nodes, *a, *b),
-            Self::Weights(pairs) => {
+            Self::Weights(pairs) => weights(graph, pairs),
+            Self::Projections(pairs) => {
+                weights(graph, pairs);
                 for (a, b) in pairs {
-                    let (Some(first), Some(second)) = (graph.nodes.get(*a), graph.nodes.get(*b))
-                    else {
-                        continue;
-                    };
-                    let (first, second) = (first.weights.clone(), second.weights.clone());
-                    graph.nodes[*a].weights = second;
-                    graph.nodes[*b].weights = first;
+                    taps(graph, *a, *b);
                 }
             }
             Self::Weight { node, role, weight } => {
@@ -93,6 +89,26 @@ fn each(graph: &mut Graph, nodes: &[usize], mut change: impl FnMut(&mut Node)) {
         if let Some(node) = graph.nodes.get_mut(*n) {
             change(node);
         }
+    }
+}
+
+fn weights(graph: &mut Graph, pairs: &[(usize, usize)]) {
+    for (a, b) in pairs {
+        let (Some(first), Some(second)) = (graph.nodes.get(*a), graph.nodes.get(*b)) else {
+            continue;
+        };
+        let (first, second) = (first.weights.clone(), second.weights.clone());
+        graph.nodes[*a].weights = second;
+        graph.nodes[*b].weights = first;
+    }
+}
+
+/// Swaps the names under which the results of two nodes are recorded.
+fn taps(graph: &mut Graph, a: usize, b: usize) {
+    let of = |n: usize| graph.nodes.get(n).and_then(|node| node.outputs.first()).copied();
+    if let (Some(a), Some(b)) = (of(a), of(b)) {
+        let (first, second) = (graph.values[a.0].tap.take(), graph.values[b.0].tap.take());
+        (graph.values[a.0].tap, graph.values[b.0].tap) = (second, first);
     }
 }
 

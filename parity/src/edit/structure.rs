@@ -1,5 +1,7 @@
 //! Ops in the place of others, ops left out, and inputs, outputs and weights in another order.
 
+use std::collections::BTreeMap;
+
 use registry::graph::{Graph, Node, ValueId, WeightId};
 use registry::model::Model;
 use registry::ops::{Kind, OpSet};
@@ -18,6 +20,7 @@ pub(super) fn candidates(model: &Model, ops: &OpSet, suspects: &Suspects) -> Vec
     all.extend(outputs(graph, suspects));
     all.extend(omissions(graph, suspects));
     all.extend(unread(graph, suspects));
+    all.extend(siblings(graph, suspects));
     all.extend(weights(graph, suspects));
     all.into_iter().map(Candidate::Edit).collect()
 }
@@ -177,6 +180,37 @@ fn unread(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     all
 }
 
+/// Another part of a split in the place of the one that a node reads.
+fn siblings(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
+    let mut parts: BTreeMap<ValueId, (usize, usize)> = BTreeMap::new();
+    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.outputs.len() > 1) {
+        parts.extend(node.outputs.iter().enumerate().map(|(part, value)| (*value, (n, part))));
+    }
+    let mut all = Vec::new();
+    for (op, nodes) in kinds(graph, |node| node.inputs.iter().any(|i| parts.contains_key(i))) {
+        for scope in scopes(graph, &nodes, suspects) {
+            for (part, other) in (0..4).flat_map(|a| (0..4).map(move |b| (a, b))) {
+                let route = |n: &usize| {
+                    let read = graph.nodes[*n].inputs.iter().find(|input| {
+                        parts.get(input).is_some_and(|(_, number)| *number == part)
+                    })?;
+                    let made = &graph.nodes[parts[read].0].outputs;
+                    let to = *made.get(other).filter(|to| *to != read)?;
+                    let shape = |value: ValueId| &graph.values[value.0].shape;
+                    (shape(*read) == shape(to)).then(|| (vec![*n], *read, to))
+                };
+                let routes: Vec<_> = scope.nodes.iter().filter_map(route).collect();
+                if !routes.is_empty() {
+                    let (a, b) = (part + 1, other + 1);
+                    let words = format!("`{op}` reads part {b} of a split instead of part {a}");
+                    all.push(edit(words, scope.clone(), |_| Change::Reroute(routes)));
+                }
+            }
+        }
+    }
+    all
+}
+
 /// Weights of two projections of one input in each other's place, and the embedding in the place of the head.
 fn weights(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     let weight = |node: &Node| node.weights.get("weight").copied();
@@ -202,6 +236,18 @@ fn weights(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
         let weight = weight(&graph.nodes[n]).map(|weight| graph.weights[weight.0].name.as_str());
         weight.unwrap_or_default().to_owned()
     };
+    let read = |n: usize| {
+        let made = graph.nodes[n].outputs.first();
+        made.is_some_and(|made| readers(graph, *made).iter().any(|r| suspects.first.contains(r)))
+    };
+    for (_, pairs) in
+        sites.iter().filter(|(_, pairs)| pairs.iter().any(|(a, b)| read(*a) && read(*b)))
+    {
+        let (a, b) = pairs[0];
+        let words = format!("`{}` and `{}` in each other's place", name(a), name(b));
+        let place = format!("in {} layers", pairs.len());
+        all.push(Edit { words, place, change: Change::Projections(pairs.clone()) });
+    }
     for (_, pairs) in sites.iter().filter(|(_, pairs)| pairs.iter().any(suspect)) {
         let mut sets = vec![pairs.clone()];
         if suspects.single && pairs.len() > 1 {

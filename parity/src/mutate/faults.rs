@@ -40,6 +40,8 @@ pub(super) enum How {
     Times(f32),
     /// Rounded to fewer bits than the run keeps.
     Rounded,
+    /// A hundredth more or less, by the bits of each number.
+    Noise,
 }
 
 /// A mistake with states.
@@ -92,6 +94,7 @@ pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
             add(&format!("one projection x 1.05 from position {from} on"), from, How::Times(1.05));
         }
         add("one projection rounded once more", 0, How::Rounded);
+        add("one projection with noise of 1 %", 0, How::Noise);
     }
     all.extend(head(graph, places));
     all.extend(expert(graph, places));

@@ -318,6 +318,10 @@ impl Probe for Tamper<'_> {
 fn changed(x: f32, how: How, dtype: Dtype) -> f32 {
     match (how, dtype) {
         (How::Times(factor), _) => slots::kept(x * factor, dtype),
+        (How::Noise, _) => {
+            let up = x.to_bits().wrapping_mul(0x9E37_79B9) >> 31 == 0;
+            slots::kept(x * if up { 1.01 } else { 0.99 }, dtype)
+        }
         (How::Rounded, Dtype::F32) => slots::rounded(x, 10),
         (How::Rounded, Dtype::F16) => slots::rounded(x, 7),
         (How::Rounded, Dtype::Bf16) => slots::rounded(x, 5),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use registry::graph::{Graph, Node};
+use registry::graph::{Graph, Layer, Node};
 use registry::model::Model;
 use registry::ops::{Kind, OpSet};
 
@@ -19,7 +19,23 @@ pub(super) fn mutants(model: &Model, ops: &OpSet, places: &Places<'_>) -> Vec<Mu
     all.extend(weights(&model.graph, places));
     all.extend(functions(&model.graph, ops, places));
     all.extend(omissions(&model.graph, places));
+    all.extend(layers(&model.graph, places));
     all
+}
+
+/// The weights of two layers of one kind in each other's place.
+fn layers(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
+    let mut all = graph.layers.iter().enumerate();
+    let (a, b) = all.find_map(|(n, a)| {
+        let size = |layer: &Layer| layer.nodes.1 - layer.nodes.0;
+        let twin = |b: &&Layer| b.kind == a.kind && size(b) == size(a);
+        Some((a, graph.layers[n + 1..].iter().find(twin)?))
+    })?;
+    let pairs: Vec<(usize, usize)> = (a.nodes.0..a.nodes.1).zip(b.nodes.0..b.nodes.1).collect();
+    let right = places.of(pairs.iter().flat_map(|(a, b)| [*a, *b]));
+    let name = format!("layers: all weights of `{}` and `{}` swapped", a.prefix, b.prefix);
+    let change = Change::Weights(pairs);
+    Some(Mutant::edit(name, Class::Swap, right, "both layers are equal", change).without_edit())
 }
 
 fn kinds(graph: &Graph, wanted: impl Fn(&Node) -> bool) -> BTreeMap<&str, Vec<usize>> {
