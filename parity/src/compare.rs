@@ -151,6 +151,9 @@ pub(crate) struct Comparison<'a> {
     pub(crate) widest: Option<f32>,
 }
 
+/// Our numbers and the reference's; none where they have other shapes.
+pub(crate) type Sides = Option<(Vec<f32>, Vec<f32>)>;
+
 /// A subject, and what sets its comparison apart from others of it.
 pub(crate) type Compared = (Subject, Option<&'static str>);
 
@@ -219,7 +222,7 @@ impl Comparison<'_> {
         phase: Phase,
         mode: Mode,
         trace: &Trace,
-    ) -> Vec<(Compared, Option<(Vec<f32>, Vec<f32>)>)> {
+    ) -> Vec<(Compared, Sides)> {
         let mut all = Vec::new();
         let vocab = self.dump.manifest.vocab;
         if mode == Mode::Cumulative

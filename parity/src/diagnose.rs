@@ -5,6 +5,7 @@
 //! Candidates come from [`crate::edit`]. Each is run on one short prompt, where ops get the reference's own inputs if
 //! the difference is one of ops; the best are then run in full.
 
+mod case;
 mod fit;
 mod foreign;
 mod scene;
@@ -107,5 +108,5 @@ pub fn diagnose(
     options: &DiagnoseOptions,
     progress: &mut dyn FnMut(usize, usize, &str),
 ) -> Result<Option<Diagnosis>, check::Error> {
-    search::run(engine, source, dump, report, options, progress)
+    case::run(engine, source, dump, report, options, progress)
 }

@@ -10,7 +10,7 @@ use registry::model::Model;
 
 use super::score::{Wanted, apart};
 use crate::check::{CheckOptions, hidden};
-use crate::compare::{Compared, Comparison, Side};
+use crate::compare::{Compared, Comparison, Side, Sides};
 use crate::dump::{self, Dump, Phase, Prompt};
 use crate::fed::Fed;
 use crate::gate::{Gate, Mode, Subject};
@@ -21,9 +21,6 @@ use crate::run::{self, Feed};
 
 /// Differences of a trial from what is wanted, one entry for each comparison; none where it could not be made.
 pub(super) type Numbers = Vec<Option<Vec<f32>>>;
-
-/// Our numbers and the reference's; none where they have other shapes.
-type Sides = Option<(Vec<f32>, Vec<f32>)>;
 
 /// Root mean square, and never zero.
 fn size(numbers: &[f32]) -> f64 {

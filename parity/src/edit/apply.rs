@@ -1,5 +1,7 @@
 //! Applies a change to a model.
 
+use std::collections::BTreeMap;
+
 use registry::graph::{Graph, Node, Value, ValueId, WeightId};
 use registry::model::Model;
 use registry::scalar::Scalar;
@@ -165,7 +167,7 @@ fn scale(graph: &mut Graph, value: ValueId, by: f64, tapped: bool) {
     let node = Node {
         op: "scale".to_owned(),
         inputs: vec![value],
-        weights: Default::default(),
+        weights: BTreeMap::default(),
         state: None,
         rope: None,
         attrs: attrs.into(),

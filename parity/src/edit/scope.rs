@@ -1,6 +1,7 @@
 //! Sets of nodes that one edit changes together.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use registry::graph::{Graph, Node};
 
@@ -98,7 +99,7 @@ pub(crate) fn place(graph: &Graph, nodes: &[usize]) -> String {
         let layer = graph.nodes[*n].layer.and_then(|layer| graph.layers.get(layer));
         words += &layer.map_or_else(String::new, |layer| format!(", `{}` alone", layer.prefix));
     } else if nodes.len() < layers {
-        words += &format!(", {} of {layers} layers", nodes.len());
+        let _ = write!(words, ", {} of {layers} layers", nodes.len());
     }
     words
 }

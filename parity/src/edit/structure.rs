@@ -9,6 +9,9 @@ use registry::ops::{Kind, OpSet};
 use super::scope::{Scope, Suspects, kinds, place, scopes};
 use super::{Candidate, Change, Edit};
 
+/// Pairs of nodes.
+type Pairs = Vec<(usize, usize)>;
+
 /// Most readers of one value for which each is tried by itself.
 const READERS: usize = 8;
 
@@ -216,7 +219,7 @@ fn weights(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     let weight = |node: &Node| node.weights.get("weight").copied();
     let shape = |node: &Node| Some(&graph.weights[weight(node)?.0].shape);
     let mut all = Vec::new();
-    let mut sites: Vec<([usize; 4], Vec<(usize, usize)>)> = Vec::new();
+    let mut sites: Vec<([usize; 4], Pairs)> = Vec::new();
     let linear = |(_, node): &(usize, &Node)| node.op == "linear";
     for (n, node) in graph.nodes.iter().enumerate().filter(linear) {
         for (m, other) in graph.nodes.iter().enumerate().skip(n + 1).filter(linear) {

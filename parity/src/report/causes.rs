@@ -23,7 +23,9 @@ pub fn causes(diagnosis: &Diagnosis) -> String {
         let partial = if d.causes.is_empty() { "" } else { "; the best explain a part" };
         let _ = writeln!(out, "  {NOT_IN_BOOK}: no edit explains the numbers{partial}");
     }
-    for (n, cause) in d.causes.iter().enumerate() {
+    // Where one edit explains everything, those that explain a part are of no interest.
+    let causes = d.causes.iter().filter(|cause| !d.explained || cause.exact);
+    for (n, cause) in causes.enumerate() {
         out.push_str(&one(n + 1, cause, d));
     }
     out

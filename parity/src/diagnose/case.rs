@@ -1,0 +1,196 @@
+//! Causes of a failing check: rounds of a search, and the whole check with the best edits.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use engine::{Engine, Source};
+use registry::dtype::Dtype;
+use registry::model::Model;
+use registry::ops::OpSet;
+
+use super::scene::Scene;
+use super::search::{Group, PARTIAL, Search, cause, described, shortlist};
+use super::suspects::suspects;
+use super::{Described, DiagnoseOptions, Diagnosis};
+use crate::check::{self, CheckOptions, check, prepared};
+use crate::diverge;
+use crate::dump::{Dump, Phase};
+use crate::edit::{Clues, candidates};
+use crate::gate::{Gate, Mode, Verdict};
+use crate::report::{Report, RunReport};
+
+/// Looks for the edit that restores the reference, or for a few edits that do together: where one restores the first
+/// place that differs, what differs then is looked at in the same way.
+pub(super) fn run(
+    engine: &dyn Engine,
+    source: &Source<'_>,
+    dump: &Dump,
+    report: &Report,
+    options: &DiagnoseOptions,
+    progress: &mut dyn FnMut(usize, usize, &str),
+) -> Result<Option<Diagnosis>, check::Error> {
+    let until = Instant::now() + options.budget;
+    let Some(run) = report.first_failing() else { return Ok(None) };
+    let head = if run.part == Some("nextn") { dump.nextn()? } else { None };
+    let layer = source.model.nextn.as_ref().and_then(|nextn| nextn.layers.first());
+    let (source, dump) = match (run.part, &head, layer) {
+        (None, ..) => (source.clone(), dump),
+        (_, Some(head), Some(layer)) => {
+            (Source { model: Arc::clone(layer), dir: source.dir }, head)
+        }
+        _ => return Ok(None),
+    };
+    let (prepared, followed) = prepared(&source, dump, &options.check)?;
+    let dump = followed.as_ref().unwrap_or(dump);
+    let case = Case { engine, dump, options, until, dtype: run.dtype };
+    let Some(mut round) = case.round(&prepared, run, progress)? else { return Ok(None) };
+    let mut diagnosis = round.diagnosis;
+    let mut model = Arc::clone(&prepared.model);
+    let mut together: Vec<Described> = Vec::new();
+    for _ in 1..MOST_TOGETHER {
+        // Of the edits that restore the first place, the one that leaves least elsewhere.
+        let first = |group: &&Group| group.score.first <= 1.0 && group.score.rest < PARTIAL;
+        let Some(group) = round.groups.iter().find(first).filter(|_| !diagnosis.explained) else {
+            break;
+        };
+        together.extend(described(group).next());
+        model = Arc::new(group.model(&model));
+        let edited = Source { model: Arc::clone(&model), dir: source.dir };
+        let Some(report) = case.check(&edited) else { break };
+        let Some(run) = report.first_failing().filter(|run| run.part.is_none()) else { break };
+        let Some(next) = case.round(&edited, run, progress)? else { break };
+        diagnosis.tried += next.diagnosis.tried;
+        diagnosis.cut |= next.diagnosis.cut;
+        if next.diagnosis.explained {
+            let mut causes = next.diagnosis.causes;
+            for cause in &mut causes {
+                cause.with.clone_from(&together);
+            }
+            causes.append(&mut diagnosis.causes);
+            (diagnosis.causes, diagnosis.explained) = (causes, true);
+            break;
+        }
+        round.groups = next.groups;
+    }
+    Ok(Some(diagnosis))
+}
+
+/// Edits with equal numbers on one prompt of which each is run in full.
+const ALTERNATIVES: usize = 4;
+
+/// Most edits that explain a difference only together.
+const MOST_TOGETHER: usize = 3;
+
+/// What stays the same from one round of a search to the next.
+struct Case<'a> {
+    engine: &'a dyn Engine,
+    dump: &'a Dump,
+    options: &'a DiagnoseOptions,
+    until: Instant,
+    dtype: Dtype,
+}
+
+/// All edits of one model, run on the first place that differs.
+struct Round {
+    diagnosis: Diagnosis,
+    groups: Vec<Group>,
+}
+
+impl Case<'_> {
+    fn full(&self) -> CheckOptions {
+        CheckOptions {
+            dtypes: vec![self.dtype],
+            schedules: false,
+            allow_dtype_mismatch: true,
+            same_model: false,
+            ..self.options.check.clone()
+        }
+    }
+
+    /// Runs the whole check with an edited model; none where it cannot be run.
+    fn check(&self, source: &Source<'_>) -> Option<Report> {
+        let whole = || check(self.engine, source, self.dump, &self.full());
+        catch_unwind(AssertUnwindSafe(whole)).ok()?.ok()
+    }
+
+    fn round(
+        &self,
+        source: &Source<'_>,
+        run: &RunReport,
+        progress: &mut dyn FnMut(usize, usize, &str),
+    ) -> Result<Option<Round>, check::Error> {
+        let local = diverge::gate(&run.gates, Mode::Local);
+        let Some(gate) = local.or_else(|| diverge::gate(&run.gates, Mode::Cumulative)) else {
+            return Ok(None);
+        };
+        let model = &source.model;
+        let mut diagnosis = Diagnosis {
+            dtype: self.dtype,
+            observed: observed(gate),
+            before: gate.error.max,
+            noise: 0.0,
+            tried: 0,
+            explained: false,
+            cut: false,
+            causes: Vec::new(),
+        };
+        let nothing = |diagnosis| Ok(Some(Round { diagnosis, groups: Vec::new() }));
+        let scene = Scene::new(self.engine, source, self.dump, &self.full(), self.dtype, gate)?;
+        let Some(mut scene) = scene else { return nothing(diagnosis) };
+        let Some(wanted) = scene.begin(model, &run.gates, gate)? else {
+            return nothing(diagnosis);
+        };
+        let differing = || wanted.iter().filter(|wanted| wanted.differs);
+        diagnosis.before = differing().map(|w| w.before / w.size).fold(0.0, f64::max);
+        diagnosis.noise = differing().map(|w| w.limit / w.size).fold(0.0, f64::max);
+        let suspects = suspects(model, self.dump, run, gate);
+        let clues = clues(self.dump, self.dtype, gate);
+        let edits = candidates(model, &OpSet::builtin(), &suspects, &clues);
+        let unedited = scene.numbers(model)?.unwrap_or_default();
+        let (trial, until) = (&scene, self.until);
+        let wanted = &wanted;
+        let mut search = Search { trial, model, wanted, unedited, until, tried: 0, cut: false };
+        let groups = search.run(&edits, progress);
+        (diagnosis.tried, diagnosis.cut) = (search.tried, search.cut);
+        for group in shortlist(&groups, self.options.most) {
+            let mut found = cause(group, None);
+            if group.score.exact() && !diagnosis.explained {
+                progress(edits.len(), edits.len(), "the whole check");
+                // Edits that this prompt cannot tell apart may differ on another.
+                let right = group.edits.iter().take(ALTERNATIVES).position(|edit| {
+                    let mut edited = Model::clone(model);
+                    edit.change.apply(&mut edited);
+                    let edited = Source { model: Arc::new(edited), dir: source.dir };
+                    self.check(&edited).is_some_and(|report| agrees(&report))
+                });
+                found.verified = Some(right.is_some());
+                found.edits.rotate_left(right.unwrap_or(0));
+            }
+            diagnosis.explained |= found.verified == Some(true);
+            diagnosis.causes.push(found);
+        }
+        diagnosis.causes.sort_by_key(|cause| cause.verified != Some(true));
+        Ok(Some(Round { diagnosis, groups }))
+    }
+}
+
+/// True if the model itself agrees; a head beside it has a graph of its own, which an edit leaves as it is.
+fn agrees(report: &Report) -> bool {
+    report.runs.iter().filter(|run| run.part.is_none()).all(|run| run.verdict() != Verdict::Fail)
+}
+
+/// Names a gate with its prompt, phase and inputs.
+fn observed(gate: &Gate) -> String {
+    format!("{}, {} of prompt `{}`, {}", gate.subject, gate.phase, gate.prompt, gate.mode.inputs())
+}
+
+/// Reads off a gate where the difference begins.
+fn clues(dump: &Dump, dtype: Dtype, gate: &Gate) -> Clues {
+    let prompts = &dump.manifest.prompts;
+    let longest = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
+    let split = prompts.iter().find(|prompt| prompt.name == gate.prompt).map_or(0, |p| p.split);
+    let first = if gate.phase == Phase::Decode { split.saturating_sub(1) } else { 0 };
+    let positions = gate.off.iter().take(2).map(|step| first + step).collect();
+    Clues { positions, longest, dtype: Some(dtype) }
+}
