@@ -291,7 +291,7 @@ fn stored(target: &target::Target, gguf: bool) -> Option<u64> {
 }
 
 /// Finds a sheet by the engine's name or the file's, or reads one of the user's.
-fn open_sheet(word: &str) -> Result<Sheet> {
+pub(crate) fn open_sheet(word: &str) -> Result<Sheet> {
     let path = PathBuf::from(word);
     if path.extension().is_some_and(|end| end == "yaml") {
         let text = registry::file::read_text(&path, registry::file::SPEC)?;

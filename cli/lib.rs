@@ -41,6 +41,7 @@ mod parity_diff;
 mod parity_fit;
 mod parity_more;
 mod parity_mutate;
+mod plugin;
 mod run;
 mod show;
 mod spec_text;
@@ -114,6 +115,7 @@ enum OnboardCommand {
     Convert(convert::Convert),
     Imatrix(imatrix::MakeImatrix),
     Launch(launch::Launch),
+    Plugin(plugin::Plugin),
     Help(help::Help),
     Completions(completions::Completions),
 }
@@ -202,6 +204,7 @@ impl OnboardCommand {
             Self::Convert(args) => args.run(),
             Self::Imatrix(args) => args.run(),
             Self::Launch(args) => args.run(),
+            Self::Plugin(args) => args.run(),
             Self::Help(args) => args.run(),
             Self::Completions(args) => args.run(),
         }

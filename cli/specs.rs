@@ -2,10 +2,12 @@
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use converters::python_json::{texts_as_words, words_as_texts};
+use registry::alias::{Alias, Unlike, alias};
 use registry::config::INNER;
 use registry::diag::Finding;
 use registry::dtype::Dtype;
@@ -311,6 +313,17 @@ impl Specs {
     /// The specs that a spec starts from, itself first, and the function files that they use.
     pub(crate) fn origins(&self, name: &str) -> (Vec<String>, Vec<String>) {
         self.library.origins(name)
+    }
+
+    /// Looks for a known architecture that computes the same under other names.
+    pub(crate) fn alias(
+        &self,
+        model: &Model,
+        config: &Config,
+        architectures: &BTreeSet<&str>,
+        tensors: &BTreeSet<String>,
+    ) -> Result<Alias, Vec<Unlike>> {
+        alias(model, &config.parsed, &self.library, &self.ops, architectures, tensors)
     }
 
     /// A spec by its name, or by its file.

@@ -28,6 +28,7 @@ mod nvfp4;
 mod overwrite;
 mod parts;
 mod plan;
+mod plugin;
 mod quant;
 mod raised;
 mod rounded;

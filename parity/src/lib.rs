@@ -12,8 +12,8 @@
 pub mod check;
 mod compare;
 pub mod cost;
-pub mod diff;
 pub mod diagnose;
+pub mod diff;
 mod diverge;
 pub mod dump;
 pub mod edit;

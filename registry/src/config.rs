@@ -12,6 +12,8 @@ use crate::diag::{Finding, Source, Span};
 use crate::scalar::Scalar;
 
 mod json;
+
+pub(crate) use json::value as json_of;
 mod known;
 
 /// Where a model with encoders keeps the config of its model of text.

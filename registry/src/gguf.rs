@@ -13,7 +13,7 @@ use crate::weight_map::{Pattern, Rule, Step, beginning, gather, natural, shapes,
 
 mod absent;
 mod choose;
-mod compare;
+pub(crate) mod compare;
 mod config;
 mod differences;
 mod head;

@@ -3,6 +3,7 @@
 //! This crate is data and checks only. It reads YAML and `config.json`, and
 //! knows shapes and dtypes, but no tensor ever passes through it.
 
+pub mod alias;
 pub mod caches;
 pub mod check;
 pub mod config;

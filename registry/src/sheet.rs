@@ -34,6 +34,8 @@ use versions::Versions;
 pub struct Sheet {
     /// The engine's name.
     pub engine: String,
+    /// Files of a package that runs a model under the name of a known architecture, by path.
+    pub alias: IndexMap<String, String>,
     /// The package whose versions count.
     pub package: Option<String>,
     /// Versions that the sheet is true for.

@@ -22,7 +22,7 @@ pub(super) fn parse(path: &str, text: &str) -> Result<Scalar, Finding> {
 }
 
 /// A value for writing; a number that JSON lacks is null.
-pub(super) fn value(scalar: &Scalar) -> serde_json::Value {
+pub(crate) fn value(scalar: &Scalar) -> serde_json::Value {
     match scalar {
         Scalar::Null => serde_json::Value::Null,
         Scalar::Bool(b) => (*b).into(),

@@ -12,25 +12,25 @@ use crate::rope::RopeTable;
 use crate::scalar::Scalar;
 
 /// A graph, and a name for each of its weights that both sides share.
-pub(super) struct Side<'a> {
-    pub(super) graph: &'a Graph,
-    pub(super) ropes: &'a [RopeTable],
-    pub(super) labels: Vec<String>,
+pub(crate) struct Side<'a> {
+    pub(crate) graph: &'a Graph,
+    pub(crate) ropes: &'a [RopeTable],
+    pub(crate) labels: Vec<String>,
 }
 
 /// An op that one graph has and the other does not.
 #[derive(Debug, Clone)]
-pub(super) struct Difference {
+pub(crate) struct Difference {
     /// The node of the first graph.
-    pub(super) node: usize,
+    pub(crate) node: usize,
     /// The call in the first spec.
-    pub(super) at: Span,
+    pub(crate) at: Span,
     /// The layer, the op, and both values.
-    pub(super) text: String,
+    pub(crate) text: String,
 }
 
 /// Returns what the first graph computes otherwise than the second, whose spec is `name`.
-pub(super) fn differences(
+pub(crate) fn differences(
     ours: &Side<'_>,
     theirs: &Side<'_>,
     name: &str,
@@ -225,7 +225,8 @@ impl Pair<'_> {
 }
 
 /// Nodes that the output depends on, in order.
-fn reachable(graph: &Graph) -> Vec<usize> {
+/// Lists the nodes that the output depends on, in order.
+pub(crate) fn reachable(graph: &Graph) -> Vec<usize> {
     let mut wanted: BTreeSet<usize> = graph.output.iter().map(|id| id.0).collect();
     let mut nodes = Vec::new();
     for (n, node) in graph.nodes.iter().enumerate().rev() {

@@ -11,7 +11,8 @@ use crate::yaml::{Map, Node, Value};
 mod nodes;
 
 /// Keys of a sheet that say how to launch.
-pub(super) const KEYS: [&str; 13] = [
+pub(super) const KEYS: [&str; 14] = [
+    "alias",
     "package",
     "versions",
     "checked",
@@ -100,6 +101,7 @@ impl Decoder {
         });
         let engine = self.word(map, "engine").map(|word| word.name).unwrap_or_default();
         Sheet {
+            alias: self.words(map, "alias"),
             package: self.text(map, "package"),
             versions: self.versions(map),
             checked: self.text(map, "checked"),
