@@ -1,0 +1,100 @@
+//! Addresses of servers, and the origin that a key belongs to.
+
+use ureq::http::Uri;
+
+use crate::Error;
+use crate::error::shown;
+
+/// Scheme, host and port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Origin {
+    scheme: String,
+    host: String,
+    port: u16,
+}
+
+impl Origin {
+    /// Reads the origin of an absolute `http` or `https` address without credentials.
+    pub(crate) fn of(uri: &Uri) -> Option<Self> {
+        let scheme = uri.scheme_str()?.to_ascii_lowercase();
+        let default = match scheme.as_str() {
+            "http" => 80,
+            "https" => 443,
+            _ => return None,
+        };
+        let authority = uri.authority()?;
+        let host = authority.host().to_ascii_lowercase();
+        let port = match authority.as_str().get(authority.host().len()..)? {
+            "" => default,
+            rest => rest.strip_prefix(':')?.parse().ok()?,
+        };
+        let plain = !authority.as_str().contains('@');
+        (!host.is_empty() && plain).then_some(Self { scheme, host, port })
+    }
+}
+
+/// Reads the address of a server: no query, no fragment, and no `/v1` or slash at its end.
+pub(crate) fn base(url: &str) -> Result<(String, Origin), Error> {
+    let refused = || Error::Address(shown(url));
+    let plain = url.trim().trim_end_matches('/');
+    let plain = plain.strip_suffix("/v1").unwrap_or(plain).trim_end_matches('/');
+    if plain.contains(['?', '#', ' ']) {
+        return Err(refused());
+    }
+    let uri: Uri = plain.parse().map_err(|_| refused())?;
+    let origin = Origin::of(&uri).ok_or_else(refused)?;
+    Ok((plain.to_owned(), origin))
+}
+
+/// Resolves the `Location` of an answer to a request for `from`, if it stays at the origin.
+pub(crate) fn redirect(from: &Uri, origin: &Origin, location: &str) -> Option<Uri> {
+    let target = location.trim();
+    let authority = from.authority()?;
+    let scheme = from.scheme_str()?;
+    let absolute = if target.starts_with("//") {
+        format!("{scheme}:{target}")
+    } else if target.starts_with('/') {
+        format!("{scheme}://{authority}{target}")
+    } else {
+        target.to_owned()
+    };
+    let uri: Uri = absolute.parse().ok()?;
+    (Origin::of(&uri)? == *origin).then_some(uri)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_those_of_servers() {
+        for (url, expected) in [
+            ("http://h:1/", "http://h:1"),
+            ("http://h:1/v1", "http://h:1"),
+            ("https://h/a/v1/", "https://h/a"),
+        ] {
+            assert_eq!(base(url).unwrap().0, expected);
+        }
+        for bad in
+            ["h:1", "ftp://h", "http://h?x=1", "http://u:p@h", "http://h:99999", "http://", ""]
+        {
+            assert!(base(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn redirects_stay_at_the_origin() {
+        let from: Uri = "http://h:1/a".parse().unwrap();
+        let origin = Origin::of(&from).unwrap();
+        for (to, stays) in [
+            ("/b", true),
+            ("http://H:1/b", true),
+            ("http://h:2/b", false),
+            ("https://h:1/b", false),
+            ("//evil/b", false),
+            ("b", false),
+        ] {
+            assert_eq!(redirect(&from, &origin, to).is_some(), stays, "{to}");
+        }
+    }
+}

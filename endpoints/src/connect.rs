@@ -1,0 +1,156 @@
+//! Recognises a server and reads what it says of itself.
+
+use std::sync::Arc;
+
+use registry::diag::Source;
+use registry::sheet::{Report, Sheet};
+use serde_json::Value;
+
+use crate::drivers::{DRIVERS, Driver, names};
+use crate::error::shown;
+use crate::http::Http;
+use crate::json::{find, text};
+use crate::{Endpoint, Error, Facts, Options, Scores};
+
+/// The list of served models, which all known servers have.
+const MODELS: &str = "/v1/models";
+
+/// Connects to the server at `url`: recognises it, and finds out what evidence it gives.
+pub fn connect(url: &str, options: &Options) -> Result<Box<dyn Endpoint>, Error> {
+    let http = Http::new(url, options)?;
+    let models = tolerant(&http, MODELS)?;
+    let listed = models.clone().unwrap_or(Value::Null);
+    let driver = match &options.driver {
+        Some(name) => *DRIVERS
+            .iter()
+            .find(|driver| driver.name == *name)
+            .ok_or_else(|| Error::Driver { found: shown(name), known: names() })?,
+        None => recognise(&http, &models)?,
+    };
+    let facts = facts(&http, driver, &listed, options)?;
+    (driver.open)(http, facts, options)
+}
+
+/// Reads JSON that a server may not have. A refusal of the key, and a server that is not there, are errors.
+fn tolerant(http: &Http, path: &str) -> Result<Result<Value, String>, Error> {
+    match http.get(path) {
+        Ok(answer) => Ok(answer.json().map_err(|error| error.to_string())),
+        Err(error @ Error::Status { code: 404 | 405 | 501, .. }) => Ok(Err(error.to_string())),
+        Err(error) => Err(error),
+    }
+}
+
+/// Finds the first driver that knows an answer of the server.
+fn recognise(http: &Http, models: &Result<Value, String>) -> Result<&'static Driver, Error> {
+    let mut tried = Vec::new();
+    let listed = models.as_ref().unwrap_or(&Value::Null);
+    for driver in DRIVERS {
+        let path = sheet(driver).and_then(|sheet| Some(sheet.reports.first()?.path.clone()));
+        let path = path.unwrap_or_else(|| driver.probe.to_owned());
+        let answer = if path == MODELS { models.clone() } else { tolerant(http, &path)? };
+        match answer {
+            Ok(answer) if (driver.knows)(&answer, listed) => return Ok(driver),
+            Ok(_) => tried.push(format!("`{path}` is not that of {}", driver.name)),
+            Err(why) => tried.push(why),
+        }
+    }
+    Err(Error::Unknown { url: http.base.clone(), tried: tried.join("; "), known: names() })
+}
+
+/// The sheet of a driver's engine.
+fn sheet(driver: &Driver) -> Option<Sheet> {
+    let wanted = driver.sheet?;
+    let mut sources = registry::sheet::builtin();
+    let (_, source): (_, Arc<Source>) = sources.find(|(name, _)| *name == wanted)?;
+    Sheet::read(&source).ok()
+}
+
+/// Returns the flag that changes a setting of a driver's engine, as the sheet has it.
+pub(crate) fn flag(driver: &Driver, setting: &str) -> Option<String> {
+    sheet(driver)?.settings.get(setting)?.flag.clone()
+}
+
+/// Gathers what the server says of itself.
+fn facts(
+    http: &Http,
+    driver: &'static Driver,
+    models: &Value,
+    options: &Options,
+) -> Result<Facts, Error> {
+    let ids = |list: &Value| -> Vec<String> {
+        let items = list.as_array().map_or(&[][..], Vec::as_slice);
+        items.iter().filter_map(|item| Some(item.get("id")?.as_str()?.to_owned())).collect()
+    };
+    let served = models.get("data").map(ids).unwrap_or_default();
+    let model = match &options.model {
+        Some(wanted) if !served.is_empty() && !served.contains(wanted) => {
+            let names: Vec<String> =
+                served.iter().map(|name| format!("`{}`", shown(name))).collect();
+            let (url, wanted) = (http.base.clone(), wanted.clone());
+            return Err(Error::Model { url, wanted, served: names.join(", ") });
+        }
+        Some(wanted) => wanted.clone(),
+        None => served.first().cloned().unwrap_or_default(),
+    };
+    let place = served.iter().position(|name| *name == model).unwrap_or(0);
+    let about = models.get("data").and_then(|data| data.get(place)).unwrap_or(&Value::Null);
+    let count = |path: &str| {
+        find(about, path).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok())
+    };
+    let mut facts = Facts {
+        url: http.base.clone(),
+        driver: driver.name,
+        version: None,
+        model,
+        models: served,
+        root: about.get("root").and_then(text),
+        vocab: count("meta.n_vocab"),
+        context: count("max_model_len"),
+        dtype: None,
+        settings: Vec::new(),
+        scores: Scores::Nothing,
+        generates: None,
+        cache_off: false,
+        bound: None,
+        exact: None,
+        hidden: Vec::new(),
+    };
+    for report in sheet(driver).map(|sheet| sheet.reports).unwrap_or_default() {
+        let answer =
+            if report.path == MODELS { Ok(models.clone()) } else { tolerant(http, &report.path)? };
+        match answer {
+            Ok(answer) => read(&mut facts, &report, &answer),
+            Err(_) if report.optional => {}
+            Err(why) => facts.hidden.push(format!("settings in force: {why}")),
+        }
+    }
+    Ok(facts)
+}
+
+/// Reads the fields of one report.
+fn read(facts: &mut Facts, report: &Report, answer: &Value) {
+    for (name, path) in &report.fields {
+        let Some(value) = find(answer, path).and_then(text) else { continue };
+        match name.as_str() {
+            "version" => facts.version = Some(value),
+            "model" => facts.root = facts.root.take().or(Some(value)),
+            "context" => facts.context = value.parse().ok().or(facts.context),
+            _ => {
+                if name == "dtype" {
+                    facts.dtype = short(&value).map(str::to_owned);
+                }
+                facts.settings.push((name.clone(), value));
+            }
+        }
+    }
+}
+
+/// The short name of a dtype that a server spells in its own way.
+fn short(dtype: &str) -> Option<&'static str> {
+    Some(match dtype.trim_start_matches("torch.") {
+        "float32" | "float" | "f32" => "f32",
+        "bfloat16" | "bf16" => "bf16",
+        "float16" | "half" | "f16" => "f16",
+        _ => return None,
+    })
+}

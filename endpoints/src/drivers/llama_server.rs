@@ -1,0 +1,247 @@
+//! llama.cpp's server: `/completion`, one request for each row of a prompt.
+
+use std::sync::Mutex;
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::Driver;
+use crate::connect::flag;
+use crate::http::{Answer, Http};
+use crate::{Ask, Cache, Endpoint, Error, Facts, Generated, Options, Row, Scored, Scores};
+
+pub(super) static DRIVER: Driver = Driver {
+    name: "llama-server",
+    about: "llama.cpp's server, one request for each row",
+    shows: &["rows", "tokens"],
+    sheet: Some("llama_cpp"),
+    probe: "/props",
+    knows: |props, _| props.get("default_generation_settings").is_some(),
+    open,
+};
+
+/// Entries of a row of a generated token.
+const GENERATED: usize = 20;
+
+/// Most that a log-probability of an f32 file may differ: sums in blocks, exponentials by table or polynomial.
+const BOUND: f64 = 1e-3;
+
+/// Settings with which nothing is kept in less than f32; caches are f16 by default, and so is flash attention.
+const EXACT: [(&str, &str); 3] =
+    [("kv_dtype", "f32"), ("v_dtype", "f32"), ("flash_attention", "off")];
+
+/// Bias that makes a token the likeliest whatever its logit; reported numbers are those before it.
+const BIAS: f64 = 1e3;
+
+/// Tokens that are tried where the likeliest one hides its row.
+const TRIED: u32 = 24;
+
+#[derive(Deserialize)]
+struct Reply {
+    #[serde(default)]
+    tokens: Vec<u32>,
+    tokens_evaluated: Option<usize>,
+    #[serde(default)]
+    truncated: bool,
+    #[serde(default)]
+    completion_probabilities: Vec<Chosen>,
+}
+
+#[derive(Deserialize)]
+struct Chosen {
+    id: u32,
+    logprob: f64,
+    #[serde(default)]
+    top_logprobs: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    id: u32,
+    logprob: f64,
+}
+
+struct LlamaServer {
+    http: Http,
+    facts: Facts,
+    vocab: usize,
+    top: usize,
+    /// A token of whole characters.
+    plain: Mutex<Option<u32>>,
+}
+
+fn open(http: Http, mut facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>, Error> {
+    let (vocab, top) = (options.vocab, options.top.min(options.vocab));
+    facts.cache_off = true;
+    facts.scores = if top == vocab { Scores::Full } else { Scores::Top(top) };
+    facts.generates = Some(GENERATED.min(top));
+    facts.bound = Some(BOUND);
+    let flags: Vec<String> = EXACT
+        .iter()
+        .filter_map(|(setting, value)| Some(format!("{} {value}", flag(&DRIVER, setting)?)))
+        .collect();
+    facts.exact = Some(flags.join(" "));
+    let server = LlamaServer { http, facts, vocab, top, plain: Mutex::new(None) };
+    // What the server refuses, it refuses here.
+    server.last(&Ask { tokens: &[0], cache: Cache::Off }, &[0], 1)?;
+    Ok(Box::new(server))
+}
+
+impl LlamaServer {
+    fn ask(
+        &self,
+        ask: &Ask<'_>,
+        tokens: &[u32],
+        count: usize,
+        top: usize,
+        bias: Option<u32>,
+    ) -> Result<(Answer, Reply), Error> {
+        let mut body = json!({
+            "prompt": tokens, "n_predict": count, "n_probs": top, "temperature": 0,
+            "cache_prompt": ask.cache == Cache::Default, "post_sampling_probs": false, "return_tokens": true,
+            "samplers": ["temperature"], "repeat_penalty": 1.0, "stream": false,
+        });
+        if let Some(token) = bias {
+            body["logit_bias"] = json!([[token, BIAS]]);
+        }
+        let answer = self.http.post("/completion", &body)?;
+        let reply: Reply = answer.json()?;
+        if reply.truncated {
+            let help = "start the server with a longer context (--ctx-size)";
+            let found = format!("it cut the prompt of {} tokens short", tokens.len());
+            return Err(Error::Answer { url: answer.url, found, help });
+        }
+        if let Some(found) = reply.tokens_evaluated.filter(|found| *found != tokens.len()) {
+            let want = tokens.len();
+            return Err(
+                answer.unusable(format!("it counts {found} tokens of a prompt of {want} ids"))
+            );
+        }
+        Ok((answer, reply))
+    }
+
+    fn row(&self, chosen: &Chosen, target: Option<f32>) -> Result<Row, String> {
+        let mut entries: Vec<(u32, f32)> =
+            chosen.top_logprobs.iter().map(|entry| (entry.id, entry.logprob as f32)).collect();
+        if entries.is_empty() {
+            entries.push((chosen.id, chosen.logprob as f32));
+        }
+        Row::of(entries, target, self.vocab)
+    }
+
+    /// The row behind these tokens. Where the chosen token is half a character, the server shows nothing, so a plain
+    /// token is made the likeliest one.
+    fn last(&self, ask: &Ask<'_>, tokens: &[u32], top: usize) -> Result<(Row, Option<u32>), Error> {
+        let (mut answer, reply) = self.ask(ask, tokens, 1, top, None)?;
+        let mut found = reply.completion_probabilities.into_iter().next();
+        let chosen = found.as_ref().map(|chosen| chosen.id);
+        if found.is_none() {
+            let known = *self.plain.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let spread =
+                (0..TRIED).map(|n| (u64::from(n) * self.vocab as u64 / u64::from(TRIED)) as u32);
+            for token in known.into_iter().chain(spread) {
+                let (other, reply) = self.ask(ask, tokens, 1, top, Some(token))?;
+                answer = other;
+                found = reply.completion_probabilities.into_iter().next();
+                if found.is_some() {
+                    *self.plain.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+                        Some(token);
+                    break;
+                }
+            }
+        }
+        let Some(found) = found else {
+            let words = "it has no `completion_probabilities`, which were asked for (`n_probs`)";
+            return Err(answer.unusable(words));
+        };
+        let row = self.row(&found, None).map_err(|why| answer.unusable(why))?;
+        Ok((row, chosen))
+    }
+
+    /// Generates token by token over a warm cache. Half characters that the server shows no row of are taken from the
+    /// row itself, as its likeliest token.
+    fn step_by_step(&self, ask: &Ask<'_>, count: usize) -> Result<Generated, Error> {
+        let mut made = Generated::default();
+        let mut tokens = ask.tokens.to_vec();
+        for _ in 0..count {
+            let (mut row, chosen) = self.last(ask, &tokens, self.facts.generates.unwrap_or(1))?;
+            let likeliest =
+                row.entries().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(id, _)| id as u32);
+            let Some(id) = chosen.or(likeliest) else { break };
+            row.target = row.at(id);
+            tokens.push(id);
+            made.ids.push(id);
+            made.rows.push(row);
+        }
+        Ok(made)
+    }
+}
+
+impl Endpoint for LlamaServer {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn score(&self, ask: &Ask<'_>, positions: &[usize]) -> Result<Scored, Error> {
+        let mut rows = Vec::with_capacity(positions.len());
+        for &position in positions {
+            let Some(tokens) = ask.tokens.get(..=position) else { break };
+            let (mut row, _) = self.last(ask, tokens, self.top)?;
+            row.target = ask.tokens.get(position + 1).and_then(|next| row.at(*next));
+            rows.push(row);
+        }
+        Ok(Scored { rows, echo: None })
+    }
+
+    fn generate(&self, ask: &Ask<'_>, count: usize) -> Result<Generated, Error> {
+        let top = self.facts.generates.unwrap_or(1);
+        let (answer, reply) = self.ask(ask, ask.tokens, count, top, None)?;
+        let shown = &reply.completion_probabilities;
+        if shown.len() != reply.tokens.len() || shown.is_empty() {
+            return self.step_by_step(ask, count);
+        }
+        let mut rows = Vec::with_capacity(shown.len());
+        for (n, (chosen, id)) in shown.iter().zip(&reply.tokens).enumerate() {
+            if chosen.id != *id {
+                return Err(answer.unusable(format!(
+                    "generated token {n} is {id} in `tokens` and {} in `completion_probabilities`",
+                    chosen.id
+                )));
+            }
+            let row = self.row(chosen, Some(chosen.logprob as f32));
+            rows.push(row.map_err(|why| answer.unusable(format!("generated token {n}: {why}")))?);
+        }
+        Ok(Generated { ids: reply.tokens, rows, echo: None })
+    }
+
+    fn tokenize(&self, text: &str) -> Result<Option<Vec<u32>>, Error> {
+        #[derive(Deserialize)]
+        struct Tokens {
+            tokens: Vec<u32>,
+        }
+        let body = json!({ "content": text, "add_special": false, "parse_special": true });
+        match self.http.post("/tokenize", &body) {
+            Ok(answer) => answer.json::<Tokens>().map(|read| Some(read.tokens)),
+            Err(error) if error.status().is_some() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn alive(&self) -> Result<(), Error> {
+        self.http.get("/health").map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn props_tell_the_server() {
+        assert!((DRIVER.knows)(
+            &json!({ "default_generation_settings": {} }),
+            &serde_json::Value::Null
+        ));
+        assert!(!(DRIVER.knows)(&json!({ "version": "1" }), &serde_json::Value::Null));
+    }
+}

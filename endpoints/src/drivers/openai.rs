@@ -1,0 +1,207 @@
+//! Any server with `/v1/completions`: what it gives is found out by asking.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Driver;
+use crate::http::{Answer, Http};
+use crate::{Ask, Endpoint, Error, Facts, Generated, Options, Row, Scored, Scores};
+
+pub(super) static DRIVER: Driver = Driver {
+    name: "openai",
+    about: "any server with /v1/completions",
+    shows: &["tokens"],
+    sheet: None,
+    probe: "/v1/models",
+    knows: |models, _| models.get("data").is_some_and(Value::is_array),
+    open,
+};
+
+/// Entries of a row that such servers usually give.
+const USUAL: usize = 5;
+
+/// Log-probabilities in the form of `/v1/completions`.
+#[derive(Debug, Deserialize)]
+pub(super) struct Logprobs {
+    pub(super) tokens: Vec<String>,
+    #[serde(rename = "token_logprobs")]
+    chosen: Vec<Option<f64>>,
+    #[serde(rename = "top_logprobs")]
+    likeliest: Option<Vec<Option<BTreeMap<String, f64>>>>,
+}
+
+impl Logprobs {
+    /// Rows of generated tokens with these ids. Entries that are named by text are left out: a text is no id.
+    pub(super) fn rows(&self, ids: &[u32], vocab: usize) -> Result<Vec<Row>, String> {
+        let (tokens, count) = (ids.len(), self.chosen.len());
+        if tokens != count {
+            return Err(format!("it has {tokens} token ids and {count} log-probabilities"));
+        }
+        let mut rows = Vec::with_capacity(count);
+        for (n, (id, target)) in ids.iter().zip(&self.chosen).enumerate() {
+            let target =
+                target.ok_or(format!("generated token {n} has no log-probability"))? as f32;
+            let top = self.likeliest.as_ref().and_then(|all| all.get(n)?.as_ref());
+            let entries = top.into_iter().flatten();
+            let mut entries: Vec<(u32, f32)> = entries
+                .filter_map(|(text, value)| Some((id_of_text(text)?, *value as f32)))
+                .collect();
+            if !entries.iter().any(|entry| entry.0 == *id) {
+                entries.push((*id, target));
+            }
+            rows.push(
+                Row::of(entries, Some(target), vocab)
+                    .map_err(|why| format!("generated token {n}: {why}"))?,
+            );
+        }
+        Ok(rows)
+    }
+}
+
+/// The id in `token_id:17`.
+fn id_of_text(text: &str) -> Option<u32> {
+    text.strip_prefix("token_id:")?.parse().ok()
+}
+
+/// The ids of tokens that are written as `token_id:17`; none if one is not.
+pub(super) fn ids_of_text(tokens: &[String]) -> Option<Vec<u32>> {
+    tokens.iter().map(|token| id_of_text(token)).collect()
+}
+
+#[derive(Deserialize)]
+struct Completion {
+    choices: Vec<Choice>,
+    usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    prompt_tokens: Option<usize>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    logprobs: Option<Logprobs>,
+    token_ids: Option<Vec<u32>>,
+    prompt_token_ids: Option<Vec<u32>>,
+}
+
+struct OpenAi {
+    http: Http,
+    facts: Facts,
+    vocab: usize,
+}
+
+fn open(http: Http, facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>, Error> {
+    let mut server = OpenAi { http, facts, vocab: options.vocab };
+    let probe = Ask { tokens: &[0, 1], cache: crate::Cache::Default };
+    // A refusal says what the server hides; anything else is an error.
+    let refused = |error: Error| match error {
+        Error::Status { code: 400..=499, ref words, .. }
+            if !matches!(error.status(), Some(401 | 403 | 429)) =>
+        {
+            Ok(words.clone())
+        }
+        Error::Answer { ref found, .. } => Ok(found.clone()),
+        other => Err(other),
+    };
+    server.facts.scores = Scores::Target;
+    if let Err(error) = server.score(&probe, &[0]) {
+        let words = refused(error)?;
+        server.facts.scores = Scores::Nothing;
+        server
+            .facts
+            .hidden
+            .push(format!("log-probabilities of prompts (`echo` with `logprobs`): {words}"));
+    }
+    server.facts.generates = Some(USUAL);
+    if let Err(error) = server.generate(&probe, 1) {
+        let words = refused(error)?;
+        server.facts.generates = None;
+        server.facts.hidden.push(format!("ids of generated tokens (`return_token_ids`): {words}"));
+    }
+    Ok(Box::new(server))
+}
+
+impl OpenAi {
+    fn ask(&self, prompt: &Value, more: Value) -> Result<(Answer, Completion), Error> {
+        let mut body =
+            json!({ "model": self.facts.model, "prompt": prompt, "temperature": 0, "seed": 0 });
+        if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
+            body.extend(more);
+        }
+        let answer = self.http.post("/v1/completions", &body)?;
+        let read: Completion = answer.json()?;
+        if read.choices.len() != 1 {
+            return Err(
+                answer.unusable(format!("it has {} choices; expected 1", read.choices.len()))
+            );
+        }
+        Ok((answer, read))
+    }
+}
+
+impl Endpoint for OpenAi {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn score(&self, ask: &Ask<'_>, positions: &[usize]) -> Result<Scored, Error> {
+        let more = json!({ "max_tokens": 1, "logprobs": 1, "echo": true });
+        let (answer, mut read) = self.ask(&json!(ask.tokens), more)?;
+        let choice = read.choices.remove(0);
+        let Some(logprobs) = choice.logprobs else {
+            return Err(answer.unusable("it has no `logprobs`, which were asked for"));
+        };
+        // The prompt, and at most one token behind it.
+        let (found, want) = (logprobs.chosen.len(), ask.tokens.len());
+        if found != want && found != want + 1 {
+            return Err(answer.unusable(format!(
+                "`token_logprobs` has {found} entries for {want} tokens: `echo` has no effect"
+            )));
+        }
+        let mut rows = Vec::with_capacity(positions.len());
+        for &position in positions {
+            let target = match ask.tokens.get(position + 1) {
+                None => None,
+                Some(_) => logprobs.chosen.get(position + 1).copied().flatten().map(|x| x as f32),
+            };
+            let row = Row::of(Vec::new(), target, self.vocab);
+            rows.push(row.map_err(|why| answer.unusable(format!("position {position}: {why}")))?);
+        }
+        Ok(Scored { rows, echo: choice.prompt_token_ids })
+    }
+
+    fn generate(&self, ask: &Ask<'_>, count: usize) -> Result<Generated, Error> {
+        let more = json!({
+            "max_tokens": count, "logprobs": USUAL, "return_token_ids": true, "return_tokens_as_token_ids": true,
+        });
+        let (answer, mut read) = self.ask(&json!(ask.tokens), more)?;
+        let choice = read.choices.remove(0);
+        let Some(logprobs) = choice.logprobs else {
+            return Err(answer.unusable("it has no `logprobs`, which were asked for"));
+        };
+        let ids = choice.token_ids.or_else(|| ids_of_text(&logprobs.tokens));
+        let Some(ids) = ids else {
+            return Err(
+                answer.unusable("it names generated tokens by text alone, and a text is no id")
+            );
+        };
+        let rows = logprobs.rows(&ids, self.vocab).map_err(|why| answer.unusable(why))?;
+        Ok(Generated { ids, rows, echo: choice.prompt_token_ids })
+    }
+
+    fn count_text(&self, text: &str) -> Result<Option<usize>, Error> {
+        match self.ask(&json!(text), json!({ "max_tokens": 1 })) {
+            Ok((_, read)) => Ok(read.usage.and_then(|usage| usage.prompt_tokens)),
+            Err(error) if error.status().is_some() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn alive(&self) -> Result<(), Error> {
+        self.http.get("/v1/models").map(|_| ())
+    }
+}

@@ -1,0 +1,177 @@
+//! SGLang's own `/generate`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Driver;
+use crate::http::{Answer, Http};
+use crate::json::Pair;
+use crate::{Ask, Cache, Endpoint, Error, Facts, Generated, Options, Row, Scored, Scores};
+
+pub(super) static DRIVER: Driver = Driver {
+    name: "sglang",
+    about: "SGLang's server, over /generate",
+    shows: &["rows", "tokens"],
+    sheet: Some("sglang"),
+    probe: "/server_info",
+    knows: |info, models| {
+        super::owner(models) == "sglang"
+            || info.get("tp_size").is_some() && info.get("version").is_some()
+    },
+    open,
+};
+
+/// Entries of a row of a generated token.
+const GENERATED: usize = 20;
+
+#[derive(Deserialize)]
+struct Reply {
+    output_ids: Option<Vec<u32>>,
+    meta_info: Meta,
+}
+
+#[derive(Deserialize)]
+struct Meta {
+    prompt_tokens: Option<usize>,
+    input_token_logprobs: Option<Vec<Pair>>,
+    input_top_logprobs: Option<Vec<Option<Vec<Pair>>>>,
+    output_token_logprobs: Option<Vec<Pair>>,
+    output_top_logprobs: Option<Vec<Option<Vec<Pair>>>>,
+}
+
+struct Sglang {
+    http: Http,
+    facts: Facts,
+    vocab: usize,
+    top: usize,
+    keys: AtomicU64,
+}
+
+fn open(http: Http, mut facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>, Error> {
+    let (vocab, top) = (options.vocab, options.top.min(options.vocab));
+    facts.cache_off = true;
+    facts.scores = if top == vocab { Scores::Full } else { Scores::Top(top) };
+    facts.generates = Some(GENERATED.min(top));
+    let server = Sglang { http, facts, vocab, top, keys: AtomicU64::new(0) };
+    // What the server refuses, it refuses here.
+    server.score(&Ask { tokens: &[0, 0], cache: Cache::Off }, &[0])?;
+    Ok(Box::new(server))
+}
+
+impl Sglang {
+    fn ask(
+        &self,
+        ask: &Ask<'_>,
+        count: usize,
+        top: usize,
+        from: i64,
+    ) -> Result<(Answer, Reply), Error> {
+        let mut body = json!({
+            "input_ids": ask.tokens,
+            "sampling_params": { "temperature": 0, "max_new_tokens": count, "ignore_eos": true },
+            "return_logprob": true, "logprob_start_len": from, "top_logprobs_num": top,
+        });
+        if ask.cache == Cache::Off {
+            let key = self.keys.fetch_add(1, Ordering::Relaxed);
+            body["extra_key"] = json!(format!("onboard-{}-{key}", std::process::id()));
+        }
+        let answer = self.http.post("/generate", &body)?;
+        // One prompt gives one object; a list of one is the same.
+        let mut value: Value = answer.json()?;
+        if let Some(first) = value.as_array_mut().filter(|list| list.len() == 1).and_then(Vec::pop)
+        {
+            value = first;
+        }
+        let reply: Reply = serde_json::from_value(value)
+            .map_err(|error| answer.unusable(format!("its JSON has another form: {error}")))?;
+        if let Some(found) =
+            reply.meta_info.prompt_tokens.filter(|found| *found != ask.tokens.len())
+        {
+            let want = ask.tokens.len();
+            return Err(
+                answer.unusable(format!("it counts {found} tokens of a prompt of {want} ids"))
+            );
+        }
+        Ok((answer, reply))
+    }
+
+    fn row(&self, top: &[Pair], own: Option<Pair>) -> Result<Row, String> {
+        let target = own.and_then(|own| own.logprob);
+        let entry = |pair: &Pair| Some((pair.id, pair.logprob?));
+        let mut entries: Vec<(u32, f32)> = top.iter().filter_map(entry).collect();
+        if let Some(own) = own.as_ref().and_then(entry)
+            && !entries.iter().any(|entry| entry.0 == own.0)
+        {
+            entries.push(own);
+        }
+        Row::of(entries, target, self.vocab)
+    }
+}
+
+impl Endpoint for Sglang {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn score(&self, ask: &Ask<'_>, positions: &[usize]) -> Result<Scored, Error> {
+        let (answer, reply) = self.ask(ask, 1, self.top, 0)?;
+        let meta = reply.meta_info;
+        let (Some(own), Some(top)) = (meta.input_token_logprobs, meta.input_top_logprobs) else {
+            return Err(answer.unusable(
+                "it has no `input_token_logprobs` and `input_top_logprobs`, which were asked for",
+            ));
+        };
+        if own.len() != ask.tokens.len() || top.len() != own.len() {
+            return Err(answer.unusable(format!(
+                "`input_token_logprobs` has {} entries and `input_top_logprobs` {} for {} tokens",
+                own.len(),
+                top.len(),
+                ask.tokens.len()
+            )));
+        }
+        let behind = meta.output_top_logprobs.and_then(|rows| rows.into_iter().next().flatten());
+        let mut rows = Vec::with_capacity(positions.len());
+        for &position in positions {
+            let next = position + 1;
+            let row = match (top.get(next), &behind) {
+                (Some(Some(top)), _) => self.row(top, own.get(next).copied()),
+                (None, Some(top)) => self.row(top, None),
+                _ => Err("it has no log-probabilities".to_owned()),
+            };
+            rows.push(row.map_err(|why| answer.unusable(format!("position {position}: {why}")))?);
+        }
+        let echo = own.iter().map(|pair| pair.id).collect();
+        Ok(Scored { rows, echo: Some(echo) })
+    }
+
+    fn generate(&self, ask: &Ask<'_>, count: usize) -> Result<Generated, Error> {
+        let top = self.facts.generates.unwrap_or(1);
+        let (answer, reply) = self.ask(ask, count, top, -1)?;
+        let Some(own) = reply.meta_info.output_token_logprobs else {
+            return Err(answer.unusable("it has no `output_token_logprobs`, which were asked for"));
+        };
+        let none = Vec::new();
+        let tops = reply.meta_info.output_top_logprobs.unwrap_or_default();
+        let mut rows = Vec::with_capacity(own.len());
+        for (n, pair) in own.iter().enumerate() {
+            let top = tops.get(n).and_then(Option::as_ref).unwrap_or(&none);
+            let row = self.row(top, Some(*pair));
+            rows.push(row.map_err(|why| answer.unusable(format!("generated token {n}: {why}")))?);
+        }
+        let ids: Vec<u32> = own.iter().map(|pair| pair.id).collect();
+        if let Some(other) = reply.output_ids.filter(|other| *other != ids) {
+            return Err(answer.unusable(format!(
+                "`output_ids` and `output_token_logprobs` are of other tokens ({} and {})",
+                other.len(),
+                ids.len()
+            )));
+        }
+        Ok(Generated { ids, rows, echo: None })
+    }
+
+    fn alive(&self) -> Result<(), Error> {
+        self.http.get("/health").map(|_| ())
+    }
+}

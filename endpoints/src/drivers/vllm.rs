@@ -1,0 +1,191 @@
+//! vLLM's OpenAI server: `/v1/completions` with ids, and log-probabilities of prompts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Driver;
+use super::openai::{Logprobs, ids_of_text};
+use crate::connect::flag;
+use crate::http::{Answer, Http};
+use crate::json::ById;
+use crate::{Ask, Cache, Endpoint, Error, Facts, Generated, Options, Row, Scored, Scores};
+
+pub(super) static DRIVER: Driver = Driver {
+    name: "vllm",
+    about: "vLLM's OpenAI server",
+    shows: &["rows", "tokens"],
+    sheet: Some("vllm"),
+    probe: "/version",
+    knows: |version, models| {
+        let owner = super::owner(models);
+        version.get("version").is_some_and(Value::is_string)
+            && (owner == "vllm" || owner.is_empty())
+    },
+    open,
+};
+
+/// Entries that the server gives where nobody raised its limit.
+const USUAL: usize = 20;
+
+#[derive(Deserialize)]
+struct Completion {
+    choices: Vec<Choice>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    prompt_logprobs: Option<Vec<Option<ById>>>,
+    prompt_token_ids: Option<Vec<u32>>,
+    token_ids: Option<Vec<u32>>,
+    logprobs: Option<Logprobs>,
+}
+
+struct Vllm {
+    http: Http,
+    facts: Facts,
+    vocab: usize,
+    salts: AtomicU64,
+}
+
+fn open(http: Http, facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>, Error> {
+    let vocab = options.vocab;
+    let mut server = Vllm { http, facts, vocab, salts: AtomicU64::new(0) };
+    server.facts.cache_off = true;
+    let probe = Ask { tokens: &[0, 0], cache: Cache::Off };
+    let most = options.top.min(vocab);
+    for count in [most, USUAL.min(most)] {
+        server.facts.scores = if count == vocab { Scores::Full } else { Scores::Top(count) };
+        match server.score(&probe, &[0]) {
+            Ok(_) => break,
+            Err(error) if matches!(error.status(), Some(400 | 422)) => {
+                let raise = flag(&DRIVER, "max_logprobs").unwrap_or_default();
+                server.facts.hidden.push(format!(
+                    "{count} log-probabilities for each position of a prompt: {}; start the server with `{raise} -1`",
+                    error.words().unwrap_or_default()
+                ));
+                server.facts.scores = Scores::Nothing;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    server.facts.generates = Some(USUAL.min(most));
+    match server.generate(&probe, 1) {
+        Ok(_) => {}
+        Err(error) if matches!(error.status(), Some(400 | 422)) => {
+            let words = error.words().unwrap_or_default();
+            server.facts.hidden.push(format!("ids of generated tokens: {words}"));
+            server.facts.generates = None;
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(Box::new(server))
+}
+
+impl Vllm {
+    fn body(&self, ask: &Ask<'_>, tokens: &[u32]) -> Value {
+        let mut body = json!({
+            "model": self.facts.model, "prompt": tokens, "temperature": 0, "add_special_tokens": false,
+            "return_token_ids": true,
+        });
+        if ask.cache == Cache::Off {
+            let salt = self.salts.fetch_add(1, Ordering::Relaxed);
+            body["cache_salt"] = json!(format!("onboard-{}-{salt}", std::process::id()));
+        }
+        body
+    }
+
+    fn choice(&self, body: &Value) -> Result<(Answer, Choice), Error> {
+        let answer = self.http.post("/v1/completions", body)?;
+        let read: Completion = answer.json()?;
+        let count = read.choices.len();
+        let mut choices = read.choices.into_iter();
+        match (choices.next(), count) {
+            (Some(choice), 1) => Ok((answer, choice)),
+            _ => Err(answer.unusable(format!("it has {count} choices; expected 1"))),
+        }
+    }
+}
+
+impl Endpoint for Vllm {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn score(&self, ask: &Ask<'_>, positions: &[usize]) -> Result<Scored, Error> {
+        // Rows begin with the second token, so one more token shows the row behind the last.
+        let tokens: Vec<u32> = ask.tokens.iter().chain(ask.tokens.first()).copied().collect();
+        let mut body = self.body(ask, &tokens);
+        body["max_tokens"] = json!(1);
+        body["prompt_logprobs"] = match self.facts.scores {
+            Scores::Top(count) => json!(count),
+            _ => json!(-1),
+        };
+        let (answer, choice) = self.choice(&body)?;
+        let Some(mut all) = choice.prompt_logprobs else {
+            return Err(answer.unusable("it has no `prompt_logprobs`, which were asked for"));
+        };
+        if all.len() != tokens.len() {
+            let (found, want) = (all.len(), tokens.len());
+            return Err(
+                answer.unusable(format!("`prompt_logprobs` has {found} entries for {want} tokens"))
+            );
+        }
+        let mut rows = Vec::with_capacity(positions.len());
+        for &position in positions {
+            let entries = all.get_mut(position + 1).and_then(Option::take);
+            let Some(ById(entries)) = entries else {
+                return Err(
+                    answer.unusable(format!("`prompt_logprobs` has nothing at {}", position + 1))
+                );
+            };
+            let next = ask.tokens.get(position + 1);
+            let target = next.and_then(|next| entries.iter().find(|e| e.0 == *next)).map(|e| e.1);
+            let row = Row::of(entries, target, self.vocab);
+            rows.push(row.map_err(|why| answer.unusable(format!("position {position}: {why}")))?);
+        }
+        // The token behind the prompt is our own.
+        let echo = choice.prompt_token_ids.map(|mut ids| {
+            ids.truncate(ids.len().saturating_sub(1));
+            ids
+        });
+        Ok(Scored { rows, echo })
+    }
+
+    fn generate(&self, ask: &Ask<'_>, count: usize) -> Result<Generated, Error> {
+        let mut body = self.body(ask, ask.tokens);
+        body["max_tokens"] = json!(count);
+        body["ignore_eos"] = json!(true);
+        body["logprobs"] = json!(self.facts.generates.unwrap_or(1));
+        body["return_tokens_as_token_ids"] = json!(true);
+        let (answer, choice) = self.choice(&body)?;
+        let Some(logprobs) = choice.logprobs else {
+            return Err(answer.unusable("it has no `logprobs`, which were asked for"));
+        };
+        let ids = choice.token_ids.or_else(|| ids_of_text(&logprobs.tokens));
+        let Some(ids) = ids else {
+            return Err(answer.unusable("it has no `token_ids`, which were asked for"));
+        };
+        let rows = logprobs.rows(&ids, self.vocab).map_err(|why| answer.unusable(why))?;
+        Ok(Generated { ids, rows, echo: choice.prompt_token_ids })
+    }
+
+    fn tokenize(&self, text: &str) -> Result<Option<Vec<u32>>, Error> {
+        #[derive(Deserialize)]
+        struct Tokens {
+            tokens: Vec<u32>,
+        }
+        let body =
+            json!({ "model": self.facts.model, "prompt": text, "add_special_tokens": false });
+        match self.http.post("/tokenize", &body) {
+            Ok(answer) => answer.json::<Tokens>().map(|read| Some(read.tokens)),
+            Err(error) if error.status().is_some() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn alive(&self) -> Result<(), Error> {
+        self.http.get("/health").map(|_| ())
+    }
+}

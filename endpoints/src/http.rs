@@ -1,0 +1,284 @@
+//! Requests: bounded in time, size and attempts; redirects and the key stay at the server's origin.
+
+use std::error::Error as _;
+use std::io::{self, Read as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use ureq::http::Uri;
+use ureq::http::header::HeaderValue;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::{Agent, Timeout};
+
+use crate::address::{Origin, base, redirect};
+use crate::error::shown;
+use crate::{Error, Options, Trust};
+
+/// Redirects that one request may take.
+const MOST_HOPS: usize = 5;
+/// Most bytes of an answer's headers.
+const MOST_HEADERS: usize = 64 << 10;
+/// Longest wait that a server may ask for with `Retry-After`.
+const MOST_WAIT: Duration = Duration::from_secs(30);
+
+const SLOW: &str =
+    "give it more time with --engine-option timeout=SECONDS, or ask a server that is less busy";
+const GONE: &str = "start the server, or correct the address";
+const CERTIFICATE: &str = "trust its certificate with --engine-option ca=FILE.pem, or any with --engine-option insecure=true";
+
+/// The connection to one server.
+#[derive(Debug)]
+pub(crate) struct Http {
+    agent: Agent,
+    /// The address without a slash at its end.
+    pub(crate) base: String,
+    origin: Origin,
+    key: Option<HeaderValue>,
+    tries: u32,
+    backoff: Duration,
+    most_bytes: u64,
+    /// True once anything was answered: a refused connection is then worth another attempt.
+    reached: AtomicBool,
+}
+
+/// A complete answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) url: String,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The failure of one attempt.
+struct Failure {
+    error: Error,
+    /// True if another attempt may succeed.
+    again: bool,
+    /// The wait that the server asks for.
+    after: Option<Duration>,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { error, again: false, after: None }
+    }
+}
+
+impl Http {
+    pub(crate) fn new(url: &str, options: &Options) -> Result<Self, Error> {
+        let (base, origin) = base(url)?;
+        let header = |key: &String| {
+            let fits = !key.is_empty() && key.bytes().all(|b| b.is_ascii_graphic());
+            let value = HeaderValue::from_str(&format!("Bearer {key}"));
+            let mut value = value.ok().filter(|_| fits).ok_or(Error::Key)?;
+            value.set_sensitive(true);
+            Ok::<_, Error>(value)
+        };
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .max_response_header_size(MOST_HEADERS)
+            .accept_encoding("identity")
+            .user_agent(concat!("onboard/", env!("CARGO_PKG_VERSION")))
+            .tls_config(tls(&options.trust)?)
+            .proxy(None)
+            .timeout_resolve(Some(options.connect))
+            .timeout_connect(Some(options.connect))
+            .timeout_global(Some(options.answer))
+            .build();
+        Ok(Self {
+            agent: config.new_agent(),
+            base,
+            origin,
+            key: options.key.as_ref().map(header).transpose()?,
+            tries: options.tries.max(1),
+            backoff: options.backoff,
+            most_bytes: options.most_bytes,
+            reached: AtomicBool::new(false),
+        })
+    }
+
+    /// Sends a GET request.
+    pub(crate) fn get(&self, path: &str) -> Result<Answer, Error> {
+        self.persist(path, None)
+    }
+
+    /// Sends a POST request with a JSON body.
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Answer, Error> {
+        self.persist(path, Some(body))
+    }
+
+    /// Repeats an attempt until it succeeds, fails for good, or has failed too often.
+    fn persist(&self, path: &str, body: Option<&Value>) -> Result<Answer, Error> {
+        let bytes = body.map(|body| body.to_string().into_bytes());
+        let mut failed = 0;
+        loop {
+            let failure = match self.follow(path, bytes.as_deref()) {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            failed += 1;
+            if !failure.again || failed >= self.tries {
+                return Err(failure.error);
+            }
+            let backoff = self.backoff.saturating_mul(1 << (failed - 1).min(16));
+            thread::sleep(failure.after.unwrap_or(backoff).min(MOST_WAIT));
+        }
+    }
+
+    /// Sends a request and follows redirects that stay at the origin.
+    fn follow(&self, path: &str, body: Option<&[u8]>) -> Result<Answer, Failure> {
+        let address = format!("{}{path}", self.base);
+        let mut uri: Uri = address.parse().map_err(|_| Error::Address(shown(&address)))?;
+        for _ in 0..=MOST_HOPS {
+            let url = uri.to_string();
+            let sent = match body {
+                Some(body) => {
+                    let request = self.agent.post(&uri).header("content-type", "application/json");
+                    self.with_key(request).send(body)
+                }
+                None => self.with_key(self.agent.get(&uri)).call(),
+            };
+            let mut answer = sent.map_err(|error| self.failure(&error, &url))?;
+            self.reached.store(true, Ordering::Relaxed);
+            let status = answer.status();
+            if status.is_redirection() {
+                let location = answer.headers().get("location");
+                let location = location.and_then(|to| to.to_str().ok()).unwrap_or("nowhere");
+                // 301 to 303 turn a POST into a GET, which asks for something else.
+                let keeps = body.is_none() || matches!(status.as_u16(), 307 | 308);
+                let next = redirect(&uri, &self.origin, location).filter(|_| keeps);
+                uri = next.ok_or_else(|| Error::Answer {
+                    url: url.clone(),
+                    found: format!("it redirects to `{}` ({})", shown(location), status.as_u16()),
+                    help: "give the address of the server itself: prompts and keys are sent to no other origin",
+                })?;
+                continue;
+            }
+            let after = answer.headers().get("retry-after").and_then(|v| v.to_str().ok());
+            let after = after.and_then(|v| v.trim().parse().ok()).map(Duration::from_secs);
+            let bytes = self.read(answer.body_mut(), &url)?;
+            if status.is_success() {
+                return Ok(Answer { url, bytes });
+            }
+            let code = status.as_u16();
+            let error = Error::Status { code, words: words(&bytes), help: advice(code), url };
+            let again = matches!(code, 408 | 425 | 429 | 500..=599);
+            return Err(Failure { error, again, after });
+        }
+        let found = format!("it redirects more than {MOST_HOPS} times, in a loop perhaps");
+        let help = "give the address of the server itself";
+        Err(Error::Answer { url: address, found, help }.into())
+    }
+
+    fn with_key<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
+        match &self.key {
+            Some(key) => request.header("authorization", key.clone()),
+            None => request,
+        }
+    }
+
+    fn read(&self, body: &mut ureq::Body, url: &str) -> Result<Vec<u8>, Failure> {
+        let mut bytes = Vec::new();
+        let mut reader = body.as_reader().take(self.most_bytes + 1);
+        reader.read_to_end(&mut bytes).map_err(|error| self.broken(&error, url))?;
+        if bytes.len() as u64 > self.most_bytes {
+            let found = format!("it is longer than {} bytes", self.most_bytes);
+            let help = "ask for fewer log-probabilities with --engine-option top=COUNT";
+            return Err(Error::Answer { url: url.to_owned(), found, help }.into());
+        }
+        Ok(bytes)
+    }
+
+    /// Explains an answer that broke off.
+    fn broken(&self, error: &io::Error, url: &str) -> Failure {
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>()) {
+            Some(inner) => self.failure(inner, url),
+            None => Failure {
+                error: Error::Connection {
+                    url: url.to_owned(),
+                    why: format!("the answer broke off: {error}"),
+                    help: "look into the server's log",
+                },
+                again: true,
+                after: None,
+            },
+        }
+    }
+
+    /// Tells failures that may pass from those that stay.
+    fn failure(&self, error: &ureq::Error, url: &str) -> Failure {
+        let url = url.to_owned();
+        let (why, help, passes) = match error {
+            ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => {
+                ("no connection in time".to_owned(), GONE, true)
+            }
+            ureq::Error::Timeout(_) => ("no complete answer in time".to_owned(), SLOW, false),
+            ureq::Error::HostNotFound => ("there is no such host".to_owned(), GONE, false),
+            other => {
+                let inner = other.source().map(|inner| format!(" ({inner})")).unwrap_or_default();
+                let words = shown(&format!("{other}{inner}"));
+                let refused = matches!(other, ureq::Error::ConnectionFailed)
+                    || matches!(other, ureq::Error::Io(e) if e.kind() == io::ErrorKind::ConnectionRefused);
+                if words.contains("certificate") || words.contains("UnknownIssuer") {
+                    (format!("its certificate is not trusted: {words}"), CERTIFICATE, false)
+                } else if refused {
+                    (format!("no connection: {words}"), GONE, true)
+                } else if matches!(other, ureq::Error::Io(_)) {
+                    (
+                        format!("the connection broke: {words}"),
+                        "look whether the server still runs, and into its log",
+                        true,
+                    )
+                } else {
+                    (words, "", false)
+                }
+            }
+        };
+        // A server that was never there is a matter of its address, not of patience.
+        let again = passes && self.reached.load(Ordering::Relaxed);
+        Failure { error: Error::Connection { url, why, help }, again, after: None }
+    }
+}
+
+fn tls(trust: &Trust) -> Result<TlsConfig, Error> {
+    let builder = TlsConfig::builder();
+    Ok(match trust {
+        Trust::Public => builder.build(),
+        Trust::Anyone => builder.disable_verification(true).build(),
+        Trust::Pem(pem) => {
+            let certificate = Certificate::from_pem(pem)
+                .map_err(|error| Error::Certificates(shown(&error.to_string())))?;
+            builder.root_certs(RootCerts::new_with_certs(&[certificate])).build()
+        }
+    })
+}
+
+/// The server's own words of a refusal: the message of a JSON error, or the text.
+fn words(bytes: &[u8]) -> String {
+    let json: Option<Value> = serde_json::from_slice(bytes).ok();
+    let message = json.as_ref().and_then(|json| {
+        let inner = json.get("error").unwrap_or(json);
+        inner.get("message").or_else(|| inner.get("detail")).unwrap_or(inner).as_str()
+    });
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4096)]);
+    match message.unwrap_or(&text).trim() {
+        "" => "it says nothing more".to_owned(),
+        words => format!("`{}`", shown(words)),
+    }
+}
+
+/// The remedy for a status.
+fn advice(code: u16) -> &'static str {
+    match code {
+        401 | 403 => {
+            "put the key into ONBOARD_API_KEY, or name its variable with --engine-option key-env=NAME"
+        }
+        404 => "check the address, and the served name (--engine-option model=NAME)",
+        429 => "try again later, or ask for less at a time with --engine-option parallel=1",
+        500..=599 => "look into the server's log",
+        _ => "",
+    }
+}

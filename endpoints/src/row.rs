@@ -1,0 +1,102 @@
+//! One row of log-probabilities.
+
+/// Log-probabilities at or below this one are those of a token without probability: servers write
+/// -9999 or the least f32 for minus infinity, and programs that take the logarithm of an f32 reach no further.
+pub const FLOOR: f32 = -80.0;
+
+/// Most that a log-probability may exceed 0, for rounding.
+const ABOVE: f32 = 1e-3;
+
+/// One row of log-probabilities: all of the vocabulary, the likeliest, or one token alone.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Row {
+    /// The tokens of `values`; all of the vocabulary in order if not given.
+    pub ids: Option<Vec<u32>>,
+    /// Log-probabilities.
+    pub values: Vec<f32>,
+    /// The log-probability of the token that follows, or that was chosen.
+    pub target: Option<f32>,
+}
+
+impl Row {
+    /// Makes a row of entries in any order. An error says what no row can have.
+    pub fn of(
+        mut entries: Vec<(u32, f32)>,
+        target: Option<f32>,
+        vocab: usize,
+    ) -> Result<Self, String> {
+        entries.sort_by_key(|entry| entry.0);
+        entries.dedup_by(|a, b| a.0 == b.0 && a.1 == b.1);
+        if let Some(pair) = entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(format!("a row has id {} twice, with other numbers", pair[0].0));
+        }
+        if let Some((id, _)) = entries.last().filter(|(id, _)| *id as usize >= vocab) {
+            return Err(format!(
+                "a row has id {id}, and the model has {vocab} tokens: it is a model with another vocabulary"
+            ));
+        }
+        for value in entries.iter().map(|entry| entry.1).chain(target) {
+            number(value)?;
+        }
+        if entries.len() == vocab && vocab > 0 {
+            let values = entries.into_iter().map(|entry| entry.1).collect();
+            return Ok(Self { ids: None, values, target });
+        }
+        let (ids, values) = entries.into_iter().unzip();
+        Ok(Self { ids: Some(ids), values, target })
+    }
+
+    /// True if every token of the vocabulary has a number.
+    pub fn is_full(&self) -> bool {
+        self.ids.is_none()
+    }
+
+    /// Pairs of token and log-probability.
+    pub fn entries(&self) -> impl Iterator<Item = (usize, f32)> + '_ {
+        let id = |n: usize| self.ids.as_ref().map_or(n, |ids| ids[n] as usize);
+        self.values.iter().enumerate().map(move |(n, value)| (id(n), *value))
+    }
+
+    /// The log-probability of a token, where the row has it.
+    pub fn at(&self, token: u32) -> Option<f32> {
+        match &self.ids {
+            None => self.values.get(token as usize).copied(),
+            Some(ids) => ids.binary_search(&token).ok().map(|n| self.values[n]),
+        }
+    }
+}
+
+/// Refuses what is no log-probability.
+fn number(value: f32) -> Result<(), String> {
+    if value.is_nan() || value == f32::INFINITY {
+        return Err(format!("a log-probability is {value}"));
+    }
+    if value > ABOVE {
+        return Err(format!("a log-probability is {value}, above 0"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_held_to_the_vocabulary() {
+        let row = Row::of(vec![(1, -2.0), (0, -1.0)], Some(-2.0), 2).unwrap();
+        assert!(row.is_full());
+        assert_eq!(row.values, [-1.0, -2.0]);
+        let row = Row::of(vec![(7, -2.0), (3, -1.0), (3, -1.0)], None, 9).unwrap();
+        assert_eq!((row.at(3), row.at(7), row.at(4)), (Some(-1.0), Some(-2.0), None));
+        for (entries, words) in [
+            (vec![(9, -1.0)], "another vocabulary"),
+            (vec![(1, -1.0), (1, -2.0)], "twice"),
+            (vec![(1, f32::NAN)], "NaN"),
+            (vec![(1, 0.5)], "above 0"),
+            (vec![(1, f32::INFINITY)], "inf"),
+        ] {
+            let error = Row::of(entries, None, 9).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}
