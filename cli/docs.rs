@@ -15,14 +15,18 @@ const LAUNCH: &str = include_str!("../docs/launch.md");
 /// The protocol of engines in processes of their own.
 const PROTOCOL: &str = include_str!("../docs/engine-protocol.md");
 
+/// Servers as engines.
+const ENDPOINTS: &str = include_str!("../docs/endpoints.md");
+
 /// Whole pages by topic.
-pub(crate) const PAGES: [(&str, &str, &str); 6] = [
+pub(crate) const PAGES: [(&str, &str, &str); 7] = [
     ("dump", "the form of reference dumps", DUMP),
     ("report", "the form of JSON reports", REPORT),
     ("ci", "checks in continuous integration", CI),
     ("evals", "evaluations, and two of them compared", EVALS),
     ("launch", "launching engines, and their sheets", LAUNCH),
     ("engine-protocol", "how to connect an engine", PROTOCOL),
+    ("endpoints", "checks of running servers", ENDPOINTS),
 ];
 
 /// One row of a table of ops or steps.

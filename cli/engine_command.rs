@@ -42,8 +42,8 @@ impl EngineCommand {
 /// Lists the engines: name, kind, versions, what they show, and whether they can start here
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Engines are sheets of this program, sheets of yours (*.yaml in ONBOARD_ENGINES or ~/.config/onboard/engines) and
-programs on the PATH called onboard-engine-NAME. `onboard help engine-protocol` says how to write one.")]
+Engines are sheets of this program, sheets of yours (*.yaml in ONBOARD_ENGINES or ~/.config/onboard/engines),
+programs on the PATH called onboard-engine-NAME, and servers (`onboard help endpoints`). `onboard help engine-protocol` says how to write one.")]
 pub(crate) struct List {
     /// As JSON
     #[arg(long)]
@@ -76,6 +76,20 @@ impl List {
                 "place": entry.place, "obstacle": obstacle,
             }));
         }
+        for driver in endpoints::drivers::DRIVERS {
+            let ran = server_versions(driver.sheet);
+            table.row([
+                driver.name.to_owned(),
+                "server".to_owned(),
+                ran.clone().unwrap_or_else(|| "any".to_owned()),
+                driver.shows.join(", "),
+                "where it runs: --engine http://HOST:PORT".to_owned(),
+            ]);
+            rows.push(json!({
+                "engine": driver.name, "kind": "server", "versions": ran, "shows": driver.shows,
+                "about": driver.about, "place": null, "obstacle": null,
+            }));
+        }
         if self.json {
             term::print(&serde_json::to_string_pretty(&rows)?)?;
         } else {
@@ -83,6 +97,13 @@ impl List {
         }
         Ok(Ended::Well)
     }
+}
+
+/// The versions of a server that its sheet is true for.
+fn server_versions(sheet: Option<&str>) -> Option<String> {
+    let wanted = sheet?;
+    let (_, source) = registry::sheet::builtin().find(|(name, _)| *name == wanted)?;
+    registry::sheet::Sheet::read(&source).ok()?.versions.map(|versions| versions.to_string())
 }
 
 /// Prints onboard_engine.py, which makes a Python file an engine
@@ -129,6 +150,9 @@ impl Test {
                 "engine `{}` runs in this process and speaks no protocol; `parity check` and `parity schedules` test it",
                 driver.name
             ),
+            Found::Server(url) => {
+                bail!("`{url}` is a server and speaks no engine protocol; `parity check` tests it")
+            }
         };
         let files = tempfile::Builder::new().prefix("onboard-model-").tempdir()?;
         let _watched = interrupt::watch_whole(files.path());

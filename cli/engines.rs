@@ -18,11 +18,11 @@ pub(crate) use start::Child;
 /// Name and settings of an engine.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EngineArgs {
-    /// The engine: a name that `onboard engine list` shows, or a path with a slash to a Python file or a program that
-    /// speaks the engine protocol
+    /// The engine: a name that `onboard engine list` shows, a path with a slash to a Python file or a program that
+    /// speaks the engine protocol, or for `parity check` the address of a server
     #[arg(long, value_name = "ENGINE", default_value = NATIVE)]
     pub engine: String,
-    /// A setting of an engine that runs in a process of its own (repeatable)
+    /// A setting of an engine that runs in a process of its own, or of a server's client (repeatable)
     #[arg(long = "engine-option", value_name = "KEY=VALUE")]
     pub options: Vec<String>,
     /// Seconds that such an engine may take for one answer
@@ -53,6 +53,13 @@ pub(crate) enum Found {
     Here(&'static Driver),
     /// In a process of its own.
     Child(Box<Child>),
+    /// Behind HTTP, at this address.
+    Server(String),
+}
+
+/// True for the address of a server.
+fn is_address(name: &str) -> bool {
+    name.starts_with("http://") || name.starts_with("https://")
 }
 
 impl EngineArgs {
@@ -66,10 +73,9 @@ impl EngineArgs {
             );
             return Ok(Found::Here(driver));
         }
-        ensure!(
-            !name.starts_with("http://") && !name.starts_with("https://"),
-            "`{name}` is a server; --engine takes a name, a Python file or a program, and no URL yet"
-        );
+        if is_address(name) {
+            return Ok(Found::Server(name.to_owned()));
+        }
         if name.contains(['/', std::path::MAIN_SEPARATOR]) {
             return Child::at_path(Path::new(name), self)
                 .map(|child| Found::Child(Box::new(child)));
@@ -96,6 +102,9 @@ impl EngineArgs {
                 bail!("engine `{name}` opens GGUF files and builds its own graph; it runs no specs")
             }
             Found::Child(_) => bail!("engine `{name}` builds its own graph; it runs no specs"),
+            Found::Server(_) => {
+                bail!("`{name}` is a server, which `parity check` compares; it runs no specs")
+            }
         }
     }
 }

@@ -158,7 +158,7 @@ impl Eval {
             Found::Child(child) => {
                 Box::new(child.engine(target.model.context.unwrap_or(MOST).min(MOST)))
             }
-            Found::Here(_) => self.engine.of_models()?,
+            Found::Here(_) | Found::Server(_) => self.engine.of_models()?,
         };
         let mut session = engine.open(&target.source(), &options).map_err(engine_error)?;
         let run = Run {

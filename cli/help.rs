@@ -23,7 +23,7 @@ Examples:
   onboard help expressions    the expressions of dims
   onboard help parity check   a command, like `onboard parity check --help`")]
 pub(crate) struct Help {
-    /// A command, `ops`, `spec`, an op, a key, or a page: dump, report, ci, evals, launch, engine-protocol
+    /// A command, `ops`, `spec`, an op, a key, or a page: dump, report, ci, evals, launch, engine-protocol, endpoints
     #[arg(value_name = "TOPIC")]
     topic: Vec<String>,
 }
@@ -38,7 +38,7 @@ impl Help {
             }
             if words.is_empty() {
                 term::print(
-                    "\nTopics: ops, spec, an op, a key of a spec, dump, report, ci, evals, launch, engine-protocol",
+                    "\nTopics: ops, spec, an op, a key of a spec, dump, report, ci, evals, launch, engine-protocol, endpoints",
                 )?;
             }
             return Ok(Ended::Well);

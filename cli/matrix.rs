@@ -74,8 +74,6 @@ pub(crate) struct Matrix {
     timeout: Duration,
 }
 
-/// Bytes of a report that are read.
-const REPORT: usize = 1 << 30;
 /// Bytes of what a check says on standard error that are kept.
 const SAID: usize = 1 << 16;
 
@@ -244,8 +242,7 @@ impl Check<'_> {
         if !matches!(status.code(), Some(0 | 1)) {
             return Err(anyhow!("{}", last_words(&String::from_utf8_lossy(&said), status)));
         }
-        let bytes = fs_err::read(self.json).context("the check wrote no report")?;
-        ensure!(bytes.len() <= REPORT, "the report has {} bytes", bytes.len());
+        let bytes = file::read(self.json, file::REPORT).context("the check wrote no report")?;
         serde_json::from_slice(&bytes).context("the report of the check is not JSON")
     }
 

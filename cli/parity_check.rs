@@ -3,6 +3,7 @@
 mod child;
 mod costs;
 mod diagnosis;
+mod endpoint;
 mod file;
 mod folder;
 mod gguf;
@@ -40,6 +41,7 @@ Examples:
   parity check FILE.gguf --engine llama.cpp --reference DUMP
   parity check MODEL --engine ./my_engine.py                an engine in a process of its own
   parity check MODEL --engine transformers --engine-option attention=sdpa
+  parity check MODEL --engine http://127.0.0.1:8000         a server (onboard help endpoints)
   parity check MODEL --set states.conv.dtype=bf16 --allow-dtype-mismatch --dtype f16
 
 Exit codes: 0 agree, 1 differ, 2 could not run.")]
@@ -148,6 +150,7 @@ impl Check {
         }
         match self.engine.find()? {
             Found::Child(child) => return self.run_child(&child),
+            Found::Server(url) => return self.run_server(&url),
             Found::Here(driver) if driver.describe.is_some() => {
                 self.refuse_rounding()?;
                 return self.run_file(driver);

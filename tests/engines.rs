@@ -168,7 +168,7 @@ fn what_an_engine_cannot_be_asked_is_refused() {
     let other = |engine: &str| check(Path::new(engine), &[]);
     run(&mut other("./no/such.py")).code(2).says("there is no file `./no/such.py`");
     run(&mut other("./README.md")).code(2).says("neither a Python file (.py) nor a program");
-    run(&mut other("http://localhost:1")).code(2).says("no URL yet");
+    run(&mut other("http://localhost:1")).code(2).says("no connection");
     run(&mut check(Path::new("native"), &["a=b"])).code(2).says("takes no --engine-option");
     let mut missing = onboard();
     missing.args(["engine", "test", "vllm"]).env("ONBOARD_PYTHON", "/nonexistent/python");

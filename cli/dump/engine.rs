@@ -97,6 +97,9 @@ impl EngineDump {
                 let source = Source { model: Arc::new(model), dir: &dir };
                 self.record(&engine, &source, prompts, dtypes, output, &|| engine.facts())
             }
+            Found::Server(url) => bail!(
+                "`{url}` is a server: `parity check` compares one, and a dump is written of engines that run here"
+            ),
             Found::Here(driver) if driver.describe.is_some() => {
                 let opened = engines::describe(driver, model)?;
                 let prompts = self.prompts(model, prompts, &opened.model)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use engine::{Engine, Source};
-use parity::diagnose::{self, DiagnoseOptions, Diagnosis};
+use parity::diagnose::{self, DiagnoseOptions, Diagnosis, Observed};
 use parity::{CheckOptions, Dump, Report};
 use registry::dtype::Dtype;
 
@@ -109,6 +109,24 @@ impl Check {
         let (options, noise) = (self.diagnose_options(check), diagnose::noise(dump, dtype)?);
         let found = watched(|progress| {
             diagnose::explain(native.as_ref(), source, dtype, &observed, noise, &options, progress)
+        });
+        Ok(found?)
+    }
+}
+
+impl Check {
+    /// Looks for the edit with which our engine gives the rows of a server.
+    pub(super) fn ignored(
+        &self,
+        source: &Source<'_>,
+        dtype: Dtype,
+        observed: &[Observed],
+        noise: f64,
+    ) -> Result<Option<Diagnosis>> {
+        let options = self.diagnose_options(&self.options(vec![dtype]));
+        let native = crate::engines::native()?;
+        let found = watched(|progress| {
+            diagnose::explain(native.as_ref(), source, dtype, observed, noise, &options, progress)
         });
         Ok(found?)
     }

@@ -35,8 +35,10 @@ pub use options::CheckOptions;
 use greedy::{generated, greedy};
 use pool::pool;
 use prompt::compare_prompt;
+pub(crate) use subject::producer;
 use subject::{about, identify, not_finite, unseen};
-use summary::{coverage, summarize, witness};
+pub(crate) use summary::summarize;
+use summary::{coverage, witness};
 
 /// Why a check could not run.
 #[derive(Debug, thiserror::Error)]

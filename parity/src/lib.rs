@@ -19,6 +19,7 @@ pub mod dump;
 pub mod edit;
 mod eight;
 pub mod evals;
+pub mod evidence;
 mod fed;
 pub mod fit;
 mod flips;

@@ -23,6 +23,8 @@ pub const CONFIG: Limit = Limit { kind: "a configuration file", bytes: 16 * MIB 
 pub const SPEC: Limit = Limit { kind: "a spec", bytes: crate::yaml::MAX_BYTES as u64 };
 /// Manifests of dumps.
 pub const MANIFEST: Limit = Limit { kind: "a manifest", bytes: 64 * MIB };
+/// Reports of checks. A gate of a deep model takes some kilobytes.
+pub const REPORT: Limit = Limit { kind: "a report", bytes: 1024 * MIB };
 /// Files of a tokenizer. The largest vocabularies in use take 40 MB.
 pub const TOKENIZER: Limit = Limit { kind: "a tokenizer file", bytes: 128 * MIB };
 /// Chat templates.

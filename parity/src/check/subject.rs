@@ -103,6 +103,20 @@ pub(super) fn about(
     dump: &Dump,
     sha256: Hashes,
 ) -> About {
+    let producer = producer(dump);
+    About {
+        spec: source.model.name.clone(),
+        architecture: source.model.architecture.clone(),
+        model: source.dir.display().to_string(),
+        engine: engine.name().to_owned(),
+        reference: dump.dir.display().to_string(),
+        producer,
+        sha256,
+    }
+}
+
+/// Who wrote a dump, with versions.
+pub(crate) fn producer(dump: &Dump) -> String {
     let m = &dump.manifest;
     let word = |key: &str| m.producer.get(key).and_then(|v| v.as_str());
     let mut producer = word("name").unwrap_or("an unnamed program").to_owned();
@@ -123,15 +137,7 @@ pub(super) fn about(
     if !patches.is_empty() {
         producer = format!("{producer}, patched: {}", patches.join(", "));
     }
-    About {
-        spec: source.model.name.clone(),
-        architecture: source.model.architecture.clone(),
-        model: source.dir.display().to_string(),
-        engine: engine.name().to_owned(),
-        reference: dump.dir.display().to_string(),
-        producer,
-        sha256,
-    }
+    producer
 }
 
 /// Names the files of a reference that are not transformers' own.

@@ -117,7 +117,7 @@ pub(super) fn witness(model: &Model, run: &mut RunReport, f32_agrees: bool) -> O
     ))
 }
 
-pub(super) fn summarize(
+pub(crate) fn summarize(
     model: &Model,
     dtype: Dtype,
     gates: Vec<Gate>,

@@ -1,0 +1,195 @@
+//! `parity check MODEL --engine http://HOST:PORT`: a server, judged by the evidence that it gives.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use converters::tokenizer::Reference;
+use endpoints::{Options, Trust};
+use parity::evidence::{Effort, EvidenceOptions, check_server};
+use parity::{Dump, Verdict};
+use registry::dtype::Dtype;
+
+use super::{Check, beside, open_dump};
+use crate::coverage::Coverage;
+use crate::engines::{native, parse_seconds};
+use crate::specs::check_error;
+use crate::{Ended, target, term};
+
+/// The environment variable that holds the API key, if no other is named.
+const KEY: &str = "ONBOARD_API_KEY";
+
+/// Vocabularies up to this size are asked for as a whole.
+const WHOLE: usize = 4096;
+
+/// Entries of a row of a larger vocabulary.
+const TOP: usize = 64;
+
+/// Settings of the client, from `--engine-option`.
+struct Settings {
+    options: Options,
+    tokens: usize,
+    parallel: usize,
+}
+
+impl Check {
+    pub(super) fn run_server(&self, url: &str) -> Result<Ended> {
+        for (flag, given) in [
+            ("--plain-graph", self.plain_graph),
+            ("--allow-dtype-mismatch", self.allow_dtype_mismatch),
+            ("--w8a8", self.w8a8),
+            ("--w8a16", self.w8a16),
+            ("--source", self.source.is_some()),
+        ] {
+            ensure!(
+                !given,
+                "the server at `{url}` builds its own graph, so {flag} has no effect on it"
+            );
+        }
+        let dtype = match self.dtype.as_slice() {
+            [] => None,
+            [one] => Some(*one),
+            _ => bail!("a server runs in one dtype; give one with --dtype"),
+        };
+        let target = target::open(&self.which, &self.choice)?;
+        if !target.is_gguf() {
+            Coverage::of(&target.model, &target.checkpoint()?).refuse(&target.dir)?;
+        }
+        let dump = self.dump_of(&target.dir)?;
+        let settings = self.settings(target.model.vocab)?;
+        let server = endpoints::connect(url, &settings.options)?;
+        let tokenizer = Reference::read(target.home()).ok().flatten();
+        let encode = |text: &str, around: bool| tokenizer.as_ref()?.encode(text, around).ok();
+        let options = EvidenceOptions {
+            dtype,
+            bound: self.bound,
+            tokens: settings.tokens,
+            parallel: settings.parallel,
+            schedules: !self.no_schedules,
+            threads: self.threads,
+            tokenizer: tokenizer.is_some().then_some(&encode),
+        };
+        let native = native()?;
+        let judged = check_server(
+            server.as_ref(),
+            native.as_ref(),
+            &target.source(),
+            dump.as_ref(),
+            &options,
+        );
+        let evidence = judged.map_err(|error| match error {
+            parity::evidence::Error::Check(error) => check_error(error),
+            other => other.into(),
+        })?;
+        tell(&evidence.effort);
+        let mut report = evidence.report;
+        report.subject.sha256.spec = Some(target.spec.sha256.clone());
+        if report.runs.iter().any(|run| run.verdict() == Verdict::Fail) {
+            if self.diagnose {
+                let (observed, noise) = (&evidence.observed, evidence.noise);
+                report.diagnosis =
+                    self.ignored(&target.source(), evidence.dtype, observed, noise)?;
+            } else {
+                term::note("hint: --diagnose looks for what the server ignores of the model");
+            }
+        }
+        if report.verdict() == Verdict::Fail && dtype.is_none() && server.facts().dtype.is_none() {
+            let narrow = [Dtype::Bf16, Dtype::F16].map(Dtype::name).join(" or ");
+            report
+                .notes
+                .push(format!("a server that runs in {narrow} is judged as such with --dtype"));
+        }
+        self.conclude(&report, &target.model)
+    }
+
+    /// The dump that was given or lies beside the model, if there is one.
+    fn dump_of(&self, dir: &std::path::Path) -> Result<Option<Dump>> {
+        if self.reference.is_none() && beside(dir).is_none() {
+            return Ok(None);
+        }
+        open_dump(dir, self.reference.as_deref()).map(|(_, dump)| Some(dump))
+    }
+
+    fn settings(&self, vocab: usize) -> Result<Settings> {
+        let mut settings = Settings {
+            options: Options {
+                vocab,
+                top: if vocab <= WHOLE { vocab } else { TOP },
+                answer: self.engine.timeout,
+                key: variable(KEY)?,
+                ..Options::default()
+            },
+            tokens: 16,
+            parallel: 4,
+        };
+        for option in &self.engine.options {
+            let (key, value) = option
+                .split_once('=')
+                .with_context(|| format!("--engine-option `{option}`: expected KEY=VALUE"))?;
+            settings.set(key, value).with_context(|| format!("--engine-option {key}"))?;
+        }
+        Ok(settings)
+    }
+}
+
+impl Settings {
+    fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        let count = |most: usize| {
+            let found = value.parse::<usize>().ok().filter(|n| (1..=most).contains(n));
+            found.with_context(|| format!("`{value}` is no count; expected 1 to {most}"))
+        };
+        match key {
+            "model" => self.options.model = Some(value.to_owned()),
+            "driver" => self.options.driver = Some(value.to_owned()),
+            "timeout" => self.options.answer = seconds(value)?,
+            "top" => self.options.top = count(1 << 20)?,
+            "tokens" => self.tokens = count(4096)?,
+            "parallel" => self.parallel = count(256)?,
+            "key-env" => {
+                let found = variable(value)?;
+                ensure!(found.is_some(), "the environment variable `{value}` is not set");
+                self.options.key = found;
+            }
+            "ca" => {
+                let path = PathBuf::from(value);
+                let bytes = registry::file::read(&path, registry::file::CONFIG)
+                    .with_context(|| format!("cannot read `{value}`"))?;
+                self.options.trust = Trust::Pem(bytes);
+            }
+            "insecure" => match value {
+                "true" => self.options.trust = Trust::Anyone,
+                "false" => {}
+                _ => bail!("`{value}` is neither `true` nor `false`"),
+            },
+            _ => bail!(
+                "there is no such setting of a server; expected `model`, `driver`, `timeout`, `top`, `tokens`, `parallel`, \
+                 `key-env`, `ca` or `insecure`"
+            ),
+        }
+        Ok(())
+    }
+}
+
+fn seconds(value: &str) -> Result<Duration> {
+    parse_seconds(value).map_err(anyhow::Error::msg)
+}
+
+/// An environment variable that is not empty.
+fn variable(name: &str) -> Result<Option<String>> {
+    match std::env::var(name) {
+        Ok(value) => Ok(Some(value.trim().to_owned()).filter(|value| !value.is_empty())),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => {
+            bail!("the environment variable `{name}` is not UTF-8")
+        }
+    }
+}
+
+/// Says where the time went.
+fn tell(effort: &Effort) {
+    term::note(&format!(
+        "time: {:.1} s for the server, {:.1} s for the native engine",
+        effort.server.as_secs_f64(),
+        effort.native.as_secs_f64()
+    ));
+}

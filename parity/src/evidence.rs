@@ -1,0 +1,389 @@
+//! Judges a server by the evidence that it gives: rows of prompts, generated tokens, and answers to the same request
+//! in other company.
+//!
+//! Rows of prompts are compared with the dump, or with the native engine where there is none. Generated tokens are
+//! scored again by the native engine in f32, which shows decode parity at any length. Both are judged by
+//! [`rule`], like a check of any other engine. Schedules compare the server with itself.
+
+mod answers;
+mod cases;
+mod distance;
+mod identity;
+mod judge;
+mod locate;
+mod native;
+mod served;
+mod text_only;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use endpoints::{Ask, Cache, Endpoint, Facts, Generated, Row, Scored, Scores};
+use engine::{Engine, Source};
+use registry::dtype::Dtype;
+
+use crate::check::{Error as CheckError, summarize};
+use crate::diagnose::Observed;
+use crate::dump::{Dump, Phase};
+use crate::gate::Gate;
+use crate::report::{About, GreedyRow, Hashes, Report, Uncovered};
+use crate::rule;
+
+use cases::{Case, cases};
+use judge::Judge;
+use native::Native;
+
+pub use text_only::Tokenizer;
+
+/// Tokens of observed rows that are kept for the search of causes.
+const OBSERVED: usize = 64;
+
+/// Prompts that are asked one after the other; more than these are asked side by side.
+const ALONE: usize = 16;
+
+/// Scope of a check of a server.
+#[derive(Clone)]
+pub struct EvidenceOptions<'a> {
+    /// The dtype that the server runs in; what the server says, or f32, if not given.
+    pub dtype: Option<Dtype>,
+    /// Most that a log-probability of an f32 run may differ.
+    pub bound: Option<f64>,
+    /// Tokens to generate behind each prompt.
+    pub tokens: usize,
+    /// Requests side by side.
+    pub parallel: usize,
+    /// True if the server is also compared with itself in other company.
+    pub schedules: bool,
+    /// Worker threads of the native engine.
+    pub threads: Option<usize>,
+    /// The model's own tokenizer.
+    pub tokenizer: Option<&'a Tokenizer<'a>>,
+}
+
+impl Default for EvidenceOptions<'_> {
+    fn default() -> Self {
+        Self {
+            dtype: None,
+            bound: None,
+            tokens: 16,
+            parallel: 4,
+            schedules: true,
+            threads: None,
+            tokenizer: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for EvidenceOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EvidenceOptions").field("dtype", &self.dtype).finish_non_exhaustive()
+    }
+}
+
+/// Result of a check of a server, with what a search for causes needs.
+#[derive(Debug)]
+pub struct Evidence {
+    /// The report.
+    pub report: Report,
+    /// The dtype that the server was judged in.
+    pub dtype: Dtype,
+    /// Rows of prompts that the server gave, few enough to run a model on again and again.
+    pub observed: Vec<Observed>,
+    /// Root mean square of differences of log-probabilities, in nats, that rounding explains.
+    pub noise: f64,
+    /// Time by where it was spent.
+    pub effort: Effort,
+}
+
+/// Time of a check by where it was spent.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Effort {
+    /// Waiting for the server, answers read included.
+    pub server: Duration,
+    /// The native engine.
+    pub native: Duration,
+}
+
+/// Reasons why a server could not be judged.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The server gave no usable answer.
+    #[error(transparent)]
+    Server(#[from] endpoints::Error),
+    /// The dump or the native engine.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    /// The server runs another model.
+    #[error(
+        "`{url}` serves another model than `{model}`: {found}; give the folder of the model that is served, or the address \
+         of the server that serves this one"
+    )]
+    OtherModel {
+        /// The server.
+        url: String,
+        /// The model at hand.
+        model: String,
+        /// The evidence.
+        found: String,
+    },
+    /// The server shows nothing that could prove parity.
+    #[error("parity is not provable here: `{url}` {reason}{tokens}")]
+    NotProvable {
+        /// The server.
+        url: String,
+        /// What it hides.
+        reason: String,
+        /// The comparison of tokenizers.
+        tokens: String,
+    },
+}
+
+impl From<engine::Error> for Error {
+    fn from(error: engine::Error) -> Self {
+        Self::Check(error.into())
+    }
+}
+
+impl From<crate::dump::Error> for Error {
+    fn from(error: crate::dump::Error) -> Self {
+        Self::Check(error.into())
+    }
+}
+
+/// Compares a server with a dump and with the native engine. Without a dump the native engine alone is the reference.
+pub fn check_server(
+    server: &dyn Endpoint,
+    native: &dyn Engine,
+    source: &Source<'_>,
+    dump: Option<&Dump>,
+    options: &EvidenceOptions<'_>,
+) -> Result<Evidence, Error> {
+    let (facts, model) = (server.facts(), &*source.model);
+    identity::vocabulary(facts, source, dump)?;
+    if facts.scores == Scores::Nothing && facts.generates.is_none() {
+        return Err(text_only::not_provable(server, options.tokenizer)?);
+    }
+    let said =
+        facts.dtype.as_deref().and_then(|name| Dtype::ALL.into_iter().find(|d| d.name() == name));
+    let dtype = options.dtype.or(said).unwrap_or(Dtype::F32);
+    let mut native = Native::open(native, source, options.threads)?;
+    let mut effort = Effort::default();
+    let mut judge =
+        Judge::new(dtype, options.bound.or(facts.bound).filter(|_| dtype == Dtype::F32));
+    // Positions that both the server and the model have.
+    let room = facts.context.into_iter().chain(model.context).min().unwrap_or(usize::MAX);
+    let cases = cases(model, dump, dtype, room, options.tokens)?;
+    let mut report = Report {
+        subject: about(facts, source, dump, native::hashes(source, dump)?),
+        runs: Vec::new(),
+        schedules: Vec::new(),
+        notes: notes(facts, dtype, said.is_some() || options.dtype.is_some()),
+        diagnosis: None,
+    };
+    if dump.is_none() {
+        judge.measure(&mut native, &cases)?;
+    }
+
+    let (mut gates, mut greedy, mut observed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut identity = identity::Identity::default();
+    let mut scored_rows = Vec::new();
+    if facts.scores != Scores::Nothing {
+        for group in cases.chunks(width(&cases, options)) {
+            let asked = timed(&mut effort.server, || score(server, group))?;
+            for (case, scored) in group.iter().zip(asked) {
+                let begun = Instant::now();
+                gates.extend(answers::scored(case, &scored, model.vocab));
+                let full = native.rows(&case.tokens, &case.positions)?;
+                identity.add(&case.positions, &scored.rows, &full);
+                let truth = case.truth(dump)?.unwrap_or(full);
+                gates.push(judge.gate(
+                    case,
+                    Phase::Prefill,
+                    &case.positions,
+                    &scored.rows,
+                    &truth,
+                    case.spread.as_deref(),
+                ));
+                effort.native += begun.elapsed();
+                keep(&mut observed, case, &scored);
+                scored_rows.push(scored);
+            }
+        }
+        // Rows that are no distribution, or of other tokens, are no fingerprint.
+        if gates.iter().all(|gate: &Gate| gate.bounds.len() == 1 || !gate.fails()) {
+            identity.refuse(facts, source)?;
+        }
+    }
+    let mut made = Vec::new();
+    if facts.generates.is_some() {
+        for group in cases.chunks(width(&cases, options)) {
+            let asked = timed(&mut effort.server, || generate(server, group, options.tokens))?;
+            for (case, generated) in group.iter().zip(asked) {
+                let begun = Instant::now();
+                let (found, row) = decode(&mut native, &judge, case, &generated, model.vocab)?;
+                gates.extend(found);
+                greedy.push(row);
+                effort.native += begun.elapsed();
+                made.push(generated);
+            }
+        }
+    }
+    if options.schedules {
+        let noise = Judge::noise(&gates);
+        let limit = rule::schedule(dtype, judge.scale(), noise).max(judge.bound.unwrap_or(0.0));
+        let alone = served::Alone {
+            cases: &cases,
+            scored: &scored_rows,
+            made: &made,
+            vocab: model.vocab,
+            room,
+        };
+        report.schedules =
+            timed(&mut effort.server, || served::schedules(server, &alone, dtype, limit, options))?;
+    }
+    timed(&mut effort.server, || server.alive())?;
+
+    report.note(text_only::compare(server, options.tokenizer)?);
+    let mut run = summarize(model, dtype, gates, greedy, Uncovered::default());
+    let ruled_out = locate::ruled_out(&run.gates);
+    if let Some(first) = &mut run.first {
+        first.hints.extend(ruled_out);
+    }
+    report.runs.push(run);
+    if let Some(flags) =
+        facts.exact.as_ref().filter(|_| report.exit_code() != 0 && dtype == Dtype::F32)
+    {
+        report.notes.push(format!(
+            "by default this server rounds more than f32 does: `{flags}` turns that off"
+        ));
+    }
+    Ok(Evidence { report, dtype, observed, noise: judge.explained(&cases), effort })
+}
+
+/// Requests at a time: one, where there are few prompts, so that a fault of batches shows in its schedule alone.
+fn width(cases: &[Case], options: &EvidenceOptions<'_>) -> usize {
+    if cases.len() <= ALONE { 1 } else { options.parallel.max(1) }
+}
+
+fn timed<T>(total: &mut Duration, run: impl FnOnce() -> T) -> T {
+    let begun = Instant::now();
+    let result = run();
+    *total += begun.elapsed();
+    result
+}
+
+fn score(server: &dyn Endpoint, cases: &[Case]) -> Result<Vec<Scored>, endpoints::Error> {
+    let one = |case: &Case| {
+        server.score(&Ask { tokens: &case.tokens, cache: Cache::Off }, &case.positions)
+    };
+    served::together(cases, &one)
+}
+
+fn generate(
+    server: &dyn Endpoint,
+    cases: &[Case],
+    count: usize,
+) -> Result<Vec<Generated>, endpoints::Error> {
+    let one =
+        |case: &Case| server.generate(&Ask { tokens: &case.tokens, cache: Cache::Off }, count);
+    served::together(cases, &one)
+}
+
+/// Scores generated tokens natively and compares.
+fn decode(
+    native: &mut Native<'_>,
+    judge: &Judge,
+    case: &Case,
+    generated: &Generated,
+    vocab: usize,
+) -> Result<(Vec<Gate>, GreedyRow), Error> {
+    let mut gates: Vec<Gate> = answers::generated(case, generated, vocab).into_iter().collect();
+    let whole: Vec<u32> = case.tokens.iter().chain(&generated.ids).copied().collect();
+    let first = case.tokens.len() - 1;
+    let positions: Vec<usize> = (first..first + generated.ids.len()).collect();
+    let truth = native.rows(&whole, &positions)?;
+    let steps: Vec<usize> = (1..=positions.len()).collect();
+    let widest = case.widest.map(|widest| vec![widest; positions.len()]);
+    let mut gate =
+        judge.gate(case, Phase::Decode, &steps, &generated.rows, &truth, widest.as_deref());
+    if generated.ids.is_empty() {
+        gate = gate.skipped("the server ended before the first token");
+    }
+    gates.push(gate);
+    let row = judge.greedy(case, generated, &truth);
+    Ok((gates, row))
+}
+
+/// Keeps rows for a search of causes. A row that has the next token alone is one of one entry.
+fn keep(observed: &mut Vec<Observed>, case: &Case, scored: &Scored) {
+    let so_far: usize = observed.iter().map(|o: &Observed| o.rows.len()).sum();
+    if so_far + scored.rows.len() > OBSERVED && !observed.is_empty() {
+        return;
+    }
+    let row = |(at, row): (&usize, &Row)| {
+        let mut entries: Vec<(u32, f32)> =
+            row.entries().map(|(id, value)| (id as u32, value)).collect();
+        if let (true, Some(next), Some(value)) =
+            (entries.is_empty(), case.tokens.get(at + 1), row.target)
+        {
+            entries.push((*next, value));
+        }
+        // What has no probability has no distance.
+        entries.retain(|(_, value)| *value > endpoints::FLOOR);
+        (*at, entries)
+    };
+    let rows = case.positions.iter().zip(&scored.rows).map(row).collect();
+    observed.push(Observed { name: case.name.clone(), tokens: case.tokens.clone(), rows });
+}
+
+fn about(facts: &Facts, source: &Source<'_>, dump: Option<&Dump>, sha256: Hashes) -> About {
+    let (reference, producer) = match dump {
+        Some(dump) => (dump.dir.display().to_string(), crate::check::producer(dump)),
+        None => ("no dump".to_owned(), "the native engine in f32".to_owned()),
+    };
+    About {
+        spec: source.model.name.clone(),
+        architecture: source.model.architecture.clone(),
+        model: source.dir.display().to_string(),
+        engine: facts.title(),
+        reference,
+        producer,
+        sha256,
+    }
+}
+
+/// Remarks about what the server shows.
+fn notes(facts: &Facts, dtype: Dtype, known: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    let settings: Vec<String> =
+        facts.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let root = facts.root.as_ref().map(|root| format!(" ({root})")).unwrap_or_default();
+    let in_force = if settings.is_empty() {
+        String::new()
+    } else {
+        format!(", in force: {}", settings.join(", "))
+    };
+    notes.push(format!("served as `{}`{root}{in_force}", facts.model));
+    notes.push(match facts.scores {
+        Scores::Full => "rows of prompts: the whole vocabulary".to_owned(),
+        Scores::Top(count) => format!(
+            "rows of prompts: the {count} likeliest tokens and the next one; of the others only their bound was compared"
+        ),
+        Scores::Target => "rows of prompts: the next token alone".to_owned(),
+        Scores::Nothing => "prefill was not compared: the server gives no log-probabilities of prompts".to_owned(),
+    });
+    if facts.generates.is_none() {
+        notes.push("decode and schedules of it were not compared: the server gives no ids of generated tokens".to_owned());
+    }
+    if !known {
+        notes.push(format!("the server does not say which dtype it runs in: it is judged as {dtype}; --dtype names another"));
+    }
+    notes.extend(facts.hidden.iter().map(|hidden| format!("hidden by the server: {hidden}")));
+    notes
+}
+
+/// The name of a model's folder.
+fn name_of(dir: &Path) -> String {
+    dir.display().to_string()
+}

@@ -1,0 +1,129 @@
+//! Properties that every answer has, whatever the model: ids come back as they were sent, probabilities are some, and the
+//! chosen token is the likeliest.
+
+use endpoints::{Generated, Row, Scored};
+
+use super::cases::Case;
+use super::distance::apart;
+use crate::dump::Phase;
+use crate::gate::{Gate, Mode, Subject};
+use crate::order::LAST;
+
+/// Most that probabilities of a row may add up to, less 1; and least, where the row is whole.
+const SUM: f64 = 2e-3;
+
+/// Most that the chosen token may be less likely than the likeliest one, by the server's own numbers.
+const GREEDY: f32 = 1e-3;
+
+/// Differences of log-probabilities below this one are none.
+const EQUAL: f32 = 1e-6;
+
+/// Findings about the rows of a prompt.
+pub(super) fn scored(case: &Case, scored: &Scored, vocab: usize) -> Option<Gate> {
+    let mut found = echo(case, scored.echo.as_deref());
+    found = found.or_else(|| rows(&scored.rows, &case.positions, vocab));
+    found = found.or_else(|| {
+        let pair = (scored.rows.first()?, scored.rows.last()?);
+        let same =
+            scored.rows.len() > 2 && scored.rows.iter().all(|row| row.values == pair.0.values);
+        (same && pair.0.values.len() > 1).then(|| {
+            (0, "every position has the same row: the server does not read the prompt".to_owned())
+        })
+    });
+    found.map(|(step, words)| gate(case, Phase::Prefill, step, words))
+}
+
+/// Findings about generated tokens.
+pub(super) fn generated(case: &Case, made: &Generated, vocab: usize) -> Option<Gate> {
+    let steps: Vec<usize> = (1..=made.rows.len()).collect();
+    let found = echo(case, made.echo.as_deref()).or_else(|| rows(&made.rows, &steps, vocab));
+    let found = found.or_else(|| {
+        made.rows.iter().zip(&made.ids).zip(&steps).find_map(|((row, id), step)| {
+            let chosen = row.target.or_else(|| row.at(*id))?;
+            let (best, most) = row.entries().max_by(|a, b| a.1.total_cmp(&b.1))?;
+            (most - chosen > GREEDY).then(|| {
+                let words = format!(
+                    "the server is not greedy at temperature 0: it chose token {id} of {chosen:.3} while its own row has \
+                     token {best} of {most:.3}"
+                );
+                (*step, words)
+            })
+        })
+    });
+    found.map(|(step, words)| gate(case, Phase::Decode, step, words))
+}
+
+fn gate(case: &Case, phase: Phase, step: usize, words: String) -> Gate {
+    let mut gate =
+        Gate::new(Subject::Logprobs, &case.name, phase, Mode::Cumulative, LAST).failed(words);
+    gate.step = Some(step);
+    gate
+}
+
+/// Compares the prompt's ids with those that the server repeats.
+fn echo(case: &Case, echo: Option<&[u32]>) -> Option<(usize, String)> {
+    let echo = echo.filter(|echo| *echo != case.tokens)?;
+    let (ours, theirs) = (case.tokens.len(), echo.len());
+    let at = case.tokens.iter().zip(echo).take_while(|(a, b)| a == b).count();
+    let cause = if theirs == ours + 1 && echo[1..] == case.tokens[..] {
+        ": it adds a token at the beginning, as a second BOS"
+    } else {
+        ""
+    };
+    let shown = |ids: &[u32]| ids.get(at).map_or_else(|| "nothing".to_owned(), u32::to_string);
+    let words = format!(
+        "the server runs other tokens than it was sent: {theirs} instead of {ours}, at {at} it has {} instead of {}{cause}",
+        shown(echo),
+        shown(&case.tokens)
+    );
+    Some((at.min(ours.saturating_sub(1)), words))
+}
+
+/// Finds a row that is no distribution.
+fn rows(rows: &[Row], steps: &[usize], vocab: usize) -> Option<(usize, String)> {
+    rows.iter().zip(steps).find_map(|(row, step)| {
+        let sum: f64 = row.values.iter().map(|x| f64::from(*x).exp()).sum();
+        let words = if sum > 1.0 + SUM {
+            format!(
+                "the probabilities of {} tokens add up to {sum:.4}; expected at most 1",
+                row.values.len()
+            )
+        } else if row.is_full() && vocab > 0 && sum < 1.0 - SUM {
+            format!("the probabilities of the whole vocabulary add up to {sum:.4}; expected 1")
+        } else if row.values.len() > 2 && flat(row) {
+            "all tokens are equally likely: the server computes nothing of the model".to_owned()
+        } else {
+            let entry = row.entries().zip(row.target).find(|_| row.values.len() == 1);
+            let ((_, value), target) = entry?;
+            if apart(value, target) <= GREEDY {
+                return None;
+            }
+            format!("the chosen token has two log-probabilities, {value} and {target}")
+        };
+        Some((*step, words))
+    })
+}
+
+fn flat(row: &Row) -> bool {
+    let most = row.values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    row.values.iter().all(|x| (most - x).abs() < EQUAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_are_no_distribution_are_named() {
+        let row = |values: &[f32]| Row { ids: None, values: values.to_vec(), target: None };
+        for (values, words) in [
+            (&[-0.1_f32, -0.1, -0.1][..], "add up to 2.7"),
+            (&[-3.0, -4.0, -5.0], "expected 1"),
+            (&[-1.098_612_3; 3], "equally likely"),
+        ] {
+            let (_, found) = rows(&[row(values)], &[0], 3).unwrap();
+            assert!(found.contains(words), "{found}");
+        }
+        assert!(rows(&[row(&[-0.105_360_5, -2.995_732_3, -2.995_732_3])], &[0], 3).is_none());
+    }
+}

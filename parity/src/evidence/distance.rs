@@ -1,0 +1,114 @@
+//! The distance of a server's row from a reference row, over what the server shows.
+
+use endpoints::{FLOOR, Row};
+
+use crate::metrics::top1;
+
+/// Distance of one row.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Distance {
+    /// Largest difference of a log-probability.
+    pub(super) max: f64,
+    /// Root mean square of the differences.
+    pub(super) rms: f64,
+    /// Divergence from the reference in nats; tokens that either side leaves out count as one.
+    pub(super) kl: f64,
+    /// True if both have the same likeliest token.
+    pub(super) agrees: bool,
+}
+
+/// Compares a row with a reference row, pushing every difference to `deltas`.
+///
+/// Tokens that a shortened row leaves out are at most as likely as its least likely one, so the reference may have none
+/// that is likelier: by how much it has one, counts as a difference.
+pub(super) fn distance(server: &Row, reference: &Row, deltas: &mut Vec<f32>) -> Distance {
+    let from = deltas.len();
+    let (mut kl, mut p, mut q) = (0.0_f64, 0.0_f64, 0.0_f64);
+    for (id, got) in server.entries() {
+        let Some(want) = reference.at(id as u32) else { continue };
+        deltas.push(apart(got, want));
+        let (want, got) = (f64::from(want.max(FLOOR)), f64::from(got.max(FLOOR)));
+        (p, q) = (p + want.exp(), q + got.exp());
+        kl += want.exp() * (want - got);
+    }
+    if let (false, Some(got), Some(want)) = (server.is_full(), server.target, reference.target) {
+        deltas.push(apart(got, want));
+    }
+    if let Some(least) = least(server) {
+        let over = reference
+            .entries()
+            .filter(|(id, want)| *want > least && server.at(*id as u32).is_none());
+        deltas.extend(over.map(|(_, want)| want - least).reduce(f32::max));
+    }
+    let (p, q) = (1.0 - p, 1.0 - q);
+    if p > 1e-9 && q > 1e-12 && server.values.len() > 1 {
+        kl += p * (p / q).ln();
+    }
+    let own = &deltas[from..];
+    let power: f64 = own.iter().map(|delta| f64::from(*delta).powi(2)).sum();
+    Distance {
+        max: own.iter().copied().fold(0.0, f32::max).into(),
+        rms: (power / own.len().max(1) as f64).sqrt(),
+        kl: if server.values.len() > 1 { kl.max(0.0) } else { 0.0 },
+        agrees: server.values.len() < 2 || top(server) == top(reference),
+    }
+}
+
+/// Difference of two log-probabilities; what has no probability is the same on both sides.
+pub(super) fn apart(a: f32, b: f32) -> f32 {
+    let gap = (a.max(FLOOR) - b.max(FLOOR)).abs();
+    if gap.is_nan() { f32::INFINITY } else { gap }
+}
+
+/// The likeliest token of a row.
+pub(super) fn top(row: &Row) -> usize {
+    let n = top1(&row.values);
+    row.ids.as_ref().map_or(n, |ids| ids.get(n).map_or(0, |id| *id as usize))
+}
+
+/// The least likely of the likeliest tokens that a shortened row shows. The next token stands there whatever it is.
+fn least(row: &Row) -> Option<f32> {
+    if row.is_full() || row.values.len() < 3 {
+        return None;
+    }
+    let mut values = row.values.clone();
+    values.sort_by(f32::total_cmp);
+    let aside = row.target.is_none_or(|target| target == values[0]);
+    values.get(usize::from(aside)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn logs(p: &[f32]) -> Vec<f32> {
+        p.iter().map(|p| p.ln()).collect()
+    }
+
+    #[test]
+    fn shortened_rows_bound_what_they_leave_out() {
+        let full = Row { ids: None, values: logs(&[0.4, 0.3, 0.15, 0.1, 0.05]), target: None };
+        let mut deltas = Vec::new();
+        assert_eq!(distance(&full, &full, &mut deltas).max, 0.0);
+        let top = |ids: &[u32], p: &[f32], target: f32| Row {
+            ids: Some(ids.to_vec()),
+            values: logs(p),
+            target: Some(target.ln()),
+        };
+        let right = top(&[0, 1, 2, 4], &[0.4, 0.3, 0.15, 0.05], 0.05);
+        let d = distance(&right, &Row { target: Some(0.05_f32.ln()), ..full.clone() }, &mut deltas);
+        assert!(d.max < 1e-6 && d.agrees && d.kl < 1e-6, "{d:?}");
+        // A likely token is left out.
+        let wrong = top(&[0, 2, 3, 4], &[0.4, 0.15, 0.1, 0.05], 0.05);
+        let d = distance(&wrong, &full, &mut deltas);
+        approx::assert_abs_diff_eq!(d.max, f64::from((0.3_f32 / 0.1).ln()), epsilon = 1e-5);
+    }
+
+    #[test]
+    fn what_has_no_probability_is_the_same() {
+        assert_eq!(apart(-9999.0, f32::NEG_INFINITY), 0.0);
+        assert_eq!(apart(-3.4e38, -120.0), 0.0);
+        assert_eq!(apart(-9999.0, -10.0), 70.0);
+        assert_eq!(apart(f32::NAN, -1.0), 79.0);
+    }
+}

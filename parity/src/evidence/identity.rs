@@ -1,0 +1,98 @@
+//! Tells another model from a faulty engine: rows of another model have nothing in common with ours.
+
+use endpoints::{Facts, Row};
+use engine::Source;
+
+use super::{Error, name_of};
+use crate::check::Error as CheckError;
+use crate::dump::Dump;
+use crate::metrics::top1;
+
+/// The likeliest tokens of a row that are looked up in ours.
+const TOKENS: usize = 16;
+/// Rows that are looked at, at most and at least.
+const MOST_ROWS: usize = 256;
+const LEAST_ROWS: usize = 8;
+/// Mean place of such tokens in our own order, as a share of the vocabulary: by chance 0.5. A faulty engine carries
+/// the embedding to the head all the same, so its likeliest tokens stand well before the middle.
+const UNRELATED: f64 = 0.42;
+/// The same at position 0, where neither positions nor attention matter.
+const UNRELATED_FIRST: f64 = 0.33;
+
+/// Refuses a server, or a dump, of another vocabulary.
+pub(super) fn vocabulary(
+    facts: &Facts,
+    source: &Source<'_>,
+    dump: Option<&Dump>,
+) -> Result<(), Error> {
+    let model = source.model.vocab;
+    if let Some(dump) = dump.map(|dump| dump.manifest.vocab).filter(|dump| *dump != model) {
+        return Err(CheckError::Vocab { dump, model }.into());
+    }
+    match facts.vocab.filter(|served| *served != model) {
+        Some(served) => Err(other(
+            facts,
+            source,
+            format!("its vocabulary has {served} tokens, and this one {model}"),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn other(facts: &Facts, source: &Source<'_>, found: String) -> Error {
+    Error::OtherModel { url: facts.url.clone(), model: name_of(source.dir), found }
+}
+
+/// Fingerprint of a server's rows.
+#[derive(Debug, Default)]
+pub(super) struct Identity {
+    places: Vec<f64>,
+    first: Vec<f64>,
+    same_top: usize,
+}
+
+impl Identity {
+    /// Looks up the likeliest tokens of rows in our own.
+    pub(super) fn add(&mut self, positions: &[usize], rows: &[Row], full: &[Row]) {
+        for ((row, own), position) in rows.iter().zip(full).zip(positions) {
+            if self.places.len() >= MOST_ROWS || row.values.len() < 2 {
+                return;
+            }
+            let mut best: Vec<(usize, f32)> = row.entries().collect();
+            best.sort_by(|a, b| b.1.total_cmp(&a.1));
+            best.truncate(TOKENS.min(row.values.len().div_ceil(4)));
+            let place = |id: usize| {
+                let value = own.values.get(id).copied().unwrap_or(f32::NEG_INFINITY);
+                let before = own.values.iter().filter(|x| **x > value).count();
+                before as f64 / own.values.len().max(1) as f64
+            };
+            let mean = best.iter().map(|(id, _)| place(*id)).sum::<f64>() / best.len() as f64;
+            self.same_top +=
+                usize::from(best.first().is_some_and(|best| best.0 == top1(&own.values)));
+            self.places.push(mean);
+            if *position == 0 {
+                self.first.push(mean);
+            }
+        }
+    }
+
+    /// Ends the check if the rows are those of another model.
+    pub(super) fn refuse(&self, facts: &Facts, source: &Source<'_>) -> Result<(), Error> {
+        let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+        if self.places.len() < LEAST_ROWS || mean(&self.places) < UNRELATED {
+            return Ok(());
+        }
+        if !self.first.is_empty() && mean(&self.first) < UNRELATED_FIRST {
+            return Ok(());
+        }
+        let named = facts.root.as_ref().unwrap_or(&facts.model);
+        let found = format!(
+            "its rows have nothing in common with this model's (its likeliest tokens stand at {:.0} % of our order on the \
+             average, by chance at 50 %, and {} of {} rows have the same likeliest token); it says that it serves `{named}`",
+            100.0 * mean(&self.places),
+            self.same_top,
+            self.places.len()
+        );
+        Err(other(facts, source, found))
+    }
+}

@@ -1,0 +1,108 @@
+//! The native engine in f32, which scores what a server was asked and what it chose.
+
+use std::path::Path;
+
+use converters::Checkpoint;
+use endpoints::Row;
+use engine::{Engine, NoProbe, Options, Session, Source, Want};
+use registry::dtype::Dtype;
+
+use super::Error;
+use crate::check::Error as CheckError;
+use crate::dump::{Dump, sha256};
+use crate::metrics::log_softmax;
+use crate::report::Hashes;
+use crate::run::one;
+
+/// A model opened by the native engine.
+pub(super) struct Native<'a> {
+    engine: &'a dyn Engine,
+    source: Source<'a>,
+    session: Box<dyn Session>,
+    threads: Option<usize>,
+    /// Sum of squares and count of logits.
+    power: (f64, usize),
+}
+
+impl<'a> Native<'a> {
+    pub(super) fn open(
+        engine: &'a dyn Engine,
+        source: &Source<'a>,
+        threads: Option<usize>,
+    ) -> Result<Self, Error> {
+        let session = engine.open(source, &options(Dtype::F32, threads))?;
+        Ok(Self { engine, source: source.clone(), session, threads, power: (0.0, 0) })
+    }
+
+    /// Rows behind the tokens at these positions.
+    pub(super) fn rows(&mut self, tokens: &[u32], positions: &[usize]) -> Result<Vec<Row>, Error> {
+        let logits = run(self.session.as_mut(), tokens)?;
+        let vocab = self.source.model.vocab.max(1);
+        let mut rows = Vec::with_capacity(positions.len());
+        for &position in positions {
+            let Some(logits) = logits.get(position * vocab..(position + 1) * vocab) else { break };
+            self.power.0 += logits.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+            self.power.1 += vocab;
+            rows.push(row(logits, tokens.get(position + 1).copied()));
+        }
+        Ok(rows)
+    }
+
+    /// Root mean square of all logits so far.
+    pub(super) fn scale(&self) -> f64 {
+        (self.power.0 / self.power.1.max(1) as f64).sqrt()
+    }
+
+    /// Rows of a run in another dtype; none where the model cannot run in it.
+    pub(super) fn rounded(
+        &self,
+        dtype: Dtype,
+        prompts: &[(&[u32], &[usize])],
+    ) -> Option<Vec<Vec<Row>>> {
+        let mut session = self.engine.open(&self.source, &options(dtype, self.threads)).ok()?;
+        let vocab = self.source.model.vocab.max(1);
+        let of = |(tokens, positions): &(&[u32], &[usize])| {
+            let logits = run(session.as_mut(), tokens).ok()?;
+            let rows =
+                positions.iter().map(|p| Some(row(logits.get(p * vocab..(p + 1) * vocab)?, None)));
+            rows.collect()
+        };
+        prompts.iter().map(of).collect()
+    }
+}
+
+/// Hashes of the model, of which the dump has to be.
+pub(super) fn hashes(source: &Source<'_>, dump: Option<&Dump>) -> Result<Hashes, Error> {
+    let mut hashes = Hashes { dump: dump.map(Dump::sha256).transpose()?, ..Hashes::default() };
+    let io = |path: &Path| sha256(path).map_err(|error| Error::Check(CheckError::Io(error)));
+    if source.dir.is_file() {
+        hashes.weights = Some(io(source.dir)?);
+        return Ok(hashes);
+    }
+    let checkpoint = Checkpoint::open(source.dir).map_err(|e| Error::Check(e.into()))?;
+    let config = io(&source.dir.join("config.json"))?;
+    let weights = checkpoint.fingerprint().map_err(|e| Error::Check(e.into()))?;
+    if let Some(dump) = dump {
+        dump.verify_model(&config, &weights)?;
+    }
+    (hashes.config, hashes.weights) = (Some(config), Some(weights));
+    Ok(hashes)
+}
+
+fn options(dtype: Dtype, threads: Option<usize>) -> Options {
+    Options { dtype, threads, finite: false, ..Options::default() }
+}
+
+fn run(session: &mut dyn Session, tokens: &[u32]) -> Result<Vec<f32>, engine::Error> {
+    let slot = session.open_slot();
+    let logits = one(session, slot, tokens, Want::All, &mut NoProbe);
+    session.release(slot)?;
+    Ok(logits?.data)
+}
+
+fn row(logits: &[f32], next: Option<u32>) -> Row {
+    let mut values = vec![0.0; logits.len()];
+    log_softmax(logits, &mut values);
+    let target = next.and_then(|next| values.get(next as usize).copied());
+    Row { ids: None, values, target }
+}

@@ -1,0 +1,308 @@
+//! Schedules of a server: the same request alone, again, in batches, over a warm prefix, behind another one.
+//!
+//! What a server answers must not depend on its other requests. Where it does, slots, caches or batches leak, and the
+//! schedule says which.
+
+use std::thread;
+
+use endpoints::{Ask, Cache, Endpoint, Error, Generated, Row, Scored};
+use registry::dtype::Dtype;
+
+use super::EvidenceOptions;
+use super::cases::{Case, made};
+use super::distance::{apart, top};
+use crate::gate::Verdict;
+use crate::schedules::ScheduleRow;
+
+/// Prompts that take part.
+const PROMPTS: usize = 3;
+
+/// Longest prompt that takes part.
+const LONGEST: usize = 1024;
+
+/// Tokens behind a prompt that is cut back.
+const MORE: usize = 12;
+
+/// Answers to each prompt by itself.
+pub(super) struct Alone<'a> {
+    pub(super) cases: &'a [Case],
+    /// Rows of prompts; empty where the server gives none.
+    pub(super) scored: &'a [Scored],
+    /// Generated tokens; empty where the server gives none.
+    pub(super) made: &'a [Generated],
+    pub(super) vocab: usize,
+    /// Most positions of a sequence.
+    pub(super) room: usize,
+}
+
+/// Runs `one` for all items side by side.
+pub(super) fn together<I: Sync, T: Send>(
+    items: &[I],
+    one: &(dyn Fn(&I) -> Result<T, Error> + Sync),
+) -> Result<Vec<T>, Error> {
+    if items.len() == 1 {
+        return items.iter().map(one).collect();
+    }
+    thread::scope(|scope| {
+        let handles: Vec<_> = items.iter().map(|item| scope.spawn(move || one(item))).collect();
+        let ended = handles.into_iter().map(thread::ScopedJoinHandle::join);
+        ended
+            .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+/// An answer of either kind.
+struct Answer {
+    ids: Vec<u32>,
+    rows: Vec<Row>,
+    /// The position in the sequence of the first row.
+    from: usize,
+}
+
+impl From<&Generated> for Answer {
+    fn from(made: &Generated) -> Self {
+        Self { ids: made.ids.clone(), rows: made.rows.clone(), from: 0 }
+    }
+}
+
+impl From<&Scored> for Answer {
+    fn from(scored: &Scored) -> Self {
+        Self { ids: Vec::new(), rows: scored.rows.clone(), from: 0 }
+    }
+}
+
+/// Progress of one schedule.
+struct Run {
+    row: ScheduleRow,
+}
+
+impl Run {
+    fn new(dtype: Dtype, name: &str, why: &'static str, limit: f64) -> Self {
+        let (steps, position, note) = (0, None, None);
+        let (name, max, verdict) = (name.to_owned(), f64::NAN, Verdict::Pass);
+        Self { row: ScheduleRow { dtype, name, why, steps, max, limit, position, note, verdict } }
+    }
+
+    /// Compares an answer with the one that the prompt had alone. Behind another token sequences have nothing in common.
+    fn compare(&mut self, case: &Case, what: &str, alone: &Answer, got: &Answer) {
+        self.row.steps += 1;
+        let end = case.tokens.len();
+        for (n, (want, row)) in alone.rows.iter().zip(&got.rows).enumerate() {
+            let own: f64 = row
+                .entries()
+                .filter_map(|(id, value)| Some(f64::from(apart(want.at(id as u32)?, value))))
+                .fold(0.0, f64::max);
+            let targets =
+                want.target.zip(row.target).filter(|_| alone.ids.get(n) == got.ids.get(n));
+            let delta = targets.map_or(own, |(a, b)| own.max(f64::from(apart(a, b))));
+            // Rows that have no token in common say only that they have none.
+            let apart_tops =
+                want.values.len() > 1 && row.values.len() > 1 && want.at(top(row) as u32).is_none();
+            let delta = if apart_tops { delta.max(1.0) } else { delta };
+            self.row.max = if self.row.max.is_nan() { delta } else { self.row.max.max(delta) };
+            if delta > self.row.limit && self.row.verdict != Verdict::Fail {
+                let position =
+                    if alone.ids.is_empty() { case.positions[n] } else { end - 1 + n + alone.from };
+                self.row.verdict = Verdict::Fail;
+                self.row.position = Some(position);
+                self.row.note = Some(format!("prompt `{}`, {what}", case.name));
+            }
+            if !alone.ids.is_empty() && alone.ids.get(n) != got.ids.get(n) {
+                break;
+            }
+        }
+    }
+}
+
+/// Runs all schedules that the server's evidence allows.
+pub(super) fn schedules(
+    server: &dyn Endpoint,
+    alone: &Alone<'_>,
+    dtype: Dtype,
+    limit: f64,
+    options: &EvidenceOptions<'_>,
+) -> Result<Vec<ScheduleRow>, Error> {
+    let places = chosen(alone.cases);
+    let Some(&main) = places.first() else { return Ok(Vec::new()) };
+    let setting = Setting { server, alone, dtype, limit, count: options.tokens };
+    let mut rows = Vec::new();
+    if !alone.made.is_empty() {
+        rows.extend(setting.one_by_one(&places)?);
+        rows.extend(setting.side_by_side(&places, main, options.parallel.max(2))?);
+    }
+    if !alone.scored.is_empty() {
+        rows.extend(setting.scoring(&places)?);
+    }
+    if !alone.made.is_empty() {
+        rows.push(setting.at_the_end(&places)?);
+    }
+    Ok(rows)
+}
+
+/// Prompts of mixed lengths, the longest first.
+fn chosen(cases: &[Case]) -> Vec<usize> {
+    let mut places: Vec<usize> =
+        (0..cases.len()).filter(|n| cases[*n].tokens.len() <= LONGEST).collect();
+    places.sort_by_key(|n| std::cmp::Reverse(cases[*n].tokens.len()));
+    places.truncate(PROMPTS);
+    places
+}
+
+struct Setting<'a> {
+    server: &'a dyn Endpoint,
+    alone: &'a Alone<'a>,
+    dtype: Dtype,
+    limit: f64,
+    count: usize,
+}
+
+impl Setting<'_> {
+    fn run(&self, name: &str, why: &'static str) -> Run {
+        Run::new(self.dtype, name, why, self.limit)
+    }
+
+    fn generate(&self, tokens: &[u32], cache: Cache, count: usize) -> Result<Generated, Error> {
+        self.server.generate(&Ask { tokens, cache }, count.max(1))
+    }
+
+    /// Requests one after the other, over caches as the server keeps them.
+    fn one_by_one(&self, places: &[usize]) -> Result<Vec<ScheduleRow>, Error> {
+        let mut again =
+            self.run("again", "the same request twice: the second one finds its own caches");
+        let mut other = self.run(
+            "after another",
+            "a request behind another conversation: nothing of it may be left in a slot",
+        );
+        let mut prefix = self.run("warm prefix", "the first half is cached, then the whole prompt");
+        let mut beyond = self.run(
+            "longer before",
+            "a longer conversation is cached, then the prompt that it began with",
+        );
+        let mut goes_on = self.run(
+            "continued",
+            "the tokens generated so far as part of the prompt: decode and prefill agree",
+        );
+        for &n in places {
+            let (case, alone) = (&self.alone.cases[n], Answer::from(&self.alone.made[n]));
+            let tokens = &case.tokens;
+            for time in ["the first time", "the second time"] {
+                let got = self.generate(tokens, Cache::Default, self.count)?;
+                again.compare(case, time, &alone, &(&got).into());
+            }
+            let fits = (tokens.len() + 3).min(self.alone.room.saturating_sub(self.count + 1));
+            let stranger = made(fits, self.alone.vocab);
+            self.generate(&stranger, Cache::Default, self.count)?;
+            let got = self.generate(tokens, Cache::Default, self.count)?;
+            other.compare(case, "behind one of another text", &alone, &(&got).into());
+
+            if tokens.len() > 1 {
+                self.generate(&tokens[..tokens.len() / 2], Cache::Default, 1)?;
+                let got = self.generate(tokens, Cache::Default, self.count)?;
+                prefix.compare(case, "over its first half", &alone, &(&got).into());
+            }
+            let more = self.alone.room.saturating_sub(tokens.len() + self.count + 1).min(MORE);
+            let longer: Vec<u32> =
+                tokens.iter().chain(stranger.iter().take(more)).copied().collect();
+            if longer.len() > tokens.len() {
+                self.generate(&longer, Cache::Default, 1)?;
+                let got = self.generate(tokens, Cache::Default, self.count)?;
+                beyond.compare(case, "cut back from a longer one", &alone, &(&got).into());
+            }
+            let half = alone.ids.len() / 2;
+            if half > 0 {
+                let so_far: Vec<u32> = tokens.iter().chain(&alone.ids[..half]).copied().collect();
+                let got = self.generate(&so_far, Cache::Default, self.count - half)?;
+                let rest = Answer {
+                    ids: alone.ids[half..].to_vec(),
+                    rows: alone.rows[half..].to_vec(),
+                    from: half,
+                };
+                goes_on.compare(case, "with what it generated", &rest, &(&got).into());
+            }
+        }
+        Ok([again, other, prefix, beyond, goes_on].map(|run| run.row).into())
+    }
+
+    /// Requests at the same time.
+    fn side_by_side(
+        &self,
+        places: &[usize],
+        main: usize,
+        parallel: usize,
+    ) -> Result<Vec<ScheduleRow>, Error> {
+        let mut batch = self.run(
+            "mixed batch",
+            "prompts of several lengths at the same time: padding and slots of others",
+        );
+        for _ in 0..2 {
+            let got = together(places, &|n| {
+                self.generate(&self.alone.cases[*n].tokens, Cache::Off, self.count)
+            })?;
+            for (n, got) in places.iter().zip(&got) {
+                let case = &self.alone.cases[*n];
+                batch.compare(
+                    case,
+                    "beside prompts of other lengths",
+                    &(&self.alone.made[*n]).into(),
+                    &got.into(),
+                );
+            }
+        }
+        let mut crowd = self.run("crowd", "the same prompt many times at once");
+        let (case, alone) = (&self.alone.cases[main], Answer::from(&self.alone.made[main]));
+        let all: Vec<usize> = (0..parallel).collect();
+        let got = together(&all, &|_| self.generate(&case.tokens, Cache::Default, self.count))?;
+        for got in &got {
+            crowd.compare(case, "beside itself", &alone, &got.into());
+        }
+        Ok(vec![batch.row, crowd.row])
+    }
+
+    /// Rows of prompts over warm caches, and side by side.
+    fn scoring(&self, places: &[usize]) -> Result<Vec<ScheduleRow>, Error> {
+        let score = |n: &usize, cache| {
+            let case = &self.alone.cases[*n];
+            self.server.score(&Ask { tokens: &case.tokens, cache }, &case.positions)
+        };
+        let mut warm =
+            self.run("scored warm", "rows of a prompt that is cached: stale rows, or too few");
+        for n in places {
+            for time in ["the first time", "the second time"] {
+                let got = score(n, Cache::Default)?;
+                warm.compare(
+                    &self.alone.cases[*n],
+                    time,
+                    &(&self.alone.scored[*n]).into(),
+                    &(&got).into(),
+                );
+            }
+        }
+        let mut batch =
+            self.run("scored together", "rows of prompts of several lengths at the same time");
+        let got = together(places, &|n| score(n, Cache::Off))?;
+        for (n, got) in places.iter().zip(&got) {
+            batch.compare(
+                &self.alone.cases[*n],
+                "beside others",
+                &(&self.alone.scored[*n]).into(),
+                &got.into(),
+            );
+        }
+        Ok(vec![warm.row, batch.row])
+    }
+
+    /// The first request once more.
+    fn at_the_end(&self, places: &[usize]) -> Result<ScheduleRow, Error> {
+        let mut run = self.run(
+            "cache off",
+            "without caches, behind all other requests: what the server remembers of them",
+        );
+        for n in places {
+            let case = &self.alone.cases[*n];
+            let got = self.generate(&case.tokens, Cache::Off, self.count)?;
+            run.compare(case, "at the end", &(&self.alone.made[*n]).into(), &(&got).into());
+        }
+        Ok(run.row)
+    }
+}

@@ -1,0 +1,85 @@
+//! Servers that show no numbers, and tokenizers of servers beside the model's own.
+
+use endpoints::Endpoint;
+
+use super::Error;
+
+/// The model's own tokenizer: the ids of a text, without special tokens around it or with them; none where it refuses.
+pub type Tokenizer<'a> = dyn Fn(&str, bool) -> Option<Vec<u32>> + 'a;
+
+/// Texts on which tokenizers part: spaces, digits, cases, other scripts, and characters of several tokens.
+const TEXTS: [&str; 6] = [
+    "The quick brown fox jumps over the lazy dog.",
+    "  two  spaces,\ta tab\nand a new line\n\n",
+    "12345 + 67890 = 80235; 3.14159e-10",
+    "Straße, naïve, Ελλάδα, Москва, 東京, 서울",
+    "fn main() { println!(\"{:?}\", x[0]); }",
+    "don't I'LL we've 🤔👩‍👩‍👧",
+];
+
+/// Compares the tokenizer of a server with the model's own; none where one of them has none.
+pub(super) fn compare(
+    server: &dyn Endpoint,
+    own: Option<&Tokenizer<'_>>,
+) -> Result<Option<String>, endpoints::Error> {
+    let Some(own) = own else { return Ok(None) };
+    let mut compared = 0;
+    for text in TEXTS {
+        let (Some(ours), Some(theirs)) = (own(text, false), server.tokenize(text)?) else {
+            continue;
+        };
+        compared += 1;
+        if ours != theirs {
+            let at = ours.iter().zip(&theirs).take_while(|(a, b)| a == b).count();
+            return Ok(Some(format!(
+                "the server's tokenizer is another: of {text:?} it makes {} tokens and ours {}, and token {at} differs \
+                 first; ids were sent, so no number of this report depends on it",
+                theirs.len(),
+                ours.len()
+            )));
+        }
+    }
+    Ok((compared > 0)
+        .then(|| format!("tokenizer: {compared} texts give the same ids there and here")))
+}
+
+/// Compares how many tokens texts have, where a server says nothing else.
+fn counts(server: &dyn Endpoint, own: Option<&Tokenizer<'_>>) -> Result<String, endpoints::Error> {
+    let Some(own) = own else {
+        return Ok("; the model has no tokenizer to compare its own with".to_owned());
+    };
+    if let Some(note) = compare(server, Some(own))? {
+        return Ok(format!("; {note}"));
+    }
+    let mut gaps = Vec::new();
+    for text in TEXTS {
+        if let (Some(ours), Some(theirs)) = (own(text, true), server.count_text(text)?) {
+            gaps.push(theirs as i64 - ours.len() as i64);
+        }
+    }
+    Ok(match gaps.first() {
+        None => "; it does not say how many tokens a text has either".to_owned(),
+        Some(0) if gaps.iter().all(|gap| *gap == 0) => {
+            format!("; {} texts have as many tokens there as here", gaps.len())
+        }
+        Some(first) if gaps.iter().all(|gap| gap == first) => format!(
+            "; each of {} texts has {first:+} tokens there: special tokens around texts differ, as a second BOS does",
+            gaps.len()
+        ),
+        Some(_) => {
+            "; texts have other numbers of tokens there: it has another tokenizer".to_owned()
+        }
+    })
+}
+
+/// The error for a server that shows no numbers.
+pub(super) fn not_provable(
+    server: &dyn Endpoint,
+    own: Option<&Tokenizer<'_>>,
+) -> Result<Error, endpoints::Error> {
+    let facts = server.facts();
+    let hidden = facts.hidden.join("; ");
+    let tokens = counts(server, own)?;
+    let reason = format!("gives neither log-probabilities nor ids of tokens ({hidden})");
+    Ok(Error::NotProvable { url: facts.url.clone(), reason, tokens })
+}

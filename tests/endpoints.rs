@@ -1,0 +1,252 @@
+//! `parity check` of servers: each form of HTTP, and every way in which stand-ins go wrong.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
+
+mod stand_in;
+#[expect(dead_code, reason = "other tests use the rest")]
+mod tool;
+
+use std::process::Command;
+
+use stand_in::{Fault, Form, StandIn, Twist};
+use tool::{Ran, fixture, json, onboard, parity, run};
+
+/// `parity check` of a fixture against a server.
+fn check(name: &str, url: &str) -> Command {
+    let mut command = parity();
+    command.env_remove("ONBOARD_API_KEY");
+    command.arg("check").arg(fixture(name)).args(["--dtype", "f32", "--engine", url]);
+    command
+}
+
+fn ran(form: Form, twist: Twist, fault: Fault) -> Ran {
+    let server = StandIn::start(form, "llama", twist, fault);
+    run(&mut check("llama", &server.url))
+}
+
+#[test]
+fn every_form_agrees() {
+    for (form, title) in [
+        (Form::Vllm, "on vllm 0.33.0 at http://127.0.0.1"),
+        (Form::Sglang, "on sglang 0.5.23 at"),
+        (Form::LlamaServer, "on llama-server at"),
+        (Form::OpenAi, "on openai at"),
+    ] {
+        let ran =
+            ran(form, Twist::None, Fault::None).code(0).prints(title).prints("AGREE in 1 run");
+        assert!(ran.out.contains("f32  prefill") && ran.out.contains("f32  decode"), "{}", ran.out);
+        assert!(ran.out.contains("agree with one prefill"), "{}", ran.out);
+    }
+}
+
+#[test]
+fn a_server_without_a_dump_is_held_to_the_native_engine() {
+    let server = StandIn::start(Form::Vllm, "llama", Twist::None, Fault::None);
+    let dir = tempfile::tempdir().unwrap();
+    tool::copy("llama", dir.path());
+    let mut command = parity();
+    command.arg("check").arg(dir.path()).args(["--engine", &server.url]);
+    run(&mut command).code(0).prints("no dump by the native engine in f32").prints("AGREE");
+    let server = StandIn::start(Form::Vllm, "llama", Twist::Theta, Fault::None);
+    let mut command = parity();
+    command.arg("check").arg(dir.path()).args(["--engine", &server.url]);
+    run(&mut command).code(1).prints("row 0 is right and the later ones are wrong");
+}
+
+#[test]
+fn the_likeliest_tokens_are_enough() {
+    for (twist, code) in [(Twist::None, 0), (Twist::Theta, 1)] {
+        let server = StandIn::start(Form::Vllm, "llama", twist, Fault::Limit);
+        let ran = run(&mut check("llama", &server.url)).code(code);
+        let ran = ran
+            .prints("the 20 likeliest tokens and the next one")
+            .prints("start the server with `--max-logprobs -1`");
+        assert!(ran.out.contains("max allowed: 20"), "{}", ran.out);
+    }
+}
+
+#[test]
+fn a_wrong_graph_is_located() {
+    ran(Form::Vllm, Twist::Theta, Fault::None).code(1).prints(
+        "hint: row 0 is right and the later ones are wrong: positions (theta, scaling, layout)",
+    );
+    ran(Form::Vllm, Twist::GateUp, Fault::None)
+        .code(1)
+        .prints("hint: row 0 is wrong, where attention sees one token and its position is 0");
+}
+
+#[test]
+fn a_wrong_graph_is_explained() {
+    for (name, twist, words) in [
+        ("smollm3", Twist::Theta, "  1. rope theta = 10000 instead of 2000000"),
+        ("llama", Twist::GateUp, "  1. "),
+    ] {
+        let server = StandIn::start(Form::Vllm, name, twist, Fault::None);
+        let mut command = check(name, &server.url);
+        let ran = run(command.args(["--no-schedules", "--diagnose"])).code(1);
+        assert!(
+            ran.out.contains("everything that was observed agrees with it"),
+            "{name}:\n{}",
+            ran.out
+        );
+        assert!(ran.out.contains(words), "{name}: no `{words}` in\n{}", ran.out);
+    }
+}
+
+#[test]
+fn another_model_is_no_faulty_engine() {
+    ran(Form::Vllm, Twist::Other, Fault::None)
+        .code(2)
+        .says("serves another model than `")
+        .says("nothing in common")
+        .says("`/models/stand-in`");
+    let server = StandIn::start(Form::LlamaServer, "lfm2", Twist::None, Fault::None);
+    run(&mut check("llama", &server.url))
+        .code(2)
+        .says("its vocabulary has 312 tokens, and this one 369");
+}
+
+/// The schedules that fail, by name.
+fn broken(ran: &Ran) -> Vec<String> {
+    let report = json(&ran.out);
+    let rows = report["schedules"].as_array().unwrap();
+    let failed = rows.iter().filter(|row| row["verdict"] == "fail");
+    failed.map(|row| row["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn leaks_are_named_by_their_schedule() {
+    for (name, fault, schedules) in [
+        ("mamba2", Fault::ConvLeak, &["after another"][..]),
+        ("llama", Fault::StalePrefix, &["warm prefix"]),
+        ("llama", Fault::Padding, &["mixed batch", "scored together"]),
+    ] {
+        let server = StandIn::start(Form::Vllm, name, Twist::None, fault);
+        let ran = run(check(name, &server.url).arg("--json")).code(1);
+        let broken = broken(&ran);
+        for schedule in schedules {
+            assert!(broken.iter().any(|name| name == schedule), "{fault:?}: {broken:?}");
+        }
+        if fault == Fault::Padding {
+            assert!(
+                broken.iter().all(
+                    |name| ["mixed batch", "crowd", "scored together"].contains(&name.as_str())
+                ),
+                "{broken:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn answers_are_held_to_what_every_answer_is() {
+    for (fault, words) in [
+        (Fault::NotGreedy, "not greedy at temperature 0"),
+        (Fault::ExtraBos, "it adds a token at the beginning, as a second BOS"),
+        (Fault::Flat, "all tokens are equally likely"),
+        (Fault::Sum, "add up to 1."),
+    ] {
+        let ran = ran(Form::Vllm, Twist::None, fault).code(1);
+        assert!(ran.out.contains(words), "{fault:?}: no `{words}` in\n{}", ran.out);
+    }
+}
+
+#[test]
+fn unusable_answers_are_errors_with_a_remedy() {
+    for (form, fault, words) in [
+        (Form::Vllm, Fault::Garbage, "it is no JSON"),
+        (Form::Vllm, Fault::Cut, "it breaks off after"),
+        (Form::Vllm, Fault::Nan, "a number is `NaN`"),
+        (Form::Sglang, Fault::Nan, "a number is `NaN`"),
+        (Form::LlamaServer, Fault::Nan, "a number is `NaN`"),
+        (Form::Vllm, Fault::Huge, "number out of range"),
+        (Form::Vllm, Fault::Beyond, "id 99999, and the model has 369 tokens"),
+        (Form::Vllm, Fault::FewRows, "`prompt_logprobs` has 2 entries for 3 tokens"),
+        (Form::Vllm, Fault::Redirect, "it redirects to `http://127.0.0.2:1/v1` (307)"),
+        (Form::Vllm, Fault::Status(404), "answered 404: `the model is having a rest`"),
+        (
+            Form::Sglang,
+            Fault::Status(500),
+            "answered 500: `the model is having a rest`; look into the server's log",
+        ),
+        (Form::Vllm, Fault::Status(403), "ONBOARD_API_KEY"),
+        (Form::Vllm, Fault::Dies(30), "start the server, or correct the address"),
+        (Form::Text, Fault::None, "parity is not provable here"),
+    ] {
+        let ran = ran(form, Twist::None, fault).code(2);
+        assert!(ran.err.contains(words), "{form:?} {fault:?}: no `{words}` in\n{}", ran.err);
+    }
+}
+
+#[test]
+fn time_and_size_are_limited() {
+    for (fault, words) in [
+        (
+            Fault::Slow,
+            "no complete answer in time; give it more time with --engine-option timeout=SECONDS",
+        ),
+        (Fault::Endless, "no complete answer in time"),
+    ] {
+        let server = StandIn::start(Form::Vllm, "llama", Twist::None, fault);
+        let mut command = check("llama", &server.url);
+        let ran = run(command.args(["--engine-option", "timeout=0.4"])).code(2);
+        let longer = ran.err.contains("is longer than");
+        assert!(
+            ran.err.contains(words) || fault == Fault::Endless && longer,
+            "{fault:?}\n{}",
+            ran.err
+        );
+    }
+}
+
+#[test]
+fn what_may_pass_is_tried_again() {
+    let server = StandIn::start(Form::Vllm, "llama", Twist::None, Fault::Busy(429, 2));
+    run(check("llama", &server.url).arg("--no-schedules")).code(0);
+}
+
+#[test]
+fn the_key_is_sent_and_asked_for() {
+    let server = StandIn::with_key(Form::Vllm, "llama", Twist::None, Fault::None, Some("s3cret"));
+    run(&mut check("llama", &server.url))
+        .code(2)
+        .says("answered 401: `Invalid API key`")
+        .says("put the key into ONBOARD_API_KEY");
+    let mut command = check("llama", &server.url);
+    let ran = run(command.arg("--no-schedules").env("ONBOARD_API_KEY", "s3cret")).code(0);
+    assert!(!ran.out.contains("s3cret") && !ran.err.contains("s3cret"));
+    let mut command = check("llama", &server.url);
+    command
+        .arg("--no-schedules")
+        .env("MY_KEY", "s3cret")
+        .args(["--engine-option", "key-env=MY_KEY"]);
+    run(&mut command).code(0);
+    assert!(server.seen().iter().any(|line| line.ends_with("Bearer s3cret")));
+}
+
+#[test]
+fn settings_and_addresses_are_checked() {
+    let server = StandIn::start(Form::Vllm, "llama", Twist::None, Fault::None);
+    for (option, words) in [
+        ("model=other", "does not serve `other`; it serves `stand-in`"),
+        ("driver=nobody", "there is no driver `nobody`; expected one of"),
+        ("timeout=soon", "`soon` is no time"),
+        ("top=0", "expected 1 to"),
+        ("key-env=NOT_SET_ANYWHERE", "is not set"),
+        ("ca=/nonexistent.pem", "cannot read"),
+        ("insecure=maybe", "neither `true` nor `false`"),
+        ("x=1", "there is no such setting of a server"),
+    ] {
+        let ran = run(check("llama", &server.url).args(["--engine-option", option])).code(2);
+        assert!(ran.err.contains(words), "{option}: no `{words}` in\n{}", ran.err);
+    }
+    run(&mut check("llama", "http://127.0.0.1:9"))
+        .code(2)
+        .says("no connection")
+        .says("start the server");
+    run(&mut check("llama", "http://user@127.0.0.1:9")).code(2).says("is no address of a server");
+    run(onboard().args(["engine", "list"]))
+        .code(0)
+        .prints("llama-server")
+        .prints("--engine http://HOST:PORT");
+}
