@@ -6,6 +6,7 @@
 use crate::case::Case;
 use crate::program::{Program, message};
 
+pub(crate) mod answers;
 pub(crate) mod conversions;
 pub(crate) mod dumps;
 pub(crate) mod files;

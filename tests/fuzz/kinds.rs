@@ -1,7 +1,7 @@
 //! The kinds of files that are attacked: their seeds, what is damaged, and who judges.
 
 use crate::case::Case;
-use crate::judge::{Judged, Trial, conversions, dumps, files, models, texts};
+use crate::judge::{Judged, Trial, answers, conversions, dumps, files, models, texts};
 use crate::random::Random;
 use crate::seeds::{self, Sources};
 use crate::{bytes, formats, json, words};
@@ -227,6 +227,15 @@ pub(crate) const KINDS: &[Kind] = &[
         seeds: seeds::results,
         damaged: &[".jsonl"],
         judge: texts::results,
+    },
+    Kind {
+        name: "answers",
+        weight: 4,
+        batch: 20,
+        spare: 32,
+        seeds: seeds::answers::answers,
+        damaged: &[".json"],
+        judge: answers::answers,
     },
     Kind {
         name: "plan",

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::case::Case;
 
+pub(crate) mod answers;
 #[cfg(feature = "hub")]
 pub(crate) mod hubs;
 pub(crate) mod made;

@@ -1,0 +1,83 @@
+//! Answers of inference servers, one file for each address and kind of request.
+
+use std::io;
+
+use serde_json::{Map, Value, json};
+
+use crate::case::Case;
+use crate::seeds::Sources;
+
+/// Log-probabilities of six tokens, which add up to 1.
+const ROW: [f64; 6] = [-0.693_147, -2.302_585, -2.302_585, -2.302_585, -2.302_585, -2.302_585];
+
+/// One server of each form, with a prompt of three tokens and two that it generates.
+#[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
+pub(crate) fn answers(_: &Sources) -> io::Result<Vec<Case>> {
+    let models = |owner: &str| {
+        let model = json!({"id": "m", "owned_by": owner, "root": "/m", "meta": {"n_vocab": 6}});
+        json!({"object": "list", "data": [model]})
+    };
+    let row = |entry: fn(usize) -> (String, Value)| -> Value {
+        (0..6).map(entry).collect::<Map<_, _>>().into()
+    };
+    let map = row(|id| (id.to_string(), json!({"rank": id, "logprob": ROW[id]})));
+    let named = row(|id| (format!("token_id:{id}"), json!(ROW[id])));
+    let pairs: Vec<Value> = (0..6).map(|id| json!([ROW[id], id, null])).collect();
+    let tops: Vec<Value> = (0..6).map(|id| json!({"id": id, "logprob": ROW[id]})).collect();
+    let logprobs = json!({
+        "tokens": ["token_id:0", "token_id:0"],
+        "token_logprobs": [ROW[0], ROW[0]],
+        "top_logprobs": [named, named],
+    });
+    let vllm = [
+        ("version.json", json!({"version": "0.33.0"})),
+        ("v1_models.json", models("vllm")),
+        ("v1_completions.rows.json", json!({"choices": [{"prompt_logprobs": [null, map, map]}]})),
+        (
+            "v1_completions.json",
+            json!({"choices": [{"prompt_token_ids": [1, 2, 3], "token_ids": [0, 0], "logprobs": logprobs}]}),
+        ),
+    ];
+    let made = json!([[ROW[0], 0, null], [ROW[0], 0, null]]);
+    let sglang = [
+        ("server_info.json", json!({"version": "0.5.23", "tp_size": 1, "dtype": "float32"})),
+        ("v1_models.json", models("sglang")),
+        (
+            "generate.rows.json",
+            json!({"text": "", "output_ids": [0], "meta_info": {
+                "input_token_logprobs": [[null, 1, null], [ROW[2], 2, null]],
+                "input_top_logprobs": [null, pairs],
+                "output_token_logprobs": [[ROW[0], 0, null]],
+                "output_top_logprobs": [pairs],
+            }}),
+        ),
+        (
+            "generate.json",
+            json!({"text": "", "output_ids": [0, 0], "meta_info": {
+                "prompt_tokens": 3, "output_token_logprobs": made, "output_top_logprobs": [pairs, pairs],
+            }}),
+        ),
+    ];
+    let one = json!({"id": 0, "logprob": ROW[0], "top_logprobs": tops});
+    let llama = [
+        ("props.json", json!({"default_generation_settings": {"n_ctx": 512}, "total_slots": 4})),
+        ("v1_models.json", models("llamacpp")),
+        ("completion.json", json!({"tokens": [0], "completion_probabilities": [one]})),
+    ];
+    let openai = [
+        ("v1_models.json", models("someone")),
+        (
+            "v1_completions.rows.json",
+            json!({"choices": [{"logprobs": {
+                "tokens": ["x", "x", "x"], "token_logprobs": [null, ROW[2], ROW[3]], "top_logprobs": null,
+            }}]}),
+        ),
+        ("v1_completions.json", json!({"choices": [{"token_ids": [0, 0], "logprobs": logprobs}]})),
+    ];
+    let case = |files: &[(&str, Value)]| {
+        let bytes =
+            |(name, value): &(&str, Value)| ((*name).to_owned(), value.to_string().into_bytes());
+        Case { files: files.iter().map(bytes).collect(), ..Case::default() }
+    };
+    Ok(vec![case(&vllm), case(&sglang), case(&llama), case(&openai)])
+}
