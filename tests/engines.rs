@@ -69,6 +69,11 @@ fn an_engine_that_breaks_the_protocol_is_an_error_with_its_last_words() {
         assert!(kept, "{fault}: no last words in\n{}", ran.err);
     }
     run(&mut check(&engine("bad.py"), &["fault=refuses"])).code(2).says("no room for this model");
+    // The reason stands behind a message that only says where to look.
+    run(&mut check(&engine("bad.py"), &["fault=hides"]))
+        .code(2)
+        .says("refuses `open`: RuntimeError: a worker failed")
+        .says("standard error has: KeyError: the config has no conv_dim");
 }
 
 #[test]

@@ -40,6 +40,10 @@ for line in sys.stdin:
             can = ["open"]
         send({**answer, "ok": {"protocol": 2 if FAULT == "version" else 1, "engine": "bad", "version": "1", "can": can}})
     elif verb == "open":
+        if FAULT == "hides":
+            print("KeyError: the config has no conv_dim", "RuntimeError: a worker failed", sep="\n", file=sys.stderr, flush=True)
+            send({**answer, "error": "RuntimeError: a worker failed"})
+            continue
         if FAULT == "refuses":
             send({**answer, "error": "no room for this model"})
             continue

@@ -13,9 +13,12 @@ use super::Launch;
 const PIECE: usize = 1 << 16;
 /// Pieces that wait to be taken; a child that sends more has to wait.
 const PIECES: usize = 64;
-/// Lines of standard error that are kept, and characters of each.
-const LINES: usize = 20;
+/// Lines of standard error that are kept.
+const LINES: usize = 256;
+/// Characters of each that are kept.
 const WIDTH: usize = 300;
+/// Lines that errors show.
+const SHOWN: usize = 20;
 
 /// Why nothing more comes from a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,9 +189,26 @@ impl Process {
 
     /// The last lines of standard error.
     pub(super) fn last_words(&self) -> Vec<String> {
+        let mut said = self.all_words();
+        said.drain(..said.len().saturating_sub(SHOWN));
+        said
+    }
+
+    fn all_words(&self) -> Vec<String> {
         // What was written before the end may still be on its way.
         std::thread::sleep(Duration::from_millis(50));
         self.said.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// The newest line of standard error that names an exception other than `words`: an engine of several processes
+    /// reports the end of one, and not the reason.
+    pub(super) fn cause(&self, words: &str) -> Option<String> {
+        let names = |line: &&String| {
+            let message = line.split_once("Error: ").map(|(_, message)| message.trim());
+            message.is_some_and(|message| !message.is_empty() && !words.contains(message))
+        };
+        let said = self.all_words();
+        said.iter().rev().find(names).cloned()
     }
 
     fn kill(&mut self) {

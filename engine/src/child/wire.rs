@@ -132,10 +132,13 @@ impl Wire {
                     "the answer has `error` beside `ok` or `frames`; expected one of them",
                 ));
             }
+            let words = plain(&words);
+            let cause = self.process.as_ref().and_then(|process| process.cause(&words));
+            let cause = cause.map(|line| format!("\nstandard error has: {line}"));
             return Err(Error::Other(format!(
-                "engine `{}` refuses `{verb}`: {}",
+                "engine `{}` refuses `{verb}`: {words}{}",
                 self.name(),
-                plain(&words)
+                cause.unwrap_or_default()
             )));
         }
         let Some(body) = line.ok else {

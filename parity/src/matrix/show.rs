@@ -5,6 +5,16 @@ use std::fmt::Write as _;
 use super::{Board, Cell, Change, Key, Outcome};
 use crate::junit::escape;
 
+/// Characters of a reason that the table's text shows; JUnit and the page have all of it.
+const LONG: usize = 320;
+
+fn short(text: &str) -> String {
+    match text.char_indices().nth(LONG) {
+        Some((at, _)) => format!("{}...", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
 /// Engines in the order in which they come.
 fn engines(board: &Board) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
@@ -75,10 +85,16 @@ pub fn text(board: &Board, changes: &[Change], gone: &[&Key]) -> String {
             }
             Change::Accepted => {
                 let why = cell.known.as_deref().unwrap_or("as in the scoreboard");
-                let _ = writeln!(out, "{}: {} ({why}): {}", cell.key, cell.outcome, cell.message);
+                let _ = writeln!(
+                    out,
+                    "{}: {} ({why}): {}",
+                    cell.key,
+                    cell.outcome,
+                    short(&cell.message)
+                );
             }
             Change::Fails => {
-                let _ = writeln!(out, "{}: {}: {}", cell.key, cell.outcome, cell.message);
+                let _ = writeln!(out, "{}: {}: {}", cell.key, cell.outcome, short(&cell.message));
             }
         }
     }
