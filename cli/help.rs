@@ -180,8 +180,10 @@ fn unknown(topic: &str) -> String {
     let known = ops.names().chain(keys.iter().map(Key::name)).chain(["ops", "spec"]);
     let close = suggest::closest(topic, known);
     let close = close.map(|close| format!(" (did you mean `{close}`?)")).unwrap_or_default();
+    let pages: Vec<&str> = docs::PAGES.iter().map(|(name, ..)| *name).collect();
     format!(
-        "there is no help on `{topic}`{close}; topics are ops, spec, the name of an op or of a key, \
-         dump, report, ci, and the commands that `onboard --help` lists"
+        "there is no help on `{topic}`{close}; topics are ops, spec, the name of an op or of a key, {}, and the \
+         commands that `onboard --help` lists",
+        pages.join(", ")
     )
 }

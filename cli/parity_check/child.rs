@@ -64,7 +64,17 @@ impl Check {
     /// The dtypes that were asked for, or those of the dump that the engine has.
     fn dtypes_of(&self, sheet: Option<&Sheet>, dump: &Dump) -> Result<Vec<Dtype>> {
         let has = |dtype: &Dtype| sheet.is_none_or(|sheet| sheet.dtypes.contains(dtype.name()));
-        let asked = if self.dtype.is_empty() { dump.runs() } else { self.dtype.clone() };
+        let asked = match sheet {
+            _ if !self.dtype.is_empty() => self.dtype.clone(),
+            None if dump.runs().contains(&Dtype::F32) => {
+                term::note(
+                    "note: the engine has no sheet that lists its dtypes, so f32 alone is checked; --dtype f32,bf16 asks for \
+                     more",
+                );
+                vec![Dtype::F32]
+            }
+            _ => dump.runs(),
+        };
         let (can, cannot): (Vec<Dtype>, Vec<Dtype>) = asked.into_iter().partition(has);
         match cannot.first() {
             Some(dtype) if !self.dtype.is_empty() || can.is_empty() => {

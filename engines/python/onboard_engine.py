@@ -118,7 +118,9 @@ class Engine:
                 answer, frames = {"id": ask["id"], "error": str(error)}, []
             except Exception as error:
                 traceback.print_exc()
-                answer, frames = {"id": ask["id"], "error": f"{type(error).__name__}: {error}"}, []
+                place = traceback.extract_tb(error.__traceback__)[-1]
+                words = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}, line {place.lineno})"
+                answer, frames = {"id": ask["id"], "error": words, "failed": True}, []
             _output.write(json.dumps(answer).encode() + b"\n")
             for _, _, data, _ in frames:
                 _output.write(data)

@@ -1,5 +1,6 @@
 //! The conformance test of the protocol: every verb that an engine claims, held to its meaning.
 
+mod inside;
 mod rows;
 mod slots;
 
@@ -95,6 +96,8 @@ impl Test {
         }
         if self.claims("step", "a prefill gives what single steps give") {
             self.steps(&one, &other)?;
+            self.taps(&one)?;
+            self.states(&one)?;
         }
         if self.claims("generate", "each token is the likeliest after those before it") {
             self.generate(&one)?;

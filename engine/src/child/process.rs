@@ -17,6 +17,8 @@ const PIECES: usize = 64;
 const LINES: usize = 256;
 /// Characters of each that are kept.
 const WIDTH: usize = 300;
+/// Characters of a message that an engine answers with.
+const MESSAGE: usize = 4000;
 /// Lines that errors show.
 const SHOWN: usize = 20;
 
@@ -264,9 +266,18 @@ fn keep(stderr: Option<ChildStderr>, said: &Mutex<VecDeque<String>>) {
 
 /// Text of a child as one line that no terminal takes for commands.
 pub(super) fn plain(text: &str) -> String {
+    cut(text, WIDTH)
+}
+
+/// The same for a message, whose end often holds the reason.
+pub(super) fn message(text: &str) -> String {
+    cut(text, MESSAGE)
+}
+
+fn cut(text: &str, width: usize) -> String {
     let mut shown: String =
-        text.chars().take(WIDTH).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.chars().nth(WIDTH).is_some() {
+        text.chars().take(width).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(width).is_some() {
         shown.push_str("...");
     }
     shown

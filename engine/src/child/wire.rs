@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::Launch;
-use super::process::{Process, Stop, plain};
+use super::process::{Process, Stop, message, plain};
 use crate::Error;
 
 /// The longest line; `open` lists the names of taps.
@@ -64,6 +64,9 @@ struct Line {
     ok: Option<Value>,
     #[serde(default)]
     error: Option<String>,
+    /// True if the engine broke, rather than refused.
+    #[serde(default)]
+    failed: bool,
     #[serde(default)]
     frames: Vec<Head>,
 }
@@ -132,7 +135,10 @@ impl Wire {
                     "the answer has `error` beside `ok` or `frames`; expected one of them",
                 ));
             }
-            let words = plain(&words);
+            let words = message(&words);
+            if line.failed {
+                return Err(self.lost(verb, &format!("the engine failed: {words}")));
+            }
             let cause = self.process.as_ref().and_then(|process| process.cause(&words));
             let cause = cause.map(|line| format!("\nstandard error has: {line}"));
             return Err(Error::Other(format!(

@@ -40,6 +40,9 @@ pub(super) fn identify(
     Ok((tensors.map(|(name, _)| name.clone()).collect(), hashes))
 }
 
+/// Taps that a note names.
+const NAMED: usize = 4;
+
 /// Says what could not be compared because the engine does not show it: `seen` is what it shows of `all`.
 pub(super) fn unseen(engine: &str, shows: Shows, all: &Order, seen: &Order) -> Option<String> {
     if shows == Shows::default() {
@@ -56,11 +59,23 @@ pub(super) fn unseen(engine: &str, shows: Shows, all: &Order, seen: &Order) -> O
                 "shows neither taps nor states: only log-probabilities were compared".to_owned(),
             );
         }
-        (taps, states) => parts.push(format!(
-            "shows {taps} of {} taps and {states} of {} parts of states",
-            all.taps.len(),
-            all.states.len()
-        )),
+        (taps, states) => {
+            let hidden: Vec<&str> = all
+                .taps
+                .keys()
+                .filter(|name| !seen.taps.contains_key(*name) && !name.contains(':'))
+                .map(String::as_str)
+                .collect();
+            let some = hidden.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+            let more = if hidden.len() > NAMED { ", ..." } else { "" };
+            let lacks =
+                if hidden.is_empty() { String::new() } else { format!(" (not {some}{more})") };
+            parts.push(format!(
+                "shows {taps} of {} taps{lacks} and {states} of {} parts of states",
+                all.taps.len(),
+                all.states.len()
+            ));
+        }
     }
     if !seen.taps.is_empty() && !shows.feeds {
         parts.push(
