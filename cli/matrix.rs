@@ -188,7 +188,13 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
+    /// Runs the check. A server runs in one dtype, so each is a check of its own there.
     fn run(&self, timeout: Duration) -> Vec<Cell> {
+        let url = ["http://", "https://"].iter().any(|s| self.engine.engine.starts_with(s));
+        if url && self.dtypes.len() > 1 {
+            let one = |dtypes| Check { dtypes, ..*self }.run(timeout);
+            return self.dtypes.chunks(1).flat_map(one).collect();
+        }
         let names: Vec<String> = self.dtypes.iter().map(|d| d.name().to_owned()).collect();
         let mut found = match self.outcome(timeout) {
             Ok(report) => cells(&report, &self.model.name, &self.engine.name, &names),

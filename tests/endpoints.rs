@@ -120,6 +120,7 @@ fn leaks_are_named_by_their_schedule() {
         ("mamba2", Fault::ConvLeak, &["after another"][..]),
         ("llama", Fault::StalePrefix, &["warm prefix"]),
         ("llama", Fault::Padding, &["mixed batch", "scored together"]),
+        ("llama", Fault::FewWarm, &["again", "crowd"]),
     ] {
         let server = StandIn::start(Form::Vllm, name, Twist::None, fault);
         let ran = run(check(name, &server.url).arg("--json")).code(1);
@@ -145,6 +146,8 @@ fn answers_are_held_to_what_every_answer_is() {
         (Fault::ExtraBos, "it adds a token at the beginning, as a second BOS"),
         (Fault::Flat, "all tokens are equally likely"),
         (Fault::Sum, "add up to 1."),
+        (Fault::FewTokens, "the server generated 2 tokens; 16 were asked for"),
+        (Fault::OneRow, "the row has log-probabilities of 0 tokens; 369 were asked for"),
     ] {
         let ran = ran(Form::Vllm, Twist::None, fault).code(1);
         assert!(ran.out.contains(words), "{fault:?}: no `{words}` in\n{}", ran.out);
@@ -172,6 +175,7 @@ fn unusable_answers_are_errors_with_a_remedy() {
         (Form::Vllm, Fault::Status(403), "ONBOARD_API_KEY"),
         (Form::Vllm, Fault::Dies(30), "start the server, or correct the address"),
         (Form::Text, Fault::None, "parity is not provable here"),
+        (Form::Vllm, Fault::NoRoom, "has room for 2 tokens"),
     ] {
         let ran = ran(form, Twist::None, fault).code(2);
         assert!(ran.err.contains(words), "{form:?} {fault:?}: no `{words}` in\n{}", ran.err);

@@ -70,6 +70,14 @@ pub(crate) enum Fault {
     Redirect,
     /// The limit of log-probabilities is 20.
     Limit,
+    /// Two tokens come, whatever was asked for.
+    FewTokens,
+    /// The same over warm caches alone.
+    FewWarm,
+    /// No numbers from the second row of a prompt on.
+    OneRow,
+    /// There is no room for any prompt.
+    NoRoom,
 }
 
 struct State {

@@ -110,6 +110,7 @@ fn facts(
         settings: Vec::new(),
         scores: Scores::Nothing,
         generates: None,
+        ignores_eos: false,
         cache_off: false,
         bound: None,
         exact: None,

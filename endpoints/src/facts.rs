@@ -40,6 +40,8 @@ pub struct Facts {
     pub scores: Scores,
     /// Entries of a row of a generated token, with their ids; none if ids or numbers are missing.
     pub generates: Option<usize>,
+    /// True if as many tokens are generated as are asked for, whatever their ids.
+    pub ignores_eos: bool,
     /// True if `Cache::Off` has an effect.
     pub cache_off: bool,
     /// Most that a log-probability of an f32 run may differ where arithmetic is the server's own.

@@ -152,9 +152,30 @@ pub fn diff(a: &Dump, b: &Dump, options: &DiffOptions) -> Result<Difference, Err
     if pairs.is_empty() {
         return Err(Error::Prompts);
     }
-    let left = ours.prompts.len().max(theirs.prompts.len()) - pairs.len();
-    if left > 0 {
-        notes.push(format!("{left} prompts are in one dump alone, or have other rows"));
+    let shared: Vec<&str> = pairs.iter().map(|(prompt, _)| prompt.name.as_str()).collect();
+    let mut other: Vec<&str> =
+        ours.prompts.iter().chain(&theirs.prompts).map(|p| p.name.as_str()).collect();
+    other.retain(|name| !shared.contains(name));
+    other.sort_unstable();
+    other.dedup();
+    // A prompt of one name has other tokens on both sides: one of them was tokenized otherwise.
+    let both = |name: &&str| {
+        let has = |m: &dump::Manifest| m.prompts.iter().any(|prompt| prompt.name == *name);
+        has(ours) && has(theirs)
+    };
+    let unlike = other.iter().copied().filter(both).collect::<Vec<_>>();
+    if !other.is_empty() {
+        notes.push(format!(
+            "{} prompts were compared; not compared are {}",
+            pairs.len(),
+            other.join(", ")
+        ));
+    }
+    if !unlike.is_empty() {
+        notes.push(format!(
+            "the dumps have other tokens or rows under the same name: {}",
+            unlike.join(", ")
+        ));
     }
     let theirs = b.runs();
     let asked = |dtype: &Dtype| options.dtypes.is_empty() || options.dtypes.contains(dtype);
@@ -169,7 +190,8 @@ pub fn diff(a: &Dump, b: &Dump, options: &DiffOptions) -> Result<Difference, Err
     for dtype in dtypes {
         runs.push(run(a, b, dtype, &pairs, options.bound)?);
     }
-    let failed = runs.iter().any(|run| run.rows.iter().any(|rows| rows.verdict == Verdict::Fail));
+    let failed = !unlike.is_empty()
+        || runs.iter().any(|run| run.rows.iter().any(|rows| rows.verdict == Verdict::Fail));
     let verdict = if failed { Verdict::Fail } else { Verdict::Pass };
     Ok(Difference { schema: "onboard-diff/1", verdict, runs, notes })
 }

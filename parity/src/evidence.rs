@@ -25,7 +25,7 @@ use registry::dtype::Dtype;
 use crate::check::{Error as CheckError, summarize};
 use crate::diagnose::Observed;
 use crate::dump::{Dump, Phase};
-use crate::gate::Gate;
+use crate::gate::{Gate, Verdict};
 use crate::report::{About, GreedyRow, Hashes, Report, Uncovered};
 use crate::rule;
 
@@ -193,10 +193,12 @@ pub fn check_server(
             let asked = timed(&mut effort.server, || score(server, group))?;
             for (case, scored) in group.iter().zip(asked) {
                 let begun = Instant::now();
-                gates.extend(answers::scored(case, &scored, model.vocab));
-                let full = native.rows(&case.tokens, &case.positions)?;
-                identity.add(&case.positions, &scored.rows, &full);
-                let truth = case.truth(dump)?.unwrap_or(full);
+                gates.extend(answers::scored(case, &scored, facts, model.vocab));
+                let truth = match case.truth(dump)? {
+                    Some(truth) => truth,
+                    None => native.rows(&case.tokens, &case.positions)?,
+                };
+                identity.add(&case.positions, &scored.rows, &truth);
                 gates.push(judge.gate(
                     case,
                     Phase::Prefill,
@@ -221,7 +223,9 @@ pub fn check_server(
             let asked = timed(&mut effort.server, || generate(server, group, options.tokens))?;
             for (case, generated) in group.iter().zip(asked) {
                 let begun = Instant::now();
-                let (found, row) = decode(&mut native, &judge, case, &generated, model.vocab)?;
+                let asked = (options.tokens, facts);
+                let (found, row) =
+                    decode(&mut native, &judge, case, &generated, asked, model.vocab)?;
                 gates.extend(found);
                 greedy.push(row);
                 effort.native += begun.elapsed();
@@ -229,6 +233,18 @@ pub fn check_server(
             }
         }
     }
+    if gates.iter().all(|gate| gate.verdict == Verdict::Skip) {
+        let reason = if cases.is_empty() {
+            format!(
+                "has room for {room} tokens, and every prompt with the tokens behind it is longer"
+            )
+        } else {
+            "gave no number that could be compared".to_owned()
+        };
+        let (url, tokens) = (facts.url.clone(), String::new());
+        return Err(Error::NotProvable { url, reason, tokens });
+    }
+    report.note(left_out(dump, &cases, room));
     if options.schedules {
         let noise = Judge::noise(&gates);
         let limit = rule::schedule(dtype, judge.scale(), noise).max(judge.bound.unwrap_or(0.0));
@@ -259,6 +275,23 @@ pub fn check_server(
         ));
     }
     Ok(Evidence { report, dtype, observed, noise: judge.explained(&cases), effort })
+}
+
+/// Names prompts for which the server has no room.
+fn left_out(dump: Option<&Dump>, cases: &[Case], room: usize) -> Option<String> {
+    let names: Vec<&str> = dump?
+        .manifest
+        .prompts
+        .iter()
+        .map(|prompt| prompt.name.as_str())
+        .filter(|name| !cases.iter().any(|case| case.name == *name))
+        .collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "the server has room for {room} tokens: not compared are the prompts {}",
+            names.join(", ")
+        )
+    })
 }
 
 /// Requests at a time: one, where there are few prompts, so that a fault of batches shows in its schedule alone.
@@ -296,9 +329,11 @@ fn decode(
     judge: &Judge,
     case: &Case,
     generated: &Generated,
+    (count, facts): (usize, &Facts),
     vocab: usize,
 ) -> Result<(Vec<Gate>, GreedyRow), Error> {
-    let mut gates: Vec<Gate> = answers::generated(case, generated, vocab).into_iter().collect();
+    let mut gates: Vec<Gate> =
+        answers::generated(case, generated, count, facts, vocab).into_iter().collect();
     let whole: Vec<u32> = case.tokens.iter().chain(&generated.ids).copied().collect();
     let first = case.tokens.len() - 1;
     let positions: Vec<usize> = (first..first + generated.ids.len()).collect();

@@ -18,6 +18,9 @@ pub(super) fn answer(state: &State, path: &str, body: &Value) -> Option<Answer> 
         (_, "/v1/models") => {
             let mut model =
                 json!({ "id": "stand-in", "owned_by": owner, "root": "/models/stand-in" });
+            if state.fault == Fault::NoRoom {
+                model["max_model_len"] = json!(2);
+            }
             if state.form == Form::LlamaServer {
                 model["meta"] = json!({ "n_vocab": vocab });
             }
@@ -86,6 +89,9 @@ fn vllm(state: &State, body: &Value) -> Answer {
             if state.fault == Fault::Beyond {
                 map.insert("99999".to_owned(), json!({ "logprob": -20.0 }));
             }
+            if state.fault == Fault::OneRow && all.len() > 1 {
+                map.clear();
+            }
             all.push(Value::Object(map));
         }
         if state.fault == Fault::FewRows {
@@ -94,7 +100,9 @@ fn vllm(state: &State, body: &Value) -> Answer {
         choice["prompt_logprobs"] = Value::Array(all);
     }
     if body.get("logprobs").is_some() {
-        let made = state.generate(&tokens, body["max_tokens"].as_u64().unwrap() as usize, cache);
+        let few = state.fault == Fault::FewTokens || state.fault == Fault::FewWarm && cache;
+        let asked = body["max_tokens"].as_u64().unwrap() as usize;
+        let made = state.generate(&tokens, if few { asked.min(2) } else { asked }, cache);
         choice["token_ids"] = json!(made.iter().map(|m| m.0).collect::<Vec<_>>());
         choice["logprobs"] = logprobs(&made, body["logprobs"].as_u64().unwrap() as usize);
     }

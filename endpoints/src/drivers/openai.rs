@@ -108,8 +108,12 @@ fn open(http: Http, facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>
         other => Err(other),
     };
     server.facts.scores = Scores::Target;
-    if let Err(error) = server.score(&probe, &[0]) {
-        let words = refused(error)?;
+    let words = match server.score(&probe, &[0]) {
+        Ok(scored) if scored.rows.iter().all(|row| row.target.is_some()) => None,
+        Ok(_) => Some("the log-probability of a token of the prompt is null".to_owned()),
+        Err(error) => Some(refused(error)?),
+    };
+    if let Some(words) = words {
         server.facts.scores = Scores::Nothing;
         server
             .facts

@@ -52,6 +52,7 @@ struct Sglang {
 fn open(http: Http, mut facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>, Error> {
     let (vocab, top) = (options.vocab, options.top.min(options.vocab));
     facts.cache_off = true;
+    facts.ignores_eos = true;
     facts.scores = if top == vocab { Scores::Full } else { Scores::Top(top) };
     facts.generates = Some(GENERATED.min(top));
     let server = Sglang { http, facts, vocab, top, keys: AtomicU64::new(0) };

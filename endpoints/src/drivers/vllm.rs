@@ -53,6 +53,7 @@ fn open(http: Http, facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>
     let vocab = options.vocab;
     let mut server = Vllm { http, facts, vocab, salts: AtomicU64::new(0) };
     server.facts.cache_off = true;
+    server.facts.ignores_eos = true;
     let probe = Ask { tokens: &[0, 0], cache: Cache::Off };
     let most = options.top.min(vocab);
     for count in [most, USUAL.min(most)] {

@@ -24,11 +24,11 @@ pub fn text(found: &Difference, names: [&str; 2]) -> String {
         for greedy in &run.greedy {
             let _ = writeln!(
                 out,
-                "  greedy tokens after `{}` part at token {}: A has {:?}, B has {:?}",
+                "  greedy tokens after `{}` part at token {}: A has {}, B has {}",
                 greedy.prompt,
                 greedy.at,
-                greedy.tokens[0].first(),
-                greedy.tokens[1].first()
+                first(&greedy.tokens[0]),
+                first(&greedy.tokens[1])
             );
         }
     }
@@ -37,6 +37,10 @@ pub fn text(found: &Difference, names: [&str; 2]) -> String {
     }
     let _ = writeln!(out, "\n{}", if found.verdict == Verdict::Fail { "DIFFER" } else { "AGREE" });
     out
+}
+
+fn first(tokens: &[u32]) -> String {
+    tokens.first().map_or_else(|| "none".to_owned(), u32::to_string)
 }
 
 fn rows(out: &mut String, run: &RunDiff) {

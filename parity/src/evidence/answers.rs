@@ -1,7 +1,7 @@
 //! Properties that every answer has, whatever the model: ids come back as they were sent, probabilities are some, and the
 //! chosen token is the likeliest.
 
-use endpoints::{Generated, Row, Scored};
+use endpoints::{Facts, Generated, Row, Scored, Scores};
 
 use super::cases::Case;
 use super::distance::apart;
@@ -19,8 +19,9 @@ const GREEDY: f32 = 1e-3;
 const EQUAL: f32 = 1e-6;
 
 /// Findings about the rows of a prompt.
-pub(super) fn scored(case: &Case, scored: &Scored, vocab: usize) -> Option<Gate> {
+pub(super) fn scored(case: &Case, scored: &Scored, facts: &Facts, vocab: usize) -> Option<Gate> {
     let mut found = echo(case, scored.echo.as_deref());
+    found = found.or_else(|| short(case, scored, facts.scores, vocab));
     found = found.or_else(|| rows(&scored.rows, &case.positions, vocab));
     found = found.or_else(|| {
         let pair = (scored.rows.first()?, scored.rows.last()?);
@@ -33,10 +34,49 @@ pub(super) fn scored(case: &Case, scored: &Scored, vocab: usize) -> Option<Gate>
     found.map(|(step, words)| gate(case, Phase::Prefill, step, words))
 }
 
-/// Findings about generated tokens.
-pub(super) fn generated(case: &Case, made: &Generated, vocab: usize) -> Option<Gate> {
+/// Finds a row with fewer numbers than the server gives of a prompt.
+fn short(case: &Case, scored: &Scored, scores: Scores, vocab: usize) -> Option<(usize, String)> {
+    scored.rows.iter().zip(&case.positions).find_map(|(row, &position)| {
+        let follows = position + 1 < case.tokens.len();
+        let (found, want) = match scores {
+            Scores::Full => (row.values.len(), vocab),
+            Scores::Top(count) => (row.values.len(), count.min(vocab)),
+            Scores::Target => (usize::from(row.target.is_some()), usize::from(follows)),
+            Scores::Nothing => return None,
+        };
+        (found < want).then(|| {
+            (
+                position,
+                format!("the row has log-probabilities of {found} tokens; {want} were asked for"),
+            )
+        })
+    })
+}
+
+/// Findings about generated tokens, of which `count` were asked for.
+pub(super) fn generated(
+    case: &Case,
+    made: &Generated,
+    count: usize,
+    facts: &Facts,
+    vocab: usize,
+) -> Option<Gate> {
     let steps: Vec<usize> = (1..=made.rows.len()).collect();
+    let length = || {
+        let found = made.ids.len();
+        let wrong = found > count || found < count && facts.ignores_eos;
+        let why = if found < count { ", whatever their ids (`ignore_eos`)" } else { "" };
+        wrong.then(|| {
+            (found + 1, format!("the server generated {found} tokens; {count} were asked for{why}"))
+        })
+    };
+    let silent = || {
+        let shown = |(row, id): (&Row, &u32)| row.target.or_else(|| row.at(*id)).is_some();
+        let at = made.rows.iter().zip(&made.ids).position(|pair| !shown(pair))?;
+        Some((at + 1, "the chosen token has no log-probability".to_owned()))
+    };
     let found = echo(case, made.echo.as_deref()).or_else(|| rows(&made.rows, &steps, vocab));
+    let found = found.or_else(length).or_else(silent);
     let found = found.or_else(|| {
         made.rows.iter().zip(&made.ids).zip(&steps).find_map(|((row, id), step)| {
             let chosen = row.target.or_else(|| row.at(*id))?;

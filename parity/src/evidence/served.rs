@@ -88,6 +88,11 @@ impl Run {
     fn compare(&mut self, case: &Case, what: &str, alone: &Answer, got: &Answer) {
         self.row.steps += 1;
         let end = case.tokens.len();
+        let same = alone.ids.iter().zip(&got.ids).all(|(a, b)| a == b);
+        if same && (alone.rows.len() != got.rows.len() || alone.ids.len() != got.ids.len()) {
+            let (want, found) = (alone.rows.len(), got.rows.len());
+            self.fail(case, end, format!("{what}: {found} rows come back, and {want} alone"));
+        }
         for (n, (want, row)) in alone.rows.iter().zip(&got.rows).enumerate() {
             let own: f64 = row
                 .entries()
@@ -100,18 +105,40 @@ impl Run {
             let apart_tops =
                 want.values.len() > 1 && row.values.len() > 1 && want.at(top(row) as u32).is_none();
             let delta = if apart_tops { delta.max(1.0) } else { delta };
+            // A row that lost its numbers agrees with nothing.
+            let lost = want.values.len() > row.values.len() && row.values.len() < 2
+                || want.is_full() != row.is_full()
+                || want.target.is_some() && row.target.is_none();
+            let delta = if lost { f64::INFINITY } else { delta };
             self.row.max = if self.row.max.is_nan() { delta } else { self.row.max.max(delta) };
             if delta > self.row.limit && self.row.verdict != Verdict::Fail {
                 let position =
                     if alone.ids.is_empty() { case.positions[n] } else { end - 1 + n + alone.from };
-                self.row.verdict = Verdict::Fail;
-                self.row.position = Some(position);
-                self.row.note = Some(format!("prompt `{}`, {what}", case.name));
+                self.fail(case, position, what.to_owned());
             }
             if !alone.ids.is_empty() && alone.ids.get(n) != got.ids.get(n) {
                 break;
             }
         }
+    }
+}
+
+impl Run {
+    fn fail(&mut self, case: &Case, position: usize, what: String) {
+        if self.row.verdict != Verdict::Fail {
+            self.row.verdict = Verdict::Fail;
+            self.row.position = Some(position);
+            self.row.note = Some(format!("prompt `{}`, {what}", case.name));
+        }
+    }
+
+    /// Ends the schedule. One that compared nothing says nothing.
+    fn done(self) -> ScheduleRow {
+        if self.row.steps > 0 {
+            return self.row;
+        }
+        let note = Some("no prompt is long enough for it".to_owned());
+        ScheduleRow { verdict: Verdict::Skip, note, ..self.row }
     }
 }
 
@@ -221,7 +248,7 @@ impl Setting<'_> {
                 goes_on.compare(case, "with what it generated", &rest, &(&got).into());
             }
         }
-        Ok([again, other, prefix, beyond, goes_on].map(|run| run.row).into())
+        Ok([again, other, prefix, beyond, goes_on].map(Run::done).into())
     }
 
     /// Requests at the same time.
@@ -256,7 +283,7 @@ impl Setting<'_> {
         for got in &got {
             crowd.compare(case, "beside itself", &alone, &got.into());
         }
-        Ok(vec![batch.row, crowd.row])
+        Ok(vec![batch.done(), crowd.done()])
     }
 
     /// Rows of prompts over warm caches, and side by side.
@@ -289,7 +316,7 @@ impl Setting<'_> {
                 &got.into(),
             );
         }
-        Ok(vec![warm.row, batch.row])
+        Ok(vec![warm.done(), batch.done()])
     }
 
     /// The first request once more.
@@ -303,6 +330,6 @@ impl Setting<'_> {
             let got = self.generate(&case.tokens, Cache::Off, self.count)?;
             run.compare(case, "at the end", &(&self.alone.made[*n]).into(), &(&got).into());
         }
-        Ok(run.row)
+        Ok(run.done())
     }
 }
