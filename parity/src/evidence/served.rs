@@ -91,7 +91,7 @@ impl Run {
         let same = alone.ids.iter().zip(&got.ids).all(|(a, b)| a == b);
         if same && (alone.rows.len() != got.rows.len() || alone.ids.len() != got.ids.len()) {
             let (want, found) = (alone.rows.len(), got.rows.len());
-            self.fail(case, end, format!("{what}: {found} rows come back, and {want} alone"));
+            self.fail(case, end, &format!("{what}: {found} rows come back, and {want} alone"));
         }
         for (n, (want, row)) in alone.rows.iter().zip(&got.rows).enumerate() {
             let own: f64 = row
@@ -114,7 +114,7 @@ impl Run {
             if delta > self.row.limit && self.row.verdict != Verdict::Fail {
                 let position =
                     if alone.ids.is_empty() { case.positions[n] } else { end - 1 + n + alone.from };
-                self.fail(case, position, what.to_owned());
+                self.fail(case, position, what);
             }
             if !alone.ids.is_empty() && alone.ids.get(n) != got.ids.get(n) {
                 break;
@@ -124,7 +124,7 @@ impl Run {
 }
 
 impl Run {
-    fn fail(&mut self, case: &Case, position: usize, what: String) {
+    fn fail(&mut self, case: &Case, position: usize, what: &str) {
         if self.row.verdict != Verdict::Fail {
             self.row.verdict = Verdict::Fail;
             self.row.position = Some(position);

@@ -1,5 +1,6 @@
 //! Answers of inference servers, one file for each address and kind of request.
 
+use std::f64::consts::{LN_2, LN_10};
 use std::io;
 
 use serde_json::{Map, Value, json};
@@ -8,7 +9,7 @@ use crate::case::Case;
 use crate::seeds::Sources;
 
 /// Log-probabilities of six tokens, which add up to 1.
-const ROW: [f64; 6] = [-0.693_147, -2.302_585, -2.302_585, -2.302_585, -2.302_585, -2.302_585];
+const ROW: [f64; 6] = [-LN_2, -LN_10, -LN_10, -LN_10, -LN_10, -LN_10];
 
 /// One server of each form, with a prompt of three tokens and two that it generates.
 #[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
