@@ -7,7 +7,7 @@ use super::outcome::{Found, Outcome, Paired, Side, Verdict, items};
 use super::pair::{Pair, pairs};
 use super::sample::Results;
 use super::scoring::scoring;
-use super::stats::{bootstrap, mcnemar, mean, standard_error};
+use super::stats::{bootstrap, mcnemar, mean, most, standard_error};
 
 /// Below this p value a difference of scores is real.
 const LEVEL: f64 = 0.05;
@@ -40,7 +40,8 @@ pub fn diff(
         }
     };
     let asked = inputs(&all, a, b);
-    let stage = Stage { a, b, noise, chosen };
+    let missing = a.samples.len().max(b.samples.len()) - all.len();
+    let stage = Stage { a, b, noise, chosen, missing };
     let rest = if asked.found.is_some() && asked.equal.is_empty() {
         None
     } else {
@@ -89,6 +90,8 @@ struct Stage<'b> {
     b: &'b Results,
     noise: &'b Noise,
     chosen: Option<(&'b str, &'b str)>,
+    /// Items of one file that the other lacks.
+    missing: usize,
 }
 
 /// The result of all stages behind the inputs.
@@ -141,14 +144,51 @@ impl Stage<'_> {
             let why = "the files share no scores, answers, texts or log-probabilities; nothing can be compared";
             return done(Err(why.to_owned()), Vec::new());
         }
-        let found = remaining(equal.len(), said.disagree, paired, facts.as_ref());
+        let sampled = self.a.sampled() == Some(true) && self.b.sampled() == Some(true);
+        let unrelated = if sampled { None } else { unrelated(equal.len(), said.disagree, paired) };
+        let found = match unrelated {
+            Some(headline) => found(Verdict::Unexplained, headline, Some(SAMPLES.to_owned())),
+            None => remaining(equal.len(), self.missing, said.disagree, paired, facts.as_ref()),
+        };
         done(Ok(found), said.notes)
     }
 }
 
-/// The verdict where no stage found a cause.
+/// Advice where the files hold too little.
+const SAMPLES: &str = "write samples with inputs, texts and log-probabilities (lm-eval: --log_samples; `parity eval -o`), and \
+     compare those";
+/// Agreement beyond chance (Cohen's kappa) that two runs of one model have at least.
+const KAPPA: f64 = 0.4;
+/// Share of equal answers that two runs of one model have at least, where no score tells what chance gives.
+const ALIKE: f64 = 0.5;
+
+/// Returns the finding that two runs agree so seldom that they cannot be of one model: equal scores, other items.
+fn unrelated(n: usize, disagree: usize, paired: Option<&Paired>) -> Option<String> {
+    let Some(paired) = paired.filter(|paired| paired.p.is_some()) else {
+        let share = most(n.checked_sub(disagree)?, n)?;
+        return (paired.is_none() && share < ALIKE).then(|| {
+            format!("{} of {n} differ: these are not two runs of one model", items(disagree))
+        });
+    };
+    let apart = usize::try_from(paired.only_a + paired.only_b).ok()?;
+    let expected = paired.chance?;
+    let share = most(paired.items.checked_sub(apart)?, paired.items)?;
+    let kappa = (share - expected) / (1.0 - expected);
+    (kappa < KAPPA).then(|| {
+        format!(
+            "the scores are alike, but of other items: the runs agree on {} of {}, and unrelated runs with these scores \
+             on {:.0}",
+            paired.items - apart,
+            items(paired.items),
+            expected * paired.items as f64
+        )
+    })
+}
+
+/// The verdict where no stage found a cause, of `n` items. `missing` more stand in one file alone.
 fn remaining(
     n: usize,
+    missing: usize,
     disagree: usize,
     paired: Option<&Paired>,
     facts: Option<&super::outcome::LogprobFacts>,
@@ -164,12 +204,11 @@ fn remaining(
     {
         (
             Verdict::Unexplained,
-            format!("the scores differ by {:+.3}, beyond noise, and the files do not hold the cause", paired.difference),
-            vec![
-                "write samples with inputs, texts and log-probabilities (lm-eval: --log_samples; `parity eval -o`), and \
-                 compare those"
-                    .to_owned(),
-            ],
+            format!(
+                "the scores differ by {:+.3}, beyond noise, and the files do not hold the cause",
+                paired.difference
+            ),
+            Some(SAMPLES.to_owned()),
         )
     } else if disagree > 0 {
         let headline = match paired {
@@ -182,11 +221,19 @@ fn remaining(
             None => format!("{} of {n} differ", items(disagree)),
         };
         let more = "to see a smaller difference, compare more items".to_owned();
-        (Verdict::Noise, headline, vec![more])
+        (Verdict::Noise, headline, Some(more))
     } else {
-        (Verdict::Agree, format!("all {} agree", items(n)), Vec::new())
+        let which = if missing > 0 { "that both files hold " } else { "" };
+        let todo = (missing > 0).then(|| {
+            format!("{} were not compared: compare runs of the same items", items(missing))
+        });
+        (Verdict::Agree, format!("all {} {which}agree", items(n)), todo)
     };
-    Found { verdict, headline, why, examples: Vec::new(), todo }
+    Found { why, ..found(verdict, headline, todo) }
+}
+
+fn found(verdict: Verdict, headline: String, todo: Option<String>) -> Found {
+    Found { verdict, headline, why: Vec::new(), examples: Vec::new(), todo: Vec::from_iter(todo) }
 }
 
 fn interval(paired: &Paired) -> String {
@@ -262,6 +309,9 @@ fn paired(scores: &[[f64; 2]], metrics: (&str, &str)) -> Option<Paired> {
     let only_a = differences.iter().filter(|d| **d > 0.0).count() as u64;
     let only_b = differences.iter().filter(|d| **d < 0.0).count() as u64;
     let interval = bootstrap(&differences);
+    let right = |at: usize| mean(&scores.iter().map(|pair| pair[at]).collect::<Vec<_>>());
+    let chance = right(0).zip(right(1)).map(|(a, b)| a * b + (1.0 - a) * (1.0 - b));
+    let chance = chance.filter(|chance| binary && *chance < 1.0);
     let p = binary.then(|| mcnemar(only_a, only_b));
     let significant = match p {
         Some(p) => p < LEVEL,
@@ -281,6 +331,7 @@ fn paired(scores: &[[f64; 2]], metrics: (&str, &str)) -> Option<Paired> {
         difference,
         interval,
         significant,
+        chance,
     })
 }
 

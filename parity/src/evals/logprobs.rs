@@ -83,12 +83,17 @@ impl Both<'_> {
 pub(super) fn logprobs(pairs: &[Pair<'_>], noise: &Noise) -> Option<(LogprobFacts, Option<Found>)> {
     let mut all = Vec::new();
     let (mut equal, mut nonfinite, mut compared) = (0, 0, 0);
+    let mut lost = Vec::new();
     for (a, b) in pairs {
         for (choice, (&one, &other)) in a.logprobs.iter().zip(&b.logprobs).enumerate() {
             compared += 1;
             equal += usize::from(one.to_bits() == other.to_bits());
             if !one.is_finite() || !other.is_finite() {
-                nonfinite += usize::from(one.is_finite() != other.is_finite());
+                if one.is_finite() != other.is_finite() {
+                    nonfinite += 1;
+                    lost.push(example(&a.id, choice, one, other));
+                    lost.truncate(EXAMPLES);
+                }
                 continue;
             }
             let counted = a.tokens.get(choice).or_else(|| b.tokens.get(choice));
@@ -137,14 +142,14 @@ pub(super) fn logprobs(pairs: &[Pair<'_>], noise: &Noise) -> Option<(LogprobFact
     let mut worst: Vec<&Both<'_>> =
         if broad { all.iter().collect() } else { std::mem::take(&mut beyond) };
     worst.sort_by(|x, y| y.off().total_cmp(&x.off()));
-    let examples = worst.iter().take(EXAMPLES).map(|both| Example {
-        id: both.id.to_owned(),
-        what: format!("log-likelihood of choice {}", both.choice),
-        a: format!("{:.4}", both.a),
-        b: format!("{:.4}", both.b),
-    });
-    let found = found(&facts, broad, examples.collect());
+    let examples = worst.iter().map(|both| example(both.id, both.choice, both.a, both.b));
+    let found = found(&facts, broad, lost.into_iter().chain(examples).take(EXAMPLES).collect());
     Some((facts, Some(found)))
+}
+
+fn example(id: &str, choice: usize, a: f64, b: f64) -> Example {
+    let what = format!("log-likelihood of choice {choice}");
+    Example { id: id.to_owned(), what, a: format!("{a:.4}"), b: format!("{b:.4}") }
 }
 
 fn found(facts: &LogprobFacts, broad: bool, examples: Vec<Example>) -> Found {
@@ -165,9 +170,13 @@ fn found(facts: &LogprobFacts, broad: bool, examples: Vec<Example>) -> Found {
         "differences in nats: median {:.2e}, 99 % below {:.2e}, largest {:.2e}; {} of {compared} equal in every bit",
         facts.median, facts.p99, facts.max, facts.equal
     ));
+    let beyond = match facts.beyond {
+        0 => String::new(),
+        beyond => format!("; {beyond} beyond their bound"),
+    };
     why.push(format!(
-        "spread for each token {:.2e}, the dtype explains {:.0e} ({}); {} beyond their bound",
-        facts.bulk, facts.unit, facts.source, facts.beyond
+        "spread for each token {:.2e}, the dtype explains {:.0e} ({}){beyond}",
+        facts.bulk, facts.unit, facts.source
     ));
     if facts.nonfinite > 0 {
         why.push(format!("{} log-likelihoods are finite on one side alone", facts.nonfinite));

@@ -98,6 +98,9 @@ pub struct Paired {
     pub interval: Option<(f64, f64)>,
     /// True if the difference is beyond noise.
     pub significant: bool,
+    /// The share of items on which unrelated runs with these scores agree; nothing for a score that is not right or
+    /// wrong.
+    pub chance: Option<f64>,
 }
 
 /// Distances of log-probabilities.

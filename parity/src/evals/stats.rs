@@ -36,6 +36,18 @@ pub fn mcnemar(only_a: u64, only_b: u64) -> f64 {
     (2.0 * sum.exp()).min(1.0)
 }
 
+/// Returns the upper end of the 95 % interval of a share, by Wilson (1927).
+pub fn most(hits: usize, n: usize) -> Option<f64> {
+    const Z: f64 = 1.96;
+    let (hits, n) = (hits as f64, n as f64);
+    if n == 0.0 {
+        return None;
+    }
+    let (share, part) = (hits / n, Z * Z / n);
+    let spread = Z * (share * (1.0 - share) / n + part / (4.0 * n)).sqrt();
+    Some((share + part / 2.0 + spread) / (1.0 + part))
+}
+
 /// Draws of the bootstrap.
 const DRAWS: usize = 4000;
 /// Most numbers that the bootstrap draws; more items are resampled less often.
@@ -146,6 +158,21 @@ mod tests {
             assert_eq!(bootstrap(&d), Some(found), "the seed is fixed");
         }
         assert_eq!(bootstrap(&[]), None);
+    }
+
+    #[test]
+    fn the_upper_end_of_a_share_is_the_one_of_statsmodels() {
+        // `proportion_confint(hits, n, method="wilson")[1]` with z = 1.96.
+        for (hits, n, expected) in
+            [(0, 10, 0.277_540), (5, 10, 0.763_410), (190, 200, 0.972_617_65)]
+        {
+            assert!(
+                (most(hits, n).unwrap() - expected).abs() < 1e-5,
+                "{hits} of {n}: {:?}",
+                most(hits, n)
+            );
+        }
+        assert_eq!(most(0, 0), None);
     }
 
     #[test]

@@ -387,3 +387,50 @@ fn nothing_in_common_cannot_be_compared() {
     let error = compare(logprobs, "{\"id\": 1, \"text\": \"a\"}", None).unwrap_err();
     assert!(error.contains("share no scores, answers, texts or log-probabilities"), "{error}");
 }
+
+/// Plain samples with a score alone.
+fn marked(key: &str, n: usize, right: impl Fn(usize) -> bool) -> String {
+    (0..n).fold(String::new(), |mut text, item| {
+        let _ = writeln!(text, "{{\"id\": {item}, \"{key}\": {}}}", u8::from(right(item)));
+        text
+    })
+}
+
+#[test]
+fn equal_scores_of_other_items_are_no_noise() {
+    for key in ["correct", "acc", "exact_match"] {
+        let (even, odd) = (marked(key, 200, |n| n % 2 == 0), marked(key, 200, |n| n % 2 == 1));
+        holds(
+            &even,
+            &odd,
+            None,
+            Verdict::Unexplained,
+            "agree on 0 of 200 items, and unrelated runs with these scores on 100",
+        );
+        let unrelated = marked(key, 200, |n| draw(n, 0) < 0.5);
+        holds(&even, &unrelated, None, Verdict::Unexplained, "the scores are alike");
+        // 0.425 and 0.430 of 200.
+        let near = |from: usize, to: usize| marked(key, 200, move |n| (from..to).contains(&n));
+        holds(
+            &near(0, 85),
+            &near(10, 96),
+            None,
+            Verdict::Noise,
+            "21 items of 200 differ, no more than chance makes",
+        );
+    }
+}
+
+#[test]
+fn scores_that_are_none_are_named() {
+    let a = marked("correct", 20, |n| n % 2 == 0);
+    let b = format!("{a}{}", "{\"id\": 20, \"correct\": \"perhaps\"}\n");
+    holds(&a, &b, None, Verdict::Agree, "`correct` of `20` is neither true, false nor a number");
+}
+
+#[test]
+fn a_few_items_are_not_the_whole_task() {
+    let (some, all) = (marked("acc", 3, |_| true), marked("acc", 200, |_| true));
+    holds(&some, &all, None, Verdict::Agree, "all 3 items that both files hold agree");
+    holds(&some, &all, None, Verdict::Agree, "197 items were not compared");
+}

@@ -11,6 +11,8 @@ pub(in super::super) const SCHEMA: &str = "onboard-eval/1";
 
 const ID: &[&str] = &["id", "doc_id"];
 const RESULTS: &[&str] = &["logprobs", "text", "generation", "answer", "correct", "scores"];
+/// Scores that may stand beside the other keys, as in samples of lm-eval.
+const SCORES: &[&str] = &["acc", "acc_norm", "exact_match", "score"];
 /// Facts that a record or the first line may state.
 const FACTS: &[&str] = &[
     "model",
@@ -26,7 +28,7 @@ const FACTS: &[&str] = &[
 
 /// Returns true for a plain sample, or the first line of a file of them.
 pub(super) fn is(tree: &Tree) -> bool {
-    let result = RESULTS.iter().any(|key| tree.has(key));
+    let result = RESULTS.iter().chain(SCORES).any(|key| tree.has(key));
     is_head(tree) || (tree.first(ID).is_some() && result)
 }
 
@@ -86,14 +88,20 @@ pub(super) fn record(tree: &Tree) -> Result<Record, String> {
             sample.answer = sample.best().map(|best| best.to_string());
         }
     }
-    for (key, value) in tree.get("scores").map(Tree::entries).unwrap_or_default() {
-        if let Some(value) = value.number() {
-            sample.scores.insert(key.clone(), value);
+    let named = tree.get("scores").map(Tree::entries).unwrap_or_default();
+    let named = named.iter().map(|(key, value)| (key.as_str(), value));
+    let beside = SCORES.iter().filter_map(|key| Some((*key, tree.first(&[key])?)));
+    let correct = tree.first(&["correct", "symbolic_correct"]).map(|value| ("correct", value));
+    for (key, value) in named.chain(beside).chain(correct) {
+        if *value == Tree::Null {
+            continue;
         }
+        let score = value.number().ok_or_else(|| {
+            format!("`{key}` of `{}` is neither true, false nor a number", sample.id)
+        })?;
+        sample.scores.insert(key.to_owned(), score);
     }
-    if let Some(correct) = tree.first(&["correct", "symbolic_correct"]).and_then(Tree::number) {
-        sample.scores.insert("correct".to_owned(), correct);
-    } else if sample.scores.is_empty()
+    if sample.scores.is_empty()
         && let (Some(answer), Some(target)) = (&sample.answer, &sample.target)
     {
         let right = f64::from(u8::from(answer.trim() == target.trim()));
