@@ -55,13 +55,19 @@ fn a_server_without_a_dump_is_held_to_the_native_engine() {
 
 #[test]
 fn the_likeliest_tokens_are_enough() {
-    for (twist, code) in [(Twist::None, 0), (Twist::Theta, 1)] {
-        let server = StandIn::start(Form::Vllm, "llama", twist, Fault::Limit);
-        let ran = run(&mut check("llama", &server.url)).code(code);
-        let ran = ran
-            .prints("the 20 likeliest tokens and the next one")
-            .prints("start the server with `--max-logprobs -1`");
-        assert!(ran.out.contains("max allowed: 20"), "{}", ran.out);
+    for (limit, twist, code, words) in [
+        (20, Twist::None, 0, "the 20 likeliest tokens and the next one"),
+        (20, Twist::Theta, 1, "the 20 likeliest tokens and the next one"),
+        (7, Twist::None, 0, "the 5 likeliest tokens and the next one"),
+        (0, Twist::None, 0, "rows of prompts: the next token alone"),
+        (0, Twist::Theta, 1, "rows of prompts: the next token alone"),
+    ] {
+        let server = StandIn::start(Form::Vllm, "llama", twist, Fault::Limit(limit));
+        run(&mut check("llama", &server.url))
+            .code(code)
+            .prints(words)
+            .prints("start the server with `--max-logprobs -1`")
+            .prints(&format!("max allowed: {limit}"));
     }
 }
 
@@ -100,6 +106,8 @@ fn another_model_is_no_faulty_engine() {
         .says("serves another model than `")
         .says("nothing in common")
         .says("`/models/stand-in`");
+    // Generated tokens are all that this one shows.
+    ran(Form::OpenAi, Twist::Other, Fault::None).code(2).says("nothing in common");
     let server = StandIn::start(Form::LlamaServer, "lfm2", Twist::None, Fault::None);
     run(&mut check("llama", &server.url))
         .code(2)

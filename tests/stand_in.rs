@@ -68,8 +68,8 @@ pub(crate) enum Fault {
     Busy(u16, usize),
     /// Another origin.
     Redirect,
-    /// The limit of log-probabilities is 20.
-    Limit,
+    /// So many log-probabilities for each token at most.
+    Limit(i64),
     /// Two tokens come, whatever was asked for.
     FewTokens,
     /// The same over warm caches alone.

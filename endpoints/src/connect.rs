@@ -31,11 +31,14 @@ pub fn connect(url: &str, options: &Options) -> Result<Box<dyn Endpoint>, Error>
     (driver.open)(http, facts, options)
 }
 
-/// Reads JSON that a server may not have. A refusal of the key, and a server that is not there, are errors.
+/// Reads JSON that a server may not have. Refusals of the key or of the rate, and a server that is not there, are
+/// errors: they say nothing of the address.
 fn tolerant(http: &Http, path: &str) -> Result<Result<Value, String>, Error> {
     match http.get(path) {
         Ok(answer) => Ok(answer.json().map_err(|error| error.to_string())),
-        Err(error @ Error::Status { code: 404 | 405 | 501, .. }) => Ok(Err(error.to_string())),
+        Err(error @ Error::Status { code, .. }) if !matches!(code, 401 | 403 | 429) => {
+            Ok(Err(error.to_string()))
+        }
         Err(error) => Err(error),
     }
 }

@@ -188,6 +188,7 @@ pub fn check_server(
     let (mut gates, mut greedy, mut observed) = (Vec::new(), Vec::new(), Vec::new());
     let mut identity = identity::Identity::default();
     let mut scored_rows = Vec::new();
+    let shows_prompts = matches!(facts.scores, Scores::Full | Scores::Top(_));
     if facts.scores != Scores::Nothing {
         for group in cases.chunks(width(&cases, options)) {
             let asked = timed(&mut effort.server, || score(server, group))?;
@@ -212,8 +213,7 @@ pub fn check_server(
                 scored_rows.push(scored);
             }
         }
-        // Rows that are no distribution, or of other tokens, are no fingerprint.
-        if gates.iter().all(|gate: &Gate| gate.bounds.len() == 1 || !gate.fails()) {
+        if sound(&gates) {
             identity.refuse(facts, source)?;
         }
     }
@@ -224,13 +224,18 @@ pub fn check_server(
             for (case, generated) in group.iter().zip(asked) {
                 let begun = Instant::now();
                 let asked = (options.tokens, facts);
-                let (found, row) =
-                    decode(&mut native, &judge, case, &generated, asked, model.vocab)?;
-                gates.extend(found);
-                greedy.push(row);
+                let decoded = decode(&mut native, &judge, case, &generated, asked, model.vocab)?;
+                if !shows_prompts {
+                    identity.add_generated(&generated.rows, &decoded.truth);
+                }
+                gates.extend(decoded.gates);
+                greedy.push(decoded.greedy);
                 effort.native += begun.elapsed();
                 made.push(generated);
             }
+        }
+        if !shows_prompts && sound(&gates) {
+            identity.refuse(facts, source)?;
         }
     }
     if gates.iter().all(|gate| gate.verdict == Verdict::Skip) {
@@ -323,6 +328,19 @@ fn generate(
     served::together(cases, &one)
 }
 
+/// Returns true if all rows are distributions of the tokens that were sent: others are no fingerprint of a model.
+fn sound(gates: &[Gate]) -> bool {
+    gates.iter().all(|gate| gate.bounds.len() == 1 || !gate.fails())
+}
+
+/// Generated tokens of one prompt, judged.
+struct Decoded {
+    gates: Vec<Gate>,
+    greedy: GreedyRow,
+    /// Rows of the native engine behind the same tokens.
+    truth: Vec<Row>,
+}
+
 /// Scores generated tokens natively and compares.
 fn decode(
     native: &mut Native<'_>,
@@ -331,7 +349,7 @@ fn decode(
     generated: &Generated,
     (count, facts): (usize, &Facts),
     vocab: usize,
-) -> Result<(Vec<Gate>, GreedyRow), Error> {
+) -> Result<Decoded, Error> {
     let mut gates: Vec<Gate> =
         answers::generated(case, generated, count, facts, vocab).into_iter().collect();
     let whole: Vec<u32> = case.tokens.iter().chain(&generated.ids).copied().collect();
@@ -346,8 +364,8 @@ fn decode(
         gate = gate.skipped("the server ended before the first token");
     }
     gates.push(gate);
-    let row = judge.greedy(case, generated, &truth);
-    Ok((gates, row))
+    let greedy = judge.greedy(case, generated, &truth);
+    Ok(Decoded { gates, greedy, truth })
 }
 
 /// Keeps rows for a search of causes. A row that has the next token alone is one of one entry.

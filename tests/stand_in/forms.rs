@@ -69,9 +69,8 @@ fn vllm(state: &State, body: &Value) -> Answer {
     let cache = body.get("cache_salt").is_none();
     let mut choice = json!({ "prompt_token_ids": echo(state, &tokens) });
     if let Some(asked) = body.get("prompt_logprobs").and_then(Value::as_i64) {
-        if state.fault == Fault::Limit && !(0..=20).contains(&asked) {
-            let words = "Requested prompt logprobs of -1, which is greater than max allowed: 20";
-            return (400, json!({ "error": { "message": words } }).to_string());
+        if let Some(refusal) = limited(state, "prompt", asked) {
+            return refusal;
         }
         let top = if asked < 0 { usize::MAX } else { asked as usize };
         let rows = state.rows(&tokens, cache);
@@ -99,7 +98,10 @@ fn vllm(state: &State, body: &Value) -> Answer {
         }
         choice["prompt_logprobs"] = Value::Array(all);
     }
-    if body.get("logprobs").is_some() {
+    if let Some(asked) = body.get("logprobs").and_then(Value::as_i64) {
+        if let Some(refusal) = limited(state, "sample", asked) {
+            return refusal;
+        }
         let few = state.fault == Fault::FewTokens || state.fault == Fault::FewWarm && cache;
         let asked = body["max_tokens"].as_u64().unwrap() as usize;
         let made = state.generate(&tokens, if few { asked.min(2) } else { asked }, cache);
@@ -107,6 +109,17 @@ fn vllm(state: &State, body: &Value) -> Answer {
         choice["logprobs"] = logprobs(&made, body["logprobs"].as_u64().unwrap() as usize);
     }
     (200, json!({ "choices": [choice] }).to_string())
+}
+
+/// The refusal of more log-probabilities than the server gives.
+fn limited(state: &State, what: &str, asked: i64) -> Option<Answer> {
+    let Fault::Limit(most) = state.fault else { return None };
+    (!(0..=most).contains(&asked)).then(|| {
+        let words = format!(
+            "Requested {what} logprobs of {asked}, which is greater than max allowed: {most}"
+        );
+        (400, json!({ "error": { "message": words } }).to_string())
+    })
 }
 
 /// Log-probabilities of generated tokens in the form of completions.

@@ -26,8 +26,9 @@ pub(super) static DRIVER: Driver = Driver {
     open,
 };
 
-/// Entries that the server gives where nobody raised its limit.
-const USUAL: usize = 20;
+/// Entries of a row to ask for where more are refused: the server's usual limit, then less. With none, a row has its
+/// own token alone.
+const FEWER: [usize; 4] = [20, 5, 1, 0];
 
 #[derive(Deserialize)]
 struct Completion {
@@ -56,32 +57,51 @@ fn open(http: Http, facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>
     server.facts.ignores_eos = true;
     let probe = Ask { tokens: &[0, 0], cache: Cache::Off };
     let most = options.top.min(vocab);
-    for count in [most, USUAL.min(most)] {
-        server.facts.scores = if count == vocab { Scores::Full } else { Scores::Top(count) };
-        match server.score(&probe, &[0]) {
+    let counts = |most: usize| {
+        std::iter::once(most).chain(FEWER.into_iter().filter(move |fewer| *fewer < most))
+    };
+    let mut refused = None;
+    for count in counts(most) {
+        server.facts.scores = match count {
+            0 => Scores::Target,
+            _ if count == vocab => Scores::Full,
+            _ => Scores::Top(count),
+        };
+        match limited(server.score(&probe, &[0]))? {
             Ok(_) => break,
-            Err(error) if matches!(error.status(), Some(400 | 422)) => {
-                let raise = flag(&DRIVER, "max_logprobs").unwrap_or_default();
-                server.facts.hidden.push(format!(
-                    "{count} log-probabilities for each position of a prompt: {}; start the server with `{raise} -1`",
-                    error.words().unwrap_or_default()
-                ));
-                server.facts.scores = Scores::Nothing;
-            }
-            Err(error) => return Err(error),
+            Err(words) => refused = refused.or(Some((count, words))),
+        }
+        server.facts.scores = Scores::Nothing;
+    }
+    if let Some((count, words)) = refused {
+        let raise = flag(&DRIVER, "max_logprobs").filter(|_| words.contains("logprob"));
+        let raise =
+            raise.map(|flag| format!("; start the server with `{flag} -1`")).unwrap_or_default();
+        server.facts.hidden.push(format!(
+            "{count} log-probabilities for each position of a prompt: {words}{raise}"
+        ));
+    }
+    let mut refused = None;
+    for count in counts(FEWER[0].min(most)) {
+        server.facts.generates = Some(count);
+        match limited(server.generate(&probe, 1))? {
+            Ok(_) => return Ok(Box::new(server)),
+            Err(words) => refused = refused.or(Some(words)),
         }
     }
-    server.facts.generates = Some(USUAL.min(most));
-    match server.generate(&probe, 1) {
-        Ok(_) => {}
-        Err(error) if matches!(error.status(), Some(400 | 422)) => {
-            let words = error.words().unwrap_or_default();
-            server.facts.hidden.push(format!("ids of generated tokens: {words}"));
-            server.facts.generates = None;
-        }
-        Err(error) => return Err(error),
-    }
+    server.facts.generates = None;
+    let words = refused.unwrap_or_default();
+    server.facts.hidden.push(format!("ids of generated tokens: {words}"));
     Ok(Box::new(server))
+}
+
+/// Tells a refusal of what was asked for, in the server's words, from failures.
+fn limited<T>(answer: Result<T, Error>) -> Result<Result<T, String>, Error> {
+    match answer {
+        Ok(answer) => Ok(Ok(answer)),
+        Err(Error::Status { code: 400 | 422, words, .. }) => Ok(Err(words)),
+        Err(error) => Err(error),
+    }
 }
 
 impl Vllm {
@@ -120,8 +140,9 @@ impl Endpoint for Vllm {
         let mut body = self.body(ask, &tokens);
         body["max_tokens"] = json!(1);
         body["prompt_logprobs"] = match self.facts.scores {
+            Scores::Full => json!(-1),
             Scores::Top(count) => json!(count),
-            _ => json!(-1),
+            Scores::Target | Scores::Nothing => json!(0),
         };
         let (answer, choice) = self.choice(&body)?;
         let Some(mut all) = choice.prompt_logprobs else {
@@ -158,7 +179,7 @@ impl Endpoint for Vllm {
         let mut body = self.body(ask, ask.tokens);
         body["max_tokens"] = json!(count);
         body["ignore_eos"] = json!(true);
-        body["logprobs"] = json!(self.facts.generates.unwrap_or(1));
+        body["logprobs"] = json!(self.facts.generates.unwrap_or(0));
         body["return_tokens_as_token_ids"] = json!(true);
         let (answer, choice) = self.choice(&body)?;
         let Some(logprobs) = choice.logprobs else {

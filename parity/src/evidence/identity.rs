@@ -1,8 +1,11 @@
 //! Tells another model from a faulty engine: rows of another model have nothing in common with ours.
 
+use std::collections::BTreeSet;
+
 use endpoints::{Facts, Row};
 use engine::Source;
 
+use super::distance::top;
 use super::{Error, name_of};
 use crate::check::Error as CheckError;
 use crate::dump::Dump;
@@ -49,6 +52,8 @@ pub(super) struct Identity {
     places: Vec<f64>,
     first: Vec<f64>,
     same_top: usize,
+    /// Likeliest tokens of generated rows so far.
+    generated: BTreeSet<usize>,
 }
 
 impl Identity {
@@ -72,6 +77,15 @@ impl Identity {
             self.places.push(mean);
             if *position == 0 {
                 self.first.push(mean);
+            }
+        }
+    }
+
+    /// Looks up the likeliest tokens of generated rows, each token once: a server may say the same one for ever.
+    pub(super) fn add_generated(&mut self, rows: &[Row], full: &[Row]) {
+        for (row, own) in rows.iter().zip(full) {
+            if row.values.len() > 1 && self.generated.insert(top(row)) {
+                self.add(&[usize::MAX], std::slice::from_ref(row), std::slice::from_ref(own));
             }
         }
     }

@@ -26,6 +26,14 @@ pub(super) fn ruled_out(gates: &[Gate]) -> Vec<String> {
         }
         return hints;
     }
+    if decode > 0 && !fails(Phase::Decode) {
+        hints.push(
+            "generated tokens are right and rows of prompts are wrong: the model is right; how the server scores prompts is \
+             not (a stale cache, or rows of other positions)"
+                .to_owned(),
+        );
+        return hints;
+    }
     let mut first = (0_usize, 0_usize);
     let (mut later, mut earliest) = ((0_usize, 0_usize), None::<usize>);
     for gate in judged(Phase::Prefill) {
@@ -57,13 +65,6 @@ pub(super) fn ruled_out(gates: &[Gate]) -> Vec<String> {
         ),
         _ => None,
     });
-    if decode > 0 && !fails(Phase::Decode) {
-        hints.push(
-            "generated tokens are right and rows of prompts are wrong: the model is right; how the server scores prompts is \
-             not (a stale cache, or rows of other positions)"
-                .to_owned(),
-        );
-    }
     hints
 }
 
