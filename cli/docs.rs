@@ -15,16 +15,22 @@ const LAUNCH: &str = include_str!("../docs/launch.md");
 /// The protocol of engines in processes of their own.
 const PROTOCOL: &str = include_str!("../docs/engine-protocol.md");
 
+/// Causes of differences.
+const DIAGNOSE: &str = include_str!("../docs/diagnose.md");
+/// What engines were found to do.
+const ENGINES: &str = include_str!("../docs/engines.md");
 /// Servers as engines.
 const ENDPOINTS: &str = include_str!("../docs/endpoints.md");
 
 /// Whole pages by topic.
-pub(crate) const PAGES: [(&str, &str, &str); 7] = [
+pub(crate) const PAGES: [(&str, &str, &str); 9] = [
     ("dump", "the form of reference dumps", DUMP),
     ("report", "the form of JSON reports", REPORT),
+    ("diagnose", "causes of differences", DIAGNOSE),
     ("ci", "checks in continuous integration", CI),
     ("evals", "evaluations, and two of them compared", EVALS),
     ("launch", "launching engines, and their sheets", LAUNCH),
+    ("engines", "what engines were found to do", ENGINES),
     ("engine-protocol", "how to connect an engine", PROTOCOL),
     ("endpoints", "checks of running servers", ENDPOINTS),
 ];

@@ -158,3 +158,19 @@ pub(crate) fn room(dump: &Dump) -> usize {
     let greedy = manifest.greedy.values().flat_map(|by| by.values()).map(Vec::len).max();
     prompts.unwrap_or(0) + greedy.unwrap_or(0) + MORE
 }
+
+/// The key of a server's API, from the environment variable that holds it if no other is named.
+pub(crate) fn api_key() -> Result<Option<String>> {
+    variable("ONBOARD_API_KEY")
+}
+
+/// An environment variable that is not empty.
+pub(crate) fn variable(name: &str) -> Result<Option<String>> {
+    match std::env::var(name) {
+        Ok(value) => Ok(Some(value.trim().to_owned()).filter(|value| !value.is_empty())),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => {
+            bail!("the environment variable `{name}` is not UTF-8")
+        }
+    }
+}

@@ -23,7 +23,7 @@ Examples:
   onboard help expressions    the expressions of dims
   onboard help parity check   a command, like `onboard parity check --help`")]
 pub(crate) struct Help {
-    /// A command, `ops`, `spec`, an op, a key, or a page: dump, report, ci, evals, launch, engine-protocol, endpoints
+    /// A command, `ops`, `spec`, an op, a key, or a page: dump, report, diagnose, ci, evals, launch, engines, engine-protocol, endpoints
     #[arg(value_name = "TOPIC")]
     topic: Vec<String>,
 }
@@ -37,9 +37,7 @@ impl Help {
                 term::print(help.render().to_string().trim_end())?;
             }
             if words.is_empty() {
-                term::print(
-                    "\nTopics: ops, spec, an op, a key of a spec, dump, report, ci, evals, launch, engine-protocol, endpoints",
-                )?;
+                term::print(&format!("\nTopics: ops, spec, an op, a key of a spec, {}", pages()))?;
             }
             return Ok(Ended::Well);
         }
@@ -180,10 +178,14 @@ fn unknown(topic: &str) -> String {
     let known = ops.names().chain(keys.iter().map(Key::name)).chain(["ops", "spec"]);
     let close = suggest::closest(topic, known);
     let close = close.map(|close| format!(" (did you mean `{close}`?)")).unwrap_or_default();
-    let pages: Vec<&str> = docs::PAGES.iter().map(|(name, ..)| *name).collect();
     format!(
         "there is no help on `{topic}`{close}; topics are ops, spec, the name of an op or of a key, {}, and the \
          commands that `onboard --help` lists",
-        pages.join(", ")
+        pages()
     )
+}
+
+/// The names of all pages.
+fn pages() -> String {
+    docs::PAGES.map(|(name, ..)| name).join(", ")
 }

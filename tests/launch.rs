@@ -113,12 +113,12 @@ fn a_newer_server_and_another_class_are_differences() {
 fn servers_that_do_not_answer_well_are_named() {
     let broken = |status: u16, body: &str| serve(vec![("/server_info", status, body.to_owned())]);
     for (url, words) in [
-        (broken(200, "<html>"), "no JSON"),
-        (broken(200, "{\"version\": "), "no JSON"),
+        (broken(200, "<html>"), "it is no JSON"),
+        (broken(200, "{\"version\": "), "it breaks off"),
         (broken(401, "who are you?"), "who are you?"),
-        (broken(302, ""), "redirects to `/elsewhere`"),
+        (broken(302, ""), "redirects"),
         (broken(404, ""), "404"),
-        ("http://127.0.0.1:9".to_owned(), "does not answer"),
+        ("http://127.0.0.1:9".to_owned(), "start the server, or correct the address"),
         ("localhost:1".to_owned(), "is no address of a server"),
     ] {
         verify("sglang", &url, &[]).code(2).says(words);

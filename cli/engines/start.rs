@@ -34,7 +34,8 @@ impl Child {
         let shown = path.display();
         ensure!(
             path.is_file(),
-            "there is no file `{shown}`; --engine takes a name, a Python file or a program"
+            "{} `{shown}`; an engine is a name, a Python file or a program",
+            if path.is_dir() { "a folder is no engine:" } else { "there is no file" }
         );
         let full = fs_err::canonicalize(path)?;
         let words = if full.extension().is_some_and(|end| end == "py") {

@@ -48,8 +48,13 @@ pub(super) fn shell(word: &str) -> String {
 
 /// A word as `ExecStart=` of a unit reads it.
 pub(super) fn unit(word: &str) -> String {
+    unit_setting(word).replace('$', "$$")
+}
+
+/// A word as `Environment=` of a unit reads it, where `$` is a character like others.
+pub(super) fn unit_setting(word: &str) -> String {
     let escaped = word.replace('\\', r"\\").replace('"', "\\\"").replace('%', "%%");
-    let escaped = escaped.replace('$', "$$").replace('\n', r"\n");
+    let escaped = escaped.replace('\n', r"\n");
     let plain = |c: char| !c.is_whitespace() && !"'\"\\;".contains(c);
     if !word.is_empty() && word.chars().all(plain) { escaped } else { format!("\"{escaped}\"") }
 }

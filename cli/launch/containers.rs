@@ -116,8 +116,11 @@ pub(super) fn kubernetes(launched: &Launched) -> Result<String> {
         "      volumes:\n        - { name: shm, emptyDir: { medium: Memory, sizeLimit: 16Gi } }\n",
     );
     if let Some(path) = &it.outside {
-        let _ =
-            writeln!(text, "        - {{ name: model, hostPath: {{ path: {} }} }}", quoted(path));
+        let _ = writeln!(
+            text,
+            "        - {{ name: model, hostPath: {{ path: {} }} }}",
+            serde_json::Value::from(path.as_str())
+        );
     }
     let _ = writeln!(
         text,

@@ -16,10 +16,10 @@ pub(super) fn systemd(launched: &Launched) -> String {
         "[Unit]\nDescription={} serving {}\nAfter=network-online.target\nWants=network-online.target\n\n\
          [Service]\nType=exec\n",
         launched.sheet.engine,
-        command::unit(&launched.model).trim_matches('"'),
+        launched.model.replace('%', "%%").replace(char::is_control, " "),
     );
     for (name, value) in command::environment(launched) {
-        let _ = writeln!(text, "Environment={}", command::unit(&format!("{name}={value}")));
+        let _ = writeln!(text, "Environment={}", command::unit_setting(&format!("{name}={value}")));
     }
     let _ = writeln!(text, "ExecStart={program} {}", words.collect::<Vec<_>>().join(" "));
     text.push_str("Restart=on-failure\nRestartSec=10\n\n[Install]\nWantedBy=multi-user.target\n");

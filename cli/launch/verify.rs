@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, ensure};
+use endpoints::{Options, find};
 use registry::scalar::Scalar;
 use registry::sheet::Report;
 use registry::sheet::versions::Version;
@@ -10,15 +11,12 @@ use serde_json::{Value, json};
 
 use super::Launched;
 use crate::text::Table;
-use crate::{Ended, term};
+use crate::{Ended, engines, term};
 
 /// The longest answer that is read.
 const MOST_BYTES: u64 = 16 << 20;
-/// Times that a server may take to accept, and to answer.
-const CONNECT: Duration = Duration::from_secs(5);
+/// Time that a server may take to answer.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Characters of a server's own words in a message.
-const SHOWN: usize = 300;
 
 /// Result of comparing a value in force with the one asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,24 +52,21 @@ pub(super) fn run(launched: &Launched, url: &str, as_json: bool) -> Result<Ended
         "the sheet of `{}` has no `reports`: nothing says where a server tells what is in force",
         launched.sheet.engine
     );
-    let base = address(url)?;
-    let agent = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .max_redirects(0)
-        .max_redirects_will_error(false)
-        .timeout_connect(Some(CONNECT))
-        .timeout_global(Some(ANSWER))
-        .build()
-        .new_agent();
+    let options = Options {
+        key: engines::api_key()?,
+        answer: ANSWER,
+        most_bytes: MOST_BYTES,
+        ..Options::default()
+    };
     let mut lines = Vec::new();
     for report in &launched.sheet.reports {
-        match get(&agent, &format!("{base}{}", report.path)) {
+        match endpoints::report(url, &report.path, &options) {
             Ok(answer) => compare(launched, report, &answer, &mut lines),
             Err(error) if report.optional => {
-                term::note(&format!("warning: `{}` tells nothing: {error:#}", report.path));
+                term::note(&format!("warning: `{}` tells nothing: {error}", report.path));
                 compare(launched, report, &Value::Null, &mut lines);
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
     }
     unsaid(launched, &mut lines);
@@ -83,7 +78,7 @@ pub(super) fn run(launched: &Launched, url: &str, as_json: bool) -> Result<Ended
         let whole = json!({
             "schema": "onboard-launch-verify/1",
             "engine": launched.sheet.engine,
-            "url": base,
+            "url": url.trim_end_matches('/'),
             "agrees": !differs,
             "settings": rows.collect::<Vec<_>>(),
         });
@@ -100,43 +95,6 @@ pub(super) fn run(launched: &Launched, url: &str, as_json: bool) -> Result<Ended
         term::print(table.plain("").trim_end())?;
     }
     Ok(if differs { Ended::Differs } else { Ended::Well })
-}
-
-/// The address without a slash at its end.
-fn address(url: &str) -> Result<String> {
-    let plain = url.starts_with("http://") || url.starts_with("https://");
-    ensure!(
-        plain && !url.contains(['?', '#', ' ']),
-        "`{url}` is no address of a server; expected http://HOST:PORT"
-    );
-    Ok(url.trim_end_matches('/').to_owned())
-}
-
-/// The JSON that an address answers with.
-fn get(agent: &ureq::Agent, url: &str) -> Result<Value> {
-    let mut answer = agent.get(url).call().with_context(|| format!("`{url}` does not answer"))?;
-    let status = answer.status();
-    let body = answer.body_mut().with_config().limit(MOST_BYTES).read_to_vec();
-    let body = body.with_context(|| {
-        format!("the answer of `{url}` breaks off, or has more than {MOST_BYTES} bytes")
-    })?;
-    if status.is_redirection() {
-        let to =
-            answer.headers().get("location").and_then(|to| to.to_str().ok()).unwrap_or("nowhere");
-        bail!("`{url}` redirects to `{to}`; give the address of the server itself");
-    }
-    let words: String = String::from_utf8_lossy(&body)
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(SHOWN)
-        .collect();
-    ensure!(status.is_success(), "`{url}` answers {status}: {}", words.trim());
-    serde_json::from_slice(&body).with_context(|| {
-        format!(
-            "`{url}` answers no JSON, so it may be another server; it begins with `{}`",
-            words.trim()
-        )
-    })
 }
 
 /// Compares the fields of one answer.
@@ -210,14 +168,6 @@ fn unsaid(launched: &Launched, lines: &mut Vec<Line>) {
     add("class", launched.architecture.clone());
 }
 
-/// A value inside an answer, by a path with dots; numbers are places in lists.
-fn find<'v>(answer: &'v Value, path: &str) -> Option<&'v Value> {
-    path.split('.').try_fold(answer, |value, step| match value {
-        Value::Array(items) => items.get(step.parse::<usize>().ok()?),
-        other => other.get(step),
-    })
-}
-
 fn shown(value: &Value) -> String {
     let text = match value {
         Value::Null => return "-".to_owned(),
@@ -225,25 +175,4 @@ fn shown(value: &Value) -> String {
         other => other.to_string(),
     };
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(80).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_are_found_by_paths() {
-        let answer = json!({ "data": [{ "root": "m" }], "a.b": 1 });
-        assert_eq!(find(&answer, "data.0.root"), Some(&json!("m")));
-        assert_eq!(find(&answer, "data.1.root"), None);
-        assert_eq!(find(&answer, "data.x"), None);
-    }
-
-    #[test]
-    fn addresses_are_those_of_servers() {
-        assert_eq!(address("http://h:1/").unwrap(), "http://h:1");
-        for bad in ["h:1", "ftp://h", "http://h?x=1", ""] {
-            assert!(address(bad).is_err(), "{bad}");
-        }
-    }
 }

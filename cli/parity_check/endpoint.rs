@@ -12,12 +12,9 @@ use registry::dtype::Dtype;
 
 use super::{Check, beside, open_dump};
 use crate::coverage::Coverage;
-use crate::engines::{native, parse_seconds};
+use crate::engines::{api_key, native, parse_seconds, variable};
 use crate::specs::check_error;
 use crate::{Ended, target, term};
-
-/// The environment variable that holds the API key, if no other is named.
-const KEY: &str = "ONBOARD_API_KEY";
 
 /// Vocabularies up to this size are asked for as a whole.
 const WHOLE: usize = 4096;
@@ -116,7 +113,7 @@ impl Check {
                 vocab,
                 top: if vocab <= WHOLE { vocab } else { TOP },
                 answer: self.engine.timeout,
-                key: variable(KEY)?,
+                key: api_key()?,
                 ..Options::default()
             },
             tokens: 16,
@@ -172,17 +169,6 @@ impl Settings {
 
 fn seconds(value: &str) -> Result<Duration> {
     parse_seconds(value).map_err(anyhow::Error::msg)
-}
-
-/// An environment variable that is not empty.
-fn variable(name: &str) -> Result<Option<String>> {
-    match std::env::var(name) {
-        Ok(value) => Ok(Some(value.trim().to_owned()).filter(|value| !value.is_empty())),
-        Err(std::env::VarError::NotPresent) => Ok(None),
-        Err(std::env::VarError::NotUnicode(_)) => {
-            bail!("the environment variable `{name}` is not UTF-8")
-        }
-    }
 }
 
 /// Says where the time went.

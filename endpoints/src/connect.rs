@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use registry::diag::Source;
+use registry::sheet::versions::Version;
 use registry::sheet::{Report, Sheet};
 use serde_json::Value;
 
@@ -29,6 +30,11 @@ pub fn connect(url: &str, options: &Options) -> Result<Box<dyn Endpoint>, Error>
     };
     let facts = facts(&http, driver, &listed, options)?;
     (driver.open)(http, facts, options)
+}
+
+/// Reads the report at `path` of a server, with the limits of any other answer.
+pub fn report(url: &str, path: &str, options: &Options) -> Result<Value, Error> {
+    Http::new(url, options)?.get(path)?.json()
 }
 
 /// Reads JSON that a server may not have. Refusals of the key or of the rate, and a server that is not there, are
@@ -118,6 +124,7 @@ fn facts(
         bound: None,
         exact: None,
         hidden: Vec::new(),
+        unverified: None,
     };
     for report in sheet(driver).map(|sheet| sheet.reports).unwrap_or_default() {
         let answer =
@@ -128,7 +135,15 @@ fn facts(
             Err(why) => facts.hidden.push(format!("settings in force: {why}")),
         }
     }
+    facts.unverified = unverified(driver, facts.version.as_deref());
     Ok(facts)
+}
+
+/// Returns the versions that the sheet of a driver's engine is true for, where the server's is none of them.
+fn unverified(driver: &Driver, version: Option<&str>) -> Option<String> {
+    let range = sheet(driver)?.versions?;
+    let known = Version::parse(version?).is_some_and(|version| range.contains(&version));
+    (!known).then(|| range.to_string())
 }
 
 /// Reads the fields of one report.

@@ -50,6 +50,8 @@ pub struct Facts {
     pub exact: Option<String>,
     /// Evidence that the server hides, and the remedy.
     pub hidden: Vec<String>,
+    /// The versions that the engine's sheet is true for, where this is none of them.
+    pub unverified: Option<String>,
 }
 
 impl Facts {

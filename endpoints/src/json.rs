@@ -58,7 +58,7 @@ impl Answer {
 }
 
 /// Returns a value inside an answer, by a path with dots; numbers are places in lists.
-pub(crate) fn find<'v>(answer: &'v Value, path: &str) -> Option<&'v Value> {
+pub fn find<'v>(answer: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('.').try_fold(answer, |value, step| match value {
         Value::Array(items) => items.get(step.parse::<usize>().ok()?),
         other => other.get(step),

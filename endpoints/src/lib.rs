@@ -14,9 +14,10 @@ mod json;
 mod options;
 mod row;
 
-pub use connect::connect;
+pub use connect::{connect, report};
 pub use error::Error;
 pub use facts::{Facts, Scores};
+pub use json::find;
 pub use options::{Options, Trust};
 pub use row::{FLOOR, Row};
 

@@ -418,6 +418,12 @@ fn notes(facts: &Facts, dtype: Dtype, known: bool) -> Vec<String> {
         format!(", in force: {}", settings.join(", "))
     };
     notes.push(format!("served as `{}`{root}{in_force}", facts.model));
+    if let Some(range) = &facts.unverified {
+        notes.push(format!(
+            "unverified: the sheet of `{}`, which says how settings and flags are named, is true for `{range}`",
+            facts.driver
+        ));
+    }
     notes.push(match facts.scores {
         Scores::Full => "rows of prompts: the whole vocabulary".to_owned(),
         Scores::Top(count) => format!(
