@@ -29,7 +29,7 @@ fn serve(answers: Vec<(&'static str, u16, String)>) -> String {
             let length = body.len();
             write!(
                 stream,
-                "HTTP/1.1 {status} X\r\nLocation: /elsewhere\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+                "HTTP/1.1 {status} X\r\nLocation: http://elsewhere.invalid/\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
             )
             .ok();
         }
@@ -116,7 +116,7 @@ fn servers_that_do_not_answer_well_are_named() {
         (broken(200, "<html>"), "it is no JSON"),
         (broken(200, "{\"version\": "), "it breaks off"),
         (broken(401, "who are you?"), "who are you?"),
-        (broken(302, ""), "redirects"),
+        (broken(302, ""), "redirects to `http://elsewhere.invalid/`"),
         (broken(404, ""), "404"),
         ("http://127.0.0.1:9".to_owned(), "start the server, or correct the address"),
         ("localhost:1".to_owned(), "is no address of a server"),

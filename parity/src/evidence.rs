@@ -15,6 +15,7 @@ mod native;
 mod served;
 mod text_only;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,13 @@ pub use text_only::Tokenizer;
 
 /// Tokens of observed rows that are kept for the search of causes.
 const OBSERVED: usize = 64;
+
+/// Prompts whose generated tokens the native engine scores again, of lengths as mixed as those of all. A large model
+/// on a CPU takes longer for them than its server for everything.
+const RESCORED: usize = 16;
+
+/// Prompts on which the effect of rounding is measured, where no dump says it.
+const MEASURED: usize = 4;
 
 /// Prompts that are asked one after the other; more than these are asked side by side.
 const ALONE: usize = 16;
@@ -181,8 +189,10 @@ pub fn check_server(
         notes: notes(facts, dtype, said.is_some() || options.dtype.is_some()),
         diagnosis: None,
     };
-    if dump.is_none() {
-        judge.measure(&mut native, &cases)?;
+    if cases.iter().all(|case| case.spread.is_none()) {
+        let begun = Instant::now();
+        judge.measure(&mut native, &mixed(&cases, MEASURED))?;
+        effort.native += begun.elapsed();
     }
 
     let (mut gates, mut greedy, mut observed) = (Vec::new(), Vec::new(), Vec::new());
@@ -219,17 +229,34 @@ pub fn check_server(
     }
     let mut made = Vec::new();
     if facts.generates.is_some() {
+        let rescored: BTreeSet<String> =
+            mixed(&cases, RESCORED).into_iter().map(|case| case.name.clone()).collect();
+        if rescored.len() < cases.len() {
+            report.notes.push(format!(
+                "generated tokens of {} of {} prompts were scored again by the native engine",
+                rescored.len(),
+                cases.len()
+            ));
+        }
         for group in cases.chunks(width(&cases, options)) {
             let asked = timed(&mut effort.server, || generate(server, group, options.tokens))?;
             for (case, generated) in group.iter().zip(asked) {
                 let begun = Instant::now();
-                let asked = (options.tokens, facts);
-                let decoded = decode(&mut native, &judge, case, &generated, asked, model.vocab)?;
-                if !shows_prompts {
-                    identity.add_generated(&generated.rows, &decoded.truth);
+                gates.extend(answers::generated(
+                    case,
+                    &generated,
+                    options.tokens,
+                    facts,
+                    model.vocab,
+                ));
+                if rescored.contains(&case.name) {
+                    let decoded = decode(&mut native, &judge, case, &generated)?;
+                    if !shows_prompts {
+                        identity.add_generated(&generated.rows, &decoded.truth);
+                    }
+                    gates.push(decoded.gate);
+                    greedy.push(decoded.greedy);
                 }
-                gates.extend(decoded.gates);
-                greedy.push(decoded.greedy);
                 effort.native += begun.elapsed();
                 made.push(generated);
             }
@@ -244,7 +271,9 @@ pub fn check_server(
                 "has room for {room} tokens, and every prompt with the tokens behind it is longer"
             )
         } else {
-            "gave no number that could be compared".to_owned()
+            let why = gates.iter().find_map(|gate| gate.finding.as_deref());
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            format!("gave no number that could be judged{why}")
         };
         let (url, tokens) = (facts.url.clone(), String::new());
         return Err(Error::NotProvable { url, reason, tokens });
@@ -280,6 +309,16 @@ pub fn check_server(
         ));
     }
     Ok(Evidence { report, dtype, observed, noise: judge.explained(&cases), effort })
+}
+
+/// Chooses up to `count` cases whose lengths are spread over those of all.
+fn mixed(cases: &[Case], count: usize) -> Vec<&Case> {
+    let mut sorted: Vec<&Case> = cases.iter().collect();
+    sorted.sort_by_key(|case| case.tokens.len());
+    let last = sorted.len().saturating_sub(1);
+    let mut places: Vec<usize> = (0..count).map(|n| n * last / (count - 1).max(1)).collect();
+    places.dedup();
+    places.into_iter().filter_map(|place| sorted.get(place).copied()).collect()
 }
 
 /// Names prompts for which the server has no room.
@@ -335,7 +374,7 @@ fn sound(gates: &[Gate]) -> bool {
 
 /// Generated tokens of one prompt, judged.
 struct Decoded {
-    gates: Vec<Gate>,
+    gate: Gate,
     greedy: GreedyRow,
     /// Rows of the native engine behind the same tokens.
     truth: Vec<Row>,
@@ -347,11 +386,7 @@ fn decode(
     judge: &Judge,
     case: &Case,
     generated: &Generated,
-    (count, facts): (usize, &Facts),
-    vocab: usize,
 ) -> Result<Decoded, Error> {
-    let mut gates: Vec<Gate> =
-        answers::generated(case, generated, count, facts, vocab).into_iter().collect();
     let whole: Vec<u32> = case.tokens.iter().chain(&generated.ids).copied().collect();
     let first = case.tokens.len() - 1;
     let positions: Vec<usize> = (first..first + generated.ids.len()).collect();
@@ -363,9 +398,8 @@ fn decode(
     if generated.ids.is_empty() {
         gate = gate.skipped("the server ended before the first token");
     }
-    gates.push(gate);
     let greedy = judge.greedy(case, generated, &truth);
-    Ok(Decoded { gates, greedy, truth })
+    Ok(Decoded { gate, greedy, truth })
 }
 
 /// Keeps rows for a search of causes. A row that has the next token alone is one of one entry.

@@ -37,7 +37,11 @@ impl Judge {
 
     /// Measures what rounding does to this model: rows of a native run in bf16 against those in f32, scaled to the
     /// dtype. A model that multiplies errors does so in every dtype.
-    pub(super) fn measure(&mut self, native: &mut Native<'_>, cases: &[Case]) -> Result<(), Error> {
+    pub(super) fn measure(
+        &mut self,
+        native: &mut Native<'_>,
+        cases: &[&Case],
+    ) -> Result<(), Error> {
         let mut clean = Vec::new();
         for case in cases {
             clean.push(native.rows(&case.tokens, &case.positions)?);
