@@ -48,7 +48,7 @@ fn cells_have_one_exit_code_and_a_scoreboard() {
     matrix(&text, &["--against", &board]).code(2).prints("2 fail");
     let known = plan(home.path(), "known:\n  - {model: other, because: its dump is missing}\n");
     matrix(&known, &[]).code(0).prints("ERROR (its dump is missing)");
-    matrix(&text, &["--model", "llama", "--engine", "plain"]).code(0).prints("1 cells: 1 pass");
+    matrix(&text, &["--model", "llama", "--engine", "plain"]).code(0).prints("1 cell: 1 pass");
 }
 
 #[test]

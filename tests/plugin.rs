@@ -74,6 +74,11 @@ fn another_model_is_refused_with_the_op_in_the_way() {
         .says("does not know `NobodyForCausalLM`")
         .says("`llama`: layer 0: `scale` of `attend` is");
     assert!(!Path::new(&out).exists());
+    let arcee = fixture("arcee").display().to_string();
+    plugin(&arcee, &["-o", &out])
+        .code(2)
+        .says("where `llama` has 2")
+        .says("of `linear` where `llama` has 1");
     let known = fixture("llama").display().to_string();
     plugin(&known, &["-o", &out]).code(2).says("knows `LlamaForCausalLM` by itself");
     run(onboard().args(["plugin", &known, "--engine", "sglang", "-o", &out]))

@@ -90,6 +90,9 @@ fn same(
         ropes: &model.ropes,
         labels: labels(&model.graph),
     });
+    if let Some(counts) = other_ops(&model.graph, &other.graph, name) {
+        return Err(counts);
+    }
     if let Some(first) = differences(&sides[0], &sides[1], name, ops).into_iter().next() {
         return Err(first.text);
     }
@@ -118,6 +121,23 @@ fn same(
         }
     }
     Ok((keys, renames))
+}
+
+/// Returns the ops that stand in one graph more often than in the other. Behind one that is missing, calls have no
+/// counterparts that could be compared.
+fn other_ops(graph: &Graph, other: &Graph, name: &str) -> Option<String> {
+    let mut counts: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
+    for (side, graph) in [graph, other].into_iter().enumerate() {
+        for node in reachable(graph) {
+            counts.entry(graph.nodes[node].op.as_str()).or_default()[side] += 1;
+        }
+    }
+    counts.retain(|_, [own, others]| own != others);
+    let said: Vec<String> = counts
+        .iter()
+        .map(|(op, [own, others])| format!("{own} of `{op}` where `{name}` has {others}"))
+        .collect();
+    (!said.is_empty()).then(|| format!("its graph has {}", said.join(", ")))
 }
 
 /// Weights by the order in which the graph uses them first.

@@ -104,8 +104,8 @@ pub fn text(board: &Board, changes: &[Change], gone: &[&Key]) -> String {
     let count = |wanted: Change| changes.iter().filter(|change| **change == wanted).count();
     let _ = writeln!(
         out,
-        "\n{} cells: {} pass, {} known, {} fail",
-        changes.len(),
+        "\n{}: {} pass, {} known, {} fail",
+        if changes.len() == 1 { "1 cell".to_owned() } else { format!("{} cells", changes.len()) },
         count(Change::Fine) + count(Change::Fixed),
         count(Change::Accepted),
         count(Change::Fails)
