@@ -111,7 +111,7 @@ impl AddModel {
             self.like.is_none(),
             "--like drafts a spec for a checkpoint; a GGUF file has none to draft from"
         );
-        let file = converters::gguf::File::open(&target.dir)?;
+        let file = formats::gguf::File::open(&target.dir)?;
         self.introduce(&target, None)?;
         let tensors = plural(file.tensors().len(), "tensor");
         self.say("weights", &format!("{tensors} of the file, each as its keys and spec say"));
@@ -232,7 +232,7 @@ impl AddModel {
             (spec, None)
         } else {
             let checkpoint =
-                converters::Checkpoint::open(&dir).context("cannot read the weights")?;
+                checkpoints::Checkpoint::open(&dir).context("cannot read the weights")?;
             let like = self.like.as_deref();
             let draft = draft::make(&mut specs, &config, &checkpoint, like, &dir, out)?;
             let path = draft.path.display();
@@ -298,7 +298,7 @@ impl AddModel {
 }
 
 /// The SHA-256 of a file, or of all files of a set.
-fn fingerprint(file: &converters::gguf::File) -> Result<String> {
+fn fingerprint(file: &formats::gguf::File) -> Result<String> {
     let mut hash = Sha256::new();
     for path in file.files() {
         std::io::copy(&mut registry::file::open(path)?, &mut hash)?;

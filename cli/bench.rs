@@ -199,7 +199,7 @@ fn peak_memory() -> Option<u64> {
 /// Bytes and numbers of a model's tensors.
 pub(crate) fn extent(target: &target::Target) -> Result<(u64, u64)> {
     if target.is_gguf() {
-        let file = converters::gguf::File::open(&target.dir)?;
+        let file = formats::gguf::File::open(&target.dir)?;
         let sums = file.tensors().iter().map(|info| (info.bytes, info.elements()));
         return Ok(sums.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)));
     }

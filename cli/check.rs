@@ -93,7 +93,7 @@ impl Check {
             let resolved = specs.resolve(&spec, &config, &self.set)?;
             let unlike = resolved.gguf.as_ref().and_then(|gguf| gguf.unlike.as_deref());
             warn(unlike.map_or(&[], std::slice::from_ref));
-            let coverage = Coverage::of(&resolved, &converters::Checkpoint::open(&dir)?);
+            let coverage = Coverage::of(&resolved, &checkpoints::Checkpoint::open(&dir)?);
             coverage.refuse(&dir)?;
             (resolved, Some(coverage), dir)
         };

@@ -3,17 +3,18 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use checkpoints::Checkpoint;
+use checkpoints::weights::{Sourced, flows, idle};
 use clap::{Args, Subcommand};
-use converters::convert::gguf::{self as plan, Arithmetic, Output, Planned, Tensor};
-use converters::convert::{self as conversion, Work};
-use converters::gguf::Metadata;
-use converters::output::part_path;
-use converters::tokenizer::{self, Options};
-use converters::weights::{Sourced, flows, idle};
-use converters::{Checkpoint, FileDtype};
+use conversion::Work;
+use conversion::gguf::{self as plan, Arithmetic, Output, Planned, Tensor};
+use formats::FileDtype;
+use formats::gguf::Metadata;
+use formats::output::part_path;
 use registry::check::has_head;
 use registry::diag::{Finding, Severity};
 use registry::gguf::{Gguf, with_head};
+use tokenizer::Options;
 
 use crate::coverage::Coverage;
 use crate::specs::tell;
@@ -147,7 +148,7 @@ impl Convert {
         );
         self.output.iter().try_for_each(|output| crate::write::refuse_stdout(output))?;
         if let [to] = &self.to[..]
-            && let Some(format) = converters::convert::folder::Format::parse(to)
+            && let Some(format) = conversion::folder::Format::parse(to)
         {
             self.types.refuse()?;
             return folder::run(&self, which, format);
@@ -350,7 +351,7 @@ impl<'c> Model<'c> {
         let (gguf, mut wanted) = match with_head(model) {
             Some(whole) if head && has_head(model, &checkpoint.shapes()) => whole,
             _ => {
-                let gguf = model.gguf.clone().unwrap_or_else(|| plan::nameless(model));
+                let gguf = model.gguf.clone().unwrap_or_else(|| checkpoints::own_names(model));
                 (gguf, model.graph.weights.clone())
             }
         };

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
-use converters::Checkpoint;
+use checkpoints::Checkpoint;
 use registry::check::{check_weights, has_head, head_weights, pairs};
 use registry::diag::{Finding, Severity};
 use registry::model::Model;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use converters::Checkpoint;
+use checkpoints::Checkpoint;
 use registry::diag::{Finding, Severity};
 use registry::file;
 

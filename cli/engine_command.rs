@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use checkpoints::random::write_random_checkpoint;
 use clap::{Args, Subcommand};
-use converters::FileDtype;
-use converters::random::write_random_checkpoint;
 use engine::capability::Sheet;
 use engine::child::{Finding, conformance};
+use formats::FileDtype;
 use registry::dtype::Dtype;
 use serde_json::json;
 

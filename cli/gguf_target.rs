@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use converters::gguf::{File, Value};
+use formats::gguf::{File, Value};
 use registry::gguf::{Chosen, Refusal, key_differences, of_file};
 use registry::model::Model;
 
@@ -141,8 +141,8 @@ fn say_unused(file: &File, path: &Path, model: &Model) {
 /// Refuses a file whose keys, which other programs read, are not those of the config inside it.
 fn held_to_keys(file: &File, path: &Path, model: &Model) -> Result<()> {
     let Some(arch) = file.metadata().str("general.architecture")? else { return Ok(()) };
-    let nameless = || converters::convert::gguf::nameless(model).arch;
-    let own = model.gguf.as_ref().map_or_else(nameless, |gguf| gguf.arch.clone());
+    let own = || checkpoints::own_names(model).arch;
+    let own = model.gguf.as_ref().map_or_else(own, |gguf| gguf.arch.clone());
     ensure!(
         arch == own,
         "`{}` holds a model of the architecture `{arch}`, and its `{CONFIG_KEY}` leads to the spec `{}`, which writes \
@@ -150,7 +150,7 @@ fn held_to_keys(file: &File, path: &Path, model: &Model) -> Result<()> {
         path.display(),
         model.name
     );
-    let told = converters::gguf::evidence(file, arch);
+    let told = formats::gguf::evidence(file, arch);
     let Some((gguf, _)) = of_file(model, &told) else { return Ok(()) };
     let faults = key_differences(&gguf, &told);
     ensure!(
@@ -167,7 +167,7 @@ fn held_to_keys(file: &File, path: &Path, model: &Model) -> Result<()> {
 /// Whether a file has the `nextn` head that its config counts.
 fn has_head(file: &File, model: &Model) -> Result<bool> {
     let Some(arch) = file.metadata().str("general.architecture")? else { return Ok(false) };
-    let found = of_file(model, &converters::gguf::evidence(file, arch));
+    let found = of_file(model, &formats::gguf::evidence(file, arch));
     Ok(found.is_some_and(|(_, weights)| weights.len() > model.graph.weights.len()))
 }
 
@@ -177,7 +177,7 @@ fn from_keys(file: &File, path: &Path, specs: &Specs, only: Option<&str>) -> Res
     let arch = file.metadata().str(key)?.with_context(|| {
         format!("`{}` has no key `{key}`; give its config: --model-config DIR", path.display())
     })?;
-    specs.choose(arch, only, &converters::gguf::evidence(file, arch)).map_err(|refusals| {
+    specs.choose(arch, only, &formats::gguf::evidence(file, arch)).map_err(|refusals| {
         let faults = |refusal: &Refusal| {
             let first = refusal.faults.len().min(4);
             format!("\n  {}: {}", refusal.spec, refusal.faults[..first].join("; "))

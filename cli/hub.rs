@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use converters::checkpoint::pickled;
+use checkpoints::checkpoint::pickled;
 use hub::cache::Cache;
 use hub::{Client, Error, Options, check_file};
 

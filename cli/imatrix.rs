@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
-use converters::imatrix::Imatrix;
 use engine::Want;
 use engine::importance::Importance;
+use formats::imatrix::Imatrix;
 use registry::dtype::Dtype;
 
 use crate::calibrate::Text;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use annotate::Asked;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use converters::mmap::{Farewell, on_shrink};
+use formats::mmap::{Farewell, on_shrink};
 
 mod add_model;
 mod annotate;

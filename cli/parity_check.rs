@@ -145,7 +145,7 @@ impl Check {
     fn check(&self) -> Result<Ended> {
         if let Some(source) = &self.source {
             target::folder(&Which::at(source.clone()))
-                .and_then(|(dir, _)| Ok(converters::Checkpoint::open(&dir)?))
+                .and_then(|(dir, _)| Ok(checkpoints::Checkpoint::open(&dir)?))
                 .context("cannot read the checkpoint given as --source")?;
         }
         match self.engine.find()? {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use converters::python_json::{texts_as_words, words_as_texts};
+use formats::python_json::{texts_as_words, words_as_texts};
 use registry::alias::{Alias, Unlike, alias};
 use registry::config::INNER;
 use registry::diag::Finding;

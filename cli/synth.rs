@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use checkpoints::random::write_random_checkpoint;
 use clap::Args;
-use converters::FileDtype;
-use converters::random::write_random_checkpoint;
+use formats::FileDtype;
 use registry::dtype::Dtype;
 
 use crate::specs::{Config, Specs};

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use checkpoints::Checkpoint;
+use checkpoints::weights::flows;
 use clap::Args;
-use converters::Checkpoint;
-use converters::weights::flows;
 use registry::diag::Finding;
 use registry::dtype::Dtype;
 use registry::model::Model;
@@ -322,7 +322,7 @@ impl Target {
     pub(crate) fn inputs(&self) -> Result<Vec<PathBuf>> {
         let mut inputs = vec![PathBuf::from(&self.spec.path)];
         if self.is_gguf() {
-            inputs.extend(converters::gguf::File::open(&self.dir)?.files().iter().cloned());
+            inputs.extend(formats::gguf::File::open(&self.dir)?.files().iter().cloned());
             return Ok(inputs);
         }
         for entry in fs_err::read_dir(&self.dir)? {

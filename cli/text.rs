@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-pub(crate) use converters::convert::size as bytes;
+pub(crate) use conversion::size as bytes;
 
 /// A table with aligned columns, two blanks apart.
 #[derive(Debug, Default)]

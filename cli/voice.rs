@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use converters::gguf::File;
-use converters::tokenizer::Reference;
-use converters::tokenizer::check::Loaded;
+use formats::gguf::File;
 use registry::file::CONFIG;
+use tokenizer::Reference;
+use tokenizer::check::Loaded;
 
 use crate::gguf_target::is_gguf;
 use crate::target::Target;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context as _, Result, ensure};
-use converters::output::{Direct, Disk, Draft};
+use formats::output::{Direct, Disk, Draft};
 
 /// True for `-`, which asks for standard output.
 pub(crate) fn is_stdout(path: &Path) -> bool {

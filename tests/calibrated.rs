@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use converters::numbers::{bf16_to_f32, f8_e4m3_scale, f32_to_bf16};
-use converters::{Checkpoint, FileDtype};
+use checkpoints::Checkpoint;
+use formats::FileDtype;
+use formats::numbers::{bf16_to_f32, f8_e4m3_scale, f32_to_bf16};
 
 use crate::tool::{Ran, convert, fixture, parity, run};
 

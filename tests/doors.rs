@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::tool::{convert, copy, onboard, root, run};
+use crate::tool::{SOURCES, convert, copy, onboard, root, run};
 
 /// Calls that read a file whole or open it, and where each may stand.
 const READS: [&str; 7] = [
@@ -29,7 +29,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 /// The lines of the program, without the tests below it, that hold any of these texts.
 fn lines(texts: &[&str]) -> Vec<String> {
     let mut files = Vec::new();
-    for folder in ["registry/src", "converters/src", "engine/src", "parity/src", "cli"] {
+    for folder in SOURCES {
         sources(&root().join(folder), &mut files);
     }
     assert!(files.len() > 100, "the sources were found");
@@ -67,8 +67,8 @@ fn files_are_read_through_limits() {
 #[test]
 fn one_module_calls_the_library_of_tokenizers() {
     let mut found = lines(&["tokenizers::", "use tokenizers"]);
-    found.retain(|line| !line.starts_with("converters/src/tokenizer/reference"));
-    assert!(found.is_empty(), "use converters::tokenizer::Reference:\n{}", found.join("\n"));
+    found.retain(|line| !line.starts_with("converters/tokenizers/src/reference"));
+    assert!(found.is_empty(), "use tokenizer::Reference:\n{}", found.join("\n"));
 }
 
 /// A file that is no file, or that claims to be huge, is refused by its name, at once.
@@ -122,7 +122,7 @@ fn named_chat_templates_are_carried() {
     assert!(!carried.join("other.bin").exists());
     let file = dir.path().join("m.gguf");
     run(convert().arg(&model).args(["--to", "gguf:f16", "-o"]).arg(&file)).code(0);
-    let file = converters::gguf::File::open(&file).unwrap();
+    let file = formats::gguf::File::open(&file).unwrap();
     let named = file.metadata().str("tokenizer.chat_template.tool_use").unwrap();
     assert_eq!(named, Some("{{ tools }}"));
 }

@@ -1,7 +1,7 @@
 //! Models that compute NaN or infinite numbers: said at once, with the first value that has them.
 
-use converters::FileDtype;
-use converters::numbers::from_f32;
+use formats::FileDtype;
+use formats::numbers::from_f32;
 
 use crate::misfits::rewrite;
 use crate::tool::{convert, copy, fixture, onboard, parity, run};

@@ -146,7 +146,7 @@ fn the_command_says_what_is_missing() {
     check(file.path(), &dump).says("the model gives 50");
     check(file.path(), &with(&["--set", "dims.eps=1"])).says("--set has no effect on it");
     check(&fixture("llama"), &dump).says("--to gguf:f32 -o FILE");
-    let narrow = write(|_, tensors| tensors[1].ty = converters::codec::BlockType::F16);
+    let narrow = write(|_, tensors| tensors[1].ty = formats::codec::BlockType::F16);
     check(narrow.path(), &dump).says("give --bound NATS");
     check(narrow.path(), &with(&["--bound", "0.1"])).says("the model gives 50");
     check(narrow.path(), &with(&["--bound", "0"])).says("`0` is no bound");

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use converters::FileDtype;
-use converters::numbers::{from_f32, to_f32};
-use converters::safetensors::{Declared, Entry, File, Writer};
+use formats::FileDtype;
+use formats::numbers::{from_f32, to_f32};
+use formats::safetensors::{Declared, Entry, File, Writer};
 use serde_json::Value;
 
 use crate::tool::{convert, copy, copy_folder, fixture, onboard, parity, run};
@@ -289,14 +289,14 @@ fn a_route_of_llama_cpps_programs_is_followed_or_refused() {
     for (route, axes) in [("convert_hf_to_gguf", 2), ("llama.cpp", 1)] {
         let (ran, file) = made("qwen2_moe", route, "gguf:f32");
         ran.code(0);
-        let file = converters::gguf::File::open(&file).unwrap();
+        let file = formats::gguf::File::open(&file).unwrap();
         assert_eq!(file.info(gate).unwrap().shape.len(), axes, "{route}");
     }
     // What multiplies weights is rounded to 16 bits in between, or is not.
     let bytes = |route: &str| {
         let (ran, file) = made("falcon_h1", route, "gguf:q8_0");
         ran.code(0);
-        let file = converters::gguf::File::open(&file).unwrap();
+        let file = formats::gguf::File::open(&file).unwrap();
         file.bytes("blk.0.ssm_in.weight").unwrap().to_vec()
     };
     assert!(bytes("convert_hf_to_gguf") != bytes("llama.cpp"));

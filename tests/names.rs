@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::tool::root;
+use crate::tool::{SOURCES, root};
 
 /// The specs' names and the class names they match.
 fn names() -> BTreeSet<String> {
@@ -56,9 +56,7 @@ fn has_word(line: &str, name: &str) -> bool {
 #[test]
 fn no_rust_file_names_a_model() {
     let mut files = Vec::new();
-    for folder in
-        ["registry/src", "converters/src", "engine/src", "endpoints/src", "parity/src", "cli"]
-    {
+    for folder in SOURCES {
         rust_files(&root().join(folder), &mut files);
     }
     assert!(files.len() > 20, "the sources were found");

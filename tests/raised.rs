@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use converters::codec::BlockType;
-use converters::gguf::File;
+use formats::codec::BlockType;
+use formats::gguf::File;
 
 use crate::quant::divergence;
 use crate::tool::{Ran, convert, fixture, parity, run};

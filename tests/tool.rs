@@ -3,6 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+/// The folders of the program's sources.
+pub(crate) const SOURCES: [&str; 10] = [
+    "registry/src",
+    "converters/formats/src",
+    "converters/checkpoints/src",
+    "converters/tokenizers/src",
+    "converters/conversion/src",
+    "engine/src",
+    "endpoints/src",
+    "parity/src",
+    "hub/src",
+    "cli",
+];
+
 /// The repository's root.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

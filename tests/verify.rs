@@ -1,12 +1,12 @@
 //! A written file held to its source: `convert --verify`, and `show --json`, which reads it whole.
 
-#[path = "../converters/tests/support/fuse.rs"]
+#[path = "../converters/conversion/tests/support/fuse.rs"]
 mod fuse;
 
 use std::collections::BTreeMap;
 
-use converters::codec::BlockType;
-use converters::gguf::{Declared, File};
+use formats::codec::BlockType;
+use formats::gguf::{Declared, File};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail, ensure};
+use checkpoints::Checkpoint;
 use clap::Args;
-use converters::Checkpoint;
-use converters::convert::folder::Format;
-use converters::convert::folder::calibrated::{Asked, Scales, Seen, scales};
+use conversion::folder::Format;
+use conversion::folder::calibrated::{Asked, Scales, Seen, scales};
 use engine::Want;
 use engine::peaks::Peaks;
 

@@ -3,13 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use converters::codec::BlockType;
-use converters::convert as conversion;
-use converters::convert::gguf::{self as plan, Output, Planned};
-use converters::gguf::Metadata;
-use converters::gguf::split::SET_KEY;
-use converters::imatrix::Imatrix;
-use converters::mix::LEVELS;
+use conversion::gguf::{self as plan, Output, Planned};
+use conversion::mix::LEVELS;
+use formats::codec::BlockType;
+use formats::gguf::Metadata;
+use formats::gguf::split::SET_KEY;
+use formats::imatrix::Imatrix;
 
 use super::format::{self, Format};
 use super::{Convert, Model};

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use converters::Checkpoint;
-use converters::checkpoint::INDEX;
-use converters::convert::folder::{
+use checkpoints::Checkpoint;
+use checkpoints::checkpoint::INDEX;
+use checkpoints::weights::flows;
+use conversion::folder::{
     self, Choice, Format, Item, Planned, Scales, Tensor, Wanted, config, peaks,
 };
-use converters::convert::{Folder, SideFile, Work};
-use converters::python_json::texts_as_words;
-use converters::weights::flows;
+use conversion::{Folder, SideFile, Work};
 use engine::{Engine, NativeEngine};
+use formats::python_json::texts_as_words;
 use sha2::{Digest as _, Sha256};
 
 use super::{Convert, several};

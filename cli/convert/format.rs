@@ -9,14 +9,12 @@ use anyhow::{Result, bail, ensure};
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, Args, Command, ValueEnum};
-use converters::FileDtype;
-use converters::codec::BlockType;
-use converters::convert::gguf::{
-    self as plan, Arithmetic, Choice, Output, Planned, Tensor, base_type,
-};
-use converters::gguf::{Dims, Metadata};
-use converters::imatrix::Imatrix;
-use converters::mix;
+use conversion::gguf::{self as plan, Arithmetic, Choice, Output, Planned, Tensor, base_type};
+use conversion::mix;
+use formats::FileDtype;
+use formats::codec::BlockType;
+use formats::gguf::{Dims, Metadata};
+use formats::imatrix::Imatrix;
 use sha2::{Digest as _, Sha256};
 
 use super::Model;
@@ -84,7 +82,7 @@ fn help() -> String {
         text.extend([format!("  {name:<10} {ty:<8} {bits:.2} bits{needs}\n")]);
     }
     text.push_str("Checkpoints, as in --to fp8 -o DIR\n");
-    for (name, _, what) in converters::convert::folder::Format::all() {
+    for (name, _, what) in conversion::folder::Format::all() {
         text.extend([format!("  {name:<16} {what}\n")]);
     }
     text

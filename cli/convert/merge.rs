@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use checkpoints::Checkpoint;
 use clap::Args;
-use converters::Checkpoint;
-use converters::gguf::File;
+use formats::gguf::File;
 
 use crate::text::bytes as size;
 use crate::{Ended, term};

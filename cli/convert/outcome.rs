@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use converters::convert::{Done, Measure, Work};
+use conversion::{Done, Measure, Work};
 
 use crate::text::bytes as size;
 

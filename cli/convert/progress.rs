@@ -1,6 +1,6 @@
 //! How far a conversion is, on stderr where somebody watches.
 
-use converters::convert::Progress;
+use conversion::Progress;
 use indicatif::ProgressBar;
 
 use crate::term;

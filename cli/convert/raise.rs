@@ -11,11 +11,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use converters::codec::BlockType;
-use converters::convert::gguf::{Choice, nameless};
-use converters::gguf::{File, GgufWeights};
-use converters::mix::LEVELS;
+use checkpoints::{GgufWeights, own_names};
+use conversion::gguf::Choice;
+use conversion::mix::LEVELS;
 use engine::mixed::Mixed;
+use formats::codec::BlockType;
+use formats::gguf::File;
 use registry::gguf::Gguf;
 
 use super::draft::Draft;
@@ -63,7 +64,7 @@ pub(super) fn choose(
     draft: &mut Draft,
 ) -> Result<Option<Goal>> {
     let Some(goal) = args.goal.goal(args, target, &draft.output.path)? else { return Ok(None) };
-    let gguf = target.model.gguf.clone().unwrap_or_else(|| nameless(&target.model));
+    let gguf = target.model.gguf.clone().unwrap_or_else(|| own_names(&target.model));
     let groups = groups(source, target, &gguf, &draft.levels)?;
     let types = goal.trial.path.join("types");
     let tried = Tried::write(args, source, target, &gguf, draft, &types)?;
@@ -156,7 +157,7 @@ fn raise(source: &Model<'_>, draft: &mut Draft, groups: &[Group], found: &Found)
 /// A file as it was written, whatever it is called.
 pub(super) fn written(target: &Target, path: &Path) -> Result<Mixed> {
     let model = &target.model;
-    let gguf = model.gguf.clone().unwrap_or_else(|| nameless(model));
+    let gguf = model.gguf.clone().unwrap_or_else(|| own_names(model));
     let weights = GgufWeights::new(File::open(path)?, &gguf, &model.graph.weights)?;
     Ok(Mixed { sources: vec![Arc::new(weights)], from: vec![0; model.graph.weights.len()] })
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::iter::repeat;
 
 use anyhow::Result;
-use converters::convert::gguf::{Output, Planned};
+use conversion::gguf::{Output, Planned};
 
 use super::Model;
 use crate::text::bytes as size;

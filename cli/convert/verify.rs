@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use converters::Checkpoint;
-use converters::codec::{self, BlockType, expected_error};
-use converters::convert::Measure;
-use converters::convert::gguf::Arithmetic;
-use converters::flow::Flow;
-use converters::gguf::companions::multiply;
-use converters::gguf::{File, Fused, TensorInfo};
+use checkpoints::Checkpoint;
+use checkpoints::flow::Flow;
+use conversion::Measure;
+use conversion::gguf::Arithmetic;
+use formats::codec::{self, BlockType, expected_error};
+use formats::gguf::companions::multiply;
+use formats::gguf::{File, Fused, TensorInfo};
 use registry::gguf::key_differences;
 use registry::weight_map::Step;
 use serde_json::json;
@@ -26,8 +26,8 @@ const SLAB: usize = 1 << 20;
 /// Holds a file to the rules of its loader.
 pub(super) fn loader_rules(path: &Path) -> Result<()> {
     // A file of a set is checked alone: the others may be on other machines.
-    let map = converters::mmap::Map::open(path)?;
-    converters::gguf::Header::parse(path, &map)
+    let map = formats::mmap::Map::open(path)?;
+    formats::gguf::Header::parse(path, &map)
         .with_context(|| format!("`{}` was written and cannot be read", path.display()))?;
     Ok(())
 }
@@ -152,7 +152,7 @@ fn keys(model: &Model<'_>, file: &File) -> Result<Vec<String>> {
     let arch = file.metadata().str("general.architecture")?.unwrap_or_default();
     let other = (arch != model.gguf.arch)
         .then(|| format!("the architecture is `{arch}`, expected `{}`", model.gguf.arch));
-    let keys = key_differences(&model.gguf, &converters::gguf::evidence(file, arch));
+    let keys = key_differences(&model.gguf, &formats::gguf::evidence(file, arch));
     Ok(other.into_iter().chain(keys).collect())
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use checkpoints::Checkpoint;
 use clap::Args;
-use converters::Checkpoint;
 use engine::{Engine, Options, Source};
 use parity::Dump;
 use parity::dump::Prompt;
@@ -156,7 +156,7 @@ impl EngineDump {
             fs_err::remove_file(&manifest)?;
         }
         let tensors = output.join("reference.safetensors");
-        let _watched = crate::interrupt::watch(&converters::output::part_path(&tensors));
+        let _watched = crate::interrupt::watch(&formats::output::part_path(&tensors));
         let text = found.write(&tensors).map_err(check_error)?;
         write::atomic(&manifest, &text)?;
         term::note(&format!("wrote {}", output.display()));

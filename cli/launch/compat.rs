@@ -1,7 +1,7 @@
 //! Config keys that engines read and transformers 5 does not write, by the sheets.
 
 use anyhow::{Context as _, Result, ensure};
-use converters::python_json::texts_as_words;
+use formats::python_json::texts_as_words;
 use registry::sheet::config_keys::{Added, lacking};
 use registry::sheet::facts::{About, facts};
 

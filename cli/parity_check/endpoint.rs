@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use converters::tokenizer::Reference;
 use endpoints::{Options, Trust};
 use parity::evidence::{Effort, EvidenceOptions, check_server};
 use parity::{Dump, Verdict};
 use registry::dtype::Dtype;
+use tokenizer::Reference;
 
 use super::{Check, beside, open_dump};
 use crate::coverage::Coverage;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use converters::codec::{BlockType, expected_error};
-use converters::gguf::File;
 use engine::drivers::Driver;
 use engine::{Options, Rounds, Source};
+use formats::codec::{BlockType, expected_error};
+use formats::gguf::File;
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use converters::convert::Measure;
-use converters::{Checkpoint, TensorInfo};
+use checkpoints::{Checkpoint, TensorInfo};
+use conversion::Measure;
 use engine::Options;
 use parity::Dump;
 use registry::dtype::Dtype;

@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use converters::codec::expected_error;
-use converters::gguf::File;
 use engine::{Options, Rounds};
+use formats::codec::expected_error;
+use formats::gguf::File;
 use parity::CheckOptions;
 use registry::dtype::Dtype;
 

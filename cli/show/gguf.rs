@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
-use converters::codec::BlockType;
-use converters::gguf::{Array, File, Metadata, Value};
+use formats::codec::BlockType;
+use formats::gguf::{Array, File, Metadata, Value};
 
 use crate::text::{self, Table};
 

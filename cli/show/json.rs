@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use converters::gguf::{Array, File, TensorInfo, Value};
+use formats::gguf::{Array, File, TensorInfo, Value};
 use serde_json::{Map, Number, json};
 
 use super::gguf::Sections;

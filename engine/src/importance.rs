@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use converters::imatrix::Entry;
+use formats::imatrix::Entry;
 use registry::gguf::Gguf;
 use registry::graph::{Weight, WeightId};
 

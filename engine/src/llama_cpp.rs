@@ -14,8 +14,8 @@ mod worker;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use converters::codec::BlockType;
-use converters::gguf;
+use formats::codec::BlockType;
+use formats::gguf;
 use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::model::params::LlamaModelParams;

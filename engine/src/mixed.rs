@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use converters::checkpoint::Rounding;
-use converters::gguf::model::BlockView;
-use converters::load::WeightView as FileView;
+use checkpoints::checkpoint::Rounding;
+use checkpoints::gguf_weights::BlockView;
+use checkpoints::load::WeightView as FileView;
 use registry::graph::WeightId;
 
 use crate::weights::Tensors;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use converters::checkpoint::Checkpoint;
-use converters::convert::gguf::nameless;
-use converters::gguf::{File as GgufFile, GgufWeights};
+use checkpoints::checkpoint::Checkpoint;
+use checkpoints::{GgufWeights, own_names};
+use formats::gguf::File as GgufFile;
 use registry::caches::caches;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node};
@@ -84,7 +84,7 @@ impl NativeEngine {
     fn open_gguf(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
         let model = &source.model;
         let file = GgufFile::open(source.dir).map_err(|e| Error::Checkpoint(Box::new(e)))?;
-        let gguf = model.gguf.clone().unwrap_or_else(|| nameless(model));
+        let gguf = model.gguf.clone().unwrap_or_else(|| own_names(model));
         let weights = GgufWeights::new(file, &gguf, &model.graph.weights)
             .map_err(|e| Error::Checkpoint(Box::new(e)))?;
         self.open_with(Arc::clone(model), Box::new(weights), options)
@@ -120,7 +120,7 @@ impl Engine for NativeEngine {
         let checkpoint =
             Checkpoint::open(source.dir).map_err(|e| Error::Checkpoint(Box::new(e)))?;
         let model = &source.model;
-        let weights = converters::weights::Weights::with_rules(
+        let weights = checkpoints::weights::Weights::with_rules(
             checkpoint,
             &model.graph.weights,
             &model.rules,

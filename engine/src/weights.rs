@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use converters::checkpoint::Rounding;
-use converters::codec::{self, BlockType};
-use converters::gguf::GgufWeights;
-use converters::gguf::model::BlockView;
-use converters::load::WeightView as FileView;
-use converters::safetensors::FileDtype;
+use checkpoints::GgufWeights;
+use checkpoints::checkpoint::Rounding;
+use checkpoints::gguf_weights::BlockView;
+use checkpoints::load::WeightView as FileView;
+use formats::codec::{self, BlockType};
+use formats::safetensors::FileDtype;
 use registry::caches::Cache;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Scales, Weight, WeightId};
@@ -67,7 +67,7 @@ impl Tensors for GgufWeights {
     }
 }
 
-impl Tensors for converters::weights::Weights {
+impl Tensors for checkpoints::weights::Weights {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
         self.view(id).map_err(|e| Error::Checkpoint(Box::new(e)))
     }
@@ -77,7 +77,7 @@ impl Tensors for converters::weights::Weights {
     }
 
     fn is_made(&self, id: WeightId) -> bool {
-        matches!(self.found(id).source, converters::weights::Source::Made(_))
+        matches!(self.found(id).source, checkpoints::weights::Source::Made(_))
     }
 
     fn rounding(&self, id: WeightId) -> Result<Option<Rounding>, Error> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use converters::Checkpoint;
+use checkpoints::Checkpoint;
 use engine::{Engine, Rounds, Session, Shows, Source};
 use registry::dtype::Dtype;
 use registry::graph::Node;
@@ -55,7 +55,7 @@ pub enum Error {
     Io(#[from] std::io::Error),
     /// The checkpoint.
     #[error(transparent)]
-    Checkpoint(#[from] converters::checkpoint::Error),
+    Checkpoint(#[from] checkpoints::checkpoint::Error),
     /// A dtype was asked for that the reference was not run in.
     #[error("the dump `{dump}` has no {wanted} run; it has {have}")]
     NoRun {

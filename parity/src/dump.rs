@@ -47,7 +47,7 @@ pub enum Error {
     },
     /// `reference.safetensors` is damaged.
     #[error(transparent)]
-    Tensors(#[from] converters::safetensors::Error),
+    Tensors(#[from] formats::safetensors::Error),
     /// A tensor that the manifest promises is not there.
     #[error("tensor `{name}` is not in `{path}`; `manifest.json` says that it was recorded")]
     Missing {

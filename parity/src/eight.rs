@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use converters::Checkpoint;
+use checkpoints::Checkpoint;
 use registry::caches::caches;
 use registry::dtype::DtypeRule;
 use registry::graph::{Graph, Scales, StateKind};

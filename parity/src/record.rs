@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use converters::numbers;
-use converters::safetensors::{Declared, FileDtype, Writer};
 use engine::{Engine, NoProbe, Options, Session, Source, StateValue, Want};
+use formats::numbers;
+use formats::safetensors::{Declared, FileDtype, Writer};
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
 use registry::model::Model;

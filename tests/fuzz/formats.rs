@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use converters::gguf::{Array, Declared, Dims, Header, Layout, Metadata, Value};
+use formats::gguf::{Array, Declared, Dims, Header, Layout, Metadata, Value};
 
 use crate::random::Random;
 use crate::{bytes, json};

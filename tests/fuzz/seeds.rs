@@ -11,7 +11,7 @@ pub(crate) mod answers;
 #[cfg(feature = "hub")]
 pub(crate) mod hubs;
 pub(crate) mod made;
-#[path = "../../converters/tests/support/tokenizers.rs"]
+#[path = "../../converters/tokenizers/tests/support/tokenizers.rs"]
 #[expect(dead_code, clippy::unwrap_used, reason = "tests of converters use the rest")]
 mod sound;
 

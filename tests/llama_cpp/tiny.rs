@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use converters::codec::{BlockType, encode};
-use converters::gguf::{Declared, Dims, Layout, Metadata};
+use formats::codec::{BlockType, encode};
+use formats::gguf::{Declared, Dims, Layout, Metadata};
 use tempfile::TempPath;
 
 pub(crate) const VOCAB: usize = 50;

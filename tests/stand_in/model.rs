@@ -67,9 +67,15 @@ impl Running {
             let folder = tempfile::tempdir().unwrap();
             let weights: Vec<(String, Vec<usize>)> =
                 model.graph.weights.iter().map(|w| (w.name.clone(), w.shape.clone())).collect();
-            let dtype = converters::FileDtype::F32;
-            converters::random::write_random_checkpoint(folder.path(), &weights, dtype, 7, 1 << 30)
-                .unwrap();
+            let dtype = formats::FileDtype::F32;
+            checkpoints::random::write_random_checkpoint(
+                folder.path(),
+                &weights,
+                dtype,
+                7,
+                1 << 30,
+            )
+            .unwrap();
             fs_err::write(folder.path().join("config.json"), &text).unwrap();
             folder.path().clone_into(&mut dir);
             files = Some(folder);

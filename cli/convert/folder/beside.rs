@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
-use converters::checkpoint::{INDEX, outside};
-use converters::convert::SideFile;
-use converters::convert::folder::{config, index};
+use checkpoints::checkpoint::{INDEX, outside};
+use conversion::SideFile;
+use conversion::folder::{config, index};
 
 use super::{CONFIG, Plan, config_text};
 

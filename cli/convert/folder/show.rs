@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use converters::convert::folder::{config, format::split_limits};
+use conversion::folder::{config, format::split_limits};
 use serde_json::json;
 
 use super::Plan;

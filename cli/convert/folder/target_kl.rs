@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use converters::Checkpoint;
-use converters::convert::folder;
-use converters::weights::{Weights, flows};
+use checkpoints::Checkpoint;
+use checkpoints::weights::{Weights, flows};
+use conversion::folder;
 use engine::mixed::Mixed;
 use engine::weights::Tensors;
 use registry::graph::WeightId;
@@ -97,12 +97,12 @@ fn write_trial(args: &Convert, plan: &mut Plan<'_>) -> Result<()> {
     plan.items = super::items(args, plan)?;
     plan.files = folder::lay_out(&plan.folder, &plan.items, plan.limit(args), "")?;
     let work = super::work(plan, None, beside::files(plan)?)?;
-    let settings = converters::convert::Settings {
+    let settings = conversion::Settings {
         threads: args.threads(),
         slab: args.slab as usize * 1000,
         ..Default::default()
     };
-    converters::convert::run(&work, &settings, &())?;
+    conversion::run(&work, &settings, &())?;
     Ok(())
 }
 

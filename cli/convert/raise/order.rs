@@ -1,6 +1,6 @@
 //! In which order tensors are raised: what saves most divergence for the bytes it takes comes first.
 
-use converters::mix::LEVELS;
+use conversion::mix::LEVELS;
 
 /// What a group costs and takes at each level.
 pub(super) struct Costs {

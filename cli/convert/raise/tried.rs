@@ -4,14 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use converters::FileDtype;
-use converters::codec::BlockType;
-use converters::convert::gguf::{self as plan, Output};
-use converters::convert::{self as conversion, Done};
-use converters::gguf::{File, GgufWeights};
-use converters::mix::LEVELS;
-use converters::weights::Weights;
+use checkpoints::GgufWeights;
+use checkpoints::weights::Weights;
+use conversion::Done;
+use conversion::gguf::{self as plan, Output};
+use conversion::mix::LEVELS;
 use engine::weights::Tensors;
+use formats::FileDtype;
+use formats::codec::BlockType;
+use formats::gguf::File;
 use registry::gguf::Gguf;
 
 use super::TOP;

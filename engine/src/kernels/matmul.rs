@@ -15,7 +15,7 @@
 
 use std::cell::Cell;
 
-use converters::codec::{self, BlockType};
+use formats::codec::{self, BlockType};
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 

@@ -6,8 +6,8 @@
 //! `quantization/lifecycle/forward_helpers.py`), in the dtype of the run: every result is rounded
 //! to its grid, as torch rounds it.
 
-use converters::checkpoint::{Codes, Rounding, Shared};
-use converters::numbers::{f8_e4m3_to_f32, f32_to_f8_e4m3};
+use checkpoints::checkpoint::{Codes, Rounding, Shared};
+use formats::numbers::{f8_e4m3_to_f32, f32_to_f8_e4m3};
 use registry::dtype::Dtype;
 
 use super::round::round1;

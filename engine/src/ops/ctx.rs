@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use converters::checkpoint::Rounding;
+use checkpoints::checkpoint::Rounding;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, State, WeightId};
 use registry::scalar::Scalar;

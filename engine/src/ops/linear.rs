@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use converters::checkpoint::Rounding;
+use checkpoints::checkpoint::Rounding;
 use rayon::prelude::*;
 
 use super::Ctx;

@@ -1,6 +1,6 @@
 //! Numbers as a slot stores them: in their declared dtype for real.
 
-use converters::numbers::{f8_e4m3_scale, f8_e4m3_to_f32, f32_to_f8_e4m3};
+use formats::numbers::{f8_e4m3_scale, f8_e4m3_to_f32, f32_to_f8_e4m3};
 use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 use registry::dtype::Dtype;

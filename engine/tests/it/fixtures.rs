@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use converters::safetensors::File;
 use engine::{Chunk, Engine, NativeEngine, NoProbe, Options, Session, SlotId, Source, Want};
+use formats::safetensors::File;
 use registry::config::Config;
 use registry::diag::Finding;
 use registry::dtype::Dtype;
@@ -126,7 +126,7 @@ fn check(dir: &Path) -> Result<(), String> {
     let read = |run: Dtype, name: &str| -> Option<Vec<f32>> {
         let (entry, bytes) = dump.tensor(&format!("{run}/{name}/logits"))?.unwrap();
         let mut logits = vec![0.0; bytes.len() / entry.dtype.size()];
-        converters::numbers::to_f32(entry.dtype, bytes, &mut logits).unwrap();
+        formats::numbers::to_f32(entry.dtype, bytes, &mut logits).unwrap();
         normalize(&mut logits, model.vocab);
         Some(logits)
     };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use converters::Checkpoint;
+use checkpoints::Checkpoint;
 use engine::{Engine, NoProbe, Options, Session as _, Shows, Source, Want};
 use registry::dtype::Dtype;
 

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use converters::numbers;
-use converters::safetensors::{Entry, File, FileDtype};
+use formats::numbers;
+use formats::safetensors::{Entry, File, FileDtype};
 use registry::dtype::Dtype;
 
 use super::{Error, Tensor};

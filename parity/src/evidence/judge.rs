@@ -53,7 +53,13 @@ impl Judge {
         let Some(rounded) = native.rounded(near, &prompts) else { return Ok(()) };
         let pairs = clean.iter().flatten().zip(rounded.iter().flatten());
         let widest = pairs.map(|(a, b)| distance(b, a, &mut Vec::new()).rms).fold(0.0, f64::max);
-        self.measured = Some(widest * rule::roundoff(self.dtype) / rule::roundoff(near));
+        let scaled = widest * rule::roundoff(self.dtype) / rule::roundoff(near);
+        // Runs in 16 bits round what ops give. Sums in f32 round within, the more the longer they are.
+        let within = match self.dtype {
+            Dtype::F32 => rule::schedule(Dtype::F32, self.scale, None) / rule::FACTOR,
+            Dtype::Bf16 | Dtype::F16 => 0.0,
+        };
+        self.measured = Some(scaled.max(within));
         Ok(())
     }
 

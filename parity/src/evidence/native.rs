@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use converters::Checkpoint;
+use checkpoints::Checkpoint;
 use endpoints::Row;
 use engine::{Engine, NoProbe, Options, Session, Source, Want};
 use registry::dtype::Dtype;

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use converters::safetensors::{Declared, FileDtype, Writer};
 use engine::{
     Chunk, Engine, Error, Logits, Options, Probe, Session, Shows, SlotId, Source, StateValue, Want,
 };
+use formats::safetensors::{Declared, FileDtype, Writer};
 use registry::diag::{Source as Text, Span};
 use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{
@@ -601,7 +601,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         let mut put = |name: String, dtype: Dtype, shape: Vec<usize>, data: &[f32]| {
             let format = FileDtype::from(dtype);
             let mut bytes = vec![0; data.len() * format.size()];
-            converters::numbers::from_f32(format, data, &mut bytes).unwrap();
+            formats::numbers::from_f32(format, data, &mut bytes).unwrap();
             tensors.push((Declared { name, dtype: format, shape }, bytes));
         };
         let fake = Fake { fault: Fault::None, reversed: true, blind: false };
@@ -743,7 +743,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         "model": {
             "architecture": "FakeForCausalLM", "model_type": "fake", "dtype": "bf16",
             "config_sha256": "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a",
-            "weights_sha256": converters::Checkpoint::open(dir).unwrap().fingerprint().unwrap(),
+            "weights_sha256": checkpoints::Checkpoint::open(dir).unwrap().fingerprint().unwrap(),
         },
         "vocab": VOCAB,
         "logprobs": {"kind": "full"},

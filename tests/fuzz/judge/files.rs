@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use converters::checkpoint::Checkpoint;
-use converters::gguf::{Declared, Dims, File, Header, Layout};
-use converters::imatrix::Imatrix;
-use converters::safetensors::{self, Writer};
+use checkpoints::checkpoint::Checkpoint;
+use formats::gguf::{Declared, Dims, File, Header, Layout};
+use formats::imatrix::Imatrix;
+use formats::safetensors::{self, Writer};
 
 use super::{Judged, Trial, refused};
 use crate::program::message;
@@ -71,7 +71,7 @@ pub(crate) fn checkpoint(trial: &Trial<'_>) -> Judged {
 
 /// Opens a checkpoint and reads all its numbers.
 pub(crate) fn read_all(dir: &Path) -> Result<(), String> {
-    let text = |error: converters::checkpoint::Error| error.to_string();
+    let text = |error: checkpoints::checkpoint::Error| error.to_string();
     let checkpoint = Checkpoint::open(dir).map_err(text)?;
     checkpoint.fingerprint().map_err(text)?;
     let mut buffer = vec![0.0; 4096];
@@ -112,7 +112,7 @@ pub(crate) fn gguf(trial: &Trial<'_>) -> Judged {
         Err(error) => return refused(&error.to_string()),
         Ok(file) => numbers(file)?,
     }
-    let wrote = |error: converters::gguf::Error| format!("what was read is not laid out: {error}");
+    let wrote = |error: formats::gguf::Error| format!("what was read is not laid out: {error}");
     let mut again = layout(&header).map_err(wrote)?;
     let first = again.clone();
     again.header.resize(again.file_len as usize, 0);
@@ -128,8 +128,8 @@ pub(crate) fn gguf(trial: &Trial<'_>) -> Judged {
     Ok(true)
 }
 
-fn layout(header: &Header) -> Result<Layout, converters::gguf::Error> {
-    let declared = |info: &converters::gguf::TensorInfo| Declared {
+fn layout(header: &Header) -> Result<Layout, formats::gguf::Error> {
+    let declared = |info: &formats::gguf::TensorInfo| Declared {
         name: info.name.clone(),
         shape: info.shape.clone(),
         ty: info.ty,
@@ -142,14 +142,14 @@ fn layout(header: &Header) -> Result<Layout, converters::gguf::Error> {
 fn numbers(file: &File) -> Result<(), String> {
     for info in file.tensors() {
         let bytes = file.bytes(&info.name).ok_or("a tensor without bytes")?;
-        if let Err(error) = converters::codec::validate(info.ty, bytes) {
+        if let Err(error) = formats::codec::validate(info.ty, bytes) {
             message(&error.to_string())?;
             continue;
         }
         let (block, size) = (info.ty.elements(), info.ty.bytes());
         let blocks = (bytes.len() / size).min(4);
         let mut out = vec![0.0; blocks * block];
-        if let Err(error) = converters::codec::decode(info.ty, &bytes[..blocks * size], &mut out) {
+        if let Err(error) = formats::codec::decode(info.ty, &bytes[..blocks * size], &mut out) {
             message(&error.to_string())?;
         }
     }
@@ -197,7 +197,7 @@ pub(crate) fn imatrix(trial: &Trial<'_>) -> Judged {
     }
     let second = Imatrix::read(&again).map_err(|e| format!("written, and cannot be read: {e}"))?;
     let shape = |one: &Imatrix| -> Vec<(String, usize, Vec<u64>)> {
-        let of = |(name, entry): (&String, &converters::imatrix::Entry)| {
+        let of = |(name, entry): (&String, &formats::imatrix::Entry)| {
             (name.clone(), entry.means().len(), entry.counts().to_vec())
         };
         one.entries.iter().map(of).collect()

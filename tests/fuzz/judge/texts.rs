@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use converters::tokenizer::check::Loaded;
-use converters::tokenizer::{self, Options};
+use tokenizer::Options;
+use tokenizer::check::Loaded;
 
 use parity::matrix::{self, Board, Outcome};
 use registry::diag::Source;

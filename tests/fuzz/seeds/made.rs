@@ -60,12 +60,12 @@ fn run(command: &mut Command) -> io::Result<()> {
 
 /// Adds a copy of each file without the config inside, which has to be opened by its keys.
 fn without_config(dir: &Path) -> io::Result<()> {
-    use converters::gguf::{Declared, Dims, File, Layout};
+    use formats::gguf::{Declared, Dims, File, Layout};
     for name in ["f16", "window", "experts"] {
         let file = File::open(&dir.join(name).join("model.gguf")).map_err(Error::other)?;
         let mut keys = file.metadata().clone();
         keys.remove("onboard.config");
-        let declared = |info: &converters::gguf::TensorInfo| Declared {
+        let declared = |info: &formats::gguf::TensorInfo| Declared {
             name: info.name.clone(),
             shape: info.shape.clone(),
             ty: info.ty,

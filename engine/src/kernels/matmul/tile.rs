@@ -14,7 +14,7 @@ use super::finish::finish;
 use super::lanes::{Format, Lanes, STEP};
 use super::pack::{Line, Panels};
 use super::sweep::Sweep;
-use converters::codec::BlockType;
+use formats::codec::BlockType;
 use registry::dtype::Dtype;
 use std::array::from_fn;
 use std::mem::MaybeUninit;

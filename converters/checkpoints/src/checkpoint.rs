@@ -1,0 +1,415 @@
+//! A checkpoint: the weights of a model, in one file or in shards with an index.
+
+mod error;
+mod fingerprint;
+mod index;
+mod nonfinite;
+pub mod pickled;
+mod quantized;
+mod stamp;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+pub use error::Error;
+pub use index::outside;
+pub use nonfinite::NonFinite;
+pub use quantized::{Codes, Packed, Rounding, Shared};
+pub use stamp::Stamp;
+
+use crate::flow::Flow;
+use formats::gguf::split::SET_KEY;
+use formats::numbers;
+use formats::safetensors::{File, FileDtype};
+use formats::shown;
+
+/// The name of an unsharded checkpoint.
+pub const SINGLE: &str = "model.safetensors";
+/// The name of a sharded checkpoint's index.
+pub const INDEX: &str = "model.safetensors.index.json";
+
+/// One tensor of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// What its numbers are kept in.
+    pub dtype: FileDtype,
+    /// Its shape, row-major.
+    pub shape: Vec<usize>,
+    /// Its file: an index into [`Checkpoint::files`].
+    pub file: usize,
+    /// Its bytes in that file, `begin..end`.
+    pub range: (u64, u64),
+}
+
+impl TensorInfo {
+    /// How many numbers it has.
+    pub fn elements(&self) -> usize {
+        // Cannot overflow: the header's reader has counted the bytes.
+        self.shape.iter().product()
+    }
+
+    /// How many bytes it has.
+    pub fn bytes(&self) -> u64 {
+        self.range.1 - self.range.0
+    }
+}
+
+/// An open checkpoint: headers read and checked, bytes mapped when first asked for.
+#[derive(Debug)]
+pub struct Checkpoint {
+    root: PathBuf,
+    paths: Vec<PathBuf>,
+    /// The files as they were when they were opened.
+    stamps: Vec<Stamp>,
+    files: Vec<File>,
+    /// What the files store.
+    stored: BTreeMap<String, TensorInfo>,
+    /// The weights: what is stored, with those that are codes and scales as what they stand for.
+    tensors: BTreeMap<String, TensorInfo>,
+    quantized: BTreeMap<String, quantized::Quantized>,
+    /// Once somebody asked: it reads some of every tensor.
+    fingerprint: OnceLock<String>,
+}
+
+/// Names of the scales that follow from a run over a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeasuredScales<'a> {
+    /// Those of what matrices multiply.
+    pub inputs: Vec<&'a str>,
+    /// Those of keys and values.
+    pub caches: Vec<&'a str>,
+}
+
+impl Checkpoint {
+    /// Opens a folder with `model.safetensors` or `model.safetensors.index.json` (the first wins, as
+    /// it does where such folders come from), or a single safetensors file.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        if !fs_err::metadata(path)?.is_dir() {
+            return Self::single(path, path);
+        }
+        let (single, index) = (path.join(SINGLE), path.join(INDEX));
+        let checkpoint = if single.try_exists()? {
+            Self::single(path, &single)
+        } else if index.try_exists()? {
+            Self::sharded(path, &index)
+        } else if let Some(file) = pickled::find(path) {
+            Err(Error::Pickled { folder: path.into(), file: shown(&file) })
+        } else {
+            Err(Error::NoWeights { folder: path.into(), found: candidates(path) })
+        };
+        checkpoint?.understood()
+    }
+
+    /// With weights in place of codes and scales, where the config beside them says how they are
+    /// kept.
+    fn understood(mut self) -> Result<Self, Error> {
+        let (quantized, parts) = quantized::find(&self)?;
+        for part in &parts {
+            self.tensors.remove(part);
+        }
+        for (name, made) in &quantized {
+            let codes = made.parts.first().and_then(|part| self.stored.get(part));
+            if let Some(codes) = codes {
+                // Products of codes and scales need all of f32.
+                let (dtype, shape) = (FileDtype::F32, made.shape.clone());
+                let info = TensorInfo { dtype, shape, ..codes.clone() };
+                self.tensors.insert(name.clone(), info);
+            }
+        }
+        self.quantized = quantized;
+        Ok(self)
+    }
+
+    /// A scale that is stored as a tensor of one number; none if there is no such tensor.
+    pub fn scale(&self, name: &str) -> Result<Option<f32>, Error> {
+        let Some(info) = self.stored.get(name) else { return Ok(None) };
+        let bad =
+            |found: String| Error::Scale { root: self.root.clone(), tensor: shown(name), found };
+        let mut one = [0.0];
+        if info.elements() != 1 || !info.dtype.is_float() {
+            return Err(bad(format!("{} numbers of {}", info.elements(), info.dtype)));
+        }
+        numbers::to_f32(info.dtype, self.stored_bytes(name)?, &mut one)
+            .map_err(|error| bad(error.to_string()))?;
+        if one[0].is_finite() && one[0] > 0.0 {
+            Ok(Some(one[0]))
+        } else {
+            Err(bad(one[0].to_string()))
+        }
+    }
+
+    /// How the config says that weights are quantized, if nothing here reads that.
+    pub fn foreign_method(&self) -> Option<String> {
+        quantized::foreign(&self.root)
+    }
+
+    /// The methods that are read.
+    pub fn methods() -> String {
+        quantized::METHODS.join(", ")
+    }
+
+    /// Whether a tensor is a bias of nothing beside a weight that is kept as codes: some programs
+    /// write one for every module.
+    pub fn is_idle(&self, name: &str) -> bool {
+        let Some(module) = name.strip_suffix("bias") else { return false };
+        self.is_quantized(&format!("{module}weight"))
+            && self.stored_bytes(name).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0))
+    }
+
+    /// Whether a tensor is kept as codes and scales.
+    pub fn is_quantized(&self, name: &str) -> bool {
+        self.quantized.contains_key(name)
+    }
+
+    /// The dtype of the codes of a tensor that is kept so.
+    pub fn coded_dtype(&self, name: &str) -> Option<FileDtype> {
+        let codes = self.quantized.get(name)?.parts.first()?;
+        self.stored.get(codes).map(|info| info.dtype)
+    }
+
+    /// The blocks that a tensor kept as codes lies in, where GGUF files can have the same.
+    pub fn packed(&self, name: &str) -> Option<Packed> {
+        quantized::packed_in(self, self.quantized.get(name)?)
+    }
+
+    /// A tensor, read on demand; `Err` inside says why it is none of numbers.
+    pub fn flow(&self, name: &str) -> Result<Result<Flow<'_>, String>, Error> {
+        if let Some(made) = self.quantized.get(name) {
+            return quantized::flow(self, made).map(Ok);
+        }
+        let bytes = self.bytes(name)?;
+        let Some(info) = self.stored.get(name) else { return Ok(Err(String::new())) };
+        Ok(Flow::plain(&info.shape, info.dtype, bytes))
+    }
+
+    /// Every tensor by name.
+    pub fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
+        &self.tensors
+    }
+
+    /// The shapes of all tensors.
+    pub fn shapes(&self) -> BTreeMap<String, Vec<usize>> {
+        self.tensors().iter().map(|(name, info)| (name.clone(), info.shape.clone())).collect()
+    }
+
+    /// One tensor, without its bytes.
+    pub fn info(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors.get(name)
+    }
+
+    /// A tensor's bytes, straight from the map. One that is kept as codes and scales has none:
+    /// see [`Checkpoint::flow`].
+    pub fn bytes(&self, name: &str) -> Result<&[u8], Error> {
+        if self.is_quantized(name) {
+            return Err(Error::Quantized { root: self.root.clone(), tensor: shown(name) });
+        }
+        self.stored_bytes(name)
+    }
+
+    fn stored_bytes(&self, name: &str) -> Result<&[u8], Error> {
+        let info = self.stored.get(name).ok_or_else(|| Error::NoTensor {
+            root: self.root.clone(),
+            tensor: shown(name),
+            have: self.stored.len(),
+        })?;
+        self.slice(info.file, info.range)
+    }
+
+    /// Bytes of a file that lie in one of its tensors.
+    pub(crate) fn slice(&self, file: usize, range: (u64, u64)) -> Result<&[u8], Error> {
+        Ok(self.files[file].slice(range)?)
+    }
+
+    /// A tensor as a file stores it: also one that others are made of.
+    pub fn stored(&self, name: &str) -> Option<&TensorInfo> {
+        self.stored.get(name)
+    }
+
+    /// Scales in the files that follow from a run over a text and not from weights.
+    pub fn measured_scales(&self) -> MeasuredScales<'_> {
+        let of = |ends: &[&str]| {
+            let hidden = self.stored.keys().filter(|name| !self.tensors.contains_key(*name));
+            let ends = |name: &&String| ends.iter().any(|end| name.ends_with(end));
+            hidden.filter(ends).map(String::as_str).collect()
+        };
+        MeasuredScales {
+            inputs: of(&[".input_scale", ".activation_scale", ".input_global_scale"]),
+            caches: of(&[".k_scale", ".v_scale", ".q_scale", ".kv_scale"]),
+        }
+    }
+
+    /// Scales that make no sense, with the first such number: NaN, infinite, below zero, or zero for
+    /// a whole tensor.
+    pub fn senseless_scales(&self) -> Result<Vec<(&str, f32)>, Error> {
+        let ends = ["_scale", "_scale_inv", "_scale_2"];
+        let hidden = self.stored.iter().filter(|(name, info)| {
+            !self.tensors.contains_key(*name)
+                && matches!(info.dtype, FileDtype::F32 | FileDtype::F16 | FileDtype::Bf16)
+                && ends.iter().any(|end| name.ends_with(end))
+        });
+        let mut found = Vec::new();
+        for (name, info) in hidden {
+            let mut numbers = vec![0.0; info.elements()];
+            if numbers::to_f32(info.dtype, self.stored_bytes(name)?, &mut numbers).is_err() {
+                continue;
+            }
+            let alone = numbers.len() == 1;
+            let bad = |x: &&f32| !x.is_finite() || **x < 0.0 || (alone && **x == 0.0);
+            found.extend(numbers.iter().find(bad).map(|x| (name.as_str(), *x)));
+        }
+        Ok(found)
+    }
+
+    /// How many tensors the files store.
+    pub fn stored_len(&self) -> usize {
+        self.stored.len()
+    }
+
+    /// The files, in the order of their names.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    /// The folder or file that was opened.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Bytes of all tensors.
+    pub fn total_bytes(&self) -> u64 {
+        // Sums of ranges that lie in files cannot overflow.
+        self.stored.values().map(TensorInfo::bytes).sum()
+    }
+
+    /// A SHA-256 over names, dtypes, shapes and (samples of) bytes: `weights_sha256` of a dump.
+    pub fn fingerprint(&self) -> Result<String, Error> {
+        if let Some(known) = self.fingerprint.get() {
+            return Ok(known.clone());
+        }
+        let made = fingerprint::fingerprint(self)?;
+        Ok(self.fingerprint.get_or_init(|| made).clone())
+    }
+
+    /// Lengths and times of the files when they were opened.
+    pub fn stamps(&self) -> &[Stamp] {
+        &self.stamps
+    }
+
+    /// Where a tensor has NaN or infinite numbers; `None` if every number is finite.
+    pub fn scan_nonfinite(&self, name: &str) -> Result<Option<NonFinite>, Error> {
+        if let Some(made) = self.quantized.get(name) {
+            // Wherever a code or a scale is not finite.
+            let mut parts = made.parts.iter();
+            return parts.find_map(|part| self.scan_stored(part).transpose()).transpose();
+        }
+        self.scan_stored(name)
+    }
+
+    fn scan_stored(&self, name: &str) -> Result<Option<NonFinite>, Error> {
+        let bytes = self.stored_bytes(name)?;
+        // Present: `bytes` would have failed.
+        Ok(self.stored(name).and_then(|info| nonfinite::scan(info.dtype, &info.shape, bytes)))
+    }
+
+    fn single(root: &Path, path: &Path) -> Result<Self, Error> {
+        let mut checkpoint = Self::empty(root);
+        checkpoint.add(path)?;
+        Ok(checkpoint)
+    }
+
+    fn sharded(folder: &Path, path: &Path) -> Result<Self, Error> {
+        let index = index::read(folder, path)?;
+        let mut checkpoint = Self::empty(folder);
+        for shard in index.shards.values() {
+            checkpoint.add(shard)?;
+        }
+        checkpoint.one_set()?;
+        for (tensor, shard) in &index.weight_map {
+            let expected = &index.shards[shard];
+            let actual = checkpoint.stored.get(tensor).map(|info| &checkpoint.paths[info.file]);
+            if actual != Some(expected) {
+                return Err(Error::NotInShard {
+                    index: path.into(),
+                    tensor: shown(tensor),
+                    shard: shown(shard),
+                    actual: actual.cloned(),
+                });
+            }
+        }
+        Ok(checkpoint)
+    }
+
+    /// Refuses shards of several conversions: names and shapes may fit and the weights not.
+    fn one_set(&self) -> Result<(), Error> {
+        let keys = self.files.iter().map(|file| file.header().metadata.get(SET_KEY));
+        let mut keys = keys.zip(&self.paths);
+        let Some((first, path)) = keys.next() else { return Ok(()) };
+        match keys.find(|(key, _)| *key != first) {
+            None => Ok(()),
+            Some((_, other)) => Err(Error::Sets { first: path.clone(), second: other.clone() }),
+        }
+    }
+
+    fn empty(root: &Path) -> Self {
+        Self {
+            root: root.into(),
+            paths: vec![],
+            stamps: vec![],
+            files: vec![],
+            stored: BTreeMap::new(),
+            tensors: BTreeMap::new(),
+            quantized: BTreeMap::new(),
+            fingerprint: OnceLock::new(),
+        }
+    }
+
+    /// Reads a file's header and takes in its tensors.
+    fn add(&mut self, path: &Path) -> Result<(), Error> {
+        let stamp = Stamp::of(path)?;
+        let file = File::open(path)?;
+        for (name, entry) in &file.header().tensors {
+            if let Some(first) = self.tensors.get(name) {
+                return Err(Error::TensorTwice {
+                    tensor: shown(name),
+                    first: self.paths[first.file].clone(),
+                    second: path.into(),
+                });
+            }
+            let info = TensorInfo {
+                dtype: entry.dtype,
+                shape: entry.shape.clone(),
+                file: self.files.len(),
+                range: entry.range,
+            };
+            self.stored.insert(name.clone(), info.clone());
+            self.tensors.insert(name.clone(), info);
+        }
+        self.paths.push(path.into());
+        self.stamps.push(stamp);
+        self.files.push(file);
+        Ok(())
+    }
+}
+
+/// What a folder has instead of the weights we look for, for the message.
+fn candidates(folder: &Path) -> String {
+    let Ok(entries) = fs_err::read_dir(folder) else { return "nothing readable".into() };
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+        .filter(|name| {
+            let lower = name.to_lowercase();
+            ["safetensors", "bin", "pt", "pth", "gguf", "part", "incomplete"]
+                .iter()
+                .any(|end| lower.ends_with(&format!(".{end}")))
+        })
+        .collect();
+    names.sort();
+    let more = names.len().saturating_sub(4);
+    names.truncate(4);
+    match (names.is_empty(), more) {
+        (true, _) => "no weights at all".into(),
+        (false, 0) => shown(&names.join(", ")),
+        (false, more) => format!("{} and {more} more", shown(&names.join(", "))),
+    }
+}

@@ -1,0 +1,176 @@
+//! Weights that a checkpoint keeps as codes and scales: found by what its config says, and read as
+//! numbers piece by piece.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use self::inputs::Inputs;
+use self::integers::Plan;
+use self::look::Looked;
+use self::said::Said;
+use super::Checkpoint;
+use formats::FileDtype;
+use formats::codec::BlockType;
+
+mod auto_round;
+mod awq;
+mod floats;
+mod gptq;
+mod inputs;
+mod integers;
+mod look;
+mod packed;
+mod read;
+mod said;
+mod scheme;
+mod words;
+
+pub use inputs::{Codes, Rounding, Shared};
+pub(super) use read::flow;
+
+/// How the numbers of a weight come about.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Kind {
+    /// A code of eight bits times the scale of its block: `(rows, columns)` of a block.
+    Eight(usize, usize),
+    /// Four bits of e2m1 times the scale of so many numbers of a row.
+    Four(usize, Global),
+    /// Whole numbers with scales and zeros.
+    Whole(Plan),
+}
+
+/// A scale of scales.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Global {
+    None,
+    /// Scales are divided by it.
+    Divides,
+    /// Scales are multiplied by it.
+    Multiplies,
+}
+
+/// A weight of codes and scales.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Quantized {
+    pub(super) kind: Kind,
+    pub(super) shape: Vec<usize>,
+    /// The names of the tensors it is made of, in the order in which its kind reads them.
+    pub(super) parts: Vec<String>,
+    /// What becomes of the rows that it multiplies.
+    pub(super) inputs: Inputs,
+}
+
+impl Quantized {
+    /// One that multiplies rows as they are.
+    fn new(kind: Kind, shape: Vec<usize>, parts: Vec<String>) -> Self {
+        Self { kind, shape, parts, inputs: Inputs::Wide }
+    }
+}
+
+/// The blocks of GGUF that codes on the disk can be kept in.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Packed {
+    /// Their format.
+    pub ty: BlockType,
+    /// What they are multiplied by as a whole.
+    pub factor: f32,
+}
+
+/// The blocks that a weight can be kept in, if there are any.
+pub(super) fn packed_in(checkpoint: &Checkpoint, made: &Quantized) -> Option<Packed> {
+    let Kind::Four(group, how) = made.kind else { return None };
+    let global = || read::global(checkpoint, made).filter(|x| x.is_finite() && *x > 0.0);
+    let (ty, factor) = match (group, how) {
+        (32, Global::None) => (BlockType::Mxfp4, 1.0),
+        (16, Global::None) => (BlockType::Nvfp4, 1.0),
+        (16, Global::Divides) => (BlockType::Nvfp4, 1.0 / global()?),
+        (16, Global::Multiplies) => (BlockType::Nvfp4, global()?),
+        _ => return None,
+    };
+    Some(Packed { ty, factor })
+}
+
+/// Tensors of a module that say nothing about the numbers of its weight.
+const BESIDE: [&str; 12] = [
+    "activation_scale",
+    "input_scale",
+    "input_scale_ub",
+    "input_zero_point",
+    "input_global_scale",
+    "output_scale",
+    "weight_shape",
+    "weight_g_idx",
+    "weight_zero_point",
+    "g_idx",
+    "k_scale",
+    "v_scale",
+];
+
+/// What `quant_method` may be; `mxfp4` is read by the rules of specs.
+pub(super) const METHODS: [&str; 8] =
+    ["auto-round", "awq", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4"];
+
+/// The `quant_method` of a folder, if it is one that nothing here reads.
+pub(super) fn foreign(folder: &Path) -> Option<String> {
+    if said::is_mlx(folder) {
+        return Some("mlx".to_owned());
+    }
+    let (said, _) = said::section(folder)?;
+    let method = said.get("quant_method")?.as_str()?;
+    let known = METHODS.contains(&method) || auto_round::METHODS.contains(&method);
+    (!known).then(|| method.to_owned())
+}
+
+/// A weight and its name, if a tensor of codes is one.
+type Made = Option<(String, Quantized)>;
+
+/// The weights that are kept as codes, by name, and the tensors that are only parts of them.
+pub(super) fn find(
+    checkpoint: &Checkpoint,
+) -> Looked<(BTreeMap<String, Quantized>, BTreeSet<String>)> {
+    let (mut found, mut parts) = (BTreeMap::new(), BTreeSet::new());
+    let stored = &checkpoint.stored;
+    let Some(said) = Said::of(checkpoint)? else {
+        let eight =
+            |info: &super::TensorInfo| matches!(info.dtype, FileDtype::F8E4m3 | FileDtype::F8E5m2);
+        let mut coded = stored.iter().filter(|(_, info)| eight(info)).map(|(name, _)| name);
+        return match coded.find(|name| floats::scale_of(name, stored).is_some()) {
+            // What another program has quantized is named where its tensors find no place.
+            Some(name) if foreign(checkpoint.root()).is_none() => {
+                let found = "codes of 8 bits, with scales beside them".to_owned();
+                let expected = "a `quantization_config` in config.json that says what they are";
+                Err(checkpoint.coded(name, found, expected.to_owned()))
+            }
+            _ => Ok((found, parts)),
+        };
+    };
+    for name in stored.keys() {
+        let made = match said.method.as_str() {
+            "compressed-tensors" => match packed::find(checkpoint, name, &said)? {
+                Some(made) => Some(made),
+                None => floats::find(checkpoint, name, &said)?,
+            },
+            "fp8" | "modelopt" | "fbgemm_fp8" => floats::find(checkpoint, name, &said)?,
+            "gptq" => gptq::find(checkpoint, name, &said)?,
+            "awq" => awq::find(checkpoint, name, &said)?,
+            _ => None,
+        };
+        let Some((weight, made)) = made else { continue };
+        let module = weight.strip_suffix("weight").unwrap_or(&weight).to_owned();
+        if found.contains_key(&weight) || (stored.contains_key(&weight) && *name != weight) {
+            let found = format!("codes, and so has `{}`", formats::shown(&weight));
+            return Err(checkpoint.coded(name, found, "one of them".to_owned()));
+        }
+        parts.extend(made.parts.iter().filter(|part| **part != weight).cloned());
+        let beside = BESIDE.iter().map(|end| format!("{module}{end}"));
+        parts.extend(beside.filter(|part| stored.contains_key(part)));
+        found.insert(weight, made);
+    }
+    if !found.is_empty() {
+        let cache = |name: &&String| {
+            [".k_scale", ".v_scale", ".q_scale", ".kv_scale"].iter().any(|end| name.ends_with(end))
+        };
+        parts.extend(stored.keys().filter(cache).cloned());
+    }
+    Ok((found, parts))
+}

@@ -1,0 +1,115 @@
+//! AWQ: `qweight`, `qzeros` and `scales`, with inputs as rows (`gemm`) or as columns (`gemv`).
+
+use super::integers::{Lines, Order, Plan, Zeros};
+use super::look::{FLOATS, Looked};
+use super::said::{Group, Numbers, Said};
+use super::words::{Layout, Words};
+use super::{Kind, Made, Quantized};
+use crate::checkpoint::{Checkpoint, Error};
+use formats::FileDtype;
+
+/// The weight that a tensor of codes is, if it is one.
+pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
+    let Some(module) = name.strip_suffix(".qweight") else { return Ok(None) };
+    let Some(numbers) = said.of_module(checkpoint, module)? else {
+        let found = format!("codes, though `{}` says that its module has none", said.exceptions);
+        return Err(checkpoint.coded(name, found, "a plain weight".to_owned()));
+    };
+    let [scales, zeros] = ["scales", "qzeros"].map(|end| format!("{module}.{end}"));
+    let parts = vec![name.to_owned(), scales, zeros];
+    let (plan, shape) = match said.layout.as_str() {
+        "" | "gemm" => wide(checkpoint, &parts, numbers)?,
+        "gemv" => tall(checkpoint, &parts, numbers)?,
+        other => {
+            let expected = "gemm or gemv: convert it to one of them with what made it";
+            return Err(checkpoint.said_wrong("version", other, expected));
+        }
+    };
+    let weight = format!("{module}.weight");
+    Ok(Some((weight, Quantized::new(Kind::Whole(plan), shape, parts))))
+}
+
+/// Words along the outputs: those of four bits woven, others in a stream.
+fn wide(checkpoint: &Checkpoint, parts: &[String], numbers: Numbers) -> Looked<(Plan, Vec<usize>)> {
+    let [name, scales, zeros] = parts else { return Err(missing(checkpoint, parts)) };
+    let (bits, (inputs, words)) = (numbers.bits, checkpoint.sides(name, FileDtype::I32)?);
+    let said = checkpoint.beside(name, scales)?.shape.clone();
+    checkpoint.beside(name, zeros)?;
+    let (rows, outputs) = match said[..] {
+        [rows, outputs] => (rows, outputs),
+        _ => (0, 0),
+    };
+    if Words::needed(outputs, bits) != words || (bits == 4 && !outputs.is_multiple_of(8)) {
+        let found = format!("{words} columns");
+        let expected = format!("words for {outputs} outputs of `{scales}`, {bits} bits each");
+        return Err(checkpoint.coded(name, found, expected));
+    }
+    let size = size(numbers.group, inputs, rows);
+    checkpoint.even(name, inputs, size)?;
+    let groups = inputs.div_ceil(size);
+    checkpoint.shaped(scales, &FLOATS, &[&[groups, outputs]])?;
+    checkpoint.shaped(zeros, &[FileDtype::I32], &[&[groups, words]])?;
+    let layout = if bits == 4 { Layout::Woven } else { Layout::Stream };
+    let lines = Words { layout, ..Words::stream(bits, words, 1) };
+    let plan = Plan {
+        codes: lines,
+        lines: Lines::Input,
+        zeros: Zeros::Kept { words: lines, by_row: false, low: false },
+        down: 1,
+        size,
+        groups,
+        apart: (1, outputs),
+        order: Order::Stretches,
+    };
+    Ok((plan, vec![outputs, inputs]))
+}
+
+/// Words along the inputs, and rows of scales and zeros that may be longer than there are groups.
+fn tall(checkpoint: &Checkpoint, parts: &[String], numbers: Numbers) -> Looked<(Plan, Vec<usize>)> {
+    let [name, scales, zeros] = parts else { return Err(missing(checkpoint, parts)) };
+    let (outputs, words) = checkpoint.sides(name, FileDtype::I32)?;
+    if numbers.bits != 4 {
+        let found = numbers.bits.to_string();
+        return Err(checkpoint.said_wrong("bits", &found, "4 where `version` is gemv"));
+    }
+    let inputs = words.checked_mul(8).ok_or_else(|| missing(checkpoint, parts))?;
+    let said = checkpoint.beside(name, scales)?.shape.clone();
+    let padded = said.get(1).copied().unwrap_or_default();
+    checkpoint.beside(name, zeros)?;
+    let size = match numbers.group {
+        Group::Of(size) => size,
+        Group::All => inputs,
+        Group::Unsaid => {
+            return Err(checkpoint.said_wrong("group_size", "nothing", "the size of a group"));
+        }
+    };
+    let groups = inputs.div_ceil(size);
+    let wide = padded.max(groups);
+    checkpoint.shaped(scales, &FLOATS, &[&[outputs, wide]])?;
+    let line = Words::needed(wide, 4);
+    checkpoint.shaped(zeros, &[FileDtype::I32], &[&[outputs, line]])?;
+    let plan = Plan {
+        codes: Words::stream(4, words, 1),
+        lines: Lines::Output,
+        zeros: Zeros::Kept { words: Words::stream(4, line, 1), by_row: true, low: false },
+        down: 1,
+        size,
+        groups,
+        apart: (wide, 1),
+        order: Order::Stretches,
+    };
+    Ok((plan, vec![outputs, inputs]))
+}
+
+fn size(group: Group, inputs: usize, groups: usize) -> usize {
+    match group {
+        Group::Of(size) => size,
+        Group::All => inputs,
+        Group::Unsaid => inputs.div_ceil(groups.max(1)),
+    }
+}
+
+fn missing(checkpoint: &Checkpoint, parts: &[String]) -> Error {
+    let name = parts.first().map_or("", String::as_str);
+    checkpoint.coded(name, "no such parts".to_owned(), "codes, scales and zeros".to_owned())
+}

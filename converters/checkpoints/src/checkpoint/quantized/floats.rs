@@ -1,0 +1,124 @@
+//! Codes that are numbers with a point: of 8 bits in blocks, of 4 bits in stretches of a row.
+
+use std::collections::BTreeMap;
+
+use super::look::Looked;
+use super::said::Said;
+use super::scheme::Group;
+use super::{Global, Kind, Made, Quantized};
+use crate::checkpoint::{Checkpoint, TensorInfo};
+use formats::FileDtype;
+
+/// The weight that a tensor of codes is, if it is one.
+pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
+    let stored = &checkpoint.stored;
+    let Some(info) = stored.get(name) else { return Ok(None) };
+    let eight_bits = matches!(info.dtype, FileDtype::F8E4m3 | FileDtype::F8E5m2);
+    if !eight_bits && info.dtype != FileDtype::U8 {
+        return Ok(None);
+    }
+    let module = name.strip_suffix("_packed").unwrap_or(name);
+    let module = module.strip_suffix(".weight").unwrap_or(module);
+    let group = said.schemes.of_floats(checkpoint, module)?;
+    let made = if eight_bits {
+        eight(checkpoint, name, info, group.and_then(Group::block).or(said.block))?
+    } else {
+        four(checkpoint, name, info)?
+    };
+    let Some((weight, made)) = made else { return Ok(None) };
+    let inputs = match group {
+        Some(group) => group.inputs.clone(),
+        None => said.inputs_of(info.dtype),
+    };
+    Ok(Some((weight, Quantized { inputs, ..made })))
+}
+
+/// The tensor of scales beside codes of 8 bits, if there is one.
+pub(super) fn scale_of(name: &str, stored: &BTreeMap<String, TensorInfo>) -> Option<String> {
+    let ends = ["_scale_inv", "_scale"];
+    ends.iter().map(|end| format!("{name}{end}")).find(|n| stored.contains_key(n))
+}
+
+fn eight(
+    checkpoint: &Checkpoint,
+    name: &str,
+    info: &TensorInfo,
+    block: Option<(usize, usize)>,
+) -> Looked<Made> {
+    let stored = &checkpoint.stored;
+    let Some(scale) = scale_of(name, stored) else { return Ok(None) };
+    let sides = &stored[&scale].shape;
+    // Codes without their scales would pass for numbers.
+    let unknown = || {
+        let (ty, shape) = (stored[&scale].dtype.name(), &info.shape);
+        let found =
+            format!("codes of shape {shape:?} with scales `{scale}` of {ty} and shape {sides:?}");
+        let expected =
+            "one scale, one for each row, or one for each block of the `weight_block_size`";
+        checkpoint.coded(name, found, expected.to_owned())
+    };
+    let &[rows, columns] = &info.shape[..] else { return Err(unknown()) };
+    let bytes = stored[&scale].dtype == FileDtype::U8;
+    let (down, across) = match sides[..] {
+        // MXFP8: powers of two that are kept as bytes.
+        _ if bytes => (1, 32),
+        _ if sides.iter().all(|&side| side == 1) => (rows, columns),
+        [n] | [n, 1] if n == rows => (1, columns),
+        _ => block.unwrap_or((128, 128)),
+    };
+    let (down, across) = (down.max(1), across.max(1));
+    let needed = rows.div_ceil(down) * columns.div_ceil(across);
+    // As rows and columns, whatever axes of one lie between: the other way round they would pass too.
+    let long =
+        |sides: &[usize]| sides.iter().copied().filter(|&side| side != 1).collect::<Vec<_>>();
+    let lies = long(sides) == long(&[rows.div_ceil(down), columns.div_ceil(across)]);
+    if stored[&scale].elements() != needed || !lies || !(bytes || stored[&scale].dtype.is_float()) {
+        return Err(unknown());
+    }
+    let parts = vec![name.to_owned(), scale];
+    let made = Quantized::new(Kind::Eight(down, across), info.shape.clone(), parts);
+    Ok(Some((name.to_owned(), made)))
+}
+
+fn four(checkpoint: &Checkpoint, name: &str, info: &TensorInfo) -> Looked<Made> {
+    let stored = &checkpoint.stored;
+    let weight = name.strip_suffix("_packed").unwrap_or(name).to_owned();
+    let &[rows, half] = &info.shape[..] else { return Ok(None) };
+    let scale = format!("{weight}_scale");
+    let (Some(columns), Some(scales)) = (half.checked_mul(2), stored.get(&scale)) else {
+        return Ok(None);
+    };
+    let run = scales.elements().checked_div(rows).and_then(|runs| columns.checked_div(runs));
+    // Codes of 6 bits are bytes too, and would be stretches of 48.
+    let Some(group) = run.filter(|group| [16, 32].contains(group)) else { return Ok(None) };
+    let expected = [rows, columns.div_ceil(group)];
+    let bytes = matches!(scales.dtype, FileDtype::F8E4m3 | FileDtype::F8E8m0 | FileDtype::U8);
+    if info.dtype != FileDtype::U8
+        || !weight.ends_with("weight")
+        || rows.checked_mul(expected[1]) != Some(scales.elements())
+        || !bytes
+    {
+        return Ok(None);
+    }
+    // The other way round, or as bytes of another format, they would pass too.
+    let sixteens = group == 16;
+    if (scales.dtype == FileDtype::F8E4m3) != sixteens || scales.shape != expected {
+        let (ty, sides, shape) = (scales.dtype.name(), &scales.shape, &info.shape);
+        let found =
+            format!("codes of shape {shape:?} with scales `{scale}` of {ty} and shape {sides:?}");
+        let dtype = if sixteens { FileDtype::F8E4m3 } else { FileDtype::U8 };
+        let expected = format!("scales of {} and shape {expected:?}", dtype.name());
+        return Err(checkpoint.coded(name, found, expected));
+    }
+    let globals = [
+        (format!("{weight}_global_scale"), Global::Divides),
+        (format!("{weight}_scale_2"), Global::Multiplies),
+    ];
+    let global = globals.into_iter().find(|(name, _)| {
+        stored.get(name).is_some_and(|info| info.elements() == 1 && info.dtype.is_float())
+    });
+    let mut parts = vec![name.to_owned(), scale];
+    let how = global.as_ref().map_or(Global::None, |(_, how)| *how);
+    parts.extend(global.map(|(name, _)| name));
+    Ok(Some((weight, Quantized::new(Kind::Four(group, how), vec![rows, columns], parts))))
+}

@@ -1,0 +1,87 @@
+//! GPTQ: `qweight`, `qzeros`, `scales` and `g_idx`, with inputs as rows.
+
+use super::integers::{Lines, Order, Plan, Zeros};
+use super::look::{FLOATS, Looked};
+use super::said::{Group, Numbers, Said};
+use super::words::{Layout, Words};
+use super::{Kind, Made, Quantized};
+use crate::checkpoint::Checkpoint;
+use formats::FileDtype;
+
+/// The weight that a tensor of codes is, if it is one.
+pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
+    let Some(module) = name.strip_suffix(".qweight") else { return Ok(None) };
+    let Some(numbers) = said.of_module(checkpoint, module)? else {
+        let found = format!("codes, though `{}` says that its module has none", said.exceptions);
+        return Err(checkpoint.coded(name, found, "a plain weight".to_owned()));
+    };
+    let Numbers { bits, group } = numbers;
+    if !["", "gptq", "gptq_v2", "gptq_p"].contains(&said.layout.as_str()) {
+        let expected = "gptq, gptq_v2 or gptq_p: convert it to one of them with what made it";
+        return Err(checkpoint.said_wrong("checkpoint_format", &said.layout, expected));
+    }
+    let planes = said.planes && matches!(bits, 5..=7) || said.layout == "gptq_p";
+    let layout = if planes { Layout::Planes } else { Layout::Stream };
+    let low = matches!(said.layout.as_str(), "" | "gptq");
+    let (tall, outputs) = checkpoint.sides(name, FileDtype::I32)?;
+    let [scales, zeros, order] = ["scales", "qzeros", "g_idx"].map(|end| format!("{module}.{end}"));
+    let groups = match checkpoint.beside(name, &scales)?.shape[..] {
+        [groups, _] => groups,
+        _ => 0,
+    };
+    checkpoint.beside(name, &zeros)?;
+    let inputs = match checkpoint.stored(&order) {
+        Some(info) => info.elements(),
+        None => unsaid_inputs(tall, bits, groups, group),
+    };
+    if inputs == 0 || Words::needed(inputs, bits) != tall {
+        let found = format!("{tall} rows");
+        let (needed, many) = (Words::needed(inputs, bits), "rows for the");
+        let expected = format!("{needed} {many} {inputs} inputs of `{order}`, {bits} bits each");
+        return Err(checkpoint.coded(name, found, expected));
+    }
+    let size = match group {
+        Group::All => inputs,
+        Group::Of(size) => size,
+        Group::Unsaid => inputs.div_ceil(groups.max(1)),
+    };
+    let groups = inputs.div_ceil(size);
+    checkpoint.shaped(&scales, &FLOATS, &[&[groups, outputs]])?;
+    let wide = Words::needed(outputs, bits);
+    checkpoint.shaped(&zeros, &[FileDtype::I32], &[&[groups, wide]])?;
+    checkpoint.shaped(&order, &[FileDtype::I32], &[&[inputs]])?;
+    let told = checkpoint.stored(&order).is_some();
+    let plus = match bits {
+        // 1 in each of the numbers of a word.
+        2 | 4 | 8 if low && said.borrowed => u32::MAX / ((1 << bits) - 1),
+        _ => 0,
+    };
+    let words = Words { layout, plus, ..Words::stream(bits, wide, 1) };
+    let plan = Plan {
+        codes: Words { layout, ..Words::stream(bits, 1, outputs) },
+        lines: Lines::Output,
+        zeros: Zeros::Kept { words, by_row: false, low: low && plus == 0 },
+        down: 1,
+        size,
+        groups,
+        apart: (1, outputs),
+        order: if told { Order::Told } else { Order::Stretches },
+    };
+    let mut parts = vec![name.to_owned(), scales, zeros];
+    parts.extend(told.then_some(order));
+    let (kind, shape) = (Kind::Whole(plan), vec![outputs, inputs]);
+    Ok(Some((format!("{module}.weight"), Quantized::new(kind, shape, parts))))
+}
+
+/// How many inputs there are where no tensor says it: as many as words hold, unless groups end a
+/// little earlier.
+fn unsaid_inputs(tall: usize, bits: u32, groups: usize, group: Group) -> usize {
+    let most = tall / bits as usize * 32 + tall % bits as usize * 32 / bits as usize;
+    match group {
+        Group::Of(size) => match groups.checked_mul(size) {
+            Some(inputs) if Words::needed(inputs, bits) == tall => inputs,
+            _ => most,
+        },
+        _ => most,
+    }
+}

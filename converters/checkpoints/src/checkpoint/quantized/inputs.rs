@@ -1,0 +1,234 @@
+//! `input_activations`: how rows are rounded before a matrix that is kept as codes multiplies them.
+//!
+//! What rounds, and in which order, is compressed-tensors' (`quantization/quant_args.py` has the
+//! words, `quantization/lifecycle/forward.py` the arithmetic). Nothing here is refused before somebody
+//! asks for rounding: weights can be read without.
+
+use serde_json::{Map, Value};
+
+use super::look::Looked;
+use super::said::section;
+use crate::checkpoint::Checkpoint;
+use formats::FileDtype;
+use formats::numbers;
+
+/// How rows are rounded before a matrix multiplies them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rounding {
+    /// What their numbers become.
+    pub codes: Codes,
+    /// Which of them share a scale.
+    pub shared: Shared,
+}
+
+/// What a number divided by its scale is rounded to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Codes {
+    /// A number of e4m3.
+    E4m3,
+    /// A whole number of so many bits, with a sign.
+    Whole {
+        /// How many, at most 8.
+        bits: u32,
+        /// Whether 0 is the code of 0.
+        symmetric: bool,
+    },
+}
+
+/// Which numbers share a scale.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Shared {
+    /// Those of a row.
+    Row,
+    /// So many that follow each other in a row.
+    Group(usize),
+    /// All: it was measured before.
+    Known {
+        /// The scale.
+        scale: f32,
+        /// The code of 0.
+        zero: f32,
+    },
+}
+
+/// What a config says of the rows that a weight multiplies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) enum Inputs {
+    /// They stay as they are.
+    Wide,
+    /// Their scales come of themselves.
+    Dynamic(Codes, Option<usize>),
+    /// The scale is stored beside the weight.
+    Stored(Codes),
+    /// The same, or each row has its own where nothing is stored.
+    Perhaps(Codes),
+    /// Something that nothing here does, in the config's words.
+    Other(String),
+}
+
+impl Inputs {
+    /// Reads what a group says.
+    pub(super) fn of_group(fields: &Map<String, Value>) -> Self {
+        // Half of what rounds would be neither one model nor the other.
+        match fields.get("output_activations").filter(|said| !said.is_null()) {
+            Some(said) => Self::Other(formats::shown(&format!("output_activations: {said}"))),
+            None => Self::read(fields.get("input_activations")),
+        }
+    }
+
+    fn read(said: Option<&Value>) -> Self {
+        let Some(said) = said.filter(|said| !said.is_null()) else { return Self::Wide };
+        Self::understood(said).unwrap_or_else(|| Self::Other(formats::shown(&said.to_string())))
+    }
+
+    /// The defaults are those of `QuantizationArgs`.
+    fn understood(said: &Value) -> Option<Self> {
+        let said = said.as_object()?;
+        let get = |key: &str| said.get(key).filter(|value| !value.is_null());
+        let text = |key: &str| match get(key) {
+            None => Some(None),
+            Some(value) => value.as_str().map(|text| Some(text.to_lowercase())),
+        };
+        let flag = |key: &str, default| get(key).map_or(Some(default), Value::as_bool);
+        let bits = get("num_bits").map_or(Some(8), Value::as_u64)?;
+        let symmetric = flag("symmetric", true)?;
+        let codes = match (text("type")?.as_deref(), bits) {
+            (None | Some("int"), bits @ 2..=8) => Codes::Whole { bits: bits as u32, symmetric },
+            (Some("float"), 8) if symmetric => Codes::E4m3,
+            _ => return None,
+        };
+        // Scales that are themselves rounded belong to formats of 4 bits.
+        if get("scale_dtype").is_some() {
+            return None;
+        }
+        let size = get("group_size").map(|size| usize::try_from(size.as_u64()?).ok());
+        let strategy = text("strategy")?;
+        Some(match (flag("dynamic", false)?, strategy.as_deref(), size) {
+            (true, Some("token"), _) => Self::Dynamic(codes, None),
+            (true, Some("group") | None, Some(Some(size @ 1..))) => {
+                Self::Dynamic(codes, Some(size))
+            }
+            (false, Some("tensor") | None, None) => Self::Stored(codes),
+            _ => return None,
+        })
+    }
+}
+
+impl Checkpoint {
+    /// How rows are rounded before a weight multiplies them; none if they are not, or if nothing says
+    /// so. A config that asks for what nothing here does is an error that names the weight.
+    pub fn rounding(&self, weight: &str) -> Looked<Option<Rounding>> {
+        let Some(made) = self.quantized.get(weight) else { return Ok(None) };
+        let module = weight.strip_suffix("weight").unwrap_or(weight);
+        let codes_of = made.parts.first().map_or(weight, String::as_str);
+        let known = |codes, scale| -> Looked<Rounding> {
+            let zero = match codes {
+                Codes::Whole { symmetric: false, .. } => {
+                    self.input_zero(codes_of, &format!("{module}input_zero_point"))?
+                }
+                _ => 0.0,
+            };
+            Ok(Rounding { codes, shared: Shared::Known { scale, zero } })
+        };
+        // Some programs call it by the other name (`activation_scale`, which vLLM takes for `input_scale`).
+        let name = ["input_scale", "activation_scale"].map(|end| format!("{module}{end}"));
+        let name = name.iter().find(|name| self.stored(name).is_some()).unwrap_or(&name[0]);
+        Ok(Some(match &made.inputs {
+            Inputs::Wide => return Ok(None),
+            &Inputs::Dynamic(codes, None) => Rounding { codes, shared: Shared::Row },
+            &Inputs::Dynamic(codes, Some(size)) => {
+                // Squares may be ragged, and so may the last group of a row of e4m3 then.
+                let inputs = made.shape.get(1).copied().unwrap_or(0);
+                if codes != Codes::E4m3 {
+                    self.even(codes_of, inputs, size)?;
+                }
+                Rounding { codes, shared: Shared::Group(size) }
+            }
+            &Inputs::Stored(codes) => {
+                self.beside(codes_of, name)?;
+                known(codes, self.scale(name)?.unwrap_or(1.0))?
+            }
+            &Inputs::Perhaps(codes) => match self.scale(name)? {
+                Some(scale) => known(codes, scale)?,
+                None => Rounding { codes, shared: Shared::Row },
+            },
+            Inputs::Other(said) => {
+                let key = format!("input_activations of `{}`", module.trim_end_matches('.'));
+                let expected = "whole numbers of 2 to 8 bits or floats of 8, per token, in groups or \
+                                with a stored scale: nothing else is rounded here";
+                return Err(self.said_wrong(&key, said, expected));
+            }
+        }))
+    }
+
+    /// Whether the config has rows rounded before a weight multiplies them.
+    pub fn rounds_inputs(&self) -> bool {
+        self.quantized.values().any(|made| made.inputs != Inputs::Wide)
+    }
+
+    /// Whether the config has keys and values rounded.
+    pub fn rounds_caches(&self) -> bool {
+        let said = section(self.root());
+        said.is_some_and(|(said, _)| said.get("kv_cache_scheme").is_some_and(|x| !x.is_null()))
+    }
+
+    /// The code of 0 that is stored under this name.
+    fn input_zero(&self, weight: &str, name: &str) -> Looked<f32> {
+        let info = self.beside(weight, name)?;
+        let bytes = self.stored_bytes(name)?;
+        let zero = match (info.dtype, bytes) {
+            (FileDtype::I8, &[byte]) => f32::from(byte.cast_signed()),
+            (FileDtype::I32, bytes) => match bytes.as_chunks::<4>() {
+                ([one], []) => i32::from_le_bytes(*one) as f32,
+                _ => f32::NAN,
+            },
+            (dtype, bytes) if dtype.is_float() && bytes.len() == dtype.size() => {
+                let mut one = [f32::NAN];
+                numbers::to_f32(dtype, bytes, &mut one).ok();
+                one[0]
+            }
+            _ => f32::NAN,
+        };
+        if (-128.0..=127.0).contains(&zero) && zero.fract() == 0.0 {
+            return Ok(zero);
+        }
+        let found = format!("{} numbers of {}, the first {zero}", info.elements(), info.dtype);
+        Err(self.coded(name, found, "one whole number from -128 to 127".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_config_become_roundings() {
+        let whole = |symmetric| Codes::Whole { bits: 8, symmetric };
+        for (said, want) in [
+            (r#"{"dynamic": true, "strategy": "token"}"#, Some(Inputs::Dynamic(whole(true), None))),
+            (
+                r#"{"type": "INT", "num_bits": 8, "symmetric": false, "dynamic": true, "strategy": "token"}"#,
+                Some(Inputs::Dynamic(whole(false), None)),
+            ),
+            (r#"{"symmetric": false}"#, Some(Inputs::Stored(whole(false)))),
+            (
+                r#"{"type": "float", "dynamic": true, "strategy": "group", "group_size": 32}"#,
+                Some(Inputs::Dynamic(Codes::E4m3, Some(32))),
+            ),
+            (r#"{"dynamic": true, "strategy": "tensor"}"#, None),
+            (r#"{"dynamic": "local", "strategy": "tensor_group", "group_size": 16}"#, None),
+            (r#"{"num_bits": 4, "type": "float", "dynamic": true, "strategy": "token"}"#, None),
+            (r#"{"dynamic": true, "strategy": "group", "group_size": 0}"#, None),
+            (r#"{"num_bits": 16}"#, None),
+            ("7", None),
+        ] {
+            let value: Value = serde_json::from_str(said).expect("JSON");
+            match (Inputs::read(Some(&value)), want) {
+                (Inputs::Other(_), None) => {}
+                (found, want) => assert_eq!(Some(found), want, "{said}"),
+            }
+        }
+        assert_eq!(Inputs::read(None), Inputs::Wide);
+        assert_eq!(Inputs::read(Some(&Value::Null)), Inputs::Wide);
+    }
+}

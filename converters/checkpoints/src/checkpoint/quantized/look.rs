@@ -1,0 +1,87 @@
+//! Looking at what a checkpoint stores for a weight of codes, and saying what is wrong with it.
+
+use crate::checkpoint::{Checkpoint, Error, TensorInfo};
+use formats::FileDtype;
+use formats::shown;
+
+/// What to do about a checkpoint that is not what its config says.
+pub(super) const AGAIN: &str = "the file is damaged or was made by a program with another layout: \
+                                download it again, or quantize the model again";
+
+pub(super) type Looked<T> = Result<T, Error>;
+
+impl Checkpoint {
+    /// A complaint about a tensor.
+    pub(super) fn coded(&self, tensor: &str, found: String, expected: String) -> Error {
+        let file = self.stored(tensor).and_then(|info| self.files().get(info.file));
+        Error::Coded {
+            file: file.map_or(self.root(), |file| file.as_path()).into(),
+            tensor: shown(tensor),
+            found,
+            expected,
+            advice: AGAIN,
+        }
+    }
+
+    /// A complaint about a key beside the weights.
+    pub(super) fn said_wrong(&self, key: &str, found: &str, expected: &str) -> Error {
+        Error::Quantization {
+            root: self.root().into(),
+            key: shown(key),
+            found: shown(found),
+            expected: expected.to_owned(),
+        }
+    }
+
+    /// Refuses groups that do not fill the inputs: what packs them does so too.
+    pub(super) fn even(&self, tensor: &str, inputs: usize, size: usize) -> Looked<()> {
+        if inputs.is_multiple_of(size.max(1)) {
+            return Ok(());
+        }
+        let found = format!("{inputs} inputs");
+        Err(self.coded(tensor, found, format!("a multiple of `group_size`, which is {size}")))
+    }
+
+    /// A tensor without which `tensor` is no weight.
+    pub(super) fn beside(&self, tensor: &str, name: &str) -> Looked<&TensorInfo> {
+        self.stored(name).ok_or_else(|| {
+            let found = format!("no `{}` beside it", shown(name));
+            self.coded(tensor, found, "one that says what its codes stand for".to_owned())
+        })
+    }
+
+    /// Holds a tensor to a shape and a dtype.
+    pub(super) fn shaped(
+        &self,
+        name: &str,
+        dtypes: &[FileDtype],
+        shapes: &[&[usize]],
+    ) -> Looked<()> {
+        let Some(info) = self.stored(name) else { return Ok(()) };
+        if dtypes.contains(&info.dtype) && shapes.contains(&info.shape.as_slice()) {
+            return Ok(());
+        }
+        let said: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
+        let dtypes: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
+        let found = format!("shape {:?} of {}", info.shape, info.dtype);
+        Err(self.coded(name, found, format!("{} of {}", said.join(" or "), dtypes.join(", "))))
+    }
+
+    /// The two sides of a tensor of codes.
+    pub(super) fn sides(&self, name: &str, dtype: FileDtype) -> Looked<(usize, usize)> {
+        match self.stored(name) {
+            Some(info) if info.dtype == dtype => match info.shape[..] {
+                [a, b] if a > 0 && b > 0 => return Ok((a, b)),
+                _ => {}
+            },
+            _ => {}
+        }
+        let found = self.stored(name).map_or("nothing".to_owned(), |info| {
+            format!("shape {:?} of {}", info.shape, info.dtype)
+        });
+        Err(self.coded(name, found, format!("rows and columns of {dtype}")))
+    }
+}
+
+/// What scales may be kept in.
+pub(super) const FLOATS: [FileDtype; 3] = [FileDtype::F16, FileDtype::Bf16, FileDtype::F32];

@@ -1,0 +1,174 @@
+//! Whole numbers as compressed-tensors keeps them: `weight_packed` in words, or `weight` in bytes.
+
+use super::integers::{Lines, Order, Plan, Zeros};
+use super::look::{FLOATS, Looked};
+use super::said::Said;
+use super::scheme::{Group, Named, Strategy, Weights};
+use super::words::Words;
+use super::{Kind, Made, Quantized};
+use crate::checkpoint::Checkpoint;
+use formats::FileDtype;
+
+/// The weight that a tensor of codes is, if it is one.
+pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
+    let dtype = checkpoint.stored(name).map(|info| info.dtype);
+    let (module, packed) = match (name.strip_suffix(".weight_packed"), dtype) {
+        (Some(module), Some(FileDtype::I32)) => (module, true),
+        (None, Some(FileDtype::I8)) => match name.strip_suffix(".weight") {
+            Some(module) => (module, false),
+            None => return Ok(None),
+        },
+        _ => return Ok(None),
+    };
+    let made = |group: &Group, weights: &Weights| {
+        let codes = Codes { checkpoint, name, module, packed, weights };
+        let found = codes.find()?;
+        let found = Quantized { inputs: group.inputs.clone(), ..found };
+        Ok(Some((format!("{module}.weight"), found)))
+    };
+    let whole = |group: &Group| group.weights.filter(|weights| weights.whole);
+    let unnamed = || {
+        let found = "codes of whole numbers".to_owned();
+        let expected = "a plain weight: `config_groups` and `ignore` of quantization_config say so";
+        Err(checkpoint.coded(name, found, expected.to_owned()))
+    };
+    match said.schemes.of(checkpoint, module)? {
+        Named::By(group) => match whole(group) {
+            Some(weights) => made(group, &weights),
+            None => unnamed(),
+        },
+        Named::Ignored => unnamed(),
+        Named::Perhaps(all) => {
+            // Classes are the model's to know, so of several the one is meant that fits.
+            let mut first = None;
+            for group in all {
+                let Some(weights) = whole(group) else { continue };
+                match made(group, &weights) {
+                    Ok(found) => return Ok(found),
+                    Err(error) => first = first.or(Some(error)),
+                }
+            }
+            first.map_or_else(unnamed, Err)
+        }
+    }
+}
+
+/// Codes, and what is said of them.
+struct Codes<'a> {
+    checkpoint: &'a Checkpoint,
+    name: &'a str,
+    module: &'a str,
+    packed: bool,
+    weights: &'a Weights,
+}
+
+impl Codes<'_> {
+    fn find(&self) -> Looked<Quantized> {
+        let &Self { checkpoint, name, module, weights, .. } = self;
+        let (rows, columns) = self.shape()?;
+        let (down, size) = match weights.strategy {
+            Strategy::Tensor => (rows, columns),
+            Strategy::Channel | Strategy::Other => (1, columns),
+            Strategy::Group(size) => (1, size),
+            Strategy::Block(down, across) => (down, across),
+        };
+        if matches!(weights.strategy, Strategy::Group(_)) {
+            checkpoint.even(name, columns, size)?;
+        }
+        let (high, groups) = (rows.div_ceil(down), columns.div_ceil(size));
+        let [scales, zeros, order] =
+            ["scale", "zero_point", "g_idx"].map(|end| format!("{module}.weight_{end}"));
+        checkpoint.beside(name, &scales)?;
+        let sides: [&[usize]; 3] = [&[high, groups], &[high], &[]];
+        let shapes = match (groups, high) {
+            (1, 1) => &sides[..],
+            (1, _) => &sides[..2],
+            _ => &sides[..1],
+        };
+        checkpoint.shaped(&scales, &FLOATS, shapes)?;
+        let bits = if self.packed { weights.bits } else { 8 };
+        let mut parts = vec![name.to_owned(), scales];
+        let kept = match checkpoint.stored(&zeros) {
+            None if weights.symmetric => Zeros::Fixed(1 << (bits - 1)),
+            None => {
+                checkpoint.beside(name, &zeros)?;
+                Zeros::Fixed(0)
+            }
+            Some(info) if info.dtype == FileDtype::I8 => {
+                checkpoint.shaped(&zeros, &[FileDtype::I8], shapes)?;
+                // As far up as the codes are.
+                let plus = (1_u32 << (bits - 1)).wrapping_sub(128);
+                let words = Words { plus, ..Words::bytes(groups) };
+                Zeros::Kept { words, by_row: true, low: false }
+            }
+            Some(_) => {
+                let tall = Words::needed(high, bits);
+                checkpoint.shaped(&zeros, &[FileDtype::I32], &[&[tall, groups]])?;
+                let words = Words::stream(bits, 1, groups);
+                Zeros::Kept { words, by_row: false, low: false }
+            }
+        };
+        parts.extend(checkpoint.stored(&zeros).map(|_| zeros));
+        let ordered = checkpoint.stored(&order).is_some() && groups > 1;
+        if ordered {
+            checkpoint.shaped(&order, &[FileDtype::I32], &[&[columns]])?;
+            parts.push(order);
+        }
+        let codes = if self.packed {
+            Words::stream(bits, Words::needed(columns, bits), 1)
+        } else {
+            Words::bytes(columns)
+        };
+        let plan = Plan {
+            codes,
+            lines: Lines::Output,
+            zeros: kept,
+            down,
+            size,
+            groups,
+            apart: (groups, 1),
+            order: if ordered { Order::ToldIfSet } else { Order::Stretches },
+        };
+        Ok(Quantized::new(Kind::Whole(plan), vec![rows, columns], parts))
+    }
+
+    /// Rows and columns of the weight: those of its bytes, or what `weight_shape` says, which has to
+    /// be what its words hold.
+    fn shape(&self) -> Looked<(usize, usize)> {
+        let &Self { checkpoint, name, module, weights, packed } = self;
+        if !packed {
+            return checkpoint.sides(name, FileDtype::I8);
+        }
+        let (rows, words) = checkpoint.sides(name, FileDtype::I32)?;
+        let said = format!("{module}.weight_shape");
+        let info = checkpoint.beside(name, &said)?;
+        let bytes = checkpoint.stored_bytes(&said)?;
+        let sides: Vec<i64> = match info.dtype {
+            FileDtype::I64 => {
+                bytes.as_chunks::<8>().0.iter().take(3).map(|b| i64::from_le_bytes(*b)).collect()
+            }
+            FileDtype::I32 => {
+                let numbers = bytes.as_chunks::<4>().0.iter().take(3);
+                numbers.map(|b| i32::from_le_bytes(*b).into()).collect()
+            }
+            _ => Vec::new(),
+        };
+        let fits = |columns: &usize| *columns > 0 && Words::needed(*columns, weights.bits) == words;
+        match sides[..] {
+            [tall, wide] if usize::try_from(tall) == Ok(rows) => {
+                let columns = usize::try_from(wide).ok().filter(fits);
+                columns.map(|columns| (rows, columns))
+            }
+            _ => None,
+        }
+        .ok_or_else(|| {
+            let found = format!("{sides:?} of {}", info.dtype);
+            let bits = weights.bits;
+            let expected = format!(
+                "[{rows}, columns] whose columns fill the {words} words of a row of `{name}`, \
+                 {bits} bits each"
+            );
+            checkpoint.coded(&said, found, expected)
+        })
+    }
+}

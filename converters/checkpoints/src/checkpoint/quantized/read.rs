@@ -1,0 +1,156 @@
+//! Codes and scales as numbers: `code * scale` in f32, as the formats define it.
+
+use std::sync::Arc;
+
+use super::super::{Checkpoint, Error};
+use super::integers::{Integers, Order, Plan};
+use super::{Global, Kind, Quantized};
+use crate::flow::{Flow, Numbers};
+use formats::numbers;
+use formats::safetensors::FileDtype;
+
+/// The numbers of a weight, read on demand.
+pub(in super::super) fn flow<'c>(
+    checkpoint: &'c Checkpoint,
+    made: &Quantized,
+) -> Result<Flow<'c>, Error> {
+    let part = |n: usize| -> Result<(FileDtype, &'c [u8]), Error> {
+        let name = made.parts.get(n).map_or("", String::as_str);
+        let bytes = checkpoint.stored_bytes(name)?;
+        Ok((checkpoint.stored(name).map_or(FileDtype::U8, |info| info.dtype), bytes))
+    };
+    let (dtype, codes) = part(0)?;
+    let (scale_dtype, scale_bytes) = part(1)?;
+    let columns = made.shape.get(1).copied().unwrap_or(1);
+    let scales = Scales { dtype: scale_dtype, bytes: scale_bytes };
+    let numbers: Arc<dyn Numbers + 'c> = match made.kind.clone() {
+        Kind::Eight(down, across) => {
+            Arc::new(Eight { dtype, codes, scales, columns, down, across })
+        }
+        Kind::Four(group, how) => {
+            let global = match how {
+                Global::None => None,
+                Global::Divides | Global::Multiplies => {
+                    part(2)?;
+                    Some((how, global(checkpoint, made).unwrap_or(0.0)))
+                }
+            };
+            Arc::new(Four { codes, scales, group, columns, global })
+        }
+        Kind::Whole(plan) => {
+            let zeros = plan.zeros_at().map_or(Ok(&[][..]), |n| part(n).map(|(_, bytes)| bytes))?;
+            let order = match plan.order_at() {
+                Some(n) => chosen(checkpoint, &made.parts[n], &plan, part(n)?.1)?,
+                None => None,
+            };
+            Arc::new(Integers { plan, codes, scales, zeros, order, inputs: columns })
+        }
+    };
+    Ok(Flow::new(&made.shape, numbers))
+}
+
+/// The scale of all scales.
+pub(super) fn global(checkpoint: &Checkpoint, made: &Quantized) -> Option<f32> {
+    let name = made.parts.get(2)?;
+    let dtype = checkpoint.stored(name)?.dtype;
+    let mut one = [0.0];
+    numbers::to_f32(dtype, checkpoint.stored_bytes(name).ok()?, &mut one).ok()?;
+    Some(one[0])
+}
+
+/// The group of each input, each of which exists; none if nobody chose groups.
+fn chosen<'c>(
+    checkpoint: &Checkpoint,
+    name: &str,
+    plan: &Plan,
+    order: &'c [u8],
+) -> Result<Option<&'c [u8]>, Error> {
+    let groups = || order.as_chunks::<4>().0.iter().map(|group| i32::from_le_bytes(*group));
+    if plan.order == Order::ToldIfSet && groups().any(|group| group == -1) {
+        return Ok(None);
+    }
+    let wrong = |&group: &i32| usize::try_from(group).map_or(true, |group| group >= plan.groups);
+    match groups().find(wrong) {
+        None => Ok(Some(order)),
+        Some(group) => {
+            let found = format!("group {group}");
+            let expected = format!("groups from 0 to {}", plan.groups - 1);
+            Err(checkpoint.coded(name, found, expected))
+        }
+    }
+}
+
+/// A tensor of scales.
+pub(super) struct Scales<'a> {
+    pub(super) dtype: FileDtype,
+    pub(super) bytes: &'a [u8],
+}
+
+impl Scales<'_> {
+    pub(super) fn at(&self, n: usize) -> f32 {
+        let size = self.dtype.size();
+        let bytes = &self.bytes[n * size..(n + 1) * size];
+        if self.dtype == FileDtype::U8 {
+            // Powers of two that were written as bytes.
+            return numbers::f8_e8m0_to_f32(bytes[0]);
+        }
+        let mut one = [0.0];
+        numbers::widen(self.dtype, bytes, &mut one);
+        one[0]
+    }
+}
+
+struct Eight<'a> {
+    dtype: FileDtype,
+    codes: &'a [u8],
+    scales: Scales<'a>,
+    columns: usize,
+    down: usize,
+    across: usize,
+}
+
+impl Numbers for Eight<'_> {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        numbers::widen(self.dtype, &self.codes[at..at + out.len()], out);
+        let wide = self.columns.div_ceil(self.across);
+        let mut done = 0;
+        while done < out.len() {
+            let (row, column) = ((at + done) / self.columns, (at + done) % self.columns);
+            let end = ((column / self.across + 1) * self.across).min(self.columns);
+            let now = (end - column).min(out.len() - done);
+            let scale = self.scales.at(row / self.down * wide + column / self.across);
+            out[done..done + now].iter_mut().for_each(|x| *x *= scale);
+            done += now;
+        }
+    }
+}
+
+struct Four<'a> {
+    codes: &'a [u8],
+    scales: Scales<'a>,
+    group: usize,
+    columns: usize,
+    global: Option<(Global, f32)>,
+}
+
+impl Numbers for Four<'_> {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        let wide = self.columns.div_ceil(self.group);
+        let mut done = 0;
+        while done < out.len() {
+            let (row, column) = ((at + done) / self.columns, (at + done) % self.columns);
+            let end = ((column / self.group + 1) * self.group).min(self.columns);
+            let now = (end - column).min(out.len() - done);
+            let scale = self.scales.at(row * wide + column / self.group);
+            let scale = match self.global {
+                Some((Global::Divides, global)) => scale / global,
+                Some((_, global)) => scale * global,
+                None => scale,
+            };
+            for (n, x) in (at + done..).zip(&mut out[done..done + now]) {
+                *x = numbers::f4_e2m1_to_f32(self.codes[n / 2] >> (n % 2 * 4)) * scale;
+            }
+            done += now;
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! What is said about quantization beside the weights.
+
+use std::path::Path;
+
+use fancy_regex::Regex;
+use serde_json::Value;
+
+use super::auto_round;
+use super::inputs::{Codes, Inputs};
+use super::look::Looked;
+use super::scheme::Schemes;
+use crate::checkpoint::Checkpoint;
+use formats::FileDtype;
+use formats::python_json::words_as_texts;
+
+/// What a config says of all weights.
+pub(super) struct Said {
+    pub(super) method: String,
+    pub(super) block: Option<(usize, usize)>,
+    pub(super) numbers: Numbers,
+    /// How GPTQ and AWQ lay them out: `checkpoint_format` or `version`, in lower case.
+    pub(super) layout: String,
+    /// Whether zeros are kept one too low by subtracting from whole words.
+    pub(super) borrowed: bool,
+    /// Whether numbers of 5 to 7 bits lie in planes.
+    pub(super) planes: bool,
+    /// The key that says what modules have otherwise.
+    pub(super) exceptions: &'static str,
+    /// What modules have otherwise, where it says so.
+    dynamic: Vec<(Regex, Option<Numbers>)>,
+    pub(super) schemes: Schemes,
+    /// Whether what weights of 8 bits multiply has a scale that is stored.
+    still: bool,
+}
+
+/// Whole numbers as GPTQ and AWQ describe them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Numbers {
+    pub(super) bits: u32,
+    pub(super) group: Group,
+}
+
+/// How many inputs share a scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Group {
+    Unsaid,
+    /// All of them.
+    All,
+    Of(usize),
+}
+
+fn read(folder: &Path, name: &str) -> Option<Value> {
+    serde_json::from_slice(&words_as_texts(
+        &registry::file::read(&folder.join(name), registry::file::CONFIG).ok()?,
+    ))
+    .ok()
+}
+
+/// The section of a folder, and whether it is ModelOpt's file of its own.
+pub(super) fn section(folder: &Path) -> Option<(Value, bool)> {
+    let inside = read(folder, "config.json").and_then(of_config);
+    if let Some(said) = inside {
+        return Some((said, false));
+    }
+    let own = read(folder, "hf_quant_config.json");
+    if let Some(said) = own.and_then(|mut own| own.get_mut("quantization").map(Value::take)) {
+        return Some((said, true));
+    }
+    // What GPTQ and AWQ wrote before there was a section.
+    for (name, method) in [("quantize_config.json", "gptq"), ("quant_config.json", "awq")] {
+        if let Some(Value::Object(mut said)) = read(folder, name) {
+            said.entry("quant_method").or_insert_with(|| method.into());
+            return Some((Value::Object(said), false));
+        }
+    }
+    None
+}
+
+/// The section of a config, by its name or its older one, or of the model of text that it holds.
+fn of_config(mut config: Value) -> Option<Value> {
+    let mut own = |at: &str| config.pointer_mut(at).map(Value::take).filter(|said| !said.is_null());
+    own("/quantization_config")
+        .or_else(|| own("/compression_config"))
+        .or_else(|| own("/text_config/quantization_config"))
+        .or_else(|| own("/text_config/compression_config"))
+}
+
+/// Whether MLX has quantized a folder: it says so in a section of its own, and at times in the usual one too.
+pub(super) fn is_mlx(folder: &Path) -> bool {
+    let Some(config) = read(folder, "config.json") else { return false };
+    let number = |key: &str| config["quantization"][key].is_u64();
+    number("bits")
+        && number("group_size")
+        && config["quantization_config"]["quant_method"].is_null()
+}
+
+impl Said {
+    /// Reads it; none if nothing is said.
+    pub(super) fn of(checkpoint: &Checkpoint) -> Looked<Option<Self>> {
+        let Some((section, own)) = section(checkpoint.root()) else { return Ok(None) };
+        let whole = Numbers { bits: 4, group: Group::Unsaid };
+        let mut said = Self {
+            method: "modelopt".to_owned(),
+            block: None,
+            numbers: whole,
+            layout: String::new(),
+            borrowed: false,
+            planes: true,
+            exceptions: "dynamic",
+            dynamic: Vec::new(),
+            schemes: Schemes::default(),
+            still: section.get("activation_scheme").is_some_and(|scheme| scheme == "static")
+                || (section.get("quant_algo"))
+                    .is_some_and(|algo| algo == "FP8" || algo == "MIXED_PRECISION"),
+        };
+        refuse_turned(checkpoint, &section)?;
+        if own {
+            return Ok(Some(said));
+        }
+        let Some(method) = section.get("quant_method").and_then(Value::as_str) else {
+            return Ok(None);
+        };
+        method.clone_into(&mut said.method);
+        let pair = |value: &Value| match value.as_array().map(Vec::as_slice) {
+            Some([a, b]) => Some((a.as_u64()?.try_into().ok()?, b.as_u64()?.try_into().ok()?)),
+            _ => None,
+        };
+        said.block = section.get("weight_block_size").and_then(pair);
+        match method {
+            "compressed-tensors" => said.schemes = Schemes::read(checkpoint, &section)?,
+            "gptq" | "awq" => {
+                said.numbers = numbers(checkpoint, &section, whole)?;
+                let key = if method == "gptq" { "checkpoint_format" } else { "version" };
+                let layout = section.get(key).and_then(Value::as_str).unwrap_or_default();
+                said.layout = layout.to_lowercase();
+                said.borrowed = is_borrowed(&section);
+                said.dynamic = dynamic(checkpoint, &section, said.numbers)?;
+            }
+            method if auto_round::METHODS.contains(&method) => {
+                let (method, layout) = auto_round::layout(checkpoint, &section)?;
+                method.clone_into(&mut said.method);
+                layout.clone_into(&mut said.layout);
+                said.planes = false;
+                said.exceptions = "extra_config";
+                said.numbers = numbers(checkpoint, &section, whole)?;
+                said.dynamic = auto_round::extra(checkpoint, &section, said.numbers)?;
+            }
+            _ => {}
+        }
+        Ok(Some(said))
+    }
+
+    /// What becomes of rows that codes of this dtype multiply, where no scheme says it.
+    pub(super) fn inputs_of(&self, codes: FileDtype) -> Inputs {
+        match self.block {
+            _ if codes != FileDtype::F8E4m3 || self.method == "compressed-tensors" => Inputs::Wide,
+            _ if self.still => Inputs::Perhaps(Codes::E4m3),
+            // Inputs that share a scale of the weight do so in the row too (`fp8_linear` of
+            // transformers' integrations/finegrained_fp8.py: dynamic scales per block of K).
+            Some((_, across)) => Inputs::Dynamic(Codes::E4m3, Some(across.max(1))),
+            None => Inputs::Dynamic(Codes::E4m3, None),
+        }
+    }
+
+    /// What the numbers of a module are; none if it is not quantized.
+    pub(super) fn of_module(
+        &self,
+        checkpoint: &Checkpoint,
+        module: &str,
+    ) -> Looked<Option<Numbers>> {
+        for (regex, numbers) in &self.dynamic {
+            if matches(checkpoint, self.exceptions, regex, module)? {
+                return Ok(*numbers);
+            }
+        }
+        Ok(Some(self.numbers))
+    }
+}
+
+/// Refuses weights that only count together with a rotation of what goes in or comes out; those that were merged into
+/// weights are a part of these.
+fn refuse_turned(checkpoint: &Checkpoint, section: &Value) -> Looked<()> {
+    let groups = section.pointer("/transform_config/config_groups").and_then(Value::as_object);
+    let all = groups.into_iter().flat_map(serde_json::Map::values);
+    let applied = all.filter_map(|group| group.get("apply")?.as_array()).flatten();
+    let mut places = applied.filter_map(|one| one.get("location")?.as_str());
+    match places.find(|place| !place.starts_with("weight_")) {
+        Some(place) => Err(checkpoint.said_wrong(
+            "transform_config",
+            place,
+            "transforms of weights alone: what is rotated while the model runs is not read",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// A pattern that has to match from the beginning, as Python's `re.match` has it.
+pub(super) fn pattern(checkpoint: &Checkpoint, key: &str, text: &str) -> Looked<Regex> {
+    Regex::new(&format!("^(?:{text})"))
+        .map_err(|_| checkpoint.said_wrong(key, text, "a regular expression"))
+}
+
+/// Whether a pattern matches; one that would take for ever is refused.
+pub(super) fn matches(
+    checkpoint: &Checkpoint,
+    key: &str,
+    regex: &Regex,
+    text: &str,
+) -> Looked<bool> {
+    regex
+        .is_match(text)
+        .map_err(|_| checkpoint.said_wrong(key, regex.as_str(), "a pattern that can be matched"))
+}
+
+/// Bits and groups of a section, where it says other ones.
+pub(super) fn numbers(
+    checkpoint: &Checkpoint,
+    section: &Value,
+    default: Numbers,
+) -> Looked<Numbers> {
+    let find = |keys: [&'static str; 2]| {
+        keys.into_iter().find_map(|key| Some((key, section.get(key).filter(|v| !v.is_null())?)))
+    };
+    let bits = match find(["bits", "w_bit"]) {
+        Some((key, value)) => match value.as_u64() {
+            Some(bits @ 2..=8) => bits as u32,
+            _ => return Err(checkpoint.said_wrong(key, &value.to_string(), "2 to 8")),
+        },
+        None => default.bits,
+    };
+    let group = match find(["group_size", "q_group_size"]) {
+        Some((key, value)) => match value.as_i64() {
+            Some(-1) => Group::All,
+            Some(size @ 1..) => Group::Of(usize::try_from(size).unwrap_or(usize::MAX)),
+            _ => {
+                let expected = "the number of inputs that share a scale, or -1 for all";
+                return Err(checkpoint.said_wrong(key, &value.to_string(), expected));
+            }
+        },
+        None => default.group,
+    };
+    Ok(Numbers { bits, group })
+}
+
+/// GPTQModel takes 1 from every zero by one subtraction per word, so where a zero is 0 its
+/// neighbours pay for it; AutoGPTQ takes it from each before they are packed.
+fn is_borrowed(section: &Value) -> bool {
+    let quantizer = section.pointer("/meta/quantizer");
+    let names = match quantizer {
+        Some(Value::Array(names)) => names.as_slice(),
+        Some(one) => std::slice::from_ref(one),
+        None => &[],
+    };
+    names.iter().filter_map(Value::as_str).any(|name| name.starts_with("gptqmodel"))
+}
+
+/// `dynamic`: patterns of modules with numbers of their own (`+:`) or none (`-:`).
+fn dynamic(
+    checkpoint: &Checkpoint,
+    section: &Value,
+    default: Numbers,
+) -> Looked<Vec<(Regex, Option<Numbers>)>> {
+    let Some(Value::Object(rules)) = section.get("dynamic") else { return Ok(Vec::new()) };
+    let rule = |(text, own): (&String, &Value)| {
+        if let Some(text) = text.strip_prefix("-:") {
+            return Ok((pattern(checkpoint, "dynamic", text)?, None));
+        }
+        let text = text.strip_prefix("+:").unwrap_or(text);
+        let own = numbers(checkpoint, own, default)?;
+        Ok((pattern(checkpoint, "dynamic", text)?, Some(own)))
+    };
+    rules.iter().map(rule).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::of_config;
+
+    #[test]
+    fn the_section_has_several_places() {
+        let said = || json!({"quant_method": "fp8"});
+        for config in [
+            json!({"quantization_config": said(), "text_config": {"quantization_config": {}}}),
+            json!({"compression_config": said()}),
+            json!({"text_config": {"quantization_config": said()}}),
+            json!({"quantization_config": null, "text_config": {"quantization_config": said()}}),
+        ] {
+            assert_eq!(of_config(config.clone()), Some(said()), "{config}");
+        }
+        assert_eq!(of_config(json!({"vision_config": {"quantization_config": said()}})), None);
+    }
+}

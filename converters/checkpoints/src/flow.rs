@@ -1,0 +1,311 @@
+//! Tensors that are read piece by piece while the steps of a weight map are carried out.
+//!
+//! A [`Flow`] is a tensor that does not exist: it knows its shape and can give any stretch of
+//! its numbers, fetched from where they lie. Nothing is held but the stretch that is asked for,
+//! so a stack of experts costs no more memory than a norm.
+
+use std::sync::Arc;
+
+use registry::weight_map::{HeadLayout, Step, shapes};
+
+pub(crate) use compute::Computed;
+use formats::numbers;
+use formats::safetensors::FileDtype;
+
+mod compute;
+mod walk;
+
+/// Numbers that can be read from any place on.
+pub trait Numbers: Send + Sync {
+    /// Reads numbers from number `at` on. The caller stays inside the tensor.
+    fn read(&self, at: usize, out: &mut [f32]);
+
+    /// The bytes and what they are, where the numbers lie in the open.
+    fn bytes(&self) -> Option<(FileDtype, &[u8])> {
+        None
+    }
+}
+
+/// Numbers of a plain dtype in memory or in a map.
+pub struct Plain<'a> {
+    /// What they are kept in: a floating-point dtype.
+    pub dtype: FileDtype,
+    /// Little-endian.
+    pub bytes: &'a [u8],
+}
+
+impl Numbers for Plain<'_> {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        let size = self.dtype.size();
+        let bytes = &self.bytes[at * size..(at + out.len()) * size];
+        // On this thread: callers are threads themselves.
+        numbers::widen(self.dtype, bytes, out);
+    }
+
+    fn bytes(&self) -> Option<(FileDtype, &[u8])> {
+        Some((self.dtype, self.bytes))
+    }
+}
+
+/// Bytes that are no numbers by themselves: blocks and their scales.
+pub struct Octets<'a>(pub &'a [u8]);
+
+impl Numbers for Octets<'_> {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        let bytes = &self.0[at..at + out.len()];
+        out.iter_mut().zip(bytes).for_each(|(x, b)| *x = f32::from(*b));
+    }
+
+    fn bytes(&self) -> Option<(FileDtype, &[u8])> {
+        Some((FileDtype::U8, self.0))
+    }
+}
+
+/// 4-bit numbers (E2M1) in blocks of 32, as checkpoints keep them: byte `j` of a block holds
+/// number `2 j` low and `2 j + 1` high, and a scale is a power of two with a bias of 127.
+struct Mxfp4<'a> {
+    blocks: Arc<dyn Numbers + 'a>,
+    scales: Arc<dyn Numbers + 'a>,
+}
+
+impl Numbers for Mxfp4<'_> {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        let (Some((_, blocks)), Some((_, scales))) = (self.blocks.bytes(), self.scales.bytes())
+        else {
+            return out.fill(f32::NAN);
+        };
+        for (n, x) in out.iter_mut().enumerate() {
+            let at = at + n;
+            let four = numbers::f4_e2m1_to_f32(blocks[at / 2] >> (at % 2 * 4));
+            *x = four * numbers::f8_e8m0_to_f32(scales[at / 32]);
+        }
+    }
+}
+
+/// A tensor, read on demand.
+#[derive(Clone)]
+pub struct Flow<'a> {
+    shape: Vec<usize>,
+    node: Arc<Node<'a>>,
+}
+
+/// How a flow's numbers are found.
+enum Node<'a> {
+    Source(Arc<dyn Numbers + 'a>),
+    /// The same numbers in the same order.
+    Shaped(Flow<'a>),
+    /// Part of an axis: `outer` times `size` of every `whole` runs of `run` numbers, from `from`.
+    Cut {
+        of: Flow<'a>,
+        from: usize,
+        size: usize,
+        whole: usize,
+        run: usize,
+    },
+    /// Parts side by side: each gives its number of `chunk`s in turn.
+    Join {
+        parts: Vec<(Flow<'a>, usize)>,
+        whole: usize,
+    },
+    /// Rows of each head reordered; a row is `row` numbers, a head `2 * half` rows.
+    Heads {
+        of: Flow<'a>,
+        row: usize,
+        half: usize,
+        to: HeadLayout,
+    },
+    /// Two axes swapped: the strides in the source of each axis of the result.
+    Swapped {
+        of: Flow<'a>,
+        strides: Vec<usize>,
+    },
+    /// The first numbers, zeros behind them.
+    Resized {
+        of: Flow<'a>,
+    },
+    Computed {
+        of: Flow<'a>,
+        how: Computed,
+    },
+}
+
+impl<'a> Flow<'a> {
+    /// A tensor as it lies.
+    pub fn new(shape: &[usize], numbers: Arc<dyn Numbers + 'a>) -> Self {
+        Self { shape: shape.to_vec(), node: Arc::new(Node::Source(numbers)) }
+    }
+
+    /// A tensor of a plain dtype; an error says why it cannot be read as numbers.
+    pub fn plain(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, String> {
+        let count = shape.iter().try_fold(1_usize, |n, &dim| n.checked_mul(dim));
+        let size = count.and_then(|count| count.checked_mul(dtype.size()));
+        if !dtype.is_float() {
+            return Err(format!("numbers of dtype `{dtype}` cannot be read as f32"));
+        }
+        if size != Some(bytes.len()) {
+            return Err(format!("{} bytes do not hold shape {shape:?} of {dtype}", bytes.len()));
+        }
+        Ok(Self::new(shape, Arc::new(Plain { dtype, bytes })))
+    }
+
+    /// A tensor as it lies, of numbers or of bytes for a step that makes numbers of them.
+    pub fn raw(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, String> {
+        let count = shape.iter().try_fold(1_usize, |n, &dim| n.checked_mul(dim));
+        if dtype == FileDtype::U8 && count == Some(bytes.len()) {
+            return Ok(Self::new(shape, Arc::new(Octets(bytes))));
+        }
+        Self::plain(shape, dtype, bytes)
+    }
+
+    /// Its shape, row-major.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// How many numbers it has.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Carries out steps on several tensors, without reading any.
+    pub fn run(steps: &[Step], mut flows: Vec<Self>) -> Result<Vec<Self>, String> {
+        for step in steps {
+            let before: Vec<_> = flows.iter().map(|flow| flow.shape.clone()).collect();
+            // One place checks shapes, so that what follows need not.
+            let after = shapes(std::slice::from_ref(step), before)?;
+            flows = one(step, flows, after)?;
+        }
+        Ok(flows)
+    }
+
+    fn made(shape: Vec<usize>, node: Node<'a>) -> Self {
+        Self { shape, node: Arc::new(node) }
+    }
+
+    /// Numbers of one index of an axis: the axes after it.
+    fn inner(&self, axis: usize) -> usize {
+        self.shape[axis + 1..].iter().product()
+    }
+}
+
+type Shapes = Vec<Vec<usize>>;
+
+/// Carries out one step; `after` are the shapes of what it gives.
+fn one<'a>(step: &Step, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec<Flow<'a>>, String> {
+    Ok(match step {
+        Step::Concat(axis) => vec![join(*axis, &flows, after)],
+        Step::Mxfp4 => {
+            let bytes = |flow: &Flow<'a>| match &*flow.node {
+                Node::Source(source) if matches!(source.bytes(), Some((FileDtype::U8, b)) if b.len() == flow.len()) => {
+                    Ok(Arc::clone(source))
+                }
+                _ => {
+                    Err("blocks and scales are tensors of bytes, as they lie in the file"
+                        .to_owned())
+                }
+            };
+            let numbers = Mxfp4 { blocks: bytes(&flows[0])?, scales: bytes(&flows[1])? };
+            let shape = after.first().cloned().unwrap_or_default();
+            vec![Flow::new(&shape, Arc::new(numbers))]
+        }
+        Step::Stack(axis) => {
+            let thin = flows.into_iter().map(|flow| {
+                let mut shape = flow.shape.clone();
+                shape.insert(*axis, 1);
+                Flow::made(shape, Node::Shaped(flow))
+            });
+            vec![join(*axis, &thin.collect::<Vec<_>>(), after)]
+        }
+        Step::ConcatRuns { axis, runs } => {
+            let mut rest = flows.as_slice();
+            let mut made = Vec::with_capacity(runs.len());
+            for (&run, shape) in runs.iter().zip(after) {
+                let (now, later) = rest.split_at(run);
+                made.push(join(*axis, now, vec![shape]));
+                rest = later;
+            }
+            made
+        }
+        Step::Split { axis, .. } | Step::SplitRuns { axis, .. } => cut(*axis, &flows, after),
+        Step::Unstack(axis) => {
+            let thick = after.iter().map(|shape| {
+                let mut shape = shape.clone();
+                shape.insert(*axis, 1);
+                shape
+            });
+            let parts = cut(*axis, &flows, thick.collect());
+            let thin = |(part, shape)| Flow::made(shape, Node::Shaped(part));
+            parts.into_iter().zip(after).map(thin).collect()
+        }
+        Step::At(n, step) => {
+            let mut flows = flows;
+            let flow = flows.remove(*n);
+            let mut shape = after;
+            flows.insert(*n, each(step, flow, shape.swap_remove(*n))?);
+            flows
+        }
+        alone => {
+            let each = |(flow, shape)| each(alone, flow, shape);
+            flows.into_iter().zip(after).map(each).collect::<Result<_, _>>()?
+        }
+    })
+}
+
+fn each<'a>(step: &Step, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'a>, String> {
+    let node = match step {
+        Step::Squeeze(_)
+        | Step::Unsqueeze(_)
+        | Step::Reshape(_)
+        | Step::Flatten(_)
+        | Step::Unflatten { .. } => Node::Shaped(of),
+        Step::Transpose(a, b) => {
+            let mut strides: Vec<usize> = (0..of.shape.len()).map(|axis| of.inner(axis)).collect();
+            strides.swap(*a, *b);
+            Node::Swapped { of, strides }
+        }
+        Step::PermuteHeads { heads, to } => {
+            let (row, half) = (of.inner(0), of.shape[0] / heads / 2);
+            Node::Heads { of, row, half, to: *to }
+        }
+        Step::Resize(_) => Node::Resized { of },
+        computing => {
+            let how = Computed::new(computing, &of.shape)?;
+            Node::Computed { of, how }
+        }
+    };
+    Ok(Flow::made(shape, node))
+}
+
+fn join<'a>(axis: usize, parts: &[Flow<'a>], mut after: Shapes) -> Flow<'a> {
+    let chunk = |part: &Flow<'_>| part.shape[axis] * part.inner(axis);
+    let parts: Vec<_> = parts.iter().map(|part| (part.clone(), chunk(part))).collect();
+    let whole = parts.iter().map(|part| part.1).sum();
+    Flow::made(after.swap_remove(0), Node::Join { parts, whole })
+}
+
+/// Cuts each flow along an axis into the shapes that belong to it, in turn.
+fn cut<'a>(axis: usize, flows: &[Flow<'a>], after: Shapes) -> Vec<Flow<'a>> {
+    let mut flows = flows.iter();
+    let (mut flow, mut from) = (flows.next(), 0);
+    let mut made = Vec::with_capacity(after.len());
+    for shape in after {
+        let size = shape[axis];
+        // Parts of nothing may stand at an end; they are of whichever tensor is there.
+        while flow.is_some_and(|flow| from == flow.shape[axis] && size > 0) {
+            (flow, from) = (flows.next(), 0);
+        }
+        let Some(of) = flow else { break };
+        let (whole, run) = (of.shape[axis], of.inner(axis));
+        made.push(Flow::made(shape, Node::Cut { of: of.clone(), from, size, whole, run }));
+        from += size;
+    }
+    made
+}
+
+#[cfg(test)]
+mod tests;

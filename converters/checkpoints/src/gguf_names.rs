@@ -1,0 +1,78 @@
+//! Names of tensors in GGUF files of models whose specs give none.
+
+use formats::gguf::MAX_NAME;
+use indexmap::IndexMap;
+use registry::diag::Span;
+use registry::gguf::{Gguf, TensorRule};
+use registry::model::Model;
+use registry::weight_map::{Pattern, Rule};
+use sha2::{Digest as _, Sha256};
+
+/// Returns the GGUF section of a model whose spec has none: tensors keep their names, or what fits of them.
+pub fn own_names(model: &Model) -> Gguf {
+    // Here the disk is where the model's weights are.
+    let rule = |tensor: String, weight: &str, at: &Span| TensorRule {
+        rule: Rule {
+            disk: Pattern { text: weight.to_owned() },
+            weight: Pattern { text: tensor },
+            steps: vec![],
+            at: at.clone(),
+        },
+        ty: None,
+    };
+    let weights = &model.graph.weights;
+    let long = weights.iter().filter(|weight| weight.name.len() >= MAX_NAME);
+    let mut rules: Vec<_> = long.map(|w| rule(shortened(&w.name), &w.name, &w.at)).collect();
+    rules.extend(weights.first().map(|weight| rule("*".to_owned(), "*", &weight.at)));
+    let count = |key: &str, name: &str| {
+        let value = model.dims.get(key)?;
+        Some((format!("{}.{name}", model.name), value.clone()))
+    };
+    let metadata = [
+        ("layers", "block_count"),
+        ("context", "context_length"),
+        ("hidden", "embedding_length"),
+        ("vocab", "vocab_size"),
+    ];
+    Gguf {
+        arch: model.name.clone(),
+        pre: None,
+        special: vec![],
+        metadata: metadata.into_iter().filter_map(|(key, name)| count(key, name)).collect(),
+        absent: IndexMap::new(),
+        rules,
+        tensors: vec![],
+        scalars: vec![],
+        drop: vec![],
+        idle: vec![],
+        doubts: vec![],
+        ahead: 0,
+        aliases: vec![],
+        unlike: None,
+    }
+}
+
+/// Shortens a name to its beginning, its end, and a hash between them that keeps such names apart.
+fn shortened(name: &str) -> String {
+    const ENDS: usize = 27;
+    let hash = format!("{:x}", Sha256::digest(name.as_bytes()));
+    let begin = (0..=ENDS).rev().find(|&n| name.is_char_boundary(n)).unwrap_or(0);
+    let end = (name.len() - ENDS..name.len()).find(|&n| name.is_char_boundary(n));
+    format!("{}~{}{}", &name[..begin], &hash[..8], &name[end.unwrap_or(name.len())..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_are_shortened_and_stay_apart() {
+        let name = |n: usize| {
+            format!("model.layers.11.shared_transformer.feed_forward.adapters.{n}.down_proj.weight")
+        };
+        for name in [name(1), name(2), "é".repeat(40)] {
+            assert!(shortened(&name).len() < MAX_NAME, "{name}");
+        }
+        assert_ne!(shortened(&name(1)), shortened(&name(2)));
+    }
+}

@@ -1,0 +1,343 @@
+//! The weights of a model, found in a GGUF file: the same rules as for writing it, backwards.
+//!
+//! A matrix stays in the file's blocks, in the map where its rows lie in one piece, or with its
+//! rows in the model's order in a buffer. What was computed on the way into the file is
+//! computed back in f32.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use registry::gguf::{Gguf, Group};
+use registry::graph::{Weight, WeightId};
+use registry::weight_map::{Step, inverse};
+
+use crate::flow::{Flow, Numbers, Plain};
+use formats::codec::{self, BlockType};
+use formats::gguf::companions::{SCALE, multiply};
+use formats::gguf::{File, TensorInfo, scalars};
+use formats::safetensors::FileDtype;
+use formats::shown;
+
+/// Why a file does not hold a model.
+#[derive(Debug, thiserror::Error)]
+#[error("`{}` does not hold the model `{arch}`:\n  {}", file.display(), faults.join("\n  "))]
+pub struct Error {
+    /// The file.
+    pub file: std::path::PathBuf,
+    /// The model's architecture.
+    pub arch: String,
+    /// Everything that is in the way.
+    pub faults: Vec<String>,
+}
+
+/// A weight's numbers as the file keeps them.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockView<'a> {
+    /// The format.
+    pub ty: BlockType,
+    /// The shape in the model.
+    pub shape: &'a [usize],
+    /// Rows of blocks.
+    pub bytes: &'a [u8],
+    /// What the numbers in the blocks are multiplied by.
+    pub factor: f32,
+}
+
+/// All weights of a graph.
+#[derive(Debug)]
+pub struct GgufWeights {
+    file: File,
+    found: Vec<Found>,
+}
+
+#[derive(Debug)]
+struct Found {
+    ty: BlockType,
+    shape: Vec<usize>,
+    bytes: Bytes,
+    factor: f32,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    /// `begin..end` of a tensor's bytes.
+    Tensor(String, usize, usize),
+    Made(Vec<u8>),
+}
+
+impl GgufWeights {
+    /// Finds every weight. `wanted` are the weights of the graph that `gguf` was resolved with.
+    pub fn new(file: File, gguf: &Gguf, wanted: &[Weight]) -> Result<Self, Error> {
+        let path = file.files().first().cloned().unwrap_or_default();
+        let fail =
+            |faults| Error { file: path.clone(), arch: gguf.arch.clone(), faults: some(faults) };
+        let groups = gguf.groups(wanted).map_err(fail)?;
+        let mut found: Vec<Option<Found>> = wanted.iter().map(|_| None).collect();
+        let mut faults = Vec::new();
+        let claimed: BTreeSet<&str> = groups
+            .iter()
+            .flat_map(|group| group.tensors.iter().map(|(name, _)| name.as_str()))
+            .collect();
+        for group in &groups {
+            match open(&file, group, wanted, &claimed) {
+                Ok(made) => {
+                    for (&n, one) in group.weights.iter().zip(made) {
+                        found[n] = Some(one);
+                    }
+                }
+                Err(fault) => faults.push(fault),
+            }
+        }
+        for (key, places) in gguf.scalar_weights(wanted) {
+            match scalars::read(file.metadata(), key, &places, wanted) {
+                Ok(made) => {
+                    for (&n, numbers) in places.iter().zip(made) {
+                        let shape = wanted[n].shape.clone();
+                        let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+                        let bytes = Bytes::Made(bytes);
+                        found[n] = Some(Found { ty: BlockType::F32, shape, bytes, factor: 1.0 });
+                    }
+                }
+                Err(fault) => faults.push(fault),
+            }
+        }
+        for (weight, found) in wanted.iter().zip(&found) {
+            if found.is_none() && faults.is_empty() {
+                faults.push(format!("the file leaves out weight `{}`", shown(&weight.name)));
+            }
+        }
+        if faults.is_empty() {
+            Ok(Self { file, found: found.into_iter().flatten().collect() })
+        } else {
+            Err(fail(faults))
+        }
+    }
+
+    /// A weight.
+    ///
+    /// # Panics
+    ///
+    /// If the id is not of the graph whose weights were wanted.
+    pub fn view(&self, id: WeightId) -> BlockView<'_> {
+        let found = &self.found[id.0];
+        let bytes = match &found.bytes {
+            Bytes::Tensor(name, begin, end) => {
+                self.file.bytes(name).and_then(|bytes| bytes.get(*begin..*end)).unwrap_or_default()
+            }
+            Bytes::Made(bytes) => bytes,
+        };
+        BlockView { ty: found.ty, shape: &found.shape, bytes, factor: found.factor }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+/// The first of many faults: a file of another model has one for each of its tensors.
+fn some(mut faults: Vec<String>) -> Vec<String> {
+    const MOST: usize = 12;
+    let more = faults.len().saturating_sub(MOST);
+    if more > 1 {
+        faults.truncate(MOST);
+        faults.push(format!("and {more} more"));
+    }
+    faults
+}
+
+/// A tensor of the file, and its shape in the model.
+struct Part<'f> {
+    info: &'f TensorInfo,
+    shape: &'f [usize],
+    /// What its matrices are multiplied by: one number for all, or one each. None where that is 1.
+    factors: Vec<f32>,
+    /// Where it is one of several in one tensor: what takes that apart, and which it is.
+    cut: Option<(Step, usize)>,
+}
+
+impl Part<'_> {
+    /// The shape of the tensor in the file.
+    fn whole(&self) -> &[usize] {
+        if self.cut.is_some() { &self.info.shape } else { self.shape }
+    }
+
+    /// What of the tensor in the file this is.
+    fn taken<'f>(&self, whole: Flow<'f>) -> Result<Flow<'f>, String> {
+        let Some((step, part)) = &self.cut else { return Ok(whole) };
+        let taken = Flow::run(std::slice::from_ref(step), vec![whole])?;
+        taken.into_iter().nth(*part).ok_or_else(|| format!("`{}` has no such part", self.info.name))
+    }
+}
+
+/// The weights of a group, in its order. `claimed` are the tensors of the model.
+fn open(
+    file: &File,
+    group: &Group,
+    wanted: &[Weight],
+    claimed: &BTreeSet<&str>,
+) -> Result<Vec<Found>, String> {
+    let mut parts = Vec::with_capacity(group.tensors.len());
+    for (name, shape) in &group.tensors {
+        let cut = if file.info(name).is_some() { None } else { file.cut(name) };
+        let (info, found) = match (&cut, file.info(name)) {
+            (Some(cut), _) => (cut.whole, &cut.shape),
+            (None, Some(info)) => (info, &info.shape),
+            (None, None) => return Err(format!("there is no tensor `{}`", shown(name))),
+        };
+        // Outer ones may be left out of the file.
+        let trimmed = |shape: &[usize]| {
+            let ones = shape.iter().take_while(|&&dim| dim == 1).count();
+            shape[ones..].to_vec()
+        };
+        if trimmed(found) != trimmed(shape) {
+            return Err(format!(
+                "tensor `{}` has shape {:?}; the model's is {shape:?}",
+                shown(name),
+                found
+            ));
+        }
+        let stem = info.name.strip_suffix(".weight").unwrap_or(&info.name);
+        // Some models have a weight of that name, which says the same.
+        let claimed = claimed.contains(format!("{stem}{SCALE}").as_str());
+        let factors = if claimed { None } else { file.factors(info)? };
+        let cut = cut.map(|cut| (cut.step, cut.part));
+        parts.push(Part { info, shape, factors: factors.unwrap_or_default(), cut });
+    }
+    let shapes: Vec<_> = group.weights.iter().map(|&n| wanted[n].shape.clone()).collect();
+    let back = inverse(&group.steps, shapes.clone())?;
+    let ty = parts[0].info.ty;
+    let whole =
+        |part: &Part<'_>| part.info.ty == ty && (part.cut.is_none() || part.shape.len() > 1);
+    if parts.iter().all(whole) && moves_rows(&back, &parts) {
+        let flows: Result<Vec<_>, String> = parts.iter().map(|part| row_flow(file, part)).collect();
+        let flows = Flow::run(&back, flows?)?;
+        let made = flows.iter().zip(&shapes).map(|(flow, shape)| {
+            let bytes = locate(file, flow, &parts);
+            let factor = factor(&bytes, &parts)?;
+            Some(Found { ty, shape: shape.clone(), bytes, factor })
+        });
+        if let Some(found) = made.collect() {
+            return Ok(found);
+        }
+    }
+    let flows: Result<Vec<_>, String> = parts.iter().map(|part| number_flow(file, part)).collect();
+    let flows = Flow::run(&back, flows?)?;
+    let made = flows.iter().zip(shapes).map(|(flow, shape)| {
+        Ok(Found { ty: BlockType::F32, shape, bytes: numbers(flow)?, factor: 1.0 })
+    });
+    made.collect()
+}
+
+/// What all of some bytes are multiplied by; none if that is not one number.
+fn factor(bytes: &Bytes, parts: &[Part<'_>]) -> Option<f32> {
+    let first = parts.first().and_then(|part| part.factors.first()).copied().unwrap_or(1.0);
+    if parts.iter().all(|part| match part.factors[..] {
+        [] => first == 1.0,
+        [one] => one == first,
+        _ => false,
+    }) {
+        return Some(first);
+    }
+    let Bytes::Tensor(name, begin, end) = bytes else { return None };
+    let part = parts.iter().find(|part| part.info.name == *name)?;
+    match part.factors[..] {
+        [] => Some(1.0),
+        [one] => Some(one),
+        _ => {
+            let matrix = part.info.bytes as usize / part.factors.len();
+            let (first, last) = (begin.checked_div(matrix)?, end.checked_sub(1)? / matrix);
+            part.factors.get(first).copied().filter(|_| first == last)
+        }
+    }
+}
+
+/// Whether steps only move whole rows: rows of blocks can then be moved as bytes.
+fn moves_rows(steps: &[Step], parts: &[Part<'_>]) -> bool {
+    let axes = parts.iter().map(|part| part.shape.len()).min().unwrap_or(0);
+    let outer = |axis: &usize| axis + 1 < axes;
+    steps.iter().all(|step| match step {
+        Step::PermuteHeads { .. } => axes >= 2,
+        Step::Split { axis, .. }
+        | Step::SplitRuns { axis, .. }
+        | Step::ConcatRuns { axis, .. }
+        | Step::Concat(axis)
+        | Step::Unstack(axis)
+        | Step::Stack(axis) => outer(axis),
+        _ => false,
+    })
+}
+
+/// A tensor as rows of bytes.
+fn row_flow<'f>(file: &'f File, part: &Part<'_>) -> Result<Flow<'f>, String> {
+    let bytes = file.bytes(&part.info.name).unwrap_or_default();
+    let mut shape = part.whole().to_vec();
+    if let Some(row) = shape.last_mut() {
+        *row = part.info.ty.row_bytes(*row).unwrap_or(0);
+    }
+    part.taken(Flow::new(&shape, Arc::new(Plain { dtype: FileDtype::U8, bytes })))
+}
+
+/// A tensor as numbers.
+fn number_flow<'f>(file: &'f File, part: &Part<'_>) -> Result<Flow<'f>, String> {
+    let bytes = file.bytes(&part.info.name).unwrap_or_default();
+    let matrix = part.whole().iter().rev().take(2).product();
+    let (ty, factors) = (part.info.ty, part.factors.clone());
+    part.taken(Flow::new(part.whole(), Arc::new(Decoded { ty, bytes, factors, matrix })))
+}
+
+/// Blocks, read as numbers.
+struct Decoded<'f> {
+    ty: BlockType,
+    bytes: &'f [u8],
+    factors: Vec<f32>,
+    /// Numbers in a matrix, for which there is one factor where there are several.
+    matrix: usize,
+}
+
+impl Numbers for Decoded<'_> {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        let (block, size) = (self.ty.elements(), self.ty.bytes());
+        let (first, end) = (at / block, (at + out.len()).div_ceil(block));
+        let mut numbers = vec![0.0; (end - first) * block];
+        let bytes = self.bytes.get(first * size..end * size).unwrap_or_default();
+        if codec::decode(self.ty, bytes, &mut numbers).is_err() {
+            numbers.fill(f32::NAN);
+        }
+        let skip = at - first * block;
+        out.copy_from_slice(&numbers[skip..skip + out.len()]);
+        if !self.factors.is_empty() {
+            multiply(&self.factors, self.matrix, at, out);
+        }
+    }
+}
+
+/// Where the bytes of a flow of rows lie: in one stretch of a tensor, or in a buffer.
+fn locate(file: &File, flow: &Flow<'_>, parts: &[Part<'_>]) -> Bytes {
+    if let Some(stretch) = flow.stretch() {
+        for Part { info, .. } in parts {
+            let whole = file.bytes(&info.name).unwrap_or_default().as_ptr_range();
+            let part = stretch.as_ptr_range();
+            if whole.start <= part.start && part.end <= whole.end {
+                let begin = part.start.addr() - whole.start.addr();
+                return Bytes::Tensor(info.name.clone(), begin, begin + stretch.len());
+            }
+        }
+    }
+    let mut bytes = vec![0; flow.len()];
+    flow.copy(FileDtype::U8, 0, &mut bytes);
+    Bytes::Made(bytes)
+}
+
+/// The most numbers that are made anew for one weight: nothing this large is computed on its way.
+const MOST: usize = 1 << 32;
+
+fn numbers(flow: &Flow<'_>) -> Result<Bytes, String> {
+    let count = flow.len();
+    if count > MOST {
+        return Err(format!("{count} numbers would have to be made anew"));
+    }
+    let mut numbers = vec![0.0; count];
+    flow.read(0, &mut numbers);
+    Ok(Bytes::Made(numbers.iter().flat_map(|x| x.to_le_bytes()).collect()))
+}

@@ -1,0 +1,20 @@
+//! Checkpoints: folders of weights, their quantization schemes, and the steps of weight maps.
+//!
+//! * [`Checkpoint`] is a folder or one file of weights, mapped on demand;
+//! * [`weights::Weights`] pairs the weights that a model declares with the tensors of a checkpoint;
+//! * [`GgufWeights`] does so for a GGUF file;
+//! * [`flow`] reads tensors piece by piece through the steps of a weight map;
+//! * [`random`] writes checkpoints of any size, for measurements and trials.
+
+pub mod checkpoint;
+pub mod flow;
+mod gguf_names;
+pub mod gguf_weights;
+pub mod load;
+pub mod random;
+pub mod weights;
+
+pub use checkpoint::{Checkpoint, TensorInfo};
+pub use gguf_names::own_names;
+pub use gguf_weights::GgufWeights;
+pub use load::WeightView;

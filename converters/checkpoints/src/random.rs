@@ -1,0 +1,189 @@
+//! Writes checkpoints of random weights, of any size, for measurements and trials.
+//!
+//! The bytes depend on the seed, the tensors and the shard size, never on the number of threads
+//! or the machine: number `i` of a tensor is a function of the seed, the tensor's name and `i`,
+//! made of integer arithmetic and exact float operations only.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use sha2::{Digest as _, Sha256};
+
+use crate::checkpoint::{INDEX, SINGLE};
+use formats::numbers;
+use formats::output::{Direct, Disk as _, Draft};
+use formats::safetensors::{self, Declared, FileDtype, Writer};
+
+/// Why no random checkpoint was written.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Error {
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error(transparent)]
+    File(#[from] safetensors::Error),
+    #[error(transparent)]
+    Numbers(#[from] numbers::Error),
+}
+
+/// Numbers per slab: 1 MiB of f32.
+const SLAB: usize = 1 << 18;
+/// Slabs made at once, while the ones before are written.
+const BATCH: usize = 16;
+
+/// Writes a checkpoint of random weights into a folder, and returns its files.
+///
+/// Numbers are near normal with standard deviation `1 / sqrt(last axis)`, held within 0.02 and
+/// 0.05. Vectors whose name says `norm` are 1 plus a tenth of a standard normal number, unless
+/// they are biases. Tensors keep their order; a shard ends before the tensor that would take it
+/// over `shard_bytes`. Every shard is complete before the index is written.
+pub fn write_random_checkpoint(
+    dir: &Path,
+    weights: &[(String, Vec<usize>)],
+    dtype: FileDtype,
+    seed: u64,
+    shard_bytes: u64,
+) -> Result<Vec<PathBuf>, Error> {
+    numbers::from_f32(dtype, &[], &mut [])?;
+    fs_err::create_dir_all(dir)?;
+    let declared: Vec<Declared> = weights
+        .iter()
+        .map(|(name, shape)| Declared { name: name.clone(), dtype, shape: shape.clone() })
+        .collect();
+    let shards = shards(&declared, shard_bytes);
+    let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+    let mut files = Vec::new();
+    let mut weight_map = BTreeMap::new();
+    let mut total = 0;
+    for (index, shard) in shards.iter().enumerate() {
+        let name = match shards.len() {
+            1 => SINGLE.to_owned(),
+            of => format!("model-{:05}-of-{of:05}.safetensors", index + 1),
+        };
+        let path = dir.join(&name);
+        let mut writer = Writer::create(&path, &metadata, shard)?;
+        total += fill(&mut writer, shard, seed)?;
+        writer.finish()?;
+        files.push(path);
+        weight_map.extend(shard.iter().map(|tensor| (tensor.name.as_str(), name.clone())));
+    }
+    // A folder that held another checkpoint must not keep the other kind's entry file.
+    let stale = if shards.len() > 1 { SINGLE } else { INDEX };
+    Direct.remove(&dir.join(stale))?;
+    if shards.len() > 1 {
+        let index = serde_json::json!({
+            "metadata": { "total_size": total },
+            "weight_map": weight_map,
+        });
+        let mut draft = Draft::create(&dir.join(INDEX))?;
+        draft.write_all(format!("{index:#}\n").as_bytes())?;
+        draft.publish(&Direct)?;
+    }
+    Ok(files)
+}
+
+/// Cuts the list of tensors into shards.
+fn shards(tensors: &[Declared], shard_bytes: u64) -> Vec<&[Declared]> {
+    let bytes = |tensor: &Declared| {
+        let count = tensor.shape.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim as u64));
+        count.saturating_mul(tensor.dtype.size() as u64)
+    };
+    let mut shards = Vec::new();
+    let (mut begin, mut size) = (0, 0_u64);
+    for (index, tensor) in tensors.iter().enumerate() {
+        let more = bytes(tensor);
+        if index > begin && size.saturating_add(more) > shard_bytes {
+            shards.push(&tensors[begin..index]);
+            (begin, size) = (index, 0);
+        }
+        size = size.saturating_add(more);
+    }
+    shards.push(&tensors[begin..]);
+    shards
+}
+
+/// How the numbers of one tensor are made.
+struct Recipe {
+    key: u64,
+    mean: f32,
+    std: f32,
+}
+
+fn recipe(tensor: &Declared, seed: u64) -> Recipe {
+    let mut hash = Sha256::new();
+    hash.update(seed.to_le_bytes());
+    hash.update(tensor.name.as_bytes());
+    let digest = hash.finalize();
+    let key = u64::from_le_bytes(std::array::from_fn(|i| digest[i]));
+    let norm = tensor.name.to_lowercase().contains("norm") && !tensor.name.ends_with("bias");
+    if tensor.shape.len() == 1 && norm {
+        return Recipe { key, mean: 1.0, std: 0.1 };
+    }
+    let last = tensor.shape.last().copied().unwrap_or(1).max(1);
+    Recipe { key, mean: 0.0, std: (1.0 / (last as f32).sqrt()).clamp(0.02, 0.05) }
+}
+
+/// Writes the tensors of one file. Memory: two batches of slabs.
+fn fill(writer: &mut Writer, tensors: &[Declared], seed: u64) -> Result<u64, Error> {
+    // (tensor, first number, numbers) of every slab, in file order; a few words per MiB.
+    let recipes: Vec<Recipe> = tensors.iter().map(|tensor| recipe(tensor, seed)).collect();
+    let slabs: Vec<(usize, usize, usize)> = tensors
+        .iter()
+        .enumerate()
+        .flat_map(|(index, tensor)| {
+            let count: usize = tensor.shape.iter().product();
+            (0..count).step_by(SLAB).map(move |at| (index, at, SLAB.min(count - at)))
+        })
+        .collect();
+    let make = |batch: &[(usize, usize, usize)]| -> Result<Vec<Vec<u8>>, numbers::Error> {
+        let slab = |&(tensor, at, count): &(usize, usize, usize)| {
+            let dtype = tensors[tensor].dtype;
+            let mut values = vec![0.0; count];
+            generate(&recipes[tensor], at, &mut values);
+            let mut bytes = vec![0; count * dtype.size()];
+            numbers::from_f32(dtype, &values, &mut bytes)?;
+            Ok(bytes)
+        };
+        batch.par_iter().map(slab).collect()
+    };
+    let mut total = 0;
+    let mut batches = slabs.chunks(BATCH).peekable();
+    let mut ready = batches.peek().map_or(Ok(vec![]), |first| make(first))?;
+    while let Some(batch) = batches.next() {
+        let next = batches.peek().copied().unwrap_or(&[]);
+        let put = || -> Result<(), safetensors::Error> {
+            for (&(tensor, ..), bytes) in batch.iter().zip(&ready) {
+                writer.write(&tensors[tensor].name, bytes)?;
+                total += bytes.len() as u64;
+            }
+            Ok(())
+        };
+        let (written, made) = rayon::join(put, || make(next));
+        written?;
+        ready = made?;
+    }
+    Ok(total)
+}
+
+/// Numbers `at..` of a tensor. The sum of four uniform 16-bit numbers stands in for a normal one: it has no
+/// logarithm or cosine, whose last bit differs between machines, and tails that end at 3.5 deviations.
+fn generate(recipe: &Recipe, at: usize, out: &mut [f32]) {
+    // Each of the four has variance (65536^2 - 1) / 12 around 32767.5.
+    const DEVIATION: f32 = 37_837.227;
+    let factor = recipe.std / DEVIATION;
+    for (index, out) in (at as u64..).zip(out) {
+        let bits = mix(recipe.key.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        let sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
+        *out = recipe.mean + (sum as i32 - 131_070) as f32 * factor;
+    }
+}
+
+/// SplitMix64's output function (Steele, Lea, Flood 2014): neighbours become unrelated.
+fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}

@@ -1,0 +1,408 @@
+//! The weights of a model, found in a checkpoint.
+//!
+//! Most are a tensor of the same name, or a stretch of one, and are read straight from the map.
+//! Where the spec's weight map reorders numbers, a weight is made when it is asked for: once, or
+//! every time anew, as experts are that would fill the memory otherwise.
+
+mod flows;
+mod steps;
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use rayon::prelude::*;
+use registry::graph::{Weight, WeightId};
+use registry::weight_map::{self, Gathered, Rule, Step, beginning, shapes};
+
+use crate::checkpoint::{self, Checkpoint, Rounding};
+use crate::flow::Flow;
+use crate::load::WeightView;
+pub use flows::{Sourced, flows, idle};
+use formats::safetensors::FileDtype;
+use formats::shown;
+use steps::Tensor;
+
+/// Numbers that a thread makes at a time.
+const PIECE: usize = 1 << 16;
+
+/// Why a weight cannot be had from a checkpoint.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Error {
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::Error),
+    #[error(
+        "`{}` has no tensor `{tensor}`{}; expected shape {shape:?}; \
+         correct the name in the spec, or add a rule to its `weights:`",
+        root.display(), purpose(tensor, weight)
+    )]
+    Missing { root: PathBuf, tensor: String, weight: String, shape: Vec<usize> },
+    #[error(
+        "weight `{weight}` from `{}` has shape {found:?}; the spec expects {expected:?}; \
+         correct the dims or the op in the spec", root.display()
+    )]
+    Shape { root: PathBuf, weight: String, found: Vec<usize>, expected: Vec<usize> },
+    #[error(
+        "the rule `{rule}` cannot make weight `{weight}` from `{}`: {why}; \
+         correct the rule in the spec", root.display()
+    )]
+    Rule { root: PathBuf, weight: String, rule: String, why: String },
+    #[error(
+        "`{}` has what `{tensors}` multiply rounded in different ways, and the model multiplies by \
+         them as one; expected one way: run it without rounding", root.display()
+    )]
+    Rounded { root: PathBuf, tensors: String },
+}
+
+fn purpose(tensor: &str, weight: &str) -> String {
+    if tensor == weight { String::new() } else { format!(", which weight `{weight}` is made of") }
+}
+
+/// Where a weight's bytes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A stretch of a tensor's bytes.
+    View {
+        /// The tensor's name in the checkpoint.
+        tensor: String,
+        /// The file: an index into [`Checkpoint::files`].
+        file: usize,
+        /// The weight's bytes in that file, `begin..end`.
+        range: (u64, u64),
+    },
+    /// Made by the weight map.
+    Made(Recipe),
+}
+
+/// How the weight map makes a weight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recipe {
+    /// Which rule; none for a tensor that is kept as codes and scales.
+    rule: Option<usize>,
+    /// The tensors it takes, in order.
+    tensors: Vec<String>,
+    /// Which of the tensors that it gives is the weight.
+    output: usize,
+}
+
+/// One weight, found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// What its numbers are kept in.
+    pub dtype: FileDtype,
+    /// Its shape in the model.
+    pub shape: Vec<usize>,
+    /// Where its bytes are.
+    pub source: Source,
+}
+
+/// The weights of a model, in the order of its graph.
+#[derive(Debug)]
+pub struct Weights {
+    checkpoint: Checkpoint,
+    found: Vec<Found>,
+    /// What has been made and is held, by weight.
+    made: Vec<OnceLock<Vec<u8>>>,
+    rules: Vec<Rule>,
+    used: BTreeSet<String>,
+}
+
+impl Weights {
+    /// Finds every weight under its own name. No bytes are read.
+    pub fn new(checkpoint: Checkpoint, wanted: &[Weight]) -> Result<Self, Error> {
+        Self::with_rules(checkpoint, wanted, &[])
+    }
+
+    /// Finds every weight by the first rule that names it and of whose tensors the checkpoint has
+    /// any, or else under its own name. No bytes are read.
+    pub fn with_rules(
+        checkpoint: Checkpoint,
+        wanted: &[Weight],
+        rules: &[Rule],
+    ) -> Result<Self, Error> {
+        let mut used = BTreeSet::new();
+        let mut found = Vec::with_capacity(wanted.len());
+        for weight in wanted {
+            let one = find(&checkpoint, weight, rules, &mut used)?;
+            if one.shape != weight.shape {
+                return Err(Error::Shape {
+                    root: checkpoint.root().into(),
+                    weight: shown(&weight.name),
+                    found: one.shape,
+                    expected: weight.shape.clone(),
+                });
+            }
+            found.push(one);
+        }
+        let made = found.iter().map(|_| OnceLock::new()).collect();
+        Ok(Self { checkpoint, found, made, rules: rules.to_vec(), used })
+    }
+
+    /// A weight, ready to be read. One that the weight map makes is made once and held.
+    ///
+    /// # Panics
+    ///
+    /// If the id is not of the graph whose weights were wanted.
+    pub fn view(&self, id: WeightId) -> Result<WeightView<'_>, Error> {
+        let found = &self.found[id.0];
+        let bytes = match &found.source {
+            Source::View { file, range, .. } => self.checkpoint.slice(*file, *range)?,
+            Source::Made(recipe) => {
+                let held = &self.made[id.0];
+                if held.get().is_none() {
+                    let bytes = self.make(recipe, &found.shape)?;
+                    held.get_or_init(|| bytes);
+                }
+                held.get().map_or(&[][..], Vec::as_slice)
+            }
+        };
+        Ok(WeightView { dtype: found.dtype, shape: &found.shape, bytes })
+    }
+
+    /// The numbers of a weight that is not a stretch of a file, made anew and held by the caller;
+    /// none if it is one. Only what it is made of is read.
+    ///
+    /// # Panics
+    ///
+    /// If the id is not of the graph whose weights were wanted.
+    pub fn read(&self, id: WeightId) -> Option<Result<Vec<f32>, Error>> {
+        let found = &self.found[id.0];
+        let Source::Made(recipe) = &found.source else { return None };
+        Some(self.flow(recipe).map(|flow| {
+            let mut numbers = vec![0.0; flow.len()];
+            flow.read(0, &mut numbers);
+            numbers
+        }))
+    }
+
+    /// What a recipe makes, not yet read.
+    fn flow(&self, recipe: &Recipe) -> Result<Flow<'_>, Error> {
+        let name = recipe.tensors.first().map_or("", String::as_str);
+        match recipe.rule {
+            Some(rule) => {
+                let rule = &self.rules[rule];
+                let (name, tensors) = (&rule.weight.text, &recipe.tensors);
+                flows::made(&self.checkpoint, name, rule, tensors, recipe.output)
+            }
+            None => self.checkpoint.flow(name)?.map_err(|why| Error::Rule {
+                root: self.checkpoint.root().into(),
+                weight: shown(name),
+                rule: "codes and scales".to_owned(),
+                why,
+            }),
+        }
+    }
+
+    /// The bytes of a weight that its rule makes.
+    fn make(&self, recipe: &Recipe, shape: &[usize]) -> Result<Vec<u8>, Error> {
+        let coded = recipe.tensors.iter().any(|name| self.checkpoint.is_quantized(name));
+        let Some(rule) = recipe.rule.filter(|_| !coded) else {
+            let flow = self.flow(recipe)?;
+            let mut numbers = vec![0.0; flow.len()];
+            // As long as the weight is: nothing else is asked of codes.
+            numbers
+                .par_chunks_mut(PIECE)
+                .enumerate()
+                .for_each(|(n, out)| flow.read(n * PIECE, out));
+            return Ok(numbers.iter().flat_map(|x| x.to_le_bytes()).collect());
+        };
+        let rule = &self.rules[rule];
+        let broken = |why: String| Error::Rule {
+            root: self.checkpoint.root().into(),
+            weight: format!("of shape {shape:?}"),
+            rule: format!("{} -> {}", rule.disk.text, rule.weight.text),
+            why,
+        };
+        let mut inputs = Vec::with_capacity(recipe.tensors.len());
+        for name in &recipe.tensors {
+            let bytes = Cow::Borrowed(self.checkpoint.bytes(name)?);
+            let info = self.checkpoint.info(name).ok_or_else(|| broken(format!("no `{name}`")))?;
+            inputs.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), bytes });
+        }
+        let outputs = steps::run(&rule.steps, inputs).map_err(broken)?;
+        let made = outputs.into_iter().nth(recipe.output);
+        Ok(made.ok_or_else(|| broken("it gives too few tensors".to_owned()))?.bytes.into_owned())
+    }
+
+    /// How rows are rounded before a weight multiplies them, where the checkpoint says so.
+    ///
+    /// # Panics
+    ///
+    /// If the id is not of the graph whose weights were wanted.
+    pub fn rounding(&self, id: WeightId) -> Result<Option<Rounding>, Error> {
+        let Source::Made(recipe) = &self.found[id.0].source else { return Ok(None) };
+        let all = recipe.tensors.iter().map(|name| self.checkpoint.rounding(name));
+        let all = all.collect::<Result<Vec<_>, _>>()?;
+        let first = all.first().copied().flatten();
+        if all.iter().all(|one| *one == first) {
+            return Ok(first);
+        }
+        let root = self.checkpoint.root().into();
+        Err(Error::Rounded { root, tensors: shown(&recipe.tensors.join("`, `")) })
+    }
+
+    /// Where a weight comes from.
+    ///
+    /// # Panics
+    ///
+    /// If the id is not of the graph whose weights were wanted.
+    pub fn found(&self, id: WeightId) -> &Found {
+        &self.found[id.0]
+    }
+
+    /// Tensors of the checkpoint that no weight is made of, in order of their names.
+    pub fn unused(&self) -> impl Iterator<Item = &str> {
+        let names = self.checkpoint.tensors().keys().map(String::as_str);
+        names.filter(|&name| !self.used.contains(name))
+    }
+
+    /// The checkpoint.
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+}
+
+/// The rule that makes a weight, and what it takes.
+fn applying(checkpoint: &Checkpoint, weight: &Weight, rules: &[Rule]) -> Option<(usize, Gathered)> {
+    let names = |text: &str| beginning(checkpoint.tensors(), text);
+    let shape = |name: &str| checkpoint.info(name).map(|info| info.shape.clone());
+    weight_map::applying(rules, weight, names, shape)
+}
+
+fn missing(checkpoint: &Checkpoint, weight: &Weight, name: &str) -> Error {
+    Error::Missing {
+        root: checkpoint.root().into(),
+        tensor: shown(name),
+        weight: shown(&weight.name),
+        shape: weight.shape.clone(),
+    }
+}
+
+fn find(
+    checkpoint: &Checkpoint,
+    weight: &Weight,
+    rules: &[Rule],
+    used: &mut BTreeSet<String>,
+) -> Result<Found, Error> {
+    let Some((number, gathered)) = applying(checkpoint, weight, rules) else {
+        let name = &weight.name;
+        let info = checkpoint.info(name).ok_or_else(|| missing(checkpoint, weight, name))?;
+        used.insert(name.clone());
+        if checkpoint.is_quantized(name) {
+            let tensors = vec![name.clone()];
+            let source = Source::Made(Recipe { rule: None, tensors, output: 0 });
+            return Ok(Found { dtype: FileDtype::F32, shape: info.shape.clone(), source });
+        }
+        let source = Source::View { tensor: name.clone(), file: info.file, range: info.range };
+        return Ok(Found { dtype: info.dtype, shape: info.shape.clone(), source });
+    };
+    let rule = &rules[number];
+    let infos = gathered
+        .names
+        .iter()
+        .map(|name| checkpoint.info(name).ok_or_else(|| missing(checkpoint, weight, name)))
+        .collect::<Result<Vec<_>, _>>()?;
+    let broken = |why: String| Error::Rule {
+        root: checkpoint.root().into(),
+        weight: shown(&weight.name),
+        rule: format!("{} -> {}", rule.disk.text, rule.weight.text),
+        why,
+    };
+    let few = |given: usize| {
+        let wanted = gathered.output + 1;
+        format!("its steps give {given} tensors, and this is number {wanted}")
+    };
+    used.extend(gathered.names.iter().cloned());
+    let coded = gathered.names.iter().any(|name| checkpoint.is_quantized(name));
+    if rule.steps.iter().all(stretches) && !coded {
+        let mut inputs = Vec::with_capacity(infos.len());
+        for (name, info) in gathered.names.iter().zip(&infos) {
+            let bytes = Cow::Borrowed(checkpoint.bytes(name)?);
+            inputs.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), bytes });
+        }
+        let outputs = steps::run(&rule.steps, inputs).map_err(broken)?;
+        let given = outputs.len();
+        let made = outputs.into_iter().nth(gathered.output).ok_or_else(|| broken(few(given)))?;
+        if let Cow::Borrowed(bytes) = made.bytes {
+            let source = locate(checkpoint, &gathered.names, bytes)?;
+            return Ok(Found { dtype: made.dtype, shape: made.shape, source });
+        }
+    }
+    let inputs = infos.iter().map(|info| info.shape.clone()).collect();
+    let outputs = shapes(&rule.steps, inputs).map_err(broken)?;
+    let given = outputs.len();
+    let shape = outputs.into_iter().nth(gathered.output).ok_or_else(|| broken(few(given)))?;
+    let first = infos.first().map_or(FileDtype::F32, |info| info.dtype);
+    let dtype = if coded || rule.steps.iter().any(Step::computes) { FileDtype::F32 } else { first };
+    let Gathered { names: tensors, output } = gathered;
+    let source = Source::Made(Recipe { rule: Some(number), tensors, output });
+    Ok(Found { dtype, shape, source })
+}
+
+/// Whether a step leaves stretches of a file as they are.
+fn stretches(step: &Step) -> bool {
+    match step {
+        Step::Squeeze(_)
+        | Step::Unsqueeze(_)
+        | Step::Reshape(_)
+        | Step::Flatten(_)
+        | Step::Unflatten { .. } => true,
+        Step::Split { axis, .. } | Step::SplitRuns { axis, .. } | Step::Unstack(axis) => *axis == 0,
+        _ => false,
+    }
+}
+
+/// Finds which stretch of which tensor borrowed bytes are.
+fn locate(checkpoint: &Checkpoint, names: &[String], bytes: &[u8]) -> Result<Source, Error> {
+    let stretch = bytes.as_ptr_range();
+    for name in names {
+        let (Some(info), whole) = (checkpoint.info(name), checkpoint.bytes(name)?) else {
+            continue;
+        };
+        let tensor = whole.as_ptr_range();
+        if !bytes.is_empty() && tensor.start <= stretch.start && stretch.end <= tensor.end {
+            let begin = info.range.0 + (stretch.start.addr() - tensor.start.addr()) as u64;
+            let range = (begin, begin + bytes.len() as u64);
+            return Ok(Source::View { tensor: name.clone(), file: info.file, range });
+        }
+    }
+    // Only a tensor without numbers is in none.
+    let (tensor, info) = names
+        .first()
+        .and_then(|name| Some((name.clone(), checkpoint.info(name)?)))
+        .ok_or_else(|| Error::Missing {
+            root: checkpoint.root().into(),
+            tensor: String::new(),
+            weight: String::new(),
+            shape: Vec::new(),
+        })?;
+    Ok(Source::View { tensor, file: info.file, range: (info.range.0, info.range.0) })
+}
+
+#[cfg(test)]
+type ShapedNumbers = (Vec<usize>, Vec<f32>);
+
+/// Carries out steps on f32 tensors at once, for tests of what does so piece by piece.
+#[cfg(test)]
+pub(crate) fn run_steps(
+    steps: &[registry::weight_map::Step],
+    shapes: &[Vec<usize>],
+    bytes: &[Vec<u8>],
+) -> Result<Vec<ShapedNumbers>, String> {
+    let tensor = |(shape, bytes): (&Vec<usize>, _)| Tensor {
+        dtype: FileDtype::F32,
+        shape: shape.clone(),
+        bytes: Cow::Borrowed(bytes),
+    };
+    let inputs = shapes.iter().zip(bytes.iter().map(Vec::as_slice)).map(tensor).collect();
+    let outputs = steps::run(steps, inputs)?;
+    let numbers =
+        |bytes: &[u8]| bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    Ok(outputs.into_iter().map(|tensor| (tensor.shape, numbers(&tensor.bytes))).collect())
+}
+
+#[cfg(test)]
+mod tests;

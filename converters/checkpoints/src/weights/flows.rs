@@ -1,0 +1,177 @@
+//! The weights of a model as flows: found as [`super::Weights`] finds them, and not read.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use registry::gguf::Idle;
+use registry::graph::Weight;
+use registry::weight_map::{Rule, Step};
+
+use super::{Error, applying, missing};
+use crate::checkpoint::{Checkpoint, Packed};
+use crate::flow::{Flow, Numbers};
+use formats::codec::BlockType;
+use formats::shown;
+
+/// A weight, and where its first source lies.
+#[derive(Clone)]
+pub struct Sourced<'c> {
+    /// Its numbers.
+    pub flow: Flow<'c>,
+    /// File and offset of the first tensor it is made of.
+    pub place: (usize, u64),
+    /// The tensors that it is made of.
+    pub tensors: Vec<String>,
+    /// The rule that makes it; none if it is the tensor of its name.
+    pub rule: Option<usize>,
+    /// The blocks that its rows lie in on the disk, where a file can have the same.
+    pub packed: Option<Packed>,
+}
+
+/// Finds every weight by the first rule that names it and of whose tensors the checkpoint has any, or
+/// else under its own name. Also gives the names of the tensors that were used.
+pub fn flows<'c>(
+    checkpoint: &'c Checkpoint,
+    wanted: &[Weight],
+    rules: &[Rule],
+) -> Result<(Vec<Sourced<'c>>, BTreeSet<String>), Vec<Error>> {
+    let (mut found, mut used, mut errors) = (Vec::new(), BTreeSet::new(), Vec::new());
+    for weight in wanted {
+        match find(checkpoint, weight, rules) {
+            Ok(sourced) => {
+                used.extend(sourced.tensors.iter().cloned());
+                found.push(sourced);
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() { Ok((found, used)) } else { Err(errors) }
+}
+
+/// Weights that nothing computes with, of those that a file would have: where the checkpoint has
+/// them, in the shapes that they have there, and zeros where it has none and the file needs them.
+pub fn idle<'c>(
+    checkpoint: &'c Checkpoint,
+    all: Vec<Idle>,
+    rules: &[Rule],
+) -> Result<Vec<(Weight, Sourced<'c>)>, Vec<Error>> {
+    let (mut found, mut errors) = (Vec::new(), Vec::new());
+    for Idle { mut weight, filled } in all {
+        match of_any_shape(checkpoint, &weight, rules) {
+            Ok(sourced) => {
+                weight.shape = sourced.flow.shape().to_vec();
+                found.push((weight, sourced));
+            }
+            Err(Error::Missing { .. }) if filled => {
+                let flow = Flow::new(&weight.shape, Arc::new(Zeros));
+                let place = (usize::MAX, 0);
+                let sourced = Sourced { flow, place, tensors: vec![], rule: None, packed: None };
+                found.push((weight, sourced));
+            }
+            Err(Error::Missing { .. }) => {}
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() { Ok(found) } else { Err(errors) }
+}
+
+struct Zeros;
+
+impl Numbers for Zeros {
+    fn read(&self, _: usize, out: &mut [f32]) {
+        out.fill(0.0);
+    }
+}
+
+fn find<'c>(
+    checkpoint: &'c Checkpoint,
+    weight: &Weight,
+    rules: &[Rule],
+) -> Result<Sourced<'c>, Error> {
+    let found = of_any_shape(checkpoint, weight, rules)?;
+    if found.flow.shape() != weight.shape {
+        return Err(Error::Shape {
+            root: checkpoint.root().into(),
+            weight: shown(&weight.name),
+            found: found.flow.shape().to_vec(),
+            expected: weight.shape.clone(),
+        });
+    }
+    Ok(found)
+}
+
+fn of_any_shape<'c>(
+    checkpoint: &'c Checkpoint,
+    weight: &Weight,
+    rules: &[Rule],
+) -> Result<Sourced<'c>, Error> {
+    let rule = applying(checkpoint, weight, rules);
+    let names = rule.as_ref().map_or_else(|| vec![weight.name.clone()], |(_, g)| g.names.clone());
+    let mut place = (usize::MAX, u64::MAX);
+    for name in &names {
+        let info = checkpoint.info(name).ok_or_else(|| missing(checkpoint, weight, name))?;
+        place = place.min((info.file, info.range.0));
+    }
+    let flow = match &rule {
+        Some((number, gathered)) => {
+            made(checkpoint, &weight.name, &rules[*number], &names, gathered.output)?
+        }
+        None => read(checkpoint, &weight.name, false)?
+            .map_err(|why| broken(checkpoint, &weight.name, &weight.name, why))?,
+    };
+    let rule = rule.map(|(number, _)| number);
+    let packed = match rule {
+        Some(number) => {
+            in_blocks(&rules[number]).then_some(Packed { ty: BlockType::Mxfp4, factor: 1.0 })
+        }
+        None => checkpoint.packed(&weight.name),
+    };
+    Ok(Sourced { flow, place, tensors: names, rule, packed })
+}
+
+/// Whether a rule reads blocks of four bits.
+fn in_blocks(rule: &Rule) -> bool {
+    rule.steps.first() == Some(&Step::Mxfp4)
+}
+
+/// One tensor that a rule makes of others, for `weight`.
+pub(super) fn made<'c>(
+    checkpoint: &'c Checkpoint,
+    weight: &str,
+    rule: &Rule,
+    tensors: &[String],
+    output: usize,
+) -> Result<Flow<'c>, Error> {
+    let text = format!("{} -> {}", rule.disk.text, rule.weight.text);
+    let fault = |why| broken(checkpoint, weight, &text, why);
+    let blocks = in_blocks(rule);
+    let mut flows = Vec::with_capacity(tensors.len());
+    for name in tensors {
+        flows.push(read(checkpoint, name, blocks)?.map_err(fault)?);
+    }
+    let flows = Flow::run(&rule.steps, flows).map_err(fault)?;
+    let count = flows.len();
+    flows.into_iter().nth(output).ok_or_else(|| {
+        fault(format!("its steps give {count} tensors, and this is number {}", output + 1))
+    })
+}
+
+/// A tensor of the checkpoint, of numbers or of blocks.
+fn read<'c>(
+    checkpoint: &'c Checkpoint,
+    name: &str,
+    blocks: bool,
+) -> Result<Result<Flow<'c>, String>, Error> {
+    if !blocks {
+        return Ok(checkpoint.flow(name)?);
+    }
+    let bytes = checkpoint.bytes(name)?;
+    let Some(info) = checkpoint.info(name) else {
+        return Ok(Err(format!("there is no `{}`", shown(name))));
+    };
+    Ok(Flow::raw(&info.shape, info.dtype, bytes))
+}
+
+fn broken(checkpoint: &Checkpoint, weight: &str, rule: &str, why: String) -> Error {
+    Error::Rule { root: checkpoint.root().into(), weight: shown(weight), rule: shown(rule), why }
+}

@@ -1,0 +1,115 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use registry::diag::{self, Span};
+use registry::dtype::DtypeRule;
+use registry::weight_map::{Pattern, Sizes};
+
+use super::*;
+use formats::safetensors::{Declared, Writer};
+
+fn span() -> Span {
+    let source = Arc::new(diag::Source { path: String::new(), text: String::new() });
+    Span { source, start: 0, end: 0 }
+}
+
+fn wanted(weights: &[(&str, &[usize])]) -> Vec<Weight> {
+    let one = |&(name, shape): &(&str, &[usize])| Weight {
+        name: name.into(),
+        shape: shape.into(),
+        dtype: DtypeRule::Activation,
+        at: span(),
+    };
+    weights.iter().map(one).collect()
+}
+
+fn rule(disk: &str, weight: &str, steps: &[Step]) -> Rule {
+    let pattern = |text: &str| Pattern { text: text.into() };
+    Rule { disk: pattern(disk), weight: pattern(weight), steps: steps.to_vec(), at: span() }
+}
+
+/// A checkpoint of bytes that count up from 0 in each tensor.
+fn checkpoint(tensors: &[(&str, &[usize])]) -> (tempfile::TempDir, Checkpoint) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("a.safetensors");
+    let declared: Vec<Declared> = tensors
+        .iter()
+        .map(|&(name, shape)| Declared {
+            name: name.into(),
+            dtype: FileDtype::U8,
+            shape: shape.into(),
+        })
+        .collect();
+    let mut writer = Writer::create(&path, &BTreeMap::new(), &declared).expect("declared well");
+    for tensor in &declared {
+        let bytes: Vec<u8> = (0..tensor.shape.iter().product::<usize>() as u8).collect();
+        writer.write(&tensor.name, &bytes).expect("in order");
+    }
+    writer.finish().expect("complete");
+    let checkpoint = Checkpoint::open(&path).expect("well-formed");
+    (dir, checkpoint)
+}
+
+#[test]
+fn weights_of_the_same_name_are_views() {
+    let (_dir, checkpoint) = checkpoint(&[("a", &[2, 3]), ("b", &[4]), ("c", &[1])]);
+    let weights = Weights::new(checkpoint, &wanted(&[("b", &[4]), ("a", &[2, 3])])).unwrap();
+    let view = weights.view(WeightId(1)).unwrap();
+    assert_eq!((view.shape, view.bytes), (&[2, 3][..], &[0, 1, 2, 3, 4, 5][..]));
+    assert!(
+        matches!(&weights.found(WeightId(0)).source, Source::View { tensor, .. } if tensor == "b")
+    );
+    assert_eq!(weights.unused().collect::<Vec<_>>(), ["c"]);
+    assert_eq!(weights.checkpoint().tensors().len(), 3);
+}
+
+#[test]
+fn what_is_missing_or_misshapen_is_named() {
+    let fail = |weights: &[(&str, &[usize])], rules: &[Rule]| {
+        let (_dir, checkpoint) = checkpoint(&[("a", &[2, 3]), ("x.gate", &[1])]);
+        Weights::with_rules(checkpoint, &wanted(weights), rules).unwrap_err().to_string()
+    };
+    let message = fail(&[("b", &[4])], &[]);
+    assert!(message.contains("has no tensor `b`; expected shape [4]"), "{message}");
+    let message = fail(&[("a", &[3, 2])], &[]);
+    assert!(message.contains("`a`") && message.contains("[2, 3]; the spec expects [3, 2]"));
+    let rules = [rule("x.{gate|up}", "x.both", &[Step::Concat(0)])];
+    let message = fail(&[("x.both", &[2])], &rules);
+    assert!(message.contains("no tensor `x.up`, which weight `x.both` is made of"), "{message}");
+    let message = fail(&[("q", &[2, 3])], &[rule("a", "q", &[Step::Squeeze(0)])]);
+    assert!(message.contains("rule `a -> q` cannot make weight `q`"), "{message}");
+    let message = fail(&[("a.k", &[2, 3])], &[rule("a", "a.{q|k}", &[])]);
+    assert!(message.contains("give 1 tensors, and this is number 2"), "{message}");
+}
+
+#[test]
+fn rules_split_join_and_rename() {
+    let tensors: [(&str, &[usize]); 5] =
+        [("qkv", &[4, 2]), ("e.0", &[2]), ("e.1", &[3]), ("h.0.n", &[1]), ("t", &[2, 3])];
+    let (_dir, checkpoint) = checkpoint(&tensors);
+    let sizes = Sizes::Each(vec![2, 1, 1]);
+    let rules = [
+        rule("old.*", "new.*", &[]),
+        rule("h.{i}.n", "new.{i}.norm", &[]),
+        rule("qkv", "{q|k|v}", &[Step::Split { axis: 0, sizes }]),
+        rule("e.{n}", "e", &[Step::Concat(0)]),
+        rule("t", "t", &[Step::Transpose(0, 1)]),
+    ];
+    let names: [(&str, &[usize]); 6] = [
+        ("q", &[2, 2]),
+        ("k", &[1, 2]),
+        ("v", &[1, 2]),
+        ("e", &[5]),
+        ("new.0.norm", &[1]),
+        ("t", &[3, 2]),
+    ];
+    let weights = Weights::with_rules(checkpoint, &wanted(&names), &rules).unwrap();
+    let bytes: Vec<&[u8]> =
+        (0..names.len()).map(|id| weights.view(WeightId(id)).unwrap().bytes).collect();
+    let expected: [&[u8]; 6] =
+        [&[0, 1, 2, 3], &[4, 5], &[6, 7], &[0, 1, 0, 1, 2], &[0], &[0, 3, 1, 4, 2, 5]];
+    assert_eq!(bytes, expected);
+    let views = |id| matches!(weights.found(WeightId(id)).source, Source::View { .. });
+    assert_eq!([0, 1, 2, 3, 4, 5].map(views), [true, true, true, false, true, false]);
+    assert_eq!(weights.unused().count(), 0);
+}

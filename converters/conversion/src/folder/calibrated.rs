@@ -1,0 +1,193 @@
+//! Scales that only a run can tell: of what matrices multiply, and of what attention keeps.
+//!
+//! Matrices that engines fuse have one scale, and all experts of a mixture have one for each of
+//! their two inputs, because engines run them as one.
+
+use std::collections::BTreeMap;
+
+use registry::caches::caches;
+use registry::graph::{Graph, StateId, WeightId};
+use registry::model::Model;
+
+use super::{Choice, Format, Item, Tensor, known, scaled};
+use formats::safetensors::FileDtype;
+
+/// Which of them a checkpoint has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Of what each quantized matrix multiplies.
+    pub inputs: bool,
+    /// Of keys and values.
+    pub caches: bool,
+}
+
+/// What a run has seen the largest number of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// The rows that a weight multiplies.
+    Input(WeightId),
+    /// A part of a state.
+    Kept(StateId, usize),
+}
+
+/// The scales of a checkpoint, by the names of their tensors.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Scales {
+    /// Which there are.
+    pub asked: Asked,
+    /// Name and scale.
+    pub all: Vec<(String, f32)>,
+    /// States that have none, in words.
+    pub skipped: Vec<String>,
+}
+
+impl Scales {
+    /// The tensors.
+    pub(super) fn items<'a>(&self, format: Format) -> Vec<Item<'a>> {
+        let item = |(name, scale): &(String, f32)| {
+            known(name.clone(), dtype(format), format.one(), *scale)
+        };
+        self.all.iter().map(item).collect()
+    }
+}
+
+/// What a single scale is kept in.
+pub(super) fn dtype(format: Format) -> FileDtype {
+    match format {
+        Format::Fp8Modelopt { .. } | Format::Fp8Block { .. } => FileDtype::F32,
+        _ => FileDtype::Bf16,
+    }
+}
+
+/// The scales of a checkpoint. `peak` gives the largest number that was seen, none if there was no
+/// number. All that is wrong comes at once.
+pub fn scales(
+    format: Format,
+    asked: Asked,
+    model: &Model,
+    (tensors, choices): (&[Tensor<'_>], &[Choice]),
+    peak: &dyn Fn(Seen) -> Option<f32>,
+) -> Result<Scales, Vec<String>> {
+    let (mut scales, mut faults) = (Scales { asked, ..Scales::default() }, Vec::new());
+    let scale = |what: &str, seen: &mut dyn Iterator<Item = Seen>| -> Result<f32, String> {
+        let peaks: Vec<f32> = seen.filter_map(peak).collect();
+        match peaks.iter().copied().reduce(f32::max) {
+            None => Err(format!("{what}: no token of the text led there; give a longer text")),
+            Some(_) if peaks.iter().any(|peak| !peak.is_finite()) => Err(format!(
+                "{what}: there were numbers that are not finite, and no scale is of those; give \
+                 another text, or run `parity check` on the checkpoint"
+            )),
+            Some(peak) => Ok(scaled::whole_scale(peak, dtype(format))),
+        }
+    };
+    if asked.inputs {
+        for (names, weights) in inputs(model, tensors, choices) {
+            let what = format!("what `{}` multiplies", names[0]);
+            match scale(&what, &mut weights.into_iter()) {
+                Ok(scale) => scales.all.extend(names.into_iter().map(|name| (name, scale))),
+                Err(fault) => faults.push(fault),
+            }
+        }
+    }
+    if asked.caches {
+        for (name, seen) in kept(format, model, tensors, &mut scales.skipped) {
+            match scale(&format!("`{name}`"), &mut seen.into_iter()) {
+                Ok(scale) => scales.all.push((name, scale)),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if !scales.all.iter().any(|(name, _)| name.ends_with(".k_scale")) && faults.is_empty() {
+            faults.push("the model keeps no keys and values, so there is no scale of them".into());
+        }
+    }
+    if faults.is_empty() { Ok(scales) } else { Err(faults) }
+}
+
+/// Scales of inputs that are one, by their names, and what they are the scale of.
+fn inputs(
+    model: &Model,
+    tensors: &[Tensor<'_>],
+    choices: &[Choice],
+) -> Vec<(Vec<String>, Vec<Seen>)> {
+    let latent = expanding(&model.graph);
+    let last = last_of_experts(&model.graph);
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    let mut groups: Vec<(Vec<String>, Vec<Seen>)> = Vec::new();
+    for (tensor, choice) in tensors.iter().zip(choices) {
+        let (None, Some(module)) = (choice.kept, tensor.name.strip_suffix("weight")) else {
+            continue;
+        };
+        let key = match tensor.mixture {
+            Some(mixture) => {
+                let last = tensor.weights.iter().any(|id| last.contains(id));
+                format!("mixture {mixture} {last}")
+            }
+            None => model.quant.together(&tensor.weight).swap_remove(0),
+        };
+        let place = *places.entry(key).or_insert(groups.len());
+        if place == groups.len() {
+            groups.push((Vec::new(), Vec::new()));
+        }
+        groups[place].0.push(format!("{module}input_scale"));
+        groups[place].1.extend(tensor.weights.iter().map(|&id| match latent.get(&id) {
+            Some(&state) => Seen::Kept(state, 0),
+            None => Seen::Input(id),
+        }));
+    }
+    groups
+}
+
+/// Weights that multiply what a state keeps, and that state.
+fn expanding(graph: &Graph) -> BTreeMap<WeightId, StateId> {
+    let nodes = graph.nodes.iter().filter(|node| node.op == "latent_attend");
+    nodes.filter_map(|node| Some((*node.weights.get("weight")?, node.state?))).collect()
+}
+
+/// The weights that experts multiply last: other numbers than the others do.
+fn last_of_experts(graph: &Graph) -> Vec<WeightId> {
+    let nodes = graph.nodes.iter().filter(|node| node.op == "experts");
+    let roles = nodes.flat_map(|node| &node.weights);
+    roles.filter(|(role, _)| role.starts_with("down.")).map(|(_, &id)| id).collect()
+}
+
+/// The names of scales of keys and values, each once, and what they are the scale of.
+fn kept(
+    format: Format,
+    model: &Model,
+    tensors: &[Tensor<'_>],
+    skipped: &mut Vec<String>,
+) -> BTreeMap<String, Vec<Seen>> {
+    let mut names: BTreeMap<String, Vec<Seen>> = BTreeMap::new();
+    let alone = |module: &str| tensors.iter().any(|t| t.name == format!("{module}.weight"));
+    for (n, cache) in caches(&model.graph).into_iter().enumerate() {
+        let state = &model.graph.states[n];
+        let Some(cache) = cache else {
+            skipped.push(format!("`{}` of layer {}", state.name, state.layer));
+            continue;
+        };
+        let [keys, values] = [0, 1].map(|part| Seen::Kept(StateId(n), part));
+        // Engines keep the latent and the rotated part of a key as one row, which has one scale.
+        let one = cache.keys == cache.values;
+        for (part, seen) in [keys, values].into_iter().enumerate() {
+            let [of_module, of_maker, _] = cache.names(part);
+            let maker = if part == 0 { &cache.keys } else { &cache.values };
+            let own = matches!(format, Format::Fp8Modelopt { .. }) && !one && alone(maker);
+            let seen = if one { vec![keys, values] } else { vec![seen] };
+            names.entry(if own { of_maker } else { of_module }).or_default().extend(seen);
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scale_is_on_the_grid_that_it_is_kept_on() {
+        assert_eq!(scaled::whole_scale(448.0 * 1.003, dtype(Format::Fp8)), 1.0);
+        let whole = Format::Fp8Modelopt { whole: true };
+        assert!(scaled::whole_scale(448.0 * 1.003, dtype(whole)) > 1.002);
+        assert_eq!((whole.one(), Format::Fp8.one()), (vec![], vec![1]));
+    }
+}

@@ -1,0 +1,142 @@
+//! The files of a folder: which tensors lie in which, and where.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Item, Out};
+use crate::{OutFile, Target, Task, Work};
+use checkpoints::checkpoint::{INDEX, SINGLE};
+use formats::gguf::split::SET_KEY;
+use formats::safetensors::{self, Declared};
+
+/// One file of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Planned {
+    /// Where it will be.
+    pub path: PathBuf,
+    /// Its items: `begin..end`.
+    pub items: (usize, usize),
+    /// Where the tensors of each item begin.
+    offsets: Vec<Vec<u64>>,
+    /// Its first bytes.
+    pub header: Vec<u8>,
+    /// Its length.
+    pub len: u64,
+}
+
+/// Lays out the files of a folder, each of at most so many bytes of tensors if possible. Where there are several, each
+/// says what the set is made of ([`SET_KEY`]).
+pub fn lay_out(
+    folder: &Path,
+    items: &[Item<'_>],
+    most: u64,
+    made_of: &str,
+) -> Result<Vec<Planned>, safetensors::Error> {
+    let cuts = cut(items, most);
+    let mut metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+    if cuts.len() > 1 {
+        metadata.insert(SET_KEY.to_owned(), made_of.to_owned());
+    }
+    let plan = |(n, &(begin, end)): (usize, &(usize, usize))| {
+        let path = folder.join(match cuts.len() {
+            1 => SINGLE.to_owned(),
+            of => format!("model-{:05}-of-{of:05}.safetensors", n + 1),
+        });
+        let mine = &items[begin..end];
+        let places = mine.iter().enumerate();
+        let places = places.flat_map(|(n, item)| (0..item.outs.len()).map(move |out| (n, out)));
+        let mut places: Vec<(usize, usize)> = places.collect();
+        // The widest first: every tensor then begins where its numbers may, as readers expect.
+        places.sort_by_key(|&(n, out)| std::cmp::Reverse(mine[n].outs[out].declared.dtype.size()));
+        let declared: Vec<Declared> =
+            places.iter().map(|&(n, out)| mine[n].outs[out].declared.clone()).collect();
+        let (text, plan) = safetensors::write::header(&path, &metadata, &declared)?;
+        let mut header = (text.len() as u64).to_le_bytes().to_vec();
+        header.extend(text);
+        let mut offsets: Vec<Vec<u64>> = mine.iter().map(|item| vec![0; item.outs.len()]).collect();
+        let mut len = header.len() as u64;
+        for ((n, out), (_, bytes)) in places.into_iter().zip(plan) {
+            offsets[n][out] = len;
+            len += bytes;
+        }
+        Ok(Planned { path, items: (begin, end), offsets, header, len })
+    };
+    cuts.iter().enumerate().map(plan).collect()
+}
+
+/// The least limit under which there are at most `count` files.
+pub fn even_limit(items: &[Item<'_>], count: usize) -> u64 {
+    let (mut low, mut high) = (1, items.iter().map(bytes).sum::<u64>().max(1));
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if cut(items, middle).len() <= count { high = middle } else { low = middle + 1 }
+    }
+    low
+}
+
+/// Bytes of an item's tensors; shapes come from headers that were checked.
+fn bytes(item: &Item<'_>) -> u64 {
+    let of = |out: &Out| {
+        let count: usize = out.declared.shape.iter().product();
+        (count * out.declared.dtype.size()) as u64
+    };
+    item.outs.iter().map(of).sum()
+}
+
+fn cut(items: &[Item<'_>], most: u64) -> Vec<(usize, usize)> {
+    let (mut cuts, mut begin, mut size) = (Vec::new(), 0, 0_u64);
+    for (n, item) in items.iter().enumerate() {
+        let more = bytes(item);
+        if n > begin && size.saturating_add(more) > most {
+            cuts.push((begin, n));
+            (begin, size) = (n, 0);
+        }
+        size = size.saturating_add(more);
+    }
+    cuts.push((begin, items.len()));
+    cuts
+}
+
+/// The work of one folder, or of one file of it.
+pub fn work<'a>(
+    items: &[Item<'a>],
+    planned: &[Planned],
+    shard: Option<usize>,
+    fingerprint: String,
+) -> Work<'a> {
+    let (mut files, mut tasks) = (Vec::new(), Vec::new());
+    let wanted = planned.iter().enumerate().filter(|(n, _)| shard.is_none_or(|shard| shard == *n));
+    for (_, plan) in wanted {
+        for (item, offsets) in items[plan.items.0..plan.items.1].iter().zip(&plan.offsets) {
+            let target = |(out, &offset): (&Out, &u64)| Target {
+                file: files.len(),
+                name: out.declared.name.clone(),
+                offset,
+                encode: Arc::clone(&out.encode),
+            };
+            let targets = item.outs.iter().zip(offsets).map(target).collect();
+            tasks.push(Task { flow: item.flow.clone(), targets, place: item.place });
+        }
+        let (path, header) = (plan.path.clone(), plan.header.clone());
+        files.push(OutFile { path, header, len: plan.len });
+    }
+    Work { files, tasks, fingerprint, ..Work::default() }
+}
+
+/// `model.safetensors.index.json`: its path and text; none for a single file.
+pub fn index(folder: &Path, items: &[Item<'_>], planned: &[Planned]) -> Option<(PathBuf, String)> {
+    if planned.len() == 1 {
+        return None;
+    }
+    let mut map = BTreeMap::new();
+    for plan in planned {
+        let file = plan.path.file_name().unwrap_or_default().to_string_lossy();
+        for out in items[plan.items.0..plan.items.1].iter().flat_map(|item| &item.outs) {
+            map.insert(out.declared.name.as_str(), file.clone());
+        }
+    }
+    let total: u64 = items.iter().map(bytes).sum();
+    let index = serde_json::json!({ "metadata": { "total_size": total }, "weight_map": map });
+    Some((folder.join(INDEX), format!("{index:#}\n")))
+}

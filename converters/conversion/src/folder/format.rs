@@ -1,0 +1,230 @@
+//! The formats of checkpoints: what `--to` names.
+
+use std::collections::BTreeMap;
+
+use registry::quant::Quant;
+
+use super::scaled::{BLOCK, Scheme, SquareScale};
+use super::{Choice, Tensor};
+use formats::safetensors::FileDtype;
+
+/// A format of safetensors checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Plain bf16.
+    Bf16,
+    /// compressed-tensors, e4m3, a scale per row.
+    Fp8,
+    /// compressed-tensors, e4m3, a scale per matrix.
+    Fp8Tensor,
+    /// e4m3 with f32 scales for squares; powers of two perhaps.
+    Fp8Block {
+        /// Whether scales are powers of two.
+        power: bool,
+    },
+    /// The same in compressed-tensors' words.
+    Fp8CtBlock,
+    /// ModelOpt, e4m3.
+    Fp8Modelopt {
+        /// Whether a matrix has one scale, as it must where its inputs have one; or one per row.
+        whole: bool,
+    },
+    /// compressed-tensors, e2m1 with scales for sixteen.
+    Nvfp4,
+    /// compressed-tensors, e2m1 with powers of two for thirty-two.
+    Mxfp4,
+}
+
+const MODELOPT: &str =
+    "ModelOpt: e4m3, a scale per row; per matrix with --static-activations; not for transformers";
+
+/// Names, and what they are in a few words.
+const NAMES: &[(&str, Format, &str)] = &[
+    ("bf16", Format::Bf16, "plain numbers; undoes what is quantized"),
+    ("fp8", Format::Fp8, "compressed-tensors: e4m3, a scale per row, tokens scaled as they come"),
+    ("fp8:tensor", Format::Fp8Tensor, "compressed-tensors: e4m3, a scale per matrix"),
+    ("fp8:block", Format::Fp8Block { power: false }, "e4m3, an f32 scale per 128x128"),
+    ("fp8:block-ue8m0", Format::Fp8Block { power: true }, "the same with powers of two for scales"),
+    (
+        "fp8:ct-block",
+        Format::Fp8CtBlock,
+        "compressed-tensors: e4m3, a scale per 128x128; no mixtures in transformers",
+    ),
+    ("fp8:modelopt", Format::Fp8Modelopt { whole: false }, MODELOPT),
+    (
+        "nvfp4",
+        Format::Nvfp4,
+        "compressed-tensors: e2m1, a scale per 16, weights only; no mixtures in transformers",
+    ),
+    ("mxfp4", Format::Mxfp4, "compressed-tensors: e2m1, a power of two per 32, weights only"),
+];
+
+impl Format {
+    /// A format by its name.
+    pub fn parse(name: &str) -> Option<Self> {
+        NAMES.iter().find(|row| row.0.eq_ignore_ascii_case(name)).map(|row| row.1)
+    }
+
+    /// Every format with its name and what it is.
+    pub fn all() -> impl Iterator<Item = (&'static str, Self, &'static str)> {
+        NAMES.iter().copied()
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        let own = match self {
+            Self::Fp8Modelopt { .. } => Self::Fp8Modelopt { whole: false },
+            other => other,
+        };
+        NAMES.iter().find(|row| row.1 == own).map_or("", |row| row.0)
+    }
+
+    /// The format in which inputs of matrices have a scale that is stored; or why there is none.
+    pub fn with_inputs(self) -> Result<Self, &'static str> {
+        match self {
+            Self::Bf16 => Err("nothing in it has a scale"),
+            Self::Fp8 | Self::Fp8Tensor => Ok(self),
+            Self::Fp8Modelopt { .. } => Ok(Self::Fp8Modelopt { whole: true }),
+            Self::Fp8Block { .. } | Self::Fp8CtBlock => {
+                Err("engines scale its rows in groups of 128 as they come")
+            }
+            Self::Nvfp4 | Self::Mxfp4 => Err("its matrices multiply rows of 16 bits"),
+        }
+    }
+
+    /// The shape of a tensor of one scale.
+    pub(super) fn one(self) -> Vec<usize> {
+        if matches!(self, Self::Fp8Modelopt { .. }) { Vec::new() } else { vec![1] }
+    }
+
+    /// Loaders that do not read the format, in words; `mixture` if experts are quantized.
+    pub fn unread_by(self, mixture: bool) -> Option<&'static str> {
+        match self {
+            Self::Fp8CtBlock if mixture => Some(
+                "transformers (5.19 and 5.23, with compressed-tensors 0.17 and 0.20) does not load mixtures of \
+                 fp8:ct-block: it expects scales of rows for experts; fp8:block has the same squares and loads",
+            ),
+            Self::Nvfp4 if mixture => Some(
+                "transformers (5.23) leaves out the scale of scales of experts in NVFP4: give the folder to an engine \
+                 that multiplies by it, or write mxfp4",
+            ),
+            Self::Fp8Modelopt { .. } => Some(
+                "transformers (5.19 and 5.23) ignores ModelOpt's scales and reads the codes as weights: give the folder \
+                 to an engine that knows them, or write fp8",
+            ),
+            _ => None,
+        }
+    }
+
+    /// Whether the config may name modules by patterns.
+    pub fn knows_patterns(self) -> bool {
+        matches!(self, Self::Fp8 | Self::Fp8Tensor | Self::Fp8CtBlock | Self::Nvfp4 | Self::Mxfp4)
+    }
+
+    /// Whether matrices are quantized, and experts taken apart for it.
+    pub fn quantizes(self) -> bool {
+        self != Self::Bf16
+    }
+
+    /// Whether all matrices that engines fuse have one scale.
+    pub fn shares(self) -> bool {
+        matches!(self, Self::Fp8Tensor | Self::Nvfp4 | Self::Fp8Modelopt { whole: true })
+    }
+
+    /// How matrices are quantized whose shared scale is `scale`; none for plain numbers.
+    pub fn scheme(self, scale: f32) -> Option<Scheme> {
+        Some(match self {
+            Self::Bf16 => return None,
+            Self::Fp8 => Scheme::Rows(FileDtype::Bf16),
+            Self::Fp8Modelopt { whole: false } => Scheme::Rows(FileDtype::F32),
+            Self::Fp8Tensor | Self::Fp8Modelopt { whole: true } => Scheme::Whole(scale),
+            Self::Fp8Block { power: false } => Scheme::Squares(SquareScale::F32),
+            Self::Fp8Block { power: true } => Scheme::Squares(SquareScale::Power),
+            Self::Fp8CtBlock => Scheme::Squares(SquareScale::Bf16),
+            Self::Nvfp4 => Scheme::Sixteens(scale),
+            Self::Mxfp4 => Scheme::ThirtyTwos,
+        })
+    }
+
+    /// Fate of each tensor.
+    pub fn choose(self, tensors: &[Tensor<'_>], quant: &Quant) -> Vec<Choice> {
+        let Some(scheme) = self.scheme(1.0) else { return plain(tensors) };
+        let refuses = |tensor: &Tensor<'_>| match (&tensor.matrix, &tensor.shape[..]) {
+            (Err(why), _) => Some(why.clone()),
+            (Ok(()), &[rows, row]) if tensor.name.ends_with(".weight") => scheme.refuses(rows, row),
+            (Ok(()), _) => Some("it is no module's weight".to_owned()),
+        };
+        let mut refused: Vec<Option<String>> = tensors.iter().map(refuses).collect();
+        if matches!(scheme, Scheme::Squares(..)) {
+            // Engines put fused matrices on top of each other: all are quantized, or none.
+            let named = tensors.iter().enumerate().map(|(n, tensor)| (tensor.weight.as_str(), n));
+            let places: BTreeMap<&str, usize> = named.collect();
+            for n in 0..tensors.len() {
+                let Some(why) = refused[n].clone().filter(|_| tensors[n].matrix.is_ok()) else {
+                    continue;
+                };
+                let name = &tensors[n].name;
+                let fused = quant.together(&tensors[n].weight);
+                let others = fused.iter().filter_map(|name| places.get(name.as_str()));
+                for &other in others.filter(|&&other| other != n) {
+                    refused[other].get_or_insert(format!("fused with `{name}`: {why}"));
+                }
+            }
+        }
+        // Engines run the experts of a mixture as one: all of them are quantized, or none.
+        let mut mixtures: BTreeMap<usize, String> = BTreeMap::new();
+        for (tensor, refused) in tensors.iter().zip(&refused) {
+            if let (Some(mixture), Some(why), [_, _]) = (tensor.mixture, refused, &tensor.shape[..])
+            {
+                let why = || format!("of the same mixture as `{}`: {why}", tensor.name);
+                mixtures.entry(mixture).or_insert_with(why);
+            }
+        }
+        for (tensor, refused) in tensors.iter().zip(&mut refused) {
+            if let Some(why) = tensor.mixture.and_then(|mixture| mixtures.get(&mixture)) {
+                refused.get_or_insert_with(|| why.clone());
+            }
+        }
+        let choice = |(tensor, refused): (&Tensor<'_>, Option<String>)| match refused {
+            Some(why) => Choice { kept: Some(tensor.dtype), why },
+            None => Choice { kept: None, why: String::new() },
+        };
+        tensors.iter().zip(refused).map(choice).collect()
+    }
+}
+
+/// Plain bf16. In a checkpoint of 16 bits, f32 tensors are so on purpose and stay; in one of f32 only those do
+/// that the reference keeps in f32 whatever it runs in.
+fn plain(tensors: &[Tensor<'_>]) -> Vec<Choice> {
+    let count = |wanted: &dyn Fn(&Tensor<'_>) -> bool| -> u128 {
+        tensors.iter().filter(|tensor| wanted(tensor)).map(|tensor| tensor.flow.len() as u128).sum()
+    };
+    let wide = |tensor: &Tensor<'_>| tensor.dtype == FileDtype::F32;
+    let mostly_wide = 2 * count(&wide) > count(&|tensor| tensor.dtype.is_float());
+    let choice = |tensor: &Tensor<'_>| {
+        let stays = wide(tensor) && (tensor.always_wide || !mostly_wide);
+        let kept = if stays || !tensor.dtype.is_float() { tensor.dtype } else { FileDtype::Bf16 };
+        let why = if stays { WIDER.to_owned() } else { String::new() };
+        Choice { kept: Some(kept), why }
+    };
+    tensors.iter().map(choice).collect()
+}
+
+/// Why a tensor is not rounded to bf16.
+const WIDER: &str = "it is wider than the rest on purpose";
+
+/// What breaks when rows of a matrix are spread over several devices, or its columns are.
+pub fn split_limits(format: Format, rows: usize, row: usize) -> Vec<String> {
+    let Some(run) = format.scheme(1.0).and_then(Scheme::run) else { return Vec::new() };
+    let mut limits = Vec::new();
+    let most = |size: usize| {
+        [2, 4, 8, 16, 32].into_iter().take_while(|n| size.is_multiple_of(run * n)).last()
+    };
+    if run == BLOCK && most(rows) != Some(32) {
+        limits.push(format!("its rows over more than {} devices", most(rows).unwrap_or(1)));
+    }
+    if most(row) != Some(32) {
+        limits.push(format!("its columns over more than {} devices", most(row).unwrap_or(1)));
+    }
+    limits
+}

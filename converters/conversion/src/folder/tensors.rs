@@ -1,0 +1,274 @@
+//! Which tensors a new checkpoint has: those of the old one, experts taken apart.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use registry::dtype::{Dtype, DtypeRule};
+use registry::graph::{Graph, WeightId};
+use registry::model::{Model, is_buffer};
+use registry::quant::{Stays, staying};
+use registry::weight_map::{Rule, Step, gather, inverse, natural, shapes};
+
+use super::Tensor;
+use checkpoints::checkpoint::Checkpoint;
+use checkpoints::flow::{Flow, Octets};
+use checkpoints::weights::Sourced;
+use formats::safetensors::FileDtype;
+
+/// Ops whose matrices are ever quantized.
+const MULTIPLIES: [&str; 4] = ["linear", "linears", "experts", "latent_attend"];
+
+/// What the graph does with a weight.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// It is multiplied by, and nothing else.
+    Matrix,
+    Other,
+}
+
+/// Which tensors are wanted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wanted {
+    /// Experts that lie in one tensor become one tensor each, as engines want them that know scales.
+    pub apart: bool,
+    /// The matrix whose product is the logits may be quantized too.
+    pub output: bool,
+}
+
+/// The tensors, in the natural order of their names.
+pub fn tensors<'c>(
+    checkpoint: &'c Checkpoint,
+    model: &Model,
+    weights: &[Sourced<'c>],
+    wanted: Wanted,
+) -> Result<Vec<Tensor<'c>>, String> {
+    let graph = &model.graph;
+    let mut stays = staying(graph);
+    stays.retain(|_, why| !(wanted.output && *why == Stays::Output));
+    let fixed = DtypeRule::Fixed(Dtype::F32);
+    let always_wide = |mine: &[usize]| mine.iter().any(|&n| graph.weights[n].dtype == fixed);
+    let stays = |mine: &[usize]| mine.iter().find_map(|n| stays.get(&WeightId(*n))).copied();
+    let uses = uses(graph);
+    let experts = experts(graph);
+    let mut makes: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (n, weight) in weights.iter().enumerate() {
+        for tensor in &weight.tensors {
+            makes.entry(tensor).or_default().push(n);
+        }
+    }
+    let (mut made, mut done) = (Vec::new(), BTreeSet::new());
+    for (name, info) in checkpoint.tensors() {
+        let mine = makes.get(name.as_str()).map_or(&[][..], Vec::as_slice);
+        let renamed = |n: &usize| weights[*n].rule.is_some() && graph.weights[*n].name != *name;
+        // Where no loader puts them together again, they stay as they are.
+        let kept = |n: &usize| model.quant.kept(&graph.weights[*n].name).is_some();
+        let parts = |n: &usize| experts.contains_key(n) && renamed(n) && !kept(n);
+        if wanted.apart && mine.len() > 1 && mine.iter().all(parts) {
+            for &n in mine.iter().filter(|&&n| done.insert(n)) {
+                let weight = &graph.weights[n];
+                let (flow, place) = (weights[n].flow.clone(), weights[n].place);
+                let dtype = match flow.dtype() {
+                    Some(dtype) if dtype.run().is_some() => dtype,
+                    _ => FileDtype::Bf16,
+                };
+                let matrix =
+                    quantizable(model, &[&weight.name], uses[n], stays(&[n]), flow.shape());
+                let shape = flow.shape().to_vec();
+                let (name, weight) = (taken_out(model, name, &weight.name), weight.name.clone());
+                let (mixture, weights) = (experts.get(&n).copied(), vec![WeightId(n)]);
+                made.push(Tensor {
+                    name,
+                    flow,
+                    place,
+                    dtype,
+                    always_wide: always_wide(&[n]),
+                    shape,
+                    weight,
+                    weights,
+                    mixture,
+                    matrix,
+                });
+            }
+            continue;
+        }
+        if let Some(&first) = mine.iter().find(|&&n| in_blocks(model, &weights[n])) {
+            if !mine.iter().all(|n| done.insert(*n)) {
+                continue;
+            }
+            let (name, flow) = stacked(model, weights, mine, &info.shape).ok_or_else(|| {
+                format!(
+                    "`{name}` is kept in blocks, and no rule of the spec says what it is called \
+                     without them; add one to `weights:`"
+                )
+            })?;
+            let (shape, place) = (flow.shape().to_vec(), weights[first].place);
+            let matrix = Err("several matrices in one".to_owned());
+            let (dtype, weight, mixture) = (FileDtype::Bf16, name.clone(), None);
+            let weights = mine.iter().copied().map(WeightId).collect();
+            let always_wide = always_wide(mine);
+            made.push(Tensor {
+                name,
+                flow,
+                place,
+                dtype,
+                always_wide,
+                shape,
+                weight,
+                weights,
+                mixture,
+                matrix,
+            });
+            continue;
+        }
+        if mine.is_empty() && is_buffer(name) {
+            continue;
+        }
+        let flow = if let Ok(flow) = checkpoint.flow(name).map_err(|e| e.to_string())? {
+            flow
+        } else {
+            let bytes = checkpoint.bytes(name).map_err(|e| e.to_string())?;
+            Flow::new(&[bytes.len()], Arc::new(Octets(bytes)))
+        };
+        let coded = checkpoint.is_quantized(name);
+        let whole = mine.iter().all(|&n| {
+            let steps = weights[n].rule.map(|rule| &model.rules[rule].steps);
+            uses[n] == Use::Matrix && steps.is_none_or(|steps| steps.iter().all(rows_stay))
+        });
+        let used = if !mine.is_empty() && whole { Use::Matrix } else { Use::Other };
+        let names: Vec<&str> = mine.iter().map(|&n| graph.weights[n].name.as_str()).collect();
+        made.push(Tensor {
+            name: name.clone(),
+            weight: if let [one] = names[..] { one.to_owned() } else { name.clone() },
+            weights: mine.iter().copied().map(WeightId).collect(),
+            mixture: mine.iter().find_map(|n| experts.get(n).copied()),
+            matrix: quantizable(model, &names, used, stays(mine), &info.shape),
+            flow,
+            place: (info.file, info.range.0),
+            dtype: if coded { FileDtype::Bf16 } else { info.dtype },
+            always_wide: always_wide(mine),
+            shape: info.shape.clone(),
+        });
+    }
+    made.sort_by_cached_key(|tensor| natural(&tensor.name));
+    Ok(made)
+}
+
+/// What a weight is called that is taken out of a tensor: it begins as that does.
+fn taken_out(model: &Model, tensor: &str, weight: &str) -> String {
+    let begins = |name: &str| {
+        name.split('.').zip(weight.split('.')).take_while(|(a, b)| a == b).count() >= 3
+    };
+    let renamed = |rule: &Rule| {
+        let wrapped = rule.renamed(tensor).is_some_and(|name| begins(&name));
+        wrapped.then(|| rule.on_disk(weight)).flatten()
+    };
+    let found = if begins(tensor) { None } else { model.rules.iter().find_map(renamed) };
+    found.unwrap_or_else(|| weight.to_owned())
+}
+
+/// Whether a weight is made of blocks and scales by a rule of the spec.
+fn in_blocks(model: &Model, weight: &Sourced<'_>) -> bool {
+    let steps = weight.rule.map(|rule| &model.rules[rule].steps);
+    steps.is_some_and(|steps| steps.first() == Some(&Step::Mxfp4))
+}
+
+/// The tensor that some weights lie in where they are plain numbers: the name and steps of another
+/// rule that makes the same weights. `blocks` is the shape of the blocks.
+fn stacked<'c>(
+    model: &Model,
+    weights: &[Sourced<'c>],
+    mine: &[usize],
+    blocks: &[usize],
+) -> Option<(String, Flow<'c>)> {
+    let &[outer, rows, runs, _] = blocks else { return None };
+    let row = runs.checked_mul(32)?;
+    let plain = |rule: &&Rule| rule.steps.first() != Some(&Step::Mxfp4);
+    model.rules.iter().filter(plain).find_map(|rule| {
+        let mut parts = Vec::with_capacity(mine.len());
+        let mut disk = None;
+        for &n in mine {
+            let name = &model.graph.weights[n].name;
+            let gathered = gather(rule, name, |_| std::iter::empty())?;
+            let [tensor] = &gathered.names[..] else { return None };
+            if disk.get_or_insert_with(|| tensor.clone()) != tensor {
+                return None;
+            }
+            parts.push((gathered.output, n));
+        }
+        parts.sort_unstable();
+        let flows: Vec<_> = parts.iter().map(|&(_, n)| weights[n].flow.clone()).collect();
+        let wanted: Vec<_> = flows.iter().map(|flow| flow.shape().to_vec()).collect();
+        let fits = |shape: &Vec<usize>| {
+            shapes(&rule.steps, vec![shape.clone()]).is_ok_and(|made| made == wanted)
+        };
+        let shape = [vec![outer, rows, row], vec![outer, row, rows]].into_iter().find(fits)?;
+        Some((disk?, undone(&rule.steps, shape, flows)?))
+    })
+}
+
+/// The tensor of some shape of which steps make these.
+fn undone<'c>(steps: &[Step], shape: Vec<usize>, mut flows: Vec<Flow<'c>>) -> Option<Flow<'c>> {
+    let Some((step, rest)) = steps.split_first() else { return flows.pop() };
+    let step = std::slice::from_ref(step);
+    let made = shapes(step, vec![shape.clone()]).ok()?;
+    let each = flows.len().checked_div(made.len())?.max(1);
+    let parts = flows.chunks(each).zip(made);
+    let parts = parts.map(|(flows, shape)| undone(rest, shape, flows.to_vec()));
+    let parts: Vec<_> = parts.collect::<Option<_>>()?;
+    Flow::run(&inverse(step, vec![shape]).ok()?, parts).ok()?.pop()
+}
+
+/// Whether a step leaves rows as they are, so that a matrix on disk is one of the graph, or
+/// several on top of each other.
+fn rows_stay(step: &Step) -> bool {
+    match step {
+        Step::Split { axis, .. } | Step::SplitRuns { axis, .. } => *axis == 0,
+        Step::PermuteHeads { .. } => true,
+        _ => false,
+    }
+}
+
+/// Why a tensor is no matrix that is quantized, if it is not.
+fn quantizable(
+    model: &Model,
+    names: &[&str],
+    used: Use,
+    stays: Option<Stays>,
+    shape: &[usize],
+) -> Result<(), String> {
+    if used == Use::Other {
+        return Err("nothing only multiplies by it".to_owned());
+    }
+    if let Some(why) = names.iter().find_map(|name| model.quant.kept(name)) {
+        return Err(format!("the spec keeps it: {why}"));
+    }
+    if let Some(stays) = stays {
+        return Err(stays.why().to_owned());
+    }
+    if shape.len() != 2 {
+        return Err(format!("it has {} axes", shape.len()));
+    }
+    Ok(())
+}
+
+fn uses(graph: &Graph) -> Vec<Use> {
+    let (mut matrix, mut other) = (BTreeSet::new(), BTreeSet::new());
+    for node in &graph.nodes {
+        let multiplies = MULTIPLIES.contains(&node.op.as_str());
+        for (role, id) in &node.weights {
+            let to = if multiplies && !role.contains("bias") { &mut matrix } else { &mut other };
+            to.insert(id.0);
+        }
+    }
+    let of = |n| {
+        let alone = matrix.contains(&n) && !other.contains(&n);
+        if alone { Use::Matrix } else { Use::Other }
+    };
+    (0..graph.weights.len()).map(of).collect()
+}
+
+/// The weights of mixtures, and which mixture each is of.
+fn experts(graph: &Graph) -> BTreeMap<usize, usize> {
+    let nodes = graph.nodes.iter().enumerate().filter(|(_, node)| node.op == "experts");
+    nodes.flat_map(|(n, node)| node.weights.values().map(move |id| (id.0, n))).collect()
+}

@@ -1,0 +1,380 @@
+//! Plans GGUF files: which tensors, of which types, at which places, known from headers alone.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use registry::gguf::{Gguf, is_known, knows_tensor};
+use registry::graph::Weight;
+use registry::scalar::Scalar;
+
+use super::work::Blocks;
+use super::{OutFile, Target, Task, Work};
+use checkpoints::flow::{Flow, Numbers};
+use checkpoints::weights::Sourced;
+use formats::codec::BlockType;
+use formats::gguf::{Array, Declared, Dims, Layout, Metadata, TensorInfo, Value, scalars, split};
+use formats::safetensors::FileDtype;
+
+mod base;
+mod factors;
+mod sources;
+
+pub use base::base_type;
+pub use factors::{Factors, factors, may_be_scaled, measure, unheeded};
+pub use sources::{Arithmetic, InBlocks};
+use sources::{halved, in_half, packed};
+
+/// A tensor of a GGUF file, not yet of a type.
+#[derive(Clone)]
+pub struct Tensor<'a> {
+    /// Its name.
+    pub name: String,
+    /// Its numbers; row-major shape.
+    pub flow: Flow<'a>,
+    /// Where the first of its sources lies.
+    pub place: (usize, u64),
+    /// The type that it has whatever the file is made for.
+    pub fixed: Option<BlockType>,
+    /// The blocks that its rows already lie in: in these it loses nothing.
+    pub packed: Option<InBlocks>,
+}
+
+/// What a tensor is kept in, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The type.
+    pub ty: BlockType,
+    /// The rule that chose it, in a few words.
+    pub why: String,
+}
+
+/// One file to be made, or one set of files.
+pub struct Output {
+    /// Where; for a set, the name without its `-00001-of-00002.gguf`.
+    pub path: PathBuf,
+    /// The type of each tensor, in order.
+    pub choices: Vec<Choice>,
+    /// `general.file_type`.
+    pub file_type: u32,
+    /// At most so many bytes of tensors per file; none for one file.
+    pub split: Option<u64>,
+    /// Only this file of the set, counted from zero.
+    pub shard: Option<usize>,
+    /// Numbers are rounded to this before they are quantized, as programs do that write an
+    /// intermediate file.
+    pub via: Option<FileDtype>,
+    /// The form of shapes in the header.
+    pub dims: Dims,
+    /// Weights on the errors of the rows of tensors, by their names: one list per matrix.
+    pub importance: BTreeMap<String, Arc<Vec<f32>>>,
+    /// What blocks of tensors are multiplied by, by the places of these: tensors of their own, behind the others.
+    pub factors: BTreeMap<usize, Factors>,
+}
+
+/// One file of a plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    /// Where it will be.
+    pub path: PathBuf,
+    /// Its header, and where everything is.
+    pub layout: Layout,
+}
+
+/// Tensors of the weights of a model, those that `gguf` was resolved with, as a GGUF file has them, in file order: those that are computed, those of
+/// no layer, then layer by layer by name.
+pub fn tensors<'a>(
+    gguf: &Gguf,
+    wanted: &[Weight],
+    weights: &[Sourced<'a>],
+    arithmetic: Arithmetic,
+) -> Result<Vec<Tensor<'a>>, Vec<String>> {
+    if let Some(unlike) = &gguf.unlike {
+        return Err(vec![format!("{}: {}", unlike.message, unlike.label)]);
+    }
+    let mut tensors: Vec<Tensor<'a>> = Vec::new();
+    let mut faults = Vec::new();
+    for group in gguf.groups(wanted)? {
+        let flows = group.weights.iter().map(|&n| weights[n].flow.clone()).collect();
+        let place = group.weights.iter().map(|&n| weights[n].place).min().unwrap_or_default();
+        let fixed = group.ty.as_deref().and_then(BlockType::parse);
+        if let Some(name) = group.ty.as_ref().filter(|_| fixed.is_none()) {
+            faults.push(format!("`{}`: there is no type `{name}`", group.tensors[0].0));
+        }
+        let packed = packed(&group, weights);
+        let half = arithmetic == Arithmetic::OfSource && in_half(&group, weights);
+        match Flow::run(&group.steps, flows) {
+            Ok(made) => {
+                let named = group.tensors.iter().zip(made);
+                tensors.extend(named.map(|((name, _), flow)| Tensor {
+                    name: name.clone(),
+                    flow: if half { halved(flow) } else { flow },
+                    place,
+                    fixed,
+                    packed: packed.clone(),
+                }));
+            }
+            Err(why) => faults.push(format!("`{}` cannot be made: {why}", group.tensors[0].0)),
+        }
+    }
+    tensors.sort_by_cached_key(|tensor| order(&tensor.name));
+    let computed = gguf.tensors.iter().map(|(name, numbers)| Tensor {
+        name: name.clone(),
+        flow: Flow::new(&[numbers.len()], Arc::new(Computed(numbers.clone()))),
+        place: (0, 0),
+        fixed: Some(BlockType::F32),
+        packed: None,
+    });
+    tensors.splice(0..0, computed);
+    if faults.is_empty() { Ok(tensors) } else { Err(faults) }
+}
+
+/// The section with the numbers of those weights among its keys that a file keeps there.
+pub fn with_scalars(
+    mut gguf: Gguf,
+    wanted: &[Weight],
+    weights: &[Sourced<'_>],
+) -> Result<Gguf, Vec<String>> {
+    let (mut keys, mut faults) = (Vec::new(), Vec::new());
+    for (key, places) in gguf.scalar_weights(wanted) {
+        if scalars::count(&places, wanted).is_none() {
+            faults.push(format!("the weights of the key `{key}` have too many numbers for a key"));
+            continue;
+        }
+        let mut list = Vec::new();
+        for &place in &places {
+            let mut numbers = vec![0.0; weights[place].flow.len()];
+            weights[place].flow.read(0, &mut numbers);
+            list.extend(numbers.into_iter().map(|x| Scalar::Float(f64::from(x))));
+        }
+        // A list without numbers is no value.
+        if !list.is_empty() {
+            keys.push((key.to_owned(), Scalar::List(list)));
+        }
+    }
+    gguf.metadata.extend(keys);
+    if faults.is_empty() { Ok(gguf) } else { Err(faults) }
+}
+
+/// What stock llama.cpp will not understand.
+pub fn unknown(gguf: &Gguf, tensors: &[Tensor<'_>]) -> Vec<String> {
+    if !is_known(&gguf.arch) {
+        return vec![format!(
+            "llama.cpp does not know the architecture `{}`: the file is for this program alone, with the spec that it is made with",
+            gguf.arch
+        )];
+    }
+    let names = tensors.iter().map(|tensor| tensor.name.as_str());
+    let strange: Vec<&str> = names.filter(|name| !knows_tensor(&gguf.arch, name)).collect();
+    match strange[..] {
+        [] => vec![],
+        [first, ..] => vec![format!(
+            "llama.cpp does not know {} tensors of `{}`, the first is `{first}`",
+            strange.len(),
+            gguf.arch
+        )],
+    }
+}
+
+/// The keys of a file: those of the model, of the tokenizer, and of the types.
+pub fn keys(gguf: &Gguf, name: &str, tokenizer: &Metadata, file_type: u32) -> Metadata {
+    let mut keys = Metadata::new();
+    keys.set("general.architecture", gguf.arch.as_str());
+    keys.set("general.type", "model");
+    if !name.is_empty() {
+        keys.set("general.name", name);
+    }
+    for (key, scalar) in &gguf.metadata {
+        if let Some(value) = value(scalar) {
+            keys.set(key.as_str(), value);
+        }
+    }
+    for (key, value) in tokenizer.iter() {
+        keys.set(key, value.clone());
+    }
+    keys.set("general.quantization_version", QUANTIZATION_VERSION);
+    keys.set("general.file_type", file_type);
+    keys
+}
+
+/// The version of the block formats.
+const QUANTIZATION_VERSION: u32 = 2;
+
+/// A computed value as the type that llama.cpp's own writer would give it; none for what no key
+/// can hold.
+fn value(scalar: &Scalar) -> Option<Value> {
+    let unsigned = |n: i64| u32::try_from(n).map(Value::U32).unwrap_or(Value::I64(n));
+    Some(match scalar {
+        Scalar::Bool(b) => Value::Bool(*b),
+        Scalar::Int(n) => unsigned(*n),
+        Scalar::Float(x) => Value::F32(*x as f32),
+        Scalar::Str(text) => Value::String(text.clone()),
+        Scalar::List(items) => Value::Array(array(items)?),
+        Scalar::Null | Scalar::Map(_) => return None,
+    })
+}
+
+fn array(items: &[Scalar]) -> Option<Array> {
+    let whole = |item: &Scalar| match item {
+        Scalar::Int(n) => i32::try_from(*n).ok(),
+        _ => None,
+    };
+    let boolean = |item: &Scalar| match item {
+        Scalar::Bool(b) => Some(*b),
+        _ => None,
+    };
+    let text = |item: &Scalar| match item {
+        Scalar::Str(text) => Some(text.clone()),
+        _ => None,
+    };
+    if let Some(list) = items.iter().map(whole).collect() {
+        return Some(Array::I32(list));
+    }
+    if let Some(list) = items.iter().map(boolean).collect() {
+        return Some(Array::Bool(list));
+    }
+    if let Some(list) = items.iter().map(text).collect() {
+        return Some(Array::String(list));
+    }
+    items.iter().map(|x| x.as_f64().map(|x| x as f32)).collect::<Option<_>>().map(Array::F32)
+}
+
+/// Lays out the files of one output.
+pub fn lay_out(
+    output: &Output,
+    keys: &Metadata,
+    tensors: &[Tensor<'_>],
+) -> Result<Vec<Planned>, formats::gguf::Error> {
+    let declared = declared(output, tensors);
+    let files = match output.split {
+        None => {
+            let layout = Layout::new(&output.path, keys, &declared, output.dims)?;
+            vec![(output.path.clone(), layout)]
+        }
+        Some(most) => split::layouts(&prefix(&output.path), keys, &declared, most, output.dims)?,
+    };
+    Ok(files.into_iter().map(|(path, layout)| Planned { path, layout }).collect())
+}
+
+/// The limit of a file that cuts one output into at most `count` files of about one size.
+pub fn even_limit(
+    output: &Output,
+    keys: &Metadata,
+    tensors: &[Tensor<'_>],
+    count: usize,
+) -> Result<u64, formats::gguf::Error> {
+    split::even_limit(&output.path, keys, &declared(output, tensors), count)
+}
+
+fn declared(output: &Output, tensors: &[Tensor<'_>]) -> Vec<Declared> {
+    let chosen = tensors.iter().zip(&output.choices);
+    let chosen = chosen.map(|(tensor, choice)| Declared {
+        name: tensor.name.clone(),
+        shape: tensor.flow.shape().to_vec(),
+        ty: choice.ty,
+    });
+    chosen.chain(factors::declared(output, tensors)).collect()
+}
+
+/// The name of a set: the path without `.gguf`.
+fn prefix(path: &Path) -> PathBuf {
+    if path.extension().is_some_and(|end| end == "gguf") {
+        path.with_extension("")
+    } else {
+        path.to_owned()
+    }
+}
+
+/// The work of several outputs, each tensor read once.
+pub fn work<'a>(
+    tensors: &[Tensor<'a>],
+    outputs: &[(Output, Vec<Planned>)],
+    fingerprint: String,
+) -> Work<'a> {
+    let mut files = Vec::new();
+    let mut targets: Vec<Vec<Target>> = vec![Vec::new(); tensors.len()];
+    let mut behind = Vec::new();
+    for (output, planned) in outputs {
+        let (mut tensor, mut factors) = (0, output.factors.iter());
+        for (no, plan) in planned.iter().enumerate() {
+            let wanted = output.shard.is_none_or(|shard| shard == no);
+            for info in &plan.layout.tensors {
+                let factors = if tensor < tensors.len() { None } else { factors.next() };
+                match factors {
+                    _ if !wanted => {}
+                    Some((_, factors)) => behind.push(beside(factors, info, files.len())),
+                    None => {
+                        if let Some(targets) = targets.get_mut(tensor) {
+                            targets.push(target(
+                                output,
+                                tensor,
+                                &tensors[tensor],
+                                info,
+                                files.len(),
+                            ));
+                        }
+                    }
+                }
+                tensor += 1;
+            }
+            if wanted {
+                let (header, len) = (plan.layout.header.clone(), plan.layout.file_len);
+                files.push(OutFile { path: plan.path.clone(), header, len });
+            }
+        }
+    }
+    let tasks = tensors.iter().zip(targets).filter(|(_, targets)| !targets.is_empty());
+    let tasks = tasks
+        .map(|(tensor, targets)| Task { flow: tensor.flow.clone(), targets, place: tensor.place })
+        .chain(behind)
+        .collect();
+    // Readers open a set by its first file.
+    let sets =
+        outputs.iter().filter(|(output, planned)| output.shard.is_none() && planned.len() > 1);
+    let gates = sets.map(|(_, planned)| planned[0].path.clone()).collect();
+    Work { files, tasks, fingerprint, gates, ..Work::default() }
+}
+
+/// The task that writes factors.
+fn beside<'a>(factors: &Factors, info: &TensorInfo, file: usize) -> Task<'a> {
+    let blocks = Blocks::plain(BlockType::F32);
+    let (name, offset) = (info.name.clone(), info.offset);
+    let flow = Flow::new(&info.shape, Arc::new(factors::Kept(factors.clone())));
+    let targets = vec![Target { file, name, offset, encode: Arc::new(blocks) }];
+    Task { flow, targets, place: (usize::MAX, 0) }
+}
+
+fn target(
+    output: &Output,
+    place: usize,
+    tensor: &Tensor<'_>,
+    info: &TensorInfo,
+    file: usize,
+) -> Target {
+    let shape = tensor.flow.shape();
+    let matrix = if shape.len() >= 2 { shape[shape.len() - 2] } else { 1 };
+    let factors = output.factors.get(&place).cloned();
+    let quantized = info.ty.is_quantized();
+    let importance = output.importance.get(&tensor.name).filter(|_| quantized).cloned();
+    // What is f32 in the file is so in an intermediate one.
+    // Codes that are kept would be other ones.
+    let via = output.via.filter(|_| info.ty != BlockType::F32 && factors.is_none());
+    let encode = Arc::new(Blocks { ty: info.ty, importance, matrix, via, factors });
+    Target { file, name: tensor.name.clone(), offset: info.offset, encode }
+}
+
+/// Numbers that a spec has computed.
+struct Computed(Vec<f32>);
+
+impl Numbers for Computed {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        out.copy_from_slice(&self.0[at..at + out.len()]);
+    }
+}
+
+/// Layer and name: what is in no layer comes first. The order in which llama.cpp's own quantizer
+/// counts layers.
+fn order(name: &str) -> (i64, String) {
+    let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
+    (layer.unwrap_or(-1), name.to_owned())
+}

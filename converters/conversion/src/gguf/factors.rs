@@ -1,0 +1,147 @@
+//! What blocks are multiplied by as a whole, where their own scales do not reach: a tensor `NAME.scale` beside
+//! `NAME.weight`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use rayon::prelude::*;
+use registry::gguf::heeds_scale;
+
+use super::{Choice, Output, Tensor};
+use crate::peaks::{in_threads, peak};
+use checkpoints::flow::Numbers;
+use formats::codec::{self, BlockType};
+use formats::gguf::Declared;
+use formats::gguf::companions::SCALE;
+
+/// Names of matrices, behind their layer, for which llama.cpp looks for a scale.
+const SCALED: [&str; 20] = [
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_qkv",
+    "attn_output",
+    "attn_gate",
+    "ffn_gate",
+    "ffn_up",
+    "ffn_down",
+    "ffn_gate_exps",
+    "ffn_up_exps",
+    "ffn_down_exps",
+    "ffn_gate_shexp",
+    "ffn_up_shexp",
+    "ffn_down_shexp",
+    "ssm_in",
+    "ssm_out",
+    "ssm_alpha",
+    "ssm_beta",
+    "nextn.eh_proj",
+];
+
+/// One number for each matrix of a tensor, or one for all: known from the source, or once its numbers were
+/// looked through.
+#[derive(Debug, Clone, Default)]
+pub struct Factors(Arc<OnceLock<Vec<f32>>>);
+
+impl Factors {
+    fn known(numbers: Vec<f32>) -> Self {
+        Self(Arc::new(OnceLock::from(numbers)))
+    }
+
+    /// All of them, if they are known.
+    pub(crate) fn get(&self) -> Option<&[f32]> {
+        self.0.get().map(Vec::as_slice)
+    }
+}
+
+/// How many matrices a tensor is.
+fn matrices(tensor: &Tensor<'_>) -> usize {
+    tensor.flow.shape().iter().rev().skip(2).product()
+}
+
+/// Whether a tensor may have a scale beside it.
+pub fn may_be_scaled(name: &str) -> bool {
+    let Some(stem) = name.strip_suffix(".weight") else { return false };
+    let behind = stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    behind.is_some_and(|(_, name)| SCALED.contains(&name))
+}
+
+/// The factors of the tensors that are chosen to have some, by their places. `bare`: of those alone whose source
+/// has them, as programs do that know no others.
+pub fn factors(tensors: &[Tensor<'_>], choices: &[Choice], bare: bool) -> BTreeMap<usize, Factors> {
+    let chosen = tensors.iter().zip(choices).enumerate();
+    let chosen = chosen.filter(|(_, (tensor, choice))| {
+        choice.ty == BlockType::Nvfp4 && may_be_scaled(&tensor.name)
+    });
+    let of = |tensor: &Tensor<'_>| match &tensor.packed {
+        Some(packed) if packed.ty == BlockType::Nvfp4 => {
+            let mut numbers = packed.factors.clone();
+            // A stack has one for each matrix, whether they differ or not.
+            if let [one] = numbers[..] {
+                numbers = vec![one; matrices(tensor)];
+            }
+            Some(Factors::known(numbers))
+        }
+        _ if bare => None,
+        _ => Some(Factors::default()),
+    };
+    chosen.filter_map(|(n, (tensor, _))| Some((n, of(tensor)?))).collect()
+}
+
+/// What stock llama.cpp does not multiply by, though it is there.
+pub fn unheeded(arch: &str, output: &Output, tensors: &[Tensor<'_>]) -> Option<String> {
+    let names = output.factors.keys().map(|&n| tensors[n].name.as_str());
+    let left: Vec<&str> = names.filter(|name| !heeds_scale(arch, name)).collect();
+    let first = *left.first()?;
+    Some(format!(
+        "llama.cpp does not multiply {} tensors of `{arch}` by the scale that NVFP4 has beside its blocks, the \
+         first is `{first}`: choose another type for them with --tensor-type",
+        left.len()
+    ))
+}
+
+/// The tensors of factors.
+pub(super) fn declared(output: &Output, tensors: &[Tensor<'_>]) -> Vec<Declared> {
+    let name = |tensor: &Tensor<'_>| {
+        let stem = tensor.name.strip_suffix(".weight").unwrap_or(&tensor.name);
+        format!("{stem}{SCALE}")
+    };
+    let one = |n: &usize| Declared {
+        name: name(&tensors[*n]),
+        shape: vec![matrices(&tensors[*n])],
+        ty: BlockType::F32,
+    };
+    output.factors.keys().map(one).collect()
+}
+
+/// Looks for the factors that are not known: reads every such tensor once.
+pub fn measure(tensors: &[Tensor<'_>], output: &Output, threads: usize) -> Result<(), String> {
+    let unknown = output.factors.iter().filter(|(_, factors)| factors.0.get().is_none());
+    let unknown: Vec<(&usize, &Factors)> = unknown.collect();
+    in_threads(threads, || {
+        unknown.par_iter().try_for_each(|&(&n, factors)| {
+            let (tensor, count) = (&tensors[n], matrices(&tensors[n]));
+            let size = tensor.flow.len() / count.max(1);
+            let of = |matrix: usize| {
+                let numbers = matrix * size..(matrix + 1) * size;
+                peak(&tensor.name, &tensor.flow, numbers).map(codec::nvfp4_factor)
+            };
+            let found = (0..count).into_par_iter().map(of).collect::<Result<Vec<f32>, String>>()?;
+            // Whoever else found them found the same.
+            factors.0.set(found).ok();
+            Ok(())
+        })
+    })?
+}
+
+/// The factors as numbers of a tensor.
+pub(super) struct Kept(pub(super) Factors);
+
+impl Numbers for Kept {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        match self.0.get().and_then(|all| all.get(at..at + out.len())) {
+            Some(numbers) => out.copy_from_slice(numbers),
+            None => out.fill(f32::NAN),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Which slabs of an unfinished conversion are done.
+//!
+//! A line per slab: its number, and for each target the hash of its bytes and how far they are
+//! from the numbers. A line that was cut short, or whose bytes are not in the file, does not
+//! count: the slab is done again.
+
+use std::collections::BTreeMap;
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use registry::file::Limit;
+
+use super::Measure;
+use formats::output::Disk;
+
+/// The bytes of one slab for one target.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Written {
+    /// XXH3 of the bytes.
+    pub hash: u64,
+    /// How far they are from the numbers.
+    pub measure: Measure,
+}
+
+/// What a journal says.
+#[derive(Debug, Default)]
+pub struct Notes {
+    /// Its first line: which work it belongs to.
+    pub head: String,
+    /// The slabs that are done.
+    pub slabs: BTreeMap<usize, Vec<Written>>,
+    /// True once files may have got their names.
+    pub naming: bool,
+}
+
+/// The line that says that files are about to get their names.
+const NAMING: &str = "naming";
+
+/// A journal that is being written.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: Mutex<fs_err::File>,
+}
+
+/// Longer than the journal of any conversion: a slab takes a line of about a hundred bytes.
+const JOURNAL: Limit = Limit { kind: "a journal", bytes: 1 << 29 };
+
+impl Journal {
+    /// Begins a journal in a file, in place of what is in it.
+    pub fn begin(mut file: fs_err::File, head: &str) -> io::Result<Self> {
+        file.set_len(0)?;
+        file.rewind()?;
+        file.write_all(format!("{head}\n").as_bytes())?;
+        Ok(Self { path: file.path().into(), file: Mutex::new(file) })
+    }
+
+    /// Goes on with a journal that [`read`] has read.
+    pub fn append(mut file: fs_err::File) -> io::Result<Self> {
+        file.seek(SeekFrom::End(0))?;
+        // The last line may have been cut short; what follows must not join it.
+        file.write_all(b"\n")?;
+        Ok(Self { path: file.path().into(), file: Mutex::new(file) })
+    }
+
+    /// Notes a finished slab.
+    pub fn note(&self, slab: usize, written: &[Written]) -> io::Result<()> {
+        let mut line = slab.to_string();
+        for one in written {
+            line.extend([format!(" {:016x}:", one.hash), one.measure.to_text()]);
+        }
+        line.push_str(" .\n");
+        // One write: a line is whole or cut short, never mixed with another.
+        self.file().write_all(line.as_bytes())
+    }
+
+    /// Notes that files are about to get their names, and waits until the journal is on the disk.
+    pub fn note_naming(&self, disk: &dyn Disk) -> io::Result<()> {
+        let mut file = self.file();
+        writeln!(file, "{NAMING}")?;
+        disk.sync(file.file())
+    }
+
+    /// Removes the journal.
+    pub fn remove(self, disk: &dyn Disk) -> io::Result<()> {
+        disk.remove(&self.path)
+    }
+
+    fn file(&self) -> std::sync::MutexGuard<'_, fs_err::File> {
+        self.file.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Reads a journal; none if its run ended before it had a head.
+pub fn read(file: &mut fs_err::File) -> io::Result<Option<Notes>> {
+    file.rewind()?;
+    let bytes = registry::file::rest(file, JOURNAL)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let Some((head, rest)) = text.split_once('\n') else { return Ok(None) };
+    let naming = rest.lines().any(|line| line == NAMING);
+    Ok(Some(Notes {
+        head: head.to_owned(),
+        slabs: rest.lines().filter_map(line).collect(),
+        naming,
+    }))
+}
+
+fn line(text: &str) -> Option<(usize, Vec<Written>)> {
+    let mut words = text.strip_suffix(" .")?.split(' ');
+    let slab = words.next()?.parse().ok()?;
+    let written = words.map(|word| {
+        let (hash, measure) = word.split_once(':')?;
+        let hash = u64::from_str_radix(hash, 16).ok()?;
+        Some(Written { hash, measure: Measure::parse(measure)? })
+    });
+    Some((slab, written.collect::<Option<_>>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use formats::output::Direct;
+
+    #[test]
+    fn what_was_noted_is_read_and_what_was_cut_short_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("j");
+        let open = || formats::output::continue_or_create(&path).unwrap().0;
+        let read = || read(&mut open()).unwrap();
+        let journal = Journal::begin(open(), "head").unwrap();
+        let written = Written { hash: 7, measure: Measure::of(&[1.0], &[1.5]) };
+        journal.note(3, &[written, written]).unwrap();
+        journal.note(4, &[]).unwrap();
+        let whole = fs_err::read(&path).unwrap();
+        let cut = whole.len() - 3;
+        fs_err::write(&path, &whole[..cut]).unwrap();
+        let notes = read().unwrap();
+        assert_eq!((notes.head.as_str(), notes.slabs.len(), notes.naming), ("head", 1, false));
+        assert_eq!(notes.slabs[&3], [written, written]);
+        let journal = Journal::append(open()).unwrap();
+        journal.note(5, &[written]).unwrap();
+        assert_eq!(read().unwrap().slabs.len(), 2);
+        journal.note_naming(&Direct).unwrap();
+        assert!(read().unwrap().naming);
+        for text in ["", "onboard conv"] {
+            fs_err::write(&path, text).unwrap();
+            assert!(read().is_none(), "a head that was cut short is none");
+        }
+        fs_err::write(&path, b"\xff\n\xff\n").unwrap();
+        assert!(read().unwrap().slabs.is_empty());
+    }
+}

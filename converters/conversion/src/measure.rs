@@ -1,0 +1,98 @@
+//! How far a tensor is from what it was made of.
+
+use formats::codec::{Sums, sums};
+
+/// Sums over the numbers of a tensor, or of a part of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Measure {
+    /// How many numbers.
+    pub count: u64,
+    /// Sum of squared errors.
+    pub error: f64,
+    /// Sum of squared numbers.
+    pub power: f64,
+    /// Sum of products of number and decoded number.
+    pub product: f64,
+    /// Sum of squared decoded numbers.
+    pub decoded: f64,
+    /// The largest error.
+    pub largest: f64,
+}
+
+impl Measure {
+    /// Compares numbers with what a reader will see.
+    pub fn of(numbers: &[f32], seen: &[f32]) -> Self {
+        let Sums { error, power, product, decoded, largest } = sums(numbers, seen);
+        Self { count: numbers.len() as u64, error, power, product, decoded, largest }
+    }
+
+    /// Numbers that were copied.
+    pub fn exact(count: usize) -> Self {
+        Self { count: count as u64, ..Self::default() }
+    }
+
+    /// Both parts together. Parts are added in the order of the tensor, so that sums do not
+    /// depend on who was done first.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            error: self.error + other.error,
+            power: self.power + other.power,
+            product: self.product + other.product,
+            decoded: self.decoded + other.decoded,
+            largest: self.largest.max(other.largest),
+        }
+    }
+
+    /// Root of the mean squared error over root of the mean square.
+    pub fn relative(&self) -> f64 {
+        if self.error == 0.0 { 0.0 } else { (self.error / self.power).sqrt() }
+    }
+
+    /// The cosine between the numbers and what a reader will see; 1 for a copy.
+    pub fn cosine(&self) -> f64 {
+        if self.error == 0.0 { 1.0 } else { self.product / (self.power * self.decoded).sqrt() }
+    }
+
+    pub(super) fn to_text(self) -> String {
+        let floats = [self.error, self.power, self.product, self.decoded, self.largest];
+        let words: Vec<_> = floats.iter().map(|x| format!("{:x}", x.to_bits())).collect();
+        format!("{:x}:{}", self.count, words.join(":"))
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let words: Option<Vec<u64>> =
+            text.split(':').map(|word| u64::from_str_radix(word, 16).ok()).collect();
+        let words = words?;
+        let [count, error, power, product, decoded, largest] = words[..] else { return None };
+        let float = f64::from_bits;
+        Some(Self {
+            count,
+            error: float(error),
+            power: float(power),
+            product: float(product),
+            decoded: float(decoded),
+            largest: float(largest),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_add_up_and_survive_as_text() {
+        let (x, y) = ([1.0, -2.0, 3.0, 0.5], [1.5, -2.0, 2.0, 0.5]);
+        let whole = Measure::of(&x, &y);
+        let parts = Measure::of(&x[..2], &y[..2]).and(Measure::of(&x[2..], &y[2..]));
+        assert_eq!(whole, parts);
+        assert_eq!((whole.error, whole.largest, whole.count), (1.25, 1.0, 4));
+        assert!((whole.relative() - (1.25_f64 / 14.25).sqrt()).abs() < 1e-12);
+        assert_eq!(Measure::parse(&whole.to_text()), Some(whole));
+        assert_eq!(Measure::exact(3).relative(), 0.0);
+        assert_eq!(Measure::exact(3).cosine(), 1.0);
+        assert!(Measure::parse("1:2").is_none());
+    }
+}

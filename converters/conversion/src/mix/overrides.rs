@@ -1,0 +1,97 @@
+//! What a person wants otherwise.
+
+use regex::Regex;
+
+use super::Error;
+use formats::codec::BlockType;
+use formats::shown;
+
+/// What a person wants otherwise than the table has it.
+#[derive(Debug, Clone, Default)]
+pub struct Overrides {
+    /// Types for tensors whose names match; the first match wins. They count only where the
+    /// target is a quantized type.
+    pub tensors: Vec<TensorType>,
+    /// The type of `output.weight`, and of the embedding that is used in its place.
+    pub output: Option<BlockType>,
+    /// The type of the embeddings.
+    pub embedding: Option<BlockType>,
+    /// Every tensor that is quantized gets the target's own type.
+    pub pure: bool,
+    /// `output.weight` stays as it is.
+    pub leave_output: bool,
+}
+
+/// `PATTERN=TYPE`.
+#[derive(Debug, Clone)]
+pub struct TensorType {
+    pattern: Regex,
+    /// The type of the tensors that match.
+    pub ty: BlockType,
+}
+
+impl TensorType {
+    /// Reads `PATTERN=TYPE`, as in `ffn_down=q8_0`. The pattern is a regular expression that may
+    /// match anywhere in a name; its letters are made small, as llama.cpp's tool does it.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let malformed = || Error::Malformed { found: shown(text) };
+        let (pattern, name) = text.split_once('=').ok_or_else(malformed)?;
+        if pattern.is_empty() || name.is_empty() {
+            return Err(malformed());
+        }
+        let ty = parse_type(name)?;
+        let pattern = Regex::new(&pattern.to_ascii_lowercase()).map_err(|error| {
+            // The last line says what is wrong; those before it show where.
+            let why = error.to_string().lines().last().unwrap_or_default().to_owned();
+            let why = why.trim_start_matches("error: ").to_owned();
+            Error::Pattern { pattern: shown(pattern), why: shown(&why) }
+        })?;
+        Ok(Self { pattern, ty })
+    }
+
+    /// The pattern.
+    pub fn pattern(&self) -> &str {
+        self.pattern.as_str()
+    }
+
+    /// Whether it names a tensor.
+    pub fn fits(&self, name: &str) -> bool {
+        self.pattern.is_match(name)
+    }
+}
+
+/// A type by its name, in any case, if tensors of a model can be kept in it.
+pub fn parse_type(name: &str) -> Result<BlockType, Error> {
+    let runtime = |ty: &BlockType| {
+        use BlockType as T;
+        matches!(ty, T::Q81 | T::Q8K | T::I8 | T::I16 | T::I32 | T::I64 | T::F64)
+    };
+    let ty = BlockType::parse(name).filter(|ty| !runtime(ty));
+    ty.ok_or_else(|| Error::UnknownType { found: shown(name) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_anywhere_in_small_letters() {
+        let wanted = TensorType::parse("BLK\\.[01]\\.ffn=Q8_0").unwrap();
+        assert_eq!((wanted.pattern(), wanted.ty), ("blk\\.[01]\\.ffn", BlockType::Q80));
+        assert!(wanted.fits("blk.1.ffn_up.weight") && !wanted.fits("blk.2.ffn_up.weight"));
+        assert!(!wanted.fits("BLK.1.ffn_up.weight"));
+        for (text, part) in [
+            ("ffn", "PATTERN=TYPE"),
+            ("=q8_0", "PATTERN=TYPE"),
+            ("ffn=", "PATTERN=TYPE"),
+            ("ffn=q9", "`q9`"),
+            ("ffn=q8_1", "`q8_1`"),
+            ("ffn=a=q8_0", "`a=q8_0`"),
+            ("(=q8_0", "unclosed group"),
+            ("(?!a)b=q8_0", "look-around"),
+        ] {
+            let message = TensorType::parse(text).unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Reads `rules.txt`.
+
+use std::sync::OnceLock;
+
+use super::target::Target;
+use formats::codec::BlockType;
+
+/// What a tensor is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Output,
+    Embedding,
+    AttnQkv,
+    AttnKvB,
+    AttnV,
+    AttnK,
+    AttnQ,
+    AttnOutput,
+    FfnUp,
+    FfnGate,
+    FfnDown,
+    Other,
+}
+
+const ROLES: &[(&str, Role)] = &[
+    ("output", Role::Output),
+    ("embedding", Role::Embedding),
+    ("attn_qkv", Role::AttnQkv),
+    ("attn_kv_b", Role::AttnKvB),
+    ("attn_v", Role::AttnV),
+    ("attn_k", Role::AttnK),
+    ("attn_q", Role::AttnQ),
+    ("attn_output", Role::AttnOutput),
+    ("ffn_up", Role::FfnUp),
+    ("ffn_gate", Role::FfnGate),
+    ("ffn_down", Role::FfnDown),
+    ("other", Role::Other),
+];
+
+impl Role {
+    pub(super) fn name(self) -> &'static str {
+        ROLES.iter().find(|row| row.1 == self).expect("the list has all").0
+    }
+
+    /// Values, alone or with what they were merged with.
+    pub(super) fn is_values(self) -> bool {
+        matches!(self, Self::AttnV | Self::AttnQkv | Self::AttnKvB)
+    }
+}
+
+/// A tensor's name, or a part of it.
+#[derive(Debug)]
+pub(super) enum Name {
+    Is(&'static str),
+    Has(&'static str),
+}
+
+impl Name {
+    pub(super) fn fits(&self, name: &str) -> bool {
+        match self {
+            Self::Is(whole) => name == *whole,
+            Self::Has(part) => name.contains(part),
+        }
+    }
+}
+
+/// A number, or a part of `n`: `times * n / over`.
+#[derive(Debug)]
+pub(super) struct Bound {
+    times: usize,
+    over: usize,
+    constant: usize,
+}
+
+impl Bound {
+    pub(super) fn of(&self, n: usize) -> usize {
+        self.times * n / self.over + self.constant
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Test {
+    GqaFrom(u32),
+    Grouped,
+    Experts(u32),
+    ExpertsFrom(u32),
+    Layers(usize),
+    Imatrix,
+    Stacked,
+    Uneven,
+    Arch(&'static str),
+    Name(&'static str),
+    NthBelow(Bound),
+    LayerBelow(Bound),
+    LayerFrom(Bound),
+    More,
+}
+
+/// A test, and what it must give.
+#[derive(Debug)]
+pub(super) struct Condition {
+    pub(super) test: Test,
+    pub(super) wanted: bool,
+}
+
+/// A list of which one must fit, or of which none may; all fit an empty list.
+#[derive(Debug)]
+pub(super) struct Choice<T> {
+    list: Vec<T>,
+    wanted: bool,
+}
+
+impl<T: PartialEq> Choice<T> {
+    pub(super) fn has(&self, item: &T) -> bool {
+        self.list.is_empty() || self.list.contains(item) == self.wanted
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Rule {
+    pub(super) targets: Choice<Target>,
+    pub(super) roles: Choice<Role>,
+    pub(super) conditions: Vec<Condition>,
+    /// The types that it applies to; all if there are none.
+    pub(super) from: Vec<BlockType>,
+    /// None for the target's own.
+    pub(super) ty: Option<BlockType>,
+    /// The conditions as they stand in the table.
+    pub(super) why: &'static str,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    sets: Vec<(&'static str, Vec<&'static str>)>,
+    pub(super) keeps: Vec<(Name, Vec<Condition>)>,
+    pub(super) roles: Vec<(Role, Vec<Name>)>,
+    pub(super) rules: Vec<Rule>,
+    pub(super) raises: Vec<Rule>,
+    pub(super) fallbacks: Vec<(Vec<BlockType>, BlockType)>,
+}
+
+impl Table {
+    pub(super) fn get() -> &'static Self {
+        static TABLE: OnceLock<Table> = OnceLock::new();
+        TABLE.get_or_init(|| Self::parse(include_str!("rules.txt")).expect("a test reads it"))
+    }
+
+    fn parse(text: &'static str) -> Result<Self, String> {
+        let mut table = Self::default();
+        for (n, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if !line.is_empty() && !line.starts_with('#') {
+                table.line(line).ok_or_else(|| format!("line {}: {line}", n + 1))?;
+            }
+        }
+        Ok(table)
+    }
+
+    fn line(&mut self, line: &'static str) -> Option<()> {
+        let (word, rest) = line.split_once(' ')?;
+        match word {
+            "set" => {
+                let (name, words) = rest.split_once('=')?;
+                self.sets.push((name.trim(), words.split_whitespace().collect()));
+            }
+            "keep" => {
+                let (part, when) = rest.split_once('|').unwrap_or((rest, ""));
+                self.keeps.push((name(part.trim()), conditions(when)?));
+            }
+            "role" => {
+                let (role, names) = rest.split_once('=')?;
+                let names = names.split_whitespace().map(name).collect();
+                self.roles.push((parse_role(role.trim())?, names));
+            }
+            "rule" => {
+                let rule = self.rule(rest)?;
+                self.rules.push(rule);
+            }
+            "raise" => {
+                let rule = self.rule(rest)?;
+                self.raises.push(rule);
+            }
+            "fallback" => {
+                let (from, to) = rest.split_once("->")?;
+                self.fallbacks.push((types(from)?, BlockType::parse(to.trim())?));
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn rule(&self, text: &'static str) -> Option<Rule> {
+        let columns: Vec<&str> = text.split('|').map(str::trim).collect();
+        let [targets, roles, when, ty] = columns[..] else { return None };
+        let (from, ty) = ty.split_once("->").unwrap_or(("", ty));
+        Some(Rule {
+            targets: self.choice(targets, |name| Target::parse(name).ok())?,
+            roles: self.choice(roles, parse_role)?,
+            conditions: conditions(when)?,
+            from: types(from)?,
+            ty: match ty.trim() {
+                "default" => None,
+                name => Some(BlockType::parse(name)?),
+            },
+            why: when,
+        })
+    }
+
+    fn choice<T>(&self, text: &'static str, parse: fn(&str) -> Option<T>) -> Option<Choice<T>> {
+        let (text, wanted) = text.strip_prefix('!').map_or((text, true), |rest| (rest, false));
+        let mut list = Vec::new();
+        for word in text.split_whitespace().filter(|&word| word != "*") {
+            let set = self.sets.iter().find(|set| set.0 == word);
+            let words = set.map_or(std::slice::from_ref(&word), |set| &set.1);
+            for word in words {
+                list.push(parse(word)?);
+            }
+        }
+        Some(Choice { list, wanted })
+    }
+}
+
+fn name(text: &'static str) -> Name {
+    text.strip_prefix('=').map_or(Name::Has(text), Name::Is)
+}
+
+fn parse_role(name: &str) -> Option<Role> {
+    ROLES.iter().find(|row| row.0 == name).map(|row| row.1)
+}
+
+fn types(text: &str) -> Option<Vec<BlockType>> {
+    text.split_whitespace().map(BlockType::parse).collect()
+}
+
+fn conditions(text: &'static str) -> Option<Vec<Condition>> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts
+        .map(|part| {
+            let (part, wanted) = part.strip_prefix('!').map_or((part, true), |rest| (rest, false));
+            Some(Condition { test: test(part)?, wanted })
+        })
+        .collect()
+}
+
+fn test(text: &'static str) -> Option<Test> {
+    let at = text.find(['<', '>', '=']).unwrap_or(text.len());
+    let (word, rest) = text.split_at(at);
+    let value = rest.trim_start_matches(['<', '>', '=']);
+    Some(match (word, &rest[..rest.len() - value.len()]) {
+        ("gqa", ">=") => Test::GqaFrom(value.parse().ok()?),
+        ("grouped", "") => Test::Grouped,
+        ("experts", "=") => Test::Experts(value.parse().ok()?),
+        ("experts", ">=") => Test::ExpertsFrom(value.parse().ok()?),
+        ("layers", "=") => Test::Layers(value.parse().ok()?),
+        ("imatrix", "") => Test::Imatrix,
+        ("stacked", "") => Test::Stacked,
+        ("uneven", "") => Test::Uneven,
+        ("arch", "=") => Test::Arch(value),
+        ("name", "=") => Test::Name(value),
+        ("nth", "<") => Test::NthBelow(bound(value)?),
+        ("layer", "<") => Test::LayerBelow(bound(value)?),
+        ("layer", ">=") => Test::LayerFrom(bound(value)?),
+        ("more", "") => Test::More,
+        _ => return None,
+    })
+}
+
+fn bound(text: &str) -> Option<Bound> {
+    let Some((times, over)) = text.split_once("n/") else {
+        return Some(Bound { times: 0, over: 1, constant: text.parse().ok()? });
+    };
+    let times = if times.is_empty() { 1 } else { times.parse().ok()? };
+    let over = over.parse().ok().filter(|&over| over > 0)?;
+    Some(Bound { times, over, constant: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_read() {
+        let table = Table::parse(include_str!("rules.txt")).unwrap();
+        assert!(table.rules.len() > 70 && table.keeps.len() > 40);
+        assert_eq!(table.roles.len() + 1, ROLES.len());
+        for wrong in ["rules a", "rule q4_k_m | * | more", "rule q9 | * | | Q8_0", "keep a | moon"]
+        {
+            assert!(Table::parse(wrong).unwrap_err().starts_with("line 1: "), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn bounds_are_whole_numbers() {
+        let of = |text: &str, n| bound(text).unwrap().of(n);
+        assert_eq!((of("n/8", 15), of("7n/8", 15), of("3", 15)), (1, 13, 3));
+        assert!(bound("n/0").is_none() && bound("x").is_none());
+    }
+}

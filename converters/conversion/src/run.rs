@@ -1,0 +1,364 @@
+//! Carries a conversion out.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use twox_hash::XxHash3_64;
+
+use super::journal::Written;
+use super::{Journal, Measure, Task, Work};
+use checkpoints::checkpoint::Stamp;
+use formats::mmap::Map;
+use formats::output::{Direct, Disk, with_end};
+use formats::shown;
+
+mod commit;
+mod files;
+mod finished;
+mod held;
+mod slab;
+
+use files::Part;
+use held::Held;
+
+/// Why a conversion ended without its files.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Error {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("tensor `{tensor}` cannot be encoded for `{}`: {why}", file.display())]
+    Encode { file: PathBuf, tensor: String, why: String },
+    #[error(
+        "`{}` would overwrite `{}`, which is read; choose another name", output.display(), input.display()
+    )]
+    Overwrites { output: PathBuf, input: PathBuf },
+    #[error("`{}` is there already; remove it, choose another name, or allow it with --force", output.display())]
+    Exists { output: PathBuf },
+    #[error(
+        "`{}` is older than its source `{}`, so nothing says that it is finished: compare it by --verify, \
+         or make it anew by --force", output.display(), input.display()
+    )]
+    Older { output: PathBuf, input: PathBuf },
+    #[error("`{}` is no file that could be replaced; choose another name", output.display())]
+    NoFile { output: PathBuf },
+    #[error(
+        "`{}` has {} free and the files need {}; free some space or write elsewhere",
+        folder.display(), crate::run::size(*free), crate::run::size(*needed)
+    )]
+    Disk { folder: PathBuf, free: u64, needed: u64 },
+    #[error(
+        "`{}` cannot be resumed: {why}; remove it to start over", journal.display()
+    )]
+    Resume { journal: PathBuf, why: String },
+    #[error(
+        "`{}` does not hold what was written to it ({part}); the disk may be faulty", file.display()
+    )]
+    ReadBack { file: PathBuf, part: String },
+    #[error("stopped; `{}` and its journal stay, go on with --resume", part.display())]
+    Stopped { part: PathBuf },
+    #[error(
+        "`{}` was changed while it was read; the output is unfinished and has no name: \
+         convert again when nothing writes to the file", input.display()
+    )]
+    Changed { input: PathBuf },
+    #[error(
+        "another conversion is writing `{}`; wait for it, or choose another name", output.display()
+    )]
+    Busy { output: PathBuf },
+}
+
+/// A number of bytes, for people.
+pub fn size(bytes: u64) -> String {
+    let units = ["B", "kB", "MB", "GB", "TB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1000.0 && unit + 1 < units.len() {
+        (value, unit) = (value / 1000.0, unit + 1);
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", units[unit]) }
+}
+
+/// How a conversion is carried out; none of it changes a byte of the result.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Workers.
+    pub threads: usize,
+    /// Numbers that a worker holds at a time.
+    pub slab: usize,
+    /// Goes on where a stopped conversion was.
+    pub resume: bool,
+    /// Writes over files that are there.
+    pub force: bool,
+    /// Files that are read, which must not be written over.
+    pub inputs: Vec<PathBuf>,
+    /// Files of tensors as they were when they were opened: they must be the same at the end.
+    pub sources: Vec<Stamp>,
+    /// Reads every byte back before the files get their names.
+    pub read_back: bool,
+    /// What makes files and names durable.
+    pub disk: Arc<dyn Disk>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            slab: 1 << 20,
+            resume: false,
+            force: false,
+            inputs: Vec::new(),
+            sources: Vec::new(),
+            read_back: true,
+            disk: Arc::new(Direct),
+        }
+    }
+}
+
+/// Who watches a conversion.
+pub trait Progress: Sync {
+    /// So many more numbers are done.
+    fn advance(&self, numbers: u64);
+
+    /// Whether to stop as soon as possible.
+    fn stop(&self) -> bool {
+        false
+    }
+}
+
+impl Progress for () {
+    fn advance(&self, _numbers: u64) {}
+}
+
+/// What a conversion has done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Done {
+    /// For each task, for each of its targets: how far the tensor is from its source.
+    pub tensors: Vec<Vec<Measure>>,
+    /// Slabs that an earlier run had done.
+    pub resumed: usize,
+    /// All slabs.
+    pub slabs: usize,
+    /// True if an earlier run had finished and nothing was written.
+    pub already: bool,
+}
+
+/// Some rows of a task.
+struct Job {
+    task: usize,
+    first: usize,
+    rows: usize,
+}
+
+/// Writes the files of `work`.
+///
+/// The order of steps keeps one law: at any moment, whatever kills the process, an output is the old
+/// one, the new one, or one that readers refuse.
+///
+/// 1. Take the locks. A run that is refused has changed nothing.
+/// 2. Write `NAME.part` and a journal of slabs; sync, read back, compare sources with their stamps.
+/// 3. Write the files beside them as `NAME.part` too, and sync.
+/// 4. Note in the journal that names are given. Remove gates and stale files: nothing loads now.
+/// 5. Rename everything else, then the gates: the last rename makes the output load.
+/// 6. Remove the journal. A run that was killed after step 4 is resumed by giving the other names.
+pub fn run(work: &Work<'_>, settings: &Settings, progress: &dyn Progress) -> Result<Done, Error> {
+    files::check(work, settings)?;
+    let jobs = cut(&work.tasks, settings.slab);
+    let head = format!("{HEAD}{} work {}", settings.slab, work.fingerprint);
+    let mut held = Held::take(work)?;
+    let notes = if settings.resume { held.notes(&head)? } else { None };
+    let is_finished = || match finished::is_finished(work, &settings.sources) {
+        Err(Error::Older { .. }) if settings.force => Ok(false),
+        found => found,
+    };
+    if settings.resume && notes.is_none() && is_finished()? {
+        let tensors = work.tasks.iter().map(|task| vec![Measure::default(); task.targets.len()]);
+        return Ok(Done {
+            tensors: tensors.collect(),
+            resumed: 0,
+            slabs: jobs.len(),
+            already: true,
+        });
+    }
+    let naming = notes.as_ref().is_some_and(|notes| notes.naming);
+    if !settings.force && !naming {
+        files::refuse_taken(work)?;
+    }
+    let (journal, parts, known) = held.begin(work, notes, &jobs, &head)?;
+    for slab in known.keys() {
+        progress.advance(slab::numbers(work, &jobs[*slab]));
+    }
+    let resumed = known.len();
+    let done = encode_all(work, settings, progress, (&jobs, &parts, &journal), known)?;
+    for part in &parts {
+        part.sync(&*settings.disk)?;
+    }
+    if settings.read_back {
+        read_back(work, &jobs, &parts, &done)?;
+    }
+    if let Some(changed) = settings.sources.iter().find(|stamp| stamp.has_changed()) {
+        return Err(Error::Changed { input: changed.path.clone() });
+    }
+    commit::commit(work, &parts, journal, naming, &*settings.disk)?;
+    drop(held);
+    Ok(Done { tensors: measures(work, &jobs, &done), resumed, slabs: jobs.len(), already: false })
+}
+
+/// Writes all slabs that are not known.
+fn encode_all(
+    work: &Work<'_>,
+    settings: &Settings,
+    progress: &dyn Progress,
+    (jobs, parts, journal): (&[Job], &[Part], &Journal),
+    known: BTreeMap<usize, Vec<Written>>,
+) -> Result<BTreeMap<usize, Vec<Written>>, Error> {
+    let done = Mutex::new(known);
+    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let failed: Mutex<Option<Error>> = Mutex::new(None);
+    let fail = |error: Error| {
+        stop.store(true, Ordering::Relaxed);
+        failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    };
+    let worker = || {
+        let mut buffers = slab::Buffers::default();
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(n) else { return };
+            if done.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&n) {
+                continue;
+            }
+            if progress.stop() {
+                let part = parts.first().map(|part| part.path.clone()).unwrap_or_default();
+                fail(Error::Stopped { part });
+            }
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let written = slab::write(work, job, parts, &mut buffers).and_then(|written| {
+                journal.note(n, &written)?;
+                Ok(written)
+            });
+            match written {
+                Ok(written) => {
+                    progress.advance(slab::numbers(work, job));
+                    done.lock().unwrap_or_else(PoisonError::into_inner).insert(n, written);
+                }
+                Err(error) => return fail(error),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..settings.threads.max(1) {
+            scope.spawn(worker);
+        }
+        worker();
+    });
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+/// Slabs in the order in which their sources lie on the disk.
+fn cut(tasks: &[Task<'_>], slab: usize) -> Vec<Job> {
+    let mut order: Vec<usize> = (0..tasks.len()).collect();
+    order.sort_by_key(|&n| (tasks[n].place, n));
+    let mut jobs = Vec::new();
+    for task in order {
+        let (rows, step) = (tasks[task].rows(), tasks[task].slab_rows(slab));
+        let firsts = (0..rows).step_by(step);
+        jobs.extend(firsts.map(|first| Job { task, first, rows: step.min(rows - first) }));
+    }
+    jobs
+}
+
+fn measures(
+    work: &Work<'_>,
+    jobs: &[Job],
+    done: &BTreeMap<usize, Vec<Written>>,
+) -> Vec<Vec<Measure>> {
+    let mut tensors: Vec<Vec<Measure>> =
+        work.tasks.iter().map(|task| vec![Measure::default(); task.targets.len()]).collect();
+    for (job, written) in jobs.iter().enumerate().filter_map(|(n, job)| Some((job, done.get(&n)?)))
+    {
+        for (sum, one) in tensors[job.task].iter_mut().zip(written) {
+            *sum = sum.and(one.measure);
+        }
+    }
+    tensors
+}
+
+/// Holds the files to the hashes of what was written.
+fn read_back(
+    work: &Work<'_>,
+    jobs: &[Job],
+    parts: &[Part],
+    done: &BTreeMap<usize, Vec<Written>>,
+) -> Result<(), Error> {
+    let maps: Vec<Map> =
+        parts.iter().map(|part| Map::open(&part.path)).collect::<Result<_, _>>()?;
+    for (n, job) in jobs.iter().enumerate() {
+        let task = &work.tasks[job.task];
+        for (target, written) in task.targets.iter().zip(&done[&n]) {
+            let (from, len) = slab::place(task, target, job);
+            let wrong = || Error::ReadBack {
+                file: parts[target.file].path.clone(),
+                part: format!("tensor `{}`", shown(&target.name)),
+            };
+            let bytes =
+                maps[target.file].get(from as usize..from as usize + len).ok_or_else(wrong)?;
+            if XxHash3_64::oneshot(bytes) != written.hash {
+                return Err(wrong());
+            }
+        }
+    }
+    for ((map, file), gaps) in maps.iter().zip(&work.files).zip(slab::padding(work)) {
+        let wrong = |part: &str| Error::ReadBack { file: file.path.clone(), part: part.into() };
+        if map.len() as u64 != file.len {
+            return Err(wrong("its length"));
+        }
+        if !map.starts_with(&file.header) {
+            return Err(wrong("its header"));
+        }
+        let zeros = |&(from, len): &(u64, u64)| {
+            let bytes = map.get(from as usize..(from + len) as usize);
+            bytes.is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0))
+        };
+        if !gaps.iter().all(zeros) {
+            return Err(wrong("its padding"));
+        }
+    }
+    Ok(())
+}
+
+/// The path of the journal of a conversion whose first file has this path.
+fn journal_path(path: &Path) -> PathBuf {
+    with_end(path, ".part.journal")
+}
+
+/// How the first line of a journal begins.
+const HEAD: &str = "onboard conversion 1 slab ";
+
+/// What the first line of a journal says: numbers of a slab, and which work it is.
+fn slab_and_work(head: &str) -> Option<(&str, &str)> {
+    head.strip_prefix(HEAD)?.split_once(" work ")
+}
+
+/// Says why a journal with this head is of no use to a run with another; none if they are the same.
+fn other_work(found: &str, head: &str) -> Option<String> {
+    if found == head {
+        return None;
+    }
+    Some(match (slab_and_work(found), slab_and_work(head)) {
+        (Some((was, work)), Some((now, same))) if work == same => format!(
+            "it was begun with slabs of {was} numbers, and this run has {now}: repeat its --slab"
+        ),
+        _ => "it belongs to a conversion of other weights, or with other settings".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! The files of a conversion: what may be written, and the files while they have no name.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use registry::file;
+
+use super::{Error, Settings, journal_path};
+use crate::{OutFile, Work};
+use formats::output::{Disk, folder_of, part_path};
+
+/// A file that is being written, or that an earlier run has named already.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// Where its bytes are.
+    pub(super) path: PathBuf,
+    /// Its name when it is finished.
+    finished: PathBuf,
+    file: fs_err::File,
+}
+
+impl Part {
+    /// Begins a file, or goes on with one.
+    pub(super) fn begin(out: &OutFile, file: fs_err::File, resume: bool) -> io::Result<Self> {
+        if !resume {
+            file.set_len(0)?;
+        }
+        file.set_len(out.len)?;
+        let part = Self { path: part_path(&out.path), finished: out.path.clone(), file };
+        part.write(&out.header, 0)?;
+        Ok(part)
+    }
+
+    /// A file that has its name, if it has the length and the header of the work.
+    pub(super) fn named(out: &OutFile) -> Option<Self> {
+        let mut file = registry::file::open(&out.path).ok()?;
+        if !is_regular(&out.path) || file.metadata().ok()?.len() != out.len {
+            return None;
+        }
+        let mut header = vec![0; out.header.len()];
+        file.read_exact(&mut header).ok()?;
+        let path = out.path.clone();
+        (header == out.header).then_some(Self { finished: path.clone(), path, file })
+    }
+
+    /// True if the file has its name.
+    pub(super) fn is_named(&self) -> bool {
+        self.path == self.finished
+    }
+
+    /// Writes bytes at their place.
+    pub(super) fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        use std::os::unix::fs::FileExt as _;
+        let named = |error| io::Error::other(format!("`{}`: {error}", self.path.display()));
+        self.file.file().write_all_at(bytes, at).map_err(named)
+    }
+
+    /// Reads bytes from their place.
+    pub(super) fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        use std::os::unix::fs::FileExt as _;
+        self.file.file().read_exact_at(bytes, at)
+    }
+
+    pub(super) fn sync(&self, disk: &dyn Disk) -> io::Result<()> {
+        disk.sync(self.file.file())
+    }
+
+    /// Gives it its name.
+    pub(super) fn finish(&self, disk: &dyn Disk) -> io::Result<()> {
+        if self.is_named() { Ok(()) } else { disk.rename(&self.path, &self.finished) }
+    }
+}
+
+/// Every path that gets a file of the work.
+pub(super) fn outputs<'w>(work: &'w Work<'_>) -> impl Iterator<Item = &'w PathBuf> {
+    let beside = work.beside.iter().map(|side| &side.path);
+    work.files.iter().map(|file| &file.path).chain(beside)
+}
+
+/// Checks that the files can be written: nothing that is read, files alone, room enough.
+pub(super) fn check(work: &Work<'_>, settings: &Settings) -> Result<(), Error> {
+    let inputs: Vec<(PathBuf, Identity)> = settings
+        .inputs
+        .iter()
+        .filter_map(|path| Some((path.clone(), Identity::of(path)?)))
+        .collect();
+    let read = |path: &Path| {
+        let identity = Identity::of(path)?;
+        inputs.iter().find(|(_, read)| *read == identity).map(|(input, _)| input.clone())
+    };
+    for output in outputs(work).chain(&work.stale).chain(&work.gates) {
+        for path in [output, &part_path(output), &journal_path(output)] {
+            if let Some(input) = read(path) {
+                return Err(Error::Overwrites { output: path.clone(), input });
+            }
+        }
+        if output.exists() && !output.is_file() {
+            return Err(Error::NoFile { output: output.clone() });
+        }
+    }
+    let mut needed: BTreeMap<PathBuf, u64> = BTreeMap::new();
+    for file in &work.files {
+        let folder = folder_of(&file.path).to_owned();
+        fs_err::create_dir_all(&folder)?;
+        let there = if settings.resume { allocated(&part_path(&file.path)) } else { 0 };
+        *needed.entry(folder).or_default() += file.len.saturating_sub(there);
+    }
+    for (folder, needed) in needed {
+        if let Some(free) = free(&folder).filter(|&free| free < needed) {
+            return Err(Error::Disk { folder, free, needed });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to write over files. Files beside tensors may be there if they have the same bytes, as
+/// those of a set that several processes write have.
+pub(super) fn refuse_taken(work: &Work<'_>) -> Result<(), Error> {
+    let beside = work.beside.iter().filter(|side| !side.is_there()).map(|side| &side.path);
+    let mut outputs = work.files.iter().map(|file| &file.path).chain(beside);
+    match outputs.find(|output| output.exists()) {
+        Some(output) => Err(Error::Exists { output: output.clone() }),
+        None => Ok(()),
+    }
+}
+
+impl crate::SideFile {
+    /// True if the file is there with these bytes.
+    pub(super) fn is_there(&self) -> bool {
+        // The length is compared first: what is there may be anything.
+        let len = |path: &Path| std::fs::symlink_metadata(path).map(|found| found.len());
+        is_regular(&self.path)
+            && len(&self.path).is_ok_and(|len| len == self.bytes.len() as u64)
+            && file::read(&self.path, file::COPIED).is_ok_and(|bytes| bytes == self.bytes)
+    }
+}
+
+fn is_regular(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
+}
+
+/// The device and number of a file, whatever it is called.
+#[derive(PartialEq, Eq)]
+pub(super) struct Identity(u64, u64);
+
+impl Identity {
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        std::fs::metadata(path).ok().as_ref().map(Self::from)
+    }
+}
+
+impl From<&std::fs::Metadata> for Identity {
+    fn from(metadata: &std::fs::Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt as _;
+        Self(metadata.dev(), metadata.ino())
+    }
+}
+
+/// The bytes that a file takes on the disk already.
+fn allocated(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata(path).map_or(0, |metadata| metadata.blocks().saturating_mul(512))
+}
+
+/// The bytes that are free where a folder lies; none if the system does not say.
+fn free(folder: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(folder).ok()?;
+    stat.f_bavail.checked_mul(stat.f_frsize)
+}

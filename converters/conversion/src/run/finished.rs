@@ -1,0 +1,49 @@
+//! Recognizes the output of a conversion that was finished before.
+
+use super::files::Part;
+use super::{Error, Job, slab};
+use crate::Work;
+use checkpoints::checkpoint::Stamp;
+
+/// Returns true if every file is there as this work would write it.
+///
+/// Lengths, headers and files beside the tensors are compared whole, and of each tensor the first and
+/// the last rows: a file of another model differs in nearly every tensor, and making all of them again
+/// would be a second conversion. Nothing is finished that is older than its sources.
+pub(super) fn is_finished(work: &Work<'_>, sources: &[Stamp]) -> Result<bool, Error> {
+    for file in &work.files {
+        let Ok(written) = Stamp::of(&file.path) else { return Ok(false) };
+        if let Some(source) = sources.iter().find(|source| source.is_younger(&written)) {
+            let (output, input) = (file.path.clone(), source.path.clone());
+            return Err(Error::Older { output, input });
+        }
+    }
+    let named: Option<Vec<Part>> = work.files.iter().map(Part::named).collect();
+    let Some(parts) = named else { return Ok(false) };
+    if !work.beside.iter().all(crate::SideFile::is_there) {
+        return Ok(false);
+    }
+    let mut buffers = slab::Buffers::default();
+    let (mut same, mut found) = (true, Vec::new());
+    let filled = work.tasks.iter().enumerate().filter(|(_, tensor)| tensor.rows() > 0);
+    let ends = filled.flat_map(|(task, tensor)| {
+        let (rows, step) = (tensor.rows(), tensor.slab_rows(ROWS));
+        let last = (rows - 1) / step * step;
+        [0, last].map(|first| Job { task, first, rows: step.min(rows - first) })
+    });
+    for job in ends {
+        slab::encode(work, &job, &mut buffers, &mut |target, bytes, from| {
+            found.resize(bytes.len(), 0);
+            parts[target.file].read(&mut found, from)?;
+            same &= found == bytes;
+            Ok(())
+        })?;
+        if !same {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Numbers of each tensor that are compared, at least.
+const ROWS: usize = 1024;

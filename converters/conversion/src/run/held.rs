@@ -1,0 +1,194 @@
+//! The locks of a conversion, and what an earlier run has left under them.
+
+use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::files::{Identity, Part};
+use super::{Error, Job, journal_path, other_work, slab};
+use crate::Work;
+use crate::journal::{self, Journal, Notes, Written};
+use formats::output::{continue_or_create, open_folder, part_path};
+
+/// Files that this process alone writes as long as they are open.
+///
+/// The journal is locked from before it is read until it is removed, and each part besides: two
+/// conversions can have a file in common and journals of different names. Nothing is changed before
+/// all locks are taken.
+#[derive(Debug)]
+pub(super) struct Held {
+    journal: Option<fs_err::File>,
+    parts: Vec<fs_err::File>,
+    /// True if the journal is of an earlier run.
+    journal_was_there: bool,
+    /// What was created for its lock alone: it goes if the run is refused.
+    created: Vec<PathBuf>,
+    _folder: Option<File>,
+}
+
+/// The journal, the files, and what an earlier run has done.
+type Begun = (Journal, Vec<Part>, BTreeMap<usize, Vec<Written>>);
+
+impl Held {
+    /// Takes all locks of a work.
+    pub(super) fn take(work: &Work<'_>) -> Result<Self, Error> {
+        let first =
+            work.files.first().ok_or_else(|| io::Error::other("there is no file to write"))?;
+        let folder = match &work.folder {
+            Some(folder) => {
+                let file = open_folder(&folder.path)?.into_file();
+                let lock = if folder.shared { File::try_lock_shared } else { File::try_lock };
+                own(&file, &folder.path, lock, &folder.path)?;
+                Some(file)
+            }
+            None => None,
+        };
+        let mut held = Self {
+            journal: None,
+            parts: Vec::new(),
+            journal_was_there: false,
+            created: Vec::new(),
+            _folder: folder,
+        };
+        let (file, created) = held.lock(&journal_path(&first.path), &first.path)?;
+        (held.journal, held.journal_was_there) = (Some(file), !created);
+        for out in &work.files {
+            let (file, _) = held.lock(&part_path(&out.path), &out.path)?;
+            held.parts.push(file);
+        }
+        Ok(held)
+    }
+
+    fn lock(&mut self, path: &Path, output: &Path) -> Result<(fs_err::File, bool), Error> {
+        let (file, created) = continue_or_create(path)?;
+        own(file.file(), path, File::try_lock, output)?;
+        // Not before it is locked: another process may have been faster.
+        if created {
+            self.created.push(path.to_owned());
+        }
+        Ok((file, created))
+    }
+
+    /// Reads the journal of an earlier run of the same work; none if there is no journal.
+    pub(super) fn notes(&mut self, head: &str) -> Result<Option<Notes>, Error> {
+        // One that was stopped before it began begins: a queue starts both with one command.
+        let Some(file) = self.journal.as_mut().filter(|_| self.journal_was_there) else {
+            return Ok(None);
+        };
+        let Some(notes) = journal::read(file)? else { return Ok(None) };
+        match other_work(&notes.head, head) {
+            None => Ok(Some(notes)),
+            Some(why) => Err(Error::Resume { journal: file.path().into(), why }),
+        }
+    }
+
+    /// Opens the files, with what is there of an earlier run or empty.
+    pub(super) fn begin(
+        &mut self,
+        work: &Work<'_>,
+        notes: Option<Notes>,
+        jobs: &[Job],
+        head: &str,
+    ) -> Result<Begun, Error> {
+        self.created.clear();
+        let Some(journal) = self.journal.take() else {
+            return Err(io::Error::other("a conversion begins once").into());
+        };
+        let resume = notes.is_some();
+        // A journal of what is about to be written over must go first.
+        let journal =
+            if resume { Journal::append(journal)? } else { Journal::begin(journal, head)? };
+        let notes = notes.unwrap_or_default();
+        let mut parts = Vec::with_capacity(work.files.len());
+        for (out, file) in work.files.iter().zip(&self.parts) {
+            parts.push(match notes.naming.then(|| Part::named(out)).flatten() {
+                Some(named) => named,
+                // The lock stays with the file that was locked.
+                None => Part::begin(out, again(file)?, resume)?,
+            });
+        }
+        let is_there = |parts: &[Part], slab: usize, written: &[Written]| {
+            jobs.get(slab).is_some_and(|job| slab::is_there(work, job, parts, written))
+        };
+        let mut known = notes.slabs;
+        known.retain(|&slab, written| is_there(&parts, slab, written));
+        let padding = slab::padding(work);
+        for (n, out) in work.files.iter().enumerate() {
+            let whole = |(slab, job): (usize, &Job)| {
+                let targets = &work.tasks[job.task].targets;
+                targets.iter().all(|target| target.file != n) || known.contains_key(&slab)
+            };
+            if parts[n].is_named() && !jobs.iter().enumerate().all(whole) {
+                // A file that has its name is never written to.
+                parts[n] = Part::begin(out, again(&self.parts[n])?, false)?;
+            }
+            if resume && !parts[n].is_named() {
+                padding[n].iter().try_for_each(|&gap| zero(&parts[n], gap))?;
+            }
+        }
+        known.retain(|&slab, written| is_there(&parts, slab, written));
+        Ok((journal, parts, known))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for path in &self.created {
+            // Empty files of a run that was refused; its reason is what is reported.
+            drop(fs_err::remove_file(path));
+        }
+    }
+}
+
+fn again(file: &fs_err::File) -> io::Result<fs_err::File> {
+    Ok(fs_err::File::from_parts(file.file().try_clone()?, file.path()))
+}
+
+/// Writes zeros where an earlier run must have left some.
+fn zero(part: &Part, (mut from, mut len): (u64, u64)) -> io::Result<()> {
+    const PIECE: usize = 1 << 16;
+    let zeros = vec![0; len.min(PIECE as u64) as usize];
+    while len > 0 {
+        let piece = &zeros[..len.min(PIECE as u64) as usize];
+        part.write(piece, from)?;
+        (from, len) = (from + piece.len() as u64, len - piece.len() as u64);
+    }
+    Ok(())
+}
+
+/// Takes a file for this process, as long as it is open.
+fn own(
+    file: &File,
+    path: &Path,
+    lock: fn(&File) -> Result<(), TryLockError>,
+    output: &Path,
+) -> Result<(), Error> {
+    let busy = || Error::Busy { output: output.into() };
+    match lock(file) {
+        // Some file systems have no locks.
+        Ok(()) | Err(TryLockError::Error(_)) => {}
+        Err(TryLockError::WouldBlock) => return Err(busy()),
+    }
+    // It may have been renamed or removed between the opening and the lock.
+    let opened = Identity::from(&file.metadata()?);
+    if Identity::of(path) == Some(opened) { Ok(()) } else { Err(busy()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_lost_its_name_before_the_lock_is_not_owned() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.part");
+        let (file, _) = continue_or_create(&path).unwrap();
+        own(file.file(), &path, File::try_lock, &path).unwrap();
+        fs_err::rename(&path, dir.path().join("a")).unwrap();
+        let owned = || own(file.file(), &path, File::try_lock, &path);
+        assert!(matches!(owned(), Err(Error::Busy { .. })));
+        fs_err::write(&path, "another").unwrap();
+        assert!(matches!(owned(), Err(Error::Busy { .. })));
+    }
+}

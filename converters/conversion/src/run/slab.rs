@@ -1,0 +1,179 @@
+//! One slab: read, encoded for each target, written, measured.
+
+use twox_hash::XxHash3_64;
+
+use super::files::Part;
+use super::{Error, Job};
+use crate::journal::Written;
+use crate::{Measure, Target, Task, Work};
+use formats::numbers::first_not_finite;
+use formats::safetensors::FileDtype;
+use formats::shown;
+
+/// What a worker holds.
+#[derive(Default)]
+pub(super) struct Buffers {
+    numbers: Vec<f32>,
+    seen: Vec<f32>,
+    bytes: Vec<u8>,
+}
+
+/// How many numbers a slab has.
+pub(super) fn numbers(work: &Work<'_>, job: &Job) -> u64 {
+    (job.rows * work.tasks[job.task].row()) as u64
+}
+
+/// Where the bytes of a slab lie in the target's file, and how many they are.
+pub(super) fn place(task: &Task<'_>, target: &Target, job: &Job) -> (u64, usize) {
+    let before = target.encode.bytes(job.first, task.row()) as u64;
+    (target.offset + before, target.encode.bytes(job.rows, task.row()))
+}
+
+/// The parts of each file that no slab writes: padding, which is zeros. Pairs of offset and length.
+pub(super) fn padding(work: &Work<'_>) -> Vec<Vec<(u64, u64)>> {
+    let mut taken: Vec<Vec<(u64, u64)>> =
+        work.files.iter().map(|file| vec![(0, file.header.len() as u64)]).collect();
+    for task in &work.tasks {
+        for target in &task.targets {
+            let bytes = target.encode.bytes(task.rows(), task.row()) as u64;
+            taken[target.file].push((target.offset, bytes));
+        }
+    }
+    let gaps = taken.into_iter().zip(&work.files).map(|(mut taken, file)| {
+        taken.sort_unstable();
+        taken.push((file.len, 0));
+        let (mut gaps, mut end) = (Vec::new(), 0);
+        for (from, len) in taken {
+            if from > end {
+                gaps.push((end, from - end));
+            }
+            end = end.max(from + len);
+        }
+        gaps
+    });
+    gaps.collect()
+}
+
+/// Whether the files hold what an earlier run says it wrote.
+pub(super) fn is_there(work: &Work<'_>, job: &Job, parts: &[Part], written: &[Written]) -> bool {
+    let task = &work.tasks[job.task];
+    written.len() == task.targets.len()
+        && task.targets.iter().zip(written).all(|(target, written)| {
+            let (from, len) = place(task, target, job);
+            let mut bytes = vec![0; len];
+            parts[target.file].read(&mut bytes, from).is_ok()
+                && XxHash3_64::oneshot(&bytes) == written.hash
+        })
+}
+
+/// Writes one slab for each of its targets.
+pub(super) fn write(
+    work: &Work<'_>,
+    job: &Job,
+    parts: &[Part],
+    buffers: &mut Buffers,
+) -> Result<Vec<Written>, Error> {
+    encode(
+        work,
+        job,
+        buffers,
+        &mut |target, bytes, from| Ok(parts[target.file].write(bytes, from)?),
+    )
+}
+
+/// Takes the bytes of a slab for a target, and where they belong in its file.
+type Put<'p> = &'p mut dyn FnMut(&Target, &[u8], u64) -> Result<(), Error>;
+
+/// Makes the bytes of one slab for each of its targets.
+pub(super) fn encode(
+    work: &Work<'_>,
+    job: &Job,
+    buffers: &mut Buffers,
+    put: Put<'_>,
+) -> Result<Vec<Written>, Error> {
+    let task = &work.tasks[job.task];
+    let row = task.row();
+    let (at, count) = (job.first * row, job.rows * row);
+    let kept = task.flow.dtype();
+    let mut read = false;
+    let mut all = Vec::with_capacity(task.targets.len());
+    for target in &task.targets {
+        let (from, len) = place(task, target, job);
+        buffers.bytes.resize(len, 0);
+        let plain = target.encode.plain().filter(|plain| kept == Some(*plain));
+        let measure = match plain {
+            Some(dtype) if task.flow.copy(dtype, at, &mut buffers.bytes) => {
+                finite(dtype, &buffers.bytes).map_err(|why| fault(work, target, why))?;
+                Measure::exact(count)
+            }
+            _ => {
+                if !read {
+                    buffers.numbers.resize(count, 0.0);
+                    task.flow.read(at, &mut buffers.numbers);
+                    if let Some(n) = first_not_finite(&buffers.numbers) {
+                        let why = format!("number {} is {}", at + n, buffers.numbers[n]);
+                        return Err(fault(work, target, why));
+                    }
+                    read = true;
+                }
+                target
+                    .encode
+                    .encode(job.first, &buffers.numbers, row, &mut buffers.bytes)
+                    .map_err(|why| fault(work, target, why))?;
+                buffers.seen.resize(count, 0.0);
+                let (numbers, bytes) = (&buffers.numbers, &buffers.bytes);
+                if target.encode.decode(job.first, numbers, bytes, row, &mut buffers.seen) {
+                    let measure = Measure::of(numbers, &buffers.seen);
+                    reached(&measure, at, buffers).map_err(|why| fault(work, target, why))?;
+                    measure
+                } else {
+                    Measure::default()
+                }
+            }
+        };
+        put(target, &buffers.bytes, from)?;
+        all.push(Written { hash: XxHash3_64::oneshot(&buffers.bytes), measure });
+    }
+    Ok(all)
+}
+
+fn fault(work: &Work<'_>, target: &Target, why: String) -> Error {
+    let file = work.files[target.file].path.clone();
+    Error::Encode { file, tensor: shown(&target.name), why }
+}
+
+/// Says where a finite number would be read back as none.
+fn reached(measure: &Measure, at: usize, buffers: &Buffers) -> Result<(), String> {
+    // A sum that is finite has no such number; searching each slab would cost a pass.
+    if measure.error.is_finite() {
+        return Ok(());
+    }
+    let Some(n) = first_not_finite(&buffers.seen) else { return Ok(()) };
+    let (x, seen, n) = (buffers.numbers[n], buffers.seen[n], at + n);
+    Err(format!(
+        "number {n} is {x} and would be read back as {seen}: the type does not reach so far; \
+         choose another for it"
+    ))
+}
+
+/// Says where a copied number is not finite.
+fn finite(dtype: FileDtype, bytes: &[u8]) -> Result<(), String> {
+    let sixteen = |mask: u16| {
+        let bits = bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
+        // Counted rather than searched: the common case has none and reads everything.
+        (bits.filter(|bits| bits & mask == mask).count() > 0).then_some(())
+    };
+    let found = match dtype {
+        FileDtype::Bf16 => sixteen(0x7f80),
+        FileDtype::F16 => sixteen(0x7c00),
+        FileDtype::F32 => {
+            let bits = bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b));
+            (bits.filter(|bits| bits & 0x7f80_0000 == 0x7f80_0000).count() > 0).then_some(())
+        }
+        _ => None,
+    };
+    match found {
+        None => Ok(()),
+        Some(()) => Err("it has numbers that are not finite".to_owned()),
+    }
+}

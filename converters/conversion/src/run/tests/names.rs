@@ -1,0 +1,172 @@
+//! The order in which files get their names, and what a run finds that was ended in between.
+
+use super::*;
+use formats::output::Recorder;
+
+/// Two files of tensors, a text and a gate, over a folder of an older output.
+fn folder<'a>(path: &Path, sources: &'a [Vec<u8>]) -> Work<'a> {
+    let mut work = work(path, sources);
+    let side = |name: &str, text: &str| SideFile { path: path.join(name), bytes: text.into() };
+    work.beside = vec![side("text", "new text"), side("gate", "new gate")];
+    work.gates = vec![path.join("gate")];
+    work.stale = vec![path.join("stale")];
+    work.folder = Some(Folder { path: path.into(), shared: false });
+    work
+}
+
+const OLD: [(&str, &str); 5] =
+    [("a", "old a"), ("b", "old b"), ("text", "old text"), ("gate", "old gate"), ("stale", "old")];
+
+fn old(path: &Path) {
+    for (name, text) in OLD {
+        fs_err::write(path.join(name), text).unwrap();
+    }
+}
+
+/// The files of a folder that have a name.
+fn named(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs_err::read_dir(path).unwrap().map(|entry| entry.unwrap());
+    let named = entries.filter(|entry| !entry.file_name().to_string_lossy().contains(".part"));
+    named
+        .map(|entry| {
+            (entry.file_name().to_string_lossy().into_owned(), fs_err::read(entry.path()).unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn everything_is_durable_before_the_next_step_depends_on_it() {
+    let sources = [numbers(1), numbers(2)];
+    let dir = tempfile::tempdir().unwrap();
+    old(dir.path());
+    let disk = Arc::new(Recorder::default());
+    let settings = Settings { disk: disk.clone(), force: true, ..Settings::default() };
+    run(&folder(dir.path(), &sources), &settings, &()).unwrap();
+    let expected = [
+        // a, b, text, gate, journal.
+        &["sync file"; 5][..],
+        &["sync folder", "remove gate", "remove stale", "sync folder"],
+        &["rename a", "rename b", "rename text", "sync folder"],
+        &["rename gate", "sync folder", "remove a.part.journal"],
+    ];
+    assert_eq!(disk.take(), expected.concat());
+}
+
+/// Fails at one change of names, as a process that is killed there does no more.
+#[derive(Debug)]
+struct Fails {
+    at: usize,
+    count: AtomicUsize,
+}
+
+impl Fails {
+    fn step(&self) -> std::io::Result<()> {
+        let now = self.count.fetch_add(1, Ordering::Relaxed);
+        if now >= self.at { Err(std::io::Error::other("killed")) } else { Ok(()) }
+    }
+}
+
+impl Disk for Fails {
+    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
+        self.step().and_then(|()| Direct.rename(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> std::io::Result<()> {
+        if path.exists() {
+            self.step()?;
+        }
+        Direct.remove(path)
+    }
+}
+
+#[test]
+fn a_run_that_ends_between_two_names_leaves_the_old_the_new_or_no_gate() {
+    let sources = [numbers(1), numbers(2)];
+    let whole = tempfile::tempdir().unwrap();
+    run(&folder(whole.path(), &sources), &Settings::default(), &()).unwrap();
+    let new = named(whole.path());
+    assert_eq!(new.len(), 4);
+    let mut steps = 0;
+    for at in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        old(dir.path());
+        let before = named(dir.path());
+        let work = folder(dir.path(), &sources);
+        let disk = Arc::new(Fails { at, count: AtomicUsize::new(0) });
+        let mut settings = Settings { disk, force: true, slab: 64, ..Settings::default() };
+        let ended = run(&work, &settings, &());
+        let found = named(dir.path());
+        let law = found == before || found == new || !found.contains_key("gate");
+        assert!(law, "step {at}: {:?}", found.keys());
+        settings.disk = Arc::new(Direct);
+        settings.resume = true;
+        // Also without --force: a run that was giving names may go on with them.
+        settings.force = false;
+        let again = run(&work, &settings, &()).unwrap();
+        assert!(again.resumed == again.slabs || again.already, "step {at}");
+        assert_eq!(named(dir.path()), new, "step {at}");
+        assert_eq!(fs_err::read_dir(dir.path()).unwrap().count(), new.len(), "step {at}");
+        if ended.is_ok() {
+            break;
+        }
+        steps += 1;
+    }
+    // Two removals, four names, the journal.
+    assert_eq!(steps, 7);
+}
+
+#[test]
+fn a_named_file_that_was_damaged_since_is_made_anew() {
+    let sources = [numbers(1), numbers(2)];
+    let (whole, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    run(&folder(whole.path(), &sources), &Settings::default(), &()).unwrap();
+    let work = folder(dir.path(), &sources);
+    let disk = Arc::new(Fails { at: 1, count: AtomicUsize::new(0) });
+    let mut settings = Settings { disk, slab: 64, ..Settings::default() };
+    run(&work, &settings, &()).unwrap_err();
+    let path = dir.path().join("a");
+    let mut bytes = fs_err::read(&path).unwrap();
+    bytes[100] ^= 1;
+    fs_err::write(&path, bytes).unwrap();
+    (settings.disk, settings.resume) = (Arc::new(Direct), true);
+    run(&work, &settings, &()).unwrap();
+    assert_eq!(named(dir.path()), named(whole.path()));
+}
+
+#[test]
+fn resuming_what_is_finished_says_so_and_other_weights_are_refused() {
+    let (sources, mut others) = ([numbers(1), numbers(2)], [numbers(1), numbers(2)]);
+    others[1][0] ^= 1;
+    let dir = tempfile::tempdir().unwrap();
+    let settings = Settings { resume: true, ..Settings::default() };
+    assert!(!run(&folder(dir.path(), &sources), &settings, &()).unwrap().already);
+    let before = named(dir.path());
+    assert!(run(&folder(dir.path(), &sources), &settings, &()).unwrap().already);
+    let error = run(&folder(dir.path(), &others), &settings, &()).unwrap_err();
+    assert!(matches!(error, Error::Exists { .. }), "{error}");
+    let mut text = folder(dir.path(), &sources);
+    text.beside[1].bytes.push(b'!');
+    assert!(run(&text, &settings, &()).is_err());
+    assert_eq!(named(dir.path()), before);
+    assert_eq!(fs_err::read_dir(dir.path()).unwrap().count(), before.len());
+}
+
+#[test]
+fn files_beside_tensors_are_not_written_over_without_force() {
+    let sources = [numbers(1), numbers(2)];
+    let dir = tempfile::tempdir().unwrap();
+    fs_err::write(dir.path().join("text"), "somebody's").unwrap();
+    let work = folder(dir.path(), &sources);
+    let error = run(&work, &Settings::default(), &()).unwrap_err();
+    assert!(matches!(error, Error::Exists { .. }), "{error}");
+    fs_err::remove_file(dir.path().join("text")).unwrap();
+    fs_err::create_dir(dir.path().join("gate")).unwrap();
+    let settings = Settings { force: true, ..Settings::default() };
+    let error = run(&work, &settings, &()).unwrap_err();
+    assert!(matches!(error, Error::NoFile { .. }), "{error}");
+    assert_eq!(
+        fs_err::read_dir(dir.path()).unwrap().count(),
+        1,
+        "found before anything is written"
+    );
+}

@@ -1,0 +1,60 @@
+//! A fixture as a GGUF file.
+
+use std::path::Path;
+
+use checkpoints::checkpoint::Checkpoint;
+use checkpoints::weights::flows;
+use formats::codec::BlockType;
+use formats::gguf::{Dims, Metadata};
+use onboard_conversion::gguf::{
+    Arithmetic, Choice, Output, base_type, keys, lay_out, tensors, with_scalars, work,
+};
+use onboard_conversion::{Settings, run};
+use registry::config::Config;
+use registry::gguf::Gguf;
+use registry::library::Library;
+use registry::model::Model;
+use registry::ops::OpSet;
+use registry::resolve::resolve;
+
+/// The model of a folder.
+pub(crate) fn open(folder: &Path) -> Model {
+    let config = Config::read(&folder.join("config.json")).unwrap();
+    let library = Library::builtin();
+    let specs = library.find(&config);
+    let spec = library.load(specs[0], &[]).unwrap();
+    resolve(&spec, &config, &OpSet::builtin()).unwrap().0
+}
+
+/// What a model is as a file; where its spec says nothing of it, a file of this program's own.
+pub(crate) fn gguf_of(model: &Model) -> Gguf {
+    model.gguf.clone().unwrap_or_else(|| checkpoints::own_names(model))
+}
+
+/// Writes a model with its matrices in one type of plain numbers.
+pub(crate) fn write(model: &Model, checkpoint: &Checkpoint, ty: BlockType, path: &Path) {
+    let weights = &model.graph.weights;
+    let (sourced, _) = flows(checkpoint, weights, &model.rules).unwrap();
+    let gguf = with_scalars(gguf_of(model), &model.graph.weights, &sourced).unwrap();
+    let tensors = tensors(&gguf, &model.graph.weights, &sourced, Arithmetic::Wide).unwrap();
+    let choice = |ty| Choice { ty, why: String::new() };
+    let choices = tensors
+        .iter()
+        .map(|tensor| choice(base_type(&tensor.name, tensor.flow.shape(), ty)))
+        .collect();
+    let output = Output {
+        path: path.to_owned(),
+        choices,
+        file_type: 0,
+        split: None,
+        shard: None,
+        via: None,
+        dims: Dims::Trimmed,
+        importance: std::collections::BTreeMap::new(),
+        factors: std::collections::BTreeMap::new(),
+    };
+    let keys = keys(&gguf, "", &Metadata::new(), 0);
+    let planned = lay_out(&output, &keys, &tensors).unwrap();
+    let work = work(&tensors, &[(output, planned)], String::new());
+    run(&work, &Settings::default(), &()).unwrap();
+}

@@ -1,0 +1,88 @@
+//! How fast blocks are made and read, on one thread: `cargo bench -p onboard-formats --bench codecs
+//! [-- <part of a name>...]`. Million numbers a second, the best of several runs.
+#![expect(clippy::print_stdout, reason = "a program for people")]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use onboard_formats::codec::{self, BlockType, Lanes};
+
+#[path = "../tests/support/normal.rs"]
+mod normal;
+
+use normal::normal;
+
+const ROW: usize = 4096;
+const ROWS: usize = 64;
+
+fn main() {
+    let asked: Vec<_> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let wanted = |ty: &BlockType| {
+        let name = ty.name().to_lowercase();
+        asked.is_empty() || asked.iter().any(|part| name.contains(&part.to_lowercase()))
+    };
+    let numbers = normal(ROW * ROWS, 0.02);
+    let importance: Vec<f32> = normal(ROW, 0.02).iter().map(|x| x * x).collect();
+    println!("{:8} {:>6} {:>9} {:>9} {:>9}", "type", "lanes", "plain", "weighted", "decode");
+    for ty in BlockType::all().filter(wanted) {
+        if codec::encode(
+            ty,
+            &[0.0; 256],
+            256,
+            Some(&[1.0; 256]),
+            &mut vec![0; 256 / ty.elements() * ty.bytes()],
+        )
+        .is_err()
+        {
+            continue;
+        }
+        let mut bytes = vec![0; numbers.len() / ty.elements() * ty.bytes()];
+        let mut back = vec![0.0; numbers.len()];
+        for lanes in Lanes::available() {
+            let mut speed = |weights: Option<&[f32]>| {
+                if codec::encode_in(
+                    lanes,
+                    ty,
+                    &numbers[..ROW],
+                    ROW,
+                    weights,
+                    &mut bytes[..ROW / ty.elements() * ty.bytes()],
+                )
+                .is_err()
+                {
+                    return "-".to_owned();
+                }
+                best(|| {
+                    codec::encode_in(lanes, ty, black_box(&numbers), ROW, weights, &mut bytes)
+                        .expect("it was just done");
+                    black_box(&bytes);
+                })
+            };
+            let (plain, weighted) = (speed(None), speed(Some(&importance)));
+            if plain == "-" && weighted == "-" {
+                continue;
+            }
+            println!("{:8} {:>6} {plain:>9} {weighted:>9}", ty.name(), lanes.count());
+        }
+        let decode = best(|| {
+            codec::decode(ty, black_box(&bytes), &mut back)
+                .expect("every format that is written can be read");
+            black_box(&back);
+        });
+        println!("{:8} {:>36}", ty.name(), decode);
+    }
+}
+
+fn best(mut run: impl FnMut()) -> String {
+    let begin = Instant::now();
+    let mut least = f64::INFINITY;
+    for runs in 0.. {
+        let begin_one = Instant::now();
+        run();
+        least = least.min(begin_one.elapsed().as_secs_f64());
+        if runs >= 2 && begin.elapsed().as_secs_f64() > 0.25 {
+            break;
+        }
+    }
+    format!("{:.1}", (ROW * ROWS) as f64 / least / 1e6)
+}

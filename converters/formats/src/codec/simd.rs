@@ -1,0 +1,45 @@
+//! The same bytes, several groups at once.
+//!
+//! A search adds up a group's terms in order, so a group cannot be split over lanes without
+//! rounding otherwise. Groups are independent, so each lane has a group of its own: every lane
+//! goes through the operations of the plain code in their order. No operation is fused.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod ladder;
+mod lanes;
+mod q4_k;
+mod q6_k;
+mod signed;
+mod sums;
+
+use super::{BlockType, Encode};
+pub use lanes::Lanes;
+use lanes::{Simd, Width};
+pub use sums::{Sums, sums};
+
+/// The encoder of a format for so many lanes, if there is one besides the plain one.
+///
+/// Decoders have none: the compiler finds the vectors in them, and memory is what limits them.
+pub(super) fn encoder(ty: BlockType, lanes: Lanes) -> Option<Encode> {
+    match lanes {
+        Lanes::One => None,
+        #[cfg(target_arch = "x86_64")]
+        Lanes::Eight => of_width::<avx2::Avx2>(ty),
+        #[cfg(target_arch = "x86_64")]
+        Lanes::Sixteen => of_width::<avx512::Avx512>(ty),
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => None,
+    }
+}
+
+fn of_width<W: Width>(ty: BlockType) -> Option<Encode> {
+    match ty {
+        BlockType::Q4K => W::encoder::<q4_k::Q4K>(),
+        BlockType::Q5K => W::encoder::<q4_k::Q5K>(),
+        BlockType::Q6K => W::encoder::<q6_k::Q6K>(),
+        _ => None,
+    }
+}

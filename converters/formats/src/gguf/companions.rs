@@ -1,0 +1,65 @@
+//! NVFP4 has blocks whose scales reach from 2^-10 to 448, and beside them a tensor of f32 that multiplies the
+//! whole: `NAME.scale` beside `NAME.weight`, of one number or of one per matrix. `NAME.input_scale` is
+//! for programs that round what is multiplied, too.
+
+use super::{File, TensorInfo};
+use crate::codec::BlockType;
+use crate::shown;
+
+/// How a tensor of scales ends.
+pub const SCALE: &str = ".scale";
+const ENDS: [&str; 2] = [SCALE, ".input_scale"];
+
+/// The factor of a matrix: one serves for all where there is only one.
+pub fn one_of(factors: &[f32], matrix: usize) -> Option<f32> {
+    if factors.len() == 1 { factors.first().copied() } else { factors.get(matrix).copied() }
+}
+
+/// Multiplies numbers, the first of which is number `at` of a tensor whose matrices have so many, each by the factor of
+/// its matrix.
+pub fn multiply(factors: &[f32], matrix: usize, at: usize, numbers: &mut [f32]) {
+    let matrix = matrix.max(1);
+    let (mut at, mut rest) = (at, numbers);
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at_mut((matrix - at % matrix).min(rest.len()));
+        let factor = one_of(factors, at / matrix).unwrap_or(f32::NAN);
+        for x in &mut *now {
+            *x *= factor;
+        }
+        at += now.len();
+        rest = later;
+    }
+}
+
+impl File {
+    /// Whether a tensor only goes with another.
+    pub fn is_companion(&self, name: &str) -> bool {
+        let stem = ENDS.iter().find_map(|end| name.strip_suffix(end));
+        let of = |stem: &str| self.info(&format!("{stem}.weight")).map(|info| info.ty);
+        stem.and_then(of) == Some(BlockType::Nvfp4)
+    }
+
+    /// What each matrix of a tensor is multiplied by, besides the scales in its blocks: one number for all, or
+    /// one per matrix.
+    pub fn factors(&self, info: &TensorInfo) -> Result<Option<Vec<f32>>, String> {
+        let stem = info.name.strip_suffix(".weight").filter(|_| info.ty == BlockType::Nvfp4);
+        let Some(name) = stem.map(|stem| format!("{stem}{SCALE}")) else { return Ok(None) };
+        let Some(scale) = self.info(&name) else { return Ok(None) };
+        let matrices: usize = info.shape.iter().rev().skip(2).product();
+        let (found, count) = (scale.ty, scale.elements());
+        if found != BlockType::F32 || (count != 1 && count != matrices as u64) {
+            return Err(format!(
+                "`{}` holds {count} numbers of {found}; expected one f32 or {matrices}, one for each \
+                 matrix of `{}`",
+                shown(&name),
+                shown(&info.name)
+            ));
+        }
+        let bytes = self.bytes(&name).unwrap_or_default().as_chunks::<4>().0;
+        let numbers: Vec<f32> = bytes.iter().map(|four| f32::from_le_bytes(*four)).collect();
+        match numbers.iter().find(|x| !x.is_finite()) {
+            Some(x) => Err(format!("`{}` holds {x}; a scale is a finite number", shown(&name))),
+            None => Ok(Some(numbers)),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Matrices that other programs have put into one: `attn_qkv` for queries, keys and values, `ffn_gate_up_exps` for the
+//! gates and the inputs of experts. llama.cpp opens a file either way, whatever the architecture.
+
+use registry::weight_map::{Sizes, Step};
+
+use super::{File, TensorInfo, Value};
+
+/// A tensor that is a part of another.
+pub struct Cut<'f> {
+    /// The one that is in the file.
+    pub whole: &'f TensorInfo,
+    /// What takes it apart.
+    pub step: Step,
+    /// Which of the parts this is.
+    pub part: usize,
+    /// Its shape.
+    pub shape: Vec<usize>,
+}
+
+/// Several tensors in one.
+pub struct Fused {
+    /// The name of the one in the file.
+    pub whole: String,
+    /// The names of those that it is, in order.
+    pub parts: Vec<String>,
+    /// The axis along which they follow one another.
+    pub axis: usize,
+}
+
+const EXPERTS: (&str, [&str; 2]) = ("ffn_gate_up_exps", ["ffn_gate_exps", "ffn_up_exps"]);
+const ATTENTION: (&str, [&str; 3]) = ("attn_qkv", ["attn_q", "attn_k", "attn_v"]);
+
+impl File {
+    /// What a tensor is a part of, where the file has it only so.
+    pub fn cut(&self, name: &str) -> Option<Cut<'_>> {
+        let rest = name.strip_prefix("blk.")?;
+        let (layer, rest) = rest.split_once('.')?;
+        let (stem, end) = rest.split_once('.')?;
+        let whole = |fused: &str| self.info(&format!("blk.{layer}.{fused}.{end}"));
+        let (whole, axis, sizes, part) =
+            if let Some(part) = EXPERTS.1.iter().position(|known| *known == stem) {
+                let whole = whole(EXPERTS.0)?;
+                let axis = 1;
+                let rows = *whole.shape.get(axis)?;
+                (whole, axis, (rows % 2 == 0).then(|| vec![rows / 2; 2])?, part)
+            } else {
+                let part = ATTENTION.1.iter().position(|known| *known == stem)?;
+                let whole = whole(ATTENTION.0)?;
+                let [keys, values] = self.sizes(layer.parse().ok()?)?;
+                let queries = whole.shape.first()?.checked_sub(keys.checked_add(values)?)?;
+                (whole, 0, vec![queries, keys, values], part)
+            };
+        let mut shape = whole.shape.clone();
+        *shape.get_mut(axis)? = *sizes.get(part)?;
+        let step = Step::Split { axis, sizes: Sizes::Each(sizes) };
+        Some(Cut { whole, step, part, shape })
+    }
+
+    /// The tensors that are several in one, if all of these are there only so.
+    pub fn fused(&self) -> Vec<Fused> {
+        let all = self.tensors().iter().filter_map(|info| {
+            let parts: Vec<String> =
+                self.parts(&info.name).into_iter().map(|(name, _)| name).collect();
+            let axis = usize::from(info.name.contains(EXPERTS.0));
+            let whole = parts.len() == if axis == 1 { EXPERTS.1.len() } else { ATTENTION.1.len() };
+            whole.then(|| Fused { whole: info.name.clone(), parts, axis })
+        });
+        all.collect()
+    }
+
+    /// The parts of a tensor that may be several in one.
+    pub fn parts(&self, name: &str) -> Vec<(String, Vec<usize>)> {
+        let split = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+        let Some((layer, (stem, end))) =
+            split.and_then(|(layer, rest)| Some((layer, rest.split_once('.')?)))
+        else {
+            return Vec::new();
+        };
+        let stems: &[&str] = match stem {
+            _ if stem == EXPERTS.0 => &EXPERTS.1,
+            _ if stem == ATTENTION.0 => &ATTENTION.1,
+            _ => return Vec::new(),
+        };
+        let names = stems.iter().map(|stem| format!("blk.{layer}.{stem}.{end}"));
+        let missing = names.filter(|name| self.info(name).is_none());
+        missing.filter_map(|name| self.cut(&name).map(|cut| (name, cut.shape))).collect()
+    }
+
+    /// How many numbers keys and values of a layer have.
+    fn sizes(&self, layer: usize) -> Option<[usize; 2]> {
+        let keys = self.metadata();
+        let arch = keys.str("general.architecture").ok()??;
+        let of = |name: &str| match keys.get(&format!("{arch}.attention.{name}"))? {
+            Value::Array(array) => usize::try_from(array.integers()?.get(layer).copied()?).ok(),
+            one => usize::try_from(one.integer()?).ok(),
+        };
+        let heads = of("head_count")?;
+        let groups = of("head_count_kv").unwrap_or(heads);
+        let width = keys.u32(&format!("{arch}.embedding_length")).ok()?? as usize;
+        let size = |name: &str| of(name).or_else(|| width.checked_div(heads));
+        let [key, value] = [size("key_length")?, size("value_length")?];
+        Some([groups.checked_mul(key)?, groups.checked_mul(value)?])
+    }
+}

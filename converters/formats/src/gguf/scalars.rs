@@ -1,0 +1,86 @@
+//! Weights of a few numbers that a file keeps in its keys, not in tensors.
+
+use registry::graph::Weight;
+
+use super::{Array, Metadata, Value};
+use crate::shown;
+
+/// The most numbers of one key.
+pub const MOST: usize = 1 << 20;
+
+/// How many numbers weights have together, if a key can hold that many.
+pub fn count(places: &[usize], weights: &[Weight]) -> Option<usize> {
+    let of = |&place: &usize| {
+        weights[place].shape.iter().try_fold(1_usize, |n, &dim| n.checked_mul(dim))
+    };
+    let counts = places.iter().map(of);
+    counts.into_iter().try_fold(0_usize, |sum, n| sum.checked_add(n?)).filter(|&n| n <= MOST)
+}
+
+/// The numbers of each weight, as a key holds them: one after the other, or one number for all.
+pub fn read(
+    metadata: &Metadata,
+    key: &str,
+    places: &[usize],
+    weights: &[Weight],
+) -> Result<Vec<Vec<f32>>, String> {
+    let key_shown = shown(key);
+    let count = count(places, weights)
+        .ok_or_else(|| format!("the weights of the key `{key_shown}` have too many numbers"))?;
+    let numbers = match metadata.get(key) {
+        Some(Value::F32(x)) => vec![*x; count],
+        Some(Value::Array(Array::F32(numbers))) => numbers.clone(),
+        Some(other) => {
+            let found = other.kind_name();
+            return Err(format!("the key `{key_shown}` is {found}, expected numbers of kind f32"));
+        }
+        None => return Err(format!("there is no key `{key_shown}`")),
+    };
+    if numbers.len() != count {
+        let found = numbers.len();
+        return Err(format!("the key `{key_shown}` has {found} numbers, the model has {count}"));
+    }
+    let mut rest = numbers.as_slice();
+    let cut = |&place: &usize| {
+        let (now, later) = rest.split_at(weights[place].shape.iter().product());
+        rest = later;
+        now.to_vec()
+    };
+    Ok(places.iter().map(cut).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use registry::dtype::DtypeRule;
+    use registry::text::Text;
+
+    fn weight(shape: &[usize]) -> Weight {
+        let at = Text::whole("t", "").span();
+        Weight { name: "w".into(), shape: shape.to_vec(), dtype: DtypeRule::Activation, at }
+    }
+
+    #[test]
+    fn numbers_come_back_weight_by_weight() {
+        let weights = [weight(&[2]), weight(&[]), weight(&[1])];
+        let mut keys = Metadata::new();
+        keys.set("list", Value::Array(Array::F32(vec![1.0, 2.0, 3.0, 4.0])));
+        keys.set("one", Value::F32(7.0));
+        keys.set("text", Value::String("x".into()));
+        let read = |key, places: &[usize]| read(&keys, key, places, &weights);
+        assert_eq!(read("list", &[2, 0, 1]).unwrap(), [vec![1.0], vec![2.0, 3.0], vec![4.0]]);
+        assert_eq!(read("one", &[0, 1]).unwrap(), [vec![7.0, 7.0], vec![7.0]]);
+        for (key, places, expected) in [
+            ("list", &[0][..], "the key `list` has 4 numbers, the model has 2"),
+            ("text", &[0], "the key `text` is string, expected numbers of kind f32"),
+            ("none", &[0], "there is no key `none`"),
+        ] {
+            assert_eq!(read(key, places).unwrap_err(), expected);
+        }
+        let huge = [weight(&[MOST]), weight(&[usize::MAX, 2])];
+        assert_eq!(
+            (count(&[0], &huge), count(&[0, 0], &huge), count(&[1], &huge)),
+            (Some(MOST), None, None)
+        );
+    }
+}

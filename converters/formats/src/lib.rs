@@ -1,0 +1,46 @@
+//! File formats of tensors: strict readers, writers, and the number formats in them.
+//!
+//! No length, offset or name in a file is trusted: each is checked before use, and each way a file
+//! can be wrong has its own error.
+//!
+//! * [`safetensors`] reads headers strictly and writes files as a stream;
+//! * [`gguf`] reads GGUF files and lays out new ones;
+//! * [`codec`] holds the block formats of GGUF files, [`numbers`] the plain number formats;
+//! * [`imatrix`] reads and writes importance matrices;
+//! * [`output`] creates files and names them when they are complete;
+//! * [`mmap`] maps files.
+
+pub mod codec;
+pub mod gguf;
+pub mod imatrix;
+pub mod mmap;
+pub mod numbers;
+pub mod output;
+pub mod python_json;
+pub mod safetensors;
+
+pub use safetensors::FileDtype;
+
+/// Makes text from a file safe to show: control characters escaped, the middle of long text left out.
+pub fn shown(text: &str) -> String {
+    const MOST: usize = 160;
+    let escape =
+        |part: String| part.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'");
+    let count = text.chars().count();
+    if count <= MOST {
+        return escape(text.to_owned());
+    }
+    let head: String = text.chars().take(MOST / 2).collect();
+    let tail: String = text.chars().skip(count - MOST / 2).collect();
+    format!("{} ... {}", escape(head), escape(tail))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_are_shown_without_their_control_characters() {
+        assert_eq!(super::shown("a.b"), "a.b");
+        assert_eq!(super::shown("a\u{1b}[2Jb"), "a\\u{1b}[2Jb");
+        assert!(super::shown(&"x".repeat(100_000)).len() < 200);
+    }
+}

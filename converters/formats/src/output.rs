@@ -1,0 +1,227 @@
+//! Output files: written beside their place, made durable, then given their name.
+//!
+//! Every writer of the workspace goes through this module, so that four rules hold everywhere. A
+//! temporary file is created and never opened through a link that lay there before. Its bytes are on
+//! the disk before it is renamed. The rename is on the disk before the writer reports success. A
+//! writer that fails removes its temporary file.
+
+use std::ffi::OsString;
+use std::fmt::Debug;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+mod recorder;
+
+pub use recorder::Recorder;
+
+/// The system calls that decide what is found after a crash. Tests record them or stop before one.
+pub trait Disk: Debug + Send + Sync {
+    /// Waits until the bytes of a file, or the names of a folder, are on the disk.
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_all()
+    }
+
+    /// Gives a file its name, in place of the file that has it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs_err::rename(from, to)
+    }
+
+    /// Removes a file. An absent file is no error.
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        match fs_err::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The disk without anything in between.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Direct;
+
+impl Disk for Direct {}
+
+/// Returns the path with `.part` at its end: the name of the file while it is written.
+pub fn part_path(path: &Path) -> PathBuf {
+    with_end(path, ".part")
+}
+
+/// Returns the path with more characters at its end.
+pub fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(end);
+    name.into()
+}
+
+/// Returns the folder of a file.
+pub fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Creates an empty file for reading and writing, in place of a left-over file or link.
+pub fn create(path: &Path) -> io::Result<fs_err::File> {
+    Direct.remove(path)?;
+    fs_err::OpenOptions::new().read(true).append(false).write(true).create_new(true).open(path)
+}
+
+/// Opens a file of an earlier run for reading and writing, or creates it. Returns true beside a file
+/// that was created.
+///
+/// A link, a file with a second name and anything that is no regular file were not left by an earlier
+/// run. They are removed, because writing through them would change a file elsewhere.
+pub fn continue_or_create(path: &Path) -> io::Result<(fs_err::File, bool)> {
+    let found = std::fs::symlink_metadata(path);
+    if found.is_ok_and(|found| found.is_file() && found.nlink() == 1) {
+        let mut options = fs_err::OpenOptions::new();
+        options.read(true).write(true);
+        options.options_mut().custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
+        match options.open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => return Ok((opened?, false)),
+        }
+    }
+    Ok((create(path)?, true))
+}
+
+/// Opens a folder, to lock it or to make the names in it durable.
+pub fn open_folder(path: &Path) -> io::Result<fs_err::File> {
+    let mut options = fs_err::OpenOptions::new();
+    options.read(true);
+    options.options_mut().custom_flags(rustix::fs::OFlags::DIRECTORY.bits().cast_signed());
+    options.open(path)
+}
+
+/// Makes the names in the folder of `path` durable. A rename survives a power failure only then.
+pub fn sync_folder(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    let folder = open_folder(folder_of(path))?;
+    match disk.sync(folder.file()) {
+        // Some network file systems cannot sync a folder.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        done => done,
+    }
+}
+
+/// A file without its name. It is removed when it is dropped before [`Draft::publish`].
+#[derive(Debug)]
+pub struct Draft {
+    path: PathBuf,
+    part: PathBuf,
+    /// None once it has its name.
+    file: Option<fs_err::File>,
+}
+
+impl Draft {
+    /// Creates `PATH.part`, in place of one that a killed run left.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let part = part_path(path);
+        Ok(Self { path: path.into(), file: Some(create(&part)?), part })
+    }
+
+    /// Creates a temporary file that no other process writes, beside `path`.
+    pub fn unique(path: &Path) -> io::Result<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let pid = std::process::id();
+        loop {
+            let n = COUNT.fetch_add(1, Ordering::Relaxed);
+            let part = folder_of(path).join(format!(".onboard-{pid}-{n}.part"));
+            match fs_err::OpenOptions::new().write(true).create_new(true).open(&part) {
+                // A killed process of the same number left it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                opened => return Ok(Self { path: path.into(), part, file: Some(opened?) }),
+            }
+        }
+    }
+
+    /// The temporary file.
+    pub fn part(&self) -> &Path {
+        &self.part
+    }
+
+    /// Makes the bytes durable, then the name.
+    pub fn publish(mut self, disk: &dyn Disk) -> io::Result<()> {
+        if let Some(file) = &self.file {
+            disk.sync(file.file())?;
+        }
+        disk.rename(&self.part, &self.path)?;
+        self.file = None;
+        sync_folder(disk, &self.path)
+    }
+}
+
+impl Write for Draft {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.as_mut().expect("open until `publish` takes it").write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.as_mut().expect("open until `publish` takes it").flush()
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            // Nobody is left to tell; a part that stays behind cannot be mistaken for a result.
+            drop(fs_err::remove_file(&self.part));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_asks_the_operating_system() {
+        // A pipe cannot be synced, so only a call that was made fails.
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let file = File::from(std::os::fd::OwnedFd::from(reader));
+        assert!(Direct.sync(&file).is_err());
+    }
+
+    #[test]
+    fn bytes_are_durable_before_the_name_and_the_name_before_success() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let disk = Recorder::default();
+        let mut draft = Draft::unique(&path).unwrap();
+        draft.write_all(b"new").unwrap();
+        assert!(!path.exists());
+        draft.publish(&disk).unwrap();
+        assert_eq!(disk.take(), ["sync file", "rename a", "sync folder"]);
+        assert_eq!(fs_err::read(&path).unwrap(), b"new");
+        drop(Draft::create(&path).unwrap());
+        assert_eq!(fs_err::read_dir(dir.path()).unwrap().count(), 1, "a dropped draft is removed");
+    }
+
+    #[test]
+    fn links_that_lay_there_are_not_written_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let precious = dir.path().join("precious");
+        let part = dir.path().join("a.part");
+        let links: [fn(&Path, &Path) -> io::Result<()>; 2] = [
+            |from, to| std::os::unix::fs::symlink(from, to),
+            |from, to| fs_err::hard_link(from, to),
+        ];
+        for link in links {
+            fs_err::write(&precious, b"precious").unwrap();
+            link(&precious, &part).unwrap();
+            let (mut file, created) = continue_or_create(&part).unwrap();
+            file.write_all(b"x").unwrap();
+            assert!(created);
+            assert_eq!(fs_err::read(&precious).unwrap(), b"precious");
+            fs_err::remove_file(&part).unwrap();
+            link(&precious, &part).unwrap();
+            Draft::create(&dir.path().join("a")).unwrap().write_all(b"x").unwrap();
+            assert_eq!(fs_err::read(&precious).unwrap(), b"precious");
+        }
+        fs_err::write(&part, b"left").unwrap();
+        assert!(!continue_or_create(&part).unwrap().1, "a plain file is gone on with");
+    }
+}

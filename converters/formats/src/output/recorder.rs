@@ -1,0 +1,47 @@
+//! A record of what is synced, renamed and removed.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use super::{Direct, Disk};
+
+/// Does what it is told and keeps a record of it, for tests of what is durable when.
+#[derive(Debug, Default)]
+pub struct Recorder(Mutex<Vec<String>>);
+
+impl Recorder {
+    /// Returns the record, and begins a new one.
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn note(&self, words: String) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(words);
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+impl Disk for Recorder {
+    fn sync(&self, file: &File) -> io::Result<()> {
+        let kind = if file.metadata()?.is_dir() { "folder" } else { "file" };
+        self.note(format!("sync {kind}"));
+        Direct.sync(file)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.note(format!("rename {}", name(to)));
+        Direct.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        if path.exists() {
+            self.note(format!("remove {}", name(path)));
+        }
+        Direct.remove(path)
+    }
+}

@@ -1,0 +1,83 @@
+//! One safetensors file, its header read and its bytes mapped when first asked for.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::{Entry, Error, Header};
+use crate::mmap::Map;
+
+/// An open file. Only its header has been read until a tensor's bytes are asked for.
+#[derive(Debug)]
+pub struct File {
+    path: PathBuf,
+    header: Header,
+    map: OnceLock<Map>,
+}
+
+impl File {
+    /// Reads and checks the header.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let header = Header::read(path)?;
+        Ok(Self { path: path.into(), header, map: OnceLock::new() })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its header.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// A tensor's entry and its bytes, or `None` if the file has no such tensor.
+    pub fn tensor(&self, name: &str) -> Option<Result<(&Entry, &[u8]), Error>> {
+        let entry = self.header.tensors.get(name)?;
+        Some(self.slice(entry.range).map(|bytes| (entry, bytes)))
+    }
+
+    /// The bytes of a range that the header gave.
+    pub fn slice(&self, (begin, end): (u64, u64)) -> Result<&[u8], Error> {
+        let map = self.map()?;
+        // The header's ranges lie in `file_len`, which `map` has compared with the map's length.
+        Ok(map.get(begin as usize..end as usize).unwrap_or(&[]))
+    }
+
+    fn map(&self) -> Result<&Map, Error> {
+        if let Some(map) = self.map.get() {
+            return Ok(map);
+        }
+        let map = Map::open(&self.path)?;
+        let (expected, found) = (self.header.file_len, map.len() as u64);
+        if expected != found {
+            return Err(Error::Changed { file: self.path.clone(), expected, found });
+        }
+        Ok(self.map.get_or_init(|| map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_shrinks_after_its_header_was_read_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.safetensors");
+        let json = br#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
+        let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(json);
+        bytes.extend_from_slice(&[1, 2]);
+        fs_err::write(&path, &bytes).unwrap();
+        let file = File::open(&path).unwrap();
+        fs_err::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        assert!(matches!(file.tensor("a"), Some(Err(Error::Changed { .. }))));
+        fs_err::write(&path, &bytes).unwrap();
+        let (entry, data) = file.tensor("a").unwrap().unwrap();
+        assert_eq!((entry.shape.as_slice(), data), (&[2][..], &[1, 2][..]));
+        assert!(file.tensor("b").is_none());
+        assert_eq!(file.path(), path);
+        assert_eq!(file.header().tensors.len(), 1);
+    }
+}

@@ -1,0 +1,100 @@
+//! Encoders give ggml's bytes, decoders gguf-py's numbers (`fixtures/golden_quants`).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use onboard_formats::codec::{self, BlockType, Lanes};
+use sha2::{Digest, Sha256};
+
+const ROW: usize = 1024;
+
+fn golden(name: &str) -> Vec<u8> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden_quants");
+    fs_err::read(folder.join(name)).expect("a golden file")
+}
+
+fn numbers(name: &str) -> Vec<f32> {
+    let bytes = golden(name);
+    bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
+}
+
+/// Hashes of what gguf-py decodes, by file.
+fn hashes() -> BTreeMap<String, String> {
+    serde_json::from_slice(&golden("decoded.json")).expect("a table of hashes")
+}
+
+/// The stored files: format, name, whether it was made with importances. Those of grids wait.
+fn files() -> Vec<(BlockType, String, bool)> {
+    let file = |name: String| {
+        let ty = name.split('.').next().and_then(BlockType::parse).expect("a format");
+        let weighted = name.ends_with(".im.bin");
+        (ty, name, weighted)
+    };
+    let grid = |name: &String| ["iq1", "iq2", "iq3"].iter().any(|grid| name.starts_with(grid));
+    hashes().into_keys().filter(|name| !grid(name)).map(file).collect()
+}
+
+/// Which blocks differ, for a message.
+fn compare(ty: BlockType, found: &[u8], expected: &[u8]) -> Option<String> {
+    let blocks = found.chunks(ty.bytes()).zip(expected.chunks(ty.bytes()));
+    let differ: Vec<_> =
+        blocks.enumerate().filter(|(_, (a, b))| a != b).map(|(at, _)| at).collect();
+    let first = *differ.first()?;
+    let block = |bytes: &[u8]| format!("{:02x?}", &bytes[first * ty.bytes()..][..ty.bytes()]);
+    Some(format!(
+        "{} blocks differ: {differ:?}\nfound    {}\nexpected {}",
+        differ.len(),
+        block(found),
+        block(expected)
+    ))
+}
+
+#[test]
+fn encoders_give_the_bytes_of_the_reference() {
+    let (input, importance) = (numbers("input.f32"), numbers("imatrix.f32"));
+    let mut wrong = Vec::new();
+    let files = files();
+    assert!(files.len() > 35, "the files were found");
+    for (ty, name, weighted) in files {
+        let expected = golden(&name);
+        let importance = weighted.then_some(&importance[..]);
+        for lanes in Lanes::available() {
+            let mut out = vec![0xaa; expected.len()];
+            if let Err(error) = codec::encode_in(lanes, ty, &input, ROW, importance, &mut out) {
+                wrong.push(format!("{name}: {error}"));
+            } else if let Some(difference) = compare(ty, &out, &expected) {
+                wrong.push(format!("{name}, {lanes:?}: {difference}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn decoders_give_the_numbers_of_the_reference() {
+    let hashes = hashes();
+    let mut wrong = Vec::new();
+    for (ty, name, _) in files() {
+        let mut numbers = vec![f32::NAN; 16 * ROW];
+        if let Err(error) = codec::decode(ty, &golden(&name), &mut numbers) {
+            wrong.push(format!("{name}: {error}"));
+            continue;
+        }
+        let mut hasher = Sha256::new();
+        for x in &numbers {
+            hasher.update(x.to_le_bytes());
+        }
+        let found = format!("{:x}", hasher.finalize());
+        if found != hashes[&name] {
+            wrong.push(name);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[test]
+fn golden_files_are_valid() {
+    for (ty, name, _) in files() {
+        codec::validate(ty, &golden(&name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}

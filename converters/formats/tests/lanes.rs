@@ -1,0 +1,166 @@
+//! Whatever the CPU can do, the bytes are those of the plain code.
+
+use onboard_formats::codec::{self, BlockType, Lanes};
+
+/// Uniform integers, then numbers made of them.
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(0x14_0579);
+        (self.0 >> 32) as u32
+    }
+
+    /// In -1..1.
+    fn unit(&mut self) -> f32 {
+        (self.bits() as i32) as f32 / 2_147_483_648.0
+    }
+
+    fn one_in(&mut self, n: u32) -> bool {
+        self.bits().is_multiple_of(n)
+    }
+}
+
+/// Rows of all kinds: weights as models have them, and what they never have.
+/// Draws the number at a place.
+type Draw = Box<dyn FnMut(&mut Random, usize) -> f32>;
+
+fn rows(row: usize) -> Vec<(String, Vec<f32>)> {
+    let mut random = Random(7);
+    let mut rows = Vec::new();
+    let mut add = |name: &str, mut number: Draw| {
+        let numbers = (0..row).map(|at| number(&mut random, at)).collect();
+        rows.push((name.to_owned(), numbers));
+    };
+    for scale in [1.0, 0.02, 1e-4] {
+        add(
+            &format!("normal {scale}"),
+            Box::new(move |random, _| (0..6).map(|_| random.unit()).sum::<f32>() * scale),
+        );
+    }
+    add("far from zero", Box::new(|random, _| 10.0 + random.unit() * 1e-3));
+    add("far below zero", Box::new(|random, _| random.unit() * 1e-6 - 10.0));
+    add("negative", Box::new(|random, _| -random.unit().abs()));
+    add(
+        "one outlier a group",
+        Box::new(|random, at| random.unit() * if at % 32 == 5 { 1e3 } else { 1.0 }),
+    );
+    add("sparse", Box::new(|random, _| if random.one_in(9) { random.unit() } else { 0.0 }));
+    add(
+        "blocks of zeros",
+        Box::new(|random, at| if at / 16 % 3 == 0 { 0.0 } else { random.unit() }),
+    );
+    add("few values", Box::new(|random, _| (random.unit() * 3.0).round() * 0.5));
+    for value in [0.0, -0.0, 1.0, -0.02, 1e-16, 1e-40, f32::MAX, f32::MIN] {
+        add(&format!("all {value:e}"), Box::new(move |_, _| value));
+    }
+    for exponent in [-45, -40, -38, -37, -30, -19, -16, -15, -14, 10, 19, 30, 38] {
+        let scale = 10_f64.powi(exponent);
+        add(
+            &format!("uniform 1e{exponent}"),
+            Box::new(move |random, _| (random.unit() as f64 * scale) as f32),
+        );
+    }
+    add(
+        "any finite bits",
+        Box::new(|random, _| {
+            let x = f32::from_bits(random.bits());
+            if x.is_finite() { x } else { 0.0 }
+        }),
+    );
+    add(
+        "any magnitude, one a group",
+        Box::new(|random, at| {
+            f32::from_bits((random.bits() & 0x807f_ffff) | (at as u32 / 32 * 37 % 254) << 23)
+        }),
+    );
+    rows
+}
+
+fn importances(row: usize) -> Vec<(&'static str, Vec<f32>)> {
+    let mut random = Random(11);
+    let mut list = |one: &mut dyn FnMut(&mut Random) -> f32| -> Vec<f32> {
+        (0..row).map(|_| one(&mut random)).collect()
+    };
+    vec![
+        (
+            "squares",
+            list(&mut |random| random.unit() * random.unit().abs()).iter().map(|x| x * x).collect(),
+        ),
+        (
+            "tiny, some zero",
+            list(&mut |random| if random.one_in(3) { 0.0 } else { random.unit().abs() * 1e-20 }),
+        ),
+        ("huge", list(&mut |random| random.unit().abs() * 1e30)),
+        ("below zero", list(&mut Random::unit)),
+    ]
+}
+
+fn encoded(
+    lanes: Lanes,
+    ty: BlockType,
+    numbers: &[f32],
+    row: usize,
+    weights: Option<&[f32]>,
+) -> Vec<u8> {
+    let mut out = vec![0xaa; numbers.len() / ty.elements() * ty.bytes()];
+    codec::encode_in(lanes, ty, numbers, row, weights, &mut out)
+        .unwrap_or_else(|error| panic!("{ty}: {error}"));
+    out
+}
+
+fn formats() -> impl Iterator<Item = BlockType> {
+    BlockType::all().filter(|ty| {
+        let mut out = vec![0; 256 / ty.elements() * ty.bytes()];
+        codec::encode(*ty, &[0.5; 256], 256, Some(&[1.0; 256]), &mut out).is_ok()
+    })
+}
+
+#[test]
+fn every_width_gives_the_same_bytes() {
+    // Rows that no number of lanes divides, and rows that several lanes share.
+    for row in [256, 1280] {
+        let rows = rows(row);
+        let all: Vec<f32> = rows.iter().flat_map(|(_, row)| row).copied().collect();
+        let importances = importances(row);
+        let weights = importances.iter().map(|(name, weights)| (*name, Some(&weights[..])));
+        for ty in formats() {
+            for (weights_name, weights) in weights.clone().chain([("no", None)]) {
+                if weights.is_none() && ty.needs_importance() {
+                    continue;
+                }
+                let plain = encoded(Lanes::One, ty, &all, row, weights);
+                for lanes in Lanes::available().skip(1) {
+                    let found = encoded(lanes, ty, &all, row, weights);
+                    let bytes = row / ty.elements() * ty.bytes();
+                    for ((name, _), (plain, found)) in
+                        rows.iter().zip(plain.chunks(bytes).zip(found.chunks(bytes)))
+                    {
+                        let block = plain.chunks(ty.bytes()).zip(found.chunks(ty.bytes()));
+                        let differs = block.clone().position(|(plain, found)| plain != found);
+                        assert_eq!(
+                            differs, None,
+                            "{ty}, {lanes:?}, {weights_name} importances, row `{name}` of {row}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_do_not_depend_on_each_other() {
+    let row = 512;
+    let rows = rows(row);
+    let all: Vec<f32> = rows.iter().flat_map(|(_, row)| row).copied().collect();
+    let (_, weights) = &importances(row)[0];
+    for ty in formats() {
+        let together = encoded(Lanes::widest(), ty, &all, row, Some(weights));
+        let apart: Vec<u8> = rows
+            .iter()
+            .flat_map(|(_, numbers)| encoded(Lanes::widest(), ty, numbers, row, Some(weights)))
+            .collect();
+        assert!(together == apart, "{ty}");
+    }
+}

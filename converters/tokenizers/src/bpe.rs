@@ -1,0 +1,82 @@
+//! Byte-level tokenizers: texts spell bytes, and merges make tokens of them.
+
+use indexmap::IndexMap;
+
+use super::json::Json;
+use super::table::{Table, Type};
+use super::{Error, Options, Reference, pre, structure};
+use formats::gguf::Metadata;
+use formats::shown;
+
+/// Writes the vocabulary. Returns the name of the pre-tokenizer.
+pub(super) fn write(
+    json: &Json,
+    rows: usize,
+    options: &Options,
+    keys: &mut Metadata,
+    warnings: &mut Vec<String>,
+) -> Result<String, Error> {
+    let reference = Reference::build(json)?;
+    let pre = pre::choose(json, &reference, options, warnings)?;
+    for name in structure::normalizers(&json.normalizer) {
+        warnings.push(format!(
+            "tokenizer.json changes text before it splits it ({name}); llama.cpp will not"
+        ));
+    }
+    let adds_blank = super::json::flagged(&json.pre_tokenizer, "ByteLevel", "add_prefix_space");
+    if adds_blank {
+        let text = "tokenizer.json puts a blank before every text; llama.cpp will not";
+        warnings.push(text.into());
+    }
+    let table = table(json, &reference, rows)?;
+    table.check_unique(&json.file)?;
+    if json.merges.is_empty() {
+        return Err(Error::NoMerges { file: json.file.clone() });
+    }
+    keys.set("tokenizer.ggml.model", pre::merges_model());
+    keys.set("tokenizer.ggml.pre", pre.as_str());
+    let types = table.type_ids();
+    keys.set("tokenizer.ggml.tokens", table.texts);
+    keys.set("tokenizer.ggml.token_type", types);
+    keys.set("tokenizer.ggml.merges", json.merge_lines());
+    Ok(pre)
+}
+
+fn table(json: &Json, reference: &Reference, rows: usize) -> Result<Table, Error> {
+    let mut table = Table::new(rows)?;
+    // Which token has a row: two that claim one, or one text with two, would lose one of them.
+    let mut taken: IndexMap<u64, &str> = IndexMap::new();
+    let row = |id: u64, text: &str| match usize::try_from(id) {
+        Ok(row) if row < rows => Ok(row),
+        _ => {
+            let (file, token) = (json.file.clone(), shown(text));
+            Err(Error::Outside { file, token, id, vocab_size: rows })
+        }
+    };
+    for (text, id) in &json.vocab {
+        let row = row(*id, text)?;
+        if let Some(other) = taken.insert(*id, text) {
+            return Err(super::same_id(json, *id, other, text));
+        }
+        table.set(row, text.clone(), Type::Normal, 0.0);
+    }
+    for token in &json.added {
+        let row = row(token.id, &token.text)?;
+        if let Some(other) = taken.insert(token.id, &token.text)
+            && other != token.text
+        {
+            return Err(super::same_id(json, token.id, other, &token.text));
+        }
+        // Loaders look for added tokens in text as it comes, so what the tokenizer would look for
+        // is written: the text that the token stands for.
+        let text =
+            if token.normalized { token.text.clone() } else { written(reference, &token.text)? };
+        table.add(row, &text, token.special);
+    }
+    Ok(table)
+}
+
+/// What a token reads like when it is written.
+fn written(reference: &Reference, text: &str) -> Result<String, Error> {
+    reference.decode(&reference.encode(text, false)?, false)
+}

@@ -1,0 +1,226 @@
+//! Whether llama.cpp will make the tokens that the checkpoint's own tokenizer makes.
+//!
+//! What llama.cpp does with a tokenizer's keys is done here too, on a corpus of many scripts, code, blanks
+//! and signs, and compared with what the `tokenizers` crate makes of tokenizer.json: the same tokens,
+//! and from these the text again. Special tokens in the text count as plain text on both sides; those that stand around
+//! every text are compared too, unless the keys are known not to say them.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use super::json::Json;
+use super::{Error, Kind, Reference, Tokenizer, spm, table};
+use formats::shown;
+
+mod encode;
+pub(super) mod loaded;
+mod pieces;
+mod split;
+
+pub use loaded::Loaded;
+
+/// The corpus: one text per line, with signs that cannot be seen escaped.
+static CORPUS: LazyLock<Vec<String>> =
+    LazyLock::new(|| include_str!("../data/corpus.txt").lines().map(unescape).collect());
+
+/// A check that held.
+#[derive(Debug, Clone, Default)]
+pub struct Checked {
+    /// How many texts were compared.
+    pub strings: usize,
+    /// Texts that were left out, since the two programs are known to differ on their like.
+    pub skipped: usize,
+    /// Texts that differ because llama.cpp has no exact form of this pre-tokenizer.
+    pub known: Vec<String>,
+}
+
+/// A check that did not hold.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Mismatch {
+    #[error(transparent)]
+    Error(#[from] Error),
+
+    #[error("`{}` has no tokenizer.json, so there is nothing to compare the tokenizer with", dir.display())]
+    NoReference { dir: PathBuf },
+
+    #[error("llama.cpp could not use the tokenizer: {why}")]
+    Unusable { why: String },
+
+    #[error(
+        "the text {text:?} is {} in `{}`, but would be {} in llama.cpp with the pre-tokenizer `{pre}`; \
+         name another one with --set gguf.pre=NAME, or report it if none fits",
+        list(theirs), file.display(), list(ours)
+    )]
+    Tokens { file: PathBuf, pre: String, text: String, theirs: Vec<String>, ours: Vec<String> },
+
+    #[error(
+        "the text {text:?} with what stands around it is {} in `{}`, but would be {} in llama.cpp",
+        list(theirs), file.display(), list(ours)
+    )]
+    Around { file: PathBuf, text: String, theirs: Vec<String>, ours: Vec<String> },
+
+    #[error("the text {text:?} comes back as {back:?} from its tokens")]
+    Text { text: String, back: String },
+}
+
+/// Tokens from the first that differs on.
+fn list(tokens: &[String]) -> String {
+    const MOST: usize = 12;
+    let shown: Vec<String> = tokens.iter().take(MOST).map(|token| format!("`{token}`")).collect();
+    let more = if tokens.len() > MOST { " ..." } else { "" };
+    format!("{}{more}", shown.join(" "))
+}
+
+/// The texts that [`self_check`] compares.
+pub fn corpus() -> impl ExactSizeIterator<Item = &'static str> {
+    CORPUS.iter().map(String::as_str)
+}
+
+/// Compares the keys with the tokenizer that they were made from, with what stands around every text.
+pub fn self_check(tokenizer: &Tokenizer, dir: &Path) -> Result<Checked, Mismatch> {
+    check(tokenizer, dir, corpus())
+}
+
+/// The same on other texts.
+pub fn check<'a>(
+    tokenizer: &Tokenizer,
+    dir: &Path,
+    texts: impl IntoIterator<Item = &'a str>,
+) -> Result<Checked, Mismatch> {
+    let Some(json) = Json::read(dir)? else {
+        return Err(Mismatch::NoReference { dir: dir.to_owned() });
+    };
+    let mut theirs = Reference::build(&json)?;
+    theirs.read_specials_as_text();
+    let ours =
+        Loaded::new(&tokenizer.keys).map_err(|why| Mismatch::Unusable { why: shown(&why) })?;
+    let (mut checked, mut total) = (Checked::default(), 0_usize);
+    let mut first = None;
+    // Normalizers of pieces differ in blanks at the ends and in the length of what is replaced.
+    let inexact = ours.is_approximate() || ours.kind == Kind::Pieces;
+    for text in texts {
+        total += 1;
+        if leaves_out(&json, text) {
+            checked.skipped += 1;
+            continue;
+        }
+        match compare(&ours, &theirs, &json, tokenizer, text) {
+            Ok(()) => checked.strings += 1,
+            Err(Mismatch::Tokens { .. }) if inexact && first.is_some() => {
+                checked.known.push(text.to_owned());
+            }
+            Err(fault @ Mismatch::Tokens { .. }) if inexact => {
+                checked.known.push(text.to_owned());
+                first = Some(fault);
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    // An inexact form errs now and then. What errs often is the wrong one.
+    match first {
+        Some(fault) if checked.known.len() > total / 16 => Err(fault),
+        _ => Ok(checked),
+    }
+}
+
+/// Texts on which the two programs differ whatever the keys say.
+fn leaves_out(json: &Json, text: &str) -> bool {
+    // A blank before every text, or before every one that does not begin with one.
+    let blank = text.starts_with([' ', '▁']) && spm::metaspace(&json.pre_tokenizer);
+    // Tokens that are written as control tokens, though the checkpoint reads them in plain text.
+    let control = json.added.iter().any(|token| {
+        !token.special && table::looks_special(&token.text) && text.contains(&token.text)
+    });
+    // Added tokens of `▁` runs are written as blanks, which is what they stand for.
+    let run = |text: &str| text.chars().count() > 1 && text.chars().all(|c| c == '▁');
+    let runs = text.contains("▁▁") && json.added.iter().any(|token| run(&token.text));
+    blank || control || runs
+}
+
+fn compare(
+    ours: &Loaded,
+    theirs: &Reference,
+    json: &Json,
+    tokenizer: &Tokenizer,
+    text: &str,
+) -> Result<(), Mismatch> {
+    let expected = theirs.encode(text, false)?;
+    let made = ours.encode(text).map_err(|why| Mismatch::Unusable { why: shown(&why) })?;
+    if made != expected {
+        let same = made.iter().zip(&expected).take_while(|(a, b)| a == b).count();
+        return Err(Mismatch::Tokens {
+            file: json.file.clone(),
+            pre: tokenizer.pre.clone(),
+            text: text.to_owned(),
+            theirs: ours.names(&expected[same..]),
+            ours: ours.names(&made[same..]),
+        });
+    }
+    if tokenizer.around {
+        let (expected, made) = (theirs.encode(text, true)?, ours.surrounded(&made));
+        if made != expected {
+            return Err(Mismatch::Around {
+                file: json.file.clone(),
+                text: text.to_owned(),
+                theirs: ours.names(&expected),
+                ours: ours.names(&made),
+            });
+        }
+    }
+    let back = ours.decode(&made);
+    // Pieces have one spelling for a blank and for the sign that stands for it.
+    let text = if ours.kind == Kind::Pieces {
+        // Replacements and merged blanks do not come back.
+        return Ok(());
+    } else if ours.kind == Kind::Scores {
+        text.replace('▁', " ")
+    } else {
+        text.to_owned()
+    };
+    if back == text { Ok(()) } else { Err(Mismatch::Text { text, back }) }
+}
+
+/// A line of the corpus as the text that it stands for.
+fn unescape(line: &str) -> String {
+    let mut text = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some((before, after)) = rest.split_once('\\') {
+        text.push_str(before);
+        let mut chars = after.chars();
+        match chars.next() {
+            Some('n') => text.push('\n'),
+            Some('r') => text.push('\r'),
+            Some('t') => text.push('\t'),
+            Some('u') => {
+                let (hex, tail) = after[1..]
+                    .strip_prefix('{')
+                    .and_then(|after| after.split_once('}'))
+                    .unwrap_or(("fffd", ""));
+                let code = u32::from_str_radix(hex, 16).ok().and_then(char::from_u32);
+                text.push(code.unwrap_or('\u{fffd}'));
+                rest = tail;
+                continue;
+            }
+            Some(other) => text.push(other),
+            None => text.push('\\'),
+        }
+        rest = chars.as_str();
+    }
+    text.push_str(rest);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_corpus_is_read() {
+        assert_eq!(unescape(r"a\n\t\\n\u{200d}b\r"), "a\n\t\\n\u{200d}b\r");
+        assert!(CORPUS.len() > 180);
+        assert!(CORPUS.iter().all(|text| !text.contains('\u{fffd}') || text.contains("private")));
+        assert!(CORPUS.iter().any(|text| text == "  "));
+    }
+}

@@ -1,0 +1,228 @@
+//! What llama.cpp keeps of a tokenizer's keys.
+
+use indexmap::IndexMap;
+
+use super::super::Kind;
+use super::super::pre::{self, Group, Name};
+use super::super::reference::Charsmap;
+use super::super::spm::byte;
+use super::split::Splitter;
+use formats::gguf::{Array, Metadata, Value};
+use formats::shown;
+
+/// A tokenizer as llama.cpp has it in memory: text to tokens and back as it would do it.
+pub struct Loaded {
+    pub(super) kind: Kind,
+    pub(super) texts: Vec<String>,
+    pub(super) types: Vec<i128>,
+    pub(super) ids: IndexMap<String, u32>,
+    pub(super) scores: Vec<f32>,
+    pub(super) ranks: IndexMap<(String, String), usize>,
+    /// What text is searched for before anything else, longest first.
+    pub(super) added: Vec<u32>,
+    /// The same and tokens that steer: what a prompt may name, longest first.
+    pub(super) named: Vec<u32>,
+    /// What stands before and behind every prompt.
+    pub(super) around: (Option<u32>, Option<u32>),
+    /// What ends a text.
+    pub(super) ends: Vec<u32>,
+    pub(super) bytes: IndexMap<u8, u32>,
+    pub(super) blank_first: bool,
+    /// True if blanks in a row count as one.
+    pub(super) merges_blanks: bool,
+    /// Replacements before the text is cut.
+    pub(super) charsmap: Option<Charsmap>,
+    /// The token of characters that no piece has.
+    pub(super) unknown: u32,
+    /// Bytes of the longest token.
+    pub(super) longest: usize,
+    pub(super) group: Option<&'static Group>,
+    pub(super) name: Option<&'static Name>,
+    pub(super) splitter: Splitter,
+}
+
+/// Types of tokens in files.
+pub(super) const NORMAL: i128 = 1;
+pub(super) const BYTE: i128 = 6;
+const CONTROL: i128 = 3;
+pub(super) const USER_DEFINED: i128 = 4;
+pub(super) const UNUSED: i128 = 5;
+
+/// Keys of tokens after which a model says no more.
+const ENDS: [&str; 3] = ["eos", "eot", "eom"];
+
+impl Loaded {
+    /// Reads the keys of a file as the loader does. The reason why they are no use is a sentence's part.
+    pub fn new(keys: &Metadata) -> Result<Self, String> {
+        let word = |key| keys.str(key).map_err(|why| why.to_string());
+        let model = word("tokenizer.ggml.model")?.unwrap_or_default();
+        let kind = match model {
+            _ if model == pre::scores_model().0 => Kind::Scores,
+            _ if model == pre::merges_model() => Kind::Merges,
+            _ if model == pre::pieces_model() => Kind::Pieces,
+            _ => return Err(format!("tokenizers of kind `{model}` are not known here")),
+        };
+        let texts = keys.strings("tokenizer.ggml.tokens").map_err(|why| why.to_string())?;
+        let texts: Vec<String> = texts.ok_or("there are no tokens")?.to_vec();
+        let types = array(keys, "tokenizer.ggml.token_type")?.and_then(Array::integers);
+        let types = types.filter(|types| types.len() == texts.len());
+        let types = types.ok_or("there is not one type for each token")?;
+        let merges = keys.strings("tokenizer.ggml.merges").map_err(|why| why.to_string())?;
+        let mut ranks = IndexMap::new();
+        for (n, line) in merges.unwrap_or_default().iter().enumerate() {
+            // The first blank behind the first byte; of two equal lines the first counts.
+            let at = line.char_indices().skip(1).find(|(_, c)| *c == ' ').map(|(at, _)| at);
+            let at = at.ok_or_else(|| format!("merge {n} `{line}` is not two texts"))?;
+            ranks.entry((line[..at].into(), line[at + 1..].into())).or_insert(n);
+        }
+        let scores = match array(keys, "tokenizer.ggml.scores")? {
+            Some(Array::F32(scores)) if scores.len() >= texts.len() => scores.clone(),
+            Some(_) => return Err("there is not one score for each token".into()),
+            None => vec![0.0; texts.len()],
+        };
+        let id = |n: usize| u32::try_from(n).map_err(|_| "there are too many tokens".to_owned());
+        let mut ids = IndexMap::with_capacity(texts.len());
+        let (mut bytes, mut added, mut named) = (IndexMap::new(), Vec::new(), Vec::new());
+        for (n, text) in texts.iter().enumerate() {
+            ids.insert(text.clone(), id(n)?);
+            if let Some(byte) = byte(text) {
+                bytes.insert(byte, id(n)?);
+            }
+            if types[n] == USER_DEFINED && !text.is_empty() {
+                added.push(id(n)?);
+            }
+            if matches!(types[n], CONTROL | USER_DEFINED) && !text.is_empty() {
+                named.push(id(n)?);
+            }
+        }
+        for list in [&mut added, &mut named] {
+            list.sort_by_key(|&id| std::cmp::Reverse(texts[id as usize].len()));
+        }
+        let name = word("tokenizer.ggml.pre")?.unwrap_or_default();
+        let known = match kind {
+            Kind::Merges => {
+                Some(pre::find(name).ok_or_else(|| format!("there is no pre-tokenizer `{name}`"))?)
+            }
+            Kind::Scores | Kind::Pieces => None,
+        };
+        let group: Option<&'static Group> = known.map(|(group, _)| group);
+        let special = |name: &str| {
+            let id = keys.get(&format!("tokenizer.ggml.{name}_token_id"))?.integer()?;
+            u32::try_from(id).ok().filter(|&id| (id as usize) < texts.len())
+        };
+        let around = around(keys, kind, known.map(|(_, name)| name), texts.len())?;
+        let ends = ENDS.iter().filter_map(|name| special(name)).collect();
+        let flag = |key: &str| keys.bool(key).map_err(|why| why.to_string());
+        let blank = flag("tokenizer.ggml.add_space_prefix")?;
+        let charsmap = match array(keys, "tokenizer.ggml.precompiled_charsmap")? {
+            Some(Array::U8(bytes)) => Some(Charsmap::parse(bytes)?),
+            Some(Array::I8(bytes)) => {
+                let bytes: Vec<u8> = bytes.iter().map(|byte| byte.cast_unsigned()).collect();
+                Some(Charsmap::parse(&bytes)?)
+            }
+            Some(_) => return Err("the table of replacements is not bytes".into()),
+            None => None,
+        };
+        Ok(Self {
+            kind,
+            splitter: Splitter::new(group.map_or(&[], |group| &group.split))?,
+            blank_first: match kind {
+                Kind::Scores => blank.unwrap_or(true),
+                Kind::Pieces => blank.unwrap_or(false),
+                Kind::Merges => false,
+            },
+            merges_blanks: flag("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false),
+            charsmap,
+            // The loader's own default for this kind.
+            unknown: special("unknown").unwrap_or(2),
+            longest: texts.iter().map(String::len).max().unwrap_or(0),
+            name: known.map(|(_, name)| name),
+            group,
+            texts,
+            types,
+            ids,
+            scores,
+            ranks,
+            added,
+            named,
+            around,
+            ends,
+            bytes,
+        })
+    }
+
+    /// Whether a token steers and is no text.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.types.get(id as usize) == Some(&CONTROL)
+    }
+
+    /// The tokens after which a model says no more.
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
+    /// The texts of tokens, as a person sees them.
+    pub(super) fn names(&self, ids: &[u32]) -> Vec<String> {
+        let text = |id: &u32| self.texts.get(*id as usize).map_or("?", String::as_str);
+        ids.iter().map(|id| shown(text(id))).collect()
+    }
+
+    pub(super) fn id(&self, text: &str) -> Option<u32> {
+        self.ids.get(text).copied()
+    }
+
+    /// Whether blanks become `▁`.
+    pub(super) fn escapes(&self) -> bool {
+        self.group.is_none_or(|group| group.escape)
+    }
+
+    /// Whether texts of tokens spell bytes.
+    pub(super) fn spells_bytes(&self) -> bool {
+        self.group.is_some_and(|group| group.bytes)
+    }
+
+    /// Whether llama.cpp has no exact form of the pre-tokenizer.
+    pub(super) fn is_approximate(&self) -> bool {
+        self.group.is_some_and(|group| group.approximate.is_some())
+    }
+
+    pub(super) fn is_normal(&self, id: u32) -> bool {
+        self.types.get(id as usize) == Some(&NORMAL)
+    }
+}
+
+/// The tokens that the loader puts before and behind every text. Where a file does not say, each kind has its
+/// own rule and ids, which are those of `llama_vocab::impl::load`.
+pub(in super::super) fn around(
+    keys: &Metadata,
+    kind: Kind,
+    name: Option<&Name>,
+    tokens: usize,
+) -> Result<(Option<u32>, Option<u32>), String> {
+    let (bos, eos) = match kind {
+        Kind::Scores => ((true, Some(1)), (false, Some(2))),
+        Kind::Pieces => ((false, None), (true, Some(1))),
+        Kind::Merges => {
+            // The one name without a first token of its own.
+            let id = name.is_none_or(|name| name.name != "glm5").then_some(11);
+            ((name.is_some_and(|name| name.add_bos), id), (false, Some(11)))
+        }
+    };
+    let one = |role: &str, (adds, id): (bool, Option<u32>)| {
+        let key = format!("tokenizer.ggml.add_{role}_token");
+        let adds = keys.bool(&key).map_err(|why| why.to_string())?.unwrap_or(adds);
+        let fits = |id: &u32| (*id as usize) < tokens;
+        let told = keys.get(&format!("tokenizer.ggml.{role}_token_id")).and_then(Value::integer);
+        let told = told.and_then(|id| u32::try_from(id).ok()).filter(fits);
+        Ok::<_, String>(told.or(id.filter(fits)).filter(|_| adds))
+    };
+    Ok((one("bos", bos)?, one("eos", eos)?))
+}
+
+fn array<'a>(keys: &'a Metadata, key: &str) -> Result<Option<&'a Array>, String> {
+    match keys.get(key) {
+        None => Ok(None),
+        Some(Value::Array(array)) => Ok(Some(array)),
+        Some(other) => Err(format!("`{key}` is of kind {}", other.kind_name())),
+    }
+}

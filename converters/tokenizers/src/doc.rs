@@ -1,0 +1,117 @@
+//! JSON files of a checkpoint, read so that every complaint names the file and the key.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::Error;
+use formats::python_json::words_as_texts;
+
+/// A JSON file.
+#[derive(Debug)]
+pub(super) struct Doc {
+    pub(super) file: PathBuf,
+    pub(super) value: Value,
+}
+
+/// A value in a file, with the way to it.
+#[derive(Clone)]
+pub(super) struct Node<'a> {
+    file: &'a Path,
+    at: String,
+    pub(super) value: &'a Value,
+}
+
+/// Reads a file of `dir` if it is there.
+pub(super) fn parse<T: for<'a> Deserialize<'a>>(
+    dir: &Path,
+    name: &str,
+) -> Result<Option<(PathBuf, T)>, Error> {
+    let file = dir.join(name);
+    if !file.is_file() {
+        return Ok(None);
+    }
+    let bytes = registry::file::read(&file, registry::file::TOKENIZER)?;
+    match serde_json::from_slice(&words_as_texts(&bytes)) {
+        Ok(value) => Ok(Some((file, value))),
+        Err(why) => Err(Error::NotJson { file, why: formats::shown(&why.to_string()) }),
+    }
+}
+
+impl Doc {
+    /// Reads a file of `dir` if it is there. It must hold an object.
+    pub(super) fn read(dir: &Path, name: &str) -> Result<Option<Self>, Error> {
+        let read = parse::<Map<String, Value>>(dir, name)?;
+        Ok(read.map(|(file, map)| Self { file, value: Value::Object(map) }))
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<Node<'_>> {
+        Node::new(&self.file, "", &self.value).get(key)
+    }
+
+    /// The value of a dotted key.
+    pub(super) fn find(&self, key: &str) -> Option<Node<'_>> {
+        key.split('.').try_fold(Node::new(&self.file, "", &self.value), |node, key| node.get(key))
+    }
+}
+
+impl<'a> Node<'a> {
+    pub(super) fn new(file: &'a Path, at: &str, value: &'a Value) -> Self {
+        Self { file, at: at.to_owned(), value }
+    }
+
+    /// A value that is not null, under its key.
+    pub(super) fn set(file: &'a Path, at: &str, value: &'a Value) -> Option<Self> {
+        (!value.is_null()).then(|| Self::new(file, at, value))
+    }
+
+    /// What stands under a key of an object. Null counts as absent.
+    pub(super) fn get(&self, key: &str) -> Option<Self> {
+        let value = self.value.get(key).filter(|value| !value.is_null())?;
+        let at = if self.at.is_empty() { key.to_owned() } else { format!("{}.{key}", self.at) };
+        Some(Self { file: self.file, at, value })
+    }
+
+    /// The elements of a list.
+    pub(super) fn list(&self) -> Result<impl Iterator<Item = Self> + use<'a>, Error> {
+        let list = self.value.as_array().ok_or_else(|| self.wrong("a list"))?;
+        let (file, at) = (self.file, self.at.clone());
+        Ok(list.iter().enumerate().map(move |(n, value)| Self {
+            file,
+            at: format!("{at}[{n}]"),
+            value,
+        }))
+    }
+
+    pub(super) fn str(&self) -> Result<&'a str, Error> {
+        self.value.as_str().ok_or_else(|| self.wrong("a text"))
+    }
+
+    pub(super) fn u64(&self) -> Result<u64, Error> {
+        self.value.as_u64().ok_or_else(|| self.wrong("a whole number of at least 0"))
+    }
+
+    pub(super) fn bool(&self) -> Result<bool, Error> {
+        self.value.as_bool().ok_or_else(|| self.wrong("true or false"))
+    }
+
+    /// A key that must be there.
+    pub(super) fn need(&self, key: &str, expected: &'static str) -> Result<Self, Error> {
+        self.get(key).ok_or_else(|| {
+            Error::key(self.file, &format!("{}.{key}", self.at), "not there", expected)
+        })
+    }
+
+    pub(super) fn wrong(&self, expected: &'static str) -> Error {
+        let mut found = self.value.to_string();
+        if found.len() > 80 {
+            found = match self.value {
+                Value::Object(_) => "an object".into(),
+                Value::Array(_) => "a list".into(),
+                _ => found,
+            };
+        }
+        Error::key(self.file, &self.at, found, expected)
+    }
+}

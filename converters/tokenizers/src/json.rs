@@ -1,0 +1,344 @@
+//! `tokenizer.json`, or an older pair of files that says the same, as far as it is used here.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+use super::doc::{Node, parse};
+use super::{Error, pair, table};
+
+#[derive(Deserialize)]
+struct Whole {
+    #[serde(default)]
+    truncation: Value,
+    #[serde(default)]
+    padding: Value,
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
+    post_processor: Value,
+    #[serde(default)]
+    decoder: Value,
+    #[serde(default)]
+    added_tokens: Value,
+    model: RawModel,
+}
+
+#[derive(Deserialize)]
+struct RawModel {
+    #[serde(default, rename = "type")]
+    kind: Value,
+    #[serde(default)]
+    vocab: Vocab,
+    #[serde(default)]
+    merges: Option<Vec<Merge>>,
+    #[serde(default)]
+    byte_fallback: Value,
+    #[serde(default)]
+    ignore_merges: Value,
+    #[serde(default)]
+    fuse_unk: Value,
+    #[serde(default)]
+    dropout: Value,
+    #[serde(default)]
+    unk_token: Value,
+    #[serde(default)]
+    unk_id: Value,
+    #[serde(default)]
+    continuing_subword_prefix: Value,
+    #[serde(default)]
+    end_of_word_suffix: Value,
+    #[serde(default)]
+    max_input_chars_per_word: Value,
+}
+
+/// Texts and ids as they stand: a map would forget the first of two equal texts.
+#[derive(Default)]
+enum Vocab {
+    #[default]
+    None,
+    Ids(Vec<(String, u64)>),
+    Scores(Vec<(String, f64)>),
+}
+
+/// Both spellings: `"a b"`, and `["a", "b"]` where a part may hold a space.
+struct Merge(String, String);
+
+/// A token that was added to the vocabulary.
+#[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "they are the flags of the file")]
+pub(super) struct Added {
+    pub(super) id: u64,
+    pub(super) text: String,
+    pub(super) special: bool,
+    pub(super) normalized: bool,
+    pub(super) single_word: bool,
+    pub(super) lstrip: bool,
+    pub(super) rstrip: bool,
+}
+
+/// Settings of a model that only its kind has.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Model {
+    /// Pairs are merged (BPE).
+    Merges { prefix: Option<String>, suffix: Option<String>, fuse_unknown: bool },
+    /// The likeliest pieces are chosen (Unigram).
+    Scores { scores: Vec<f64>, unknown: Option<usize> },
+    /// The longest pieces are taken from the left.
+    WordPiece { prefix: String, longest: usize },
+    /// Words are looked up whole.
+    Words,
+}
+
+/// The parts of a `tokenizer.json`.
+#[derive(Debug)]
+pub(super) struct Json {
+    pub(super) file: PathBuf,
+    pub(super) normalizer: Value,
+    pub(super) pre_tokenizer: Value,
+    pub(super) post_processor: Value,
+    pub(super) decoder: Value,
+    pub(super) model: Model,
+    /// Texts and ids of the model, without what was added.
+    pub(super) vocab: Vec<(String, u64)>,
+    pub(super) added: Vec<Added>,
+    pub(super) merges: Vec<(String, String)>,
+    pub(super) byte_level: bool,
+    pub(super) byte_fallback: bool,
+    pub(super) ignore_merges: bool,
+    pub(super) unknown: Option<String>,
+    /// Settings of training and batching that are set, and not followed.
+    pub(super) unused: Vec<&'static str>,
+}
+
+impl Json {
+    /// Reads the tokenizer of a folder if there is one.
+    pub(super) fn read(dir: &Path) -> Result<Option<Self>, Error> {
+        match parse::<Whole>(dir, "tokenizer.json")? {
+            Some((file, whole)) => Self::of(file, whole).map(Some),
+            None => pair::read(dir),
+        }
+    }
+
+    fn of(file: PathBuf, whole: Whole) -> Result<Self, Error> {
+        let raw = whole.model;
+        let flag = |key: &str, value: &Value| match Node::set(&file, key, value) {
+            Some(node) => node.bool(),
+            None => Ok(false),
+        };
+        let text = |key: &str, value: &Value| {
+            let node = Node::set(&file, key, value);
+            node.map(|node| node.str().map(str::to_owned)).transpose()
+        };
+        let number = |key: &str, value: &Value| {
+            let node = Node::set(&file, key, value);
+            Ok::<_, Error>(node.map(|node| node.u64()).transpose()?.map(|number| number as usize))
+        };
+        let missing = |expected| Error::key(&file, "model.vocab", "not there", expected);
+        // Files of the first versions say no type.
+        let kind = match text("model.type", &raw.kind)? {
+            Some(kind) => kind,
+            None if matches!(raw.vocab, Vocab::Scores(_)) => "Unigram".to_owned(),
+            None => "BPE".to_owned(),
+        };
+        let mut unused = Vec::new();
+        for (name, value) in [
+            ("truncation", &whole.truncation),
+            ("padding", &whole.padding),
+            ("dropout", &raw.dropout),
+        ] {
+            if !value.is_null() && value.as_f64() != Some(0.0) {
+                unused.push(name);
+            }
+        }
+        let unknown = text("model.unk_token", &raw.unk_token)?;
+        let prefix = text("model.continuing_subword_prefix", &raw.continuing_subword_prefix)?;
+        let (model, vocab) = match (kind.as_str(), raw.vocab) {
+            ("BPE", Vocab::Ids(vocab)) => {
+                let suffix = text("model.end_of_word_suffix", &raw.end_of_word_suffix)?;
+                let fuse_unknown = flag("model.fuse_unk", &raw.fuse_unk)?;
+                (Model::Merges { prefix, suffix, fuse_unknown }, vocab)
+            }
+            ("WordPiece", Vocab::Ids(vocab)) => {
+                let longest =
+                    number("model.max_input_chars_per_word", &raw.max_input_chars_per_word)?;
+                let prefix = prefix.unwrap_or_else(|| "##".into());
+                (Model::WordPiece { prefix, longest: longest.unwrap_or(100) }, vocab)
+            }
+            ("WordLevel", Vocab::Ids(vocab)) => (Model::Words, vocab),
+            ("Unigram", Vocab::Scores(pieces)) => {
+                let unknown = number("model.unk_id", &raw.unk_id)?;
+                let (texts, scores): (Vec<String>, _) = pieces.into_iter().unzip();
+                (Model::Scores { scores, unknown }, texts.into_iter().zip(0..).collect())
+            }
+            ("BPE" | "WordPiece" | "WordLevel", _) => {
+                return Err(missing("an object of texts and ids"));
+            }
+            ("Unigram", _) => return Err(missing("a list of texts and scores")),
+            (other, _) => {
+                let expected = "expected BPE, Unigram, WordPiece or WordLevel";
+                let found = formats::shown(other);
+                let file = file.clone();
+                return Err(Error::Unsupported { file, found, expected });
+            }
+        };
+        Ok(Self {
+            added: added(&file, &whole.added_tokens)?,
+            byte_level: has(&whole.pre_tokenizer, "ByteLevel") || has(&whole.decoder, "ByteLevel"),
+            byte_fallback: flag("model.byte_fallback", &raw.byte_fallback)?,
+            ignore_merges: flag("model.ignore_merges", &raw.ignore_merges)?,
+            model,
+            vocab,
+            merges: raw.merges.unwrap_or_default().into_iter().map(|Merge(a, b)| (a, b)).collect(),
+            normalizer: whole.normalizer,
+            pre_tokenizer: whole.pre_tokenizer,
+            post_processor: whole.post_processor,
+            decoder: whole.decoder,
+            unknown,
+            unused,
+            file,
+        })
+    }
+
+    /// The id of a token by its text.
+    pub(super) fn id(&self, text: &str) -> Option<u64> {
+        let added = self.added.iter().find(|token| token.text == text).map(|token| token.id);
+        added.or_else(|| self.vocab.iter().find(|(word, _)| word == text).map(|(_, id)| *id))
+    }
+
+    /// The ids of all tokens.
+    pub(super) fn ids(&self) -> impl Iterator<Item = u64> {
+        let added = self.added.iter().map(|token| token.id);
+        self.vocab.iter().map(|(_, id)| *id).chain(added)
+    }
+
+    /// Settings that are not followed, as sentences.
+    pub(super) fn ignored(&self) -> Vec<String> {
+        if self.unused.is_empty() {
+            return Vec::new();
+        }
+        let (names, file) = (self.unused.join(" and "), self.file.display());
+        vec![format!(
+            "`{file}` sets {names}, which only training and batches need: ignored, whole texts are read"
+        )]
+    }
+
+    /// The merges as files hold them: a blank within a part is spelled as byte-level texts spell it.
+    pub(super) fn merge_lines(&self) -> Vec<String> {
+        let blank = table::BLANK.to_string();
+        let part = |text: &str| text.replace(' ', &blank);
+        self.merges.iter().map(|(left, right)| format!("{} {}", part(left), part(right))).collect()
+    }
+}
+
+/// True if a step of a pipeline is like this.
+pub(super) fn any(step: &Value, is: &dyn Fn(&Value) -> bool) -> bool {
+    match step {
+        Value::Object(map) => {
+            is(step) || map.values().any(|value| value.is_array() && any(value, is))
+        }
+        Value::Array(list) => list.iter().any(|value| any(value, is)),
+        _ => false,
+    }
+}
+
+/// True if a step of this type stands in a pipeline.
+pub(super) fn has(step: &Value, kind: &str) -> bool {
+    any(step, &|step| step.get("type").and_then(Value::as_str) == Some(kind))
+}
+
+/// True if a step of this type has a flag that is true.
+pub(super) fn flagged(step: &Value, kind: &str, flag: &str) -> bool {
+    any(step, &|step| {
+        step.get("type").and_then(Value::as_str) == Some(kind)
+            && step.get(flag).and_then(Value::as_bool) == Some(true)
+    })
+}
+
+fn added(file: &Path, value: &Value) -> Result<Vec<Added>, Error> {
+    if value.is_null() {
+        return Ok(Vec::new());
+    }
+    let token = |node: Node<'_>| -> Result<Added, Error> {
+        let flag = |key| node.get(key).map_or(Ok(false), |node| node.bool());
+        Ok(Added {
+            id: node.need("id", "a number")?.u64()?,
+            text: node.need("content", "a text")?.str()?.to_owned(),
+            special: flag("special")?,
+            normalized: flag("normalized")?,
+            single_word: flag("single_word")?,
+            lstrip: flag("lstrip")?,
+            rstrip: flag("rstrip")?,
+        })
+    };
+    Node::new(file, "added_tokens", value).list()?.map(token).collect()
+}
+
+/// The parts of a merge in one text: loaders look for the space behind the first byte.
+pub(super) fn halves(text: &str) -> Option<(String, String)> {
+    let mut ends = text.char_indices().skip(1).filter(|(_, c)| *c == ' ');
+    let (at, _) = ends.next()?;
+    Some((text[..at].to_owned(), text[at + 1..].to_owned()))
+}
+
+impl<'de> Deserialize<'de> for Merge {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Halves;
+        impl<'de> Visitor<'de> for Halves {
+            type Value = Merge;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("two texts as a merge: `\"a b\"` or `[\"a\", \"b\"]`")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Merge, E> {
+                let (left, right) = halves(text)
+                    .ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))?;
+                Ok(Merge(left, right))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Merge, A::Error> {
+                let left = list.next_element()?;
+                let right = list.next_element()?;
+                let rest = list.next_element::<de::IgnoredAny>()?;
+                match (left, right, rest) {
+                    (Some(left), Some(right), None) => Ok(Merge(left, right)),
+                    _ => Err(de::Error::invalid_value(de::Unexpected::Seq, &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Halves)
+    }
+}
+
+impl<'de> Deserialize<'de> for Vocab {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Vocab;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("texts with ids or scores as `model.vocab`")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocab, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Vocab::Ids(pairs))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vocab, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = list.next_element()? {
+                    pairs.push(pair);
+                }
+                Ok(Vocab::Scores(pairs))
+            }
+            fn visit_unit<E>(self) -> Result<Vocab, E> {
+                Ok(Vocab::None)
+            }
+        }
+        deserializer.deserialize_any(Pairs)
+    }
+}

@@ -1,0 +1,89 @@
+//! Tokens that llama.cpp looks up by text in files whose name says what model they hold.
+//!
+//! Its loader takes them for granted: a file of such a name without one of them does not open.
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use super::Type;
+use formats::gguf::{Array, Metadata, Value};
+
+#[derive(Deserialize)]
+struct Rule {
+    /// Parts of `general.name`, in lower case.
+    names: Vec<String>,
+    tokens: Vec<String>,
+}
+
+static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("../data/named_tokens.json"))
+        .expect("the table is part of the program, and a test reads it")
+});
+
+/// Gives padding rows the texts that a file of this name needs, and warns of each.
+pub fn complete(name: &str, keys: &mut Metadata, warnings: &mut Vec<String>) {
+    const TEXTS: &str = "tokenizer.ggml.tokens";
+    const TYPES: &str = "tokenizer.ggml.token_type";
+    let lower = name.to_lowercase();
+    let (Some(Value::Array(Array::String(texts))), Some(Value::Array(Array::I32(types)))) =
+        (keys.get(TEXTS), keys.get(TYPES))
+    else {
+        return;
+    };
+    let (mut texts, mut types) = (texts.clone(), types.clone());
+    for rule in RULES.iter() {
+        let Some(part) = rule.names.iter().find(|part| lower.contains(part.as_str())) else {
+            continue;
+        };
+        for token in &rule.tokens {
+            if texts.contains(token) {
+                continue;
+            }
+            let free = types.iter().rposition(|&ty| ty == Type::Unused as i32);
+            let why = format!(
+                "llama.cpp looks for the token `{token}` in files whose name contains `{part}`"
+            );
+            let Some(row) = free else {
+                warnings.push(format!(
+                    "{why}, and will not open this one without it: convert from a folder of another name"
+                ));
+                continue;
+            };
+            token.clone_into(&mut texts[row]);
+            types[row] = Type::Control as i32;
+            warnings.push(format!("{why}: row {row}, which no token has, is called that"));
+        }
+    }
+    keys.set(TEXTS, texts);
+    keys.set(TYPES, types);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(types: &[i32]) -> Metadata {
+        let mut keys = Metadata::new();
+        let texts = ["<unk>", "<s>", "</s>", "a", "[PAD4]"].map(str::to_owned).to_vec();
+        keys.set("tokenizer.ggml.tokens", texts);
+        keys.set("tokenizer.ggml.token_type", types.to_vec());
+        keys
+    }
+
+    #[test]
+    fn a_file_of_the_name_gets_the_token() {
+        let name = RULES[0].names[0].to_uppercase();
+        let (mut made, mut warnings) = (keys(&[2, 3, 3, 1, 5]), Vec::new());
+        complete("other", &mut made, &mut warnings);
+        assert!(warnings.is_empty());
+        complete(&name, &mut made, &mut warnings);
+        assert_eq!(made.strings("tokenizer.ggml.tokens").unwrap().unwrap()[4], "<|endoftext|>");
+        assert!(warnings.len() == 1 && warnings[0].contains("row 4"), "{warnings:?}");
+        complete(&name, &mut made, &mut warnings);
+        assert_eq!(warnings.len(), 1);
+        let (mut made, mut warnings) = (keys(&[2, 3, 3, 1, 1]), Vec::new());
+        complete(&name, &mut made, &mut warnings);
+        assert!(warnings[0].contains("will not open"), "{warnings:?}");
+    }
+}

@@ -1,0 +1,214 @@
+//! vocab.json with merges.txt: the older form of byte-level tokenizers.
+//!
+//! These files have no steps of their own: the tokenizer's class in transformers knows them.
+//! `data/pair_tokenizers.json` lists the classes, as transformers 5.23 builds them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use registry::file::{TOKENIZER, read_text};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Error;
+use super::doc::{Doc, parse};
+use super::json::{Added, Json, Model, halves};
+use super::special::decoder;
+
+/// A class of tokenizers and what it puts around vocabulary and merges.
+#[derive(Deserialize)]
+struct Class {
+    classes: Vec<String>,
+    /// Kinds of models that use the class where no file names it.
+    models: Vec<String>,
+    normalizer: Value,
+    pre_tokenizer: Value,
+    special: BTreeMap<String, String>,
+}
+
+static CLASSES: LazyLock<Vec<Class>> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("../data/pair_tokenizers.json"))
+        .expect("the table is part of the program, and a test reads it")
+});
+
+/// Special tokens in the order in which transformers adds them.
+const ROLES: [&str; 7] = ["bos", "eos", "unk", "sep", "pad", "cls", "mask"];
+
+/// Reads the pair of a folder if both files are there.
+pub(super) fn read(dir: &Path) -> Result<Option<Json>, Error> {
+    let file = dir.join("merges.txt");
+    if !file.is_file() {
+        return Ok(None);
+    }
+    let Some((vocab_file, vocab)) = parse::<Ids>(dir, "vocab.json")? else { return Ok(None) };
+    let config = Doc::read(dir, "tokenizer_config.json")?;
+    let Some(class) = class(dir, config.as_ref())? else {
+        // Pieces of a tokenizer.model say what they do themselves.
+        if dir.join("tokenizer.model").is_file() {
+            return Ok(None);
+        }
+        let known: Vec<&str> =
+            CLASSES.iter().filter_map(|class| class.classes.first()).map(String::as_str).collect();
+        return Err(Error::PairClass { file: vocab_file, known: known.join(", ") });
+    };
+    let mut merges = Vec::new();
+    for (n, line) in read_text(&file, TOKENIZER)?.lines().enumerate() {
+        if line.is_empty() || (n == 0 && line.starts_with("#version")) {
+            continue;
+        }
+        let pair = halves(line).ok_or_else(|| {
+            let found = format!("`{line}`");
+            Error::key(&file, &format!("line {}", n + 1), found, "two texts with a blank between")
+        })?;
+        merges.push(pair);
+    }
+    let flag = |key: &str| match config.as_ref().and_then(|config| config.get(key)) {
+        Some(node) => node.bool(),
+        None => Ok(false),
+    };
+    let added = added(dir, config.as_ref(), class, &vocab.0)?;
+    let mut pre_tokenizer = class.pre_tokenizer.clone();
+    if flag("add_prefix_space")? {
+        pre_tokenizer["add_prefix_space"] = true.into();
+    }
+    let token = |role: &str| -> Result<Option<&Added>, Error> {
+        if !flag(&format!("add_{role}_token"))? {
+            return Ok(None);
+        }
+        let text = word(role, config.as_ref(), class);
+        Ok(text.and_then(|text| added.iter().find(|token| token.text == text)))
+    };
+    let post_processor = around(token("bos")?, token("eos")?);
+    Ok(Some(Json {
+        normalizer: class.normalizer.clone(),
+        pre_tokenizer,
+        post_processor,
+        decoder: json!({
+            "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true,
+        }),
+        model: Model::Merges { prefix: None, suffix: None, fuse_unknown: false },
+        vocab: vocab.0,
+        added,
+        merges,
+        byte_level: true,
+        byte_fallback: false,
+        ignore_merges: false,
+        unknown: None,
+        unused: Vec::new(),
+        file: vocab_file,
+    }))
+}
+
+/// The class that the files name, or that models of this kind use.
+fn class(dir: &Path, config: Option<&Doc>) -> Result<Option<&'static Class>, Error> {
+    if let Some(node) = config.and_then(|config| config.get("tokenizer_class")) {
+        let name = node.str()?;
+        return Ok(CLASSES.iter().find(|class| class.classes.iter().any(|known| known == name)));
+    }
+    let config = Doc::read(dir, "config.json")?;
+    let Some(node) = config.as_ref().and_then(|config| config.get("model_type")) else {
+        return Ok(None);
+    };
+    let name = node.str()?;
+    Ok(CLASSES.iter().find(|class| class.models.iter().any(|known| known == name)))
+}
+
+/// The special token of a role: as the config says, else as the class does.
+fn word(role: &str, config: Option<&Doc>, class: &Class) -> Option<String> {
+    let key = format!("{role}_token");
+    let Some(value) = config.and_then(|config| config.value.get(&key)) else {
+        return class.special.get(role).cloned();
+    };
+    let text = value.get("content").unwrap_or(value);
+    text.as_str().map(str::to_owned)
+}
+
+/// Added tokens: those listed by id, then special ones, numbered behind the vocabulary.
+fn added(
+    dir: &Path,
+    config: Option<&Doc>,
+    class: &Class,
+    vocab: &[(String, u64)],
+) -> Result<Vec<Added>, Error> {
+    let mut listed = config.map(decoder).transpose()?.unwrap_or_default();
+    if listed.is_empty()
+        && let Some(doc) = Doc::read(dir, "added_tokens.json")?
+    {
+        for text in doc.value.as_object().into_iter().flat_map(|map| map.keys()) {
+            let Some(node) = doc.get(text) else { continue };
+            listed.push((node.u64()?, text.clone(), false));
+        }
+    }
+    listed.sort();
+    let mut tokens: Vec<Added> = Vec::new();
+    for (id, text, special) in listed {
+        tokens.push(Added { id, text, special, ..Added::default() });
+    }
+    let vocabulary: BTreeMap<&str, u64> =
+        vocab.iter().map(|(text, id)| (text.as_str(), *id)).collect();
+    let mut next = vocab.len() as u64;
+    next +=
+        tokens.iter().filter(|token| !vocabulary.contains_key(token.text.as_str())).count() as u64;
+    for role in ROLES {
+        let Some(text) = word(role, config, class) else { continue };
+        if let Some(token) = tokens.iter_mut().find(|token| token.text == text) {
+            token.special = true;
+            continue;
+        }
+        let id = vocabulary.get(text.as_str()).copied().unwrap_or_else(|| {
+            next += 1;
+            next - 1
+        });
+        tokens.push(Added { id, text, special: true, ..Added::default() });
+    }
+    Ok(tokens)
+}
+
+/// A post-processor that puts tokens before and behind every text; null where there are none.
+fn around(before: Option<&Added>, after: Option<&Added>) -> Value {
+    if before.is_none() && after.is_none() {
+        return Value::Null;
+    }
+    let mut listed = serde_json::Map::new();
+    for token in before.iter().chain(&after) {
+        let entry = json!({"id": token.text, "ids": [token.id], "tokens": [token.text]});
+        listed.insert(token.text.clone(), entry);
+    }
+    let special = |token: &Added| json!({"SpecialToken": {"id": token.text, "type_id": 0}});
+    let wrapped = |id: &str| -> Vec<Value> {
+        let text = json!({"Sequence": {"id": id, "type_id": 0}});
+        let steps = before.map(special).into_iter().chain([text]);
+        steps.chain(after.map(special)).collect()
+    };
+    let pair = [wrapped("A"), wrapped("B")].concat();
+    json!({
+        "type": "TemplateProcessing",
+        "single": wrapped("A"),
+        "pair": pair,
+        "special_tokens": listed,
+    })
+}
+
+/// Texts and ids in the order of the file.
+struct Ids(Vec<(String, u64)>);
+
+impl<'de> Deserialize<'de> for Ids {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> serde::de::Visitor<'de> for Pairs {
+            type Value = Ids;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object of texts and ids")
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Ids, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Ids(pairs))
+            }
+        }
+        deserializer.deserialize_map(Pairs)
+    }
+}

@@ -1,0 +1,128 @@
+//! Tokenizers of scored pieces (Unigram), from a tokenizer.json.
+//!
+//! The keys are those that llama.cpp's converter writes for T5 vocabularies, which its loader reads for
+//! models of any kind: pieces and scores, the table of replacements, and what happens to blanks.
+
+use serde_json::Value;
+
+use super::json::{Json, Model, has};
+use super::reference::{Charsmap, base64};
+use super::table::{ADDED, Table, Type};
+use super::{Error, pre, spm};
+use formats::gguf::Value as Gguf;
+use formats::gguf::{Array, Metadata};
+use formats::shown;
+
+/// Writes the vocabulary. Returns the name of the pre-tokenizer.
+pub(super) fn write(
+    json: &Json,
+    rows: usize,
+    keys: &mut Metadata,
+    warnings: &mut Vec<String>,
+) -> Result<String, Error> {
+    let Model::Scores { scores, unknown } = &json.model else {
+        let expected = "expected scored pieces";
+        return Err(Error::Unsupported {
+            file: json.file.clone(),
+            found: "merges".into(),
+            expected,
+        });
+    };
+    let table = table(json, scores, *unknown, rows)?;
+    table.check_unique(&json.file)?;
+    let (pre, types) = (pre::scores_model().1, table.type_ids());
+    keys.set("tokenizer.ggml.model", pre::pieces_model());
+    keys.set("tokenizer.ggml.pre", pre);
+    keys.set("tokenizer.ggml.tokens", table.texts);
+    keys.set("tokenizer.ggml.scores", table.scores);
+    keys.set("tokenizer.ggml.token_type", types);
+    if let Some(id) = unknown.and_then(|id| u32::try_from(id).ok()) {
+        keys.set("tokenizer.ggml.unknown_token_id", id);
+    }
+    let steps = steps(&json.normalizer);
+    let merged = steps.iter().any(|step| merges_blanks(step));
+    keys.set("tokenizer.ggml.add_space_prefix", spm::prepends(json));
+    keys.set("tokenizer.ggml.remove_extra_whitespaces", merged);
+    let mut tables = steps.iter().filter_map(|step| step.get("precompiled_charsmap"));
+    if let Some(bytes) = tables.next().and_then(Value::as_str).and_then(base64::decode) {
+        Charsmap::parse(&bytes).map_err(|why| Error::Component {
+            file: json.file.clone(),
+            component: "normalizer".into(),
+            why,
+        })?;
+        let bytes = Gguf::Array(Array::U8(bytes));
+        keys.set("tokenizer.ggml.precompiled_charsmap", bytes);
+    }
+    for step in &steps {
+        let name = step.get("type").and_then(Value::as_str).unwrap_or_default();
+        if !matches!(name, "Precompiled" | "Prepend") && !merges_blanks(step) && !escapes(step) {
+            warnings.push(format!(
+                "tokenizer.json changes text before it splits it ({}); llama.cpp will not",
+                shown(name)
+            ));
+        }
+    }
+    if json.byte_fallback || has(&json.decoder, "ByteFallback") {
+        warnings.push(
+            "characters that no piece has are bytes in tokenizer.json; llama.cpp will make the \
+             unknown token of them"
+                .into(),
+        );
+    }
+    Ok(pre.to_owned())
+}
+
+fn table(json: &Json, scores: &[f64], unknown: Option<usize>, rows: usize) -> Result<Table, Error> {
+    let mut table = Table::new(rows)?;
+    let row = |id: u64, text: &str| match usize::try_from(id) {
+        Ok(row) if row < rows => Ok(row),
+        _ => {
+            let (file, token) = (json.file.clone(), shown(text));
+            Err(Error::Outside { file, token, id, vocab_size: rows })
+        }
+    };
+    for ((text, id), score) in json.vocab.iter().zip(scores) {
+        let row = row(*id, text)?;
+        let ty = if unknown == Some(row) {
+            Type::Unknown
+        } else if spm::byte(text).is_some() {
+            Type::Byte
+        } else {
+            Type::Normal
+        };
+        table.set(row, text.clone(), ty, *score as f32);
+    }
+    for token in &json.added {
+        let row = row(token.id, &token.text)?;
+        let listed = row < json.vocab.len();
+        if listed && table.types[row] != Type::Normal {
+            continue;
+        }
+        let score = if listed { table.scores[row] } else { ADDED };
+        table.add(row, &token.text, token.special);
+        table.scores[row] = score;
+    }
+    Ok(table)
+}
+
+/// The steps of a normalizer without the sequences around them.
+fn steps(normalizer: &Value) -> Vec<&Value> {
+    match normalizer.get("normalizers").and_then(Value::as_array) {
+        Some(list) => list.iter().flat_map(steps).collect(),
+        None if normalizer.is_null() => Vec::new(),
+        None => vec![normalizer],
+    }
+}
+
+/// True for a step that makes one blank of several.
+fn merges_blanks(step: &Value) -> bool {
+    let regex = step.get("pattern").and_then(|pattern| pattern.get("Regex"));
+    regex.and_then(Value::as_str).is_some_and(|regex| matches!(regex, " {2,}" | r"\s{2,}" | " +"))
+}
+
+/// True for a step that spells blanks as `▁`.
+fn escapes(step: &Value) -> bool {
+    let text = step.get("pattern").and_then(|pattern| pattern.get("String"));
+    text.and_then(Value::as_str) == Some(" ")
+        && step.get("content").and_then(Value::as_str) == Some("▁")
+}

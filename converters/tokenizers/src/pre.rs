@@ -1,0 +1,239 @@
+//! The pre-tokenizer: which of llama.cpp's ways to split text is this tokenizer's.
+//!
+//! Three ways lead there: the caller says it, the ids of a test text are known by their hash, or
+//! the steps of tokenizer.json are those of a known one. The first that knows decides, and
+//! when another way disagrees there is a warning. The hash changes with every token
+//! that somebody adds; the steps do not.
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use super::json::Json;
+use super::structure;
+use super::{Error, Options, Reference};
+use formats::shown;
+
+/// What llama.cpp splits text with, and the names it knows it by.
+#[derive(Debug, Deserialize)]
+pub(super) struct Group {
+    /// Regular expressions, one after the other.
+    pub(super) split: Vec<String>,
+    /// Whether bytes are spelled as characters afterwards.
+    #[serde(default = "yes")]
+    pub(super) bytes: bool,
+    /// Whether blanks become `▁` first.
+    #[serde(default)]
+    pub(super) escape: bool,
+    /// Why the split is not quite what models do.
+    pub(super) approximate: Option<String>,
+    /// Steps of tokenizer.json that mean this.
+    like: Vec<Vec<String>>,
+    names: Vec<Name>,
+}
+
+/// A name, and what else llama.cpp does under it.
+#[derive(Debug, Deserialize)]
+#[expect(clippy::struct_field_names, reason = "the table calls it so")]
+pub(super) struct Name {
+    pub(super) name: String,
+    /// Whole words that are tokens are taken as they are.
+    #[serde(default)]
+    pub(super) ignore_merges: bool,
+    /// Texts begin with the token for it where a file does not say.
+    #[serde(default)]
+    pub(super) add_bos: bool,
+}
+
+#[derive(Deserialize)]
+struct Known {
+    models: Models,
+    scores_pre: String,
+    same: Vec<(String, String)>,
+    groups: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+struct Models {
+    scores: String,
+    merges: String,
+    pieces: String,
+}
+
+#[derive(Deserialize)]
+struct Hashes {
+    text: String,
+    entries: Vec<Hash>,
+}
+
+#[derive(Deserialize)]
+struct Hash {
+    hash: String,
+    pre: String,
+}
+
+fn yes() -> bool {
+    true
+}
+
+static KNOWN: LazyLock<Known> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("../data/pre_tokenizers.json"))
+        .expect("the table is part of the program, and a test reads it")
+});
+static HASHES: LazyLock<Hashes> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("../data/pre_hashes.json"))
+        .expect("the table is part of the program, and a test reads it")
+});
+
+/// The name of a model of scored pieces, and of its pre-tokenizer, in files.
+pub(super) fn scores_model() -> (&'static str, &'static str) {
+    (&KNOWN.models.scores, &KNOWN.scores_pre)
+}
+
+/// The name of a model of merges in files.
+pub(super) fn merges_model() -> &'static str {
+    &KNOWN.models.merges
+}
+
+/// The name of a model of likely pieces in files.
+pub(super) fn pieces_model() -> &'static str {
+    &KNOWN.models.pieces
+}
+
+/// Every name that llama.cpp knows.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    KNOWN.groups.iter().flat_map(|group| group.names.iter().map(|name| name.name.as_str()))
+}
+
+/// What a name stands for.
+pub(super) fn find(name: &str) -> Option<(&'static Group, &'static Name)> {
+    KNOWN.groups.iter().find_map(|group| {
+        group.names.iter().find(|known| known.name == name).map(|known| (group, known))
+    })
+}
+
+/// A regular expression in the one spelling that the table has.
+pub(super) fn spelled(regex: &str) -> String {
+    let mut text = regex.replace('\r', "\\r").replace('\n', "\\n");
+    for (from, to) in &KNOWN.same {
+        text = text.replace(from.as_str(), to);
+    }
+    text
+}
+
+/// Chooses the name.
+pub(super) fn choose(
+    json: &Json,
+    tokenizer: &Reference,
+    options: &Options,
+    warnings: &mut Vec<String>,
+) -> Result<String, Error> {
+    let hash = hash(tokenizer)?;
+    let by_hash = HASHES
+        .entries
+        .iter()
+        .map(|entry| (&entry.hash, &entry.pre))
+        .chain(options.hashes.iter().map(|(hash, pre)| (hash, pre)))
+        // The last match wins, as in the converter that the table comes from.
+        .rfind(|(known, _)| **known == hash)
+        .map(|(_, pre)| pre.clone());
+    let steps = structure::steps(&json.pre_tokenizer);
+    let by_steps = group(&steps);
+    let said = options.pre.clone();
+    let structural = || by_steps.map(|group| group.name(json.ignore_merges).to_owned());
+    let Some(chosen) = said.clone().or_else(|| by_hash.clone()).or_else(structural) else {
+        let steps = steps.iter().map(|step| shown(step)).collect();
+        return Err(Error::NoPre { file: json.file.clone(), steps, hash });
+    };
+    let Some((group, name)) = find(&chosen) else {
+        let known = names().collect::<Vec<_>>().join(", ");
+        return Err(Error::UnknownPre { name: shown(&chosen), known });
+    };
+    if let (Some(_), Some(other)) = (&said, &by_hash)
+        && find(other).is_none_or(|(other, _)| other.split != group.split)
+    {
+        warnings.push(format!(
+            "the pre-tokenizer `{chosen}` was asked for, but the tokenizer is known as `{other}` \
+             by the hash of a test text"
+        ));
+    }
+    if let Some(other) = by_steps
+        && other.split != group.split
+    {
+        warnings.push(format!(
+            "the pre-tokenizer is `{chosen}` {}, but the steps of tokenizer.json are those of `{}`",
+            if said.is_some() { "because it was asked for" } else { "by the hash of a test text" },
+            other.name(json.ignore_merges)
+        ));
+    }
+    if name.ignore_merges != json.ignore_merges {
+        warnings.push(format!(
+            "under the name `{chosen}` whole words that are tokens are {}, but tokenizer.json says \
+             `ignore_merges: {}`",
+            if name.ignore_merges { "taken as they are" } else { "made by merges" },
+            json.ignore_merges
+        ));
+    }
+    Ok(chosen)
+}
+
+/// The group whose models have these steps.
+fn group(steps: &[String]) -> Option<&'static Group> {
+    KNOWN.groups.iter().find(|group| group.like.iter().any(|like| like == steps))
+}
+
+impl Group {
+    /// The first name that treats whole words as asked, or the first of all.
+    fn name(&self, ignore_merges: bool) -> &str {
+        let fits = self.names.iter().find(|name| name.ignore_merges == ignore_merges);
+        fits.or(self.names.first()).map_or("", |name| &name.name)
+    }
+}
+
+/// The hash of the ids that the test text becomes: of a list as Python writes it.
+fn hash(tokenizer: &Reference) -> Result<String, Error> {
+    let ids = tokenizer.encode(&HASHES.text, true)?;
+    let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+    let digest = Sha256::digest(format!("[{}]", ids.join(", ")));
+    Ok(format!("{digest:x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_tables_are_read_and_hold_together() {
+        let all: Vec<&str> = names().collect();
+        assert_eq!(all.len(), 91);
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 91, "a name stands once");
+        assert_eq!(HASHES.entries.len(), 97);
+        assert_eq!(HASHES.text.chars().count(), 350);
+        let mut likes = BTreeSet::new();
+        for group in &KNOWN.groups {
+            assert!(!group.names.is_empty() && !group.split.is_empty());
+            for like in &group.like {
+                assert!(likes.insert(like), "{like:?} means two things");
+                for step in like {
+                    assert_eq!(&spelled(step), step, "the table spells in its own way");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn spellings_of_one_expression_are_one() {
+        let official = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
+        let usual = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+        assert_eq!(spelled(official), usual);
+        assert_eq!(spelled(&usual.replace("\\n", "\n")), usual);
+        let steps = [format!("split {usual}"), "bytes".to_owned()];
+        let group = group(&steps).unwrap();
+        let name = group.name(true);
+        assert!(find(name).unwrap().1.ignore_merges);
+        assert!(!find(group.name(false)).unwrap().1.ignore_merges);
+    }
+}

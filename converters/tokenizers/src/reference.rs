@@ -1,0 +1,279 @@
+//! The checkpoint's own tokenizer, run by the `tokenizers` crate. No other module calls the crate.
+//!
+//! The crate trusts its files: some panic, some allocate what a header claims, some grow a text a
+//! thousandfold. So each component is checked first ([`parts`]), built from the checked fields alone,
+//! and every call runs where a panic becomes an error ([`quiet`]). A failed allocation or an
+//! overflowing stack cannot be caught, so sizes and depths are limited before the crate sees them.
+
+use std::path::{Path, PathBuf};
+
+use indexmap::IndexSet;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::models::unigram::Unigram;
+use tokenizers::models::wordlevel::WordLevel;
+use tokenizers::models::wordpiece::WordPiece;
+use tokenizers::{
+    AddedToken, DecoderWrapper, ModelWrapper, NormalizedString, Normalizer as _, NormalizerWrapper,
+    PostProcessorWrapper, PreTokenizerWrapper,
+};
+
+use super::Error;
+use super::json::{Json, Model};
+use parts::{Budget, Role};
+
+pub(super) mod base64;
+mod charsmap;
+mod model;
+mod parts;
+mod quiet;
+
+pub(super) use charsmap::Charsmap;
+
+/// Bytes that the crate keeps for each byte of normalized text: the text, its original and the
+/// alignment between both.
+const KEPT: f64 = 40.0;
+/// Memory up to which growth is bounded by the components alone and not measured.
+const UNMEASURED: f64 = (256 << 20) as f64;
+/// Most bytes that a normalizer may make of each byte of a whole text.
+const GROWTH: usize = 16;
+/// Bytes of a text that are normalized at once to measure the growth.
+const SAMPLE: usize = 256;
+
+/// The tokenizer of a checkpoint. Truncation, padding and dropout in its files are ignored.
+#[derive(Debug)]
+pub struct Reference {
+    inner: Box<tokenizers::Tokenizer>,
+    file: PathBuf,
+    /// Most bytes that normalizer and pre-tokenizer make of a byte.
+    growth: f64,
+    notes: Vec<String>,
+}
+
+impl Reference {
+    /// Reads tokenizer.json, or vocab.json with merges.txt, if the folder has either.
+    pub fn read(dir: &Path) -> Result<Option<Self>, Error> {
+        Json::read(dir)?.map(|json| Self::build(&json)).transpose()
+    }
+
+    pub(super) fn build(json: &Json) -> Result<Self, Error> {
+        let fault = |at: &str, why: String| Error::Component {
+            file: json.file.clone(),
+            component: at.to_owned(),
+            why,
+        };
+        let ids: IndexSet<u64> = json.ids().collect();
+        let mut budget = Budget::new(&ids);
+        let mut part = |role: Role, value: &Value| {
+            parts::check(role, value, &mut budget).map_err(|(at, why)| fault(&at, why))
+        };
+        let (normalizer, normalized) = part(Role::Normalizer, &json.normalizer)?;
+        let (pre_tokenizer, split) = part(Role::PreTokenizer, &json.pre_tokenizer)?;
+        let (post_processor, _) = part(Role::PostProcessor, &json.post_processor)?;
+        let (decoder, _) = part(Role::Decoder, &json.decoder)?;
+        model::check(json).map_err(|(at, why)| fault(&at, why))?;
+        let make = |at: &str, made: Result<Result<_, String>, String>| match made {
+            Ok(Ok(made)) => Ok(made),
+            Ok(Err(why)) | Err(why) => Err(fault(at, formats::shown(&why))),
+        };
+        let model = make("model", quiet::call(|| wrapped(json)))?;
+        let normalizer: Option<NormalizerWrapper> = component(json, Role::Normalizer, normalizer)?;
+        if let Some(normalizer) = &normalizer {
+            let texts = json.added.iter().filter(|token| token.normalized);
+            grown(normalizer, texts.map(|token| token.text.as_str()))
+                .map_err(|why| fault("added_tokens", why))?;
+        }
+        let pre_tokenizer: Option<PreTokenizerWrapper> =
+            component(json, Role::PreTokenizer, pre_tokenizer)?;
+        let post_processor: Option<PostProcessorWrapper> =
+            component(json, Role::PostProcessor, post_processor)?;
+        let decoder: Option<DecoderWrapper> = component(json, Role::Decoder, decoder)?;
+        let built = quiet::call(|| -> Result<_, String> {
+            let mut inner = tokenizers::Tokenizer::new(model);
+            inner.with_normalizer(normalizer).map_err(|why| why.to_string())?;
+            inner.with_pre_tokenizer(pre_tokenizer);
+            inner.with_post_processor(post_processor);
+            inner.with_decoder(decoder);
+            inner.add_tokens(json.added.iter().map(token)).map_err(|why| why.to_string())?;
+            Ok(inner)
+        });
+        let inner = match built {
+            Ok(Ok(inner)) => inner,
+            Ok(Err(why)) | Err(why) => return Err(fault("added_tokens", formats::shown(&why))),
+        };
+        // The crate numbers added tokens itself; a file that says otherwise is of another vocabulary.
+        for (n, token) in json.added.iter().enumerate().filter(|(_, token)| !token.text.is_empty())
+        {
+            let given = inner.token_to_id(&token.text);
+            if given.map(u64::from) != Some(token.id) {
+                let why = format!(
+                    "token `{}` has id {}, and the library numbers it {}: ids of added tokens have \
+                     to follow the vocabulary without gaps",
+                    formats::shown(&token.text),
+                    token.id,
+                    given.map_or_else(|| "not at all".into(), |id| id.to_string())
+                );
+                return Err(fault(&format!("added_tokens[{n}]"), why));
+            }
+        }
+        Ok(Self {
+            inner: Box::new(inner),
+            file: json.file.clone(),
+            growth: normalized * split,
+            notes: json.ignored(),
+        })
+    }
+
+    /// The file that the tokenizer was read from.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Settings of the file that are ignored, one sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Treats special tokens in texts as plain text from now on.
+    pub fn read_specials_as_text(&mut self) {
+        self.inner.set_encode_special_tokens(true);
+    }
+
+    /// Returns the tokens of a text, with the special tokens around it if `around` is set.
+    pub fn encode(&self, text: &str, around: bool) -> Result<Vec<u32>, Error> {
+        let fault = |component: &str, why| Error::Component {
+            file: self.file.clone(),
+            component: component.to_owned(),
+            why,
+        };
+        if text.len() as f64 * self.growth * KEPT > UNMEASURED
+            && let Some(normalizer) = self.inner.get_normalizer()
+        {
+            grown(normalizer, std::iter::once(text)).map_err(|why| fault("normalizer", why))?;
+        }
+        match quiet::call(|| self.inner.encode_fast(text, around)) {
+            Ok(Ok(made)) => Ok(made.get_ids().to_vec()),
+            Ok(Err(why)) => Err(self.failed("tokenize a text", &why.to_string())),
+            Err(why) => Err(self.failed("tokenize a text", &why)),
+        }
+    }
+
+    /// Returns the text of tokens, without special tokens if `plain` is set.
+    pub fn decode(&self, ids: &[u32], plain: bool) -> Result<String, Error> {
+        match quiet::call(|| self.inner.decode(ids, plain)) {
+            Ok(Ok(text)) => Ok(text),
+            Ok(Err(why)) => Err(self.failed("decode tokens", &why.to_string())),
+            Err(why) => Err(self.failed("decode tokens", &why)),
+        }
+    }
+
+    fn failed(&self, doing: &'static str, why: &str) -> Error {
+        Error::Run { file: self.file.clone(), doing, why: formats::shown(why) }
+    }
+}
+
+/// Builds a component from its checked fields.
+fn component<T: DeserializeOwned>(
+    json: &Json,
+    role: Role,
+    value: Value,
+) -> Result<Option<T>, Error> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    let fault = |why: String| Error::Component {
+        file: json.file.clone(),
+        component: role.key().to_owned(),
+        why: formats::shown(&why),
+    };
+    match quiet::call(|| serde_json::from_value::<T>(value)) {
+        Ok(Ok(made)) => Ok(Some(made)),
+        Ok(Err(why)) => Err(fault(why.to_string())),
+        Err(why) => Err(fault(why)),
+    }
+}
+
+fn wrapped(json: &Json) -> Result<ModelWrapper, String> {
+    let error = |why: tokenizers::Error| why.to_string();
+    let vocab = || -> Vocab {
+        let pair = |(text, id): &(String, u64)| Some((text.clone(), u32::try_from(*id).ok()?));
+        json.vocab.iter().filter_map(pair).collect()
+    };
+    Ok(match &json.model {
+        Model::Merges { prefix, suffix, fuse_unknown } => {
+            let mut builder = BPE::builder()
+                .vocab_and_merges(vocab(), json.merges.clone())
+                .fuse_unk(*fuse_unknown)
+                .byte_fallback(json.byte_fallback)
+                .ignore_merges(json.ignore_merges);
+            if let Some(token) = &json.unknown {
+                builder = builder.unk_token(token.clone());
+            }
+            if let Some(prefix) = prefix {
+                builder = builder.continuing_subword_prefix(prefix.clone());
+            }
+            if let Some(suffix) = suffix {
+                builder = builder.end_of_word_suffix(suffix.clone());
+            }
+            builder.build().map_err(error)?.into()
+        }
+        Model::Scores { scores, unknown } => {
+            let texts = json.vocab.iter().map(|(text, _)| text.clone());
+            let pieces = texts.zip(scores.iter().copied()).collect();
+            Unigram::from(pieces, *unknown, json.byte_fallback).map_err(error)?.into()
+        }
+        Model::WordPiece { prefix, longest } => WordPiece::builder()
+            .vocab(vocab())
+            .unk_token(json.unknown.clone().unwrap_or_default())
+            .continuing_subword_prefix(prefix.clone())
+            .max_input_chars_per_word(*longest)
+            .build()
+            .map_err(error)?
+            .into(),
+        Model::Words => WordLevel::builder()
+            .vocab(vocab())
+            .unk_token(json.unknown.clone().unwrap_or_default())
+            .build()
+            .map_err(error)?
+            .into(),
+    })
+}
+
+fn token(token: &super::json::Added) -> AddedToken {
+    AddedToken::from(token.text.clone(), token.special)
+        .normalized(token.normalized)
+        .single_word(token.single_word)
+        .lstrip(token.lstrip)
+        .rstrip(token.rstrip)
+}
+
+/// Normalizes texts piece by piece, and refuses those that grow too much.
+fn grown<'a>(
+    normalizer: &NormalizerWrapper,
+    texts: impl Iterator<Item = &'a str>,
+) -> Result<(), String> {
+    let (mut before, mut after) = (0, 0);
+    for mut rest in texts {
+        while !rest.is_empty() {
+            let mut end = rest.len().min(SAMPLE);
+            while !rest.is_char_boundary(end) {
+                end += 1;
+            }
+            let (piece, next) = rest.split_at(end);
+            rest = next;
+            let made = quiet::call(|| {
+                let mut text = NormalizedString::from(piece);
+                normalizer.normalize(&mut text).map(|()| text.get().len())
+            });
+            before += piece.len();
+            after += made?.map_err(|why| why.to_string())?;
+            if after > before.saturating_mul(GROWTH) + (1 << 20) {
+                return Err(format!(
+                    "the normalizer makes {after} bytes of {before}, more than {GROWTH} for each"
+                ));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,333 @@
+//! The components of a tokenizer.json, each checked against what the library will do with it.
+//!
+//! A component is rebuilt from the fields that its type has, so the library sees nothing unchecked.
+
+use indexmap::IndexSet;
+use serde_json::{Map, Value};
+
+use super::{Charsmap, base64};
+use formats::shown;
+
+/// A component of a tokenizer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Normalizer,
+    PreTokenizer,
+    PostProcessor,
+    Decoder,
+}
+
+/// Limits that all components share.
+pub(super) struct Budget<'a> {
+    ids: &'a IndexSet<u64>,
+    steps: usize,
+    regex: usize,
+}
+
+/// Deepest nesting of sequences. Deserializing one takes a large stack frame.
+const DEEPEST: usize = 8;
+/// Most steps in all components.
+const STEPS: usize = 256;
+/// Longest text in a step, in bytes.
+const TEXT: usize = 4096;
+/// Bytes of all regular expressions; each may take 10 MB when compiled.
+const REGEX: usize = 1 << 16;
+/// Most regular expressions.
+const EXPRESSIONS: usize = 64;
+/// Most tokens that a post-processor puts around texts.
+const AROUND: usize = 64;
+/// Most bytes that a chain of steps may make of one byte, by the steps alone.
+const GROWTH: f64 = 8192.0;
+
+type Fault = (String, String);
+
+/// A type and the fields that it has.
+type Kind = (&'static str, &'static [&'static str]);
+
+/// Types of each component.
+const TYPES: [(Role, &[Kind]); 4] = [
+    (
+        Role::Normalizer,
+        &[
+            (
+                "BertNormalizer",
+                &["clean_text", "handle_chinese_chars", "strip_accents", "lowercase"],
+            ),
+            ("Strip", &["strip_left", "strip_right"]),
+            ("StripAccents", &[]),
+            ("NFC", &[]),
+            ("NFD", &[]),
+            ("NFKC", &[]),
+            ("NFKD", &[]),
+            ("Sequence", &["normalizers"]),
+            ("Lowercase", &[]),
+            ("Nmt", &[]),
+            ("Precompiled", &["precompiled_charsmap"]),
+            ("Replace", &["pattern", "content"]),
+            ("Prepend", &["prepend"]),
+            ("ByteLevel", &[]),
+        ],
+    ),
+    (
+        Role::PreTokenizer,
+        &[
+            ("BertPreTokenizer", &[]),
+            ("ByteLevel", &["add_prefix_space", "trim_offsets", "use_regex"]),
+            ("CharDelimiterSplit", &["delimiter"]),
+            (
+                "Metaspace",
+                &["replacement", "add_prefix_space", "prepend_scheme", "split", "str_rep"],
+            ),
+            ("Whitespace", &[]),
+            ("WhitespaceSplit", &[]),
+            ("Sequence", &["pretokenizers"]),
+            ("Split", &["pattern", "behavior", "invert"]),
+            ("Punctuation", &["behavior"]),
+            ("Digits", &["individual_digits"]),
+            ("UnicodeScripts", &[]),
+            ("FixedLength", &["length"]),
+        ],
+    ),
+    (
+        Role::PostProcessor,
+        &[
+            ("RobertaProcessing", &["sep", "cls", "trim_offsets", "add_prefix_space"]),
+            ("BertProcessing", &["sep", "cls"]),
+            ("ByteLevel", &["add_prefix_space", "trim_offsets", "use_regex"]),
+            ("TemplateProcessing", &["single", "pair", "special_tokens"]),
+            ("Sequence", &["processors"]),
+        ],
+    ),
+    (
+        Role::Decoder,
+        &[
+            ("BPEDecoder", &["suffix"]),
+            ("ByteLevel", &["add_prefix_space", "trim_offsets", "use_regex"]),
+            ("WordPiece", &["prefix", "cleanup"]),
+            (
+                "Metaspace",
+                &["replacement", "add_prefix_space", "prepend_scheme", "split", "str_rep"],
+            ),
+            ("CTC", &["pad_token", "word_delimiter_token", "cleanup"]),
+            ("Sequence", &["decoders"]),
+            ("Replace", &["pattern", "content"]),
+            ("Fuse", &[]),
+            ("Strip", &["content", "start", "stop"]),
+            ("ByteFallback", &[]),
+        ],
+    ),
+];
+
+impl Role {
+    /// The key of the component.
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            Self::Normalizer => "normalizer",
+            Self::PreTokenizer => "pre_tokenizer",
+            Self::PostProcessor => "post_processor",
+            Self::Decoder => "decoder",
+        }
+    }
+
+    /// The key of the steps of a sequence.
+    fn steps(self) -> &'static str {
+        match self {
+            Self::Normalizer => "normalizers",
+            Self::PreTokenizer => "pretokenizers",
+            Self::PostProcessor => "processors",
+            Self::Decoder => "decoders",
+        }
+    }
+}
+
+impl<'a> Budget<'a> {
+    pub(super) fn new(ids: &'a IndexSet<u64>) -> Self {
+        Self { ids, steps: 0, regex: 0 }
+    }
+}
+
+/// Checks a component. Returns it with its known fields alone, and how far a byte can grow in it.
+/// The error is the place and the reason.
+pub(super) fn check(
+    role: Role,
+    value: &Value,
+    budget: &mut Budget<'_>,
+) -> Result<(Value, f64), Fault> {
+    if value.is_null() {
+        return Ok((Value::Null, 1.0));
+    }
+    let (made, growth) = step(role, role.key(), value, 0, budget)?;
+    if growth > GROWTH {
+        let why = format!("its steps may make {growth:.0} bytes of one, more than {GROWTH:.0}");
+        return Err((role.key().to_owned(), why));
+    }
+    Ok((made, growth))
+}
+
+fn step(
+    role: Role,
+    at: &str,
+    value: &Value,
+    depth: usize,
+    budget: &mut Budget<'_>,
+) -> Result<(Value, f64), Fault> {
+    let fault = |why: String| (at.to_owned(), why);
+    budget.steps += 1;
+    if budget.steps > STEPS || depth > DEEPEST {
+        return Err(fault(format!(
+            "there are more than {STEPS} steps, or {DEEPEST} sequences in another"
+        )));
+    }
+    let Some(map) = value.as_object() else { return Err(fault("it is not an object".into())) };
+    let known = TYPES.iter().find(|(known, _)| *known == role).map_or(&[][..], |(_, types)| types);
+    let name = map.get("type").and_then(Value::as_str).unwrap_or_default();
+    let Some((name, fields)) = known.iter().find(|(known, _)| *known == name) else {
+        let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+        return Err(fault(format!("its type is `{}`; expected {}", shown(name), names.join(", "))));
+    };
+    let mut made = Map::from_iter([("type".to_owned(), Value::from(*name))]);
+    for field in *fields {
+        if let Some(value) = map.get(*field) {
+            made.insert((*field).to_owned(), value.clone());
+        }
+    }
+    let text = |key: &str| made.get(key).and_then(Value::as_str).unwrap_or_default();
+    for field in ["content", "prepend", "suffix", "prefix", "pad_token", "word_delimiter_token"] {
+        if text(field).len() > TEXT {
+            return Err(fault(format!(
+                "`{field}` has {} bytes, more than {TEXT}",
+                text(field).len()
+            )));
+        }
+    }
+    let mut growth = match *name {
+        "Sequence" => {
+            let Some(list) = map.get(role.steps()).and_then(Value::as_array) else {
+                return Err(fault(format!("`{}` is not a list", role.steps())));
+            };
+            let (mut steps, mut growth) = (Vec::with_capacity(list.len()), 1.0);
+            for (n, inner) in list.iter().enumerate() {
+                let at = format!("{at}.{}[{n}]", role.steps());
+                let (inner, grown) = step(role, &at, inner, depth + 1, budget)?;
+                growth *= grown;
+                steps.push(inner);
+            }
+            made.insert(role.steps().to_owned(), Value::Array(steps));
+            growth
+        }
+        "Replace" | "Split" => {
+            let pattern = pattern(map.get("pattern"), budget).map_err(&fault)?;
+            // An expression may match every byte, and the empty text before it.
+            let content = text("content").len() as f64;
+            if name == &"Split" {
+                1.0
+            } else if pattern > 0 {
+                (content / pattern as f64).max(1.0)
+            } else {
+                content + 1.0
+            }
+        }
+        "Precompiled" => {
+            let bytes = base64::decode(text("precompiled_charsmap"));
+            let Some(bytes) = bytes else {
+                return Err(fault("`precompiled_charsmap` is not base64".into()));
+            };
+            match Charsmap::parse(&bytes) {
+                Ok(map) => map.growth,
+                Err(why) => return Err(fault(format!("`precompiled_charsmap` is damaged: {why}"))),
+            }
+        }
+        "Prepend" => 1.0 + text("prepend").len() as f64,
+        "NFKC" | "NFKD" | "BertNormalizer" => 12.0,
+        "NFC" | "NFD" => 4.0,
+        "Lowercase" | "ByteLevel" | "BPEDecoder" | "CTC" | "WordPiece" => 2.0,
+        "Metaspace" => 5.0,
+        _ => 1.0,
+    };
+    match *name {
+        "FixedLength" if made.get("length").is_some_and(|length| length.as_u64() == Some(0)) => {
+            return Err(fault("`length` is 0; expected at least 1".into()));
+        }
+        "TemplateProcessing" => template(&made, budget).map_err(&fault)?,
+        "RobertaProcessing" | "BertProcessing" => {
+            for key in ["sep", "cls"] {
+                let id = made.get(key).and_then(|pair| pair.get(1)).and_then(Value::as_u64);
+                listed(key, id, budget).map_err(&fault)?;
+            }
+        }
+        _ => {}
+    }
+    if !growth.is_finite() || growth < 1.0 {
+        growth = GROWTH * 2.0;
+    }
+    Ok((Value::Object(made), growth))
+}
+
+/// Checks a pattern. Returns the length of a plain text, or 0 for an expression.
+fn pattern(value: Option<&Value>, budget: &mut Budget<'_>) -> Result<usize, String> {
+    let map = value.and_then(Value::as_object).filter(|map| map.len() == 1);
+    let one = map.and_then(|map| map.iter().next());
+    let Some((kind @ ("String" | "Regex"), Value::String(text))) =
+        one.map(|(kind, text)| (kind.as_str(), text))
+    else {
+        return Err("`pattern` is not an object with one text, `String` or `Regex`".into());
+    };
+    budget.regex += text.len() + REGEX / EXPRESSIONS;
+    if text.len() > TEXT || budget.regex > REGEX * 2 {
+        return Err(format!(
+            "`pattern` has {} bytes, and at most {TEXT} are supported, {EXPRESSIONS} patterns in all",
+            text.len()
+        ));
+    }
+    Ok(if kind == "String" { text.len() } else { 0 })
+}
+
+fn listed(name: &str, id: Option<u64>, budget: &Budget<'_>) -> Result<(), String> {
+    match id {
+        Some(id) if budget.ids.contains(&id) => Ok(()),
+        Some(id) => Err(format!("`{name}` has id {id}, which no token has")),
+        None => Err(format!("`{name}` has no id")),
+    }
+}
+
+/// Every special token that a template names is listed with the tokens that it stands for.
+fn template(map: &Map<String, Value>, budget: &Budget<'_>) -> Result<(), String> {
+    let tokens = map.get("special_tokens").and_then(Value::as_object);
+    let tokens = tokens.ok_or("`special_tokens` is not an object")?;
+    for key in ["single", "pair"] {
+        let steps = map.get(key).and_then(Value::as_array);
+        let steps = steps.ok_or_else(|| format!("`{key}` is not a list"))?;
+        let mut count = 0;
+        for step in steps {
+            count += 1;
+            let Some(special) = step.get("SpecialToken") else {
+                // A second text is never given, so a single template cannot place one.
+                let text = step.get("Sequence").and_then(|text| text.get("id"));
+                if key == "single" && text.and_then(Value::as_str) != Some("A") {
+                    return Err("`single` places something other than text A".into());
+                }
+                continue;
+            };
+            let name = special.get("id").and_then(Value::as_str).unwrap_or_default();
+            let token = tokens.get(name).ok_or_else(|| {
+                format!("`{key}` names `{}`, which `special_tokens` does not list", shown(name))
+            })?;
+            let list = |key: &str| token.get(key).and_then(Value::as_array);
+            let (Some(ids), Some(texts)) = (list("ids"), list("tokens")) else {
+                return Err(format!("`{}` has no lists `ids` and `tokens`", shown(name)));
+            };
+            if ids.len() != texts.len() {
+                let (ids, texts) = (ids.len(), texts.len());
+                return Err(format!("`{}` has {ids} ids and {texts} tokens", shown(name)));
+            }
+            for id in ids {
+                listed(&shown(name), id.as_u64(), budget)?;
+            }
+            count += ids.len();
+        }
+        if count > AROUND {
+            return Err(format!("`{key}` puts {count} tokens around a text, more than {AROUND}"));
+        }
+    }
+    Ok(())
+}

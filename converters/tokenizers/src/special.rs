@@ -1,0 +1,345 @@
+//! Which tokens begin, end and pad texts, and what stands around every text.
+//!
+//! The order of sources is that of llama.cpp's converter, since the first that names a token wins:
+//! tokenizer_config.json by text, with what the post-processor puts around texts, then
+//! config.json by id, then what the caller adds.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use registry::config::INNER;
+use serde_json::Value;
+
+use super::doc::{Doc, Node};
+use super::json::Json;
+use super::{Error, Options};
+use formats::shown;
+
+/// Kinds of special tokens and their keys.
+pub(super) const ROLES: [(&str, &str); 18] = [
+    ("bos", "tokenizer.ggml.bos_token_id"),
+    ("eos", "tokenizer.ggml.eos_token_id"),
+    ("unk", "tokenizer.ggml.unknown_token_id"),
+    ("sep", "tokenizer.ggml.seperator_token_id"),
+    ("pad", "tokenizer.ggml.padding_token_id"),
+    ("cls", "tokenizer.ggml.cls_token_id"),
+    ("mask", "tokenizer.ggml.mask_token_id"),
+    ("eot", "tokenizer.ggml.eot_token_id"),
+    ("eom", "tokenizer.ggml.eom_token_id"),
+    ("prefix", "tokenizer.ggml.prefix_token_id"),
+    ("suffix", "tokenizer.ggml.suffix_token_id"),
+    ("middle", "tokenizer.ggml.middle_token_id"),
+    ("fim_pre", "tokenizer.ggml.fim_pre_token_id"),
+    ("fim_suf", "tokenizer.ggml.fim_suf_token_id"),
+    ("fim_mid", "tokenizer.ggml.fim_mid_token_id"),
+    ("fim_pad", "tokenizer.ggml.fim_pad_token_id"),
+    ("fim_rep", "tokenizer.ggml.fim_rep_token_id"),
+    ("fim_sep", "tokenizer.ggml.fim_sep_token_id"),
+];
+/// Kinds that checkpoints name, in the order in which they are looked for.
+const NAMED: usize = 7;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Special {
+    /// Kinds and ids, in the order of their keys.
+    pub(super) ids: Vec<(String, u32)>,
+    /// Kinds of tokens that are put around texts or are not.
+    pub(super) adds: Vec<(String, bool)>,
+    pub(super) lowercase: Option<bool>,
+    pub(super) strip_accents: Option<bool>,
+}
+
+/// Reads everything.
+pub(super) fn read(
+    dir: &Path,
+    json: Option<&Json>,
+    rows: usize,
+    options: &Options,
+    warnings: &mut Vec<String>,
+) -> Result<Special, Error> {
+    let mut special = Special::default();
+    let config = Doc::read(dir, "tokenizer_config.json")?;
+    let mut words = named(config.as_ref());
+    let mut roles: Vec<String> = ROLES[..NAMED].iter().map(|(role, _)| (*role).into()).collect();
+    if let Some(json) = json {
+        special.normalizer(&Node::new(&json.file, "normalizer", &json.normalizer))?;
+        let node = Node::new(&json.file, "post_processor", &json.post_processor);
+        special.processors(&node, &mut words, &mut roles)?;
+    }
+    if let Some(config) = &config {
+        for role in &roles {
+            special.flag(config, role)?;
+            let Some(word) = words.get(role) else { continue };
+            let id = match json {
+                Some(json) => json.added.iter().find(|token| token.text == *word).map(|t| t.id),
+                None => decoder_id(config, word)?,
+            };
+            if let Some(id) = id {
+                special.put(role, i128::from(id), rows, warnings);
+            }
+        }
+    }
+    if let Some(config) = Doc::read(dir, "config.json")? {
+        for role in &roles {
+            let key = format!("{role}_token_id");
+            let inner = || INNER.iter().find_map(|place| config.find(place));
+            let node = config.get(&key).or_else(|| inner()?.get(&key));
+            // A list of ids names no one token.
+            if let Some(id) = node.and_then(|node| node.value.as_i64()) {
+                special.put(role, i128::from(id), rows, warnings);
+            }
+        }
+    }
+    for (role, token) in &options.special {
+        if !ROLES.iter().any(|(known, _)| known == role) {
+            let known = ROLES.map(|(role, _)| role).join(", ");
+            return Err(Error::UnknownRole { role: shown(role), known });
+        }
+        let id = json.and_then(|json| json.id(token));
+        // A vocabulary without the token never makes it.
+        let Some(id) = id else { continue };
+        special.put(role, i128::from(id), rows, warnings);
+    }
+    Ok(special)
+}
+
+/// The texts that tokenizer_config.json names, by role.
+fn named(config: Option<&Doc>) -> BTreeMap<String, String> {
+    let mut words = BTreeMap::new();
+    let Some(config) = config else { return words };
+    for (role, _) in &ROLES[..NAMED] {
+        let Some(node) = config.get(&format!("{role}_token")) else { continue };
+        let text = match node.value {
+            Value::Object(map) => map.get("content").and_then(Value::as_str),
+            value => value.as_str(),
+        };
+        if let Some(text) = text {
+            words.insert((*role).to_owned(), text.to_owned());
+        }
+    }
+    words
+}
+
+/// The id of a token in the list that older tokenizer_config.json files carry.
+fn decoder_id(config: &Doc, word: &str) -> Result<Option<u64>, Error> {
+    for (id, text, _) in decoder(config)? {
+        if text == word {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
+/// That list: ids, texts, and whether they are special.
+pub(super) fn decoder(config: &Doc) -> Result<Vec<(u64, String, bool)>, Error> {
+    let Some(node) = config.get("added_tokens_decoder") else { return Ok(Vec::new()) };
+    let expected = "an object of ids and tokens";
+    let map = node.value.as_object().ok_or_else(|| node.wrong(expected))?;
+    let mut list = Vec::with_capacity(map.len());
+    for key in map.keys() {
+        let Some(token) = node.get(key) else { continue };
+        let id = key.parse::<u64>().map_err(|_| token.wrong("a token under its id"))?;
+        let special = token.get("special").map_or(Ok(false), |node| node.bool())?;
+        list.push((id, token.need("content", "a text")?.str()?.to_owned(), special));
+    }
+    Ok(list)
+}
+
+impl Special {
+    /// The first word on a role stands.
+    fn put(&mut self, role: &str, id: i128, rows: usize, warnings: &mut Vec<String>) {
+        match u32::try_from(id) {
+            Ok(id) if (id as usize) < rows => {
+                if !self.ids.iter().any(|(known, _)| known == role) {
+                    self.ids.push((role.to_owned(), id));
+                }
+            }
+            _ => warnings
+                .push(format!("the {role} token {id} is not written: there are {rows} tokens")),
+        }
+    }
+
+    fn adds(&self, role: &str) -> Option<bool> {
+        self.adds.iter().find(|(known, _)| known == role).map(|(_, yes)| *yes)
+    }
+
+    fn set(&mut self, role: &str, yes: bool) {
+        match self.adds.iter_mut().find(|(known, _)| known == role) {
+            Some((_, old)) => *old = yes,
+            None => self.adds.push((role.to_owned(), yes)),
+        }
+    }
+
+    /// What tokenizer_config.json says of adding a token; the post-processor knows better.
+    fn flag(&mut self, config: &Doc, role: &str) -> Result<(), Error> {
+        let Some(node) = config.get(&format!("add_{role}_token")) else { return Ok(()) };
+        let yes = node.bool()?;
+        if self.adds(role).is_none() {
+            self.set(role, yes);
+        }
+        Ok(())
+    }
+
+    fn normalizer(&mut self, node: &Node<'_>) -> Result<(), Error> {
+        match node.get("type").and_then(|kind| kind.value.as_str()) {
+            Some("Lowercase") => self.lowercase = Some(true),
+            Some("StripAccents") => self.strip_accents = Some(true),
+            Some("BertNormalizer") => {
+                if let Some(yes) = node.get("lowercase") {
+                    self.lowercase = Some(yes.bool()?);
+                }
+                if let Some(yes) = node.get("strip_accents") {
+                    self.strip_accents = Some(yes.bool()?);
+                }
+            }
+            Some("Sequence") => {
+                for inner in node.need("normalizers", "a list")?.list()? {
+                    self.normalizer(&inner)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What stands around texts, by the post-processor.
+    fn processors(
+        &mut self,
+        node: &Node<'_>,
+        words: &mut BTreeMap<String, String>,
+        roles: &mut Vec<String>,
+    ) -> Result<(), Error> {
+        // Models without a first or last token use those of their class tasks.
+        for (role, other) in [("bos", "cls"), ("eos", "sep")] {
+            if let (None, Some(word)) = (words.get(role), words.get(other).cloned()) {
+                words.insert(role.into(), word);
+            }
+        }
+        if node.value.is_null() {
+            return Ok(());
+        }
+        let all = match node.get("processors") {
+            Some(inner) => inner.list()?.collect(),
+            None => vec![node.clone()],
+        };
+        for processor in all {
+            match processor.get("type").and_then(|kind| kind.value.as_str()) {
+                Some("ByteLevel") => {
+                    for role in ["bos", "eos"] {
+                        if self.adds(role).is_none() {
+                            self.set(role, false);
+                        }
+                    }
+                }
+                Some("RobertaProcessing") => {
+                    for role in ["bos", "eos", "sep"] {
+                        self.set(role, true);
+                    }
+                    for role in ["cls", "sep"] {
+                        let list = processor.get(role).map(|list| list.list()).transpose()?;
+                        let first = list.and_then(|mut list| list.next());
+                        if let (None, Some(word)) = (words.get(role), first) {
+                            let word = word.str()?.to_owned();
+                            words.insert(role.into(), word);
+                        }
+                    }
+                }
+                Some("TemplateProcessing") => self.template(&processor, words, roles)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Simple templates: a token before the text, one after it, one or two between a pair.
+    fn template(
+        &mut self,
+        node: &Node<'_>,
+        words: &mut BTreeMap<String, String>,
+        roles: &mut Vec<String>,
+    ) -> Result<(), Error> {
+        let steps = |key| -> Result<Vec<Step>, Error> {
+            let Some(list) = node.get(key) else { return Ok(Vec::new()) };
+            list.list()?.map(|node| step(&node)).collect()
+        };
+        let (single, pair) = (steps("single")?, steps("pair")?);
+        let (mut first, mut last) = (None, None);
+        if single.len() > 1 {
+            first = single.first().and_then(Step::special).map(str::to_owned);
+            last = single.last().and_then(Step::special).map(str::to_owned);
+        }
+        if let Some(first) = &first {
+            let is = |words: &BTreeMap<String, String>, role: &str| words.get(role) == Some(first);
+            if !is(words, "bos") && !is(words, "cls") {
+                for role in ["bos", "cls"] {
+                    words.entry(role.into()).or_insert_with(|| first.clone());
+                }
+            }
+            let known = is(words, "bos") || is(words, "cls");
+            self.set("bos", known);
+        }
+        if let Some(last) = &last {
+            if words.get("eos") != Some(last) {
+                // The old end of text becomes the end of a turn, or of a message.
+                if let Some(old) = words.insert("eos".into(), last.clone()) {
+                    let free = ["eot", "eom"].iter().find(|role| !words.contains_key(**role));
+                    if let Some(role) = free {
+                        words.insert((*role).into(), old);
+                        roles.push((*role).into());
+                    }
+                }
+            }
+            self.set("eos", true);
+        }
+        let begins = first.is_some() && pair.first().and_then(Step::special) == first.as_deref();
+        let ends = last.is_some() && pair.last().and_then(Step::special) == last.as_deref();
+        let inner = &pair[usize::from(begins).min(pair.len())..];
+        let inner = &inner[..inner.len() - usize::from(ends && !inner.is_empty())];
+        if let [Step::Sequence(a), between @ .., Step::Sequence(b)] = inner
+            && (a.as_str(), b.as_str()) == ("A", "B")
+            && !between.is_empty()
+        {
+            let splits = |step: &Step| {
+                let word = step.special();
+                word.is_some()
+                    && [words.get("sep"), words.get("eos")]
+                        .iter()
+                        .any(|known| known.map(String::as_str) == word)
+            };
+            let yes = (splits(&between[0]) && last.is_none())
+                || (between.len() == 2 && splits(&between[1]));
+            self.set("sep", yes);
+            if let (true, None, Some(eos)) = (yes, words.get("sep"), words.get("eos").cloned()) {
+                words.insert("sep".into(), eos);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A step of a template.
+enum Step {
+    Special(String),
+    Sequence(String),
+}
+
+impl Step {
+    fn special(&self) -> Option<&str> {
+        match self {
+            Self::Special(word) => Some(word),
+            Self::Sequence(_) => None,
+        }
+    }
+}
+
+fn step(node: &Node<'_>) -> Result<Step, Error> {
+    let id = |node: Node<'_>| Ok::<_, Error>(node.need("id", "a text")?.str()?.to_owned());
+    if let Some(special) = node.get("SpecialToken") {
+        return Ok(Step::Special(id(special)?));
+    }
+    match node.get("Sequence") {
+        Some(sequence) => Ok(Step::Sequence(id(sequence)?)),
+        None => Err(node.wrong("a `SpecialToken` or a `Sequence`")),
+    }
+}

@@ -1,0 +1,206 @@
+//! Tokenizers of pieces with scores, which fall back to bytes: from `tokenizer.model`, or from a
+//! tokenizer.json that was made of one.
+
+use std::path::Path;
+
+use indexmap::IndexMap;
+use serde_json::Value;
+
+use super::doc::Doc;
+use super::json::{Json, flagged, has};
+use super::table::{ADDED, Table, Type};
+use super::{Error, pre, proto, special};
+use formats::gguf::Metadata;
+use formats::shown;
+
+const SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
+
+/// Writes the vocabulary. Returns the name of the pre-tokenizer, and whether a blank before
+/// texts must be turned off at the end.
+pub(super) fn write(
+    dir: &Path,
+    json: Option<&Json>,
+    rows: usize,
+    keys: &mut Metadata,
+    warnings: &mut Vec<String>,
+) -> Result<(String, bool), Error> {
+    let file = dir.join("tokenizer.model");
+    let config = Doc::read(dir, "tokenizer_config.json")?;
+    let (table, blank) = match json {
+        _ if file.is_file() => from_model(&file, json, config.as_ref(), dir, rows, warnings)?,
+        Some(json) => (from_json(json, rows)?, prepends(json)),
+        None => return Err(Error::Missing { dir: dir.to_owned() }),
+    };
+    table.check_unique(if file.is_file() {
+        &file
+    } else {
+        json.map_or(&file, |json| &json.file)
+    })?;
+    let stated = match config.as_ref().and_then(|config| config.get("add_prefix_space")) {
+        Some(node) => Some(node.bool()?),
+        None => None,
+    };
+    if let Some(stated) = stated {
+        if stated != blank {
+            warnings.push(format!(
+                "`add_prefix_space` of tokenizer_config.json is {stated}, which is written, but the \
+                 model of pieces says {blank}"
+            ));
+        }
+        keys.set(SPACE_PREFIX, stated);
+    }
+    let (model, pre) = pre::scores_model();
+    keys.set("tokenizer.ggml.model", model);
+    keys.set("tokenizer.ggml.pre", pre);
+    let types = table.type_ids();
+    keys.set("tokenizer.ggml.tokens", table.texts);
+    keys.set("tokenizer.ggml.scores", table.scores);
+    keys.set("tokenizer.ggml.token_type", types);
+    Ok((pre.to_owned(), stated.is_none() && !blank))
+}
+
+/// Turns the blank before texts off, where [`write`] says so.
+pub(super) fn turn_blank_off(keys: &mut Metadata) {
+    keys.set(SPACE_PREFIX, false);
+}
+
+fn from_model(
+    file: &Path,
+    json: Option<&Json>,
+    config: Option<&Doc>,
+    dir: &Path,
+    rows: usize,
+    warnings: &mut Vec<String>,
+) -> Result<(Table, bool), Error> {
+    let model = proto::read(file)?;
+    if model.made_by.is_some_and(|kind| kind != 2) {
+        let expected = "only those made by merging (BPE) are written";
+        let found = "a SentencePiece model that was not made by merging".into();
+        return Err(Error::Unsupported { file: file.to_owned(), found, expected });
+    }
+    for (yes, what) in [
+        (model.normalizes, "replaces characters before all else"),
+        (model.remove_extra_whitespaces, "removes repeated blanks"),
+    ] {
+        if yes {
+            warnings.push(format!("tokenizer.model {what}; llama.cpp will not"));
+        }
+    }
+    let mut table = Table::new(rows)?;
+    for (n, piece) in model.pieces.iter().enumerate() {
+        if n >= rows {
+            warnings.push(format!(
+                "{} tokens from `{}` on have no row in the embedding and are left out",
+                model.pieces.len() - rows,
+                shown(&piece.text)
+            ));
+            break;
+        }
+        table.set(n, piece.text.clone(), piece.ty, piece.score);
+    }
+    let mut outside = |id: u64, text: &str| {
+        let row = usize::try_from(id).ok().filter(|&row| row < rows);
+        if row.is_none() {
+            let text = shown(text);
+            warnings
+                .push(format!("token {id} `{text}` has no row in the embedding and is left out"));
+        }
+        row
+    };
+    if let Some(added) = Doc::read(dir, "added_tokens.json")? {
+        for (text, _) in added.value.as_object().into_iter().flatten() {
+            let Some(node) = added.get(text) else { continue };
+            if let Some(row) = outside(node.u64()?, text) {
+                table.set(row, text.clone(), Type::UserDefined, ADDED);
+            }
+        }
+    }
+    let listed = config.map(special::decoder).transpose()?.unwrap_or_default();
+    for (id, text, special) in &listed {
+        if let Some(row) = outside(*id, text) {
+            table.add(row, text, *special);
+        }
+    }
+    // Newer checkpoints list added tokens in tokenizer.json alone.
+    for token in json.map_or(&[][..], |json| &json.added) {
+        if listed.iter().any(|(id, ..)| *id == token.id) {
+            continue;
+        }
+        let Some(row) = outside(token.id, &token.text) else { continue };
+        table.add_stated(row, &token.text, token.special);
+    }
+    // Where both are there, transformers goes by tokenizer.json.
+    Ok((table, json.map_or(model.dummy_prefix, prepends)))
+}
+
+/// Pieces without scores. Merges are in the order in which they are made, so a piece scores
+/// by the first merge that makes it: the better the earlier.
+fn from_json(json: &Json, rows: usize) -> Result<Table, Error> {
+    let mut table = Table::new(rows)?;
+    let mut rank: IndexMap<String, usize> = IndexMap::new();
+    for (n, (left, right)) in json.merges.iter().enumerate() {
+        rank.entry(format!("{left}{right}")).or_insert(n);
+    }
+    let outside = |text: &str, id: u64| {
+        let (file, token) = (json.file.clone(), shown(text));
+        Error::Outside { file, token, id, vocab_size: rows }
+    };
+    let mut taken: IndexMap<u64, &str> = IndexMap::new();
+    for (text, id) in &json.vocab {
+        let row = usize::try_from(*id).ok().filter(|&row| row < rows);
+        let row = row.ok_or_else(|| outside(text, *id))?;
+        if let Some(other) = taken.insert(*id, text) {
+            return Err(super::same_id(json, *id, other, text));
+        }
+        let ty = if byte(text).is_some() {
+            Type::Byte
+        } else if json.unknown.as_ref() == Some(text) {
+            Type::Unknown
+        } else {
+            Type::Normal
+        };
+        // Single characters and others that no merge makes come after all merges.
+        let score = rank.get(text).copied().unwrap_or(json.merges.len() + row);
+        table.set(row, text.clone(), ty, -(score as f32));
+    }
+    for token in &json.added {
+        let row = usize::try_from(token.id).ok().filter(|&row| row < rows);
+        let row = row.ok_or_else(|| outside(&token.text, token.id))?;
+        if let Some(other) = taken.insert(token.id, &token.text)
+            && other != token.text
+        {
+            return Err(super::same_id(json, token.id, other, &token.text));
+        }
+        table.add_stated(row, &token.text, token.special);
+    }
+    Ok(table)
+}
+
+/// The byte that `<0x0A>` stands for.
+pub(super) fn byte(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    let plain = digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    if plain { u8::from_str_radix(digits, 16).ok() } else { None }
+}
+
+/// Whether tokenizer.json puts a blank before text.
+pub(super) fn prepends(json: &Json) -> bool {
+    has(&json.normalizer, "Prepend") || metaspace(&json.pre_tokenizer)
+}
+
+/// Whether a step spells blanks as `▁` and puts one in front.
+pub(super) fn metaspace(pre: &Value) -> bool {
+    has(pre, "Metaspace") && !scheme_is_never(pre) && !flagged_off(pre)
+}
+
+fn scheme_is_never(pre: &Value) -> bool {
+    super::json::any(pre, &|step| {
+        step.get("prepend_scheme").and_then(Value::as_str) == Some("never")
+    })
+}
+
+fn flagged_off(pre: &Value) -> bool {
+    // Older files say so with a flag.
+    super::json::any(pre, &|step| step.get("add_prefix_space").is_some())
+        && !flagged(pre, "Metaspace", "add_prefix_space")
+}

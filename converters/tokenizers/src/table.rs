@@ -1,0 +1,130 @@
+//! The tokens of a vocabulary: texts, types and scores, one of each per row of the embedding.
+
+use std::path::Path;
+
+use indexmap::IndexMap;
+
+use super::Error;
+use formats::shown;
+
+/// The most tokens that are written. The largest vocabularies have a sixtieth of it.
+const MOST: usize = 1 << 24;
+/// How byte-level texts spell a blank.
+pub(super) const BLANK: char = 'Ġ';
+/// The score of tokens that were added to a model of pieces.
+pub(super) const ADDED: f32 = -1000.0;
+/// The score of rows that no token has.
+const PADDING: f32 = -10000.0;
+
+/// What a token is for, by the format's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Type {
+    /// A piece of text.
+    Normal = 1,
+    /// Stands for text that no piece fits.
+    Unknown = 2,
+    /// Steers the model and is never read from plain text.
+    Control = 3,
+    /// Added by a person: found in text before anything else.
+    UserDefined = 4,
+    /// A row without a token.
+    Unused = 5,
+    /// A byte, where no piece fits.
+    Byte = 6,
+}
+
+/// Rows of a vocabulary.
+pub(super) struct Table {
+    pub(super) texts: Vec<String>,
+    pub(super) types: Vec<Type>,
+    pub(super) scores: Vec<f32>,
+}
+
+impl Table {
+    /// Rows without tokens.
+    pub(super) fn new(rows: usize) -> Result<Self, Error> {
+        if rows > MOST {
+            return Err(Error::TooLarge { found: rows, most: MOST });
+        }
+        Ok(Self {
+            texts: (0..rows).map(|n| format!("[PAD{n}]")).collect(),
+            types: vec![Type::Unused; rows],
+            scores: vec![PADDING; rows],
+        })
+    }
+
+    pub(super) fn set(&mut self, row: usize, text: String, ty: Type, score: f32) {
+        self.texts[row] = text;
+        self.types[row] = ty;
+        self.scores[row] = score;
+    }
+
+    /// Puts an added token into its row. One that looks special counts as special.
+    pub(super) fn add(&mut self, row: usize, text: &str, special: bool) {
+        self.add_stated(row, text, special || looks_special(text));
+    }
+
+    /// Puts an added token into its row, special only if its file says so.
+    pub(super) fn add_stated(&mut self, row: usize, text: &str, special: bool) {
+        let ty = if special { Type::Control } else { Type::UserDefined };
+        // Tokens that plain text is searched for are written as they stand in it.
+        let text = if ty == Type::Control { text.to_owned() } else { text.replace('▁', " ") };
+        self.set(row, text, ty, ADDED);
+    }
+
+    /// Loaders count on each text standing once.
+    pub(super) fn check_unique(&self, file: &Path) -> Result<(), Error> {
+        let mut seen: IndexMap<&str, usize> = IndexMap::with_capacity(self.texts.len());
+        for (second, text) in self.texts.iter().enumerate() {
+            if let Some(first) = seen.insert(text, second) {
+                let token = shown(text);
+                return Err(Error::Duplicate { file: file.to_owned(), token, first, second });
+            }
+        }
+        Ok(())
+    }
+
+    /// The types as the format's numbers.
+    pub(super) fn type_ids(&self) -> Vec<i32> {
+        self.types.iter().map(|&ty| ty as i32).collect()
+    }
+}
+
+/// Tokens that models forget to mark as special, by the list of llama.cpp's converter.
+pub(super) fn looks_special(text: &str) -> bool {
+    const WORDS: [&str; 4] = ["<pad>", "<mask>", "<2mass>", "[@BOS@]"];
+    let within = |begin: &str, end: &str| text.starts_with(begin) && text.ends_with(end);
+    WORDS.contains(&text) || within("<|", "|>") || within("<｜", "｜>") || within("<unused", ">")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_stand_once() {
+        let mut table = Table::new(4).unwrap();
+        table.check_unique(Path::new("t")).unwrap();
+        table.set(1, "a\u{1b}".into(), Type::Normal, 0.0);
+        table.set(3, "a\u{1b}".into(), Type::Normal, 0.0);
+        let message = table.check_unique(Path::new("t")).unwrap_err().to_string();
+        assert!(message.contains("tokens 1 and 3") && message.contains("a\\u{1b}"), "{message}");
+        table.set(3, "[PAD0]".into(), Type::Normal, 0.0);
+        assert!(table.check_unique(Path::new("t")).is_err());
+        assert!(Table::new(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn added_tokens_are_sorted_by_what_they_look_like() {
+        let mut table = Table::new(4).unwrap();
+        for (row, (text, special)) in
+            [("▁▁", false), ("<|x|>", false), ("[INST]", true), ("<unused7>", false)]
+                .into_iter()
+                .enumerate()
+        {
+            table.add(row, text, special);
+        }
+        assert_eq!(table.texts, ["  ", "<|x|>", "[INST]", "<unused7>"]);
+        assert_eq!(table.type_ids(), [4, 3, 3, 3]);
+    }
+}

@@ -1,0 +1,102 @@
+//! Chat templates: one, or a default and others by name, in any of the places they are kept.
+
+use std::path::Path;
+
+use registry::file::{TEMPLATE, read_text};
+
+use super::Error;
+use super::doc::{Doc, Node};
+use checkpoints::checkpoint::outside;
+use formats::gguf::Metadata;
+
+const KEY: &str = "tokenizer.chat_template";
+const NAMES: &str = "tokenizer.chat_templates";
+
+/// Writes the templates of a checkpoint, from the first place that has any.
+pub(super) fn write(dir: &Path, keys: &mut Metadata) -> Result<(), Error> {
+    // A file of its own is the newer place, and wins in the reference too.
+    let mut templates = files(dir)?;
+    for name in ["tokenizer_config.json", "chat_template.json"] {
+        if !templates.is_empty() {
+            break;
+        }
+        let Some(doc) = Doc::read(dir, name)? else { continue };
+        if let Some(node) = doc.get("chat_template") {
+            lies_inside(dir, &dir.join(name))?;
+            templates = of(&node)?;
+        }
+    }
+    let mut names = Vec::new();
+    let mut default = None;
+    for (name, text) in templates.into_iter().filter(|(_, text)| !text.is_empty()) {
+        // Other characters would not make a key.
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        let name: String = name.chars().map(plain).collect();
+        if name == "default" {
+            default = Some(text);
+        } else if !name.is_empty() {
+            keys.set(format!("{KEY}.{name}"), text);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    if !names.is_empty() {
+        keys.set(NAMES, names);
+    }
+    if let Some(text) = default {
+        keys.set(KEY, text);
+    }
+    Ok(())
+}
+
+/// A text, or a list of names and texts.
+fn of(node: &Node<'_>) -> Result<Vec<(String, String)>, Error> {
+    if let Some(text) = node.value.as_str() {
+        return Ok(vec![("default".into(), text.into())]);
+    }
+    let one = |node: Node<'_>| -> Result<(String, String), Error> {
+        let text = |key| Ok::<_, Error>(node.need(key, "a text")?.str()?.to_owned());
+        Ok((text("name")?, text("template")?))
+    };
+    node.list().map_err(|_| node.wrong("a text, or a list of named ones"))?.map(one).collect()
+}
+
+/// Refuses a file that a link leads out of the checkpoint to: its text would be published.
+fn lies_inside(dir: &Path, file: &Path) -> Result<(), Error> {
+    match outside(dir, file)? {
+        None => Ok(()),
+        Some(leads) => Err(Error::LeadsOut { file: file.into(), leads }),
+    }
+}
+
+/// Reads a template that lies in the checkpoint.
+fn inside(dir: &Path, file: &Path) -> Result<String, Error> {
+    lies_inside(dir, file)?;
+    Ok(read_text(file, TEMPLATE)?)
+}
+
+/// `chat_template.jinja`, and those beside it by their files' names.
+fn files(dir: &Path) -> Result<Vec<(String, String)>, Error> {
+    let file = dir.join("chat_template.jinja");
+    let mut found = Vec::new();
+    // Whatever has the name is read, or refused.
+    if file.symlink_metadata().is_ok() {
+        found.push(("default".to_owned(), inside(dir, &file)?));
+    }
+    let folder = dir.join("additional_chat_templates");
+    if folder.is_dir() {
+        let mut others = Vec::new();
+        for entry in fs_err::read_dir(folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|end| end == "jinja")
+                && let Some(name) = path.file_stem().and_then(|name| name.to_str())
+            {
+                others.push((name.to_owned(), inside(dir, &path)?));
+            }
+        }
+        others.sort();
+        found.extend(others);
+    }
+    Ok(found)
+}
