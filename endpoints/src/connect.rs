@@ -1,13 +1,10 @@
 //! Recognises a server and reads what it says of itself.
 
-use std::sync::Arc;
-
-use registry::diag::Source;
+use registry::sheet::Report;
 use registry::sheet::versions::Version;
-use registry::sheet::{Report, Sheet};
 use serde_json::Value;
 
-use crate::drivers::{DRIVERS, Driver, names};
+use crate::drivers::{DRIVERS, Driver, names, sheet};
 use crate::error::shown;
 use crate::http::Http;
 use crate::json::{find, text};
@@ -64,19 +61,6 @@ fn recognise(http: &Http, models: &Result<Value, String>) -> Result<&'static Dri
         }
     }
     Err(Error::Unknown { url: http.base.clone(), tried: tried.join("; "), known: names() })
-}
-
-/// The sheet of a driver's engine.
-fn sheet(driver: &Driver) -> Option<Sheet> {
-    let wanted = driver.sheet?;
-    let mut sources = registry::sheet::builtin();
-    let (_, source): (_, Arc<Source>) = sources.find(|(name, _)| *name == wanted)?;
-    Sheet::read(&source).ok()
-}
-
-/// Returns the flag that changes a setting of a driver's engine, as the sheet has it.
-pub(crate) fn flag(driver: &Driver, setting: &str) -> Option<String> {
-    sheet(driver)?.settings.get(setting)?.flag.clone()
 }
 
 /// Gathers what the server says of itself.

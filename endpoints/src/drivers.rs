@@ -1,5 +1,9 @@
 //! The table of drivers: one for each form of HTTP that servers speak.
 
+use std::sync::Arc;
+
+use registry::diag::Source;
+use registry::sheet::Sheet;
 use serde_json::Value;
 
 use crate::http::Http;
@@ -44,4 +48,17 @@ pub(crate) fn names() -> String {
 /// The owner of the first model that a server lists.
 fn owner(models: &Value) -> &str {
     crate::json::find(models, "data.0.owned_by").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The sheet of a driver's engine.
+pub(crate) fn sheet(driver: &Driver) -> Option<Sheet> {
+    let wanted = driver.sheet?;
+    let mut sources = registry::sheet::builtin();
+    let (_, source): (_, Arc<Source>) = sources.find(|(name, _)| *name == wanted)?;
+    Sheet::read(&source).ok()
+}
+
+/// Returns the flag that changes a setting of a driver's engine, as the sheet has it.
+fn flag(driver: &Driver, setting: &str) -> Option<String> {
+    sheet(driver)?.settings.get(setting)?.flag.clone()
 }

@@ -5,8 +5,7 @@ mod native;
 
 use std::path::Path;
 
-use registry::model::Model;
-
+pub use crate::described::File;
 use crate::{Engine, Error};
 
 /// Makes an engine with room for so many positions in a slot.
@@ -24,16 +23,6 @@ pub struct Driver {
     pub start: Result<Start, &'static str>,
     /// Reads the facts of a file. Only for an engine that opens files by itself and runs no specs.
     pub describe: Option<Describe>,
-}
-
-/// Facts of a file, as the engine that opens it sees them.
-#[derive(Debug, Clone, PartialEq)]
-pub struct File {
-    /// The architecture, the vocabulary and the context; the graph is empty where the engine does not show
-    /// the one it builds.
-    pub model: Model,
-    /// True if all numbers are stored in 32 bits, so that only arithmetic can differ.
-    pub wide: bool,
 }
 
 /// Every engine of this process, the default first.

@@ -11,6 +11,7 @@
 pub mod angles;
 pub mod capability;
 pub mod child;
+mod described;
 pub mod draft;
 pub mod drivers;
 pub mod importance;

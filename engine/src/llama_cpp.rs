@@ -26,7 +26,7 @@ use registry::graph::Graph;
 use registry::model::Model;
 
 use crate::capability::{Feature, Sheet, refuse, refuse_features};
-use crate::drivers::File;
+use crate::described::File;
 use crate::{Engine, Error, Options, Session, Source};
 
 /// The engine, and how much room its sessions have.

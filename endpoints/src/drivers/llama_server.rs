@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::Driver;
-use crate::connect::flag;
+use super::flag;
 use crate::http::{Answer, Http};
 use crate::{Ask, Cache, Endpoint, Error, Facts, Generated, Options, Row, Scored, Scores};
 

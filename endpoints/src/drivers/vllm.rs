@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Driver;
+use super::flag;
 use super::openai::{Logprobs, ids_of_text};
-use crate::connect::flag;
 use crate::http::{Answer, Http};
 use crate::json::ById;
 use crate::{Ask, Cache, Endpoint, Error, Facts, Generated, Options, Row, Scored, Scores};
