@@ -1,7 +1,6 @@
 //! The check itself: every run of a dump, every prompt, both phases, fed both ways.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use checkpoints::Checkpoint;
@@ -14,6 +13,7 @@ use registry::scalar::Scalar;
 use crate::compare::{Comparison, Side, structure};
 use crate::dump::{self, Dump, Prompt, Truth};
 use crate::eight;
+pub use crate::error::Error;
 use crate::fed::Fed;
 use crate::fit::Strengths;
 use crate::gate::{Gate, Mode, Subject, Verdict};
@@ -39,67 +39,6 @@ pub(crate) use subject::producer;
 use subject::{about, identify, not_finite, unseen};
 pub(crate) use summary::summarize;
 use summary::{coverage, witness};
-
-/// Why a check could not run.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The dump.
-    #[error(transparent)]
-    Dump(#[from] dump::Error),
-    /// The engine.
-    #[error(transparent)]
-    Engine(#[from] engine::Error),
-    /// A file of the model could not be read.
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-    /// The checkpoint.
-    #[error(transparent)]
-    Checkpoint(#[from] checkpoints::checkpoint::Error),
-    /// A dtype was asked for that the reference was not run in.
-    #[error("the dump `{dump}` has no {wanted} run; it has {have}")]
-    NoRun {
-        /// The dump.
-        dump: PathBuf,
-        /// The dtype asked for.
-        wanted: Dtype,
-        /// What there is.
-        have: String,
-    },
-    /// A 16-bit run has nothing to be measured against.
-    #[error(
-        "the dump `{dump}` has no f32 run, which the {wanted} run is measured against; write the \
-         dump again with `parity dump --dtypes f32,{wanted}`"
-    )]
-    NoFloor {
-        /// The dump.
-        dump: PathBuf,
-        /// The dtype asked for.
-        wanted: Dtype,
-    },
-    /// The reference rounded keys and values with scales that are not there.
-    #[error(
-        "the dump says that its reference rounded keys and values with scales of the checkpoint (`caches`), and \
-         `{root}` has none: no tensor `{name}`, nor one of another layer"
-    )]
-    NoScales {
-        /// The checkpoint.
-        root: PathBuf,
-        /// The first tensor that was looked for.
-        name: String,
-    },
-    /// The dump has other rows than the model gives.
-    #[error(
-        "the dump has rows of {dump} log-probabilities; the model gives {model}: the dump is of another model, so give its own \
-         with --reference, or make it with `parity dump`"
-    )]
-    Vocab {
-        /// In the manifest.
-        dump: usize,
-        /// Of the model.
-        model: usize,
-    },
-}
 
 /// Compares an engine's runs of a model with a dump. Where the reference rounded keys and values to
 /// 8 bits, so does the engine. Elsewhere states that are kept in 8 bits are no mistake of the

@@ -14,7 +14,6 @@ use registry::dtype::Dtype;
 use sha2::{Digest as _, Sha256};
 
 use crate::metrics;
-use crate::route::Choices;
 
 pub use manifest::{
     Audit, Caches, Manifest, Members, ModelId, Patch, Phase, Prompt, StateInfo, TapInfo, Truth,
@@ -97,6 +96,9 @@ pub struct Dump {
     pub notes: Vec<String>,
     store: Store,
 }
+
+/// Choices of the reference in one phase, by module.
+pub type Choices = BTreeMap<String, Tensor>;
 
 /// A tensor of a dump, widened.
 #[derive(Debug, Clone, PartialEq)]

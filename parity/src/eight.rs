@@ -8,7 +8,7 @@ use registry::dtype::DtypeRule;
 use registry::graph::{Graph, Scales, StateKind};
 use registry::model::Model;
 
-use crate::check::Error;
+use crate::error::Error;
 use crate::gate::Verdict;
 use crate::report::RunReport;
 

@@ -6,24 +6,12 @@
 use std::collections::BTreeMap;
 
 use registry::dtype::Dtype;
-use serde::Serialize;
 
 use crate::gate::{Gate, Mode, Verdict};
 use crate::report::RunReport;
+pub use crate::report::{MEASURES, Strengths};
 use crate::route::RouterRow;
 use crate::rule;
-
-/// Measures of the rule, in the order of a table's columns.
-pub const MEASURES: [&str; 6] = ["noise", "gain", "flips", "units", "row", "rms"];
-
-/// Largest value of each measure in a run, as multiples of the rule's numbers times these numbers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Strengths {
-    /// In the order of [`MEASURES`].
-    pub values: [f64; 6],
-    /// True if something fails that no number decides: a missing module, a state of a narrower dtype, a router.
-    pub other: bool,
-}
 
 /// Numbers to judge by, in the order of [`MEASURES`].
 pub type Numbers = [f64; 6];

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use registry::dtype::Dtype;
 use serde::Serialize;
 
+pub use crate::bound::{Bound, Mode};
 use crate::dump::Phase;
 use crate::measure::{Op, distances, measure};
 use crate::metrics::{Spread, TensorError, grid, tensor_error};
@@ -30,34 +31,6 @@ pub enum Verdict {
     Skip,
     /// Beyond a bound.
     Fail,
-}
-
-/// What reaches the op that made a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// Its own inputs: errors of earlier layers are part of the error.
-    Cumulative,
-    /// The reference's inputs: an error is this op's own.
-    Local,
-}
-
-impl Mode {
-    /// The phrase in reports of what reaches the op.
-    pub fn inputs(self) -> &'static str {
-        match self {
-            Self::Cumulative => "errors of earlier ops included",
-            Self::Local => "on the reference's own inputs",
-        }
-    }
-
-    /// The word in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cumulative => "cumulative",
-            Self::Local => "local",
-        }
-    }
 }
 
 /// What is compared.
@@ -89,24 +62,6 @@ impl std::fmt::Display for Subject {
             Self::Tap { name } => f.write_str(name),
             Self::State { name, .. } => write!(f, "state {name}"),
         }
-    }
-}
-
-/// One measure and what it may be at most.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Bound {
-    /// `max`, `p50`, `kl.mean`, ...
-    pub measure: &'static str,
-    /// What it is.
-    pub value: f64,
-    /// What it may be.
-    pub limit: f64,
-}
-
-impl Bound {
-    /// Whether it holds; what is not a number does not.
-    pub fn holds(&self) -> bool {
-        self.value <= self.limit
     }
 }
 
@@ -202,6 +157,30 @@ impl Gate {
         self.finding = Some(finding.into());
         self.verdict = Verdict::Fail;
         self
+    }
+
+    /// Says in one line what is wrong with a failed gate.
+    pub(crate) fn message(&self) -> String {
+        let numbers = self.worst_bound().filter(|b| !b.holds()).map(|b| {
+            let times = b.value / b.limit;
+            let measure = match (b.measure, &self.subject) {
+                ("noise", _) => "largest difference, in units of the op's own noise,",
+                ("gain", _) => "scaled, in units of the op's own noise, by",
+                ("flips", _) => "share of elements that are not the reference's, beyond what rounding in f32 explains:",
+                ("units", _) => "mean square difference, in units of rounding, beyond what rounding in f32 explains:",
+                ("max", _) => "max of |dlogprob|",
+                (_, Subject::Logprobs) => "rms of |dlogprob|",
+                _ => "rms of |d| / rms",
+            };
+            format!("{measure} {:.1e}, bound {:.1e} ({times:.1}x)", b.value, b.limit)
+        });
+        match (&self.finding, numbers) {
+            (Some(finding), Some(numbers)) => format!("{finding}; {numbers}"),
+            (Some(finding), None) => finding.clone(),
+            (None, Some(numbers)) => numbers,
+            (None, None) if self.verdict == Verdict::Fail => "failed".to_owned(),
+            (None, None) => "within its bounds".to_owned(),
+        }
     }
 
     /// The same, not judged.

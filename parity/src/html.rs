@@ -5,7 +5,6 @@ mod chart;
 use std::fmt::Write as _;
 
 use crate::diagnose::Diagnosis;
-use crate::diverge::message;
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::junit::escape;
@@ -405,7 +404,7 @@ fn gates(run: &RunReport) -> String {
                 out,
                 "<tr class=\"remark soft\"><td colspan=\"{}\">{}</tr>",
                 columns.len(),
-                prose(&message(g))
+                prose(&g.message())
             );
         }
     }

@@ -9,6 +9,8 @@
 //! the reference's numbers, but for what rounding in f32 explains. And whole runs are compared with an
 //! ensemble of the reference, which shows what rounding makes of a model.
 
+pub mod bound;
+pub mod cause;
 pub mod check;
 mod compare;
 pub mod cost;
@@ -18,6 +20,7 @@ mod diverge;
 pub mod dump;
 pub mod edit;
 mod eight;
+mod error;
 pub mod evals;
 pub mod evidence;
 mod fed;
@@ -30,9 +33,11 @@ pub mod json;
 pub mod junit;
 pub mod matrix;
 pub mod measure;
+pub mod measured;
 pub mod metrics;
 pub mod mutate;
 pub mod order;
+mod places;
 pub mod record;
 pub mod recorded;
 pub mod report;

@@ -6,9 +6,8 @@ mod text;
 use registry::dtype::Dtype;
 use serde::Serialize;
 
-use crate::diagnose::Diagnosis;
+use crate::cause::Diagnosis;
 use crate::dump::Phase;
-use crate::fit::Strengths;
 use crate::gate::{Gate, Mode, Subject, Verdict, dtype_name};
 use crate::route::RouterRow;
 use crate::schedules::ScheduleRow;
@@ -67,6 +66,18 @@ pub struct Hashes {
     pub spec: Option<String>,
     /// Every file of the dump.
     pub dump: Option<String>,
+}
+
+/// Measures of the rule, in the order of a table's columns.
+pub const MEASURES: [&str; 6] = ["noise", "gain", "flips", "units", "row", "rms"];
+
+/// Largest value of each measure in a run, as multiples of the rule's numbers times these numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Strengths {
+    /// In the order of [`MEASURES`].
+    pub values: [f64; 6],
+    /// True if something fails that no number decides: a missing module, a state of a narrower dtype, a router.
+    pub other: bool,
 }
 
 /// What was found in one dtype.

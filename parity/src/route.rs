@@ -16,6 +16,8 @@ use registry::graph::{Graph, Node, ValueId};
 use serde::Serialize;
 
 use crate::dump::Tensor;
+
+pub use crate::dump::Choices;
 use crate::gate::{Mode, Verdict};
 use crate::rule;
 
@@ -56,9 +58,6 @@ pub(crate) fn routers(graph: &Graph) -> Vec<Router> {
     };
     graph.nodes.iter().filter(|node| node.op == "experts").filter_map(router).collect()
 }
-
-/// What the reference chose in one phase, by module.
-pub type Choices = BTreeMap<String, Tensor>;
 
 /// How the routers of one run of the engine agree with the reference's.
 #[derive(Debug, Clone, Serialize)]

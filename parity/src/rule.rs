@@ -12,8 +12,8 @@
 
 use registry::dtype::Dtype;
 
-use crate::gate::{Bound, Mode};
-use crate::measure::{Measured, Op, Row};
+use crate::bound::{Bound, Mode};
+use crate::measured::{Measured, Op, Row};
 
 /// Times the noise of an op that an f32 output may be away from the reference's.
 pub const OP: f64 = 64.0;

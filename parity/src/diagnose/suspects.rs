@@ -7,8 +7,8 @@ use registry::model::Model;
 use crate::dump::{Dump, Phase};
 use crate::edit::Suspects;
 use crate::gate::{Gate, Mode, Subject};
-use crate::mutate::{Places, Recorded};
 use crate::order::Order;
+use crate::places::{Places, Recorded};
 use crate::report::RunReport;
 
 /// Finds the nodes from which the first finding follows, without another recorded value between, and those from which

@@ -7,9 +7,9 @@ use registry::model::Model;
 use registry::ops::{Kind, OpSet, Param};
 use registry::scalar::Scalar;
 
-use super::places::Places;
 use super::{Class, Mutant};
 use crate::edit::{Change, attends, matters};
+use crate::places::Places;
 
 /// A window that no full attention has.
 const SHORT_WINDOW: usize = 30;

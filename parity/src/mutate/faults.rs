@@ -8,8 +8,8 @@ use registry::graph::{Graph, Node, StateId, StateKind, ValueId};
 use registry::model::Model;
 use registry::scalar::Scalar;
 
-use super::places::Places;
 use super::{Class, Mutant};
+use crate::places::Places;
 
 /// A fault.
 #[derive(Debug, Clone)]

@@ -6,9 +6,9 @@ use registry::graph::{Graph, Layer, Node};
 use registry::model::Model;
 use registry::ops::{Kind, OpSet};
 
-use super::places::Places;
 use super::{Class, Mutant};
 use crate::edit::Change;
+use crate::places::Places;
 
 /// Functions of single numbers that stand in for each other.
 const FUNCTIONS: [&str; 6] = ["silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh"];

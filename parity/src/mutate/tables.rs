@@ -7,9 +7,9 @@ use registry::graph::StateId;
 use registry::model::Model;
 use registry::rope::RopeTable;
 
-use super::places::Places;
 use super::{Class, Mutant};
 use crate::edit::{Change, stretch};
+use crate::places::Places;
 
 /// Gives the edits of a model's tables and dtypes.
 pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {

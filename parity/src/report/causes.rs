@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::diagnose::{Cause, Diagnosis, NOT_IN_BOOK};
+use crate::cause::{Cause, Diagnosis, NOT_IN_BOOK};
 
 /// Edits with the same numbers that are listed; the others are counted.
 const LISTED: usize = 3;

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use super::{Divergence, Report, RunReport, causes};
-use crate::diverge::message;
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::schedules::ScheduleRow;
@@ -180,7 +179,7 @@ fn states(report: &Report) -> String {
                 gate.subject.to_string().trim_start_matches("state ").to_owned(),
                 when(gate.phase, gate.step.unwrap_or(0), gate.moment),
                 "FAIL".to_owned(),
-                message(gate),
+                gate.message(),
             ]);
         }
         if failed.len() > LISTED {
