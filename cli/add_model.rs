@@ -15,12 +15,14 @@ use crate::bench::extent;
 use crate::card::{Card, Evidence, Outcome, Weights};
 use crate::coverage::Coverage;
 use crate::draft::{self, Draft};
-use crate::parity_check::{self, beside, no_reference, open_dump};
+use crate::parity_check;
+use crate::reference::{beside, no_reference, open_dump};
 use crate::specs::{Config, Specs, check_error, engine_error, tell};
+use crate::target::gguf;
 use crate::target::{self, Choice, Target, Which};
 use crate::term::{Tone, paint};
 use crate::text::{Table, count, plural};
-use crate::{Ended, annotate, gguf_target, parity_mutate, term, write};
+use crate::{Ended, annotate, parity_mutate, term, write};
 
 /// Matches or drafts a spec, builds the model, runs it and proves it against its reference
 #[derive(Debug, Args)]
@@ -61,7 +63,7 @@ pub(crate) struct AddModel {
 
 impl AddModel {
     pub(crate) fn run(self) -> Result<Ended> {
-        if gguf_target::is_gguf(&self.which.model) {
+        if gguf::is_gguf(&self.which.model) {
             return self.file();
         }
         let (dir, name) = target::folder(&self.which)?;

@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 
 use crate::coverage::Coverage;
 use crate::specs::{Config, Specs, Told, warn};
+use crate::target::gguf;
 use crate::target::{self, Choice, Which};
-use crate::{Ended, gguf_target, specs, term, text};
+use crate::{Ended, specs, term, text};
 
 /// Checks a spec, and with --model that it explains a checkpoint completely
 #[derive(Debug, Args)]
@@ -85,7 +86,7 @@ impl Check {
             text.push_str("shapes, weights and config keys are checked with --model MODEL\n");
             return Ok(Said { text, coverage: None });
         };
-        let (resolved, coverage, place) = if gguf_target::is_gguf(model) {
+        let (resolved, coverage, place) = if gguf::is_gguf(model) {
             (self.opened(file, model)?, None, model.clone())
         } else {
             let (dir, _) = target::folder(&Which::at(model.clone()))?;

@@ -26,7 +26,6 @@ mod dump;
 mod engine_command;
 mod engines;
 mod eval;
-mod gguf_target;
 mod help;
 #[cfg(feature = "hub")]
 mod hub;
@@ -42,6 +41,7 @@ mod parity_fit;
 mod parity_more;
 mod parity_mutate;
 mod plugin;
+mod reference;
 mod run;
 mod show;
 mod spec_text;

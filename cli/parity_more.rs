@@ -5,7 +5,7 @@ use clap::Args;
 use parity::{CheckOptions, Verdict};
 use registry::dtype::Dtype;
 
-use crate::parity_check::open_dump;
+use crate::reference::open_dump;
 use crate::specs::check_error;
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::text::Table;

@@ -9,7 +9,7 @@ use parity::Dump;
 use parity::mutate::{Blame, Book, Class, Fate, MutateOptions, Outcome, mutate, tally};
 use registry::dtype::Dtype;
 
-use crate::parity_check::open_dump;
+use crate::reference::open_dump;
 use crate::specs::check_error;
 use crate::target::{self, Choice, Target, Which, parse_dtype};
 use crate::text::{Table, plural};

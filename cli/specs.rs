@@ -21,7 +21,6 @@ use registry::scalar::Scalar;
 use registry::spec::{Dim, DimSource};
 use sha2::{Digest as _, Sha256};
 
-use crate::target::SpecId;
 use crate::{annotate, term};
 
 /// An error whose text has been shown already.
@@ -226,6 +225,20 @@ pub(crate) struct Known {
 
 /// The environment variable that lists folders of specs.
 const FOLDERS: &str = "ONBOARD_SPECS";
+
+/// Which text the spec is.
+#[derive(Debug, Clone, serde::Serialize)]
+pub(crate) struct SpecId {
+    /// Its name.
+    pub name: String,
+    /// Its file, or where it is built in.
+    pub path: String,
+    /// True if the program carries it.
+    #[serde(skip)]
+    pub builtin: bool,
+    /// Of all files it is made of.
+    pub sha256: String,
+}
 
 /// The specs at hand: those built in, and those of the person, which come first.
 pub(crate) struct Specs {

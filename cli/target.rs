@@ -1,5 +1,7 @@
 //! What a command works on: a checkpoint's folder, and the spec that says what it is.
 
+pub(crate) mod gguf;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +14,7 @@ use registry::dtype::Dtype;
 use registry::model::Model;
 
 use crate::coverage::Coverage;
-use crate::gguf_target;
+pub(crate) use crate::specs::SpecId;
 use crate::specs::{Config, Specs, tell};
 use crate::term;
 
@@ -53,7 +55,7 @@ impl Weights {
     pub(crate) fn which(&self, refused: &str) -> Result<Which> {
         let Self { model, revision } = self.clone();
         ensure!(
-            !gguf_target::is_gguf(&model),
+            !gguf::is_gguf(&model),
             "`{}` is a GGUF file, and {refused}; give the checkpoint that it was made from",
             model.display()
         );
@@ -91,20 +93,6 @@ pub(crate) struct Target {
     pub config: Config,
     /// The spec's name, file and hash.
     pub spec: SpecId,
-}
-
-/// Which text the spec is.
-#[derive(Debug, Clone, serde::Serialize)]
-pub(crate) struct SpecId {
-    /// Its name.
-    pub name: String,
-    /// Its file, or where it is built in.
-    pub path: String,
-    /// True if the program carries it.
-    #[serde(skip)]
-    pub builtin: bool,
-    /// Of all files it is made of.
-    pub sha256: String,
 }
 
 /// The folder that `which` names, fetched if it is on a hub, and what it is called.
@@ -208,14 +196,14 @@ fn no_checkpoint(dir: &Path) -> Option<String> {
         );
     }
     let entries = entries()?;
-    let file = entries.map(|entry| entry.path()).find(|path| gguf_target::is_gguf(path))?;
+    let file = entries.map(|entry| entry.path()).find(|path| gguf::is_gguf(path))?;
     Some(format!("GGUF files: open one of them, as `{}`", file.display()))
 }
 
 /// Opens a checkpoint with the spec that was chosen, or the one that matches its architecture.
 pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
-    if gguf_target::is_gguf(&which.model) {
-        return gguf_target::open(&which.model, choice);
+    if gguf::is_gguf(&which.model) {
+        return gguf::open(&which.model, choice);
     }
     let (dir, name) = folder(which)?;
     let mut specs = Specs::open(choice.specs.as_deref())?;
@@ -307,7 +295,7 @@ impl Target {
 
     /// Whether it is a GGUF file.
     pub(crate) fn is_gguf(&self) -> bool {
-        gguf_target::is_gguf(&self.dir)
+        gguf::is_gguf(&self.dir)
     }
 
     /// The folder that tokenizer and reference lie in.

@@ -8,8 +8,8 @@ use registry::file::CONFIG;
 use tokenizer::Reference;
 use tokenizer::check::Loaded;
 
-use crate::gguf_target::is_gguf;
 use crate::target::Target;
+use crate::target::gguf::is_gguf;
 use crate::term;
 
 /// A tokenizer.

@@ -14,7 +14,7 @@ use registry::dtype::Dtype;
 use serde_json::json;
 
 use super::Bench;
-use crate::parity_check::beside;
+use crate::reference::beside;
 use crate::specs::engine_error;
 use crate::target::Target;
 use crate::{Ended, engines, term};

@@ -12,7 +12,8 @@ use formats::imatrix::Imatrix;
 
 use super::format::{self, Format};
 use super::{Convert, Model};
-use crate::{gguf_target, term};
+use crate::target::gguf;
+use crate::term;
 
 /// What a file will say and hold.
 pub(super) struct Draft {
@@ -56,16 +57,16 @@ impl Convert {
             keys.set(key, value.clone());
         }
         if !self.types.identity() {
-            keys.set(gguf_target::CONFIG_KEY, source.config.as_str());
+            keys.set(gguf::CONFIG_KEY, source.config.as_str());
             // What the config alone would not lead to.
             let spec = &source.spec;
             if !spec.builtin {
-                keys.set(gguf_target::SPEC_KEY, format!("{} {}", spec.name, spec.sha256));
+                keys.set(gguf::SPEC_KEY, format!("{} {}", spec.name, spec.sha256));
             } else if self.choice.spec.is_some() {
-                keys.set(gguf_target::SPEC_KEY, spec.name.as_str());
+                keys.set(gguf::SPEC_KEY, spec.name.as_str());
             }
             if !self.choice.set.is_empty() {
-                keys.set(gguf_target::OVERRIDES_KEY, self.choice.set.join("\n").as_str());
+                keys.set(gguf::OVERRIDES_KEY, self.choice.set.join("\n").as_str());
             }
         }
         Ok(Draft { output, keys, levels: chosen.levels })

@@ -14,7 +14,7 @@ use registry::dtype::Dtype;
 use super::Convert;
 use super::trial::Trial;
 use crate::calibrate::Text;
-use crate::parity_check::{beside, no_reference};
+use crate::reference::{beside, no_reference};
 use crate::specs::check_error;
 use crate::target::Target;
 use crate::{Ended, term};

@@ -17,10 +17,11 @@ use registry::model::Model;
 use serde_json::{Value, json};
 
 use crate::engines::{self, EngineArgs, Found, parse_seconds};
-use crate::parity_check::beside;
+use crate::reference::beside;
 use crate::specs::{Config, Specs, check_error};
+use crate::target::gguf;
 use crate::target::{self, Choice, Which};
-use crate::{Ended, gguf_target, term, write};
+use crate::{Ended, term, write};
 
 /// Positions past the longest prompt, for greedy tokens and for what an engine keeps free.
 const MORE: usize = 64;
@@ -86,7 +87,7 @@ impl EngineDump {
         match args.find()? {
             Found::Child(child) => {
                 ensure!(
-                    !gguf_target::is_gguf(model),
+                    !gguf::is_gguf(model),
                     "engine `{name}` opens the folder of a checkpoint; `{}` is a GGUF file",
                     model.display()
                 );

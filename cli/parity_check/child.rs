@@ -8,12 +8,14 @@ use engine::capability::Sheet;
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 
-use super::{Check, open_dump};
+use super::Check;
 use crate::dump::model_of;
 use crate::engines::{self, Child};
+use crate::reference::open_dump;
 use crate::specs::check_error;
 use crate::target;
-use crate::{Ended, gguf_target, term};
+use crate::target::gguf;
+use crate::{Ended, term};
 
 /// Positions past the longest schedule, which windows make longer than prompts.
 const SCHEDULES: usize = 160;
@@ -36,7 +38,7 @@ impl Check {
             );
         }
         ensure!(
-            !gguf_target::is_gguf(&self.which.model),
+            !gguf::is_gguf(&self.which.model),
             "engine `{name}` opens the folder of a checkpoint; `{}` is a GGUF file",
             self.which.model.display()
         );

@@ -10,9 +10,10 @@ use parity::{Dump, Verdict};
 use registry::dtype::Dtype;
 use tokenizer::Reference;
 
-use super::{Check, beside, open_dump};
+use super::Check;
 use crate::coverage::Coverage;
 use crate::engines::{api_key, native, parse_seconds, variable};
+use crate::reference::{beside, open_dump};
 use crate::specs::check_error;
 use crate::{Ended, target, term};
 

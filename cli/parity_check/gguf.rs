@@ -10,10 +10,11 @@ use formats::gguf::File;
 use parity::CheckOptions;
 use registry::dtype::Dtype;
 
+use super::Check;
 use super::costs::{Quantized, Row};
-use super::{Check, open_dump};
 use crate::Ended;
 use crate::convert::{self, Distance};
+use crate::reference::open_dump;
 use crate::target::Target;
 use crate::term;
 

@@ -9,48 +9,14 @@ use serde_json::Value;
 
 use crate::address::encode;
 use crate::cache::Cache;
+use crate::connection::Connection;
 use crate::http::{Ask, Http};
 use crate::names::{check_id, is_plain};
-use crate::retry::{Failure, persist};
-use crate::{Error, Options, check_file, check_revision, download, shown};
+use crate::retry::Failure;
+use crate::{Error, Event, Options, check_file, check_revision, download, shown};
 
 /// Longest wait for a whole listing; most are a few kilobytes.
 const LISTING: Duration = Duration::from_secs(60);
-
-/// Progress of a client, for whoever shows it.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// The transfer of a file begins, or begins again with the bytes that are here.
-    Begin {
-        /// Its name.
-        file: &'a str,
-        /// Its length.
-        size: u64,
-        /// Bytes that are here.
-        have: u64,
-    },
-    /// So many more bytes have arrived.
-    Bytes(u64),
-    /// The transfer is over, for good or not.
-    End,
-    /// An attempt failed and another one follows.
-    Retry {
-        /// The failure.
-        why: &'a Error,
-        /// The wait before the next attempt.
-        wait: Duration,
-    },
-    /// Another process is fetching the file.
-    Waiting {
-        /// The file.
-        what: &'a str,
-    },
-    /// The hub states no hash for a file, so only its length was compared.
-    Unverified {
-        /// The file.
-        what: &'a str,
-    },
-}
 
 /// The commit of a revision and the names of its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,11 +29,9 @@ pub struct Listing {
 
 /// A hub, with the cache that its files go to.
 pub struct Client {
-    http: Http,
+    connection: Connection,
     endpoint: String,
     cache: PathBuf,
-    options: Options,
-    listener: Box<dyn Fn(Event<'_>)>,
 }
 
 impl std::fmt::Debug for Client {
@@ -88,8 +52,8 @@ impl Client {
     ) -> Result<Self, Error> {
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         let http = Http::new(&endpoint, token, user_agent, &options)?;
-        let (cache, listener) = (cache.to_owned(), Box::new(listener));
-        Ok(Self { http, endpoint, cache, options, listener })
+        let connection = Connection { http, options, listener: Box::new(listener) };
+        Ok(Self { connection, endpoint, cache: cache.to_owned() })
     }
 
     /// Asks which commit a revision is, and which files it has.
@@ -99,12 +63,12 @@ impl Client {
         let what = format!("`{id}` at revision `{revision}`");
         let revision = encode(revision, false);
         let address = format!("{}/api/models/{id}/revision/{revision}", self.endpoint);
-        persist(self, || self.list_once(&address, &what))
+        self.connection.persist(|| self.list_once(&address, &what))
     }
 
     fn list_once(&self, address: &str, what: &str) -> Result<Listing, Failure> {
-        let limit = self.options.most_listing;
-        let mut reply = self.http.send(address, Ask::Listing(LISTING), what)?;
+        let limit = self.connection.options.most_listing;
+        let mut reply = self.connection.http.send(address, Ask::Listing(LISTING), what)?;
         let mut bytes = Vec::new();
         let mut body = reply.body.as_reader().take(limit + 1);
         body.read_to_end(&mut bytes).map_err(|error| {
@@ -133,19 +97,8 @@ impl Client {
             encode(name, true)
         );
         let what = format!("`{name}` of `{id}`");
-        download::Download { client: self, cache, commit, name, address, what }.run()
-    }
-
-    pub(crate) fn http(&self) -> &Http {
-        &self.http
-    }
-
-    pub(crate) fn options(&self) -> &Options {
-        &self.options
-    }
-
-    pub(crate) fn tell(&self, event: Event<'_>) {
-        (self.listener)(event);
+        download::Download { connection: &self.connection, cache, commit, name, address, what }
+            .run()
     }
 }
 

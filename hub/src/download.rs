@@ -5,20 +5,21 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::cache::Cache;
-use crate::client::Event;
+use crate::connection::Connection;
+use crate::event::Event;
 use crate::http::{Ask, LINKED_ETAG, Reply, explain};
 use crate::lock::lock;
 use crate::names::is_plain;
-use crate::retry::{Failure, persist};
+use crate::retry::Failure;
 use crate::verify::verify;
-use crate::{Client, Error, shown};
+use crate::{Error, shown};
 
 /// Bytes that make a broken attempt count as progress.
 const PROGRESS: u64 = 1 << 20;
 
 /// One file of one commit on its way into the cache.
 pub(crate) struct Download<'a> {
-    pub client: &'a Client,
+    pub connection: &'a Connection,
     pub cache: Cache,
     pub commit: &'a str,
     pub name: &'a str,
@@ -35,10 +36,10 @@ struct Announced {
 
 impl Download<'_> {
     pub(crate) fn run(self) -> Result<PathBuf, Error> {
-        let announced = persist(self.client, || self.announced())?;
+        let announced = self.connection.persist(|| self.announced())?;
         let etag = &announced.etag;
         self.cache.prepare(etag)?;
-        let _lock = lock(self.client, &self.cache, etag, &self.what)?;
+        let _lock = lock(self.connection, &self.cache, etag, &self.what)?;
         let blob = self.cache.blob(etag);
         let found = fs_err::metadata(&blob).ok().filter(std::fs::Metadata::is_file);
         if found.is_none_or(|found| announced.size.is_some_and(|size| size != found.len())) {
@@ -48,7 +49,7 @@ impl Download<'_> {
     }
 
     fn announced(&self) -> Result<Announced, Failure> {
-        let reply = self.client.http().send(&self.address, Ask::Head, &self.what)?;
+        let reply = self.connection.http.send(&self.address, Ask::Head, &self.what)?;
         let etag = reply.header(LINKED_ETAG).or(reply.header("etag")).unwrap_or_default();
         let etag = etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"');
         if !is_plain(etag) {
@@ -75,12 +76,12 @@ impl Download<'_> {
         part.push(".incomplete");
         let part = PathBuf::from(part);
         let mut size = announced.size;
-        let received = persist(self.client, || self.receive_once(&part, &mut size));
-        self.client.tell(Event::End);
+        let received = self.connection.persist(|| self.receive_once(&part, &mut size));
+        self.connection.tell(Event::End);
         received?;
         match verify(&part, &announced.etag, &self.what) {
             Ok(true) => {}
-            Ok(false) => self.client.tell(Event::Unverified { what: &self.what }),
+            Ok(false) => self.connection.tell(Event::Unverified { what: &self.what }),
             Err(error) => {
                 fs_err::remove_file(&part)?;
                 return Err(error);
@@ -101,11 +102,11 @@ impl Download<'_> {
         if *size == Some(have) && have > 0 {
             return Ok(());
         }
-        let options = self.client.options();
+        let options = &self.connection.options;
         let left = size.unwrap_or(0).saturating_sub(have) / options.least_rate.max(1);
         let total = Duration::from_secs(left).saturating_add(options.window * 2);
         let mut reply =
-            self.client.http().send(&self.address, Ask::Bytes(have, total), &self.what)?;
+            self.connection.http.send(&self.address, Ask::Bytes(have, total), &self.what)?;
         let (from, whole) = self.range(&reply, have)?;
         let Some(expected) = size.or(whole) else {
             return Err(reply.unusable(&self.what, "it states no length").into());
@@ -119,7 +120,7 @@ impl Download<'_> {
             file.set_len(0)?;
             have = 0;
         }
-        self.client.tell(Event::Begin { file: self.name, size: expected, have });
+        self.connection.tell(Event::Begin { file: self.name, size: expected, have });
         let before = have;
         let ended = self.copy(&mut reply, &mut file, &mut have, expected);
         if let Err(Trouble::Disk(error)) = ended {
@@ -182,7 +183,7 @@ impl Download<'_> {
         have: &mut u64,
         expected: u64,
     ) -> Result<(), Trouble> {
-        let options = self.client.options();
+        let options = &self.connection.options;
         let mut body = reply.body.as_reader();
         let mut buffer = vec![0; 256 << 10];
         let (mut since, mut moved) = (Instant::now(), 0);
@@ -199,7 +200,7 @@ impl Download<'_> {
             file.write_all(&buffer[..count]).map_err(Trouble::Disk)?;
             *have += count as u64;
             moved += count as u64;
-            self.client.tell(Event::Bytes(count as u64));
+            self.connection.tell(Event::Bytes(count as u64));
             let elapsed = since.elapsed();
             if elapsed >= options.window {
                 if (moved as f64) < options.least_rate as f64 * elapsed.as_secs_f64() {

@@ -11,8 +11,10 @@
 mod address;
 pub mod cache;
 mod client;
+mod connection;
 mod download;
 mod error;
+mod event;
 mod http;
 mod lock;
 mod names;
@@ -20,8 +22,9 @@ mod options;
 mod retry;
 mod verify;
 
-pub use client::{Client, Event, Listing};
+pub use client::{Client, Listing};
 pub use error::Error;
+pub use event::Event;
 pub use names::{check_file, check_revision, is_id};
 pub use options::Options;
 

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::Error;
 use crate::cache::Cache;
-use crate::client::Event;
-use crate::{Client, Error};
+use crate::connection::Connection;
+use crate::event::Event;
 
 /// Wait between two attempts at a lock.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -18,7 +19,12 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Lock(#[expect(dead_code, reason = "held, not read")] Option<File>);
 
 /// Takes the lock of an etag. Waits as long as another process makes progress with it.
-pub(crate) fn lock(client: &Client, cache: &Cache, etag: &str, what: &str) -> Result<Lock, Error> {
+pub(crate) fn lock(
+    connection: &Connection,
+    cache: &Cache,
+    etag: &str,
+    what: &str,
+) -> Result<Lock, Error> {
     let path = cache.lock(etag);
     let (mut arrived, mut since, mut told) = (0, Instant::now(), false);
     loop {
@@ -32,14 +38,14 @@ pub(crate) fn lock(client: &Client, cache: &Cache, etag: &str, what: &str) -> Re
             Err(TryLockError::Error(_)) => return Ok(Lock(None)),
         }
         if !told {
-            client.tell(Event::Waiting { what });
+            connection.tell(Event::Waiting { what });
             told = true;
         }
         let now = cache.arrived(etag);
         if now != arrived {
             (arrived, since) = (now, Instant::now());
         }
-        if since.elapsed() > client.options().lock {
+        if since.elapsed() > connection.options.lock {
             return Err(Error::Locked { what: what.to_owned(), lock: path });
         }
         thread::sleep(PAUSE);

@@ -3,8 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::client::Event;
-use crate::{Client, Error};
+use crate::Error;
+use crate::event::Event;
+use crate::options::Options;
 
 /// The failure of one attempt.
 #[derive(Debug)]
@@ -43,10 +44,10 @@ impl From<std::io::Error> for Failure {
 
 /// Repeats an attempt until it succeeds, fails for good, or has failed too often in a row.
 pub(crate) fn persist<T>(
-    client: &Client,
+    options: &Options,
+    tell: &dyn Fn(Event<'_>),
     mut attempt: impl FnMut() -> Result<T, Failure>,
 ) -> Result<T, Error> {
-    let options = client.options();
     let mut failed = 0;
     loop {
         let (error, after, progress) = match attempt() {
@@ -60,7 +61,7 @@ pub(crate) fn persist<T>(
         }
         let backoff = options.backoff.saturating_mul(1 << (failed - 1).min(16));
         let wait = after.unwrap_or(backoff).min(options.most_backoff);
-        client.tell(Event::Retry { why: &error, wait });
+        tell(Event::Retry { why: &error, wait });
         thread::sleep(wait);
     }
 }
