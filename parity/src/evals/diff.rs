@@ -224,9 +224,8 @@ fn remaining(
         (Verdict::Noise, headline, Some(more))
     } else {
         let which = if missing > 0 { "that both files hold " } else { "" };
-        let todo = (missing > 0).then(|| {
-            format!("{} were not compared: compare runs of the same items", items(missing))
-        });
+        let todo = (missing > 0)
+            .then(|| format!("not compared: {}; compare runs of the same items", items(missing)));
         (Verdict::Agree, format!("all {} {which}agree", items(n)), todo)
     };
     Found { why, ..found(verdict, headline, todo) }
