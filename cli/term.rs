@@ -77,12 +77,26 @@ pub(crate) fn own_colours(text: &str) -> String {
 /// Writes data to stdout.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let text = clean(text);
+    let text = with_flags(text);
+    let text = clean(&text);
     out.write_all(text.as_bytes())?;
     if !text.ends_with('\n') {
         out.write_all(b"\n")?;
     }
     out.flush()
+}
+
+/// Replaces the options that libraries name by the flags of the command line: ``the option `force` `` is `--force`.
+pub(crate) fn with_flags(text: &str) -> Cow<'_, str> {
+    let mut text = Cow::Borrowed(text);
+    for (words, flag) in [("the option `", "--"), ("the engine option `", "--engine-option ")] {
+        while let Some((before, rest)) = text.split_once(words)
+            && let Some((name, after)) = rest.split_once('`')
+        {
+            text = Cow::Owned(format!("{before}{flag}{name}{after}"));
+        }
+    }
+    text
 }
 
 /// Writes a piece of a model's text to stdout at once. Tokens may spell any control character.
@@ -95,7 +109,8 @@ pub(crate) fn stream(text: &str) -> io::Result<()> {
 /// Tells the person something. A closed stderr is nobody listening, so it is no error.
 pub(crate) fn note(text: &str) {
     let mut err = io::stderr().lock();
-    let text = clean(text);
+    let text = with_flags(text);
+    let text = clean(&text);
     let end = if text.ends_with('\n') { "" } else { "\n" };
     write!(err, "{text}{end}").ok();
 }
@@ -169,6 +184,20 @@ pub(crate) fn spinner(what: &str) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_of_libraries_are_flags_here() {
+        for (text, shown) in [
+            ("allow it with the option `force`", "allow it with --force"),
+            (
+                "the option `set a=1` or the engine option `top=1`, `x`",
+                "--set a=1 or --engine-option top=1, `x`",
+            ),
+            ("the option `without end", "the option `without end"),
+        ] {
+            assert_eq!(with_flags(text), shown);
+        }
+    }
 
     #[test]
     fn what_moves_a_terminal_is_shown_and_own_colours_pass() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::tool::{SOURCES, root};
+use crate::tool::{SOURCES, onboard, root, run};
 
 /// The specs' names and the class names they match.
 fn names() -> BTreeSet<String> {
@@ -72,4 +72,36 @@ fn no_rust_file_names_a_model() {
         }
     }
     assert!(found.is_empty(), "a spec should say what these lines say:\n{}", found.join("\n"));
+}
+
+#[test]
+fn no_library_names_a_flag() {
+    let script = run(onboard().args(["completions", "bash"])).code(0).out;
+    let flags: BTreeSet<&str> = script
+        .split(|c: char| !(c.is_ascii_lowercase() || c == '-'))
+        .filter(|word| word.starts_with("--") && word.len() > 2)
+        .collect();
+    assert!(flags.contains("--force"), "the flags were found");
+    let mut files = Vec::new();
+    for folder in SOURCES.into_iter().filter(|folder| *folder != "cli") {
+        rust_files(&root().join(folder), &mut files);
+    }
+    let mut found = Vec::new();
+    for path in files {
+        let text = fs_err::read_to_string(&path).unwrap();
+        let program = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        for (n, line) in program.lines().enumerate() {
+            let words = line.split(|c: char| !(c.is_ascii_lowercase() || c == '-'));
+            let named = words.find(|word| flags.contains(word));
+            if let Some(flag) = named.filter(|_| !line.trim_start().starts_with("//")) {
+                let path = path.strip_prefix(root()).unwrap().display().to_string();
+                found.push(format!("{path}:{}: {flag}", n + 1));
+            }
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "write \"the option `NAME`\", which the command line shows as its flag:\n{}",
+        found.join("\n")
+    );
 }

@@ -57,7 +57,7 @@ pub enum Error {
     },
     /// The server serves other models.
     #[error(
-        "`{url}` does not serve `{wanted}`; it serves {served}: give one of them with --engine-option model=NAME"
+        "`{url}` does not serve `{wanted}`; it serves {served}: give one of them with the engine option `model=NAME`"
     )]
     Model {
         /// The address.
@@ -69,7 +69,7 @@ pub enum Error {
     },
     /// No driver knows the server.
     #[error(
-        "`{url}` is no server that is known here: {tried}; name its driver with --engine-option driver=NAME (one of {known})"
+        "`{url}` is no server that is known here: {tried}; name its driver with the engine option `driver=NAME` (one of {known})"
     )]
     Unknown {
         /// The address.

@@ -24,9 +24,9 @@ const MOST_HEADERS: usize = 64 << 10;
 const MOST_WAIT: Duration = Duration::from_secs(30);
 
 const SLOW: &str =
-    "give it more time with --engine-option timeout=SECONDS, or ask a server that is less busy";
+    "give it more time with the engine option `timeout=SECONDS`, or ask a server that is less busy";
 const GONE: &str = "start the server, or correct the address";
-const CERTIFICATE: &str = "trust its certificate with --engine-option ca=FILE.pem, or any with --engine-option insecure=true";
+const CERTIFICATE: &str = "trust its certificate with the engine option `ca=FILE.pem`, or any with the engine option `insecure=true`";
 
 /// The connection to one server.
 #[derive(Debug)]
@@ -186,7 +186,7 @@ impl Http {
         reader.read_to_end(&mut bytes).map_err(|error| self.broken(&error, url))?;
         if bytes.len() as u64 > self.most_bytes {
             let found = format!("it is longer than {} bytes", self.most_bytes);
-            let help = "ask for fewer log-probabilities with --engine-option top=COUNT";
+            let help = "ask for fewer log-probabilities with the engine option `top=COUNT`";
             return Err(Error::Answer { url: url.to_owned(), found, help }.into());
         }
         Ok(bytes)
@@ -274,10 +274,10 @@ fn words(bytes: &[u8]) -> String {
 fn advice(code: u16) -> &'static str {
     match code {
         401 | 403 => {
-            "put the key into ONBOARD_API_KEY, or name its variable with --engine-option key-env=NAME"
+            "put the key into ONBOARD_API_KEY, or name its variable with the engine option `key-env=NAME`"
         }
-        404 => "check the address, and the served name (--engine-option model=NAME)",
-        429 => "try again later, or ask for less at a time with --engine-option parallel=1",
+        404 => "check the address, and the served name (the engine option `model=NAME`)",
+        429 => "try again later, or ask for less at a time with the engine option `parallel=1`",
         500..=599 => "look into the server's log",
         _ => "",
     }

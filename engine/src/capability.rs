@@ -145,7 +145,7 @@ pub fn mismatches(model: &Model, activation: Dtype) -> Vec<Finding> {
                     format!("state `{}` is kept in {kept}, but op `{}` feeds it {dtype} in a run in {activation}", state.name, node.op),
                 )
                 .label(format!("resolves to {kept}"))
-                .help("write `dtype: activation`; `parity check --allow-dtype-mismatch` runs it anyway"),
+                .help("write `dtype: activation`; the option `allow-dtype-mismatch` of `parity check` runs it anyway"),
             );
         }
     }

@@ -218,7 +218,7 @@ impl Engine for ChildEngine {
         }
         if options.ranks > 1 {
             return Err(Error::Other(format!(
-                "engine `{name}` shares matrices out by its own settings (--engine-option), not by ranks"
+                "engine `{name}` shares matrices out by its own settings (the option `engine-option`), not by ranks"
             )));
         }
         let (mut wire, hello) = greet(&self.launch)?;

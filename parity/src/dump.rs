@@ -70,8 +70,8 @@ pub enum Error {
     /// The dump was made from another checkpoint.
     #[error(
         "the dump `{dir}` was made from another model: {what} is {got} here and {want} in the dump; \
-         write a new dump with `parity dump`, or measure what a conversion costs with \
-         `parity check CONVERTED --reference DUMP --source MODEL`"
+         write a new dump with `parity dump`, or measure the cost of a conversion with \
+         `parity check CONVERTED`, the option `reference DUMP` and the option `source MODEL`"
     )]
     OtherModel {
         /// The dump.

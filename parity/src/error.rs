@@ -35,7 +35,7 @@ pub enum Error {
     /// A 16-bit run has nothing to be measured against.
     #[error(
         "the dump `{dump}` has no f32 run, which the {wanted} run is measured against; write the \
-         dump again with `parity dump --dtypes f32,{wanted}`"
+         dump again with `parity dump` and the option `dtypes f32,{wanted}`"
     )]
     NoFloor {
         /// The dump.
@@ -57,7 +57,7 @@ pub enum Error {
     /// The dump has other rows than the model gives.
     #[error(
         "the dump has rows of {dump} log-probabilities; the model gives {model}: the dump is of another model, so give its own \
-         with --reference, or make it with `parity dump`"
+         with the option `reference`, or make it with `parity dump`"
     )]
     Vocab {
         /// In the manifest.

@@ -470,7 +470,7 @@ fn notes(facts: &Facts, dtype: Dtype, known: bool) -> Vec<String> {
         notes.push("decode and schedules of it were not compared: the server gives no ids of generated tokens".to_owned());
     }
     if !known {
-        notes.push(format!("the server does not say which dtype it runs in: it is judged as {dtype}; --dtype names another"));
+        notes.push(format!("the server does not say which dtype it runs in: it is judged as {dtype}; the option `dtype` names another"));
     }
     notes.extend(facts.hidden.iter().map(|hidden| format!("hidden by the server: {hidden}")));
     notes

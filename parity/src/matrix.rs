@@ -107,7 +107,7 @@ impl Board {
     /// Reads a board; says what is wrong with it.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
         let board: Self = serde_json::from_slice(bytes)
-            .map_err(|e| format!("it is no scoreboard ({e}); write one with --write"))
+            .map_err(|e| format!("it is no scoreboard ({e}); write one with the option `write`"))
             .map_err(|why| plain(&why))?;
         if board.schema == SCHEMA {
             return Ok(board);

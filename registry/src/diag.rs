@@ -23,7 +23,9 @@ impl Source {
     /// Names the file to edit: this one, or for a built-in spec one of the user's that extends it.
     pub(crate) fn editable(&self, spec: &str) -> String {
         if self.is_builtin() {
-            format!("a spec of yours that extends `{spec}` (`onboard new NAME --like {spec}`)")
+            format!(
+                "a spec of yours that extends `{spec}` (`onboard new NAME` with the option `like {spec}`)"
+            )
         } else {
             format!("`{}`", self.path)
         }

@@ -221,7 +221,7 @@ pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Findings) {
     let Some(equals) = set.find('=') else {
         let message = "an override without a value";
         let finding = Finding::error(&span(0, set.len()), message);
-        return findings.push(finding.help("write `--set states.conv.dtype=f32`"));
+        return findings.push(finding.help("write the option `set states.conv.dtype=f32`"));
     };
     let dims = set.starts_with("dims.");
     let value = if dims {

@@ -53,7 +53,9 @@ impl Stays {
     /// The reason, as `convert --plan` shows it.
     pub fn why(self) -> &'static str {
         match self {
-            Self::Output => "its product is the logits; --quantize-output quantizes it too",
+            Self::Output => {
+                "its product is the logits; the option `quantize-output` quantizes it too"
+            }
             Self::Router => "its product decides which experts run",
         }
     }

@@ -37,11 +37,11 @@ pub enum Error {
         "`{}` would overwrite `{}`, which is read; choose another name", output.display(), input.display()
     )]
     Overwrites { output: PathBuf, input: PathBuf },
-    #[error("`{}` is there already; remove it, choose another name, or allow it with --force", output.display())]
+    #[error("`{}` is there already; remove it, choose another name, or allow it with the option `force`", output.display())]
     Exists { output: PathBuf },
     #[error(
-        "`{}` is older than its source `{}`, so nothing says that it is finished: compare it by --verify, \
-         or make it anew by --force", output.display(), input.display()
+        "`{}` is older than its source `{}`, so nothing says that it is finished: compare it by the option `verify`, \
+         or make it anew by the option `force`", output.display(), input.display()
     )]
     Older { output: PathBuf, input: PathBuf },
     #[error("`{}` is no file that could be replaced; choose another name", output.display())]
@@ -59,7 +59,7 @@ pub enum Error {
         "`{}` does not hold what was written to it ({part}); the disk may be faulty", file.display()
     )]
     ReadBack { file: PathBuf, part: String },
-    #[error("stopped; `{}` and its journal stay, go on with --resume", part.display())]
+    #[error("stopped; `{}` and its journal stay, go on with the option `resume`", part.display())]
     Stopped { part: PathBuf },
     #[error(
         "`{}` was changed while it was read; the output is unfinished and has no name: \
@@ -354,7 +354,7 @@ fn other_work(found: &str, head: &str) -> Option<String> {
     }
     Some(match (slab_and_work(found), slab_and_work(head)) {
         (Some((was, work)), Some((now, same))) if work == same => format!(
-            "it was begun with slabs of {was} numbers, and this run has {now}: repeat its --slab"
+            "it was begun with slabs of {was} numbers, and this run has {now}: repeat the option `slab`"
         ),
         _ => "it belongs to a conversion of other weights, or with other settings".to_owned(),
     })

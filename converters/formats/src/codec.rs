@@ -46,7 +46,7 @@ pub enum Error {
     Row { ty: BlockType, row: usize },
     #[error("{found} bytes do not hold {numbers} numbers as {ty}; expected {expected}")]
     Length { ty: BlockType, found: usize, numbers: usize, expected: usize },
-    #[error("{ty} cannot be made without an importance matrix; give one with --imatrix")]
+    #[error("{ty} cannot be made without an importance matrix; give one with the option `imatrix`")]
     NeedsImportance { ty: BlockType },
     #[error("an importance matrix of {found} numbers does not fit rows of {row}")]
     Importance { found: usize, row: usize },

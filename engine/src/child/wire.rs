@@ -240,7 +240,7 @@ impl Wire {
                     None => format!("`{pending}` without an end of line"),
                 };
                 format!(
-                    "no answer within {} s; it sent {sent}. If it needs longer, give --engine-timeout SECONDS",
+                    "no answer within {} s; it sent {sent}. If it needs longer, give the option `engine-timeout SECONDS`",
                     self.launch.patience.as_secs_f64()
                 )
             }

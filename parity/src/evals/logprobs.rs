@@ -41,7 +41,7 @@ impl Noise {
         let (dtype, source) = match (given, stated(a), stated(b)) {
             (Some(dtype), ..) => (dtype, "as given"),
             (None, Some(x), Some(y)) => (coarser(x, y), "as the files state"),
-            (None, ..) => (Dtype::Bf16, "assumed; --dtype states it"),
+            (None, ..) => (Dtype::Bf16, "assumed; the option `dtype` states it"),
         };
         Self { unit: unit(dtype), source: format!("{dtype}, {source}") }
     }

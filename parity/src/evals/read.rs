@@ -348,7 +348,7 @@ impl<'a> Reader<'a> {
         }
         if self.filters.len() > 1 {
             let (taken, known) = (self.taken.clone().unwrap_or_default(), known());
-            self.note(&format!("filter `{taken}` of {known}; --filter takes another"));
+            self.note(&format!("filter `{taken}` of {known}; the option `filter` takes another"));
         }
         if self.bad > 0 {
             let note =

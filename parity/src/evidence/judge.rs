@@ -109,8 +109,9 @@ impl Judge {
             (Some(spread), _) => spread.to_vec(),
             (None, Some(measured)) => vec![measured; steps.len()],
             (None, None) => {
-                return gate
-                    .skipped("nothing says how far rounding moves this model: give --bound NATS");
+                return gate.skipped(
+                    "nothing says how far rounding moves this model: give the option `bound NATS`",
+                );
             }
         };
         let scale = size(truth);

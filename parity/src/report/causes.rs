@@ -17,7 +17,9 @@ pub fn causes(diagnosis: &Diagnosis) -> String {
         d.before, d.noise, d.tried
     );
     if d.cut {
-        out.push_str("  the time ended before all edits were run; --budget gives more\n");
+        out.push_str(
+            "  the time ended before all edits were run; the option `budget` gives more\n",
+        );
     }
     if !d.explained {
         let partial = if d.causes.is_empty() { "" } else { "; the best explain a part" };

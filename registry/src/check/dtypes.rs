@@ -34,13 +34,15 @@ impl Model {
         // A fixed input dtype does not follow `--dtype`.
         let remedy = match self.graph.values[demand.value.0].dtype {
             DtypeRule::Activation | DtypeRule::WideInF16 => {
-                format!("declare `dtype: activation`, or run with `--dtype {kept}`")
+                format!("declare `dtype: activation`, or run with the option `dtype {kept}`")
             }
             DtypeRule::Fixed(fixed) => format!("declare `dtype: {fixed}`"),
         };
         Finding::error(&state.dtype_at, message)
             .label(format!("`{}` at {} needs {fed} here", demand.op, place(&demand.at)))
-            .help(format!("{remedy}; `parity check --allow-dtype-mismatch` runs it anyway"))
+            .help(format!(
+                "{remedy}; the option `allow-dtype-mismatch` of `parity check` runs it anyway"
+            ))
     }
 }
 

@@ -42,7 +42,7 @@ pub fn find(name: &str) -> Result<Gpu, String> {
     let close = suggest::closest(&word, names.iter().copied());
     let close = close.map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
     Err(format!(
-        "there is no GPU `{name}`; {close}known are {}; for another give --gpu-memory, and --gpu-sm if \
+        "there is no GPU `{name}`; {close}known are {}; for another give the option `gpu-memory`, and the option `gpu-sm` if \
          rules depend on it",
         names.join(", ")
     ))

@@ -85,7 +85,7 @@ pub(crate) static SPEC: Table = Table {
     what: "a spec",
     keys: &[
         must("spec", Form::Version, "The version of the spec language: 1."),
-        must("name", Form::Word, "The family; what `extends:` and `--like` take."),
+        must("name", Form::Word, "The family; what `extends:` and `onboard new` take."),
         may(
             "matches",
             Form::Words,

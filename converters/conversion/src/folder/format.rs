@@ -35,8 +35,7 @@ pub enum Format {
     Mxfp4,
 }
 
-const MODELOPT: &str =
-    "ModelOpt: e4m3, a scale per row; per matrix with --static-activations; not for transformers";
+const MODELOPT: &str = "ModelOpt: e4m3, a scale per row; per matrix with the option `static-activations`; not for transformers";
 
 /// Names, and what they are in a few words.
 const NAMES: &[(&str, Format, &str)] = &[

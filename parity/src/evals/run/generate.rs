@@ -34,7 +34,7 @@ pub(super) fn generate(
     let dropped = run.context.map_or(0, |room| (ids.len() + most).saturating_sub(room));
     if ids.is_empty() || dropped >= ids.len() {
         return Err(wrong(format!(
-            "the prompt has {} tokens and {most} are to follow, which the model has no positions for; give --max-tokens less",
+            "the prompt has {} tokens and {most} are to follow, which the model has no positions for; give the option `max-tokens` less",
             ids.len()
         )));
     }
