@@ -91,7 +91,7 @@ fn no_library_names_a_flag() {
         let text = fs_err::read_to_string(&path).unwrap();
         let program = text.split("#[cfg(test)]\nmod tests").next().unwrap();
         for (n, line) in program.lines().enumerate() {
-            let words = line.split(|c: char| !(c.is_ascii_lowercase() || c == '-'));
+            let mut words = line.split(|c: char| !(c.is_ascii_lowercase() || c == '-'));
             let named = words.find(|word| flags.contains(word));
             if let Some(flag) = named.filter(|_| !line.trim_start().starts_with("//")) {
                 let path = path.strip_prefix(root()).unwrap().display().to_string();
