@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use registry::diag::Finding;
 use registry::model::Model;
+use registry::ops::OpSet;
 use serde_json::{Value, json};
 
 use crate::coverage::Coverage;
@@ -49,7 +50,9 @@ pub(crate) struct Check {
 impl Check {
     pub(crate) fn run(self) -> Result<Ended> {
         let Some(file) = &self.spec else {
-            term::print(&serde_json::to_string_pretty(&registry::schema::schema())?)?;
+            term::print(&serde_json::to_string_pretty(&registry::schema::schema(
+                &OpSet::builtin(),
+            ))?)?;
             return Ok(Ended::Well);
         };
         if !self.json {

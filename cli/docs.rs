@@ -35,10 +35,10 @@ pub(crate) const PAGES: [(&str, &str, &str); 9] = [
     ("endpoints", "checks of running servers", ENDPOINTS),
 ];
 
-/// One row of a table of ops or steps.
+/// One row of a table of steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// The calls in code quotes of its first cell: `rope(x, table)`.
+    /// The calls in code quotes of its first cell: `split(axis, parts)`.
     pub calls: Vec<&'static str>,
     /// The other cells.
     pub cells: Vec<&'static str>,
@@ -71,7 +71,7 @@ fn sections() -> impl Iterator<Item = (&'static str, &'static str)> {
     })
 }
 
-/// The row of an op, or of a step of `weights:`.
+/// The row of a step of `weights:`.
 pub(crate) fn row(section_: &str, name: &str) -> Option<Row> {
     rows(section_).into_iter().find(|row| row.is_of(name))
 }
@@ -101,39 +101,6 @@ fn cells(line: &'static str) -> Option<Vec<&'static str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use registry::ops::OpSet;
-
-    /// Ops that programs call by an operator, or that calls of others become.
-    const WITHOUT_ROW: [&str; 8] =
-        ["add", "sub", "mul", "div", "offset", "divide", "inverse", "merge"];
-
-    #[test]
-    fn every_op_has_a_row() {
-        for name in OpSet::builtin().names().filter(|name| !WITHOUT_ROW.contains(name)) {
-            assert!(row("Ops", name).is_some(), "docs/spec.md: no row for `{name}`");
-        }
-    }
-
-    #[test]
-    fn rows_have_the_parameters_that_ops_declare() {
-        let ops = OpSet::builtin();
-        let mut held = 0;
-        for row in rows("Ops") {
-            for call in &row.calls {
-                let Some((name, parameters)) = call.split_once('(') else { continue };
-                let Some(op) = ops.get(name) else { continue };
-                // Calls by example, and calls with parameters of another row.
-                if parameters.contains("...") || parameters.contains(" or ") || name == "split" {
-                    continue;
-                }
-                let declared = op.signature().to_string().replace("null", "none");
-                let written = format!("({}", parameters.replace("null", "none"));
-                assert_eq!(written, declared, "docs/spec.md: the row of `{name}`");
-                held += 1;
-            }
-        }
-        assert!(held > 40, "only {held} rows were compared");
-    }
 
     #[test]
     fn every_key_at_the_top_has_a_section_or_is_in_the_overview() {

@@ -68,7 +68,7 @@ fn text(topic: &str) -> Option<String> {
         "expressions" => vec![docs::section("dims")?.to_owned()],
         "programs" => vec![docs::section("functions")?.to_owned()],
         _ => {
-            let op = ops.get(topic).map(op_text);
+            let op = ops.get(topic).map(|op| op_text(op));
             let step = docs::row("weights", topic).map(|row| {
                 let calls = row.calls.join(", ");
                 format!("step of `weights:`  {calls}\n\n{}\n", row.cells.join("\nundone by: "))
@@ -87,8 +87,7 @@ fn all_ops(ops: &OpSet) -> String {
         let Some(op) = ops.get(name) else { continue };
         let required = op.signature().params.iter().filter(|param| param.default.is_none());
         let required: Vec<&str> = required.map(|param| param.name).collect();
-        let gives = docs::row("Ops", name).and_then(|row| row.cells.first().copied());
-        let gives = gives.unwrap_or_default().replace('`', "");
+        let gives = op.output_doc().replace('`', "");
         table.row([format!("{name}({})", required.join(", ")), gives]);
     }
     format!(
@@ -99,26 +98,22 @@ fn all_ops(ops: &OpSet) -> String {
     )
 }
 
-fn op_text(op: &dyn OpRule) -> String {
-    let mut text = format!("op  {}{}\n\n", op.name(), op.signature());
+fn op_text(op: &OpRule) -> String {
+    let mut text = format!("op  {}\n\n", registry::ops::table::call(op));
     let mut table = Table::new(&[]);
     for param in &op.signature().params {
         let default = param.default.as_ref().map(|value| format!("default {value}"));
         table.row([param.name.to_owned(), param.kind.describe(), default.unwrap_or_default()]);
     }
     text.push_str(&table.plain("  "));
-    if let Some(row) = docs::row("Ops", op.name()) {
-        let [gives, notes @ ..] = &row.cells[..] else { return text };
-        if !gives.is_empty() {
-            let _ = writeln!(text, "\ngives  {gives}");
+    for (label, doc) in [("gives  ", op.output_doc()), ("", op.notes_doc())] {
+        if !doc.is_empty() {
+            let _ = writeln!(text, "\n{label}{doc}");
         }
-        for notes in notes.iter().filter(|notes| !notes.is_empty()) {
-            let _ = writeln!(text, "\n{notes}");
-        }
-        text.push_str(
-            "\nx are values, W is a module path (its tensors are W.weight, W.bias), P is a tensor path.\n",
-        );
     }
+    text.push_str(
+        "\nx are values, W is a module path (its tensors are W.weight, W.bias), P is a tensor path.\n",
+    );
     text
 }
 

@@ -76,7 +76,7 @@ fn node(graph: &Graph, node: &Node, dtype: Dtype) -> Value {
         node.weights.iter().map(|(role, id)| (role.clone(), json!(graph.weights[id.0].name)));
     let attributes = node.attrs.iter().map(|(name, value)| (name.clone(), scalar(value)));
     json!({
-        "op": node.op,
+        "op": node.op.as_str(),
         "layer": node.layer,
         "inputs": node.inputs.iter().map(|id| id.0).collect::<Vec<_>>(),
         "outputs": outputs.collect::<Vec<_>>(),

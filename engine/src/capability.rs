@@ -85,7 +85,7 @@ pub fn refuse(model: &Model, sheet: &Sheet, activation: Dtype) -> Vec<Finding> {
     }
     let mut ops = BTreeSet::new();
     for node in &model.graph.nodes {
-        if !sheet.ops.contains(&node.op) && ops.insert(&node.op) {
+        if !sheet.ops.contains(node.op.as_str()) && ops.insert(&node.op) {
             let place =
                 node.layer.map_or(String::new(), |layer| format!(", first in layer {layer}"));
             findings.push(Finding::error(

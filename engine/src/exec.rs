@@ -9,6 +9,7 @@ use std::sync::Arc;
 use registry::diag::Finding;
 use registry::dtype::Dtype;
 use registry::graph::Graph;
+use registry::ops::Trait;
 use registry::rope::RopeTable;
 
 use crate::angles::Angles;
@@ -61,7 +62,7 @@ impl Program {
         let mut last = vec![None; graph.values.len()];
         let mut first_free = graph.head;
         for (n, node) in graph.nodes.iter().enumerate() {
-            let kernel = kernels.get(&node.op);
+            let kernel = kernels.get(node.op.as_str());
             match kernel {
                 Some(kernel) => found.push(Arc::clone(kernel)),
                 None => findings.push(Finding::error(
@@ -94,7 +95,7 @@ impl Program {
             // Rows can be left out only behind the last op that needs them all.
             if node.state.is_some()
                 || node.rope.is_some()
-                || kernel.is_some_and(|kernel| kernel.by_position())
+                || node.op.is(Trait::Positional)
                 || node.inputs.first().is_some_and(|v| v.0 == 0)
             {
                 first_free = first_free.max(n + 1);
@@ -183,7 +184,7 @@ impl Program {
                     for v in &self.graph.nodes[index].outputs {
                         if values[v.0].is_none() {
                             return Err(Error::Op {
-                                op: self.graph.nodes[index].op.clone(),
+                                op: self.graph.nodes[index].op.to_string(),
                                 node: index,
                                 message: "its kernel made no output".to_owned(),
                             });

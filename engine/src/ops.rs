@@ -45,30 +45,11 @@ pub use ctx::{ChunkRows, Ctx};
 pub trait Kernel: Send + Sync {
     /// Reads from and writes to the context.
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error>;
-
-    /// Whether it looks at the positions of rows though it has neither a state nor a rotary table, so
-    /// that no rows may be left out before it.
-    fn by_position(&self) -> bool {
-        false
-    }
 }
 
 impl<F: Fn(&mut Ctx<'_>) -> Result<(), Error> + Send + Sync> Kernel for F {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         self(ctx)
-    }
-}
-
-/// A kernel that looks at the positions of rows.
-struct ByPosition<K>(K);
-
-impl<K: Kernel> Kernel for ByPosition<K> {
-    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        self.0.run(ctx)
-    }
-
-    fn by_position(&self) -> bool {
-        true
     }
 }
 
@@ -107,10 +88,10 @@ impl Default for Kernels {
         kernels.add("index_topk", index_topk::run);
         kernels.add("attend_to", attend::run_to);
         kernels.add("differ", differ::run);
-        kernels.add("position_embed", ByPosition(position::embed));
-        kernels.add("sinusoid", ByPosition(position::sinusoid));
-        kernels.add("temperature", ByPosition(position::temperature));
-        kernels.add("zero_first", ByPosition(position::zero_first));
+        kernels.add("position_embed", position::embed);
+        kernels.add("sinusoid", position::sinusoid);
+        kernels.add("temperature", position::temperature);
+        kernels.add("zero_first", position::zero_first);
         kernels.add("mix_streams", streams::mix);
         kernels.add("outer", streams::outer);
         kernels.add("mean", streams::mean);

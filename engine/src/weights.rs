@@ -11,6 +11,7 @@ use formats::safetensors::FileDtype;
 use registry::caches::Cache;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Scales, Weight, WeightId};
+use registry::ops::Trait;
 
 use crate::kernels::matmul::WeightView;
 use crate::kernels::round;
@@ -88,9 +89,6 @@ impl Tensors for checkpoints::weights::Weights {
         self.checkpoint().scale(name).map_err(|e| Error::Checkpoint(Box::new(e)))
     }
 }
-
-/// Ops that round what they multiply.
-const ROUNDING: [&str; 4] = ["linear", "linears", "experts", "latent_attend"];
 
 /// How one weight is held.
 enum Held {
@@ -196,13 +194,14 @@ impl Weights {
     pub fn round_inputs(&mut self, graph: &Graph, rounds: Rounds) -> Result<(), Error> {
         self.rounding.clear();
         for node in &graph.nodes {
-            let left_out = matches!(
-                (rounds, node.op.as_str()),
-                (Rounds::None, _) | (_, "embed") | (Rounds::Linear, "experts")
-            );
+            let left_out = match rounds {
+                Rounds::None => true,
+                Rounds::Linear => node.op.is(Trait::LooksUp) || node.op.is(Trait::Experts),
+                Rounds::All => node.op.is(Trait::LooksUp),
+            };
             for (role, &id) in node.weights.iter().filter(|_| !left_out) {
                 let Some(rounding) = self.tensors.rounding(id)? else { continue };
-                if !ROUNDING.contains(&node.op.as_str()) {
+                if !node.op.is(Trait::RoundsInputs) {
                     return Err(Error::Other(format!(
                         "the checkpoint has what its `{role}` multiplies in `{}` rounded, which that op does not \
                          do; run it without rounding",
@@ -312,26 +311,20 @@ impl Weights {
     }
 }
 
+/// Traits of ops that read the rows of a matrix one by one.
+const BY_ROWS: [Trait; 3] = [Trait::Projects, Trait::LooksUp, Trait::MultipliesWithin];
+
 /// Weights that are only ever multiplied by, or looked up in, row by row; and which of them are
 /// of experts.
 fn matrices(graph: &Graph) -> (BTreeSet<usize>, BTreeSet<usize>) {
     let (mut matrices, mut experts) = (BTreeSet::new(), BTreeSet::new());
     for node in &graph.nodes {
-        match node.op.as_str() {
-            "linear" | "embed" | "linears" | "latent_attend" | "position_embed" | "attend"
-            | "attend_to" => matrices.extend(
-                node.weights
-                    .iter()
-                    .filter(|(role, _)| role.starts_with("weight"))
-                    .map(|(_, id)| id.0),
-            ),
-            "experts" => experts.extend(
-                node.weights
-                    .iter()
-                    .filter(|(role, _)| !role.starts_with("bias"))
-                    .map(|(_, id)| id.0),
-            ),
-            _ => {}
+        if node.op.is(Trait::Experts) {
+            let roles = node.weights.iter().filter(|(role, _)| !role.starts_with("bias"));
+            experts.extend(roles.map(|(_, id)| id.0));
+        } else if BY_ROWS.iter().any(|by_rows| node.op.is(*by_rows)) {
+            let roles = node.weights.iter().filter(|(role, _)| role.starts_with("weight"));
+            matrices.extend(roles.map(|(_, id)| id.0));
         }
     }
     matrices.extend(&experts);

@@ -164,7 +164,7 @@ fn mutants(model: &Model, recorded: &Recorded) -> Vec<Mutant> {
     let ops = OpSet::builtin();
     let places = Places::new(&model.graph, recorded);
     let mut all = attributes::mutants(model, &ops, &places);
-    all.extend(structure::mutants(model, &ops, &places));
+    all.extend(structure::mutants(model, &places));
     all.extend(tables::mutants(model, &places));
     all.extend(faults::mutants(model, &places));
     all

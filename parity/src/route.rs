@@ -13,6 +13,7 @@ use engine::Probe;
 use engine::kernels::choose::Choice;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, ValueId};
+use registry::ops::Trait;
 use serde::Serialize;
 
 use crate::dump::Tensor;
@@ -43,7 +44,7 @@ pub(crate) fn routers(graph: &Graph) -> Vec<Router> {
     };
     let tap = |value: ValueId| graph.values.get(value.0).and_then(|value| value.tap.clone());
     let mut makers: BTreeMap<ValueId, &Node> = BTreeMap::new();
-    for node in graph.nodes.iter().filter(|node| node.op == "choose") {
+    for node in graph.nodes.iter().filter(|node| node.op.is(Trait::Chooses)) {
         makers.extend(node.outputs.iter().map(|value| (*value, node)));
     }
     let router = |node: &Node| {
@@ -56,7 +57,7 @@ pub(crate) fn routers(graph: &Graph) -> Vec<Router> {
             choice: Choice::of_node(choose)?,
         })
     };
-    graph.nodes.iter().filter(|node| node.op == "experts").filter_map(router).collect()
+    graph.nodes.iter().filter(|node| node.op.is(Trait::Experts)).filter_map(router).collect()
 }
 
 /// How the routers of one run of the engine agree with the reference's.

@@ -1,6 +1,7 @@
 //! Where checkpoints keep the scales of what attention remembers: beside which modules.
 
-use crate::graph::{Graph, Node, ValueId};
+use crate::graph::{Graph, Node, StateKind, ValueId};
+use crate::ops::Trait;
 
 /// The modules of one attention.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,10 +34,13 @@ pub fn caches(graph: &Graph) -> Vec<Option<Cache>> {
     let mut found = vec![None; graph.states.len()];
     for (n, node) in graph.nodes.iter().enumerate() {
         let Some(state) = node.state.filter(|state| state.0 < found.len()) else { continue };
-        let cache = match node.op.as_str() {
-            "attend" => made_by(graph, n, 1).zip(made_by(graph, n, 2)),
+        if !node.op.is(Trait::KeepsState) {
+            continue;
+        }
+        let cache = match graph.states[state.0].kind {
+            StateKind::Attention => made_by(graph, n, 1).zip(made_by(graph, n, 2)),
             // Keys and values are expanded from what is kept by a matrix of its own.
-            "latent_attend" => matrix(graph, node).map(|name| (name, name)),
+            _ if node.op.is(Trait::ExpandsState) => matrix(graph, node).map(|name| (name, name)),
             _ => None,
         };
         let Some((keys, values)) = cache else { continue };
@@ -56,7 +60,7 @@ fn made_by(graph: &Graph, at: usize, input: usize) -> Option<&str> {
         if !node.outputs.iter().any(|made| open.contains(made)) {
             continue;
         }
-        if matches!(node.op.as_str(), "linear" | "heads_linear") {
+        if node.op.is(Trait::Projects) || node.op.is(Trait::ProjectsHeads) {
             return matrix(graph, node);
         }
         open.extend(&node.inputs);

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::diag::Span;
 use crate::dtype::DtypeRule;
+use crate::ops::Op;
 use crate::scalar::Scalar;
 
 /// Index into [`Graph::values`].
@@ -170,8 +171,8 @@ pub struct StatePart {
 ///   for those of `attend`, and `weight.{h}` where each head has its own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// The op's name in the spec language.
-    pub op: String,
+    /// The op, by its declaration.
+    pub op: Op,
     /// Values read, in the order of the op's signature.
     pub inputs: Vec<ValueId>,
     /// Weights read, by the role the op gives them (`weight`, `bias`, ...).
@@ -180,7 +181,7 @@ pub struct Node {
     pub state: Option<StateId>,
     /// The rotary table it reads.
     pub rope: Option<RopeId>,
-    /// Scalar arguments by name, defaults filled in.
+    /// Scalar arguments by name. One that is absent has its op's default ([`Node::argument`]).
     pub attrs: BTreeMap<String, Scalar>,
     /// Values made.
     pub outputs: Vec<ValueId>,
@@ -188,6 +189,17 @@ pub struct Node {
     pub layer: Option<usize>,
     /// The call in the spec.
     pub at: Span,
+}
+
+impl Node {
+    /// A scalar argument: the node's own, or the default that its op declares; none where it is null.
+    pub fn argument(&self, name: &str) -> Option<&Scalar> {
+        match self.attrs.get(name) {
+            Some(Scalar::Null) => None,
+            Some(own) => Some(own),
+            None => self.op.default_of(name),
+        }
+    }
 }
 
 /// An op's demand that a state is kept in the dtype of a value.

@@ -1,12 +1,12 @@
-//! Ops: what a call may be given, and what shapes, weights and states follow.
+//! Ops: the declaration of each, from which all else that is known of it follows.
 //!
-//! A rule knows nothing of numbers; engines bring the kernels. Rules of other
-//! crates are added with [`OpSet::register`] and are checked like these.
+//! A declaration has a signature with defaults, a shape rule, traits and documentation. It knows
+//! nothing of numbers; engines bring the kernels. Declarations of other crates are added with
+//! [`OpSet::register`] and are checked like these.
 
 use std::collections::BTreeMap;
 
 use crate::diag::Finding;
-use crate::eval::Fail;
 use crate::suggest;
 use crate::syntax::Ident;
 
@@ -15,6 +15,7 @@ mod attention;
 mod conv;
 mod delta;
 mod experts;
+pub mod fused;
 mod infer;
 mod latent;
 mod lightning;
@@ -23,65 +24,86 @@ mod pointwise;
 mod position;
 mod project;
 mod route;
+mod rule;
 mod shape;
 mod signature;
 mod ssm;
 mod streams;
+pub mod table;
+mod traits;
 
+pub(crate) use arithmetic::of_values;
+pub use arithmetic::{DIVIDE, INVERSE, OFFSET};
 pub(crate) use infer::{Argument, PathArg, show};
 pub use infer::{Infer, Input};
+pub use pointwise::{DISTINCT, SCALE};
+pub use position::ZERO_FIRST;
+pub use rule::{InferShapes, Op, OpRule};
+pub use shape::CONCAT;
 pub use signature::{Kind, Param, Signature};
-
-/// The rule of one op.
-pub trait OpRule: Send + Sync {
-    /// The name specs call it by.
-    fn name(&self) -> &str;
-    /// What it takes.
-    fn signature(&self) -> &Signature;
-    /// Checks shapes, declares weights, and gives the outputs.
-    fn infer(&self, call: &mut Infer<'_>) -> Result<(), Fail>;
-}
+pub use traits::Trait;
 
 /// The ops a spec can call.
+#[derive(Clone)]
 pub struct OpSet {
-    rules: BTreeMap<String, Box<dyn OpRule>>,
+    rules: BTreeMap<String, Op>,
+    /// Their names as they were declared, related ones together.
+    order: Vec<String>,
 }
 
 impl OpSet {
     /// Every op of `docs/spec.md`.
     pub fn builtin() -> Self {
         let groups = [
-            arithmetic::rules(),
-            attention::rules(),
-            conv::rules(),
-            delta::rules(),
-            latent::rules(),
-            lightning::rules(),
-            experts::rules(),
-            norm::rules(),
-            pointwise::rules(),
-            position::rules(),
             project::rules(),
-            route::rules(),
+            position::rules(),
+            norm::rules(),
             shape::rules(),
+            attention::rules(),
+            latent::rules(),
+            conv::rules(),
             ssm::rules(),
+            delta::rules(),
+            lightning::rules(),
+            route::rules(),
+            experts::rules(),
+            pointwise::rules(),
+            arithmetic::rules(),
             streams::rules(),
         ];
-        let mut set = Self { rules: BTreeMap::new() };
+        let mut set = Self { rules: BTreeMap::new(), order: Vec::new() };
         for rule in groups.into_iter().flatten() {
-            let _replaced = set.register(Box::new(rule));
+            let _replaced = set.register(rule);
         }
         set
     }
 
-    /// Adds a rule; gives back the one of the same name that it replaces.
-    pub fn register(&mut self, rule: Box<dyn OpRule>) -> Option<Box<dyn OpRule>> {
-        self.rules.insert(rule.name().to_owned(), rule)
+    /// The ops of [`OpSet::builtin`], and those that rewrites make of them.
+    fn with_fused() -> Self {
+        let mut set = Self::builtin();
+        for rule in fused::rules() {
+            let _replaced = set.register(rule);
+        }
+        set
     }
 
-    /// The rule of a name.
-    pub fn get(&self, name: &str) -> Option<&dyn OpRule> {
-        self.rules.get(name).map(|rule| &**rule)
+    /// Adds a declaration; gives back the one of the same name that it replaces.
+    pub fn register(&mut self, rule: OpRule) -> Option<Op> {
+        let name = rule.name().to_owned();
+        if !self.rules.contains_key(&name) {
+            self.order.push(name.clone());
+        }
+        self.rules.insert(name, Op::new(rule))
+    }
+
+    /// The op of a name.
+    pub fn get(&self, name: &str) -> Option<&Op> {
+        self.rules.get(name)
+    }
+
+    /// All ops in the order of their declarations, related ones together.
+    pub fn declared(&self) -> impl Iterator<Item = &Op> {
+        self.order.iter().filter_map(|name| self.get(name))
     }
 
     /// The finding for a call of an unknown name, in a spec with these functions.
@@ -103,36 +125,5 @@ impl OpSet {
 impl std::fmt::Debug for OpSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.names()).finish()
-    }
-}
-
-/// A rule of this crate: a name, a signature, and a function.
-struct Rule {
-    name: &'static str,
-    signature: Signature,
-    infer: fn(&mut Infer<'_>) -> Result<(), Fail>,
-}
-
-impl Rule {
-    fn new(
-        name: &'static str,
-        signature: Signature,
-        infer: fn(&mut Infer<'_>) -> Result<(), Fail>,
-    ) -> Self {
-        Self { name, signature, infer }
-    }
-}
-
-impl OpRule for Rule {
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn infer(&self, call: &mut Infer<'_>) -> Result<(), Fail> {
-        (self.infer)(call)
     }
 }

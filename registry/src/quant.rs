@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graph::{Graph, ValueId, WeightId};
+use crate::ops::Trait;
 use crate::weight_map::{Holes, Pattern};
 
 /// The `quant:` section of a spec, resolved. Patterns are of modules: a tensor's name without
@@ -64,7 +65,7 @@ impl Stays {
 /// Matrices that decide or end a model. They follow from the graph, whatever they are called.
 pub fn staying(graph: &Graph) -> BTreeMap<WeightId, Stays> {
     let mut found = BTreeMap::new();
-    for node in graph.nodes.iter().filter(|node| node.op == "choose") {
+    for node in graph.nodes.iter().filter(|node| node.op.is(Trait::Chooses)) {
         let scores = node.inputs.first().into_iter();
         let last = scores.flat_map(|&scores| last_multiplied(graph, scores));
         found.extend(last.map(|id| (id, Stays::Router)));
@@ -87,14 +88,12 @@ fn last_multiplied(graph: &Graph, value: ValueId) -> BTreeSet<WeightId> {
         else {
             continue;
         };
-        match node.op.as_str() {
-            "linear" | "linears" => {
-                let matrices = node.weights.iter().filter(|(role, _)| !role.contains("bias"));
-                found.extend(matrices.map(|(_, &id)| id));
-            }
+        if node.op.is(Trait::Projects) {
+            let matrices = node.weights.iter().filter(|(role, _)| !role.contains("bias"));
+            found.extend(matrices.map(|(_, &id)| id));
+        } else if node.state.is_none() && !node.op.is(Trait::Experts) {
             // What mixes rows or experts is no last step of logits or scores.
-            _ if node.state.is_some() || node.op == "experts" => {}
-            _ => next.extend(&node.inputs),
+            next.extend(&node.inputs);
         }
     }
     found

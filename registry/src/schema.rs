@@ -1,14 +1,57 @@
-//! The JSON Schema of a spec, for editors; made from the decoder's own table.
+//! The JSON Schema of a spec, for editors; made from the decoder's table and the declarations of ops.
 
 use serde_json::{Map, Value, json};
 
+use crate::ops::{Kind, OpRule, OpSet, Param};
+use crate::scalar::Scalar;
 use crate::spec::keys::{Form, SPEC, Table, VERSION};
 
-/// The schema of a spec file.
-pub fn schema() -> Value {
+/// Returns the schema of a spec file whose programs call these ops.
+pub fn schema(ops: &OpSet) -> Value {
     let mut schema = table(&SPEC);
+    let entries: Map<String, Value> =
+        ops.declared().map(|op| (op.name().to_owned(), call(op))).collect();
+    schema["$defs"] = json!({ "ops": entries });
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     schema["title"] = json!("An onboard spec");
+    schema
+}
+
+/// The arguments of a call of an op.
+fn call(op: &OpRule) -> Value {
+    let params = &op.signature().params;
+    let properties: Map<String, Value> =
+        params.iter().map(|param| (param.name.to_owned(), argument(param))).collect();
+    let required: Vec<&str> =
+        params.iter().filter(|p| p.default.is_none()).map(|p| p.name).collect();
+    json!({
+        "description": crate::ops::table::call(op),
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    })
+}
+
+fn argument(param: &Param) -> Value {
+    let mut schema = match param.kind {
+        Kind::Word(words) => json!({ "enum": words }),
+        kind => json!({ "description": kind.describe() }),
+    };
+    let default = match &param.default {
+        None => return schema,
+        Some(Scalar::Null) => Value::Null,
+        Some(Scalar::Bool(flag)) => json!(flag),
+        Some(Scalar::Int(n)) => json!(n),
+        Some(Scalar::Float(x)) => json!(x),
+        Some(Scalar::Str(text)) => json!(text),
+        // No parameter has a list or a map as its default.
+        Some(other) => json!(other.to_string()),
+    };
+    if let (Value::Null, Some(Value::Array(words))) = (&default, schema.get_mut("enum")) {
+        words.push(Value::Null);
+    }
+    schema["default"] = default;
     schema
 }
 
@@ -79,7 +122,7 @@ mod tests {
     #[test]
     fn the_written_schema_is_fresh() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/schema.json");
-        let fresh = serde_json::to_string_pretty(&schema()).unwrap() + "\n";
+        let fresh = serde_json::to_string_pretty(&schema(&OpSet::builtin())).unwrap() + "\n";
         if std::env::var_os("UPDATE").is_some() {
             fs_err::write(path, &fresh).unwrap();
         }

@@ -30,7 +30,8 @@ pub(super) const NAMES: [&str; 12] = [
 ];
 
 pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let then = of(&ctx.node().op).ok_or_else(|| ctx.error("there is no such activation"))?;
+    let then =
+        of(ctx.node().op.as_str()).ok_or_else(|| ctx.error("there is no such activation"))?;
     let x = ctx.input(0)?;
     let dtype = ctx.output_dtype(0);
     let y = rows::pieces(&x.view(), |_, x, y| {

@@ -49,7 +49,7 @@ impl<'a> Ctx<'a> {
 
     /// An error that names this node.
     pub fn error(&self, message: impl Into<String>) -> Error {
-        Error::Op { op: self.node().op.clone(), node: self.index, message: message.into() }
+        Error::Op { op: self.node().op.to_string(), node: self.index, message: message.into() }
     }
 
     /// What activations are kept in.

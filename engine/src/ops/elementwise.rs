@@ -9,7 +9,7 @@ use crate::kernels::round::{round, round1};
 
 pub(super) fn of_two(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let (a, b) = (ctx.input(0)?, ctx.input(1)?);
-    let f = operator(&ctx.node().op);
+    let f = operator(ctx.node().op.as_str());
     let dtype = ctx.output_dtype(0);
     if a.shape() == b.shape() {
         let b = b.view();

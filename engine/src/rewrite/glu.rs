@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use registry::graph::{Graph, Node};
+use registry::ops::Trait;
+use registry::ops::fused::GLU;
 use registry::scalar::Scalar;
 
 use super::{Patch, readers};
@@ -10,18 +12,7 @@ use super::{Patch, readers};
 /// Finds an activation whose only reader multiplies it by a value of the same shape.
 pub(super) fn fuse(graph: &Graph) -> Option<Patch> {
     graph.nodes.iter().enumerate().find_map(|(n, activation)| {
-        if !matches!(
-            activation.op.as_str(),
-            "silu"
-                | "gelu"
-                | "gelu_new"
-                | "gelu_fast"
-                | "gelu_tanh"
-                | "relu"
-                | "relu2"
-                | "sigmoid"
-                | "quick_gelu"
-        ) {
+        if !activation.op.is(Trait::Gates) {
             return None;
         }
         let (&[gate], &[made]) = (activation.inputs.as_slice(), activation.outputs.as_slice())
@@ -49,7 +40,7 @@ pub(super) fn fuse(graph: &Graph) -> Option<Patch> {
         let (other, to) = (&graph.values[up.0], &graph.values[out.0]);
         // The head must not fall between the two: their rows would differ.
         let apart = (n < graph.head) != (at < graph.head);
-        if product.op != "mul"
+        if !product.op.is(Trait::Multiplies)
             || apart
             || from.shape != other.shape
             || from.shape != to.shape
@@ -57,9 +48,9 @@ pub(super) fn fuse(graph: &Graph) -> Option<Patch> {
         {
             return None;
         }
-        let name = Scalar::Str(activation.op.clone());
+        let name = Scalar::Str(activation.op.to_string());
         let insert = Node {
-            op: "glu".to_owned(),
+            op: GLU.into(),
             inputs: vec![gate, up],
             attrs: BTreeMap::from([("activation".to_owned(), name)]),
             ..product.clone()

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use registry::graph::{Graph, Node};
+use registry::ops::Trait;
+use registry::ops::fused::LINEARS;
 
 use super::Patch;
 
@@ -12,14 +14,14 @@ use super::Patch;
 pub(super) fn join(graph: &Graph) -> Option<Patch> {
     graph.nodes.iter().enumerate().find_map(|(at, first)| {
         let alike = |(n, node): &(usize, &Node)| {
-            node.op == "linear"
+            node.op.is(Trait::Joins)
                 && node.inputs == first.inputs
                 && node.layer == first.layer
                 && (*n < graph.head) == (at < graph.head)
         };
         let found: Vec<(usize, &Node)> =
             graph.nodes.iter().enumerate().skip(at).filter(alike).collect();
-        if first.op != "linear" || found.len() < 2 {
+        if !first.op.is(Trait::Joins) || found.len() < 2 {
             return None;
         }
         let mut weights = BTreeMap::new();
@@ -29,7 +31,7 @@ pub(super) fn join(graph: &Graph) -> Option<Patch> {
             }
         }
         let insert = Node {
-            op: "linears".to_owned(),
+            op: LINEARS.into(),
             weights,
             outputs: found.iter().flat_map(|(_, node)| node.outputs.iter().copied()).collect(),
             attrs: BTreeMap::new(),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use registry::graph::{Graph, Node, Value, ValueId, WeightId};
 use registry::model::Model;
+use registry::ops::{Op, SCALE};
 use registry::scalar::Scalar;
 
 use super::Change;
@@ -28,7 +29,7 @@ impl Change {
                     }
                 }
             }
-            Self::Op { nodes, op } => each(graph, nodes, |node| op.clone_into(&mut node.op)),
+            Self::Op { nodes, op } => each(graph, nodes, |node| node.op = Op::from(op.as_str())),
             Self::Inputs(nodes) => each(graph, nodes, |node| {
                 if node.inputs.len() > 1 {
                     node.inputs.swap(0, 1);
@@ -165,7 +166,7 @@ fn scale(graph: &mut Graph, value: ValueId, by: f64, tapped: bool) {
     let attrs =
         [("s".to_owned(), Scalar::Float(by)), ("round".to_owned(), Scalar::Str("none".to_owned()))];
     let node = Node {
-        op: "scale".to_owned(),
+        op: SCALE.into(),
         inputs: vec![value],
         weights: BTreeMap::default(),
         state: None,

@@ -45,7 +45,7 @@ pub(super) fn candidates(
                 .copied()
                 .filter(|n| graph.nodes[*n].attrs.contains_key(key) && free(graph, *n, key, param))
                 .collect();
-            let values = values(model, &group, key, param, &op);
+            let values = values(model, ops, &group, (&op, key), param);
             for scope in scopes(graph, &group, suspects) {
                 let edits = values.iter().filter_map(|value| set(graph, &scope, key, value));
                 all.extend(edits.map(Candidate::Edit));
@@ -105,17 +105,17 @@ pub(crate) fn matters(graph: &Graph, node: &Node, key: &str, param: Option<&Para
 /// Values that an argument has in released models, in this graph, or by the dims of the config.
 fn values(
     model: &Model,
+    ops: &OpSet,
     group: &[usize],
-    key: &str,
+    (op, key): (&str, &str),
     param: Option<&Param>,
-    op: &str,
 ) -> Vec<Scalar> {
     let mut all = Vec::new();
     let graph = &model.graph;
     let nullable = param.is_some_and(|param| param.default == Some(Scalar::Null));
     match param.map(|param| param.kind) {
         Some(Kind::Flag) => all.extend([Scalar::Bool(true), Scalar::Bool(false)]),
-        Some(Kind::Word(words)) if !(op == "linear" && key == "layout") => {
+        Some(Kind::Word(words)) => {
             all.extend(words.iter().map(|word| Scalar::Str((*word).to_owned())));
         }
         Some(Kind::Float) | None => {
@@ -129,7 +129,7 @@ fn values(
                     _ => None,
                 });
                 let caps = if nullable { &CAPS[..] } else { &[] };
-                let one = if nullable { None } else { Some(neutral(op)) };
+                let one = if nullable { None } else { Some(neutral(ops, op, key)) };
                 let sizes = if nullable { BTreeSet::new() } else { sizes(graph, group) };
                 let sizes = sizes.into_iter().flat_map(|size| {
                     let size = size as f64;
@@ -156,9 +156,10 @@ fn values(
     all
 }
 
-/// The value with which an operator does nothing.
-fn neutral(op: &str) -> f64 {
-    if op == "offset" { 0.0 } else { 1.0 }
+/// The value with which an op gives back its input, or 1.
+fn neutral(ops: &OpSet, op: &str, key: &str) -> f64 {
+    let identity = ops.get(op).and_then(|op| op.signature().identity).unwrap_or_default();
+    identity.iter().find(|(name, _)| *name == key).map_or(1.0, |(_, value)| *value)
 }
 
 /// Sizes of the rows that nodes read.
@@ -180,7 +181,7 @@ fn set(graph: &Graph, scope: &Scope, key: &str, value: &Scalar) -> Option<Edit> 
     let values: Vec<(usize, Scalar)> =
         scope.nodes.iter().filter(differs).map(|n| (*n, value.clone())).collect();
     let was = old(&values.first()?.0)?.clone();
-    let op = &graph.nodes[values.first()?.0].op;
+    let op = graph.nodes[values.first()?.0].op.as_str();
     let nodes: Vec<usize> = values.iter().map(|(n, _)| *n).collect();
     let words = words(op, key, &was, value);
     let place = super::scope::place(graph, &nodes);
@@ -225,7 +226,7 @@ fn steps(graph: &Graph, scope: &Scope, key: &str, param: Option<&Param>) -> Vec<
         let values: Vec<(usize, Scalar)> = scope.nodes.iter().filter_map(value).collect();
         let (n, now) = values.first()?;
         let node = &graph.nodes[*n];
-        let words = words(&node.op, key, node.attrs.get(key)?, now);
+        let words = words(node.op.as_str(), key, node.attrs.get(key)?, now);
         let change = Change::Argument { key: key.to_owned(), values };
         Some(Edit { words, place: scope.place.clone(), change })
     };
@@ -244,7 +245,7 @@ fn turns(graph: &Graph, scope: &Scope, key: &str, param: Option<&Param>) -> Vec<
         })
         .collect();
     let Some((first, _)) = values.first() else { return Vec::new() };
-    let op = graph.nodes[*first].op.clone();
+    let op = graph.nodes[*first].op.to_string();
     let knob = |turn| Knob { place: scope.place.clone(), turn };
     match param.map(|param| param.kind) {
         Some(Kind::Float) | None => {

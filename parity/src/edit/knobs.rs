@@ -1,6 +1,7 @@
 //! Families of edits with one number to find.
 
 use registry::graph::{Graph, Node, ValueId};
+use registry::ops::Trait;
 use registry::rope::RopeTable;
 use registry::scalar::Scalar;
 
@@ -182,7 +183,7 @@ pub(super) fn scales(graph: &Graph, suspects: &Suspects) -> Vec<Candidate> {
             }
         }
     }
-    for (_, nodes) in kinds(graph, |node| node.op == "add" && node.layer.is_some()) {
+    for (_, nodes) in kinds(graph, |node| node.op.is(Trait::Adds) && node.layer.is_some()) {
         for scope in scopes(graph, &nodes, suspects) {
             if scope.nodes.len() < 2 && nodes.len() > 1 {
                 continue;

@@ -108,9 +108,9 @@ pub(crate) fn place(graph: &Graph, nodes: &[usize]) -> String {
 pub(super) fn kinds(graph: &Graph, wanted: impl Fn(&Node) -> bool) -> Vec<(String, Vec<usize>)> {
     let mut kinds: Vec<(String, Vec<usize>)> = Vec::new();
     for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| wanted(node)) {
-        match kinds.iter_mut().find(|(op, _)| *op == node.op) {
+        match kinds.iter_mut().find(|(op, _)| node.op == op.as_str()) {
             Some((_, nodes)) => nodes.push(n),
-            None => kinds.push((node.op.clone(), vec![n])),
+            None => kinds.push((node.op.to_string(), vec![n])),
         }
     }
     kinds

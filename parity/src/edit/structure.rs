@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use registry::graph::{Graph, Node, ValueId, WeightId};
 use registry::model::Model;
-use registry::ops::{Kind, OpSet};
+use registry::ops::{Op, OpSet, Trait};
 
 use super::scope::{Scope, Suspects, kinds, place, scopes};
 use super::{Candidate, Change, Edit};
@@ -32,25 +32,12 @@ fn edit(words: String, scope: Scope, change: impl FnOnce(Vec<usize>) -> Change) 
     Edit { words, place: scope.place, change: change(scope.nodes) }
 }
 
-/// True for functions of single numbers that take nothing else.
-fn is_function(ops: &OpSet, op: &str) -> bool {
-    ops.get(op).is_some_and(|rule| {
-        let params = &rule.signature().params;
-        params.len() == 1 && params[0].kind == Kind::Value
-    })
-}
-
 fn functions(graph: &Graph, ops: &OpSet, suspects: &Suspects) -> Vec<Edit> {
-    // Ops of one value that change shapes or look across a row are no activation functions.
-    const OTHERS: [&str; 5] = ["softmax", "total", "zero_first", "flatten", "streams"];
-    let known: Vec<&str> =
-        ops.names().filter(|op| is_function(ops, op) && !OTHERS.contains(op)).collect();
-    let keeps = |node: &Node| {
-        let shape = |value: Option<&ValueId>| value.map(|v| &graph.values[v.0].shape);
-        shape(node.inputs.first()) == shape(node.outputs.first())
-    };
+    let functions = ops.declared().filter(|op| op.is(Trait::Function));
+    let mut known: Vec<&str> = functions.map(Op::as_str).collect();
+    known.sort_unstable();
     let mut all = Vec::new();
-    for (op, nodes) in kinds(graph, |node| known.contains(&&*node.op) && keeps(node)) {
+    for (op, nodes) in kinds(graph, |node| node.op.is(Trait::Function)) {
         for scope in scopes(graph, &nodes, suspects) {
             for other in known.iter().filter(|other| **other != op) {
                 let words = format!("`{other}` instead of `{op}`");
@@ -68,7 +55,7 @@ fn inputs(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     let swaps = |node: &Node| match node.inputs.as_slice() {
         [a, b, ..] => {
             a != b
-                && !matches!(&*node.op, "add" | "mul")
+                && !node.op.is(Trait::Commutes)
                 && graph.values[a.0].shape == graph.values[b.0].shape
         }
         _ => false,
@@ -123,7 +110,7 @@ fn omissions(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
             _ => false,
         };
         for (op, nodes) in kinds(graph, passes) {
-            if input == 1 && !matches!(op.as_str(), "add" | "sub" | "mul" | "div") {
+            if input == 1 && !graph.nodes[nodes[0]].op.is(Trait::Combines) {
                 continue;
             }
             for scope in scopes(graph, &nodes, suspects) {
@@ -220,7 +207,7 @@ fn weights(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     let shape = |node: &Node| Some(&graph.weights[weight(node)?.0].shape);
     let mut all = Vec::new();
     let mut sites: Vec<([usize; 4], Pairs)> = Vec::new();
-    let linear = |(_, node): &(usize, &Node)| node.op == "linear";
+    let linear = |(_, node): &(usize, &Node)| node.op.is(Trait::Projects);
     for (n, node) in graph.nodes.iter().enumerate().filter(linear) {
         for (m, other) in graph.nodes.iter().enumerate().skip(n + 1).filter(linear) {
             if other.inputs != node.inputs || shape(other) != shape(node) {
@@ -267,7 +254,10 @@ fn weights(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
         }
     }
     let Some(head) = graph.output.and_then(|output| {
-        graph.nodes.iter().position(|node| node.outputs.contains(&output) && node.op == "linear")
+        graph
+            .nodes
+            .iter()
+            .position(|node| node.outputs.contains(&output) && node.op.is(Trait::Projects))
     }) else {
         return all;
     };

@@ -45,7 +45,7 @@ pub(super) fn mutants(model: &Model, ops: &OpSet, places: &Places<'_>) -> Vec<Mu
     let mut kinds: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
     for (n, node) in graph.nodes.iter().enumerate() {
         for key in node.attrs.keys() {
-            kinds.entry((&node.op, key)).or_default().push(n);
+            kinds.entry((node.op.as_str(), key)).or_default().push(n);
         }
     }
     let mut all = Vec::new();
@@ -53,7 +53,7 @@ pub(super) fn mutants(model: &Model, ops: &OpSet, places: &Places<'_>) -> Vec<Mu
         let param = ops
             .get(op)
             .and_then(|rule| rule.signature().params.iter().find(|param| param.name == key));
-        for way in ways(op, key, param) {
+        for way in ways(key, param) {
             let edits: Vec<(usize, Scalar)> = nodes
                 .iter()
                 .filter(|n| matters(graph, &graph.nodes[**n], key, param))
@@ -90,7 +90,7 @@ fn edit(
     Mutant::edit(name, class, right, reach, change)
 }
 
-fn ways(op: &str, key: &str, param: Option<&Param>) -> Vec<Way> {
+fn ways(key: &str, param: Option<&Param>) -> Vec<Way> {
     let class =
         |class| if param.is_some_and(|param| param.neutral) { Class::Rounding } else { class };
     let times = |what: &str, class, factor: f64| {
@@ -112,7 +112,7 @@ fn ways(op: &str, key: &str, param: Option<&Param>) -> Vec<Way> {
                 _ => None,
             })]
         }
-        Some(Kind::Word(words)) if !(op == "linear" && key == "layout") => words
+        Some(Kind::Word(words)) => words
             .iter()
             .map(|&word| {
                 Way::new(format!("'{word}'"), class(Class::Form), false, move |value| match value {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, StateId, StateKind, ValueId};
 use registry::model::Model;
+use registry::ops::Trait;
 use registry::scalar::Scalar;
 
 use super::{Class, Mutant};
@@ -118,7 +119,7 @@ fn projection(graph: &Graph) -> Option<String> {
     let shape = |node: &Node| node.outputs.first().map(|value| &graph.values[value.0].shape);
     let hidden = nodes.last().and_then(shape);
     let mut projections =
-        nodes.iter().rev().filter(|node| node.op == "linear" && shape(node) == hidden);
+        nodes.iter().rev().filter(|node| node.op.is(Trait::Projects) && shape(node) == hidden);
     projections.find_map(|node| tap(graph, node))
 }
 
@@ -133,8 +134,10 @@ fn head(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
         else {
             continue;
         };
-        let layer =
-            graph.nodes.iter().filter(|node| node.layer == owner.layer && node.op == "linear");
+        let layer = graph
+            .nodes
+            .iter()
+            .filter(|node| node.layer == owner.layer && node.op.is(Trait::Projects));
         for node in layer {
             let size: usize = node
                 .outputs
@@ -162,7 +165,7 @@ fn head(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
 
 /// One expert of the first router.
 fn expert(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
-    let node = graph.nodes.iter().find(|node| node.op == "experts")?;
+    let node = graph.nodes.iter().find(|node| node.op.is(Trait::Experts))?;
     let tap = tap(graph, node)?;
     let chosen = graph.values[node.inputs.get(1)?.0].tap.clone()?;
     let expert = node.attrs.get("n").and_then(Scalar::as_usize)? / 2;

@@ -4,20 +4,17 @@ use std::collections::BTreeMap;
 
 use registry::graph::{Graph, Layer, Node};
 use registry::model::Model;
-use registry::ops::{Kind, OpSet};
+use registry::ops::{DISTINCT, Trait};
 
 use super::{Class, Mutant};
 use crate::edit::Change;
 use crate::places::Places;
 
-/// Functions of single numbers that stand in for each other.
-const FUNCTIONS: [&str; 6] = ["silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh"];
-
 /// Gives swaps of inputs and weights, and other activation functions.
-pub(super) fn mutants(model: &Model, ops: &OpSet, places: &Places<'_>) -> Vec<Mutant> {
+pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
     let mut all = swaps(&model.graph, places);
     all.extend(weights(&model.graph, places));
-    all.extend(functions(&model.graph, ops, places));
+    all.extend(functions(&model.graph, places));
     all.extend(omissions(&model.graph, places));
     all.extend(layers(&model.graph, places));
     all
@@ -41,7 +38,7 @@ fn layers(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
 fn kinds(graph: &Graph, wanted: impl Fn(&Node) -> bool) -> BTreeMap<&str, Vec<usize>> {
     let mut kinds: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| wanted(node)) {
-        kinds.entry(&node.op).or_default().push(n);
+        kinds.entry(node.op.as_str()).or_default().push(n);
     }
     kinds
 }
@@ -51,7 +48,7 @@ fn swaps(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     let swaps = |node: &Node| match node.inputs.as_slice() {
         [a, b, ..] => {
             a != b
-                && !matches!(&*node.op, "add" | "mul")
+                && !node.op.is(Trait::Commutes)
                 && graph.values[a.0].shape == graph.values[b.0].shape
         }
         _ => false,
@@ -70,9 +67,12 @@ fn swaps(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
 fn weights(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     let shape = |node: &Node| Some(&graph.weights[node.weights.get("weight")?.0].shape);
     let mut found = None;
-    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.op == "linear") {
+    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.op.is(Trait::Projects))
+    {
         let twin = |(_, other): &(usize, &Node)| {
-            other.op == "linear" && other.inputs == node.inputs && shape(other) == shape(node)
+            other.op.is(Trait::Projects)
+                && other.inputs == node.inputs
+                && shape(other) == shape(node)
         };
         if let Some((m, _)) = graph.nodes.iter().enumerate().skip(n + 1).find(twin) {
             found = Some((n, m));
@@ -88,14 +88,10 @@ fn weights(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
 }
 
 /// Other functions in place of activation functions.
-fn functions(graph: &Graph, ops: &OpSet, places: &Places<'_>) -> Vec<Mutant> {
-    let bare = |op: &str| {
-        let params = ops.get(op).map_or(&[][..], |rule| &rule.signature().params);
-        params.len() == 1 && params[0].kind == Kind::Value
-    };
+fn functions(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     let mut all = Vec::new();
-    for (op, nodes) in kinds(graph, |node| FUNCTIONS.contains(&&*node.op)) {
-        for other in FUNCTIONS.into_iter().filter(|other| *other != op && bare(other)) {
+    for (op, nodes) in kinds(graph, |node| DISTINCT.contains(&node.op.as_str())) {
+        for other in DISTINCT.into_iter().filter(|other| *other != op) {
             let (right, nodes) = (places.of(nodes.iter().copied()), nodes.clone());
             let name = format!("{op}: {other} in its place");
             let change = Change::Op { nodes, op: other.to_owned() };

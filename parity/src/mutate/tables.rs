@@ -106,7 +106,7 @@ fn values(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
     for (n, node) in graph.nodes.iter().enumerate() {
         for value in &node.outputs {
             let wide = graph.values[value.0].dtype == DtypeRule::Fixed(Dtype::F32);
-            kinds.entry((&node.op, wide)).or_default().insert(n);
+            kinds.entry((node.op.as_str(), wide)).or_default().insert(n);
         }
     }
     let mut all = Vec::new();

@@ -267,12 +267,12 @@ fn plain(value: &Scalar) -> String {
 }
 
 fn is_neutral(node: &Node, key: &str, ops: &OpSet) -> bool {
-    let params = ops.get(&node.op).map(|rule| &rule.signature().params);
+    let params = ops.get(node.op.as_str()).map(|rule| &rule.signature().params);
     params.is_some_and(|params| params.iter().any(|param| param.name == key && param.neutral))
 }
 
 fn is_identity(node: &Node, ops: &OpSet) -> bool {
-    let values = ops.get(&node.op).and_then(|rule| rule.signature().identity);
+    let values = ops.get(node.op.as_str()).and_then(|rule| rule.signature().identity);
     let has = |(key, value): &(&str, f64)| {
         node.attrs.get(*key).and_then(Scalar::as_f64).is_some_and(|found| found == *value)
     };

@@ -3,10 +3,28 @@
 use std::cmp::Ordering;
 
 use super::infer::join;
-use super::{Infer, Kind, Rule, Signature};
+use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::eval::Fail;
+use crate::syntax::BinaryOp;
 
-pub(super) fn rules() -> Vec<Rule> {
+/// A value plus a number.
+pub const OFFSET: &str = "offset";
+/// A value by a number.
+pub const DIVIDE: &str = "divide";
+/// A number by a value.
+pub const INVERSE: &str = "inverse";
+
+/// The op of an operator between two values.
+pub(crate) fn of_values(operator: BinaryOp) -> &'static str {
+    match operator {
+        BinaryOp::Add => "add",
+        BinaryOp::Sub => "sub",
+        BinaryOp::Mul => "mul",
+        _ => "div",
+    }
+}
+
+pub(super) fn rules() -> Vec<OpRule> {
     let two = || Signature::new().needs("x", Kind::Value).needs("y", Kind::Value);
     let number = || Signature::new().needs("x", Kind::Value).needs("s", Kind::Float);
     let same = |call: &mut Infer<'_>| {
@@ -23,13 +41,29 @@ pub(super) fn rules() -> Vec<Rule> {
         Ok(())
     };
     vec![
-        Rule::new("add", two(), both),
-        Rule::new("sub", two(), both),
-        Rule::new("mul", two(), both),
-        Rule::new("div", two(), both),
-        Rule::new("offset", number().identity(&[("s", 0.0)]), same),
-        Rule::new("divide", number().identity(&[("s", 1.0)]), divide),
-        Rule::new("inverse", number(), same),
+        OpRule::new("add", two(), both)
+            .is_a(&[Trait::Adds, Trait::Combines, Trait::Commutes])
+            .gives("like the larger of the two")
+            .notes("`x + y`; axes are equal, or one of them is 1"),
+        OpRule::new("sub", two(), both)
+            .is_a(&[Trait::Combines])
+            .gives("like the larger of the two")
+            .notes("`x - y`; axes are equal, or one of them is 1"),
+        OpRule::new("mul", two(), both)
+            .is_a(&[Trait::Multiplies, Trait::Combines, Trait::Commutes])
+            .gives("like the larger of the two")
+            .notes("`x * y`; axes are equal, or one of them is 1"),
+        OpRule::new("div", two(), both)
+            .is_a(&[Trait::Combines])
+            .gives("like the larger of the two")
+            .notes("`x / y`; axes are equal, or one of them is 1"),
+        OpRule::new(OFFSET, number().identity(&[("s", 0.0)]), same)
+            .gives("like x")
+            .notes("`x + s`; s is rounded to the dtype of x first"),
+        OpRule::new(DIVIDE, number().identity(&[("s", 1.0)]), divide)
+            .gives("like x")
+            .notes("`x / s`, in f32, one rounding"),
+        OpRule::new(INVERSE, number(), same).gives("like x").notes("`s / x`, in f32, one rounding"),
     ]
 }
 

@@ -1,13 +1,13 @@
 //! Rotation and attention.
 
 use super::infer::show;
-use super::{Infer, Input, Kind, Rule, Signature};
+use super::{Infer, Input, Kind, OpRule, Signature, Trait};
 use crate::dtype::DtypeRule;
 use crate::eval::Fail;
 use crate::graph::StateKind;
 use crate::scalar::Scalar;
 
-pub(super) fn rules() -> Vec<Rule> {
+pub(super) fn rules() -> Vec<OpRule> {
     let rope = Signature::new()
         .needs("x", Kind::Value)
         .needs("table", Kind::Rope)
@@ -48,10 +48,36 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("size", Kind::Dim)
         .needs("init", Kind::Float);
     vec![
-        Rule::new("rope", rope, infer_rope),
-        Rule::new("attend", scored(attend), infer_attend),
-        Rule::new("attend_to", scored(attend_to), infer_attend_to),
-        Rule::new("differ", differ, infer_differ),
+        OpRule::new("rope", rope, infer_rope).gives("like x").notes(
+            "`inverse` turns the other way; rotates the first `table.dim` of the last axis of \
+                 `[heads, d]`; `layout='interleaved'`, or `'interleaved_to_half'`, which takes \
+                 pairs that lie side by side and leaves them half a head apart; `compute`: \
+                 `activation` (cos/sin rounded, each product and the sum rounded), `f32` (cos/sin \
+                 stay f32, one rounding after), `qk_f32` (cos/sin rounded, arithmetic f32, one \
+                 rounding)",
+        ),
+        OpRule::new("attend", scored(attend), infer_attend)
+            .is_a(&[Trait::KeepsState, Trait::MultipliesWithin])
+            .gives("`[heads * v_dim]`")
+            .notes(
+                "causal, grouped; `chunked`: positions are in chunks of `window`, and a query sees \
+                 its own; scores rounded, then times scale rounded, (softcap rounded step by \
+                 step), softmax f32, probabilities rounded, result rounded. `alibi`: a slope per \
+                 head, times the key's position, is added. `scores`: `once` rounds after scale and \
+                 (rounded) bias only, `f32` nowhere. `sink_form='gate'`: a sink scales the result \
+                 by the sigmoid of how far it lies under the scores. `values='paired'`: key head j \
+                 has the values j and j + half of the value heads side by side. `salience=P`: \
+                 `exp(P.A * softplus(P.dt_proj · values))` of each key head is added to a key's \
+                 scores, and the `keep` keys with the largest are seen",
+            ),
+        OpRule::new("attend_to", scored(attend_to), infer_attend_to)
+            .is_a(&[Trait::MultipliesWithin])
+            .gives("`[heads * v_dim]`")
+            .notes("`attend` to what the earlier layer number `layer` keeps; adds nothing to it"),
+        OpRule::new("differ", differ, infer_differ).gives("half the heads").notes(
+            "the first half of the heads less a share of the second: `exp(q1 · k1) - exp(q2 · \
+                 k2) + init` of the weights `P.lambda_q1 [size]` and so on",
+        ),
     ]
 }
 

@@ -2,12 +2,12 @@
 
 use super::infer::{join, show};
 use super::pointwise::{CONFIG_NAMES, activation};
-use super::{Infer, Kind, Rule, Signature};
+use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::eval::Fail;
 use crate::graph::StateKind;
 use crate::scalar::Scalar;
 
-pub(super) fn rules() -> Vec<Rule> {
+pub(super) fn rules() -> Vec<OpRule> {
     let conv = Signature::new()
         .needs("x", Kind::Value)
         .needs("W", Kind::Module)
@@ -17,7 +17,11 @@ pub(super) fn rules() -> Vec<Rule> {
         .flag("stepwise", false)
         .neutral()
         .may("activation", Kind::Word(CONFIG_NAMES));
-    vec![Rule::new("causal_conv", conv, infer)]
+    vec![OpRule::new("causal_conv", conv, infer).is_a(&[Trait::KeepsState]).gives("like x").notes(
+        "`stepwise`: in rows that continue a sequence each product, the sum and the bias \
+                 are rounded; depthwise, `W.weight [c, 1, width]`; accumulates f32, one rounding \
+                 (and one more after the activation), none if the kernel is `kept` in f32",
+    )]
 }
 
 fn infer(call: &mut Infer<'_>) -> Result<(), Fail> {

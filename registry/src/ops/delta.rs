@@ -1,12 +1,12 @@
 //! The gated delta rule and its decay.
 
 use super::infer::show;
-use super::{Infer, Kind, Rule, Signature};
+use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::Fail;
 use crate::graph::StateKind;
 
-pub(super) fn rules() -> Vec<Rule> {
+pub(super) fn rules() -> Vec<OpRule> {
     let decay = Signature::new()
         .needs("x", Kind::Value)
         .needs("A", Kind::Tensor)
@@ -22,7 +22,22 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("scale", Kind::Float)
         .may("eps", Kind::Float)
         .word("norm", &["multiply", "divide"]);
-    vec![Rule::new("log_decay", decay, infer_decay), Rule::new("delta_rule", rule, infer_rule)]
+    vec![
+        OpRule::new("log_decay", decay, infer_decay).gives("like x, f32").notes(
+            "raw tensors `A [heads]`, `dt` of x's size: `-exp(A) * softplus(x + dt)`, or \
+                 `floor * sigmoid(exp(A) * (x + dt))`, in f32",
+        ),
+        OpRule::new("delta_rule", rule, infer_rule)
+            .is_a(&[Trait::KeepsState])
+            .gives("like v")
+            .notes(
+                "gated delta rule, f32 inside, one rounding: per head of `v [heads, d]`, `S = \
+                 exp(g) * S`, `S += k * (beta * (v - k S))`, `y = scale * q S`; `g` is `[heads]` \
+                 or `[heads, size of k]`; several value heads may share a head of q and k; with \
+                 `eps` q and k are first divided by `sqrt(sum of squares + eps)`, or \
+                 (`'multiply'`) multiplied by its inverse",
+            ),
+    ]
 }
 
 fn infer_decay(call: &mut Infer<'_>) -> Result<(), Fail> {

@@ -1,14 +1,14 @@
 //! `experts`: the MLPs of a mixture, of which each row uses a few.
 
 use super::pointwise::{CONFIG_NAMES, activation};
-use super::{Infer, Kind, Rule, Signature};
+use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::eval::Fail;
 use crate::scalar::Scalar;
 
 /// The most experts of a layer.
 const MAX_EXPERTS: usize = 1 << 14;
 
-pub(super) fn rules() -> Vec<Rule> {
+pub(super) fn rules() -> Vec<OpRule> {
     let experts = Signature::new()
         .needs("x", Kind::Value)
         .needs("chosen", Kind::Value)
@@ -25,7 +25,21 @@ pub(super) fn rules() -> Vec<Rule> {
         .word("sum", &["each", "once"])
         .neutral()
         .takes("identities", Kind::Int, Scalar::Int(0));
-    vec![Rule::new("experts", experts, infer_experts)]
+    vec![
+        OpRule::new("experts", experts, infer_experts)
+            .is_a(&[Trait::Experts, Trait::RoundsInputs])
+            .gives("like x")
+            .notes(
+                "a mixture of MLPs, each read only when a row chose it: `W.{e}.gate_proj`, \
+                 `up_proj` `[ffn, in]`, `down_proj` `[in, ffn]`, each a module; `form='plain'`: no \
+                 gate. A rounding after each matrix, bias and product, results added in the order \
+                 of the experts. `limit`: gate at most that, the other within plus and minus that; \
+                 `alpha`: `(up + 1) * gate * sigmoid(alpha * gate)` instead of `act`; \
+                 `weigh='input'`: the weight multiplies x; `sum='once'`: results times their \
+                 weights are added in f32 and rounded once; behind the n there are `identities` \
+                 more that give back what they get",
+            ),
+    ]
 }
 
 fn infer_experts(call: &mut Infer<'_>) -> Result<(), Fail> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Op;
 use crate::diag::{Finding, Span};
 use crate::dtype::DtypeRule;
 use crate::eval::Fail;
@@ -62,7 +63,7 @@ pub struct Infer<'a> {
 
 impl<'a> Infer<'a> {
     pub(crate) fn new(
-        op: &str,
+        op: &Op,
         args: BTreeMap<&'static str, (Argument, Span)>,
         builder: &'a mut Builder,
         at: &Span,
@@ -72,7 +73,7 @@ impl<'a> Infer<'a> {
             _ => None,
         });
         let node = Node {
-            op: op.to_owned(),
+            op: op.clone(),
             inputs: Vec::new(),
             weights: BTreeMap::new(),
             state: None,
@@ -269,7 +270,7 @@ impl<'a> Infer<'a> {
             Some((Argument::Scalar(window), _)) => window.as_usize(),
             _ => None,
         };
-        let id = self.builder.state(name, at, &self.node.op, kind, parts, window)?;
+        let id = self.builder.state(name, at, self.node.op.as_str(), kind, parts, window)?;
         self.node.state = Some(id);
         Ok(())
     }
@@ -295,13 +296,13 @@ impl<'a> Infer<'a> {
     /// The op needs its state in the dtype of a value: anything else changes numbers later.
     pub fn needs_dtype_of(&mut self, value: &Input) {
         if let Some(state) = self.node.state {
-            self.builder.need_equal_dtypes(&self.node.op, value.id, state, &self.node.at);
+            self.builder.need_equal_dtypes(self.node.op.as_str(), value.id, state, &self.node.at);
         }
     }
 
     /// The node stands in the graph as another op.
     pub fn rename(&mut self, op: &str) {
-        op.clone_into(&mut self.node.op);
+        self.node.op = Op::from(op);
     }
 
     /// Sets an attribute to something other than what the call said.

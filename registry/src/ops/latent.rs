@@ -1,7 +1,7 @@
 //! Multi-head latent attention: keys and values are expanded from what is kept.
 
 use super::infer::show;
-use super::{Infer, Kind, Rule, Signature};
+use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::Fail;
 use crate::graph::StateKind;
@@ -9,7 +9,7 @@ use crate::graph::StateKind;
 /// The most positions that an index may select: each row has room for as many.
 const MAX_TOPK: usize = 1 << 16;
 
-pub(super) fn rules() -> Vec<Rule> {
+pub(super) fn rules() -> Vec<OpRule> {
     let attend = Signature::new()
         .needs("q", Kind::Value)
         .needs("c", Kind::Value)
@@ -26,7 +26,31 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("state", Kind::State)
         .needs("topk", Kind::Dim)
         .needs("scale", Kind::Float);
-    vec![Rule::new("latent_attend", attend, infer), Rule::new("index_topk", index, infer_index)]
+    vec![
+        OpRule::new("latent_attend", attend, infer)
+            .is_a(&[
+                Trait::KeepsState,
+                Trait::MultipliesWithin,
+                Trait::ExpandsState,
+                Trait::RoundsInputs,
+            ])
+            .gives("`[heads * v_dim]`")
+            .notes(
+                "multi-head latent attention: `W.weight [heads * (nope + v_dim), rank]` expands \
+                 the latent `c [1, rank]` to the key part without rotation and the value of each \
+                 head; `r [1, rotated]` is the key part that all heads share, and comes last in `q \
+                 [heads, nope + rotated]`; roundings as in `linear` and `attend`; `selected` are \
+                 the positions that a query sees, as `index_topk` gives them",
+            ),
+        OpRule::new("index_topk", index, infer_index)
+            .is_a(&[Trait::KeepsState])
+            .gives("`[topk]`, f32")
+            .notes(
+                "positions, ascending, of the `topk` keys whose scores `Σ w[h] * relu(scale * q[h] \
+                 · k)` are largest, those at equal scores that come first; -1 where there are \
+                 fewer; `q [heads, d]`, `k [1, d]`, `w [heads]`; all in f32",
+            ),
+    ]
 }
 
 fn infer_index(call: &mut Infer<'_>) -> Result<(), Fail> {

@@ -1,11 +1,11 @@
 //! Lightning attention: a linear attention that decays by a fixed slope per head.
 
 use super::infer::show;
-use super::{Infer, Kind, Rule, Signature};
+use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::eval::Fail;
 use crate::graph::StateKind;
 
-pub(super) fn rules() -> Vec<Rule> {
+pub(super) fn rules() -> Vec<OpRule> {
     let lightning = Signature::new()
         .needs("q", Kind::Value)
         .needs("k", Kind::Value)
@@ -13,7 +13,17 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("P", Kind::Tensor)
         .needs("state", Kind::State)
         .needs("block", Kind::Dim);
-    vec![Rule::new("lightning", lightning, infer)]
+    vec![
+        OpRule::new("lightning", lightning, infer)
+            .is_a(&[Trait::KeepsState])
+            .gives("`[heads * d]`")
+            .notes(
+                "linear attention with a fixed decay per head, by the tensors `P.slope_rate \
+                 [heads, 1, 1]`, `P.query_decay`, `P.key_decay [heads, block, 1]`, \
+                 `P.diagonal_decay [1, heads, block, block]`; every step rounded; a sequence's \
+                 first step goes by blocks, rows that continue one go singly",
+            ),
+    ]
 }
 
 fn infer(call: &mut Infer<'_>) -> Result<(), Fail> {

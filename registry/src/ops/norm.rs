@@ -1,10 +1,10 @@
 //! Norms over the last axis.
 
-use super::{Infer, Input, Kind, Rule, Signature};
+use super::{Infer, Input, Kind, OpRule, Signature};
 use crate::eval::Fail;
 use crate::scalar::Scalar;
 
-pub(super) fn rules() -> Vec<Rule> {
+pub(super) fn rules() -> Vec<OpRule> {
     let rms = Signature::new()
         .needs("x", Kind::Value)
         .needs("W", Kind::Module)
@@ -19,7 +19,7 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("eps", Kind::Float)
         .flag("bias", true)
         .flag("weight", true)
-        .word("cast", &["native", "after"])
+        .word("cast", &["after", "before"])
         .neutral()
         .flag("per_head", false)
         .takes("each", Kind::Word(&["norms"]), Scalar::Null)
@@ -38,14 +38,33 @@ pub(super) fn rules() -> Vec<Rule> {
         .neutral();
     let l2 = Signature::new().needs("x", Kind::Value).needs("eps", Kind::Float);
     vec![
-        Rule::new("rms_norm", rms, infer_rms),
-        Rule::new("layer_norm", layer, infer_layer),
-        Rule::new("gated_norm", gated, infer_gated),
-        Rule::new("l2_norm", l2, |call| {
+        OpRule::new("rms_norm", rms, infer_rms).gives("like x").notes(
+            "over the last axis, statistics in f32. `cast='before'`: round(w * round(x^)); \
+                 `'after'`: round(w * x^); `plus_one`: (1 + w)",
+        ),
+        OpRule::new("layer_norm", layer, infer_layer).gives("like x").notes(
+            "mean and variance in f32 over the last axis. `cast='after'`: round(w * x^ + b); \
+                 `'before'`: x^ is rounded first, as in `rms_norm`; `plus_one`: 1 + w, rounded; \
+                 `per_head`: weight has x's full shape; `each='norms'`: head h has its own \
+                 `W.norms.{h}.weight`",
+        ),
+        OpRule::new("gated_norm", gated, infer_gated).gives("like x").notes(
+            "root mean square per group of the last axis; `order='norm_first'` multiplies by \
+                 the gate after the weight; the gate's activation (`silu`, `sigmoid`) stays f32. \
+                 `cast` as in `rms_norm`; `stepwise`: x is f32, but in rows that continue a \
+                 sequence it counts as of the activation dtype",
+        ),
+        OpRule::new("l2_norm", l2, |call| {
             let x = normed(call)?;
             call.output(x.shape, x.dtype);
             Ok(())
-        }),
+        })
+        .gives("like x")
+        .notes(
+            "`x / sqrt(mean(x * x) + eps)` over the last axis, as `rms_norm` without a weight: \
+                 f32 inside, one rounding. `F.normalize` divides by the root of the sum instead: \
+                 scale by `dim ** -0.5`",
+        ),
     ]
 }
 

@@ -1,24 +1,49 @@
 //! Ops on each number by itself.
 
 use super::infer::show;
-use super::{Infer, Kind, Rule, Signature};
+use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::Fail;
 
-const ACTIVATIONS: &[&str] = &[
+/// A value times a number.
+pub const SCALE: &str = "scale";
+
+/// A function of each number whose product with another value runs in one pass.
+const GATE: &[Trait] = &[Trait::Function, Trait::Gates];
+/// A function of each number.
+const PLAIN: &[Trait] = &[Trait::Function];
+
+/// Activation functions: name, traits, documentation.
+const ACTIVATIONS: &[(&str, &[Trait], &str)] = &[
+    ("silu", GATE, "f32 inside, one rounding"),
+    ("gelu", GATE, "f32 inside, one rounding"),
+    ("gelu_tanh", GATE, "f32 inside, one rounding"),
+    ("gelu_new", GATE, "the formula of `gelu_tanh`, a rounding after every step"),
+    ("gelu_fast", GATE, "the formula of `gelu_tanh` in another order, a rounding after every step"),
+    ("relu", GATE, "f32 inside, one rounding"),
+    ("relu2", GATE, "f32 inside, rounded after relu and after the square"),
+    ("sigmoid", GATE, "f32 inside, one rounding"),
+    ("tanh", PLAIN, "f32 inside, one rounding"),
+    ("softplus", PLAIN, "f32 inside, one rounding"),
+    ("quick_gelu", GATE, "f32 inside, one rounding"),
+    ("square_root", PLAIN, "f32 inside, one rounding"),
+];
+
+/// Names of the functions with [`Trait::Gates`].
+pub(super) const GATES: &[&str] = &[
     "silu",
     "gelu",
-    "gelu_tanh",
     "gelu_new",
     "gelu_fast",
+    "gelu_tanh",
     "relu",
     "relu2",
     "sigmoid",
-    "tanh",
-    "softplus",
     "quick_gelu",
-    "square_root",
 ];
+
+/// Activation functions that differ enough for a mix-up of two of them to show.
+pub const DISTINCT: [&str; 6] = ["silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh"];
 
 /// What configs call activations, and the op each is.
 const NAMES: &[(&str, &str)] = &[
@@ -51,35 +76,66 @@ pub(super) const CONFIG_NAMES: &[&str] = &[
     "tanh",
 ];
 
-pub(super) fn rules() -> Vec<Rule> {
+pub(super) fn rules() -> Vec<OpRule> {
     let x = || Signature::new().needs("x", Kind::Value);
-    let mut rules: Vec<Rule> = ACTIVATIONS.iter().map(|name| Rule::new(name, x(), same)).collect();
+    let function = |(name, traits, notes): &(&'static str, &'static [Trait], &'static str)| {
+        OpRule::new(name, x(), same).is_a(traits).gives("like x").notes(notes)
+    };
+    let mut rules: Vec<OpRule> = ACTIVATIONS.iter().map(function).collect();
     rules.extend([
-        Rule::new("act", x().needs("name", Kind::Word(CONFIG_NAMES)), infer_act),
-        Rule::new("xielu", x().needs("P", Kind::Tensor), infer_xielu),
-        Rule::new("softcap", x().needs("c", Kind::Float), infer_softcap),
-        Rule::new("clamp", x().may("lo", Kind::Float).may("hi", Kind::Float), infer_clamp),
-        Rule::new(
+        OpRule::new("act", x().needs("name", Kind::Word(CONFIG_NAMES)), infer_act)
+            .gives("like x")
+            .notes(
+                "the activation that a config names: `silu`/`swish`, `gelu`, `gelu_new`, \
+                 `gelu_fast`, `gelu_pytorch_tanh`, `relu`, `relu2`, `quick_gelu`, `sigmoid`, \
+                 `tanh`",
+            )
+            .renamed(),
+        OpRule::new("xielu", x().needs("P", Kind::Tensor), infer_xielu).gives("like x").notes(
+            "learned `P.alpha_p [1]`, `P.alpha_n [1]`, scalars `P.beta []`, `P.eps []`; a \
+                 rounding after every step",
+        ),
+        OpRule::new("softcap", x().needs("c", Kind::Float), infer_softcap)
+            .gives("like x")
+            .notes("`c * tanh(x / c)`, each step rounded"),
+        OpRule::new("clamp", x().may("lo", Kind::Float).may("hi", Kind::Float), infer_clamp)
+            .gives("like x")
+            .notes("at least `lo`, at most `hi`; null is no bound"),
+        OpRule::new(
             "cast",
             x().needs("to", Kind::Word(&["f32", "activation", "f32_in_f16"]))
                 .neutral()
                 .identity(&[]),
             infer_cast,
+        )
+        .gives("like x")
+        .notes(
+            "`to='f32'`, `'activation'`, or `'f32_in_f16'`: f32 in f16 runs, else the \
+                 activation dtype",
         ),
-        Rule::new(
-            "scale",
+        OpRule::new(
+            SCALE,
             x().needs("s", Kind::Float)
                 .identity(&[("s", 1.0)])
                 .word("round", &["none", "activation"])
                 .neutral(),
             same,
-        ),
-        Rule::new(
+        )
+        .gives("like x")
+        .notes("`round='activation'`: s itself is rounded first"),
+        OpRule::new(
             "weight_scale",
             x().needs("P", Kind::Tensor).needs("shape", Kind::Shape),
             infer_weight_scale,
-        ),
-        Rule::new("gaussian_topk", x().needs("sparsity", Kind::Float), infer_gaussian),
+        )
+        .gives("like x")
+        .notes("times a raw tensor"),
+        OpRule::new("gaussian_topk", x().needs("sparsity", Kind::Float), infer_gaussian)
+            .gives("like x")
+            .notes(
+                "`relu(x - (mean + deviation * z))` over the last axis, where a normal \
+                 distribution has that share below z",
+            ),
     ]);
     rules
 }
@@ -171,6 +227,6 @@ mod tests {
     #[test]
     fn every_config_name_is_an_op() {
         assert!(NAMES.iter().map(|(name, _)| name).eq(CONFIG_NAMES));
-        assert!(NAMES.iter().all(|(_, op)| ACTIVATIONS.contains(op)));
+        assert!(NAMES.iter().all(|(_, op)| ACTIVATIONS.iter().any(|(name, ..)| name == op)));
     }
 }

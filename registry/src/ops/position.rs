@@ -1,11 +1,14 @@
 //! Ops on a row's position alone.
 
 use super::infer::show;
-use super::{Infer, Kind, Rule, Signature};
+use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::dtype::DtypeRule;
 use crate::eval::Fail;
 
-pub(super) fn rules() -> Vec<Rule> {
+/// A value whose first row of a sequence is 0.
+pub const ZERO_FIRST: &str = "zero_first";
+
+pub(super) fn rules() -> Vec<OpRule> {
     let tokens = || Signature::new().needs("tokens", Kind::Tokens);
     let embed = tokens()
         .needs("W", Kind::Module)
@@ -25,10 +28,25 @@ pub(super) fn rules() -> Vec<Rule> {
         .word("factor", &["rounded", "f32"])
         .neutral();
     vec![
-        Rule::new("position_embed", embed, infer_embed),
-        Rule::new("sinusoid", sinusoid, infer_sinusoid),
-        Rule::new("temperature", temperature, infer_temperature),
-        Rule::new("zero_first", Signature::new().needs("x", Kind::Value), infer_zero_first),
+        OpRule::new("position_embed", embed, infer_embed)
+            .is_a(&[Trait::LooksUp, Trait::FromTokens, Trait::Positional])
+            .gives("`[d]`")
+            .notes("row `position + offset` of `W.weight [n + offset, d]`"),
+        OpRule::new("sinusoid", sinusoid, infer_sinusoid)
+            .is_a(&[Trait::FromTokens, Trait::Positional])
+            .gives("`[2 * frequencies]`")
+            .notes("sines of `(position + offset) * frequency`, then cosines"),
+        OpRule::new("temperature", temperature, infer_temperature)
+            .is_a(&[Trait::Positional])
+            .gives("like x")
+            .notes(
+                "times `1 + scale * log(1 + floor((position + shift) / every))`, rounded before \
+                 (not with `factor='f32'`) and after",
+            ),
+        OpRule::new(ZERO_FIRST, Signature::new().needs("x", Kind::Value), infer_zero_first)
+            .is_a(&[Trait::Positional])
+            .gives("like x")
+            .notes("the first row of a sequence becomes 0; `nextn: first: zeroed` makes it"),
     ]
 }
 

@@ -1,11 +1,11 @@
 //! `embed` and `linear`.
 
-use super::{Infer, Kind, Rule, Signature};
+use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::dtype::DtypeRule;
 use crate::eval::Fail;
 use crate::scalar::Scalar;
 
-pub(super) fn rules() -> Vec<Rule> {
+pub(super) fn rules() -> Vec<OpRule> {
     let embed = Signature::new()
         .needs("tokens", Kind::Tokens)
         .needs("W", Kind::Module)
@@ -29,9 +29,30 @@ pub(super) fn rules() -> Vec<Rule> {
         .may("bias", Kind::Tensor)
         .word("layout", &["out_in", "in_out"]);
     vec![
-        Rule::new("embed", embed, infer_embed),
-        Rule::new("linear", linear, infer_linear),
-        Rule::new("heads_linear", heads, infer_heads),
+        OpRule::new("embed", embed, infer_embed)
+            .is_a(&[Trait::LooksUp, Trait::FromTokens])
+            .gives("`[d]`")
+            .notes(
+                "`W.weight [n, d]`; `outside='first'` gives a token that is not below n the first \
+                 row; `scale` is rounded to the activation dtype (`round='none'`: is not), then \
+                 multiplies, then rounds again",
+            ),
+        OpRule::new("linear", linear, infer_linear)
+            .is_a(&[Trait::Projects, Trait::RoundsInputs, Trait::Joins])
+            .gives("`[out]`")
+            .notes(
+                "x is flattened to one axis; `W.weight [out, in]`; `tied` names the module whose \
+                 weight is used; one rounding after the bias; `tap=false` where the reference's \
+                 module gives something else",
+            ),
+        OpRule::new("heads_linear", heads, infer_heads)
+            .is_a(&[Trait::ProjectsHeads])
+            .gives("`[heads, out]`")
+            .notes(
+                "a matrix for each head of x `[heads, in]`: the tensor P is `[heads, out, in]`, or \
+                 with `layout='in_out'` `[heads, in, out]`; the tensor `bias` is `[heads, out]`; \
+                 one rounding after the bias",
+            ),
     ]
 }
 

@@ -4,11 +4,11 @@
 //! families is which score, in which dtype, chosen and shared out how.
 
 use super::infer::{join, show};
-use super::{Infer, Kind, Rule, Signature};
+use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::Fail;
 
-pub(super) fn rules() -> Vec<Rule> {
+pub(super) fn rules() -> Vec<OpRule> {
     let x = || Signature::new().needs("x", Kind::Value);
     let choose = x()
         .needs("k", Kind::Dim)
@@ -17,20 +17,44 @@ pub(super) fn rules() -> Vec<Rule> {
         .word("by", &["top2", "max"])
         .word("mask", &["lowest", "zero"]);
     vec![
-        Rule::new("softmax", x(), infer_softmax),
-        Rule::new("total", x(), infer_total),
-        Rule::new("p_norm", x().needs("p", Kind::Float), infer_p_norm),
-        Rule::new("choose", choose, infer_choose),
-        Rule::new("pick", x().needs("chosen", Kind::Value), infer_pick),
-        Rule::new(
+        OpRule::new("softmax", x(), infer_softmax)
+            .gives("like x")
+            .notes("over the last axis, f32 inside, one rounding"),
+        OpRule::new("total", x(), infer_total)
+            .gives("`[1]`")
+            .notes("the sum of all numbers of a row, f32 inside, one rounding"),
+        OpRule::new("p_norm", x().needs("p", Kind::Float), infer_p_norm)
+            .gives("`[1]`")
+            .notes("the p-norm of all numbers of a row, f32 inside, one rounding"),
+        OpRule::new("choose", choose, infer_choose).is_a(&[Trait::Chooses]).gives("`[k]`").notes(
+            "the places of the k largest of `[n]`, the largest first, of equal ones the first. \
+                 With `groups` only those in the best `keep` groups count (a group counts the sum \
+                 of its two best, or `by='max'` its best); `mask='zero'`: the others' numbers \
+                 become 0 and can be chosen",
+        ),
+        OpRule::new("pick", x().needs("chosen", Kind::Value), infer_pick)
+            .gives("like chosen")
+            .notes("the numbers of `[n]` at the places that `choose` gave"),
+        OpRule::new(
             "near_shares",
             x().needs("chosen", Kind::Value).needs("margin", Kind::Float),
             infer_near_shares,
+        )
+        .gives("like chosen")
+        .notes(
+            "for each choice its softmax among the scores that were not chosen before it and \
+                 are nearly as large: `(best - score) / max(abs(score), best)` is not above the \
+                 margin; every step rounded",
         ),
-        Rule::new(
+        OpRule::new(
             "weight_add",
             x().needs("P", Kind::Tensor).needs("shape", Kind::Shape).may("tap", Kind::Module),
             infer_weight_add,
+        )
+        .gives("like x")
+        .notes(
+            "plus a raw tensor; f32 after adding one that is `kept` so; `tap` is the module \
+                 that gives the sum",
         ),
     ]
 }

@@ -1,18 +1,32 @@
 //! Ops that only move numbers.
 
 use super::infer::{join, show};
-use super::{Infer, Kind, Rule, Signature};
+use super::{Infer, Kind, OpRule, Signature};
 use crate::eval::Fail;
 use crate::scalar::Scalar;
 
-pub(super) fn rules() -> Vec<Rule> {
+/// Values one after another along the last axis.
+pub const CONCAT: &str = "concat";
+
+pub(super) fn rules() -> Vec<OpRule> {
     let x = || Signature::new().needs("x", Kind::Value);
     vec![
-        Rule::new("heads", x().needs("n", Kind::Dim), infer_heads),
-        Rule::new("merge", x(), infer_merge),
-        Rule::new("split", x().needs("sizes", Kind::Sizes), infer_split),
-        Rule::new("concat", Signature::new().needs("parts", Kind::Values), infer_concat),
-        Rule::new("slice", x().needs("from", Kind::Int).needs("to", Kind::Int), infer_slice),
+        OpRule::new("heads", x().needs("n", Kind::Dim), infer_heads)
+            .gives("`[n, d]`")
+            .notes("reshape of the last axis; `merge` undoes it"),
+        OpRule::new("merge", x(), infer_merge)
+            .gives("`[n * d]`")
+            .notes("the last two axes as one; undoes `heads`"),
+        OpRule::new("split", x().needs("sizes", Kind::Sizes), infer_split).gives("several").notes(
+            "along the last axis: `split(x, n)` into n equal parts, `split(x, [a, b])` into \
+                 these sizes",
+        ),
+        OpRule::new(CONCAT, Signature::new().needs("parts", Kind::Values), infer_concat)
+            .gives("the sum of the last axes")
+            .notes("along the last axis; all other axes are equal"),
+        OpRule::new("slice", x().needs("from", Kind::Int).needs("to", Kind::Int), infer_slice)
+            .gives("`[to - from]`")
+            .notes("along the last axis, `to` not included"),
     ]
 }
 

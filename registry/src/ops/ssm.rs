@@ -1,12 +1,12 @@
 //! Selective state spaces.
 
 use super::infer::show;
-use super::{Infer, Input, Kind, Rule, Signature};
+use super::{Infer, Input, Kind, OpRule, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::Fail;
 use crate::graph::StateKind;
 
-pub(super) fn rules() -> Vec<Rule> {
+pub(super) fn rules() -> Vec<OpRule> {
     let values = ["x", "dt", "b", "c"]
         .into_iter()
         .fold(Signature::new(), |signature, name| signature.needs(name, Kind::Value))
@@ -26,9 +26,32 @@ pub(super) fn rules() -> Vec<Rule> {
         .needs("P", Kind::Tensor)
         .needs("state", Kind::State);
     vec![
-        Rule::new("ssd_scan", ssd, infer_ssd),
-        Rule::new("ssm1_scan", ssm1, infer_ssm1),
-        Rule::new("rg_lru", lru, infer_lru),
+        OpRule::new("ssd_scan", ssd, infer_ssd)
+            .is_a(&[Trait::KeepsState])
+            .gives("`[heads * size]`, f32")
+            .notes(
+                "Mamba-2: x `[heads, size]`, dt `[heads]`, b and c `[groups, n]`, weights \
+                 `P.A_log`, `P.D`, `P.dt_bias`, all `[heads]`; the state's part `recurrent` is \
+                 `[heads, size, n]`. dt gets bias, softplus and bounds, each rounded. All else is \
+                 in f32; `stepwise`: rows that continue a sequence are rounded after each product, \
+                 at the readout and at `D x`, the state is not",
+            ),
+        OpRule::new("ssm1_scan", ssm1, infer_ssm1)
+            .is_a(&[Trait::KeepsState])
+            .gives("`[channels]`, f32")
+            .notes(
+                "Mamba: x and dt `[channels]`, b and c `[n]` (or all with a first axis of heads), \
+                 weights `P.A_log [channels, n]`, `P.D [channels]`, and the tensor `dt_bias`; the \
+                 state's part `recurrent` is as `A_log`. The state is rounded where it is read; `D \
+                 x` is added in f32; `stepwise`: rows that continue a sequence add it in the \
+                 activation dtype",
+            ),
+        OpRule::new("rg_lru", lru, infer_lru).is_a(&[Trait::KeepsState]).gives("like x").notes(
+            "the linear unit of Griffin: gates before their sigmoids, the tensor \
+                 `P.recurrent_param [n]` before its softplus; gates and decays are rounded at each \
+                 step, the state's part `recurrent [n]` is added up in f32; a sequence begins \
+                 without decay",
+        ),
     ]
 }
 

@@ -1,14 +1,20 @@
 //! Ops on several residual streams side by side, and the mean of an axis.
 
-use super::{Infer, Kind, Rule, Signature};
+use super::{Infer, Kind, OpRule, Signature};
 use crate::eval::Fail;
 
-pub(super) fn rules() -> Vec<Rule> {
+pub(super) fn rules() -> Vec<OpRule> {
     let two = || Signature::new().needs("x", Kind::Value).needs("coefficients", Kind::Value);
     vec![
-        Rule::new("mix_streams", two(), infer_mix),
-        Rule::new("outer", two(), infer_outer),
-        Rule::new("mean", Signature::new().needs("x", Kind::Value), infer_mean),
+        OpRule::new("mix_streams", two(), infer_mix)
+            .gives("`[m, d]`")
+            .notes("`x [n, d]` by a matrix `[m, n]` of the same row, one rounding"),
+        OpRule::new("outer", two(), infer_outer)
+            .gives("`[n, d]`")
+            .notes("`x [d]` times each of n coefficients"),
+        OpRule::new("mean", Signature::new().needs("x", Kind::Value), infer_mean)
+            .gives("last axis 1")
+            .notes("of the last axis, summed in f32"),
     ]
 }
 

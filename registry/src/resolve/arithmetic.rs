@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::diag::{Finding, Span};
 use crate::eval::{self, Fail};
 use crate::graph::ValueId;
-use crate::ops::Argument;
+use crate::ops::{self, Argument, DIVIDE, INVERSE, OFFSET, SCALE};
 use crate::scalar::Scalar;
 use crate::syntax::{BinaryOp, UnaryOp};
 
@@ -25,12 +25,7 @@ impl Resolver<'_> {
         match (a, b) {
             (Bound::Poison, _) | (_, Bound::Poison) => Err(Fail::Reported),
             (Bound::Value(x), Bound::Value(y)) => {
-                let name = match op {
-                    BinaryOp::Add => "add",
-                    BinaryOp::Sub => "sub",
-                    BinaryOp::Mul => "mul",
-                    _ => "div",
-                };
+                let name = ops::of_values(op);
                 let args = BTreeMap::from([
                     ("x", (Argument::Values(vec![x]), a_at.clone())),
                     ("y", (Argument::Values(vec![y]), b_at.clone())),
@@ -40,30 +35,28 @@ impl Resolver<'_> {
             (Bound::Value(x), b) => {
                 let number = self.number(b, b_at, scope)?;
                 match op {
-                    BinaryOp::Add => self.with_number("offset", x, &number, at),
+                    BinaryOp::Add => self.with_number(OFFSET, x, &number, at),
                     BinaryOp::Sub => {
                         let negated = eval::unary(UnaryOp::Neg, &number, at)?;
-                        self.with_number("offset", x, &negated, at)
+                        self.with_number(OFFSET, x, &negated, at)
                     }
-                    BinaryOp::Mul => self.with_number("scale", x, &number, at),
-                    _ => self.with_number("divide", x, &number, at),
+                    BinaryOp::Mul => self.with_number(SCALE, x, &number, at),
+                    _ => self.with_number(DIVIDE, x, &number, at),
                 }
             }
             (a, Bound::Value(y)) => {
                 let number = self.number(a, a_at, scope)?;
                 match op {
-                    BinaryOp::Add => self.with_number("offset", y, &number, at),
-                    BinaryOp::Mul => self.with_number("scale", y, &number, at),
+                    BinaryOp::Add => self.with_number(OFFSET, y, &number, at),
+                    BinaryOp::Mul => self.with_number(SCALE, y, &number, at),
                     BinaryOp::Sub => {
-                        match self.with_number("scale", y, &Scalar::Float(-1.0), at)? {
+                        match self.with_number(SCALE, y, &Scalar::Float(-1.0), at)? {
                             // Negating is exact, so there is one rounding, as in `s - y`.
-                            Bound::Value(negated) => {
-                                self.with_number("offset", negated, &number, at)
-                            }
+                            Bound::Value(negated) => self.with_number(OFFSET, negated, &number, at),
                             other => Ok(other),
                         }
                     }
-                    _ => self.with_number("inverse", y, &number, at),
+                    _ => self.with_number(INVERSE, y, &number, at),
                 }
             }
             (a, b) => {
@@ -97,7 +90,7 @@ impl Resolver<'_> {
             ("x", (Argument::Values(vec![x]), at.clone())),
             ("s", (Argument::Scalar(float), at.clone())),
         ]);
-        if op == "scale" {
+        if op == SCALE {
             args.insert("round", (Argument::Scalar(Scalar::Str("none".to_owned())), at.clone()));
         }
         self.apply(op, args, at)

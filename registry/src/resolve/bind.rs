@@ -55,7 +55,7 @@ impl Resolver<'_> {
     /// The parameters of an op, each of the kind that its signature asks for.
     pub(super) fn bind(
         &mut self,
-        rule: &dyn OpRule,
+        rule: &OpRule,
         args: Vec<Given<'_>>,
         at: &Span,
         scope: &Scope<'_>,

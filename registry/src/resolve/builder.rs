@@ -10,7 +10,7 @@ use crate::graph::{
     EqualDtypes, Fed, Graph, Layer, Node, RopeId, State, StateId, StateKind, Value, ValueId,
     Weight, WeightId,
 };
-use crate::ops::show;
+use crate::ops::{Trait, show};
 use crate::rope::RopeTable;
 
 use super::MAX_NODES;
@@ -168,7 +168,12 @@ impl Builder {
                     .into());
             }
             node.outputs.push(ValueId(self.graph.values.len()));
-            self.graph.values.push(Value { name: node.op.clone(), shape, dtype, tap: tap.take() });
+            self.graph.values.push(Value {
+                name: node.op.to_string(),
+                shape,
+                dtype,
+                tap: tap.take(),
+            });
             self.origins.push(Some(node.at.clone()));
             self.named.push(false);
         }
@@ -177,10 +182,10 @@ impl Builder {
         Ok(outputs)
     }
 
-    /// The scores that a choice was made by, if a `choose` made it.
+    /// The scores that a choice was made by, if an op made it that chooses.
     pub(crate) fn chosen_by(&self, chosen: ValueId) -> Option<ValueId> {
         let maker = self.graph.nodes.iter().rev().find(|node| node.outputs.contains(&chosen))?;
-        maker.inputs.first().copied().filter(|_| maker.op == "choose")
+        maker.inputs.first().copied().filter(|_| maker.op.is(Trait::Chooses))
     }
 
     /// Gives a value a tap, unless it has one or another value has that name.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use crate::diag::{Finding, Span};
 use crate::eval::{self, Fail, expected};
 use crate::graph::{Graph, ValueId};
+use crate::ops;
 use crate::rope::RopeTable;
 use crate::scalar::Scalar;
 use crate::spec::NextnDecl;
@@ -104,13 +105,13 @@ impl Resolver<'_> {
         };
         let mut e = run(self, &decl.embed, "tokens", ValueId(0), "")?;
         if decl.first.name == "zeroed" {
-            e = self.op("zero_first", &[e], &decl.first.at)?;
+            e = self.op(ops::ZERO_FIRST, &[e], &decl.first.at)?;
         }
         let e = run(self, &decl.norm_e, "e", e, &prefix)?;
         let h = run(self, &decl.norm_h, "h", h, &prefix)?;
         let parts: Vec<ValueId> =
             decl.concat.iter().map(|word| if word.name == "e" { e } else { h }).collect();
-        let both = self.op("concat", &parts, &decl.concat.first()?.at)?;
+        let both = self.op(ops::CONCAT, &parts, &decl.concat.first()?.at)?;
         let x = run(self, &decl.proj, "x", both, &prefix)?;
         let block = Block {
             each: each.clone(),

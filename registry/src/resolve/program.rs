@@ -212,7 +212,7 @@ impl Resolver<'_> {
         let Some(rule) = ops.get(op) else {
             return Err(Finding::error(at, format!("the op `{op}` is not registered")).into());
         };
-        let mut call = crate::ops::Infer::new(op, args, &mut self.builder, at);
+        let mut call = crate::ops::Infer::new(rule, args, &mut self.builder, at);
         rule.infer(&mut call)?;
         let outputs = call.finish()?;
         Ok(match outputs.as_slice() {

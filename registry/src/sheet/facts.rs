@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::dtype::Dtype;
 use crate::graph::{Graph, State, StateKind};
 use crate::model::Model;
+use crate::ops::Trait;
 use crate::scalar::Scalar;
 
 /// The roots of facts and their members.
@@ -87,7 +88,7 @@ pub fn facts(model: &Model, about: &About) -> Facts {
         ("gguf", Scalar::Bool(about.gguf)),
         ("gguf_arch", arch.map_or(Scalar::Null, Scalar::Str)),
         ("nextn", Scalar::Bool(model.nextn.is_some())),
-        ("mixture", Scalar::Bool(graph.nodes.iter().any(|node| node.op == "experts"))),
+        ("mixture", Scalar::Bool(graph.nodes.iter().any(|node| node.op.is(Trait::Experts)))),
         ("first_layer_attends", Scalar::Bool(graph.states.iter().any(attends))),
     ];
     Facts(vec![

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use registry::caches::caches;
 use registry::graph::{Graph, StateId, WeightId};
 use registry::model::Model;
+use registry::ops::Trait;
 
 use super::{Choice, Format, Item, Tensor, known, scaled};
 use formats::safetensors::FileDtype;
@@ -139,13 +140,13 @@ fn inputs(
 
 /// Weights that multiply what a state keeps, and that state.
 fn expanding(graph: &Graph) -> BTreeMap<WeightId, StateId> {
-    let nodes = graph.nodes.iter().filter(|node| node.op == "latent_attend");
+    let nodes = graph.nodes.iter().filter(|node| node.op.is(Trait::ExpandsState));
     nodes.filter_map(|node| Some((*node.weights.get("weight")?, node.state?))).collect()
 }
 
 /// The weights that experts multiply last: other numbers than the others do.
 fn last_of_experts(graph: &Graph) -> Vec<WeightId> {
-    let nodes = graph.nodes.iter().filter(|node| node.op == "experts");
+    let nodes = graph.nodes.iter().filter(|node| node.op.is(Trait::Experts));
     let roles = nodes.flat_map(|node| &node.weights);
     roles.filter(|(role, _)| role.starts_with("down.")).map(|(_, &id)| id).collect()
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{Graph, WeightId};
 use registry::model::{Model, is_buffer};
+use registry::ops::Trait;
 use registry::quant::{Stays, staying};
 use registry::weight_map::{Rule, Step, gather, inverse, natural, shapes};
 
@@ -14,9 +15,6 @@ use checkpoints::checkpoint::Checkpoint;
 use checkpoints::flow::{Flow, Octets};
 use checkpoints::weights::Sourced;
 use formats::safetensors::FileDtype;
-
-/// Ops whose matrices are ever quantized.
-const MULTIPLIES: [&str; 4] = ["linear", "linears", "experts", "latent_attend"];
 
 /// What the graph does with a weight.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -254,7 +252,7 @@ fn quantizable(
 fn uses(graph: &Graph) -> Vec<Use> {
     let (mut matrix, mut other) = (BTreeSet::new(), BTreeSet::new());
     for node in &graph.nodes {
-        let multiplies = MULTIPLIES.contains(&node.op.as_str());
+        let multiplies = node.op.is(Trait::RoundsInputs);
         for (role, id) in &node.weights {
             let to = if multiplies && !role.contains("bias") { &mut matrix } else { &mut other };
             to.insert(id.0);
@@ -269,6 +267,6 @@ fn uses(graph: &Graph) -> Vec<Use> {
 
 /// The weights of mixtures, and which mixture each is of.
 fn experts(graph: &Graph) -> BTreeMap<usize, usize> {
-    let nodes = graph.nodes.iter().enumerate().filter(|(_, node)| node.op == "experts");
+    let nodes = graph.nodes.iter().enumerate().filter(|(_, node)| node.op.is(Trait::Experts));
     nodes.flat_map(|(n, node)| node.weights.values().map(move |id| (id.0, n))).collect()
 }
