@@ -62,9 +62,8 @@ impl Program {
         let mut last = vec![None; graph.values.len()];
         let mut first_free = graph.head;
         for (n, node) in graph.nodes.iter().enumerate() {
-            let kernel = kernels.get(node.op.as_str());
-            match kernel {
-                Some(kernel) => found.push(Arc::clone(kernel)),
+            match kernels.of(node, n) {
+                Some(kernel) => found.push(kernel?),
                 None => findings.push(Finding::error(
                     &node.at,
                     format!("there is no kernel for op `{}`", node.op),

@@ -46,6 +46,12 @@ impl NativeEngine {
         Self::default()
     }
 
+    /// Returns the native engine's sheet, with the ops that this one has kernels for.
+    pub fn sheet(&self) -> Sheet {
+        let ops = self.kernels.names().map(str::to_owned).collect();
+        Sheet { ops, ..Sheet::native() }
+    }
+
     /// Opens a model whose weights come from anywhere.
     pub fn open_with(
         &self,
@@ -91,8 +97,7 @@ impl NativeEngine {
     }
 
     fn check(&self, model: &Model, options: &Options) -> Result<(), Error> {
-        let mut sheet = Sheet::native();
-        sheet.ops.extend(self.kernels.names().map(str::to_owned));
+        let sheet = self.sheet();
         let mut findings = refuse_features(&sheet, &Feature::asked(model, options));
         findings.extend(refuse(model, &sheet, options.dtype));
         if !options.allow_dtype_mismatch {

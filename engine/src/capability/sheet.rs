@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use saphyr::{LoadableYamlNode, Yaml};
 
+use crate::ops::Kernels;
+
 /// The ways to reach an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kind {
@@ -82,8 +84,8 @@ impl Sheet {
         Self::of("llama.cpp")
     }
 
-    /// Reads a sheet: a map of `engine` and the lists `ops` (of names, or of lists of names),
-    /// `states` and `dtypes`. An engine that opens files by itself has `architectures` and
+    /// Reads a sheet: a map of `engine` and the lists `ops` (of names, of lists of names, or the
+    /// word `kernels` for those of this program), `states` and `dtypes`. An engine that opens files by itself has `architectures` and
     /// `formats` in place of the first two.
     pub fn parse(text: &str) -> Result<Self, String> {
         // Messages quote the file, which is untrusted.
@@ -114,6 +116,9 @@ impl Sheet {
         let names = |key: &str| -> Result<BTreeSet<String>, String> {
             let list =
                 entries.get(key).ok_or(format!("`{key}` is missing; expected a list of names"))?;
+            if key == "ops" && list.as_str() == Some("kernels") {
+                return Ok(Kernels::default().names().map(str::to_owned).collect());
+            }
             let mut names = BTreeSet::new();
             gather(list, &mut names).ok_or(format!("`{key}` is not a list of names"))?;
             Ok(names)

@@ -33,8 +33,8 @@ pub struct Groups {
 impl Choice {
     /// The choice that a `choose` node makes; none if it does not say how many.
     pub fn of_node(node: &Node) -> Option<Self> {
-        let count = |name: &str| node.attrs.get(name).and_then(Scalar::as_usize);
-        let word = |name: &str, is: &str| matches!(node.attrs.get(name), Some(Scalar::Str(word)) if word == is);
+        let count = |name: &str| node.argument(name).and_then(Scalar::as_usize);
+        let word = |name: &str, is: &str| matches!(node.argument(name), Some(Scalar::Str(word)) if word == is);
         let groups = match (count("groups"), count("keep")) {
             (Some(all), Some(keep)) if all > 0 => Some(Groups {
                 count: all,

@@ -5,60 +5,61 @@
 
 use registry::dtype::Dtype;
 
-use super::{Ctx, rows};
+use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::math;
 use crate::kernels::round::{round, round1};
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    for (name, function) in FUNCTIONS {
+        kernels.add(name, Apply(function));
+    }
+}
 
 /// Applies an activation in place and rounds to the dtype.
 pub(super) type Activation = fn(Dtype, &mut [f32]);
 
 /// The ops of this file.
-pub(super) const NAMES: [&str; 12] = [
-    "silu",
-    "gelu",
-    "gelu_new",
-    "gelu_fast",
-    "gelu_tanh",
-    "relu",
-    "relu2",
-    "sigmoid",
-    "tanh",
-    "softplus",
-    "quick_gelu",
-    "square_root",
+const FUNCTIONS: [(&str, Activation); 12] = [
+    ("silu", |d, y| each(d, y, math::silu)),
+    ("gelu", |d, y| each(d, y, math::gelu)),
+    ("gelu_tanh", |d, y| each(d, y, math::gelu_tanh)),
+    ("gelu_new", |d, y| y.iter_mut().for_each(|x| *x = gelu_new(d, *x))),
+    ("gelu_fast", |d, y| y.iter_mut().for_each(|x| *x = gelu_fast(d, *x))),
+    ("relu", |d, y| each(d, y, relu)),
+    // relu of a number of the dtype is one of the dtype, so only the square rounds.
+    ("relu2", |d, y| each(d, y, |x| relu(x) * relu(x))),
+    ("sigmoid", |d, y| each(d, y, math::sigmoid)),
+    ("tanh", |d, y| each(d, y, f32::tanh)),
+    ("softplus", |d, y| each(d, y, math::softplus)),
+    ("quick_gelu", |d, y| y.iter_mut().for_each(|x| *x = quick_gelu(d, *x))),
+    ("square_root", |d, y| each(d, y, f32::sqrt)),
 ];
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let then =
-        of(ctx.node().op.as_str()).ok_or_else(|| ctx.error("there is no such activation"))?;
-    let x = ctx.input(0)?;
-    let dtype = ctx.output_dtype(0);
-    let y = rows::pieces(&x.view(), |_, x, y| {
-        y.copy_from_slice(x);
-        then(dtype, y);
-    });
-    ctx.set(0, y)
+/// One function.
+pub(super) struct Apply(Activation);
+
+impl Kernel for Apply {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let dtype = ctx.output_dtype(0);
+        let y = rows::pieces(&x.view(), |_, x, y| {
+            y.copy_from_slice(x);
+            (self.0)(dtype, y);
+        });
+        ctx.set(0, y)
+    }
 }
 
-/// An activation by name: those of [`NAMES`], and the spellings of config files.
+/// Reads an argument that names an activation.
+pub(super) fn argument(args: &Args<'_>, name: &str) -> Result<Activation, Error> {
+    let word = args.word_or_null(name)?.unwrap_or_default();
+    of(word).ok_or_else(|| args.error(format!("no activation `{word}`")))
+}
+
+/// Finds a function by the name of its op.
 pub(super) fn of(name: &str) -> Option<Activation> {
-    Some(match name {
-        "silu" | "swish" => |d, y| each(d, y, math::silu),
-        "gelu" => |d, y| each(d, y, math::gelu),
-        "gelu_tanh" | "gelu_pytorch_tanh" => |d, y| each(d, y, math::gelu_tanh),
-        "relu" => |d, y| each(d, y, relu),
-        // relu of a number of the dtype is one of the dtype, so only the square rounds.
-        "relu2" => |d, y| each(d, y, |x| relu(x) * relu(x)),
-        "sigmoid" => |d, y| each(d, y, math::sigmoid),
-        "tanh" => |d, y| each(d, y, f32::tanh),
-        "softplus" => |d, y| each(d, y, math::softplus),
-        "square_root" => |d, y| each(d, y, f32::sqrt),
-        "gelu_new" => |d, y| y.iter_mut().for_each(|x| *x = gelu_new(d, *x)),
-        "gelu_fast" => |d, y| y.iter_mut().for_each(|x| *x = gelu_fast(d, *x)),
-        "quick_gelu" => |d, y| y.iter_mut().for_each(|x| *x = quick_gelu(d, *x)),
-        _ => return None,
-    })
+    FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, function)| *function)
 }
 
 #[inline]

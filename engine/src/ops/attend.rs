@@ -5,8 +5,9 @@ use std::cell::RefCell;
 
 use rayon::prelude::*;
 
-use super::{ChunkRows, Ctx};
+use super::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use registry::dtype::Dtype;
+use registry::ops::Trait;
 
 use crate::Error;
 use crate::kernels::attention::{Keys, Query, Rule, Scores};
@@ -17,6 +18,11 @@ use crate::states::Memory;
 use crate::states::attention::Attention;
 use crate::states::history::History;
 use crate::value::Value;
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("attend", Attend::prepare);
+    kernels.prepared("attend_to", Attend::prepare);
+}
 
 /// Rows of a chunk that one task handles; a chunk of fewer is one task per head.
 const ROWS: usize = 64;
@@ -66,7 +72,7 @@ struct Plan<'a> {
     stored: usize,
     window: Option<Window>,
     sinks: Option<&'a [f32]>,
-    slopes: Option<Vec<f32>>,
+    slopes: Option<&'a [f32]>,
     salience: Option<Salience<'a>>,
 }
 
@@ -80,8 +86,57 @@ struct Salience<'a> {
     keep: usize,
 }
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (q, k, v) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+/// The arguments of an attention.
+pub(super) struct Attend {
+    /// Its own keys and values are added to the state first.
+    keeps: bool,
+    window: Option<usize>,
+    chunked: bool,
+    slopes: Option<Vec<f32>>,
+    paired: bool,
+    scale: f32,
+    softcap: Option<f32>,
+    softmax_rounds: bool,
+    scores: Scores,
+    gated: bool,
+    /// How many keys count at most, where their salience does.
+    keep: Option<usize>,
+}
+
+impl Attend {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            keeps: args.node().op.is(Trait::KeepsState),
+            window: args.count_or_null("window")?,
+            chunked: args.flag("chunked")?,
+            slopes: args.numbers_or_null("alibi")?,
+            paired: args.one_of("values", &[("own", false), ("paired", true)])?,
+            scale: args.number("scale")?,
+            softcap: args.number_or_null("softcap")?,
+            softmax_rounds: args.one_of("softmax", &[("f32", false), ("activation", true)])?,
+            scores: args.one_of(
+                "scores",
+                &[("rounded", Scores::Rounded), ("once", Scores::Once), ("f32", Scores::Wide)],
+            )?,
+            gated: args.one_of("sink_form", &[("column", false), ("gate", true)])?,
+            keep: args.count_or_null("keep")?,
+        })
+    }
+}
+
+impl Kernel for Attend {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let q = ctx.input(0)?;
+        if self.keeps {
+            keep(ctx)?;
+        }
+        attend(self, ctx, &q)
+    }
+}
+
+/// Adds the step's keys and values to the state.
+fn keep(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let (k, v) = (ctx.input(1)?, ctx.input(2)?);
     let ([_, kv_heads, _], [_, v_heads, _]) = (k.shape(), v.shape()) else {
         return Err(ctx.error("key and value have two axes each, heads and head size"));
     };
@@ -102,15 +157,10 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
             history.append(rows);
         }
     }
-    attend(ctx, &q)
+    Ok(())
 }
 
-pub(super) fn run_to(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let q = ctx.input(0)?;
-    attend(ctx, &q)
-}
-
-fn attend(ctx: &mut Ctx<'_>, q: &Value) -> Result<(), Error> {
+fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &Value) -> Result<(), Error> {
     let &[_, heads, key_dim] = q.shape() else {
         return Err(ctx.error("a query has two axes, heads and head size"));
     };
@@ -122,7 +172,7 @@ fn attend(ctx: &mut Ctx<'_>, q: &Value) -> Result<(), Error> {
     else {
         return Err(ctx.error("its state holds heads"));
     };
-    let paired = ctx.text("values", "own") == "paired";
+    let paired = args.paired;
     if kv_heads == 0
         || heads % kv_heads != 0
         || v_heads != kv_heads
@@ -134,18 +184,15 @@ fn attend(ctx: &mut Ctx<'_>, q: &Value) -> Result<(), Error> {
              heads do not fit"
         )));
     }
-    let window = match ctx.attr("window") {
-        Some(_) => Some(ctx.count("window")?),
-        None => None,
-    };
+    let window = args.window;
     if state.window.is_some_and(|kept| window.is_none_or(|window| window > kept)) {
         return Err(ctx.error("it would see more than its state keeps"));
     }
-    let window = window.map(|size| Window { size, chunked: ctx.flag("chunked") });
-    let slopes = ctx.numbers_or_null("alibi")?;
+    let window = window.map(|size| Window { size, chunked: args.chunked });
+    let slopes = args.slopes.as_deref();
     let sinks = ctx.vector("sinks");
     if sinks.is_some_and(|s| s.len() != heads)
-        || slopes.as_ref().is_some_and(|s| s.len() != heads)
+        || slopes.is_some_and(|s| s.len() != heads)
         || window.is_some_and(|w| w.size == 0)
     {
         return Err(
@@ -156,23 +203,19 @@ fn attend(ctx: &mut Ctx<'_>, q: &Value) -> Result<(), Error> {
     let rule = Rule {
         key_dim,
         value_dim,
-        scale: ctx.number("scale")? as f32,
-        softcap: ctx.number_or_null("softcap")?.map(|c| c as f32),
+        scale: args.scale,
+        softcap: args.softcap,
         round: ctx.output_dtype(0),
-        softmax_rounds: ctx.text("softmax", "f32") == "activation",
-        scores: match ctx.text("scores", "rounded") {
-            "once" => Scores::Once,
-            "f32" => Scores::Wide,
-            _ => Scores::Rounded,
-        },
-        gated: ctx.text("sink_form", "column") == "gate",
+        softmax_rounds: args.softmax_rounds,
+        scores: args.scores,
+        gated: args.gated,
     };
     let salience = match ctx.vector("A") {
         Some(a) => Some(Salience {
             weight: ctx.matrix("weight")?,
             bias: ctx.vector("bias"),
             a,
-            keep: ctx.count("keep")?,
+            keep: args.keep.ok_or_else(|| ctx.error("it does not say how many keys count"))?,
         }),
         None => None,
     };
@@ -290,7 +333,7 @@ fn one(keys: &mut Keys, task: &Task<'_>, plan: &Plan<'_>) -> Vec<f32> {
                 let head = task.head * plan.group + g;
                 let at = row * plan.width + head * rule.key_dim;
                 let sink = plan.sinks.map(|s| s[head]);
-                let slope = plan.slopes.as_ref().map(|s| (s[head], first));
+                let slope = plan.slopes.map(|s| (s[head], first));
                 let salience = worth.zip(plan.salience.as_ref().map(|s| s.keep));
                 Query { q: &plan.q[at..at + rule.key_dim], from, to, sink, slope, salience }
             })

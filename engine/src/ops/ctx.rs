@@ -6,7 +6,6 @@ use std::ops::Range;
 use checkpoints::checkpoint::Rounding;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, State, WeightId};
-use registry::scalar::Scalar;
 
 use crate::angles::Angles;
 use crate::kernels::matmul::WeightView;
@@ -132,59 +131,6 @@ impl<'a> Ctx<'a> {
             .ok_or_else(|| self.error(format!("output {n} is missing")))?;
         self.values[id.0] = Some(value);
         Ok(())
-    }
-
-    /// An attribute; none if it is absent or null.
-    pub fn attr(&self, name: &str) -> Option<&'a Scalar> {
-        self.node().attrs.get(name).filter(|&s| *s != Scalar::Null)
-    }
-
-    /// A number that has to be there.
-    pub fn number(&self, name: &str) -> Result<f64, Error> {
-        self.number_or_null(name)?
-            .ok_or_else(|| self.error(format!("attribute `{name}` is missing")))
-    }
-
-    /// A number that may be null.
-    pub fn number_or_null(&self, name: &str) -> Result<Option<f64>, Error> {
-        self.attr(name)
-            .map(|s| {
-                s.as_f64().ok_or_else(|| {
-                    self.error(format!("attribute `{name}` is {}, not a number", s.kind()))
-                })
-            })
-            .transpose()
-    }
-
-    /// Numbers in a list that may be null.
-    pub fn numbers_or_null(&self, name: &str) -> Result<Option<Vec<f32>>, Error> {
-        let Some(Scalar::List(items)) = self.attr(name) else { return Ok(None) };
-        let numbers: Option<Vec<f32>> =
-            items.iter().map(|item| item.as_f64().map(|x| x as f32)).collect();
-        match numbers {
-            Some(numbers) => Ok(Some(numbers)),
-            None => Err(self.error(format!("attribute `{name}` is not a list of numbers"))),
-        }
-    }
-
-    /// A count that has to be there.
-    pub fn count(&self, name: &str) -> Result<usize, Error> {
-        self.attr(name)
-            .and_then(Scalar::as_usize)
-            .ok_or_else(|| self.error(format!("attribute `{name}` is missing or not a count")))
-    }
-
-    /// Text, or `default`.
-    pub fn text(&self, name: &str, default: &'a str) -> &'a str {
-        match self.attr(name) {
-            Some(Scalar::Str(text)) => text,
-            _ => default,
-        }
-    }
-
-    /// A flag; false if absent.
-    pub fn flag(&self, name: &str) -> bool {
-        matches!(self.attr(name), Some(Scalar::Bool(true)))
     }
 
     fn weight(&self, role: &str) -> Result<WeightId, Error> {

@@ -6,82 +6,120 @@
 //! same in exact arithmetic.
 
 use super::scan::scan;
-use super::{Ctx, rows};
+use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::math;
 use crate::kernels::round::round;
 
-/// `-exp(A) * softplus(x + dt)`, or with a floor `floor * sigmoid(exp(A) * (x + dt))`.
-pub(super) fn log_decay(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let (a, dt) = (ctx.need_vector("A")?, ctx.need_vector("dt")?);
-    let floor = ctx.number_or_null("floor")?.map(|f| f as f32);
-    let width = x.width();
-    if dt.len() != width || a.is_empty() || width % a.len() != 0 {
-        return Err(ctx.error(format!("{} rates and {} offsets for {width}", a.len(), dt.len())));
-    }
-    let rates: Vec<f32> = a.iter().map(|a| a.exp()).collect();
-    let dtype = ctx.output_dtype(0);
-    let per_head = width / a.len();
-    let y = rows::map(&x.view(), width, width, |_, x, y| {
-        for (n, ((y, x), dt)) in y.iter_mut().zip(x).zip(dt).enumerate() {
-            let (rate, x) = (rates[n / per_head], x + dt);
-            *y = match floor {
-                Some(floor) => floor * math::sigmoid(rate * x),
-                None => -rate * math::softplus(x),
-            };
-        }
-        round(dtype, y);
-    });
-    ctx.set(0, y)
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("log_decay", LogDecay::prepare);
+    kernels.prepared("delta_rule", DeltaRule::prepare);
 }
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (q, k, v) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let (g, beta) = (ctx.input(3)?, ctx.input(4)?);
-    let (&[_, key_heads, key], &[_, heads, value]) = (k.shape(), v.shape()) else {
-        return Err(ctx.error("keys and values have two axes each, heads and head size"));
-    };
-    let fits = key_heads > 0
-        && heads % key_heads == 0
-        && q.width() == k.width()
-        && beta.width() == heads
-        && (g.width() == heads || g.width() == heads * key);
-    let held = ctx.state().map_or(0, |state| {
-        state.parts.iter().map(|part| part.shape.iter().product::<usize>()).sum()
-    });
-    if !fits || held != heads * key * value {
-        return Err(ctx.error("its inputs and its state do not fit"));
+/// `-exp(A) * softplus(x + dt)`, or with a floor `floor * sigmoid(exp(A) * (x + dt))`.
+pub(super) struct LogDecay {
+    floor: Option<f32>,
+}
+
+impl LogDecay {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { floor: args.number_or_null("floor")? })
     }
-    let eps = ctx.number_or_null("eps")?.map(|e| e as f32);
-    let divides = ctx.text("norm", "multiply") == "divide";
-    let scale = ctx.number("scale")? as f32;
-    // Once for all value heads that share them.
-    let mut q = normed(&q.view(), key, eps, divides);
-    let k = normed(&k.view(), key, eps, divides);
-    for q in &mut q {
-        *q *= scale;
+}
+
+impl Kernel for LogDecay {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let (a, dt) = (ctx.need_vector("A")?, ctx.need_vector("dt")?);
+        let floor = self.floor;
+        let width = x.width();
+        if dt.len() != width || a.is_empty() || width % a.len() != 0 {
+            return Err(ctx.error(format!(
+                "{} rates and {} offsets for {width}",
+                a.len(),
+                dt.len()
+            )));
+        }
+        let rates: Vec<f32> = a.iter().map(|a| a.exp()).collect();
+        let dtype = ctx.output_dtype(0);
+        let per_head = width / a.len();
+        let y = rows::map(&x.view(), width, width, |_, x, y| {
+            for (n, ((y, x), dt)) in y.iter_mut().zip(x).zip(dt).enumerate() {
+                let (rate, x) = (rates[n / per_head], x + dt);
+                *y = match floor {
+                    Some(floor) => floor * math::sigmoid(rate * x),
+                    None => -rate * math::softplus(x),
+                };
+            }
+            round(dtype, y);
+        });
+        ctx.set(0, y)
     }
-    let decay: Vec<f32> = g.view().iter().map(|g| g.exp()).collect();
-    // Numbers of a head's decay: one, or one for each channel of the keys.
-    let channels = g.width() / heads;
-    let (v, beta) = (v.view(), beta.view());
-    let (v, beta): (&[f32], &[f32]) = (&v, &beta);
-    let mut y = scan(ctx, heads, value, |at, before, after, y| {
-        let own = at.row * heads + at.unit;
-        let shared = (at.row * key_heads + at.unit / (heads / key_heads)) * key;
-        after.copy_from_slice(before);
-        step(
-            after,
-            &decay[own * channels..][..channels],
-            (&q[shared..][..key], &k[shared..][..key]),
-            &v[own * value..][..value],
-            beta[own],
-            y,
-        );
-    })?;
-    round(ctx.output_dtype(0), &mut y);
-    ctx.set(0, y)
+}
+
+/// The norm of queries and keys, and the factor on queries.
+pub(super) struct DeltaRule {
+    eps: Option<f32>,
+    divides: bool,
+    scale: f32,
+}
+
+impl DeltaRule {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            eps: args.number_or_null("eps")?,
+            divides: args.one_of("norm", &[("multiply", false), ("divide", true)])?,
+            scale: args.number("scale")?,
+        })
+    }
+}
+
+impl Kernel for DeltaRule {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let (q, k, v) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+        let (g, beta) = (ctx.input(3)?, ctx.input(4)?);
+        let (&[_, key_heads, key], &[_, heads, value]) = (k.shape(), v.shape()) else {
+            return Err(ctx.error("keys and values have two axes each, heads and head size"));
+        };
+        let fits = key_heads > 0
+            && heads % key_heads == 0
+            && q.width() == k.width()
+            && beta.width() == heads
+            && (g.width() == heads || g.width() == heads * key);
+        let held = ctx.state().map_or(0, |state| {
+            state.parts.iter().map(|part| part.shape.iter().product::<usize>()).sum()
+        });
+        if !fits || held != heads * key * value {
+            return Err(ctx.error("its inputs and its state do not fit"));
+        }
+        let &Self { eps, divides, scale } = self;
+        // Once for all value heads that share them.
+        let mut q = normed(&q.view(), key, eps, divides);
+        let k = normed(&k.view(), key, eps, divides);
+        for q in &mut q {
+            *q *= scale;
+        }
+        let decay: Vec<f32> = g.view().iter().map(|g| g.exp()).collect();
+        // Numbers of a head's decay: one, or one for each channel of the keys.
+        let channels = g.width() / heads;
+        let (v, beta) = (v.view(), beta.view());
+        let (v, beta): (&[f32], &[f32]) = (&v, &beta);
+        let mut y = scan(ctx, heads, value, |at, before, after, y| {
+            let own = at.row * heads + at.unit;
+            let shared = (at.row * key_heads + at.unit / (heads / key_heads)) * key;
+            after.copy_from_slice(before);
+            step(
+                after,
+                &decay[own * channels..][..channels],
+                (&q[shared..][..key], &k[shared..][..key]),
+                &v[own * value..][..value],
+                beta[own],
+                y,
+            );
+        })?;
+        round(ctx.output_dtype(0), &mut y);
+        ctx.set(0, y)
+    }
 }
 
 /// One position: the matrix decays, what it holds for `k` moves towards `v`, and `q` reads it.

@@ -3,62 +3,138 @@
 
 use registry::dtype::Dtype;
 
-use super::{Ctx, rows};
+use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::round::{round, round1};
 
-pub(super) fn of_two(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (a, b) = (ctx.input(0)?, ctx.input(1)?);
-    let f = operator(ctx.node().op.as_str());
-    let dtype = ctx.output_dtype(0);
-    if a.shape() == b.shape() {
-        let b = b.view();
-        let b: &[f32] = &b;
-        let y = rows::pieces(&a.view(), |at, a, y| {
-            apply(f, a, &b[at..at + a.len()], y);
-            round(dtype, y);
-        });
-        return ctx.set(0, y);
-    }
-    // Otherwise one is broadcast to the other, by the rules of numpy within a row.
-    let out = ctx.output_shape(0)?;
-    let (at, bt) = (spread(out, &a.shape()[1..]), spread(out, &b.shape()[1..]));
-    let (Some(at), Some(bt)) = (at, bt) else {
-        return Err(ctx.error(format!("{:?} and {:?} do not fit", a.shape(), b.shape())));
-    };
-    let (aw, bw, width) = (a.width(), b.width(), at.len());
-    let (av, bv) = (a.view(), b.view());
-    let mut y = Vec::with_capacity(a.rows() * width);
-    for row in 0..a.rows().min(b.rows()) {
-        for n in 0..width {
-            y.push(round1(dtype, f.of(av[row * aw + at[n]], bv[row * bw + bt[n]])));
-        }
-    }
-    ctx.set(0, y)
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("softcap", Softcap::prepare);
+    kernels.prepared("clamp", Clamp::prepare);
+    kernels.add("cast", cast);
+    kernels.prepared("scale", WithNumber::scale);
+    kernels.prepared("offset", WithNumber::offset);
+    kernels.prepared("divide", WithNumber::divide);
+    kernels.prepared("inverse", WithNumber::inverse);
+    kernels.add("weight_scale", weight_scale);
+    kernels.add("weight_add", weight_add);
+    kernels.prepared("add", OfTwo::add);
+    kernels.prepared("sub", OfTwo::sub);
+    kernels.prepared("mul", OfTwo::mul);
+    kernels.prepared("div", OfTwo::div);
 }
 
-/// `x * s`, `x + s`, `x / s`, `s / x`.
-pub(super) fn with_number(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let dtype = ctx.output_dtype(0);
-    let mut s = ctx.number("s")? as f32;
-    let op = ctx.node().op.as_str();
-    // torch adds a number to 16-bit values as one of their dtype, but multiplies by it in f32.
-    if op == "offset" {
-        s = round1(dtype, s);
-    } else if ctx.text("round", "none") == "activation" {
-        s = round1(ctx.activation(), s);
+/// An operator between two values.
+pub(super) struct OfTwo {
+    f: Operator,
+}
+
+impl OfTwo {
+    pub(super) fn add(_: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { f: Operator::Add })
     }
-    let y = rows::pieces(&x.view(), |_, x, y| {
-        match op {
-            "offset" => y.iter_mut().zip(x).for_each(|(y, x)| *y = x + s),
-            "divide" => y.iter_mut().zip(x).for_each(|(y, x)| *y = x / s),
-            "inverse" => y.iter_mut().zip(x).for_each(|(y, x)| *y = s / x),
-            _ => y.iter_mut().zip(x).for_each(|(y, x)| *y = x * s),
+
+    pub(super) fn sub(_: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { f: Operator::Sub })
+    }
+
+    pub(super) fn mul(_: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { f: Operator::Mul })
+    }
+
+    pub(super) fn div(_: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { f: Operator::Div })
+    }
+}
+
+impl Kernel for OfTwo {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let (a, b) = (ctx.input(0)?, ctx.input(1)?);
+        let f = self.f;
+        let dtype = ctx.output_dtype(0);
+        if a.shape() == b.shape() {
+            let b = b.view();
+            let b: &[f32] = &b;
+            let y = rows::pieces(&a.view(), |at, a, y| {
+                apply(f, a, &b[at..at + a.len()], y);
+                round(dtype, y);
+            });
+            return ctx.set(0, y);
         }
-        round(dtype, y);
-    });
-    ctx.set(0, y)
+        // Otherwise one is broadcast to the other, by the rules of numpy within a row.
+        let out = ctx.output_shape(0)?;
+        let (at, bt) = (spread(out, &a.shape()[1..]), spread(out, &b.shape()[1..]));
+        let (Some(at), Some(bt)) = (at, bt) else {
+            return Err(ctx.error(format!("{:?} and {:?} do not fit", a.shape(), b.shape())));
+        };
+        let (aw, bw, width) = (a.width(), b.width(), at.len());
+        let (av, bv) = (a.view(), b.view());
+        let mut y = Vec::with_capacity(a.rows() * width);
+        for row in 0..a.rows().min(b.rows()) {
+            for n in 0..width {
+                y.push(round1(dtype, f.of(av[row * aw + at[n]], bv[row * bw + bt[n]])));
+            }
+        }
+        ctx.set(0, y)
+    }
+}
+
+/// What is done with the number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum With {
+    Scale,
+    Offset,
+    Divide,
+    Inverse,
+}
+
+/// A value and a number: `x * s`, `x + s`, `x / s`, `s / x`.
+pub(super) struct WithNumber {
+    with: With,
+    s: f32,
+    rounds: bool,
+}
+
+impl WithNumber {
+    pub(super) fn scale(args: &Args<'_>) -> Result<Self, Error> {
+        let rounds = args.one_of("round", &[("none", false), ("activation", true)])?;
+        Ok(Self { with: With::Scale, s: args.number("s")?, rounds })
+    }
+
+    pub(super) fn offset(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { with: With::Offset, s: args.number("s")?, rounds: false })
+    }
+
+    pub(super) fn divide(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { with: With::Divide, s: args.number("s")?, rounds: false })
+    }
+
+    pub(super) fn inverse(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { with: With::Inverse, s: args.number("s")?, rounds: false })
+    }
+}
+
+impl Kernel for WithNumber {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let dtype = ctx.output_dtype(0);
+        let &Self { with, mut s, rounds } = self;
+        // torch adds a number to 16-bit values as one of their dtype, but multiplies by it in f32.
+        if with == With::Offset {
+            s = round1(dtype, s);
+        } else if rounds {
+            s = round1(ctx.activation(), s);
+        }
+        let y = rows::pieces(&x.view(), |_, x, y| {
+            match with {
+                With::Offset => y.iter_mut().zip(x).for_each(|(y, x)| *y = x + s),
+                With::Divide => y.iter_mut().zip(x).for_each(|(y, x)| *y = x / s),
+                With::Inverse => y.iter_mut().zip(x).for_each(|(y, x)| *y = s / x),
+                With::Scale => y.iter_mut().zip(x).for_each(|(y, x)| *y = x * s),
+            }
+            round(dtype, y);
+        });
+        ctx.set(0, y)
+    }
 }
 
 pub(super) fn weight_scale(ctx: &mut Ctx<'_>) -> Result<(), Error> {
@@ -91,36 +167,64 @@ fn with_weight(ctx: &mut Ctx<'_>, f: impl Fn(f32, f32) -> f32 + Sync) -> Result<
 }
 
 /// `c * tanh(x / c)`, each step rounded.
-pub(super) fn softcap(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let dtype = ctx.output_dtype(0);
-    let c = ctx.number("c")? as f32;
-    let y = rows::pieces(&x.view(), |_, x, y| {
-        y.iter_mut().zip(x).for_each(|(y, x)| *y = x / c);
-        round(dtype, y);
-        for y in y.iter_mut() {
-            *y = y.tanh();
-        }
-        round(dtype, y);
-        for y in y.iter_mut() {
-            *y *= c;
-        }
-        round(dtype, y);
-    });
-    ctx.set(0, y)
+pub(super) struct Softcap {
+    c: f32,
 }
 
-pub(super) fn clamp(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let dtype = ctx.output_dtype(0);
-    let low = ctx.number_or_null("lo")?.map_or(f32::NEG_INFINITY, |x| x as f32);
-    let high = ctx.number_or_null("hi")?.map_or(f32::INFINITY, |x| x as f32);
-    let y = rows::pieces(&x.view(), |_, x, y| {
-        y.iter_mut().zip(x).for_each(|(y, x)| *y = x.max(low).min(high));
-        y.iter_mut().zip(x).filter(|(_, x)| x.is_nan()).for_each(|(y, _)| *y = f32::NAN);
-        round(dtype, y);
-    });
-    ctx.set(0, y)
+impl Softcap {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { c: args.number("c")? })
+    }
+}
+
+impl Kernel for Softcap {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let dtype = ctx.output_dtype(0);
+        let c = self.c;
+        let y = rows::pieces(&x.view(), |_, x, y| {
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = x / c);
+            round(dtype, y);
+            for y in y.iter_mut() {
+                *y = y.tanh();
+            }
+            round(dtype, y);
+            for y in y.iter_mut() {
+                *y *= c;
+            }
+            round(dtype, y);
+        });
+        ctx.set(0, y)
+    }
+}
+
+/// The bounds of each number.
+pub(super) struct Clamp {
+    low: f32,
+    high: f32,
+}
+
+impl Clamp {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            low: args.number_or_null("lo")?.unwrap_or(f32::NEG_INFINITY),
+            high: args.number_or_null("hi")?.unwrap_or(f32::INFINITY),
+        })
+    }
+}
+
+impl Kernel for Clamp {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let dtype = ctx.output_dtype(0);
+        let &Self { low, high } = self;
+        let y = rows::pieces(&x.view(), |_, x, y| {
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = x.max(low).min(high));
+            y.iter_mut().zip(x).filter(|(_, x)| x.is_nan()).for_each(|(y, _)| *y = f32::NAN);
+            round(dtype, y);
+        });
+        ctx.set(0, y)
+    }
 }
 
 /// To the dtype that the graph gives the output.
@@ -153,15 +257,6 @@ impl Operator {
             Self::Mul => a * b,
             Self::Div => a / b,
         }
-    }
-}
-
-fn operator(op: &str) -> Operator {
-    match op {
-        "add" => Operator::Add,
-        "sub" => Operator::Sub,
-        "mul" => Operator::Mul,
-        _ => Operator::Div,
     }
 }
 

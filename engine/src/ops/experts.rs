@@ -9,15 +9,18 @@ use std::collections::BTreeSet;
 
 use rayon::prelude::*;
 use registry::dtype::Dtype;
-use registry::scalar::Scalar;
 
 use super::activation::{self, Activation};
-use super::{Ctx, route};
+use super::{Args, Ctx, Kernel, Kernels, route};
 use crate::Error;
 use crate::kernels::math::sigmoid;
 use crate::kernels::matmul::{Linear, WeightView, matmul, matmul_many};
 use crate::kernels::round::{round, round1};
 use crate::weights::Matrix;
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("experts", Experts::prepare);
+}
 
 /// What happens between the matrices.
 struct Gate {
@@ -32,85 +35,109 @@ struct Gate {
 /// Rows of one expert: `(row, which of its choices)`.
 type Uses = Vec<(usize, usize)>;
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (x, chosen, weights) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let (n, ffn, hidden, k) = (ctx.count("n")?, ctx.count("ffn")?, x.width(), chosen.width());
-    let (rows, dtype) = (x.rows(), ctx.output_dtype(0));
-    if chosen.rows() != rows || weights.shape() != chosen.shape() {
-        return Err(ctx.error("values and choices differ in rows"));
-    }
-    let name = ctx.text("act", "silu");
-    let gate = Gate {
-        act: activation::of(name).ok_or_else(|| ctx.error(format!("no activation `{name}`")))?,
-        limit: ctx.number_or_null("limit")?.map(|x| x as f32),
-        alpha: ctx.number_or_null("alpha")?.map(|x| x as f32),
-        dtype,
-    };
-    let on_input = ctx.text("weigh", "output") == "input";
-    let form = ctx.text("form", "glu");
-    // Experts without weights, which give back what they get, come behind the others.
-    let all = n + ctx.attr("identities").and_then(Scalar::as_usize).unwrap_or(0);
-    let mut uses: Vec<(usize, Uses)> = Vec::new();
-    // Rows whose router saw NaN.
-    let mut lost = BTreeSet::new();
-    {
-        let mut by_expert: Vec<Uses> = vec![Uses::new(); all];
-        for (at, place) in chosen.view().iter().enumerate() {
-            if place.is_nan() {
-                lost.insert(at / k);
-                continue;
-            }
-            let expert = route::index(*place, all)
-                .ok_or_else(|| ctx.error(format!("there is no expert {place}")))?;
-            by_expert[expert].push((at / k, at));
-        }
-        uses.extend(by_expert.into_iter().enumerate().filter(|(_, uses)| !uses.is_empty()));
-    }
-    // What is added in f32 is not rounded before.
-    let each = if ctx.text("sum", "each") == "once" { Dtype::F32 } else { dtype };
-    let (x, weights) = (x.view(), weights.view());
-    let (x, weights): (&[f32], &[f32]) = (&x, &weights);
-    let here = &*ctx;
-    let made: Vec<Vec<f32>> = uses
-        .par_iter()
-        .map(|(expert, uses)| -> Result<Vec<f32>, Error> {
-            let mut input = Vec::with_capacity(uses.len() * hidden);
-            for &(row, at) in uses {
-                let from = input.len();
-                input.extend_from_slice(&x[row * hidden..(row + 1) * hidden]);
-                if on_input {
-                    input[from..].iter_mut().for_each(|x| *x *= weights[at]);
-                    round(dtype, &mut input[from..]);
-                }
-            }
-            let mut y = if *expert < n {
-                mlp(here, *expert, form, &gate, &input, uses.len(), ffn, hidden)?
-            } else {
-                input
-            };
-            if !on_input {
-                for (&(_, at), y) in uses.iter().zip(y.chunks_exact_mut(hidden)) {
-                    for y in y.iter_mut() {
-                        *y *= weights[at];
-                    }
-                    round(each, y);
-                }
-            }
-            Ok(y)
+/// The arguments of a mixture.
+pub(super) struct Experts {
+    n: usize,
+    ffn: usize,
+    act: Activation,
+    limit: Option<f32>,
+    alpha: Option<f32>,
+    on_input: bool,
+    plain: bool,
+    once: bool,
+    identities: usize,
+}
+
+impl Experts {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            n: args.count("n")?,
+            ffn: args.count("ffn")?,
+            act: activation::argument(args, "act")?,
+            limit: args.number_or_null("limit")?,
+            alpha: args.number_or_null("alpha")?,
+            on_input: args.one_of("weigh", &[("output", false), ("input", true)])?,
+            plain: args.one_of("form", &[("glu", false), ("plain", true)])?,
+            once: args.one_of("sum", &[("each", false), ("once", true)])?,
+            identities: args.count("identities")?,
         })
-        .collect::<Result<_, _>>()?;
-    let mut out = vec![0.0; rows * hidden];
-    for ((_, uses), made) in uses.iter().zip(&made) {
-        for (&(row, _), y) in uses.iter().zip(made.chunks_exact(hidden)) {
-            let out = &mut out[row * hidden..(row + 1) * hidden];
-            out.iter_mut().zip(y).for_each(|(out, y)| *out = round1(each, *out + y));
+    }
+}
+
+impl Kernel for Experts {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let (x, chosen, weights) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+        let &Self { n, ffn, act, limit, alpha, on_input, plain, once, identities } = self;
+        let (hidden, k) = (x.width(), chosen.width());
+        let (rows, dtype) = (x.rows(), ctx.output_dtype(0));
+        if chosen.rows() != rows || weights.shape() != chosen.shape() {
+            return Err(ctx.error("values and choices differ in rows"));
         }
+        let gate = Gate { act, limit, alpha, dtype };
+        // Experts without weights, which give back what they get, come behind the others.
+        let all = n + identities;
+        let mut uses: Vec<(usize, Uses)> = Vec::new();
+        // Rows whose router saw NaN.
+        let mut lost = BTreeSet::new();
+        {
+            let mut by_expert: Vec<Uses> = vec![Uses::new(); all];
+            for (at, place) in chosen.view().iter().enumerate() {
+                if place.is_nan() {
+                    lost.insert(at / k);
+                    continue;
+                }
+                let expert = route::index(*place, all)
+                    .ok_or_else(|| ctx.error(format!("there is no expert {place}")))?;
+                by_expert[expert].push((at / k, at));
+            }
+            uses.extend(by_expert.into_iter().enumerate().filter(|(_, uses)| !uses.is_empty()));
+        }
+        // What is added in f32 is not rounded before.
+        let each = if once { Dtype::F32 } else { dtype };
+        let (x, weights) = (x.view(), weights.view());
+        let (x, weights): (&[f32], &[f32]) = (&x, &weights);
+        let here = &*ctx;
+        let made: Vec<Vec<f32>> = uses
+            .par_iter()
+            .map(|(expert, uses)| -> Result<Vec<f32>, Error> {
+                let mut input = Vec::with_capacity(uses.len() * hidden);
+                for &(row, at) in uses {
+                    let from = input.len();
+                    input.extend_from_slice(&x[row * hidden..(row + 1) * hidden]);
+                    if on_input {
+                        input[from..].iter_mut().for_each(|x| *x *= weights[at]);
+                        round(dtype, &mut input[from..]);
+                    }
+                }
+                let mut y = if *expert < n {
+                    mlp(here, *expert, plain, &gate, &input, uses.len(), ffn, hidden)?
+                } else {
+                    input
+                };
+                if !on_input {
+                    for (&(_, at), y) in uses.iter().zip(y.chunks_exact_mut(hidden)) {
+                        for y in y.iter_mut() {
+                            *y *= weights[at];
+                        }
+                        round(each, y);
+                    }
+                }
+                Ok(y)
+            })
+            .collect::<Result<_, _>>()?;
+        let mut out = vec![0.0; rows * hidden];
+        for ((_, uses), made) in uses.iter().zip(&made) {
+            for (&(row, _), y) in uses.iter().zip(made.chunks_exact(hidden)) {
+                let out = &mut out[row * hidden..(row + 1) * hidden];
+                out.iter_mut().zip(y).for_each(|(out, y)| *out = round1(each, *out + y));
+            }
+        }
+        round(dtype, &mut out);
+        for row in lost {
+            out[row * hidden..(row + 1) * hidden].fill(f32::NAN);
+        }
+        ctx.set(0, out)
     }
-    round(dtype, &mut out);
-    for row in lost {
-        out[row * hidden..(row + 1) * hidden].fill(f32::NAN);
-    }
-    ctx.set(0, out)
 }
 
 /// One expert on the rows that chose it.
@@ -118,7 +145,7 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 fn mlp(
     ctx: &Ctx<'_>,
     expert: usize,
-    form: &str,
+    plain: bool,
     gate: &Gate,
     x: &[f32],
     rows: usize,
@@ -136,7 +163,7 @@ fn mlp(
         }
         Err(ctx.error(format!("`{part}` of an expert is [{o}, {i}], not [{outputs}, {inputs}]")))
     };
-    let inner = if form == "plain" {
+    let inner = if plain {
         let up = matrix("up", ffn, hidden, x)?;
         let mut y = vec![0.0; rows * ffn];
         let x = ctx.rows_for(&format!("up.{expert}"), hidden, x);

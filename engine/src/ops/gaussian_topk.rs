@@ -2,29 +2,45 @@
 
 use registry::normal::quantile;
 
-use super::{Ctx, rows};
+use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::math::{fold, sum};
 use crate::kernels::round::{round, round1};
 
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("gaussian_topk", GaussianTopk::prepare);
+}
+
 /// `relu(x - (mean + deviation * z))`, where a normal distribution has the share `sparsity`
 /// below `z`. Mean and deviation are of the last axis; each step is rounded.
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let dtype = ctx.output_dtype(0);
-    let r = |x| round1(dtype, x);
-    let z = r(quantile(ctx.number("sparsity")?) as f32);
-    let width = x.width();
-    let y = rows::map(&x.view(), width, width, |_, x, y| {
-        let exact = sum(x) / width as f32;
-        let spread = r((fold(x, |x| (x - exact) * (x - exact)) / width as f32).sqrt());
-        let cutoff = r(r(exact) + r(spread * z));
-        y.iter_mut().zip(x).for_each(|(y, x)| *y = x - cutoff);
-        round(dtype, y);
-        for y in y.iter_mut() {
-            // What is no number stays none.
-            *y = if *y < 0.0 { 0.0 } else { *y };
-        }
-    });
-    ctx.set(0, y)
+pub(super) struct GaussianTopk {
+    z: f32,
+}
+
+impl GaussianTopk {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { z: quantile(args.double("sparsity")?) as f32 })
+    }
+}
+
+impl Kernel for GaussianTopk {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let dtype = ctx.output_dtype(0);
+        let r = |x| round1(dtype, x);
+        let z = r(self.z);
+        let width = x.width();
+        let y = rows::map(&x.view(), width, width, |_, x, y| {
+            let exact = sum(x) / width as f32;
+            let spread = r((fold(x, |x| (x - exact) * (x - exact)) / width as f32).sqrt());
+            let cutoff = r(r(exact) + r(spread * z));
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = x - cutoff);
+            round(dtype, y);
+            for y in y.iter_mut() {
+                // What is no number stays none.
+                *y = if *y < 0.0 { 0.0 } else { *y };
+            }
+        });
+        ctx.set(0, y)
+    }
 }

@@ -1,24 +1,41 @@
 //! `glu`: an activation of one value times another, as a rewrite makes it of two nodes.
 
-use super::{Ctx, activation, rows};
+use super::activation::Activation;
+use super::{Args, Ctx, Kernel, Kernels, activation, rows};
 use crate::Error;
 use crate::kernels::round::round;
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (gate, up) = (ctx.input(0)?, ctx.input(1)?);
-    let name = ctx.text("activation", "");
-    let then = activation::of(name).ok_or_else(|| ctx.error(format!("no activation `{name}`")))?;
-    if gate.shape() != up.shape() {
-        return Err(ctx.error(format!("{:?} and {:?} differ", gate.shape(), up.shape())));
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("glu", Glu::prepare);
+}
+
+/// The function that is applied to the first value.
+pub(super) struct Glu {
+    then: Activation,
+}
+
+impl Glu {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { then: activation::argument(args, "activation")? })
     }
-    let dtype = ctx.output_dtype(0);
-    let up = up.view();
-    let up: &[f32] = &up;
-    let y = rows::pieces(&gate.view(), |at, gate, y| {
-        y.copy_from_slice(gate);
-        then(dtype, y);
-        y.iter_mut().zip(&up[at..]).for_each(|(y, u)| *y *= u);
-        round(dtype, y);
-    });
-    ctx.set(0, y)
+}
+
+impl Kernel for Glu {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let (gate, up) = (ctx.input(0)?, ctx.input(1)?);
+        let then = self.then;
+        if gate.shape() != up.shape() {
+            return Err(ctx.error(format!("{:?} and {:?} differ", gate.shape(), up.shape())));
+        }
+        let dtype = ctx.output_dtype(0);
+        let up = up.view();
+        let up: &[f32] = &up;
+        let y = rows::pieces(&gate.view(), |at, gate, y| {
+            y.copy_from_slice(gate);
+            then(dtype, y);
+            y.iter_mut().zip(&up[at..]).for_each(|(y, u)| *y *= u);
+            round(dtype, y);
+        });
+        ctx.set(0, y)
+    }
 }

@@ -1,41 +1,58 @@
 //! `heads_linear`: a small matrix for each head, and a bias perhaps; one rounding after both.
 
 use super::scan::dot;
-use super::{Ctx, rows};
+use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::round::round;
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let (&[_, heads, size], &[_, out]) = (x.shape(), ctx.output_shape(0)?) else {
-        return Err(ctx.error("it works on heads"));
-    };
-    let weight = ctx.need_vector("weight")?;
-    let bias = ctx.vector("bias");
-    if size == 0
-        || weight.len() != heads * out * size
-        || bias.is_some_and(|b| b.len() != heads * out)
-    {
-        return Err(ctx.error(format!(
-            "a weight of {} numbers does not take {heads} heads of {size} to {out}",
-            weight.len()
-        )));
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("heads_linear", HeadsLinear::prepare);
+}
+
+/// The order of the axes of the matrices.
+pub(super) struct HeadsLinear {
+    turned: bool,
+}
+
+impl HeadsLinear {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { turned: args.one_of("layout", &[("out_in", false), ("in_out", true)])? })
     }
-    // [head][out][in], so that each output is a product of two lines.
-    let turned: Vec<f32> = if ctx.text("layout", "out_in") == "in_out" {
-        let of = |head: usize, o: usize, i: usize| weight[(head * size + i) * out + o];
-        (0..heads * out)
-            .flat_map(|line| (0..size).map(move |i| of(line / out, line % out, i)))
-            .collect()
-    } else {
-        weight.to_vec()
-    };
-    let dtype = ctx.output_dtype(0);
-    let y = rows::map(&x.view(), heads * size, heads * out, |_, x, y| {
-        for (n, (y, line)) in y.iter_mut().zip(turned.chunks_exact(size)).enumerate() {
-            *y = dot(&x[n / out * size..][..size], line) + bias.map_or(0.0, |b| b[n]);
+}
+
+impl Kernel for HeadsLinear {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let (&[_, heads, size], &[_, out]) = (x.shape(), ctx.output_shape(0)?) else {
+            return Err(ctx.error("it works on heads"));
+        };
+        let weight = ctx.need_vector("weight")?;
+        let bias = ctx.vector("bias");
+        if size == 0
+            || weight.len() != heads * out * size
+            || bias.is_some_and(|b| b.len() != heads * out)
+        {
+            return Err(ctx.error(format!(
+                "a weight of {} numbers does not take {heads} heads of {size} to {out}",
+                weight.len()
+            )));
         }
-        round(dtype, y);
-    });
-    ctx.set(0, y)
+        // [head][out][in], so that each output is a product of two lines.
+        let turned: Vec<f32> = if self.turned {
+            let of = |head: usize, o: usize, i: usize| weight[(head * size + i) * out + o];
+            (0..heads * out)
+                .flat_map(|line| (0..size).map(move |i| of(line / out, line % out, i)))
+                .collect()
+        } else {
+            weight.to_vec()
+        };
+        let dtype = ctx.output_dtype(0);
+        let y = rows::map(&x.view(), heads * size, heads * out, |_, x, y| {
+            for (n, (y, line)) in y.iter_mut().zip(turned.chunks_exact(size)).enumerate() {
+                *y = dot(&x[n / out * size..][..size], line) + bias.map_or(0.0, |b| b[n]);
+            }
+            round(dtype, y);
+        });
+        ctx.set(0, y)
+    }
 }

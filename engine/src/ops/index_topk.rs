@@ -5,42 +5,60 @@
 
 use rayon::prelude::*;
 
-use super::Ctx;
+use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::kernels::choose::descending;
 use crate::kernels::math;
 use crate::states::Memory;
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (q, k, w) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let (heads, size) = (w.width(), k.width());
-    let (topk, scale) = (ctx.count("topk")?, ctx.number("scale")? as f32);
-    if q.width() != heads * size || size == 0 {
-        return Err(ctx.error("its queries, keys and weights do not fit"));
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("index_topk", IndexTopk::prepare);
+}
+
+/// How many keys are selected, and the factor on their scores.
+pub(super) struct IndexTopk {
+    topk: usize,
+    scale: f32,
+}
+
+impl IndexTopk {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { topk: args.count("topk")?, scale: args.number("scale")? })
     }
-    let (q, k, w) = (q.view(), k.view(), w.view());
-    let mut y = vec![-1.0; w.len() / heads.max(1) * topk];
-    for chunk in ctx.chunks() {
-        let wrong = ctx.error("its state does not hold keys of this shape");
-        let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-        if memory.width() != size || memory.end() != chunk.start {
-            return Err(wrong);
+}
+
+impl Kernel for IndexTopk {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let (q, k, w) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+        let (heads, size) = (w.width(), k.width());
+        let (topk, scale) = (self.topk, self.scale);
+        if q.width() != heads * size || size == 0 {
+            return Err(ctx.error("its queries, keys and weights do not fit"));
         }
-        memory.append(&k[chunk.rows.start * size..chunk.rows.end * size]);
-        let keys = memory.tail(0);
-        y[chunk.rows.start * topk..chunk.rows.end * topk]
-            .par_chunks_exact_mut(topk)
-            .zip(q[chunk.rows.start * heads * size..].par_chunks_exact(heads * size))
-            .zip(w[chunk.rows.start * heads..].par_chunks_exact(heads))
-            .enumerate()
-            .for_each(|(n, ((y, q), w))| {
-                let seen = &keys[..(chunk.start + n + 1) * size];
-                let scores: Vec<f32> =
-                    seen.chunks_exact(size).map(|key| score(q, w, key, scale)).collect();
-                select(&scores, y);
-            });
+        let (q, k, w) = (q.view(), k.view(), w.view());
+        let mut y = vec![-1.0; w.len() / heads.max(1) * topk];
+        for chunk in ctx.chunks() {
+            let wrong = ctx.error("its state does not hold keys of this shape");
+            let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
+            if memory.width() != size || memory.end() != chunk.start {
+                return Err(wrong);
+            }
+            memory.append(&k[chunk.rows.start * size..chunk.rows.end * size]);
+            let keys = memory.tail(0);
+            y[chunk.rows.start * topk..chunk.rows.end * topk]
+                .par_chunks_exact_mut(topk)
+                .zip(q[chunk.rows.start * heads * size..].par_chunks_exact(heads * size))
+                .zip(w[chunk.rows.start * heads..].par_chunks_exact(heads))
+                .enumerate()
+                .for_each(|(n, ((y, q), w))| {
+                    let seen = &keys[..(chunk.start + n + 1) * size];
+                    let scores: Vec<f32> =
+                        seen.chunks_exact(size).map(|key| score(q, w, key, scale)).collect();
+                    select(&scores, y);
+                });
+        }
+        ctx.set(0, y)
     }
-    ctx.set(0, y)
 }
 
 fn score(q: &[f32], w: &[f32], key: &[f32], scale: f32) -> f32 {

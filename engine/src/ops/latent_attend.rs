@@ -8,13 +8,17 @@ use std::cell::RefCell;
 
 use rayon::prelude::*;
 
-use super::Ctx;
+use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::kernels::attention::{Keys, Query, Rule, Scores};
 use crate::kernels::matmul::matmul;
 use crate::kernels::tokens::round_rows;
 use crate::states::Memory;
 use crate::states::latent::Latent;
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("latent_attend", LatentAttend::prepare);
+}
 
 /// Rows of a chunk that one task handles.
 const ROWS: usize = 64;
@@ -41,98 +45,117 @@ struct Task<'a> {
     start: usize,
 }
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (q, c, r) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let weight = ctx.matrix("weight")?;
-    let value = ctx.count("v_dim")?;
-    let &[_, heads, size] = q.shape() else {
-        return Err(ctx.error("a query has two axes, heads and head size"));
-    };
-    let (rank, shared) = (c.width(), r.width());
-    let nope = size.saturating_sub(shared);
-    let width = heads * (nope + value);
-    if shared > size || weight.inputs != rank || weight.outputs != width || width == 0 {
-        return Err(ctx.error(format!(
+/// The factor on scores, and the size of a value.
+pub(super) struct LatentAttend {
+    scale: f32,
+    value: usize,
+}
+
+impl LatentAttend {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { scale: args.number("scale")?, value: args.count("v_dim")? })
+    }
+}
+
+impl Kernel for LatentAttend {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let (q, c, r) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+        let weight = ctx.matrix("weight")?;
+        let value = self.value;
+        let &[_, heads, size] = q.shape() else {
+            return Err(ctx.error("a query has two axes, heads and head size"));
+        };
+        let (rank, shared) = (c.width(), r.width());
+        let nope = size.saturating_sub(shared);
+        let width = heads * (nope + value);
+        if shared > size || weight.inputs != rank || weight.outputs != width || width == 0 {
+            return Err(ctx.error(format!(
             "a weight [{}, {}] does not expand a latent of {rank} to {heads} heads of {nope} and {value}",
             weight.outputs, weight.inputs
         )));
-    }
-    let sizes = Sizes { heads, nope, value };
-    let round = ctx.output_dtype(0);
-    let rule = Rule {
-        key_dim: size,
-        value_dim: value,
-        scale: ctx.number("scale")? as f32,
-        softcap: None,
-        round,
-        softmax_rounds: false,
-        scores: Scores::Rounded,
-        gated: false,
-    };
-    let selected = if ctx.node().inputs.len() > 3 { Some(ctx.input(3)?) } else { None };
-    let (c, r) = (c.view(), r.view());
-    ctx.show_kept(0, &c);
-    ctx.show_kept(1, &r);
-    let (how, activation) = (ctx.rounding("weight"), ctx.activation());
-    for chunk in ctx.chunks() {
-        let wrong = ctx.error("its state does not hold latents of this shape");
-        let Memory::Latent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-        if memory.latent.width() != rank
-            || memory.shared.width() != shared
-            || memory.latent.end() != chunk.start
-        {
-            return Err(wrong);
         }
-        memory.latent.append(&c[chunk.rows.start * rank..chunk.rows.end * rank]);
-        memory.shared.append(&r[chunk.rows.start * shared..chunk.rows.end * shared]);
-        memory.rewind(round, width, chunk.start);
-        // What the state keeps is expanded, not what came in: they differ if it is narrower.
-        let mut missing = memory.latent.tail(memory.expanded.end());
-        let rows = missing.len() / rank.max(1);
-        if let Some(how) = how {
-            round_rows(how, activation, rank, &mut missing);
-        }
-        let mut made = vec![0.0; rows * width];
-        matmul(&missing, rows, &weight, None, round, &mut made);
-        memory.expanded.append(&made);
-    }
-    let mut tasks = Vec::new();
-    for chunk in ctx.chunks() {
-        let Memory::Latent(memory) = ctx.memory(chunk.slot)? else {
-            return Err(ctx.error("its state is of another kind"));
+        let sizes = Sizes { heads, nope, value };
+        let round = ctx.output_dtype(0);
+        let rule = Rule {
+            key_dim: size,
+            value_dim: value,
+            scale: self.scale,
+            softcap: None,
+            round,
+            softmax_rounds: false,
+            scores: Scores::Rounded,
+            gated: false,
         };
-        for from in chunk.rows.clone().step_by(ROWS) {
-            let rows = from..chunk.rows.end.min(from + ROWS);
-            let start = chunk.start + from - chunk.rows.start;
-            tasks.extend((0..heads).map(|head| Task { memory, head, rows: rows.clone(), start }));
+        let selected = if ctx.node().inputs.len() > 3 { Some(ctx.input(3)?) } else { None };
+        let (c, r) = (c.view(), r.view());
+        ctx.show_kept(0, &c);
+        ctx.show_kept(1, &r);
+        let (how, activation) = (ctx.rounding("weight"), ctx.activation());
+        for chunk in ctx.chunks() {
+            let wrong = ctx.error("its state does not hold latents of this shape");
+            let Memory::Latent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
+            if memory.latent.width() != rank
+                || memory.shared.width() != shared
+                || memory.latent.end() != chunk.start
+            {
+                return Err(wrong);
+            }
+            memory.latent.append(&c[chunk.rows.start * rank..chunk.rows.end * rank]);
+            memory.shared.append(&r[chunk.rows.start * shared..chunk.rows.end * shared]);
+            memory.rewind(round, width, chunk.start);
+            // What the state keeps is expanded, not what came in: they differ if it is narrower.
+            let mut missing = memory.latent.tail(memory.expanded.end());
+            let rows = missing.len() / rank.max(1);
+            if let Some(how) = how {
+                round_rows(how, activation, rank, &mut missing);
+            }
+            let mut made = vec![0.0; rows * width];
+            matmul(&missing, rows, &weight, None, round, &mut made);
+            memory.expanded.append(&made);
         }
-    }
-    let view = q.view();
-    let q: &[f32] = &view;
-    let picks = selected.as_ref().map(|s| (s.view(), s.width()));
-    let picks: Option<Picks<'_>> =
-        picks.as_ref().map(|(view, width)| Picks { of: view, width: *width });
-    let made: Vec<Vec<f32>> = tasks
-        .par_iter()
-        .map(|task| {
-            KEYS.with_borrow_mut(|keys| match picks {
-                // Where all positions are selected, there is nothing to leave out.
-                Some(picks) if task.start + task.rows.len() > picks.width => {
-                    some(keys, task, &rule, sizes, q, picks)
-                }
-                _ => one(keys, task, &rule, sizes, q),
+        let mut tasks = Vec::new();
+        for chunk in ctx.chunks() {
+            let Memory::Latent(memory) = ctx.memory(chunk.slot)? else {
+                return Err(ctx.error("its state is of another kind"));
+            };
+            for from in chunk.rows.clone().step_by(ROWS) {
+                let rows = from..chunk.rows.end.min(from + ROWS);
+                let start = chunk.start + from - chunk.rows.start;
+                tasks.extend((0..heads).map(|head| Task {
+                    memory,
+                    head,
+                    rows: rows.clone(),
+                    start,
+                }));
+            }
+        }
+        let view = q.view();
+        let q: &[f32] = &view;
+        let picks = selected.as_ref().map(|s| (s.view(), s.width()));
+        let picks: Option<Picks<'_>> =
+            picks.as_ref().map(|(view, width)| Picks { of: view, width: *width });
+        let made: Vec<Vec<f32>> = tasks
+            .par_iter()
+            .map(|task| {
+                KEYS.with_borrow_mut(|keys| match picks {
+                    // Where all positions are selected, there is nothing to leave out.
+                    Some(picks) if task.start + task.rows.len() > picks.width => {
+                        some(keys, task, &rule, sizes, q, picks)
+                    }
+                    _ => one(keys, task, &rule, sizes, q),
+                })
             })
-        })
-        .collect();
-    let out = heads * value;
-    let mut y = vec![0.0; view.len() / (heads * size).max(1) * out];
-    for (task, part) in tasks.iter().zip(&made) {
-        for (row, part) in task.rows.clone().zip(part.chunks_exact(value)) {
-            y[row * out + task.head * value..][..value].copy_from_slice(part);
+            .collect();
+        let out = heads * value;
+        let mut y = vec![0.0; view.len() / (heads * size).max(1) * out];
+        for (task, part) in tasks.iter().zip(&made) {
+            for (row, part) in task.rows.clone().zip(part.chunks_exact(value)) {
+                y[row * out + task.head * value..][..value].copy_from_slice(part);
+            }
         }
+        drop(tasks);
+        ctx.set(0, y)
     }
-    drop(tasks);
-    ctx.set(0, y)
 }
 
 /// Positions that each row sees, ascending; those below 0 are none.

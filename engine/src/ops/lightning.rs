@@ -7,12 +7,16 @@
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 
-use super::Ctx;
 use super::scan::by_unit;
+use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::kernels::round::{round, round1};
 use crate::states::Memory;
 use crate::states::recurrent::Blocks;
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("lightning", Lightning::prepare);
+}
 
 /// One head of one chunk.
 #[derive(Clone, Copy)]
@@ -31,68 +35,81 @@ struct Head<'a> {
     dtype: Dtype,
 }
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (q, k, v) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let (&[_, heads, key], &[_, _, value]) = (k.shape(), v.shape()) else {
-        return Err(ctx.error("keys and values have two axes each, heads and head size"));
-    };
-    let slopes = ctx.need_vector("slope_rate")?;
-    let query_decay = ctx.need_vector("query_decay")?;
-    let key_decay = ctx.need_vector("key_decay")?;
-    let diagonal_decay = ctx.need_vector("diagonal_decay")?;
-    let block = ctx.count("block")?;
-    let fits = q.width() == heads * key
-        && v.width() == heads * value
-        && slopes.len() == heads
-        && query_decay.len() == heads * block
-        && key_decay.len() == heads * block
-        && diagonal_decay.len() == heads * block * block;
-    if !fits {
-        return Err(ctx.error("its inputs and tables do not fit"));
+/// The length of a block.
+pub(super) struct Lightning {
+    block: usize,
+}
+
+impl Lightning {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { block: args.count("block")? })
     }
-    let dtype = ctx.output_dtype(0);
-    let (q, k, v) = (q.view(), k.view(), v.view());
-    let mut y = vec![0.0; v.len()];
-    for chunk in ctx.chunks() {
-        let wrong = ctx.error("its state does not hold a matrix of this shape per head");
-        let rows = chunk.rows.clone();
-        let Memory::Recurrent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-        if memory.width() != heads * key * value || memory.end() != chunk.start {
-            return Err(wrong);
+}
+
+impl Kernel for Lightning {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let (q, k, v) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+        let (&[_, heads, key], &[_, _, value]) = (k.shape(), v.shape()) else {
+            return Err(ctx.error("keys and values have two axes each, heads and head size"));
+        };
+        let slopes = ctx.need_vector("slope_rate")?;
+        let query_decay = ctx.need_vector("query_decay")?;
+        let key_decay = ctx.need_vector("key_decay")?;
+        let diagonal_decay = ctx.need_vector("diagonal_decay")?;
+        let block = self.block;
+        let fits = q.width() == heads * key
+            && v.width() == heads * value
+            && slopes.len() == heads
+            && query_decay.len() == heads * block
+            && key_decay.len() == heads * block
+            && diagonal_decay.len() == heads * block * block;
+        if !fits {
+            return Err(ctx.error("its inputs and tables do not fit"));
         }
-        let Blocks { before, after } = memory.step(rows.len());
-        let size = key * value;
-        let made: Vec<Vec<f32>> = by_unit(after, heads, size)
-            .into_par_iter()
-            .enumerate()
-            .map(|(n, after)| {
-                let head = Head {
-                    sizes: (key, value),
-                    strides: (heads * key, heads * value),
-                    q: &q[rows.start * heads * key + n * key..],
-                    k: &k[rows.start * heads * key + n * key..],
-                    v: &v[rows.start * heads * value + n * value..],
-                    slope: slopes[n],
-                    query_decay: &query_decay[n * block..][..block],
-                    key_decay: &key_decay[n * block..][..block],
-                    diagonal_decay: &diagonal_decay[n * block * block..][..block * block],
-                    dtype,
-                };
-                if chunk.start == 0 {
-                    head.blocks(rows.len(), after)
-                } else {
-                    head.steps(rows.len(), &before[n * size..][..size], after)
+        let dtype = ctx.output_dtype(0);
+        let (q, k, v) = (q.view(), k.view(), v.view());
+        let mut y = vec![0.0; v.len()];
+        for chunk in ctx.chunks() {
+            let wrong = ctx.error("its state does not hold a matrix of this shape per head");
+            let rows = chunk.rows.clone();
+            let Memory::Recurrent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
+            if memory.width() != heads * key * value || memory.end() != chunk.start {
+                return Err(wrong);
+            }
+            let Blocks { before, after } = memory.step(rows.len());
+            let size = key * value;
+            let made: Vec<Vec<f32>> = by_unit(after, heads, size)
+                .into_par_iter()
+                .enumerate()
+                .map(|(n, after)| {
+                    let head = Head {
+                        sizes: (key, value),
+                        strides: (heads * key, heads * value),
+                        q: &q[rows.start * heads * key + n * key..],
+                        k: &k[rows.start * heads * key + n * key..],
+                        v: &v[rows.start * heads * value + n * value..],
+                        slope: slopes[n],
+                        query_decay: &query_decay[n * block..][..block],
+                        key_decay: &key_decay[n * block..][..block],
+                        diagonal_decay: &diagonal_decay[n * block * block..][..block * block],
+                        dtype,
+                    };
+                    if chunk.start == 0 {
+                        head.blocks(rows.len(), after)
+                    } else {
+                        head.steps(rows.len(), &before[n * size..][..size], after)
+                    }
+                })
+                .collect();
+            let y = &mut y[rows.start * heads * value..rows.end * heads * value];
+            for (head, made) in made.iter().enumerate() {
+                for (y, made) in y.chunks_exact_mut(heads * value).zip(made.chunks_exact(value)) {
+                    y[head * value..][..value].copy_from_slice(made);
                 }
-            })
-            .collect();
-        let y = &mut y[rows.start * heads * value..rows.end * heads * value];
-        for (head, made) in made.iter().enumerate() {
-            for (y, made) in y.chunks_exact_mut(heads * value).zip(made.chunks_exact(value)) {
-                y[head * value..][..value].copy_from_slice(made);
             }
         }
+        ctx.set(0, y)
     }
-    ctx.set(0, y)
 }
 
 impl Head<'_> {

@@ -6,9 +6,14 @@ use std::borrow::Cow;
 use checkpoints::checkpoint::Rounding;
 use rayon::prelude::*;
 
-use super::Ctx;
+use super::{Ctx, Kernels};
 use crate::Error;
 use crate::kernels::matmul::{WeightView, matmul};
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.add("linear", run);
+    kernels.add("linears", run_many);
+}
 
 pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;

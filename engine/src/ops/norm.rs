@@ -1,60 +1,123 @@
 //! `rms_norm`, `layer_norm`, `l2_norm`: statistics in f32 over the last axis.
 
-use super::{Ctx, rows};
+use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::math::{fold, sum};
 use crate::kernels::round::{round, round1};
 
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("rms_norm", RmsNorm::prepare);
+    kernels.prepared("layer_norm", LayerNorm::prepare);
+    kernels.prepared("l2_norm", L2Norm::prepare);
+}
+
 /// How the weight meets the normalised numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cast {
+pub(super) enum Cast {
     /// Rounded first, then multiplied, then rounded again.
     Before,
     /// Multiplied in f32, then rounded.
     After,
 }
 
-pub(super) fn rms_norm(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let eps = ctx.number("eps")? as f32;
-    let cast = if ctx.text("cast", "before") == "after" { Cast::After } else { Cast::Before };
-    // `1 + w` is computed in f32, whatever the weight's dtype.
-    let weight = ctx.vector("weight").map(|w| {
-        if ctx.flag("plus_one") { w.iter().map(|w| 1.0 + w).collect() } else { w.to_vec() }
-    });
-    normalise(ctx, weight.as_deref(), None, cast, |x, y| {
-        let scale = 1.0 / (fold(x, |x| x * x) / x.len() as f32 + eps).sqrt();
-        y.iter_mut().zip(x).for_each(|(y, x)| *y = x * scale);
-    })
+impl Cast {
+    pub(super) fn of(args: &Args<'_>) -> Result<Self, Error> {
+        args.one_of("cast", &[("before", Self::Before), ("after", Self::After)])
+    }
 }
 
-pub(super) fn layer_norm(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let eps = ctx.number("eps")? as f32;
-    let cast = if ctx.text("cast", "native") == "before" { Cast::Before } else { Cast::After };
-    // With a norm per head their weights stand one after another, as `per_head` stores them.
-    let each = |role: &str| -> Option<Vec<f32>> {
-        let all: Vec<f32> =
-            (0..).map_while(|h| ctx.vector(&format!("{role}.{h}"))).flatten().copied().collect();
-        if all.is_empty() { ctx.vector(role).map(<[f32]>::to_vec) } else { Some(all) }
-    };
-    let (mut weight, bias) = (each("weight"), each("bias"));
-    // Unlike in `rms_norm`, `1 + w` is a sum of tensors and rounded like one.
-    if ctx.flag("plus_one") {
-        weight.iter_mut().flatten().for_each(|w| *w = round1(ctx.activation(), 1.0 + *w));
+/// By the root mean square.
+pub(super) struct RmsNorm {
+    eps: f32,
+    cast: Cast,
+    plus_one: bool,
+}
+
+impl RmsNorm {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            eps: args.number("eps")?,
+            cast: Cast::of(args)?,
+            plus_one: args.flag("plus_one")?,
+        })
     }
-    normalise(ctx, weight.as_deref(), bias.as_deref(), cast, |x, y| {
-        let mean = sum(x) / x.len() as f32;
-        let scale = 1.0 / (fold(x, |x| (x - mean) * (x - mean)) / x.len() as f32 + eps).sqrt();
-        y.iter_mut().zip(x).for_each(|(y, x)| *y = (x - mean) * scale);
-    })
+}
+
+impl Kernel for RmsNorm {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let eps = self.eps;
+        // `1 + w` is computed in f32, whatever the weight's dtype.
+        let weight = ctx
+            .vector("weight")
+            .map(|w| if self.plus_one { w.iter().map(|w| 1.0 + w).collect() } else { w.to_vec() });
+        normalise(ctx, weight.as_deref(), None, self.cast, |x, y| {
+            let scale = 1.0 / (fold(x, |x| x * x) / x.len() as f32 + eps).sqrt();
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = x * scale);
+        })
+    }
+}
+
+/// By mean and variance.
+pub(super) struct LayerNorm {
+    eps: f32,
+    cast: Cast,
+    plus_one: bool,
+}
+
+impl LayerNorm {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            eps: args.number("eps")?,
+            cast: Cast::of(args)?,
+            plus_one: args.flag("plus_one")?,
+        })
+    }
+}
+
+impl Kernel for LayerNorm {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let eps = self.eps;
+        // With a norm per head their weights stand one after another, as `per_head` stores them.
+        let each = |role: &str| -> Option<Vec<f32>> {
+            let all: Vec<f32> = (0..)
+                .map_while(|h| ctx.vector(&format!("{role}.{h}")))
+                .flatten()
+                .copied()
+                .collect();
+            if all.is_empty() { ctx.vector(role).map(<[f32]>::to_vec) } else { Some(all) }
+        };
+        let (mut weight, bias) = (each("weight"), each("bias"));
+        // Unlike in `rms_norm`, `1 + w` is a sum of tensors and rounded like one.
+        if self.plus_one {
+            weight.iter_mut().flatten().for_each(|w| *w = round1(ctx.activation(), 1.0 + *w));
+        }
+        normalise(ctx, weight.as_deref(), bias.as_deref(), self.cast, |x, y| {
+            let mean = sum(x) / x.len() as f32;
+            let scale = 1.0 / (fold(x, |x| (x - mean) * (x - mean)) / x.len() as f32 + eps).sqrt();
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = (x - mean) * scale);
+        })
+    }
 }
 
 /// By the root mean square and without a weight, as query and key norms of that name do it.
-pub(super) fn l2_norm(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let eps = ctx.number("eps")? as f32;
-    normalise(ctx, None, None, Cast::After, |x, y| {
-        let scale = 1.0 / (fold(x, |x| x * x) / x.len() as f32 + eps).sqrt();
-        y.iter_mut().zip(x).for_each(|(y, x)| *y = x * scale);
-    })
+pub(super) struct L2Norm {
+    eps: f32,
+}
+
+impl L2Norm {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { eps: args.number("eps")? })
+    }
+}
+
+impl Kernel for L2Norm {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let eps = self.eps;
+        normalise(ctx, None, None, Cast::After, |x, y| {
+            let scale = 1.0 / (fold(x, |x| x * x) / x.len() as f32 + eps).sqrt();
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = x * scale);
+        })
+    }
 }
 
 fn normalise(

@@ -1,9 +1,16 @@
 //! What depends on a row's position alone: `position_embed`, `sinusoid`, `temperature`,
 //! `zero_first`.
 
-use super::{Ctx, rows};
+use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::round::{round, round1};
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("position_embed", PositionEmbed::prepare);
+    kernels.prepared("sinusoid", Sinusoid::prepare);
+    kernels.prepared("temperature", Temperature::prepare);
+    kernels.add("zero_first", zero_first);
+}
 
 /// The position of every row of the step.
 fn positions(ctx: &Ctx<'_>) -> Vec<usize> {
@@ -34,71 +41,117 @@ pub(super) fn zero_first(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 }
 
 /// One row of a matrix per position.
-pub(super) fn embed(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let weight = ctx.matrix("weight")?;
-    let width = ctx.output_width(0)?;
-    if weight.inputs != width {
-        return Err(ctx.error(format!("its weight has rows of {}, not {width}", weight.inputs)));
+pub(super) struct PositionEmbed {
+    offset: usize,
+}
+
+impl PositionEmbed {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { offset: args.count("offset")? })
     }
-    let offset = ctx.count("offset")?;
-    let dtype = ctx.output_dtype(0);
-    let positions = positions(ctx);
-    let mut data = vec![0.0; positions.len() * width];
-    for (position, row) in positions.into_iter().zip(data.chunks_exact_mut(width)) {
-        let at = position.saturating_add(offset);
-        if at >= weight.outputs {
-            return Err(ctx.error(format!(
-                "position {position} is past the last that the model has learned"
-            )));
+}
+
+impl Kernel for PositionEmbed {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let weight = ctx.matrix("weight")?;
+        let width = ctx.output_width(0)?;
+        if weight.inputs != width {
+            return Err(ctx.error(format!("its weight has rows of {}, not {width}", weight.inputs)));
         }
-        weight.widen_row(at, row);
-        round(dtype, row);
+        let offset = self.offset;
+        let dtype = ctx.output_dtype(0);
+        let positions = positions(ctx);
+        let mut data = vec![0.0; positions.len() * width];
+        for (position, row) in positions.into_iter().zip(data.chunks_exact_mut(width)) {
+            let at = position.saturating_add(offset);
+            if at >= weight.outputs {
+                return Err(ctx.error(format!(
+                    "position {position} is past the last that the model has learned"
+                )));
+            }
+            weight.widen_row(at, row);
+            round(dtype, row);
+        }
+        ctx.set(0, data)
     }
-    ctx.set(0, data)
 }
 
 /// Sines of all frequencies, then cosines.
-pub(super) fn sinusoid(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let width = ctx.output_width(0)?;
-    let half = width / 2;
-    let frequencies = ctx
-        .numbers_or_null("frequencies")?
-        .filter(|f| f.len() == half)
-        .ok_or_else(|| ctx.error(format!("it needs {half} frequencies")))?;
-    let offset = ctx.count("offset")?;
-    let dtype = ctx.output_dtype(0);
-    let positions = positions(ctx);
-    let mut data = vec![0.0; positions.len() * width];
-    for (position, row) in positions.into_iter().zip(data.chunks_exact_mut(width.max(1))) {
-        let position = position.saturating_add(offset) as f32;
-        for (n, frequency) in frequencies.iter().enumerate() {
-            let angle = position * frequency;
-            row[n] = angle.sin();
-            row[half + n] = angle.cos();
-        }
-        round(dtype, row);
+pub(super) struct Sinusoid {
+    frequencies: Vec<f32>,
+    offset: usize,
+}
+
+impl Sinusoid {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let frequencies = args.numbers_or_null("frequencies")?;
+        Ok(Self {
+            frequencies: frequencies.ok_or_else(|| args.error("it has no frequencies"))?,
+            offset: args.count("offset")?,
+        })
     }
-    ctx.set(0, data)
+}
+
+impl Kernel for Sinusoid {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let width = ctx.output_width(0)?;
+        let half = width / 2;
+        let Self { frequencies, offset } = self;
+        if frequencies.len() != half {
+            return Err(ctx.error(format!("it needs {half} frequencies")));
+        }
+        let dtype = ctx.output_dtype(0);
+        let positions = positions(ctx);
+        let mut data = vec![0.0; positions.len() * width];
+        for (position, row) in positions.into_iter().zip(data.chunks_exact_mut(width.max(1))) {
+            let position = position.saturating_add(*offset) as f32;
+            for (n, frequency) in frequencies.iter().enumerate() {
+                let angle = position * frequency;
+                row[n] = angle.sin();
+                row[half + n] = angle.cos();
+            }
+            round(dtype, row);
+        }
+        ctx.set(0, data)
+    }
 }
 
 /// `x * (1 + scale * ln(1 + floor((position + shift) / every)))`: queries far along are sharper.
-pub(super) fn temperature(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let (scale, every) = (ctx.number("scale")? as f32, ctx.number("every")? as f32);
-    let shift = ctx.number("shift")? as f32;
-    let dtype = ctx.output_dtype(0);
-    let wide = ctx.text("factor", "rounded") == "f32";
-    let grid = if wide { registry::dtype::Dtype::F32 } else { dtype };
-    let factors: Vec<f32> = positions(ctx)
-        .into_iter()
-        .map(|p| round1(grid, 1.0 + scale * (1.0 + ((p as f32 + shift) / every).floor()).ln()))
-        .collect();
-    if factors.len() != x.rows() {
-        return Err(ctx.error("it stands where rows of the step are left out"));
+pub(super) struct Temperature {
+    scale: f32,
+    every: f32,
+    shift: f32,
+    wide: bool,
+}
+
+impl Temperature {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            scale: args.number("scale")?,
+            every: args.number("every")?,
+            shift: args.number("shift")?,
+            wide: args.one_of("factor", &[("rounded", false), ("f32", true)])?,
+        })
     }
-    let y = rows::map(&x.view(), x.width(), x.width(), |row, x, y| {
-        y.iter_mut().zip(x).for_each(|(y, x)| *y = x * factors[row]);
-        round(dtype, y);
-    });
-    ctx.set(0, y)
+}
+
+impl Kernel for Temperature {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let &Self { scale, every, shift, wide } = self;
+        let dtype = ctx.output_dtype(0);
+        let grid = if wide { registry::dtype::Dtype::F32 } else { dtype };
+        let factors: Vec<f32> = positions(ctx)
+            .into_iter()
+            .map(|p| round1(grid, 1.0 + scale * (1.0 + ((p as f32 + shift) / every).floor()).ln()))
+            .collect();
+        if factors.len() != x.rows() {
+            return Err(ctx.error("it stands where rows of the step are left out"));
+        }
+        let y = rows::map(&x.view(), x.width(), x.width(), |row, x, y| {
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = x * factors[row]);
+            round(dtype, y);
+        });
+        ctx.set(0, y)
+    }
 }

@@ -4,11 +4,15 @@
 //! Gates and decays are in the run's dtype, each step rounded, and the sum is in f32, as
 //! the reference has them.
 
-use super::Ctx;
 use super::scan::scan;
+use super::{Ctx, Kernels};
 use crate::Error;
 use crate::kernels::math::{sigmoid, softplus};
 use crate::kernels::round::round1;
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.add("rg_lru", run);
+}
 
 /// Channels that one task handles at most.
 const CHANNELS: usize = 256;

@@ -1,8 +1,12 @@
 //! `rope`: rotates pairs of the first dims of every head by the row's position.
 
-use super::{Ctx, rows};
+use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::round::round1;
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("rope", Rope::prepare);
+}
 
 /// Where cosines and sines, and the products with them, are rounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,48 +19,84 @@ enum Compute {
     QkF32,
 }
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let angles = ctx.angles()?;
-    let compute = match ctx.text("compute", "activation") {
-        "f32" => Compute::F32,
-        "qk_f32" => Compute::QkF32,
-        _ => Compute::Activation,
-    };
-    let (interleaved, gathers) = match ctx.text("layout", "half") {
-        "interleaved" => (true, false),
-        // Pairs that lie side by side come out half a head apart.
-        "interleaved_to_half" => (true, true),
-        _ => (false, true),
-    };
-    let inverse = ctx.flag("inverse");
-    let head = x.shape().last().copied().unwrap_or(1);
-    let (pairs, width) = (angles.pairs, x.width());
-    if 2 * pairs > head || angles.cos.len() != x.rows() * pairs {
-        return Err(ctx.error(format!("a head of {head} has no {pairs} pairs to rotate")));
+/// The place of the two numbers of a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    /// Half the rotated numbers apart.
+    Half,
+    /// Side by side.
+    Interleaved,
+    /// Side by side in the input, and half the rotated numbers apart in the output.
+    InterleavedToHalf,
+}
+
+/// The rotation of one node.
+pub(super) struct Rope {
+    compute: Compute,
+    layout: Layout,
+    inverse: bool,
+}
+
+impl Rope {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            compute: args.one_of(
+                "compute",
+                &[
+                    ("activation", Compute::Activation),
+                    ("f32", Compute::F32),
+                    ("qk_f32", Compute::QkF32),
+                ],
+            )?,
+            layout: args.one_of(
+                "layout",
+                &[
+                    ("half", Layout::Half),
+                    ("interleaved", Layout::Interleaved),
+                    ("interleaved_to_half", Layout::InterleavedToHalf),
+                ],
+            )?,
+            inverse: args.flag("inverse")?,
+        })
     }
-    let dtype = ctx.output_dtype(0);
-    let (cos, sin) = match compute {
-        Compute::F32 => (&angles.cos, &angles.sin),
-        Compute::Activation | Compute::QkF32 => (&angles.cos_rounded, &angles.sin_rounded),
-    };
-    let inner = if compute == Compute::Activation { dtype } else { registry::dtype::Dtype::F32 };
-    let y = rows::map(&x.view(), width, width, |row, x, y| {
-        let cos = &cos[row * pairs..(row + 1) * pairs];
-        let sin = &sin[row * pairs..(row + 1) * pairs];
-        for (x, y) in x.chunks_exact(head).zip(y.chunks_exact_mut(head)) {
-            for n in 0..pairs {
-                let (a, b) = if interleaved { (2 * n, 2 * n + 1) } else { (n, n + pairs) };
-                let (c, s) = (cos[n], if inverse { -sin[n] } else { sin[n] });
-                let turned = |x: f32, c: f32, z: f32, s: f32| {
-                    round1(dtype, round1(inner, x * c) + round1(inner, z * s))
-                };
-                let (first, second) = (turned(x[a], c, -x[b], s), turned(x[b], c, x[a], s));
-                let (a, b) = if gathers { (n, n + pairs) } else { (a, b) };
-                (y[a], y[b]) = (first, second);
-            }
-            y[2 * pairs..].copy_from_slice(&x[2 * pairs..]);
+}
+
+impl Kernel for Rope {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let angles = ctx.angles()?;
+        let &Self { compute, layout, inverse } = self;
+        let interleaved = layout != Layout::Half;
+        let gathers = layout != Layout::Interleaved;
+        let head = x.shape().last().copied().unwrap_or(1);
+        let (pairs, width) = (angles.pairs, x.width());
+        if 2 * pairs > head || angles.cos.len() != x.rows() * pairs {
+            return Err(ctx.error(format!("a head of {head} has no {pairs} pairs to rotate")));
         }
-    });
-    ctx.set(0, y)
+        let dtype = ctx.output_dtype(0);
+        let (cos, sin) = match compute {
+            Compute::F32 => (&angles.cos, &angles.sin),
+            Compute::Activation | Compute::QkF32 => (&angles.cos_rounded, &angles.sin_rounded),
+        };
+        let inner =
+            if compute == Compute::Activation { dtype } else { registry::dtype::Dtype::F32 };
+        let y = rows::map(&x.view(), width, width, |row, x, y| {
+            let cos = &cos[row * pairs..(row + 1) * pairs];
+            let sin = &sin[row * pairs..(row + 1) * pairs];
+            for (x, y) in x.chunks_exact(head).zip(y.chunks_exact_mut(head)) {
+                for n in 0..pairs {
+                    let (a, b) = if interleaved { (2 * n, 2 * n + 1) } else { (n, n + pairs) };
+                    let (c, s) = (cos[n], if inverse { -sin[n] } else { sin[n] });
+                    let turned = |x: f32, c: f32, z: f32, s: f32| {
+                        round1(dtype, round1(inner, x * c) + round1(inner, z * s))
+                    };
+                    let (first, second) = (turned(x[a], c, -x[b], s), turned(x[b], c, x[a], s));
+                    let (a, b) = if gathers { (n, n + pairs) } else { (a, b) };
+                    (y[a], y[b]) = (first, second);
+                }
+                y[2 * pairs..].copy_from_slice(&x[2 * pairs..]);
+            }
+        });
+        ctx.set(0, y)
+    }
 }

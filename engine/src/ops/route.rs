@@ -1,10 +1,19 @@
 //! What routers are made of: `softmax`, `total`, `p_norm`, `choose`, `pick`, `near_shares`.
 
-use super::{Ctx, rows};
+use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::choose::Choice;
 use crate::kernels::math::{exp, sum};
 use crate::kernels::round::round;
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.add("softmax", softmax);
+    kernels.add("total", total);
+    kernels.prepared("p_norm", PNorm::prepare);
+    kernels.prepared("choose", Choose::prepare);
+    kernels.add("pick", pick);
+    kernels.prepared("near_shares", NearShares::prepare);
+}
 
 /// Over the last axis, f32 inside, one rounding.
 pub(super) fn softmax(ctx: &mut Ctx<'_>) -> Result<(), Error> {
@@ -35,32 +44,56 @@ pub(super) fn total(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 }
 
 /// `(sum |x|^p)^(1/p)`, f32 inside, one rounding.
-pub(super) fn p_norm(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let (dtype, p) = (ctx.output_dtype(0), ctx.number("p")? as f32);
-    let y = rows::map(&x.view(), x.width(), 1, |_, x, y| {
-        y[0] = x.iter().map(|x| x.abs().powf(p)).sum::<f32>().powf(1.0 / p);
-        round(dtype, y);
-    });
-    ctx.set(0, y)
+pub(super) struct PNorm {
+    p: f32,
+}
+
+impl PNorm {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { p: args.number("p")? })
+    }
+}
+
+impl Kernel for PNorm {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let (dtype, p) = (ctx.output_dtype(0), self.p);
+        let y = rows::map(&x.view(), x.width(), 1, |_, x, y| {
+            y[0] = x.iter().map(|x| x.abs().powf(p)).sum::<f32>().powf(1.0 / p);
+            round(dtype, y);
+        });
+        ctx.set(0, y)
+    }
 }
 
 /// The places of the largest numbers of a row, best first. Of a row with NaN every place is NaN, which the weights
 /// and outputs of experts take over: scores that are none would choose some expert without a word.
-pub(super) fn choose(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let choice =
-        Choice::of_node(ctx.node()).ok_or_else(|| ctx.error("it does not say how many"))?;
-    if choice.k > x.width() {
-        return Err(ctx.error(format!("{} cannot be chosen among {}", choice.k, x.width())));
+pub(super) struct Choose {
+    choice: Choice,
+}
+
+impl Choose {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let choice = Choice::of_node(args.node());
+        Ok(Self { choice: choice.ok_or_else(|| args.error("it does not say how many"))? })
     }
-    let y = rows::map(&x.view(), x.width(), choice.k, |_, x, y| {
-        if x.iter().any(|x| x.is_nan()) {
-            return y.fill(f32::NAN);
+}
+
+impl Kernel for Choose {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let choice = &self.choice;
+        if choice.k > x.width() {
+            return Err(ctx.error(format!("{} cannot be chosen among {}", choice.k, x.width())));
         }
-        y.iter_mut().zip(choice.of(x)).for_each(|(y, at)| *y = at as f32);
-    });
-    ctx.set(0, y)
+        let y = rows::map(&x.view(), x.width(), choice.k, |_, x, y| {
+            if x.iter().any(|x| x.is_nan()) {
+                return y.fill(f32::NAN);
+            }
+            y.iter_mut().zip(choice.of(x)).for_each(|(y, at)| *y = at as f32);
+        });
+        ctx.set(0, y)
+    }
 }
 
 /// The numbers at the places that were chosen.
@@ -86,42 +119,55 @@ pub(super) fn pick(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 
 /// For each choice its softmax among the scores that are left and nearly as large, all steps rounded
 /// (SparseMixer, arXiv 2409.12136, without the noise of training; it chooses as it goes).
-pub(super) fn near_shares(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (x, chosen) = (ctx.input(0)?, ctx.input(1)?);
-    let (dtype, width, k) = (ctx.output_dtype(0), x.width(), chosen.width());
-    // The reference compares in the dtype of the scores.
-    let mut margin = [ctx.number("margin")? as f32];
-    round(dtype, &mut margin);
-    let (xs, places) = (x.view(), chosen.view());
-    let mut y = Vec::with_capacity(places.len());
-    for (row, places) in xs.chunks(width.max(1)).zip(places.chunks(k.max(1))) {
-        let mut left = vec![true; row.len()];
-        for place in places {
-            if place.is_nan() {
-                y.push(f32::NAN);
-                continue;
-            }
-            let at = index(*place, width).ok_or_else(|| ctx.error(format!("no place {place}")))?;
-            let best = row[at];
-            let near = |score: f32| {
-                let mut apart = [best - score];
-                round(dtype, &mut apart);
-                apart[0] /= score.abs().max(best);
-                round(dtype, &mut apart);
-                // Where both are 0 the quotient is no number, and the score stays.
-                apart[0].is_nan() || apart[0] <= margin[0]
-            };
-            let whole: f32 = (0..row.len())
-                .filter(|n| left[*n] && near(row[*n]))
-                .map(|n| exp(row[n] - best))
-                .sum();
-            y.push(1.0 / whole);
-            left[at] = false;
-        }
+pub(super) struct NearShares {
+    margin: f32,
+}
+
+impl NearShares {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { margin: args.number("margin")? })
     }
-    drop((xs, places));
-    round(dtype, &mut y);
-    ctx.set(0, y)
+}
+
+impl Kernel for NearShares {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let (x, chosen) = (ctx.input(0)?, ctx.input(1)?);
+        let (dtype, width, k) = (ctx.output_dtype(0), x.width(), chosen.width());
+        // The reference compares in the dtype of the scores.
+        let mut margin = [self.margin];
+        round(dtype, &mut margin);
+        let (xs, places) = (x.view(), chosen.view());
+        let mut y = Vec::with_capacity(places.len());
+        for (row, places) in xs.chunks(width.max(1)).zip(places.chunks(k.max(1))) {
+            let mut left = vec![true; row.len()];
+            for place in places {
+                if place.is_nan() {
+                    y.push(f32::NAN);
+                    continue;
+                }
+                let at =
+                    index(*place, width).ok_or_else(|| ctx.error(format!("no place {place}")))?;
+                let best = row[at];
+                let near = |score: f32| {
+                    let mut apart = [best - score];
+                    round(dtype, &mut apart);
+                    apart[0] /= score.abs().max(best);
+                    round(dtype, &mut apart);
+                    // Where both are 0 the quotient is no number, and the score stays.
+                    apart[0].is_nan() || apart[0] <= margin[0]
+                };
+                let whole: f32 = (0..row.len())
+                    .filter(|n| left[*n] && near(row[*n]))
+                    .map(|n| exp(row[n] - best))
+                    .sum();
+                y.push(1.0 / whole);
+                left[at] = false;
+            }
+        }
+        drop((xs, places));
+        round(dtype, &mut y);
+        ctx.set(0, y)
+    }
 }
 
 /// A chosen place, which may come from outside the engine.

@@ -1,8 +1,16 @@
 //! `heads`, `merge`, `split`, `concat`, `slice`: numbers move, none changes.
 
-use super::Ctx;
+use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::value::Value;
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.add("heads", reshape);
+    kernels.add("merge", reshape);
+    kernels.add("split", split);
+    kernels.add("concat", concat);
+    kernels.prepared("slice", Slice::prepare);
+}
 
 /// The same numbers under the output's shape.
 pub(super) fn reshape(ctx: &mut Ctx<'_>) -> Result<(), Error> {
@@ -26,12 +34,23 @@ pub(super) fn split(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 }
 
 /// Columns `from..to` of the last axis.
-pub(super) fn slice(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let from = ctx.count("from")?;
-    let width = last(ctx.output_shape(0)?);
-    let piece = columns(ctx, &x, from, width)?;
-    ctx.set(0, piece)
+pub(super) struct Slice {
+    from: usize,
+}
+
+impl Slice {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { from: args.count("from")? })
+    }
+}
+
+impl Kernel for Slice {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let width = last(ctx.output_shape(0)?);
+        let piece = columns(ctx, &x, self.from, width)?;
+        ctx.set(0, piece)
+    }
 }
 
 /// Inputs one after another along the last axis.

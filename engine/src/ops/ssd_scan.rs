@@ -7,67 +7,90 @@
 use registry::dtype::Dtype;
 
 use super::scan::{dot, scan};
-use super::{Ctx, rows};
+use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::math::softplus;
 use crate::kernels::round::{round, round1};
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (x, b, c) = (ctx.input(0)?, ctx.input(2)?, ctx.input(3)?);
-    let (&[_, heads, dim], &[_, groups, size]) = (x.shape(), b.shape()) else {
-        return Err(ctx.error("its first input has heads, its third has groups"));
-    };
-    if groups == 0 || heads % groups != 0 || b.shape() != c.shape() {
-        return Err(ctx.error(format!("{groups} groups do not share {heads} heads")));
-    }
-    let dt = steps(ctx, heads)?;
-    let decay: Vec<f32> = ctx.need_vector("A_log")?.iter().map(|a| -a.exp()).collect();
-    let skip = ctx.need_vector("D")?;
-    if decay.len() != heads || skip.len() != heads {
-        return Err(ctx.error(format!("its weights are not those of {heads} heads")));
-    }
-    let dtype = ctx.activation();
-    let stepwise = ctx.flag("stepwise") && dtype != Dtype::F32;
-    let (xs, bs, cs) = (x.view(), b.view(), c.view());
-    let (xs, bs, cs): (&[f32], &[f32], &[f32]) = (&xs, &bs, &cs);
-    let y = scan(ctx, heads, dim, |at, before, after, y| {
-        let (head, group) = (at.unit, at.unit / (heads / groups));
-        let token = Token {
-            dt: dt[at.row * heads + head],
-            decay: decay[head],
-            skip: skip[head],
-            x: &xs[(at.row * heads + head) * dim..][..dim],
-            b: &bs[(at.row * groups + group) * size..][..size],
-            c: &cs[(at.row * groups + group) * size..][..size],
-        };
-        if stepwise && at.continued {
-            token.rounded(dtype, before, after, y);
-        } else {
-            token.exact(before, after, y);
-        }
-    })?;
-    ctx.set(0, y)
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("ssd_scan", SsdScan::prepare);
 }
 
-/// `softplus(dt + bias)`, clamped, each step rounded: `[rows, heads]`.
-fn steps(ctx: &Ctx<'_>, heads: usize) -> Result<Vec<f32>, Error> {
-    let (dt, dtype) = (ctx.input(1)?, ctx.activation());
-    let bias = ctx.need_vector("dt_bias")?;
-    if dt.width() != heads || bias.len() != heads {
-        return Err(ctx.error(format!("a step per head is {heads} numbers")));
+/// Bounds of a step, and the rounding of rows that continue a sequence.
+pub(super) struct SsdScan {
+    low: Option<f32>,
+    high: Option<f32>,
+    stepwise: bool,
+}
+
+impl SsdScan {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            low: args.number_or_null("dt_min")?,
+            high: args.number_or_null("dt_max")?,
+            stepwise: args.flag("stepwise")?,
+        })
     }
-    // Bounds become numbers of the dtype, as torch's `clamp` makes them.
-    let bound = |name: &str, or: f32| -> Result<f32, Error> {
-        Ok(ctx.number_or_null(name)?.map_or(or, |x| round1(dtype, x as f32)))
-    };
-    let (low, high) = (bound("dt_min", f32::NEG_INFINITY)?, bound("dt_max", f32::INFINITY)?);
-    Ok(rows::map(&dt.view(), heads, heads, |_, dt, y| {
-        for ((y, dt), bias) in y.iter_mut().zip(dt).zip(bias) {
-            let step = round1(dtype, softplus(round1(dtype, dt + bias)));
-            *y = if step < low { low } else { step };
-            *y = if *y > high { high } else { *y };
+}
+
+impl Kernel for SsdScan {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let (x, b, c) = (ctx.input(0)?, ctx.input(2)?, ctx.input(3)?);
+        let (&[_, heads, dim], &[_, groups, size]) = (x.shape(), b.shape()) else {
+            return Err(ctx.error("its first input has heads, its third has groups"));
+        };
+        if groups == 0 || heads % groups != 0 || b.shape() != c.shape() {
+            return Err(ctx.error(format!("{groups} groups do not share {heads} heads")));
         }
-    }))
+        let dt = self.steps(ctx, heads)?;
+        let decay: Vec<f32> = ctx.need_vector("A_log")?.iter().map(|a| -a.exp()).collect();
+        let skip = ctx.need_vector("D")?;
+        if decay.len() != heads || skip.len() != heads {
+            return Err(ctx.error(format!("its weights are not those of {heads} heads")));
+        }
+        let dtype = ctx.activation();
+        let stepwise = self.stepwise && dtype != Dtype::F32;
+        let (xs, bs, cs) = (x.view(), b.view(), c.view());
+        let (xs, bs, cs): (&[f32], &[f32], &[f32]) = (&xs, &bs, &cs);
+        let y = scan(ctx, heads, dim, |at, before, after, y| {
+            let (head, group) = (at.unit, at.unit / (heads / groups));
+            let token = Token {
+                dt: dt[at.row * heads + head],
+                decay: decay[head],
+                skip: skip[head],
+                x: &xs[(at.row * heads + head) * dim..][..dim],
+                b: &bs[(at.row * groups + group) * size..][..size],
+                c: &cs[(at.row * groups + group) * size..][..size],
+            };
+            if stepwise && at.continued {
+                token.rounded(dtype, before, after, y);
+            } else {
+                token.exact(before, after, y);
+            }
+        })?;
+        ctx.set(0, y)
+    }
+}
+
+impl SsdScan {
+    /// `softplus(dt + bias)`, clamped, each step rounded: `[rows, heads]`.
+    fn steps(&self, ctx: &Ctx<'_>, heads: usize) -> Result<Vec<f32>, Error> {
+        let (dt, dtype) = (ctx.input(1)?, ctx.activation());
+        let bias = ctx.need_vector("dt_bias")?;
+        if dt.width() != heads || bias.len() != heads {
+            return Err(ctx.error(format!("a step per head is {heads} numbers")));
+        }
+        // Bounds become numbers of the dtype, as torch's `clamp` makes them.
+        let low = self.low.map_or(f32::NEG_INFINITY, |x| round1(dtype, x));
+        let high = self.high.map_or(f32::INFINITY, |x| round1(dtype, x));
+        Ok(rows::map(&dt.view(), heads, heads, |_, dt, y| {
+            for ((y, dt), bias) in y.iter_mut().zip(dt).zip(bias) {
+                let step = round1(dtype, softplus(round1(dtype, dt + bias)));
+                *y = if step < low { low } else { step };
+                *y = if *y > high { high } else { *y };
+            }
+        }))
+    }
 }
 
 /// One head at one position.

@@ -5,60 +5,77 @@
 //! `D·x` is added in f32; with `stepwise`, rows that continue a sequence add it in the run's dtype.
 
 use super::scan::{dot, scan};
-use super::{Ctx, rows};
+use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::math::{exp, softplus};
 use crate::kernels::round::{round, round1};
 
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("ssm1_scan", Ssm1Scan::prepare);
+}
+
 /// Channels that one task handles at most.
 const CHANNELS: usize = 64;
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (x, b, c) = (ctx.input(0)?, ctx.input(2)?, ctx.input(3)?);
-    let channels = x.width();
-    let (dim, size) = (last(x.shape()), last(b.shape()));
-    let heads = channels.checked_div(dim).unwrap_or(0);
-    let decay: Vec<f32> = ctx.need_vector("A_log")?.iter().map(|a| -a.exp()).collect();
-    let skip = ctx.need_vector("D")?;
-    if heads == 0
-        || size == 0
-        || b.width() != heads * size
-        || c.width() != b.width()
-        || decay.len() != channels * size
-        || skip.len() != channels
-    {
-        return Err(ctx.error(format!(
-            "{channels} channels in {heads} heads do not fit its other inputs and weights"
-        )));
+/// The rounding of rows that continue a sequence.
+pub(super) struct Ssm1Scan {
+    stepwise: bool,
+}
+
+impl Ssm1Scan {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { stepwise: args.flag("stepwise")? })
     }
-    let dt = steps(ctx, channels)?;
-    let (dtype, stepwise) = (ctx.activation(), ctx.flag("stepwise"));
-    let (xs, bs, cs) = (x.view(), b.view(), c.view());
-    let (xs, bs, cs): (&[f32], &[f32], &[f32]) = (&xs, &bs, &cs);
-    // Tasks do not cross heads.
-    let task = (1..=CHANNELS.min(dim)).rev().find(|n| dim % n == 0).unwrap_or(1);
-    let y = scan(ctx, channels / task, task, |at, before, after, y| {
-        let first = at.unit * task;
-        let head = (at.row * heads + first / dim) * size;
-        let (b, c) = (&bs[head..][..size], &cs[head..][..size]);
-        let mut line = vec![0.0; size];
-        let lines = before.chunks_exact(size).zip(after.chunks_exact_mut(size));
-        for (n, ((from, to), y)) in lines.zip(y).enumerate() {
-            let channel = first + n;
-            let (x, dt) = (xs[at.row * channels + channel], dt[at.row * channels + channel]);
-            let decay = &decay[channel * size..][..size];
-            for (((to, from), a), b) in to.iter_mut().zip(from).zip(decay).zip(b) {
-                *to = exp(a * dt) * from + dt * b * x;
-            }
-            line.copy_from_slice(to);
-            round(dtype, &mut line);
-            let read = round1(dtype, dot(&line, c));
-            let skip = x * skip[channel];
-            let apart = stepwise && at.continued;
-            *y = if apart { round1(dtype, read + round1(dtype, skip)) } else { read + skip };
+}
+
+impl Kernel for Ssm1Scan {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let (x, b, c) = (ctx.input(0)?, ctx.input(2)?, ctx.input(3)?);
+        let channels = x.width();
+        let (dim, size) = (last(x.shape()), last(b.shape()));
+        let heads = channels.checked_div(dim).unwrap_or(0);
+        let decay: Vec<f32> = ctx.need_vector("A_log")?.iter().map(|a| -a.exp()).collect();
+        let skip = ctx.need_vector("D")?;
+        if heads == 0
+            || size == 0
+            || b.width() != heads * size
+            || c.width() != b.width()
+            || decay.len() != channels * size
+            || skip.len() != channels
+        {
+            return Err(ctx.error(format!(
+                "{channels} channels in {heads} heads do not fit its other inputs and weights"
+            )));
         }
-    })?;
-    ctx.set(0, y)
+        let dt = steps(ctx, channels)?;
+        let (dtype, stepwise) = (ctx.activation(), self.stepwise);
+        let (xs, bs, cs) = (x.view(), b.view(), c.view());
+        let (xs, bs, cs): (&[f32], &[f32], &[f32]) = (&xs, &bs, &cs);
+        // Tasks do not cross heads.
+        let task = (1..=CHANNELS.min(dim)).rev().find(|n| dim % n == 0).unwrap_or(1);
+        let y = scan(ctx, channels / task, task, |at, before, after, y| {
+            let first = at.unit * task;
+            let head = (at.row * heads + first / dim) * size;
+            let (b, c) = (&bs[head..][..size], &cs[head..][..size]);
+            let mut line = vec![0.0; size];
+            let lines = before.chunks_exact(size).zip(after.chunks_exact_mut(size));
+            for (n, ((from, to), y)) in lines.zip(y).enumerate() {
+                let channel = first + n;
+                let (x, dt) = (xs[at.row * channels + channel], dt[at.row * channels + channel]);
+                let decay = &decay[channel * size..][..size];
+                for (((to, from), a), b) in to.iter_mut().zip(from).zip(decay).zip(b) {
+                    *to = exp(a * dt) * from + dt * b * x;
+                }
+                line.copy_from_slice(to);
+                round(dtype, &mut line);
+                let read = round1(dtype, dot(&line, c));
+                let skip = x * skip[channel];
+                let apart = stepwise && at.continued;
+                *y = if apart { round1(dtype, read + round1(dtype, skip)) } else { read + skip };
+            }
+        })?;
+        ctx.set(0, y)
+    }
 }
 
 /// `softplus(dt + bias)`, each step rounded: `[rows, channels]`.

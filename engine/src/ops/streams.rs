@@ -1,9 +1,15 @@
 //! Several residual streams side by side, `[streams, width]`: `mix_streams` and `outer`; and `mean`.
 
-use super::{Ctx, rows};
+use super::{Ctx, Kernels, rows};
 use crate::Error;
 use crate::kernels::math::sum;
 use crate::kernels::round::round;
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.add("mix_streams", mix);
+    kernels.add("outer", outer);
+    kernels.add("mean", mean);
+}
 
 /// `y[m] = sum over n of coefficients[m][n] * x[n]`, with one rounding.
 pub(super) fn mix(ctx: &mut Ctx<'_>) -> Result<(), Error> {

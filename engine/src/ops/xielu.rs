@@ -1,9 +1,13 @@
 //! `xielu`: a learned activation (Huang et al. 2024), a rounding after every step.
 
-use super::{Ctx, rows};
+use super::{Ctx, Kernels, rows};
 use crate::Error;
 use crate::kernels::math::softplus;
 use crate::kernels::round::round1;
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.add("xielu", run);
+}
 
 pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;

@@ -6,6 +6,7 @@ mod build;
 mod drafts;
 mod fixtures;
 mod laws;
+mod new_op;
 mod ops;
 mod recurrence;
 mod seeds;

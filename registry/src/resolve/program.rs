@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::diag::{Finding, Span};
 use crate::eval::{self, Fail};
-use crate::ops::Argument;
+use crate::ops::{Argument, SCALE};
 use crate::scalar::Scalar;
 use crate::syntax::{Arg, BinaryOp, Expr, ExprKind, Function, Ident, Program, UnaryOp};
 
@@ -81,7 +81,7 @@ impl Resolver<'_> {
             ExprKind::Unary(op, operand) => match (op, self.bound(operand, scope)?) {
                 (_, Bound::Poison) => Ok(Bound::Poison),
                 (UnaryOp::Neg, Bound::Value(x)) => {
-                    self.with_number("scale", x, &Scalar::Float(-1.0), &expr.at)
+                    self.with_number(SCALE, x, &Scalar::Float(-1.0), &expr.at)
                 }
                 (op, other) => {
                     let value = self.to_scalar(other, &operand.at, scope)?;

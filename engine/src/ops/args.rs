@@ -1,0 +1,110 @@
+//! The arguments of a node, as a kernel takes them when a session opens.
+
+use registry::graph::Node;
+use registry::scalar::Scalar;
+
+use crate::Error;
+
+/// The arguments of one node, those that it leaves out by the defaults of its op's declaration.
+#[derive(Debug, Clone, Copy)]
+pub struct Args<'a> {
+    node: &'a Node,
+    index: usize,
+}
+
+impl<'a> Args<'a> {
+    pub(crate) fn new(node: &'a Node, index: usize) -> Self {
+        Self { node, index }
+    }
+
+    /// The node.
+    pub fn node(&self) -> &'a Node {
+        self.node
+    }
+
+    /// Returns an error that names the node.
+    pub fn error(&self, message: impl Into<String>) -> Error {
+        Error::Op { op: self.node.op.to_string(), node: self.index, message: message.into() }
+    }
+
+    fn wrong(&self, name: &str, expected: &str) -> Error {
+        match self.node.argument(name) {
+            None => self.error(format!("attribute `{name}` is missing; expected {expected}")),
+            Some(found) => {
+                self.error(format!("attribute `{name}` is {found}; expected {expected}"))
+            }
+        }
+    }
+
+    fn optional<T>(
+        &self,
+        name: &str,
+        read: impl Fn(&'a Scalar) -> Option<T>,
+        expected: &str,
+    ) -> Result<Option<T>, Error> {
+        let read = |value| read(value).ok_or_else(|| self.wrong(name, expected));
+        self.node.argument(name).map(read).transpose()
+    }
+
+    /// Reads a number.
+    pub fn number(&self, name: &str) -> Result<f32, Error> {
+        self.number_or_null(name)?.ok_or_else(|| self.wrong(name, "a number"))
+    }
+
+    /// Reads a number that may be null.
+    pub fn number_or_null(&self, name: &str) -> Result<Option<f32>, Error> {
+        self.optional(name, |value| value.as_f64().map(|x| x as f32), "a number")
+    }
+
+    /// Reads a number in double precision.
+    pub fn double(&self, name: &str) -> Result<f64, Error> {
+        self.optional(name, Scalar::as_f64, "a number")?.ok_or_else(|| self.wrong(name, "a number"))
+    }
+
+    /// Reads a list of numbers that may be null.
+    pub fn numbers_or_null(&self, name: &str) -> Result<Option<Vec<f32>>, Error> {
+        let number = |item: &Scalar| item.as_f64().map(|x| x as f32);
+        let list = |value: &Scalar| match value {
+            Scalar::List(items) => items.iter().map(number).collect(),
+            _ => None,
+        };
+        self.optional(name, list, "a list of numbers")
+    }
+
+    /// Reads an integer that is 0 or above.
+    pub fn count(&self, name: &str) -> Result<usize, Error> {
+        self.count_or_null(name)?.ok_or_else(|| self.wrong(name, "a count"))
+    }
+
+    /// Reads an integer that is 0 or above, or null.
+    pub fn count_or_null(&self, name: &str) -> Result<Option<usize>, Error> {
+        self.optional(name, Scalar::as_usize, "a count")
+    }
+
+    /// Reads a flag.
+    pub fn flag(&self, name: &str) -> Result<bool, Error> {
+        match self.node.argument(name) {
+            Some(Scalar::Bool(flag)) => Ok(*flag),
+            _ => Err(self.wrong(name, "true or false")),
+        }
+    }
+
+    /// Reads a word that may be null.
+    pub fn word_or_null(&self, name: &str) -> Result<Option<&'a str>, Error> {
+        let word = |value: &'a Scalar| match value {
+            Scalar::Str(word) => Some(word.as_str()),
+            _ => None,
+        };
+        self.optional(name, word, "a word")
+    }
+
+    /// Reads a word, as the value that stands beside it in the list.
+    pub fn one_of<T: Copy>(&self, name: &str, words: &[(&str, T)]) -> Result<T, Error> {
+        let word = self.word_or_null(name)?;
+        let found = words.iter().find(|(known, _)| word == Some(*known));
+        found.map(|(_, value)| *value).ok_or_else(|| {
+            let known: Vec<&str> = words.iter().map(|(known, _)| *known).collect();
+            self.wrong(name, &format!("one of `{}`", known.join("`, `")))
+        })
+    }
+}
