@@ -25,6 +25,7 @@ mod models;
 mod mutants;
 mod names;
 mod nvfp4;
+mod op_names;
 mod overwrite;
 mod parts;
 mod plan;

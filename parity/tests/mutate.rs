@@ -12,7 +12,7 @@ use registry::dtype::Dtype;
 use registry::library::Library;
 use registry::ops::OpSet;
 
-fn book(name: &str) -> Book {
+fn book(name: &str, options: &MutateOptions) -> Book {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name);
     let text = fs_err::read_to_string(dir.join("config.json")).unwrap();
     let config = Config::parse("config.json", &text).unwrap();
@@ -21,13 +21,13 @@ fn book(name: &str) -> Book {
     let (model, _) = registry::resolve::resolve(&spec, &config, &OpSet::builtin()).unwrap();
     let source = engine::Source { model: Arc::new(model), dir: &dir };
     let dump = Dump::open(&dir.join("reference")).unwrap();
-    let options = MutateOptions { dtypes: vec![Dtype::F32], ..MutateOptions::default() };
-    mutate(&engine::NativeEngine::new(), &source, &dump, &options, &mut |_, _, _| {}).unwrap()
+    mutate(&engine::NativeEngine::new(), &source, &dump, options, &mut |_, _, _| {}).unwrap()
 }
 
 /// Asserts that nothing is missed, that most places are right, and that these classes have mutants that are caught.
 fn assert_caught(name: &str, classes: &[Class]) {
-    let book = book(name);
+    let options = MutateOptions { dtypes: vec![Dtype::F32], ..MutateOptions::default() };
+    let book = book(name, &options);
     let missed: Vec<_> = book.outcomes.iter().filter(|o| o.fate == Fate::Missed).collect();
     assert!(missed.is_empty() && !book.misses(), "{name}: {missed:#?}");
     let (known, right) = book.places();
@@ -67,4 +67,15 @@ fn mistakes_in_a_model_with_a_recurrence_are_caught() {
         "mamba2",
         &[Class::Epsilon, Class::Form, Class::Value, Class::State, Class::Slot],
     );
+}
+
+#[test]
+fn a_rounding_inside_of_a_layer_norm_is_caught() {
+    let only = Some("layer_norm: cast".to_owned());
+    let options = MutateOptions { dtypes: vec![Dtype::Bf16], only, ..MutateOptions::default() };
+    for name in ["gpt2", "cohere"] {
+        let book = book(name, &options);
+        let caught = book.outcomes.iter().filter(|outcome| outcome.fate == Fate::Caught);
+        assert!(!book.misses() && caught.count() > 0, "{name}: {:#?}", book.outcomes);
+    }
 }

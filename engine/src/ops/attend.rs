@@ -7,7 +7,6 @@ use rayon::prelude::*;
 
 use super::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use registry::dtype::Dtype;
-use registry::ops::Trait;
 
 use crate::Error;
 use crate::kernels::attention::{Keys, Query, Rule, Scores};
@@ -20,7 +19,7 @@ use crate::states::history::History;
 use crate::value::Value;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
-    kernels.prepared("attend", Attend::prepare);
+    kernels.prepared("attend", Keep::prepare);
     kernels.prepared("attend_to", Attend::prepare);
 }
 
@@ -87,11 +86,8 @@ struct Salience<'a> {
 }
 
 /// The arguments of an attention.
-pub(super) struct Attend {
-    /// Its own keys and values are added to the state first.
-    keeps: bool,
-    window: Option<usize>,
-    chunked: bool,
+struct Attend {
+    window: Option<Window>,
     slopes: Option<Vec<f32>>,
     paired: bool,
     scale: f32,
@@ -104,11 +100,11 @@ pub(super) struct Attend {
 }
 
 impl Attend {
-    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+    fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let chunked = args.flag("chunked")?;
+        let window = args.count_or_null("window")?;
         Ok(Self {
-            keeps: args.node().op.is(Trait::KeepsState),
-            window: args.count_or_null("window")?,
-            chunked: args.flag("chunked")?,
+            window: window.map(|size| Window { size, chunked }),
             slopes: args.numbers_or_null("alibi")?,
             paired: args.one_of("values", &[("own", false), ("paired", true)])?,
             scale: args.number("scale")?,
@@ -127,10 +123,23 @@ impl Attend {
 impl Kernel for Attend {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let q = ctx.input(0)?;
-        if self.keeps {
-            keep(ctx)?;
-        }
         attend(self, ctx, &q)
+    }
+}
+
+/// An attention whose keys and values are added to its state first.
+struct Keep(Attend);
+
+impl Keep {
+    fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Attend::prepare(args).map(Self)
+    }
+}
+
+impl Kernel for Keep {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        keep(ctx)?;
+        self.0.run(ctx)
     }
 }
 
@@ -185,10 +194,9 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &Value) -> Result<(), Error> {
         )));
     }
     let window = args.window;
-    if state.window.is_some_and(|kept| window.is_none_or(|window| window > kept)) {
+    if state.window.is_some_and(|kept| window.is_none_or(|window| window.size > kept)) {
         return Err(ctx.error("it would see more than its state keeps"));
     }
-    let window = window.map(|size| Window { size, chunked: args.chunked });
     let slopes = args.slopes.as_deref();
     let sinks = ctx.vector("sinks");
     if sinks.is_some_and(|s| s.len() != heads)

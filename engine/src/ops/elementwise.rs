@@ -17,33 +17,15 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("inverse", WithNumber::inverse);
     kernels.add("weight_scale", weight_scale);
     kernels.add("weight_add", weight_add);
-    kernels.prepared("add", OfTwo::add);
-    kernels.prepared("sub", OfTwo::sub);
-    kernels.prepared("mul", OfTwo::mul);
-    kernels.prepared("div", OfTwo::div);
+    kernels.add("add", OfTwo { f: Operator::Add });
+    kernels.add("sub", OfTwo { f: Operator::Sub });
+    kernels.add("mul", OfTwo { f: Operator::Mul });
+    kernels.add("div", OfTwo { f: Operator::Div });
 }
 
 /// An operator between two values.
 pub(super) struct OfTwo {
     f: Operator,
-}
-
-impl OfTwo {
-    pub(super) fn add(_: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { f: Operator::Add })
-    }
-
-    pub(super) fn sub(_: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { f: Operator::Sub })
-    }
-
-    pub(super) fn mul(_: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { f: Operator::Mul })
-    }
-
-    pub(super) fn div(_: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { f: Operator::Div })
-    }
 }
 
 impl Kernel for OfTwo {
