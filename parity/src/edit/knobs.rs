@@ -166,7 +166,7 @@ pub(super) fn scales(graph: &Graph, suspects: &Suspects) -> Vec<Candidate> {
     };
     let suspect = |n: &usize| suspects.first.contains(n);
     let makes = |value: ValueId| graph.nodes.iter().position(|node| node.outputs.contains(&value));
-    let embeds = |node: &Node| matches!(node.inputs.first(), Some(ValueId(0)));
+    let embeds = |node: &Node| node.op.is(Trait::FromTokens);
     for (op, nodes) in kinds(graph, embeds) {
         let values: Vec<ValueId> =
             nodes.iter().filter_map(|n| graph.nodes[*n].outputs.first()).copied().collect();

@@ -5,7 +5,6 @@ use super::{Infer, Input, Kind, OpRule, Signature, Trait};
 use crate::dtype::DtypeRule;
 use crate::eval::Fail;
 use crate::graph::StateKind;
-use crate::scalar::Scalar;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let rope = Signature::new()
@@ -101,7 +100,7 @@ fn infer_rope(call: &mut Infer<'_>) -> Result<(), Fail> {
             .label(format!("`{}` is {}", x.name, show(&x.shape)))
             .into());
     }
-    call.drop_defaults(&[("inverse", Scalar::Bool(false))]);
+    call.drop_defaults(&["inverse"]);
     call.output(x.shape, x.dtype);
     Ok(())
 }
@@ -190,15 +189,7 @@ fn attended(call: &mut Infer<'_>, q: &Input, v: &[usize], dtype: DtypeRule) -> R
     }
     call.drop_attr("salience");
     call.drop_attr("salience_bias");
-    let word = |text: &str| Scalar::Str(text.to_owned());
-    call.drop_defaults(&[
-        ("alibi", Scalar::Null),
-        ("keep", Scalar::Null),
-        ("scores", word("rounded")),
-        ("sink_form", word("column")),
-        ("values", word("own")),
-        ("chunked", Scalar::Bool(false)),
-    ]);
+    call.drop_defaults(&["alibi", "keep", "scores", "sink_form", "values", "chunked"]);
     let paired = call.word("values") == Some("paired");
     if paired && !v[0].is_multiple_of(2) {
         return Err(call.error("values", "an odd number of value heads has no pairs").into());

@@ -315,10 +315,11 @@ impl<'a> Infer<'a> {
         self.node.attrs.remove(name);
     }
 
-    /// Removes attributes that say what goes without saying, as most calls leave them out.
-    pub fn drop_defaults(&mut self, defaults: &[(&str, Scalar)]) {
-        for (name, default) in defaults {
-            if self.node.attrs.get(*name) == Some(default) {
+    /// Removes attributes that have their declared default, which most calls leave out.
+    pub fn drop_defaults(&mut self, names: &[&str]) {
+        for name in names {
+            let param = self.node.op.signature().params.iter().find(|param| param.name == *name);
+            if param.is_some_and(|param| self.node.attrs.get(*name) == param.default.as_ref()) {
                 self.node.attrs.remove(*name);
             }
         }

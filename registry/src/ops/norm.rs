@@ -142,7 +142,7 @@ fn infer_layer(call: &mut Infer<'_>) -> Result<(), Fail> {
             None => call.weight(part, "W", part, &[x.last()])?,
         }
     }
-    call.drop_defaults(&[("plus_one", Scalar::Bool(false))]);
+    call.drop_defaults(&["plus_one"]);
     call.tap("W");
     call.output(x.shape, x.dtype);
     Ok(())

@@ -3,7 +3,6 @@
 use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::dtype::DtypeRule;
 use crate::eval::Fail;
-use crate::scalar::Scalar;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let embed = Signature::new()
@@ -60,8 +59,7 @@ fn infer_embed(call: &mut Infer<'_>) -> Result<(), Fail> {
     let _tokens = call.input("tokens")?;
     let (n, d) = (call.dim("n")?, call.dim("d")?);
     call.weight("weight", "W", "weight", &[n, d])?;
-    let word = |text: &str| Scalar::Str(text.to_owned());
-    call.drop_defaults(&[("round", word("activation")), ("outside", word("error"))]);
+    call.drop_defaults(&["round", "outside"]);
     call.tap("W");
     call.output(vec![d], DtypeRule::Activation);
     Ok(())
