@@ -6,7 +6,7 @@ use registry::ops::OpSet;
 use registry::ops::fused::{GLU, LINEARS};
 
 use crate::names::rust_files;
-use crate::tool::root;
+use crate::tool::{SOURCES, root};
 
 /// Folders and files that may name ops.
 const HOMES: [&str; 4] =
@@ -46,9 +46,7 @@ fn no_room_but_the_declarations_and_the_kernels_names_an_op() {
     let names: Vec<(&str, String)> =
         ops.names().chain([GLU, LINEARS]).map(|name| (name, format!("\"{name}\""))).collect();
     let mut files = Vec::new();
-    for folder in
-        ["registry/src", "converters/src", "engine/src", "endpoints/src", "parity/src", "cli"]
-    {
+    for folder in SOURCES {
         rust_files(&root().join(folder), &mut files);
     }
     let mut found = Vec::new();
