@@ -13,7 +13,8 @@ use formats::gguf::Metadata;
 use formats::output::part_path;
 use registry::check::has_head;
 use registry::diag::{Finding, Severity};
-use registry::gguf::{Gguf, with_head};
+use registry::gguf::Gguf;
+use registry::gguf_head::with_head;
 use tokenizer::Options;
 
 use crate::coverage::Coverage;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 use clap::{Args, CommandFactory as _, Parser as _};
-use registry::ops::{OpRule, OpSet};
+use registry::ops::{Declaration, OpSet};
 use registry::reference::{self, Key};
 use registry::suggest;
 
@@ -98,7 +98,7 @@ fn all_ops(ops: &OpSet) -> String {
     )
 }
 
-fn op_text(op: &OpRule) -> String {
+fn op_text(op: &Declaration) -> String {
     let mut text = format!("op  {}\n\n", registry::ops::table::call(op));
     let mut table = Table::new(&[]);
     for param in &op.signature().params {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use formats::gguf::{File, Value};
-use registry::gguf::{Chosen, Refusal, key_differences, of_file};
+use registry::gguf::key_differences;
+use registry::gguf_choice::{Chosen, Refusal};
+use registry::gguf_head::of_file;
 use registry::model::Model;
 
 use crate::specs::{Config, Specs};

@@ -1,7 +1,7 @@
 //! Where checkpoints keep the scales of what attention remembers: beside which modules.
 
 use crate::graph::{Graph, Node, StateKind, ValueId};
-use crate::ops::Trait;
+use crate::op::Trait;
 
 /// The modules of one attention.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -12,24 +12,18 @@ use crate::spec::Absent;
 use crate::weight_map::{Pattern, Rule, Step, beginning, gather, natural, shapes, without_numbers};
 
 mod absent;
-mod choose;
 pub(crate) mod compare;
-mod config;
-mod differences;
-mod head;
+pub(crate) mod config;
+pub(crate) mod differences;
+pub(crate) mod head;
 mod idle;
-mod inherited;
 mod known;
 
-pub use choose::{Chosen, Families, Refusal};
 pub(crate) use config::AHEAD;
 pub use config::{Evidence, Tree, config_of, may_be};
 pub use differences::{differences, key_differences};
-pub use head::{of_file, with_head};
 pub use idle::Idle;
 pub(crate) use idle::around;
-pub use inherited::told;
-pub(crate) use inherited::unlike;
 pub use known::{heeds_scale, is_known, knows_tensor};
 
 /// The `gguf:` section of a spec, resolved.

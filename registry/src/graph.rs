@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::diag::Span;
 use crate::dtype::DtypeRule;
-use crate::ops::Op;
+use crate::op::Op;
 use crate::scalar::Scalar;
 
 /// Index into [`Graph::values`].
@@ -261,4 +261,10 @@ pub struct Graph {
     /// Nodes from here on see only the rows whose logits are wanted
     /// (nothing after the last layer looks across rows).
     pub head: usize,
+}
+
+/// A shape as messages and listings write it.
+pub(crate) fn show(shape: &[usize]) -> String {
+    let parts: Vec<String> = shape.iter().map(usize::to_string).collect();
+    format!("[{}]", parts.join(", "))
 }

@@ -26,27 +26,24 @@ mod project;
 mod route;
 mod rule;
 mod shape;
-mod signature;
 mod ssm;
 mod streams;
 pub mod table;
-mod traits;
 
+pub use crate::op::{Declaration, Kind, Op, Param, Signature, Trait};
 pub(crate) use arithmetic::of_values;
 pub use arithmetic::{DIVIDE, INVERSE, OFFSET};
-pub(crate) use infer::{Argument, PathArg, show};
+pub(crate) use infer::{Argument, PathArg};
 pub use infer::{Infer, Input};
 pub use pointwise::{DISTINCT, SCALE};
 pub use position::ZERO_FIRST;
-pub use rule::{InferShapes, Op, OpRule};
+pub use rule::{InferShapes, OpRule};
 pub use shape::CONCAT;
-pub use signature::{Kind, Param, Signature};
-pub use traits::Trait;
 
 /// The ops a spec can call.
 #[derive(Clone)]
 pub struct OpSet {
-    rules: BTreeMap<String, Op>,
+    rules: BTreeMap<String, OpRule>,
     /// Their names as they were declared, related ones together.
     order: Vec<String>,
 }
@@ -89,15 +86,20 @@ impl OpSet {
 
     /// Adds a declaration; gives back the one of the same name that it replaces.
     pub fn register(&mut self, rule: OpRule) -> Option<Op> {
-        let name = rule.name().to_owned();
+        let name = rule.op().name().to_owned();
         if !self.rules.contains_key(&name) {
             self.order.push(name.clone());
         }
-        self.rules.insert(name, Op::new(rule))
+        self.rules.insert(name, rule).map(|replaced| replaced.op().clone())
     }
 
     /// The op of a name.
     pub fn get(&self, name: &str) -> Option<&Op> {
+        self.rule(name).map(OpRule::op)
+    }
+
+    /// The op of a name, with its shape rule.
+    pub(crate) fn rule(&self, name: &str) -> Option<&OpRule> {
         self.rules.get(name)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graph::{Graph, ValueId, WeightId};
-use crate::ops::Trait;
+use crate::op::Trait;
 use crate::weight_map::{Holes, Pattern};
 
 /// The `quant:` section of a spec, resolved. Patterns are of modules: a tensor's name without

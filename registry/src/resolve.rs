@@ -16,33 +16,32 @@ use crate::spec::Spec;
 
 mod arithmetic;
 mod bind;
-mod builder;
 mod dims;
 mod explain;
 mod gguf;
+mod inherited;
 mod layers;
 mod mentions;
 mod nextn;
 mod program;
 mod quant;
+mod ropes;
 mod rules;
 mod scope;
 mod states;
 mod words;
 
-pub(crate) use builder::Builder;
+use crate::builder::Builder;
 pub(crate) use dims::{Found, read as read_sources};
 
+pub use inherited::told;
 pub(crate) use words::unknown as unknown_word;
 
 use dims::Dims;
 
 /// The most layers a model may have.
 pub const MAX_LAYERS: usize = 4096;
-/// The largest size of one axis.
-pub const MAX_DIM: usize = 1 << 28;
-/// The most nodes of a graph.
-pub const MAX_NODES: usize = 1 << 19;
+pub use crate::builder::MAX_DIM;
 
 /// Resolves a spec. Gives the model and warnings, or every finding if one of them is an error.
 pub fn resolve(
@@ -68,8 +67,7 @@ pub fn resolve(
         }
     };
     held(spec, &dims.env(config, &fuel), &mut report);
-    let ropes =
-        crate::rope_resolve::resolve(spec, &dims.env(config, &fuel), &mut |fail| report.fail(fail));
+    let ropes = ropes::resolve(spec, &dims.env(config, &fuel), &mut |fail| report.fail(fail));
     let mut resolver = Resolver {
         spec,
         config,
@@ -154,7 +152,7 @@ pub fn resolve(
         Nextn { from: heads.from, recycle: heads.recycle, layers, gguf: ahead }
     });
     if let Some(owner) = &spec.arch_owner {
-        let unlike = crate::gguf::unlike(&model, owner, whole, ops).map(Box::new);
+        let unlike = inherited::unlike(&model, owner, whole, ops).map(Box::new);
         let head = model.nextn.as_mut().and_then(|nextn| nextn.gguf.as_mut());
         for gguf in model.gguf.as_mut().into_iter().chain(head) {
             gguf.unlike.clone_from(&unlike);

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use crate::rope_resolve::formulas;
+pub(crate) mod formulas;
 
 /// One resolved rotary table.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::ops::{Kind, OpRule, OpSet, Param};
+use crate::ops::{Declaration, Kind, OpSet, Param};
 use crate::scalar::Scalar;
 use crate::spec::keys::{Form, SPEC, Table, VERSION};
 
@@ -18,7 +18,7 @@ pub fn schema(ops: &OpSet) -> Value {
 }
 
 /// The arguments of a call of an op.
-fn call(op: &OpRule) -> Value {
+fn call(op: &Declaration) -> Value {
     let params = &op.signature().params;
     let properties: Map<String, Value> =
         params.iter().map(|param| (param.name.to_owned(), argument(param))).collect();

@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 
 use registry::config::Config;
 use registry::diag::{Finding, Severity};
-use registry::gguf::{Gguf, is_known, knows_tensor, with_head};
+use registry::gguf::{Gguf, is_known, knows_tensor};
+use registry::gguf_head::with_head;
 use registry::graph::Weight;
 use registry::library::Library;
 use registry::model::Model;

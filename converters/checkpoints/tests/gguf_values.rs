@@ -13,7 +13,7 @@ use onboard_checkpoints::checkpoint::Checkpoint;
 use onboard_checkpoints::flow::{Flow, Numbers};
 use onboard_checkpoints::weights::flows;
 use registry::config::Config;
-use registry::gguf::with_head;
+use registry::gguf_head::with_head;
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;

@@ -15,7 +15,7 @@ use crate::build::feed;
 
 /// The op's name, of which no file but the two may know.
 fn name() -> String {
-    declaration::rule().name().to_owned()
+    declaration::rule().op().name().to_owned()
 }
 
 fn ops() -> OpSet {

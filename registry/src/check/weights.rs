@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diag::{Finding, Span};
 use crate::graph::Weight;
+use crate::graph::show;
 use crate::model::Model;
-use crate::ops::show;
 use crate::suggest;
 use crate::weight_map::{applying, beginning, shapes};
 

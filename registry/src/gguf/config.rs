@@ -214,7 +214,7 @@ pub(super) fn set(entries: &mut Vec<(String, Scalar)>, key: &str, value: Scalar,
 }
 
 /// The config's findings that are errors, as text.
-pub(super) fn errors(findings: &[Finding]) -> Vec<String> {
+pub(crate) fn errors(findings: &[Finding]) -> Vec<String> {
     let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
     errors
         .map(|finding| format!("{} {}", finding.message, finding.label).trim().to_owned())

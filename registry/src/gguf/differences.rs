@@ -73,7 +73,7 @@ pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<Stri
 }
 
 /// How many keys of the file the model does not give.
-pub(super) fn unread(gguf: &Gguf, told: &Evidence) -> usize {
+pub(crate) fn unread(gguf: &Gguf, told: &Evidence) -> usize {
     let given: BTreeSet<&str> = gguf.metadata.iter().map(|(key, _)| key.as_str()).collect();
     let keys = told.keys.leaves();
     let own = keys.iter().filter(|key| !key.starts_with("shapes.") && !key.starts_with("numbers."));

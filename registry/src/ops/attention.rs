@@ -1,10 +1,10 @@
 //! Rotation and attention.
 
-use super::infer::show;
 use super::{Infer, Input, Kind, OpRule, Signature, Trait};
 use crate::dtype::DtypeRule;
 use crate::eval::Fail;
 use crate::graph::StateKind;
+use crate::graph::show;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let rope = Signature::new()

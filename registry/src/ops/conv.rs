@@ -1,10 +1,11 @@
 //! Causal depthwise convolution.
 
-use super::infer::{join, show};
+use super::infer::join;
 use super::pointwise::{CONFIG_NAMES, activation};
 use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::eval::Fail;
 use crate::graph::StateKind;
+use crate::graph::show;
 use crate::scalar::Scalar;
 
 pub(super) fn rules() -> Vec<OpRule> {

@@ -1,10 +1,10 @@
 //! The gated delta rule and its decay.
 
-use super::infer::show;
 use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::Fail;
 use crate::graph::StateKind;
+use crate::graph::show;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let decay = Signature::new()

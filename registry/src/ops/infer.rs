@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::Op;
+use crate::builder::Builder;
 use crate::diag::{Finding, Span};
 use crate::dtype::DtypeRule;
 use crate::eval::Fail;
-use crate::graph::{Node, RopeId, StateKind, StatePart, ValueId};
-use crate::resolve::Builder;
+use crate::graph::{Node, RopeId, StateKind, StatePart, ValueId, show};
 use crate::rope::RopeTable;
 use crate::scalar::Scalar;
 
@@ -372,12 +372,6 @@ impl<'a> Infer<'a> {
         }
         finding
     }
-}
-
-/// A shape as messages and listings write it.
-pub(crate) fn show(shape: &[usize]) -> String {
-    let parts: Vec<String> = shape.iter().map(usize::to_string).collect();
-    format!("[{}]", parts.join(", "))
 }
 
 /// What two values together are rounded to.

@@ -1,10 +1,10 @@
 //! Multi-head latent attention: keys and values are expanded from what is kept.
 
-use super::infer::show;
 use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::Fail;
 use crate::graph::StateKind;
+use crate::graph::show;
 
 /// The most positions that an index may select: each row has room for as many.
 const MAX_TOPK: usize = 1 << 16;

@@ -1,9 +1,9 @@
 //! Lightning attention: a linear attention that decays by a fixed slope per head.
 
-use super::infer::show;
 use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::eval::Fail;
 use crate::graph::StateKind;
+use crate::graph::show;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let lightning = Signature::new()

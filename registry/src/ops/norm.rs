@@ -122,7 +122,7 @@ fn infer_layer(call: &mut Infer<'_>) -> Result<(), Fail> {
     if (each.is_some() || call.flag("per_head")) && x.shape.len() != 2 {
         return Err(call
             .error("x", "a norm with weights of each head needs heads")
-            .label(format!("this is {}, expected [heads, size]", super::infer::show(&x.shape)))
+            .label(format!("this is {}, expected [heads, size]", crate::graph::show(&x.shape)))
             .help("split the value first: `heads(x, n)`")
             .into());
     }

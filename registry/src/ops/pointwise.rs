@@ -1,9 +1,9 @@
 //! Ops on each number by itself.
 
-use super::infer::show;
 use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::Fail;
+use crate::graph::show;
 
 /// A value times a number.
 pub const SCALE: &str = "scale";

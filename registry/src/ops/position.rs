@@ -1,9 +1,9 @@
 //! Ops on a row's position alone.
 
-use super::infer::show;
 use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::dtype::DtypeRule;
 use crate::eval::Fail;
+use crate::graph::show;
 
 /// A value whose first row of a sequence is 0.
 pub const ZERO_FIRST: &str = "zero_first";

@@ -94,7 +94,7 @@ fn infer_heads(call: &mut Infer<'_>) -> Result<(), Fail> {
     let &[heads, size] = x.shape.as_slice() else {
         return Err(call
             .error("x", "`heads_linear` works on heads")
-            .label(format!("this is {}, expected [heads, size]", super::infer::show(&x.shape)))
+            .label(format!("this is {}, expected [heads, size]", crate::graph::show(&x.shape)))
             .help("split the value first: `heads(x, n)`")
             .into());
     };

@@ -3,10 +3,11 @@
 //! A router is a short program of these (`registry/lib/moe.yaml`): what differs between
 //! families is which score, in which dtype, chosen and shared out how.
 
-use super::infer::{join, show};
+use super::infer::join;
 use super::{Infer, Kind, OpRule, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::Fail;
+use crate::graph::show;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let x = || Signature::new().needs("x", Kind::Value);

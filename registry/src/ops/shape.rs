@@ -1,8 +1,9 @@
 //! Ops that only move numbers.
 
-use super::infer::{join, show};
+use super::infer::join;
 use super::{Infer, Kind, OpRule, Signature};
 use crate::eval::Fail;
+use crate::graph::show;
 use crate::scalar::Scalar;
 
 /// Values one after another along the last axis.

@@ -1,10 +1,10 @@
 //! Selective state spaces.
 
-use super::infer::show;
 use super::{Infer, Input, Kind, OpRule, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::Fail;
 use crate::graph::StateKind;
+use crate::graph::show;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let values = ["x", "dt", "b", "c"]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{OpRule, OpSet};
+use super::{Declaration, OpSet};
 
 /// Returns one row per op, in Markdown, related ops together.
 pub fn table(ops: &OpSet) -> String {
@@ -15,7 +15,7 @@ pub fn table(ops: &OpSet) -> String {
 }
 
 /// An op with all of its parameters, as a call is written.
-pub fn call(op: &OpRule) -> String {
+pub fn call(op: &Declaration) -> String {
     format!("{}{}", op.name(), op.signature())
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::diag::{Finding, Span};
 use crate::eval::{Fail, expected};
 use crate::graph::ValueId;
-use crate::ops::{Argument, Kind, OpRule, Param, PathArg};
+use crate::ops::{Argument, Declaration, Kind, Param, PathArg};
 use crate::scalar::Scalar;
 use crate::suggest;
 use crate::syntax::{Function, Ident};
@@ -55,7 +55,7 @@ impl Resolver<'_> {
     /// The parameters of an op, each of the kind that its signature asks for.
     pub(super) fn bind(
         &mut self,
-        rule: &OpRule,
+        rule: &Declaration,
         args: Vec<Given<'_>>,
         at: &Span,
         scope: &Scope<'_>,

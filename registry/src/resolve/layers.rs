@@ -41,7 +41,7 @@ impl Resolver<'_> {
                 && *shape != [vocab]
             {
                 let at = spec.model.result.first().map_or(&spec.model.at, |expr| &expr.at);
-                let found = crate::ops::show(shape);
+                let found = crate::graph::show(shape);
                 self.report.add(
                     Finding::error(at, "`model` does not give logits")
                         .label(format!("this is {found}, expected [{vocab}]")),

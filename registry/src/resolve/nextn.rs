@@ -127,7 +127,7 @@ impl Resolver<'_> {
         let y = run(self, &decl.out_norm, "x", x, &prefix)?;
         let logits = run(self, &decl.head, "x", y, "")?;
         if vocab.is_some_and(|vocab| self.builder.value(logits).shape != [vocab]) {
-            let found = crate::ops::show(&self.builder.value(logits).shape);
+            let found = crate::graph::show(&self.builder.value(logits).shape);
             self.report.add(
                 Finding::error(&decl.head.at, "`head` of `nextn` does not give logits")
                     .label(format!("this is {found}")),

@@ -209,10 +209,10 @@ impl Resolver<'_> {
         at: &Span,
     ) -> Result<Bound, Fail> {
         let ops = self.ops;
-        let Some(rule) = ops.get(op) else {
+        let Some(rule) = ops.rule(op) else {
             return Err(Finding::error(at, format!("the op `{op}` is not registered")).into());
         };
-        let mut call = crate::ops::Infer::new(rule, args, &mut self.builder, at);
+        let mut call = crate::ops::Infer::new(rule.op(), args, &mut self.builder, at);
         rule.infer(&mut call)?;
         let outputs = call.finish()?;
         Ok(match outputs.as_slice() {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::diag::Finding;
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::{self, Env, Fail, expected};
+use crate::graph::show;
 use crate::graph::{Scales, State, StateKind, StatePart};
-use crate::ops::show;
 use crate::scalar::Scalar;
 use crate::spec::StateDecl;
 

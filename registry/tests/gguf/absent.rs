@@ -4,11 +4,13 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use registry::config::Config;
-use registry::gguf::{Chosen, Families, Gguf, Refusal, told};
+use registry::gguf::Gguf;
+use registry::gguf_choice::{Chosen, Families, Refusal};
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
 use registry::resolve::resolve;
+use registry::resolve::told;
 use registry::scalar::Scalar;
 
 static FAMILIES: LazyLock<Families> = LazyLock::new(|| Families::new(&Library::builtin()));

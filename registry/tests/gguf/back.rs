@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use registry::gguf::{Evidence, Families, Tree};
+use registry::gguf::{Evidence, Tree};
+use registry::gguf_choice::Families;
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;

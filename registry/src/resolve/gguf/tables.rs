@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::config::Config;
 use crate::eval::{Env, Evaluated, Fail, Fuel};
 use crate::gguf::AHEAD;
-use crate::rope_resolve;
+use crate::resolve::ropes;
 use crate::scalar::Scalar;
 use crate::spec::Spec;
 use crate::syntax::Ident;
@@ -20,7 +20,7 @@ pub(super) struct Tables<'a> {
 impl<'a> Tables<'a> {
     pub(super) fn new(spec: &'a Spec, dims: &'a dyn Env, ahead: usize) -> Self {
         // A table that cannot be described was reported when it was computed.
-        let described = |decl| rope_resolve::describe(decl, dims).ok();
+        let described = |decl| ropes::describe(decl, dims).ok();
         let ropes = spec.rope.iter().map(|(name, decl)| (name.as_str(), described(decl)));
         Self { dims, ropes: ropes.collect(), ahead: Scalar::Int(ahead as i64) }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::eval::{FUNCTIONS, Fail, Fuel};
 use crate::ops::{Kind, OpSet};
-use crate::rope_resolve::{KINDS, OLDER};
+use crate::resolve::ropes::{KINDS, OLDER};
 use crate::spec::{DimSource, Spec};
 use crate::syntax::{Arg, BinaryOp, Expr, ExprKind, Function, Ident, Program};
 

@@ -1,8 +1,8 @@
 //! The scaling object of a config: typed access, and the defaults of each scheme.
 
+use super::super::unknown_word;
 use crate::diag::{Finding, Span};
 use crate::eval::{Env, Fail, expected};
-use crate::resolve::unknown_word;
 use crate::scalar::Scalar;
 use crate::spec::RopeDecl;
 

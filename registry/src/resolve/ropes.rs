@@ -3,15 +3,14 @@
 //! Both spellings of the reference library are read: `rope_scaling` with `type`, and
 //! `rope_parameters` with `rope_type`. Formulas are in `formulas`.
 
+use super::{Found, read_sources};
 use crate::config::matches;
 use crate::diag::{Finding, Span};
 use crate::eval::{self, Env, Fail, expected};
-use crate::resolve::{Found, read_sources};
-use crate::rope::{DynamicRope, LongRope, RopeTable};
+use crate::rope::{DynamicRope, LongRope, RopeTable, formulas};
 use crate::scalar::Scalar;
 use crate::spec::{RopeDecl, Spec};
 
-pub(crate) mod formulas;
 mod parameters;
 
 use parameters::Parameters;

@@ -6,15 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::compare::{Difference, Side, differences};
-use super::config::{Evidence, Tree, config_of};
-use super::head::with_head;
-use super::{Gguf, Group};
+use super::resolve;
 use crate::config::Config;
 use crate::diag::Finding;
+use crate::gguf::compare::{Difference, Side, differences};
+use crate::gguf::config::{Evidence, Tree, config_of};
+use crate::gguf::{Gguf, Group};
+use crate::gguf_head::with_head;
 use crate::model::Model;
 use crate::ops::OpSet;
-use crate::resolve::resolve;
 use crate::scalar::Scalar;
 use crate::spec::{ArchOwner, Spec};
 

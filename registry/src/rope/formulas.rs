@@ -4,13 +4,13 @@
 //! vectorized power is within one unit in the last place of that, on most inputs equal.
 
 /// What YaRN needs to know.
-pub(super) struct Yarn {
-    pub(super) factor: f64,
-    pub(super) attention_factor: f64,
-    pub(super) original: f64,
-    pub(super) beta_fast: f64,
-    pub(super) beta_slow: f64,
-    pub(super) truncate: bool,
+pub(crate) struct Yarn {
+    pub(crate) factor: f64,
+    pub(crate) attention_factor: f64,
+    pub(crate) original: f64,
+    pub(crate) beta_fast: f64,
+    pub(crate) beta_slow: f64,
+    pub(crate) truncate: bool,
 }
 
 /// `base ** (2n / dim)` for each pair.
@@ -27,7 +27,7 @@ pub(crate) fn default(dim: usize, base: f32) -> Vec<f32> {
 }
 
 /// The same with a divisor for each pair.
-pub(super) fn divided(dim: usize, base: f32, divisors: &[f32]) -> Vec<f32> {
+pub(crate) fn divided(dim: usize, base: f32, divisors: &[f32]) -> Vec<f32> {
     powers(dim, base, dim / 2)
         .zip(divisors)
         .map(|(power, divisor)| 1.0 / (divisor * power))
@@ -35,13 +35,13 @@ pub(super) fn divided(dim: usize, base: f32, divisors: &[f32]) -> Vec<f32> {
 }
 
 /// Frequencies of the first `rotated` pairs of the head, and zeros for the rest.
-pub(super) fn proportional(head: usize, base: f32, rotated: usize, factor: f32) -> Vec<f32> {
+pub(crate) fn proportional(head: usize, base: f32, rotated: usize, factor: f32) -> Vec<f32> {
     let zeros = std::iter::repeat_n(0.0, head / 2 - rotated);
     powers(head, base, rotated).map(|power| 1.0 / power).chain(zeros).map(|f| f / factor).collect()
 }
 
 /// Dynamic scaling at its own context: the base before it grows, by the formula that grows it.
-pub(super) fn grown_base(theta: f64, factor: f64, dim: usize) -> f32 {
+pub(crate) fn grown_base(theta: f64, factor: f64, dim: usize) -> f32 {
     let stretch = factor - (factor - 1.0);
     (theta * stretch.powf(dim as f64 / (dim as f64 - 2.0))) as f32
 }
@@ -61,7 +61,7 @@ pub(crate) fn dynamic(
     default(dim, base)
 }
 
-pub(super) fn yarn(dim: usize, theta: f64, yarn: &Yarn) -> Vec<f32> {
+pub(crate) fn yarn(dim: usize, theta: f64, yarn: &Yarn) -> Vec<f32> {
     let correction = |rotations: f64| {
         let turns = yarn.original / (rotations * 2.0 * std::f64::consts::PI);
         dim as f64 * turns.ln() / (2.0 * theta.ln())
@@ -87,7 +87,7 @@ pub(super) fn yarn(dim: usize, theta: f64, yarn: &Yarn) -> Vec<f32> {
         .collect()
 }
 
-pub(super) fn llama3(
+pub(crate) fn llama3(
     inv_freq: Vec<f32>,
     factor: f64,
     low: f64,

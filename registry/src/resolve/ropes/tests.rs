@@ -74,7 +74,7 @@ fn ulps(ours: &[f32], theirs: &serde_json::Value) -> (u32, usize) {
 
 #[test]
 fn frequencies_are_the_references() {
-    for line in include_str!("../../tests/data/rope.jsonl").lines() {
+    for line in include_str!("../../../tests/data/rope.jsonl").lines() {
         let row: serde_json::Value = serde_json::from_str(line).unwrap();
         let name = &row["name"];
         let config = serde_json::json!({

@@ -7,9 +7,9 @@ use crate::ops::OpSet;
 use crate::resolve::resolve;
 use crate::spec::Spec;
 
-use super::config::{Evidence, config_of, errors, may_be};
-use super::differences::{differences, unread};
-use super::head::of_file;
+use crate::gguf::config::{Evidence, config_of, errors, may_be};
+use crate::gguf::differences::{differences, unread};
+use crate::gguf_head::of_file;
 
 /// A spec that explains a file, and the config that it was told by.
 #[derive(Debug)]

@@ -6,14 +6,19 @@ use crate::config::matches;
 use crate::diag::{Finding, Span};
 use crate::dtype::DtypeRule;
 use crate::eval::{Fail, shorten};
+use crate::graph::show;
 use crate::graph::{
     EqualDtypes, Fed, Graph, Layer, Node, RopeId, State, StateId, StateKind, Value, ValueId,
     Weight, WeightId,
 };
-use crate::ops::{Trait, show};
+use crate::op::Trait;
 use crate::rope::RopeTable;
 
-use super::MAX_NODES;
+/// The most nodes of a graph.
+pub(crate) const MAX_NODES: usize = 1 << 19;
+
+/// The largest size of one axis.
+pub const MAX_DIM: usize = 1 << 28;
 
 /// The most numbers of one tensor.
 const MAX_NUMBERS: usize = 1 << 44;
@@ -162,7 +167,7 @@ impl Builder {
         let mut tap = tap.filter(|tap| self.taps.insert(tap.clone()));
         for (shape, dtype) in outputs {
             let numbers = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
-            if numbers.is_none_or(|numbers| numbers > super::MAX_DIM) {
+            if numbers.is_none_or(|numbers| numbers > MAX_DIM) {
                 return Err(Finding::error(&node.at, "this value is too large")
                     .label(show(&shape))
                     .into());

@@ -1,0 +1,29 @@
+//! The `nextn` head in a file: layers behind those of the model.
+
+use crate::check::head_weights;
+use crate::gguf::head::ahead;
+use crate::gguf::{Evidence, Gguf};
+use crate::graph::Weight;
+use crate::model::Model;
+
+/// The file of a model with its head, and the weights of both; none if the spec leaves heads out.
+pub fn with_head(model: &Model) -> Option<(Gguf, Vec<Weight>)> {
+    let gguf = model.nextn.as_ref()?.gguf.clone()?;
+    let weights = model.graph.weights.iter().chain(head_weights(model));
+    Some((gguf, weights.cloned().collect()))
+}
+
+/// The file of a model as a file that is there has it: with the head if that counts one, and with
+/// the head's weights if any of them is there. Some programs count it and leave it out.
+pub fn of_file(model: &Model, told: &Evidence) -> Option<(Gguf, Vec<Weight>)> {
+    let plain = || Some((model.gguf.clone()?, model.graph.weights.clone()));
+    let Some((gguf, weights)) = with_head(model).filter(|_| ahead(told) > 0) else {
+        return plain();
+    };
+    let head = gguf.groups(&weights[model.graph.weights.len()..]).unwrap_or_default();
+    let mut tensors = head.iter().flat_map(|group| &group.tensors);
+    if tensors.any(|(name, _)| told.tensors.contains_key(name)) {
+        return Some((gguf, weights));
+    }
+    Some((gguf, model.graph.weights.clone()))
+}
