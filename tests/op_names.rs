@@ -13,7 +13,7 @@ const HOMES: [&str; 4] =
     ["registry/src/ops", "registry/src/ops.rs", "engine/src/ops", "engine/src/ops.rs"];
 
 /// Ops whose names are words of other things too: keys of specs and of JSON, headings of tables.
-const WORDS: [&str; 19] = [
+const WORDS: [&str; 20] = [
     "add",
     "cast",
     "clamp",
@@ -33,6 +33,7 @@ const WORDS: [&str; 19] = [
     "softcap",
     "split",
     "temperature",
+    "weight_scale",
 ];
 
 /// True if a line that quotes a name is about an op: it compares, makes or looks up one.

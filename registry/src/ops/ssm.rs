@@ -30,21 +30,21 @@ pub(super) fn rules() -> Vec<OpRule> {
             .is_a(&[Trait::KeepsState])
             .gives("`[heads * size]`, f32")
             .notes(
-                "Mamba-2: x `[heads, size]`, dt `[heads]`, b and c `[groups, n]`, weights \
-                 `P.A_log`, `P.D`, `P.dt_bias`, all `[heads]`; the state's part `recurrent` is \
-                 `[heads, size, n]`. dt gets bias, softplus and bounds, each rounded. All else is \
-                 in f32; `stepwise`: rows that continue a sequence are rounded after each product, \
-                 at the readout and at `D x`, the state is not",
+                "state space duality: x `[heads, size]`, dt `[heads]`, b and c `[groups, n]`, \
+                 weights `P.A_log`, `P.D`, `P.dt_bias`, all `[heads]`; the state's part \
+                 `recurrent` is `[heads, size, n]`. dt gets bias, softplus and bounds, each \
+                 rounded. All else is in f32; `stepwise`: rows that continue a sequence are \
+                 rounded after each product, at the readout and at `D x`, the state is not",
             ),
         OpRule::new("ssm1_scan", ssm1, infer_ssm1)
             .is_a(&[Trait::KeepsState])
             .gives("`[channels]`, f32")
             .notes(
-                "Mamba: x and dt `[channels]`, b and c `[n]` (or all with a first axis of heads), \
-                 weights `P.A_log [channels, n]`, `P.D [channels]`, and the tensor `dt_bias`; the \
-                 state's part `recurrent` is as `A_log`. The state is rounded where it is read; `D \
-                 x` is added in f32; `stepwise`: rows that continue a sequence add it in the \
-                 activation dtype",
+                "the selective scan: x and dt `[channels]`, b and c `[n]` (or all with a first \
+                 axis of heads), weights `P.A_log [channels, n]`, `P.D [channels]`, and the tensor \
+                 `dt_bias`; the state's part `recurrent` is as `A_log`. The state is rounded where \
+                 it is read; `D x` is added in f32; `stepwise`: rows that continue a sequence add \
+                 it in the activation dtype",
             ),
         OpRule::new("rg_lru", lru, infer_lru).is_a(&[Trait::KeepsState]).gives("like x").notes(
             "the linear unit of Griffin: gates before their sigmoids, the tensor \
