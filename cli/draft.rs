@@ -12,7 +12,7 @@ use registry::file;
 use crate::coverage::Coverage;
 use crate::spec_text::sections;
 use crate::specs::{Config, Specs, tell};
-use crate::write;
+use crate::{schema, write};
 
 mod rename;
 
@@ -140,10 +140,11 @@ pub(crate) fn make(
     let kept = path.is_file() && file::read(&path, file::SPEC)? != text.as_bytes();
     ensure!(
         !kept,
-        "`{0}` is there already, and was edited since it was drafted: go on with it by --spec {0}, or remove it",
+        "`{0}` is there already and differs from this draft; continue with --spec {0}, or remove the file",
         path.display()
     );
     write::atomic(&path, text.as_bytes()).context("cannot write the draft")?;
+    schema::beside(&path)?;
     specs.add(&path)?;
     Ok(Draft { path, name, base: best.name.clone(), findings, used, tensors })
 }
@@ -188,7 +189,7 @@ fn head(
             best.name
         ));
     }
-    let mut text = String::new();
+    let mut text = format!("{}\n", schema::LINE);
     for line in lines.iter().flat_map(|line| line.split('\n')) {
         let _ = writeln!(text, "{}", format!("# {}", comment(line)).trim_end());
     }

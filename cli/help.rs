@@ -9,7 +9,7 @@ use registry::reference::{self, Key};
 use registry::suggest;
 
 use crate::text::Table;
-use crate::{Ended, Onboard, docs, term};
+use crate::{Ended, Onboard, docs, schema, term};
 
 /// Explains a command, or a topic: ops, spec, and every key and op of the spec language
 #[derive(Debug, Args)]
@@ -21,6 +21,7 @@ Examples:
   onboard help states         one key: what it takes, and the section of the manual
   onboard help states.dtype   a key below another
   onboard help expressions    the expressions of dims
+  onboard help schema         the JSON Schema of a spec, for editors
   onboard help parity check   a command, like `onboard parity check --help`")]
 pub(crate) struct Help {
     /// A command, `ops`, `spec`, an op, a key, or a page: dump, report, diagnose, ci, evals, launch, engines, engine-protocol, endpoints
@@ -65,6 +66,7 @@ fn text(topic: &str) -> Option<String> {
     let found: Vec<String> = match topic {
         "ops" => vec![all_ops(&ops)],
         "spec" => vec![all_keys()],
+        "schema" => vec![schema::text().ok()?],
         "expressions" => vec![docs::section("dims")?.to_owned()],
         "programs" => vec![docs::section("functions")?.to_owned()],
         _ => {

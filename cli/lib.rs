@@ -33,6 +33,7 @@ mod imatrix;
 mod interrupt;
 mod launch;
 mod list;
+mod man;
 mod matrix;
 mod new;
 mod parity_check;
@@ -43,6 +44,7 @@ mod parity_mutate;
 mod plugin;
 mod reference;
 mod run;
+mod schema;
 mod show;
 mod spec_text;
 mod specs;
@@ -118,6 +120,7 @@ enum OnboardCommand {
     Plugin(plugin::Plugin),
     Help(help::Help),
     Completions(completions::Completions),
+    Man(man::Man),
 }
 
 /// Proves that an engine computes what the reference computes, or names the first op that does not.
@@ -207,6 +210,7 @@ impl OnboardCommand {
             Self::Plugin(args) => args.run(),
             Self::Help(args) => args.run(),
             Self::Completions(args) => args.run(),
+            Self::Man(args) => args.run(),
         }
     }
 }

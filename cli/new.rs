@@ -9,7 +9,7 @@ use registry::reference;
 
 use crate::spec_text::sections;
 use crate::specs::Specs;
-use crate::{Ended, term, write};
+use crate::{Ended, schema, term, write};
 
 /// Keys that each spec says for itself.
 const OWN: [&str; 8] = ["spec", "name", "matches", "inside", "kinds", "defaults", "extends", "use"];
@@ -63,6 +63,7 @@ impl New {
         let class = self.matches.clone().unwrap_or_else(|| class(name));
         ensure!(!class.is_empty() && class.chars().all(word), "`{class}` is no name of a class");
         write::atomic(&path, skeleton(name, &class, &base, &specs).as_bytes())?;
+        schema::beside(&path)?;
         term::print(&format!("wrote {}, which extends {base}", path.display()))?;
         term::note(&next(&path));
         Ok(Ended::Well)
@@ -91,10 +92,11 @@ fn class(name: &str) -> String {
 /// The file: what is its own, then each key as the specs that it starts from have it.
 fn skeleton(name: &str, class: &str, base: &str, specs: &Specs) -> String {
     let mut text = format!(
-        "# {name}: what differs from `{base}`. Lines behind `#` show what `{base}` says: uncomment and change\n\
+        "{}\n# {name}: what differs from `{base}`. Lines behind `#` show what `{base}` says: uncomment and change\n\
          # what differs, and leave the rest, which is inherited. Maps merge by key; `key: ~` removes an entry.\n\
          # `onboard help spec` explains the language, `onboard help ops` lists the ops.\n\
-         spec: 1\nname: {name}\nmatches: [{class}]  # `architectures` of config.json\nextends: {base}\n"
+         spec: 1\nname: {name}\nmatches: [{class}]  # `architectures` of config.json\nextends: {base}\n",
+        schema::LINE
     );
     let (chain, libs) = specs.origins(base);
     if !libs.is_empty() {

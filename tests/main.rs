@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
+mod book;
 mod calibrated;
 mod commands;
 mod doors;
@@ -30,6 +31,7 @@ mod overwrite;
 mod parts;
 mod plan;
 mod plugin;
+mod prose;
 mod quant;
 mod raised;
 mod rounded;
