@@ -14,9 +14,9 @@ const LONGEST: usize = 20;
 /// Share of sentences in pages that may begin with an opener.
 const PAGES: f64 = 0.03;
 /// Share of doc comments that may begin with an opener; to be lowered to 0.03.
-const COMMENTS: f64 = 0.20;
-/// Share of doc comments whose first sentence may be too long; to be lowered to 0.03.
-const LONG_COMMENTS: f64 = 0.12;
+const COMMENTS: f64 = 0.11;
+/// Share of doc comments whose first sentence may be too long.
+const LONG_COMMENTS: f64 = 0.02;
 /// Phrases with a common word of the field in their place.
 const BANNED: [(&str, &str); 12] = [
     ("whole number", "integer"),
@@ -131,7 +131,6 @@ fn page(path: &Path) -> Vec<Sentence> {
     };
     for (n, line) in text.lines().chain([""]).enumerate() {
         let fence = line.trim_start().starts_with("```");
-        let bad = line.starts_with("BAD: ");
         let row = line.starts_with('|');
         let heading = line.starts_with('#') && !code;
         let numbered = line.trim_start().split_once(". ").is_some_and(|(number, _)| {
@@ -139,7 +138,7 @@ fn page(path: &Path) -> Vec<Sentence> {
         });
         let item = numbered || line.trim_start().starts_with("* ") || line.starts_with("- ");
         let comment = line.starts_with("<!--");
-        let ends = line.is_empty() || fence || row || heading || item || comment || bad;
+        let ends = line.is_empty() || fence || row || heading || item || comment;
         if ends && !paragraph.1.is_empty() {
             add(paragraph.0, &std::mem::take(&mut paragraph.1), std::mem::take(&mut section));
         }
@@ -147,7 +146,7 @@ fn page(path: &Path) -> Vec<Sentence> {
         if comment {
             written = line.contains("written by");
         }
-        if code || fence || written || comment || bad || line.starts_with("    ") && !item {
+        if code || fence || written || comment || line.starts_with("    ") && !item {
             continue;
         }
         if heading {
