@@ -46,7 +46,7 @@ impl Sentence {
     fn is_clause(&self) -> bool {
         let word = self.text.trim_start_matches(|c: char| !c.is_alphanumeric());
         OPENERS.iter().any(|opener| {
-            word.strip_prefix(opener).is_some_and(|rest| rest.starts_with([' ', ',', '\'']))
+            word.strip_prefix(opener).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
         })
     }
 
