@@ -1,13 +1,13 @@
 //! Lists the tensors of a checkpoint.
 //!
-//! `cargo run -p converters --example tensors -- fixtures/llama`
+//! `cargo run -p onboard-checkpoints --example tensors -- fixtures/llama`
 
 #![expect(clippy::print_stdout, reason = "an example prints its result")]
 
 use std::error::Error;
 use std::path::PathBuf;
 
-use converters::Checkpoint;
+use onboard_checkpoints::Checkpoint;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let path: PathBuf = std::env::args_os().nth(1).ok_or("give the folder of a checkpoint")?.into();
