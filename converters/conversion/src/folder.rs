@@ -1,7 +1,7 @@
-//! Plans folders of safetensors: checkpoints of plain numbers, or of 8 or 4 bits with scales.
+//! Plans folders of safetensors: unquantized checkpoints, or checkpoints of 8 or 4 bits with scales.
 //!
-//! A tensor of the old checkpoint is copied, cast, or becomes codes and scales. Every shape and so
-//! every offset is known from headers; only where matrices share a scale are they read once more.
+//! A tensor of the source checkpoint is copied, cast, or quantized to codes and scales. Headers alone
+//! determine every shape and offset. Only matrices that share a scale are read an extra time.
 
 use std::sync::Arc;
 
@@ -27,61 +27,61 @@ pub use tensors::{Wanted, tensors};
 
 use scaled::{Part, Scaled, Scheme};
 
-/// A tensor, before it has a format.
+/// Tensor of the source, before a format is chosen for it.
 #[derive(Clone)]
 pub struct Tensor<'a> {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// Its numbers, or its bytes where they are no floating-point numbers.
+    /// Values, or raw bytes if the dtype is not floating point.
     pub flow: Flow<'a>,
-    /// Where the first of its sources lies.
+    /// Place of the first source: file and offset.
     pub place: (usize, u64),
-    /// What it is kept in where nothing changes it.
+    /// Dtype that the tensor keeps if nothing converts it.
     pub dtype: FileDtype,
-    /// True if the reference keeps it in f32 whatever the model runs in.
+    /// True if the reference keeps the tensor in f32 in every dtype of the model.
     pub always_wide: bool,
-    /// Its shape.
+    /// Shape of the tensor.
     pub shape: Vec<usize>,
-    /// The model's name for it, where it is one weight of the model; its own where not.
+    /// The model's name for the weight, or the tensor's own name if it is not exactly one weight.
     pub weight: String,
-    /// The weights of the model that lie in it.
+    /// Weights of the model that the tensor contains.
     pub weights: Vec<WeightId>,
-    /// The mixture that it is a matrix of: all of those are quantized, or none.
+    /// Mixture that the matrix belongs to: either all matrices of a mixture are quantized, or none.
     pub mixture: Option<usize>,
-    /// Whether it may be quantized; or why not.
+    /// `Ok` if the tensor may be quantized, else the reason why not.
     pub matrix: Result<(), String>,
 }
 
-/// What becomes of a tensor.
+/// Decision about one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// What it is kept in; none if it is quantized.
+    /// Dtype of an unquantized tensor; none if the tensor is quantized.
     pub kept: Option<FileDtype>,
-    /// Why it is not quantized.
+    /// Reason for leaving the tensor unquantized.
     pub why: String,
 }
 
-/// One tensor of the new checkpoint.
+/// Tensor of the new checkpoint.
 #[derive(Clone)]
 pub struct Out {
-    /// Name, dtype, shape.
+    /// Name, dtype and shape.
     pub declared: Declared,
     encode: Arc<dyn Encode>,
 }
 
-/// Tensors that are made of one source and lie in one file.
+/// Tensors that are made of one source and stored in one file.
 #[derive(Clone)]
 pub struct Item<'a> {
-    /// What they are made of.
+    /// Values of the source.
     pub flow: Flow<'a>,
-    /// Where that lies.
+    /// Place of the source: file and offset.
     pub place: (usize, u64),
-    /// What they are.
+    /// Tensors made of the source.
     pub outs: Vec<Out>,
 }
 
-/// What the tensors become; `peaks` are the largest numbers of those that share scales, if known.
-/// Behind them come the `scales` that a run has told.
+/// Returns the items that the tensors become, followed by the calibrated `scales`. `peaks` holds the
+/// largest absolute value of each tensor that shares a scale, if known.
 pub fn items<'a>(
     format: Format,
     tensors: &[Tensor<'a>],
@@ -131,7 +131,7 @@ pub fn items<'a>(
     items
 }
 
-/// A tensor that is copied or cast.
+/// Returns the output tensor of a copy or a cast.
 fn kept(tensor: &Tensor<'_>, dtype: FileDtype) -> Out {
     let declared = Declared { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() };
     let ty = match dtype {
@@ -147,7 +147,7 @@ fn kept(tensor: &Tensor<'_>, dtype: FileDtype) -> Out {
     Out { declared, encode }
 }
 
-/// A tensor of one number.
+/// Returns the item of a tensor filled with one known value.
 fn known<'a>(name: String, dtype: FileDtype, shape: Vec<usize>, number: f32) -> Item<'a> {
     let ty = if dtype == FileDtype::F32 { BlockType::F32 } else { BlockType::Bf16 };
     let encode = Arc::new(Blocks::plain(ty));
@@ -164,7 +164,7 @@ impl Numbers for One {
     }
 }
 
-/// Bytes as they are.
+/// Encodes bytes by copying them.
 struct Verbatim(FileDtype);
 
 impl Encode for Verbatim {

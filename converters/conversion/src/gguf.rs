@@ -1,4 +1,4 @@
-//! Plans GGUF files: which tensors, of which types, at which places, known from headers alone.
+//! Plans GGUF files: the type and offset of each tensor, computed from headers alone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,64 +25,65 @@ pub use factors::{Factors, factors, may_be_scaled, measure, unheeded};
 pub use sources::{Arithmetic, InBlocks};
 use sources::{halved, in_half, packed};
 
-/// A tensor of a GGUF file, not yet of a type.
+/// Tensor of a GGUF file, before its type is chosen.
 #[derive(Clone)]
 pub struct Tensor<'a> {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// Its numbers; row-major shape.
+    /// Values, with a row-major shape.
     pub flow: Flow<'a>,
-    /// Where the first of its sources lies.
+    /// Place of the first source: file and offset.
     pub place: (usize, u64),
-    /// The type that it has whatever the file is made for.
+    /// Type that the tensor has in every file, whatever the target.
     pub fixed: Option<BlockType>,
-    /// The blocks that its rows already lie in: in these it loses nothing.
+    /// Block format that the source rows are stored in: kept, it loses nothing.
     pub packed: Option<InBlocks>,
 }
 
-/// What a tensor is kept in, and why.
+/// Type of a tensor and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// The type.
+    /// Type of the tensor.
     pub ty: BlockType,
-    /// The rule that chose it, in a few words.
+    /// Rule that chose the type, in a few words.
     pub why: String,
 }
 
-/// One file to be made, or one set of files.
+/// File to be written, or a set of files.
 pub struct Output {
-    /// Where; for a set, the name without its `-00001-of-00002.gguf`.
+    /// Path of the file; for a set, the path without its `-00001-of-00002.gguf`.
     pub path: PathBuf,
     /// The type of each tensor, in order.
     pub choices: Vec<Choice>,
     /// `general.file_type`.
     pub file_type: u32,
-    /// At most so many bytes of tensors per file; none for one file.
+    /// Limit on the bytes of tensors per file; none for a single file.
     pub split: Option<u64>,
-    /// Only this file of the set, counted from zero.
+    /// Index of the only file of the set to write, counted from zero.
     pub shard: Option<usize>,
-    /// Numbers are rounded to this before they are quantized, as programs do that write an
-    /// intermediate file.
+    /// Dtype that values are rounded to before quantization, as in programs that write an intermediate
+    /// file.
     pub via: Option<FileDtype>,
     /// The form of shapes in the header.
     pub dims: Dims,
-    /// Weights on the errors of the rows of tensors, by their names: one list per matrix.
+    /// Error weights by tensor name: one list per matrix, with one value per column.
     pub importance: BTreeMap<String, Arc<Vec<f32>>>,
-    /// What blocks of tensors are multiplied by, by the places of these: tensors of their own, behind the others.
+    /// Factors of block-quantized tensors, by tensor index. They are stored as tensors of their own, behind
+    /// the others.
     pub factors: BTreeMap<usize, Factors>,
 }
 
-/// One file of a plan.
+/// File of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
-    /// Where it will be.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its header, and where everything is.
+    /// Header and offsets of the file.
     pub layout: Layout,
 }
 
-/// Tensors of the weights of a model, those that `gguf` was resolved with, as a GGUF file has them, in file order: those that are computed, those of
-/// no layer, then layer by layer by name.
+/// Returns the tensors of a GGUF file in file order: computed tensors, tensors of no layer, then each layer
+/// by name. `gguf` is the section that was resolved with these weights.
 pub fn tensors<'a>(
     gguf: &Gguf,
     wanted: &[Weight],
@@ -129,7 +130,7 @@ pub fn tensors<'a>(
     if faults.is_empty() { Ok(tensors) } else { Err(faults) }
 }
 
-/// The section with the numbers of those weights among its keys that a file keeps there.
+/// Adds to the section's keys the values of weights that a file stores as keys.
 pub fn with_scalars(
     mut gguf: Gguf,
     wanted: &[Weight],
@@ -147,7 +148,7 @@ pub fn with_scalars(
             weights[place].flow.read(0, &mut numbers);
             list.extend(numbers.into_iter().map(|x| Scalar::Float(f64::from(x))));
         }
-        // A list without numbers is no value.
+        // An empty list is not a valid value.
         if !list.is_empty() {
             keys.push((key.to_owned(), Scalar::List(list)));
         }
@@ -156,7 +157,7 @@ pub fn with_scalars(
     if faults.is_empty() { Ok(gguf) } else { Err(faults) }
 }
 
-/// What stock llama.cpp will not understand.
+/// Returns warnings about everything in the file that stock llama.cpp does not support.
 pub fn unknown(gguf: &Gguf, tensors: &[Tensor<'_>]) -> Vec<String> {
     if !is_known(&gguf.arch) {
         return vec![format!(
@@ -176,7 +177,7 @@ pub fn unknown(gguf: &Gguf, tensors: &[Tensor<'_>]) -> Vec<String> {
     }
 }
 
-/// The keys of a file: those of the model, of the tokenizer, and of the types.
+/// Returns the metadata of a file: the keys of the model, of the tokenizer and of the types.
 pub fn keys(gguf: &Gguf, name: &str, tokenizer: &Metadata, file_type: u32) -> Metadata {
     let mut keys = Metadata::new();
     keys.set("general.architecture", gguf.arch.as_str());
@@ -197,11 +198,11 @@ pub fn keys(gguf: &Gguf, name: &str, tokenizer: &Metadata, file_type: u32) -> Me
     keys
 }
 
-/// The version of the block formats.
+/// Version of the block formats.
 const QUANTIZATION_VERSION: u32 = 2;
 
-/// A computed value as the type that llama.cpp's own writer would give it; none for what no key
-/// can hold.
+/// Converts a computed value to the type that llama.cpp's own writer would give it. Returns none for a
+/// value that no key can hold.
 fn value(scalar: &Scalar) -> Option<Value> {
     let unsigned = |n: i64| u32::try_from(n).map(Value::U32).unwrap_or(Value::I64(n));
     Some(match scalar {
@@ -256,7 +257,7 @@ pub fn lay_out(
     Ok(files.into_iter().map(|(path, layout)| Planned { path, layout }).collect())
 }
 
-/// The limit of a file that cuts one output into at most `count` files of about one size.
+/// Returns the file size limit that splits an output into at most `count` files of similar size.
 pub fn even_limit(
     output: &Output,
     keys: &Metadata,
@@ -276,7 +277,7 @@ fn declared(output: &Output, tensors: &[Tensor<'_>]) -> Vec<Declared> {
     chosen.chain(factors::declared(output, tensors)).collect()
 }
 
-/// The name of a set: the path without `.gguf`.
+/// Returns the name of a set: the path without `.gguf`.
 fn prefix(path: &Path) -> PathBuf {
     if path.extension().is_some_and(|end| end == "gguf") {
         path.with_extension("")
@@ -285,7 +286,7 @@ fn prefix(path: &Path) -> PathBuf {
     }
 }
 
-/// The work of several outputs, each tensor read once.
+/// Returns the work of several outputs, with each tensor read once.
 pub fn work<'a>(
     tensors: &[Tensor<'a>],
     outputs: &[(Output, Vec<Planned>)],
@@ -335,7 +336,7 @@ pub fn work<'a>(
     Work { files, tasks, fingerprint, gates, ..Work::default() }
 }
 
-/// The task that writes factors.
+/// Returns the task that writes a tensor of factors.
 fn beside<'a>(factors: &Factors, info: &TensorInfo, file: usize) -> Task<'a> {
     let blocks = Blocks::plain(BlockType::F32);
     let (name, offset) = (info.name.clone(), info.offset);
@@ -356,14 +357,14 @@ fn target(
     let factors = output.factors.get(&place).cloned();
     let quantized = info.ty.is_quantized();
     let importance = output.importance.get(&tensor.name).filter(|_| quantized).cloned();
-    // What is f32 in the file is so in an intermediate one.
-    // Codes that are kept would be other ones.
+    // Tensors that are f32 in the file are f32 in an intermediate file too. Rounding first would change
+    // codes that are copied.
     let via = output.via.filter(|_| info.ty != BlockType::F32 && factors.is_none());
     let encode = Arc::new(Blocks { ty: info.ty, importance, matrix, via, factors });
     Target { file, name: tensor.name.clone(), offset: info.offset, encode }
 }
 
-/// Numbers that a spec has computed.
+/// Values computed by a spec.
 struct Computed(Vec<f32>);
 
 impl Numbers for Computed {
@@ -372,8 +373,8 @@ impl Numbers for Computed {
     }
 }
 
-/// Layer and name: what is in no layer comes first. The order in which llama.cpp's own quantizer
-/// counts layers.
+/// Returns the sort key of a tensor: layer, then name, with tensors of no layer first. llama.cpp's own
+/// quantizer counts layers in this order.
 fn order(name: &str) -> (i64, String) {
     let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
     (layer.unwrap_or(-1), name.to_owned())

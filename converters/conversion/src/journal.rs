@@ -1,8 +1,7 @@
-//! Which slabs of an unfinished conversion are done.
+//! Journal of the finished slabs of a conversion, for resuming it.
 //!
-//! A line per slab: its number, and for each target the hash of its bytes and how far they are
-//! from the numbers. A line that was cut short, or whose bytes are not in the file, does not
-//! count: the slab is done again.
+//! Each line holds the index of a slab and, for each target, the hash of its bytes and its error sums. A
+//! line that was cut short, or whose bytes are not in the file, does not count: the slab is written again.
 
 use std::collections::BTreeMap;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -14,41 +13,41 @@ use registry::file::Limit;
 use super::Measure;
 use formats::output::Disk;
 
-/// The bytes of one slab for one target.
+/// Record of the bytes of one slab for one target.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Written {
     /// XXH3 of the bytes.
     pub hash: u64,
-    /// How far they are from the numbers.
+    /// Error of the bytes against the source values.
     pub measure: Measure,
 }
 
-/// What a journal says.
+/// Contents of a journal.
 #[derive(Debug, Default)]
 pub struct Notes {
-    /// Its first line: which work it belongs to.
+    /// First line, which identifies the work.
     pub head: String,
-    /// The slabs that are done.
+    /// Finished slabs.
     pub slabs: BTreeMap<usize, Vec<Written>>,
-    /// True once files may have got their names.
+    /// True once files may have been renamed to their final names.
     pub naming: bool,
 }
 
-/// The line that says that files are about to get their names.
+/// Line that marks the start of the final renames.
 const NAMING: &str = "naming";
 
-/// A journal that is being written.
+/// Journal that is being written.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
     file: Mutex<fs_err::File>,
 }
 
-/// Longer than the journal of any conversion: a slab takes a line of about a hundred bytes.
+/// Upper limit on the size of a journal: a slab takes a line of about a hundred bytes.
 const JOURNAL: Limit = Limit { kind: "a journal", bytes: 1 << 29 };
 
 impl Journal {
-    /// Begins a journal in a file, in place of what is in it.
+    /// Starts a journal in a file, replacing the file's contents.
     pub fn begin(mut file: fs_err::File, head: &str) -> io::Result<Self> {
         file.set_len(0)?;
         file.rewind()?;
@@ -56,7 +55,7 @@ impl Journal {
         Ok(Self { path: file.path().into(), file: Mutex::new(file) })
     }
 
-    /// Goes on with a journal that [`read`] has read.
+    /// Continues a journal that [`read`] has read.
     pub fn append(mut file: fs_err::File) -> io::Result<Self> {
         file.seek(SeekFrom::End(0))?;
         // The last line may have been cut short; what follows must not join it.
@@ -64,7 +63,7 @@ impl Journal {
         Ok(Self { path: file.path().into(), file: Mutex::new(file) })
     }
 
-    /// Notes a finished slab.
+    /// Records a finished slab.
     pub fn note(&self, slab: usize, written: &[Written]) -> io::Result<()> {
         let mut line = slab.to_string();
         for one in written {
@@ -75,7 +74,7 @@ impl Journal {
         self.file().write_all(line.as_bytes())
     }
 
-    /// Notes that files are about to get their names, and waits until the journal is on the disk.
+    /// Records that the final renames are about to start, and syncs the journal to the disk.
     pub fn note_naming(&self, disk: &dyn Disk) -> io::Result<()> {
         let mut file = self.file();
         writeln!(file, "{NAMING}")?;
@@ -92,7 +91,7 @@ impl Journal {
     }
 }
 
-/// Reads a journal; none if its run ended before it had a head.
+/// Reads a journal; none if its run ended before the head was written.
 pub fn read(file: &mut fs_err::File) -> io::Result<Option<Notes>> {
     file.rewind()?;
     let bytes = registry::file::rest(file, JOURNAL)?;

@@ -1,14 +1,13 @@
-//! Writing models in other formats, in one pass and bounded memory.
+//! Writes models in other formats, in one pass and bounded memory.
 //!
-//! Everything is known before a number is read: a [`Work`] has the files with their headers and
-//! lengths, and [`Task`]s that say which rows of which [`Flow`](checkpoints::flow::Flow) go where as
-//! what. [`run`](run::run) cuts the tasks into slabs of rows, and every worker reads a slab
-//! once, encodes it for each of its targets and writes the bytes at their final place. So
-//! memory is workers times slab, whatever the model's size, and the bytes do not depend on how
-//! many workers there are.
+//! Everything is planned before any tensor is read: a [`Work`] has the files with their headers and
+//! lengths, and [`Task`]s. A task maps the rows of a [`Flow`](checkpoints::flow::Flow) to target files and
+//! encodings. [`run`](run::run) cuts the tasks into slabs of rows. Every worker reads a slab once, encodes
+//! it for each of its targets and writes the bytes at their final offset. Memory is therefore workers times
+//! slab, whatever the model's size, and the bytes do not depend on the number of workers.
 //!
-//! Files are written beside their place as `<name>.part` with a journal of finished slabs. They get
-//! their names together, when all of them are there and were read back: see [`run::run`].
+//! Files are written as `<name>.part` beside their final path, with a journal of finished slabs. They are
+//! renamed together, once all of them are written and read back: see [`run::run`].
 
 pub mod folder;
 pub mod gguf;

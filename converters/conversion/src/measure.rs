@@ -1,38 +1,38 @@
-//! How far a tensor is from what it was made of.
+//! Error of a converted tensor against its source.
 
 use formats::codec::{Sums, sums};
 
-/// Sums over the numbers of a tensor, or of a part of it.
+/// Sums over the values of a tensor, or of a part of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Measure {
-    /// How many numbers.
+    /// Number of values.
     pub count: u64,
     /// Sum of squared errors.
     pub error: f64,
-    /// Sum of squared numbers.
+    /// Sum of squared values.
     pub power: f64,
-    /// Sum of products of number and decoded number.
+    /// Sum of products of source value and decoded value.
     pub product: f64,
-    /// Sum of squared decoded numbers.
+    /// Sum of squared decoded values.
     pub decoded: f64,
-    /// The largest error.
+    /// Largest absolute error.
     pub largest: f64,
 }
 
 impl Measure {
-    /// Compares numbers with what a reader will see.
+    /// Compares source values with their decoded values.
     pub fn of(numbers: &[f32], seen: &[f32]) -> Self {
         let Sums { error, power, product, decoded, largest } = sums(numbers, seen);
         Self { count: numbers.len() as u64, error, power, product, decoded, largest }
     }
 
-    /// Numbers that were copied.
+    /// Returns the measure of `count` copied values.
     pub fn exact(count: usize) -> Self {
         Self { count: count as u64, ..Self::default() }
     }
 
-    /// Both parts together. Parts are added in the order of the tensor, so that sums do not
-    /// depend on who was done first.
+    /// Adds the measures of two parts. Parts are added in tensor order, so the sums do not depend on the
+    /// order in which workers finish.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -45,12 +45,12 @@ impl Measure {
         }
     }
 
-    /// Root of the mean squared error over root of the mean square.
+    /// Returns the relative error: root mean squared error over root mean square of the values.
     pub fn relative(&self) -> f64 {
         if self.error == 0.0 { 0.0 } else { (self.error / self.power).sqrt() }
     }
 
-    /// The cosine between the numbers and what a reader will see; 1 for a copy.
+    /// Returns the cosine between source values and decoded values; 1 for a copy.
     pub fn cosine(&self) -> f64 {
         if self.error == 0.0 { 1.0 } else { self.product / (self.power * self.decoded).sqrt() }
     }

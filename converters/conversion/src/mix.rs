@@ -1,7 +1,7 @@
-//! Which tensor gets which type.
+//! Chooses the type of each tensor of a mixed-precision GGUF file.
 //!
-//! The table is `mix/rules.txt`; this applies it. The same tensors get the same types as
-//! llama.cpp's quantize tool gives them.
+//! The rules are in `mix/rules.txt`. They give each tensor the type that llama.cpp's quantize tool gives
+//! it.
 
 mod overrides;
 mod raise;
@@ -18,7 +18,7 @@ use formats::codec::BlockType;
 use formats::gguf::{self, Metadata, Value};
 use formats::shown;
 
-/// Why types cannot be chosen.
+/// Reason why types cannot be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
@@ -57,36 +57,36 @@ fn types() -> String {
     kept.map(|ty| ty.name().to_lowercase()).collect::<Vec<_>>().join(", ")
 }
 
-/// A tensor whose type is to be chosen.
+/// Tensor whose type is to be chosen.
 #[derive(Debug, Clone, Copy)]
 pub struct Tensor<'a> {
-    /// Its name.
+    /// Name of the tensor.
     pub name: &'a str,
-    /// Its shape, row-major.
+    /// Row-major shape.
     pub shape: &'a [usize],
-    /// What it is kept in unless it is quantized.
+    /// Type of the tensor if it is not quantized.
     pub base: BlockType,
 }
 
-/// What the rules ask of a model.
+/// Properties of a model that the rules depend on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// `general.architecture`.
     pub arch: String,
-    /// How many layers there are, those of draft heads included.
+    /// Number of layers, including those of draft heads.
     pub layers: usize,
-    /// How many experts a layer has; 0 without experts.
+    /// Number of experts per layer; 0 without experts.
     pub experts: u32,
-    /// How many heads the first layer has.
+    /// Number of attention heads of the first layer.
     pub heads: u32,
-    /// How many key heads the first layer has.
+    /// Number of key heads of the first layer.
     pub kv_heads: u32,
-    /// Whether there is an importance matrix.
+    /// True if there is an importance matrix.
     pub imatrix: bool,
 }
 
 impl Facts {
-    /// The facts that a file's keys give. Heads may be one number, or one for each layer.
+    /// Reads the facts from a file's keys. Head counts may be one integer, or one per layer.
     pub fn read(metadata: &Metadata, imatrix: bool) -> Result<Self, gguf::Error> {
         let arch = metadata.str("general.architecture")?.unwrap_or_default().to_owned();
         let key = |name: &str| format!("{arch}.{name}");
@@ -107,22 +107,22 @@ impl Facts {
         })
     }
 
-    /// How many heads share a key head.
+    /// Returns the number of heads that share a key head.
     fn gqa(&self) -> u32 {
         self.heads.checked_div(self.kv_heads).unwrap_or(0)
     }
 }
 
-/// What a tensor is kept in, and why.
+/// Type assigned to a tensor, with the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assigned {
-    /// The type.
+    /// Type of the tensor.
     pub ty: BlockType,
-    /// The rule that chose it, in a few words.
+    /// Rule that chose the type, in a few words.
     pub why: String,
-    /// Whether a person chose it.
+    /// True if the user chose the type.
     pub asked: bool,
-    /// Whether the type is useless without an importance matrix that has the tensor.
+    /// True if the type is useless without importance values for the tensor.
     pub needs_importance: bool,
 }
 
@@ -144,7 +144,7 @@ pub fn assign(
         values: roles.iter().filter(|role| role.is_values()).count(),
         seen: Seen::default(),
     };
-    // Rules count tensors in the order in which files have them, whatever order they come in.
+    // Rules count tensors in file order, whatever order the caller gives.
     let mut order: Vec<usize> = (0..tensors.len()).collect();
     order.sort_by_key(|&n| (layer(tensors[n].name), tensors[n].name));
     let mut assigned = vec![None; tensors.len()];
@@ -159,14 +159,14 @@ fn role(table: &Table, name: &str) -> Role {
     fits.map_or(Role::Other, |(role, _)| *role)
 }
 
-/// The N of `blk.N`.
+/// Parses the N of `blk.N`.
 fn layer(name: &str) -> Option<usize> {
     let rest = name.strip_prefix("blk.")?;
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     rest[..end].parse().ok()
 }
 
-/// How many tensors of a role came before.
+/// Number of tensors of each role seen so far.
 #[derive(Debug, Default)]
 struct Seen {
     values: usize,
@@ -180,14 +180,14 @@ struct Mix<'a> {
     target: Target,
     facts: &'a Facts,
     overrides: &'a Overrides,
-    /// Whether the embedding serves as the output.
+    /// True if the embedding serves as the output.
     tied: bool,
-    /// How many tensors hold values.
+    /// Number of tensors that hold attention values.
     values: usize,
     seen: Seen,
 }
 
-/// A tensor as the conditions of a rule see it.
+/// Inputs to the conditions of a rule for one tensor.
 struct Case<'a> {
     tensor: &'a Tensor<'a>,
     role: Role,
@@ -205,7 +205,7 @@ impl Mix<'_> {
         Ok(Assigned { ty, why, asked, needs_importance })
     }
 
-    /// Why a tensor stays as it is, if it does.
+    /// Returns the reason for leaving a tensor unquantized; none if it is quantized.
     fn kept(&self, tensor: &Tensor<'_>) -> Option<String> {
         let ones = tensor.shape.iter().take_while(|&&dim| dim == 1).count();
         if tensor.shape.len() - ones < 2 {
@@ -226,7 +226,7 @@ impl Mix<'_> {
         Some(format!("kept: {part}"))
     }
 
-    /// The type that a tensor gets, what was asked for before what the table has.
+    /// Returns the type that a tensor gets. A user's choice takes precedence over the table.
     fn wanted(&mut self, tensor: &Tensor<'_>, role: Role) -> Result<(BlockType, String), Error> {
         let asked = self.overrides.tensors.iter().find(|wanted| wanted.fits(tensor.name));
         let embedding = self.overrides.embedding.filter(|_| role == Role::Embedding);
@@ -252,7 +252,7 @@ impl Mix<'_> {
         fallback(self.table, tensor, ty, why)
     }
 
-    /// Whether the type of a tensor is what a person wants, and not the table's.
+    /// True if the user chose the type of a tensor, rather than the table.
     fn is_asked(&self, tensor: &Tensor<'_>, role: Role) -> bool {
         let Overrides { tensors, output, embedding, .. } = self.overrides;
         let is_output = role == Role::Output || (self.tied && role == Role::Embedding);
@@ -261,7 +261,7 @@ impl Mix<'_> {
             || (output.is_some() && is_output)
     }
 
-    /// The type that the table has.
+    /// Returns the type that the table gives a tensor.
     fn ruled(&mut self, tensor: &Tensor<'_>, role: Role) -> Result<(BlockType, String), Error> {
         let tied = self.tied && role == Role::Embedding;
         let role = if tied { Role::Output } else { role };
@@ -286,7 +286,7 @@ impl Mix<'_> {
         Ok(found)
     }
 
-    /// How many tensors of this role came before; this one is counted with the next.
+    /// Counts the tensors of this role before the current one, then counts the current one.
     fn count(&mut self, role: Role) -> usize {
         let seen = match role {
             _ if role.is_values() => &mut self.seen.values,
@@ -367,7 +367,7 @@ fn because(rule: &Rule, role: Role, tied: bool) -> String {
     if rule.why.is_empty() { role.into() } else { format!("{role}: {}", rule.why) }
 }
 
-/// What stands in for a type where a row does not divide into its blocks.
+/// Returns the substitute for a type whose blocks do not divide the rows.
 fn fallback(
     table: &Table,
     tensor: &Tensor<'_>,
@@ -393,7 +393,7 @@ fn row(shape: &[usize]) -> usize {
     shape.last().copied().unwrap_or(1)
 }
 
-/// Whether the third dimension from the inside is more than one.
+/// True if the third dimension from the inside is more than one.
 fn stacked(shape: &[usize]) -> bool {
     shape.iter().rev().nth(2).is_some_and(|&count| count > 1)
 }

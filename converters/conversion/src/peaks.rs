@@ -1,4 +1,4 @@
-//! The largest number of a tensor, which has to be known before the first is written.
+//! Finds the largest absolute value of a tensor, which must be known before anything is written.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use rayon::prelude::*;
 use checkpoints::flow::Flow;
 use formats::numbers::first_not_finite;
 
-/// Numbers read at a time.
+/// Values read at a time.
 const SLAB: usize = 1 << 18;
 
-/// Runs something with so many threads.
+/// Runs a closure in a pool of `threads` threads.
 pub(super) fn in_threads<T: Send>(
     threads: usize,
     run: impl FnOnce() -> T + Send,
@@ -19,13 +19,13 @@ pub(super) fn in_threads<T: Send>(
     Ok(pool.map_err(|e| format!("cannot start {threads} threads: {e}"))?.install(run))
 }
 
-/// The largest of some numbers of a tensor, read in slabs.
+/// Returns the largest absolute value in a range of a tensor, read in slabs.
 pub(super) fn peak(name: &str, flow: &Flow<'_>, numbers: Range<usize>) -> Result<f32, String> {
     let slabs: Vec<usize> = numbers.clone().step_by(SLAB).collect();
     let largest = |at: &usize| {
         let mut slab = vec![0.0_f32; SLAB.min(numbers.end - at)];
         flow.read(*at, &mut slab);
-        // NaN would be lost in a maximum, and infinity is as bad.
+        // A maximum would drop NaN, and an infinite peak is no valid scale.
         match first_not_finite(&slab) {
             Some(n) => {
                 let (name, at, x) = (formats::shown(name), at + n, slab[n]);

@@ -1,4 +1,4 @@
-//! Carries a conversion out.
+//! Runs a conversion.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +24,7 @@ mod slab;
 use files::Part;
 use held::Held;
 
-/// Why a conversion ended without its files.
+/// Reason why a conversion produced no files.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
@@ -72,7 +72,7 @@ pub enum Error {
     Busy { output: PathBuf },
 }
 
-/// A number of bytes, for people.
+/// Formats a size in bytes with a unit.
 pub fn size(bytes: u64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
     let (mut value, mut unit) = (bytes as f64, 0);
@@ -82,24 +82,24 @@ pub fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", units[unit]) }
 }
 
-/// How a conversion is carried out; none of it changes a byte of the result.
+/// Execution options of a conversion; none of them changes a byte of the result.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Workers.
+    /// Number of worker threads.
     pub threads: usize,
-    /// Numbers that a worker holds at a time.
+    /// Number of values that a worker holds at a time.
     pub slab: usize,
-    /// Goes on where a stopped conversion was.
+    /// True if a stopped conversion is resumed.
     pub resume: bool,
-    /// Writes over files that are there.
+    /// True if existing files are overwritten.
     pub force: bool,
-    /// Files that are read, which must not be written over.
+    /// Input files, which must not be overwritten.
     pub inputs: Vec<PathBuf>,
-    /// Files of tensors as they were when they were opened: they must be the same at the end.
+    /// Stamps of the tensor files taken at opening: they must be unchanged at the end.
     pub sources: Vec<Stamp>,
-    /// Reads every byte back before the files get their names.
+    /// True if every byte is read back before the files are renamed.
     pub read_back: bool,
-    /// What makes files and names durable.
+    /// Disk operations that make files and names durable.
     pub disk: Arc<dyn Disk>,
 }
 
@@ -118,12 +118,12 @@ impl Default for Settings {
     }
 }
 
-/// Who watches a conversion.
+/// Observer of a conversion.
 pub trait Progress: Sync {
-    /// So many more numbers are done.
+    /// Reports that `numbers` more values are done.
     fn advance(&self, numbers: u64);
 
-    /// Whether to stop as soon as possible.
+    /// True if the conversion should stop as soon as possible.
     fn stop(&self) -> bool {
         false
     }
@@ -133,20 +133,20 @@ impl Progress for () {
     fn advance(&self, _numbers: u64) {}
 }
 
-/// What a conversion has done.
+/// Result of a conversion.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Done {
-    /// For each task, for each of its targets: how far the tensor is from its source.
+    /// Measure of each target of each task: the error of the tensor against its source.
     pub tensors: Vec<Vec<Measure>>,
-    /// Slabs that an earlier run had done.
+    /// Number of slabs that an earlier run had written.
     pub resumed: usize,
-    /// All slabs.
+    /// Total number of slabs.
     pub slabs: usize,
-    /// True if an earlier run had finished and nothing was written.
+    /// True if an earlier run had finished, so nothing was written.
     pub already: bool,
 }
 
-/// Some rows of a task.
+/// Slab of rows of a task.
 struct Job {
     task: usize,
     first: usize,
@@ -155,15 +155,16 @@ struct Job {
 
 /// Writes the files of `work`.
 ///
-/// The order of steps keeps one law: at any moment, whatever kills the process, an output is the old
-/// one, the new one, or one that readers refuse.
+/// The order of steps keeps one invariant: at any moment, even if the process is killed, an output is the
+/// old one, the new one, or one that readers refuse.
 ///
-/// 1. Take the locks. A run that is refused has changed nothing.
+/// 1. Take the locks. A refused run has changed nothing.
 /// 2. Write `NAME.part` and a journal of slabs; sync, read back, compare sources with their stamps.
 /// 3. Write the files beside them as `NAME.part` too, and sync.
-/// 4. Note in the journal that names are given. Remove gates and stale files: nothing loads now.
-/// 5. Rename everything else, then the gates: the last rename makes the output load.
-/// 6. Remove the journal. A run that was killed after step 4 is resumed by giving the other names.
+/// 4. Record in the journal that renames start. Remove gates and stale files: readers refuse the output
+/// now.
+/// 5. Rename everything else, then the gates: the last rename makes the output readable.
+/// 6. Remove the journal. A run that was killed after step 4 is resumed by completing the renames.
 pub fn run(work: &Work<'_>, settings: &Settings, progress: &dyn Progress) -> Result<Done, Error> {
     files::check(work, settings)?;
     let jobs = cut(&work.tasks, settings.slab);
@@ -207,7 +208,7 @@ pub fn run(work: &Work<'_>, settings: &Settings, progress: &dyn Progress) -> Res
     Ok(Done { tensors: measures(work, &jobs, &done), resumed, slabs: jobs.len(), already: false })
 }
 
-/// Writes all slabs that are not known.
+/// Writes all slabs that an earlier run has not written.
 fn encode_all(
     work: &Work<'_>,
     settings: &Settings,
@@ -262,7 +263,7 @@ fn encode_all(
     }
 }
 
-/// Slabs in the order in which their sources lie on the disk.
+/// Returns the slabs in the order in which their sources lie on the disk.
 fn cut(tasks: &[Task<'_>], slab: usize) -> Vec<Job> {
     let mut order: Vec<usize> = (0..tasks.len()).collect();
     order.sort_by_key(|&n| (tasks[n].place, n));
@@ -291,7 +292,7 @@ fn measures(
     tensors
 }
 
-/// Holds the files to the hashes of what was written.
+/// Checks the files against the hashes of the written bytes.
 fn read_back(
     work: &Work<'_>,
     jobs: &[Job],
@@ -334,20 +335,21 @@ fn read_back(
     Ok(())
 }
 
-/// The path of the journal of a conversion whose first file has this path.
+/// Returns the path of the journal for a conversion whose first file has this path.
 fn journal_path(path: &Path) -> PathBuf {
     with_end(path, ".part.journal")
 }
 
-/// How the first line of a journal begins.
+/// Prefix of the first line of a journal.
 const HEAD: &str = "onboard conversion 1 slab ";
 
-/// What the first line of a journal says: numbers of a slab, and which work it is.
+/// Splits the first line of a journal into the slab size and the fingerprint of the work.
 fn slab_and_work(head: &str) -> Option<(&str, &str)> {
     head.strip_prefix(HEAD)?.split_once(" work ")
 }
 
-/// Says why a journal with this head is of no use to a run with another; none if they are the same.
+/// Returns the reason why a journal with this head does not fit the current run; none if the heads are
+/// equal.
 fn other_work(found: &str, head: &str) -> Option<String> {
     if found == head {
         return None;

@@ -1,4 +1,4 @@
-//! What is to be written, before anything is.
+//! Plan of a conversion: files, tasks and encodings, complete before anything is written.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,30 +10,31 @@ use formats::gguf::companions::{multiply, one_of};
 use formats::numbers;
 use formats::safetensors::FileDtype;
 
-/// A file to be written.
+/// File to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutFile {
-    /// Where it will be.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its first bytes.
+    /// First bytes of the file.
     pub header: Vec<u8>,
-    /// Its length; what nothing is written to is zeros.
+    /// Length of the file; ranges that nothing is written to are zeros.
     pub len: u64,
 }
 
-/// Turns rows of numbers into bytes.
+/// Encoder of rows of values into bytes.
 pub trait Encode: Send + Sync {
-    /// Rows that can only be encoded together.
+    /// Returns the number of rows that can only be encoded together.
     fn unit(&self) -> usize {
         1
     }
 
-    /// Whether each number is encoded by itself, whatever row it is in.
+    /// True if each value is encoded independently of its row.
     fn elementwise(&self) -> bool {
         false
     }
 
-    /// The bytes of so many rows, a whole number of units (the last one may be short).
+    /// Returns the size of the encoding of `rows` rows, an integer multiple of the unit (the last unit may
+    /// be short).
     fn bytes(&self, rows: usize, row: usize) -> usize;
 
     /// Encodes rows; the first of them is row `first` of the tensor.
@@ -45,8 +46,8 @@ pub trait Encode: Send + Sync {
         out: &mut [u8],
     ) -> Result<(), String>;
 
-    /// What a reader of the bytes, those of rows from `first` on, that `numbers` were encoded to will see; false if they are no
-    /// numbers of the tensor.
+    /// Decodes `bytes`, the encoding of `numbers` in rows from `first` on. Returns false if the bytes do
+    /// not encode values of the tensor.
     fn decode(
         &self,
         first: usize,
@@ -56,38 +57,38 @@ pub trait Encode: Send + Sync {
         out: &mut [f32],
     ) -> bool;
 
-    /// The plain dtype that the bytes are, so that numbers that are kept in it can be copied.
+    /// Returns the plain dtype of the encoding, if any, so that values already stored in it can be copied.
     fn plain(&self) -> Option<FileDtype> {
         None
     }
 }
 
-/// Where the bytes of a task go.
+/// Destination of the bytes of a task.
 #[derive(Clone)]
 pub struct Target {
     /// Index into [`Work::files`].
     pub file: usize,
-    /// The tensor's name in that file.
+    /// Name of the tensor in that file.
     pub name: String,
-    /// Where its bytes begin.
+    /// Offset of the first byte in the file.
     pub offset: u64,
-    /// How it is encoded.
+    /// Encoding of the tensor.
     pub encode: Arc<dyn Encode>,
 }
 
-/// A tensor that is read once, and everything that is made of it.
+/// Tensor that is read once, and everything that is made of it.
 #[derive(Clone)]
 pub struct Task<'a> {
-    /// Where its numbers come from.
+    /// Source of the values.
     pub flow: Flow<'a>,
-    /// Where they go.
+    /// Destinations of the values.
     pub targets: Vec<Target>,
-    /// The place of the first source, so that sources are read in order: file and offset.
+    /// Place of the first source (file and offset), so that sources are read in order.
     pub place: (usize, u64),
 }
 
 impl Task<'_> {
-    /// Numbers in a row. A tensor whose numbers are all encoded by themselves has rows of one.
+    /// Returns the number of values in a row: 1 if every target encodes values independently.
     pub fn row(&self) -> usize {
         if self.targets.iter().all(|target| target.encode.elementwise()) {
             1
@@ -96,79 +97,80 @@ impl Task<'_> {
         }
     }
 
-    /// How many rows it has.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.flow.len() / self.row()
     }
 
-    /// Rows of a slab of about so many numbers.
+    /// Returns the number of rows in a slab of about `numbers` values.
     pub fn slab_rows(&self, numbers: usize) -> usize {
         let unit = self.targets.iter().map(|target| target.encode.unit()).max().unwrap_or(1).max(1);
         (numbers / self.row() / unit * unit).max(unit)
     }
 }
 
-/// A small file that belongs to the output, held in memory until all of it gets its name.
+/// Small file of the output, held in memory until the whole output is renamed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SideFile {
-    /// Where it will be.
+    /// Path of the file.
     pub path: PathBuf,
-    /// All of it.
+    /// Whole contents.
     pub bytes: Vec<u8>,
 }
 
-/// Everything that a conversion writes.
+/// Complete plan of a conversion.
 #[derive(Default)]
 pub struct Work<'a> {
-    /// The files of tensors, in the order in which they get their names.
+    /// Files of tensors, in the order in which they are renamed.
     pub files: Vec<OutFile>,
-    /// What goes into them.
+    /// Tasks that fill the files.
     pub tasks: Vec<Task<'a>>,
-    /// What it is made of and how, as a text that is equal only for equal work: a resumed
-    /// conversion must not mix two.
+    /// Text that identifies the source and the options, equal only for equal work: a resumed conversion
+    /// must not mix two.
     pub fingerprint: String,
-    /// Files beside them.
+    /// Small files of the output.
     pub beside: Vec<SideFile>,
-    /// Files without which no reader opens the others, as `config.json` and the first file of a set.
-    /// They are removed before any other file gets its name, and get theirs last, so that old and
-    /// new files never load together.
+    /// Files without which no reader opens the others, such as `config.json` and the first file of a set.
+    /// They are removed before any other file is renamed, and renamed last, so that old and new files never
+    /// load together.
     pub gates: Vec<PathBuf>,
-    /// Files of an older output that readers would take for parts of this one.
+    /// Files of an older output that readers would take for parts of the new one.
     pub stale: Vec<PathBuf>,
-    /// The folder that belongs to this work, if it writes more than single files.
+    /// Folder that belongs to this work, if it writes more than single files.
     pub folder: Option<Folder>,
 }
 
-/// A folder that belongs to a conversion.
+/// Folder that belongs to a conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Folder {
-    /// Its path.
+    /// Path of the folder.
     pub path: PathBuf,
     /// True if other processes write other files of the same set into it.
     pub shared: bool,
 }
 
-/// A block format of GGUF, or plain numbers.
+/// Block format of GGUF, or a plain dtype.
 pub struct Blocks {
-    /// The format.
+    /// Type of the blocks.
     pub ty: BlockType,
-    /// Weights on the errors, one list of `row` numbers after another: one per matrix.
+    /// Error weights: lists of `row` values, one list per matrix.
     pub importance: Option<Arc<Vec<f32>>>,
-    /// Rows in a matrix: which list of `importance` is a row's.
+    /// Number of rows per matrix, which selects the list of `importance` for a row.
     pub matrix: usize,
-    /// Numbers are rounded to this first, as programs do that write an intermediate file.
+    /// Dtype that values are rounded to first, as in programs that write an intermediate file.
     pub via: Option<FileDtype>,
-    /// What matrices are multiplied by when they are read, for blocks that have it beside them.
+    /// Factors that matrices are multiplied by on reading, for block formats that store one beside the
+    /// blocks.
     pub factors: Option<Factors>,
 }
 
 impl Blocks {
-    /// Rows as they are, with nothing to weigh or round by.
+    /// Returns the encoding of a type without error weights, intermediate rounding or factors.
     pub fn plain(ty: BlockType) -> Self {
         Self { ty, importance: None, matrix: 1, via: None, factors: None }
     }
 
-    /// One matrix, or a part of one.
+    /// Encodes one matrix, or a part of one.
     fn encode_matrix(
         &self,
         matrix: usize,

@@ -1,7 +1,7 @@
-//! Scales that only a run can tell: of what matrices multiply, and of what attention keeps.
+//! Calibrated scales: of the inputs of matrices and of the KV cache.
 //!
-//! Matrices that engines fuse have one scale, and all experts of a mixture have one for each of
-//! their two inputs, because engines run them as one.
+//! Matrices that engines fuse share one scale. All experts of a mixture share one scale for each of their
+//! two inputs, because engines run them as one.
 
 use std::collections::BTreeMap;
 
@@ -13,37 +13,37 @@ use registry::ops::Trait;
 use super::{Choice, Format, Item, Tensor, known, scaled};
 use formats::safetensors::FileDtype;
 
-/// Which of them a checkpoint has.
+/// Kinds of calibrated scales that a checkpoint has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// Of what each quantized matrix multiplies.
+    /// True if each quantized matrix has a scale for its inputs.
     pub inputs: bool,
-    /// Of keys and values.
+    /// True if keys and values have scales.
     pub caches: bool,
 }
 
-/// What a run has seen the largest number of.
+/// Place in the model where a calibration run records the largest absolute value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// The rows that a weight multiplies.
+    /// Rows that a weight multiplies.
     Input(WeightId),
-    /// A part of a state.
+    /// Part of a state.
     Kept(StateId, usize),
 }
 
-/// The scales of a checkpoint, by the names of their tensors.
+/// Calibrated scales of a checkpoint, by tensor name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Scales {
-    /// Which there are.
+    /// Kinds of scales present.
     pub asked: Asked,
-    /// Name and scale.
+    /// Names and scales.
     pub all: Vec<(String, f32)>,
-    /// States that have none, in words.
+    /// Descriptions of the states that have no scale.
     pub skipped: Vec<String>,
 }
 
 impl Scales {
-    /// The tensors.
+    /// Returns the scales as items of the plan.
     pub(super) fn items<'a>(&self, format: Format) -> Vec<Item<'a>> {
         let item = |(name, scale): &(String, f32)| {
             known(name.clone(), dtype(format), format.one(), *scale)
@@ -52,7 +52,7 @@ impl Scales {
     }
 }
 
-/// What a single scale is kept in.
+/// Returns the dtype of a single scale.
 pub(super) fn dtype(format: Format) -> FileDtype {
     match format {
         Format::Fp8Modelopt { .. } | Format::Fp8Block { .. } => FileDtype::F32,
@@ -60,8 +60,8 @@ pub(super) fn dtype(format: Format) -> FileDtype {
     }
 }
 
-/// The scales of a checkpoint. `peak` gives the largest number that was seen, none if there was no
-/// number. All that is wrong comes at once.
+/// Returns the calibrated scales of a checkpoint, or all errors at once. `peak` returns the largest
+/// absolute value that the calibration run saw; none if it saw no value.
 pub fn scales(
     format: Format,
     asked: Asked,
@@ -104,7 +104,7 @@ pub fn scales(
     if faults.is_empty() { Ok(scales) } else { Err(faults) }
 }
 
-/// Scales of inputs that are one, by their names, and what they are the scale of.
+/// Returns the input scales by name, with the weights that share each scale.
 fn inputs(
     model: &Model,
     tensors: &[Tensor<'_>],
@@ -138,20 +138,20 @@ fn inputs(
     groups
 }
 
-/// Weights that multiply what a state keeps, and that state.
+/// Maps each weight that multiplies the contents of a state to that state.
 fn expanding(graph: &Graph) -> BTreeMap<WeightId, StateId> {
     let nodes = graph.nodes.iter().filter(|node| node.op.is(Trait::ExpandsState));
     nodes.filter_map(|node| Some((*node.weights.get("weight")?, node.state?))).collect()
 }
 
-/// The weights that experts multiply last: other numbers than the others do.
+/// Returns the last weights of experts, whose input differs from that of the other expert weights.
 fn last_of_experts(graph: &Graph) -> Vec<WeightId> {
     let nodes = graph.nodes.iter().filter(|node| node.op.is(Trait::Experts));
     let roles = nodes.flat_map(|node| &node.weights);
     roles.filter(|(role, _)| role.starts_with("down.")).map(|(_, &id)| id).collect()
 }
 
-/// The names of scales of keys and values, each once, and what they are the scale of.
+/// Returns the names of the key and value scales, each once, with the cached states that they scale.
 fn kept(
     format: Format,
     model: &Model,
@@ -167,7 +167,7 @@ fn kept(
             continue;
         };
         let [keys, values] = [0, 1].map(|part| Seen::Kept(StateId(n), part));
-        // Engines keep the latent and the rotated part of a key as one row, which has one scale.
+        // Engines store the latent and the rotated part of a key as one row, which has one scale.
         let one = cache.keys == cache.values;
         for (part, seen) in [keys, values].into_iter().enumerate() {
             let [of_module, of_maker, _] = cache.names(part);

@@ -1,4 +1,4 @@
-//! What the config of a quantized checkpoint says.
+//! Writes the quantization section of a checkpoint's config.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::Format;
 use super::calibrated::Asked;
 use super::scaled::BLOCK;
 
-/// `quantization_config`; none for plain numbers. `ignored` are the modules that are not quantized.
+/// Returns `quantization_config`; none for plain bf16. `ignored` lists the modules that are not quantized.
 pub fn quantization(format: Format, ignored: &[String], asked: Asked) -> Option<Value> {
     let float8 = |strategy: &str| {
         json!({
@@ -71,12 +71,12 @@ pub fn quantization(format: Format, ignored: &[String], asked: Asked) -> Option<
     })
 }
 
-/// ModelOpt's word for it.
+/// Returns ModelOpt's name for an e4m3 format.
 fn modelopt(whole: bool) -> &'static str {
     if whole { "FP8" } else { "FP8_PER_CHANNEL_PER_TOKEN" }
 }
 
-/// `hf_quant_config.json`, where the format has one.
+/// Returns `hf_quant_config.json`, for the formats that have one.
 pub fn beside(format: Format, ignored: &[String], asked: Asked) -> Option<Value> {
     let Format::Fp8Modelopt { whole } = format else { return None };
     Some(json!({
@@ -88,14 +88,14 @@ pub fn beside(format: Format, ignored: &[String], asked: Asked) -> Option<Value>
     }))
 }
 
-/// The names of the tensors of scales, of the scale of scales and of the codes, for a module.
+/// Tensor name suffixes of the codes, the scales and the global scale of a module.
 pub(super) struct Names {
     pub(super) codes: &'static str,
     pub(super) scales: &'static str,
     pub(super) global: &'static str,
 }
 
-/// What tensors are called behind the module's name.
+/// Returns the tensor name suffixes that follow the module's name.
 pub(super) fn names(format: Format) -> Names {
     let (codes, scales) = match format {
         Format::Nvfp4 | Format::Mxfp4 => ("weight_packed", "weight_scale"),
@@ -109,7 +109,7 @@ pub(super) fn names(format: Format) -> Names {
 mod tests {
     use super::*;
 
-    /// Numbers of so many bits, and what else is said of them.
+    /// Returns the description of a quantized float type of `bits` bits, extended by `more`.
     fn numbers(bits: u8, strategy: &str, dynamic: bool, more: &[(&str, Value)]) -> Value {
         let mut said = json!({
             "num_bits": bits, "type": "float", "symmetric": true, "dynamic": dynamic, "strategy": strategy,
@@ -146,7 +146,7 @@ mod tests {
         })
     }
 
-    /// The words are those of compressed-tensors' own schemes (FP8_DYNAMIC, FP8_BLOCK, NVFP4A16, MXFP4A16),
+    /// The names are those of compressed-tensors' own schemes (FP8_DYNAMIC, FP8_BLOCK, NVFP4A16, MXFP4A16),
     /// of transformers' fp8 and of ModelOpt's files.
     #[test]
     fn every_format_is_declared_in_the_words_of_its_loaders() {
@@ -182,7 +182,7 @@ mod tests {
             let format = Format::parse(name).unwrap();
             assert_eq!(said(format, Asked::default()).unwrap_or_default(), expected, "{name}");
         }
-        // Scales of inputs and of caches that are stored.
+        // Input and cache scales that are stored.
         let one = e4m3("tensor");
         let kept = json!({ "dynamic": false, "num_bits": 8, "type": "float" });
         let stored = [

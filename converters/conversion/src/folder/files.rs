@@ -1,4 +1,4 @@
-//! The files of a folder: which tensors lie in which, and where.
+//! Lays out the files of a folder: the file and offset of each tensor.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,23 +10,23 @@ use checkpoints::checkpoint::{INDEX, SINGLE};
 use formats::gguf::split::SET_KEY;
 use formats::safetensors::{self, Declared};
 
-/// One file of a plan.
+/// File of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
-    /// Where it will be.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its items: `begin..end`.
+    /// Range of its items: `begin..end`.
     pub items: (usize, usize),
-    /// Where the tensors of each item begin.
+    /// Offsets of the tensors of each item.
     offsets: Vec<Vec<u64>>,
-    /// Its first bytes.
+    /// First bytes of the file.
     pub header: Vec<u8>,
-    /// Its length.
+    /// Length of the file.
     pub len: u64,
 }
 
-/// Lays out the files of a folder, each of at most so many bytes of tensors if possible. Where there are several, each
-/// says what the set is made of ([`SET_KEY`]).
+/// Lays out the files of a folder, each limited to a number of tensor bytes if possible. If there are
+/// several files, each describes the whole set ([`SET_KEY`]).
 pub fn lay_out(
     folder: &Path,
     items: &[Item<'_>],
@@ -47,7 +47,7 @@ pub fn lay_out(
         let places = mine.iter().enumerate();
         let places = places.flat_map(|(n, item)| (0..item.outs.len()).map(move |out| (n, out)));
         let mut places: Vec<(usize, usize)> = places.collect();
-        // The widest first: every tensor then begins where its numbers may, as readers expect.
+        // The widest dtypes come first, so that every tensor is aligned to its dtype, as readers expect.
         places.sort_by_key(|&(n, out)| std::cmp::Reverse(mine[n].outs[out].declared.dtype.size()));
         let declared: Vec<Declared> =
             places.iter().map(|&(n, out)| mine[n].outs[out].declared.clone()).collect();
@@ -65,7 +65,7 @@ pub fn lay_out(
     cuts.iter().enumerate().map(plan).collect()
 }
 
-/// The least limit under which there are at most `count` files.
+/// Returns the smallest limit that gives at most `count` files.
 pub fn even_limit(items: &[Item<'_>], count: usize) -> u64 {
     let (mut low, mut high) = (1, items.iter().map(bytes).sum::<u64>().max(1));
     while low < high {
@@ -75,7 +75,7 @@ pub fn even_limit(items: &[Item<'_>], count: usize) -> u64 {
     low
 }
 
-/// Bytes of an item's tensors; shapes come from headers that were checked.
+/// Returns the bytes of an item's tensors; shapes come from headers that were checked.
 fn bytes(item: &Item<'_>) -> u64 {
     let of = |out: &Out| {
         let count: usize = out.declared.shape.iter().product();
@@ -98,7 +98,7 @@ fn cut(items: &[Item<'_>], most: u64) -> Vec<(usize, usize)> {
     cuts
 }
 
-/// The work of one folder, or of one file of it.
+/// Returns the work of one folder, or of one file of it.
 pub fn work<'a>(
     items: &[Item<'a>],
     planned: &[Planned],
@@ -124,7 +124,7 @@ pub fn work<'a>(
     Work { files, tasks, fingerprint, ..Work::default() }
 }
 
-/// `model.safetensors.index.json`: its path and text; none for a single file.
+/// Returns the path and text of `model.safetensors.index.json`; none for a single file.
 pub fn index(folder: &Path, items: &[Item<'_>], planned: &[Planned]) -> Option<(PathBuf, String)> {
     if planned.len() == 1 {
         return None;

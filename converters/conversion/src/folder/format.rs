@@ -1,4 +1,4 @@
-//! The formats of checkpoints: what `--to` names.
+//! Formats of checkpoints that `--to` accepts.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::scaled::{BLOCK, Scheme, SquareScale};
 use super::{Choice, Tensor};
 use formats::safetensors::FileDtype;
 
-/// A format of safetensors checkpoints.
+/// Format of a safetensors checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Plain bf16.
@@ -17,27 +17,27 @@ pub enum Format {
     Fp8,
     /// compressed-tensors, e4m3, a scale per matrix.
     Fp8Tensor,
-    /// e4m3 with f32 scales for squares; powers of two perhaps.
+    /// e4m3 with f32 scales for square blocks, optionally powers of two.
     Fp8Block {
-        /// Whether scales are powers of two.
+        /// True if scales are powers of two.
         power: bool,
     },
-    /// The same in compressed-tensors' words.
+    /// The same in compressed-tensors' naming.
     Fp8CtBlock,
     /// ModelOpt, e4m3.
     Fp8Modelopt {
-        /// Whether a matrix has one scale, as it must where its inputs have one; or one per row.
+        /// True if a matrix has one scale, as stored input scales require; false for one scale per row.
         whole: bool,
     },
-    /// compressed-tensors, e2m1 with scales for sixteen.
+    /// compressed-tensors, e2m1 with a scale per 16 values.
     Nvfp4,
-    /// compressed-tensors, e2m1 with powers of two for thirty-two.
+    /// compressed-tensors, e2m1 with a power-of-two scale per 32 values.
     Mxfp4,
 }
 
 const MODELOPT: &str = "ModelOpt: e4m3, a scale per row; per matrix with the option `static-activations`; not for transformers";
 
-/// Names, and what they are in a few words.
+/// Names, formats and short descriptions.
 const NAMES: &[(&str, Format, &str)] = &[
     ("bf16", Format::Bf16, "plain numbers; undoes what is quantized"),
     ("fp8", Format::Fp8, "compressed-tensors: e4m3, a scale per row, tokens scaled as they come"),
@@ -59,17 +59,17 @@ const NAMES: &[(&str, Format, &str)] = &[
 ];
 
 impl Format {
-    /// A format by its name.
+    /// Parses the name of a format.
     pub fn parse(name: &str) -> Option<Self> {
         NAMES.iter().find(|row| row.0.eq_ignore_ascii_case(name)).map(|row| row.1)
     }
 
-    /// Every format with its name and what it is.
+    /// Returns every format with its name and description.
     pub fn all() -> impl Iterator<Item = (&'static str, Self, &'static str)> {
         NAMES.iter().copied()
     }
 
-    /// Its name.
+    /// Returns the format's name.
     pub fn name(self) -> &'static str {
         let own = match self {
             Self::Fp8Modelopt { .. } => Self::Fp8Modelopt { whole: false },
@@ -78,7 +78,7 @@ impl Format {
         NAMES.iter().find(|row| row.1 == own).map_or("", |row| row.0)
     }
 
-    /// The format in which inputs of matrices have a scale that is stored; or why there is none.
+    /// Returns the variant of the format that stores input scales, or the reason why there is none.
     pub fn with_inputs(self) -> Result<Self, &'static str> {
         match self {
             Self::Bf16 => Err("nothing in it has a scale"),
@@ -91,12 +91,12 @@ impl Format {
         }
     }
 
-    /// The shape of a tensor of one scale.
+    /// Returns the shape of a tensor that holds one scale.
     pub(super) fn one(self) -> Vec<usize> {
         if matches!(self, Self::Fp8Modelopt { .. }) { Vec::new() } else { vec![1] }
     }
 
-    /// Loaders that do not read the format, in words; `mixture` if experts are quantized.
+    /// Describes the loaders that cannot read the format; `mixture` is true if experts are quantized.
     pub fn unread_by(self, mixture: bool) -> Option<&'static str> {
         match self {
             Self::Fp8CtBlock if mixture => Some(
@@ -115,22 +115,22 @@ impl Format {
         }
     }
 
-    /// Whether the config may name modules by patterns.
+    /// True if the config may name modules by patterns.
     pub fn knows_patterns(self) -> bool {
         matches!(self, Self::Fp8 | Self::Fp8Tensor | Self::Fp8CtBlock | Self::Nvfp4 | Self::Mxfp4)
     }
 
-    /// Whether matrices are quantized, and experts taken apart for it.
+    /// True if matrices are quantized, which requires experts to be split.
     pub fn quantizes(self) -> bool {
         self != Self::Bf16
     }
 
-    /// Whether all matrices that engines fuse have one scale.
+    /// True if all matrices that engines fuse share one scale.
     pub fn shares(self) -> bool {
         matches!(self, Self::Fp8Tensor | Self::Nvfp4 | Self::Fp8Modelopt { whole: true })
     }
 
-    /// How matrices are quantized whose shared scale is `scale`; none for plain numbers.
+    /// Returns the quantization scheme for matrices whose shared scale is `scale`; none for plain bf16.
     pub fn scheme(self, scale: f32) -> Option<Scheme> {
         Some(match self {
             Self::Bf16 => return None,
@@ -145,7 +145,7 @@ impl Format {
         })
     }
 
-    /// Fate of each tensor.
+    /// Chooses to quantize or keep each tensor.
     pub fn choose(self, tensors: &[Tensor<'_>], quant: &Quant) -> Vec<Choice> {
         let Some(scheme) = self.scheme(1.0) else { return plain(tensors) };
         let refuses = |tensor: &Tensor<'_>| match (&tensor.matrix, &tensor.shape[..]) {
@@ -155,7 +155,7 @@ impl Format {
         };
         let mut refused: Vec<Option<String>> = tensors.iter().map(refuses).collect();
         if matches!(scheme, Scheme::Squares(..)) {
-            // Engines put fused matrices on top of each other: all are quantized, or none.
+            // Engines stack fused matrices: all of them are quantized, or none.
             let named = tensors.iter().enumerate().map(|(n, tensor)| (tensor.weight.as_str(), n));
             let places: BTreeMap<&str, usize> = named.collect();
             for n in 0..tensors.len() {
@@ -192,8 +192,8 @@ impl Format {
     }
 }
 
-/// Plain bf16. In a checkpoint of 16 bits, f32 tensors are so on purpose and stay; in one of f32 only those do
-/// that the reference keeps in f32 whatever it runs in.
+/// Chooses the dtypes of a plain bf16 checkpoint. In a 16-bit checkpoint, f32 tensors are deliberate and
+/// stay. In an f32 checkpoint, only tensors stay f32 that the reference always keeps in f32.
 fn plain(tensors: &[Tensor<'_>]) -> Vec<Choice> {
     let count = |wanted: &dyn Fn(&Tensor<'_>) -> bool| -> u128 {
         tensors.iter().filter(|tensor| wanted(tensor)).map(|tensor| tensor.flow.len() as u128).sum()
@@ -209,10 +209,10 @@ fn plain(tensors: &[Tensor<'_>]) -> Vec<Choice> {
     tensors.iter().map(choice).collect()
 }
 
-/// Why a tensor is not rounded to bf16.
+/// Reason for leaving a tensor in a dtype wider than bf16.
 const WIDER: &str = "it is wider than the rest on purpose";
 
-/// What breaks when rows of a matrix are spread over several devices, or its columns are.
+/// Returns the limits on splitting a matrix over several devices, by rows or by columns.
 pub fn split_limits(format: Format, rows: usize, row: usize) -> Vec<String> {
     let Some(run) = format.scheme(1.0).and_then(Scheme::run) else { return Vec::new() };
     let mut limits = Vec::new();

@@ -1,4 +1,4 @@
-//! The largest number of tensors that share a scale.
+//! Finds the largest absolute value of tensors that share a scale.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use registry::quant::Quant;
 use super::{Choice, Tensor};
 use crate::peaks::{in_threads, peak};
 
-/// The largest number of each tensor that is quantized and of those that share its scale; 0 for
-/// the others. Every quantized tensor is read once.
+/// Returns the peak of each quantized tensor, taken over all tensors that share its scale; 0 for the
+/// others. Every quantized tensor is read once.
 pub fn peaks(
     tensors: &[Tensor<'_>],
     choices: &[Choice],

@@ -1,28 +1,28 @@
-//! Matrices in 8 or 4 bits with scales beside them, as bytes of two tensors.
+//! Encodes matrices in 8 or 4 bits with separate scales, as two tensors.
 
 use crate::work::Encode;
 use formats::numbers;
 use formats::safetensors::FileDtype;
 
-/// The side of a square that shares a scale.
+/// Side of a square block that shares a scale.
 pub const BLOCK: usize = 128;
 
-/// How a matrix is quantized.
+/// Quantization scheme of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scheme {
-    /// e4m3, a scale for each row, kept in this dtype.
+    /// e4m3, with a scale of this dtype for each row.
     Rows(FileDtype),
-    /// e4m3, one scale that is known.
+    /// e4m3, with one known scale.
     Whole(f32),
-    /// e4m3, a scale for each square of [`BLOCK`] numbers a side.
+    /// e4m3, with a scale for each square block of [`BLOCK`] values a side.
     Squares(SquareScale),
-    /// e2m1, an e4m3 scale for 16 numbers of a row, times one scale that is known.
+    /// e2m1, with an e4m3 scale for 16 values of a row, times one known scale.
     Sixteens(f32),
-    /// e2m1, a power of two for 32 numbers of a row.
+    /// e2m1, with a power-of-two scale for 32 values of a row.
     ThirtyTwos,
 }
 
-/// What the scale of a square is.
+/// Representation of the scale of a square block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SquareScale {
     /// f32.
@@ -33,7 +33,7 @@ pub enum SquareScale {
     Bf16,
 }
 
-/// Which of the tensors.
+/// Tensor of a quantized matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// The codes.
@@ -42,17 +42,17 @@ pub enum Part {
     Scales,
 }
 
-/// One tensor of a quantized matrix.
+/// Encoder of one tensor of a quantized matrix.
 #[derive(Debug, Clone, Copy)]
 pub struct Scaled {
-    /// How.
+    /// Quantization scheme.
     pub scheme: Scheme,
-    /// Which.
+    /// Tensor to encode.
     pub part: Part,
 }
 
 impl Scheme {
-    /// Numbers of a row that share a scale; all of them if none.
+    /// Returns the number of values of a row that share a scale; none for a whole row.
     pub fn run(self) -> Option<usize> {
         match self {
             Self::Rows(_) | Self::Whole(_) => None,
@@ -62,7 +62,7 @@ impl Scheme {
         }
     }
 
-    /// Rows that share scales.
+    /// Returns the number of rows that share scales.
     fn unit(self) -> usize {
         if matches!(self, Self::Squares(..)) { BLOCK } else { 1 }
     }
@@ -71,12 +71,12 @@ impl Scheme {
         matches!(self, Self::Sixteens(_) | Self::ThirtyTwos)
     }
 
-    /// The shape of the tensor of codes.
+    /// Returns the shape of the tensor of codes.
     pub fn codes(self, rows: usize, row: usize) -> Vec<usize> {
         vec![rows, if self.four_bits() { row / 2 } else { row }]
     }
 
-    /// Dtype and shape of the tensor of scales; none if there is none for each matrix.
+    /// Returns the dtype and shape of the tensor of scales; none if a matrix has no scales of its own.
     pub fn scales(self, rows: usize, row: usize) -> Option<(FileDtype, Vec<usize>)> {
         match self {
             Self::Rows(dtype) => Some((dtype, vec![rows, 1])),
@@ -91,7 +91,7 @@ impl Scheme {
         }
     }
 
-    /// Why a matrix cannot be kept so.
+    /// Returns the reason why the shape does not fit the scheme; none if it does.
     pub fn refuses(self, rows: usize, row: usize) -> Option<String> {
         let run = self.run()?;
         let rows_fit = !matches!(self, Self::Squares(..)) || rows.is_multiple_of(BLOCK);
@@ -99,7 +99,8 @@ impl Scheme {
             .then(|| format!("{rows}x{row} does not divide into blocks of {run}"))
     }
 
-    /// What the scale of numbers whose largest is `peak` is kept as, and what it stands for.
+    /// Returns the stored bits and the value of a block's scale. `peak` is the largest absolute value of
+    /// the block.
     fn scale(self, run: &[f32], peak: f32) -> (u32, f32) {
         match self {
             Self::Rows(FileDtype::Bf16) | Self::Squares(SquareScale::Bf16) => {
@@ -117,7 +118,7 @@ impl Scheme {
             }
             Self::Sixteens(global) => {
                 let bits = numbers::f32_to_f8_e4m3(peak / numbers::F4_E2M1_MAX * global);
-                // The smallest scale is better than none where there is anything.
+                // A block that is not all zeros gets the smallest scale instead of zero.
                 let bits = if peak > 0.0 { bits.max(1) } else { bits };
                 (u32::from(bits), numbers::f8_e4m3_to_f32(bits) / global)
             }
@@ -129,8 +130,8 @@ impl Scheme {
     }
 }
 
-/// The exponent of a block: of the two under which its largest number is nearest to 6, the one
-/// that leaves less error; the smaller one where both leave the same.
+/// Chooses the exponent of a block. Of the two exponents that map its peak nearest to 6, the one with less
+/// error is taken; on a tie, the smaller one.
 fn exponent(run: &[f32], peak: f32) -> u8 {
     if peak == 0.0 {
         return 127;
@@ -153,8 +154,7 @@ fn peak(numbers: &[f32]) -> f32 {
 }
 
 impl Scaled {
-    /// Calls `visit` with each scale (bits and value) and the numbers it is for: which rows and
-    /// columns.
+    /// Calls `visit` with each scale (bits and value) and the rows and columns that it covers.
     fn each(
         &self,
         numbers: &[f32],
@@ -258,17 +258,17 @@ impl Encode for Scaled {
     }
 }
 
-/// A block of zeros may have a scale of zero.
+/// Encodes a value as e2m1. A block of zeros may have a scale of zero.
 fn four(x: f32, scale: f32) -> u8 {
     if scale == 0.0 { 0 } else { numbers::f32_to_f4_e2m1(x / scale) }
 }
 
-/// The one scale of e4m3 for numbers up to `peak`, on the grid of a dtype.
+/// Returns the e4m3 scale for values up to `peak`, rounded to a dtype.
 pub fn whole_scale(peak: f32, dtype: FileDtype) -> f32 {
     Scheme::Rows(dtype).scale(&[], peak).1
 }
 
-/// The scale that brings numbers up to `peak` into the range of NVFP4: what they are multiplied by.
+/// Returns the NVFP4 factor that brings values up to `peak` into range.
 pub fn global_scale(peak: f32) -> f32 {
     if peak == 0.0 {
         1.0

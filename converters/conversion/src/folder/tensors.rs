@@ -1,4 +1,4 @@
-//! Which tensors a new checkpoint has: those of the old one, experts taken apart.
+//! Lists the tensors of a new checkpoint: the source tensors, with experts split if wanted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use formats::safetensors::FileDtype;
 /// What the graph does with a weight.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// It is multiplied by, and nothing else.
+    /// The weight is a matrix factor, and nothing else.
     Matrix,
     Other,
 }
 
-/// Which tensors are wanted.
+/// Options for listing tensors.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wanted {
-    /// Experts that lie in one tensor become one tensor each, as engines want them that know scales.
+    /// True if stacked experts are split into one tensor each, as engines require for scales.
     pub apart: bool,
-    /// The matrix whose product is the logits may be quantized too.
+    /// True if the output matrix, whose product is the logits, may be quantized too.
     pub output: bool,
 }
 
-/// The tensors, in the natural order of their names.
+/// Returns the tensors, in natural order of their names.
 pub fn tensors<'c>(
     checkpoint: &'c Checkpoint,
     model: &Model,
@@ -58,7 +58,7 @@ pub fn tensors<'c>(
     for (name, info) in checkpoint.tensors() {
         let mine = makes.get(name.as_str()).map_or(&[][..], Vec::as_slice);
         let renamed = |n: &usize| weights[*n].rule.is_some() && graph.weights[*n].name != *name;
-        // Where no loader puts them together again, they stay as they are.
+        // Stacked tensors that no loader can restack stay as they are.
         let kept = |n: &usize| model.quant.kept(&graph.weights[*n].name).is_some();
         let parts = |n: &usize| experts.contains_key(n) && renamed(n) && !kept(n);
         if wanted.apart && mine.len() > 1 && mine.iter().all(parts) {
@@ -151,7 +151,7 @@ pub fn tensors<'c>(
     Ok(made)
 }
 
-/// What a weight is called that is taken out of a tensor: it begins as that does.
+/// Returns the name of a weight that is split from a tensor. The name shares the tensor's prefix.
 fn taken_out(model: &Model, tensor: &str, weight: &str) -> String {
     let begins = |name: &str| {
         name.split('.').zip(weight.split('.')).take_while(|(a, b)| a == b).count() >= 3
@@ -164,14 +164,14 @@ fn taken_out(model: &Model, tensor: &str, weight: &str) -> String {
     found.unwrap_or_else(|| weight.to_owned())
 }
 
-/// Whether a weight is made of blocks and scales by a rule of the spec.
+/// True if a rule of the spec decodes the weight from blocks and scales.
 fn in_blocks(model: &Model, weight: &Sourced<'_>) -> bool {
     let steps = weight.rule.map(|rule| &model.rules[rule].steps);
     steps.is_some_and(|steps| steps.first() == Some(&Step::Mxfp4))
 }
 
-/// The tensor that some weights lie in where they are plain numbers: the name and steps of another
-/// rule that makes the same weights. `blocks` is the shape of the blocks.
+/// Returns the unquantized tensor that holds some weights: the name and steps of another rule that makes
+/// the same weights. `blocks` is the shape of the blocks.
 fn stacked<'c>(
     model: &Model,
     weights: &[Sourced<'c>],
@@ -204,7 +204,7 @@ fn stacked<'c>(
     })
 }
 
-/// The tensor of some shape of which steps make these.
+/// Inverts steps: returns the tensor of a given shape from which the steps make these flows.
 fn undone<'c>(steps: &[Step], shape: Vec<usize>, mut flows: Vec<Flow<'c>>) -> Option<Flow<'c>> {
     let Some((step, rest)) = steps.split_first() else { return flows.pop() };
     let step = std::slice::from_ref(step);
@@ -216,8 +216,8 @@ fn undone<'c>(steps: &[Step], shape: Vec<usize>, mut flows: Vec<Flow<'c>>) -> Op
     Flow::run(&inverse(step, vec![shape]).ok()?, parts).ok()?.pop()
 }
 
-/// Whether a step leaves rows as they are, so that a matrix on disk is one of the graph, or
-/// several on top of each other.
+/// True if a step keeps rows intact, so that a matrix on disk is one or several stacked matrices of the
+/// graph.
 fn rows_stay(step: &Step) -> bool {
     match step {
         Step::Split { axis, .. } | Step::SplitRuns { axis, .. } => *axis == 0,
@@ -226,7 +226,7 @@ fn rows_stay(step: &Step) -> bool {
     }
 }
 
-/// Why a tensor is no matrix that is quantized, if it is not.
+/// Returns the reason why a tensor is not quantized as a matrix, if it is not.
 fn quantizable(
     model: &Model,
     names: &[&str],
@@ -265,7 +265,7 @@ fn uses(graph: &Graph) -> Vec<Use> {
     (0..graph.weights.len()).map(of).collect()
 }
 
-/// The weights of mixtures, and which mixture each is of.
+/// Maps the weights of mixtures to their mixture.
 fn experts(graph: &Graph) -> BTreeMap<usize, usize> {
     let nodes = graph.nodes.iter().enumerate().filter(|(_, node)| node.op.is(Trait::Experts));
     nodes.flat_map(|(n, node)| node.weights.values().map(move |id| (id.0, n))).collect()

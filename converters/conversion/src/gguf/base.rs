@@ -1,11 +1,11 @@
-//! What a tensor is kept in before anything is quantized.
+//! Chooses the type of a tensor before quantization.
 //!
 //! The lists are those of llama.cpp's converter (`prepare_tensors` in `conversion/base.py`), which
 //! its runtime relies on: several operators take f32 alone.
 
 use formats::codec::BlockType;
 
-/// Parts of names, each followed by `.weight`, whose tensors stay f32.
+/// Parts of names, each followed by `.weight`, of tensors that stay f32.
 const ALWAYS_F32: &[&str] = &[
     "_norm",
     "ffn_gate_inp",
@@ -28,12 +28,12 @@ const ALWAYS_F32: &[&str] = &[
     "altup_predict_coef",
 ];
 
-/// The type of a tensor in a file whose matrices are `matrices` (F32, F16 or BF16).
+/// Returns the type of a tensor in a file whose matrices are `matrices` (F32, F16 or BF16).
 pub fn base_type(name: &str, shape: &[usize], matrices: BlockType) -> BlockType {
     let Some(stem) = name.strip_suffix(".weight") else { return BlockType::F32 };
     let fixed = ALWAYS_F32.iter().any(|end| {
         let before = stem.strip_suffix(end);
-        // A whole last part, or the end of one where the list says so.
+        // The entry matches a whole last part, or only its end if the entry begins with `_`.
         before.is_some_and(|rest| rest.is_empty() || rest.ends_with('.') || end.starts_with('_'))
     });
     if shape.len() <= 1 || fixed { BlockType::F32 } else { matrices }

@@ -1,5 +1,4 @@
-//! What blocks are multiplied by as a whole, where their own scales do not reach: a tensor `NAME.scale` beside
-//! `NAME.weight`.
+//! Factors of whole matrices, beyond the range of block scales: a tensor `NAME.scale` beside `NAME.weight`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +13,7 @@ use formats::codec::{self, BlockType};
 use formats::gguf::Declared;
 use formats::gguf::companions::SCALE;
 
-/// Names of matrices, behind their layer, for which llama.cpp looks for a scale.
+/// Names of matrices, without their layer, for which llama.cpp looks for a scale.
 const SCALED: [&str; 20] = [
     "attn_q",
     "attn_k",
@@ -38,8 +37,8 @@ const SCALED: [&str; 20] = [
     "nextn.eh_proj",
 ];
 
-/// One number for each matrix of a tensor, or one for all: known from the source, or once its numbers were
-/// looked through.
+/// Factor of each matrix of a tensor, or one factor for all. It comes from the source, or from a pass over
+/// the values.
 #[derive(Debug, Clone, Default)]
 pub struct Factors(Arc<OnceLock<Vec<f32>>>);
 
@@ -48,26 +47,26 @@ impl Factors {
         Self(Arc::new(OnceLock::from(numbers)))
     }
 
-    /// All of them, if they are known.
+    /// Returns all factors, if they are known.
     pub(crate) fn get(&self) -> Option<&[f32]> {
         self.0.get().map(Vec::as_slice)
     }
 }
 
-/// How many matrices a tensor is.
+/// Returns the number of matrices in a tensor.
 fn matrices(tensor: &Tensor<'_>) -> usize {
     tensor.flow.shape().iter().rev().skip(2).product()
 }
 
-/// Whether a tensor may have a scale beside it.
+/// True if a tensor may have a `.scale` beside it.
 pub fn may_be_scaled(name: &str) -> bool {
     let Some(stem) = name.strip_suffix(".weight") else { return false };
     let behind = stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
     behind.is_some_and(|(_, name)| SCALED.contains(&name))
 }
 
-/// The factors of the tensors that are chosen to have some, by their places. `bare`: of those alone whose source
-/// has them, as programs do that know no others.
+/// Returns the factors of the tensors whose type has some, by tensor index. `bare` limits them to sources
+/// that store factors, as in programs that know no others.
 pub fn factors(tensors: &[Tensor<'_>], choices: &[Choice], bare: bool) -> BTreeMap<usize, Factors> {
     let chosen = tensors.iter().zip(choices).enumerate();
     let chosen = chosen.filter(|(_, (tensor, choice))| {
@@ -76,7 +75,7 @@ pub fn factors(tensors: &[Tensor<'_>], choices: &[Choice], bare: bool) -> BTreeM
     let of = |tensor: &Tensor<'_>| match &tensor.packed {
         Some(packed) if packed.ty == BlockType::Nvfp4 => {
             let mut numbers = packed.factors.clone();
-            // A stack has one for each matrix, whether they differ or not.
+            // A stack of matrices has one factor per matrix, even if all are equal.
             if let [one] = numbers[..] {
                 numbers = vec![one; matrices(tensor)];
             }
@@ -88,7 +87,7 @@ pub fn factors(tensors: &[Tensor<'_>], choices: &[Choice], bare: bool) -> BTreeM
     chosen.filter_map(|(n, (tensor, _))| Some((n, of(tensor)?))).collect()
 }
 
-/// What stock llama.cpp does not multiply by, though it is there.
+/// Returns a warning about factors in the file that stock llama.cpp does not apply.
 pub fn unheeded(arch: &str, output: &Output, tensors: &[Tensor<'_>]) -> Option<String> {
     let names = output.factors.keys().map(|&n| tensors[n].name.as_str());
     let left: Vec<&str> = names.filter(|name| !heeds_scale(arch, name)).collect();
@@ -100,7 +99,7 @@ pub fn unheeded(arch: &str, output: &Output, tensors: &[Tensor<'_>]) -> Option<S
     ))
 }
 
-/// The tensors of factors.
+/// Returns the declarations of the tensors of factors.
 pub(super) fn declared(output: &Output, tensors: &[Tensor<'_>]) -> Vec<Declared> {
     let name = |tensor: &Tensor<'_>| {
         let stem = tensor.name.strip_suffix(".weight").unwrap_or(&tensor.name);
@@ -114,7 +113,7 @@ pub(super) fn declared(output: &Output, tensors: &[Tensor<'_>]) -> Vec<Declared>
     output.factors.keys().map(one).collect()
 }
 
-/// Looks for the factors that are not known: reads every such tensor once.
+/// Computes the unknown factors, reading each such tensor once.
 pub fn measure(tensors: &[Tensor<'_>], output: &Output, threads: usize) -> Result<(), String> {
     let unknown = output.factors.iter().filter(|(_, factors)| factors.0.get().is_none());
     let unknown: Vec<(&usize, &Factors)> = unknown.collect();
@@ -127,14 +126,14 @@ pub fn measure(tensors: &[Tensor<'_>], output: &Output, threads: usize) -> Resul
                 peak(&tensor.name, &tensor.flow, numbers).map(codec::nvfp4_factor)
             };
             let found = (0..count).into_par_iter().map(of).collect::<Result<Vec<f32>, String>>()?;
-            // Whoever else found them found the same.
+            // Another thread can only have set the same value.
             factors.0.set(found).ok();
             Ok(())
         })
     })?
 }
 
-/// The factors as numbers of a tensor.
+/// Encoder of the factors as a tensor.
 pub(super) struct Kept(pub(super) Factors);
 
 impl Numbers for Kept {

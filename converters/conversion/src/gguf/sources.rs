@@ -1,4 +1,4 @@
-//! What a tensor takes over from its sources: the blocks they lie in, the dtype they compute in.
+//! Properties that a tensor takes over from its sources: their block format and their compute dtype.
 
 use std::sync::Arc;
 
@@ -11,22 +11,22 @@ use checkpoints::weights::Sourced;
 use formats::codec::BlockType;
 use formats::safetensors::FileDtype;
 
-/// What steps that change numbers compute in.
+/// Compute dtype of steps that change values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// f32, which loses least.
+    /// f32, the most precise.
     Wide,
-    /// The dtype of f16 checkpoints, as llama.cpp's converter does; f32 for any other.
+    /// f16 for f16 checkpoints, as in llama.cpp's converter; f32 for any other.
     OfSource,
 }
 
-/// Whether a group's numbers change and all of them are f16.
+/// True if a group's steps change values and all its weights are f16.
 pub(super) fn in_half(group: &Group, weights: &[Sourced<'_>]) -> bool {
     let half = |n: &usize| weights[*n].flow.dtype() == Some(FileDtype::F16);
     group.steps.iter().any(Step::computes) && group.weights.iter().all(half)
 }
 
-/// Numbers rounded to f16.
+/// Values rounded to f16.
 struct Halved<'a>(Flow<'a>);
 
 impl Numbers for Halved<'_> {
@@ -43,16 +43,16 @@ pub(super) fn halved(flow: Flow<'_>) -> Flow<'_> {
     Flow::new(&shape, Arc::new(Halved(flow)))
 }
 
-/// The blocks that a tensor's rows lie in on the disk.
+/// Block format of a tensor's rows on disk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InBlocks {
-    /// Their format: in these the tensor loses nothing.
+    /// Type of the blocks: kept, it loses nothing.
     pub ty: BlockType,
-    /// What they are multiplied by: one number for all, or one for each matrix.
+    /// Factors of the blocks: one for all, or one per matrix.
     pub factors: Vec<f32>,
 }
 
-/// The blocks that all sources of a group lie in, if its steps leave rows whole.
+/// Returns the block format that all sources of a group share, if its steps keep rows whole.
 pub(super) fn packed(group: &Group, weights: &[Sourced<'_>]) -> Option<InBlocks> {
     let sources: Option<Vec<Packed>> = group.weights.iter().map(|n| weights[*n].packed).collect();
     let sources = sources?;

@@ -1,4 +1,4 @@
-//! What a person wants otherwise.
+//! User overrides of the table's types.
 
 use regex::Regex;
 
@@ -6,33 +6,33 @@ use super::Error;
 use formats::codec::BlockType;
 use formats::shown;
 
-/// What a person wants otherwise than the table has it.
+/// User overrides of the table's types.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
-    /// Types for tensors whose names match; the first match wins. They count only where the
-    /// target is a quantized type.
+    /// Types for tensors whose names match; the first match wins. They apply only if the target is a
+    /// quantized type.
     pub tensors: Vec<TensorType>,
-    /// The type of `output.weight`, and of the embedding that is used in its place.
+    /// Type of `output.weight`, or of the embedding that is used in its place.
     pub output: Option<BlockType>,
-    /// The type of the embeddings.
+    /// Type of the embeddings.
     pub embedding: Option<BlockType>,
-    /// Every tensor that is quantized gets the target's own type.
+    /// True if every quantized tensor gets the target's own type.
     pub pure: bool,
-    /// `output.weight` stays as it is.
+    /// True if `output.weight` stays unquantized.
     pub leave_output: bool,
 }
 
-/// `PATTERN=TYPE`.
+/// Parsed `PATTERN=TYPE`.
 #[derive(Debug, Clone)]
 pub struct TensorType {
     pattern: Regex,
-    /// The type of the tensors that match.
+    /// Type of the matching tensors.
     pub ty: BlockType,
 }
 
 impl TensorType {
-    /// Reads `PATTERN=TYPE`, as in `ffn_down=q8_0`. The pattern is a regular expression that may
-    /// match anywhere in a name; its letters are made small, as llama.cpp's tool does it.
+    /// Parses `PATTERN=TYPE`, as in `ffn_down=q8_0`. The pattern is a regular expression that may match
+    /// anywhere in a name; it is converted to lower case, as in llama.cpp's tool.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let malformed = || Error::Malformed { found: shown(text) };
         let (pattern, name) = text.split_once('=').ok_or_else(malformed)?;
@@ -41,7 +41,7 @@ impl TensorType {
         }
         let ty = parse_type(name)?;
         let pattern = Regex::new(&pattern.to_ascii_lowercase()).map_err(|error| {
-            // The last line says what is wrong; those before it show where.
+            // The last line states the error; those before it point at the position.
             let why = error.to_string().lines().last().unwrap_or_default().to_owned();
             let why = why.trim_start_matches("error: ").to_owned();
             Error::Pattern { pattern: shown(pattern), why: shown(&why) }
@@ -49,18 +49,18 @@ impl TensorType {
         Ok(Self { pattern, ty })
     }
 
-    /// The pattern.
+    /// Returns the pattern.
     pub fn pattern(&self) -> &str {
         self.pattern.as_str()
     }
 
-    /// Whether it names a tensor.
+    /// True if the pattern matches a tensor's name.
     pub fn fits(&self, name: &str) -> bool {
         self.pattern.is_match(name)
     }
 }
 
-/// A type by its name, in any case, if tensors of a model can be kept in it.
+/// Parses the name of a type, in any case, if tensors of a model can have it.
 pub fn parse_type(name: &str) -> Result<BlockType, Error> {
     let runtime = |ty: &BlockType| {
         use BlockType as T;

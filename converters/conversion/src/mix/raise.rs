@@ -1,22 +1,21 @@
-//! Finer types for a tensor whose own costs too much.
+//! Raises the type of a tensor whose own type costs too much accuracy.
 
 use super::table::Table;
 use super::{Tensor, fallback};
 use formats::codec::BlockType;
 
-/// How many types a tensor goes through from the one that it was given to plain numbers.
+/// Number of types from a tensor's assigned type to its unquantized type.
 pub const LEVELS: usize = 5;
 
-/// The steps between the two. Types between these are so close to the next that a tensor which
-/// matters is better served by the next.
+/// Intermediate types. Types between these are so close to the next one that a sensitive tensor is better
+/// served by the next one.
 const STEPS: [BlockType; LEVELS - 2] = [BlockType::Q4K, BlockType::Q6K, BlockType::Q80];
 
-/// What a step has to add, in bits of 256 numbers: less is not worth a file to try it in.
+/// Smallest size increase of a step, in bits per 256 values: a smaller one does not justify a trial file.
 const LEAST: usize = 256;
 
-/// The type of a tensor at each level: `ty` at the first, what it has unquantized at the last, and
-/// between them no type that is smaller than the one before. Where rows do not divide into the blocks
-/// of a step, what stands in for it is taken.
+/// Returns the type of a tensor at each level: `ty` first, its unquantized type last. No level is smaller
+/// than the one before. If rows do not divide into the blocks of a type, its substitute is taken.
 pub fn levels(tensor: &Tensor<'_>, ty: BlockType) -> [BlockType; LEVELS] {
     let mut levels = [ty; LEVELS];
     let mut last = ty;
@@ -34,7 +33,7 @@ pub fn levels(tensor: &Tensor<'_>, ty: BlockType) -> [BlockType; LEVELS] {
     levels
 }
 
-/// What 256 numbers take.
+/// Returns the size of 256 values in bits.
 fn bits(ty: BlockType) -> usize {
     256 * 8 * ty.bytes() / ty.elements()
 }
@@ -52,7 +51,7 @@ mod tests {
             (256, T::Bf16, [T::Q4K, T::Q4K, T::Q6K, T::Q80, T::Bf16]),
             (256, T::Bf16, [T::Q6K, T::Q6K, T::Q6K, T::Q80, T::Bf16]),
             (256, T::F32, [T::Q80, T::Q80, T::Q80, T::Q80, T::F32]),
-            // Q8_0 stands in for Q6_K where rows do not fit, F16 for Q8_0.
+            // Q8_0 replaces Q6_K where rows do not fit, F16 replaces Q8_0.
             (96, T::Bf16, [T::Q50, T::Q50, T::Q80, T::Q80, T::Bf16]),
             (40, T::F32, [T::F16, T::F16, T::F16, T::F16, T::F32]),
             (40, T::Bf16, [T::F16; LEVELS]),

@@ -1,11 +1,11 @@
-//! Reads `rules.txt`.
+//! Parses `rules.txt`.
 
 use std::sync::OnceLock;
 
 use super::target::Target;
 use formats::codec::BlockType;
 
-/// What a tensor is for.
+/// Role of a tensor in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Output,
@@ -42,13 +42,13 @@ impl Role {
         ROLES.iter().find(|row| row.1 == self).expect("the list has all").0
     }
 
-    /// Values, alone or with what they were merged with.
+    /// True for attention values, alone or merged with other projections.
     pub(super) fn is_values(self) -> bool {
         matches!(self, Self::AttnV | Self::AttnQkv | Self::AttnKvB)
     }
 }
 
-/// A tensor's name, or a part of it.
+/// Name of a tensor, or a part of it.
 #[derive(Debug)]
 pub(super) enum Name {
     Is(&'static str),
@@ -64,7 +64,7 @@ impl Name {
     }
 }
 
-/// A number, or a part of `n`: `times * n / over`.
+/// Constant, or a fraction of `n`: `times * n / over`.
 #[derive(Debug)]
 pub(super) struct Bound {
     times: usize,
@@ -96,14 +96,14 @@ pub(super) enum Test {
     More,
 }
 
-/// A test, and what it must give.
+/// Test with its expected result.
 #[derive(Debug)]
 pub(super) struct Condition {
     pub(super) test: Test,
     pub(super) wanted: bool,
 }
 
-/// A list of which one must fit, or of which none may; all fit an empty list.
+/// List with a match rule: one entry must match, or none may. An empty list matches everything.
 #[derive(Debug)]
 pub(super) struct Choice<T> {
     list: Vec<T>,
@@ -121,11 +121,11 @@ pub(super) struct Rule {
     pub(super) targets: Choice<Target>,
     pub(super) roles: Choice<Role>,
     pub(super) conditions: Vec<Condition>,
-    /// The types that it applies to; all if there are none.
+    /// Types that the rule applies to; all if empty.
     pub(super) from: Vec<BlockType>,
-    /// None for the target's own.
+    /// New type; none for the target's own.
     pub(super) ty: Option<BlockType>,
-    /// The conditions as they stand in the table.
+    /// Conditions as written in the table.
     pub(super) why: &'static str,
 }
 

@@ -1,11 +1,11 @@
-//! What a file is made for: one type, or a mix of types around one.
+//! Conversion targets: one type, or a mix of types around one.
 
 use std::fmt;
 
 use super::Error;
 use formats::codec::BlockType;
 
-/// What a file is made for, as in `q4_k_m`.
+/// Conversion target, such as `q4_k_m`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Target(&'static Row);
 
@@ -53,12 +53,12 @@ const TARGETS: &[Row] = &[
 const ALIASES: &[(&str, &str)] = &[("Q5_K", "Q5_K_M"), ("Q4_K", "Q4_K_M"), ("Q3_K", "Q3_K_M")];
 
 impl Target {
-    /// Every target, from the largest type to the smallest.
+    /// Returns every target, from the largest type to the smallest.
     pub fn all() -> impl Iterator<Item = Self> {
         TARGETS.iter().map(Self)
     }
 
-    /// A target by its name, in any case.
+    /// Parses the name of a target, in any case.
     pub fn parse(name: &str) -> Result<Self, Error> {
         let alias = ALIASES.iter().find(|alias| alias.0.eq_ignore_ascii_case(name));
         let full = alias.map_or(name, |alias| alias.1);
@@ -66,17 +66,17 @@ impl Target {
         found.map(Self).ok_or_else(|| Error::UnknownTarget { found: formats::shown(name) })
     }
 
-    /// Its name, as in `Q4_K_M`.
+    /// Returns the target's name, such as `Q4_K_M`.
     pub fn name(self) -> &'static str {
         self.0.0
     }
 
-    /// What `general.file_type` says of such a file.
+    /// Returns the `general.file_type` of such a file.
     pub fn file_type(self) -> u32 {
         self.0.1
     }
 
-    /// The type of tensors that no rule has another type for.
+    /// Returns the type of tensors that no rule changes.
     pub fn default_type(self) -> BlockType {
         self.0.2
     }

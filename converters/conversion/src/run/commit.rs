@@ -1,4 +1,4 @@
-//! Gives the files of a conversion their names, in an order that never mixes old and new.
+//! Renames the files of a conversion to their final names, in an order that never mixes old and new.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
@@ -8,7 +8,7 @@ use super::files::{Part, outputs};
 use crate::{Journal, SideFile, Work};
 use formats::output::{Disk, create, folder_of, part_path, sync_folder, with_end};
 
-/// Gives all files their names; `naming`: an earlier run had begun to.
+/// Renames all files to their final names; `naming` is true if an earlier run had begun to.
 pub(super) fn commit(
     work: &Work<'_>,
     parts: &[Part],
@@ -32,7 +32,7 @@ pub(super) fn commit(
         name(work, parts, disk, true)?;
     }
     sync_folders(work, disk)?;
-    // What a killed run has left beside files that have their names.
+    // Remove parts that a killed run left beside renamed files.
     for out in &work.files {
         disk.remove(&part_path(&out.path))?;
     }
@@ -42,7 +42,7 @@ pub(super) fn commit(
     journal.remove(disk)
 }
 
-/// Gives the gates their names, or all other files theirs.
+/// Renames the gates, or all other files.
 fn name(work: &Work<'_>, parts: &[Part], disk: &dyn Disk, gates: bool) -> io::Result<()> {
     let wanted = |path: &PathBuf| work.gates.contains(path) == gates;
     for (part, _) in parts.iter().zip(&work.files).filter(|(_, out)| wanted(&out.path)) {
@@ -54,7 +54,7 @@ fn name(work: &Work<'_>, parts: &[Part], disk: &dyn Disk, gates: bool) -> io::Re
     Ok(())
 }
 
-/// Writes a file beside its place.
+/// Writes a small file beside its final path.
 fn stage(work: &Work<'_>, side: &SideFile, disk: &dyn Disk) -> io::Result<()> {
     fs_err::create_dir_all(folder_of(&side.path))?;
     let mut file = create(&staged(work, side))?;
@@ -62,8 +62,8 @@ fn stage(work: &Work<'_>, side: &SideFile, disk: &dyn Disk) -> io::Result<()> {
     disk.sync(file.file())
 }
 
-/// The name of a file beside the tensors before it has its own. Processes that write one set write the
-/// same files beside it, so each has a name of its own for them.
+/// Returns the temporary path of a small file. Processes that write one set write the same small files, so
+/// each process uses a path of its own.
 fn staged(work: &Work<'_>, side: &SideFile) -> PathBuf {
     let shared = work.folder.as_ref().is_some_and(|folder| folder.shared);
     let owner = work.files.first().and_then(|file| file.path.file_name()).filter(|_| shared);

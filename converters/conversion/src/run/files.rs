@@ -1,4 +1,4 @@
-//! The files of a conversion: what may be written, and the files while they have no name.
+//! Files of a conversion: checks of their paths, and the files before their final rename.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
@@ -10,18 +10,18 @@ use super::{Error, Settings, journal_path};
 use crate::{OutFile, Work};
 use formats::output::{Disk, folder_of, part_path};
 
-/// A file that is being written, or that an earlier run has named already.
+/// File that is being written, or that an earlier run has already renamed.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// Where its bytes are.
+    /// Current path of the bytes.
     pub(super) path: PathBuf,
-    /// Its name when it is finished.
+    /// Final path.
     finished: PathBuf,
     file: fs_err::File,
 }
 
 impl Part {
-    /// Begins a file, or goes on with one.
+    /// Starts a file, or resumes one.
     pub(super) fn begin(out: &OutFile, file: fs_err::File, resume: bool) -> io::Result<Self> {
         if !resume {
             file.set_len(0)?;
@@ -32,7 +32,7 @@ impl Part {
         Ok(part)
     }
 
-    /// A file that has its name, if it has the length and the header of the work.
+    /// Opens a file that is already renamed, if it has the length and the header of the work.
     pub(super) fn named(out: &OutFile) -> Option<Self> {
         let mut file = registry::file::open(&out.path).ok()?;
         if !is_regular(&out.path) || file.metadata().ok()?.len() != out.len {
@@ -44,19 +44,19 @@ impl Part {
         (header == out.header).then_some(Self { finished: path.clone(), path, file })
     }
 
-    /// True if the file has its name.
+    /// True if the file is already renamed.
     pub(super) fn is_named(&self) -> bool {
         self.path == self.finished
     }
 
-    /// Writes bytes at their place.
+    /// Writes bytes at an offset.
     pub(super) fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         use std::os::unix::fs::FileExt as _;
         let named = |error| io::Error::other(format!("`{}`: {error}", self.path.display()));
         self.file.file().write_all_at(bytes, at).map_err(named)
     }
 
-    /// Reads bytes from their place.
+    /// Reads bytes at an offset.
     pub(super) fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
         use std::os::unix::fs::FileExt as _;
         self.file.file().read_exact_at(bytes, at)
@@ -66,19 +66,19 @@ impl Part {
         disk.sync(self.file.file())
     }
 
-    /// Gives it its name.
+    /// Renames the file to its final name.
     pub(super) fn finish(&self, disk: &dyn Disk) -> io::Result<()> {
         if self.is_named() { Ok(()) } else { disk.rename(&self.path, &self.finished) }
     }
 }
 
-/// Every path that gets a file of the work.
+/// Returns every path that the work writes.
 pub(super) fn outputs<'w>(work: &'w Work<'_>) -> impl Iterator<Item = &'w PathBuf> {
     let beside = work.beside.iter().map(|side| &side.path);
     work.files.iter().map(|file| &file.path).chain(beside)
 }
 
-/// Checks that the files can be written: nothing that is read, files alone, room enough.
+/// Checks that the files can be written: no inputs, regular files only, enough space.
 pub(super) fn check(work: &Work<'_>, settings: &Settings) -> Result<(), Error> {
     let inputs: Vec<(PathBuf, Identity)> = settings
         .inputs
@@ -114,8 +114,8 @@ pub(super) fn check(work: &Work<'_>, settings: &Settings) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses to write over files. Files beside tensors may be there if they have the same bytes, as
-/// those of a set that several processes write have.
+/// Returns an error if a file to be written exists. Small files may exist if they have the same bytes, as
+/// in a set that several processes write.
 pub(super) fn refuse_taken(work: &Work<'_>) -> Result<(), Error> {
     let beside = work.beside.iter().filter(|side| !side.is_there()).map(|side| &side.path);
     let mut outputs = work.files.iter().map(|file| &file.path).chain(beside);
@@ -126,9 +126,9 @@ pub(super) fn refuse_taken(work: &Work<'_>) -> Result<(), Error> {
 }
 
 impl crate::SideFile {
-    /// True if the file is there with these bytes.
+    /// True if the file exists with these bytes.
     pub(super) fn is_there(&self) -> bool {
-        // The length is compared first: what is there may be anything.
+        // The length is compared first: the existing file may be of any size.
         let len = |path: &Path| std::fs::symlink_metadata(path).map(|found| found.len());
         is_regular(&self.path)
             && len(&self.path).is_ok_and(|len| len == self.bytes.len() as u64)
@@ -140,7 +140,7 @@ fn is_regular(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
 }
 
-/// The device and number of a file, whatever it is called.
+/// Device and inode of a file, whatever its path.
 #[derive(PartialEq, Eq)]
 pub(super) struct Identity(u64, u64);
 
@@ -157,13 +157,13 @@ impl From<&std::fs::Metadata> for Identity {
     }
 }
 
-/// The bytes that a file takes on the disk already.
+/// Returns the bytes that a file already takes on the disk.
 fn allocated(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata(path).map_or(0, |metadata| metadata.blocks().saturating_mul(512))
 }
 
-/// The bytes that are free where a folder lies; none if the system does not say.
+/// Returns the free bytes on the file system of a folder; none if the system does not say.
 fn free(folder: &Path) -> Option<u64> {
     let stat = rustix::fs::statvfs(folder).ok()?;
     stat.f_bavail.checked_mul(stat.f_frsize)

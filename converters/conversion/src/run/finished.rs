@@ -5,11 +5,11 @@ use super::{Error, Job, slab};
 use crate::Work;
 use checkpoints::checkpoint::Stamp;
 
-/// Returns true if every file is there as this work would write it.
+/// True if every file exists as this work would write it.
 ///
-/// Lengths, headers and files beside the tensors are compared whole, and of each tensor the first and
-/// the last rows: a file of another model differs in nearly every tensor, and making all of them again
-/// would be a second conversion. Nothing is finished that is older than its sources.
+/// Lengths, headers and small files are compared whole; of each tensor, the first and the last rows. A file
+/// of another model differs in nearly every tensor, and a full comparison would repeat the conversion. An
+/// output older than its sources never counts as finished.
 pub(super) fn is_finished(work: &Work<'_>, sources: &[Stamp]) -> Result<bool, Error> {
     for file in &work.files {
         let Ok(written) = Stamp::of(&file.path) else { return Ok(false) };
@@ -45,5 +45,5 @@ pub(super) fn is_finished(work: &Work<'_>, sources: &[Stamp]) -> Result<bool, Er
     Ok(true)
 }
 
-/// Numbers of each tensor that are compared, at least.
+/// Minimum number of values of each tensor that are compared.
 const ROWS: usize = 1024;

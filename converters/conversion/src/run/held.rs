@@ -1,4 +1,4 @@
-//! The locks of a conversion, and what an earlier run has left under them.
+//! Locks of a conversion, and the state that an earlier run left under them.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -11,23 +11,23 @@ use crate::Work;
 use crate::journal::{self, Journal, Notes, Written};
 use formats::output::{continue_or_create, open_folder, part_path};
 
-/// Files that this process alone writes as long as they are open.
+/// Files that only this process may write while they are open.
 ///
-/// The journal is locked from before it is read until it is removed, and each part besides: two
-/// conversions can have a file in common and journals of different names. Nothing is changed before
-/// all locks are taken.
+/// The journal is locked from before it is read until it is removed. Each part is locked too, because two
+/// conversions can share a file and have journals of different names. Nothing is changed before all locks
+/// are taken.
 #[derive(Debug)]
 pub(super) struct Held {
     journal: Option<fs_err::File>,
     parts: Vec<fs_err::File>,
-    /// True if the journal is of an earlier run.
+    /// True if the journal existed before this run.
     journal_was_there: bool,
-    /// What was created for its lock alone: it goes if the run is refused.
+    /// Files created only for their lock: they are removed if the run is refused.
     created: Vec<PathBuf>,
     _folder: Option<File>,
 }
 
-/// The journal, the files, and what an earlier run has done.
+/// Journal, files, and finished slabs of an earlier run.
 type Begun = (Journal, Vec<Part>, BTreeMap<usize, Vec<Written>>);
 
 impl Held {
@@ -63,7 +63,7 @@ impl Held {
     fn lock(&mut self, path: &Path, output: &Path) -> Result<(fs_err::File, bool), Error> {
         let (file, created) = continue_or_create(path)?;
         own(file.file(), path, File::try_lock, output)?;
-        // Not before it is locked: another process may have been faster.
+        // Only once it is locked: another process may have locked it first.
         if created {
             self.created.push(path.to_owned());
         }
@@ -72,7 +72,8 @@ impl Held {
 
     /// Reads the journal of an earlier run of the same work; none if there is no journal.
     pub(super) fn notes(&mut self, head: &str) -> Result<Option<Notes>, Error> {
-        // One that was stopped before it began begins: a queue starts both with one command.
+        // A run that was stopped before its head was written starts anew, so one command starts and
+        // resumes.
         let Some(file) = self.journal.as_mut().filter(|_| self.journal_was_there) else {
             return Ok(None);
         };
@@ -83,7 +84,7 @@ impl Held {
         }
     }
 
-    /// Opens the files, with what is there of an earlier run or empty.
+    /// Opens the files, with the contents of an earlier run or empty.
     pub(super) fn begin(
         &mut self,
         work: &Work<'_>,
@@ -96,7 +97,7 @@ impl Held {
             return Err(io::Error::other("a conversion begins once").into());
         };
         let resume = notes.is_some();
-        // A journal of what is about to be written over must go first.
+        // The journal of a file that is about to be overwritten must go first.
         let journal =
             if resume { Journal::append(journal)? } else { Journal::begin(journal, head)? };
         let notes = notes.unwrap_or_default();
@@ -104,7 +105,7 @@ impl Held {
         for (out, file) in work.files.iter().zip(&self.parts) {
             parts.push(match notes.naming.then(|| Part::named(out)).flatten() {
                 Some(named) => named,
-                // The lock stays with the file that was locked.
+                // The lock belongs to the file that was locked.
                 None => Part::begin(out, again(file)?, resume)?,
             });
         }
@@ -120,7 +121,7 @@ impl Held {
                 targets.iter().all(|target| target.file != n) || known.contains_key(&slab)
             };
             if parts[n].is_named() && !jobs.iter().enumerate().all(whole) {
-                // A file that has its name is never written to.
+                // A renamed file is never written to.
                 parts[n] = Part::begin(out, again(&self.parts[n])?, false)?;
             }
             if resume && !parts[n].is_named() {
@@ -135,7 +136,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         for path in &self.created {
-            // Empty files of a run that was refused; its reason is what is reported.
+            // Empty files of a refused run; the error of the run is the one reported.
             drop(fs_err::remove_file(path));
         }
     }
@@ -145,7 +146,7 @@ fn again(file: &fs_err::File) -> io::Result<fs_err::File> {
     Ok(fs_err::File::from_parts(file.file().try_clone()?, file.path()))
 }
 
-/// Writes zeros where an earlier run must have left some.
+/// Writes zeros to a range that an earlier run must have left zero.
 fn zero(part: &Part, (mut from, mut len): (u64, u64)) -> io::Result<()> {
     const PIECE: usize = 1 << 16;
     let zeros = vec![0; len.min(PIECE as u64) as usize];
@@ -157,7 +158,7 @@ fn zero(part: &Part, (mut from, mut len): (u64, u64)) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes a file for this process, as long as it is open.
+/// Locks a file for this process, for as long as it is open.
 fn own(
     file: &File,
     path: &Path,
@@ -170,7 +171,7 @@ fn own(
         Ok(()) | Err(TryLockError::Error(_)) => {}
         Err(TryLockError::WouldBlock) => return Err(busy()),
     }
-    // It may have been renamed or removed between the opening and the lock.
+    // The file may have been renamed or removed between the opening and the lock.
     let opened = Identity::from(&file.metadata()?);
     if Identity::of(path) == Some(opened) { Ok(()) } else { Err(busy()) }
 }

@@ -1,4 +1,4 @@
-//! One slab: read, encoded for each target, written, measured.
+//! Converts one slab: reads it, encodes it for each target, writes and measures the bytes.
 
 use twox_hash::XxHash3_64;
 
@@ -10,7 +10,7 @@ use formats::numbers::first_not_finite;
 use formats::safetensors::FileDtype;
 use formats::shown;
 
-/// What a worker holds.
+/// Buffers of a worker.
 #[derive(Default)]
 pub(super) struct Buffers {
     numbers: Vec<f32>,
@@ -18,18 +18,19 @@ pub(super) struct Buffers {
     bytes: Vec<u8>,
 }
 
-/// How many numbers a slab has.
+/// Returns the number of values in a slab.
 pub(super) fn numbers(work: &Work<'_>, job: &Job) -> u64 {
     (job.rows * work.tasks[job.task].row()) as u64
 }
 
-/// Where the bytes of a slab lie in the target's file, and how many they are.
+/// Returns the offset and length of a slab in the target's file.
 pub(super) fn place(task: &Task<'_>, target: &Target, job: &Job) -> (u64, usize) {
     let before = target.encode.bytes(job.first, task.row()) as u64;
     (target.offset + before, target.encode.bytes(job.rows, task.row()))
 }
 
-/// The parts of each file that no slab writes: padding, which is zeros. Pairs of offset and length.
+/// Returns the ranges of each file that no slab writes, as pairs of offset and length: padding, which is
+/// zeros.
 pub(super) fn padding(work: &Work<'_>) -> Vec<Vec<(u64, u64)>> {
     let mut taken: Vec<Vec<(u64, u64)>> =
         work.files.iter().map(|file| vec![(0, file.header.len() as u64)]).collect();
@@ -54,7 +55,7 @@ pub(super) fn padding(work: &Work<'_>) -> Vec<Vec<(u64, u64)>> {
     gaps.collect()
 }
 
-/// Whether the files hold what an earlier run says it wrote.
+/// True if the files contain the bytes that an earlier run recorded.
 pub(super) fn is_there(work: &Work<'_>, job: &Job, parts: &[Part], written: &[Written]) -> bool {
     let task = &work.tasks[job.task];
     written.len() == task.targets.len()
@@ -81,10 +82,10 @@ pub(super) fn write(
     )
 }
 
-/// Takes the bytes of a slab for a target, and where they belong in its file.
+/// Consumer of a slab's bytes for a target, with their offset in its file.
 type Put<'p> = &'p mut dyn FnMut(&Target, &[u8], u64) -> Result<(), Error>;
 
-/// Makes the bytes of one slab for each of its targets.
+/// Encodes one slab for each of its targets.
 pub(super) fn encode(
     work: &Work<'_>,
     job: &Job,
@@ -142,9 +143,9 @@ fn fault(work: &Work<'_>, target: &Target, why: String) -> Error {
     Error::Encode { file, tensor: shown(&target.name), why }
 }
 
-/// Says where a finite number would be read back as none.
+/// Returns an error if a finite value would decode to a non-finite one.
 fn reached(measure: &Measure, at: usize, buffers: &Buffers) -> Result<(), String> {
-    // A sum that is finite has no such number; searching each slab would cost a pass.
+    // If the sum is finite, there is no such value; searching each slab would cost a pass.
     if measure.error.is_finite() {
         return Ok(());
     }
@@ -156,11 +157,11 @@ fn reached(measure: &Measure, at: usize, buffers: &Buffers) -> Result<(), String
     ))
 }
 
-/// Says where a copied number is not finite.
+/// Returns an error if a copied value is not finite.
 fn finite(dtype: FileDtype, bytes: &[u8]) -> Result<(), String> {
     let sixteen = |mask: u16| {
         let bits = bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
-        // Counted rather than searched: the common case has none and reads everything.
+        // Counting is faster than searching: the common case has none and reads everything.
         (bits.filter(|bits| bits & mask == mask).count() > 0).then_some(())
     };
     let found = match dtype {

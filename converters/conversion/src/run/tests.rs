@@ -46,7 +46,7 @@ fn work<'a>(folder: &Path, sources: &'a [Vec<u8>]) -> Work<'a> {
     Work { files, tasks, fingerprint: "f".into(), ..Work::default() }
 }
 
-/// Stops after so many numbers.
+/// Stops after a number of values.
 struct Until(AtomicI64);
 
 impl Progress for Until {

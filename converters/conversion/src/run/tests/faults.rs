@@ -96,7 +96,7 @@ fn what_lies_between_tensors_is_made_anew_by_resuming() {
     assert_eq!(outcome(folder.path()), outcome(whole.path()));
 }
 
-/// Begins another conversion at the first number.
+/// Starts another conversion at the first progress report.
 struct Meanwhile<'a> {
     other: &'a Work<'a>,
     journal: PathBuf,

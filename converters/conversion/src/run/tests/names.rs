@@ -1,4 +1,4 @@
-//! The order in which files get their names, and what a run finds that was ended in between.
+//! Tests the order of final renames, and the recovery of a run that was killed between two of them.
 
 use super::*;
 use formats::output::Recorder;
@@ -23,7 +23,7 @@ fn old(path: &Path) {
     }
 }
 
-/// The files of a folder that have a name.
+/// Returns the files of a folder that have their final name.
 fn named(path: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs_err::read_dir(path).unwrap().map(|entry| entry.unwrap());
     let named = entries.filter(|entry| !entry.file_name().to_string_lossy().contains(".part"));
@@ -52,7 +52,7 @@ fn everything_is_durable_before_the_next_step_depends_on_it() {
     assert_eq!(disk.take(), expected.concat());
 }
 
-/// Fails at one change of names, as a process that is killed there does no more.
+/// Disk that fails at one rename or removal, as if the process were killed there.
 #[derive(Debug)]
 struct Fails {
     at: usize,
@@ -100,7 +100,7 @@ fn a_run_that_ends_between_two_names_leaves_the_old_the_new_or_no_gate() {
         assert!(law, "step {at}: {:?}", found.keys());
         settings.disk = Arc::new(Direct);
         settings.resume = true;
-        // Also without --force: a run that was giving names may go on with them.
+        // Also without --force: a run that had started renaming may be resumed.
         settings.force = false;
         let again = run(&work, &settings, &()).unwrap();
         assert!(again.resumed == again.slabs || again.already, "step {at}");
@@ -111,7 +111,7 @@ fn a_run_that_ends_between_two_names_leaves_the_old_the_new_or_no_gate() {
         }
         steps += 1;
     }
-    // Two removals, four names, the journal.
+    // Two removals, four renames, the journal.
     assert_eq!(steps, 7);
 }
 
