@@ -1,4 +1,4 @@
-//! A checkpoint: the weights of a model, in one file or in shards with an index.
+//! Checkpoint folders: the weights of a model, in one file or in shards with an index.
 
 mod error;
 mod fingerprint;
@@ -24,66 +24,66 @@ use formats::numbers;
 use formats::safetensors::{File, FileDtype};
 use formats::shown;
 
-/// The name of an unsharded checkpoint.
+/// File name of an unsharded checkpoint.
 pub const SINGLE: &str = "model.safetensors";
-/// The name of a sharded checkpoint's index.
+/// File name of a sharded checkpoint's index.
 pub const INDEX: &str = "model.safetensors.index.json";
 
-/// One tensor of a checkpoint.
+/// Tensor of a checkpoint, without its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// What its numbers are kept in.
+    /// Dtype of the tensor.
     pub dtype: FileDtype,
-    /// Its shape, row-major.
+    /// Row-major shape.
     pub shape: Vec<usize>,
-    /// Its file: an index into [`Checkpoint::files`].
+    /// Index of the tensor's file in [`Checkpoint::files`].
     pub file: usize,
-    /// Its bytes in that file, `begin..end`.
+    /// Byte range of the tensor in that file, `begin..end`.
     pub range: (u64, u64),
 }
 
 impl TensorInfo {
-    /// How many numbers it has.
+    /// Returns the number of values.
     pub fn elements(&self) -> usize {
-        // Cannot overflow: the header's reader has counted the bytes.
+        // Cannot overflow: the header reader has checked the byte count.
         self.shape.iter().product()
     }
 
-    /// How many bytes it has.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.range.1 - self.range.0
     }
 }
 
-/// An open checkpoint: headers read and checked, bytes mapped when first asked for.
+/// Open checkpoint, with checked headers; its bytes are mapped on first use.
 #[derive(Debug)]
 pub struct Checkpoint {
     root: PathBuf,
     paths: Vec<PathBuf>,
-    /// The files as they were when they were opened.
+    /// Stamps of the files, taken when they were opened.
     stamps: Vec<Stamp>,
     files: Vec<File>,
-    /// What the files store.
+    /// Tensors as the files store them.
     stored: BTreeMap<String, TensorInfo>,
-    /// The weights: what is stored, with those that are codes and scales as what they stand for.
+    /// Weights: stored tensors, with each group of codes and scales replaced by the weight it encodes.
     tensors: BTreeMap<String, TensorInfo>,
     quantized: BTreeMap<String, quantized::Quantized>,
-    /// Once somebody asked: it reads some of every tensor.
+    /// Computed on first use, because it reads a part of every tensor.
     fingerprint: OnceLock<String>,
 }
 
-/// Names of the scales that follow from a run over a text.
+/// Names of the scales that were calibrated on a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasuredScales<'a> {
-    /// Those of what matrices multiply.
+    /// Scales of matrix inputs.
     pub inputs: Vec<&'a str>,
-    /// Those of keys and values.
+    /// Scales of keys and values.
     pub caches: Vec<&'a str>,
 }
 
 impl Checkpoint {
-    /// Opens a folder with `model.safetensors` or `model.safetensors.index.json` (the first wins, as
-    /// it does where such folders come from), or a single safetensors file.
+    /// Opens a folder or a single safetensors file. A folder has `model.safetensors` or
+    /// `model.safetensors.index.json`; the first takes precedence, as in transformers.
     pub fn open(path: &Path) -> Result<Self, Error> {
         if !fs_err::metadata(path)?.is_dir() {
             return Self::single(path, path);
@@ -101,8 +101,7 @@ impl Checkpoint {
         checkpoint?.understood()
     }
 
-    /// With weights in place of codes and scales, where the config beside them says how they are
-    /// kept.
+    /// Replaces codes and scales by the weights they encode, as described by the config beside them.
     fn understood(mut self) -> Result<Self, Error> {
         let (quantized, parts) = quantized::find(&self)?;
         for part in &parts {
@@ -111,7 +110,7 @@ impl Checkpoint {
         for (name, made) in &quantized {
             let codes = made.parts.first().and_then(|part| self.stored.get(part));
             if let Some(codes) = codes {
-                // Products of codes and scales need all of f32.
+                // Products of codes and scales need the full precision of f32.
                 let (dtype, shape) = (FileDtype::F32, made.shape.clone());
                 let info = TensorInfo { dtype, shape, ..codes.clone() };
                 self.tensors.insert(name.clone(), info);
@@ -121,7 +120,7 @@ impl Checkpoint {
         Ok(self)
     }
 
-    /// A scale that is stored as a tensor of one number; none if there is no such tensor.
+    /// Reads a scale that is stored as a tensor of one value; none if there is no such tensor.
     pub fn scale(&self, name: &str) -> Result<Option<f32>, Error> {
         let Some(info) = self.stored.get(name) else { return Ok(None) };
         let bad =
@@ -139,41 +138,41 @@ impl Checkpoint {
         }
     }
 
-    /// How the config says that weights are quantized, if nothing here reads that.
+    /// Returns the config's quantization method if it is unsupported.
     pub fn foreign_method(&self) -> Option<String> {
         quantized::foreign(&self.root)
     }
 
-    /// The methods that are read.
+    /// Lists the supported quantization methods.
     pub fn methods() -> String {
         quantized::METHODS.join(", ")
     }
 
-    /// Whether a tensor is a bias of nothing beside a weight that is kept as codes: some programs
-    /// write one for every module.
+    /// True if a tensor is an all-zero bias beside a quantized weight: some programs write one for every
+    /// module.
     pub fn is_idle(&self, name: &str) -> bool {
         let Some(module) = name.strip_suffix("bias") else { return false };
         self.is_quantized(&format!("{module}weight"))
             && self.stored_bytes(name).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0))
     }
 
-    /// Whether a tensor is kept as codes and scales.
+    /// True if a tensor is stored as codes and scales.
     pub fn is_quantized(&self, name: &str) -> bool {
         self.quantized.contains_key(name)
     }
 
-    /// The dtype of the codes of a tensor that is kept so.
+    /// Returns the dtype of a quantized tensor's codes.
     pub fn coded_dtype(&self, name: &str) -> Option<FileDtype> {
         let codes = self.quantized.get(name)?.parts.first()?;
         self.stored.get(codes).map(|info| info.dtype)
     }
 
-    /// The blocks that a tensor kept as codes lies in, where GGUF files can have the same.
+    /// Returns the GGUF block format that holds a quantized tensor's codes unchanged, if there is one.
     pub fn packed(&self, name: &str) -> Option<Packed> {
         quantized::packed_in(self, self.quantized.get(name)?)
     }
 
-    /// A tensor, read on demand; `Err` inside says why it is none of numbers.
+    /// Returns a tensor that is read on demand. The inner `Err` says why it has no numeric values.
     pub fn flow(&self, name: &str) -> Result<Result<Flow<'_>, String>, Error> {
         if let Some(made) = self.quantized.get(name) {
             return quantized::flow(self, made).map(Ok);
@@ -183,23 +182,22 @@ impl Checkpoint {
         Ok(Flow::plain(&info.shape, info.dtype, bytes))
     }
 
-    /// Every tensor by name.
+    /// Returns every tensor by name.
     pub fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
         &self.tensors
     }
 
-    /// The shapes of all tensors.
+    /// Returns the shapes of all tensors.
     pub fn shapes(&self) -> BTreeMap<String, Vec<usize>> {
         self.tensors().iter().map(|(name, info)| (name.clone(), info.shape.clone())).collect()
     }
 
-    /// One tensor, without its bytes.
+    /// Returns the description of a tensor, without its bytes.
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
     }
 
-    /// A tensor's bytes, straight from the map. One that is kept as codes and scales has none:
-    /// see [`Checkpoint::flow`].
+    /// Returns a tensor's bytes from the memory map. A quantized tensor has none: see [`Checkpoint::flow`].
     pub fn bytes(&self, name: &str) -> Result<&[u8], Error> {
         if self.is_quantized(name) {
             return Err(Error::Quantized { root: self.root.clone(), tensor: shown(name) });
@@ -216,17 +214,17 @@ impl Checkpoint {
         self.slice(info.file, info.range)
     }
 
-    /// Bytes of a file that lie in one of its tensors.
+    /// Returns bytes of a file that lie in one of its tensors.
     pub(crate) fn slice(&self, file: usize, range: (u64, u64)) -> Result<&[u8], Error> {
         Ok(self.files[file].slice(range)?)
     }
 
-    /// A tensor as a file stores it: also one that others are made of.
+    /// Returns a tensor as a file stores it, including codes and scales.
     pub fn stored(&self, name: &str) -> Option<&TensorInfo> {
         self.stored.get(name)
     }
 
-    /// Scales in the files that follow from a run over a text and not from weights.
+    /// Returns the stored scales that were calibrated on a text rather than computed from weights.
     pub fn measured_scales(&self) -> MeasuredScales<'_> {
         let of = |ends: &[&str]| {
             let hidden = self.stored.keys().filter(|name| !self.tensors.contains_key(*name));
@@ -239,8 +237,8 @@ impl Checkpoint {
         }
     }
 
-    /// Scales that make no sense, with the first such number: NaN, infinite, below zero, or zero for
-    /// a whole tensor.
+    /// Returns the invalid scales with their first invalid value: NaN, infinite, negative, or zero for a
+    /// whole tensor.
     pub fn senseless_scales(&self) -> Result<Vec<(&str, f32)>, Error> {
         let ends = ["_scale", "_scale_inv", "_scale_2"];
         let hidden = self.stored.iter().filter(|(name, info)| {
@@ -261,28 +259,28 @@ impl Checkpoint {
         Ok(found)
     }
 
-    /// How many tensors the files store.
+    /// Returns the number of tensors that the files store.
     pub fn stored_len(&self) -> usize {
         self.stored.len()
     }
 
-    /// The files, in the order of their names.
+    /// Returns the files, sorted by name.
     pub fn files(&self) -> &[PathBuf] {
         &self.paths
     }
 
-    /// The folder or file that was opened.
+    /// Returns the folder or file that was opened.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Bytes of all tensors.
+    /// Returns the size of all tensors in bytes.
     pub fn total_bytes(&self) -> u64 {
         // Sums of ranges that lie in files cannot overflow.
         self.stored.values().map(TensorInfo::bytes).sum()
     }
 
-    /// A SHA-256 over names, dtypes, shapes and (samples of) bytes: `weights_sha256` of a dump.
+    /// Returns a SHA-256 over names, dtypes, shapes and (samples of) bytes: `weights_sha256` of a dump.
     pub fn fingerprint(&self) -> Result<String, Error> {
         if let Some(known) = self.fingerprint.get() {
             return Ok(known.clone());
@@ -291,15 +289,15 @@ impl Checkpoint {
         Ok(self.fingerprint.get_or_init(|| made).clone())
     }
 
-    /// Lengths and times of the files when they were opened.
+    /// Returns the stamps of the files, taken when they were opened.
     pub fn stamps(&self) -> &[Stamp] {
         &self.stamps
     }
 
-    /// Where a tensor has NaN or infinite numbers; `None` if every number is finite.
+    /// Counts and locates NaN and infinite values of a tensor; `None` if every value is finite.
     pub fn scan_nonfinite(&self, name: &str) -> Result<Option<NonFinite>, Error> {
         if let Some(made) = self.quantized.get(name) {
-            // Wherever a code or a scale is not finite.
+            // A non-finite value comes from a non-finite code or scale.
             let mut parts = made.parts.iter();
             return parts.find_map(|part| self.scan_stored(part).transpose()).transpose();
         }
@@ -308,7 +306,7 @@ impl Checkpoint {
 
     fn scan_stored(&self, name: &str) -> Result<Option<NonFinite>, Error> {
         let bytes = self.stored_bytes(name)?;
-        // Present: `bytes` would have failed.
+        // The entry exists, or `bytes` would have failed.
         Ok(self.stored(name).and_then(|info| nonfinite::scan(info.dtype, &info.shape, bytes)))
     }
 
@@ -340,7 +338,8 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Refuses shards of several conversions: names and shapes may fit and the weights not.
+    /// Returns an error if shards come from several conversions: names and shapes may match and weights may
+    /// not.
     fn one_set(&self) -> Result<(), Error> {
         let keys = self.files.iter().map(|file| file.header().metadata.get(SET_KEY));
         let mut keys = keys.zip(&self.paths);
@@ -364,7 +363,7 @@ impl Checkpoint {
         }
     }
 
-    /// Reads a file's header and takes in its tensors.
+    /// Reads a file's header and adds its tensors.
     fn add(&mut self, path: &Path) -> Result<(), Error> {
         let stamp = Stamp::of(path)?;
         let file = File::open(path)?;
@@ -392,7 +391,7 @@ impl Checkpoint {
     }
 }
 
-/// What a folder has instead of the weights we look for, for the message.
+/// Lists other weight files of a folder, for the error message.
 fn candidates(folder: &Path) -> String {
     let Ok(entries) = fs_err::read_dir(folder) else { return "nothing readable".into() };
     let mut names: Vec<String> = entries

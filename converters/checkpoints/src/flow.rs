@@ -1,8 +1,7 @@
-//! Tensors that are read piece by piece while the steps of a weight map are carried out.
+//! Tensors that are read piece by piece through the steps of a weight map.
 //!
-//! A [`Flow`] is a tensor that does not exist: it knows its shape and can give any stretch of
-//! its numbers, fetched from where they lie. Nothing is held but the stretch that is asked for,
-//! so a stack of experts costs no more memory than a norm.
+//! A [`Flow`] is a lazy tensor: it knows its shape and can read any range of its values from their sources.
+//! Only the requested range is held in memory, so a stack of experts costs no more memory than a norm.
 
 use std::sync::Arc;
 
@@ -15,20 +14,20 @@ use formats::safetensors::FileDtype;
 mod compute;
 mod walk;
 
-/// Numbers that can be read from any place on.
+/// Source of values that can be read at any offset.
 pub trait Numbers: Send + Sync {
-    /// Reads numbers from number `at` on. The caller stays inside the tensor.
+    /// Reads values from index `at` on. The caller stays inside the tensor.
     fn read(&self, at: usize, out: &mut [f32]);
 
-    /// The bytes and what they are, where the numbers lie in the open.
+    /// Returns the dtype and bytes of the values, if they are stored uncompressed in memory.
     fn bytes(&self) -> Option<(FileDtype, &[u8])> {
         None
     }
 }
 
-/// Numbers of a plain dtype in memory or in a map.
+/// Values of a plain dtype in memory or in a memory map.
 pub struct Plain<'a> {
-    /// What they are kept in: a floating-point dtype.
+    /// Dtype of the values: a floating-point type.
     pub dtype: FileDtype,
     /// Little-endian.
     pub bytes: &'a [u8],
@@ -47,7 +46,7 @@ impl Numbers for Plain<'_> {
     }
 }
 
-/// Bytes that are no numbers by themselves: blocks and their scales.
+/// Bytes that encode no values on their own: blocks and their scales.
 pub struct Octets<'a>(pub &'a [u8]);
 
 impl Numbers for Octets<'_> {
@@ -61,8 +60,8 @@ impl Numbers for Octets<'_> {
     }
 }
 
-/// 4-bit numbers (E2M1) in blocks of 32, as checkpoints keep them: byte `j` of a block holds
-/// number `2 j` low and `2 j + 1` high, and a scale is a power of two with a bias of 127.
+/// 4-bit values (E2M1) in blocks of 32, as stored in checkpoints. Byte `j` of a block holds value `2 j` in
+/// its low half and `2 j + 1` in its high half. A scale is a power of two with a bias of 127.
 struct Mxfp4<'a> {
     blocks: Arc<dyn Numbers + 'a>,
     scales: Arc<dyn Numbers + 'a>,
@@ -82,19 +81,19 @@ impl Numbers for Mxfp4<'_> {
     }
 }
 
-/// A tensor, read on demand.
+/// Tensor that is read on demand.
 #[derive(Clone)]
 pub struct Flow<'a> {
     shape: Vec<usize>,
     node: Arc<Node<'a>>,
 }
 
-/// How a flow's numbers are found.
+/// Origin of a flow's values.
 enum Node<'a> {
     Source(Arc<dyn Numbers + 'a>),
-    /// The same numbers in the same order.
+    /// The same values in the same order.
     Shaped(Flow<'a>),
-    /// Part of an axis: `outer` times `size` of every `whole` runs of `run` numbers, from `from`.
+    /// Part of an axis: `outer` times `size` of every `whole` runs of `run` values, from `from`.
     Cut {
         of: Flow<'a>,
         from: usize,
@@ -102,24 +101,24 @@ enum Node<'a> {
         whole: usize,
         run: usize,
     },
-    /// Parts side by side: each gives its number of `chunk`s in turn.
+    /// Concatenated parts: each contributes its number of `chunk`s in turn.
     Join {
         parts: Vec<(Flow<'a>, usize)>,
         whole: usize,
     },
-    /// Rows of each head reordered; a row is `row` numbers, a head `2 * half` rows.
+    /// Reordered rows of each head; a row is `row` values, a head `2 * half` rows.
     Heads {
         of: Flow<'a>,
         row: usize,
         half: usize,
         to: HeadLayout,
     },
-    /// Two axes swapped: the strides in the source of each axis of the result.
+    /// Two swapped axes: the strides in the source of each axis of the result.
     Swapped {
         of: Flow<'a>,
         strides: Vec<usize>,
     },
-    /// The first numbers, zeros behind them.
+    /// The first values, followed by zeros.
     Resized {
         of: Flow<'a>,
     },
@@ -130,12 +129,12 @@ enum Node<'a> {
 }
 
 impl<'a> Flow<'a> {
-    /// A tensor as it lies.
+    /// Returns a flow of a source's values.
     pub fn new(shape: &[usize], numbers: Arc<dyn Numbers + 'a>) -> Self {
         Self { shape: shape.to_vec(), node: Arc::new(Node::Source(numbers)) }
     }
 
-    /// A tensor of a plain dtype; an error says why it cannot be read as numbers.
+    /// Returns a flow of a plain dtype. An error says why the bytes cannot be read as values.
     pub fn plain(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, String> {
         let count = shape.iter().try_fold(1_usize, |n, &dim| n.checked_mul(dim));
         let size = count.and_then(|count| count.checked_mul(dtype.size()));
@@ -148,7 +147,7 @@ impl<'a> Flow<'a> {
         Ok(Self::new(shape, Arc::new(Plain { dtype, bytes })))
     }
 
-    /// A tensor as it lies, of numbers or of bytes for a step that makes numbers of them.
+    /// Returns a flow of values, or of raw bytes for a step that decodes them.
     pub fn raw(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, String> {
         let count = shape.iter().try_fold(1_usize, |n, &dim| n.checked_mul(dim));
         if dtype == FileDtype::U8 && count == Some(bytes.len()) {
@@ -157,26 +156,26 @@ impl<'a> Flow<'a> {
         Self::plain(shape, dtype, bytes)
     }
 
-    /// Its shape, row-major.
+    /// Returns the row-major shape.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// How many numbers it has.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Whether it has none.
+    /// True if the tensor has no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Carries out steps on several tensors, without reading any.
+    /// Applies steps to several tensors, without reading any.
     pub fn run(steps: &[Step], mut flows: Vec<Self>) -> Result<Vec<Self>, String> {
         for step in steps {
             let before: Vec<_> = flows.iter().map(|flow| flow.shape.clone()).collect();
-            // One place checks shapes, so that what follows need not.
+            // Shapes are checked here once, so the code below need not check them.
             let after = shapes(std::slice::from_ref(step), before)?;
             flows = one(step, flows, after)?;
         }
@@ -187,7 +186,7 @@ impl<'a> Flow<'a> {
         Self { shape, node: Arc::new(node) }
     }
 
-    /// Numbers of one index of an axis: the axes after it.
+    /// Returns the number of values per index of an axis: the product of the axes after it.
     fn inner(&self, axis: usize) -> usize {
         self.shape[axis + 1..].iter().product()
     }
@@ -195,7 +194,7 @@ impl<'a> Flow<'a> {
 
 type Shapes = Vec<Vec<usize>>;
 
-/// Carries out one step; `after` are the shapes of what it gives.
+/// Applies one step; `after` holds the shapes of the results.
 fn one<'a>(step: &Step, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec<Flow<'a>>, String> {
     Ok(match step {
         Step::Concat(axis) => vec![join(*axis, &flows, after)],
@@ -288,14 +287,14 @@ fn join<'a>(axis: usize, parts: &[Flow<'a>], mut after: Shapes) -> Flow<'a> {
     Flow::made(after.swap_remove(0), Node::Join { parts, whole })
 }
 
-/// Cuts each flow along an axis into the shapes that belong to it, in turn.
+/// Cuts each flow along an axis into its shapes from `after`, in turn.
 fn cut<'a>(axis: usize, flows: &[Flow<'a>], after: Shapes) -> Vec<Flow<'a>> {
     let mut flows = flows.iter();
     let (mut flow, mut from) = (flows.next(), 0);
     let mut made = Vec::with_capacity(after.len());
     for shape in after {
         let size = shape[axis];
-        // Parts of nothing may stand at an end; they are of whichever tensor is there.
+        // Empty parts may come last; they belong to the current tensor.
         while flow.is_some_and(|flow| from == flow.shape[axis] && size > 0) {
             (flow, from) = (flows.next(), 0);
         }

@@ -1,4 +1,4 @@
-//! Names of tensors in GGUF files of models whose specs give none.
+//! GGUF tensor names for models whose specs give none.
 
 use formats::gguf::MAX_NAME;
 use indexmap::IndexMap;
@@ -8,9 +8,10 @@ use registry::model::Model;
 use registry::weight_map::{Pattern, Rule};
 use sha2::{Digest as _, Sha256};
 
-/// Returns the GGUF section of a model whose spec has none: tensors keep their names, or what fits of them.
+/// Returns the GGUF section of a model whose spec has none: tensors keep their names, shortened if too
+/// long.
 pub fn own_names(model: &Model) -> Gguf {
-    // Here the disk is where the model's weights are.
+    // The disk names here are the model's weight names.
     let rule = |tensor: String, weight: &str, at: &Span| TensorRule {
         rule: Rule {
             disk: Pattern { text: weight.to_owned() },
@@ -52,7 +53,7 @@ pub fn own_names(model: &Model) -> Gguf {
     }
 }
 
-/// Shortens a name to its beginning, its end, and a hash between them that keeps such names apart.
+/// Shortens a name to its beginning, a hash that keeps shortened names distinct, and its end.
 fn shortened(name: &str) -> String {
     const ENDS: usize = 27;
     let hash = format!("{:x}", Sha256::digest(name.as_bytes()));

@@ -1,8 +1,7 @@
-//! The weights of a model, found in a GGUF file: the same rules as for writing it, backwards.
+//! Reads the weights of a model from a GGUF file, applying the rules for writing it in reverse.
 //!
-//! A matrix stays in the file's blocks, in the map where its rows lie in one piece, or with its
-//! rows in the model's order in a buffer. What was computed on the way into the file is
-//! computed back in f32.
+//! A matrix stays in the file's blocks: in the memory map if its rows are contiguous, else in a buffer with
+//! its rows in the model's order. Steps that changed values on writing are inverted in f32.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,28 +17,28 @@ use formats::gguf::{File, TensorInfo, scalars};
 use formats::safetensors::FileDtype;
 use formats::shown;
 
-/// Why a file does not hold a model.
+/// Reason why a file does not hold a model.
 #[derive(Debug, thiserror::Error)]
 #[error("`{}` does not hold the model `{arch}`:\n  {}", file.display(), faults.join("\n  "))]
 pub struct Error {
-    /// The file.
+    /// Path of the file.
     pub file: std::path::PathBuf,
-    /// The model's architecture.
+    /// Architecture of the model.
     pub arch: String,
-    /// Everything that is in the way.
+    /// All mismatches that were found.
     pub faults: Vec<String>,
 }
 
-/// A weight's numbers as the file keeps them.
+/// Values of a weight in the block format of the file.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockView<'a> {
-    /// The format.
+    /// Type of the blocks.
     pub ty: BlockType,
-    /// The shape in the model.
+    /// Shape of the weight in the model.
     pub shape: &'a [usize],
     /// Rows of blocks.
     pub bytes: &'a [u8],
-    /// What the numbers in the blocks are multiplied by.
+    /// Factor that the values in the blocks are multiplied by.
     pub factor: f32,
 }
 
@@ -60,13 +59,13 @@ struct Found {
 
 #[derive(Debug)]
 enum Bytes {
-    /// `begin..end` of a tensor's bytes.
+    /// Byte range of a tensor, `begin..end`.
     Tensor(String, usize, usize),
     Made(Vec<u8>),
 }
 
 impl GgufWeights {
-    /// Finds every weight. `wanted` are the weights of the graph that `gguf` was resolved with.
+    /// Finds every weight. `wanted` lists the weights of the graph that `gguf` was resolved with.
     pub fn new(file: File, gguf: &Gguf, wanted: &[Weight]) -> Result<Self, Error> {
         let path = file.files().first().cloned().unwrap_or_default();
         let fail =
@@ -113,7 +112,7 @@ impl GgufWeights {
         }
     }
 
-    /// A weight.
+    /// Returns a weight.
     ///
     /// # Panics
     ///
@@ -129,13 +128,13 @@ impl GgufWeights {
         BlockView { ty: found.ty, shape: &found.shape, bytes, factor: found.factor }
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn file(&self) -> &File {
         &self.file
     }
 }
 
-/// The first of many faults: a file of another model has one for each of its tensors.
+/// Truncates a list of faults: a file of another model has one for each of its tensors.
 fn some(mut faults: Vec<String>) -> Vec<String> {
     const MOST: usize = 12;
     let more = faults.len().saturating_sub(MOST);
@@ -146,23 +145,23 @@ fn some(mut faults: Vec<String>) -> Vec<String> {
     faults
 }
 
-/// A tensor of the file, and its shape in the model.
+/// Tensor of the file, with its shape in the model.
 struct Part<'f> {
     info: &'f TensorInfo,
     shape: &'f [usize],
-    /// What its matrices are multiplied by: one number for all, or one each. None where that is 1.
+    /// Factors of its matrices: one for all, or one each; empty if all are 1.
     factors: Vec<f32>,
-    /// Where it is one of several in one tensor: what takes that apart, and which it is.
+    /// Step that takes a combined tensor apart, and the index of this part in it.
     cut: Option<(Step, usize)>,
 }
 
 impl Part<'_> {
-    /// The shape of the tensor in the file.
+    /// Returns the shape of the tensor in the file.
     fn whole(&self) -> &[usize] {
         if self.cut.is_some() { &self.info.shape } else { self.shape }
     }
 
-    /// What of the tensor in the file this is.
+    /// Returns this part of the tensor in the file.
     fn taken<'f>(&self, whole: Flow<'f>) -> Result<Flow<'f>, String> {
         let Some((step, part)) = &self.cut else { return Ok(whole) };
         let taken = Flow::run(std::slice::from_ref(step), vec![whole])?;
@@ -170,7 +169,7 @@ impl Part<'_> {
     }
 }
 
-/// The weights of a group, in its order. `claimed` are the tensors of the model.
+/// Opens the weights of a group, in its order. `claimed` holds the names of the model's own tensors.
 fn open(
     file: &File,
     group: &Group,
@@ -185,7 +184,7 @@ fn open(
             (None, Some(info)) => (info, &info.shape),
             (None, None) => return Err(format!("there is no tensor `{}`", shown(name))),
         };
-        // Outer ones may be left out of the file.
+        // Outer dimensions of 1 may be left out of the file.
         let trimmed = |shape: &[usize]| {
             let ones = shape.iter().take_while(|&&dim| dim == 1).count();
             shape[ones..].to_vec()
@@ -198,7 +197,7 @@ fn open(
             ));
         }
         let stem = info.name.strip_suffix(".weight").unwrap_or(&info.name);
-        // Some models have a weight of that name, which says the same.
+        // Some models have a weight with that name, which then is not a factor.
         let claimed = claimed.contains(format!("{stem}{SCALE}").as_str());
         let factors = if claimed { None } else { file.factors(info)? };
         let cut = cut.map(|cut| (cut.step, cut.part));
@@ -229,7 +228,7 @@ fn open(
     made.collect()
 }
 
-/// What all of some bytes are multiplied by; none if that is not one number.
+/// Returns the common factor of some bytes; none if the parts have different factors.
 fn factor(bytes: &Bytes, parts: &[Part<'_>]) -> Option<f32> {
     let first = parts.first().and_then(|part| part.factors.first()).copied().unwrap_or(1.0);
     if parts.iter().all(|part| match part.factors[..] {
@@ -252,7 +251,7 @@ fn factor(bytes: &Bytes, parts: &[Part<'_>]) -> Option<f32> {
     }
 }
 
-/// Whether steps only move whole rows: rows of blocks can then be moved as bytes.
+/// True if steps only move whole rows: rows of blocks can then be moved as bytes.
 fn moves_rows(steps: &[Step], parts: &[Part<'_>]) -> bool {
     let axes = parts.iter().map(|part| part.shape.len()).min().unwrap_or(0);
     let outer = |axis: &usize| axis + 1 < axes;
@@ -268,7 +267,7 @@ fn moves_rows(steps: &[Step], parts: &[Part<'_>]) -> bool {
     })
 }
 
-/// A tensor as rows of bytes.
+/// Returns a tensor as rows of bytes.
 fn row_flow<'f>(file: &'f File, part: &Part<'_>) -> Result<Flow<'f>, String> {
     let bytes = file.bytes(&part.info.name).unwrap_or_default();
     let mut shape = part.whole().to_vec();
@@ -278,7 +277,7 @@ fn row_flow<'f>(file: &'f File, part: &Part<'_>) -> Result<Flow<'f>, String> {
     part.taken(Flow::new(&shape, Arc::new(Plain { dtype: FileDtype::U8, bytes })))
 }
 
-/// A tensor as numbers.
+/// Returns a tensor as decoded values.
 fn number_flow<'f>(file: &'f File, part: &Part<'_>) -> Result<Flow<'f>, String> {
     let bytes = file.bytes(&part.info.name).unwrap_or_default();
     let matrix = part.whole().iter().rev().take(2).product();
@@ -286,12 +285,12 @@ fn number_flow<'f>(file: &'f File, part: &Part<'_>) -> Result<Flow<'f>, String> 
     part.taken(Flow::new(part.whole(), Arc::new(Decoded { ty, bytes, factors, matrix })))
 }
 
-/// Blocks, read as numbers.
+/// Block-quantized source that is decoded on reading.
 struct Decoded<'f> {
     ty: BlockType,
     bytes: &'f [u8],
     factors: Vec<f32>,
-    /// Numbers in a matrix, for which there is one factor where there are several.
+    /// Number of values in a matrix; each matrix has its own factor if there are several.
     matrix: usize,
 }
 
@@ -312,7 +311,7 @@ impl Numbers for Decoded<'_> {
     }
 }
 
-/// Where the bytes of a flow of rows lie: in one stretch of a tensor, or in a buffer.
+/// Locates the bytes of a flow of rows: one range of a tensor, or a new buffer.
 fn locate(file: &File, flow: &Flow<'_>, parts: &[Part<'_>]) -> Bytes {
     if let Some(stretch) = flow.stretch() {
         for Part { info, .. } in parts {
@@ -329,7 +328,7 @@ fn locate(file: &File, flow: &Flow<'_>, parts: &[Part<'_>]) -> Bytes {
     Bytes::Made(bytes)
 }
 
-/// The most numbers that are made anew for one weight: nothing this large is computed on its way.
+/// Limit on the values that are computed for one weight, larger than any legitimate intermediate result.
 const MOST: usize = 1 << 32;
 
 fn numbers(flow: &Flow<'_>) -> Result<Bytes, String> {

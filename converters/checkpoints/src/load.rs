@@ -1,26 +1,26 @@
-//! A weight, ready to be read: what it is kept in, its shape and its bytes.
+//! Weights that are ready to be read: dtype, shape and bytes.
 
 use formats::numbers;
 use formats::safetensors::FileDtype;
 
-/// A weight's bytes, straight from a map or from a buffer that a weight map made.
+/// Bytes of a weight, from a memory map or from a buffer that a weight map filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightView<'a> {
-    /// What its numbers are kept in.
+    /// Dtype of the values.
     pub dtype: FileDtype,
-    /// Its shape, row-major.
+    /// Row-major shape.
     pub shape: &'a [usize],
-    /// Its bytes, little-endian. They may begin at any address: read numbers with `from_le_bytes`.
+    /// Little-endian bytes. They may begin at any address: read values with `from_le_bytes`.
     pub bytes: &'a [u8],
 }
 
 impl WeightView<'_> {
-    /// How many numbers it has.
+    /// Returns the number of values.
     pub fn elements(&self) -> usize {
         self.bytes.len() / self.dtype.size()
     }
 
-    /// Its numbers as f32.
+    /// Converts the values to f32.
     pub fn to_f32(&self) -> Result<Vec<f32>, numbers::Error> {
         let mut values = vec![0.0; self.elements()];
         numbers::to_f32(self.dtype, self.bytes, &mut values)?;

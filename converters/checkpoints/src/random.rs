@@ -1,8 +1,8 @@
 //! Writes checkpoints of random weights, of any size, for measurements and trials.
 //!
-//! The bytes depend on the seed, the tensors and the shard size, never on the number of threads
-//! or the machine: number `i` of a tensor is a function of the seed, the tensor's name and `i`,
-//! made of integer arithmetic and exact float operations only.
+//! The bytes depend on the seed, the tensors and the shard size, never on the number of threads or the
+//! machine. Value `i` of a tensor is a function of the seed, the tensor's name and `i`, computed with
+//! integer arithmetic and exact float operations only.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -16,7 +16,7 @@ use formats::numbers;
 use formats::output::{Direct, Disk as _, Draft};
 use formats::safetensors::{self, Declared, FileDtype, Writer};
 
-/// Why no random checkpoint was written.
+/// Reason why no random checkpoint was written.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
@@ -29,17 +29,17 @@ pub enum Error {
     Numbers(#[from] numbers::Error),
 }
 
-/// Numbers per slab: 1 MiB of f32.
+/// Number of values per slab: 1 MiB of f32.
 const SLAB: usize = 1 << 18;
-/// Slabs made at once, while the ones before are written.
+/// Number of slabs generated at once, while the previous batch is written.
 const BATCH: usize = 16;
 
 /// Writes a checkpoint of random weights into a folder, and returns its files.
 ///
-/// Numbers are near normal with standard deviation `1 / sqrt(last axis)`, held within 0.02 and
-/// 0.05. Vectors whose name says `norm` are 1 plus a tenth of a standard normal number, unless
-/// they are biases. Tensors keep their order; a shard ends before the tensor that would take it
-/// over `shard_bytes`. Every shard is complete before the index is written.
+/// Values are approximately normal with standard deviation `1 / sqrt(last axis)`, clamped to 0.02..=0.05.
+/// Vectors whose name contains `norm` are 1 plus a tenth of a standard normal value, unless they are
+/// biases. Tensors keep their order; a shard ends before the tensor that would take it over `shard_bytes`.
+/// Every shard is complete before the index is written.
 pub fn write_random_checkpoint(
     dir: &Path,
     weights: &[(String, Vec<usize>)],
@@ -70,7 +70,7 @@ pub fn write_random_checkpoint(
         files.push(path);
         weight_map.extend(shard.iter().map(|tensor| (tensor.name.as_str(), name.clone())));
     }
-    // A folder that held another checkpoint must not keep the other kind's entry file.
+    // The entry file of a previous checkpoint of the other kind (single or sharded) must not remain.
     let stale = if shards.len() > 1 { SINGLE } else { INDEX };
     Direct.remove(&dir.join(stale))?;
     if shards.len() > 1 {
@@ -105,7 +105,7 @@ fn shards(tensors: &[Declared], shard_bytes: u64) -> Vec<&[Declared]> {
     shards
 }
 
-/// How the numbers of one tensor are made.
+/// Random distribution of one tensor.
 struct Recipe {
     key: u64,
     mean: f32,
@@ -126,9 +126,9 @@ fn recipe(tensor: &Declared, seed: u64) -> Recipe {
     Recipe { key, mean: 0.0, std: (1.0 / (last as f32).sqrt()).clamp(0.02, 0.05) }
 }
 
-/// Writes the tensors of one file. Memory: two batches of slabs.
+/// Writes the tensors of one file, holding two batches of slabs in memory.
 fn fill(writer: &mut Writer, tensors: &[Declared], seed: u64) -> Result<u64, Error> {
-    // (tensor, first number, numbers) of every slab, in file order; a few words per MiB.
+    // (tensor, first value, count) of every slab, in file order; a few words per MiB.
     let recipes: Vec<Recipe> = tensors.iter().map(|tensor| recipe(tensor, seed)).collect();
     let slabs: Vec<(usize, usize, usize)> = tensors
         .iter()
@@ -168,8 +168,9 @@ fn fill(writer: &mut Writer, tensors: &[Declared], seed: u64) -> Result<u64, Err
     Ok(total)
 }
 
-/// Numbers `at..` of a tensor. The sum of four uniform 16-bit numbers stands in for a normal one: it has no
-/// logarithm or cosine, whose last bit differs between machines, and tails that end at 3.5 deviations.
+/// Generates the values of a tensor from index `at` on. The sum of four uniform 16-bit integers
+/// approximates a normal value. Unlike logarithm or cosine, it has the same last bit on every machine; its
+/// tails end at 3.5 deviations.
 fn generate(recipe: &Recipe, at: usize, out: &mut [f32]) {
     // Each of the four has variance (65536^2 - 1) / 12 around 32767.5.
     const DEVIATION: f32 = 37_837.227;
@@ -181,7 +182,7 @@ fn generate(recipe: &Recipe, at: usize, out: &mut [f32]) {
     }
 }
 
-/// SplitMix64's output function (Steele, Lea, Flood 2014): neighbours become unrelated.
+/// Returns SplitMix64's output function of `bits` (Steele, Lea, Flood 2014), which decorrelates neighbours.
 fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,8 +1,8 @@
-//! The weights of a model, found in a checkpoint.
+//! Finds the weights of a model in a checkpoint.
 //!
-//! Most are a tensor of the same name, or a stretch of one, and are read straight from the map.
-//! Where the spec's weight map reorders numbers, a weight is made when it is asked for: once, or
-//! every time anew, as experts are that would fill the memory otherwise.
+//! Most weights are a tensor of the same name, or a range of one, and are read from the memory map. A
+//! weight that the spec's weight map reorders is computed on demand. It is either cached, or computed anew
+//! each time, as for experts that would fill the memory.
 
 mod flows;
 mod steps;
@@ -24,10 +24,10 @@ use formats::safetensors::FileDtype;
 use formats::shown;
 use steps::Tensor;
 
-/// Numbers that a thread makes at a time.
+/// Number of values that a thread computes at a time.
 const PIECE: usize = 1 << 16;
 
-/// Why a weight cannot be had from a checkpoint.
+/// Reason why a weight cannot be read from a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
@@ -61,50 +61,50 @@ fn purpose(tensor: &str, weight: &str) -> String {
     if tensor == weight { String::new() } else { format!(", which weight `{weight}` is made of") }
 }
 
-/// Where a weight's bytes are.
+/// Location of a weight's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A stretch of a tensor's bytes.
+    /// Range of a tensor's bytes.
     View {
-        /// The tensor's name in the checkpoint.
+        /// Name of the tensor in the checkpoint.
         tensor: String,
-        /// The file: an index into [`Checkpoint::files`].
+        /// Index of the file in [`Checkpoint::files`].
         file: usize,
-        /// The weight's bytes in that file, `begin..end`.
+        /// Byte range of the weight in that file, `begin..end`.
         range: (u64, u64),
     },
-    /// Made by the weight map.
+    /// Computed by the weight map.
     Made(Recipe),
 }
 
-/// How the weight map makes a weight.
+/// Inputs and rule from which the weight map computes a weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recipe {
-    /// Which rule; none for a tensor that is kept as codes and scales.
+    /// Index of the rule; none for a tensor stored as codes and scales.
     rule: Option<usize>,
-    /// The tensors it takes, in order.
+    /// Names of the input tensors, in order.
     tensors: Vec<String>,
-    /// Which of the tensors that it gives is the weight.
+    /// Index of the weight among the rule's outputs.
     output: usize,
 }
 
-/// One weight, found.
+/// Weight that was found in a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// What its numbers are kept in.
+    /// Dtype of the values.
     pub dtype: FileDtype,
-    /// Its shape in the model.
+    /// Shape of the weight in the model.
     pub shape: Vec<usize>,
-    /// Where its bytes are.
+    /// Location of the bytes.
     pub source: Source,
 }
 
-/// The weights of a model, in the order of its graph.
+/// Weights of a model, in the order of its graph.
 #[derive(Debug)]
 pub struct Weights {
     checkpoint: Checkpoint,
     found: Vec<Found>,
-    /// What has been made and is held, by weight.
+    /// Cached computed weights, by weight.
     made: Vec<OnceLock<Vec<u8>>>,
     rules: Vec<Rule>,
     used: BTreeSet<String>,
@@ -141,7 +141,7 @@ impl Weights {
         Ok(Self { checkpoint, found, made, rules: rules.to_vec(), used })
     }
 
-    /// A weight, ready to be read. One that the weight map makes is made once and held.
+    /// Returns a weight, ready to be read. A weight that the weight map computes is cached.
     ///
     /// # Panics
     ///
@@ -162,8 +162,8 @@ impl Weights {
         Ok(WeightView { dtype: found.dtype, shape: &found.shape, bytes })
     }
 
-    /// The numbers of a weight that is not a stretch of a file, made anew and held by the caller;
-    /// none if it is one. Only what it is made of is read.
+    /// Computes the values of a weight that is not a range of a file, without caching them; none if it is a
+    /// range. Only the required inputs are read.
     ///
     /// # Panics
     ///
@@ -178,7 +178,7 @@ impl Weights {
         }))
     }
 
-    /// What a recipe makes, not yet read.
+    /// Returns the lazy result of a recipe.
     fn flow(&self, recipe: &Recipe) -> Result<Flow<'_>, Error> {
         let name = recipe.tensors.first().map_or("", String::as_str);
         match recipe.rule {
@@ -196,13 +196,13 @@ impl Weights {
         }
     }
 
-    /// The bytes of a weight that its rule makes.
+    /// Returns the bytes of a weight that its rule computes.
     fn make(&self, recipe: &Recipe, shape: &[usize]) -> Result<Vec<u8>, Error> {
         let coded = recipe.tensors.iter().any(|name| self.checkpoint.is_quantized(name));
         let Some(rule) = recipe.rule.filter(|_| !coded) else {
             let flow = self.flow(recipe)?;
             let mut numbers = vec![0.0; flow.len()];
-            // As long as the weight is: nothing else is asked of codes.
+            // Limited to the length of the weight, the only part of the decoded codes that is needed.
             numbers
                 .par_chunks_mut(PIECE)
                 .enumerate()
@@ -227,7 +227,7 @@ impl Weights {
         Ok(made.ok_or_else(|| broken("it gives too few tensors".to_owned()))?.bytes.into_owned())
     }
 
-    /// How rows are rounded before a weight multiplies them, where the checkpoint says so.
+    /// Returns the input rounding of a weight, if the checkpoint defines one.
     ///
     /// # Panics
     ///
@@ -244,7 +244,7 @@ impl Weights {
         Err(Error::Rounded { root, tensors: shown(&recipe.tensors.join("`, `")) })
     }
 
-    /// Where a weight comes from.
+    /// Returns the location of a weight.
     ///
     /// # Panics
     ///
@@ -253,19 +253,19 @@ impl Weights {
         &self.found[id.0]
     }
 
-    /// Tensors of the checkpoint that no weight is made of, in order of their names.
+    /// Returns the tensors of the checkpoint that no weight uses, sorted by name.
     pub fn unused(&self) -> impl Iterator<Item = &str> {
         let names = self.checkpoint.tensors().keys().map(String::as_str);
         names.filter(|&name| !self.used.contains(name))
     }
 
-    /// The checkpoint.
+    /// Returns the checkpoint.
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
     }
 }
 
-/// The rule that makes a weight, and what it takes.
+/// Returns the rule that makes a weight, and the tensors it takes.
 fn applying(checkpoint: &Checkpoint, weight: &Weight, rules: &[Rule]) -> Option<(usize, Gathered)> {
     let names = |text: &str| beginning(checkpoint.tensors(), text);
     let shape = |name: &str| checkpoint.info(name).map(|info| info.shape.clone());
@@ -342,7 +342,7 @@ fn find(
     Ok(Found { dtype, shape, source })
 }
 
-/// Whether a step leaves stretches of a file as they are.
+/// True if a step leaves byte ranges of a file unchanged.
 fn stretches(step: &Step) -> bool {
     match step {
         Step::Squeeze(_)
@@ -355,7 +355,7 @@ fn stretches(step: &Step) -> bool {
     }
 }
 
-/// Finds which stretch of which tensor borrowed bytes are.
+/// Finds the tensor and the byte range that a borrowed slice comes from.
 fn locate(checkpoint: &Checkpoint, names: &[String], bytes: &[u8]) -> Result<Source, Error> {
     let stretch = bytes.as_ptr_range();
     for name in names {
@@ -369,7 +369,7 @@ fn locate(checkpoint: &Checkpoint, names: &[String], bytes: &[u8]) -> Result<Sou
             return Ok(Source::View { tensor: name.clone(), file: info.file, range });
         }
     }
-    // Only a tensor without numbers is in none.
+    // Only a tensor without values lies in none of them.
     let (tensor, info) = names
         .first()
         .and_then(|name| Some((name.clone(), checkpoint.info(name)?)))
@@ -385,7 +385,7 @@ fn locate(checkpoint: &Checkpoint, names: &[String], bytes: &[u8]) -> Result<Sou
 #[cfg(test)]
 type ShapedNumbers = (Vec<usize>, Vec<f32>);
 
-/// Carries out steps on f32 tensors at once, for tests of what does so piece by piece.
+/// Applies steps to f32 tensors at once, as the reference for tests of lazy reading.
 #[cfg(test)]
 pub(crate) fn run_steps(
     steps: &[registry::weight_map::Step],

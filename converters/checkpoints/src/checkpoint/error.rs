@@ -1,14 +1,14 @@
-//! Every way a checkpoint's files can disagree.
+//! Errors of a checkpoint's files.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a checkpoint cannot be read. Names come escaped, ready to print.
+/// Reason why a checkpoint cannot be read. Names are escaped, ready to print.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
 pub enum Error {
-    /// The operating system's word; `fs_err` names the path in it.
+    /// Error of the operating system; `fs_err` adds the path.
     #[error(transparent)]
     Io(#[from] io::Error),
 

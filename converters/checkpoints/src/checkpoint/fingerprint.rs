@@ -1,12 +1,12 @@
-//! `weights_sha256`: which weights these are, without reading all of a large checkpoint.
+//! Computes `weights_sha256`, which identifies weights without reading all of a large checkpoint.
 //!
-//! The recipe is a contract with the reference script; docs/dump.md has its words.
+//! The algorithm must match the reference script; it is described in docs/dump.md.
 
 use sha2::{Digest as _, Sha256};
 
 use super::{Checkpoint, Error};
 
-/// Tensors up to this long are hashed whole.
+/// Size limit of tensors that are hashed whole.
 const WHOLE: usize = 4 << 20;
 const WINDOW: usize = 4096;
 const WINDOWS: usize = 64;

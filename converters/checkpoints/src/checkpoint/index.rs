@@ -1,4 +1,4 @@
-//! The index of a sharded checkpoint: which file has which tensor.
+//! Index of a sharded checkpoint, which maps tensors to files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,19 +13,19 @@ use super::Error;
 use formats::safetensors::MAX_HEADER;
 use formats::shown;
 
-/// An index lists names alone, so it is no longer than a header may be.
+/// Size limit of an index: it lists names alone, so it is no longer than a header may be.
 const INDEX: Limit = Limit { kind: "an index", bytes: MAX_HEADER };
 
-/// A checked index: every shard is a file in the checkpoint's folder.
+/// Checked index, in which every shard is a file in the checkpoint's folder.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// Tensor name to shard name.
+    /// Maps tensor names to shard names.
     pub(super) weight_map: BTreeMap<String, String>,
-    /// Shard name to path.
+    /// Maps shard names to paths.
     pub(super) shards: BTreeMap<String, PathBuf>,
 }
 
-/// Reads an index and looks for its shards.
+/// Reads an index and finds its shards.
 pub(super) fn read(folder: &Path, path: &Path) -> Result<Index, Error> {
     let bytes = registry::file::read(path, INDEX)?;
     let weight_map = parse(path, &bytes)?;
@@ -57,7 +57,7 @@ pub(super) fn read(folder: &Path, path: &Path) -> Result<Index, Error> {
     Ok(Index { weight_map, shards })
 }
 
-/// Whether a name can only mean a file in the same folder, on every system.
+/// True if a name can only denote a file in the same folder, on every system.
 fn plain(name: &str) -> bool {
     let mut components = Path::new(name).components();
     matches!(components.next(), Some(Component::Normal(_)))
@@ -65,7 +65,7 @@ fn plain(name: &str) -> bool {
         && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// Returns where a link of a checkpoint's folder leads, if out of the checkpoint.
+/// Returns the target of a checkpoint file that is a link out of the checkpoint.
 ///
 /// Download caches keep `<model>/snapshots/<revision>/<name>` as links into `<model>/blobs`; those
 /// belong to the checkpoint.
@@ -85,7 +85,7 @@ pub fn outside(folder: &Path, file: &Path) -> std::io::Result<Option<PathBuf>> {
 fn parse(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, String>, Error> {
     let raw: RawIndex = serde_json::from_slice(bytes).map_err(|error| {
         let why = error.to_string();
-        // The visitor's own error begins with this mark; see `RawMap`.
+        // The visitor's own error begins with this marker; see `RawMap`.
         match why.strip_prefix(TWICE).and_then(|rest| rest.rsplit_once(" at line ")) {
             Some((tensor, _)) if error.classify() == Category::Data => {
                 Error::DuplicateTensor { index: path.into(), tensor: shown(tensor) }

@@ -1,4 +1,4 @@
-//! NaN and infinite numbers in weights: how many, and the first.
+//! Finds NaN and infinite values in weights.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use rayon::prelude::*;
 
 use formats::safetensors::FileDtype;
 
-/// What a scan found. Displayed, it completes the sentence "tensor `x` has ...".
+/// Result of a scan. Displayed, it completes the sentence "tensor `x` has ...".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NonFinite {
-    /// Index of the first such number, row-major.
+    /// Row-major index of the first non-finite value.
     pub first: usize,
-    /// The same as an index per axis.
+    /// Index of the same value per axis.
     pub at: Vec<usize>,
-    /// How many there are.
+    /// Number of non-finite values.
     pub count: usize,
 }
 
@@ -28,10 +28,10 @@ impl fmt::Display for NonFinite {
     }
 }
 
-/// Bytes per task: long enough to hide its start, a multiple of every number's size.
+/// Bytes per task: long enough to amortize its start, and a multiple of every value size.
 const SLAB: usize = 1 << 20;
 
-/// Counts numbers whose exponent says NaN or infinity. Formats without either have none.
+/// Counts the NaN and infinite values; dtypes that have neither give none.
 pub(super) fn scan(dtype: FileDtype, shape: &[usize], bytes: &[u8]) -> Option<NonFinite> {
     let (first, count) = match dtype {
         FileDtype::F64 => search(bytes, |b| u64::from_le_bytes(b) << 1 >= 0x7ff << 53),
@@ -46,20 +46,20 @@ pub(super) fn scan(dtype: FileDtype, shape: &[usize], bytes: &[u8]) -> Option<No
     let mut rest = first;
     let mut at = vec![0; shape.len()];
     for (at, &dim) in at.iter_mut().zip(shape).rev() {
-        // A tensor with a number in it has no axis of length zero.
+        // A tensor that contains a value has no axis of length zero.
         (*at, rest) = (rest % dim.max(1), rest / dim.max(1));
     }
     Some(NonFinite { first, at, count })
 }
 
-/// The first bad number and how many there are.
+/// Returns the index of the first non-finite value and their number.
 fn search<const N: usize>(
     bytes: &[u8],
     bad: impl Fn([u8; N]) -> bool + Sync,
 ) -> Option<(usize, usize)> {
     let numbers = |slab: &[u8]| slab.as_chunks::<N>().0.len();
     let count = |slab: &[u8]| {
-        // Small sums of bytes, so that the compiler counts many numbers at once.
+        // The sums are small integers, so that the compiler vectorizes the count.
         let (chunks, _) = slab.as_chunks::<N>();
         let pieces = chunks.chunks(128);
         pieces.map(|piece| piece.iter().map(|&b| u8::from(bad(b))).sum::<u8>() as usize).sum()

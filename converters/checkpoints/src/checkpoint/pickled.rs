@@ -1,8 +1,8 @@
-//! Checkpoints in PyTorch's own format, which can hold code: what to do about them.
+//! Advice on checkpoints in PyTorch's own format, which can contain code.
 
 use std::path::Path;
 
-/// Returns true if the name is that of weights in PyTorch's own format, or of their index.
+/// True if a file name denotes weights in PyTorch's own format, or their index.
 pub fn is_pickled(name: &str) -> bool {
     let base = Path::new(name).file_name().and_then(|base| base.to_str()).unwrap_or_default();
     let base = base.strip_suffix(".index.json").unwrap_or(base);
@@ -13,7 +13,7 @@ pub fn is_pickled(name: &str) -> bool {
     }
 }
 
-/// The weights in PyTorch's own format of a folder without safetensors.
+/// Returns the PyTorch weights of a folder without safetensors.
 pub(super) fn find(folder: &Path) -> Option<String> {
     let names = fs_err::read_dir(folder).ok()?.filter_map(Result::ok);
     let mut names: Vec<_> =
@@ -25,7 +25,7 @@ pub(super) fn find(folder: &Path) -> Option<String> {
     names.into_iter().find(|name| is_pickled(name))
 }
 
-/// Says how to make safetensors of them. `source` is what transformers is told to load.
+/// Returns advice on converting them to safetensors. `source` is the path that transformers should load.
 pub fn advice(place: &str, file: &str, source: &str) -> String {
     format!(
         "{place} has its weights in `{file}`, which can run code when it is read, and no \
@@ -38,7 +38,7 @@ pub fn advice(place: &str, file: &str, source: &str) -> String {
     )
 }
 
-/// A word as a shell reads it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,5 +1,5 @@
-//! Weights that a checkpoint keeps as codes and scales: found by what its config says, and read as
-//! numbers piece by piece.
+//! Finds weights that a checkpoint stores as codes and scales, using its config, and decodes them piece by
+//! piece.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -28,55 +28,55 @@ mod words;
 pub use inputs::{Codes, Rounding, Shared};
 pub(super) use read::flow;
 
-/// How the numbers of a weight come about.
+/// Encoding of a quantized weight.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Kind {
-    /// A code of eight bits times the scale of its block: `(rows, columns)` of a block.
+    /// 8-bit codes times the scale of their block: `(rows, columns)` of a block.
     Eight(usize, usize),
-    /// Four bits of e2m1 times the scale of so many numbers of a row.
+    /// 4-bit e2m1 codes times a scale per group of values of a row.
     Four(usize, Global),
-    /// Whole numbers with scales and zeros.
+    /// Integers with scales and zero points.
     Whole(Plan),
 }
 
-/// A scale of scales.
+/// Global scale, applied to the block scales.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Global {
     None,
-    /// Scales are divided by it.
+    /// Scales are divided by the global scale.
     Divides,
-    /// Scales are multiplied by it.
+    /// Scales are multiplied by the global scale.
     Multiplies,
 }
 
-/// A weight of codes and scales.
+/// Weight that is stored as codes and scales.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Quantized {
     pub(super) kind: Kind,
     pub(super) shape: Vec<usize>,
-    /// The names of the tensors it is made of, in the order in which its kind reads them.
+    /// Names of the stored tensors, in the order in which the kind reads them.
     pub(super) parts: Vec<String>,
-    /// What becomes of the rows that it multiplies.
+    /// Quantization of the rows that the weight multiplies.
     pub(super) inputs: Inputs,
 }
 
 impl Quantized {
-    /// One that multiplies rows as they are.
+    /// Returns a weight whose input rows are not quantized.
     fn new(kind: Kind, shape: Vec<usize>, parts: Vec<String>) -> Self {
         Self { kind, shape, parts, inputs: Inputs::Wide }
     }
 }
 
-/// The blocks of GGUF that codes on the disk can be kept in.
+/// GGUF block format that can hold codes from disk unchanged.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Packed {
-    /// Their format.
+    /// Type of the blocks.
     pub ty: BlockType,
-    /// What they are multiplied by as a whole.
+    /// Factor of the whole tensor.
     pub factor: f32,
 }
 
-/// The blocks that a weight can be kept in, if there are any.
+/// Returns the GGUF block format that can hold a weight unchanged, if there is one.
 pub(super) fn packed_in(checkpoint: &Checkpoint, made: &Quantized) -> Option<Packed> {
     let Kind::Four(group, how) = made.kind else { return None };
     let global = || read::global(checkpoint, made).filter(|x| x.is_finite() && *x > 0.0);
@@ -90,7 +90,7 @@ pub(super) fn packed_in(checkpoint: &Checkpoint, made: &Quantized) -> Option<Pac
     Some(Packed { ty, factor })
 }
 
-/// Tensors of a module that say nothing about the numbers of its weight.
+/// Suffixes of tensors of a module that do not affect its weight.
 const BESIDE: [&str; 12] = [
     "activation_scale",
     "input_scale",
@@ -106,11 +106,11 @@ const BESIDE: [&str; 12] = [
     "v_scale",
 ];
 
-/// What `quant_method` may be; `mxfp4` is read by the rules of specs.
+/// Supported values of `quant_method`; `mxfp4` is read by the rules of specs.
 pub(super) const METHODS: [&str; 8] =
     ["auto-round", "awq", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4"];
 
-/// The `quant_method` of a folder, if it is one that nothing here reads.
+/// Returns the `quant_method` of a folder if it is unsupported.
 pub(super) fn foreign(folder: &Path) -> Option<String> {
     if said::is_mlx(folder) {
         return Some("mlx".to_owned());
@@ -121,10 +121,10 @@ pub(super) fn foreign(folder: &Path) -> Option<String> {
     (!known).then(|| method.to_owned())
 }
 
-/// A weight and its name, if a tensor of codes is one.
+/// Name and description of a quantized weight, if a tensor holds its codes.
 type Made = Option<(String, Quantized)>;
 
-/// The weights that are kept as codes, by name, and the tensors that are only parts of them.
+/// Returns the quantized weights by name, and the names of the tensors that are only parts of them.
 pub(super) fn find(
     checkpoint: &Checkpoint,
 ) -> Looked<(BTreeMap<String, Quantized>, BTreeSet<String>)> {
@@ -135,7 +135,7 @@ pub(super) fn find(
             |info: &super::TensorInfo| matches!(info.dtype, FileDtype::F8E4m3 | FileDtype::F8E5m2);
         let mut coded = stored.iter().filter(|(_, info)| eight(info)).map(|(name, _)| name);
         return match coded.find(|name| floats::scale_of(name, stored).is_some()) {
-            // What another program has quantized is named where its tensors find no place.
+            // An unsupported method is reported later, with the unmatched tensors.
             Some(name) if foreign(checkpoint.root()).is_none() => {
                 let found = "codes of 8 bits, with scales beside them".to_owned();
                 let expected = "a `quantization_config` in config.json that says what they are";

@@ -1,21 +1,21 @@
-//! Length and time of a file: what shows that another program has written to it.
+//! Length and modification time of a file, for detecting writes by other programs.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// A file as it was at one moment.
+/// State of a file at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stamp {
-    /// Its path.
+    /// Path of the file.
     pub path: PathBuf,
     len: u64,
     modified: Option<SystemTime>,
 }
 
 impl Stamp {
-    /// The file as it is now.
+    /// Takes a stamp of the file.
     pub fn of(path: &Path) -> io::Result<Self> {
         let found = fs_err::metadata(path)?;
         Ok(Self { path: path.into(), len: found.len(), modified: found.modified().ok() })
@@ -26,13 +26,13 @@ impl Stamp {
         self.modified.zip(other.modified).is_some_and(|(own, other)| own > other)
     }
 
-    /// True if the file is another now, or is gone.
+    /// True if the file has changed or is gone.
     pub fn has_changed(&self) -> bool {
         Self::of(&self.path).ok().as_ref() != Some(self)
     }
 }
 
-/// Length and time, without the place: a checkpoint that was moved is the same.
+/// Shows length and time without the path, so that a moved checkpoint stays the same.
 impl fmt::Display for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}", self.len, self.modified)

@@ -1,21 +1,21 @@
-//! The steps that change numbers. All of them compute in f32 and round once per step.
+//! Steps that change values. All of them compute in f32 and round once per step.
 
 use registry::weight_map::Step;
 
-/// One such step, for a tensor of known shape.
+/// Step that changes values, for a tensor of known shape.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Computed {
     Add(f32),
     Mul(f32),
     Div(f32),
-    /// `(first number behind the stretch, factor, divide)`.
+    /// `(end of the range in values, factor, divide)`.
     Rows(Vec<(usize, f32)>, bool),
     NegExp,
     LogNeg,
 }
 
 impl Computed {
-    /// The step, if it is one that changes numbers and fits the shape.
+    /// Returns the computation of a step, if it changes values and fits the shape.
     pub(crate) fn new(step: &Step, shape: &[usize]) -> Result<Self, String> {
         Ok(match step {
             Step::Add(x) => Self::Add(*x as f32),
@@ -29,7 +29,7 @@ impl Computed {
         })
     }
 
-    /// Changes numbers, the first of which is number `at` of the tensor.
+    /// Applies the step to values, the first of which has index `at` in the tensor.
     pub(crate) fn apply(&self, at: usize, numbers: &mut [f32]) {
         match self {
             Self::Add(x) => numbers.iter_mut().for_each(|n| *n += x),
@@ -48,14 +48,14 @@ impl Computed {
                     from = stretch.end;
                 }
             }
-            // In f64 and rounded once: within half a unit of the last place.
+            // Computed in f64 and rounded once: within half a unit in the last place.
             Self::NegExp => numbers.iter_mut().for_each(|n| *n = -(*n as f64).exp() as f32),
             Self::LogNeg => numbers.iter_mut().for_each(|n| *n = (-*n as f64).ln() as f32),
         }
     }
 }
 
-/// Stretches of rows as stretches of numbers.
+/// Converts ranges of rows to ranges of values.
 fn ends(parts: &[(usize, f64)], shape: &[usize]) -> Result<Vec<(usize, f32)>, String> {
     let rows = shape.first().copied().unwrap_or(0);
     let row: usize = shape.iter().skip(1).product();

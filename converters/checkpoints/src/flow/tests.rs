@@ -4,7 +4,7 @@ use registry::weight_map::{Sizes, inverse};
 use super::*;
 use crate::weights::run_steps;
 
-/// Tensors whose numbers are all different.
+/// Returns tensors whose values are all different.
 fn tensors(shapes: &[Vec<usize>]) -> Vec<Vec<u8>> {
     let mut next = 0.25_f32;
     let mut number = || {
@@ -33,7 +33,7 @@ fn numbers(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
-/// Chains of steps that fit their tensors: experts, fused projections, heads, multipliers.
+/// Returns chains of steps that fit their tensors: experts, fused projections, heads, multipliers.
 fn chains() -> Vec<(Vec<Vec<usize>>, Vec<Step>)> {
     let each = |sizes: &[usize]| Sizes::Each(sizes.to_vec());
     vec![
@@ -134,7 +134,7 @@ proptest! {
     }
 }
 
-/// Tensors of a file may follow each other without a gap; joined they still are two.
+/// Adjacent tensors of a file may have no gap; joined, they are still two ranges.
 #[test]
 fn neighbours_are_no_stretch() {
     let bytes: Vec<u8> = (0..64).collect();
@@ -147,7 +147,7 @@ fn neighbours_are_no_stretch() {
     assert!(joined[0].copy(FileDtype::U8, 0, &mut copied) && copied == bytes);
 }
 
-/// Blocks as checkpoints have them: the even numbers low, a scale of 2^-1 (126) and of 2^1 (128).
+/// MXFP4 blocks as in checkpoints: even values low, scales of 2^-1 (126) and 2^1 (128).
 #[test]
 fn blocks_of_four_bits_become_numbers() {
     let mut blocks = vec![0_u8; 32];

@@ -1,22 +1,22 @@
-//! Where the numbers of a stretch lie.
+//! Maps a range of a flow's values to pieces of its sources.
 
 use registry::weight_map::HeadLayout;
 
 use super::{Computed, Flow, Node, Numbers};
 use formats::safetensors::FileDtype;
 
-/// A piece of a stretch, in order.
+/// Piece of a range, in order.
 enum Piece<'p, 'a> {
-    /// So many numbers of a source, from one on.
+    /// Count of values of a source, from an index on.
     Source(&'p (dyn Numbers + 'a), usize, usize),
-    /// So many computed numbers, from one on.
+    /// Count of computed values, from an index on.
     Computed(&'p Flow<'a>, &'p Computed, usize, usize),
-    /// So many zeros.
+    /// Count of zeros.
     Zeros(usize),
 }
 
 impl<'a> Flow<'a> {
-    /// Reads the numbers from number `at` on.
+    /// Reads the values from index `at` on.
     pub fn read(&self, at: usize, out: &mut [f32]) {
         let mut done = 0;
         self.walk(at, out.len(), &mut |piece| match piece {
@@ -37,7 +37,7 @@ impl<'a> Flow<'a> {
         });
     }
 
-    /// Copies numbers as they are kept, if that is `dtype` and nothing computes: says whether.
+    /// Copies values in their stored dtype. Returns true if that is `dtype` and no step computes.
     pub fn copy(&self, dtype: FileDtype, at: usize, out: &mut [u8]) -> bool {
         let size = dtype.size();
         let (mut done, mut plain) = (0, true);
@@ -58,7 +58,7 @@ impl<'a> Flow<'a> {
         plain
     }
 
-    /// The bytes of the whole tensor, if they lie in the open and in one stretch.
+    /// Returns the bytes of the whole tensor, if they are stored uncompressed in one range.
     pub fn stretch(&self) -> Option<&[u8]> {
         let (mut whole, mut next): (Option<&[u8]>, usize) = (None, 0);
         let mut one = true;
@@ -75,7 +75,7 @@ impl<'a> Flow<'a> {
             match whole {
                 None => whole = Some(&bytes[from..]),
                 Some(first) => {
-                    // Another tensor may begin where this one ends, and is none of its bytes.
+                    // Another tensor may begin at the end of this one, but its bytes belong to it alone.
                     let expected = first.get(next..next + end - from).map(<[u8]>::as_ptr);
                     one &= expected.is_some() && expected == bytes.get(from..).map(<[u8]>::as_ptr);
                 }
@@ -85,7 +85,7 @@ impl<'a> Flow<'a> {
         whole.filter(|_| one).map(|bytes| &bytes[..next])
     }
 
-    /// The dtype of its sources, if they have one in common and nothing computes.
+    /// Returns the dtype of the sources, if they share one and no step computes.
     pub fn dtype(&self) -> Option<FileDtype> {
         match &*self.node {
             Node::Source(source) => source.bytes().map(|(dtype, _)| dtype),
@@ -102,7 +102,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Names every piece of a stretch, in order.
+    /// Visits every piece of a range, in order.
     fn walk<'p>(&'p self, at: usize, count: usize, visit: &mut dyn FnMut(Piece<'p, 'a>)) {
         if count == 0 {
             return;
@@ -160,7 +160,7 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// Cuts a stretch at multiples of `period`: `(which, offset in it, how many)`.
+/// Cuts a range at multiples of `period`: `(index, offset in it, count)`.
 fn runs(at: usize, count: usize, period: usize, mut visit: impl FnMut(usize, usize, usize)) {
     let (mut at, end) = (at, at + count);
     while at < end {
@@ -171,7 +171,7 @@ fn runs(at: usize, count: usize, period: usize, mut visit: impl FnMut(usize, usi
     }
 }
 
-/// Names the source runs of a stretch of a tensor whose axes have these strides.
+/// Visits the source runs of a range of a tensor whose axes have these strides.
 fn swapped(
     shape: &[usize],
     strides: &[usize],
@@ -179,7 +179,7 @@ fn swapped(
     count: usize,
     visit: &mut dyn FnMut(usize, usize),
 ) {
-    // The axes at the end that kept their place lie in one run.
+    // The innermost axes that kept their place form one contiguous run.
     let (mut kept, mut run) = (shape.len(), 1);
     while kept > 0 && strides[kept - 1] == run {
         run *= shape[kept - 1];

@@ -1,4 +1,4 @@
-//! The weights of a model as flows: found as [`super::Weights`] finds them, and not read.
+//! Finds the weights of a model as lazy flows, by the same rules as [`super::Weights`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use crate::flow::{Flow, Numbers};
 use formats::codec::BlockType;
 use formats::shown;
 
-/// A weight, and where its first source lies.
+/// Weight with its source tensors.
 #[derive(Clone)]
 pub struct Sourced<'c> {
-    /// Its numbers.
+    /// Values of the weight.
     pub flow: Flow<'c>,
-    /// File and offset of the first tensor it is made of.
+    /// File and offset of the first source tensor.
     pub place: (usize, u64),
-    /// The tensors that it is made of.
+    /// Names of the source tensors.
     pub tensors: Vec<String>,
-    /// The rule that makes it; none if it is the tensor of its name.
+    /// Index of the rule that makes the weight; none if it is the tensor of its name.
     pub rule: Option<usize>,
-    /// The blocks that its rows lie in on the disk, where a file can have the same.
+    /// Block format of the rows on disk, if a GGUF file can hold it unchanged.
     pub packed: Option<Packed>,
 }
 
-/// Finds every weight by the first rule that names it and of whose tensors the checkpoint has any, or
-/// else under its own name. Also gives the names of the tensors that were used.
+/// Finds every weight by the first rule that names it and has a tensor in the checkpoint, or else under its
+/// own name. Also returns the names of the used tensors.
 pub fn flows<'c>(
     checkpoint: &'c Checkpoint,
     wanted: &[Weight],
@@ -48,8 +48,8 @@ pub fn flows<'c>(
     if errors.is_empty() { Ok((found, used)) } else { Err(errors) }
 }
 
-/// Weights that nothing computes with, of those that a file would have: where the checkpoint has
-/// them, in the shapes that they have there, and zeros where it has none and the file needs them.
+/// Returns weights that the graph does not use but a GGUF file may need. Their shapes come from the
+/// checkpoint; required weights that it lacks are zeros.
 pub fn idle<'c>(
     checkpoint: &'c Checkpoint,
     all: Vec<Idle>,
@@ -129,12 +129,12 @@ fn of_any_shape<'c>(
     Ok(Sourced { flow, place, tensors: names, rule, packed })
 }
 
-/// Whether a rule reads blocks of four bits.
+/// True if a rule reads blocks of 4-bit values.
 fn in_blocks(rule: &Rule) -> bool {
     rule.steps.first() == Some(&Step::Mxfp4)
 }
 
-/// One tensor that a rule makes of others, for `weight`.
+/// Returns one output tensor of a rule, for `weight`.
 pub(super) fn made<'c>(
     checkpoint: &'c Checkpoint,
     weight: &str,
@@ -156,7 +156,7 @@ pub(super) fn made<'c>(
     })
 }
 
-/// A tensor of the checkpoint, of numbers or of blocks.
+/// Opens a tensor of the checkpoint, of values or of blocks.
 fn read<'c>(
     checkpoint: &'c Checkpoint,
     name: &str,

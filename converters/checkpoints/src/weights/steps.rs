@@ -1,6 +1,6 @@
-//! Carries out the steps of a rule on tensors.
+//! Applies the steps of a rule to tensors.
 //!
-//! A step that only renames or cuts the first axis stays a stretch of the file; the others copy.
+//! A step that only renames or cuts the first axis keeps a range of the file; the others copy.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::flow::{Computed, Flow};
 use formats::numbers;
 use formats::safetensors::FileDtype;
 
-/// A tensor on its way from disk to model.
+/// Intermediate tensor between disk and model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tensor<'a> {
     pub(super) dtype: FileDtype,
@@ -18,15 +18,15 @@ pub(super) struct Tensor<'a> {
     pub(super) bytes: Cow<'a, [u8]>,
 }
 
-/// The most bytes that rows are filled up to.
+/// Limit on the bytes of a padded tensor.
 const MOST_RESIZED: usize = 1 << 36;
 
-/// More experts than any layer has.
+/// Limit on equal parts, more than the experts of any layer.
 const MOST_PARTS: usize = 1 << 16;
 
 type Tensors<'a> = Vec<Tensor<'a>>;
 
-/// Carries out all steps. `Err` says why one of them cannot be.
+/// Applies all steps. `Err` says why a step cannot be applied.
 pub(super) fn run<'a>(steps: &[Step], mut tensors: Tensors<'a>) -> Result<Tensors<'a>, String> {
     for step in steps {
         tensors = match step {
@@ -83,7 +83,7 @@ pub(super) fn run<'a>(steps: &[Step], mut tensors: Tensors<'a>) -> Result<Tensor
     Ok(tensors)
 }
 
-/// Blocks and scales, read through a flow as every other reader of them does.
+/// Decodes blocks and scales through a flow, like every other reader of them.
 fn mxfp4<'a>(tensors: &[Tensor<'_>]) -> Result<Tensor<'a>, String> {
     let flows = tensors.iter().map(|t| Flow::raw(&t.shape, t.dtype, &t.bytes));
     let flows = Flow::run(&[Step::Mxfp4], flows.collect::<Result<_, _>>()?)?;
@@ -132,7 +132,7 @@ fn each<'a>(step: &Step, mut tensor: Tensor<'a>) -> Result<Tensor<'a>, String> {
     }
 }
 
-/// A step that changes numbers: in f32, whatever they were kept in.
+/// Applies a step that changes values, computing in f32 for any dtype.
 fn compute<'a>(step: &Step, tensor: &Tensor<'a>) -> Result<Tensor<'a>, String> {
     let count = tensor.bytes.len() / tensor.dtype.size().max(1);
     let mut numbers = vec![0.0; count];
@@ -191,9 +191,9 @@ fn unsqueeze(axis: usize, mut tensor: Tensor<'_>) -> Result<Tensor<'_>, String> 
     Ok(tensor)
 }
 
-/// Bytes of one index of an axis: the axes after it.
+/// Returns the bytes per index of an axis: the product of the axes after it.
 fn inner(tensor: &Tensor<'_>, axis: usize) -> usize {
-    // No overflow: with every axis it is the length of `bytes`, unless that is zero.
+    // No overflow: over all axes, the product is the length of `bytes`, unless that is zero.
     let rest = tensor.shape[axis + 1..].iter().fold(1_usize, |n, &dim| n.saturating_mul(dim));
     rest.saturating_mul(tensor.dtype.size())
 }
@@ -247,7 +247,7 @@ fn permute_heads<'a>(
 
 fn split<'a>(axis: usize, sizes: &Sizes, tensor: &Tensor<'a>) -> Result<Tensors<'a>, String> {
     let whole = dim(tensor, axis)?;
-    // An axis of a tensor without numbers can claim any length.
+    // An axis of an empty tensor can have any length.
     if let Sizes::Equal(n) = sizes
         && *n > MOST_PARTS
     {

@@ -28,7 +28,7 @@ fn rule(disk: &str, weight: &str, steps: &[Step]) -> Rule {
     Rule { disk: pattern(disk), weight: pattern(weight), steps: steps.to_vec(), at: span() }
 }
 
-/// A checkpoint of bytes that count up from 0 in each tensor.
+/// Returns a checkpoint whose bytes count up from 0 in each tensor.
 fn checkpoint(tensors: &[(&str, &[usize])]) -> (tempfile::TempDir, Checkpoint) {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("a.safetensors");

@@ -1,4 +1,4 @@
-//! What AutoRound says of its codes, which lie as those of GPTQ or AWQ do.
+//! AutoRound's config, whose codes are laid out as in GPTQ or AWQ.
 
 use fancy_regex::Regex;
 use serde_json::Value;
@@ -7,11 +7,11 @@ use super::look::Looked;
 use super::said::{Numbers, numbers, pattern};
 use crate::checkpoint::Checkpoint;
 
-/// What `quant_method` may be where this program has made a folder.
+/// Values of `quant_method` that AutoRound writes.
 pub(super) const METHODS: [&str; 2] = ["auto-round", "intel/auto-round"];
 
-/// How its codes lie, as the methods that are read call it: `quant_method` and `checkpoint_format`
-/// or `version`. The words are those of auto_round/inference/backend.py (`GPTQ_FORMAT` and its kin).
+/// Maps AutoRound's packing to a supported method: its `quant_method` and its `checkpoint_format` or
+/// `version`. The names are those of auto_round/inference/backend.py (`GPTQ_FORMAT` and others).
 pub(super) fn layout(
     checkpoint: &Checkpoint,
     section: &Value,
@@ -53,8 +53,8 @@ pub(super) fn layout(
     })
 }
 
-/// `extra_config`: modules with numbers of their own, by name or by a pattern that may stand anywhere in a name.
-/// What is said by name goes before.
+/// Parses `extra_config`: modules with their own settings, by name or by a pattern that may match anywhere
+/// in a name. Names take precedence.
 pub(super) fn extra(
     checkpoint: &Checkpoint,
     section: &Value,
@@ -72,7 +72,7 @@ pub(super) fn extra(
             pattern(checkpoint, "extra_config", &format!("{}$", fancy_regex::escape(text)))?,
             own,
         ));
-        // The program itself passes over one that is no pattern.
+        // AutoRound itself ignores invalid patterns.
         if let Ok(regex) = Regex::new(text) {
             fitting.push((regex, own));
         }

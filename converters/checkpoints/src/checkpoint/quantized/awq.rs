@@ -8,7 +8,7 @@ use super::{Kind, Made, Quantized};
 use crate::checkpoint::{Checkpoint, Error};
 use formats::FileDtype;
 
-/// The weight that a tensor of codes is, if it is one.
+/// Returns the weight that a tensor of codes belongs to, if any.
 pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
     let Some(module) = name.strip_suffix(".qweight") else { return Ok(None) };
     let Some(numbers) = said.of_module(checkpoint, module)? else {
@@ -29,7 +29,7 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
     Ok(Some((weight, Quantized::new(Kind::Whole(plan), shape, parts))))
 }
 
-/// Words along the outputs: those of four bits woven, others in a stream.
+/// Plans words packed along the outputs: 4-bit codes interleaved, other widths as a stream.
 fn wide(checkpoint: &Checkpoint, parts: &[String], numbers: Numbers) -> Looked<(Plan, Vec<usize>)> {
     let [name, scales, zeros] = parts else { return Err(missing(checkpoint, parts)) };
     let (bits, (inputs, words)) = (numbers.bits, checkpoint.sides(name, FileDtype::I32)?);
@@ -64,7 +64,7 @@ fn wide(checkpoint: &Checkpoint, parts: &[String], numbers: Numbers) -> Looked<(
     Ok((plan, vec![outputs, inputs]))
 }
 
-/// Words along the inputs, and rows of scales and zeros that may be longer than there are groups.
+/// Plans words packed along the inputs, with rows of scales and zero points that may be padded.
 fn tall(checkpoint: &Checkpoint, parts: &[String], numbers: Numbers) -> Looked<(Plan, Vec<usize>)> {
     let [name, scales, zeros] = parts else { return Err(missing(checkpoint, parts)) };
     let (outputs, words) = checkpoint.sides(name, FileDtype::I32)?;

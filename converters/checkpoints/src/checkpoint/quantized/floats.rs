@@ -1,4 +1,4 @@
-//! Codes that are numbers with a point: of 8 bits in blocks, of 4 bits in stretches of a row.
+//! Floating-point codes: 8 bits in blocks, or 4 bits in groups of a row.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{Global, Kind, Made, Quantized};
 use crate::checkpoint::{Checkpoint, TensorInfo};
 use formats::FileDtype;
 
-/// The weight that a tensor of codes is, if it is one.
+/// Returns the weight that a tensor of codes belongs to, if any.
 pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
     let stored = &checkpoint.stored;
     let Some(info) = stored.get(name) else { return Ok(None) };
@@ -33,7 +33,7 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
     Ok(Some((weight, Quantized { inputs, ..made })))
 }
 
-/// The tensor of scales beside codes of 8 bits, if there is one.
+/// Returns the name of the scales beside 8-bit codes, if there are any.
 pub(super) fn scale_of(name: &str, stored: &BTreeMap<String, TensorInfo>) -> Option<String> {
     let ends = ["_scale_inv", "_scale"];
     ends.iter().map(|end| format!("{name}{end}")).find(|n| stored.contains_key(n))
@@ -48,7 +48,7 @@ fn eight(
     let stored = &checkpoint.stored;
     let Some(scale) = scale_of(name, stored) else { return Ok(None) };
     let sides = &stored[&scale].shape;
-    // Codes without their scales would pass for numbers.
+    // Codes without their scales would be taken for values.
     let unknown = || {
         let (ty, shape) = (stored[&scale].dtype.name(), &info.shape);
         let found =
@@ -60,7 +60,7 @@ fn eight(
     let &[rows, columns] = &info.shape[..] else { return Err(unknown()) };
     let bytes = stored[&scale].dtype == FileDtype::U8;
     let (down, across) = match sides[..] {
-        // MXFP8: powers of two that are kept as bytes.
+        // MXFP8: power-of-two scales stored as bytes.
         _ if bytes => (1, 32),
         _ if sides.iter().all(|&side| side == 1) => (rows, columns),
         [n] | [n, 1] if n == rows => (1, columns),
@@ -68,7 +68,7 @@ fn eight(
     };
     let (down, across) = (down.max(1), across.max(1));
     let needed = rows.div_ceil(down) * columns.div_ceil(across);
-    // As rows and columns, whatever axes of one lie between: the other way round they would pass too.
+    // Compared as rows and columns, ignoring axes of one: a transposed shape would pass too.
     let long =
         |sides: &[usize]| sides.iter().copied().filter(|&side| side != 1).collect::<Vec<_>>();
     let lies = long(sides) == long(&[rows.div_ceil(down), columns.div_ceil(across)]);
@@ -89,7 +89,7 @@ fn four(checkpoint: &Checkpoint, name: &str, info: &TensorInfo) -> Looked<Made> 
         return Ok(None);
     };
     let run = scales.elements().checked_div(rows).and_then(|runs| columns.checked_div(runs));
-    // Codes of 6 bits are bytes too, and would be stretches of 48.
+    // 6-bit codes are bytes too, and would give groups of 48.
     let Some(group) = run.filter(|group| [16, 32].contains(group)) else { return Ok(None) };
     let expected = [rows, columns.div_ceil(group)];
     let bytes = matches!(scales.dtype, FileDtype::F8E4m3 | FileDtype::F8E8m0 | FileDtype::U8);
@@ -100,7 +100,7 @@ fn four(checkpoint: &Checkpoint, name: &str, info: &TensorInfo) -> Looked<Made> 
     {
         return Ok(None);
     }
-    // The other way round, or as bytes of another format, they would pass too.
+    // A transposed shape, or bytes of another format, would pass too.
     let sixteens = group == 16;
     if (scales.dtype == FileDtype::F8E4m3) != sixteens || scales.shape != expected {
         let (ty, sides, shape) = (scales.dtype.name(), &scales.shape, &info.shape);

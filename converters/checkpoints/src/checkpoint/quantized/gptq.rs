@@ -8,7 +8,7 @@ use super::{Kind, Made, Quantized};
 use crate::checkpoint::Checkpoint;
 use formats::FileDtype;
 
-/// The weight that a tensor of codes is, if it is one.
+/// Returns the weight that a tensor of codes belongs to, if any.
 pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
     let Some(module) = name.strip_suffix(".qweight") else { return Ok(None) };
     let Some(numbers) = said.of_module(checkpoint, module)? else {
@@ -52,7 +52,7 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
     checkpoint.shaped(&order, &[FileDtype::I32], &[&[inputs]])?;
     let told = checkpoint.stored(&order).is_some();
     let plus = match bits {
-        // 1 in each of the numbers of a word.
+        // 1 in each code of a word.
         2 | 4 | 8 if low && said.borrowed => u32::MAX / ((1 << bits) - 1),
         _ => 0,
     };
@@ -73,8 +73,8 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
     Ok(Some((format!("{module}.weight"), Quantized::new(kind, shape, parts))))
 }
 
-/// How many inputs there are where no tensor says it: as many as words hold, unless groups end a
-/// little earlier.
+/// Infers the number of inputs if no tensor gives it: the capacity of the words, unless the groups end
+/// slightly earlier.
 fn unsaid_inputs(tall: usize, bits: u32, groups: usize, group: Group) -> usize {
     let most = tall / bits as usize * 32 + tall % bits as usize * 32 / bits as usize;
     match group {

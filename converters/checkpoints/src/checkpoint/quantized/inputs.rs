@@ -1,8 +1,8 @@
-//! `input_activations`: how rows are rounded before a matrix that is kept as codes multiplies them.
+//! `input_activations`: rounding of the rows that a quantized matrix multiplies.
 //!
-//! What rounds, and in which order, is compressed-tensors' (`quantization/quant_args.py` has the
-//! words, `quantization/lifecycle/forward.py` the arithmetic). Nothing here is refused before somebody
-//! asks for rounding: weights can be read without.
+//! Operations and their order follow compressed-tensors (names from `quantization/quant_args.py`,
+//! arithmetic from `quantization/lifecycle/forward.py`). Unsupported settings are an error only when the
+//! rounding is requested, because weights can be read without it.
 
 use serde_json::{Map, Value};
 
@@ -12,64 +12,64 @@ use crate::checkpoint::Checkpoint;
 use formats::FileDtype;
 use formats::numbers;
 
-/// How rows are rounded before a matrix multiplies them.
+/// Rounding of rows before a matrix multiplies them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rounding {
-    /// What their numbers become.
+    /// Codes that the values are rounded to.
     pub codes: Codes,
-    /// Which of them share a scale.
+    /// Values that share a scale.
     pub shared: Shared,
 }
 
-/// What a number divided by its scale is rounded to.
+/// Code type that a value divided by its scale is rounded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Codes {
-    /// A number of e4m3.
+    /// e4m3 floating point.
     E4m3,
-    /// A whole number of so many bits, with a sign.
+    /// Signed integer.
     Whole {
-        /// How many, at most 8.
+        /// Number of bits, at most 8.
         bits: u32,
-        /// Whether 0 is the code of 0.
+        /// True if zero is encoded as 0.
         symmetric: bool,
     },
 }
 
-/// Which numbers share a scale.
+/// Range of values that share a scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Shared {
-    /// Those of a row.
+    /// Each row has its own scale.
     Row,
-    /// So many that follow each other in a row.
+    /// Each group of consecutive values of a row has its own scale.
     Group(usize),
-    /// All: it was measured before.
+    /// All values share one calibrated scale.
     Known {
-        /// The scale.
+        /// Scale of all values.
         scale: f32,
-        /// The code of 0.
+        /// Zero point.
         zero: f32,
     },
 }
 
-/// What a config says of the rows that a weight multiplies.
+/// Input rounding that a config declares for a weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) enum Inputs {
-    /// They stay as they are.
+    /// Inputs are not rounded.
     Wide,
-    /// Their scales come of themselves.
+    /// Scales are computed at run time.
     Dynamic(Codes, Option<usize>),
     /// The scale is stored beside the weight.
     Stored(Codes),
-    /// The same, or each row has its own where nothing is stored.
+    /// The scale is stored beside the weight if present, else each row has its own.
     Perhaps(Codes),
-    /// Something that nothing here does, in the config's words.
+    /// Unsupported setting, quoted from the config.
     Other(String),
 }
 
 impl Inputs {
-    /// Reads what a group says.
+    /// Parses the input rounding of a group.
     pub(super) fn of_group(fields: &Map<String, Value>) -> Self {
-        // Half of what rounds would be neither one model nor the other.
+        // Rounding inputs but not outputs would reproduce neither the original model nor the quantized one.
         match fields.get("output_activations").filter(|said| !said.is_null()) {
             Some(said) => Self::Other(formats::shown(&format!("output_activations: {said}"))),
             None => Self::read(fields.get("input_activations")),
@@ -81,7 +81,7 @@ impl Inputs {
         Self::understood(said).unwrap_or_else(|| Self::Other(formats::shown(&said.to_string())))
     }
 
-    /// The defaults are those of `QuantizationArgs`.
+    /// Parses a rounding with the defaults of `QuantizationArgs`.
     fn understood(said: &Value) -> Option<Self> {
         let said = said.as_object()?;
         let get = |key: &str| said.get(key).filter(|value| !value.is_null());
@@ -97,7 +97,7 @@ impl Inputs {
             (Some("float"), 8) if symmetric => Codes::E4m3,
             _ => return None,
         };
-        // Scales that are themselves rounded belong to formats of 4 bits.
+        // Scales that are themselves rounded belong to 4-bit formats.
         if get("scale_dtype").is_some() {
             return None;
         }
@@ -115,8 +115,8 @@ impl Inputs {
 }
 
 impl Checkpoint {
-    /// How rows are rounded before a weight multiplies them; none if they are not, or if nothing says
-    /// so. A config that asks for what nothing here does is an error that names the weight.
+    /// Returns the input rounding of a weight; none if the config declares none. Returns an error that
+    /// names the weight if the config asks for an unsupported one.
     pub fn rounding(&self, weight: &str) -> Looked<Option<Rounding>> {
         let Some(made) = self.quantized.get(weight) else { return Ok(None) };
         let module = weight.strip_suffix("weight").unwrap_or(weight);
@@ -130,14 +130,14 @@ impl Checkpoint {
             };
             Ok(Rounding { codes, shared: Shared::Known { scale, zero } })
         };
-        // Some programs call it by the other name (`activation_scale`, which vLLM takes for `input_scale`).
+        // Some programs use the other name (`activation_scale`, which vLLM treats as `input_scale`).
         let name = ["input_scale", "activation_scale"].map(|end| format!("{module}{end}"));
         let name = name.iter().find(|name| self.stored(name).is_some()).unwrap_or(&name[0]);
         Ok(Some(match &made.inputs {
             Inputs::Wide => return Ok(None),
             &Inputs::Dynamic(codes, None) => Rounding { codes, shared: Shared::Row },
             &Inputs::Dynamic(codes, Some(size)) => {
-                // Squares may be ragged, and so may the last group of a row of e4m3 then.
+                // Blocks may be ragged, and then the last e4m3 group of a row may be too.
                 let inputs = made.shape.get(1).copied().unwrap_or(0);
                 if codes != Codes::E4m3 {
                     self.even(codes_of, inputs, size)?;
@@ -161,18 +161,18 @@ impl Checkpoint {
         }))
     }
 
-    /// Whether the config has rows rounded before a weight multiplies them.
+    /// True if the config declares input rounding for any weight.
     pub fn rounds_inputs(&self) -> bool {
         self.quantized.values().any(|made| made.inputs != Inputs::Wide)
     }
 
-    /// Whether the config has keys and values rounded.
+    /// True if the config declares rounding of keys and values.
     pub fn rounds_caches(&self) -> bool {
         let said = section(self.root());
         said.is_some_and(|(said, _)| said.get("kv_cache_scheme").is_some_and(|x| !x.is_null()))
     }
 
-    /// The code of 0 that is stored under this name.
+    /// Reads the zero point that is stored under this name.
     fn input_zero(&self, weight: &str, name: &str) -> Looked<f32> {
         let info = self.beside(weight, name)?;
         let bytes = self.stored_bytes(name)?;

@@ -1,54 +1,54 @@
-//! Whole numbers with a scale, and often a zero, per group of inputs: `(code - zero) * scale`.
+//! Integers with a scale, and often a zero point, per group of inputs: `(code - zero) * scale`.
 
 use super::read::Scales;
 use super::words::Words;
 use crate::flow::Numbers;
 
-/// What the codes of a weight are, whoever packed them.
+/// Layout of a weight's integer codes, independent of the packing program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) struct Plan {
-    /// A line per output, or per input.
+    /// One line per output, or per input.
     pub(super) codes: Words,
     pub(super) lines: Lines,
     pub(super) zeros: Zeros,
-    /// How many outputs share a row of scales and zeros.
+    /// Number of outputs that share a row of scales and zero points.
     pub(super) down: usize,
-    /// How many inputs are a group, where groups are stretches.
+    /// Number of inputs in a group, if groups are contiguous.
     pub(super) size: usize,
     pub(super) groups: usize,
-    /// How far apart the scales of two rows are, and of two groups.
+    /// Distance between the scales of two rows, and of two groups.
     pub(super) apart: (usize, usize),
     pub(super) order: Order,
 }
 
-/// What a line of numbers belongs to.
+/// Axis that a line of codes belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lines {
     Output,
     Input,
 }
 
-/// The codes that stand for 0.
+/// Zero points of a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Zeros {
-    /// One for all.
+    /// One zero point for all.
     Fixed(u32),
-    /// A line per group with a number for each row, or the other way round; `low` ones are kept
-    /// one too low, and the lowest wraps.
+    /// Stored zero points: one line per row if `by_row`, else one line per group. `low` ones are stored
+    /// minus one, with the lowest wrapping around.
     Kept { words: Words, by_row: bool, low: bool },
 }
 
-/// Whether a tensor says which group each input is in.
+/// Source of the group index of each input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     Stretches,
     Told,
-    /// Unless it has a -1 for groups that nobody chose.
+    /// Stored, unless the tensor contains -1 for unset groups.
     ToldIfSet,
 }
 
 impl Plan {
-    /// How many tensors it takes: codes, scales, and zeros and groups if they are kept.
+    /// Returns the index of the zero points in the list of tensors; none if they are not stored.
     pub(super) fn zeros_at(&self) -> Option<usize> {
         matches!(self.zeros, Zeros::Kept { .. }).then_some(2)
     }
@@ -59,13 +59,13 @@ impl Plan {
     }
 }
 
-/// A weight of whole numbers.
+/// Weight of integer codes.
 pub(super) struct Integers<'a> {
     pub(super) plan: Plan,
     pub(super) codes: &'a [u8],
     pub(super) scales: Scales<'a>,
     pub(super) zeros: &'a [u8],
-    /// The group of each input.
+    /// Group index of each input.
     pub(super) order: Option<&'a [u8]>,
     pub(super) inputs: usize,
 }
@@ -79,7 +79,7 @@ impl Integers<'_> {
         self.plan.codes.at(self.codes, line, n).cast_signed()
     }
 
-    /// Zero and scale of a group.
+    /// Returns the zero point and scale of a group.
     fn group(&self, row: usize, group: usize) -> (i32, f32) {
         let zero = match self.plan.zeros {
             Zeros::Fixed(zero) => zero,
@@ -114,7 +114,7 @@ impl Numbers for Integers<'_> {
     }
 }
 
-/// The group of an input; it has been seen that it exists.
+/// Returns the group index of an input, whose existence was checked before.
 fn told(order: &[u8], input: usize) -> usize {
     order.as_chunks::<4>().0.get(input).map_or(0, |group| u32::from_le_bytes(*group) as usize)
 }

@@ -1,17 +1,17 @@
-//! Looking at what a checkpoint stores for a weight of codes, and saying what is wrong with it.
+//! Checks on the tensors that a checkpoint stores for a quantized weight, with error messages.
 
 use crate::checkpoint::{Checkpoint, Error, TensorInfo};
 use formats::FileDtype;
 use formats::shown;
 
-/// What to do about a checkpoint that is not what its config says.
+/// Advice for a checkpoint that does not match its config.
 pub(super) const AGAIN: &str = "the file is damaged or was made by a program with another layout: \
                                 download it again, or quantize the model again";
 
 pub(super) type Looked<T> = Result<T, Error>;
 
 impl Checkpoint {
-    /// A complaint about a tensor.
+    /// Returns an error about a tensor.
     pub(super) fn coded(&self, tensor: &str, found: String, expected: String) -> Error {
         let file = self.stored(tensor).and_then(|info| self.files().get(info.file));
         Error::Coded {
@@ -23,7 +23,7 @@ impl Checkpoint {
         }
     }
 
-    /// A complaint about a key beside the weights.
+    /// Returns an error about a config key.
     pub(super) fn said_wrong(&self, key: &str, found: &str, expected: &str) -> Error {
         Error::Quantization {
             root: self.root().into(),
@@ -33,7 +33,7 @@ impl Checkpoint {
         }
     }
 
-    /// Refuses groups that do not fill the inputs: what packs them does so too.
+    /// Returns an error if groups do not fill the inputs, which packing programs reject too.
     pub(super) fn even(&self, tensor: &str, inputs: usize, size: usize) -> Looked<()> {
         if inputs.is_multiple_of(size.max(1)) {
             return Ok(());
@@ -42,7 +42,7 @@ impl Checkpoint {
         Err(self.coded(tensor, found, format!("a multiple of `group_size`, which is {size}")))
     }
 
-    /// A tensor without which `tensor` is no weight.
+    /// Returns a tensor that the weight of `tensor` requires.
     pub(super) fn beside(&self, tensor: &str, name: &str) -> Looked<&TensorInfo> {
         self.stored(name).ok_or_else(|| {
             let found = format!("no `{}` beside it", shown(name));
@@ -50,7 +50,7 @@ impl Checkpoint {
         })
     }
 
-    /// Holds a tensor to a shape and a dtype.
+    /// Checks the shape and dtype of a tensor.
     pub(super) fn shaped(
         &self,
         name: &str,
@@ -67,7 +67,7 @@ impl Checkpoint {
         Err(self.coded(name, found, format!("{} of {}", said.join(" or "), dtypes.join(", "))))
     }
 
-    /// The two sides of a tensor of codes.
+    /// Returns the two sides of a tensor of codes.
     pub(super) fn sides(&self, name: &str, dtype: FileDtype) -> Looked<(usize, usize)> {
         match self.stored(name) {
             Some(info) if info.dtype == dtype => match info.shape[..] {
@@ -83,5 +83,5 @@ impl Checkpoint {
     }
 }
 
-/// What scales may be kept in.
+/// Dtypes that scales may have.
 pub(super) const FLOATS: [FileDtype; 3] = [FileDtype::F16, FileDtype::Bf16, FileDtype::F32];

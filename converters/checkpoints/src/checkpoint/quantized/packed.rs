@@ -1,4 +1,4 @@
-//! Whole numbers as compressed-tensors keeps them: `weight_packed` in words, or `weight` in bytes.
+//! compressed-tensors integers: `weight_packed` in 32-bit words, or `weight` in bytes.
 
 use super::integers::{Lines, Order, Plan, Zeros};
 use super::look::{FLOATS, Looked};
@@ -9,7 +9,7 @@ use super::{Kind, Made, Quantized};
 use crate::checkpoint::Checkpoint;
 use formats::FileDtype;
 
-/// The weight that a tensor of codes is, if it is one.
+/// Returns the weight that a tensor of codes belongs to, if any.
 pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
     let dtype = checkpoint.stored(name).map(|info| info.dtype);
     let (module, packed) = match (name.strip_suffix(".weight_packed"), dtype) {
@@ -39,7 +39,7 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
         },
         Named::Ignored => unnamed(),
         Named::Perhaps(all) => {
-            // Classes are the model's to know, so of several the one is meant that fits.
+            // Only the model knows module classes, so the first matching group that fits is taken.
             let mut first = None;
             for group in all {
                 let Some(weights) = whole(group) else { continue };
@@ -53,7 +53,7 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
     }
 }
 
-/// Codes, and what is said of them.
+/// Tensor of codes with its settings.
 struct Codes<'a> {
     checkpoint: &'a Checkpoint,
     name: &'a str,
@@ -96,7 +96,7 @@ impl Codes<'_> {
             }
             Some(info) if info.dtype == FileDtype::I8 => {
                 checkpoint.shaped(&zeros, &[FileDtype::I8], shapes)?;
-                // As far up as the codes are.
+                // The zero points are shifted by the same offset as the codes.
                 let plus = (1_u32 << (bits - 1)).wrapping_sub(128);
                 let words = Words { plus, ..Words::bytes(groups) };
                 Zeros::Kept { words, by_row: true, low: false }
@@ -132,8 +132,8 @@ impl Codes<'_> {
         Ok(Quantized::new(Kind::Whole(plan), vec![rows, columns], parts))
     }
 
-    /// Rows and columns of the weight: those of its bytes, or what `weight_shape` says, which has to
-    /// be what its words hold.
+    /// Returns rows and columns of the weight: those of its bytes, or those of `weight_shape`, which must
+    /// match the capacity of the words.
     fn shape(&self) -> Looked<(usize, usize)> {
         let &Self { checkpoint, name, module, weights, packed } = self;
         if !packed {

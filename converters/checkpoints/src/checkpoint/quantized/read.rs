@@ -1,4 +1,4 @@
-//! Codes and scales as numbers: `code * scale` in f32, as the formats define it.
+//! Decodes codes and scales: `code * scale` in f32, as the formats define it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::flow::{Flow, Numbers};
 use formats::numbers;
 use formats::safetensors::FileDtype;
 
-/// The numbers of a weight, read on demand.
+/// Returns the values of a weight, read on demand.
 pub(in super::super) fn flow<'c>(
     checkpoint: &'c Checkpoint,
     made: &Quantized,
@@ -49,7 +49,7 @@ pub(in super::super) fn flow<'c>(
     Ok(Flow::new(&made.shape, numbers))
 }
 
-/// The scale of all scales.
+/// Reads the global scale.
 pub(super) fn global(checkpoint: &Checkpoint, made: &Quantized) -> Option<f32> {
     let name = made.parts.get(2)?;
     let dtype = checkpoint.stored(name)?.dtype;
@@ -58,7 +58,7 @@ pub(super) fn global(checkpoint: &Checkpoint, made: &Quantized) -> Option<f32> {
     Some(one[0])
 }
 
-/// The group of each input, each of which exists; none if nobody chose groups.
+/// Returns the checked group index of each input; none if groups are contiguous.
 fn chosen<'c>(
     checkpoint: &Checkpoint,
     name: &str,
@@ -80,7 +80,7 @@ fn chosen<'c>(
     }
 }
 
-/// A tensor of scales.
+/// Tensor of scales.
 pub(super) struct Scales<'a> {
     pub(super) dtype: FileDtype,
     pub(super) bytes: &'a [u8],
@@ -91,7 +91,7 @@ impl Scales<'_> {
         let size = self.dtype.size();
         let bytes = &self.bytes[n * size..(n + 1) * size];
         if self.dtype == FileDtype::U8 {
-            // Powers of two that were written as bytes.
+            // Power-of-two scales stored as bytes.
             return numbers::f8_e8m0_to_f32(bytes[0]);
         }
         let mut one = [0.0];

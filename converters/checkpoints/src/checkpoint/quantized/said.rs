@@ -1,4 +1,4 @@
-//! What is said about quantization beside the weights.
+//! Parses the quantization section of a config.
 
 use std::path::Path;
 
@@ -13,34 +13,34 @@ use crate::checkpoint::Checkpoint;
 use formats::FileDtype;
 use formats::python_json::words_as_texts;
 
-/// What a config says of all weights.
+/// Quantization settings of a config.
 pub(super) struct Said {
     pub(super) method: String,
     pub(super) block: Option<(usize, usize)>,
     pub(super) numbers: Numbers,
-    /// How GPTQ and AWQ lay them out: `checkpoint_format` or `version`, in lower case.
+    /// Layout of GPTQ and AWQ codes: `checkpoint_format` or `version`, in lower case.
     pub(super) layout: String,
-    /// Whether zeros are kept one too low by subtracting from whole words.
+    /// True if zero points were stored minus one by subtracting from whole words.
     pub(super) borrowed: bool,
-    /// Whether numbers of 5 to 7 bits lie in planes.
+    /// True if codes of 5 to 7 bits are stored in bit planes.
     pub(super) planes: bool,
-    /// The key that says what modules have otherwise.
+    /// Config key that lists the exceptions of modules.
     pub(super) exceptions: &'static str,
-    /// What modules have otherwise, where it says so.
+    /// Settings of modules that are exceptions, by pattern.
     dynamic: Vec<(Regex, Option<Numbers>)>,
     pub(super) schemes: Schemes,
-    /// Whether what weights of 8 bits multiply has a scale that is stored.
+    /// True if inputs of 8-bit weights have a stored scale.
     still: bool,
 }
 
-/// Whole numbers as GPTQ and AWQ describe them.
+/// Integer settings of GPTQ and AWQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Numbers {
     pub(super) bits: u32,
     pub(super) group: Group,
 }
 
-/// How many inputs share a scale.
+/// Number of inputs that share a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Group {
     Unsaid,
@@ -56,7 +56,7 @@ fn read(folder: &Path, name: &str) -> Option<Value> {
     .ok()
 }
 
-/// The section of a folder, and whether it is ModelOpt's file of its own.
+/// Returns the quantization section of a folder, and true if it comes from ModelOpt's own file.
 pub(super) fn section(folder: &Path) -> Option<(Value, bool)> {
     let inside = read(folder, "config.json").and_then(of_config);
     if let Some(said) = inside {
@@ -66,7 +66,7 @@ pub(super) fn section(folder: &Path) -> Option<(Value, bool)> {
     if let Some(said) = own.and_then(|mut own| own.get_mut("quantization").map(Value::take)) {
         return Some((said, true));
     }
-    // What GPTQ and AWQ wrote before there was a section.
+    // Config files that GPTQ and AWQ wrote before `config.json` had the section.
     for (name, method) in [("quantize_config.json", "gptq"), ("quant_config.json", "awq")] {
         if let Some(Value::Object(mut said)) = read(folder, name) {
             said.entry("quant_method").or_insert_with(|| method.into());
@@ -76,7 +76,7 @@ pub(super) fn section(folder: &Path) -> Option<(Value, bool)> {
     None
 }
 
-/// The section of a config, by its name or its older one, or of the model of text that it holds.
+/// Returns the section of a config, by its current or older name, or the section of its text model.
 fn of_config(mut config: Value) -> Option<Value> {
     let mut own = |at: &str| config.pointer_mut(at).map(Value::take).filter(|said| !said.is_null());
     own("/quantization_config")
@@ -85,7 +85,8 @@ fn of_config(mut config: Value) -> Option<Value> {
         .or_else(|| own("/text_config/compression_config"))
 }
 
-/// Whether MLX has quantized a folder: it says so in a section of its own, and at times in the usual one too.
+/// True if MLX quantized a folder: its config has a `quantization` section, and sometimes the usual one
+/// too.
 pub(super) fn is_mlx(folder: &Path) -> bool {
     let Some(config) = read(folder, "config.json") else { return false };
     let number = |key: &str| config["quantization"][key].is_u64();
@@ -95,7 +96,7 @@ pub(super) fn is_mlx(folder: &Path) -> bool {
 }
 
 impl Said {
-    /// Reads it; none if nothing is said.
+    /// Parses the settings of a checkpoint; none if it has no quantization section.
     pub(super) fn of(checkpoint: &Checkpoint) -> Looked<Option<Self>> {
         let Some((section, own)) = section(checkpoint.root()) else { return Ok(None) };
         let whole = Numbers { bits: 4, group: Group::Unsaid };
@@ -150,19 +151,19 @@ impl Said {
         Ok(Some(said))
     }
 
-    /// What becomes of rows that codes of this dtype multiply, where no scheme says it.
+    /// Returns the input rounding for codes of this dtype, if no scheme declares one.
     pub(super) fn inputs_of(&self, codes: FileDtype) -> Inputs {
         match self.block {
             _ if codes != FileDtype::F8E4m3 || self.method == "compressed-tensors" => Inputs::Wide,
             _ if self.still => Inputs::Perhaps(Codes::E4m3),
-            // Inputs that share a scale of the weight do so in the row too (`fp8_linear` of
+            // Inputs that share a scale of the weight also share one in the row (`fp8_linear` of
             // transformers' integrations/finegrained_fp8.py: dynamic scales per block of K).
             Some((_, across)) => Inputs::Dynamic(Codes::E4m3, Some(across.max(1))),
             None => Inputs::Dynamic(Codes::E4m3, None),
         }
     }
 
-    /// What the numbers of a module are; none if it is not quantized.
+    /// Returns the settings of a module; none if it is not quantized.
     pub(super) fn of_module(
         &self,
         checkpoint: &Checkpoint,
@@ -177,8 +178,8 @@ impl Said {
     }
 }
 
-/// Refuses weights that only count together with a rotation of what goes in or comes out; those that were merged into
-/// weights are a part of these.
+/// Returns an error for weights that need a rotation of their inputs or outputs at run time. Rotations
+/// merged into the weights are accepted.
 fn refuse_turned(checkpoint: &Checkpoint, section: &Value) -> Looked<()> {
     let groups = section.pointer("/transform_config/config_groups").and_then(Value::as_object);
     let all = groups.into_iter().flat_map(serde_json::Map::values);
@@ -194,13 +195,13 @@ fn refuse_turned(checkpoint: &Checkpoint, section: &Value) -> Looked<()> {
     }
 }
 
-/// A pattern that has to match from the beginning, as Python's `re.match` has it.
+/// Compiles a pattern that matches from the beginning, like Python's `re.match`.
 pub(super) fn pattern(checkpoint: &Checkpoint, key: &str, text: &str) -> Looked<Regex> {
     Regex::new(&format!("^(?:{text})"))
         .map_err(|_| checkpoint.said_wrong(key, text, "a regular expression"))
 }
 
-/// Whether a pattern matches; one that would take for ever is refused.
+/// True if a pattern matches. A pattern that takes too long is an error.
 pub(super) fn matches(
     checkpoint: &Checkpoint,
     key: &str,
@@ -212,7 +213,7 @@ pub(super) fn matches(
         .map_err(|_| checkpoint.said_wrong(key, regex.as_str(), "a pattern that can be matched"))
 }
 
-/// Bits and groups of a section, where it says other ones.
+/// Parses bits and group size of a section, with defaults for missing ones.
 pub(super) fn numbers(
     checkpoint: &Checkpoint,
     section: &Value,
@@ -242,8 +243,8 @@ pub(super) fn numbers(
     Ok(Numbers { bits, group })
 }
 
-/// GPTQModel takes 1 from every zero by one subtraction per word, so where a zero is 0 its
-/// neighbours pay for it; AutoGPTQ takes it from each before they are packed.
+/// True if zero points were decremented by one subtraction per word, as in GPTQModel. A zero point of 0
+/// then borrows from its neighbours. AutoGPTQ decrements each zero point before packing.
 fn is_borrowed(section: &Value) -> bool {
     let quantizer = section.pointer("/meta/quantizer");
     let names = match quantizer {
@@ -254,7 +255,7 @@ fn is_borrowed(section: &Value) -> bool {
     names.iter().filter_map(Value::as_str).any(|name| name.starts_with("gptqmodel"))
 }
 
-/// `dynamic`: patterns of modules with numbers of their own (`+:`) or none (`-:`).
+/// Parses `dynamic`: patterns of modules with their own settings (`+:`) or without quantization (`-:`).
 fn dynamic(
     checkpoint: &Checkpoint,
     section: &Value,

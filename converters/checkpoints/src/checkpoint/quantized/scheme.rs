@@ -1,4 +1,4 @@
-//! `config_groups`: which modules are quantized how.
+//! Parses `config_groups`, which assigns quantization schemes to modules.
 
 use fancy_regex::Regex;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use super::look::Looked;
 use super::said::{matches, pattern};
 use crate::checkpoint::Checkpoint;
 
-/// All groups and what they leave out.
+/// All groups, with their ignored modules.
 #[derive(Default)]
 pub(super) struct Schemes {
     targets: Vec<(Target, usize)>,
@@ -16,21 +16,21 @@ pub(super) struct Schemes {
     groups: Vec<Group>,
 }
 
-/// What a group says of its modules.
+/// Scheme of a group of modules.
 pub(super) struct Group {
-    /// None if their weights are as they were.
+    /// Scheme of the weights; none if they are not quantized.
     pub(super) weights: Option<Weights>,
-    /// Of what the weights multiply.
+    /// Rounding of the inputs of the weights.
     pub(super) inputs: Inputs,
 }
 
-/// Modules by their name, by a pattern of names, or by the class that their model has for them.
+/// Target of a group: a module name, a pattern of names, or a class of modules.
 enum Target {
     Name(String),
     Pattern(Regex),
 }
 
-/// How the weights of a group are quantized.
+/// Quantization scheme of the weights of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Weights {
     pub(super) bits: u32,
@@ -39,23 +39,23 @@ pub(super) struct Weights {
     pub(super) strategy: Strategy,
 }
 
-/// What shares a scale.
+/// Range of values that share a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Strategy {
     Tensor,
     Channel,
     Group(usize),
     Block(usize, usize),
-    /// One of formats whose tensors say it themselves.
+    /// Strategy of formats whose tensors determine it themselves.
     Other,
 }
 
-/// What is said of a module.
+/// Result of looking up a module.
 pub(super) enum Named<'s> {
     Ignored,
-    /// It is named: this is its group.
+    /// Module that a target names, with its group.
     By(&'s Group),
-    /// Only classes may mean it: these are their groups, the likeliest first.
+    /// Module that only class targets may match, with their groups, the likeliest first.
     Perhaps(Vec<&'s Group>),
 }
 
@@ -81,8 +81,8 @@ impl Schemes {
             targets
                 .extend(texts(fields.get("targets")).map(|text| (text, schemes.groups.len() - 1)));
         }
-        // compressed-tensors takes the first that matches, names before patterns, both in the
-        // order of their letters; of groups that say the same target the last one counts.
+        // compressed-tensors takes the first match, names before patterns, each in alphabetical order.
+        // Among groups with the same target, the last one counts.
         targets
             .sort_by_key(|&(text, group)| (text.contains("re:"), text, std::cmp::Reverse(group)));
         targets.dedup_by_key(|(text, _)| *text);
@@ -105,7 +105,7 @@ impl Schemes {
                 return Ok(Named::By(group));
             }
         }
-        // A name without dots that no module here has is a class.
+        // A name without dots that no module has is a class.
         let classes = self.targets.iter().filter_map(|(target, group)| match target {
             Target::Name(name) if !name.contains('.') => self.groups.get(*group),
             _ => None,
@@ -113,7 +113,7 @@ impl Schemes {
         Ok(Named::Perhaps(classes.collect()))
     }
 
-    /// The group of a module whose weights are numbers with a point.
+    /// Returns the group of a module whose weights are floating-point codes.
     pub(super) fn of_floats(
         &self,
         checkpoint: &Checkpoint,
@@ -129,7 +129,7 @@ impl Schemes {
 }
 
 impl Group {
-    /// The blocks that weights lie in.
+    /// Returns the block size of the weights.
     pub(super) fn block(&self) -> Option<(usize, usize)> {
         match self.weights?.strategy {
             Strategy::Block(down, across) => Some((down, across)),

@@ -1,20 +1,20 @@
-//! Whole numbers of a few bits in words of 32.
+//! Integers of a few bits packed in 32-bit words.
 
-/// Where the numbers of a line lie in its words.
+/// Order of the codes of a line in its words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// One behind the other, also across the ends of words.
+    /// Consecutive, also across word boundaries.
     Stream,
-    /// In blocks of 32 numbers: planes of 4, 2 and 1 bits, the lowest bits first.
+    /// Blocks of 32 codes in bit planes of 4, 2 and 1 bits, the lowest bits first.
     Planes,
-    /// Eight of four bits in a word, the even ones in its first half.
+    /// Eight 4-bit codes per word, the even ones in its lower half.
     Woven,
-    /// Signed bytes, and no words. They are read with 128 added, as words keep signed numbers with
-    /// half of their range added.
+    /// Signed bytes, not packed in words. They are read with an offset of 128, as signed codes in words
+    /// have an offset of half their range.
     Bytes,
 }
 
-/// Lines of numbers: word `k` of line `m` is word `m * line + k * step` of a tensor.
+/// Lines of codes: word `k` of line `m` is word `m * line + k * step` of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Words {
     pub(super) layout: Layout,
@@ -22,24 +22,24 @@ pub(super) struct Words {
     pub(super) bits: u32,
     pub(super) line: usize,
     pub(super) step: usize,
-    /// What is added to each word before its numbers are taken out of it, or to each byte.
+    /// Offset added to each word, or to each byte, before codes are extracted.
     pub(super) plus: u32,
 }
 
 impl Words {
-    /// Numbers of `bits` bits, where nothing else is said.
+    /// Returns the default layout for codes of `bits` bits.
     pub(super) fn stream(bits: u32, line: usize, step: usize) -> Self {
         Self { layout: Layout::Stream, bits, line, step, plus: 0 }
     }
 
-    /// Signed bytes in lines of so many.
+    /// Returns the layout of signed bytes in lines of a given length.
     pub(super) fn bytes(line: usize) -> Self {
         Self { layout: Layout::Bytes, ..Self::stream(8, line, 1) }
     }
 
-    /// Number `n` of line `m`.
+    /// Returns code `n` of line `m`.
     pub(super) fn at(&self, bytes: &[u8], m: usize, n: usize) -> u32 {
-        /// Where in its word each of eight numbers is.
+        /// Position of each of eight codes in its word.
         const PLACE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
         let word = |k: usize| {
             let word = bytes.as_chunks::<4>().0.get(m * self.line + k * self.step);
@@ -72,9 +72,9 @@ impl Words {
         }
     }
 
-    /// How many words so many numbers need.
+    /// Returns the number of words that `numbers` codes need.
     pub(super) fn needed(numbers: usize, bits: u32) -> usize {
-        // Of 32 numbers exactly `bits` words.
+        // 32 codes take exactly `bits` words.
         numbers / 32 * bits as usize + (numbers % 32 * bits as usize).div_ceil(32)
     }
 }
@@ -95,7 +95,7 @@ mod tests {
                     let one = number >> bit & 1;
                     let at = n * bits as usize + bit;
                     stream[at / 32] |= one << (at % 32);
-                    // The plane of this bit, how wide it is and what lies before it in its block.
+                    // Width of the plane of this bit, and bits that precede the plane in its block.
                     let (mut width, mut below) = (0, 0);
                     for plane in [8, 4, 2, 1].into_iter().filter(|w| bits as usize & w != 0) {
                         if bit >= below {
