@@ -1,8 +1,7 @@
-//! Block formats: how rows of numbers become the bytes of a GGUF tensor, and back.
+//! Block formats: encoding of rows of values into the bytes of a GGUF tensor, and decoding.
 //!
-//! Every quantizer gives the bytes that ggml's reference gives on x86-64 (multiplications and
-//! additions apart, never fused), so files can be compared by hash. A codec works on whole rows:
-//! some formats weigh a block by its row.
+//! Every quantizer produces the bytes of ggml's reference code on x86-64 (no fused multiply-add), so files
+//! can be compared by hash. A codec works on whole rows: some formats weight a block by its row.
 
 mod band;
 mod block;
@@ -37,7 +36,7 @@ pub use simd::Lanes;
 pub use simd::{Sums, sums};
 pub use validate::{BadBlock, validate};
 
-/// Why numbers cannot be encoded or decoded.
+/// Reason why values cannot be encoded or decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
@@ -64,10 +63,10 @@ type Encode = fn(&[f32], usize, Option<&[f32]>, &mut [u8]);
 /// `(bytes, out)`.
 type Decode = fn(&[u8], &mut [f32]);
 
-/// One format's functions. Lengths are checked before they are called.
+/// Functions of one format. Lengths are checked before they are called.
 #[derive(Clone, Copy)]
 pub(crate) struct Codec {
-    /// Encodes whole rows of `row` numbers.
+    /// Encodes whole rows of `row` values.
     pub(crate) encode: Encode,
     /// Decodes whole blocks.
     pub(crate) decode: Decode,
@@ -109,11 +108,11 @@ impl BlockType {
     }
 }
 
-/// Encodes rows of `row` numbers. `importance`, if any, weighs the numbers of each row.
+/// Encodes rows of `row` values. `importance`, if any, weights the errors of each row.
 ///
-/// Formats of blocks refuse numbers that are not finite, for one would spoil its whole block. F32,
-/// F16 and BF16 keep them, and F16 makes infinity of what is too large, as ggml does; [`validate`]
-/// finds both, and scales beyond f16.
+/// Block formats reject values that are not finite, because one would spoil its whole block. F32, F16 and
+/// BF16 keep them, and F16 overflows to infinity, as in ggml; [`validate`] finds both, and scales beyond
+/// f16.
 pub fn encode(
     ty: BlockType,
     numbers: &[f32],
@@ -124,7 +123,7 @@ pub fn encode(
     encode_in(Lanes::widest(), ty, numbers, row, importance, out)
 }
 
-/// [`encode`] with so many lanes; with one where the CPU has not so many.
+/// Encodes like [`encode`] with a given number of lanes; with one lane if the CPU lacks them.
 pub fn encode_in(
     lanes: Lanes,
     ty: BlockType,

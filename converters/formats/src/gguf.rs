@@ -1,11 +1,11 @@
 //! The GGUF format: a header of typed keys and tensor names, then the tensors' bytes, each padded.
 //!
-//! The reader holds a file to every rule that llama.cpp's loader has, and the writing half refuses to
-//! lay out a file that would break one. What no rule forbids is let through as there: bytes
-//! after the last tensor, or its padding missing.
+//! The reader checks a file against every rule of llama.cpp's loader, and the writer refuses to lay out a
+//! file that breaks one. Files that no rule forbids are accepted, as in llama.cpp: bytes after the last
+//! tensor, or missing padding after it.
 //!
 //! * [`File`] is one file, or the first of a split set with the others, mapped;
-//! * [`Layout`] says where everything of a file will be before any of its data exists;
+//! * [`Layout`] computes the offset of everything in a file before any of its data exists;
 //! * [`split::layouts`] does so for a set of files.
 
 pub mod companions;
@@ -33,40 +33,40 @@ pub use value::{Array, Kind, Value};
 
 use crate::codec::BlockType;
 
-/// The version that is written. Version 2 reads the same way.
+/// Version that is written. Version 2 reads the same way.
 pub const VERSION: u32 = 3;
-/// What tensors are padded to where no key says otherwise.
+/// Default alignment of tensors.
 pub const ALIGNMENT: u64 = 32;
-/// The key that says otherwise.
+/// Key that overrides the alignment.
 pub const ALIGNMENT_KEY: &str = "general.alignment";
-/// Names of tensors have fewer bytes than this.
+/// Upper bound on the bytes of a tensor name (exclusive).
 pub const MAX_NAME: usize = 64;
-/// The most dimensions of a tensor.
+/// Maximum number of dimensions of a tensor.
 pub const MAX_DIMS: usize = 4;
-/// The longest text, and the most elements of an array.
+/// Maximum length of a text, and of an array.
 pub const MAX_LENGTH: u64 = 1 << 30;
 
-/// One tensor of a file.
+/// Tensor of a file, without its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// Its shape, row-major: the last number is the length of a row.
+    /// Row-major shape: the last dimension is the length of a row.
     pub shape: Vec<usize>,
-    /// What its numbers are kept in.
+    /// Type of the tensor.
     pub ty: BlockType,
-    /// Which of the files it is in, counted from zero.
+    /// Index of its file, counted from zero.
     pub file: usize,
-    /// Where its bytes begin, counted from the beginning of that file.
+    /// Offset of its bytes from the beginning of that file.
     pub offset: u64,
-    /// How many bytes it takes, padding apart.
+    /// Size in bytes, without padding.
     pub bytes: u64,
 }
 
 impl TensorInfo {
-    /// How many numbers it holds.
+    /// Returns the number of values.
     pub fn elements(&self) -> u64 {
-        // Innermost first, the order in which it was checked: after a zero nothing overflows.
+        // Innermost first, the order of the overflow check: after a zero nothing overflows.
         self.shape.iter().rev().map(|&dim| dim as u64).product()
     }
 }

@@ -1,8 +1,7 @@
-//! Importance matrices: how much each input of a weight matters, measured on text.
+//! Importance matrices: the importance of each input of a weight, measured on text.
 //!
-//! For each weight, and each expert of it, there is the mean square of every input. Quantizers weigh
-//! their errors with it. Two forms of file are read: GGUF, and the form before it (`.dat`);
-//! GGUF is written.
+//! They hold the mean square of every input, for each weight and each of its experts. Quantizers weight
+//! their errors with it. Two file formats are read: GGUF and the older `.dat`; GGUF is written.
 
 mod error;
 mod read;
@@ -14,31 +13,31 @@ pub use error::Error;
 
 use crate::shown;
 
-/// An importance matrix.
+/// Importance matrix of a model.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Imatrix {
-    /// What was measured, by the GGUF name of the weight, as in `blk.0.ffn_up.weight`.
+    /// Measured importance by the GGUF name of the weight, as in `blk.0.ffn_up.weight`.
     pub entries: BTreeMap<String, Entry>,
-    /// How many chunks of text it was measured on.
+    /// Number of text chunks in the measurement.
     pub chunks: u32,
-    /// How many tokens a chunk had; zero if the file does not say.
+    /// Number of tokens per chunk; zero if the file does not record it.
     pub chunk_size: u32,
-    /// The files of text, as they were named.
+    /// Names of the text files.
     pub datasets: Vec<String>,
 }
 
-/// The importance of one weight's inputs.
+/// Importance of one weight's inputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     /// Mean squares: `[counts.len(), row]`.
     means: Vec<f32>,
-    /// How often each matrix was used. The older form has one count for all of them.
+    /// Number of uses of each matrix. The older format has one count for all of them.
     counts: Vec<u64>,
 }
 
 impl Entry {
-    /// From sums of squares and the number of summands of each matrix. A matrix that was never
-    /// used weighs all its inputs the same. None if the sums are not the same for all matrices.
+    /// Computes the entry from sums of squares and the number of summands of each matrix. A matrix that was
+    /// never used gets equal weights. Returns none if the sums do not divide evenly into matrices.
     pub fn from_sums(mut sums: Vec<f32>, counts: Vec<u64>) -> Option<Self> {
         if counts.is_empty() || sums.is_empty() || !sums.len().is_multiple_of(counts.len()) {
             return None;
@@ -52,23 +51,23 @@ impl Entry {
         Some(Self { means: sums, counts })
     }
 
-    /// The mean squares, matrix after matrix.
+    /// Returns the mean squares, matrix after matrix.
     pub fn means(&self) -> &[f32] {
         &self.means
     }
 
-    /// How often each matrix was used.
+    /// Returns the number of uses of each matrix.
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 }
 
 impl Imatrix {
-    /// The weights for a tensor of `matrices` matrices with rows of `row` numbers, `row` for each
-    /// matrix in turn. None if the tensor was not measured.
+    /// Returns the error weights of a tensor of `matrices` matrices: `row` values for each matrix in turn.
+    /// Returns none if the tensor was not measured.
     ///
-    /// One that was measured with another shape is an error, except for embeddings: they are looked up,
-    /// not multiplied, and what was measured under their name belongs to the output.
+    /// A tensor that was measured with another shape is an error, except for embeddings: they are looked
+    /// up, not multiplied, and the measurement under their name belongs to the output.
     pub fn weights_for(
         &self,
         tensor: &str,

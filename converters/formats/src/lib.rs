@@ -1,13 +1,13 @@
 //! File formats of tensors: strict readers, writers, and the number formats in them.
 //!
-//! No length, offset or name in a file is trusted: each is checked before use, and each way a file
-//! can be wrong has its own error.
+//! No length, offset or name in a file is trusted: each is checked before use, and each kind of malformed
+//! file has its own error.
 //!
 //! * [`safetensors`] reads headers strictly and writes files as a stream;
 //! * [`gguf`] reads GGUF files and lays out new ones;
 //! * [`codec`] holds the block formats of GGUF files, [`numbers`] the plain number formats;
 //! * [`imatrix`] reads and writes importance matrices;
-//! * [`output`] creates files and names them when they are complete;
+//! * [`output`] creates files and renames them when they are complete;
 //! * [`mmap`] maps files.
 
 pub mod codec;
@@ -21,7 +21,7 @@ pub mod safetensors;
 
 pub use safetensors::FileDtype;
 
-/// Makes text from a file safe to show: control characters escaped, the middle of long text left out.
+/// Escapes control characters in text from a file and shortens long text, so that it is safe to show.
 pub fn shown(text: &str) -> String {
     const MOST: usize = 160;
     let escape =

@@ -14,7 +14,7 @@ pub use shrunk::{Farewell, on_shrink};
 /// A whole file as bytes; the operating system reads pages when they are touched.
 #[derive(Debug)]
 pub struct Map {
-    // Dropped first: the range is no file any more when it is unmapped.
+    // Dropped first: the range no longer maps a file once it is unmapped.
     _listed: Option<shrunk::Listed>,
     // An empty file cannot be mapped on every system.
     inner: Option<Mmap>,
@@ -36,12 +36,12 @@ impl Map {
         Ok(Self { _listed: listed, inner: Some(map) })
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.deref().len()
     }
 
-    /// Whether the file has no bytes.
+    /// True if the file has no bytes.
     pub fn is_empty(&self) -> bool {
         self.deref().is_empty()
     }

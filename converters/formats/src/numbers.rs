@@ -1,6 +1,6 @@
-//! Number formats: one number at a time, and many.
+//! Conversions between number formats: of single values, and of slices.
 //!
-//! Rounding is to nearest, ties to even, everywhere. What happens beyond a format's range differs:
+//! Rounding is to nearest, ties to even, everywhere. Behaviour beyond a format's range differs:
 //!
 //! | format | largest | beyond | NaN |
 //! |---|---|---|---|
@@ -9,8 +9,8 @@
 //! | f8 e4m3 | 448 | **448**: the format has no infinity | NaN, sign kept |
 //! | f4 e2m1 | 6 | **6** | 6, the format has no NaN |
 //!
-//! The functions on one number are the reference; they have no branches that keep the compiler
-//! from using them eight at a time, so the functions on many are loops over them.
+//! The functions on one value are the reference. They have no branches, so the compiler can vectorize the
+//! loops over them.
 
 use rayon::prelude::*;
 
@@ -22,7 +22,7 @@ mod small;
 pub use scale::{F4_E2M1_MAX, F8_E4M3_MAX, f8_e4m3_scale};
 pub use small::{F4_E2M1, ceil_to_power, f4_e2m1_to_f32, f32_to_f4_e2m1, f32_to_f8_e8m0_floor};
 
-/// Why numbers cannot be converted.
+/// Reason why values cannot be converted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 pub enum Error {
@@ -90,7 +90,7 @@ pub fn f8_e4m3_to_f32(bits: u8) -> f32 {
     f32::from_bits(sign | if bits & 0x7f == 0x7f { 0x7fc0_0000 } else { finite })
 }
 
-/// Rounds to f8 e4m3 bits; numbers beyond 448 and infinities become 448.
+/// Rounds to f8 e4m3 bits; values beyond 448 and infinities become 448.
 #[inline]
 pub fn f32_to_f8_e4m3(value: f32) -> u8 {
     let bits = value.to_bits();
@@ -120,10 +120,10 @@ pub fn f8_e8m0_to_f32(bits: u8) -> f32 {
     }
 }
 
-/// Where the first number is that is not finite.
+/// Returns the index of the first value that is not finite.
 pub fn first_not_finite(numbers: &[f32]) -> Option<usize> {
     const CHUNK: usize = 256;
-    // Whole chunks are judged without branches, so that the compiler can use vectors.
+    // Whole chunks are checked without branches, so that the compiler can use vectors.
     let chunk = numbers
         .chunks(CHUNK)
         .position(|chunk| !chunk.iter().fold(true, |all, x| all & x.is_finite()))?;
@@ -131,7 +131,7 @@ pub fn first_not_finite(numbers: &[f32]) -> Option<usize> {
     numbers[from..].iter().position(|x| !x.is_finite()).map(|at| from + at)
 }
 
-/// Numbers per parallel task.
+/// Values per parallel task.
 const SLAB: usize = 1 << 18;
 
 /// Widens the bytes of a tensor, on all threads if it is long. f64 is rounded to nearest.

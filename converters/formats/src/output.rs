@@ -1,9 +1,8 @@
-//! Output files: written beside their place, made durable, then given their name.
+//! Output files: written under a temporary name, made durable, then renamed.
 //!
-//! Every writer of the workspace goes through this module, so that four rules hold everywhere. A
-//! temporary file is created and never opened through a link that lay there before. Its bytes are on
-//! the disk before it is renamed. The rename is on the disk before the writer reports success. A
-//! writer that fails removes its temporary file.
+//! Every writer of the workspace uses this module, so that four rules hold everywhere. A temporary file is
+//! created and never opened through an existing link. Its bytes are on the disk before it is renamed. The
+//! rename is on the disk before the writer reports success. A writer that fails removes its temporary file.
 
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -17,14 +16,14 @@ mod recorder;
 
 pub use recorder::Recorder;
 
-/// The system calls that decide what is found after a crash. Tests record them or stop before one.
+/// System calls that determine the state after a crash. Tests record them or stop before one.
 pub trait Disk: Debug + Send + Sync {
     /// Waits until the bytes of a file, or the names of a folder, are on the disk.
     fn sync(&self, file: &File) -> io::Result<()> {
         file.sync_all()
     }
 
-    /// Gives a file its name, in place of the file that has it.
+    /// Renames a file to its final name, replacing an existing file.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs_err::rename(from, to)
     }
@@ -38,7 +37,7 @@ pub trait Disk: Debug + Send + Sync {
     }
 }
 
-/// The disk without anything in between.
+/// Disk operations without interception.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Direct;
 
@@ -70,10 +69,10 @@ pub fn create(path: &Path) -> io::Result<fs_err::File> {
     fs_err::OpenOptions::new().read(true).append(false).write(true).create_new(true).open(path)
 }
 
-/// Opens a file of an earlier run for reading and writing, or creates it. Returns true beside a file
-/// that was created.
+/// Opens a file of an earlier run for reading and writing, or creates it. Returns true beside a file that
+/// was created.
 ///
-/// A link, a file with a second name and anything that is no regular file were not left by an earlier
+/// A link, a file with a second hard link and anything that is no regular file do not come from an earlier
 /// run. They are removed, because writing through them would change a file elsewhere.
 pub fn continue_or_create(path: &Path) -> io::Result<(fs_err::File, bool)> {
     let found = std::fs::symlink_metadata(path);
@@ -107,12 +106,12 @@ pub fn sync_folder(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     }
 }
 
-/// A file without its name. It is removed when it is dropped before [`Draft::publish`].
+/// File under its temporary name. It is removed when it is dropped before [`Draft::publish`].
 #[derive(Debug)]
 pub struct Draft {
     path: PathBuf,
     part: PathBuf,
-    /// None once it has its name.
+    /// None once the file is renamed.
     file: Option<fs_err::File>,
 }
 
@@ -131,19 +130,19 @@ impl Draft {
             let n = COUNT.fetch_add(1, Ordering::Relaxed);
             let part = folder_of(path).join(format!(".onboard-{pid}-{n}.part"));
             match fs_err::OpenOptions::new().write(true).create_new(true).open(&part) {
-                // A killed process of the same number left it.
+                // A killed process with the same id left the file.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 opened => return Ok(Self { path: path.into(), part, file: Some(opened?) }),
             }
         }
     }
 
-    /// The temporary file.
+    /// Returns the path of the temporary file.
     pub fn part(&self) -> &Path {
         &self.part
     }
 
-    /// Makes the bytes durable, then the name.
+    /// Makes the bytes durable, then renames the file.
     pub fn publish(mut self, disk: &dyn Disk) -> io::Result<()> {
         if let Some(file) = &self.file {
             disk.sync(file.file())?;
@@ -167,7 +166,7 @@ impl Write for Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if self.file.take().is_some() {
-            // Nobody is left to tell; a part that stays behind cannot be mistaken for a result.
+            // The error cannot be reported; a remaining `.part` file cannot be mistaken for a result.
             drop(fs_err::remove_file(&self.part));
         }
     }

@@ -1,13 +1,13 @@
-//! JSON as Python writes it: `NaN`, `Infinity` and `-Infinity` stand there as words, which no JSON
-//! reader takes. As marked texts they pass through any, and back.
+//! JSON as Python writes it, with the bare words `NaN`, `Infinity` and `-Infinity`, which JSON parsers
+//! reject. They are converted to marked strings for parsing, and back.
 
 use std::borrow::Cow;
 
-/// Begins a text that was a word. No text of a config begins with it.
+/// Prefix of a string that replaces a word. No string of a config begins with it.
 const MARK: &str = "\\u0001";
 const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
-/// The words as marked texts.
+/// Replaces the words by marked strings.
 pub fn words_as_texts(json: &[u8]) -> Cow<'_, [u8]> {
     let (mut out, mut kept) = (Vec::new(), 0);
     let (mut at, mut inside) = (0, false);
@@ -22,7 +22,7 @@ pub fn words_as_texts(json: &[u8]) -> Cow<'_, [u8]> {
         }
         match byte {
             b'"' => inside = !inside,
-            // What follows is no end of the text.
+            // A backslash escapes the next character, so it does not end the string.
             b'\\' if inside => at += 1,
             _ => {}
         }
@@ -35,7 +35,7 @@ pub fn words_as_texts(json: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// Marked texts as the words that they were.
+/// Replaces marked strings by their words.
 pub fn texts_as_words(mut json: String) -> String {
     for word in WORDS {
         json = json.replace(&format!("\"{MARK}{word}\""), word);

@@ -16,5 +16,5 @@ pub use header::{Entry, Header};
 pub use read::File;
 pub use write::{Declared, Writer};
 
-/// The longest header that is read, the limit that the format's authors set too.
+/// Maximum length of a header, the limit of the format's reference implementation.
 pub const MAX_HEADER: u64 = 100 << 20;

@@ -1,10 +1,10 @@
-//! What each format loses on weights as they usually are.
+//! Expected quantization error of each format on normally distributed weights.
 
 use super::BlockType;
 
-/// Root of the mean squared error over root of the mean square, for numbers from a normal
-/// distribution and an importance matrix only where there has to be one (`tests/bands.rs`);
-/// weights with outliers lose more. None for formats that lose nothing, or next to it.
+/// Returns the root mean squared error over the root mean square, for normally distributed values. An
+/// importance matrix is used only if the format requires one (`tests/bands.rs`). Weights with outliers lose
+/// more. Returns none for formats that are exact or nearly so.
 pub fn expected_error(ty: BlockType) -> Option<f64> {
     Some(match ty {
         BlockType::Q40 => 0.0859,

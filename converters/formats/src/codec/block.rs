@@ -1,8 +1,8 @@
-//! The block formats by name, number, and size.
+//! Block formats with their names, ids and sizes.
 
 use std::fmt;
 
-/// A format that the tensors of a GGUF file are kept in.
+/// Format of a tensor in a GGUF file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum BlockType {
@@ -78,7 +78,7 @@ pub enum BlockType {
     Q20,
 }
 
-/// Type, number in files, numbers in a block, bytes of a block, name.
+/// Type, id in files, values per block, bytes per block, name.
 const TABLE: &[(BlockType, u32, usize, usize, &str)] = &[
     (BlockType::F32, 0, 1, 4, "F32"),
     (BlockType::F16, 1, 1, 2, "F16"),
@@ -118,57 +118,57 @@ const TABLE: &[(BlockType, u32, usize, usize, &str)] = &[
 ];
 
 impl BlockType {
-    /// Every format.
+    /// Returns every format.
     pub fn all() -> impl Iterator<Item = Self> {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// The format that files give this number.
+    /// Returns the format with this id in files.
     pub fn from_id(id: u32) -> Option<Self> {
         TABLE.iter().find(|row| row.1 == id).map(|row| row.0)
     }
 
-    /// The format of this name, in any case.
+    /// Returns the format of this name, in any case.
     pub fn parse(name: &str) -> Option<Self> {
         TABLE.iter().find(|row| row.4.eq_ignore_ascii_case(name)).map(|row| row.0)
     }
 
     fn row(self) -> &'static (Self, u32, usize, usize, &'static str) {
-        // The table stands in the order of the variants; a test holds it to that.
+        // The table has the order of the variants, which a test checks.
         &TABLE[self as usize]
     }
 
-    /// Its number in files.
+    /// Returns the id in files.
     pub fn id(self) -> u32 {
         self.row().1
     }
 
-    /// How many numbers a block holds.
+    /// Returns the number of values in a block.
     pub fn elements(self) -> usize {
         self.row().2
     }
 
-    /// How many bytes a block takes.
+    /// Returns the number of bytes in a block.
     pub fn bytes(self) -> usize {
         self.row().3
     }
 
-    /// Its name, as in `Q4_K`.
+    /// Returns the name, as in `Q4_K`.
     pub fn name(self) -> &'static str {
         self.row().4
     }
 
-    /// Whether blocks hold more than one number.
+    /// True if a block holds more than one value.
     pub fn is_quantized(self) -> bool {
         self.elements() > 1
     }
 
-    /// Whether there is no search for it without weights on the errors.
+    /// True if encoding requires an importance matrix.
     pub fn needs_importance(self) -> bool {
         matches!(self, Self::Iq2Xxs | Self::Iq2Xs | Self::Iq1S)
     }
 
-    /// The bytes of a row of this many numbers; none if it does not divide into blocks.
+    /// Returns the bytes of a row of this many values; none if it does not divide into blocks.
     pub fn row_bytes(self, numbers: usize) -> Option<usize> {
         let blocks = numbers.is_multiple_of(self.elements()).then(|| numbers / self.elements())?;
         blocks.checked_mul(self.bytes())

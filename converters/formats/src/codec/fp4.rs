@@ -1,8 +1,8 @@
-//! MXFP4 and NVFP4: numbers of 4 bits (E2M1), scales of 8.
+//! MXFP4 and NVFP4: values of 4 bits (E2M1), scales of 8.
 //!
-//! MXFP4: `e` (E8M0) and `qs[16]` as in Q4_0 for 32 numbers. NVFP4: `d[4]` (E4M3 without sign)
-//! for 16 numbers each, then for each 8 bytes with number `j` low and `j + 8` high. Both count
-//! E2M1 in halves, so decoding halves the scale.
+//! MXFP4: `e` (E8M0) and `qs[16]` as in Q4_0 for 32 values. NVFP4: `d[4]` (E4M3 without sign) for 16 values
+//! each, then for each 8 bytes with value `j` low and `j + 8` high. Both count E2M1 in halves, so decoding
+//! halves the scale.
 
 use super::Codec;
 use super::layout::{blocks, each_block, peak};
@@ -60,7 +60,7 @@ pub(super) const NVFP4: Codec = Codec {
 pub(super) const HALVES: [f32; 16] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
-/// The level whose value is nearest; of several as near, the first.
+/// Returns the level whose value is nearest; in a tie, the first.
 pub(super) fn nearest_half(x: f32, scale: f32) -> u8 {
     let mut best = 0;
     let mut least = (HALVES[0] * scale - x).abs();
@@ -74,15 +74,15 @@ pub(super) fn nearest_half(x: f32, scale: f32) -> u8 {
     best as u8
 }
 
-/// The block exponent: `floor(log2(max)) - 2`, as a byte with bias 127.
+/// Returns the block exponent: `floor(log2(max)) - 2`, as a byte with bias 127.
 ///
-/// Below 2^-125 the byte wraps, as in the reference; where it would be 255, which stands for NaN
-/// and which the reference refuses to write, it is 0.
+/// Below 2^-125 the byte wraps, as in the reference. The byte 255, which encodes NaN and which the
+/// reference refuses to write, becomes 0.
 fn exponent(max: f32) -> u8 {
     if max <= 0.0 {
         return 0;
     }
-    // log2f rounds to f32: a hair below a power of two it gives the power itself.
+    // log2f rounds to f32: slightly below a power of two it returns that power's exponent.
     let log = (max as f64).log2() as f32;
     match cut(log.floor() - 2.0 + 127.0) as u8 {
         255 => 0,
@@ -90,12 +90,12 @@ fn exponent(max: f32) -> u8 {
     }
 }
 
-/// `2^(e - 128)`.
+/// Returns `2^(e - 128)`.
 fn half_e8m0(e: u8) -> f32 {
     f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e as u32 - 1) << 23 })
 }
 
-/// Half of what E4M3 bits stand for. The sign bit is ignored, and NaN is 0.
+/// Returns half of the value of E4M3 bits. The sign bit is ignored, and NaN is 0.
 pub(super) fn half_e4m3(bits: u8) -> f32 {
     if bits == 0x7f {
         return 0.0;

@@ -1,4 +1,4 @@
-//! Codebook formats: groups of 8 or 4 numbers are written as the index of a point in a table.
+//! Codebook formats: groups of 8 or 4 values are written as the index of a point in a table.
 //!
 //! | formats | point | levels | signs | block of 256 holds scales for |
 //! |---|---|---|---|---|
@@ -6,9 +6,9 @@
 //! | IQ3_XXS, IQ3_S | 4 numbers | 8 | apart | 8 parts |
 //! | IQ1_S, IQ1_M | 8 numbers | 3 (-1, 0, 1) and a shift | in the levels | 8, 16 parts |
 //!
-//! The searches follow ggml-quants.c: what they try, in which order they add, and which of equal
-//! candidates they keep decide the bytes. Where that code stops the program because no candidate
-//! has a finite error (numbers around 1e19 and beyond), these go on with the first candidate.
+//! The searches follow ggml-quants.c: their candidates, the order of their sums and their tie-breaking
+//! determine the bytes. If no candidate has a finite error (values around 1e19 and beyond), ggml-quants.c
+//! stops the program; these searches continue with the first candidate.
 
 mod grids;
 mod lattice;
@@ -25,10 +25,10 @@ pub(super) use two::{IQ2_S, IQ2_XS, IQ2_XXS};
 
 use super::layout;
 
-/// Numbers of a block.
+/// Values per block.
 const BLOCK: usize = 256;
 
-/// Runs over the blocks of rows: numbers, their importance, bytes.
+/// Iterates over the blocks of rows: values, their importance, bytes.
 fn encode_blocks<const B: usize>(
     numbers: &[f32],
     row: usize,
@@ -43,12 +43,13 @@ fn encode_blocks<const B: usize>(
     }
 }
 
-/// `factor` times the mean square of a block.
+/// Returns `factor` times the mean square of a block.
 fn mean_square(x: &[f32; BLOCK], factor: f32) -> f32 {
     factor * layout::squares(x) / BLOCK as f32
 }
 
-/// The larger; the second if they cannot be compared. `f32::max` would choose the number.
+/// Returns the larger value; the second if they cannot be compared. `f32::max` would return the non-NaN
+/// one.
 #[inline]
 fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }

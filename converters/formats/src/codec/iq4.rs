@@ -1,7 +1,7 @@
-//! IQ4_NL and IQ4_XS: levels of 4 bits that stand for 16 unevenly spread values.
+//! IQ4_NL and IQ4_XS: levels of 4 bits that index 16 unevenly spread values.
 //!
-//! IQ4_NL: `d` (f16), `qs[16]` for 32 numbers. IQ4_XS: `d`, `scales_h` (u16), `scales_l[4]`,
-//! `qs[128]` for 256 numbers in 8 groups with scales of 6 bits. `qs` as in Q4_0.
+//! IQ4_NL: `d` (f16), `qs[16]` for 32 values. IQ4_XS: `d`, `scales_h` (u16), `scales_l[4]`, `qs[128]` for
+//! 256 values in 8 groups with scales of 6 bits. `qs` as in Q4_0.
 
 use super::Codec;
 use super::layout::{
@@ -62,14 +62,14 @@ pub(super) const IQ4_XS: Codec = Codec {
     },
 };
 
-/// What the levels stand for (`kvalues_iq4nl`).
+/// Values of the levels (`kvalues_iq4nl`).
 const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 fn value(level: u8) -> f32 {
     VALUES[level as usize & 15] as f32
 }
 
-/// The level whose value is nearest; of two as near, the upper.
+/// Returns the level whose value is nearest; in a tie, the upper.
 fn level(x: f32) -> u8 {
     let above = VALUES.iter().position(|&value| x < value as f32).unwrap_or(16);
     if above == 0 || x <= VALUES[0] as f32 {
@@ -111,7 +111,7 @@ fn fit(x: &[f32; 32], weights: &[f32; 32]) -> f32 {
     scale
 }
 
-/// How much errors count: by importance, or by `x*x`.
+/// Returns the error weights: by importance, or `x*x`.
 fn weigh(x: &[f32; 32], importance: Option<&[f32; 32]>, variance: f32) -> [f32; 32] {
     match importance {
         Some(importance) => error_weights(x, importance, variance),

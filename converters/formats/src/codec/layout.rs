@@ -2,7 +2,7 @@
 
 use crate::numbers::{f16_to_f32, f32_to_f16};
 
-/// Pairs blocks of `N` numbers with their `B` bytes.
+/// Pairs blocks of `N` values with their `B` bytes.
 pub(super) fn blocks<'a, const N: usize, const B: usize>(
     numbers: &'a [f32],
     bytes: &'a mut [u8],
@@ -10,7 +10,7 @@ pub(super) fn blocks<'a, const N: usize, const B: usize>(
     numbers.as_chunks::<N>().0.iter().zip(bytes.as_chunks_mut::<B>().0)
 }
 
-/// Calls `block` with every block of `B` bytes and the `N` numbers to fill in.
+/// Calls `block` with every block of `B` bytes and the `N` values to fill in.
 pub(super) fn each_block<const B: usize, const N: usize>(
     bytes: &[u8],
     numbers: &mut [f32],
@@ -29,7 +29,7 @@ pub(super) fn weights_of<const N: usize>(
     std::iter::repeat_n(importance, rows).flat_map(|row| row.as_chunks::<N>().0)
 }
 
-/// Writes a scale as f16 and gives back what a reader will see.
+/// Writes a scale as f16 and returns its decoded value.
 #[inline]
 pub(super) fn put_f16(bytes: &mut [u8], at: usize, value: f32) -> f32 {
     let bits = f32_to_f16(value);
@@ -43,7 +43,7 @@ pub(super) fn get_f16(bytes: &[u8], at: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
 }
 
-/// The number of largest magnitude, with its sign; the first of equals.
+/// Returns the value of largest magnitude, with its sign; the first of equals.
 #[inline]
 pub(super) fn peak(numbers: &[f32]) -> f32 {
     let mut peak = 0.0_f32;
@@ -55,13 +55,13 @@ pub(super) fn peak(numbers: &[f32]) -> f32 {
     peak
 }
 
-/// `sum of x*x`, in order.
+/// Returns the `sum of x*x`, in order.
 #[inline]
 pub(super) fn squares(numbers: &[f32]) -> f32 {
     numbers.iter().fold(0.0, |sum, x| sum + x * x)
 }
 
-/// How much an error at each number counts: `importance * sqrt(variance + x*x)`.
+/// Returns the error weight of each value: `importance * sqrt(variance + x*x)`.
 #[inline]
 pub(super) fn error_weights<const N: usize>(
     numbers: &[f32; N],

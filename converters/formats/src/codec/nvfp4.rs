@@ -1,25 +1,25 @@
-//! NVFP4 beside a scale of its tensor, which ggml's own quantizer goes without: without it, numbers that are small
-//! as a whole have block scales that E4M3 can hardly tell apart.
+//! NVFP4 with a scale for the whole tensor, which ggml's own quantizer omits. Without it, tensors of small
+//! values have block scales that E4M3 can hardly distinguish.
 
 use super::fp4::{half_e4m3, nearest_half};
 use super::layout::{blocks, peak};
 use super::{BlockType, Error, lengths};
 use crate::numbers::{self, first_not_finite};
 
-/// The magnitudes of E2M1 that the largest number of a group can have, the likeliest first.
+/// Magnitudes of E2M1 that the largest value of a group can have, the likeliest first.
 const MAGNITUDES: [f32; 7] = [6.0, 4.0, 3.0, 2.0, 1.5, 1.0, 0.5];
 
-/// What the rounding of a product and of a quotient may move a number by.
+/// Upper bound on the relative error of rounding a product and a quotient.
 const ROUNDING: f32 = 4e-7;
 
-/// The scale of a tensor whose largest number is `peak`: its largest block has the largest scale there is.
+/// Returns the tensor scale for values up to `peak`: it gives the largest block the largest scale.
 pub fn nvfp4_factor(peak: f32) -> f32 {
     let factor = peak / (numbers::F8_E4M3_MAX * numbers::F4_E2M1_MAX);
     if factor.is_normal() { factor } else { 1.0 }
 }
 
-/// Encodes numbers as NVFP4 whose blocks are multiplied by `factor` when they are read. Numbers that came from such
-/// blocks and that factor get scales and levels that give them again; others the nearest.
+/// Encodes values as NVFP4 blocks that are multiplied by `factor` on reading. Values that came from such
+/// blocks and that factor are reproduced exactly; others are rounded to the nearest.
 pub fn encode_nvfp4(numbers: &[f32], factor: f32, out: &mut [u8]) -> Result<(), Error> {
     const TY: BlockType = BlockType::Nvfp4;
     lengths(TY, numbers.len(), out.len())?;
@@ -42,7 +42,7 @@ pub fn encode_nvfp4(numbers: &[f32], factor: f32, out: &mut [u8]) -> Result<(), 
     Ok(())
 }
 
-/// The scale of a group: one that explains every number, else the one that brings the largest to 6.
+/// Returns the scale of a group: one that reproduces every value, else the one that maps the largest to 6.
 fn scale(x: &[f32; 16]) -> u8 {
     let most = peak(x).abs();
     if most == 0.0 {
@@ -55,7 +55,7 @@ fn scale(x: &[f32; 16]) -> u8 {
         half > 0.0 && x.iter().all(|&x| off(x) <= ROUNDING * x.abs())
     };
     let exact = MAGNITUDES.iter().map(|magnitude| round(most / magnitude)).find(explains);
-    // A scale of zero would make zeros of the group.
+    // A scale of zero would turn the whole group into zeros.
     exact.unwrap_or_else(|| round(most / 6.0).max(1))
 }
 
@@ -75,7 +75,7 @@ mod tests {
         for factor in [1.0, 3.1e-4, 0.77, 41.0, 1.9e-7] {
             let mut bytes: Vec<u8> = (0..36 * 50).map(|_| random(&mut seed) as u8).collect();
             for block in bytes.chunks_mut(36) {
-                // 0x7f is no number, and what is below 8 is less than normal, which packers write too.
+                // 0x7f is NaN; values below 8 are subnormal, which packers write too.
                 block[..4].iter_mut().for_each(|scale| *scale = (*scale & 0x7f).clamp(1, 0x7e));
             }
             let mut numbers = vec![0.0; 64 * 50];

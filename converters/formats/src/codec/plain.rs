@@ -1,4 +1,4 @@
-//! Numbers one by one: F32, F16, BF16; and, read only, F64 and integers.
+//! Formats without blocks: F32, F16, BF16; and, read only, F64 and integers.
 
 use super::{BlockType, Codec, Decode};
 use crate::numbers;
@@ -18,7 +18,7 @@ pub(super) const BF16: Codec = Codec {
     decode: |bytes, out| read(bytes, out, |bits| numbers::bf16_to_f32(u16::from_le_bytes(bits))),
 };
 
-/// Reads formats that are not made from f32; what f32 cannot hold is rounded to nearest.
+/// Returns the decoder of a format that cannot be encoded; values are rounded to the nearest f32.
 pub(super) fn decoder(ty: BlockType) -> Option<Decode> {
     Some(match ty {
         BlockType::I8 => |bytes, out| read(bytes, out, |bits| i8::from_le_bytes(bits) as f32),

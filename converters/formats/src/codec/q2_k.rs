@@ -106,7 +106,7 @@ pub(super) fn pairs<'a>(
     x.as_chunks().0.iter().zip(levels.as_chunks_mut().0)
 }
 
-/// The greatest, at least 0.
+/// Returns the greatest value, at least 0.
 pub(super) fn most(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |most, &value| if value > most { value } else { most })
 }

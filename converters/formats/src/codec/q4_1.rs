@@ -28,7 +28,7 @@ pub(super) const Q5_1: Codec = Codec {
     },
 };
 
-/// The search of both where errors are weighted.
+/// Returns the search parameters of both formats for weighted errors.
 pub(super) const fn ladder(top: i32) -> Ladder {
     Ladder { top, first: -0.9, step: 0.05, last: 36, absolute: false }
 }
@@ -66,7 +66,7 @@ fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]
     }
 }
 
-/// Spreads the levels from the least number to the greatest.
+/// Spreads the levels from the least value to the greatest.
 fn plain(x: &[f32; 32], top: i32) -> (f32, f32, [u8; 32]) {
     let (mut min, mut max) = (f32::MAX, f32::MIN);
     for &x in x {

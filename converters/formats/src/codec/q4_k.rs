@@ -62,7 +62,7 @@ pub(super) struct Fit {
     pub(super) mins: [f32; 8],
 }
 
-/// Scales as they are stored: what a level of 1 stands for, and the levels.
+/// Stored scales: the value of level 1, and the levels.
 type Stored = (f32, [u8; 8]);
 
 fn plain<const B: usize>(x: &[f32; 256], block: &mut [u8; B]) {
@@ -91,19 +91,19 @@ fn weighted<const B: usize>(x: &[f32; 256], importance: &[f32; 256], block: &mut
     finish(x, fit.stored_weighted::<B>(&sums), |j| levels.as_chunks().0[j], block);
 }
 
-/// The search without importances.
+/// Returns the search parameters without importance.
 pub(super) const fn plain_ladder<const B: usize>() -> Ladder {
     let (first, last) = if B == 144 { (-1.0, 20) } else { (-0.5, 15) };
     Ladder { top: top::<B>(), first, step: 0.1, last, absolute: false }
 }
 
-/// The highest level.
+/// Returns the highest level.
 pub(super) const fn top<const B: usize>() -> i32 {
     if B == 144 { 15 } else { 31 }
 }
 
 impl Fit {
-    /// Puts the greatest scale at level 63, and the greatest minimum.
+    /// Returns stored scales and minima, with the greatest of each at level 63.
     pub(super) fn stored(&self) -> (Stored, Stored) {
         let stored = |scales: &[f32; 8]| {
             let max = most(scales);
@@ -113,7 +113,7 @@ impl Fit {
         (stored(&self.scales), stored(&self.mins))
     }
 
-    /// Searches for the levels, where an error counts by the sum of its group's weights.
+    /// Searches for the levels, with errors weighted by the sum of their group's weights.
     pub(super) fn stored_weighted<const B: usize>(&self, sums: &[f32; 8]) -> (Stored, Stored) {
         let stored = |scales: &[f32; 8]| {
             let mut levels = [0; 8];

@@ -1,24 +1,23 @@
-//! How ggml's C rounds on x86-64. Bytes agree only if every one of these does.
+//! Rounding functions of ggml's C code on x86-64. Encoded bytes match only if each of them matches.
 
-/// To the nearest integer, ties to even: `nearest_int` of ggml-quants.c.
+/// Rounds to the nearest integer, ties to even: `nearest_int` of ggml-quants.c.
 ///
-/// The sum's last place is 1, so the adder rounds and the mantissa shows the result. Beyond 2^22
-/// it shows something else, which is then part of the format's bytes.
+/// The sum's last place is 1, so the adder rounds and the mantissa holds the result. Beyond 2^22 the
+/// mantissa holds something else, which is then part of the format's bytes.
 #[inline]
 pub(super) fn nearest(x: f32) -> i32 {
     ((x + 12_582_912.0).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
 }
 
-/// Cuts the fraction off, as `cvttss2si` does: what no i32 holds becomes the least one.
+/// Truncates the fraction, as `cvttss2si` does: values out of range become `i32::MIN`.
 #[inline]
 pub(super) fn cut(x: f32) -> i32 {
     if (-2_147_483_648.0..2_147_483_648.0).contains(&x) { x as i32 } else { i32::MIN }
 }
 
-/// To the nearest integer, ties away from zero: `(int) roundf(x)`.
+/// Rounds to the nearest integer, ties away from zero: `(int) roundf(x)`.
 ///
-/// The number added is the one below a half, so that the sum of it and the number below a half
-/// stays below 1.
+/// The addend is the largest f32 below one half, so that adding it to itself stays below 1.
 #[inline]
 pub(super) fn away(x: f32) -> i32 {
     cut(x + 0.499_999_97_f32.copysign(x))

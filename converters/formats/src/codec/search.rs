@@ -1,8 +1,8 @@
-//! Searches for the scales of a group of numbers.
+//! Searches for the scales of a group of values.
 //!
-//! Each tries several scales, solves for the best one given the rounded numbers, and keeps what
-//! has the least weighted error. Sums run in order and products associate as ggml's do
-//! (ggml-quants.c): another order would round otherwise and choose otherwise.
+//! Each search tries several scales, solves for the best one given the rounded values, and keeps the one
+//! with the least weighted error. Sums run in order and products associate as in ggml (ggml-quants.c):
+//! another order would round differently and choose differently.
 
 mod affine;
 mod descent;

@@ -1,8 +1,8 @@
-//! The same bytes, several groups at once.
+//! Vectorized encoders that process several groups at once and produce the same bytes.
 //!
-//! A search adds up a group's terms in order, so a group cannot be split over lanes without
-//! rounding otherwise. Groups are independent, so each lane has a group of its own: every lane
-//! goes through the operations of the plain code in their order. No operation is fused.
+//! A search adds up a group's terms in order, so splitting a group over lanes would change the rounding.
+//! Groups are independent, so each lane has a group of its own and performs the operations of the scalar
+//! code in their order. No operation is fused.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -20,9 +20,9 @@ pub use lanes::Lanes;
 use lanes::{Simd, Width};
 pub use sums::{Sums, sums};
 
-/// The encoder of a format for so many lanes, if there is one besides the plain one.
+/// Returns the encoder of a format for a number of lanes, if there is one besides the scalar one.
 ///
-/// Decoders have none: the compiler finds the vectors in them, and memory is what limits them.
+/// Decoders have none: the compiler vectorizes them, and memory bandwidth limits them.
 pub(super) fn encoder(ty: BlockType, lanes: Lanes) -> Option<Encode> {
     match lanes {
         Lanes::One => None,

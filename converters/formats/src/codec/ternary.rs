@@ -59,7 +59,7 @@ pub(super) const TQ2_0: Codec = Codec {
     },
 };
 
-/// Bytes whose digits are numbers `first + m + n * stride`.
+/// Bytes whose digits are values `first + m + n * stride`.
 struct Run {
     byte: usize,
     first: usize,
@@ -73,7 +73,7 @@ const RUNS: [Run; 3] = [
     Run { byte: 48, first: 240, stride: 4, digits: 4 },
 ];
 
-/// 0, 1, 2 for what rounds to `-d`, 0, `d`, where `d` is the peak's magnitude.
+/// Returns 0, 1 or 2 for values that round to `-d`, 0 or `d`, with `d` the peak's magnitude.
 fn trits(x: &[f32; 256]) -> [u8; 256] {
     let d = peak(x).abs();
     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };

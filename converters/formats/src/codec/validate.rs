@@ -1,9 +1,9 @@
-//! Whether blocks can be used (the rules of `ggml_validate_row_data`).
+//! Validation of block data (the rules of `ggml_validate_row_data`).
 
 use super::BlockType;
 use super::layout::get_f16;
 
-/// Why blocks cannot be used.
+/// Reason why blocks cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
@@ -18,7 +18,7 @@ pub enum BadBlock {
     NotWritten { ty: BlockType },
 }
 
-/// Checks that every scale is finite; of formats without blocks, every number.
+/// Checks that every scale is finite; in formats without blocks, every value.
 pub fn validate(ty: BlockType, bytes: &[u8]) -> Result<(), BadBlock> {
     if !bytes.len().is_multiple_of(ty.bytes()) {
         return Err(BadBlock::Length { ty, found: bytes.len() });
@@ -31,7 +31,7 @@ pub fn validate(ty: BlockType, bytes: &[u8]) -> Result<(), BadBlock> {
         }
     };
     let f16s = |places: &[usize]| {
-        // A sum is finite only if both are: finite f16 do not add up to infinity in f32.
+        // The sum is finite only if both are: finite f16 values do not add up to infinity in f32.
         bad(&|block| places.iter().map(|&at| get_f16(block, at)).sum::<f32>().into())
     };
     match ty {
@@ -49,7 +49,7 @@ pub fn validate(ty: BlockType, bytes: &[u8]) -> Result<(), BadBlock> {
             None => Ok(()),
         },
         BlockType::Iq1M => bad(&|block| {
-            // The scale stands in the upper four bits of the last four u16.
+            // The scale is stored in the upper four bits of the last four u16.
             let nibble = |n: usize| block[48 + 2 * n + 1] >> 4;
             let bytes = [nibble(0) | nibble(1) << 4, nibble(2) | nibble(3) << 4];
             get_f16(&bytes, 0).into()

@@ -1,22 +1,22 @@
-//! NVFP4 has blocks whose scales reach from 2^-10 to 448, and beside them a tensor of f32 that multiplies the
-//! whole: `NAME.scale` beside `NAME.weight`, of one number or of one per matrix. `NAME.input_scale` is
-//! for programs that round what is multiplied, too.
+//! Companion tensors of NVFP4, whose block scales reach from 2^-10 to 448. `NAME.scale`, of one value or of
+//! one per matrix, multiplies the whole tensor `NAME.weight`. `NAME.input_scale` is for programs that also
+//! round the inputs.
 
 use super::{File, TensorInfo};
 use crate::codec::BlockType;
 use crate::shown;
 
-/// How a tensor of scales ends.
+/// Suffix of a tensor of scales.
 pub const SCALE: &str = ".scale";
 const ENDS: [&str; 2] = [SCALE, ".input_scale"];
 
-/// The factor of a matrix: one serves for all where there is only one.
+/// Returns the factor of a matrix: a single factor applies to all matrices.
 pub fn one_of(factors: &[f32], matrix: usize) -> Option<f32> {
     if factors.len() == 1 { factors.first().copied() } else { factors.get(matrix).copied() }
 }
 
-/// Multiplies numbers, the first of which is number `at` of a tensor whose matrices have so many, each by the factor of
-/// its matrix.
+/// Multiplies values by the factor of their matrix. The first value has index `at` in a tensor whose
+/// matrices have `matrix` values.
 pub fn multiply(factors: &[f32], matrix: usize, at: usize, numbers: &mut [f32]) {
     let matrix = matrix.max(1);
     let (mut at, mut rest) = (at, numbers);
@@ -32,15 +32,15 @@ pub fn multiply(factors: &[f32], matrix: usize, at: usize, numbers: &mut [f32]) 
 }
 
 impl File {
-    /// Whether a tensor only goes with another.
+    /// True if a tensor is a companion of an NVFP4 tensor.
     pub fn is_companion(&self, name: &str) -> bool {
         let stem = ENDS.iter().find_map(|end| name.strip_suffix(end));
         let of = |stem: &str| self.info(&format!("{stem}.weight")).map(|info| info.ty);
         stem.and_then(of) == Some(BlockType::Nvfp4)
     }
 
-    /// What each matrix of a tensor is multiplied by, besides the scales in its blocks: one number for all, or
-    /// one per matrix.
+    /// Returns the factors of a tensor's matrices, besides the block scales: one for all, or one per
+    /// matrix.
     pub fn factors(&self, info: &TensorInfo) -> Result<Option<Vec<f32>>, String> {
         let stem = info.name.strip_suffix(".weight").filter(|_| info.ty == BlockType::Nvfp4);
         let Some(name) = stem.map(|stem| format!("{stem}{SCALE}")) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Every way a GGUF file can be wrong.
+//! Errors of a GGUF file.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use super::{MAX_DIMS, MAX_LENGTH, MAX_NAME};
 use crate::codec::BlockType;
 
-/// Why a GGUF file cannot be read or laid out. Names come escaped, ready to print.
+/// Reason why a GGUF file cannot be read or laid out. Names are escaped, ready to print.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
 pub enum Error {
-    /// The operating system's word; `fs_err` names the path in it.
+    /// Error of the operating system; `fs_err` adds the path.
     #[error(transparent)]
     Io(#[from] io::Error),
 
@@ -196,7 +196,7 @@ fn known() -> String {
     BlockType::all().map(BlockType::name).collect::<Vec<_>>().join(", ")
 }
 
-/// Numbers of types that were taken out of the format.
+/// Explains why a type id is not accepted.
 fn removed(id: i32) -> &'static str {
     match id {
         4 | 5 | 31..=33 | 36..=38 => "is no longer supported",

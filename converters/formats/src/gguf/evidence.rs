@@ -1,4 +1,4 @@
-//! What a file without a config tells of its model.
+//! Facts about the model of a GGUF file without a config.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,11 @@ use registry::scalar::Scalar;
 use super::{Array, File, Value};
 use crate::codec::BlockType;
 
-/// The most tensors, and numbers of a list, that expressions can look at: no model has more.
+/// Limit on the tensors, and on the values of a list, that expressions can read: no model has more.
 const MOST: usize = 1 << 15;
 
-/// Keys below `arch.`, shapes of tensors, and the numbers of small f32 tensors of one
-/// axis that belong to no layer.
+/// Returns the keys below `arch.`, the shapes of tensors, and the values of small one-dimensional f32
+/// tensors that belong to no layer.
 pub fn evidence(file: &File, arch: &str) -> Evidence {
     let mut keys = Tree::default();
     let prefix = format!("{arch}.");
@@ -56,7 +56,7 @@ fn dims(shape: &[usize]) -> Scalar {
     Scalar::List(shape.iter().map(|&dim| Scalar::Int(dim as i64)).collect())
 }
 
-/// An f32 as the shortest decimal that is it: what a config had before it was rounded.
+/// Converts an f32 to the shortest decimal that rounds to it, which restores the value of a config.
 fn float(x: f32) -> Scalar {
     Scalar::Float(x.to_string().parse().unwrap_or(f64::from(x)))
 }

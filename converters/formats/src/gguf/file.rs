@@ -1,4 +1,4 @@
-//! A GGUF file, or the files of a split set, with their bytes.
+//! GGUF file, or files of a split set, with their bytes.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use super::{Error, Header, Metadata, TensorInfo, split};
 use crate::mmap::Map;
 use crate::shown;
 
-/// An open file or split set. The bytes of tensors are read when they are touched.
+/// Open file or split set. The bytes of tensors are read when they are accessed.
 #[derive(Debug)]
 pub struct File {
     paths: Vec<PathBuf>,
@@ -15,12 +15,12 @@ pub struct File {
     alignment: u64,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    /// Positions in `tensors`, sorted by name.
+    /// Indices into `tensors`, sorted by name.
     by_name: Vec<usize>,
 }
 
 impl File {
-    /// Opens a file; if it is the first of a split set, the others of its folder with it.
+    /// Opens a file. For the first file of a split set, the others in its folder are opened too.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let map = Map::open(path)?;
         let Header { version, metadata, tensors, alignment, data_start: _ } =
@@ -65,23 +65,23 @@ impl File {
         Err(Error::DuplicateTensor { file, tensor: shown(&info.name) })
     }
 
-    /// The keys: those of the first file.
+    /// Returns the keys of the first file.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The tensors in file order.
+    /// Returns the tensors in file order.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// A tensor by its name.
+    /// Returns a tensor by its name.
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         let found = self.by_name.binary_search_by(|&n| self.tensors[n].name.as_str().cmp(name));
         found.ok().map(|at| &self.tensors[self.by_name[at]])
     }
 
-    /// The bytes of a tensor, padding apart.
+    /// Returns the bytes of a tensor, without padding.
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
         let info = self.info(name)?;
         // Within the map: the header was checked against its length.
@@ -89,17 +89,17 @@ impl File {
         self.maps[info.file].get(begin..begin + info.bytes as usize)
     }
 
-    /// The files, the first of a set first.
+    /// Returns the paths of the files; the first of a set comes first.
     pub fn files(&self) -> &[PathBuf] {
         &self.paths
     }
 
-    /// The version of the format: 2 or 3.
+    /// Returns the version of the format: 2 or 3.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// What every tensor of the first file is padded to.
+    /// Returns the alignment of the tensors in the first file.
     pub fn alignment(&self) -> u64 {
         self.alignment
     }

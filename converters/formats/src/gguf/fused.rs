@@ -1,29 +1,29 @@
-//! Matrices that other programs have put into one: `attn_qkv` for queries, keys and values, `ffn_gate_up_exps` for the
-//! gates and the inputs of experts. llama.cpp opens a file either way, whatever the architecture.
+//! Matrices that other programs have fused: `attn_qkv` for queries, keys and values, `ffn_gate_up_exps` for
+//! the gate and up matrices of experts. llama.cpp opens a file either way, whatever the architecture.
 
 use registry::weight_map::{Sizes, Step};
 
 use super::{File, TensorInfo, Value};
 
-/// A tensor that is a part of another.
+/// Tensor that is a part of another.
 pub struct Cut<'f> {
-    /// The one that is in the file.
+    /// Fused tensor of the file.
     pub whole: &'f TensorInfo,
-    /// What takes it apart.
+    /// Step that splits the fused tensor.
     pub step: Step,
-    /// Which of the parts this is.
+    /// Index of this part.
     pub part: usize,
-    /// Its shape.
+    /// Shape of this part.
     pub shape: Vec<usize>,
 }
 
-/// Several tensors in one.
+/// Fused tensors.
 pub struct Fused {
-    /// The name of the one in the file.
+    /// Name of the fused tensor in the file.
     pub whole: String,
-    /// The names of those that it is, in order.
+    /// Names of its parts, in order.
     pub parts: Vec<String>,
-    /// The axis along which they follow one another.
+    /// Axis along which the parts are concatenated.
     pub axis: usize,
 }
 
@@ -31,7 +31,7 @@ const EXPERTS: (&str, [&str; 2]) = ("ffn_gate_up_exps", ["ffn_gate_exps", "ffn_u
 const ATTENTION: (&str, [&str; 3]) = ("attn_qkv", ["attn_q", "attn_k", "attn_v"]);
 
 impl File {
-    /// What a tensor is a part of, where the file has it only so.
+    /// Returns the fused tensor that contains a tensor, if the file has it only in fused form.
     pub fn cut(&self, name: &str) -> Option<Cut<'_>> {
         let rest = name.strip_prefix("blk.")?;
         let (layer, rest) = rest.split_once('.')?;
@@ -56,7 +56,7 @@ impl File {
         Some(Cut { whole, step, part, shape })
     }
 
-    /// The tensors that are several in one, if all of these are there only so.
+    /// Returns the fused tensors whose parts are all missing from the file.
     pub fn fused(&self) -> Vec<Fused> {
         let all = self.tensors().iter().filter_map(|info| {
             let parts: Vec<String> =
@@ -68,7 +68,7 @@ impl File {
         all.collect()
     }
 
-    /// The parts of a tensor that may be several in one.
+    /// Returns the names and shapes of a tensor's parts, if it may be a fused tensor.
     pub fn parts(&self, name: &str) -> Vec<(String, Vec<usize>)> {
         let split = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
         let Some((layer, (stem, end))) =
@@ -86,7 +86,7 @@ impl File {
         missing.filter_map(|name| self.cut(&name).map(|cut| (name, cut.shape))).collect()
     }
 
-    /// How many numbers keys and values of a layer have.
+    /// Returns the sizes of keys and values of a layer.
     fn sizes(&self, layer: usize) -> Option<[usize; 2]> {
         let keys = self.metadata();
         let arch = keys.str("general.architecture").ok()??;

@@ -1,4 +1,4 @@
-//! What stands before the data of a file: keys and tensors.
+//! Header of a GGUF file: keys and tensor descriptions.
 
 use std::path::Path;
 
@@ -8,22 +8,22 @@ use super::{Error, MAX_DIMS, Metadata, TensorInfo, VERSION};
 use crate::codec::BlockType;
 use crate::shown;
 
-/// One file's header, checked against the loader's rules and the file's length.
+/// Header of one file, checked against the loader's rules and the file's length.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Header {
-    /// The version of the format: 2 or 3.
+    /// Version of the format: 2 or 3.
     pub version: u32,
-    /// Its keys.
+    /// Keys of the file.
     pub metadata: Metadata,
-    /// Its tensors in file order, with offsets from the beginning of the file.
+    /// Tensors in file order, with offsets from the beginning of the file.
     pub tensors: Vec<TensorInfo>,
-    /// Where the data begins.
+    /// Offset of the data.
     pub data_start: u64,
-    /// What every tensor is padded to.
+    /// Alignment of every tensor.
     pub alignment: u64,
 }
 
-/// A tensor as it stands there, its place still to be checked.
+/// Tensor as described in the header, its offset still to be checked.
 struct Claimed {
     name: String,
     shape: Vec<usize>,
@@ -32,11 +32,11 @@ struct Claimed {
     offset: u64,
 }
 
-/// Most bytes of a key, as the format says.
+/// Maximum bytes of a key, as the format specifies.
 const MOST_KEY: usize = (1 << 16) - 1;
 
 impl Header {
-    /// Reads the header of a whole file. `file` is for messages alone.
+    /// Reads the header of a whole file. `file` is only for error messages.
     pub fn parse(file: &Path, bytes: &[u8]) -> Result<Self, Error> {
         let mut from = Reader::new(file, bytes);
         let version = version(file, &mut from)?;
@@ -68,7 +68,7 @@ impl Header {
             claimed.push(tensor(file, &mut from, n)?);
         }
         let end = from.at();
-        // Without tensors there is no data, and then nobody misses the padding before it.
+        // Without tensors there is no data, so missing padding before it is accepted.
         let data_start =
             if tensors == 0 { Some(end) } else { rules::pad(end, alignment) }.unwrap_or(u64::MAX);
         let tensors = place(file, bytes.len() as u64, data_start, alignment, claimed)?;
@@ -112,7 +112,7 @@ fn tensor(file: &Path, from: &mut Reader<'_>, n: u64) -> Result<Claimed, Error> 
         let negative = |_| Error::NegativeDim { file: file.into(), tensor: text.clone(), found };
         shape.push(dim.map_err(negative)?);
     }
-    // The file has the innermost first.
+    // The file stores the innermost dimension first.
     shape.reverse();
     let id = from.i32(part)?;
     let ty = u32::try_from(id).ok().and_then(BlockType::from_id);
@@ -123,7 +123,7 @@ fn tensor(file: &Path, from: &mut Reader<'_>, n: u64) -> Result<Claimed, Error> 
     Ok(Claimed { name: name.into(), shape, ty, bytes, offset })
 }
 
-/// Holds the offsets to what follows from the sizes, and the data to the file's length.
+/// Checks the offsets against the sizes, and the data against the file's length.
 fn place(
     file: &Path,
     length: u64,

@@ -1,4 +1,4 @@
-//! Where everything of a file will be, before any of its data exists.
+//! Computes the offset of everything in a file, before any of its data exists.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,43 +12,42 @@ use crate::shown;
 /// A tensor that will be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Declared {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// Its shape, row-major.
+    /// Row-major shape.
     pub shape: Vec<usize>,
-    /// What its numbers are kept in.
+    /// Type of the tensor.
     pub ty: BlockType,
 }
 
-/// How many dimensions are written for a tensor.
+/// Number of dimensions that are written for a tensor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Dims {
-    /// Outer dimensions of one left out, as ggml's writer does.
+    /// Without outer dimensions of one, as in ggml's writer.
     #[default]
     Trimmed,
-    /// As many as the shape has, as the Python writer does.
+    /// All dimensions of the shape, as in the Python writer.
     AsGiven,
 }
 
-/// A file without its data: the header's bytes and everything's place.
+/// File without its data: the header's bytes and all offsets.
 ///
-/// Who writes the file puts `header` at its beginning, each tensor's bytes at its offset,
-/// and zeros everywhere else up to `file_len`; a file that is first extended to its length
-/// has those zeros already.
+/// A writer puts `header` at the beginning of the file, each tensor's bytes at its offset, and zeros
+/// everywhere else up to `file_len`. A file that is first extended to its length has those zeros already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// The bytes before the data, padding included.
+    /// Bytes before the data, including padding.
     pub header: Vec<u8>,
-    /// The tensors in file order, with offsets from the beginning of the file.
+    /// Tensors in file order, with offsets from the beginning of the file.
     pub tensors: Vec<TensorInfo>,
-    /// The length of the file, padding of the last tensor included.
+    /// Length of the file, including padding of the last tensor.
     pub file_len: u64,
-    /// What every tensor is padded to.
+    /// Alignment of every tensor.
     pub alignment: u64,
 }
 
 impl Layout {
-    /// Lays out a file. `file` is for messages alone.
+    /// Lays out a file. `file` is only for error messages.
     pub fn new(
         file: &Path,
         metadata: &Metadata,
@@ -95,12 +94,12 @@ impl Layout {
         Ok(Self { header, tensors: placed, file_len, alignment })
     }
 
-    /// Where the data begins: the length of the header.
+    /// Returns the offset of the data, which is the length of the header.
     pub fn data_start(&self) -> u64 {
         self.header.len() as u64
     }
 
-    /// How many zeros follow the bytes of a tensor.
+    /// Returns the number of zeros after the bytes of a tensor.
     pub fn padding(&self, info: &TensorInfo) -> u64 {
         info.bytes.next_multiple_of(self.alignment) - info.bytes
     }
@@ -124,10 +123,10 @@ fn write_keys(file: &Path, metadata: &Metadata, header: &mut Vec<u8>) -> Result<
     Ok(())
 }
 
-/// `info.offset` counts from the beginning of the data here, as it does in the file.
+/// Writes a tensor's description. `info.offset` is relative to the beginning of the data, as in the file.
 fn write_tensor(info: &TensorInfo, dims: Dims, header: &mut Vec<u8>) {
     let ones = match dims {
-        // One dimension is left even of a single number.
+        // A single value keeps one dimension.
         Dims::Trimmed => {
             let most = info.shape.len().saturating_sub(1);
             info.shape.iter().take(most).take_while(|&&dim| dim == 1).count()

@@ -1,61 +1,60 @@
-//! The keys of a file, in order.
+//! Keys of a file, in order.
 
 use indexmap::IndexMap;
 
 use super::{Array, Error, Kind, Value};
 use crate::shown;
 
-/// Keys and values in the order of the file. A key occurs once.
+/// Keys and values in file order. A key occurs once.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Metadata {
     entries: IndexMap<String, Value>,
 }
 
 impl Metadata {
-    /// No keys.
+    /// Returns metadata without keys.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends a key. One that is there already moves to the end with its new value, as
-    /// llama.cpp's tools do it.
+    /// Appends a key. An existing key moves to the end with its new value, as in llama.cpp's tools.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<Value>) {
         let key = key.into();
         self.entries.shift_remove(&key);
         self.entries.insert(key, value.into());
     }
 
-    /// Appends a key, or says that it was there.
+    /// Appends a key. Returns false if it already exists.
     pub(super) fn push(&mut self, key: String, value: Value) -> bool {
         self.entries.insert(key, value).is_none()
     }
 
-    /// Takes a key out.
+    /// Removes a key.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         self.entries.shift_remove(key)
     }
 
-    /// A key's value, of whatever kind.
+    /// Returns a key's value, of any kind.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.entries.get(key)
     }
 
-    /// Keys and values in order.
+    /// Iterates over keys and values in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no keys.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// A text, if the key is there.
+    /// Returns a string, if the key exists.
     pub fn str(&self, key: &str) -> Result<Option<&str>, Error> {
         self.read(key, "a string", |value| match value {
             Value::String(text) => Some(text.as_str()),
@@ -63,14 +62,14 @@ impl Metadata {
         })
     }
 
-    /// An integer of any kind that a `u32` can hold, if the key is there.
+    /// Returns an integer of any kind that fits a `u32`, if the key exists.
     pub fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
         self.read(key, "an integer from 0 to 4294967295", |value| {
             u32::try_from(value.integer()?).ok()
         })
     }
 
-    /// A single-precision number, if the key is there.
+    /// Returns an f32, if the key exists.
     pub fn f32(&self, key: &str) -> Result<Option<f32>, Error> {
         self.read(key, "a number of kind f32", |value| match value {
             Value::F32(x) => Some(*x),
@@ -78,7 +77,7 @@ impl Metadata {
         })
     }
 
-    /// Yes or no, if the key is there.
+    /// Returns a boolean, if the key exists.
     pub fn bool(&self, key: &str) -> Result<Option<bool>, Error> {
         self.read(key, "a bool", |value| match value {
             Value::Bool(x) => Some(*x),
@@ -86,7 +85,7 @@ impl Metadata {
         })
     }
 
-    /// An array, if the key is there.
+    /// Returns an array, if the key exists.
     pub fn array(&self, key: &str) -> Result<Option<&Array>, Error> {
         self.read(key, "an array", |value| match value {
             Value::Array(array) => Some(array),
@@ -94,7 +93,7 @@ impl Metadata {
         })
     }
 
-    /// Texts, if the key is there.
+    /// Returns strings, if the key exists.
     pub fn strings(&self, key: &str) -> Result<Option<&[String]>, Error> {
         self.read(key, "an array of strings", |value| match value {
             Value::Array(array) => array.strings(),
@@ -116,7 +115,7 @@ impl Metadata {
         read(value).map(Some).ok_or_else(wrong)
     }
 
-    /// What tensors are padded to: a power of two.
+    /// Returns the alignment of tensors: a power of two.
     pub(super) fn alignment(&self) -> Result<u64, String> {
         match self.get(super::ALIGNMENT_KEY) {
             None => Ok(super::ALIGNMENT),
@@ -126,7 +125,7 @@ impl Metadata {
         }
     }
 
-    /// Checks what the writer must not write: no empty keys, nothing longer than the limit.
+    /// Checks the rules of the writer: no empty keys, nothing longer than the limit.
     pub(super) fn check(&self) -> Result<(), (String, u64)> {
         let text = |key: &str, text: &str| {
             let length = text.len() as u64;

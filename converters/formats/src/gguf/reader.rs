@@ -1,4 +1,4 @@
-//! Reads numbers and texts from bytes that may lie about their lengths.
+//! Reads values and strings from bytes whose lengths are untrusted.
 
 use std::fmt::Arguments;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{Array, Error, Kind, MAX_LENGTH, Value};
 use crate::shown;
 
-/// A place in a file's bytes.
+/// Position in a file's bytes.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     file: &'a Path,
@@ -19,12 +19,12 @@ impl<'a> Reader<'a> {
         Self { file, bytes, at: 0 }
     }
 
-    /// Bytes behind.
+    /// Returns the number of bytes before the position.
     pub(super) fn at(&self) -> u64 {
         self.at as u64
     }
 
-    /// Bytes ahead.
+    /// Returns the number of bytes after the position.
     pub(super) fn left(&self) -> u64 {
         (self.bytes.len() - self.at) as u64
     }
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
         self.array(part).map(u64::from_le_bytes)
     }
 
-    /// A length that is followed by at least `size` bytes for each of what it counts.
+    /// Reads a count, and checks that at least `size` bytes follow for each element.
     fn length(&mut self, size: u64, part: Arguments<'_>) -> Result<u64, Error> {
         let found = self.u64(part)?;
         let most = (self.left() / size).min(MAX_LENGTH);
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
-    /// A number of things that take at least `size` bytes each.
+    /// Checks a count of elements that take at least `size` bytes each.
     pub(super) fn count(&self, found: u64, what: &'static str, size: u64) -> Result<u64, Error> {
         let most = self.left() / size;
         if found > most {
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The value of a key: its kind, then what it holds.
+    /// Reads the value of a key: its kind, then its contents.
     pub(super) fn value(&mut self, key: &str) -> Result<Value, Error> {
         let key = shown(key);
         let part = format_args!("the value of key `{key}`");
@@ -142,7 +142,7 @@ impl<'a> Reader<'a> {
             Kind::F64 => Array::F64(self.numbers(part, f64::from_le_bytes)?),
             Kind::Bool => Array::Bool(self.numbers(part, |[x]: [u8; 1]| x != 0)?),
             Kind::String => {
-                // Every text is at least its length.
+                // Every string takes at least the bytes of its length.
                 let count = self.length(8, part)?;
                 let mut texts = Vec::with_capacity(count as usize);
                 for n in 0..count {

@@ -1,4 +1,4 @@
-//! What holds for every tensor, read or written.
+//! Rules for every tensor, read or written.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::{Error, MAX_DIMS, MAX_NAME};
 use crate::codec::BlockType;
 use crate::shown;
 
-/// The bytes of a tensor, if its name and shape are allowed.
+/// Returns the bytes of a tensor, if its name and shape are allowed.
 pub(super) fn tensor_bytes(
     file: &Path,
     name: &str,
@@ -22,7 +22,7 @@ pub(super) fn tensor_bytes(
             found: shape.len() as u64,
         });
     }
-    // Innermost first and zero not looked ahead for, as the loader multiplies.
+    // Innermost first, with no check for a zero further out, as the loader multiplies.
     let mut elements = 1_i64;
     for &dim in shape.iter().rev() {
         let product = i64::try_from(dim).ok().and_then(|dim| elements.checked_mul(dim));
@@ -46,7 +46,7 @@ pub(super) fn tensor_bytes(
     })
 }
 
-/// Whether a name is short enough.
+/// Checks that a name is short enough.
 pub(super) fn name_fits(file: &Path, name: &str) -> Result<(), Error> {
     if name.len() < MAX_NAME {
         return Ok(());
@@ -54,13 +54,13 @@ pub(super) fn name_fits(file: &Path, name: &str) -> Result<(), Error> {
     Err(Error::NameTooLong { file: file.into(), tensor: shown(name), found: name.len() as u64 })
 }
 
-/// `at` moved up to a multiple of `alignment`, a power of two.
+/// Returns `at` rounded up to a multiple of `alignment`, a power of two.
 pub(super) fn pad(at: u64, alignment: u64) -> Option<u64> {
     at.checked_next_multiple_of(alignment)
 }
 
-/// Where each tensor's bytes begin, counted from the beginning of the data: every tensor padded,
-/// the last one too, without gaps. Asked tensor by tensor.
+/// Computes the offset of each tensor's bytes, counted from the beginning of the data. Every tensor is
+/// padded, including the last one, without gaps.
 #[derive(Debug)]
 pub(super) struct Offsets {
     next: u64,
@@ -72,17 +72,17 @@ impl Offsets {
         Self { next: 0, alignment }
     }
 
-    /// Where a tensor of this many bytes begins. None if no file can hold it.
+    /// Returns the offset of a tensor of this many bytes; none if no file can hold it.
     pub(super) fn place(&mut self, bytes: u64) -> Option<u64> {
         let at = self.next;
         let end = at.checked_add(pad(bytes, self.alignment)?)?;
-        // Positions in files are signed.
+        // File offsets are signed.
         i64::try_from(end).ok()?;
         self.next = end;
         Some(at)
     }
 
-    /// Where the data ends.
+    /// Returns the end of the data.
     pub(super) fn end(&self) -> u64 {
         self.next
     }

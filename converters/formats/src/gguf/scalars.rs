@@ -1,14 +1,14 @@
-//! Weights of a few numbers that a file keeps in its keys, not in tensors.
+//! Small weights that a file stores as keys instead of tensors.
 
 use registry::graph::Weight;
 
 use super::{Array, Metadata, Value};
 use crate::shown;
 
-/// The most numbers of one key.
+/// Maximum number of values of one key.
 pub const MOST: usize = 1 << 20;
 
-/// How many numbers weights have together, if a key can hold that many.
+/// Returns the total number of values of some weights, if a key can hold that many.
 pub fn count(places: &[usize], weights: &[Weight]) -> Option<usize> {
     let of = |&place: &usize| {
         weights[place].shape.iter().try_fold(1_usize, |n, &dim| n.checked_mul(dim))
@@ -17,7 +17,7 @@ pub fn count(places: &[usize], weights: &[Weight]) -> Option<usize> {
     counts.into_iter().try_fold(0_usize, |sum, n| sum.checked_add(n?)).filter(|&n| n <= MOST)
 }
 
-/// The numbers of each weight, as a key holds them: one after the other, or one number for all.
+/// Reads the values of each weight from its key: concatenated, or one value for all.
 pub fn read(
     metadata: &Metadata,
     key: &str,

@@ -1,4 +1,4 @@
-//! Sets of files that hold one model together.
+//! Split sets of files, which hold one model together.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,30 +9,31 @@ use super::{ALIGNMENT_KEY, Error, Metadata, Value, rules};
 const NO: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
-/// What a set was made of and how: the same in all of its files, which may be written on several machines.
+/// Key for the source and options of a set: equal in all of its files, which may be written on several
+/// machines.
 pub const SET_KEY: &str = "onboard.set";
 
-/// The end of the name of file `no`, counted from zero.
+/// Returns the suffix of file `no`, counted from zero.
 fn ending(no: u32, count: u32) -> String {
     format!("-{:05}-of-{count:05}.gguf", no + 1)
 }
 
-/// `prefix-00001-of-00003.gguf` for file 0 of 3.
+/// Returns the path of a file of a set: `prefix-00001-of-00003.gguf` for file 0 of 3.
 pub fn path(prefix: &Path, no: u32, count: u32) -> PathBuf {
     let mut name = OsString::from(prefix.as_os_str());
     name.push(ending(no, count));
     name.into()
 }
 
-/// The `prefix` of such a name; none if `file` does not end as file `no` of `count` does.
+/// Returns the `prefix` of such a name; none if `file` lacks the suffix of file `no` of `count`.
 pub fn prefix(file: &Path, no: u32, count: u32) -> Option<PathBuf> {
     let name = file.file_name()?.to_str()?.strip_suffix(&ending(no, count))?;
     (!name.is_empty()).then(|| file.with_file_name(name))
 }
 
-/// Lays out a set of files `prefix-00001-of-0000N.gguf` of at most `max_bytes` of tensors each, cut
-/// where `gguf-split --split-max-size` cuts: padded tensors are added up, headers are not
-/// counted. A tensor larger than that has a file of its own.
+/// Lays out a set of files `prefix-00001-of-0000N.gguf` of at most `max_bytes` of tensors each. Files are
+/// cut like those of `gguf-split --split-max-size`: padded tensors are added up, headers are not counted. A
+/// larger tensor has a file of its own.
 ///
 /// The first file has all keys; every file has the three that number it, and the alignment and
 /// [`SET_KEY`], if there are keys for them.
@@ -60,7 +61,7 @@ pub fn layouts(
                 }
             }
         }
-        // In the order in which gguf-split leaves them.
+        // In the order of gguf-split.
         keys.set(NO, no);
         keys.set(TENSORS, total);
         keys.set(COUNT, count);
@@ -72,8 +73,8 @@ pub fn layouts(
     Ok(set)
 }
 
-/// The smallest limit for which [`layouts`] makes no more than `count` files: what splits a model
-/// most evenly, the same whoever asks. A set can have fewer files.
+/// Returns the smallest limit for which [`layouts`] makes no more than `count` files. It splits a model
+/// most evenly and is the same in every process. A set can have fewer files.
 pub fn even_limit(
     file: &Path,
     metadata: &Metadata,
@@ -97,7 +98,7 @@ pub fn even_limit(
     Ok(low)
 }
 
-/// The tensors of each file. There is at least one file.
+/// Returns the tensors of each file. There is at least one file.
 fn cut<'a>(
     prefix: &Path,
     metadata: &Metadata,
@@ -134,7 +135,7 @@ fn unique(set: &[(PathBuf, Layout)]) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the keys of a set's first file say about the set.
+/// Description of a set in the keys of its first file.
 #[derive(Debug)]
 pub(super) struct Set {
     prefix: PathBuf,
@@ -144,7 +145,7 @@ pub(super) struct Set {
 }
 
 impl Set {
-    /// None if a file with these keys stands alone.
+    /// Parses the description; none if a file with these keys is not part of a set.
     pub(super) fn of(file: &Path, metadata: &Metadata) -> Result<Option<Self>, Error> {
         let count = number(file, metadata, COUNT, u16::MAX.into())?.unwrap_or(0);
         if count < 2 {
@@ -169,7 +170,7 @@ impl Set {
         path(&self.prefix, no, self.count)
     }
 
-    /// Whether a file with these keys is file `no` of this set.
+    /// Checks that a file with these keys is file `no` of this set.
     pub(super) fn check(&self, file: &Path, metadata: &Metadata, no: u32) -> Result<(), Error> {
         let expect = |name, expected: Option<u32>, required: bool| {
             let Some(expected) = expected else { return Ok(()) };

@@ -1,11 +1,11 @@
-//! The values of keys: thirteen kinds.
+//! Values of keys, of thirteen kinds.
 
 use std::fmt;
 
-/// Defines [`Kind`], [`Value`] and [`Array`] from one list of the kinds that numbers have.
+/// Defines [`Kind`], [`Value`] and [`Array`] from one list of numeric kinds.
 macro_rules! kinds {
     ($($variant:ident $ty:ident $id:literal $doc:literal),* $(,)?) => {
-        /// What kind of value a key has.
+        /// Kind of a key's value.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Kind {
             $(#[doc = $doc] $variant,)*
@@ -13,15 +13,15 @@ macro_rules! kinds {
             Bool,
             /// UTF-8.
             String,
-            /// Values of one kind, which is no array.
+            /// Values of one kind, other than arrays.
             Array,
         }
 
-        /// A value.
+        /// Value of a key.
         #[derive(Debug, Clone, PartialEq)]
         pub enum Value {
             $(#[doc = $doc] $variant($ty),)*
-            /// Yes or no.
+            /// Boolean.
             Bool(bool),
             /// Text.
             String(String),
@@ -29,18 +29,18 @@ macro_rules! kinds {
             Array(Array),
         }
 
-        /// An array, by the kind of its elements.
+        /// Array, by the kind of its elements.
         #[derive(Debug, Clone, PartialEq)]
         pub enum Array {
             $(#[doc = $doc] $variant(Vec<$ty>),)*
-            /// Yes or no.
+            /// Booleans.
             Bool(Vec<bool>),
-            /// Text.
+            /// Strings.
             String(Vec<String>),
         }
 
         impl Kind {
-            /// The kind that files give this number.
+            /// Returns the kind with this id in files.
             pub fn from_id(id: u32) -> Option<Self> {
                 Some(match id {
                     $($id => Self::$variant,)*
@@ -51,7 +51,7 @@ macro_rules! kinds {
                 })
             }
 
-            /// Its number in files.
+            /// Returns the id in files.
             pub fn id(self) -> u32 {
                 match self {
                     $(Self::$variant => $id,)*
@@ -61,7 +61,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Its name, as in `u32`.
+            /// Returns the name, as in `u32`.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => stringify!($ty),)*
@@ -73,7 +73,7 @@ macro_rules! kinds {
         }
 
         impl Value {
-            /// Its kind.
+            /// Returns the kind of the value.
             pub fn kind(&self) -> Kind {
                 match self {
                     $(Self::$variant(_) => Kind::$variant,)*
@@ -83,7 +83,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Appends its bytes, without its kind.
+            /// Appends the bytes of the value, without its kind.
             pub(super) fn write(&self, out: &mut Vec<u8>) {
                 match self {
                     $(Self::$variant(x) => out.extend_from_slice(&x.to_le_bytes()),)*
@@ -95,7 +95,7 @@ macro_rules! kinds {
         }
 
         impl Array {
-            /// The kind of its elements.
+            /// Returns the kind of the elements.
             pub fn kind(&self) -> Kind {
                 match self {
                     $(Self::$variant(_) => Kind::$variant,)*
@@ -104,7 +104,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// How many elements it has.
+            /// Returns the number of elements.
             pub fn len(&self) -> usize {
                 match self {
                     $(Self::$variant(list) => list.len(),)*
@@ -113,7 +113,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// One element as a value of its own.
+            /// Returns one element as a value of its own.
             pub fn get(&self, n: usize) -> Option<Value> {
                 match self {
                     $(Self::$variant(list) => list.get(n).copied().map(Value::$variant),)*
@@ -122,7 +122,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Appends the kind of its elements, their number, and them.
+            /// Appends the kind of the elements, their number, and the elements.
             fn write(&self, out: &mut Vec<u8>) {
                 out.extend_from_slice(&self.kind().id().to_le_bytes());
                 out.extend_from_slice(&(self.len() as u64).to_le_bytes());
@@ -167,14 +167,14 @@ kinds! {
     F64 f64 12 "A double-precision number.",
 }
 
-/// Appends a text's length and bytes.
+/// Appends a string's length and bytes.
 pub(super) fn write_text(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(&(text.len() as u64).to_le_bytes());
     out.extend_from_slice(text.as_bytes());
 }
 
 impl Value {
-    /// The number that any of the integer kinds holds.
+    /// Returns the value of any integer kind.
     pub fn integer(&self) -> Option<i128> {
         Some(match *self {
             Self::U8(x) => x.into(),
@@ -189,7 +189,7 @@ impl Value {
         })
     }
 
-    /// Its kind, with that of the elements if it is an array.
+    /// Returns the kind, including the element kind of an array.
     pub fn kind_name(&self) -> String {
         match self {
             Self::Array(array) => format!("array of {}", array.kind()),
@@ -199,12 +199,12 @@ impl Value {
 }
 
 impl Array {
-    /// Whether it has no elements.
+    /// True if the array has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its elements if they are texts.
+    /// Returns the elements if they are strings.
     pub fn strings(&self) -> Option<&[String]> {
         match self {
             Self::String(list) => Some(list),
@@ -212,7 +212,7 @@ impl Array {
         }
     }
 
-    /// Its elements if they are integers of any kind.
+    /// Returns the elements if they are integers of any kind.
     pub fn integers(&self) -> Option<Vec<i128>> {
         (0..self.len()).map(|n| self.get(n)?.integer()).collect()
     }

@@ -1,20 +1,20 @@
-//! Every way an importance matrix can be wrong.
+//! Errors of an importance matrix.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::gguf;
 
-/// Why an importance matrix cannot be read, written or used. Names come escaped, ready to print.
+/// Reason why an importance matrix cannot be read, written or used. Names are escaped, ready to print.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
 pub enum Error {
-    /// The operating system's word; `fs_err` names the path in it.
+    /// Error of the operating system; `fs_err` adds the path.
     #[error(transparent)]
     Io(#[from] io::Error),
 
-    /// The file is GGUF, and malformed.
+    /// The file is GGUF, but malformed.
     #[error(transparent)]
     Gguf(#[from] gguf::Error),
 

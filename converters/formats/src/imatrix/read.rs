@@ -1,4 +1,4 @@
-//! Reads both forms of file.
+//! Reads both file formats.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map;
@@ -13,7 +13,7 @@ const SUMS: &str = "in_sum2";
 const COUNTS: &str = "counts";
 
 impl Imatrix {
-    /// Reads a file of either form.
+    /// Reads a file of either format.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let map = Map::open(path)?;
         let imatrix =
@@ -25,8 +25,8 @@ impl Imatrix {
     }
 }
 
-/// Two tensors for each weight: `<weight>.in_sum2`, `[matrices, row]`, and `<weight>.counts`,
-/// `[matrices, 1]`. What else is there is left alone.
+/// Reads the GGUF format: two tensors for each weight, `<weight>.in_sum2`, `[matrices, row]`, and
+/// `<weight>.counts`, `[matrices, 1]`. Other tensors are ignored.
 fn from_gguf(path: &Path) -> Result<Imatrix, Error> {
     let file = gguf::File::open(path)?;
     let mut entries = BTreeMap::new();
@@ -43,7 +43,7 @@ fn from_gguf(path: &Path) -> Result<Imatrix, Error> {
         if found == SUMS {
             let sums = numbers(path, &file, &info.name)?;
             let counts = numbers(path, &file, &format!("{weight}.{COUNTS}"))?;
-            // Whole numbers that were written as f32.
+            // Integers that were written as f32.
             let counts = counts.into_iter().map(|count| count.round() as u64).collect();
             entries.insert(weight.to_owned(), entry(path, weight, sums, counts)?);
         }
@@ -65,7 +65,7 @@ fn numbers(path: &Path, file: &gguf::File, name: &str) -> Result<Vec<f32>, Error
     checked(path, name, file.bytes(name).unwrap_or(&[]))
 }
 
-/// Mean squares are finite and not negative, and so are counts.
+/// Checks that values (mean squares or counts) are finite and not negative.
 fn checked(path: &Path, name: &str, bytes: &[u8]) -> Result<Vec<f32>, Error> {
     let numbers = bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
     let checked = numbers.enumerate().map(|(at, found)| {
@@ -87,9 +87,9 @@ fn entry(path: &Path, weight: &str, sums: Vec<f32>, counts: Vec<u64>) -> Result<
     })
 }
 
-/// The older form, all little-endian: the number of weights; for each of them its name's length,
-/// its name, how many chunks it was measured on, how many numbers follow, and these, as means
-/// times chunks; then, in all but the oldest, the number of chunks and the name of the text.
+/// Reads the older format, all little-endian: the number of weights, then the weights. Each has its name's
+/// length, its name, its number of chunks, its number of values, and these values, as means times chunks.
+/// All but the oldest files end with the number of chunks and the name of the text.
 fn from_dat(path: &Path, bytes: &[u8]) -> Result<Imatrix, Error> {
     let mut from = Dat { path, left: bytes };
     let count = from.number("the number of weights", 1)?;
@@ -101,7 +101,7 @@ fn from_dat(path: &Path, bytes: &[u8]) -> Result<Imatrix, Error> {
         let count = from.number(&part("numbers"), 1)?;
         let bytes = from.take(count as u64 * 4, &part("numbers"))?;
         let sums = checked(path, &name, bytes)?;
-        // Without chunks the numbers are means already.
+        // Without chunks, the values already are means.
         let counts = vec![u64::try_from(chunks).unwrap_or(0).max(1)];
         let entry = entry(path, &name, sums, counts)?;
         match entries.entry(name) {

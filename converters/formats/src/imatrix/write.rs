@@ -1,4 +1,4 @@
-//! Writes the GGUF form.
+//! Writes the GGUF format.
 
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
@@ -9,9 +9,8 @@ use crate::gguf::{Declared, Dims, Layout, Metadata};
 use crate::output::{Direct, Draft};
 
 impl Imatrix {
-    /// Writes a GGUF file, in the order in which llama.cpp's `imatrix` writes it. The file appears
-    /// whole or not at all. What is read from it are the same weights; its sums may differ in
-    /// their last bit from those that were added up.
+    /// Writes a GGUF file, in the order of llama.cpp's `imatrix`. The file appears whole or not at all.
+    /// Reading it gives the same weights; its sums may differ in their last bit from the original sums.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         let layout = self.layout(path)?;
         let mut draft = Draft::create(path)?;
@@ -56,7 +55,7 @@ impl Imatrix {
 }
 
 impl Entry {
-    /// Sums that give the means when they are divided by the counts.
+    /// Returns sums that give the means when they are divided by the counts.
     fn sums(&self) -> Vec<f32> {
         let row = self.means.len() / self.counts.len();
         let matrices = self.means.chunks(row).zip(&self.counts);
@@ -67,8 +66,8 @@ impl Entry {
     }
 }
 
-/// A number that is `mean` when divided by `count`. The product is off by at most one step of
-/// rounding, and one of its neighbours is what the mean once came from.
+/// Returns a value that is `mean` when divided by `count`. The product is off by at most one rounding step,
+/// so one of its neighbours is the sum that the mean was computed from.
 fn sum(mean: f32, count: f32) -> f32 {
     let product = mean * count;
     let near = [product, product.next_up(), product.next_down()];

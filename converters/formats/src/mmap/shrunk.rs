@@ -1,10 +1,10 @@
 //! Ends the process with a message when a mapped file becomes shorter while it is read.
 //!
-//! Touching a page behind the end of a mapped file raises SIGBUS, whose default action ends the process
-//! without a word. Reading with `pread` would return an error instead, but every kernel reads weights
-//! where they are mapped, and a copy of each would cost memory and time in every run. The handler
-//! writes the message and exits at once, so nothing is finished with numbers that were not read, and
-//! an output stays the `.part` file that it was.
+//! Accessing a page beyond the end of a mapped file raises SIGBUS, whose default action ends the process
+//! without a message. Reading with `pread` would return an error instead, but every kernel reads weights
+//! from the memory map, and a copy of each would cost memory and time in every run. The handler writes the
+//! message and exits at once, so no result is computed from unread data, and an output remains a `.part`
+//! file.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::shown;
 
-/// The message around the name of the file, and the exit code.
+/// Message around the name of the file, and the exit code.
 #[derive(Debug, Clone, Copy)]
 pub struct Farewell {
-    /// Before the name.
+    /// Text before the name.
     pub before: &'static str,
-    /// Behind the name.
+    /// Text after the name.
     pub after: &'static str,
     /// The exit code.
     pub code: i32,
@@ -25,7 +25,7 @@ pub struct Farewell {
 
 static FAREWELL: OnceLock<(Farewell, libc::sigaction)> = OnceLock::new();
 
-/// A mapped file. A place is free while `begin` is 0, and claimed while it is 1.
+/// Mapped file. A slot is free while `begin` is 0, and claimed while it is 1.
 struct Range {
     begin: AtomicUsize,
     end: AtomicUsize,
@@ -33,7 +33,7 @@ struct Range {
     name_len: AtomicUsize,
 }
 
-/// More than the shards of any checkpoint. A file without a place ends the process as it always did.
+/// Number of slots, more than the shards of any checkpoint. A file without a slot keeps the default action.
 const PLACES: usize = 4096;
 static RANGES: [Range; PLACES] = [const {
     Range {
@@ -44,11 +44,11 @@ static RANGES: [Range; PLACES] = [const {
     }
 }; PLACES];
 
-/// A place in the list of mapped files, as long as it lives.
+/// Slot in the list of mapped files, held for the lifetime of this value.
 #[derive(Debug)]
 pub(super) struct Listed {
     place: usize,
-    /// The list points to it.
+    /// Kept alive because the list points to it.
     _name: Box<[u8]>,
 }
 
@@ -94,8 +94,8 @@ pub fn on_shrink(farewell: Farewell) {
     }
 }
 
-/// Writes the message and exits if the address lies in a mapped file, with calls that are allowed in
-/// a signal handler alone: loads, `write` and `_exit`.
+/// Writes the message and exits if the address lies in a mapped file. Only calls that are allowed in a
+/// signal handler are used: loads, `write` and `_exit`.
 extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     let Some((farewell, old)) = FAREWELL.get() else { return };
     // SAFETY: the kernel gives a valid `siginfo_t` to a handler with `SA_SIGINFO`.

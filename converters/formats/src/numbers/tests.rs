@@ -1,6 +1,6 @@
 use super::*;
 
-/// Every 16-bit value, its neighbours in f32, and the ties between it and the next.
+/// Returns a 16-bit value, its neighbours in f32, and the ties between it and the next.
 fn around(value: f32, next: f32) -> Vec<f32> {
     let middle = f32::midpoint(value, next);
     let mut all = vec![value, middle];
@@ -31,7 +31,7 @@ fn sixteen_bit_formats_agree_with_half_on_every_pattern() {
     }
 }
 
-/// The definition: sign, four bits of exponent with bias 7, three of mantissa.
+/// Decodes e4m3 by definition: sign, four bits of exponent with bias 7, three of mantissa.
 fn e4m3(bits: u8) -> f32 {
     let (exponent, mantissa) = ((bits >> 3 & 15) as i32, (bits & 7) as f32);
     let value = match (exponent, bits & 7) {
@@ -50,7 +50,7 @@ fn f8_e4m3_follows_its_definition() {
         assert_eq!(got.is_sign_negative(), bits & 0x80 != 0);
     }
     let nearest = |value: f32| {
-        // The nearest of all codes; of two, the even one.
+        // The nearest of all codes; in a tie, the even one.
         let distance = |code: u8| (e4m3(code) as f64 - value.abs() as f64).abs();
         let best = (0..0x7f)
             .min_by(|&a, &b| distance(a).total_cmp(&distance(b)).then((a & 1).cmp(&(b & 1))));
@@ -136,7 +136,7 @@ fn splitmix(n: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// `fixtures/golden_fp8/make.py` has hashed what torch makes of the same numbers.
+/// `fixtures/golden_fp8/make.py` hashed torch's results for the same values.
 #[test]
 fn e4m3_rounds_as_torch_does() {
     use sha2::Digest as _;

@@ -1,4 +1,4 @@
-//! A record of what is synced, renamed and removed.
+//! Record of syncs, renames and removals.
 
 use std::fs::File;
 use std::io;
@@ -7,12 +7,12 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{Direct, Disk};
 
-/// Does what it is told and keeps a record of it, for tests of what is durable when.
+/// Disk that performs operations and records them, for tests of durability.
 #[derive(Debug, Default)]
 pub struct Recorder(Mutex<Vec<String>>);
 
 impl Recorder {
-    /// Returns the record, and begins a new one.
+    /// Returns the record, and starts a new one.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

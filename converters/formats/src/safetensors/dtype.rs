@@ -1,10 +1,10 @@
-//! The number formats that a safetensors header can name.
+//! Dtypes that a safetensors header can name.
 
 use std::fmt;
 
 use registry::dtype::Dtype;
 
-/// What a tensor in a file is kept in.
+/// Dtype of a tensor in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names are the format's own")]
 pub enum FileDtype {
@@ -29,7 +29,7 @@ pub enum FileDtype {
 }
 
 impl FileDtype {
-    /// Every dtype that is read and written.
+    /// All dtypes that are read and written.
     pub const ALL: [Self; 16] = [
         Self::F64,
         Self::F32,
@@ -49,7 +49,7 @@ impl FileDtype {
         Self::Bool,
     ];
 
-    /// The header's spelling.
+    /// Returns the header's spelling.
     pub fn name(self) -> &'static str {
         match self {
             Self::F64 => "F64",
@@ -71,12 +71,12 @@ impl FileDtype {
         }
     }
 
-    /// Reads the header's spelling.
+    /// Parses the header's spelling.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dtype| dtype.name() == text)
     }
 
-    /// Bytes of one number.
+    /// Returns the bytes of one value.
     pub fn size(self) -> usize {
         match self {
             Self::F64 | Self::I64 | Self::U64 => 8,
@@ -86,7 +86,7 @@ impl FileDtype {
         }
     }
 
-    /// Whether it can hold fractions, and so be widened to f32.
+    /// True for floating-point dtypes, which can be widened to f32.
     pub fn is_float(self) -> bool {
         matches!(
             self,
@@ -100,7 +100,7 @@ impl FileDtype {
         )
     }
 
-    /// The same format among those a run can compute in.
+    /// Returns the same dtype among those that a run can compute in.
     pub fn run(self) -> Option<Dtype> {
         match self {
             Self::F32 => Some(Dtype::F32),

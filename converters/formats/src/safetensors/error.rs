@@ -1,16 +1,16 @@
-//! Every way a safetensors file can be wrong.
+//! Errors of a safetensors file.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::FileDtype;
 
-/// Why a safetensors file cannot be read or written. Names come escaped, ready to print.
+/// Reason why a safetensors file cannot be read or written. Names are escaped, ready to print.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
 pub enum Error {
-    /// The operating system's word; `fs_err` names the path in it.
+    /// Error of the operating system; `fs_err` adds the path.
     #[error(transparent)]
     Io(#[from] io::Error),
 

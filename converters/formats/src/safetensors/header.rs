@@ -1,4 +1,4 @@
-//! The header: which tensors a file has and where their bytes are.
+//! Header of a safetensors file: its tensors and their byte ranges.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -8,32 +8,32 @@ use super::json::{self, Fault, Raw};
 use super::{Error, FileDtype, MAX_HEADER};
 use crate::shown;
 
-/// One tensor of a file.
+/// Description of a tensor in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What its numbers are kept in.
+    /// Dtype of the tensor.
     pub dtype: FileDtype,
-    /// Its shape, row-major.
+    /// Row-major shape.
     pub shape: Vec<usize>,
-    /// Its bytes, from the beginning of the *file*: `begin..end`.
+    /// Byte range from the beginning of the *file*: `begin..end`.
     pub range: (u64, u64),
 }
 
-/// A checked header: every range lies in the file, and together they cover its data.
+/// Checked header: every range lies in the file, and together they cover its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// The tensors by name.
+    /// Tensors by name.
     pub tensors: BTreeMap<String, Entry>,
-    /// The texts under `__metadata__`.
+    /// Texts under `__metadata__`.
     pub metadata: BTreeMap<String, String>,
-    /// Where the tensors' bytes begin.
+    /// Offset of the tensors' bytes.
     pub data_start: u64,
-    /// How long the file is.
+    /// Length of the file.
     pub file_len: u64,
 }
 
 impl Header {
-    /// Reads the header of a file, and nothing else of it.
+    /// Reads only the header of a file.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let mut file = registry::file::open(path)?;
         let file_len = file.metadata()?.len();
@@ -95,16 +95,16 @@ impl Header {
         }
         cover(path, &tensors, data_start, data)?;
         for entry in tensors.values_mut() {
-            // In range: `cover` has seen that both are at most `data`.
+            // In range: `cover` has checked that both are at most `data`.
             entry.range = (data_start + entry.range.0, data_start + entry.range.1);
         }
         Ok(Self { tensors, metadata: raw.metadata, data_start, file_len })
     }
 }
 
-/// Checks the length that the first eight bytes claim.
+/// Checks the header length in the first eight bytes.
 fn header_len(path: &Path, length: [u8; 8], file_len: u64) -> Result<u64, Error> {
-    // A clone without LFS leaves `version https://git-lfs...` in the place of each large file.
+    // A clone without LFS has `version https://git-lfs...` in place of each large file.
     if length == *b"version " {
         return Err(Error::Pointer { file: path.into() });
     }
@@ -119,7 +119,7 @@ fn header_len(path: &Path, length: [u8; 8], file_len: u64) -> Result<u64, Error>
     Ok(found)
 }
 
-/// Bytes of a tensor, if they can be counted.
+/// Returns the bytes of a tensor, unless the count overflows.
 pub(super) fn byte_len(shape: &[usize], dtype: FileDtype) -> Option<u64> {
     let elements = shape.iter().try_fold(1_usize, |n, &dim| n.checked_mul(dim))?;
     elements.checked_mul(dtype.size())?.try_into().ok()
@@ -168,7 +168,7 @@ fn cover(
     });
     let past = order.iter().find(|(_, (_, end))| *end > data);
     match (gap, past) {
-        // Well laid out, but longer than the file: the end is missing.
+        // The layout is valid, but longer than the file: the end is missing.
         (None, Some((tensor, _))) => Err(Error::Truncated {
             file: file(),
             tensor: shown(tensor),

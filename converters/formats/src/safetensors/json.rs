@@ -1,7 +1,7 @@
-//! The header's JSON, read into exactly the three fields a tensor has.
+//! Parses the header's JSON into exactly the three fields of a tensor.
 //!
-//! `serde_json` alone keeps the last of two equal names; here the second one is a fault. Nothing
-//! is kept that the format does not know, so memory stays within a small multiple of the text.
+//! `serde_json` alone keeps the last of two equal names; here the second one is an error. Unknown fields
+//! are not stored, so memory stays within a small multiple of the text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,10 +13,10 @@ use serde_json::error::Category;
 
 use crate::shown;
 
-/// More axes than any framework's tensor has.
+/// Limit on axes, more than any framework supports.
 const MAX_RANK: usize = 64;
 
-/// One tensor as the header words it.
+/// Unchecked tensor of the header.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Raw {
     pub(super) dtype: String,
@@ -25,14 +25,14 @@ pub(super) struct Raw {
     pub(super) end: u64,
 }
 
-/// The header as it is worded, before its numbers are checked.
+/// Unchecked header.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct RawHeader {
     pub(super) tensors: BTreeMap<String, Raw>,
     pub(super) metadata: BTreeMap<String, String>,
 }
 
-/// What is wrong with the wording.
+/// Error in the header's JSON.
 #[derive(Debug, PartialEq)]
 pub(super) enum Fault {
     NotJson(String),
@@ -52,13 +52,13 @@ pub(super) fn parse(text: &str) -> Result<RawHeader, Fault> {
         .deserialize(&mut deserializer)
         .and_then(|header| deserializer.end().map(|()| header));
     header.map_err(|error| match (fault, error.classify()) {
-        // A fault noted on the way explains the error, unless the text is not JSON at all.
+        // A recorded fault explains the error, unless the text is not JSON at all.
         (Some(fault), Category::Data) => fault,
         _ => Fault::NotJson(shown(&error.to_string())),
     })
 }
 
-/// Notes the fault and stops the parser.
+/// Records the fault and stops the parser.
 fn stop<E: serde::de::Error>(slot: &mut Option<Fault>, fault: Fault) -> E {
     slot.get_or_insert(fault);
     E::custom("stopped")
@@ -126,7 +126,7 @@ impl<'de> Visitor<'de> for MetadataSeed {
         f.write_str("an object of texts")
     }
 
-    // The format's own reader takes `null` for "none".
+    // The format's reference reader accepts `null` for "none".
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
         Ok(BTreeMap::new())
     }
@@ -192,7 +192,7 @@ impl<'de> Visitor<'de> for TensorVisitor<'_, '_, '_> {
                 _ => {
                     let fault =
                         Fault::UnknownField { tensor: shown(seed.tensor), field: shown(&field) };
-                    // The value is read past, so that broken JSON is reported as such.
+                    // The value is skipped, so that broken JSON is reported as such.
                     map.next_value::<IgnoredAny>()?;
                     return Err(stop(seed.fault, fault));
                 }
@@ -226,7 +226,7 @@ impl<'de> Visitor<'de> for TensorVisitor<'_, '_, '_> {
     }
 }
 
-/// A short list of whole numbers.
+/// Short list of integers.
 struct Numbers;
 
 impl<'de> DeserializeSeed<'de> for Numbers {

@@ -1,4 +1,4 @@
-//! One safetensors file, its header read and its bytes mapped when first asked for.
+//! Safetensors file, with its header read and its bytes mapped on first use.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use super::{Entry, Error, Header};
 use crate::mmap::Map;
 
-/// An open file. Only its header has been read until a tensor's bytes are asked for.
+/// Open file. Only its header is read until a tensor's bytes are requested.
 #[derive(Debug)]
 pub struct File {
     path: PathBuf,
@@ -21,23 +21,23 @@ impl File {
         Ok(Self { path: path.into(), header, map: OnceLock::new() })
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its header.
+    /// Returns the header.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// A tensor's entry and its bytes, or `None` if the file has no such tensor.
+    /// Returns a tensor's entry and its bytes, or `None` if the file has no such tensor.
     pub fn tensor(&self, name: &str) -> Option<Result<(&Entry, &[u8]), Error>> {
         let entry = self.header.tensors.get(name)?;
         Some(self.slice(entry.range).map(|bytes| (entry, bytes)))
     }
 
-    /// The bytes of a range that the header gave.
+    /// Returns the bytes of a range that the header gave.
     pub fn slice(&self, (begin, end): (u64, u64)) -> Result<&[u8], Error> {
         let map = self.map()?;
         // The header's ranges lie in `file_len`, which `map` has compared with the map's length.

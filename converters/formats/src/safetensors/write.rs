@@ -12,11 +12,11 @@ use crate::shown;
 /// A tensor that will be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Declared {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// What its numbers are kept in.
+    /// Dtype of the tensor.
     pub dtype: FileDtype,
-    /// Its shape, row-major.
+    /// Row-major shape.
     pub shape: Vec<usize>,
 }
 
@@ -25,16 +25,16 @@ pub type Plan = Vec<(String, u64)>;
 
 /// Writes the declared tensors in order, in pieces of any size, with constant memory.
 ///
-/// The bytes go to `<name>.part`; [`Writer::finish`] flushes them to the disk and gives the file its
-/// name, so that an interrupted run never leaves something that looks finished. A writer that
-/// is dropped before removes its part. The same declarations give the same header bytes.
+/// The bytes go to `<name>.part`; [`Writer::finish`] syncs them to the disk and renames the file, so that
+/// an interrupted run never leaves a seemingly finished file. A writer that is dropped before removes its
+/// part. The same declarations give the same header bytes.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
     draft: Draft,
     plan: Plan,
     next: usize,
-    /// Bytes that the tensor at `next` still lacks.
+    /// Number of bytes that the tensor at `next` still lacks.
     left: u64,
 }
 
@@ -55,8 +55,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Appends a piece of the tensor that is next in order. Tensors without elements take no
-    /// bytes and may be left out.
+    /// Appends a piece of the next tensor. Empty tensors take no bytes and may be left out.
     pub fn write(&mut self, name: &str, piece: &[u8]) -> Result<(), Error> {
         if piece.is_empty() {
             return Ok(());
@@ -98,7 +97,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes the file durable and gives it its name.
+    /// Makes the file durable and renames it to its final name.
     pub fn finish(self) -> Result<(), Error> {
         if let Some((tensor, _)) = self.plan.get(self.next) {
             let (file, tensor) = (self.path.clone(), shown(tensor));
@@ -115,7 +114,7 @@ impl Writer {
     }
 }
 
-/// The header's text, padded so that the data begins at a multiple of eight, and the lengths.
+/// Returns the header's text, padded so that the data begins at a multiple of eight, and the lengths.
 pub fn header(
     path: &Path,
     metadata: &BTreeMap<String, String>,

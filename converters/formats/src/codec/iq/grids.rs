@@ -1,4 +1,4 @@
-//! The points of the codebook formats, as packed places: 8 of 2 bits or 4 of 3 bits.
+//! Points of the codebook formats, as packed levels: 8 of 2 bits or 4 of 3 bits.
 //!
 //! Made by `make_grids.py` from `ggml-common.h` of ggml, whose data this is:
 //!

@@ -1,50 +1,50 @@
-//! The points of a codebook, and the points nearest to every place that is none.
+//! Points of a codebook, and the nearest points to all other level combinations.
 
 use std::sync::LazyLock;
 
 use super::grids;
 
-/// A point: its index above 16 bits of packed levels.
+/// Point: its index, shifted left by 16 bits, and its packed levels.
 pub(super) type Pick = u32;
 
-/// The points of one codebook of `N` numbers each.
+/// Points of one codebook, with `N` values each.
 pub(super) struct Lattice<const N: usize> {
-    /// By packed levels.
+    /// Cells by packed levels.
     cells: Box<[Cell]>,
     near: Vec<Pick>,
 }
 
-/// Where the neighbours of a place lie in `near`; if there are none, the place is `start`.
+/// Range of a place's neighbours in `near`; if `count` is 0, `start` is the point at the place.
 #[derive(Clone, Copy)]
 struct Cell {
     start: u32,
     count: u32,
 }
 
-/// What lies at a place.
+/// Contents of a place.
 pub(super) enum Place<'a> {
     Point(Pick),
-    /// Never empty, padded with its last to a multiple of eight.
+    /// Neighbours; never empty, padded with the last one to a multiple of eight.
     Near(&'a [Pick]),
 }
 
-/// Bits of one level in packed levels.
+/// Returns the number of bits of one level in packed levels.
 pub(super) const fn bits(numbers: usize) -> usize {
     if numbers == 8 { 2 } else { 3 }
 }
 
-/// How many levels a number can have.
+/// Returns the number of levels that a value can have.
 pub(super) const fn levels(numbers: usize) -> usize {
     if numbers == 8 { 3 } else { 8 }
 }
 
-/// The level of number `i` of a point.
+/// Returns the level of value `i` of a point.
 #[inline]
 pub(super) fn level<const N: usize>(pick: Pick, i: usize) -> usize {
     (pick >> (bits(N) * i)) as usize & ((1 << bits(N)) - 1)
 }
 
-// How many distances are searched is `nwant` of iq2xs_init_impl and iq3xs_init_impl.
+// The number of distances searched is `nwant` of iq2xs_init_impl and iq3xs_init_impl.
 pub(super) static IQ2_XXS: LazyLock<Lattice<8>> = LazyLock::new(|| Lattice::new(grids::IQ2_XXS, 2));
 pub(super) static IQ2_XS: LazyLock<Lattice<8>> = LazyLock::new(|| Lattice::new(grids::IQ2_XS, 2));
 pub(super) static IQ2_S: LazyLock<Lattice<8>> = LazyLock::new(|| Lattice::new(grids::IQ2_S, 1));
@@ -53,8 +53,7 @@ pub(super) static IQ3_XXS: LazyLock<Lattice<4>> = LazyLock::new(|| Lattice::new(
 pub(super) static IQ3_S: LazyLock<Lattice<4>> = LazyLock::new(|| Lattice::new(grids::IQ3_S, 3));
 
 impl<const N: usize> Lattice<N> {
-    /// Finds for every place the points at the `rings` smallest distances, in the order of
-    /// distance, then index.
+    /// Finds for every place the points at the `rings` smallest distances, ordered by distance, then index.
     fn new(points: &[u16], rings: usize) -> Self {
         let pick = |index: usize| (index as u32) << 16 | points[index] as u32;
         let origin = Cell { start: pick(0), count: 0 };
@@ -87,7 +86,7 @@ impl<const N: usize> Lattice<N> {
         Self { cells, near }
     }
 
-    /// What lies at these packed levels.
+    /// Returns the contents of the place with these packed levels.
     #[inline]
     pub(super) fn at(&self, code: u32) -> Place<'_> {
         let Cell { start, count } = self.cells[code as usize & (self.cells.len() - 1)];

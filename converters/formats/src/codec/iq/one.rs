@@ -1,4 +1,4 @@
-//! IQ1_S, IQ1_M: 8 numbers of -1, 0 or 1, all shifted by an eighth, as a point of 2048.
+//! IQ1_S, IQ1_M: 8 values of -1, 0 or 1, all shifted by an eighth, as a point of 2048.
 
 use super::lattice::{IQ1, Pick, Place, level};
 use super::search::{errors, nearest_point};
@@ -9,8 +9,8 @@ use crate::codec::layout::{each_block, error_weights, get_f16, put_f16};
 use crate::codec::rounding::nearest;
 use crate::numbers::{f16_to_f32, f32_to_f16};
 
-/// Bytes: scale, 32 low bytes of indices, then per 32 numbers a word of 4 x 3 high bits, 3 bits of
-/// scale and the direction of the shift.
+/// Bytes: scale, 32 low bytes of indices, then per 32 values a word of 4 x 3 high bits, 3 bits of scale and
+/// the direction of the shift.
 pub(in crate::codec) const IQ1_S: Codec = Codec {
     encode: |x, row, importance, out| encode_blocks(x, row, importance, out, encode_s),
     decode: |bytes, x| each_block(bytes, x, decode_s),
@@ -23,10 +23,10 @@ pub(in crate::codec) const IQ1_M: Codec = Codec {
     decode: |bytes, x| each_block(bytes, x, decode_m),
 };
 
-/// What was found for a part of `M` numbers.
+/// Search result for a part of `M` values.
 struct Part {
     picks: [Pick; 4],
-    /// Whether the shift goes down, for each half.
+    /// True if the shift goes down, for each half.
     down: [bool; 2],
     scale: f32,
 }
@@ -96,7 +96,7 @@ fn encode_s(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 
     let inverse = 1.0 / scale;
     for (at, word) in words.as_chunks_mut::<2>().0.iter_mut().enumerate() {
         if max == 0.0 {
-            // Nor is the direction of the shift written then.
+            // The direction of the shift is not written in this case.
             high[at] &= 0x0fff;
         } else {
             high[at] |= (eighths(inverse, scales[at]) as u16) << 12;
@@ -188,7 +188,7 @@ fn weights<const M: usize>(x: &[f32; M], importance: Option<&[f32; M]>, mean: f3
     }
 }
 
-/// The scale of a part, in 0 to 7, of which twice and one more multiplies the block's.
+/// Returns the scale level `s` of a part, in 0 to 7: `2 s + 1` multiplies the block's scale.
 fn eighths(inverse: f32, scale: f32) -> i32 {
     nearest(0.5 * (inverse * scale - 1.0)).clamp(0, 7)
 }

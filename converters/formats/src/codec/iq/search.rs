@@ -1,4 +1,4 @@
-//! The search for scale and points of formats with signs apart: IQ2_* and IQ3_*.
+//! Search for scale and points of formats with separate signs: IQ2_* and IQ3_*.
 
 use super::lattice::{Lattice, Pick, Place, bits, level, levels};
 use super::{BLOCK, larger, mean_square, signs};
@@ -7,78 +7,78 @@ use crate::codec::rounding::nearest;
 use crate::codec::search::positive;
 use crate::numbers::f32_to_f16;
 
-/// How one format searches.
+/// Search parameters of one format.
 pub(super) struct Rule<const N: usize> {
     pub(super) lattice: fn() -> &'static Lattice<N>,
-    /// The mean square in the weights, as a factor.
+    /// Factor of the mean square in the weights.
     pub(super) sigma: f32,
-    /// The weight of a number without importance, from the number and the mean square.
+    /// Function that computes the weight of a value without importance, from the value and the mean square.
     pub(super) unweighted: fn(f32, f32) -> f32,
-    /// Whether the number of signs in eight is made even.
+    /// True if the number of negative signs in eight is made even.
     pub(super) even: bool,
-    /// Parts with no larger number are zero.
+    /// Magnitude up to which a part counts as zero.
     pub(super) tiny: f32,
-    /// Scales to try on either side of the first, and how far they lie apart.
+    /// Number of scales to try on either side of the first, and the step between them.
     pub(super) tries: i8,
     pub(super) step: f32,
-    /// Which points are searched again with the scale that was found.
+    /// Points that are searched again with the best scale.
     pub(super) again: Again,
-    /// What the scale of the block is multiplied by in the end.
+    /// Final factor of the block's scale.
     pub(super) gain: f32,
 }
 
-/// Which points of a part are searched again, with the scale that was found.
+/// Points of a part that are searched again with the best scale.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Again {
-    /// All; the first scale is fitted.
+    /// All points; the first scale is fitted.
     Always,
-    /// All, if one was not the point nearest to its numbers.
+    /// All points, if one was not the nearest to its values.
     AllIfOff,
-    /// Those that were not the point nearest to their numbers.
+    /// Points that were not the nearest to their values.
     Off,
 }
 
-/// What was found for a block.
+/// Search result for a block.
 pub(super) struct Found {
     /// f16 bits.
     pub(super) scale: u16,
-    /// Whether no part has a scale.
+    /// True if no part has a scale.
     pub(super) zero: bool,
-    /// As many as the block has parts.
+    /// Results of the parts; the used length is the block's number of parts.
     pub(super) parts: [Part; 16],
 }
 
-/// What was found for a part of a block.
+/// Search result for a part of a block.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Part {
-    /// All its numbers are zero, or nearly so; nothing was searched.
+    /// True if all values are zero or nearly so, and nothing was searched.
     pub(super) empty: bool,
-    /// In 0 to 15.
+    /// Scale level, in 0 to 15.
     pub(super) scale: u8,
     pub(super) picks: [Pick; 8],
     pub(super) signs: [u8; 4],
 }
 
-/// The numbers of a part, with the signs taken off.
+/// Values of a part, with the signs removed.
 pub(super) struct Numbers<const M: usize> {
     pub(super) x: [f32; M],
     pub(super) weight: [f32; M],
-    /// Square roots of the weights: neighbours are compared with these.
+    /// Square roots of the weights, used to compare neighbours.
     pub(super) root: [f32; M],
 }
 
-/// What one scale leads to.
+/// Result of trying one scale.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Trial {
     pub(super) picks: [Pick; 8],
-    /// A bit for each group whose nearest levels are no point.
+    /// Bit per group, set if the nearest levels are not a point.
     pub(super) off: u8,
-    /// The weighted sum of numbers times values, and that of squared values.
+    /// Weighted sum of products of source and decoded values, and weighted sum of squared decoded values.
     pub(super) qx: f32,
     pub(super) q2: f32,
 }
 
-/// Searches a block in parts of `M` numbers and groups of `N`.
+/// Searches a block in parts of `M` values and groups of `N`.
 pub(super) fn block<const M: usize, const N: usize>(
     rule: &Rule<N>,
     x: &[f32; BLOCK],
@@ -168,7 +168,7 @@ fn part<const M: usize, const N: usize>(
         }
     }
     if scale < 0.0 {
-        // Scales have no sign: the signs turn instead.
+        // Scales have no sign: the signs are flipped instead.
         scale = -scale;
         let mask = if rule.even { 0x7f } else { 0xff };
         found.signs = found.signs.map(|signs| !signs & mask);
@@ -193,7 +193,7 @@ pub(super) fn attempt<const M: usize, const N: usize>(
     trial
 }
 
-/// The point for group `k`, and whether its levels are the nearest ones.
+/// Returns the point for group `k`, and true if its levels are the nearest ones.
 fn point<const M: usize, const N: usize>(
     lattice: &Lattice<N>,
     numbers: &Numbers<M>,
@@ -219,7 +219,7 @@ fn point<const M: usize, const N: usize>(
 /// The values of levels.
 const ODD: [f32; 8] = [1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0];
 
-/// The weighted squared error of each number at each level.
+/// Returns the weighted squared error of each value at each level.
 #[inline]
 pub(super) fn errors<const N: usize>(
     x: &[f32; N],
@@ -237,7 +237,7 @@ pub(super) fn errors<const N: usize>(
     all
 }
 
-/// The point of the least error, the first of equals.
+/// Returns the point of the least error, the first of equals.
 #[inline]
 pub(super) fn nearest_point<const N: usize>(list: &[Pick], errors: &[[f32; 8]; N]) -> Pick {
     let (mut found, mut least) = (list[0], f32::MAX);

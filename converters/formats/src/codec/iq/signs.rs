@@ -1,6 +1,6 @@
-//! Signs of eight numbers: a byte, or seven bits if their number is made even.
+//! Signs of eight values: a byte, or seven bits if the number of negative signs is made even.
 
-/// Takes the signs off eight numbers: the magnitudes and a bit for each negative one.
+/// Splits eight values into magnitudes and sign bits, with a bit set for each negative value.
 pub(super) fn split(x: &[f32; 8]) -> ([f32; 8], u8) {
     let mut signs = 0;
     let magnitudes = std::array::from_fn(|i| {
@@ -14,7 +14,7 @@ pub(super) fn split(x: &[f32; 8]) -> ([f32; 8], u8) {
     (magnitudes, signs)
 }
 
-/// Makes the number of signs even: the number that matters least takes the wrong sign.
+/// Makes the number of negative signs even by flipping the least important value.
 pub(super) fn make_even(x: &mut [f32; 8], weight: &[f32; 8], signs: u8) -> u8 {
     if signs.count_ones().is_multiple_of(2) {
         return signs;
@@ -25,13 +25,13 @@ pub(super) fn make_even(x: &mut [f32; 8], weight: &[f32; 8], signs: u8) -> u8 {
     signs ^ 1 << least
 }
 
-/// The eight signs of which the first seven are given: the eighth makes their number even.
+/// Restores eight signs from the first seven: the eighth makes the number of negative signs even.
 pub(super) fn eighth(seven: u32) -> u8 {
     let seven = seven as u8 & 0x7f;
     seven | ((seven.count_ones() as u8 & 1) << 7)
 }
 
-/// The sign of number `i`, as a factor.
+/// Returns the sign of value `i`, as a factor.
 #[inline]
 pub(super) fn factor(signs: u8, i: usize) -> f32 {
     if signs >> i & 1 == 1 { -1.0 } else { 1.0 }

@@ -1,33 +1,33 @@
-//! The best way to split numbers into three levels, by trying all of them.
+//! Finds the best split of values into three levels, by exhaustive search.
 //!
-//! Numbers of one level are neighbours in ascending order. So a split is two places in that order,
-//! and sums up to each place give the error of a split without going through the numbers again.
+//! Values of one level are contiguous in ascending order. A split is therefore two positions in that order,
+//! and prefix sums give its error without another pass over the values.
 
 use super::larger;
 
-/// What was found: a scale, and for each number 0, 1 or 2.
+/// Best split: a scale, and for each value 0, 1 or 2.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Split<const M: usize> {
     pub(super) scale: f32,
     pub(super) levels: [u8; M],
-    /// Whether the values are shifted down, for each half.
+    /// True if the values are shifted down, for each half.
     pub(super) down: [bool; 2],
 }
 
-/// By how much all values of a half are shifted, up or down.
+/// Shift of all values of a half, up or down.
 pub(super) const SHIFT: f32 = 0.125;
 
-/// The values of the levels, shifted up and down.
+/// Values of the levels, shifted up and down.
 pub(super) const VALUES: [[f32; 8]; 2] = [
     [-1.0 + SHIFT, SHIFT, 1.0 + SHIFT, 0.0, 0.0, 0.0, 0.0, 0.0],
     [-1.0 - SHIFT, -SHIFT, 1.0 - SHIFT, 0.0, 0.0, 0.0, 0.0, 0.0],
 ];
 
-/// The best so far.
+/// Best split so far.
 struct Best {
     score: f32,
     scale: f32,
-    /// Two places, and which shift.
+    /// Two positions, and the index of the shift.
     at: Option<(usize, usize, usize)>,
 }
 
@@ -55,7 +55,7 @@ impl Best {
     }
 }
 
-/// The best split of numbers that are shifted together; none if they are smaller than `tiny`.
+/// Returns the best split of values that are shifted together; none if they are smaller than `tiny`.
 pub(super) fn with_one_shift(x: &[f32; 32], weight: &[f32; 32], tiny: f32) -> Option<Split<32>> {
     let scale = largest(x, tiny)?;
     let order = ascending(x);
@@ -79,11 +79,11 @@ pub(super) fn with_one_shift(x: &[f32; 32], weight: &[f32; 32], tiny: f32) -> Op
     best.split(&order, |shift| [shift == 1; 2])
 }
 
-/// The best split of numbers whose halves have a shift each.
+/// Returns the best split of values whose halves have a shift each.
 pub(super) fn with_two_shifts(x: &[f32; 16], weight: &[f32; 16], tiny: f32) -> Option<Split<16>> {
     let scale = largest(x, tiny)?;
     let order = ascending(x);
-    // For each half, the sums over those of the numbers in ascending order that lie in it.
+    // Prefix sums of each half, over its values in ascending order.
     let (mut sx, mut sw) = ([[0.0; 17]; 2], [[0.0; 17]; 2]);
     for (at, &i) in order.iter().enumerate() {
         for half in 0..2 {
@@ -95,8 +95,8 @@ pub(super) fn with_two_shifts(x: &[f32; 16], weight: &[f32; 16], tiny: f32) -> O
     let mut best = Best { score: -f32::MAX, scale, at: None };
     for i in 0..=16 {
         for j in i..=16 {
-            // Values lie one apart: what a half adds is its largest value times the whole sum,
-            // less the sums up to both places.
+            // Values are one apart: the contribution of a half is its largest value times the whole sum,
+            // less the sums up to both positions.
             let (mut qx, mut q2) = ([[0.0; 2]; 2], [[0.0; 2]; 2]);
             for half in 0..2 {
                 let (x, w) = (&sx[half], &sw[half]);
@@ -116,16 +116,16 @@ pub(super) fn with_two_shifts(x: &[f32; 16], weight: &[f32; 16], tiny: f32) -> O
     best.split(&order, |shifts| [shifts / 2 == 1, shifts % 2 == 1])
 }
 
-/// The largest magnitude, unless it is less than `tiny`.
+/// Returns the largest magnitude, unless it is less than `tiny`.
 fn largest(x: &[f32], tiny: f32) -> Option<f32> {
     let max = x[1..].iter().fold(x[0].abs(), |max, x| larger(max, x.abs()));
     if max < tiny { None } else { Some(max) }
 }
 
-/// The places of the numbers in ascending order, equal ones in their own order.
+/// Returns the indices of the values in ascending order; the order of equal values is kept.
 fn ascending<const M: usize>(x: &[f32; M]) -> [usize; M] {
     let mut keys: [u64; M] = std::array::from_fn(|i| {
-        // Both zeros are one number.
+        // Positive and negative zero compare equal.
         let bits = (x[i] + 0.0).to_bits();
         let ordered = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
         u64::from(ordered) << 32 | i as u64

@@ -1,4 +1,4 @@
-//! IQ3_XXS, IQ3_S: 4 numbers of 8 magnitudes as a point of 256 or 512.
+//! IQ3_XXS, IQ3_S: 4 values of 8 magnitudes as a point of 256 or 512.
 
 use super::lattice::{self, level};
 use super::search::{self, Again, Rule};
@@ -6,7 +6,7 @@ use super::{BLOCK, encode_blocks, grids, signs};
 use crate::codec::Codec;
 use crate::codec::layout::{each_block, get_f16};
 
-/// Bytes: scale, 64 indices, then per 32 numbers a word of 4 x 7 signs and 4 bits of scale.
+/// Bytes: scale, 64 indices, then per 32 values a word of 4 x 7 signs and 4 bits of scale.
 pub(in crate::codec) const IQ3_XXS: Codec = Codec {
     encode: |x, row, importance, out| encode_blocks(x, row, importance, out, encode_xxs),
     decode: |bytes, x| each_block(bytes, x, decode_xxs),
@@ -33,7 +33,7 @@ const RULE_XXS: Rule<4> = Rule {
 const RULE_S: Rule<4> = Rule {
     lattice: || &lattice::IQ3_S,
     even: false,
-    // The smallest number there is: only zeros are less.
+    // The smallest positive number: only zeros are less.
     tiny: f32::from_bits(1),
     tries: 9,
     again: Again::AllIfOff,
@@ -76,8 +76,8 @@ fn encode_s(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 
     let found = search::block::<32, 4>(&RULE_S, x, importance);
     out.fill(0);
     out[..2].copy_from_slice(&found.scale.to_le_bytes());
-    // The reference does not step over a part of zeros: low bytes and signs of the parts after it
-    // come one part early, high bits and scales do not.
+    // The reference does not advance past a part of zeros: low bytes and signs of the parts after it are
+    // written one part early, high bits and scales are not.
     let mut early = 0;
     for (at, part) in found.parts[..8].iter().enumerate() {
         if part.empty {

@@ -1,4 +1,4 @@
-//! IQ2_XXS, IQ2_XS, IQ2_S: 8 numbers of 3 magnitudes as a point of 256, 512 or 1024.
+//! IQ2_XXS, IQ2_XS, IQ2_S: 8 values of 3 magnitudes as a point of 256, 512 or 1024.
 
 use super::lattice::{self, level};
 use super::search::{self, Again, Rule};
@@ -7,7 +7,7 @@ use crate::codec::Codec;
 use crate::codec::layout::{each_block, get_f16};
 use crate::codec::search::TINY;
 
-/// Bytes: scale, then per 32 numbers 4 indices and a word of 4 x 7 signs and 4 bits of scale.
+/// Bytes: scale, then per 32 values 4 indices and a word of 4 x 7 signs and 4 bits of scale.
 pub(in crate::codec) const IQ2_XXS: Codec = Codec {
     encode: |x, row, importance, out| encode_blocks(x, row, importance, out, encode_xxs),
     decode: |bytes, x| each_block(bytes, x, decode_xxs),
@@ -131,13 +131,13 @@ fn decode_s(bytes: &[u8; 82], x: &mut [f32; BLOCK]) {
     }
 }
 
-/// The scale of 16 numbers, of which 4 bits are kept.
+/// Returns the scale of 16 values, decoded from its 4 stored bits.
 fn part_scale(scale: f32, scales: &[u8], at: usize) -> f32 {
     scale * (0.5 + f32::from(scales[at / 2] >> (4 * (at % 2)) & 15)) * 0.25
 }
 
 fn write(x: &mut [f32; 8], scale: f32, point: u16, signs: u8) {
-    // The magnitudes of the levels; no point has the fourth.
+    // Magnitudes of the levels; no point has the fourth.
     const VALUES: [f32; 4] = [8.0, 25.0, 43.0, 0.0];
     for (i, x) in x.iter_mut().enumerate() {
         *x = scale * VALUES[level::<8>(point.into(), i)] * signs::factor(signs, i);

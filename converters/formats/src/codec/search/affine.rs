@@ -1,16 +1,16 @@
-//! A scale and a minimum (`make_qkx2_quants`, `make_qkx3_quants`; they agree on finite numbers).
+//! Search for a scale and a minimum (`make_qkx2_quants`, `make_qkx3_quants`, which agree on finite values).
 
 use crate::codec::rounding::nearest;
 
-/// The scales that are tried: those that make the range `top + first + step * i` levels wide.
+/// Parameters of the scales to try: they make the range `top + first + step * i` levels wide.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::codec) struct Ladder {
     pub(in crate::codec) top: i32,
     pub(in crate::codec) first: f32,
     pub(in crate::codec) step: f32,
-    /// The last `i`.
+    /// Last value of `i`.
     pub(in crate::codec) last: i32,
-    /// Whether errors count by magnitude and not squared.
+    /// True if errors count by magnitude instead of squared.
     pub(in crate::codec) absolute: bool,
 }
 
@@ -21,7 +21,7 @@ pub(in crate::codec) struct Affine {
     pub(in crate::codec) minus_min: f32,
 }
 
-/// Numbers with their weights.
+/// Values with their weights.
 type Group<'a, const N: usize> = (&'a [f32; N], &'a [f32; N]);
 
 impl Ladder {
@@ -50,7 +50,7 @@ impl Ladder {
             levels.fill(0);
             return Affine { scale: 0.0, minus_min: -min };
         }
-        // The levels of the best try follow from its scale and the minimum it started from.
+        // The levels of the best try follow from its scale and its initial minimum.
         let mut chosen = (self.top as f32 / (max - min), min);
         let mut scale = 1.0 / chosen.0;
         let mut least = self.error((x, weights), &self.levels(x, chosen), scale, min);

@@ -1,11 +1,11 @@
-//! One scale, numbers on both sides of zero, levels moved one by one (`make_q3_quants`).
+//! Search for one scale for values of both signs, moving levels one by one (`make_q3_quants`).
 
 use super::TINY;
 use crate::codec::layout::peak;
 use crate::codec::rounding::nearest;
 
-/// Finds the scale for `x ~ scale * (level - half)`, `level` in `0..2*half`, and the levels.
-/// Squared errors count by `x*x`.
+/// Finds the scale for `x ~ scale * (level - half)`, `level` in `0..2*half`, and the levels. Squared errors
+/// are weighted by `x*x`.
 pub(in crate::codec) fn descend<const N: usize>(
     x: &[f32; N],
     half: i32,

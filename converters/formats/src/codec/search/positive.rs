@@ -1,4 +1,4 @@
-//! One scale for numbers that are scales themselves, none below zero (`make_qp_quants`).
+//! Search for one scale for non-negative values, which are scales themselves (`make_qp_quants`).
 
 use super::TINY;
 use crate::codec::rounding::nearest;
@@ -32,7 +32,7 @@ pub(in crate::codec) fn positive<const N: usize>(
         error
     };
     let mut inverse = top as f32 / max;
-    // Levels are bytes: one below zero wraps, here as in the reference.
+    // Levels are bytes: a negative one wraps, here as in the reference.
     let mut least = error(inverse, x.map(|x| (nearest(inverse * x) as u8).into()));
     for step in (-4..=4).filter(|&step| step != 0) {
         let tried = (0.1 * step as f32 + top as f32) / max;

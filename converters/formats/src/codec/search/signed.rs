@@ -1,4 +1,4 @@
-//! One scale, numbers on both sides of zero (`make_qx_quants` with `rmse_type` 1).
+//! Search for one scale for values of both signs (`make_qx_quants` with `rmse_type` 1).
 
 use super::TINY;
 use crate::codec::layout::peak;
@@ -6,8 +6,8 @@ use crate::codec::rounding::nearest;
 
 /// Finds the scale for `x ~ scale * (level - half)`, `level` in `0..2*half`, and the levels.
 ///
-/// The number of largest magnitude is put near the lowest level, which is one farther from zero
-/// than the highest; 18 scales around that one are tried.
+/// The value of largest magnitude is mapped near the lowest level, which is one farther from zero than the
+/// highest; 18 scales around that one are tried.
 pub(in crate::codec) fn signed<const N: usize>(
     x: &[f32; N],
     weights: &[f32; N],

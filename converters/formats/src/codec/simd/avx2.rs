@@ -18,20 +18,20 @@ use std::ops::{Add, Div, Mul, Sub};
 use super::lanes::{Simd, Wide, Width};
 use crate::codec::Encode;
 
-/// Whether the CPU has AVX2.
+/// True if the CPU has AVX2.
 pub(super) fn detected() -> bool {
     is_x86_feature_detected!("avx2")
 }
 
-/// Made only where the CPU has AVX2.
+/// Proof that the CPU has AVX2.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2(());
 
-/// Eight numbers. They come from an [`Avx2`], so the CPU has what their operations need.
+/// Eight f32 values. They come from an [`Avx2`], so the CPU supports their operations.
 #[derive(Clone, Copy)]
 pub(super) struct F8(pub(super) __m256);
 
-/// Eight truths: all bits set, or none.
+/// Eight boolean lanes: all bits set, or none.
 #[derive(Clone, Copy)]
 pub(super) struct M8(__m256);
 
@@ -163,7 +163,7 @@ impl Simd for Avx2 {
     }
 }
 
-/// Elements `at..at + 8` of eight rows: vector `i` has element `at + i` of each.
+/// Returns elements `at..at + 8` of eight rows: vector `i` has element `at + i` of each.
 ///
 /// # Safety
 /// The CPU must have AVX2.

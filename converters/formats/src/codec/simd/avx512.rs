@@ -18,7 +18,7 @@ use super::avx2::transposed;
 use super::lanes::{Simd, Wide, Width};
 use crate::codec::Encode;
 
-/// Whether the CPU has the parts of AVX-512 that are used here.
+/// True if the CPU has the AVX-512 features used here.
 pub(super) fn detected() -> bool {
     is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("avx512f")
@@ -27,11 +27,11 @@ pub(super) fn detected() -> bool {
         && is_x86_feature_detected!("avx512vl")
 }
 
-/// Made only where the CPU has AVX-512.
+/// Proof that the CPU has AVX-512.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(());
 
-/// Sixteen numbers. They come from an [`Avx512`], so the CPU has what their operations need.
+/// Sixteen f32 values. They come from an [`Avx512`], so the CPU supports their operations.
 #[derive(Clone, Copy)]
 pub(super) struct F16(__m512);
 

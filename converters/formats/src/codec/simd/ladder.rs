@@ -1,4 +1,4 @@
-//! [`Ladder::climb`], a group to a lane.
+//! Vectorized [`Ladder::climb`], with one group per lane.
 #![expect(
     clippy::inline_always,
     reason = "intrinsics are fast only inside a function with features"
@@ -8,18 +8,18 @@ use super::Simd;
 use crate::codec::rounding::nearest;
 use crate::codec::search::Ladder;
 
-/// What was found for each lane.
+/// Search results of each lane.
 pub(super) struct Found {
     pub(super) scale: [f32; 16],
     pub(super) minus_min: [f32; 16],
     /// The sum of the weights.
     pub(super) weight: [f32; 16],
-    /// The scale and minimum that give the levels; a scale of 0 gives levels of 0.
+    /// Scale and minimum that give the levels; a scale of 0 gives levels of 0.
     chosen: ([f32; 16], [f32; 16]),
 }
 
 impl Found {
-    /// The levels of a lane's group, which are needed only where a scale rounds to zero.
+    /// Returns the levels of a lane's group, which are needed only if a scale rounds to zero.
     pub(super) fn levels<const N: usize>(&self, lane: usize, top: i32, x: &[f32; N]) -> [u8; N] {
         let (inverse, min) = (self.chosen.0[lane], self.chosen.1[lane]);
         x.map(|x| nearest(inverse * (x - min)).clamp(0, top) as u8)
@@ -50,7 +50,7 @@ pub(super) fn climb<S: Simd, const N: usize>(
     let mut levels = [zero; N];
     let mut chosen = (s.splat(top) / (high - min), min);
     let mut scale = s.splat(1.0) / chosen.0;
-    // A flat lane is nothing but NaN, which no step makes better.
+    // A lane of equal values is NaN throughout, which no step improves.
     round(s, ladder, x, chosen, (low, high, flat), &mut levels, |_, _| {});
     let mut least = error(s, ladder, (x, weights), &levels, scale, min);
     for i in 0..=ladder.last {
@@ -87,7 +87,7 @@ pub(super) fn climb<S: Simd, const N: usize>(
     }
 }
 
-/// Rounds every number to its level and shows each to `add`.
+/// Rounds every value to its level and passes each to `add`.
 #[inline(always)]
 fn round<S: Simd, const N: usize>(
     s: S,
@@ -98,7 +98,7 @@ fn round<S: Simd, const N: usize>(
     levels: &mut [S::F; N],
     mut add: impl FnMut(usize, S::F),
 ) {
-    // Rounding keeps order, so nothing is farther out than what the ends become.
+    // Rounding is monotonic, so the rounded ends bound all other values.
     let small = s.splat(4_194_303.0);
     let within = |x| s.lt(s.abs(inverse * (x - min)), small);
     let top = ladder.top as f32;
@@ -115,7 +115,7 @@ fn round<S: Simd, const N: usize>(
     }
 }
 
-/// The weighted sum of errors.
+/// Returns the weighted sum of errors.
 #[inline(always)]
 fn error<S: Simd, const N: usize>(
     s: S,

@@ -1,4 +1,4 @@
-//! How many groups are encoded at once, and what can be done with them.
+//! Number of groups that are encoded at once, and the vector operations on them.
 #![expect(
     clippy::inline_always,
     reason = "intrinsics are fast only inside a function with features"
@@ -8,10 +8,10 @@ use std::ops::{Add, Div, Mul, Sub};
 
 use crate::codec::Encode;
 
-/// How many groups an encoder works on at once. The bytes are the same.
+/// Number of groups that an encoder processes at once. The bytes are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lanes {
-    /// One after the other: the code that the others are compared with.
+    /// One after the other: the reference code.
     One,
     /// Eight, with AVX2.
     Eight,
@@ -20,7 +20,7 @@ pub enum Lanes {
 }
 
 impl Lanes {
-    /// What this CPU can do, the widest last.
+    /// Returns the lanes that this CPU supports, the widest last.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
         let (eight, sixteen) = (super::avx2::detected(), super::avx512::detected());
@@ -31,12 +31,12 @@ impl Lanes {
             .filter_map(|(lanes, there)| there.then_some(lanes))
     }
 
-    /// The most that this CPU can do.
+    /// Returns the widest lanes that this CPU supports.
     pub fn widest() -> Self {
         Self::available().next_back().unwrap_or(Self::One)
     }
 
-    /// How many.
+    /// Returns the number of lanes.
     pub fn count(self) -> usize {
         match self {
             Self::One => 1,
@@ -46,7 +46,7 @@ impl Lanes {
     }
 }
 
-/// A format's encoder, to be compiled for a width. It must be inlined into its caller.
+/// Encoder of a format, to be compiled for a width. It must be inlined into its caller.
 pub(super) trait Wide {
     fn encode<S: Simd>(
         simd: S,
@@ -57,59 +57,59 @@ pub(super) trait Wide {
     );
 }
 
-/// A set of CPU features.
+/// Set of CPU features.
 pub(super) trait Width {
-    /// The encoder compiled for these features, if the CPU has them.
+    /// Returns the encoder compiled for these features, if the CPU has them.
     fn encoder<W: Wide>() -> Option<Encode>;
 }
 
-/// Proof that the CPU has what vectors need, and what vectors can do.
+/// Proof that the CPU supports a vector width, with the operations on its vectors.
 ///
-/// Every operation does in each lane what the operator of f32 does; comparisons with NaN are false.
+/// Every operation acts on each lane like the operator of f32; comparisons with NaN are false.
 pub(super) trait Simd: Copy {
     const LANES: usize;
-    /// A number for each lane.
+    /// Vector with an f32 per lane.
     type F: Copy
         + Add<Output = Self::F>
         + Sub<Output = Self::F>
         + Mul<Output = Self::F>
         + Div<Output = Self::F>;
-    /// A truth for each lane.
+    /// Vector with a boolean per lane.
     type M: Copy;
 
-    /// The same number in every lane.
+    /// Returns a vector with the same value in every lane.
     fn splat(self, x: f32) -> Self::F;
-    /// The first `LANES` numbers.
+    /// Loads the first `LANES` values.
     fn load(self, x: &[f32; 16]) -> Self::F;
-    /// Shows element `i` of the groups of all lanes, for each `i`. Groups are equally long, a
+    /// Calls `each` with element `i` of the groups of all lanes, for each `i`. Groups are equally long, a
     /// multiple of 8.
     fn each_column<'a>(self, group: impl Fn(usize) -> &'a [f32], each: impl FnMut(usize, Self::F));
-    /// The lanes in order.
+    /// Returns the lanes in order.
     fn array(self, x: Self::F) -> [f32; 16];
     fn abs(self, x: Self::F) -> Self::F;
     fn sqrt(self, x: Self::F) -> Self::F;
-    /// `if a < b { a } else { b }`.
+    /// Returns `if a < b { a } else { b }`.
     fn lesser(self, a: Self::F, b: Self::F) -> Self::F;
-    /// `if a > b { a } else { b }`.
+    /// Returns `if a > b { a } else { b }`.
     fn greater(self, a: Self::F, b: Self::F) -> Self::F;
-    /// `nearest(x).clamp(least, most)` of [`crate::codec::rounding`], for any `x`.
+    /// Returns `nearest(x).clamp(least, most)` of [`crate::codec::rounding`], for any `x`.
     fn nearest_level(self, x: Self::F, least: f32, most: f32) -> Self::F;
     fn lt(self, a: Self::F, b: Self::F) -> Self::M;
     fn le(self, a: Self::F, b: Self::F) -> Self::M;
     fn and(self, a: Self::M, b: Self::M) -> Self::M;
     fn or(self, a: Self::M, b: Self::M) -> Self::M;
-    /// `if m { a } else { b }`.
+    /// Returns `if m { a } else { b }`.
     fn select(self, m: Self::M, a: Self::F, b: Self::F) -> Self::F;
     fn all(self, m: Self::M) -> bool;
 
-    /// Element `i` of every group to `out[i]`, a group to a lane. There are 1 to `LANES` groups;
-    /// the last one fills the lanes that are left.
+    /// Writes element `i` of every group to `out[i]`, one group per lane. There are 1 to `LANES` groups;
+    /// the last one fills the remaining lanes.
     #[inline(always)]
     fn columns<const N: usize>(self, groups: &[[f32; N]], out: &mut [Self::F; N]) {
         self.each_column(|lane| &groups[lane.min(groups.len() - 1)], |at, x| out[at] = x);
     }
 
-    /// [`squares`](crate::codec::layout::squares) of groups as in [`Self::columns`].
+    /// Returns [`squares`](crate::codec::layout::squares) of groups as in [`Self::columns`].
     #[inline(always)]
     fn squares<'a>(self, group: impl Fn(usize) -> &'a [f32]) -> [f32; 16] {
         let mut sum = self.splat(0.0);
@@ -117,8 +117,8 @@ pub(super) trait Simd: Copy {
         self.array(sum)
     }
 
-    /// `nearest(x).clamp(least, most)` where no `x` is NaN or beyond 2^22: rounding is then exact
-    /// in the sum itself.
+    /// Returns `nearest(x).clamp(least, most)` if no `x` is NaN or beyond 2^22: the sum itself then rounds
+    /// exactly.
     #[inline(always)]
     fn small_level(self, x: Self::F, least: f32, most: f32) -> Self::F {
         let shift = self.splat(12_582_912.0);

@@ -1,4 +1,4 @@
-//! Q4_K and Q5_K, a group of 32 to a lane.
+//! Vectorized Q4_K and Q5_K, with one group of 32 per lane.
 #![expect(
     clippy::inline_always,
     reason = "intrinsics are fast only inside a function with features"
@@ -9,7 +9,7 @@ use super::lanes::{Simd, Wide};
 use crate::codec::q4_1::ladder;
 use crate::codec::q4_k::{self, Fit};
 
-/// Both formats, told apart by the bytes of a block.
+/// Encoder of both formats, distinguished by the bytes of a block.
 pub(super) struct Affine<const B: usize>;
 pub(super) type Q4K = Affine<144>;
 pub(super) type Q5K = Affine<176>;
@@ -53,7 +53,7 @@ fn encode<S: Simd, const B: usize>(
     }
 }
 
-/// Up to `LANES` groups: whole blocks.
+/// Encodes up to `LANES` groups: whole blocks.
 #[inline(always)]
 fn plain<S: Simd, const B: usize>(s: S, numbers: &[f32], out: &mut [u8]) {
     let mut x = [s.splat(0.0); 32];
@@ -70,7 +70,7 @@ fn plain<S: Simd, const B: usize>(s: S, numbers: &[f32], out: &mut [u8]) {
     }
 }
 
-/// As [`plain`], with importances and twice the mean square of each block.
+/// Encodes like [`plain`], with importance and twice the mean square of each block.
 #[inline(always)]
 fn weighted<S: Simd, const B: usize>(
     s: S,
@@ -96,13 +96,13 @@ fn weighted<S: Simd, const B: usize>(
     }
 }
 
-/// The levels that the search found for group `j` of block `n`.
+/// Returns the levels that the search found for group `j` of block `n`.
 #[cold]
 fn searched<const B: usize>(found: &Found, n: usize, j: usize, x: &[f32; 256]) -> [u8; 32] {
     found.levels(8 * n + j, q4_k::top::<B>(), &x.as_chunks().0[j])
 }
 
-/// Twice the mean square of every block of a row.
+/// Computes twice the mean square of every block of a row.
 #[inline(always)]
 fn block_squares<S: Simd>(s: S, numbers: &[f32], out: &mut Vec<f32>) {
     out.clear();

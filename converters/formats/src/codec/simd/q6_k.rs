@@ -1,4 +1,4 @@
-//! Q6_K, a group of 16 to a lane.
+//! Vectorized Q6_K, with one group of 16 per lane.
 #![expect(
     clippy::inline_always,
     reason = "intrinsics are fast only inside a function with features"
@@ -41,7 +41,7 @@ fn encode_block<S: Simd>(
     let importance = importance.map(|all| all.as_chunks::<16>().0);
     let mut scales = [0.0; 16];
     let mut found = [Found::default(), Found::default()];
-    // Eight lanes need two turns, sixteen one.
+    // Eight lanes need two iterations, sixteen one.
     for (part, (found, scales)) in
         found.iter_mut().zip(scales.chunks_exact_mut(S::LANES)).enumerate()
     {

@@ -1,4 +1,4 @@
-//! [`signed`](crate::codec::search::signed), a group to a lane.
+//! Vectorized [`signed`](crate::codec::search::signed), with one group per lane.
 #![expect(
     clippy::inline_always,
     reason = "intrinsics are fast only inside a function with features"
@@ -8,16 +8,16 @@ use super::Simd;
 use crate::codec::rounding::nearest;
 use crate::codec::search::TINY;
 
-/// What was found for each lane.
+/// Search results of each lane.
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) scale: [f32; 16],
-    /// What numbers are multiplied by to get their levels; 0 where all are as good as zero.
+    /// Factor that maps values to their levels; 0 if all are treated as zero.
     inverse: [f32; 16],
 }
 
 impl Found {
-    /// The levels of a lane's group.
+    /// Returns the levels of a lane's group.
     pub(super) fn levels<const N: usize>(&self, lane: usize, half: i32, x: &[f32; N]) -> [u8; N] {
         let inverse = self.inverse[lane];
         if inverse == 0.0 {
@@ -70,8 +70,8 @@ pub(super) fn signed<S: Simd, const N: usize>(
     }
 }
 
-/// Sums of `weight * x * level` and `weight * level * level`. Levels are small: nothing is farther
-/// out than the peak, which becomes at most a little more than `half`.
+/// Returns the sums of `weight * x * level` and `weight * level * level`. Levels are small: no value
+/// exceeds the peak, whose level is at most slightly above `half`.
 #[inline(always)]
 fn sums<S: Simd, const N: usize>(
     s: S,

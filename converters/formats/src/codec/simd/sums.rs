@@ -1,28 +1,28 @@
-//! Sums over pairs of numbers, eight pairs at a time.
+//! Sums over pairs of values, eight pairs at a time.
 //!
-//! Eight sums are kept and added up in the end, with vectors or without: the result is the same on
-//! every CPU. The vectors are the compiler's; it only has to be told which ones there are.
+//! Eight sums are kept and added up at the end, with or without vectors, so that the result is the same on
+//! every CPU. The compiler vectorizes the loop for the enabled CPU features.
 #![expect(unsafe_code, reason = "features")]
 
-/// What is added up of numbers and of what stands for them.
+/// Sums over source values and decoded values.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sums {
     /// Squared differences.
     pub error: f64,
-    /// Squared numbers.
+    /// Squared source values.
     pub power: f64,
     /// Products of both.
     pub product: f64,
-    /// Squares of what stands for them.
+    /// Squared decoded values.
     pub decoded: f64,
-    /// The largest difference.
+    /// Largest absolute difference.
     pub largest: f64,
 }
 
-/// Pairs at a time.
+/// Number of pairs per iteration.
 const WIDTH: usize = 8;
 
-/// Adds up, with the widest vectors that the CPU has.
+/// Computes the sums with the widest vectors of the CPU.
 pub fn sums(numbers: &[f32], seen: &[f32]) -> Sums {
     #[cfg(target_arch = "x86_64")]
     {
