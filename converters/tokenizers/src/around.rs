@@ -1,7 +1,7 @@
-//! Tokens around every text: those that the checkpoint's tokenizer puts there, and the keys that say so.
+//! Special tokens around every text, and the keys that declare them.
 //!
-//! A file has room for one token before a text, the one that begins texts, and one behind it, the one that ends them. Where
-//! the keys are missing, loaders go by the kind of tokenizer, so both are always written.
+//! A file has keys for one token before a text (BOS) and one behind it (EOS). If the keys are missing,
+//! loaders use defaults of the tokenizer kind, so both are always written.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -15,15 +15,15 @@ use super::{Error, Kind, Reference, Tokenizer, pre};
 use formats::gguf::{Metadata, Value};
 use formats::shown;
 
-/// Texts of the corpus that are tokenized with and without the tokens around them.
+/// Number of corpus texts that are tokenized with and without the special tokens around them.
 const PROBES: usize = 32;
-/// Roles whose tokens stand around texts.
+/// Roles of tokens around texts.
 const ROLES: [&str; 2] = ["bos", "eos"];
 
-/// Classes by their way with a tokenizer.model alone.
+/// Tokenizer classes, by their behaviour with only a tokenizer.model.
 #[derive(Deserialize)]
 struct Lone {
-    /// Those that begin texts with the bos token unless told not to.
+    /// Classes that begin texts with the BOS token by default.
     begin: Vec<String>,
 }
 
@@ -35,7 +35,8 @@ static LONE: LazyLock<Lone> = LazyLock::new(|| {
 /// Tokens before and behind every text.
 type Around = (Vec<u32>, Vec<u32>);
 
-/// Writes both keys, unless they are to be the converter's, and says what they cannot.
+/// Writes both keys, unless the converter's own keys are requested, and warns of tokens that keys cannot
+/// express.
 pub(super) fn write(
     dir: &Path,
     json: Option<&Json>,
@@ -73,7 +74,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Writes what stands around texts, as far as keys can say it.
+/// Writes the tokens around texts, as far as keys can express them.
 fn say(found: Option<&Around>, rows: usize, keys: &mut Metadata) {
     let (before, after) = found.cloned().unwrap_or_default();
     let ends = [(before.first(), before.len()), (after.last(), after.len())];
@@ -81,7 +82,7 @@ fn say(found: Option<&Around>, rows: usize, keys: &mut Metadata) {
         let id = format!("tokenizer.ggml.{role}_token_id");
         let known = keys.get(&id).and_then(Value::integer);
         let row = token.copied().filter(|&token| (token as usize) < rows);
-        // What stands alone at this place of every text has the role, if no token was named for it.
+        // A token that stands alone at this place of every text gets the role, if none was named for it.
         if let (None, Some(token), 1) = (known, row, count) {
             keys.set(id, token);
         }
@@ -98,7 +99,7 @@ fn flag(role: &str) -> String {
     format!("tokenizer.ggml.add_{role}_token")
 }
 
-/// Tokens that a tokenizer puts around texts, or nothing if that is not the same around each.
+/// Returns the tokens that a tokenizer puts around texts; none if they differ between texts.
 fn of(reference: &Reference) -> Result<Option<Around>, Error> {
     let mut fits: Option<Vec<Around>> = None;
     for text in corpus().take(PROBES) {
@@ -114,12 +115,13 @@ fn of(reference: &Reference) -> Result<Option<Around>, Error> {
         };
         fits = Some(both);
     }
-    // Of several that fit, as if all texts were nothing but the token, the one with most before the text.
+    // Several results fit if all texts consist of the token alone; take the one with most tokens before the
+    // text.
     Ok(fits.and_then(|mut fits| fits.pop()))
 }
 
-/// The keys of a tokenizer.model without a tokenizer.json, which no reference runs. Transformers 5.23 goes by the settings, and
-/// puts nothing around texts without them, but for a class or two.
+/// Derives the keys of a tokenizer.model without a tokenizer.json, which no reference can run. Transformers
+/// 5.23 follows the settings, and without settings adds no tokens, except for a few classes.
 fn alone(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Error> {
     let class = config.and_then(|config| config.get("tokenizer_class"));
     let class = class.and_then(|class| class.value.as_str()).unwrap_or_default();
@@ -144,7 +146,7 @@ fn alone(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Error> {
     Ok(())
 }
 
-/// Warns of settings that say otherwise than the keys: transformers 5 does not read them beside a tokenizer.json.
+/// Warns of settings that contradict the keys: transformers 5 ignores them beside a tokenizer.json.
 fn unlike_settings(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Error> {
     for role in ROLES {
         let setting = format!("add_{role}_token");
@@ -162,7 +164,7 @@ fn unlike_settings(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Err
     Ok(())
 }
 
-/// Says which tokens stand around texts, and which will by the keys of the file.
+/// Describes the tokens around texts in the checkpoint, and those that the file's keys give.
 fn lost(json: &Json, found: Option<&Around>, written: &Around) -> String {
     let name = |id: &u32| {
         let mut listed = json.added.iter().map(|token| (token.text.as_str(), token.id));

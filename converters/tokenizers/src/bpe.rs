@@ -1,4 +1,4 @@
-//! Byte-level tokenizers: texts spell bytes, and merges make tokens of them.
+//! Byte-level BPE tokenizers: token texts spell bytes, and merges build tokens.
 
 use indexmap::IndexMap;
 
@@ -44,7 +44,7 @@ pub(super) fn write(
 
 fn table(json: &Json, reference: &Reference, rows: usize) -> Result<Table, Error> {
     let mut table = Table::new(rows)?;
-    // Which token has a row: two that claim one, or one text with two, would lose one of them.
+    // Texts by row: of two tokens with one row, or two rows with one text, one would be lost.
     let mut taken: IndexMap<u64, &str> = IndexMap::new();
     let row = |id: u64, text: &str| match usize::try_from(id) {
         Ok(row) if row < rows => Ok(row),
@@ -67,8 +67,8 @@ fn table(json: &Json, reference: &Reference, rows: usize) -> Result<Table, Error
         {
             return Err(super::same_id(json, token.id, other, &token.text));
         }
-        // Loaders look for added tokens in text as it comes, so what the tokenizer would look for
-        // is written: the text that the token stands for.
+        // Loaders search text for added tokens without normalizing it, so the normalized search text is
+        // written.
         let text =
             if token.normalized { token.text.clone() } else { written(reference, &token.text)? };
         table.add(row, &text, token.special);
@@ -76,7 +76,7 @@ fn table(json: &Json, reference: &Reference, rows: usize) -> Result<Table, Error
     Ok(table)
 }
 
-/// What a token reads like when it is written.
+/// Returns the text that a token decodes to.
 fn written(reference: &Reference, text: &str) -> Result<String, Error> {
     reference.decode(&reference.encode(text, false)?, false)
 }

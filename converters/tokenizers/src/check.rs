@@ -1,9 +1,9 @@
-//! Whether llama.cpp will make the tokens that the checkpoint's own tokenizer makes.
+//! Checks that llama.cpp will produce the same tokens as the checkpoint's own tokenizer.
 //!
-//! What llama.cpp does with a tokenizer's keys is done here too, on a corpus of many scripts, code, blanks
-//! and signs, and compared with what the `tokenizers` crate makes of tokenizer.json: the same tokens,
-//! and from these the text again. Special tokens in the text count as plain text on both sides; those that stand around
-//! every text are compared too, unless the keys are known not to say them.
+//! llama.cpp's tokenization is reimplemented here and run on a corpus of many scripts, code, whitespace and
+//! symbols. Its tokens, and the text decoded from them, are compared with those of the `tokenizers` crate
+//! for tokenizer.json. Special tokens in the text count as plain text on both sides. The tokens around
+//! every text are compared too, unless the keys are known not to express them.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -19,22 +19,22 @@ mod split;
 
 pub use loaded::Loaded;
 
-/// The corpus: one text per line, with signs that cannot be seen escaped.
+/// Corpus: one text per line, with invisible characters escaped.
 static CORPUS: LazyLock<Vec<String>> =
     LazyLock::new(|| include_str!("../data/corpus.txt").lines().map(unescape).collect());
 
-/// A check that held.
+/// Result of a successful check.
 #[derive(Debug, Clone, Default)]
 pub struct Checked {
-    /// How many texts were compared.
+    /// Number of texts that were compared.
     pub strings: usize,
-    /// Texts that were left out, since the two programs are known to differ on their like.
+    /// Texts that were skipped, because the two programs are known to differ on them.
     pub skipped: usize,
-    /// Texts that differ because llama.cpp has no exact form of this pre-tokenizer.
+    /// Texts that differ because llama.cpp only approximates this pre-tokenizer.
     pub known: Vec<String>,
 }
 
-/// A check that did not hold.
+/// Failure of a check.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
@@ -65,7 +65,7 @@ pub enum Mismatch {
     Text { text: String, back: String },
 }
 
-/// Tokens from the first that differs on.
+/// Formats tokens from the first difference on.
 fn list(tokens: &[String]) -> String {
     const MOST: usize = 12;
     let shown: Vec<String> = tokens.iter().take(MOST).map(|token| format!("`{token}`")).collect();
@@ -73,17 +73,17 @@ fn list(tokens: &[String]) -> String {
     format!("{}{more}", shown.join(" "))
 }
 
-/// The texts that [`self_check`] compares.
+/// Returns the texts that [`self_check`] compares.
 pub fn corpus() -> impl ExactSizeIterator<Item = &'static str> {
     CORPUS.iter().map(String::as_str)
 }
 
-/// Compares the keys with the tokenizer that they were made from, with what stands around every text.
+/// Compares the keys with their source tokenizer, including the tokens around every text.
 pub fn self_check(tokenizer: &Tokenizer, dir: &Path) -> Result<Checked, Mismatch> {
     check(tokenizer, dir, corpus())
 }
 
-/// The same on other texts.
+/// Compares the keys with their source tokenizer on other texts.
 pub fn check<'a>(
     tokenizer: &Tokenizer,
     dir: &Path,
@@ -98,7 +98,8 @@ pub fn check<'a>(
         Loaded::new(&tokenizer.keys).map_err(|why| Mismatch::Unusable { why: shown(&why) })?;
     let (mut checked, mut total) = (Checked::default(), 0_usize);
     let mut first = None;
-    // Normalizers of pieces differ in blanks at the ends and in the length of what is replaced.
+    // Normalizers of Unigram tokenizers differ in leading and trailing spaces and in the length of
+    // replacements.
     let inexact = ours.is_approximate() || ours.kind == Kind::Pieces;
     for text in texts {
         total += 1;
@@ -118,22 +119,22 @@ pub fn check<'a>(
             Err(other) => return Err(other),
         }
     }
-    // An inexact form errs now and then. What errs often is the wrong one.
+    // An approximation fails on few texts. One that fails on many is the wrong pre-tokenizer.
     match first {
         Some(fault) if checked.known.len() > total / 16 => Err(fault),
         _ => Ok(checked),
     }
 }
 
-/// Texts on which the two programs differ whatever the keys say.
+/// True for texts on which the two programs differ with any keys.
 fn leaves_out(json: &Json, text: &str) -> bool {
-    // A blank before every text, or before every one that does not begin with one.
+    // A space before every text, or before every text without a leading space.
     let blank = text.starts_with([' ', '▁']) && spm::metaspace(&json.pre_tokenizer);
-    // Tokens that are written as control tokens, though the checkpoint reads them in plain text.
+    // Tokens that are written as control tokens, although the checkpoint recognizes them in plain text.
     let control = json.added.iter().any(|token| {
         !token.special && table::looks_special(&token.text) && text.contains(&token.text)
     });
-    // Added tokens of `▁` runs are written as blanks, which is what they stand for.
+    // Added tokens of `▁` runs are written as spaces, which they represent.
     let run = |text: &str| text.chars().count() > 1 && text.chars().all(|c| c == '▁');
     let runs = text.contains("▁▁") && json.added.iter().any(|token| run(&token.text));
     blank || control || runs
@@ -170,9 +171,9 @@ fn compare(
         }
     }
     let back = ours.decode(&made);
-    // Pieces have one spelling for a blank and for the sign that stands for it.
+    // Pieces spell a space and the character `▁` alike.
     let text = if ours.kind == Kind::Pieces {
-        // Replacements and merged blanks do not come back.
+        // Replacements and merged spaces cannot be reversed.
         return Ok(());
     } else if ours.kind == Kind::Scores {
         text.replace('▁', " ")
@@ -182,7 +183,7 @@ fn compare(
     if back == text { Ok(()) } else { Err(Mismatch::Text { text, back }) }
 }
 
-/// A line of the corpus as the text that it stands for.
+/// Unescapes a line of the corpus.
 fn unescape(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     let mut rest = line;

@@ -1,4 +1,4 @@
-//! JSON files of a checkpoint, read so that every complaint names the file and the key.
+//! JSON files of a checkpoint, parsed so that every error names the file and the key.
 
 use std::path::{Path, PathBuf};
 
@@ -8,14 +8,14 @@ use serde_json::{Map, Value};
 use super::Error;
 use formats::python_json::words_as_texts;
 
-/// A JSON file.
+/// Parsed JSON file.
 #[derive(Debug)]
 pub(super) struct Doc {
     pub(super) file: PathBuf,
     pub(super) value: Value,
 }
 
-/// A value in a file, with the way to it.
+/// Value in a file, with its path of keys.
 #[derive(Clone)]
 pub(super) struct Node<'a> {
     file: &'a Path,
@@ -23,7 +23,7 @@ pub(super) struct Node<'a> {
     pub(super) value: &'a Value,
 }
 
-/// Reads a file of `dir` if it is there.
+/// Reads a file of `dir`, if it exists.
 pub(super) fn parse<T: for<'a> Deserialize<'a>>(
     dir: &Path,
     name: &str,
@@ -40,7 +40,7 @@ pub(super) fn parse<T: for<'a> Deserialize<'a>>(
 }
 
 impl Doc {
-    /// Reads a file of `dir` if it is there. It must hold an object.
+    /// Reads a file of `dir`, if it exists. It must hold an object.
     pub(super) fn read(dir: &Path, name: &str) -> Result<Option<Self>, Error> {
         let read = parse::<Map<String, Value>>(dir, name)?;
         Ok(read.map(|(file, map)| Self { file, value: Value::Object(map) }))
@@ -50,7 +50,7 @@ impl Doc {
         Node::new(&self.file, "", &self.value).get(key)
     }
 
-    /// The value of a dotted key.
+    /// Returns the value of a dotted key.
     pub(super) fn find(&self, key: &str) -> Option<Node<'_>> {
         key.split('.').try_fold(Node::new(&self.file, "", &self.value), |node, key| node.get(key))
     }
@@ -61,19 +61,19 @@ impl<'a> Node<'a> {
         Self { file, at: at.to_owned(), value }
     }
 
-    /// A value that is not null, under its key.
+    /// Returns a node for a value, unless it is null.
     pub(super) fn set(file: &'a Path, at: &str, value: &'a Value) -> Option<Self> {
         (!value.is_null()).then(|| Self::new(file, at, value))
     }
 
-    /// What stands under a key of an object. Null counts as absent.
+    /// Returns the value of an object's key. Null counts as absent.
     pub(super) fn get(&self, key: &str) -> Option<Self> {
         let value = self.value.get(key).filter(|value| !value.is_null())?;
         let at = if self.at.is_empty() { key.to_owned() } else { format!("{}.{key}", self.at) };
         Some(Self { file: self.file, at, value })
     }
 
-    /// The elements of a list.
+    /// Returns the elements of a list.
     pub(super) fn list(&self) -> Result<impl Iterator<Item = Self> + use<'a>, Error> {
         let list = self.value.as_array().ok_or_else(|| self.wrong("a list"))?;
         let (file, at) = (self.file, self.at.clone());
@@ -96,7 +96,7 @@ impl<'a> Node<'a> {
         self.value.as_bool().ok_or_else(|| self.wrong("true or false"))
     }
 
-    /// A key that must be there.
+    /// Returns the value of a required key.
     pub(super) fn need(&self, key: &str, expected: &'static str) -> Result<Self, Error> {
         self.get(key).ok_or_else(|| {
             Error::key(self.file, &format!("{}.{key}", self.at), "not there", expected)

@@ -1,16 +1,16 @@
-//! Why a tokenizer cannot be written.
+//! Errors in writing a tokenizer.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use formats::shown;
 
-/// Why a tokenizer cannot be written. Words from files come escaped, ready to print.
+/// Reason why a tokenizer cannot be written. Texts from files are escaped, ready to print.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
 pub enum Error {
-    /// The operating system's word; `fs_err` names the path in it.
+    /// Error of the operating system; `fs_err` adds the path.
     #[error(transparent)]
     Io(#[from] io::Error),
 

@@ -1,4 +1,4 @@
-//! `tokenizer.json`, or an older pair of files that says the same, as far as it is used here.
+//! Parses `tokenizer.json`, or an equivalent older pair of files, as far as needed.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ struct RawModel {
     max_input_chars_per_word: Value,
 }
 
-/// Texts and ids as they stand: a map would forget the first of two equal texts.
+/// Texts and ids in file order: a map would drop the first of two equal texts.
 #[derive(Default)]
 enum Vocab {
     #[default]
@@ -66,10 +66,10 @@ enum Vocab {
     Scores(Vec<(String, f64)>),
 }
 
-/// Both spellings: `"a b"`, and `["a", "b"]` where a part may hold a space.
+/// Merge in either spelling: `"a b"`, or `["a", "b"]` if a part may hold a space.
 struct Merge(String, String);
 
-/// A token that was added to the vocabulary.
+/// Token that was added to the vocabulary.
 #[derive(Debug, Clone, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "they are the flags of the file")]
 pub(super) struct Added {
@@ -82,20 +82,20 @@ pub(super) struct Added {
     pub(super) rstrip: bool,
 }
 
-/// Settings of a model that only its kind has.
+/// Model settings that depend on its kind.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Model {
-    /// Pairs are merged (BPE).
+    /// Merging of pairs (BPE).
     Merges { prefix: Option<String>, suffix: Option<String>, fuse_unknown: bool },
-    /// The likeliest pieces are chosen (Unigram).
+    /// Choice of the most probable pieces (Unigram).
     Scores { scores: Vec<f64>, unknown: Option<usize> },
-    /// The longest pieces are taken from the left.
+    /// Greedy choice of the longest pieces from the left.
     WordPiece { prefix: String, longest: usize },
-    /// Words are looked up whole.
+    /// Lookup of whole words.
     Words,
 }
 
-/// The parts of a `tokenizer.json`.
+/// Parts of a `tokenizer.json`.
 #[derive(Debug)]
 pub(super) struct Json {
     pub(super) file: PathBuf,
@@ -104,7 +104,7 @@ pub(super) struct Json {
     pub(super) post_processor: Value,
     pub(super) decoder: Value,
     pub(super) model: Model,
-    /// Texts and ids of the model, without what was added.
+    /// Texts and ids of the model, without added tokens.
     pub(super) vocab: Vec<(String, u64)>,
     pub(super) added: Vec<Added>,
     pub(super) merges: Vec<(String, String)>,
@@ -112,12 +112,12 @@ pub(super) struct Json {
     pub(super) byte_fallback: bool,
     pub(super) ignore_merges: bool,
     pub(super) unknown: Option<String>,
-    /// Settings of training and batching that are set, and not followed.
+    /// Settings of training and batching that are set in the file, but ignored.
     pub(super) unused: Vec<&'static str>,
 }
 
 impl Json {
-    /// Reads the tokenizer of a folder if there is one.
+    /// Reads the tokenizer of a folder, if there is one.
     pub(super) fn read(dir: &Path) -> Result<Option<Self>, Error> {
         match parse::<Whole>(dir, "tokenizer.json")? {
             Some((file, whole)) => Self::of(file, whole).map(Some),
@@ -140,7 +140,7 @@ impl Json {
             Ok::<_, Error>(node.map(|node| node.u64()).transpose()?.map(|number| number as usize))
         };
         let missing = |expected| Error::key(&file, "model.vocab", "not there", expected);
-        // Files of the first versions say no type.
+        // The first file versions have no type.
         let kind = match text("model.type", &raw.kind)? {
             Some(kind) => kind,
             None if matches!(raw.vocab, Vocab::Scores(_)) => "Unigram".to_owned(),
@@ -205,19 +205,19 @@ impl Json {
         })
     }
 
-    /// The id of a token by its text.
+    /// Returns the id of a token by its text.
     pub(super) fn id(&self, text: &str) -> Option<u64> {
         let added = self.added.iter().find(|token| token.text == text).map(|token| token.id);
         added.or_else(|| self.vocab.iter().find(|(word, _)| word == text).map(|(_, id)| *id))
     }
 
-    /// The ids of all tokens.
+    /// Returns the ids of all tokens.
     pub(super) fn ids(&self) -> impl Iterator<Item = u64> {
         let added = self.added.iter().map(|token| token.id);
         self.vocab.iter().map(|(_, id)| *id).chain(added)
     }
 
-    /// Settings that are not followed, as sentences.
+    /// Describes the ignored settings.
     pub(super) fn ignored(&self) -> Vec<String> {
         if self.unused.is_empty() {
             return Vec::new();
@@ -228,7 +228,7 @@ impl Json {
         )]
     }
 
-    /// The merges as files hold them: a blank within a part is spelled as byte-level texts spell it.
+    /// Returns the merges as lines of a file: a space within a part is spelled in byte-level form.
     pub(super) fn merge_lines(&self) -> Vec<String> {
         let blank = table::BLANK.to_string();
         let part = |text: &str| text.replace(' ', &blank);
@@ -236,7 +236,7 @@ impl Json {
     }
 }
 
-/// True if a step of a pipeline is like this.
+/// True if a predicate holds for any step of a pipeline.
 pub(super) fn any(step: &Value, is: &dyn Fn(&Value) -> bool) -> bool {
     match step {
         Value::Object(map) => {
@@ -247,12 +247,12 @@ pub(super) fn any(step: &Value, is: &dyn Fn(&Value) -> bool) -> bool {
     }
 }
 
-/// True if a step of this type stands in a pipeline.
+/// True if a pipeline contains a step of this type.
 pub(super) fn has(step: &Value, kind: &str) -> bool {
     any(step, &|step| step.get("type").and_then(Value::as_str) == Some(kind))
 }
 
-/// True if a step of this type has a flag that is true.
+/// True if a pipeline contains a step of this type with a true flag.
 pub(super) fn flagged(step: &Value, kind: &str, flag: &str) -> bool {
     any(step, &|step| {
         step.get("type").and_then(Value::as_str) == Some(kind)
@@ -279,7 +279,7 @@ fn added(file: &Path, value: &Value) -> Result<Vec<Added>, Error> {
     Node::new(file, "added_tokens", value).list()?.map(token).collect()
 }
 
-/// The parts of a merge in one text: loaders look for the space behind the first byte.
+/// Splits a merge into its parts: like loaders, at the only space after the first byte.
 pub(super) fn halves(text: &str) -> Option<(String, String)> {
     let mut ends = text.char_indices().skip(1).filter(|(_, c)| *c == ' ');
     let (at, _) = ends.next()?;

@@ -1,9 +1,9 @@
-//! Tokenizers, from a checkpoint's files to the keys of a GGUF file.
+//! Conversion of tokenizers from a checkpoint's files to the keys of a GGUF file.
 //!
-//! Three kinds are written: merges of bytes, from tokenizer.json or from vocab.json with merges.txt; pieces
-//! that are merged by score, from tokenizer.model or from a tokenizer.json that falls back to bytes;
-//! and Unigram models, from tokenizer.json. Keys, their order and what they hold are those of llama.cpp's
-//! converter, so that its loader does with them what it does with files of its own.
+//! Three kinds are written: byte-level BPE, from tokenizer.json or from vocab.json with merges.txt;
+//! SentencePiece BPE, from tokenizer.model or from a tokenizer.json with byte fallback; and Unigram models,
+//! from tokenizer.json. The keys, their order and their values are those of llama.cpp's converter, so its
+//! loader treats them like its own files.
 //!
 //! * [`Reference`] runs the checkpoint's own tokenizer;
 //! * [`read`] makes the keys;
@@ -38,61 +38,63 @@ pub use named::complete;
 pub use reference::Reference;
 pub use table::Type;
 
-/// What a caller knows that the files do not say.
+/// Settings of the caller that the files do not contain.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The pre-tokenizer by llama.cpp's name, in place of the one that would be found.
+    /// llama.cpp's name of the pre-tokenizer, replacing the detected one.
     pub pre: Option<String>,
-    /// More hashes of test texts, and the names of their pre-tokenizers.
+    /// Additional hashes of test texts, and the names of their pre-tokenizers.
     pub hashes: Vec<(String, String)>,
-    /// Special tokens by kind and text, as in `("eot", "<|user|>")`, for kinds that the files leave open.
+    /// Special tokens by kind and text, as in `("eot", "<|user|>")`, for kinds that the files do not
+    /// define.
     pub special: Vec<(String, String)>,
-    /// True for the keys of llama.cpp's converter as they are, also where its loader would then put other tokens around
-    /// texts than the checkpoint does.
+    /// True for exactly the keys of llama.cpp's converter, even if its loader then adds different tokens
+    /// around texts than the checkpoint.
     pub identity: bool,
 }
 
-/// How a tokenizer makes tokens.
+/// Tokenization algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Bytes are merged pair by pair.
+    /// Byte-level BPE: bytes are merged in pairs.
     Merges,
-    /// Pieces are joined by score.
+    /// SentencePiece BPE: pieces are joined by score.
     Scores,
-    /// The likeliest pieces of all are taken.
+    /// Unigram: the most probable pieces are chosen.
     Pieces,
 }
 
-/// A tokenizer as a GGUF file holds it.
+/// Tokenizer in the form of a GGUF file.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
-    /// Its keys, in order.
+    /// Keys, in order.
     pub keys: Metadata,
-    /// What will not be as in the checkpoint, or might not.
+    /// Actual or possible differences from the checkpoint.
     pub warnings: Vec<String>,
-    /// Texts that llama.cpp is known to tokenize otherwise, for this kind of tokenizer.
+    /// Texts that llama.cpp is known to tokenize differently, for this kind of tokenizer.
     pub notes: Vec<String>,
-    /// How it makes tokens.
+    /// Tokenization algorithm.
     pub kind: Kind,
-    /// The name of its pre-tokenizer.
+    /// Name of the pre-tokenizer.
     pub pre: String,
-    /// True if the keys put around texts what the checkpoint does; a warning or note says what is lost otherwise.
+    /// True if the keys put the same tokens around texts as the checkpoint; otherwise a warning or note
+    /// describes the difference.
     pub around: bool,
 }
 
-/// Every pre-tokenizer that llama.cpp knows, by name.
+/// Returns the name of every pre-tokenizer that llama.cpp supports.
 pub fn pre_names() -> impl Iterator<Item = &'static str> {
     pre::names()
 }
 
-/// Makes the keys of a checkpoint's tokenizer, for a model with `vocab_size` rows of embeddings.
+/// Builds the keys of a checkpoint's tokenizer, for a model with `vocab_size` rows of embeddings.
 pub fn read(dir: &Path, vocab_size: usize, options: &Options) -> Result<Tokenizer, Error> {
     let json = json::Json::read(dir)?;
     let mut keys = Metadata::new();
     let mut warnings = Vec::new();
     let mut blank_off = false;
     let (kind, pre) = match &json {
-        // A tokenizer.model beside it is then of another format.
+        // A tokenizer.model beside it then has another format.
         Some(json) if matches!(json.model, json::Model::Scores { .. }) => {
             let pre = pieces::write(json, vocab_size, &mut keys, &mut warnings)?;
             (Kind::Pieces, pre)
@@ -129,7 +131,7 @@ pub fn read(dir: &Path, vocab_size: usize, options: &Options) -> Result<Tokenize
     };
     let special = special::read(dir, json.as_ref(), vocab_size, options, &mut warnings)?;
     for (role, id) in &special.ids {
-        // What began texts as the class token is written as the one that begins texts.
+        // A class token that begins texts is written as the BOS token.
         let written = special::ROLES.iter().filter(|(known, _)| *known != "cls");
         if let Some((_, key)) = written.into_iter().find(|(known, _)| known == role) {
             keys.set(*key, *id);
@@ -156,7 +158,7 @@ pub fn read(dir: &Path, vocab_size: usize, options: &Options) -> Result<Tokenize
     Ok(made)
 }
 
-/// Texts on which llama.cpp differs from every tokenizer with these steps.
+/// Describes the texts on which llama.cpp differs from every tokenizer with these steps.
 fn notes(json: &json::Json, kind: Kind) -> Vec<String> {
     let mut notes = Vec::new();
     if json::has(&json.normalizer, "NFC") {
@@ -176,7 +178,7 @@ fn notes(json: &json::Json, kind: Kind) -> Vec<String> {
     notes
 }
 
-/// Two tokens with one id.
+/// Returns an error about two tokens with one id.
 fn same_id(json: &json::Json, id: u64, one: &str, two: &str) -> Error {
     let found = format!("the id of `{one}` and of `{two}`");
     Error::key(&json.file, &id.to_string(), found, "one token for each id")

@@ -1,6 +1,6 @@
-//! Tokens that llama.cpp looks up by text in files whose name says what model they hold.
+//! Tokens that llama.cpp looks up by text, depending on the model name in the file.
 //!
-//! Its loader takes them for granted: a file of such a name without one of them does not open.
+//! Its loader does not open a file with such a name if one of them is missing.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use formats::gguf::{Array, Metadata, Value};
 
 #[derive(Deserialize)]
 struct Rule {
-    /// Parts of `general.name`, in lower case.
+    /// Substrings of `general.name`, in lower case.
     names: Vec<String>,
     tokens: Vec<String>,
 }
@@ -21,7 +21,7 @@ static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
         .expect("the table is part of the program, and a test reads it")
 });
 
-/// Gives padding rows the texts that a file of this name needs, and warns of each.
+/// Assigns the required texts to padding rows for a file of this name, and warns of each.
 pub fn complete(name: &str, keys: &mut Metadata, warnings: &mut Vec<String>) {
     const TEXTS: &str = "tokenizer.ggml.tokens";
     const TYPES: &str = "tokenizer.ggml.token_type";

@@ -1,6 +1,6 @@
-//! vocab.json with merges.txt: the older form of byte-level tokenizers.
+//! Reads vocab.json with merges.txt, the older form of byte-level tokenizers.
 //!
-//! These files have no steps of their own: the tokenizer's class in transformers knows them.
+//! These files define no pipeline steps: the tokenizer class in transformers implies them.
 //! `data/pair_tokenizers.json` lists the classes, as transformers 5.23 builds them.
 
 use std::collections::BTreeMap;
@@ -16,11 +16,11 @@ use super::doc::{Doc, parse};
 use super::json::{Added, Json, Model, halves};
 use super::special::decoder;
 
-/// A class of tokenizers and what it puts around vocabulary and merges.
+/// Tokenizer class, with the pipeline that it adds to vocabulary and merges.
 #[derive(Deserialize)]
 struct Class {
     classes: Vec<String>,
-    /// Kinds of models that use the class where no file names it.
+    /// Model types that use the class if no file names one.
     models: Vec<String>,
     normalizer: Value,
     pre_tokenizer: Value,
@@ -32,10 +32,10 @@ static CLASSES: LazyLock<Vec<Class>> = LazyLock::new(|| {
         .expect("the table is part of the program, and a test reads it")
 });
 
-/// Special tokens in the order in which transformers adds them.
+/// Special tokens in the order of transformers.
 const ROLES: [&str; 7] = ["bos", "eos", "unk", "sep", "pad", "cls", "mask"];
 
-/// Reads the pair of a folder if both files are there.
+/// Reads the pair of a folder, if both files exist.
 pub(super) fn read(dir: &Path) -> Result<Option<Json>, Error> {
     let file = dir.join("merges.txt");
     if !file.is_file() {
@@ -44,7 +44,7 @@ pub(super) fn read(dir: &Path) -> Result<Option<Json>, Error> {
     let Some((vocab_file, vocab)) = parse::<Ids>(dir, "vocab.json")? else { return Ok(None) };
     let config = Doc::read(dir, "tokenizer_config.json")?;
     let Some(class) = class(dir, config.as_ref())? else {
-        // Pieces of a tokenizer.model say what they do themselves.
+        // A tokenizer.model describes its own steps.
         if dir.join("tokenizer.model").is_file() {
             return Ok(None);
         }
@@ -100,7 +100,7 @@ pub(super) fn read(dir: &Path) -> Result<Option<Json>, Error> {
     }))
 }
 
-/// The class that the files name, or that models of this kind use.
+/// Returns the class that the files name, or the default of the model type.
 fn class(dir: &Path, config: Option<&Doc>) -> Result<Option<&'static Class>, Error> {
     if let Some(node) = config.and_then(|config| config.get("tokenizer_class")) {
         let name = node.str()?;
@@ -114,7 +114,7 @@ fn class(dir: &Path, config: Option<&Doc>) -> Result<Option<&'static Class>, Err
     Ok(CLASSES.iter().find(|class| class.models.iter().any(|known| known == name)))
 }
 
-/// The special token of a role: as the config says, else as the class does.
+/// Returns the special token of a role, from the config or else from the class.
 fn word(role: &str, config: Option<&Doc>, class: &Class) -> Option<String> {
     let key = format!("{role}_token");
     let Some(value) = config.and_then(|config| config.value.get(&key)) else {
@@ -124,7 +124,7 @@ fn word(role: &str, config: Option<&Doc>, class: &Class) -> Option<String> {
     text.as_str().map(str::to_owned)
 }
 
-/// Added tokens: those listed by id, then special ones, numbered behind the vocabulary.
+/// Returns the added tokens: those listed by id, then special ones, numbered after the vocabulary.
 fn added(
     dir: &Path,
     config: Option<&Doc>,
@@ -165,7 +165,7 @@ fn added(
     Ok(tokens)
 }
 
-/// A post-processor that puts tokens before and behind every text; null where there are none.
+/// Returns a post-processor that adds tokens before and after every text; null without such tokens.
 fn around(before: Option<&Added>, after: Option<&Added>) -> Value {
     if before.is_none() && after.is_none() {
         return Value::Null;
@@ -190,7 +190,7 @@ fn around(before: Option<&Added>, after: Option<&Added>) -> Value {
     })
 }
 
-/// Texts and ids in the order of the file.
+/// Texts and ids in file order.
 struct Ids(Vec<(String, u64)>);
 
 impl<'de> Deserialize<'de> for Ids {

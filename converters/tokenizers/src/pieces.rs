@@ -1,7 +1,7 @@
-//! Tokenizers of scored pieces (Unigram), from a tokenizer.json.
+//! Writes Unigram tokenizers from a tokenizer.json.
 //!
-//! The keys are those that llama.cpp's converter writes for T5 vocabularies, which its loader reads for
-//! models of any kind: pieces and scores, the table of replacements, and what happens to blanks.
+//! The keys are those of llama.cpp's converter for T5 vocabularies, which its loader accepts for models of
+//! any kind: pieces and scores, the table of replacements, and the treatment of spaces.
 
 use serde_json::Value;
 
@@ -105,7 +105,7 @@ fn table(json: &Json, scores: &[f64], unknown: Option<usize>, rows: usize) -> Re
     Ok(table)
 }
 
-/// The steps of a normalizer without the sequences around them.
+/// Returns the steps of a normalizer, with sequences flattened.
 fn steps(normalizer: &Value) -> Vec<&Value> {
     match normalizer.get("normalizers").and_then(Value::as_array) {
         Some(list) => list.iter().flat_map(steps).collect(),
@@ -114,13 +114,13 @@ fn steps(normalizer: &Value) -> Vec<&Value> {
     }
 }
 
-/// True for a step that makes one blank of several.
+/// True for a step that merges consecutive spaces.
 fn merges_blanks(step: &Value) -> bool {
     let regex = step.get("pattern").and_then(|pattern| pattern.get("Regex"));
     regex.and_then(Value::as_str).is_some_and(|regex| matches!(regex, " {2,}" | r"\s{2,}" | " +"))
 }
 
-/// True for a step that spells blanks as `▁`.
+/// True for a step that spells spaces as `▁`.
 fn escapes(step: &Value) -> bool {
     let text = step.get("pattern").and_then(|pattern| pattern.get("String"));
     text.and_then(Value::as_str) == Some(" ")

@@ -1,9 +1,8 @@
-//! The pre-tokenizer: which of llama.cpp's ways to split text is this tokenizer's.
+//! Chooses the pre-tokenizer: the llama.cpp rule for splitting text that matches the tokenizer.
 //!
-//! Three ways lead there: the caller says it, the ids of a test text are known by their hash, or
-//! the steps of tokenizer.json are those of a known one. The first that knows decides, and
-//! when another way disagrees there is a warning. The hash changes with every token
-//! that somebody adds; the steps do not.
+//! There are three sources: the caller's choice, a known hash of a test text's ids, and known steps of
+//! tokenizer.json. The first available source decides, and a warning reports any other source that
+//! disagrees. The hash changes with every added token; the steps do not.
 
 use std::sync::LazyLock;
 
@@ -15,33 +14,33 @@ use super::structure;
 use super::{Error, Options, Reference};
 use formats::shown;
 
-/// What llama.cpp splits text with, and the names it knows it by.
+/// Splitting rule of llama.cpp, with its names.
 #[derive(Debug, Deserialize)]
 pub(super) struct Group {
-    /// Regular expressions, one after the other.
+    /// Regular expressions, applied one after the other.
     pub(super) split: Vec<String>,
-    /// Whether bytes are spelled as characters afterwards.
+    /// True if bytes are spelled as characters afterwards.
     #[serde(default = "yes")]
     pub(super) bytes: bool,
-    /// Whether blanks become `▁` first.
+    /// True if spaces become `▁` first.
     #[serde(default)]
     pub(super) escape: bool,
-    /// Why the split is not quite what models do.
+    /// Reason why the rule only approximates the original split.
     pub(super) approximate: Option<String>,
-    /// Steps of tokenizer.json that mean this.
+    /// Steps of tokenizer.json that are equivalent to this rule.
     like: Vec<Vec<String>>,
     names: Vec<Name>,
 }
 
-/// A name, and what else llama.cpp does under it.
+/// Name of a rule, with the other settings that llama.cpp derives from it.
 #[derive(Debug, Deserialize)]
 #[expect(clippy::struct_field_names, reason = "the table calls it so")]
 pub(super) struct Name {
     pub(super) name: String,
-    /// Whole words that are tokens are taken as they are.
+    /// True if a whole word that is a token is not split.
     #[serde(default)]
     pub(super) ignore_merges: bool,
-    /// Texts begin with the token for it where a file does not say.
+    /// True if the BOS token is added by default.
     #[serde(default)]
     pub(super) add_bos: bool,
 }
@@ -86,34 +85,34 @@ static HASHES: LazyLock<Hashes> = LazyLock::new(|| {
         .expect("the table is part of the program, and a test reads it")
 });
 
-/// The name of a model of scored pieces, and of its pre-tokenizer, in files.
+/// Returns the names of a SentencePiece BPE model, and of its pre-tokenizer, in files.
 pub(super) fn scores_model() -> (&'static str, &'static str) {
     (&KNOWN.models.scores, &KNOWN.scores_pre)
 }
 
-/// The name of a model of merges in files.
+/// Returns the name of a byte-level BPE model in files.
 pub(super) fn merges_model() -> &'static str {
     &KNOWN.models.merges
 }
 
-/// The name of a model of likely pieces in files.
+/// Returns the name of a Unigram model in files.
 pub(super) fn pieces_model() -> &'static str {
     &KNOWN.models.pieces
 }
 
-/// Every name that llama.cpp knows.
+/// Returns every name that llama.cpp supports.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     KNOWN.groups.iter().flat_map(|group| group.names.iter().map(|name| name.name.as_str()))
 }
 
-/// What a name stands for.
+/// Returns the rule and settings of a name.
 pub(super) fn find(name: &str) -> Option<(&'static Group, &'static Name)> {
     KNOWN.groups.iter().find_map(|group| {
         group.names.iter().find(|known| known.name == name).map(|known| (group, known))
     })
 }
 
-/// A regular expression in the one spelling that the table has.
+/// Normalizes the spelling of a regular expression to that of the table.
 pub(super) fn spelled(regex: &str) -> String {
     let mut text = regex.replace('\r', "\\r").replace('\n', "\\n");
     for (from, to) in &KNOWN.same {
@@ -122,7 +121,7 @@ pub(super) fn spelled(regex: &str) -> String {
     text
 }
 
-/// Chooses the name.
+/// Chooses the name of the pre-tokenizer.
 pub(super) fn choose(
     json: &Json,
     tokenizer: &Reference,
@@ -135,7 +134,7 @@ pub(super) fn choose(
         .iter()
         .map(|entry| (&entry.hash, &entry.pre))
         .chain(options.hashes.iter().map(|(hash, pre)| (hash, pre)))
-        // The last match wins, as in the converter that the table comes from.
+        // The last match takes precedence, as in the converter that the table comes from.
         .rfind(|(known, _)| **known == hash)
         .map(|(_, pre)| pre.clone());
     let steps = structure::steps(&json.pre_tokenizer);
@@ -178,20 +177,20 @@ pub(super) fn choose(
     Ok(chosen)
 }
 
-/// The group whose models have these steps.
+/// Returns the rule for these steps.
 fn group(steps: &[String]) -> Option<&'static Group> {
     KNOWN.groups.iter().find(|group| group.like.iter().any(|like| like == steps))
 }
 
 impl Group {
-    /// The first name that treats whole words as asked, or the first of all.
+    /// Returns the first name with the requested `ignore_merges`, or else the first name.
     fn name(&self, ignore_merges: bool) -> &str {
         let fits = self.names.iter().find(|name| name.ignore_merges == ignore_merges);
         fits.or(self.names.first()).map_or("", |name| &name.name)
     }
 }
 
-/// The hash of the ids that the test text becomes: of a list as Python writes it.
+/// Returns the hash of the test text's ids, formatted as a Python list.
 fn hash(tokenizer: &Reference) -> Result<String, Error> {
     let ids = tokenizer.encode(&HASHES.text, true)?;
     let ids: Vec<String> = ids.iter().map(u32::to_string).collect();

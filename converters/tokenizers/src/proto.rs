@@ -1,27 +1,27 @@
-//! SentencePiece models: the few fields of their protocol buffers that a conversion needs.
+//! Parses SentencePiece models: the few protocol buffer fields that a conversion needs.
 //!
-//! The numbers of fields and types are those of `sentencepiece_model.proto`. What is not needed
-//! is skipped by its wire type; a length is believed only when that many bytes are there.
+//! Field and type numbers are those of `sentencepiece_model.proto`. Other fields are skipped by their wire
+//! type; a length is accepted only if that many bytes follow.
 
 use std::path::Path;
 
 use super::Error;
 use super::table::Type;
 
-/// A model of pieces.
+/// SentencePiece model.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     pub(super) pieces: Vec<Piece>,
-    /// How the pieces were made, if the file says so: 1 by likelihood, 2 by merging.
+    /// Algorithm of the model, if the file names it: 1 for Unigram, 2 for BPE.
     pub(super) made_by: Option<u64>,
-    /// Whether a space goes before every text.
+    /// True if a space is added before every text.
     pub(super) dummy_prefix: bool,
     pub(super) remove_extra_whitespaces: bool,
-    /// Whether characters are replaced before all else.
+    /// True if characters are replaced before tokenization.
     pub(super) normalizes: bool,
 }
 
-/// A piece.
+/// Piece of the vocabulary.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) text: String,
@@ -29,7 +29,7 @@ pub(super) struct Piece {
     pub(super) ty: Type,
 }
 
-/// A field's value.
+/// Value of a field.
 enum Field<'a> {
     Number(u64),
     Fixed32([u8; 4]),
@@ -39,7 +39,7 @@ enum Field<'a> {
 
 struct Reader<'a> {
     bytes: &'a [u8],
-    /// Where `bytes` begins in the file.
+    /// Offset of `bytes` in the file.
     base: usize,
     at: usize,
 }
@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// `a` with score -1 and `<0x0A>` of type byte, a space before every text turned off.
+    /// `a` with score -1 and `<0x0A>` of type byte, without a space before every text.
     const FILE: &[u8] = b"\x0a\x08\x0a\x01a\x15\0\0\x80\xbf\x0a\x0a\x0a\x06<0x0A>\x18\x06\
         \x12\x02\x18\x02\x1a\x02\x18\0";
 
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(fault(b"\x0b"), ("wire type 3, which no field has,".into(), 1));
         assert_eq!(fault(b"\x0a\x02\x18\x01").0, "piece 0 has no text");
         for cut in 1..FILE.len() {
-            // Cut between two fields, what is left is a model.
+            // A cut between two fields leaves a valid model.
             let _whole_or_fault = parse(&FILE[..cut]);
         }
     }

@@ -1,9 +1,10 @@
-//! The checkpoint's own tokenizer, run by the `tokenizers` crate. No other module calls the crate.
+//! Reference tokenizer: the checkpoint's own tokenizer, run by the `tokenizers` crate. No other module
+//! calls the crate.
 //!
-//! The crate trusts its files: some panic, some allocate what a header claims, some grow a text a
-//! thousandfold. So each component is checked first ([`parts`]), built from the checked fields alone,
-//! and every call runs where a panic becomes an error ([`quiet`]). A failed allocation or an
-//! overflowing stack cannot be caught, so sizes and depths are limited before the crate sees them.
+//! The crate trusts its files: malformed ones can cause a panic, a huge allocation, or text that grows a
+//! thousandfold. So each component is checked first ([`parts`]) and built from the checked fields alone,
+//! and every call converts a panic to an error ([`quiet`]). A failed allocation or a stack overflow cannot
+//! be caught, so sizes and depths are limited before the crate sees them.
 
 use std::path::{Path, PathBuf};
 
@@ -31,22 +32,22 @@ mod quiet;
 
 pub(super) use charsmap::Charsmap;
 
-/// Bytes that the crate keeps for each byte of normalized text: the text, its original and the
-/// alignment between both.
+/// Memory of the crate per byte of normalized text, in bytes: the text, its original and the alignment
+/// between both.
 const KEPT: f64 = 40.0;
-/// Memory up to which growth is bounded by the components alone and not measured.
+/// Memory limit below which the bound on growth from the components suffices without measuring.
 const UNMEASURED: f64 = (256 << 20) as f64;
-/// Most bytes that a normalizer may make of each byte of a whole text.
+/// Maximum growth of a whole text in a normalizer.
 const GROWTH: usize = 16;
-/// Bytes of a text that are normalized at once to measure the growth.
+/// Size of the pieces of text that are normalized to measure the growth, in bytes.
 const SAMPLE: usize = 256;
 
-/// The tokenizer of a checkpoint. Truncation, padding and dropout in its files are ignored.
+/// Tokenizer of a checkpoint. Truncation, padding and dropout in its files are ignored.
 #[derive(Debug)]
 pub struct Reference {
     inner: Box<tokenizers::Tokenizer>,
     file: PathBuf,
-    /// Most bytes that normalizer and pre-tokenizer make of a byte.
+    /// Upper bound on the bytes that normalizer and pre-tokenizer produce per byte.
     growth: f64,
     notes: Vec<String>,
 }
@@ -102,7 +103,7 @@ impl Reference {
             Ok(Ok(inner)) => inner,
             Ok(Err(why)) | Err(why) => return Err(fault("added_tokens", formats::shown(&why))),
         };
-        // The crate numbers added tokens itself; a file that says otherwise is of another vocabulary.
+        // The crate numbers added tokens itself; other ids in a file belong to another vocabulary.
         for (n, token) in json.added.iter().enumerate().filter(|(_, token)| !token.text.is_empty())
         {
             let given = inner.token_to_id(&token.text);
@@ -125,12 +126,12 @@ impl Reference {
         })
     }
 
-    /// The file that the tokenizer was read from.
+    /// Returns the file that the tokenizer was read from.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Settings of the file that are ignored, one sentence each.
+    /// Returns the ignored settings of the file, one sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -248,7 +249,7 @@ fn token(token: &super::json::Added) -> AddedToken {
         .rstrip(token.rstrip)
 }
 
-/// Normalizes texts piece by piece, and refuses those that grow too much.
+/// Normalizes texts piece by piece, and returns an error if one grows too much.
 fn grown<'a>(
     normalizer: &NormalizerWrapper,
     texts: impl Iterator<Item = &'a str>,

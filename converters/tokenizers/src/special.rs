@@ -1,8 +1,8 @@
-//! Which tokens begin, end and pad texts, and what stands around every text.
+//! Finds the special tokens that begin, end and pad texts, and those added around every text.
 //!
-//! The order of sources is that of llama.cpp's converter, since the first that names a token wins:
-//! tokenizer_config.json by text, with what the post-processor puts around texts, then
-//! config.json by id, then what the caller adds.
+//! The order of sources is that of llama.cpp's converter, because the first that names a token takes
+//! precedence. The sources are tokenizer_config.json by text, with the post-processor's tokens around
+//! texts, then config.json by id, then the caller's additions.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::json::Json;
 use super::{Error, Options};
 use formats::shown;
 
-/// Kinds of special tokens and their keys.
+/// Roles of special tokens and their keys.
 pub(super) const ROLES: [(&str, &str); 18] = [
     ("bos", "tokenizer.ggml.bos_token_id"),
     ("eos", "tokenizer.ggml.eos_token_id"),
@@ -36,21 +36,21 @@ pub(super) const ROLES: [(&str, &str); 18] = [
     ("fim_rep", "tokenizer.ggml.fim_rep_token_id"),
     ("fim_sep", "tokenizer.ggml.fim_sep_token_id"),
 ];
-/// Kinds that checkpoints name, in the order in which they are looked for.
+/// Number of roles that checkpoints name, in search order.
 const NAMED: usize = 7;
 
-/// What was found.
+/// Special tokens of a checkpoint.
 #[derive(Debug, Default)]
 pub(super) struct Special {
-    /// Kinds and ids, in the order of their keys.
+    /// Roles and ids, in the order of their keys.
     pub(super) ids: Vec<(String, u32)>,
-    /// Kinds of tokens that are put around texts or are not.
+    /// Roles of tokens, with true if they are added around texts.
     pub(super) adds: Vec<(String, bool)>,
     pub(super) lowercase: Option<bool>,
     pub(super) strip_accents: Option<bool>,
 }
 
-/// Reads everything.
+/// Reads all sources.
 pub(super) fn read(
     dir: &Path,
     json: Option<&Json>,
@@ -85,7 +85,7 @@ pub(super) fn read(
             let key = format!("{role}_token_id");
             let inner = || INNER.iter().find_map(|place| config.find(place));
             let node = config.get(&key).or_else(|| inner()?.get(&key));
-            // A list of ids names no one token.
+            // A list of ids names no single token.
             if let Some(id) = node.and_then(|node| node.value.as_i64()) {
                 special.put(role, i128::from(id), rows, warnings);
             }
@@ -97,14 +97,14 @@ pub(super) fn read(
             return Err(Error::UnknownRole { role: shown(role), known });
         }
         let id = json.and_then(|json| json.id(token));
-        // A vocabulary without the token never makes it.
+        // A vocabulary without the token never produces it.
         let Some(id) = id else { continue };
         special.put(role, i128::from(id), rows, warnings);
     }
     Ok(special)
 }
 
-/// The texts that tokenizer_config.json names, by role.
+/// Returns the texts that tokenizer_config.json names, by role.
 fn named(config: Option<&Doc>) -> BTreeMap<String, String> {
     let mut words = BTreeMap::new();
     let Some(config) = config else { return words };
@@ -121,7 +121,7 @@ fn named(config: Option<&Doc>) -> BTreeMap<String, String> {
     words
 }
 
-/// The id of a token in the list that older tokenizer_config.json files carry.
+/// Returns the id of a token in the `added_tokens_decoder` list of older tokenizer_config.json files.
 fn decoder_id(config: &Doc, word: &str) -> Result<Option<u64>, Error> {
     for (id, text, _) in decoder(config)? {
         if text == word {
@@ -131,7 +131,7 @@ fn decoder_id(config: &Doc, word: &str) -> Result<Option<u64>, Error> {
     Ok(None)
 }
 
-/// That list: ids, texts, and whether they are special.
+/// Returns the `added_tokens_decoder` list: ids, texts, and true for special tokens.
 pub(super) fn decoder(config: &Doc) -> Result<Vec<(u64, String, bool)>, Error> {
     let Some(node) = config.get("added_tokens_decoder") else { return Ok(Vec::new()) };
     let expected = "an object of ids and tokens";
@@ -147,7 +147,7 @@ pub(super) fn decoder(config: &Doc) -> Result<Vec<(u64, String, bool)>, Error> {
 }
 
 impl Special {
-    /// The first word on a role stands.
+    /// Sets the id of a role, unless an earlier source has set it.
     fn put(&mut self, role: &str, id: i128, rows: usize, warnings: &mut Vec<String>) {
         match u32::try_from(id) {
             Ok(id) if (id as usize) < rows => {
@@ -171,7 +171,7 @@ impl Special {
         }
     }
 
-    /// What tokenizer_config.json says of adding a token; the post-processor knows better.
+    /// Reads the `add_{role}_token` flag of tokenizer_config.json, unless the post-processor has set it.
     fn flag(&mut self, config: &Doc, role: &str) -> Result<(), Error> {
         let Some(node) = config.get(&format!("add_{role}_token")) else { return Ok(()) };
         let yes = node.bool()?;
@@ -203,14 +203,14 @@ impl Special {
         Ok(())
     }
 
-    /// What stands around texts, by the post-processor.
+    /// Reads the tokens around texts from the post-processor.
     fn processors(
         &mut self,
         node: &Node<'_>,
         words: &mut BTreeMap<String, String>,
         roles: &mut Vec<String>,
     ) -> Result<(), Error> {
-        // Models without a first or last token use those of their class tasks.
+        // Models without BOS or EOS tokens use CLS and SEP.
         for (role, other) in [("bos", "cls"), ("eos", "sep")] {
             if let (None, Some(word)) = (words.get(role), words.get(other).cloned()) {
                 words.insert(role.into(), word);
@@ -252,7 +252,7 @@ impl Special {
         Ok(())
     }
 
-    /// Simple templates: a token before the text, one after it, one or two between a pair.
+    /// Reads simple templates: a token before the text, one after it, one or two between a pair.
     fn template(
         &mut self,
         node: &Node<'_>,
@@ -281,7 +281,7 @@ impl Special {
         }
         if let Some(last) = &last {
             if words.get("eos") != Some(last) {
-                // The old end of text becomes the end of a turn, or of a message.
+                // The previous EOS token becomes the end of a turn, or of a message.
                 if let Some(old) = words.insert("eos".into(), last.clone()) {
                     let free = ["eot", "eom"].iter().find(|role| !words.contains_key(**role));
                     if let Some(role) = free {
@@ -318,7 +318,7 @@ impl Special {
     }
 }
 
-/// A step of a template.
+/// Step of a template.
 enum Step {
     Special(String),
     Sequence(String),

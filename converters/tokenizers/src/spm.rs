@@ -1,5 +1,5 @@
-//! Tokenizers of pieces with scores, which fall back to bytes: from `tokenizer.model`, or from a
-//! tokenizer.json that was made of one.
+//! Writes SentencePiece BPE tokenizers with byte fallback, from `tokenizer.model` or from a tokenizer.json
+//! derived from one.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ use formats::shown;
 
 const SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 
-/// Writes the vocabulary. Returns the name of the pre-tokenizer, and whether a blank before
-/// texts must be turned off at the end.
+/// Writes the vocabulary. Returns the name of the pre-tokenizer, and true if the space before texts must be
+/// disabled at the end.
 pub(super) fn write(
     dir: &Path,
     json: Option<&Json>,
@@ -59,7 +59,7 @@ pub(super) fn write(
     Ok((pre.to_owned(), stated.is_none() && !blank))
 }
 
-/// Turns the blank before texts off, where [`write`] says so.
+/// Disables the space before texts, if [`write`] requests it.
 pub(super) fn turn_blank_off(keys: &mut Metadata) {
     keys.set(SPACE_PREFIX, false);
 }
@@ -129,12 +129,12 @@ fn from_model(
         let Some(row) = outside(token.id, &token.text) else { continue };
         table.add_stated(row, &token.text, token.special);
     }
-    // Where both are there, transformers goes by tokenizer.json.
+    // If both files exist, transformers follows tokenizer.json.
     Ok((table, json.map_or(model.dummy_prefix, prepends)))
 }
 
-/// Pieces without scores. Merges are in the order in which they are made, so a piece scores
-/// by the first merge that makes it: the better the earlier.
+/// Derives scores for pieces without scores. Merges are listed in order of priority, so a piece scores by
+/// the first merge that builds it: the earlier, the better.
 fn from_json(json: &Json, rows: usize) -> Result<Table, Error> {
     let mut table = Table::new(rows)?;
     let mut rank: IndexMap<String, usize> = IndexMap::new();
@@ -159,7 +159,7 @@ fn from_json(json: &Json, rows: usize) -> Result<Table, Error> {
         } else {
             Type::Normal
         };
-        // Single characters and others that no merge makes come after all merges.
+        // Single characters and other pieces without a merge come after all merges.
         let score = rank.get(text).copied().unwrap_or(json.merges.len() + row);
         table.set(row, text.clone(), ty, -(score as f32));
     }
@@ -176,19 +176,19 @@ fn from_json(json: &Json, rows: usize) -> Result<Table, Error> {
     Ok(table)
 }
 
-/// The byte that `<0x0A>` stands for.
+/// Parses the byte of a text like `<0x0A>`.
 pub(super) fn byte(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let plain = digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_hexdigit());
     if plain { u8::from_str_radix(digits, 16).ok() } else { None }
 }
 
-/// Whether tokenizer.json puts a blank before text.
+/// True if tokenizer.json adds a space before text.
 pub(super) fn prepends(json: &Json) -> bool {
     has(&json.normalizer, "Prepend") || metaspace(&json.pre_tokenizer)
 }
 
-/// Whether a step spells blanks as `▁` and puts one in front.
+/// True if a step spells spaces as `▁` and prepends one.
 pub(super) fn metaspace(pre: &Value) -> bool {
     has(pre, "Metaspace") && !scheme_is_never(pre) && !flagged_off(pre)
 }
@@ -200,7 +200,7 @@ fn scheme_is_never(pre: &Value) -> bool {
 }
 
 fn flagged_off(pre: &Value) -> bool {
-    // Older files say so with a flag.
+    // Older files use a flag.
     super::json::any(pre, &|step| step.get("add_prefix_space").is_some())
         && !flagged(pre, "Metaspace", "add_prefix_space")
 }

@@ -1,13 +1,13 @@
-//! A pre-tokenizer of tokenizer.json as a list of steps, in one spelling.
+//! Normalizes a pre-tokenizer of tokenizer.json to a list of steps, in one spelling.
 
 use serde_json::Value;
 
 use super::pre::spelled;
 
-/// What a byte-level step splits with unless told not to.
+/// Default regular expression of a byte-level step.
 const WORDS: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// The steps, in order: `split REGEX`, `bytes`, and others by their type.
+/// Returns the steps, in order: `split REGEX`, `bytes`, and others by their type.
 pub(super) fn steps(pre: &Value) -> Vec<String> {
     let mut found = Vec::new();
     collect(pre, &mut found);
@@ -29,7 +29,7 @@ fn collect(pre: &Value, found: &mut Vec<String>) {
             let regex = pattern.and_then(|p| p.get("Regex")).and_then(Value::as_str);
             let text = pattern.and_then(|p| p.get("String")).and_then(Value::as_str);
             let regex = regex.map(spelled).or_else(|| text.map(quoted)).unwrap_or_default();
-            // Keeping every match apart, and keeping only matches, is one thing where all text matches.
+            // Isolating every match and keeping only matches are equivalent if all text matches.
             let how = match (word("behavior"), flag("invert").unwrap_or(false)) {
                 ("Isolated", _) | ("Removed", true) => "split".to_owned(),
                 (behavior, false) => format!("split[{}]", behavior.to_lowercase()),
@@ -52,7 +52,7 @@ fn collect(pre: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// A text as a regular expression that matches it alone.
+/// Escapes a text as a regular expression that matches it alone.
 fn quoted(text: &str) -> String {
     let mut quoted = String::new();
     for c in text.chars() {
@@ -64,8 +64,8 @@ fn quoted(text: &str) -> String {
     spelled(&quoted)
 }
 
-/// What a normalizer does that llama.cpp does not do with models of merges. Composing
-/// characters is left out: nearly all text is composed, and nearly all models ask for it.
+/// Lists normalizer steps that llama.cpp does not apply for BPE models. Unicode composition is ignored:
+/// nearly all text is composed, and nearly all models ask for it.
 pub(super) fn normalizers(normalizer: &Value) -> Vec<String> {
     match normalizer.get("type").and_then(Value::as_str) {
         None | Some("NFC" | "Lowercase" | "StripAccents") => Vec::new(),

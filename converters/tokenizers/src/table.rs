@@ -1,4 +1,4 @@
-//! The tokens of a vocabulary: texts, types and scores, one of each per row of the embedding.
+//! Tokens of a vocabulary: texts, types and scores, one of each per row of the embedding.
 
 use std::path::Path;
 
@@ -7,29 +7,29 @@ use indexmap::IndexMap;
 use super::Error;
 use formats::shown;
 
-/// The most tokens that are written. The largest vocabularies have a sixtieth of it.
+/// Maximum number of tokens, about sixty times the largest known vocabulary.
 const MOST: usize = 1 << 24;
-/// How byte-level texts spell a blank.
+/// Byte-level spelling of a space.
 pub(super) const BLANK: char = 'Ġ';
-/// The score of tokens that were added to a model of pieces.
+/// Score of tokens that were added to a SentencePiece model.
 pub(super) const ADDED: f32 = -1000.0;
-/// The score of rows that no token has.
+/// Score of rows without a token.
 const PADDING: f32 = -10000.0;
 
-/// What a token is for, by the format's numbers.
+/// Type of a token, with the format's ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Type {
-    /// A piece of text.
+    /// Piece of text.
     Normal = 1,
-    /// Stands for text that no piece fits.
+    /// Replacement for text that no piece covers.
     Unknown = 2,
-    /// Steers the model and is never read from plain text.
+    /// Control token, never parsed from plain text.
     Control = 3,
-    /// Added by a person: found in text before anything else.
+    /// User-defined token, matched in text before anything else.
     UserDefined = 4,
-    /// A row without a token.
+    /// Row without a token.
     Unused = 5,
-    /// A byte, where no piece fits.
+    /// Single byte, used if no piece fits.
     Byte = 6,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Rows without tokens.
+    /// Returns a table of rows without tokens.
     pub(super) fn new(rows: usize) -> Result<Self, Error> {
         if rows > MOST {
             return Err(Error::TooLarge { found: rows, most: MOST });
@@ -59,20 +59,20 @@ impl Table {
         self.scores[row] = score;
     }
 
-    /// Puts an added token into its row. One that looks special counts as special.
+    /// Sets the row of an added token. A token that looks special counts as special.
     pub(super) fn add(&mut self, row: usize, text: &str, special: bool) {
         self.add_stated(row, text, special || looks_special(text));
     }
 
-    /// Puts an added token into its row, special only if its file says so.
+    /// Sets the row of an added token, special only if its file says so.
     pub(super) fn add_stated(&mut self, row: usize, text: &str, special: bool) {
         let ty = if special { Type::Control } else { Type::UserDefined };
-        // Tokens that plain text is searched for are written as they stand in it.
+        // Tokens that are matched in plain text are written with plain spaces.
         let text = if ty == Type::Control { text.to_owned() } else { text.replace('▁', " ") };
         self.set(row, text, ty, ADDED);
     }
 
-    /// Loaders count on each text standing once.
+    /// Checks that every text occurs once, as loaders require.
     pub(super) fn check_unique(&self, file: &Path) -> Result<(), Error> {
         let mut seen: IndexMap<&str, usize> = IndexMap::with_capacity(self.texts.len());
         for (second, text) in self.texts.iter().enumerate() {
@@ -84,13 +84,13 @@ impl Table {
         Ok(())
     }
 
-    /// The types as the format's numbers.
+    /// Returns the types as the format's ids.
     pub(super) fn type_ids(&self) -> Vec<i32> {
         self.types.iter().map(|&ty| ty as i32).collect()
     }
 }
 
-/// Tokens that models forget to mark as special, by the list of llama.cpp's converter.
+/// True for tokens that models forget to mark as special, by the list of llama.cpp's converter.
 pub(super) fn looks_special(text: &str) -> bool {
     const WORDS: [&str; 4] = ["<pad>", "<mask>", "<2mass>", "[@BOS@]"];
     let within = |begin: &str, end: &str| text.starts_with(begin) && text.ends_with(end);

@@ -1,4 +1,4 @@
-//! Chat templates: one, or a default and others by name, in any of the places they are kept.
+//! Reads chat templates: one, or a default and named ones, from any of their places.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ const NAMES: &str = "tokenizer.chat_templates";
 
 /// Writes the templates of a checkpoint, from the first place that has any.
 pub(super) fn write(dir: &Path, keys: &mut Metadata) -> Result<(), Error> {
-    // A file of its own is the newer place, and wins in the reference too.
+    // A separate file is the newer place, and takes precedence in the reference too.
     let mut templates = files(dir)?;
     for name in ["tokenizer_config.json", "chat_template.json"] {
         if !templates.is_empty() {
@@ -29,7 +29,7 @@ pub(super) fn write(dir: &Path, keys: &mut Metadata) -> Result<(), Error> {
     let mut names = Vec::new();
     let mut default = None;
     for (name, text) in templates.into_iter().filter(|(_, text)| !text.is_empty()) {
-        // Other characters would not make a key.
+        // Other characters are not valid in a key.
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
         let name: String = name.chars().map(plain).collect();
         if name == "default" {
@@ -50,7 +50,7 @@ pub(super) fn write(dir: &Path, keys: &mut Metadata) -> Result<(), Error> {
     Ok(())
 }
 
-/// A text, or a list of names and texts.
+/// Parses a text, or a list of names and texts.
 fn of(node: &Node<'_>) -> Result<Vec<(String, String)>, Error> {
     if let Some(text) = node.value.as_str() {
         return Ok(vec![("default".into(), text.into())]);
@@ -62,7 +62,7 @@ fn of(node: &Node<'_>) -> Result<Vec<(String, String)>, Error> {
     node.list().map_err(|_| node.wrong("a text, or a list of named ones"))?.map(one).collect()
 }
 
-/// Refuses a file that a link leads out of the checkpoint to: its text would be published.
+/// Returns an error if a file is a link out of the checkpoint: its text would be published.
 fn lies_inside(dir: &Path, file: &Path) -> Result<(), Error> {
     match outside(dir, file)? {
         None => Ok(()),
@@ -70,17 +70,17 @@ fn lies_inside(dir: &Path, file: &Path) -> Result<(), Error> {
     }
 }
 
-/// Reads a template that lies in the checkpoint.
+/// Reads a template inside the checkpoint.
 fn inside(dir: &Path, file: &Path) -> Result<String, Error> {
     lies_inside(dir, file)?;
     Ok(read_text(file, TEMPLATE)?)
 }
 
-/// `chat_template.jinja`, and those beside it by their files' names.
+/// Reads `chat_template.jinja`, and the templates beside it by their file names.
 fn files(dir: &Path) -> Result<Vec<(String, String)>, Error> {
     let file = dir.join("chat_template.jinja");
     let mut found = Vec::new();
-    // Whatever has the name is read, or refused.
+    // Any existing entry of that name is read, or rejected.
     if file.symlink_metadata().is_ok() {
         found.push(("default".to_owned(), inside(dir, &file)?));
     }

@@ -1,7 +1,7 @@
-//! Text to tokens and back, after llama.cpp's vocabulary code.
+//! Encoding and decoding of text, after llama.cpp's vocabulary code.
 //!
-//! Words are chains of characters. The best pair of neighbours that makes a token is joined until
-//! none is left: the best is the earliest merge, or the highest score, and of equals the first.
+//! A word is a chain of characters. The best pair of neighbours that forms a token is joined until none is
+//! left. The best pair is the earliest merge, or the highest score; in a tie, the first.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -9,13 +9,13 @@ use std::collections::BinaryHeap;
 use super::super::Kind;
 use super::loaded::{BYTE, Loaded};
 
-/// A pair of neighbours that makes a token.
+/// Pair of neighbours that forms a token.
 struct Pair {
-    /// Lower is better.
+    /// Priority; lower is better.
     rank: Rank,
     left: usize,
     right: usize,
-    /// What both spell, to see later whether they still do.
+    /// Text of both parts, used to detect that they have changed.
     text: String,
 }
 
@@ -25,7 +25,7 @@ enum Rank {
     Score(f32),
 }
 
-/// A stretch of a word, linked to its neighbours.
+/// Part of a word, linked to its neighbours.
 struct Part {
     from: usize,
     to: usize,
@@ -34,22 +34,22 @@ struct Part {
 }
 
 impl Loaded {
-    /// The tokens of a text in which special tokens count as plain text.
+    /// Returns the tokens of a text in which special tokens count as plain text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         let mut out = Vec::new();
         self.encode_with(text, &self.added, &mut out)?;
         Ok(out)
     }
 
-    /// The tokens of a prompt: what it names of special tokens counts as these, and what stands before and behind
-    /// every prompt is there.
+    /// Returns the tokens of a prompt: special tokens in the text are recognized, and the tokens around
+    /// every prompt are added.
     pub fn prompt(&self, text: &str) -> Result<Vec<u32>, String> {
         let mut out = Vec::new();
         self.encode_with(text, &self.named, &mut out)?;
         Ok(self.surrounded(&out))
     }
 
-    /// The tokens of a text with those that stand around every text.
+    /// Returns the tokens of a text with those around every text.
     pub(super) fn surrounded(&self, ids: &[u32]) -> Vec<u32> {
         let (before, after) = self.around;
         before.into_iter().chain(ids.iter().copied()).chain(after).collect()
@@ -90,7 +90,7 @@ impl Loaded {
         Ok(())
     }
 
-    /// The text that tokens spell, with a blank before the first one taken off again.
+    /// Decodes tokens to text, removing a space before the first token.
     pub fn decode(&self, ids: &[u32]) -> String {
         let mut bytes = Vec::new();
         for &id in ids {
@@ -110,7 +110,7 @@ impl Loaded {
         text.to_owned()
     }
 
-    /// Added tokens, and what is between them: the longest are looked for first, everywhere.
+    /// Splits a text at added tokens, searching the whole text for the longest ones first.
     fn pieces<'a>(&self, text: &'a str, tokens: &[u32]) -> Vec<Piece<'a>> {
         let mut pieces = vec![Piece::Text(text)];
         for &id in tokens {
@@ -160,7 +160,7 @@ impl Loaded {
             self.pair(word, &parts, Some(right - 1), Some(right), &mut heap);
         }
         while let Some(Reverse(Pair { left, right, text, .. })) = heap.pop() {
-            // Pairs of parts that have changed since are no pairs any more.
+            // Pairs whose parts have changed are skipped.
             let spells = |part: &Part| &word[part.from..part.to];
             let (l, r) = (spells(&parts[left]), spells(&parts[right]));
             if l.is_empty()
@@ -211,7 +211,7 @@ impl Loaded {
         }
     }
 
-    /// The token of a part, or those of its bytes.
+    /// Appends the token of a part, or those of its bytes.
     fn token(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
         if let Some(id) = self.id(text) {
             out.push(id);
@@ -219,7 +219,7 @@ impl Loaded {
         }
         for byte in text.bytes() {
             let id = if self.spells_bytes() {
-                // Loaders leave out what has no token.
+                // Loaders drop bytes without a token.
                 let one = [byte];
                 match std::str::from_utf8(&one).ok().and_then(|text| self.id(text)) {
                     Some(id) => id,
@@ -265,12 +265,12 @@ impl PartialEq for Pair {
 
 impl Eq for Pair {}
 
-/// Whether a byte is spelled by the character of its own number.
+/// True if a byte is spelled by the character of its own code point.
 fn is_itself(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff)
 }
 
-/// Bytes as characters: the visible ones of Latin-1 as they are, others from U+0100 on.
+/// Spells bytes as characters: the visible ones of Latin-1 unchanged, others from U+0100 on.
 fn spell(word: &str) -> String {
     let others = |byte: u8| (0..byte).filter(|&byte| !is_itself(byte)).count() as u32;
     let one = |byte: u8| {
@@ -280,7 +280,7 @@ fn spell(word: &str) -> String {
     word.bytes().map(one).collect()
 }
 
-/// The byte that a character spells.
+/// Returns the byte that a character spells.
 fn unspell(c: char) -> Option<u8> {
     let number = u32::from(c);
     match u8::try_from(number) {

@@ -1,4 +1,4 @@
-//! What llama.cpp keeps of a tokenizer's keys.
+//! State that llama.cpp keeps of a tokenizer's keys.
 
 use indexmap::IndexMap;
 
@@ -10,7 +10,7 @@ use super::split::Splitter;
 use formats::gguf::{Array, Metadata, Value};
 use formats::shown;
 
-/// A tokenizer as llama.cpp has it in memory: text to tokens and back as it would do it.
+/// Tokenizer as llama.cpp loads it, for encoding and decoding text in the same way.
 pub struct Loaded {
     pub(super) kind: Kind,
     pub(super) texts: Vec<String>,
@@ -18,21 +18,21 @@ pub struct Loaded {
     pub(super) ids: IndexMap<String, u32>,
     pub(super) scores: Vec<f32>,
     pub(super) ranks: IndexMap<(String, String), usize>,
-    /// What text is searched for before anything else, longest first.
+    /// Tokens that text is searched for before anything else, longest first.
     pub(super) added: Vec<u32>,
-    /// The same and tokens that steer: what a prompt may name, longest first.
+    /// Tokens that a prompt may name (`added` and control tokens), longest first.
     pub(super) named: Vec<u32>,
-    /// What stands before and behind every prompt.
+    /// Tokens before and after every prompt.
     pub(super) around: (Option<u32>, Option<u32>),
-    /// What ends a text.
+    /// Tokens that end a text.
     pub(super) ends: Vec<u32>,
     pub(super) bytes: IndexMap<u8, u32>,
     pub(super) blank_first: bool,
-    /// True if blanks in a row count as one.
+    /// True if consecutive spaces are merged.
     pub(super) merges_blanks: bool,
-    /// Replacements before the text is cut.
+    /// Replacements that are applied before text is split.
     pub(super) charsmap: Option<Charsmap>,
-    /// The token of characters that no piece has.
+    /// Token of characters that no piece contains.
     pub(super) unknown: u32,
     /// Bytes of the longest token.
     pub(super) longest: usize,
@@ -48,11 +48,11 @@ const CONTROL: i128 = 3;
 pub(super) const USER_DEFINED: i128 = 4;
 pub(super) const UNUSED: i128 = 5;
 
-/// Keys of tokens after which a model says no more.
+/// Roles of tokens that end a model's output.
 const ENDS: [&str; 3] = ["eos", "eot", "eom"];
 
 impl Loaded {
-    /// Reads the keys of a file as the loader does. The reason why they are no use is a sentence's part.
+    /// Reads the keys of a file as the loader does. The error is a reason, as part of a sentence.
     pub fn new(keys: &Metadata) -> Result<Self, String> {
         let word = |key| keys.str(key).map_err(|why| why.to_string());
         let model = word("tokenizer.ggml.model")?.unwrap_or_default();
@@ -70,7 +70,7 @@ impl Loaded {
         let merges = keys.strings("tokenizer.ggml.merges").map_err(|why| why.to_string())?;
         let mut ranks = IndexMap::new();
         for (n, line) in merges.unwrap_or_default().iter().enumerate() {
-            // The first blank behind the first byte; of two equal lines the first counts.
+            // The separator is the first space after the first byte; of two equal lines the first counts.
             let at = line.char_indices().skip(1).find(|(_, c)| *c == ' ').map(|(at, _)| at);
             let at = at.ok_or_else(|| format!("merge {n} `{line}` is not two texts"))?;
             ranks.entry((line[..at].into(), line[at + 1..].into())).or_insert(n);
@@ -133,7 +133,7 @@ impl Loaded {
             },
             merges_blanks: flag("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false),
             charsmap,
-            // The loader's own default for this kind.
+            // Default of the loader for this kind.
             unknown: special("unknown").unwrap_or(2),
             longest: texts.iter().map(String::len).max().unwrap_or(0),
             name: known.map(|(_, name)| name),
@@ -151,17 +151,17 @@ impl Loaded {
         })
     }
 
-    /// Whether a token steers and is no text.
+    /// True if a token is a control token.
     pub fn is_control(&self, id: u32) -> bool {
         self.types.get(id as usize) == Some(&CONTROL)
     }
 
-    /// The tokens after which a model says no more.
+    /// Returns the tokens that end a model's output.
     pub fn ends(&self) -> &[u32] {
         &self.ends
     }
 
-    /// The texts of tokens, as a person sees them.
+    /// Returns the readable texts of tokens.
     pub(super) fn names(&self, ids: &[u32]) -> Vec<String> {
         let text = |id: &u32| self.texts.get(*id as usize).map_or("?", String::as_str);
         ids.iter().map(|id| shown(text(id))).collect()
@@ -171,17 +171,17 @@ impl Loaded {
         self.ids.get(text).copied()
     }
 
-    /// Whether blanks become `▁`.
+    /// True if spaces become `▁`.
     pub(super) fn escapes(&self) -> bool {
         self.group.is_none_or(|group| group.escape)
     }
 
-    /// Whether texts of tokens spell bytes.
+    /// True if texts of tokens spell bytes.
     pub(super) fn spells_bytes(&self) -> bool {
         self.group.is_some_and(|group| group.bytes)
     }
 
-    /// Whether llama.cpp has no exact form of the pre-tokenizer.
+    /// True if llama.cpp only approximates the pre-tokenizer.
     pub(super) fn is_approximate(&self) -> bool {
         self.group.is_some_and(|group| group.approximate.is_some())
     }
@@ -191,8 +191,8 @@ impl Loaded {
     }
 }
 
-/// The tokens that the loader puts before and behind every text. Where a file does not say, each kind has its
-/// own rule and ids, which are those of `llama_vocab::impl::load`.
+/// Returns the tokens that the loader puts before and after every text. If the keys are missing, each kind
+/// has its own rule and ids, which are those of `llama_vocab::impl::load`.
 pub(in super::super) fn around(
     keys: &Metadata,
     kind: Kind,
@@ -203,7 +203,7 @@ pub(in super::super) fn around(
         Kind::Scores => ((true, Some(1)), (false, Some(2))),
         Kind::Pieces => ((false, None), (true, Some(1))),
         Kind::Merges => {
-            // The one name without a first token of its own.
+            // The only name without a default BOS token.
             let id = name.is_none_or(|name| name.name != "glm5").then_some(11);
             ((name.is_some_and(|name| name.add_bos), id), (false, Some(11)))
         }

@@ -1,16 +1,16 @@
-//! The likeliest pieces of a text, after llama.cpp's tokenizer of scored pieces.
+//! Unigram segmentation of a text, after llama.cpp's implementation.
 //!
 //! Text is normalized from left to right: user-defined tokens stay, the longest match in the table of
-//! replacements is replaced, blanks become `▁`. Of all ways to cut it, the one with the highest sum
-//! of scores is taken; what no piece covers is unknown, at ten below the lowest score.
+//! replacements is replaced, spaces become `▁`. Of all segmentations, the one with the highest sum of
+//! scores is taken. Text that no piece covers is unknown, with a score ten below the lowest.
 
 use super::loaded::{Loaded, NORMAL, UNUSED, USER_DEFINED};
 
-/// Logits below the lowest score that an unknown character costs.
+/// Penalty of an unknown character, relative to the lowest score.
 const PENALTY: f64 = 10.0;
 const BLANK: char = '▁';
 
-/// The best way to an end in the text.
+/// Best segmentation up to a position in the text.
 #[derive(Clone, Copy)]
 struct Best {
     id: u32,
@@ -19,7 +19,7 @@ struct Best {
 }
 
 impl Loaded {
-    /// Appends the likeliest pieces of a text.
+    /// Appends the most probable pieces of a text.
     pub(super) fn likeliest(&self, text: &str, out: &mut Vec<u32>) {
         let text = self.normalized(text);
         let unknown = self.unknown;
@@ -54,7 +54,7 @@ impl Loaded {
         let (begin, mut end) = (out.len(), text.len());
         while end > 0 {
             let Best { id, from, .. } = best[end];
-            // Unknown characters in a row are one token.
+            // Consecutive unknown characters form one token.
             if id != unknown || out.len() == begin || out.last() != Some(&unknown) {
                 out.push(id);
             }

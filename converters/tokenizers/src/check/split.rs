@@ -1,17 +1,16 @@
-//! How llama.cpp splits text into words, after its `unicode.cpp`.
+//! Splits text into words as llama.cpp does, after its `unicode.cpp`.
 //!
-//! Expressions with character classes run over a text in which every character beyond ASCII is
-//! one that stands for its class: letters are all alike there, whatever their case, and blanks
-//! are vertical tabs. Expressions without classes run over the text itself. Either way
-//! `\s` and `\d` are those of ASCII, what no match covers is a word of its own, and each
-//! expression splits the words of the one before.
+//! Expressions with character classes run over a text in which every non-ASCII character is replaced by a
+//! representative of its class. There all letters are alike, whatever their case, and all whitespace is a
+//! vertical tab. Expressions without classes run over the text itself. Either way, `\s` and `\d` are those
+//! of ASCII, unmatched text is a word of its own, and each expression splits the words of the one before.
 
 use std::sync::LazyLock;
 
 use fancy_regex::Regex;
 use indexmap::IndexMap;
 
-/// A character beyond ASCII that stands for any of a class, and what of ASCII is in the class.
+/// Class, its non-ASCII representative, and its ASCII members.
 const CLASSES: [(&str, char, &str); 5] = [
     (r"\p{N}", '\u{e0d1}', "0-9"),
     (r"\p{L}", '\u{e0d2}', "A-Za-z"),
@@ -19,44 +18,44 @@ const CLASSES: [(&str, char, &str); 5] = [
     (r"\p{M}", '\u{e0d4}', ""),
     (r"\p{S}", '\u{e0d5}', r"\$\+<->\^`\|\~"),
 ];
-/// Stands for characters of no class above.
+/// Representative of characters in no class above.
 const OTHER: char = '\u{e0d0}';
-/// Classes of letters by case, which are all letters there.
+/// Classes of letters by case, which are treated as all letters.
 const CASES: [&str; 5] = [r"\p{Lu}", r"\p{Ll}", r"\p{Lt}", r"\p{Lm}", r"\p{Lo}"];
-/// Blanks beyond ASCII are read as this one.
+/// Representative of non-ASCII whitespace.
 const BLANK: char = '\u{b}';
 
-/// One of the expressions.
+/// Splitting step, in most cases an expression.
 enum Step {
-    /// Over characters that stand for their classes.
+    /// Expression over class representatives.
     Classes(Regex),
-    /// Over the text.
+    /// Expression over the text.
     Text(Regex),
-    /// Digits in threes, counted from the end of their run.
+    /// Groups of three digits, counted from the end of their run.
     Threes,
     /// Words of scripts with and without Han characters.
     Han,
 }
 
-/// A list of expressions, ready to run.
+/// List of compiled expressions.
 pub(super) struct Splitter {
     steps: Vec<Step>,
 }
 
-/// Classes and what stands for them.
+/// Classes and their representatives.
 static COMPILED: LazyLock<Vec<(Regex, char)>> = LazyLock::new(|| {
     let compile = |class: &str| Regex::new(class).expect("a class is an expression");
     CLASSES.iter().map(|(class, stands, _)| (compile(class), *stands)).collect()
 });
 
-/// Characters beyond ASCII and what stands for them, as far as they were met.
+/// Cache of non-ASCII characters and their representatives.
 #[derive(Default)]
 struct Classifier {
     known: IndexMap<char, char>,
 }
 
 impl Splitter {
-    /// Compiles expressions. One that cannot be is named with the reason.
+    /// Compiles expressions. An error names the expression and the reason.
     pub(super) fn new(split: &[String]) -> Result<Self, String> {
         let step = |regex: &String| match regex.as_str() {
             r"\p{AFMoE_digits}" | r"\d{1,3}(?=(?:\d{3})*\b)" => Ok(Step::Threes),
@@ -71,7 +70,7 @@ impl Splitter {
         Ok(Self { steps: split.iter().map(step).collect::<Result<_, String>>()? })
     }
 
-    /// The words of a text.
+    /// Splits a text into words.
     pub(super) fn words(&self, text: &str) -> Result<Vec<String>, String> {
         let chars: Vec<char> = text.chars().collect();
         let mut classifier = Classifier::default();
@@ -124,7 +123,7 @@ impl Classifier {
     }
 }
 
-/// An expression with its classes spelled out.
+/// Expands the classes of an expression.
 fn plain(regex: &str, classes: bool) -> String {
     let mut names: Vec<(String, String)> = Vec::new();
     if classes {
@@ -164,7 +163,7 @@ fn plain(regex: &str, classes: bool) -> String {
     out
 }
 
-/// Lengths of matches and of what lies between them.
+/// Returns the lengths of matches and of the text between them.
 fn matches(regex: &Regex, part: &[char], split: &mut Vec<usize>) -> Result<(), String> {
     let text: String = part.iter().collect();
     let count = |range: std::ops::Range<usize>| text[range].chars().count();
@@ -195,7 +194,7 @@ fn is_blank(class: char) -> bool {
     matches!(class, '\t'..='\r' | ' ')
 }
 
-/// Runs of digits become threes behind one or two that are left over; what is between them stays.
+/// Splits runs of digits into groups of three, preceded by one or two remaining digits; other text stays.
 fn threes(classes: &[char], split: &mut Vec<usize>) {
     let mut at = 0;
     while at < classes.len() {
@@ -216,8 +215,8 @@ fn is_han(c: char) -> bool {
         | 0x2b740..=0x2b81f | 0x2b820..=0x2ceaf | 0x2ceb0..=0x2ebef | 0xf900..=0xfaff | 0x2f800..=0x2fa1f)
 }
 
-/// Runs of Han characters; words of other letters with one character before them and a
-/// contraction after; digits up to three; other signs with line ends; blanks.
+/// Splits text into runs of Han characters, words of other letters with one character before them and a
+/// contraction after, up to three digits, other symbols with line ends, and whitespace.
 fn han(chars: &[char], classes: &[char], split: &mut Vec<usize>) {
     let class = |at: usize| classes.get(at).copied();
     let is = |at: usize, what: fn(char) -> bool| class(at).is_some_and(what);

@@ -16,7 +16,7 @@ pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
         word <<= 6 * (4 - group.len());
         let [_, made @ ..] = word.to_be_bytes();
         let (whole, rest) = made.split_at(group.len().checked_sub(1).filter(|&n| n > 0)?);
-        // Bits behind the last byte have to be zero.
+        // Bits after the last byte must be zero.
         if rest.iter().any(|&byte| byte != 0) {
             return None;
         }

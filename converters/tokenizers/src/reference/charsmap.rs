@@ -1,17 +1,16 @@
-//! The table of replacements in a SentencePiece normalizer: a trie and the texts that it leads to.
+//! Table of replacements in a SentencePiece normalizer: a trie and its replacement texts.
 //!
-//! The layout is that of Darts: a little-endian length in bytes, units of four bytes, then texts that
-//! end with a zero. Readers follow units without looking whether they lie inside, so every unit that
-//! some text leads to is checked.
+//! The layout is that of Darts: a little-endian length in bytes, units of four bytes, then zero-terminated
+//! texts. Readers follow units without bounds checks, so every reachable unit is checked.
 
 use std::collections::VecDeque;
 
-/// A checked table.
+/// Checked table of replacements.
 #[derive(Debug)]
 pub(crate) struct Charsmap {
     units: Vec<u32>,
     texts: String,
-    /// Most bytes that one byte of text becomes.
+    /// Maximum number of bytes that one byte of text becomes.
     pub(crate) growth: f64,
 }
 
@@ -38,13 +37,13 @@ impl Charsmap {
         Ok(map)
     }
 
-    /// Visits every unit that a text can lead to.
+    /// Visits every unit that a text can reach.
     fn walk(&mut self) -> Result<(), String> {
         let root = *self.units.first().ok_or("its trie is empty")?;
         let mut seen = vec![false; self.units.len()];
         let mut queue = VecDeque::from([(offset(root), 0_usize)]);
         while let Some((base, depth)) = queue.pop_front() {
-            // A reader looks at `base` with any byte in its lowest eight bits.
+            // A reader accesses `base` with any byte in its lowest eight bits.
             if base | 0xff >= self.units.len() {
                 return Err(format!(
                     "a unit leads to {base}, and there are {} units",
@@ -64,7 +63,7 @@ impl Charsmap {
                     let value = self.units.get(next).map(|&unit| value(unit));
                     let text = value.and_then(|at| self.text(at));
                     let text = text.ok_or("a leaf leads beyond its texts")?;
-                    // Nodes are visited from the root down, so this is the shortest way to them.
+                    // Nodes are visited from the root down, so this is the shortest path to them.
                     self.growth = self.growth.max(text.len() as f64 / (depth + 1) as f64);
                 }
                 queue.push_back((next, depth + 1));
@@ -78,7 +77,7 @@ impl Charsmap {
         rest.split('\0').next()
     }
 
-    /// The longest start of `text` that is replaced, and its replacement.
+    /// Returns the longest replaced prefix of `text`, and its replacement.
     pub(crate) fn longest(&self, text: &[u8]) -> Option<(usize, &str)> {
         let mut at = offset(*self.units.first()?);
         let mut found = None;
@@ -115,7 +114,7 @@ fn offset(unit: u32) -> usize {
     (unit as usize >> 10) << ((unit & 1 << 9) >> 6)
 }
 
-/// A table that replaces one byte by a text.
+/// Returns a table that replaces one byte by a text.
 #[cfg(test)]
 pub(crate) fn trial(byte: u8, text: &str) -> Vec<u8> {
     let mut units = vec![0_u32; 1024];

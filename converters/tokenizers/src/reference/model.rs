@@ -3,12 +3,12 @@
 use super::super::json::{Json, Model};
 use formats::shown;
 
-/// Longest text of a token, in bytes. A trie of texts is as deep as its longest, and is freed by
-/// recursion.
+/// Maximum length of a token text, in bytes. A trie of texts is as deep as its longest text, and is freed
+/// recursively.
 const TOKEN: usize = 2048;
-/// Most nodes of the trie that a model of scored pieces is kept in, at about 400 bytes each.
+/// Maximum number of trie nodes of a Unigram model, at about 400 bytes each.
 const NODES: usize = 4 << 20;
-/// Longest word that a greedy search for pieces takes on; the search is cubic in it.
+/// Maximum length of a word in a greedy search for pieces; the search is cubic in it.
 const WORD: usize = 1000;
 
 type Fault = (String, String);
@@ -40,7 +40,7 @@ pub(super) fn check(json: &Json) -> Result<(), Fault> {
     }
 }
 
-/// The second part of a merge is joined without its prefix, byte by byte.
+/// Checks merges: the second part is joined without its prefix, byte by byte.
 fn merges(json: &Json, prefix: &str) -> Result<(), Fault> {
     let longest = json.vocab.iter().map(|(text, _)| text.len()).max().unwrap_or(0);
     for (n, (left, right)) in json.merges.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! The components of a tokenizer.json, each checked against what the library will do with it.
+//! Components of a tokenizer.json, each checked against the library's use of it.
 //!
-//! A component is rebuilt from the fields that its type has, so the library sees nothing unchecked.
+//! A component is rebuilt from the fields of its type, so the library sees nothing unchecked.
 
 use indexmap::IndexSet;
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{Charsmap, base64};
 use formats::shown;
 
-/// A component of a tokenizer.
+/// Component of a tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Normalizer,
@@ -24,24 +24,24 @@ pub(super) struct Budget<'a> {
     regex: usize,
 }
 
-/// Deepest nesting of sequences. Deserializing one takes a large stack frame.
+/// Maximum nesting of sequences. Deserializing one takes a large stack frame.
 const DEEPEST: usize = 8;
-/// Most steps in all components.
+/// Maximum number of steps in all components.
 const STEPS: usize = 256;
-/// Longest text in a step, in bytes.
+/// Maximum length of a text in a step, in bytes.
 const TEXT: usize = 4096;
-/// Bytes of all regular expressions; each may take 10 MB when compiled.
+/// Maximum total bytes of regular expressions; each may take 10 MB when compiled.
 const REGEX: usize = 1 << 16;
-/// Most regular expressions.
+/// Maximum number of regular expressions.
 const EXPRESSIONS: usize = 64;
-/// Most tokens that a post-processor puts around texts.
+/// Maximum number of tokens that a post-processor adds around texts.
 const AROUND: usize = 64;
-/// Most bytes that a chain of steps may make of one byte, by the steps alone.
+/// Maximum growth of one byte through a chain of steps, by the steps alone.
 const GROWTH: f64 = 8192.0;
 
 type Fault = (String, String);
 
-/// A type and the fields that it has.
+/// Type name with its fields.
 type Kind = (&'static str, &'static [&'static str]);
 
 /// Types of each component.
@@ -119,7 +119,7 @@ const TYPES: [(Role, &[Kind]); 4] = [
 ];
 
 impl Role {
-    /// The key of the component.
+    /// Returns the key of the component.
     pub(super) fn key(self) -> &'static str {
         match self {
             Self::Normalizer => "normalizer",
@@ -129,7 +129,7 @@ impl Role {
         }
     }
 
-    /// The key of the steps of a sequence.
+    /// Returns the key of the steps of a sequence.
     fn steps(self) -> &'static str {
         match self {
             Self::Normalizer => "normalizers",
@@ -146,8 +146,8 @@ impl<'a> Budget<'a> {
     }
 }
 
-/// Checks a component. Returns it with its known fields alone, and how far a byte can grow in it.
-/// The error is the place and the reason.
+/// Checks a component. Returns its known fields alone, and the maximum growth of a byte in it. The error is
+/// the place and the reason.
 pub(super) fn check(
     role: Role,
     value: &Value,
@@ -290,7 +290,7 @@ fn listed(name: &str, id: Option<u64>, budget: &Budget<'_>) -> Result<(), String
     }
 }
 
-/// Every special token that a template names is listed with the tokens that it stands for.
+/// Checks that every special token of a template is listed with its tokens.
 fn template(map: &Map<String, Value>, budget: &Budget<'_>) -> Result<(), String> {
     let tokens = map.get("special_tokens").and_then(Value::as_object);
     let tokens = tokens.ok_or("`special_tokens` is not an object")?;
@@ -301,7 +301,7 @@ fn template(map: &Map<String, Value>, budget: &Budget<'_>) -> Result<(), String>
         for step in steps {
             count += 1;
             let Some(special) = step.get("SpecialToken") else {
-                // A second text is never given, so a single template cannot place one.
+                // A second text is never passed, so a single template cannot place one.
                 let text = step.get("Sequence").and_then(|text| text.get("id"));
                 if key == "single" && text.and_then(Value::as_str) != Some("A") {
                     return Err("`single` places something other than text A".into());

@@ -1,4 +1,4 @@
-//! Calls that may panic, without a word on the terminal.
+//! Calls that may panic, with the panic message kept off the terminal.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
@@ -22,7 +22,7 @@ pub(super) fn call<T>(run: impl FnOnce() -> T) -> Result<T, String> {
         }));
     });
     let outer = QUIET.replace(true);
-    // What was half done when the library panicked is not used again: the error ends the run.
+    // State that a panic left inconsistent is not used again: the error ends the run.
     let result = panic::catch_unwind(AssertUnwindSafe(run));
     QUIET.set(outer);
     result.map_err(|payload| {
