@@ -1,4 +1,4 @@
-//! `onboard add-model`: from a checkpoint to a proof, or to a list of what is missing.
+//! Implements `onboard add-model`, which takes a checkpoint to a proof, or to a list of missing parts.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ pub(crate) struct AddModel {
     /// Inject mistakes into the proven model too, and write in the card which of them the check catches
     #[arg(long)]
     measure: bool,
-    /// Where the card (and a drafted spec) go; default: ./onboard-out/NAME
+    /// Folder of the card (and a drafted spec); default: ./onboard-out/NAME
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print the card as JSON
@@ -95,7 +95,7 @@ impl AddModel {
         self.conclude(&target, weights, evidence, &out)
     }
 
-    /// Measures the check itself.
+    /// Measures the check with injected mistakes.
     fn mistakes(&self, target: &Target, reference: &Path) -> Result<Book> {
         let (_, dump) = open_dump(&target.dir, Some(reference))?;
         let options = MutateOptions { threads: self.threads, ..MutateOptions::default() };
@@ -106,7 +106,7 @@ impl AddModel {
         Ok(book)
     }
 
-    /// Evidence of a GGUF file, which is opened only if every tensor has its place.
+    /// Checks a GGUF file, which is opened only if every tensor is recognized.
     fn file(&self) -> Result<Ended> {
         let target = target::open(&self.which, &self.choice)?;
         ensure!(
@@ -138,12 +138,12 @@ impl AddModel {
         self.conclude(&target, weights, Evidence { report: report.as_ref(), book: None }, &out)
     }
 
-    /// The folder of the card.
+    /// Returns the folder of the card.
     fn out(&self, name: &str) -> PathBuf {
         self.out.clone().unwrap_or_else(|| Path::new("onboard-out").join(name))
     }
 
-    /// Says which spec and what model.
+    /// Prints the spec and the model.
     fn introduce(&self, target: &Target, drafted: Option<&Draft>) -> Result<()> {
         self.say("spec", &spec_line(target, drafted));
         let graph = &target.model.graph;
@@ -161,7 +161,7 @@ impl AddModel {
         Ok(())
     }
 
-    /// Writes the card and shows what came of it.
+    /// Writes the card and prints the result.
     fn conclude(
         &self,
         target: &Target,
@@ -210,18 +210,18 @@ impl AddModel {
         })
     }
 
-    /// One line of progress: data unless JSON is asked for.
+    /// Prints a line of progress: to stdout, unless JSON is requested.
     fn say(&self, what: &str, text: &str) {
         let line = format!("{what:<8} {text}");
         if self.json {
             term::note(&line);
         } else {
-            // A reader that left is found out by the next `?` on a print.
+            // The next `?` on a print reports a closed stdout.
             term::print(&line).ok();
         }
     }
 
-    /// The checkpoint with the spec that was given, that matches, or that is drafted.
+    /// Opens the checkpoint with the given spec, a matching one, or a drafted one.
     fn target(&self, dir: PathBuf, name: String, out: &Path) -> Result<(Target, Option<Draft>)> {
         let config = Config::read(&dir.join("config.json"))?;
         let mut specs = Specs::open(self.choice.specs.as_deref())?;
@@ -287,7 +287,8 @@ impl AddModel {
         let mut options =
             CheckOptions { dtypes: wanted, threads: self.threads, ..CheckOptions::default() };
         if target.is_gguf() {
-            // A file has other bytes than the checkpoint it was made from, and no schemes.
+            // A file's bytes differ from those of its source checkpoint, and it has no quantization
+            // schemes.
             options.same_model = false;
             options.rounds = Some(Rounds::None);
         }
@@ -299,7 +300,7 @@ impl AddModel {
     }
 }
 
-/// The SHA-256 of a file, or of all files of a set.
+/// Returns the SHA-256 of a file, or of all files of a set.
 fn fingerprint(file: &formats::gguf::File) -> Result<String> {
     let mut hash = Sha256::new();
     for path in file.files() {
@@ -326,7 +327,7 @@ fn verdict_line(outcome: Outcome, report: Option<&Report>) -> String {
     }
 }
 
-/// What passed, one line per run and phase.
+/// Formats the results as a table, one line per run and phase.
 fn card_table(report: &Report) -> String {
     let mut table = Table::new(&[2, 3, 4, 5, 6]);
     table.row(["dtype", "phase", "rows", "|dlogp|", "bound", "mean", "KL", "verdict"]);

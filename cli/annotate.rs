@@ -14,7 +14,7 @@ use registry::model::Model;
 
 use crate::term;
 
-/// The form of findings and failures.
+/// Format of findings and failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     // Without comments for clap: they would make every command's help long.
@@ -22,7 +22,7 @@ pub(crate) enum Format {
     Github,
 }
 
-/// The flag that every command has.
+/// Flag that every command has.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Asked {
     /// Form of findings and failures; `github` adds annotations for GitHub Actions
@@ -39,7 +39,7 @@ pub(crate) struct Asked {
 static GITHUB: AtomicBool = AtomicBool::new(false);
 
 impl Asked {
-    /// Makes this the form of everything that follows.
+    /// Sets the format for everything that follows.
     pub(crate) fn install(self) {
         GITHUB.store(self.format == Format::Github, Ordering::Relaxed);
     }
@@ -49,7 +49,7 @@ fn wanted() -> bool {
     GITHUB.load(Ordering::Relaxed)
 }
 
-/// Annotates findings at their places.
+/// Annotates findings at their source locations.
 pub(crate) fn findings(findings: &[Finding]) {
     for finding in findings.iter().filter(|_| wanted()) {
         let level = match finding.severity {
@@ -64,7 +64,7 @@ pub(crate) fn findings(findings: &[Finding]) {
     }
 }
 
-/// Annotates an error that has no place.
+/// Annotates an error that has no source location.
 pub(crate) fn error(said: &str) {
     if wanted() {
         term::note(&command("error", None, "onboard", said));
@@ -101,7 +101,7 @@ pub(crate) fn report(report: &Report, model: &Model) {
     }
 }
 
-/// The call that makes a tap, or the declaration of a state.
+/// Returns the call that makes a tap, or the declaration of a state.
 fn place<'m>(model: &'m Model, subject: &Subject) -> Option<&'m Span> {
     let graph = &model.graph;
     match subject {
@@ -120,7 +120,7 @@ fn place<'m>(model: &'m Model, subject: &Subject) -> Option<&'m Span> {
     }
 }
 
-/// One workflow command. A place in a file that is not there (a built-in spec) stands in the text.
+/// Formats a workflow command. A location in a missing file (a built-in spec) is written in the text.
 fn command(level: &str, at: Option<&Span>, title: &str, text: &str) -> String {
     let mut properties = format!("title={}", property(title));
     let mut text = text.to_owned();

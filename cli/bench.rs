@@ -15,7 +15,7 @@ use crate::{Ended, term};
 
 mod draft;
 
-/// Tokens of the prefill test, unless told otherwise or the model handles fewer.
+/// Default number of tokens of the prefill test, unless the model handles fewer.
 const PROMPT: usize = 512;
 
 /// Measures prefill and decode in tokens per second
@@ -39,10 +39,10 @@ pub(crate) struct Bench {
     /// Tokens of the decode test; 0 leaves it out
     #[arg(short, value_name = "N", default_value_t = 128)]
     n: usize,
-    /// What activations are kept in; default: what the checkpoint says
+    /// Dtype of activations; default: as the checkpoint declares
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     dtype: Option<Dtype>,
-    /// How often each test is measured
+    /// Number of measurements of each test
     #[arg(short, value_name = "N", default_value_t = 3)]
     repetitions: usize,
     /// Draft tokens with the model's own head, and count how many are accepted
@@ -137,7 +137,7 @@ impl Bench {
         Ok(Ended::Well)
     }
 
-    /// Tokens per second of each repetition, after one to warm up.
+    /// Measures tokens per second of each repetition, after one warm-up run.
     fn measure(
         &self,
         session: &mut dyn Session,
@@ -145,7 +145,7 @@ impl Bench {
         decode: usize,
     ) -> Result<Vec<f64>> {
         let vocab = session.model().vocab.max(1) as u64;
-        // Any tokens do; these are spread over the vocabulary and the same on every run.
+        // Any tokens do; these are spread over the vocabulary and the same in every run.
         let token = |n: usize| ((n as u64 * 2_654_435_761) % vocab) as u32;
         let mut rates = Vec::new();
         for repetition in 0..=self.repetitions {
@@ -176,7 +176,7 @@ impl Bench {
     }
 }
 
-/// Mean and standard deviation of a sample.
+/// Returns mean and standard deviation of a sample.
 fn spread(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -187,7 +187,7 @@ fn spread(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (n - 1.0)).sqrt())
 }
 
-/// The most memory this process has held, where the system says.
+/// Returns the peak memory of this process, if the system reports it.
 fn peak_memory() -> Option<u64> {
     let status =
         registry::file::read_text("/proc/self/status".as_ref(), registry::file::CONFIG).ok()?;
@@ -196,7 +196,7 @@ fn peak_memory() -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Bytes and numbers of a model's tensors.
+/// Returns the number of bytes and of values of a model's tensors.
 pub(crate) fn extent(target: &target::Target) -> Result<(u64, u64)> {
     if target.is_gguf() {
         let file = formats::gguf::File::open(&target.dir)?;

@@ -1,4 +1,4 @@
-//! A text in chunks of tokens, run through the native engine while someone watches.
+//! Runs a text in chunks of tokens through the native engine, with an observer.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use crate::specs::engine_error;
 use crate::target::Target;
 use crate::{term, voice};
 
-/// Tokens in a chunk, unless told otherwise or the model handles fewer.
+/// Default number of tokens in a chunk, unless the model handles fewer.
 const CHUNK: usize = 512;
 
-/// The tokens of a text, cut.
+/// Tokens of a text, cut into chunks.
 pub(crate) struct Text {
     tokens: Vec<u32>,
-    /// What every chunk begins with, if texts do.
+    /// First token of every chunk, if texts have one.
     begin: Option<u32>,
-    /// Tokens in a chunk.
+    /// Number of tokens in a chunk.
     pub(crate) chunk: usize,
-    /// Chunks.
+    /// Number of chunks.
     pub(crate) count: usize,
 }
 
 impl Text {
-    /// Reads a text with the tokenizer beside the model, or takes `ids` if there is no text. What
-    /// is left over at the end is not used.
+    /// Reads a text with the tokenizer beside the model, or takes `ids` if there is no text. The incomplete
+    /// chunk at the end is dropped.
     pub(crate) fn read(
         target: &Target,
         text: Option<&Path>,
@@ -55,7 +55,7 @@ impl Text {
         Ok(Self { tokens, begin, chunk, count })
     }
 
-    /// The tokens of every chunk, each of which begins as a text does.
+    /// Returns the tokens of every chunk, each with the first token of texts.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = Vec<u32>> + '_ {
         self.tokens.chunks_exact(self.chunk).take(self.count).map(|chunk| {
             let mut chunk = chunk.to_vec();
@@ -78,7 +78,7 @@ impl Text {
         let options = Options {
             dtype,
             threads,
-            // Fused kernels do not show what they multiply.
+            // Fused kernels do not expose the inputs of their matrices.
             rewrites: false,
             watch: Some(watch),
             ..Options::default()
@@ -97,12 +97,12 @@ impl Text {
     }
 }
 
-/// The tokens, and the one that every chunk begins with.
+/// Returns the tokens of a text, and the first token of every chunk.
 fn encode(target: &Target, text: &Path) -> Result<(Vec<u32>, Option<u32>)> {
     let tokenizer = voice::tokenizer(target.home())?;
     let text = registry::file::read_text(text, registry::file::TEXT)?;
     let ids = |text: &str, special| -> Result<Vec<u32>> { Ok(tokenizer.encode(text, special)?) };
-    // What stands before a text that has special tokens, and not before one that has none.
+    // The first token of a text with special tokens, if it is missing without them.
     let (with, without) = (ids("a", true)?, ids("a", false)?);
     let begin = with.first().copied().filter(|first| without.first() != Some(first));
     Ok((ids(&text, true)?, begin))

@@ -1,4 +1,4 @@
-//! The verification card: what was checked, with every number, for people and for programs.
+//! Verification card: the checks that were run, with all their values, for people and for programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,14 +15,14 @@ use crate::coverage::Coverage;
 use crate::target::Target;
 use crate::text::{Table, bytes};
 
-/// What a card says in one word.
+/// Overall result of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Everything compared agrees.
+    /// All comparisons agree.
     Proven,
-    /// Something does not.
+    /// A comparison differs.
     Differs,
-    /// There was nothing to compare with.
+    /// There is no reference to compare with.
     NotProven,
 }
 
@@ -36,7 +36,7 @@ impl Outcome {
     }
 }
 
-/// A card. It holds no time and no place of this machine: the same inputs give the same card.
+/// Verification card. It contains no time and no local path: the same inputs give the same card.
 #[derive(Debug)]
 pub(crate) struct Card<'a> {
     outcome: Outcome,
@@ -48,23 +48,23 @@ pub(crate) struct Card<'a> {
 /// Results of the comparisons.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Evidence<'a> {
-    /// Of the model with its reference; none where there is no reference.
+    /// Comparison of the model with its reference; none without a reference.
     pub report: Option<&'a Report>,
-    /// Of the check itself, with mistakes injected; none where that was not asked for.
+    /// Measurement of the check with injected mistakes; none if not requested.
     pub book: Option<&'a Book>,
 }
 
-/// The weights that a card is about.
+/// Weights that a card describes.
 #[derive(Debug)]
 pub(crate) struct Weights {
-    /// Pairs of weights and tensors; none for a GGUF file, whose rules are its own.
+    /// Pairs of weights and tensors; none for a GGUF file, which has rules of its own.
     pub coverage: Option<Coverage>,
-    /// Stands for all bytes.
+    /// Hash that identifies all bytes.
     pub fingerprint: String,
 }
 
 impl<'a> Card<'a> {
-    /// Gathers the facts.
+    /// Collects the facts.
     pub(crate) fn new(
         target: &Target,
         weights: Weights,
@@ -95,7 +95,7 @@ impl<'a> Card<'a> {
         Ok(Self { outcome, facts, coverage, evidence })
     }
 
-    /// The card as JSON; `parity` is the whole report.
+    /// Returns the card as JSON; `parity` is the whole report.
     pub(crate) fn json(&self) -> String {
         let parity = self.evidence.report.map(|report| {
             serde_json::from_str::<Value>(&parity::json::json(report)).expect("a report is JSON")
@@ -113,7 +113,7 @@ impl<'a> Card<'a> {
         serde_json::to_string_pretty(&card).expect("a value is JSON") + "\n"
     }
 
-    /// The card as Markdown.
+    /// Returns the card as Markdown.
     pub(crate) fn markdown(&self) -> String {
         let fact = |key: &str| match &self.facts[key] {
             Value::String(text) => text.clone(),
@@ -152,13 +152,13 @@ impl<'a> Card<'a> {
     }
 }
 
-/// Injected mistakes that changed numbers and passed.
+/// Lists injected mistakes that changed values and passed.
 fn missed(book: &Book) -> Vec<Value> {
     let missed = book.outcomes.iter().filter(|outcome| outcome.fate == Fate::Missed);
     missed.map(|o| json!({ "mistake": o.mutant, "dtype": o.dtype.name() })).collect()
 }
 
-/// Counts of the mistakes that the check catches, and the names of those that it does not.
+/// Counts the mistakes that the check catches, and lists the names of the others.
 fn mistakes(book: Option<&Book>) -> String {
     let mut text = String::from("\n## Mistakes that the check catches\n\n");
     let Some(book) = book else {
@@ -232,7 +232,7 @@ fn compared(report: &Report) -> String {
     text
 }
 
-/// Reach and strength of the comparisons of ops by themselves.
+/// Describes reach and strength of the comparisons of single ops.
 fn reach(report: &Report) -> String {
     let mut table = Table::new(&[]);
     table.row([
@@ -266,7 +266,7 @@ fn reach(report: &Report) -> String {
     format!("\n## Ops on the reference's own inputs\n\n{}", table.markdown())
 }
 
-/// How near a gate is to failing: its worst measure over that measure's bound.
+/// Returns the largest share of a gate's measures in their bounds; above 1, the gate fails.
 fn nearness(gate: &Gate) -> f64 {
     let shares = gate.bounds.iter().map(|bound| match bound.limit {
         limit if limit > 0.0 => bound.value / limit,
@@ -276,7 +276,7 @@ fn nearness(gate: &Gate) -> f64 {
     shares.fold(0.0, |worst, share| if share > worst || share.is_nan() { share } else { worst })
 }
 
-/// Every subject with its worst gate, in the order of execution.
+/// Lists every subject with its worst gate, in the order of execution.
 fn gates(report: &Report) -> String {
     let total: usize = report.runs.iter().map(|run| run.gates.len()).sum();
     let mut order: Vec<String> = Vec::new();
@@ -289,7 +289,7 @@ fn gates(report: &Report) -> String {
             }
             let entry = worst.entry((name, run.dtype, gate.mode)).or_insert((0.0, Verdict::Skip));
             entry.0 = entry.0.max(nearness(gate));
-            // A pass outranks a skip here, and a failure both.
+            // A pass outranks a skip here, and a failure outranks both.
             entry.1 = match (entry.1, gate.verdict) {
                 (Verdict::Fail, _) | (_, Verdict::Fail) => Verdict::Fail,
                 (Verdict::Pass, _) | (_, Verdict::Pass) => Verdict::Pass,

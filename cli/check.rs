@@ -1,4 +1,4 @@
-//! `onboard check`: a spec, read completely before any weight is.
+//! Implements `onboard check`, which validates a spec completely before any weight is read.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -112,7 +112,7 @@ impl Check {
         Ok(Said { text, coverage: coverage.map(serde_json::to_value).transpose()? })
     }
 
-    /// The model of a GGUF file, which is opened only if every tensor has its place.
+    /// Opens the model of a GGUF file, which succeeds only if every tensor is recognized.
     fn opened(&self, file: &Path, model: &Path) -> Result<Model> {
         let choice = Choice {
             spec: Some(file.to_owned()),

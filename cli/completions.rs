@@ -1,4 +1,4 @@
-//! `onboard completions`: scripts that complete command lines.
+//! Implements `onboard completions`, which prints shell completion scripts.
 
 use anyhow::Result;
 use clap::{Args, CommandFactory as _, ValueEnum};

@@ -1,4 +1,4 @@
-//! `onboard convert`: a checkpoint in another format, in one pass.
+//! Implements `onboard convert`, which writes a checkpoint in another format, in one pass.
 
 use std::path::PathBuf;
 
@@ -74,7 +74,7 @@ pub(crate) struct Convert {
     /// The format, gguf:TYPE (repeatable), fp8, nvfp4, ...; `convert --to help` lists them
     #[arg(long, value_name = "FORMAT", value_parser = format::Named)]
     to: Vec<String>,
-    /// Where to write: a file for GGUF, a folder for several formats and for checkpoints
+    /// Output path: a file for GGUF, a folder for several formats and for checkpoints
     #[arg(short, long, value_name = "PATH")]
     output: Vec<PathBuf>,
     /// Print what would be written and stop
@@ -121,7 +121,7 @@ pub(crate) struct Convert {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Whether a set of split files is complete and sound
+    /// Checks that a set of split files is complete and sound
     MergeCheck(merge::MergeCheck),
 }
 
@@ -229,7 +229,8 @@ impl Convert {
         self.threads.unwrap_or(cores).clamp(1, 1024)
     }
 
-    /// What the files of a set say that they are made of. A plan has not read the weights, and has as long a text.
+    /// Returns the text that identifies a set in its files. A plan does not read the weights, so it uses a
+    /// text of the same length.
     fn set_key(&self, made_of: impl FnOnce() -> Result<String>) -> Result<String> {
         if self.plan { Ok("0".repeat(64)) } else { made_of() }
     }
@@ -256,7 +257,7 @@ impl Convert {
         })
     }
 
-    /// Says where there are fewer files than `--shard` counts: a set has no file without tensors.
+    /// Notes that there are fewer files than `--shard` counts: a set has no file without tensors.
     fn note_fewer(&self, files: usize) -> Result<()> {
         if let Some((no, count)) = self.shard.filter(|(_, count)| files < *count) {
             let rest = if no < files { "" } else { "; nothing is left to write for this one" };
@@ -268,7 +269,7 @@ impl Convert {
         Ok(())
     }
 
-    /// Does the work, then what is left to do when all of it is written, and says what was done.
+    /// Runs the work, then a final step, and reports the result.
     fn execute(
         &self,
         work: &Work<'_>,
@@ -318,14 +319,14 @@ impl Convert {
     }
 }
 
-/// A model and its tensors as a GGUF file has them.
+/// Model with its tensors in GGUF form.
 pub(crate) struct Model<'c> {
     pub(crate) name: String,
     pub(crate) gguf: Gguf,
     pub(crate) tensors: Vec<Tensor<'c>>,
     pub(crate) tokenizer: Metadata,
     pub(crate) config: String,
-    /// What matrices are kept in.
+    /// Dtype of the matrices.
     pub(crate) matrices: FileDtype,
     pub(crate) checkpoint: &'c Checkpoint,
     pub(crate) warnings: Vec<String>,
@@ -341,7 +342,8 @@ impl<'c> Model<'c> {
         Self::with_or_without(target, checkpoint, arithmetic, true)
     }
 
-    /// The same; `head`: with the head that predicts further tokens, if there is one.
+    /// Reads the model and its tensors; `head` is true to include the multi-token prediction head, if there
+    /// is one.
     pub(crate) fn with_or_without(
         target: &Target,
         checkpoint: &'c Checkpoint,
@@ -375,7 +377,7 @@ impl<'c> Model<'c> {
         let doubt =
             |doubt: &String| format!("llama.cpp will not run the file as it is meant: {doubt}");
         warnings.extend(gguf.doubts.iter().map(doubt));
-        // What is computed as the source is belongs to --identity.
+        // Arithmetic in the source's dtype belongs to --identity.
         let identity = arithmetic == Arithmetic::OfSource;
         let tokenizer = tokenizer(target, &gguf, identity, &mut warnings)?;
         Ok(Self {
@@ -392,8 +394,7 @@ impl<'c> Model<'c> {
     }
 }
 
-/// The dtype of the first matrix: what a converted file keeps its matrices in unless told
-/// otherwise.
+/// Returns the dtype of the first matrix, which is the default for the matrices of a converted file.
 fn matrices(weights: &[Sourced<'_>]) -> FileDtype {
     let matrix = |weight: &&Sourced<'_>| weight.flow.shape().len() >= 2;
     match weights.iter().filter(matrix).find_map(|weight| weight.flow.dtype()) {
@@ -402,7 +403,7 @@ fn matrices(weights: &[Sourced<'_>]) -> FileDtype {
     }
 }
 
-/// The keys of the tokenizer that lies beside the weights, held to the tokenizer itself.
+/// Returns the keys of the tokenizer beside the weights, checked against the tokenizer itself.
 fn tokenizer(
     target: &Target,
     gguf: &Gguf,
@@ -460,13 +461,13 @@ fn tokenizer(
     Ok(made.keys)
 }
 
-/// Several faults as one error.
+/// Combines several faults into one error.
 fn several(faults: impl IntoIterator<Item = String>) -> anyhow::Error {
     let lines: Vec<String> = faults.into_iter().collect();
     anyhow::anyhow!("{}", lines.join("\n"))
 }
 
-/// Opens the checkpoint of a target with a message that says what for.
+/// Opens the checkpoint of a target, with an error message for conversions.
 pub(crate) fn checkpoint(target: &Target) -> Result<Checkpoint> {
     target.checkpoint().context("there is nothing to convert")
 }

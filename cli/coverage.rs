@@ -1,4 +1,4 @@
-//! Whether a model and a checkpoint explain each other: every tensor used exactly once.
+//! Checks that a model and a checkpoint match: every tensor is used exactly once.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -16,32 +16,32 @@ use crate::specs::{tell, warn};
 /// Pairing of a model's weights with a checkpoint's tensors.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Coverage {
-    /// Tensors in the checkpoint.
+    /// Number of tensors in the checkpoint.
     pub tensors: usize,
-    /// Tensors that weights are made of.
+    /// Number of tensors that weights are made of.
     pub used: usize,
-    /// Copies of a weight that the spec ties to another; the other one is used.
+    /// Copies of a weight that the spec ties to another one; the other one is used.
     pub tied: Vec<String>,
-    /// Tensors that the spec passes over.
+    /// Tensors that the spec ignores.
     pub ignored: Vec<String>,
-    /// Weights of a head that predicts further tokens, which the model runs without.
+    /// Number of weights of the multi-token prediction head, which the model runs without.
     pub head: usize,
     /// Weights and tensors without a counterpart of the same name and shape.
     #[serde(skip)]
     pub gaps: usize,
-    /// What is not explained, and remarks.
+    /// Mismatches and remarks.
     #[serde(skip)]
     pub findings: Vec<Finding>,
-    /// How the weights are quantized, if nothing here reads that.
+    /// Unsupported quantization method of the weights, if any.
     #[serde(skip)]
     pub foreign: Option<String>,
 }
 
 impl Coverage {
-    /// Pairs the weights of a model with the tensors of a checkpoint, and looks at its scales.
+    /// Pairs the weights of a model with the tensors of a checkpoint, and checks its scales.
     pub(crate) fn of(model: &Model, checkpoint: &Checkpoint) -> Self {
         let mut coverage = Self::of_headers(model, checkpoint);
-        // Bytes that cannot be read are told by whoever reads them.
+        // Unreadable bytes are reported by the code that needs them.
         for (name, number) in checkpoint.senseless_scales().unwrap_or_default() {
             let finding = Finding::unplaced(format!("the scale `{name}` is {number}"));
             coverage.findings.push(finding.help("expected a number above 0: the file is damaged"));
@@ -96,18 +96,18 @@ impl Coverage {
             ignored,
         };
         if coverage.is_whole() {
-            // Rules make weights of tensors with other names; nothing is left over.
+            // Rules make weights from tensors with other names; no tensor remains.
             coverage.used = coverage.tensors - passed;
         }
         coverage
     }
 
-    /// Whether everything is explained.
+    /// True if all weights and tensors match.
     pub(crate) fn is_whole(&self) -> bool {
         self.findings.iter().all(|finding| finding.severity == Severity::Warning)
     }
 
-    /// One line: `74 of 74 tensors used, each once`.
+    /// Returns a summary line: `74 of 74 tensors used, each once`.
     pub(crate) fn summary(&self) -> String {
         let mut line = format!("{} of {} tensors used, each once", self.used, self.tensors);
         for (count, what) in [(self.ignored.len(), "ignored"), (self.tied.len(), "tied copies")] {
@@ -118,7 +118,7 @@ impl Coverage {
         line
     }
 
-    /// Stops the command with all findings if something is not explained.
+    /// Returns an error with all findings unless all weights and tensors match.
     pub(crate) fn refuse(&self, dir: &Path) -> Result<()> {
         if self.is_whole() {
             warn(&self.findings);

@@ -1,25 +1,25 @@
-//! The documentation that the program carries: pages of `docs/`, and parts of them by name.
+//! Embedded documentation: pages of `docs/`, and parts of them by name.
 
-/// The spec language.
+/// Reference of the spec language.
 pub(crate) const SPEC: &str = include_str!("../docs/spec.md");
-/// The form of dumps.
+/// Format of dumps.
 const DUMP: &str = include_str!("../docs/dump.md");
-/// The form of reports.
+/// Format of reports.
 const REPORT: &str = include_str!("../docs/report.md");
-/// Checks in CI.
+/// Guide to checks in CI.
 const CI: &str = include_str!("../docs/ci.md");
-/// Evaluations.
+/// Guide to evaluations.
 const EVALS: &str = include_str!("../docs/evals.md");
-/// Launching engines, and their sheets.
+/// Guide to launching engines, and to their sheets.
 const LAUNCH: &str = include_str!("../docs/launch.md");
-/// The protocol of engines in processes of their own.
+/// Protocol of engines in child processes.
 const PROTOCOL: &str = include_str!("../docs/engine-protocol.md");
 
 /// Causes of differences.
 const DIAGNOSE: &str = include_str!("../docs/diagnose.md");
-/// What engines were found to do.
+/// Findings about engines.
 const ENGINES: &str = include_str!("../docs/engines.md");
-/// Servers as engines.
+/// Guide to servers as engines.
 const ENDPOINTS: &str = include_str!("../docs/endpoints.md");
 
 /// Whole pages by topic.
@@ -40,12 +40,12 @@ pub(crate) const PAGES: [(&str, &str, &str); 9] = [
 pub(crate) struct Row {
     /// The calls in code quotes of its first cell: `split(axis, parts)`.
     pub calls: Vec<&'static str>,
-    /// The other cells.
+    /// Text of the other cells.
     pub cells: Vec<&'static str>,
 }
 
 impl Row {
-    /// True if a call of this row is of `name`.
+    /// True if a call of this row has the given name.
     fn is_of(&self, name: &str) -> bool {
         self.calls.iter().any(|call| {
             let head = call.split_once('(').map_or(*call, |(head, _)| head);
@@ -54,12 +54,12 @@ impl Row {
     }
 }
 
-/// The text of a section of the spec language, without its heading.
+/// Returns the text of a section of the spec language, without its heading.
 pub(crate) fn section(title: &str) -> Option<&'static str> {
     sections().find(|(heading, _)| heading.split(", ").any(|part| part == title)).map(|(_, t)| t)
 }
 
-/// The headings of the spec language.
+/// Returns the headings of the spec language.
 pub(crate) fn headings() -> impl Iterator<Item = &'static str> {
     sections().map(|(heading, _)| heading)
 }
@@ -76,7 +76,7 @@ pub(crate) fn row(section_: &str, name: &str) -> Option<Row> {
     rows(section_).into_iter().find(|row| row.is_of(name))
 }
 
-/// The rows of the first table of a section.
+/// Returns the rows of the first table of a section.
 pub(crate) fn rows(section_: &str) -> Vec<Row> {
     let lines = section(section_).unwrap_or_default().lines();
     let row = |line| {
@@ -87,7 +87,7 @@ pub(crate) fn rows(section_: &str) -> Vec<Row> {
     lines.filter_map(row).filter(|row| !row.calls.is_empty()).collect()
 }
 
-/// The cells of a row; a bar in code quotes is text.
+/// Splits a row into cells; a bar in code quotes is text.
 fn cells(line: &'static str) -> Option<Vec<&'static str>> {
     let inner = line.strip_prefix('|')?.strip_suffix('|')?;
     let mut quoted = false;

@@ -1,4 +1,4 @@
-//! Drafts a spec for an architecture that no spec matches, from the nearest one that is known.
+//! Drafts a spec for an architecture that no spec matches, based on the nearest known spec.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -18,30 +18,30 @@ mod rename;
 
 use rename::Renames;
 
-/// A draft, and what it could not explain.
+/// Draft of a spec, with its open findings.
 #[derive(Debug)]
 pub(crate) struct Draft {
-    /// The file.
+    /// File of the draft.
     pub path: PathBuf,
-    /// The name of the spec.
+    /// Name of the spec.
     pub name: String,
-    /// The spec that it extends.
+    /// Spec that it extends.
     pub base: String,
     findings: Vec<Finding>,
     used: usize,
     tensors: usize,
 }
 
-/// The fit of one known spec to a checkpoint.
+/// Match of one known spec with a checkpoint.
 struct Candidate {
     name: String,
     coverage: Option<Coverage>,
-    /// Tensors with other names that have the shape and role of a weight.
+    /// Tensors under other names that have the shape and role of a weight.
     renames: Renames,
     findings: usize,
-    /// Settings of the spec that the config does not have.
+    /// Number of settings of the spec that the config does not have.
     absent: usize,
-    /// Specs that extend it.
+    /// Number of specs that extend it.
     heirs: usize,
 }
 
@@ -70,15 +70,16 @@ impl Candidate {
         Self { name, coverage, renames, findings: findings.len(), absent, heirs }
     }
 
-    /// Tensors that the spec explains, with other names too.
+    /// Returns the number of tensors that the spec explains, including renamed ones.
     fn explained(&self) -> usize {
         let used = self.coverage.as_ref().map_or(0, |coverage| coverage.used);
         used + self.renames.tensors()
     }
 
-    /// Orders candidates, the nearest first: one that resolves, then the most tensors explained (those
-    /// of other names by what they are worth), the fewest weights and tensors without a counterpart,
-    /// and the fewest findings. Of equal ones, the one that most others extend is the plainest.
+    /// Returns the sort key of candidates, the nearest first. A candidate that resolves comes first, then
+    /// the most tensors explained (renamed ones by their weight as evidence), the fewest weights and
+    /// tensors without a counterpart, and the fewest findings. In a tie, the spec with the most heirs is
+    /// preferred.
     fn distance(&self) -> (bool, Reverse<usize>, usize, usize, Reverse<usize>, usize) {
         let gaps = self.coverage.as_ref().map_or(usize::MAX, |coverage| coverage.gaps);
         let gaps = gaps.saturating_sub(2 * self.renames.tensors());
@@ -118,13 +119,13 @@ pub(crate) fn make(
         bail!("the registry has no specs to draft from");
     };
     let mut name = draft_name(config);
-    // A cousin may carry the type of its relative: a spec cannot extend itself.
+    // A similar model may have the type of the known one: a spec cannot extend itself.
     if specs.has(&name) {
         name.push_str("_draft");
     }
     let path = out.join(format!("{name}.yaml"));
     let body = body(&name, config, best, specs);
-    // The draft itself is checked: findings name its file, and other names count.
+    // The draft itself is checked, so that findings name its file and its renames apply.
     specs.add_text(&path, &body);
     let (used, findings) = match specs.try_resolve(&name, config, &[]) {
         Ok((model, mut findings)) => {
@@ -149,7 +150,7 @@ pub(crate) fn make(
     Ok(Draft { path, name, base: best.name.clone(), findings, used, tensors })
 }
 
-/// The comment: where the draft comes from, and what is left.
+/// Returns the comment at the top: the origin of the draft, and the open findings.
 fn head(
     dir: &Path,
     best: &Candidate,
@@ -196,7 +197,7 @@ fn head(
     text
 }
 
-/// The spec.
+/// Returns the text of the spec.
 fn body(name: &str, config: &Config, best: &Candidate, specs: &Specs) -> String {
     let mut text = format!(
         "spec: 1\nname: {name}\nmatches: [{}]\nextends: {}\n",
@@ -207,7 +208,7 @@ fn body(name: &str, config: &Config, best: &Candidate, specs: &Specs) -> String 
         return text;
     }
     text.push_str("weights:\n");
-    // A list is replaced by the one that extends it, so what is inherited is repeated.
+    // A list replaces the inherited one, so the inherited entries are repeated.
     let inherited = specs.origins(&best.name).0.into_iter().find_map(|spec| {
         let source = specs.source(&spec)?;
         sections(source).into_iter().find(|section| section.key == "weights")
@@ -221,18 +222,18 @@ fn body(name: &str, config: &Config, best: &Candidate, specs: &Specs) -> String 
     text
 }
 
-/// Text from a file, fit for one line of a comment.
+/// Makes text from a file safe for one line of a comment.
 fn comment(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// A word that YAML reads as itself.
+/// Quotes a word for YAML if needed.
 fn plain(word: &str) -> String {
     let good = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
     word.chars().filter(good).collect()
 }
 
-/// `model_type` of the config where it can be a file name; else made from the class name.
+/// Returns the config's `model_type` if it is a valid file name; else a name made from the class name.
 fn draft_name(config: &Config) -> String {
     let word = config.text("model_type").unwrap_or_else(|| config.architecture());
     let word = plain(&word.replace('-', "_")).to_lowercase();
@@ -244,12 +245,12 @@ fn draft_name(config: &Config) -> String {
 }
 
 impl Draft {
-    /// True if nothing is left that stops it from running.
+    /// True if no finding prevents the model from running.
     pub(crate) fn is_whole(&self) -> bool {
         self.findings.iter().all(|finding| finding.severity == Severity::Warning)
     }
 
-    /// Says what the draft does not explain.
+    /// Returns an error with the open findings of the draft.
     pub(crate) fn refuse(&self, config: &Config, model: &Path) -> anyhow::Error {
         let path = self.path.display();
         let said = format!(
@@ -302,7 +303,7 @@ mod tests {
         let mut all = [candidate("passes over", 25, 10), candidate("explains", 31, 18)];
         all.sort_by_key(Candidate::distance);
         assert_eq!(all[0].name, "explains");
-        // Renames that leave as much missing speak for nothing; those that leave less do.
+        // Renames that leave as many weights missing are no evidence; those that leave fewer are.
         for (lacking, nearest) in [(8, "plain"), (2, "renamed")] {
             let renames = Renames::made_up(8, lacking);
             let mut all = [

@@ -1,4 +1,4 @@
-//! `parity dump`: makes a reference with the real Hugging Face code.
+//! Implements `parity dump`, which makes a reference with the Hugging Face code.
 
 mod engine;
 
@@ -16,9 +16,10 @@ pub(crate) use engine::model_of;
 use crate::target::parse_dtype;
 use crate::{Ended, term};
 
-/// The reference script: one file, so that it can be copied to where the model is.
+/// Reference script: a single file, so that it can be copied to the machine with the model.
 const SCRIPT: &str = include_str!("../parity/reference/dump.py");
-/// What it runs for heads that predict one token more, where this lies beside it as `nextn.py`.
+/// Script for multi-token prediction heads, which the reference script runs if it lies beside it as
+/// `nextn.py`.
 const HEADS: &str = include_str!("../parity/reference/nextn.py");
 
 /// Makes a reference dump with transformers, or a dump of another engine
@@ -129,7 +130,7 @@ impl Dump {
         term::note(&format!("running the reference with {}", python.name()));
         let mut command = python.command();
         command.arg(&script).args(self.arguments(model, output));
-        // What the script says is not data: stdout stays empty.
+        // The script's output is not data: stdout stays empty.
         command.stdin(Stdio::null()).stdout(std::io::stderr());
         let status = command
             .status()
@@ -143,7 +144,7 @@ impl Dump {
 }
 
 impl Dump {
-    /// The arguments of the script.
+    /// Returns the arguments of the script.
     fn arguments(&self, model: &Path, output: &Path) -> Vec<OsString> {
         let mut all: Vec<OsString> = vec![model.into(), "-o".into(), output.into()];
         if !self.dtypes.is_empty() {
@@ -164,9 +165,9 @@ impl Dump {
     }
 }
 
-/// The Python files that a config's `auto_map` names: `{"AutoConfig": "file.Class", ...}`.
+/// Lists the Python files that a config's `auto_map` names: `{"AutoConfig": "file.Class", ...}`.
 fn auto_map(config: &Path) -> Vec<String> {
-    // A config that cannot be read is the script's to refuse.
+    // The script reports a config that cannot be read.
     let Ok(bytes) = file::read(config, file::CONFIG) else { return Vec::new() };
     let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
     let classes = json.get("auto_map").and_then(|map| map.as_object()).into_iter().flatten();
@@ -178,12 +179,12 @@ fn auto_map(config: &Path) -> Vec<String> {
     files
 }
 
-/// An interpreter, and where it was found.
+/// Python interpreter, by its origin.
 #[derive(Debug)]
 enum Python {
-    /// Named by the person, or of the active environment.
+    /// Interpreter named by the user, or of the active environment.
     At(PathBuf),
-    /// `uv run`, which makes an environment from the script's own header.
+    /// `uv run`, which builds an environment from the script's own header.
     Uv,
 }
 
@@ -225,7 +226,7 @@ impl Python {
         }
     }
 
-    /// Says why the script failed: most often there is no transformers to import.
+    /// Explains the failure of the script: most often transformers is not installed.
     fn explain(&self, status: std::process::ExitStatus) -> anyhow::Error {
         let has = match self {
             Self::Uv => true,

@@ -1,4 +1,4 @@
-//! `onboard engine`: the engines that can be compared, the conformance test, and the file that plugins import.
+//! Implements `onboard engine`: list of engines, conformance test, and the module that plugins import.
 
 use std::path::{Path, PathBuf};
 
@@ -99,7 +99,7 @@ impl List {
     }
 }
 
-/// The versions of a server that its sheet is true for.
+/// Returns the server versions that its sheet is verified for.
 fn server_versions(sheet: Option<&str>) -> Option<String> {
     let wanted = sheet?;
     let (_, source) = registry::sheet::builtin().find(|(name, _)| *name == wanted)?;
@@ -186,7 +186,7 @@ fn show(findings: &[Finding], failed: usize) -> Result<()> {
         table.row([verdict, finding.verb, finding.check, words]);
     }
     term::print(table.plain("").trim_end())?;
-    // Last words of an engine are lines of their own.
+    // The last output of an engine is shown on lines of its own.
     for finding in findings.iter().filter(|finding| finding.words.contains('\n')) {
         term::note(&finding.words);
     }
@@ -198,7 +198,7 @@ fn show(findings: &[Finding], failed: usize) -> Result<()> {
     Ok(())
 }
 
-/// Writes a tiny random checkpoint of the spec that most others extend.
+/// Writes a tiny random checkpoint of the most extended spec.
 fn tiny(folder: &Path) -> Result<()> {
     const CONFIG: &str = include_str!("../engines/tiny.json");
     let config = Config::of_text("engines/tiny.json", CONFIG)?;

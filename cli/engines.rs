@@ -1,4 +1,4 @@
-//! Engines by name: a driver of this process, or a command that speaks `docs/engine-protocol.md`.
+//! Engines by name: a driver of this process, or a command that implements `docs/engine-protocol.md`.
 
 mod catalog;
 mod start;
@@ -39,7 +39,7 @@ impl Default for EngineArgs {
     }
 }
 
-/// Reads a time of at least a moment and at most a day.
+/// Parses a duration of at least 0.05 seconds and at most a day.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|s| (0.05..=86400.0).contains(s));
     seconds
@@ -47,13 +47,13 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}` is no time; expected seconds, 0.05 to 86400"))
 }
 
-/// An engine that was found by its name.
+/// Engine that was found by its name.
 pub(crate) enum Found {
-    /// In this process.
+    /// Engine in this process.
     Here(&'static Driver),
-    /// In a process of its own.
+    /// Engine in a child process.
     Child(Box<Child>),
-    /// Behind HTTP, at this address.
+    /// Server behind HTTP, at this address.
     Server(String),
 }
 
@@ -93,7 +93,7 @@ impl EngineArgs {
         Child::of_entry(entry, self).map(|child| Found::Child(Box::new(child)))
     }
 
-    /// Makes an engine of this process that runs resolved models.
+    /// Creates an engine of this process that runs resolved models.
     pub(crate) fn of_models(&self) -> Result<Box<dyn Engine>> {
         let name = &self.engine;
         match self.find()? {
@@ -109,13 +109,13 @@ impl EngineArgs {
     }
 }
 
-/// Makes the native engine.
+/// Creates the native engine.
 pub(crate) fn native() -> Result<Box<dyn Engine>> {
     let driver = DRIVERS[0];
     start(driver, 0)
 }
 
-/// Makes an engine of this process with room for so many positions.
+/// Creates an engine of this process with room for a number of positions.
 pub(crate) fn start(driver: &'static Driver, context: usize) -> Result<Box<dyn Engine>> {
     let make = driver
         .start
@@ -123,21 +123,21 @@ pub(crate) fn start(driver: &'static Driver, context: usize) -> Result<Box<dyn E
     Ok(make(context))
 }
 
-/// A file, with an engine that has room for what it is to be compared with.
+/// File and engine, with room for the comparison.
 pub(crate) struct Opened {
-    /// The engine.
+    /// Engine that opened the file.
     pub engine: Box<dyn Engine>,
-    /// Its description of the file.
+    /// The engine's description of the file.
     pub file: engine::drivers::File,
 }
 
-/// Looks at a file with an engine that opens files by itself.
+/// Opens a file with an engine that reads files itself.
 pub(crate) fn open_file(driver: &'static Driver, path: &Path, dump: &Dump) -> Result<Opened> {
     let file = describe(driver, path)?;
     Ok(Opened { engine: start(driver, room(dump))?, file })
 }
 
-/// Reads the facts of a file, as an engine that opens files by itself sees them.
+/// Reads the facts of a file through an engine that opens files itself.
 pub(crate) fn describe(driver: &'static Driver, path: &Path) -> Result<engine::drivers::File> {
     let (name, place) = (driver.name, path.display());
     ensure!(
@@ -149,9 +149,9 @@ pub(crate) fn describe(driver: &'static Driver, path: &Path) -> Result<engine::d
     Ok(describe(path)?)
 }
 
-/// Positions that prompts, what follows them and schedules need.
+/// Returns the positions that prompts, their continuations and schedules need.
 pub(crate) fn room(dump: &Dump) -> usize {
-    /// Longer than any schedule.
+    /// Upper bound on the length of any schedule.
     const MORE: usize = 64;
     let manifest = &dump.manifest;
     let prompts = manifest.prompts.iter().map(|p| p.tokens.len()).max();
@@ -159,12 +159,12 @@ pub(crate) fn room(dump: &Dump) -> usize {
     prompts.unwrap_or(0) + greedy.unwrap_or(0) + MORE
 }
 
-/// The key of a server's API, from the environment variable that holds it if no other is named.
+/// Returns a server's API key from the default environment variable.
 pub(crate) fn api_key() -> Result<Option<String>> {
     variable("ONBOARD_API_KEY")
 }
 
-/// An environment variable that is not empty.
+/// Returns an environment variable, unless it is empty.
 pub(crate) fn variable(name: &str) -> Result<Option<String>> {
     match std::env::var(name) {
         Ok(value) => Ok(Some(value.trim().to_owned()).filter(|value| !value.is_empty())),

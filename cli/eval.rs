@@ -1,4 +1,4 @@
-//! `parity eval` and `parity eval-diff`: evaluations, and two of them compared.
+//! Implements `parity eval` and `parity eval-diff`: runs evaluations, and compares two of them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::text::Table;
 use crate::voice::{Words, begin_token, end_tokens};
 use crate::{Ended, term, write};
 
-/// Positions that an engine in a process of its own is asked for at most.
+/// Maximum number of positions that are requested from an engine in a child process.
 const MOST: usize = 4096;
 
 /// Compares two result files of an evaluation and names the cause of a difference
@@ -177,7 +177,7 @@ impl Eval {
             let mut scored = evals::run(&run, session.as_mut(), item)?;
             lines.push_str(&scored.record.to_string());
             lines.push('\n');
-            // The summary needs the scores alone.
+            // The summary only needs the scores.
             scored.record = serde_json::Value::Null;
             all.push(scored);
             bar.inc(1);
@@ -199,7 +199,7 @@ impl Eval {
     }
 }
 
-/// Prints the table of metrics, beside records on standard output to standard error.
+/// Prints the table of metrics; to stderr if records go to stdout.
 fn show(
     facts: &BTreeMap<String, String>,
     all: &[Scored],
@@ -270,7 +270,7 @@ fn needs_text(item: &evals::Item) -> bool {
     }
 }
 
-/// The model's tokenizer as evaluations use it.
+/// The model's tokenizer for evaluations.
 struct Tokenizer {
     words: Words,
     prefix: Option<u32>,

@@ -1,4 +1,4 @@
-//! `onboard help`: commands, the spec language, its keys and its ops.
+//! Implements `onboard help`: commands, the spec language, its keys and its ops.
 
 use std::fmt::Write as _;
 
@@ -60,7 +60,7 @@ fn is_command(words: &[&str]) -> bool {
     })
 }
 
-/// Prints the help on a topic. A name may be an op and a key (`rope`): both are shown.
+/// Returns the help on a topic. If a name is both an op and a key (`rope`), both are shown.
 fn text(topic: &str) -> Option<String> {
     let ops = OpSet::builtin();
     let found: Vec<String> = match topic {
@@ -137,7 +137,7 @@ fn all_keys() -> String {
     )
 }
 
-/// A key by its path, by its path without the names that authors choose, or by its last part.
+/// Returns the help on a key: by its path, by its path without user-chosen names, or by its last part.
 fn key_text(topic: &str) -> Option<String> {
     let keys = reference::keys();
     let plain = |key: &Key| key.path.replace(".<name>", "");
@@ -182,7 +182,7 @@ fn unknown(topic: &str) -> String {
     )
 }
 
-/// The names of all pages.
+/// Returns the names of all pages.
 fn pages() -> String {
     docs::PAGES.map(|(name, ..)| name).join(", ")
 }

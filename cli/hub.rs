@@ -1,4 +1,4 @@
-//! Fetches a checkpoint from a model hub into the cache that Python's `huggingface_hub` uses.
+//! Fetches a checkpoint from a model hub into the cache of Python's `huggingface_hub`.
 
 mod settings;
 mod show;
@@ -21,7 +21,7 @@ const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
 
-/// Files beside the weights that are worth having; a repository may lack any of them.
+/// Useful files beside the weights; a repository may lack any of them.
 const OPTIONAL: [&str; 9] = [
     "generation_config.json",
     "tokenizer.json",
@@ -35,7 +35,7 @@ const OPTIONAL: [&str; 9] = [
 ];
 
 impl Settings {
-    /// The folder of the checkpoint `id` at `revision`, fetched if the cache lacks a part of it.
+    /// Returns the folder of the checkpoint `id` at `revision`, fetched if the cache lacks a part of it.
     pub(crate) fn checkpoint(&self, id: &str, revision: &str) -> Result<PathBuf> {
         hub::check_revision(revision)?;
         let cache = Cache::new(&self.cache, id)?;
@@ -68,7 +68,7 @@ impl Settings {
         let fetched = self.all(&client, id, &listing);
         interrupt::hint("");
         fetched?;
-        // Only now does the revision's name lead here: an unfinished snapshot has none.
+        // The revision's name is only now linked to the snapshot: an unfinished snapshot has no name.
         cache
             .set_commit(revision, &listing.commit)
             .with_context(|| format!("cannot write in the cache `{}`", self.cache.display()))?;
@@ -76,7 +76,7 @@ impl Settings {
             .map_err(|missing| anyhow!("the hub's `{id}` is not whole: {missing}"))
     }
 
-    /// Fetches the config, the weights and what is worth having beside them.
+    /// Fetches the config, the weights and the useful files beside them.
     fn all(&self, client: &Client, id: &str, listing: &hub::Listing) -> Result<()> {
         let files = &listing.files;
         let fetch = |name: &str| {
@@ -110,7 +110,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Says what to do about an error of the hub.
+    /// Adds advice to an error of the hub.
     fn explain(&self, error: Error) -> anyhow::Error {
         let token = if self.token.is_some() {
             "the token in use has no access: check that it is valid and that its account may read this model"
@@ -141,7 +141,7 @@ impl Settings {
     }
 }
 
-/// The folder of a whole checkpoint in the cache, or what it lacks.
+/// Returns the folder of a complete checkpoint in the cache, or the missing part.
 fn whole(cache: &Cache, revision: &str) -> Result<PathBuf, String> {
     let lacks = |name: &str| format!("{name} is missing");
     let folder = cache.snapshot(&cache.commit(revision).ok_or_else(|| lacks(CONFIG))?);
@@ -160,7 +160,7 @@ fn whole(cache: &Cache, revision: &str) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// The files that an index names, each checked to lie inside the repository.
+/// Returns the files that an index names, each checked to lie inside the repository.
 fn shards(index: &Path) -> Result<BTreeSet<String>> {
     let bytes = registry::file::read(index, registry::file::CONFIG)?;
     let json: serde_json::Value = serde_json::from_slice(&bytes)

@@ -1,4 +1,4 @@
-//! `onboard imatrix`: how much each input of each weight matters on a text.
+//! Implements `onboard imatrix`, which measures the importance of the inputs of each weight on a text.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(crate) struct MakeImatrix {
     /// Token ids instead of a text, with commas
     #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with = "text")]
     tokens: Vec<u32>,
-    /// Where to write
+    /// Output file
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Write over a file that is there (never over one that is read)
@@ -49,7 +49,7 @@ pub(crate) struct MakeImatrix {
     /// Measure the output matrix too
     #[arg(long)]
     process_output: bool,
-    /// What activations are kept in; default: what the checkpoint says
+    /// Dtype of activations; default: as the checkpoint declares
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     dtype: Option<Dtype>,
     /// Worker threads; default: one per core

@@ -1,4 +1,4 @@
-//! SIGINT (Ctrl-C) and SIGTERM: unfinished files go, then the process does.
+//! Handles SIGINT (Ctrl-C) and SIGTERM: removes unfinished files, then exits.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,35 +9,35 @@ use signal_hook::iterator::Signals;
 
 static UNFINISHED: Mutex<BTreeMap<PathBuf, Goes>> = Mutex::new(BTreeMap::new());
 
-/// What of a path goes.
+/// Part of a path that is removed.
 #[derive(Debug, Clone, Copy)]
 enum Goes {
-    /// A file, or the unfinished files of a folder.
+    /// File, or unfinished files of a folder.
     Parts,
-    /// A folder with all that is in it.
+    /// Folder with all its contents.
     Whole,
 }
 
-/// What is said when the person stops the command.
+/// Message that is shown when the user stops the command.
 static HINT: Mutex<&str> = Mutex::new("");
 
-/// Says how to go on after a stop.
+/// Sets the hint on resuming that is shown after a stop.
 pub(crate) fn hint(text: &'static str) {
     *HINT.lock().unwrap_or_else(PoisonError::into_inner) = text;
 }
 
-/// Removes what is being written when the person or the system stops the command, and exits with what a
-/// shell reports for the signal: 130 for SIGINT, 143 for SIGTERM.
+/// Installs handlers that remove unfinished files when a signal stops the command, and exit with the
+/// shell's code for the signal: 130 for SIGINT, 143 for SIGTERM.
 ///
-/// SIGHUP keeps its default action, so that `nohup` works. A process that runs several commands waits
-/// with one thread.
+/// SIGHUP keeps its default action, so that `nohup` works. A process that runs several commands uses one
+/// waiting thread.
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(wait_for_signals);
 }
 
-/// Starts the thread that waits. It installs the handlers itself: without the thread or without them a
-/// signal still ends the process, and only a `.part` file may stay.
+/// Starts the waiting thread, which installs the handlers itself. If either fails, a signal still ends the
+/// process, and only a `.part` file may remain.
 fn wait_for_signals() {
     let wait = || {
         let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
@@ -62,7 +62,7 @@ fn stop(signal: i32) -> ! {
     std::process::exit(128 + signal);
 }
 
-/// Removes a file, or the unfinished files of a folder. What is not there needs no removing.
+/// Removes a file, or the unfinished files of a folder. Missing files are ignored.
 fn remove(path: &Path) {
     if !path.is_dir() {
         fs_err::remove_file(path).ok();
@@ -75,16 +75,18 @@ fn remove(path: &Path) {
     }
 }
 
-/// Takes its path off the list when dropped.
+/// Guard that unregisters its path when dropped.
 #[derive(Debug)]
 pub(crate) struct Watched(PathBuf);
 
-/// Has a file, or every `.part` file of a folder, removed if the person stops the command before the guard is dropped.
+/// Registers a file, or every `.part` file of a folder, for removal if the command is stopped before the
+/// guard is dropped.
 pub(crate) fn watch(path: &Path) -> Watched {
     watch_for(path, Goes::Parts)
 }
 
-/// Has a folder removed with all that is in it if the person stops the command before the guard is dropped.
+/// Registers a folder for removal with all its contents if the command is stopped before the guard is
+/// dropped.
 pub(crate) fn watch_whole(path: &Path) -> Watched {
     watch_for(path, Goes::Whole)
 }

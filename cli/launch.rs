@@ -1,4 +1,4 @@
-//! `onboard launch`: the command that starts an engine, with a reason for each flag.
+//! Implements `onboard launch`: the command that starts an engine, with a reason for each flag.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -110,16 +110,16 @@ enum Form {
     K8s,
 }
 
-/// A launch worked out.
+/// Planned launch.
 struct Launched {
     sheet: Sheet,
     /// Value of the engine's model flag.
     model: String,
-    /// True if that is a path here.
+    /// True if the value is a local path.
     local: bool,
     architecture: String,
     asked: Asked,
-    /// The engine's version, and true if the sheet is true for it.
+    /// Version of the engine, and true if the sheet is verified for it.
     version: (String, bool),
     outcome: Outcome,
 }
@@ -156,7 +156,7 @@ impl Launch {
             Form::K8s => containers::kubernetes(&launched)?,
             Form::Text | Form::Json => show::text(&launched),
         };
-        // A file for another program has no room for warnings.
+        // Output files for other programs have no room for warnings.
         if self.form != Form::Text {
             for said in &launched.outcome.warnings {
                 term::note(&format!("warning: {}", show::sourced(said)));
@@ -196,7 +196,7 @@ impl Launch {
         })
     }
 
-    /// The model, its config, the checkpoint if one is at hand, and true if that is a GGUF file.
+    /// Returns the model, its config, the checkpoint if available, and true if that is a GGUF file.
     fn model(&self) -> Result<(Arc<Model>, Config, Option<target::Target>, bool)> {
         let Some(path) = &self.config else {
             let (spec, specs) = (self.spec.clone(), self.specs.clone());
@@ -258,7 +258,7 @@ impl Launch {
         Ok(asked)
     }
 
-    /// The version in words and parsed, and true if the sheet is true for it.
+    /// Returns the version as text and parsed, and true if the sheet is verified for it.
     fn version(&self, sheet: &Sheet) -> Result<(String, Option<Version>, bool)> {
         let Some(name) = self.engine_version.as_ref().or(sheet.checked.as_ref()) else {
             return Ok(("unknown".to_owned(), None, false));
@@ -272,7 +272,7 @@ impl Launch {
 }
 
 impl Launched {
-    /// Why nothing here is verified.
+    /// Returns the warning that the sheet is not verified for this version.
     fn unverified(&self) -> String {
         let (name, range) = (&self.version.0, self.sheet.versions.as_ref());
         let range = range.map_or("no version".to_owned(), |range| format!("`{range}`"));
@@ -283,14 +283,14 @@ impl Launched {
     }
 }
 
-/// Bytes of the weights as they are stored, where they are kept so: quantized, or in a GGUF file.
+/// Returns the stored size of weights that stay in their stored form: quantized, or in a GGUF file.
 fn stored(target: &target::Target, gguf: bool) -> Option<u64> {
     let quantized = target.config.parsed().peek("quantization_config").is_some();
-    // What cannot be read is counted from the spec.
+    // If the size cannot be read, it is computed from the spec.
     (gguf || quantized).then(|| crate::bench::extent(target).ok()).flatten().map(|extent| extent.0)
 }
 
-/// Finds a sheet by the engine's name or the file's, or reads one of the user's.
+/// Finds a sheet by the engine's or the file's name, or reads the user's own.
 pub(crate) fn open_sheet(word: &str) -> Result<Sheet> {
     let path = PathBuf::from(word);
     if path.extension().is_some_and(|end| end == "yaml") {
@@ -315,12 +315,12 @@ fn read_sheet(source: &Arc<Source>) -> Result<Sheet> {
     Sheet::read(source).map_err(|findings| tell(&findings, "the sheet cannot be used"))
 }
 
-/// Every sheet that the program carries.
+/// Returns every built-in sheet.
 fn sheets() -> Result<Vec<Sheet>> {
     sheet::builtin().map(|(_, source)| read_sheet(&source)).collect()
 }
 
-/// Reads a size of memory as MiB. Makers of GPUs call 2^30 bytes a GB.
+/// Parses a memory size as MiB. GPU vendors call 2^30 bytes a GB.
 fn parse_mib(text: &str) -> Result<i64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text[digits.len()..].to_lowercase();

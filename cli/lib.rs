@@ -1,6 +1,6 @@
-//! The commands: parse arguments, print, exit. The only crate that does.
+//! Command-line interface: parses arguments, prints and exits. No other crate does.
 //!
-//! Exit codes are the same everywhere: 0 proven (or done), 1 differs, 2 could not run.
+//! Exit codes are the same for all commands: 0 proven (or done), 1 differs, 2 could not run.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -55,14 +55,14 @@ mod text;
 mod voice;
 mod write;
 
-/// How a command ended, if it could run.
+/// Outcome of a command that could run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// It did what was asked; what was to be proven is proven.
+    /// The command succeeded, and the proof holds if there is one.
     Well,
-    /// Two things that must agree do not.
+    /// Two things that must agree differ.
     Differs,
-    /// Everything there is to say has been said; the answer is that it could not run.
+    /// The command could not run, and has reported the reason.
     CouldNotRun,
 }
 
@@ -168,12 +168,12 @@ struct ConvertAlone {
     command: convert::Convert,
 }
 
-/// Runs the command whose name the program was started by; `onboard` unless it is another's.
+/// Runs the command that the program name selects, `onboard` by default.
 pub fn main() -> ExitCode {
     run(std::env::args_os().collect()).into()
 }
 
-/// Runs the command that `words` name, the program's name first, and returns its exit code.
+/// Runs the command named by `words`, which begin with the program name, and returns its exit code.
 pub fn run(words: Vec<OsString>) -> u8 {
     let name = words.first().and_then(|name| Some(Path::new(name).file_stem()?.to_owned()));
     match name.as_deref().and_then(OsStr::to_str) {
@@ -239,9 +239,9 @@ fn start<P: Parser>(
     let parsed = match P::try_parse_from(words) {
         Ok(parsed) => parsed,
         Err(error) => {
-            // Help goes to stdout and is a success; anything else goes to stderr.
+            // Help goes to stdout and is a success; everything else goes to stderr.
             let failed = error.use_stderr();
-            // Help of our own comes as an error of the parser, and is none.
+            // Help texts of this program also come as errors of the parser.
             let text = error.render().to_string();
             match text.strip_prefix("error: ").filter(|_| !failed) {
                 Some(help) => term::print(help.trim_end()).ok(),
@@ -269,7 +269,7 @@ fn start<P: Parser>(
             let word = term::paint_if(term::colour_err(), term::Tone::Bad, "error:");
             term::note(&format!("{word} {error:#}"));
             annotate::error(&format!("{error:#}"));
-            // The model ran, and what it computes is wrong.
+            // The model ran and computed wrong values.
             if is_not_finite(&error) { 1 } else { 2 }
         }
     }
@@ -279,7 +279,7 @@ fn is_not_finite(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| matches!(cause.downcast_ref(), Some(engine::Error::NotFinite { .. })))
 }
 
-/// What a shell reports for a command whose reader went away.
+/// Exit code of a shell for a command whose reader has closed the pipe.
 const BROKEN_PIPE: u8 = 141;
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

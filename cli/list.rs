@@ -1,4 +1,4 @@
-//! `onboard list`: the models and engines the registry knows.
+//! Implements `onboard list`, which lists known models and engines.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `parity matrix`: models by engines by dtypes, each pair a check in a process of its own.
+//! Implements `parity matrix`: models by engines by dtypes, each pair checked in a child process.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ pub(crate) struct Matrix {
     timeout: Duration,
 }
 
-/// Bytes of what a check says on standard error that are kept.
+/// Limit on the bytes of a check's standard error that are kept.
 const SAID: usize = 1 << 16;
 
 impl Matrix {
@@ -130,7 +130,7 @@ impl Matrix {
         })
     }
 
-    /// Runs all pairs; cells come in the order of the plan.
+    /// Runs all pairs; cells are in the order of the plan.
     fn check_all(&self, plan: &Plan, pairs: &[(&Model, &Engine)]) -> Result<Vec<Cell>> {
         let folder = tempfile::Builder::new().prefix("onboard-matrix-").tempdir()?;
         let _watched = crate::interrupt::watch_whole(folder.path());
@@ -175,20 +175,20 @@ fn board(path: &Path) -> Result<Board> {
     Board::read(&bytes).map_err(|why| anyhow!("the scoreboard `{}`: {why}", path.display()))
 }
 
-/// One model on one engine.
+/// Check of one model on one engine.
 struct Check<'a> {
     plan: &'a Plan,
     model: &'a Model,
     engine: &'a Engine,
     dtypes: &'a [Dtype],
-    /// The folder of the plan.
+    /// Folder of the plan.
     home: &'a Path,
-    /// The file of the report.
+    /// File of the report.
     json: &'a Path,
 }
 
 impl Check<'_> {
-    /// Runs the check. A server runs in one dtype, so each is a check of its own there.
+    /// Runs the check. A server runs in one dtype, so each server is a check of its own.
     fn run(&self, timeout: Duration) -> Vec<Cell> {
         let url = ["http://", "https://"].iter().any(|s| self.engine.engine.starts_with(s));
         if url && self.dtypes.len() > 1 {
@@ -254,7 +254,7 @@ impl Check<'_> {
 
     fn command(&self) -> Result<Command> {
         let place = |text: &str| {
-            // What is there is a file; anything else is the name of a model on a hub.
+            // An existing path is a file; anything else is the name of a model on a hub.
             let path = self.home.join(text);
             if path.exists() { path } else { PathBuf::from(text) }
         };
@@ -288,7 +288,7 @@ impl Check<'_> {
     }
 }
 
-/// Asks a check to end, with the engine that it started, and then makes it end.
+/// Asks a check and its engine to end, then kills the check.
 fn end(child: &mut std::process::Child) {
     #[cfg(unix)]
     if let Some(id) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
@@ -304,7 +304,7 @@ fn end(child: &mut std::process::Child) {
     child.wait().ok();
 }
 
-/// The error that a check ended with, on one line.
+/// Returns the error that a check ended with, on one line.
 fn last_words(said: &str, status: ExitStatus) -> String {
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let from = lines.iter().rposition(|line| line.starts_with("error"));

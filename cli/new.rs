@@ -1,4 +1,4 @@
-//! `onboard new`: a spec to begin with.
+//! Implements `onboard new`, which writes a starting point for a spec.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::spec_text::sections;
 use crate::specs::Specs;
 use crate::{Ended, schema, term, write};
 
-/// Keys that each spec says for itself.
+/// Keys that each spec defines itself.
 const OWN: [&str; 8] = ["spec", "name", "matches", "inside", "kinds", "defaults", "extends", "use"];
 
 /// Writes a commented spec that extends a known one, to be edited
@@ -80,7 +80,7 @@ fn next(path: &Path) -> String {
     )
 }
 
-/// `my_model` as transformers would name its class: `MyModelForCausalLM`.
+/// Returns the transformers class name for `my_model`: `MyModelForCausalLM`.
 fn class(name: &str) -> String {
     let part = |part: &str| -> String {
         let mut letters = part.chars();
@@ -89,7 +89,7 @@ fn class(name: &str) -> String {
     name.split('_').map(part).collect::<String>() + "ForCausalLM"
 }
 
-/// The file: what is its own, then each key as the specs that it starts from have it.
+/// Returns the text of the file: its own keys, then each key as inherited.
 fn skeleton(name: &str, class: &str, base: &str, specs: &Specs) -> String {
     let mut text = format!(
         "{}\n# {name}: what differs from `{base}`. Lines behind `#` show what `{base}` says: uncomment and change\n\

@@ -1,4 +1,4 @@
-//! `parity check`: an engine against a reference dump.
+//! Implements `parity check`, which compares an engine with a reference dump.
 
 mod child;
 mod costs;
@@ -91,7 +91,7 @@ pub(crate) struct Check {
     /// Do not feed the engine in other ways (chunks, batches, forks, ...)
     #[arg(long)]
     no_schedules: bool,
-    /// Where the engine differs, look for the edit of the spec that explains it
+    /// If the engine differs, look for the edit of the spec that explains it
     #[arg(long)]
     diagnose: bool,
     /// Seconds after which no further edit is tried
@@ -102,7 +102,7 @@ pub(crate) struct Check {
     threads: Option<usize>,
 }
 
-/// Seconds of a search for causes.
+/// Default time limit of a search for causes, in seconds.
 pub(crate) const BUDGET: u64 = 120;
 
 impl Check {
@@ -198,7 +198,7 @@ impl Check {
         self.compare(&target, &dump, &options)
     }
 
-    /// What the flags ask for.
+    /// Returns the options that the flags select.
     fn options(&self, dtypes: Vec<Dtype>) -> CheckOptions {
         CheckOptions {
             dtypes,
@@ -208,13 +208,13 @@ impl Check {
             threads: self.threads,
             logprob: self.bound,
             rounds: self.rounds(),
-            // What it was made from is named: it may have other bytes.
+            // A named source checkpoint may have other bytes.
             same_model: self.source.is_none(),
             ..CheckOptions::default()
         }
     }
 
-    /// Which matrices are asked to multiply rounded rows; none where nothing is asked.
+    /// Returns the matrices whose input rows are rounded, if a flag selects them.
     fn rounds(&self) -> Option<Rounds> {
         match (self.w8a8, self.w8a16) {
             (true, _) => Some(Rounds::All),
@@ -223,7 +223,7 @@ impl Check {
         }
     }
 
-    /// Files have no schemes of what their matrices multiply.
+    /// Returns an error for rounding flags: files declare no input rounding.
     fn refuse_rounding(&self) -> Result<()> {
         ensure!(
             !self.w8a8,
@@ -232,7 +232,7 @@ impl Check {
         Ok(())
     }
 
-    /// The dtypes that were asked for, or f32: what a file is compared in.
+    /// Returns the requested dtypes, or f32, in which files are compared.
     fn dtypes_of_file(&self) -> Vec<Dtype> {
         if self.dtype.is_empty() { vec![Dtype::F32] } else { self.dtype.clone() }
     }
@@ -257,7 +257,7 @@ impl Check {
         self.conclude(&report, &target.model)
     }
 
-    /// Shows a report; how the command ends follows from it.
+    /// Prints a report and returns the outcome of the command.
     fn conclude(&self, report: &Report, model: &Model) -> Result<Ended> {
         self.show(report)?;
         annotate::report(report, model);
@@ -291,7 +291,7 @@ impl Check {
     }
 }
 
-/// How `--set` begins where it says what keys and values are kept in.
+/// Returns the prefixes of `--set` options that set the dtypes of KV caches.
 fn caches(target: &Target) -> BTreeSet<String> {
     let states = target.model.graph.states.iter();
     let caches = states.filter(|state| state.kind == StateKind::Attention);

@@ -1,4 +1,4 @@
-//! `parity diff`: two dumps, tap by tap.
+//! Implements `parity diff`, which compares two dumps tap by tap.
 
 use std::path::{Path, PathBuf};
 
@@ -65,7 +65,7 @@ impl Diff {
     }
 }
 
-/// The folder of a dump, and who wrote it.
+/// Returns the folder of a dump, and its producer.
 fn title(dump: &Dump) -> String {
     let word = |key: &str| dump.manifest.producer.get(key).and_then(|value| value.as_str());
     let name = word("name").unwrap_or("an unnamed program");

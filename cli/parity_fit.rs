@@ -1,4 +1,4 @@
-//! `parity fit`: false alarms and misses of the rule, by a table of checks.
+//! Implements `parity fit`: counts false alarms and misses of the rule on a table of checks.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `parity schedules`.
+//! Implements `parity schedules`.
 
 use anyhow::Result;
 use clap::Args;

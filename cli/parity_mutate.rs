@@ -1,4 +1,4 @@
-//! `parity mutate`: measures which mistakes a check catches.
+//! Implements `parity mutate`, which measures the mistakes that a check catches.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -220,7 +220,7 @@ fn unreached<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
     table.plain("  ")
 }
 
-/// Lists diagnoses that are wrong, and counts those that are right.
+/// Lists wrong diagnoses, and counts the right ones.
 fn blames(outcomes: &[Outcome]) -> String {
     let all: Vec<(&Outcome, &Blame)> =
         outcomes.iter().filter_map(|outcome| Some((outcome, outcome.blame.as_ref()?))).collect();

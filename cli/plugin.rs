@@ -1,4 +1,5 @@
-//! `onboard plugin`: a package that runs a model in an engine that does not know its architecture.
+//! Implements `onboard plugin`: a package that runs a model in an engine without support for its
+//! architecture.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -108,12 +109,12 @@ impl Plugin {
     }
 }
 
-/// A path that pip takes for a path.
+/// Formats a path so that pip recognizes it as a path.
 fn shown(path: &Path) -> String {
     if path.is_absolute() { path.display().to_string() } else { format!("./{}", path.display()) }
 }
 
-/// The files of a package: the sheet's, and the names.
+/// Returns the files of a package: those of the sheet, with names filled in.
 fn files<'a>(
     texts: impl IntoIterator<Item = (&'a String, &'a String)>,
     alias: &Alias,
@@ -147,14 +148,14 @@ fn files<'a>(
     files
 }
 
-/// Regular expressions for renamed modules, one for all layers.
+/// Returns regular expressions for renamed modules, one for all layers.
 fn patterns(renames: &BTreeMap<String, String>) -> Vec<Value> {
     let mut seen = BTreeSet::new();
     for (from, to) in renames {
         let ends =
             |name: &str| name.rsplit_once('.').map(|(m, leaf)| (m.to_owned(), leaf.to_owned()));
         let pair = match (ends(from), ends(to)) {
-            // Scales and biases beside the weight go with its module.
+            // Scales and biases beside the weight follow its module.
             (Some((a, x)), Some((b, y))) if x == y => general(&a, &b, true),
             _ => general(from, to, false),
         };
@@ -163,7 +164,7 @@ fn patterns(renames: &BTreeMap<String, String>) -> Vec<Value> {
     seen.into_iter().map(|(from, to)| json!([from, to])).collect()
 }
 
-/// A pattern in which the numbers of a name stand for any, if the other name has the same numbers.
+/// Generalizes the numbers of a name to any number, if the other name has the same numbers.
 fn general(from: &str, to: &str, module: bool) -> (String, String) {
     let numbers = |name: &str| -> Vec<String> {
         name.split('.').filter(|part| part.parse::<u32>().is_ok()).map(str::to_owned).collect()
@@ -192,7 +193,7 @@ fn general(from: &str, to: &str, module: bool) -> (String, String) {
     (left, right)
 }
 
-/// Escapes what is not a letter, a digit or `_`.
+/// Escapes all characters except letters, digits and `_`.
 fn regex_escape(text: &str) -> String {
     let escape = |c: char| {
         if c.is_alphanumeric() || c == '_' { c.to_string() } else { format!("\\{c}") }
@@ -200,13 +201,13 @@ fn regex_escape(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// A name that a Python package may have.
+/// Returns a valid name for a Python package.
 fn word(name: &str) -> String {
     let part = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
     name.chars().map(part).collect()
 }
 
-/// The refusal, with what is in the way of each known relative.
+/// Returns the error for an unsupported model, with the obstacle of each known relative.
 fn refusal(engine: &str, architecture: &str, found: &[Unlike]) -> anyhow::Error {
     let mut text = format!(
         "engine `{engine}` does not know `{architecture}`, and no architecture that it knows computes the same"

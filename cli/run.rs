@@ -1,4 +1,4 @@
-//! `onboard run`: continues a prompt.
+//! Implements `onboard run`, which continues a prompt.
 
 use std::io::Read as _;
 
@@ -39,7 +39,7 @@ pub(crate) struct Run {
     /// The token ids to continue, with commas
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     tokens: Vec<u32>,
-    /// How many tokens to add
+    /// Number of tokens to add
     #[arg(short, value_name = "N", default_value_t = 32)]
     n: usize,
     /// 0 takes the likeliest token; higher is more varied
@@ -54,7 +54,7 @@ pub(crate) struct Run {
     /// The same seed gives the same tokens
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// What activations are kept in; default: what the checkpoint says
+    /// Dtype of activations; default: as the checkpoint declares
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     dtype: Option<Dtype>,
     /// Worker threads
@@ -65,7 +65,7 @@ pub(crate) struct Run {
     json: bool,
 }
 
-/// Bytes of a prompt beyond which standard input is refused.
+/// Maximum size of a prompt on standard input, in bytes.
 const MOST: u64 = 64 << 20;
 
 impl Run {
@@ -111,7 +111,7 @@ impl Run {
             term::note(&format!("note: the model handles {} more tokens, not {}", room, self.n));
         }
         if self.n.min(room) == 0 {
-            // Nothing to say, but the prompt is still judged: ids in range, within the context.
+            // No tokens to add, but the prompt is still checked: ids in range, within the context.
             session.step(&[Chunk { slot, tokens: &next, want: Want::None }], &mut NoProbe)?;
         }
         let (mut made, mut said, mut ended) = (Vec::new(), String::new(), "length");
@@ -154,7 +154,7 @@ impl Run {
     }
 }
 
-/// The text on standard input.
+/// Reads the text on standard input.
 fn standard_input() -> Result<String> {
     let mut bytes = Vec::new();
     std::io::copy(&mut std::io::stdin().take(MOST + 1), &mut bytes)

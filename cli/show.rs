@@ -1,4 +1,4 @@
-//! `onboard show`: a model as a spec resolves it, or a GGUF file as it stands.
+//! Implements `onboard show`: a model as a spec resolves it, or the contents of a GGUF file.
 
 mod gguf;
 mod json;
@@ -61,7 +61,7 @@ pub(crate) struct Show {
 
 impl Show {
     pub(crate) fn run(self) -> Result<Ended> {
-        // What a spec makes of it is asked for by name.
+        // Sections of a resolved model must be requested explicitly.
         if self.source {
             return self.show_source();
         }
@@ -117,7 +117,7 @@ impl Show {
         Ok(Ended::Well)
     }
 
-    /// The spec that is named in place of a model, if one is.
+    /// Returns the name of the spec that is given in place of a model, if one is.
     fn spec_name(&self) -> Result<Option<String>> {
         let word = &self.which.model;
         if word.exists() || word.components().count() > 1 {
@@ -180,7 +180,7 @@ impl Show {
     }
 }
 
-/// The head that predicts further tokens: what it is fed, and its own states and program.
+/// Describes the multi-token prediction head: its inputs, and its own states and program.
 fn heads(model: &Model, dtype: Dtype) -> String {
     let Some(nextn) = &model.nextn else { return String::new() };
     let mut text = String::new();

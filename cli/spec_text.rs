@@ -1,16 +1,16 @@
-//! The text of a spec cut at its keys, for files that are made of it.
+//! Splits the text of a spec at its keys, for generating files from it.
 
-/// A key at the top of a file, with its lines and the comment above it.
+/// Top-level key of a file, with its lines and the comment above it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Section<'t> {
-    /// The key.
+    /// Name of the key.
     pub key: &'t str,
-    /// The comment lines, then the lines of the key.
+    /// Comment lines, then the lines of the key.
     pub lines: Vec<&'t str>,
 }
 
-/// The sections of a file in order. Lines before the first key that no key follows at once
-/// belong to the file, and are left out.
+/// Returns the sections of a file in order. Comments that no key follows directly belong to the file, and
+/// are left out.
 pub(crate) fn sections(text: &str) -> Vec<Section<'_>> {
     let mut all: Vec<Section<'_>> = Vec::new();
     let mut above: Vec<&str> = Vec::new();

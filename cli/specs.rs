@@ -1,4 +1,4 @@
-//! Specs and configs as the commands use them, and how their findings are told.
+//! Specs and configs for commands, and output of their findings.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -24,7 +24,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{annotate, term};
 
-/// An error whose text has been shown already.
+/// Error whose text has already been shown.
 #[derive(Debug)]
 pub(crate) struct Told(String);
 
@@ -36,7 +36,7 @@ impl std::fmt::Display for Told {
 
 impl std::error::Error for Told {}
 
-/// Shows findings, all at once, and then what follows from them.
+/// Shows all findings, and returns an error with their consequence.
 pub(crate) fn tell(findings: &[Finding], said: &str) -> anyhow::Error {
     warn(findings);
     let word = term::paint_if(term::colour_err(), term::Tone::Bad, "error:");
@@ -47,11 +47,11 @@ pub(crate) fn tell(findings: &[Finding], said: &str) -> anyhow::Error {
 }
 
 thread_local! {
-    /// Findings that are gathered instead of shown.
+    /// Findings that are collected instead of shown.
     static GATHERED: RefCell<Option<Vec<Finding>>> = const { RefCell::new(None) };
 }
 
-/// Runs something and keeps the findings that it would show.
+/// Runs a closure and collects the findings that it would show.
 pub(crate) fn gather<T>(run: impl FnOnce() -> T) -> (T, Vec<Finding>) {
     GATHERED.set(Some(Vec::new()));
     let made = run();
@@ -74,7 +74,7 @@ pub(crate) fn warn(findings: &[Finding]) {
     }
 }
 
-/// Shows why an engine refuses a model; any other error stays one line.
+/// Shows the findings of an engine that refuses a model; other errors stay one line.
 pub(crate) fn engine_error(error: engine::Error) -> anyhow::Error {
     match error {
         engine::Error::Refused(findings) => tell(&findings, "the engine cannot run this model"),
@@ -82,7 +82,7 @@ pub(crate) fn engine_error(error: engine::Error) -> anyhow::Error {
     }
 }
 
-/// The same for an error of a check.
+/// Converts an error of a check like [`engine_error`].
 pub(crate) fn check_error(error: parity::Error) -> anyhow::Error {
     match error {
         parity::Error::Engine(error) => engine_error(error),
@@ -90,12 +90,12 @@ pub(crate) fn check_error(error: parity::Error) -> anyhow::Error {
     }
 }
 
-/// A `config.json`.
+/// Parsed `config.json`.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     parsed: registry::config::Config,
     bytes: Vec<u8>,
-    /// Of the file, whatever was changed since.
+    /// SHA-256 of the original file, before any changes.
     sha256: String,
 }
 
@@ -108,7 +108,7 @@ impl Config {
         Ok(Self { parsed, sha256: sha256(&bytes), bytes })
     }
 
-    /// Reads a text that came from `place`.
+    /// Parses a text that came from `place`.
     pub(crate) fn of_text(place: &str, text: &str) -> Result<Self> {
         let parsed = registry::config::Config::parse(place, text)
             .map_err(|finding| tell(&[finding], "the config cannot be read"))?;
@@ -116,17 +116,17 @@ impl Config {
         Ok(Self { parsed, sha256: sha256(&bytes), bytes })
     }
 
-    /// Its keys and values.
+    /// Returns the keys and values.
     pub(crate) fn parsed(&self) -> &registry::config::Config {
         &self.parsed
     }
 
-    /// `architectures[0]`, or a word for its absence.
+    /// Returns `architectures[0]`, or a placeholder if it is absent.
     pub(crate) fn architecture(&self) -> String {
         self.parsed.architecture().unwrap_or("(none)").to_owned()
     }
 
-    /// A text of the config.
+    /// Returns a string of the config.
     pub(crate) fn text(&self, key: &str) -> Option<String> {
         match self.parsed.peek(key) {
             Some(Scalar::Str(text)) => Some(text.clone()),
@@ -134,12 +134,12 @@ impl Config {
         }
     }
 
-    /// The kind of the model of text inside, if the config is of one with encoders.
+    /// Returns the type of the inner text model, if the config is of a multimodal model.
     pub(crate) fn inner(&self) -> Option<&str> {
         self.parsed.inner_kind()
     }
 
-    /// A switch of the config.
+    /// Returns a boolean of the config.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         match self.parsed.peek(key) {
             Some(Scalar::Bool(flag)) => Some(*flag),
@@ -147,28 +147,28 @@ impl Config {
         }
     }
 
-    /// The dtype that the weights are meant to run in.
+    /// Returns the dtype in which the weights are meant to run.
     pub(crate) fn dtype(&self) -> Option<Dtype> {
         let word = self.text("dtype").or_else(|| self.text("torch_dtype"))?;
         Dtype::parse(word.strip_prefix("torch.").unwrap_or(&word))
     }
 
-    /// The file as compact JSON.
+    /// Returns the file as compact JSON.
     pub(crate) fn json(&self) -> Result<String> {
         Ok(texts_as_words(self.value()?.to_string()))
     }
 
-    /// The file as a value; what JSON has no number for is a marked text in it.
+    /// Returns the file as a value; numbers that JSON cannot express are marked strings.
     pub(crate) fn value(&self) -> Result<serde_json::Value> {
         serde_json::from_slice(&words_as_texts(&self.bytes)).context("the config is not JSON")
     }
 
-    /// Whether the config of the model of text inside says that its head is its embedding.
+    /// True if the inner text model's config ties the output matrix to the embedding.
     pub(crate) fn ties_inside(&self) -> bool {
         self.parsed.inner_flag("tie_word_embeddings") == Some(true)
     }
 
-    /// The same with a switch set, whatever the file has.
+    /// Returns a copy with a boolean set, overriding the file.
     pub(crate) fn with_flag(&self, key: &str, value: bool) -> Result<Self> {
         let mut json = self.value()?;
         let places = INNER.map(|place| format!("/{}", place.replace('.', "/")));
@@ -183,12 +183,12 @@ impl Config {
         Ok(Self { sha256: self.sha256.clone(), ..changed })
     }
 
-    /// SHA-256 of the file.
+    /// Returns the SHA-256 of the file.
     pub(crate) fn sha256(&self) -> String {
         self.sha256.clone()
     }
 
-    /// The file, saying that weights are stored as `dtype`.
+    /// Returns the file with `dtype` as the declared dtype of the weights.
     pub(crate) fn with_dtype(&self, dtype: Dtype) -> Result<Vec<u8>> {
         if self.dtype() == Some(dtype) {
             return Ok(self.bytes.clone());
@@ -209,22 +209,22 @@ fn sha256(bytes: &[u8]) -> String {
     format!("{:x}", Sha256::digest(bytes))
 }
 
-/// What `list` says of a spec.
+/// Entry of `list` for a spec.
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
-    /// Its name.
+    /// Name of the spec.
     pub name: String,
-    /// The values of `architectures[0]` that it describes.
+    /// Values of `architectures[0]` that it matches.
     pub matches: Vec<String>,
-    /// The classes that hold it as their model of text.
+    /// Classes that contain it as their text model.
     pub inside: Vec<String>,
-    /// The spec it starts from.
+    /// Spec that it extends.
     pub extends: Option<String>,
-    /// Its file.
+    /// File of the spec.
     pub path: String,
 }
 
-/// The environment variable that lists folders of specs.
+/// Environment variable that lists folders of specs.
 const FOLDERS: &str = "ONBOARD_SPECS";
 
 /// Which text the spec is.
@@ -249,8 +249,8 @@ pub(crate) struct Specs {
 }
 
 impl Specs {
-    /// Opens the built-in specs and those of a folder; without one, of the folders that
-    /// `ONBOARD_SPECS` lists as `PATH` does, the first of which wins.
+    /// Opens the built-in specs and those of a folder. Without a folder, it opens those that
+    /// `ONBOARD_SPECS` lists in the syntax of `PATH`, of which the first takes precedence.
     pub(crate) fn open(dir: Option<&Path>) -> Result<Self> {
         let mut library = Library::builtin();
         let mut own = Vec::new();
@@ -267,7 +267,7 @@ impl Specs {
         Ok(Self { library, ops: OpSet::builtin(), own })
     }
 
-    /// Every spec by name; one that is faulty is left out, `check` says why.
+    /// Returns every spec by name, without faulty ones, which `check` reports.
     pub(crate) fn all(&self) -> impl Iterator<Item = Known> {
         self.library.names().filter_map(|name| {
             let spec = self.library.load(name, &[]).ok()?;
@@ -281,23 +281,23 @@ impl Specs {
         })
     }
 
-    /// The spec that most others extend.
+    /// Returns the spec that most others extend.
     pub(crate) fn plainest(&self) -> String {
         let parents: Vec<String> = self.all().filter_map(|spec| spec.extends).collect();
         let heirs = |name: &String| parents.iter().filter(|parent| *parent == name).count();
         parents.iter().max_by_key(|name| (heirs(name), Reverse(*name))).cloned().unwrap_or_default()
     }
 
-    /// Whether there is a spec of this name.
+    /// True if there is a spec of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.library.get(name).is_some()
     }
 
-    /// The spec that describes a config's architecture.
+    /// Returns the spec that matches a config's architecture.
     pub(crate) fn matching(&self, config: &Config) -> Result<Option<String>> {
         let mut found = self.library.find(&config.parsed);
         let kind = config.text("model_type");
-        // A config without its class still names its kind, as specs are named.
+        // A config without a class still names its model type, which may be the name of a spec.
         if let (None, Some(kind)) = (config.parsed.architecture(), &kind) {
             found.extend(self.library.names().filter(|name| name == kind));
         }
@@ -314,22 +314,22 @@ impl Specs {
         }
     }
 
-    /// The text of a spec.
+    /// Returns the text of a spec.
     pub(crate) fn source(&self, name: &str) -> Option<&str> {
         self.library.get(name).map(|source| source.text.as_str())
     }
 
-    /// The text of a function file.
+    /// Returns the text of a function file.
     pub(crate) fn lib(&self, name: &str) -> Option<&str> {
         self.library.lib(name).map(|source| source.text.as_str())
     }
 
-    /// The specs that a spec starts from, itself first, and the function files that they use.
+    /// Returns the specs that a spec extends, beginning with itself, and the function files that they use.
     pub(crate) fn origins(&self, name: &str) -> (Vec<String>, Vec<String>) {
         self.library.origins(name)
     }
 
-    /// Looks for a known architecture that computes the same under other names.
+    /// Finds a known architecture that computes the same under other names.
     pub(crate) fn alias(
         &self,
         model: &Model,
@@ -340,7 +340,7 @@ impl Specs {
         alias(model, &config.parsed, &self.library, &self.ops, architectures, tensors)
     }
 
-    /// A spec by its name, or by its file.
+    /// Returns the name of a spec given by name or by file.
     pub(crate) fn named(&mut self, word: &Path) -> Result<String> {
         if word.extension().is_some_and(|end| end == "yaml" || end == "yml") || word.is_file() {
             return self.add(word);
@@ -355,7 +355,7 @@ impl Specs {
         }
     }
 
-    /// Adds a spec file and checks that it can be read. Gives its name.
+    /// Adds a spec file and checks that it can be read. Returns its name.
     pub(crate) fn add(&mut self, file: &Path) -> Result<String> {
         let refuse = |findings: Vec<Finding>| {
             let count = crate::text::plural(findings.len(), "finding");
@@ -373,7 +373,7 @@ impl Specs {
         self.own.push(name);
     }
 
-    /// Which text a spec is: the hash is over its file and those it extends.
+    /// Returns the identity of a spec: the hash covers its file and those it extends.
     pub(crate) fn id(&self, name: &str) -> SpecId {
         let mut hash = Sha256::new();
         for name in self.origins(name).0 {
@@ -386,7 +386,7 @@ impl Specs {
         SpecId { name: name.to_owned(), path, builtin, sha256: format!("{:x}", hash.finalize()) }
     }
 
-    /// The model that a spec makes of a config; warnings are shown.
+    /// Resolves a spec with a config; warnings are shown.
     pub(crate) fn resolve(&self, spec: &str, config: &Config, set: &[String]) -> Result<Model> {
         let (model, warnings) = self.try_resolve(spec, config, set).map_err(|findings| {
             let count = crate::text::plural(findings.len(), "finding");
@@ -402,7 +402,7 @@ impl Specs {
         Ok(model)
     }
 
-    /// The same for a config that nobody wrote: what it says too much of is nobody's fault.
+    /// Resolves a spec with a generated config, whose unused keys are not reported.
     pub(crate) fn resolve_made(
         &self,
         spec: &str,
@@ -415,7 +415,7 @@ impl Specs {
         }
     }
 
-    /// The same, with everything there is to say returned.
+    /// Resolves a spec with a config, and returns all findings.
     pub(crate) fn try_resolve(
         &self,
         spec: &str,
@@ -423,11 +423,11 @@ impl Specs {
         set: &[String],
     ) -> std::result::Result<(Model, Vec<Finding>), Vec<Finding>> {
         let spec = self.library.load(spec, set)?;
-        // A config remembers which keys were read; each spec starts with a fresh one.
+        // A config tracks which keys were read; each spec starts with a fresh copy.
         resolve(&spec, &config.parsed.clone(), &self.ops)
     }
 
-    /// The spec and config that explain a GGUF file by its keys.
+    /// Returns the spec and config that explain a GGUF file by its keys.
     pub(crate) fn choose(
         &self,
         arch: &str,
@@ -437,7 +437,7 @@ impl Specs {
         Families::new(&self.library).choose(&self.ops, arch, only, told)
     }
 
-    /// Refuses a spec with mistakes that no config can make right.
+    /// Returns an error for a spec whose mistakes no config can fix.
     pub(crate) fn lint(&self, spec: &str) -> Result<()> {
         let findings = match self.library.load(spec, &[]) {
             Ok(loaded) => registry::lint::lint(&loaded, &self.ops),
@@ -450,8 +450,8 @@ impl Specs {
         Err(tell(&findings, &format!("the spec `{spec}` cannot be used: {count}")))
     }
 
-    /// How many dims of a spec name config keys of which none is there. A far relative resolves
-    /// with defaults for settings that the model has never heard of.
+    /// Counts the dims of a spec whose config keys are all missing. A distant relative resolves with
+    /// defaults for settings that the model does not have.
     pub(crate) fn absent_keys(&self, spec: &str, config: &Config) -> usize {
         let Ok(spec) = self.library.load(spec, &[]) else { return usize::MAX };
         let absent = |dim: &&Dim| {

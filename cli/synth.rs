@@ -1,4 +1,4 @@
-//! `onboard synth`: a random checkpoint of any size, from a spec and a config.
+//! Implements `onboard synth`, which writes a random checkpoint of any size from a spec and a config.
 
 use std::path::PathBuf;
 
@@ -23,13 +23,13 @@ The same seed, spec and config give the same bytes on every machine.")]
 pub(crate) struct Synth {
     /// A spec's name, as `onboard list` shows it, or its file
     spec: PathBuf,
-    /// Where the dims come from
+    /// Config file with the dims
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
     /// The folder to write
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// What weights are stored in; default: what the config says
+    /// Dtype of stored weights; default: as the config declares
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     dtype: Option<Dtype>,
     /// Another seed gives other weights
@@ -72,7 +72,7 @@ impl Synth {
         let size = numbers.saturating_mul(dtype.size() as u64);
         write::refuse_stdout(&self.output)?;
         fs_err::create_dir_all(&self.output)?;
-        // A folder of another model loads again when it is this one.
+        // The folder of another model must not load until it holds this one.
         write::disk().remove(&self.output.join("config.json"))?;
         term::note(&format!(
             "writing {} parameters as {dtype}, {}",
@@ -89,7 +89,7 @@ impl Synth {
         let files =
             write_random_checkpoint(&self.output, &weights, file_dtype, self.seed, self.shard)?;
         bar.finish_and_clear();
-        // The config comes last: a folder without one is no checkpoint yet.
+        // The config is written last: a folder without one is not yet a checkpoint.
         write::atomic(
             &self.output.join("config.json"),
             &config.with_dtype(dtype).context("cannot write the config")?,

@@ -1,4 +1,4 @@
-//! What a command works on: a checkpoint's folder, and the spec that says what it is.
+//! Target of a command: a checkpoint's folder, and the spec that describes it.
 
 pub(crate) mod gguf;
 
@@ -29,11 +29,11 @@ pub(crate) struct Which {
     pub revision: String,
 }
 
-/// The branch that a hub gives if none is named.
+/// Default branch of a hub.
 const MAIN: &str = "main";
 
 impl Which {
-    /// Model at a local path, or on a hub at its main branch.
+    /// Returns a model at a local path, or on a hub at its main branch.
     pub(crate) fn at(model: PathBuf) -> Self {
         Self { model, revision: MAIN.to_owned() }
     }
@@ -51,7 +51,7 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Refuses a GGUF file, for a reason.
+    /// Returns an error for a GGUF file, with a reason.
     pub(crate) fn which(&self, refused: &str) -> Result<Which> {
         let Self { model, revision } = self.clone();
         ensure!(
@@ -63,7 +63,7 @@ impl Weights {
     }
 }
 
-/// Which spec.
+/// Options that choose the spec.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Choice {
     /// Use this spec (a file, or the name of a known one), whatever architecture it matches
@@ -80,18 +80,18 @@ pub(crate) struct Choice {
     pub model_config: Option<PathBuf>,
 }
 
-/// A checkpoint with the model that a spec makes of it.
+/// Checkpoint with the model that a spec makes of it.
 #[derive(Debug)]
 pub(crate) struct Target {
-    /// The folder, or the GGUF file.
+    /// Path of the folder, or of the GGUF file.
     pub dir: PathBuf,
-    /// What it is called: the last part of the folder or id.
+    /// Name of the model: the last part of the folder or id.
     pub name: String,
-    /// The resolved model.
+    /// Resolved model.
     pub model: Arc<Model>,
-    /// Its config.
+    /// Config of the model.
     pub config: Config,
-    /// The spec's name, file and hash.
+    /// Name, file and hash of the spec.
     pub spec: SpecId,
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn folder(which: &Which) -> Result<(PathBuf, String)> {
     Ok((fetched.with_context(|| format!("there is no folder `{id}` here"))?, name))
 }
 
-/// The folder of a safetensors file, if the file is its checkpoint or a part that an index names.
+/// Returns the folder of a safetensors file, if the file is its checkpoint or a part that an index names.
 fn home_of(file: &Path) -> Result<PathBuf> {
     let folder = parent(file);
     let shown = file.display();
@@ -144,7 +144,7 @@ fn home_of(file: &Path) -> Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-/// The folder of a file; that of a bare name is nothing at all.
+/// Returns the folder of a file; `.` for a bare name.
 fn parent(file: &Path) -> &Path {
     file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -169,7 +169,7 @@ fn fetch(id: &str, _revision: &str) -> Result<PathBuf> {
     bail!("there is no folder `{id}`; this build has no hub client (feature `hub`)")
 }
 
-/// What a folder without a config holds, where a file of it says so.
+/// Describes a folder without a config, if one of its files identifies it.
 fn no_checkpoint(dir: &Path) -> Option<String> {
     if dir.join("config.json").exists() {
         return None;
@@ -200,7 +200,7 @@ fn no_checkpoint(dir: &Path) -> Option<String> {
     Some(format!("GGUF files: open one of them, as `{}`", file.display()))
 }
 
-/// Opens a checkpoint with the spec that was chosen, or the one that matches its architecture.
+/// Opens a checkpoint with the chosen spec, or the one that matches its architecture.
 pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
     if gguf::is_gguf(&which.model) {
         return gguf::open(&which.model, choice);
@@ -232,13 +232,13 @@ pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
             "note: the config ties `{name}` to `{owner}`, but the checkpoint has both with other \
              numbers: they are not tied"
         ));
-        // What is written of it must not be taken for tied.
+        // Files written from this config must not be tied.
         config = config.with_flag("tie_word_embeddings", false)?;
         let set: Vec<String> =
             choice.set.iter().cloned().chain(["dims.tied=false".to_owned()]).collect();
         model = specs.resolve(&spec, &config, &set)?;
     }
-    // The outer config may say that there is a head, and the inner one that there is none.
+    // The outer config may declare an output matrix, and the inner one none.
     if !tied && config.ties_inside() && !stored(&model, &dir) {
         config = config.with_flag("tie_word_embeddings", true)?;
         model = specs.resolve(&spec, &config, &choice.set)?;
@@ -246,29 +246,29 @@ pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
     Ok(Target { dir, name, model: Arc::new(model), spec: specs.id(&spec), config })
 }
 
-/// Whether every weight of the model lies in the checkpoint.
+/// True if the checkpoint contains every weight of the model.
 fn stored(model: &Model, dir: &Path) -> bool {
-    // What cannot be read is told by whoever reads it.
+    // Unreadable data is reported by the code that needs it.
     let Ok(checkpoint) = Checkpoint::open(dir) else { return true };
     flows(&checkpoint, &model.graph.weights, &model.rules).is_ok()
 }
 
-/// A weight that the config ties to another and that the checkpoint has besides, with other
-/// numbers: the reference does not tie it then. Looks at parts of large ones.
+/// Finds a weight that the config ties to another and that the checkpoint stores with different values. The
+/// reference then does not tie it. Large weights are compared in samples.
 fn apart(model: &Model, dir: &Path) -> Option<(String, String)> {
     const PARTS: usize = 64;
     const PART: usize = 4096;
     if !model.dims.contains_key("tied") || model.graph.tied.is_empty() {
         return None;
     }
-    // What cannot be read is told by whoever reads it.
+    // Unreadable data is reported by the code that needs it.
     let checkpoint = Checkpoint::open(dir).ok()?;
     let differ = |a: &[u8], b: &[u8]| {
         let step = (a.len() / PARTS).max(PART);
         let part = |from: usize| from..(from + PART).min(a.len());
         a.len() == b.len() && (0..a.len()).step_by(step).any(|from| a[part(from)] != b[part(from)])
     };
-    // The owner may have another name on the disk, as may the other.
+    // Both weights may have other names on disk.
     let find = |name: &String| {
         let weight = model.graph.weights.iter().find(|weight| weight.name == *name)?;
         let found = flows(&checkpoint, std::slice::from_ref(weight), &model.rules).ok()?.0;
@@ -288,17 +288,17 @@ fn apart(model: &Model, dir: &Path) -> Option<(String, String)> {
 }
 
 impl Target {
-    /// What engines open.
+    /// Returns the source that engines open.
     pub(crate) fn source(&self) -> engine::Source<'_> {
         engine::Source { model: Arc::clone(&self.model), dir: &self.dir }
     }
 
-    /// Whether it is a GGUF file.
+    /// True if the target is a GGUF file.
     pub(crate) fn is_gguf(&self) -> bool {
         gguf::is_gguf(&self.dir)
     }
 
-    /// The folder that tokenizer and reference lie in.
+    /// Returns the folder of tokenizer and reference.
     pub(crate) fn home(&self) -> &Path {
         if !self.is_gguf() {
             return &self.dir;
@@ -306,7 +306,7 @@ impl Target {
         parent(&self.dir)
     }
 
-    /// Every file that is read, or belongs to what is read.
+    /// Returns every input file, and the files that belong to inputs.
     pub(crate) fn inputs(&self) -> Result<Vec<PathBuf>> {
         let mut inputs = vec![PathBuf::from(&self.spec.path)];
         if self.is_gguf() {
@@ -315,7 +315,7 @@ impl Target {
         }
         for entry in fs_err::read_dir(&self.dir)? {
             let entry = entry?;
-            // What was converted may lie there too, and be made anew.
+            // Converted files may be in the same folder, and may be overwritten.
             if !entry.file_name().to_string_lossy().contains(".gguf") {
                 inputs.push(entry.path());
             }
@@ -323,7 +323,7 @@ impl Target {
         Ok(inputs)
     }
 
-    /// The weights on disk.
+    /// Opens the weights on disk.
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint> {
         ensure!(
             !self.is_gguf(),
@@ -333,11 +333,11 @@ impl Target {
         Checkpoint::open(&self.dir).context("cannot read the weights")
     }
 
-    /// Refuses a checkpoint that the model explains in part: the numbers of half a model are of no
-    /// use. Where `--set` made it so, on purpose perhaps, the person is told.
+    /// Returns an error if the model explains only part of the checkpoint: results of half a model are
+    /// useless. If `--set` is the cause, perhaps on purpose, the user is warned instead.
     pub(crate) fn explained(&self, choice: &Choice) -> Result<()> {
         if self.is_gguf() {
-            // Opened only if every tensor has its place.
+            // A file is opened only if every tensor is recognized.
             return Ok(());
         }
         let coverage = Coverage::of(&self.model, &self.checkpoint()?);
@@ -353,10 +353,10 @@ impl Target {
         Ok(())
     }
 
-    /// Weights with numbers that are not finite, each with its place.
+    /// Lists weights with values that are not finite, each with its place.
     pub(crate) fn nonfinite(&self) -> Result<Vec<Finding>> {
         if self.is_gguf() {
-            // Blocks are checked where they are decoded.
+            // Blocks are checked when they are decoded.
             return Ok(Vec::new());
         }
         let checkpoint = self.checkpoint()?;
@@ -382,7 +382,8 @@ impl Target {
         Ok(findings)
     }
 
-    /// Refuses a spec whose states would not be kept in what ops feed them, in any of these runs.
+    /// Returns an error if the dtype of a state differs from the dtype that ops write to it, in any of
+    /// these runs.
     pub(crate) fn check_dtypes(&self, runs: &[Dtype]) -> Result<()> {
         let findings: Vec<Finding> =
             runs.iter().flat_map(|&dtype| self.model.check_dtypes(dtype)).collect();
@@ -392,13 +393,13 @@ impl Target {
         Err(tell(&findings, "the spec keeps a state in another dtype than its op needs"))
     }
 
-    /// The dtype that the checkpoint is meant to run in.
+    /// Returns the dtype in which the checkpoint is meant to run.
     pub(crate) fn dtype(&self) -> Dtype {
         self.config.dtype().unwrap_or(Dtype::Bf16)
     }
 }
 
-/// Reads a dtype as flags spell it.
+/// Parses a dtype as spelled in flags.
 pub(crate) fn parse_dtype(text: &str) -> Result<Dtype, String> {
     Dtype::parse(text.trim()).ok_or_else(|| {
         format!("`{text}` is no dtype; there are {}", Dtype::ALL.map(Dtype::name).join(", "))

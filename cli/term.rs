@@ -1,4 +1,4 @@
-//! The terminal: data to stdout, everything else to stderr, colour only where it is seen.
+//! Terminal output: data to stdout, everything else to stderr, colour only on terminals.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use indicatif::ProgressStyle;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
-/// A colour with a meaning.
+/// Colour with a meaning.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Tone {
     Good,
@@ -17,10 +17,10 @@ pub(crate) enum Tone {
     Strong,
 }
 
-/// Text as a terminal may have it: names come from files, and a file from anywhere could move the cursor,
-/// ring or hide text. Control characters are escaped as in JSON, so that JSON stays JSON.
+/// Escapes control characters as in JSON, so that JSON stays JSON. Names come from files, and untrusted
+/// text could move the cursor, ring the bell or hide text.
 ///
-/// Colours of this program carry a number that no file can know, and it is taken out here.
+/// Colours of this program carry a random number, which is removed here.
 fn clean(text: &str) -> Cow<'_, str> {
     let harmless = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
     if text.chars().all(harmless) {
@@ -52,10 +52,10 @@ fn clean(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The number in every colour of this program.
+/// Random number in every colour of this program.
 static MARK: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
 
-/// Marks the colours of a text whose other parts hold no control characters.
+/// Marks the colours of a text whose other parts contain no control characters.
 pub(crate) fn own_colours(text: &str) -> String {
     let mut pieces = text.split("\x1b[");
     let mut out = pieces.next().unwrap_or_default().to_owned();
@@ -106,7 +106,7 @@ pub(crate) fn stream(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Tells the person something. A closed stderr is nobody listening, so it is no error.
+/// Writes a message to stderr. A closed stderr is no error, because nobody reads it.
 pub(crate) fn note(text: &str) {
     let mut err = io::stderr().lock();
     let text = with_flags(text);
@@ -115,12 +115,12 @@ pub(crate) fn note(text: &str) {
     write!(err, "{text}{end}").ok();
 }
 
-/// Whether stdout shows colours.
+/// True if stdout shows colours.
 pub(crate) fn colour_out() -> bool {
     io::stdout().is_terminal() && wanted()
 }
 
-/// Whether stderr shows colours.
+/// True if stderr shows colours.
 pub(crate) fn colour_err() -> bool {
     io::stderr().is_terminal() && wanted()
 }
@@ -130,12 +130,12 @@ fn wanted() -> bool {
     !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// `text` in a colour, if stdout shows colours.
+/// Returns `text` in a colour, if stdout shows colours.
 pub(crate) fn paint(tone: Tone, text: &str) -> String {
     paint_if(colour_out(), tone, text)
 }
 
-/// `text` in a colour, if `colour`.
+/// Returns `text` in a colour, if `colour`.
 pub(crate) fn paint_if(colour: bool, tone: Tone, text: &str) -> String {
     if !colour {
         return text.to_owned();
@@ -149,13 +149,13 @@ pub(crate) fn paint_if(colour: bool, tone: Tone, text: &str) -> String {
     format!("\x1b[{code};{mark}m{text}\x1b[0;{mark}m")
 }
 
-/// A bar on stderr for something counted in bytes; nothing where nobody watches.
+/// Returns a progress bar on stderr for bytes; hidden without a terminal.
 #[cfg(feature = "hub")]
 pub(crate) fn byte_bar(length: u64, what: &str) -> ProgressBar {
     bar(length, what, "  {msg:32!} {wide_bar} {bytes:>10}/{total_bytes:10} {bytes_per_sec} {eta}")
 }
 
-/// A bar on stderr for so many of something; nothing where nobody watches.
+/// Returns a progress bar on stderr for a count; hidden without a terminal.
 pub(crate) fn count_bar(length: u64, what: &str) -> ProgressBar {
     bar(length, what, "  {wide_bar} {human_pos}/{human_len} {msg}  {per_sec}  {eta} left")
 }
@@ -170,7 +170,7 @@ fn bar(length: u64, what: &str, template: &str) -> ProgressBar {
     bar
 }
 
-/// A spinner on stderr for something of unknown length.
+/// Returns a spinner on stderr for work of unknown length.
 pub(crate) fn spinner(what: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -206,7 +206,7 @@ mod tests {
         let own = paint_if(true, Tone::Good, "well");
         assert_eq!(clean(&own), "\x1b[32mwell\x1b[0m");
         assert_eq!(clean(&own_colours("\x1b[1m\x1b[91ma\x1b[0m")), "\x1b[1m\x1b[91ma\x1b[0m");
-        // Colours of a file are no colours: text could be hidden with them.
+        // Colours from a file are escaped: text could be hidden with them.
         assert_eq!(clean("a\x1b[8mb\x1b[0m\x1b[31;1m"), "a\\u001b[8mb\\u001b[0m\\u001b[31;1m");
         assert_eq!(
             clean("a\x1b[2Jb\x07\r\x1b]0;title\x07\u{9b}2J\x7f"),

@@ -1,10 +1,10 @@
-//! Tables and numbers as people read them.
+//! Formats tables and numbers for people.
 
 use std::fmt::Write as _;
 
 pub(crate) use conversion::size as bytes;
 
-/// A table with aligned columns, two blanks apart.
+/// Table with aligned columns, two spaces apart.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
@@ -12,7 +12,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// An empty table; columns listed in `right` are aligned to the right.
+    /// Returns an empty table; columns listed in `right` are right-aligned.
     pub(crate) fn new(right: &[usize]) -> Self {
         Self { rows: Vec::new(), right: right.to_vec() }
     }
@@ -30,7 +30,7 @@ impl Table {
             .collect()
     }
 
-    /// The table as text, each line begun with `indent`.
+    /// Returns the table as text, each line beginning with `indent`.
     pub(crate) fn plain(&self, indent: &str) -> String {
         let widths = self.widths();
         let mut text = String::new();
@@ -48,7 +48,7 @@ impl Table {
         text
     }
 
-    /// The table as Markdown; the first row is the head.
+    /// Returns the table as Markdown; the first row is the head.
     pub(crate) fn markdown(&self) -> String {
         let widths = self.widths();
         let mut text = String::new();
@@ -85,7 +85,7 @@ impl Table {
     }
 }
 
-/// How wide a cell is on a terminal: characters, without colour codes.
+/// Returns the width of a cell on a terminal: characters, without colour codes.
 fn width(cell: &str) -> usize {
     let mut count = 0;
     let mut code = false;
@@ -100,7 +100,7 @@ fn width(cell: &str) -> usize {
     count
 }
 
-/// A count with a unit: `742.49 M`.
+/// Formats a count with a unit: `742.49 M`.
 pub(crate) fn count(n: u64) -> String {
     match n {
         0..10_000 => n.to_string(),
@@ -110,7 +110,7 @@ pub(crate) fn count(n: u64) -> String {
     }
 }
 
-/// `1 layer`, `2 layers`.
+/// Formats a count with its noun: `1 layer`, `2 layers`.
 pub(crate) fn plural(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }

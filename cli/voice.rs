@@ -1,4 +1,5 @@
-//! Text to tokens and back: by the tokenizer.json beside a model, or by the keys of a GGUF file.
+//! Converts text to tokens and back: with the tokenizer.json beside a model, or with the keys of a GGUF
+//! file.
 
 use std::path::Path;
 
@@ -12,15 +13,15 @@ use crate::target::Target;
 use crate::target::gguf::is_gguf;
 use crate::term;
 
-/// A tokenizer.
+/// Tokenizer of a model.
 pub(crate) enum Words {
     Json(Box<Reference>),
-    /// As llama.cpp has it.
+    /// Tokenizer as llama.cpp loads it from a file.
     File(Box<Loaded>),
 }
 
 impl Words {
-    /// The one of a model.
+    /// Returns the tokenizer of a model.
     pub(crate) fn of(target: &Target) -> Result<Self> {
         if !is_gguf(&target.dir) {
             return Ok(Self::Json(Box::new(tokenizer(target.home())?)));
@@ -28,7 +29,7 @@ impl Words {
         let file = File::open(&target.dir)?;
         match Loaded::new(file.metadata()) {
             Ok(loaded) => Ok(Self::File(Box::new(loaded))),
-            // Of kinds that are not known here: what lies beside the file knows better.
+            // Unsupported kind of tokenizer: the tokenizer beside the file is used.
             Err(why) => Ok(Self::Json(Box::new(tokenizer(target.home()).with_context(|| {
                 format!("the tokenizer in `{}` is not used: {why}", target.dir.display())
             })?))),
@@ -66,7 +67,7 @@ impl Words {
     }
 }
 
-/// The tokenizer that lies beside a model.
+/// Reads the tokenizer beside a model.
 pub(crate) fn tokenizer(dir: &Path) -> Result<Reference> {
     let Some(tokenizer) = Reference::read(dir)? else {
         bail!(
@@ -81,19 +82,19 @@ pub(crate) fn tokenizer(dir: &Path) -> Result<Reference> {
     Ok(tokenizer)
 }
 
-/// How tokens are read and shown.
+/// Input and output form of tokens: ids or text.
 pub(crate) enum Voice {
     Ids { first: bool },
     Text { words: Words, tokens: Vec<u32>, said: usize },
 }
 
 impl Voice {
-    /// The one of a model.
+    /// Returns the text form with the tokenizer of a model.
     pub(crate) fn of(target: &Target) -> Result<Self> {
         Ok(Self::Text { words: Words::of(target)?, tokens: Vec::new(), said: 0 })
     }
 
-    /// Tokens that end a text.
+    /// Returns the tokens that end a text.
     pub(crate) fn ends(&self, dir: &Path) -> Vec<u32> {
         match self {
             Self::Text { words: Words::File(loaded), .. } => loaded.ends().to_vec(),
@@ -111,8 +112,8 @@ impl Voice {
         Ok(tokens)
     }
 
-    /// What a token adds to what was said. Bytes of one character can come in several tokens,
-    /// so all of them are decoded again and what is not whole yet waits.
+    /// Returns the text that a token adds to the output. The bytes of one character can span several
+    /// tokens, so all tokens are decoded again and incomplete characters are held back.
     pub(crate) fn say(&mut self, token: u32) -> Result<String> {
         match self {
             Self::Ids { first } => {
@@ -130,7 +131,7 @@ impl Voice {
         }
     }
 
-    /// What was held back, at the end.
+    /// Returns the text that was held back, at the end.
     pub(crate) fn rest(&self) -> String {
         match self {
             Self::Text { words, tokens, said } => {
@@ -142,12 +143,12 @@ impl Voice {
     }
 }
 
-/// Tokens that end a text, as `generation_config.json` or `config.json` says.
+/// Returns the tokens that end a text, from `generation_config.json` or `config.json`.
 pub(crate) fn end_tokens(dir: &Path) -> Vec<u32> {
     named_tokens(dir, "eos_token_id")
 }
 
-/// The token that begins a text, as `generation_config.json` or `config.json` says.
+/// Returns the token that begins a text, from `generation_config.json` or `config.json`.
 pub(crate) fn begin_token(dir: &Path) -> Option<u32> {
     named_tokens(dir, "bos_token_id").first().copied()
 }

@@ -1,4 +1,4 @@
-//! Files that are either whole or not there.
+//! Writes files atomically.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use std::sync::{Arc, LazyLock};
 use anyhow::{Context as _, Result, ensure};
 use formats::output::{Direct, Disk, Draft};
 
-/// True for `-`, which asks for standard output.
+/// True for `-`, which selects standard output.
 pub(crate) fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Refuses `-` where bytes are written out of order or read back.
+/// Returns an error for `-` if bytes are written out of order or read back.
 pub(crate) fn refuse_stdout(path: &Path) -> Result<()> {
     ensure!(
         !is_stdout(path),
@@ -23,7 +23,7 @@ pub(crate) fn refuse_stdout(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a file may be written: nothing that is read, and nothing that is there without `force`.
+/// Checks that a file may be written: it is no input, and does not exist unless `force`.
 pub(crate) fn allowed(output: &Path, inputs: &[PathBuf], force: bool) -> Result<()> {
     refuse_stdout(output)?;
     ensure!(!output.is_dir(), "`{}` is a folder; name a file", output.display());
@@ -47,7 +47,7 @@ pub(crate) fn allowed(output: &Path, inputs: &[PathBuf], force: bool) -> Result<
     Ok(())
 }
 
-/// Writes a file next to its place, then renames it there. `-` is standard output.
+/// Writes a file beside its final path, then renames it. `-` is standard output.
 pub(crate) fn atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     if is_stdout(path) {
         return Ok(crate::term::print(&String::from_utf8_lossy(bytes))?);
@@ -62,10 +62,10 @@ pub(crate) fn atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     draft.publish(&*disk()).with_context(cannot)
 }
 
-/// Gives files their names.
+/// Returns the disk that renames files.
 ///
-/// For tests of what a killed process leaves, `ONBOARD_ABORT_AT=N` ends it before the change of names
-/// with that number, counted from one.
+/// For tests of a killed process, `ONBOARD_ABORT_AT=N` aborts it before the rename or removal with that
+/// number, counted from one.
 pub(crate) fn disk() -> Arc<dyn Disk> {
     static DISK: LazyLock<Arc<dyn Disk>> = LazyLock::new(|| {
         let at = std::env::var("ONBOARD_ABORT_AT").ok().and_then(|at| at.parse().ok());
@@ -77,7 +77,7 @@ pub(crate) fn disk() -> Arc<dyn Disk> {
     Arc::clone(&DISK)
 }
 
-/// Ends the process before one change of names, as a kill would: nothing is cleaned up.
+/// Disk that aborts the process before one rename or removal, like a kill: nothing is cleaned up.
 #[derive(Debug)]
 struct Abort {
     at: usize,

@@ -1,5 +1,5 @@
-//! `onboard bench --draft mtp`: how many drafts of the model's own head are accepted, and what
-//! that is worth.
+//! Implements `onboard bench --draft mtp`: measures the share of accepted drafts of the model's own head,
+//! and the speedup.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::specs::engine_error;
 use crate::target::Target;
 use crate::{Ended, engines, term};
 
-/// Drafts from which on a share says something.
+/// Minimum number of drafts for a meaningful share.
 const ENOUGH: u64 = 50;
-/// A share of accepted drafts that a head which computes what it was trained to does not fall
-/// under: by chance alone it is one in the vocabulary, and served heads reach 0.5 and more.
+/// Lower bound on the share of accepted drafts of a correctly computed head. The share by chance is one in
+/// the vocabulary, and heads in production reach 0.5 and more.
 const NEAR_ZERO: f64 = 0.1;
 
 pub(super) fn run(
@@ -92,7 +92,7 @@ pub(super) fn run(
     Ok(if !same || (suspect && proven != Some(true)) { Ended::Differs } else { Ended::Well })
 }
 
-/// Tokens to begin with.
+/// Returns the initial tokens.
 fn prompt(bench: &Bench, vocab: usize) -> Vec<u32> {
     if bench.tokens.is_empty() {
         (0..16_u64).map(|n| (n * 2_654_435_761 % vocab.max(1) as u64) as u32).collect()
@@ -114,7 +114,7 @@ fn said(tally: &Tally, k: usize) -> String {
     )
 }
 
-/// Whether the head agrees with the reference beside the model; none if there is no dump of it.
+/// True if the head agrees with the reference beside the model; none if there is no dump of it.
 fn proven(target: &Target, source: &Source<'_>) -> Result<Option<bool>> {
     let Some(path) = beside(&target.dir) else { return Ok(None) };
     let Some(dump) = Dump::open(&path)?.nextn()? else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! The `convert` command: starts `onboard`, which lies beside it, under this name.
+//! The `convert` command: starts the `onboard` beside it under this name.
 
 use std::process::ExitCode;
 

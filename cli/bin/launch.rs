@@ -1,4 +1,4 @@
-//! Starts `onboard` under another name: one program holds all commands.
+//! Starts `onboard` under another name: one program contains all commands.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub(crate) fn onboard(name: &str) -> ExitCode {
     }
 }
 
-/// The `onboard` in the folder of this program.
+/// Returns the path of `onboard` in the folder of this program.
 fn beside() -> std::io::Result<PathBuf> {
     let file = format!("onboard{}", std::env::consts::EXE_SUFFIX);
     Ok(std::env::current_exe()?.with_file_name(file))
@@ -59,7 +59,7 @@ fn become_it(command: &mut Command) -> std::io::Result<ExitCode> {
     Err(command.exec())
 }
 
-/// Waits for `onboard` where a process cannot be replaced.
+/// Runs `onboard` and waits for it, on systems that cannot replace a process.
 #[cfg(not(unix))]
 fn become_it(command: &mut Command) -> std::io::Result<ExitCode> {
     let status = command.status()?;

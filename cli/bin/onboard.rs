@@ -1,4 +1,4 @@
-//! The `onboard` command; under the name `parity` or `convert`, those.
+//! The `onboard` command; under the name `parity` or `convert`, that command.
 
 use std::process::ExitCode;
 

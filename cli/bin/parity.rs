@@ -1,4 +1,4 @@
-//! The `parity` command: starts `onboard`, which lies beside it, under this name.
+//! The `parity` command: starts the `onboard` beside it under this name.
 
 use std::process::ExitCode;
 

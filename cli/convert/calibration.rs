@@ -1,4 +1,4 @@
-//! `--static-activations`, `--kv-scales`: scales that follow from a run over a text.
+//! `--static-activations`, `--kv-scales`: scales calibrated on a text.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(super) struct Calibration {
     chunks: Option<usize>,
 }
 
-/// What a run over the text has seen.
+/// Result of a calibration run over the text.
 pub(super) struct Measured {
     peaks: Arc<Peaks>,
     chunk: usize,
@@ -51,22 +51,22 @@ pub(super) struct Measured {
 }
 
 impl Calibration {
-    /// Which scales are asked for.
+    /// Returns the kinds of scales that are requested.
     pub(super) fn asked(&self) -> Asked {
         Asked { inputs: self.static_activations, caches: self.kv_scales }
     }
 
-    /// Where the text is, if there is one.
+    /// Returns the path of the text, if there is one.
     pub(super) fn text(&self) -> Option<&Path> {
         self.calibrate.as_deref()
     }
 
-    /// Tokens in a chunk, and the most chunks.
+    /// Returns the number of tokens in a chunk, and the maximum number of chunks.
     pub(super) fn cut(&self) -> (Option<usize>, Option<usize>) {
         (self.chunk, self.chunks)
     }
 
-    /// Refuses for a file what only folders have.
+    /// Returns an error for options that a single file does not support.
     pub(super) fn refuse(&self) -> Result<()> {
         ensure!(
             self.asked() == Asked::default() && !self.has_text(),
@@ -76,7 +76,8 @@ impl Calibration {
         Ok(())
     }
 
-    /// Refuses to leave out measured scales of the source without being asked; a note where no format has them.
+    /// Returns an error if calibrated scales of the source would be dropped without a flag; a note if no
+    /// format can store them.
     pub(super) fn refuse_lost(
         &self,
         format: Option<Format>,
@@ -110,7 +111,7 @@ impl Calibration {
         self.calibrate.is_some() || !self.calibrate_tokens.is_empty()
     }
 
-    /// The format as it is with these scales.
+    /// Returns the variant of the format that stores these scales.
     pub(super) fn format(&self, format: Format) -> Result<Format> {
         let asked = self.asked();
         ensure!(
@@ -139,13 +140,13 @@ impl Calibration {
         })
     }
 
-    /// The scales by their names, before anything is measured.
+    /// Returns the names of the scales, before anything is measured.
     pub(super) fn planned(&self, plan: &Plan<'_>) -> Result<Scales> {
         self.scales(plan, &|_| Some(0.0))
     }
 
-    /// What follows from the text, which is run if it was not: what is seen in it does not depend
-    /// on what is quantized.
+    /// Returns the calibrated scales. The text is run at most once, because its peaks do not depend on the
+    /// quantized matrices.
     pub(super) fn measure(
         &self,
         plan: &Plan<'_>,

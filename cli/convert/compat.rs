@@ -1,4 +1,4 @@
-//! `--compat` without a format: the config alone.
+//! `--compat` without a format: writes only the config.
 
 use anyhow::{Result, bail};
 
@@ -7,7 +7,7 @@ use crate::target::{self, Which};
 use crate::{Ended, term};
 
 impl Convert {
-    /// Writes the config with the keys that engines read, or prints it if there is no place for it.
+    /// Writes the config with the keys that engines read, or prints it without an output path.
     pub(super) fn config_alone(&self, which: &Which) -> Result<Ended> {
         let target = target::open(which, &self.choice)?;
         let text = crate::launch::compat_config(&target)?;

@@ -1,4 +1,4 @@
-//! A GGUF file before its tensors have their places: keys, and the types that were chosen.
+//! Draft of a GGUF file before its layout: keys, and the chosen types.
 
 use std::path::PathBuf;
 
@@ -15,16 +15,16 @@ use super::{Convert, Model};
 use crate::target::gguf;
 use crate::term;
 
-/// What a file will say and hold.
+/// Keys and types of a file.
 pub(super) struct Draft {
     pub(super) output: Output,
     pub(super) keys: Metadata,
-    /// For each tensor, the types that it may be raised to.
+    /// Types that each tensor may be raised to.
     pub(super) levels: Vec<[BlockType; LEVELS]>,
 }
 
 impl Convert {
-    /// The types and keys of one format.
+    /// Chooses the types and keys of one format.
     pub(super) fn draft(
         &self,
         source: &Model<'_>,
@@ -33,7 +33,7 @@ impl Convert {
         imatrix: Option<&Imatrix>,
     ) -> Result<Draft> {
         let none = Metadata::new();
-        // The choice of types asks for heads and layers, which the keys have.
+        // The choice of types needs the numbers of heads and layers, which are in the keys.
         let facts = plan::keys(&source.gguf, "", &none, 0);
         let chosen = self.types.choose(format, source, &facts, imatrix)?;
         let factors = plan::factors(&source.tensors, &chosen.choices, self.types.identity());
@@ -86,7 +86,7 @@ impl Convert {
         Ok(plan::lay_out(output, keys, &source.tensors)?)
     }
 
-    /// Refuses files that are there before anything is measured for them.
+    /// Returns an error for existing files before anything is measured for them.
     pub(super) fn refuse_taken(&self, files: &[Planned]) -> Result<()> {
         let mine = |(no, _): &(usize, &Planned)| self.shard.is_none_or(|(mine, _)| mine == *no);
         for (_, file) in files.iter().enumerate().filter(mine) {

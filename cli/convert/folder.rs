@@ -1,4 +1,4 @@
-//! `--to fp8` and its kin: a checkpoint as a folder of safetensors that engines load.
+//! `--to fp8` and similar formats: writes a checkpoint as a folder of safetensors that engines load.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,45 +24,45 @@ mod beside;
 mod show;
 mod target_kl;
 
-/// The file that engines read first.
+/// File that engines read first.
 const CONFIG: &str = "config.json";
-/// Bytes of a file, unless told otherwise.
+/// Default size of a file in bytes.
 const SHARD: u64 = 5_000_000_000;
 
-/// Everything that is known before a number is written.
+/// Plan of a folder, complete before any value is written.
 pub(super) struct Plan<'c> {
     pub(super) format: Format,
     pub(super) target: &'c Target,
     pub(super) checkpoint: &'c Checkpoint,
     pub(super) tensors: Vec<Tensor<'c>>,
     pub(super) choices: Vec<Choice>,
-    /// Scales of activations: what they are called, and once measured what they are.
+    /// Scales of activations: their names, and once measured their values.
     pub(super) scales: Scales,
     pub(super) items: Vec<Item<'c>>,
     pub(super) files: Vec<Planned>,
     pub(super) folder: PathBuf,
-    /// True if the config gets the keys that engines read beside those of transformers.
+    /// True if the config gets the keys of engines in addition to those of transformers.
     pub(super) compat: bool,
 }
 
 impl Plan<'_> {
-    /// Modules with a matrix that is not quantized.
+    /// Returns the modules with a matrix that is not quantized.
     pub(super) fn ignored(&self) -> Vec<String> {
         let module = |name: &str| name.strip_suffix(".weight").map(str::to_owned);
         let all = self.tensors.iter().zip(&self.choices);
         let kept = all.filter(|(_, choice)| choice.kept.is_some()).map(|(tensor, _)| tensor);
         let name = |tensor: &Tensor<'_>| match tensor.mixture {
             _ if tensor.shape.len() == 2 => module(&tensor.name),
-            // Experts in one tensor are a parameter of their module, or its weight.
+            // Stacked experts are a parameter of their module, or its weight.
             Some(_) if tensor.shape.len() == 3 => module(&tensor.name)
                 .or_else(|| tensor.name.rsplit_once('.').map(|(module, _)| module.to_owned())),
             _ => None,
         };
         let mut names: Vec<String> = kept.filter_map(name).collect();
-        // A tied matrix is a module too, though it has no tensor of its own.
+        // A tied matrix is a module too, although it has no tensor of its own.
         names.extend(self.target.model.graph.tied.keys().filter_map(|name| module(name)));
         names.dedup();
-        // Loaders look for modules, which in a model with encoders may be called otherwise.
+        // Loaders match module names, which can differ in a multimodal model.
         let model = &self.target.model;
         let called = |name: &String| model.module_of(&format!("{name}.weight"));
         let called: Vec<String> = names.iter().filter_map(called).collect();
@@ -72,8 +72,8 @@ impl Plan<'_> {
         names
     }
 
-    /// The same as a config lists them: encoders by a pattern too, whatever loaders call their
-    /// modules, where the format knows patterns.
+    /// Returns the ignored modules as listed in a config. Encoders are listed by a pattern too, because
+    /// their module names depend on the loader, if the format supports patterns.
     pub(super) fn listed(&self) -> Vec<String> {
         let mut listed = self.ignored();
         if self.format.knows_patterns() {
@@ -88,12 +88,12 @@ impl Plan<'_> {
         listed
     }
 
-    /// How many tensors are quantized.
+    /// Returns the number of quantized tensors.
     pub(super) fn quantized(&self) -> usize {
         self.choices.iter().filter(|choice| choice.kept.is_none()).count()
     }
 
-    /// A warning where many numbers stay as they are: experts that loaders know as one tensor.
+    /// Returns a warning if many weights stay unquantized: experts that loaders expect in one tensor.
     fn unchanged(&self) -> Option<String> {
         if !self.format.quantizes() {
             return None;
@@ -115,7 +115,7 @@ impl Plan<'_> {
         ))
     }
 
-    /// A note on tensors that are not rounded to plain bf16.
+    /// Returns a note on tensors that are not rounded to plain bf16.
     fn wider(&self) -> Option<String> {
         if self.format.quantizes() {
             return None;
@@ -131,7 +131,7 @@ impl Plan<'_> {
         ))
     }
 
-    /// A warning of loaders that do not take the folder.
+    /// Returns a warning about loaders that do not support the folder.
     fn loaders(&self) -> Option<String> {
         let all = self.tensors.iter().zip(&self.choices);
         let mixture = all.clone().any(|(t, choice)| choice.kept.is_none() && t.mixture.is_some());
@@ -145,7 +145,7 @@ impl Plan<'_> {
         }
     }
 
-    /// A text that is equal only for files of one conversion of the same weights, whoever writes them.
+    /// Returns a text that identifies the files of one conversion of the same weights, on any machine.
     fn made_of(&self) -> Result<String> {
         let mut hash = Sha256::new();
         hash.update(env!("CARGO_PKG_VERSION"));
@@ -155,7 +155,7 @@ impl Plan<'_> {
         Ok(format!("{:x}", hash.finalize()))
     }
 
-    /// A text that is equal only for the same work: a run that goes on with it reads the same files.
+    /// Returns a text that identifies the work: a run that resumes it reads the same files.
     fn fingerprint(&self) -> Result<String> {
         let mut hash = Sha256::new();
         hash.update(self.made_of()?);
@@ -166,7 +166,7 @@ impl Plan<'_> {
     }
 }
 
-/// Writes one folder, or says what would be written.
+/// Writes one folder, or prints the plan.
 pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended> {
     let [output] = &args.output[..] else {
         bail!("where to? give one folder: -o DIR");
@@ -228,7 +228,7 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
     }
 }
 
-/// What is written of each tensor. Where scales are shared, weights are read for them.
+/// Returns the items to write. If scales are shared, the weights are read to compute them.
 fn items<'c>(args: &Convert, plan: &Plan<'c>) -> Result<Vec<Item<'c>>> {
     let (tensors, choices) = (&plan.tensors, &plan.choices);
     let peaks = if plan.format.shares() {
@@ -268,7 +268,7 @@ fn plan<'c>(
     })
 }
 
-/// The whole work of a folder, or that of one of its shards.
+/// Returns the work of a whole folder, or that of one of its shards.
 pub(super) fn work<'c>(
     plan: &Plan<'c>,
     shard: Option<usize>,
@@ -279,7 +279,7 @@ pub(super) fn work<'c>(
     let mut work = folder::work(&plan.items, &plan.files, shard, plan.fingerprint()?);
     work.stale = beside::stale(plan, &beside)?;
     work.beside = beside;
-    // Engines begin with the config, programs that read tensors alone with the index.
+    // Engines start with the config; programs that read only tensors start with the index.
     work.gates = vec![folder.join(INDEX), folder.join(CONFIG)];
     work.folder = Some(Folder { path: folder.clone(), shared: shard.is_some() });
     Ok(work)
@@ -295,7 +295,7 @@ fn write(args: &Convert, plan: &Plan<'_>, beside: Vec<SideFile>) -> Result<Ended
     })
 }
 
-/// Refuses a folder that holds a checkpoint, before anything is measured for it.
+/// Returns an error for a folder that holds a checkpoint, before anything is measured for it.
 fn refuse_taken(args: &Convert, folder: &Path) -> Result<()> {
     ensure!(
         args.force || args.resume || args.shard.is_some() || !folder.join(CONFIG).exists(),
@@ -305,7 +305,7 @@ fn refuse_taken(args: &Convert, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Opens what was written as any reader would, and holds its tensors to the plan.
+/// Opens the output as any reader would, and checks its tensors against the plan.
 fn reopen(plan: &Plan<'_>) -> Result<()> {
     let said = || format!("`{}` was written and cannot be read", plan.folder.display());
     let written = Checkpoint::open(&plan.folder).with_context(said)?;
@@ -323,7 +323,7 @@ fn reopen(plan: &Plan<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The config of the new checkpoint.
+/// Returns the config of the new checkpoint.
 pub(super) fn config_text(plan: &Plan<'_>) -> Result<String> {
     let mut json = plan.target.config.value()?;
     let map = json.as_object_mut().context("the config is no object")?;

@@ -19,19 +19,19 @@ use sha2::{Digest as _, Sha256};
 
 use super::Model;
 
-/// `general.file_type` of what no mix makes.
+/// `general.file_type` of NVFP4, which is no mix.
 const NVFP4_FILE: u32 = 39;
 
-/// A format that can be written.
+/// Format that can be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Format {
-    /// As it was written behind `gguf:`.
+    /// Name as given after `gguf:`.
     pub(crate) name: String,
     target: mix::Target,
 }
 
 impl Format {
-    /// Whether numbers are lost in it.
+    /// True if the format is lossy.
     pub(crate) fn quantizes(&self) -> bool {
         self.target.default_type().is_quantized()
     }
@@ -48,7 +48,7 @@ impl Format {
     }
 }
 
-/// Takes the word behind `--to`, whatever else is missing where it is `help`.
+/// Parser of the value of `--to`; `help` works without the other arguments.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Named;
 
@@ -69,7 +69,7 @@ impl TypedValueParser for Named {
     }
 }
 
-/// What `--to help` says.
+/// Returns the output of `--to help`.
 fn help() -> String {
     let mut text =
         "GGUF types, as in --to gguf:q4_k_m (a mix: most tensors are of the type named)\n"
@@ -99,10 +99,10 @@ pub(crate) enum Identity {
     Converter,
 }
 
-/// Types that the converter writes with the mix that `llama-quantize` has for them.
+/// Types that the converter writes with the mix that `llama-quantize` uses for them.
 const DIRECT: [&str; 4] = ["f32", "f16", "bf16", "q8_0"];
 
-/// Which tensor becomes what.
+/// Options that choose the type of each tensor.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Types {
     /// An importance matrix, from `onboard imatrix` or llama.cpp (GGUF or .dat)
@@ -123,14 +123,14 @@ pub(crate) struct Types {
     /// Do not quantize the output matrix
     #[arg(long)]
     leave_output_tensor: bool,
-    /// What matrices are kept in that are not quantized; default: what the checkpoint has
+    /// Dtype of matrices that are not quantized; default: as in the checkpoint
     #[arg(long, value_name = "TYPE", value_parser = plain_type)]
     base: Option<BlockType>,
     /// Give every tensor the bytes that llama.cpp's own programs give on x86-64
     ///
-    /// What still differs: `general.name`, `general.size_label` and other keys of the model's origin, which the
-    /// converter takes from folder names and model cards; the order of keys; and `ssm_a`, which torch's exp may
-    /// leave one unit in the last place off, depending on its build and CPU.
+    /// Remaining differences: `general.name`, `general.size_label` and other keys of the model's origin,
+    /// which the converter takes from folder names and model cards; the order of keys; and `ssm_a`, which
+    /// torch's exp may leave one unit in the last place off, depending on its build and CPU.
     #[arg(long, value_name = "ROUTE")]
     identity: Option<Identity>,
 }
@@ -150,15 +150,15 @@ fn plain_type(text: &str) -> Result<BlockType, String> {
         .ok_or_else(|| format!("`{text}` is none of f32, f16, bf16"))
 }
 
-/// What was chosen for a file.
+/// Types chosen for a file.
 pub(crate) struct Chosen {
     pub(crate) choices: Vec<Choice>,
-    /// The finer types that each tensor may be raised to: all of them its own where it may not.
+    /// Finer types that each tensor may be raised to; all equal to its own type if it may not be raised.
     pub(crate) levels: Vec<[BlockType; mix::LEVELS]>,
     pub(crate) file_type: u32,
     pub(crate) via: Option<FileDtype>,
     pub(crate) importance: BTreeMap<String, Arc<Vec<f32>>>,
-    /// Further keys.
+    /// Additional keys.
     pub(crate) keys: Metadata,
 }
 
@@ -167,7 +167,7 @@ impl Types {
         self.identity.is_some()
     }
 
-    /// The form of shapes in the header.
+    /// Returns the form of shapes in the header.
     pub(crate) fn dims(&self) -> Dims {
         match self.identity {
             Some(Identity::Converter) => Dims::AsGiven,
@@ -175,7 +175,7 @@ impl Types {
         }
     }
 
-    /// Refuses a type that the route does not write.
+    /// Returns an error for a type that the route does not write.
     fn refuse_route(&self, format: &Format) -> Result<()> {
         let direct = DIRECT.iter().any(|name| format.name.eq_ignore_ascii_case(name));
         let changed = !self.tensor_type.is_empty()
@@ -195,7 +195,7 @@ impl Types {
         Ok(())
     }
 
-    /// Refuses for a folder what only files have.
+    /// Returns an error for options that only apply to files.
     pub(crate) fn refuse(&self) -> Result<()> {
         let asked = [
             ("--imatrix", self.imatrix.is_some()),
@@ -216,17 +216,17 @@ impl Types {
         }
     }
 
-    /// What changes of numbers are computed in.
+    /// Returns the compute dtype of steps that change values.
     pub(crate) fn arithmetic(&self) -> Arithmetic {
         if self.identity() { Arithmetic::OfSource } else { Arithmetic::Wide }
     }
 
-    /// Where the importance matrix is, if one was given.
+    /// Returns the path of the importance matrix, if one was given.
     pub(crate) fn imatrix(&self) -> Option<&Path> {
         self.imatrix.as_deref()
     }
 
-    /// The importance matrix, if one was given.
+    /// Reads the importance matrix, if one was given.
     pub(crate) fn read_imatrix(&self) -> Result<Option<Imatrix>> {
         Ok(self.imatrix.as_deref().map(Imatrix::read).transpose()?)
     }
@@ -235,11 +235,11 @@ impl Types {
         self.tensor_type.iter().any(|wanted| wanted.fits(tensor))
     }
 
-    /// The blocks that a tensor stays in: more bits than these would hold nothing more. A file of
-    /// f32 is one that should hold nothing else.
+    /// Returns the block format that a tensor keeps: more bits would not add information. An f32 file keeps
+    /// none.
     fn packed(&self, tensor: &Tensor<'_>, plain: BlockType) -> Option<BlockType> {
         let packed = tensor.packed.as_ref()?.ty;
-        // Rows have to divide, and a factor needs a place.
+        // Rows have to divide, and a factor needs a tensor of its own.
         let row = tensor.flow.shape().last().copied().unwrap_or(0);
         let fits = packed != BlockType::Nvfp4 || plan::may_be_scaled(&tensor.name);
         if !fits || !row.is_multiple_of(packed.elements()) {
@@ -250,7 +250,7 @@ impl Types {
         (!asked && plain != BlockType::F32 && bits(plain) >= bits(packed)).then_some(packed)
     }
 
-    /// The type of every tensor of a file with these keys.
+    /// Chooses the type of every tensor of a file with these keys.
     pub(crate) fn choose(
         &self,
         format: &Format,
@@ -306,7 +306,7 @@ impl Types {
         for (n, (tensor, mut assigned)) in model.tensors.iter().zip(assigned).enumerate() {
             let packed = self.packed(tensor, plain);
             any_packed |= packed.is_some();
-            // In a file of plain numbers some operators still take f32 alone.
+            // In an unquantized file, some operators still require f32.
             if !quantized && tensors[n].base == BlockType::F32 {
                 assigned.ty = BlockType::F32;
             }
@@ -343,7 +343,7 @@ impl Types {
             more.set("quantize.imatrix.entries_count", u32::try_from(imatrix.entries.len())?);
             more.set("quantize.imatrix.chunks_count", imatrix.chunks);
         }
-        // A file of plain numbers and such blocks has the number of the mix that they come from.
+        // An unquantized file with such blocks gets the file type of the mix that they come from.
         let of = |ty| choices.iter().any(|choice| choice.ty == ty);
         let file_type = match any_packed && !quantized {
             true if of(BlockType::Nvfp4) => NVFP4_FILE,
@@ -354,7 +354,7 @@ impl Types {
     }
 }
 
-/// The weights of a tensor, one list per matrix.
+/// Returns the error weights of a tensor, one list per matrix.
 fn weights(imatrix: &Imatrix, tensor: &Tensor<'_>) -> Result<Option<Arc<Vec<f32>>>> {
     let shape = tensor.flow.shape();
     let row = shape.last().copied().unwrap_or(1);
@@ -378,7 +378,7 @@ fn dtype_of(ty: BlockType) -> FileDtype {
     }
 }
 
-/// Where each format goes: a path each, or one folder for all.
+/// Returns the output path of each format: one path each, or one folder for all.
 pub(crate) fn paths(formats: &[Format], outputs: &[PathBuf], name: &str) -> Result<Vec<PathBuf>> {
     let named = |folder: &Path| {
         formats.iter().map(|format| folder.join(format!("{name}-{}.gguf", format.name))).collect()
@@ -402,7 +402,7 @@ pub(crate) fn paths(formats: &[Format], outputs: &[PathBuf], name: &str) -> Resu
     }
 }
 
-/// Reads `4G`, `500M`, `100000`.
+/// Parses `4G`, `500M`, `100000`.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no size; write 4G, 500M or a number of bytes");
     let (digits, unit) = match text.char_indices().last() {
@@ -415,7 +415,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     count.checked_mul(unit).filter(|&size| size > 0).ok_or_else(wrong)
 }
 
-/// Reads `2/8`: the second of eight files, counted from one; gives it counted from zero.
+/// Parses `2/8`, the second of eight files, and returns its index counted from zero.
 pub(crate) fn parse_shard(text: &str) -> Result<(usize, usize), String> {
     let wrong = || format!("`{text}` is no shard; write I/N, as in 2/8");
     let (no, count) = text.split_once('/').ok_or_else(wrong)?;
@@ -427,13 +427,13 @@ pub(crate) fn parse_shard(text: &str) -> Result<(usize, usize), String> {
     Ok((no - 1, count))
 }
 
-/// A text that is equal only for files of one conversion of the same weights, whoever writes them.
+/// Returns a text that identifies the files of one conversion of the same weights, on any machine.
 pub(super) fn made_of(model: &Model<'_>, output: &Output, identity: bool) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));
     hash.update(model.checkpoint.fingerprint()?);
     hash.update(&model.spec.sha256);
-    // What the spec's rules have become, with the settings of the command line.
+    // Resolved rules of the spec, with the settings of the command line.
     hash.update(format!(
         "{:?} {:?} {:?} {:?} {identity}",
         model.gguf.rules, output.choices, output.via, output.dims
@@ -445,7 +445,7 @@ pub(super) fn made_of(model: &Model<'_>, output: &Output, identity: bool) -> Res
     Ok(format!("{:x}", hash.finalize()))
 }
 
-/// A text that is equal only for the same work: a run that goes on with it reads the same files.
+/// Returns a text that identifies the work: a run that resumes it reads the same files.
 pub(super) fn fingerprint(
     model: &Model<'_>,
     planned: &[(Output, Vec<Planned>)],

@@ -1,4 +1,4 @@
-//! `--target-kl`: the divergence that a conversion has to meet, and how it is measured.
+//! `--target-kl`: the divergence that a conversion has to meet, and its measurement.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::{Ended, term};
 
 /// A divergence, and what it is measured against.
 #[derive(Debug, Args)]
-// Groups are named after their structs unless told otherwise, and another one has this name.
+// A group has the name of its struct by default, and that name is taken.
 #[group(id = "divergence")]
 #[command(next_help_heading = "A divergence to meet")]
 pub(super) struct Asked {
@@ -50,33 +50,33 @@ pub(super) struct Asked {
     w8a8: bool,
 }
 
-/// Reads a divergence in nats.
+/// Parses a divergence in nats.
 fn parse_kl(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|nats: &f64| nats.is_finite() && *nats > 0.0);
     number.ok_or_else(|| format!("`{text}` is no divergence; expected nats above 0, as 1e-3"))
 }
 
-/// The most divergence, and what it is measured with.
+/// Maximum divergence, and the means to measure it.
 pub(super) struct Goal {
     pub(super) most: f64,
-    /// Where a conversion is tried.
+    /// Folder for trial conversions.
     pub(super) trial: Trial,
     reference: Box<dyn Reference>,
     options: Options,
 }
 
 impl Asked {
-    /// Whether a divergence is to be met.
+    /// True if a target divergence is given.
     pub(super) fn is_asked(&self) -> bool {
         self.target_kl.is_some()
     }
 
-    /// Where the text is, if there is one.
+    /// Returns the path of the text, if there is one.
     pub(super) fn text(&self) -> Option<&Path> {
         self.text.as_deref()
     }
 
-    /// Refuses for files what only checkpoints have.
+    /// Returns an error for options that only checkpoints support.
     pub(super) fn refuse_eight_bits(&self) -> Result<()> {
         ensure!(
             !self.w8a8,
@@ -86,7 +86,7 @@ impl Asked {
         Ok(())
     }
 
-    /// What the flags ask for, if they do. A text is run here.
+    /// Returns the goal, if the flags set one. A text is run here.
     pub(super) fn goal(
         &self,
         args: &Convert,
@@ -108,7 +108,7 @@ impl Asked {
                 (begin()?, Box::new(dump))
             };
         let rounds = if self.w8a8 { Rounds::All } else { Rounds::None };
-        // Codes that give NaN cost infinitely much, and others are chosen.
+        // Codes that give NaN count as infinite divergence, so that others are chosen.
         let options = Options { rounds, finite: false, ..options };
         Ok(Some(Goal { most, trial, reference, options }))
     }
@@ -147,7 +147,7 @@ impl Asked {
     }
 }
 
-/// Runs a text with the weights as they are.
+/// Runs a text with unquantized weights.
 fn record(target: &Target, text: &Text, options: &Options, trial: &Trial) -> Result<Recorded> {
     let (engine, source) = (NativeEngine::new(), target.source());
     let bar = term::count_bar(text.count as u64, "chunks");
@@ -164,7 +164,7 @@ fn record(target: &Target, text: &Text, options: &Options, trial: &Trial) -> Res
 }
 
 impl Goal {
-    /// The mean divergence of a model's weights in a folder or file, or of an engine's own.
+    /// Returns the mean divergence of a model's weights in a folder or file, or of an engine's own.
     pub(super) fn measure(&self, engine: &dyn Engine, target: &Target, at: &Path) -> Result<f64> {
         let source = Source { model: Arc::clone(&target.model), dir: at };
         let cost = cost(engine, &source, &*self.reference, &self.options).map_err(check_error)?;
@@ -172,7 +172,7 @@ impl Goal {
         Ok(cost.kl.mean)
     }
 
-    /// Measures what was written, in the engine that opens it. A shard alone is nothing that runs.
+    /// Measures the output in the engine that opens it. A single shard cannot run.
     pub(super) fn confirm(
         &self,
         args: &Convert,
@@ -199,8 +199,8 @@ impl Goal {
     }
 }
 
-/// The fewest of `count` things to give up so that it is enough; that all are enough is known, and that
-/// none is not.
+/// Returns the smallest number of `count` items to give up that suffices, by bisection. The caller knows
+/// that all suffice and none does not.
 pub(super) fn fewest(count: usize, mut enough: impl FnMut(usize) -> Result<bool>) -> Result<usize> {
     let (mut low, mut high) = (0, count);
     while high - low > 1 {

@@ -1,4 +1,4 @@
-//! `convert merge-check`: whether split files make up a model.
+//! Implements `convert merge-check`, which checks that split files make up a model.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use formats::gguf::File;
 use crate::text::bytes as size;
 use crate::{Ended, term};
 
-/// Whether a set of split files is complete and sound
+/// Checks that a set of split files is complete and sound
 #[derive(Debug, Args)]
 pub(crate) struct MergeCheck {
     /// The first file of a set, or a folder of safetensors: model-00001-of-00008.gguf
@@ -31,7 +31,8 @@ impl MergeCheck {
         complete(file.files().len(), file.tensors().len(), bytes)
     }
 
-    /// A folder: `Checkpoint::open` holds its files to the index and to one conversion.
+    /// Checks a folder: `Checkpoint::open` compares its files with the index and requires a single
+    /// conversion.
     fn folder(&self) -> Result<Ended> {
         let checkpoint = Checkpoint::open(&self.file)
             .with_context(|| format!("`{}` is no complete set", self.file.display()))?;

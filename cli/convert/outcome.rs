@@ -1,4 +1,4 @@
-//! What a conversion did, and how far each tensor is from its source.
+//! Summary of a conversion, with the error of each tensor.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use conversion::{Done, Measure, Work};
 
 use crate::text::bytes as size;
 
-/// What a warning names of tensors that lost everything; the others are counted.
+/// Number of tensors that a warning names; the others are counted.
 const NAMED: usize = 3;
 
-/// A warning of tensors that are as far from their source as zeros would be: numbers too small for a
-/// type's scales, which no other check of a conversion sees.
+/// Warns of tensors whose error is as large as that of all zeros: their values are too small for the scales
+/// of a type, which no other check of a conversion detects.
 pub(super) fn lost(work: &Work<'_>, done: &Done) -> Option<String> {
     let all = work.tasks.iter().zip(&done.tensors);
     let all = all.flat_map(|(task, measures)| task.targets.iter().zip(measures));
@@ -33,7 +33,7 @@ pub(super) fn lost(work: &Work<'_>, done: &Done) -> Option<String> {
     ))
 }
 
-/// Says that an earlier run has finished.
+/// Returns the message that an earlier run has finished.
 pub(super) fn already(work: &Work<'_>) -> String {
     let mut text = String::new();
     for file in &work.files {
@@ -48,7 +48,7 @@ pub(super) fn already(work: &Work<'_>) -> String {
     text
 }
 
-/// One line per file, and the tensors that lost most.
+/// Returns one line per file, and the tensors with the largest errors.
 pub(super) fn text(work: &Work<'_>, done: &Done, took: Duration) -> String {
     const SHOWN: usize = 5;
     let mut text = String::new();

@@ -1,11 +1,11 @@
-//! How far a conversion is, on stderr where somebody watches.
+//! Progress of a conversion, on stderr if it is a terminal.
 
 use conversion::Progress;
 use indicatif::ProgressBar;
 
 use crate::term;
 
-/// A bar that counts numbers.
+/// Progress bar that counts values.
 pub(super) struct Watch(ProgressBar);
 
 impl Watch {

@@ -1,10 +1,10 @@
-//! `--target-kl` for GGUF files: the mix chooses the types, and tensors whose own costs too much for
-//! what it saves get finer ones.
+//! `--target-kl` for GGUF files: raises tensors to finer types than those of the mix if their own type
+//! costs too much divergence.
 //!
-//! Every tensor is written once in each type that it may get, into files beside the output. Tensors
-//! that are made of the same weights are run alone in the mix's types, the rest unquantized: what that
-//! costs, and by how much less a finer type is off, orders the raises. How many of them it takes is
-//! found by halving, each time by measuring, and the file that is written is measured once more.
+//! Every tensor is written once in each type that it may get, into files beside the output. Each group of
+//! tensors made of the same weights is run alone in the mix's types, the rest unquantized. The resulting
+//! divergence, and the error reduction of finer types, order the raises. Bisection with measurements finds
+//! the number of raises, and the final file is measured once more.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,18 +31,18 @@ mod tried;
 use order::Costs;
 use tried::Tried;
 
-/// The level at which nothing is quantized that may be raised.
+/// Level at which no raisable tensor is quantized.
 const TOP: usize = LEVELS - 1;
 
 /// Tensors that are made of the same weights.
 struct Group {
-    /// Places in the list of tensors; those that cannot be raised are left out.
+    /// Indices in the list of tensors, without those that cannot be raised.
     tensors: Vec<usize>,
-    /// Places in the graph.
+    /// Indices in the graph.
     weights: Vec<usize>,
 }
 
-/// What is measured with which weights.
+/// Inputs of the search.
 struct Search<'a> {
     goal: &'a Goal,
     target: &'a Target,
@@ -50,13 +50,13 @@ struct Search<'a> {
     tried: &'a Tried,
 }
 
-/// What was found: a level for each group, and what it costs alone at the lowest.
+/// Result of the search: a level for each group, and the cost of each group alone at the lowest level.
 struct Found {
     levels: Vec<usize>,
     costs: Vec<f64>,
 }
 
-/// Raises types so that the divergence is met that was asked for, if one was.
+/// Raises types to meet the target divergence, if one is set.
 pub(super) fn choose(
     args: &Convert,
     source: &Model<'_>,
@@ -98,7 +98,7 @@ pub(super) fn choose(
 }
 
 impl Search<'_> {
-    /// The divergence with each group at a level.
+    /// Returns the divergence with each group at a level.
     fn measure(&self, levels: &[usize]) -> Result<f64> {
         let mut from = vec![0; self.target.model.graph.weights.len()];
         for (group, &level) in self.groups.iter().zip(levels) {
@@ -108,8 +108,8 @@ impl Search<'_> {
         self.goal.measure(&mixed, self.target, &self.goal.trial.path)
     }
 
-    /// The levels that meet the goal with the fewest raises. `none` is the divergence with nothing
-    /// quantized, `bytes` what a tensor takes at a level.
+    /// Finds the levels that meet the goal with the fewest raises. `none` is the divergence with nothing
+    /// quantized; `bytes` returns the size of a tensor at a level.
     fn find(&self, none: f64, bytes: impl Fn(usize, usize) -> u64) -> Result<Found> {
         let count = self.groups.len();
         let mut costs = vec![0.0; count];
@@ -135,7 +135,7 @@ impl Search<'_> {
     }
 }
 
-/// Gives the tensors of a draft the types that were found; a line for each that is another.
+/// Assigns the found types to the tensors of a draft; returns a line for each change.
 fn raise(source: &Model<'_>, draft: &mut Draft, groups: &[Group], found: &Found) -> Vec<String> {
     let mut lines = Vec::new();
     for ((group, &level), cost) in groups.iter().zip(&found.levels).zip(&found.costs) {
@@ -154,7 +154,7 @@ fn raise(source: &Model<'_>, draft: &mut Draft, groups: &[Group], found: &Found)
     lines
 }
 
-/// A file as it was written, whatever it is called.
+/// Opens a written file for measurement, independent of its name.
 pub(super) fn written(target: &Target, path: &Path) -> Result<Mixed> {
     let model = &target.model;
     let gguf = model.gguf.clone().unwrap_or_else(|| own_names(model));
@@ -162,8 +162,8 @@ pub(super) fn written(target: &Target, path: &Path) -> Result<Mixed> {
     Ok(Mixed { sources: vec![Arc::new(weights)], from: vec![0; model.graph.weights.len()] })
 }
 
-/// The tensors that may be raised, by the weights that they are made of. What is not run with the
-/// model, as its head, stays as the mix has it.
+/// Groups the tensors that may be raised by the weights that they are made of. Tensors that do not run with
+/// the model, such as the prediction head, keep the type of the mix.
 fn groups(
     source: &Model<'_>,
     target: &Target,
@@ -181,12 +181,12 @@ fn groups(
     Ok(groups.filter(|group| !group.tensors.is_empty()).collect())
 }
 
-/// The bytes that numbers take in a type.
+/// Returns the size of values in a type.
 fn bytes(ty: BlockType, numbers: usize) -> u64 {
     (numbers / ty.elements() * ty.bytes()) as u64
 }
 
-/// Says which tensors are quantized whatever is raised.
+/// Describes the tensors that stay quantized at every level.
 fn staying(source: &Model<'_>, draft: &Draft) -> String {
     let tensors = source.tensors.iter().zip(&draft.levels);
     let mut stay = tensors.filter(|(_, levels)| levels[TOP].is_quantized());

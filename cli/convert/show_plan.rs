@@ -1,4 +1,4 @@
-//! `--plan`: what would be written.
+//! `--plan`: prints the planned output.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,10 +10,10 @@ use conversion::gguf::{Output, Planned};
 use super::Model;
 use crate::text::bytes as size;
 
-/// What is not chosen but follows from the types of others.
+/// Reason for a tensor whose type follows from another tensor.
 const BEHIND: &str = "what the blocks are multiplied by";
 
-/// For people.
+/// Formats the plan for people.
 pub(super) fn text(model: &Model<'_>, planned: &[(Output, Vec<Planned>)]) -> String {
     let mut text =
         format!("{} as `{}`, {} tensors\n", model.name, model.gguf.arch, model.tensors.len());
@@ -59,7 +59,7 @@ pub(super) fn text(model: &Model<'_>, planned: &[(Output, Vec<Planned>)]) -> Str
     text
 }
 
-/// For programs.
+/// Formats the plan for programs.
 pub(super) fn json(model: &Model<'_>, planned: &[(Output, Vec<Planned>)]) -> Result<String> {
     let outputs: Vec<_> = planned
         .iter()

@@ -1,4 +1,4 @@
-//! A folder beside an output, for what is written only to be measured.
+//! Temporary folder beside an output, for files that are written only to be measured.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::interrupt::{self, Watched};
 
-/// The folder; it goes when this does, and when the person stops the command.
+/// Temporary folder; removed when dropped, and when the user stops the command.
 #[derive(Debug)]
 pub(super) struct Trial {
     pub(super) path: PathBuf,
@@ -14,7 +14,7 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// Makes the folder. Shards may be written side by side, so each has its own.
+    /// Creates the folder. Each shard has its own, because shards may be written at the same time.
     pub(super) fn begin(output: &Path, shard: Option<(usize, usize)>) -> Result<Self> {
         let mut name = output.file_name().unwrap_or_default().to_os_string();
         if let Some((no, count)) = shard {

@@ -1,4 +1,4 @@
-//! `convert MODEL --verify FILE`: a GGUF file against its checkpoint.
+//! Implements `convert MODEL --verify FILE`, which checks a GGUF file against its checkpoint.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,10 +20,10 @@ use super::Model;
 use crate::target::{self, Choice, Target, Which};
 use crate::{Ended, term};
 
-/// Numbers compared at a time.
+/// Values compared at a time.
 const SLAB: usize = 1 << 20;
 
-/// Holds a file to the rules of its loader.
+/// Checks a file against the rules of its loader.
 pub(super) fn loader_rules(path: &Path) -> Result<()> {
     // A file of a set is checked alone: the others may be on other machines.
     let map = formats::mmap::Map::open(path)?;
@@ -32,27 +32,27 @@ pub(super) fn loader_rules(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether every block of a tensor can be used.
+/// Checks that every block of a tensor can be used.
 pub(super) fn sound(file: &File, info: &TensorInfo) -> Result<()> {
     let bytes =
         file.bytes(&info.name).with_context(|| format!("tensor `{}` has no bytes", info.name))?;
     codec::validate(info.ty, bytes).with_context(|| format!("tensor `{}`", info.name))
 }
 
-/// A tensor of a file, and how far it is from its source.
+/// Tensor of a file, with its error against the source.
 #[derive(Debug)]
 pub(crate) struct Distance {
     pub(crate) name: String,
     pub(crate) ty: BlockType,
     pub(crate) measure: Measure,
-    /// The SHA-256 of its bytes.
+    /// SHA-256 of its bytes.
     sha256: String,
 }
 
 impl Distance {
-    /// Says so where the numbers are others than the source's, and not only rounded.
+    /// Describes the fault if the values differ from the source's by more than rounding.
     fn fault(&self) -> Option<String> {
-        /// Types lose more where numbers lie apart.
+        /// Margin for values with outliers, on which types lose more.
         const MORE: f64 = 4.0;
         let most = match self.ty {
             BlockType::F32 => 1e-6,
@@ -60,7 +60,7 @@ impl Distance {
             ty => expected_error(ty).map_or(0.9, |error| (MORE * error).min(0.9)),
         };
         let off = self.measure.relative();
-        // Nothing is less than a number that is none.
+        // NaN does not compare as less, so it counts as a fault.
         let within = off <= most;
         (!within).then(|| {
             let (name, ty) = (&self.name, self.ty.name());
@@ -69,7 +69,7 @@ impl Distance {
     }
 }
 
-/// Compares every tensor of a file with its source; also gives what has none to compare with.
+/// Compares every tensor of a file with its source; also returns tensors without a counterpart.
 fn compare_all(model: &Model<'_>, file: &File) -> (Vec<Distance>, Vec<String>) {
     let (mut distances, mut faults) = (Vec::new(), Vec::new());
     let tensors = as_fused(&model.tensors, file, &mut faults);
@@ -98,7 +98,7 @@ fn compare_all(model: &Model<'_>, file: &File) -> (Vec<Distance>, Vec<String>) {
     (distances, faults)
 }
 
-/// The tensors of a model as a file has them that has several in one.
+/// Returns the tensors of a model, fused like those of the file.
 fn as_fused<'c>(
     tensors: &[super::Tensor<'c>],
     file: &File,
@@ -126,7 +126,7 @@ fn as_fused<'c>(
     made
 }
 
-/// The model as the file has it: without its head if the file has none of it.
+/// Returns the model as the file has it: without its head if the file has none.
 fn as_file<'c>(
     target: &Target,
     checkpoint: &'c Checkpoint,
@@ -147,7 +147,7 @@ fn as_file<'c>(
     Ok(bare)
 }
 
-/// The keys of a file that are not those of its checkpoint.
+/// Lists the keys of a file that differ from those of its checkpoint.
 fn keys(model: &Model<'_>, file: &File) -> Result<Vec<String>> {
     let arch = file.metadata().str("general.architecture")?.unwrap_or_default();
     let other = (arch != model.gguf.arch)
@@ -156,7 +156,7 @@ fn keys(model: &Model<'_>, file: &File) -> Result<Vec<String>> {
     Ok(other.into_iter().chain(keys).collect())
 }
 
-/// How far the tensors of a file are from the checkpoint in a folder.
+/// Measures the errors of a file's tensors against the checkpoint in a folder.
 pub(crate) fn distances(folder: &Path, choice: &Choice, path: &Path) -> Result<Vec<Distance>> {
     let target = target::open(&Which::at(folder.to_owned()), choice)?;
     let checkpoint = super::checkpoint(&target)?;
@@ -224,7 +224,7 @@ fn row(Distance { name, ty, measure, sha256 }: &Distance) -> serde_json::Value {
     })
 }
 
-/// How far a tensor of a file is from its source, and the hash of its bytes.
+/// Returns the error of a tensor against its source, and the hash of its bytes.
 fn compare(
     file: &File,
     info: &TensorInfo,

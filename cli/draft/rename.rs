@@ -1,4 +1,4 @@
-//! Tensors with other names than a spec gives its weights, paired by shape and by role.
+//! Pairs tensors with weights of other names, by shape and by role.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,16 +6,16 @@ use std::fmt::Write as _;
 use registry::check::unmatched;
 use registry::model::Model;
 
-/// Rules for `weights:`, and those that are left to choose.
+/// Rules for `weights:`, and undecided pairs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Renames {
     rules: Vec<Rule>,
     open: Vec<Open>,
-    /// Weights that no tensor is left for.
+    /// Number of weights without a remaining tensor.
     lacking: usize,
 }
 
-/// Tensors of one form that are a weight of the model.
+/// Tensors of one name pattern that match a weight of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Rule {
     disk: String,
@@ -23,18 +23,18 @@ struct Rule {
     tensors: usize,
 }
 
-/// A weight with several tensors of its shape, none of which has a name that says its role.
+/// Weight with several tensors of its shape, none of which has a name that shows its role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Open {
     weight: String,
     candidates: Vec<String>,
 }
 
-/// Shapes by the numbers in the holes of a form.
+/// Shapes by the numbers in the holes of a name pattern.
 type Group = BTreeMap<Vec<u32>, Vec<usize>>;
 
 impl Renames {
-    /// Pairs weights without a tensor with tensors that no weight is made of.
+    /// Pairs weights without a tensor with unused tensors.
     pub(super) fn propose(model: &Model, tensors: &BTreeMap<String, Vec<usize>>) -> Self {
         let (lacking, spare) = unmatched(model, tensors);
         let lacking = groups(lacking.iter().map(|weight| (weight.name.as_str(), &weight.shape)));
@@ -53,7 +53,7 @@ impl Renames {
         };
         let mut renames = Self::default();
         let mut taken: Vec<&String> = Vec::new();
-        // Names that say their role come first, and leave the rest fewer choices.
+        // Names that show their role come first, which reduces the remaining choices.
         for by_role in [true, false] {
             for (weight, group) in lacking {
                 if renames.rules.iter().any(|rule| rule.weight == *weight) {
@@ -71,7 +71,7 @@ impl Renames {
                         && ending(other) == ending(weight)
                         && !renames.rules.iter().any(|rule| rule.weight == **other)
                 });
-                // By shape alone, only what nothing else could be.
+                // By shape alone, only a unique match counts.
                 let alone = by_role || rivals.count() == 0;
                 match &found[..] {
                     [disk] if alone => {
@@ -96,30 +96,30 @@ impl Renames {
         renames
     }
 
-    /// True if no rule is proposed, and none is left to choose.
+    /// True if no rule is proposed and no pair is undecided.
     pub(super) fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.open.is_empty()
     }
 
-    /// Tensors that the rules explain.
+    /// Returns the number of tensors that the rules explain.
     pub(super) fn tensors(&self) -> usize {
         self.rules.iter().map(|rule| rule.tensors).sum()
     }
 
-    /// Weight of the rules as evidence: each tensor that they explain, less each weight that lacks one
-    /// even so. A rule that only shifts what is missing speaks for nothing.
+    /// Returns the weight of the rules as evidence: the number of tensors explained, less the number of
+    /// weights still missing. A rule that only moves the gaps is no evidence.
     pub(super) fn credit(&self) -> usize {
         self.tensors().saturating_sub(self.lacking)
     }
 
-    /// Rules for so many tensors, where so many weights lack one even so.
+    /// Returns rules for a number of tensors, with a number of weights missing.
     #[cfg(test)]
     pub(super) fn made_up(tensors: usize, lacking: usize) -> Self {
         let rule = Rule { disk: "a".into(), weight: "b".into(), tensors };
         Self { rules: vec![rule], open: Vec::new(), lacking }
     }
 
-    /// The items of the list; what is left to choose stands in comments.
+    /// Returns the items of the list; undecided pairs are written as comments.
     pub(super) fn yaml(&self) -> String {
         let mut text = String::new();
         if !self.rules.is_empty() {
@@ -146,13 +146,13 @@ impl Renames {
     }
 }
 
-/// A name in quotes; characters that are none of a name's are left out, and the rule finds nothing.
+/// Quotes a name. Invalid characters are dropped, so that such a rule matches nothing.
 fn quoted(name: &str) -> String {
     let good = |c: &char| c.is_ascii_alphanumeric() || "._-{}/".contains(*c);
     format!("\"{}\"", name.chars().filter(good).collect::<String>())
 }
 
-/// Names by their form: the first number is `{i}`, the second `{e}`.
+/// Groups names by pattern: the first number is `{i}`, the second `{e}`.
 fn groups<'n>(names: impl Iterator<Item = (&'n str, &'n Vec<usize>)>) -> BTreeMap<String, Group> {
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();
     for (name, shape) in names {
@@ -177,13 +177,14 @@ fn form(name: &str) -> (String, Vec<u32>) {
     (segments.join("."), numbers)
 }
 
-/// The last part of a name, and its holes: a bias is no weight, an expert no layer.
+/// Returns the last part of a name and its number of holes, which separate biases from weights and experts
+/// from layers.
 fn ending(name: &str) -> (&str, usize) {
     let last = name.rsplit('.').next().unwrap_or(name);
     (last, name.matches('{').count())
 }
 
-/// A role, as words say it in names of tensors.
+/// Role of a tensor, derived from words in its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Embedding,
@@ -204,7 +205,7 @@ enum Role {
     Router,
 }
 
-/// The block of a layer that a name says, if it says one.
+/// Returns the block of a layer that a name indicates, if any.
 fn block(name: &str) -> Option<Block> {
     let name = name.to_lowercase();
     let says = |any: &[&str]| {
@@ -226,7 +227,7 @@ enum Block {
     Mlp,
 }
 
-/// The role that a name says, if it says one.
+/// Returns the role that a name indicates, if any.
 fn role(name: &str) -> Option<Role> {
     let name = name.to_lowercase();
     let segments: Vec<&str> = name.split('.').filter(|part| !part.starts_with('{')).collect();
@@ -352,7 +353,7 @@ mod tests {
         let renames = Renames::pair(&lacking, &spare);
         assert_eq!((renames.tensors(), renames.open.len(), renames.lacking), (0, 2, 2));
         assert!(renames.yaml().lines().all(|line| line.starts_with("  #")));
-        // Another shape, another number of layers, and a bias are no candidates.
+        // Another shape, another number of layers, and a bias are not candidates.
         let others =
             named(&[("b.0.k.weight", &[8, 4]), ("b.1.k.weight", &[4, 8]), ("b.0.k.bias", &[4, 8])]);
         assert!(Renames::pair(&lacking, &others).is_empty());

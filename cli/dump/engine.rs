@@ -1,4 +1,4 @@
-//! `parity dump --engine`: a dump of any engine, in the form of a reference's.
+//! Implements `parity dump --engine`: a dump of any engine, in the format of a reference.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::target::gguf;
 use crate::target::{self, Choice, Which};
 use crate::{Ended, term, write};
 
-/// Positions past the longest prompt, for greedy tokens and for what an engine keeps free.
+/// Positions past the longest prompt, for greedy tokens and for positions that an engine reserves.
 const MORE: usize = 64;
 
 /// The engine that is recorded in place of the reference.
@@ -49,7 +49,7 @@ pub(super) struct EngineDump {
 }
 
 impl EngineDump {
-    /// Settings that only an engine has a use for.
+    /// Returns an error for settings that require an engine.
     pub(super) fn refuse_without_engine(&self) -> Result<()> {
         let choice = &self.choice;
         for (flag, given) in [
@@ -67,7 +67,7 @@ impl EngineDump {
         Ok(())
     }
 
-    /// Records `name` on a model.
+    /// Records the engine `name` on a model.
     pub(super) fn run(
         &self,
         name: &str,
@@ -152,7 +152,7 @@ impl EngineDump {
         }
         fs_err::create_dir_all(output)?;
         let manifest = output.join("manifest.json");
-        // A dump that is written over is none until the new one is whole.
+        // An overwritten dump is invalid until the new one is complete.
         if manifest.exists() {
             fs_err::remove_file(&manifest)?;
         }
@@ -164,7 +164,7 @@ impl EngineDump {
         Ok(Ended::Well)
     }
 
-    /// The prompts: given, of a dump, of the dump beside the model, or derived.
+    /// Returns the prompts: given, from a dump, from the dump beside the model, or derived.
     fn prompts(&self, model: &Path, given: Option<&str>, about: &Model) -> Result<Vec<Prompt>> {
         if let Some(path) = given {
             return read_prompts(Path::new(path), about.vocab);
@@ -185,12 +185,12 @@ impl EngineDump {
     }
 }
 
-/// Positions that prompts need.
+/// Returns the positions that prompts need.
 fn room(prompts: &[Prompt]) -> usize {
     prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0) + MORE
 }
 
-/// The `model` entry of a manifest.
+/// Returns the `model` entry of a manifest.
 fn identity(source: &Source<'_>) -> Result<Value> {
     let architecture = &source.model.architecture;
     if source.dir.is_file() {
@@ -234,7 +234,7 @@ pub(crate) fn model_of(
     Ok((Model::opaque(architecture.clone(), architecture, vocab, context), None))
 }
 
-/// Reads prompts: a list of objects with `name`, `tokens`, and perhaps `split`, `taps` and `rows`.
+/// Reads prompts: a list of objects with `name`, `tokens`, and optionally `split`, `taps` and `rows`.
 fn read_prompts(path: &Path, vocab: usize) -> Result<Vec<Prompt>> {
     let shown = path.display();
     let bytes = file::read(path, file::MANIFEST)?;

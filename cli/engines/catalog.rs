@@ -1,4 +1,4 @@
-//! Every engine that has a name: drivers, sheets of this program, sheets of the user, programs on the PATH.
+//! Catalog of named engines: drivers, built-in sheets, sheets of the user, programs on the PATH.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,18 @@ use registry::file;
 /// Prefix of engines among the programs on the PATH.
 const PREFIX: &str = "onboard-engine-";
 
-/// An engine that has a name.
+/// Named engine.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Its name.
+    /// Name of the engine.
     pub name: String,
-    /// Its sheet; a program on the PATH has none.
+    /// Sheet of the engine; none for a program on the PATH.
     pub sheet: Option<Sheet>,
-    /// The file of the sheet, or the program; nothing for a sheet of this program.
+    /// File of the sheet, or the program; none for a built-in sheet.
     pub place: Option<PathBuf>,
 }
 
-/// Lists all engines. Sheets of the user win over those of this program and over programs on the PATH.
+/// Lists all engines. Sheets of the user take precedence over built-in ones and over programs on the PATH.
 pub(crate) fn catalog() -> Result<Vec<Entry>> {
     let mut entries: Vec<Entry> = DRIVERS
         .iter()
@@ -45,7 +45,8 @@ pub(crate) fn catalog() -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The folder of the user's sheets: ONBOARD_ENGINES, else `onboard/engines` of the configuration folder.
+/// Returns the folder of the user's sheets: ONBOARD_ENGINES, else `onboard/engines` of the configuration
+/// folder.
 fn folder() -> Option<PathBuf> {
     let set =
         |key: &str| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -86,7 +87,7 @@ fn programs() -> Vec<Entry> {
     entries
 }
 
-/// Files of a folder whose names are wanted, in the order of names. A folder that cannot be read has none.
+/// Returns the wanted files of a folder, sorted by name. An unreadable folder has none.
 fn listed(folder: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries

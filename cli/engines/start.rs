@@ -1,4 +1,4 @@
-//! The commands that start engines in processes of their own.
+//! Commands that start engines in child processes.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,22 +14,22 @@ use super::EngineArgs;
 use super::catalog::{Entry, is_program};
 use crate::interrupt::{self, Watched};
 
-/// The reader of taps and states that plugins share with `parity dump`.
+/// Python reader of taps and states that plugins share with `parity dump`.
 const READER: &str = include_str!("../../parity/reference/dump.py");
 
-/// An engine in a process of its own, ready to be started.
+/// Engine in a child process, ready to be started.
 pub(crate) struct Child {
-    /// The command.
+    /// Command that starts the engine.
     pub launch: Launch,
-    /// The dtypes of its sheet; all if it has none.
+    /// Sheet with the supported dtypes; without one, all are supported.
     sheet: Option<Sheet>,
-    /// Python files for as long as the engine may run. The folder goes last.
+    /// Temporary folder of Python files, kept for as long as the engine may run and dropped last.
     _watched: Watched,
     _files: TempDir,
 }
 
 impl Child {
-    /// An engine at a path: a Python file, or a program.
+    /// Finds an engine at a path: a Python file, or a program.
     pub(super) fn at_path(path: &Path, args: &EngineArgs) -> Result<Self> {
         let shown = path.display();
         ensure!(
@@ -50,7 +50,7 @@ impl Child {
         Self::new(args.engine.clone(), words, None, args)
     }
 
-    /// An engine that has a sheet, or lies on the PATH.
+    /// Finds an engine that has a sheet, or is on the PATH.
     pub(super) fn of_entry(entry: &Entry, args: &EngineArgs) -> Result<Self> {
         let name = entry.name.clone();
         let Some(sheet) = &entry.sheet else {
@@ -64,7 +64,8 @@ impl Child {
         }
         let home = entry.place.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
         let word = |(n, word): (usize, &String)| {
-            // Files are named from the sheet's folder; bare words are programs of the PATH and arguments.
+            // File names are relative to the sheet's folder; bare words are programs of the PATH and
+            // arguments.
             let path = home.join(word);
             let named = word.contains('/') || n > 0 && path.is_file();
             if named { path.into_os_string() } else { OsString::from(word) }
@@ -106,7 +107,7 @@ impl Child {
             };
             options.insert(key.to_owned(), value.to_owned());
         }
-        // A file beside the engine wins; this one is for those that have none.
+        // A module beside the engine takes precedence; this one is for engines without it.
         let before = std::env::var_os("PYTHONPATH").unwrap_or_default();
         let folders = std::env::split_paths(&before).chain([files.path().to_owned()]);
         let folders = std::env::join_paths(folders.filter(|folder| !folder.as_os_str().is_empty()));
@@ -132,25 +133,25 @@ impl Child {
         Ok(Self { launch, sheet, _watched: watched, _files: files })
     }
 
-    /// The engine, with room for so many positions in a slot.
+    /// Returns the engine, with room for a number of positions in a slot.
     pub(crate) fn engine(&self, room: usize) -> ChildEngine {
         ChildEngine::new(self.launch.clone(), room)
     }
 
-    /// The dtypes that its sheet has; none if any may be tried.
+    /// Returns the sheet, which limits the dtypes; none if any may be tried.
     pub(crate) fn sheet(&self) -> Option<&Sheet> {
         self.sheet.as_ref()
     }
 }
 
-/// The interpreter of Python files.
+/// Returns the interpreter of Python files.
 pub(super) fn python() -> OsString {
     let set = std::env::var_os("ONBOARD_PYTHON").filter(|value| !value.is_empty());
     set.unwrap_or_else(|| "python3".into())
 }
 
 impl Entry {
-    /// Says why the engine cannot start here, as far as can be told without starting it.
+    /// Explains why the engine cannot start here, as far as known without starting it.
     pub(crate) fn obstacle(&self) -> Option<String> {
         let sheet = self.sheet.as_ref()?;
         if let Some(driver) = engine::drivers::DRIVERS.iter().find(|d| d.name == self.name) {

@@ -1,4 +1,4 @@
-//! The environment variables that Python's `huggingface_hub` reads, read as it does.
+//! Environment variables of Python's `huggingface_hub`, with the same meaning.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,16 +7,16 @@ use std::time::Duration;
 use hub::Options;
 use registry::file;
 
-/// The hub and the cache, as the environment names them.
+/// Hub and cache settings from the environment.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    /// The address, without a slash at its end.
+    /// Address, without a trailing slash.
     pub endpoint: String,
-    /// Sent to the hub alone.
+    /// Token, sent only to the hub.
     pub token: Option<String>,
-    /// The folder that holds `models--*`.
+    /// Folder that contains `models--*`.
     pub cache: PathBuf,
-    /// Ask nobody; what is not in the cache is missing.
+    /// True to use only the cache, without the network.
     pub offline: bool,
     /// Timeouts.
     pub options: Options,
@@ -76,7 +76,7 @@ fn user(get: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
     get("HOME").map(PathBuf::from).or_else(std::env::home_dir).unwrap_or_default()
 }
 
-/// Expands `~` at the beginning, and `$NAME` and `${NAME}` where they are set.
+/// Expands `~` at the beginning, and `$NAME` and `${NAME}` if they are set.
 fn expand(value: OsString, get: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
     let Some(text) = value.to_str() else { return value.into() };
     let mut rest = text;

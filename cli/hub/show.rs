@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 
 use crate::{term, text};
 
-/// Progress as shown now.
+/// Progress state.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     bar: RefCell<Option<ProgressBar>>,
@@ -60,7 +60,7 @@ impl Progress {
         }
     }
 
-    /// A line beside the bar.
+    /// Prints a line beside the bar.
     fn say(bar: Option<&ProgressBar>, text: &str) {
         match bar {
             Some(bar) => bar.suspend(|| term::note(text)),

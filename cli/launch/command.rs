@@ -1,10 +1,10 @@
-//! The words of a command, and how shells and units quote them.
+//! Words of a command, with quoting for shells and systemd units.
 
 use registry::sheet::apply::Chosen;
 
 use super::Launched;
 
-/// The environment variables of a launch.
+/// Returns the environment variables of a launch.
 pub(super) fn environment(launched: &Launched) -> Vec<(String, String)> {
     let settings = launched.outcome.settings.iter();
     settings
@@ -15,7 +15,7 @@ pub(super) fn environment(launched: &Launched) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The words of the command; `model` stands behind the model flag.
+/// Returns the words of the command; `model` follows the model flag.
 pub(super) fn words(launched: &Launched, model: &str) -> Vec<String> {
     let mut words = launched.sheet.command.clone();
     words.extend(model_words(launched, model));
@@ -25,19 +25,19 @@ pub(super) fn words(launched: &Launched, model: &str) -> Vec<String> {
     words
 }
 
-/// The words that name the model.
+/// Returns the words that name the model.
 pub(super) fn model_words(launched: &Launched, model: &str) -> Vec<String> {
     let flag = Some(launched.sheet.model_flag.clone()).filter(|flag| !flag.is_empty());
     flag.into_iter().chain([model.to_owned()]).collect()
 }
 
-/// The words that pass a setting.
+/// Returns the words that pass a setting.
 pub(super) fn flag(launched: &Launched, chosen: &Chosen) -> Vec<String> {
     let setting = launched.sheet.settings.get(&chosen.name);
     setting.map(|setting| setting.words(&chosen.value)).unwrap_or_default()
 }
 
-/// A word as a shell reads it.
+/// Quotes a word for a shell.
 pub(super) fn shell(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -46,12 +46,12 @@ pub(super) fn shell(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// A word as `ExecStart=` of a unit reads it.
+/// Quotes a word for `ExecStart=` of a unit.
 pub(super) fn unit(word: &str) -> String {
     unit_setting(word).replace('$', "$$")
 }
 
-/// A word as `Environment=` of a unit reads it, where `$` is a character like others.
+/// Quotes a word for `Environment=` of a unit, where `$` is not special.
 pub(super) fn unit_setting(word: &str) -> String {
     let escaped = word.replace('\\', r"\\").replace('"', "\\\"").replace('%', "%%");
     let escaped = escaped.replace('\n', r"\n");

@@ -1,4 +1,4 @@
-//! Config keys that engines read and transformers 5 does not write, by the sheets.
+//! Config keys that engines read and transformers 5 does not write, from the sheets.
 
 use anyhow::{Context as _, Result, ensure};
 use formats::python_json::texts_as_words;
@@ -24,7 +24,7 @@ fn added(target: &Target) -> Result<Vec<Added>> {
         .map_err(|findings| tell(&findings, "the keys cannot be worked out"))
 }
 
-/// Adds the keys to a config, and says which. Keys that are there stay as they are.
+/// Adds the missing keys to a config, and notes them. Existing keys are unchanged.
 pub(crate) fn extend(target: &Target, config: &mut serde_json::Value) -> Result<()> {
     let map = config.as_object_mut().context("the config is no object")?;
     let added = added(target)?;
@@ -45,7 +45,7 @@ pub(crate) fn extend(target: &Target, config: &mut serde_json::Value) -> Result<
     Ok(())
 }
 
-/// The config of a checkpoint with the keys, as the text of a file.
+/// Returns the text of a checkpoint's config with the added keys.
 pub(crate) fn text(target: &Target) -> Result<String> {
     let mut config = target.config.value()?;
     extend(target, &mut config)?;

@@ -1,6 +1,6 @@
-//! A launch as a file of Docker Compose, and as objects of Kubernetes.
+//! Formats a launch as a Docker Compose file, and as Kubernetes objects.
 //!
-//! Both are YAML; texts are written as JSON writes them, which YAML reads too.
+//! Both are YAML; strings are written as JSON, which is valid YAML.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use registry::scalar::Scalar;
 use super::units::model_path;
 use super::{Launched, command};
 
-/// The folder of the model inside a container.
+/// Folder of the model inside a container.
 const INSIDE: &str = "/model";
 
 /// Content that Compose and Kubernetes files share.
@@ -21,7 +21,7 @@ struct Container {
     environment: Vec<(String, String)>,
     port: u16,
     gpus: i64,
-    /// The folder or file outside, for a model that lies here.
+    /// Host path of the folder or file, for a local model.
     outside: Option<String>,
 }
 
@@ -35,7 +35,7 @@ impl Container {
         let outside = launched.local.then(|| model_path(launched));
         let inside = outside.as_ref().map_or(launched.model.as_str(), |_| INSIDE);
         let mut words = command::words(launched, inside);
-        // Servers listen on the loopback address by themselves, which nobody outside reaches.
+        // Servers listen on the loopback address by default, which is unreachable from outside.
         let asked = launched.outcome.settings.iter().any(|chosen| chosen.name == "host");
         if let Some(host) = sheet.settings.get("host").filter(|_| !asked) {
             words.extend(host.words(&Scalar::Str("0.0.0.0".to_owned())));
@@ -54,7 +54,7 @@ impl Container {
     }
 }
 
-/// A file of Docker Compose.
+/// Formats a Docker Compose file.
 pub(super) fn compose(launched: &Launched) -> Result<String> {
     let it = Container::of(launched)?;
     let mut text = format!("services:\n  {}:\n    image: {}\n", it.name, quoted(&it.image));
@@ -83,7 +83,7 @@ pub(super) fn compose(launched: &Launched) -> Result<String> {
     Ok(text)
 }
 
-/// A deployment and a service of Kubernetes.
+/// Formats a deployment and a service of Kubernetes.
 pub(super) fn kubernetes(launched: &Launched) -> Result<String> {
     let it = Container::of(launched)?;
     let name = &it.name;
@@ -130,7 +130,7 @@ pub(super) fn kubernetes(launched: &Launched) -> Result<String> {
     Ok(text)
 }
 
-/// A name that DNS takes: lower-case letters, digits and dashes, 63 of them at most.
+/// Returns a valid DNS label: lower-case letters, digits and dashes, at most 63 of them.
 fn label(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let mut name: String = text.chars().map(plain).collect();
@@ -142,7 +142,7 @@ fn label(text: &str) -> String {
 }
 
 fn quoted(text: &str) -> String {
-    // Compose replaces `$NAME`, also in quotes.
+    // Compose replaces `$NAME`, even in quotes.
     serde_json::Value::from(text.replace('$', "$$")).to_string()
 }
 

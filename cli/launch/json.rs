@@ -1,4 +1,4 @@
-//! A launch as JSON.
+//! Formats a launch as JSON.
 
 use registry::scalar::Scalar;
 use registry::sheet::Origin;
@@ -7,7 +7,7 @@ use serde_json::{Map, Number, Value, json};
 
 use super::{Launched, command};
 
-/// Everything that is known of the launch, as one object.
+/// Returns everything about the launch as one object.
 pub(super) fn show(launched: &Launched) -> Value {
     let outcome = &launched.outcome;
     let settings = outcome.settings.iter().map(|chosen| {
@@ -64,7 +64,7 @@ fn origin(origin: &Origin) -> Value {
     origin.place.as_str().into()
 }
 
-/// A scalar as JSON; numbers that JSON has no word for become null.
+/// Converts a scalar to JSON; numbers that JSON cannot express become null.
 pub(super) fn scalar(value: &Scalar) -> Value {
     match value {
         Scalar::Null => Value::Null,

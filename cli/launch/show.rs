@@ -1,4 +1,4 @@
-//! A launch as text: a command that a shell takes as it stands, and the reasons as comments.
+//! Formats a launch as text: a command for a shell, with the reasons as comments.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use registry::sheet::{Origin, shown};
 use super::{Launched, command};
 use crate::text::{Table, bytes};
 
-/// The whole text.
+/// Returns the whole text.
 pub(super) fn text(launched: &Launched) -> String {
     let mut text = header(launched);
     text.push_str(&shell(launched));
@@ -42,7 +42,7 @@ fn header(launched: &Launched) -> String {
     text
 }
 
-/// The command over several lines.
+/// Formats the command over several lines.
 fn shell(launched: &Launched) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut first: Vec<String> = command::environment(launched)
@@ -101,7 +101,7 @@ fn memory(launched: &Launched) -> String {
     format!("\n# memory of a rank\n{}", table.plain("#   "))
 }
 
-/// A planned value with its unit.
+/// Formats a planned value with its unit.
 fn amount(value: &Value) -> String {
     match (value.unit.as_str(), &value.value) {
         ("bytes", number) => match number.as_f64() {
@@ -113,12 +113,12 @@ fn amount(value: &Value) -> String {
     }
 }
 
-/// A text with its rule's name and source.
+/// Formats a text with its rule's name and source.
 pub(super) fn sourced(said: &Said) -> String {
     format!("{}{}", said.text, said.source.as_ref().map(place).unwrap_or_default())
 }
 
-/// A refusal as it is printed.
+/// Formats a refusal.
 pub(super) fn refusal(said: &Said) -> String {
     let source = said.source.as_ref().map(|source| format!("\n  source: {}", source.place));
     format!("refused: {}\n  rule: {}{}", said.text, said.rule, source.unwrap_or_default())

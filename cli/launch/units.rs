@@ -1,15 +1,15 @@
-//! A launch as a unit of systemd.
+//! Formats a launch as a systemd unit.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use super::{Launched, command, show};
 
-/// The text of the unit. Paths have to be whole, since a unit has no folder.
+/// Returns the text of the unit. Paths are absolute, because a unit has no working folder.
 pub(super) fn systemd(launched: &Launched) -> String {
     let model = model_path(launched);
     let mut words = command::words(launched, &model).into_iter().map(|word| command::unit(&word));
-    // Before systemd looks up a command, it wants to know where: `env` looks in PATH.
+    // systemd requires an absolute path of the command: `env` looks it up in PATH.
     let first = words.next().unwrap_or_default();
     let program = if first.starts_with('/') { first } else { format!("/usr/bin/env {first}") };
     let mut text = format!(
@@ -29,7 +29,7 @@ pub(super) fn systemd(launched: &Launched) -> String {
     text
 }
 
-/// The model as a whole path, if it is one here.
+/// Returns the absolute path of a local model.
 pub(super) fn model_path(launched: &Launched) -> String {
     let whole = fs_err::canonicalize(Path::new(&launched.model)).ok().filter(|_| launched.local);
     whole.map_or_else(|| launched.model.clone(), |path| path.display().to_string())

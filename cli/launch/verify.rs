@@ -1,4 +1,4 @@
-//! Settings that a running server has in force, beside those that were asked for.
+//! Compares the settings of a running server with the requested ones.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use super::Launched;
 use crate::text::Table;
 use crate::{Ended, engines, term};
 
-/// The longest answer that is read.
+/// Maximum size of an answer.
 const MOST_BYTES: u64 = 16 << 20;
-/// Time that a server may take to answer.
+/// Time limit of an answer.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Result of comparing a value in force with the one asked for.
+/// Result of comparing an actual value with the requested one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Agrees,
     Differs,
-    /// The server does not say.
+    /// The server does not report the value.
     Unsaid,
 }
 
@@ -37,7 +37,7 @@ impl Verdict {
     }
 }
 
-/// One line of the comparison.
+/// Line of the comparison.
 struct Line {
     name: String,
     asked: String,
@@ -45,7 +45,7 @@ struct Line {
     verdict: Verdict,
 }
 
-/// Asks a server, prints the comparison, and ends with 1 where something differs.
+/// Queries a server, prints the comparison, and exits with 1 if something differs.
 pub(super) fn run(launched: &Launched, url: &str, as_json: bool) -> Result<Ended> {
     ensure!(
         !launched.sheet.reports.is_empty(),
@@ -103,7 +103,7 @@ fn compare(launched: &Launched, report: &Report, answer: &Value, lines: &mut Vec
         let found = find(answer, path).unwrap_or(&Value::Null);
         let in_force = shown(found);
         let Some((asked, verdict)) = judged(launched, name, found) else { continue };
-        // An answer that says more than one before it counts instead.
+        // A later answer replaces an earlier one that does not report the value.
         if let Some(line) = lines.iter_mut().find(|line| line.name == *name) {
             if line.verdict == Verdict::Unsaid {
                 *line = Line { name: name.clone(), asked, in_force, verdict };
@@ -114,7 +114,8 @@ fn compare(launched: &Launched, report: &Report, answer: &Value, lines: &mut Vec
     }
 }
 
-/// Compares a value in force with the one asked for, and gives both; none for a setting that nobody chose.
+/// Compares an actual value with the requested one, and returns both; none for a setting that was not
+/// chosen.
 fn judged(launched: &Launched, name: &str, found: &Value) -> Option<(String, Verdict)> {
     let agree = |agrees: bool| match (found, agrees) {
         (Value::Null, _) => Verdict::Unsaid,
@@ -152,7 +153,7 @@ fn judged(launched: &Launched, name: &str, found: &Value) -> Option<(String, Ver
     }
 }
 
-/// Adds what no answer is about: settings that were chosen, and the class in use.
+/// Adds settings that no answer reports: those that were chosen, and the class in use.
 fn unsaid(launched: &Launched, lines: &mut Vec<Line>) {
     let mut add = |name: &str, asked: String| {
         if !lines.iter().any(|line| line.name == name) {

@@ -1,4 +1,4 @@
-//! `parity check MODEL --engine NAME` for an engine in a process of its own.
+//! `parity check MODEL --engine NAME` for an engine in a child process.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::target;
 use crate::target::gguf;
 use crate::{Ended, term};
 
-/// Positions past the longest schedule, which windows make longer than prompts.
+/// Positions past the longest schedule, whose length depends on windows and can exceed the prompts.
 const SCHEDULES: usize = 160;
 
 impl Check {
@@ -63,7 +63,7 @@ impl Check {
         self.conclude(&report, &source.model)
     }
 
-    /// The dtypes that were asked for, or those of the dump that the engine has.
+    /// Returns the requested dtypes, or those of the dump that the engine supports.
     fn dtypes_of(&self, sheet: Option<&Sheet>, dump: &Dump) -> Result<Vec<Dtype>> {
         let has = |dtype: &Dtype| sheet.is_none_or(|sheet| sheet.dtypes.contains(dtype.name()));
         let asked = match sheet {

@@ -1,4 +1,4 @@
-//! What quantization costs a checkpoint or a file: measured, held to bounds, and said.
+//! Measures the cost of quantization of a checkpoint or a file, and compares it with bounds.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::specs::check_error;
 use crate::target::Target;
 use crate::{Ended, annotate, term, write};
 
-/// One quantized tensor against its source.
+/// Quantized tensor compared with its source.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) name: String,
@@ -25,14 +25,15 @@ pub(super) struct Row {
     pub(super) in_band: bool,
 }
 
-/// What is known of quantized weights without running them.
+/// Static facts about quantized weights.
 pub(super) struct Quantized {
     pub(super) bits_per_weight: f64,
-    /// The relative error that the coarsest type may have.
+    /// Expected relative error of the coarsest type.
     pub(super) worst: f64,
-    /// That of what an engine rounds before it multiplies by these weights; 0 if it does not.
+    /// Relative error of inputs that an engine rounds before it multiplies by these weights; 0 if it does
+    /// not.
     pub(super) inputs: f64,
-    /// The tensors that were compared with their sources.
+    /// Tensors that were compared with their sources.
     pub(super) rows: Vec<Row>,
 }
 
@@ -43,14 +44,14 @@ struct Costs<'a> {
     reference: String,
     bits_per_weight: f64,
     cost: &'a Cost,
-    /// The most that the mean divergence of such a file may be.
+    /// Upper bound on the mean divergence of such a file.
     kl_bound: f64,
     tensors: &'a [Row],
     verdict: &'static str,
 }
 
 impl Check {
-    /// Runs the prompts of a dump and shows how far the numbers are from it.
+    /// Runs the prompts of a dump and prints the differences from it.
     pub(super) fn show_cost(
         &self,
         target: &Target,
@@ -63,7 +64,7 @@ impl Check {
         self.show_cost_in(engine.as_ref(), &target.source(), dump, reference, options, quantized)
     }
 
-    /// The same in an engine that was opened for it.
+    /// Measures the cost in an engine that was opened for the file.
     pub(super) fn show_cost_in(
         &self,
         engine: &dyn Engine,
@@ -82,7 +83,7 @@ impl Check {
         rows.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
         let rounding = rounding(dump)?;
         let kl_bound = kl_bound(quantized.worst, quantized.inputs, rounding);
-        // Weights that leave no more than one answer to everything are lost, whatever their type explains.
+        // A divergence like that of a constant prediction means lost weights, whatever the types explain.
         let kl_bound = kl_bound.min(uninformed(dump)?.unwrap_or(f64::INFINITY));
         let well = cost.kl.mean <= kl_bound && rows.iter().all(|row| row.in_band);
         let costs = Costs {
@@ -112,23 +113,24 @@ impl Check {
     }
 }
 
-/// The most that the mean divergence may be, in nats: grows with the square of the error of the
-/// coarsest type and of what it is multiplied with. How fast is the model's own: the reference's
-/// 16-bit run says what rounding is worth to it.
+/// Returns the upper bound on the mean divergence, in nats. It grows with the squared error of the coarsest
+/// type and of the inputs. The growth rate depends on the model: the divergence of the reference's 16-bit
+/// run calibrates it.
 fn kl_bound(worst: f64, inputs: f64, rounding: Option<(f64, f64)>) -> f64 {
     /// Divergence per squared relative error; small random models reach 32 to 42.
     const PER_ERROR: f64 = 100.0;
-    /// In Q8_0, of an error of 1.4 units of rounding of bf16, the fixtures' files cost 0.1 to 8 times
-    /// what a bf16 run does, and mixtures, whose choices flip, up to 35 times.
+    /// Cost relative to the reference's own rounding. In Q8_0, with an error of 1.4 bf16 rounding units,
+    /// the fixtures' files cost 0.1 to 8 times as much as a bf16 run, and mixtures, whose routing flips, up
+    /// to 35 times.
     const PER_ROUNDING: f64 = 20.0;
-    /// Models this far apart are strangers, however they round.
+    /// Absolute limit: models this far apart are unrelated, however they round.
     const MOST: f64 = 3.0;
     let square = worst * worst + inputs * inputs;
     let own = rounding.map_or(0.0, |(cost, unit)| PER_ROUNDING * cost * square / (unit * unit));
     (PER_ERROR * square).clamp(1e-4, 5.0).max(own.min(MOST))
 }
 
-/// As JSON where that is asked for, and in words.
+/// Prints the costs, as JSON if requested, and as text.
 fn show(json: Option<&Path>, costs: &Costs<'_>) -> Result<()> {
     let whole = || serde_json::to_string_pretty(costs);
     match json {

@@ -1,4 +1,4 @@
-//! `parity diagnose` and `parity check --diagnose`: the edit of a spec that explains a difference.
+//! `parity diagnose` and `parity check --diagnose`: find the edit of a spec that explains a difference.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -80,7 +80,7 @@ impl Check {
         }
     }
 
-    /// Looks for the edit of our model that restores the reference.
+    /// Searches for the edit of our model that restores the reference.
     pub(super) fn diagnosis(
         &self,
         engine: &dyn Engine,
@@ -94,7 +94,7 @@ impl Check {
             .map_err(check_error)
     }
 
-    /// Looks for the edit with which our engine gives the numbers of another.
+    /// Searches for the edit with which our engine reproduces the values of another.
     pub(super) fn explanation(
         &self,
         other: &dyn Engine,
@@ -115,7 +115,7 @@ impl Check {
 }
 
 impl Check {
-    /// Looks for the edit with which our engine gives the rows of a server.
+    /// Searches for the edit with which our engine reproduces the rows of a server.
     pub(super) fn ignored(
         &self,
         source: &Source<'_>,

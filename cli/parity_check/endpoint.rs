@@ -1,4 +1,4 @@
-//! `parity check MODEL --engine http://HOST:PORT`: a server, judged by the evidence that it gives.
+//! `parity check MODEL --engine http://HOST:PORT`: checks a server by its responses.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::reference::{beside, open_dump};
 use crate::specs::check_error;
 use crate::{Ended, target, term};
 
-/// Vocabularies up to this size are asked for as a whole.
+/// Maximum vocabulary size for which whole rows are requested.
 const WHOLE: usize = 4096;
 
-/// Entries of a row of a larger vocabulary.
+/// Number of entries per row of a larger vocabulary.
 const TOP: usize = 64;
 
 /// Settings of the client, from `--engine-option`.
@@ -100,7 +100,7 @@ impl Check {
         self.conclude(&report, &target.model)
     }
 
-    /// The dump that was given or lies beside the model, if there is one.
+    /// Returns the given dump, or the one beside the model, if there is one.
     fn dump_of(&self, dir: &std::path::Path) -> Result<Option<Dump>> {
         if self.reference.is_none() && beside(dir).is_none() {
             return Ok(None);
@@ -172,7 +172,7 @@ fn seconds(value: &str) -> Result<Duration> {
     parse_seconds(value).map_err(anyhow::Error::msg)
 }
 
-/// Says where the time went.
+/// Prints how the time was spent.
 fn tell(effort: &Effort) {
     term::note(&format!(
         "time: {:.1} s for the server, {:.1} s for the native engine",

@@ -1,4 +1,4 @@
-//! `parity check FILE --engine NAME` for an engine that opens files by itself.
+//! `parity check FILE --engine NAME` for an engine that opens files itself.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use super::gguf::{is_quantized, quantized, rows};
 use crate::specs::check_error;
 use crate::{Ended, convert, engines};
 
-/// Largest `|Δlogprob|` of a file of f32 numbers in an engine with arithmetic of its own: sums
-/// in blocks, exponentials by table or polynomial. Ten times what the native engine may.
+/// Maximum `|Δlogprob|` of an f32 file in an engine with different arithmetic, such as block sums and
+/// exponentials by table or polynomial: ten times the bound of the native engine.
 const BOUND: f64 = 1e-3;
 
 impl Check {
@@ -49,7 +49,7 @@ impl Check {
                 Some(source) => rows(&convert::distances(source, &self.choice, path)?),
                 None => Vec::new(),
             };
-            // It multiplies blocks by blocks of 8 bits.
+            // The engine multiplies blocks by blocks of 8 bits.
             let inputs = expected_error(BlockType::Q80).unwrap_or(0.0);
             let quantized = Quantized { inputs, ..quantized(&file, rows) };
             let engine = opened.engine.as_ref();

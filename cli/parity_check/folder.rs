@@ -1,5 +1,5 @@
-//! `parity check` of a checkpoint of 8 or 4 bits against the reference of the one it was made of:
-//! what it costs.
+//! `parity check` of a checkpoint of 8 or 4 bits: measures its cost against the reference of its source
+//! checkpoint.
 
 use std::path::Path;
 
@@ -15,9 +15,9 @@ use super::costs::{Quantized, Row};
 use crate::Ended;
 use crate::target::Target;
 
-/// Numbers compared at a time.
+/// Values compared at a time.
 const SLAB: usize = 1 << 18;
-/// Whether a dump is of other weights, of which these are codes and scales.
+/// True if a dump is of other weights, which these codes and scales may encode.
 pub(super) fn is_made_of_others(checkpoint: &Checkpoint, dump: &Dump) -> Result<bool> {
     let coded = checkpoint.tensors().keys().any(|name| checkpoint.is_quantized(name));
     Ok(coded && checkpoint.fingerprint()? != dump.manifest.model.weights_sha256)
@@ -34,7 +34,7 @@ impl Check {
         let options = Options {
             dtype: Dtype::F32,
             threads: self.threads,
-            // The reference is of other weights, and multiplied what they multiply.
+            // The reference ran other weights, with the inputs of those weights.
             rounds: self.rounds().unwrap_or_default(),
             ..Options::default()
         };
@@ -54,8 +54,8 @@ impl Check {
     }
 }
 
-/// The most that a tensor may be off, by the bits of its codes: e4m3 has steps of an eighth, e2m1
-/// of a half.
+/// Returns the error limit of a tensor, by the bits of its codes: e4m3 has steps of an eighth, e2m1 of a
+/// half.
 fn band(checkpoint: &Checkpoint, name: &str) -> f64 {
     let info = checkpoint.info(name);
     let bits = info.map_or(8.0, |info| info.bytes() as f64 * 8.0 / info.elements().max(1) as f64);
@@ -67,7 +67,7 @@ fn rows(checkpoint: &Checkpoint, coded: &[&String], source: &Path) -> Result<Vec
         Checkpoint::open(source).context("cannot read the checkpoint given as --source")?;
     let mut rows = Vec::new();
     for &name in coded {
-        // Experts that were taken apart have no tensor of their name there.
+        // Split experts have no tensor of their name in the source.
         if source.info(name).is_none() {
             continue;
         }

@@ -1,5 +1,5 @@
-//! `parity check FILE.gguf` with the native engine: agreement where the file keeps every number,
-//! and what it costs where it does not.
+//! `parity check FILE.gguf` with the native engine: agreement if the file is lossless, and the cost if it
+//! is not.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ use crate::reference::open_dump;
 use crate::target::Target;
 use crate::term;
 
-/// Errors above the expected one by this factor are out of band: outliers, or a wrong tensor.
+/// Factor above the expected error from which a tensor is out of band: outliers, or a wrong tensor.
 const BAND: f64 = 1.5;
 
 impl Check {
@@ -49,7 +49,7 @@ impl Check {
         self.compare(target, &dump, &options)
     }
 
-    /// The checkpoint that the file was made from: as given, or the folder it lies in.
+    /// Returns the source checkpoint of the file: as given, or the folder it lies in.
     fn source(&self, target: &Target) -> Option<PathBuf> {
         let beside = || {
             let home = target.home();
@@ -59,12 +59,12 @@ impl Check {
     }
 }
 
-/// Whether any tensor is kept in blocks.
+/// True if any tensor is quantized in blocks.
 pub(crate) fn is_quantized(file: &File) -> bool {
     file.tensors().iter().any(|info| info.ty.is_quantized())
 }
 
-/// What a file says of its tensors, and what they are off by.
+/// Returns the static facts about a file's tensors, with their errors.
 pub(super) fn quantized(file: &File, rows: Vec<Row>) -> Quantized {
     let (bytes, numbers) = file
         .tensors()

@@ -1,4 +1,4 @@
-//! A GGUF file as it stands: keys, tensors, and what the types add up to.
+//! Prints the contents of a GGUF file: keys, tensors, and totals by type.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,18 +9,18 @@ use formats::gguf::{Array, File, Metadata, Value};
 
 use crate::text::{self, Table};
 
-/// The longest text that is shown, and how many elements of an array are.
+/// Maximum length of a text that is shown, and of an array.
 const TEXT: usize = 60;
 const ELEMENTS: usize = 4;
 
-/// The sections that are asked for.
+/// Requested sections.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sections {
     pub(super) keys: bool,
     pub(super) tensors: bool,
 }
 
-/// The file as text.
+/// Formats the file as text.
 pub(super) fn show(path: &Path, sections: Sections) -> Result<String> {
     let file = File::open(path)?;
     let mut text = String::new();
@@ -46,7 +46,7 @@ pub(super) fn show(path: &Path, sections: Sections) -> Result<String> {
     Ok(text)
 }
 
-/// `tiny.gguf: tiny, GGUF version 3, 12 keys, 5 tensors in 2 files`.
+/// Returns the head line: `tiny.gguf: tiny, GGUF version 3, 12 keys, 5 tensors in 2 files`.
 fn head(path: &Path, file: &File) -> Result<String> {
     let arch = file.metadata().str("general.architecture")?.unwrap_or("no architecture");
     let (keys, tensors) = (file.metadata().len(), file.tensors().len());
@@ -72,7 +72,7 @@ fn keys(metadata: &Metadata) -> String {
     table.plain("")
 }
 
-/// A value as it is written in a spec, the rest of a long one left out.
+/// Formats a value as in a spec, with long ones shortened.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => format!("\"{}\"", cut(text)),
@@ -99,7 +99,7 @@ fn cut(text: &str) -> String {
     escaped(&some) + if long { "..." } else { "" }
 }
 
-/// Control characters of a file stay out of the terminal.
+/// Escapes control characters of a file.
 fn escaped(text: &str) -> String {
     text.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
 }
@@ -122,14 +122,14 @@ fn tensors(file: &File) -> String {
     table.plain("")
 }
 
-/// What each type adds up to, the largest first, and the sum.
+/// Formats the totals of each type, the largest first, and the sum.
 fn types(file: &File) -> String {
     let mut sums = BTreeMap::<BlockType, Sum>::new();
     let mut all = Sum::default();
     for info in file.tensors() {
         for sum in [sums.entry(info.ty).or_default(), &mut all] {
             sum.tensors += 1;
-            // Tensors lie in a file, so that their numbers can be counted.
+            // All tensors lie in a file, so their values can be counted.
             sum.numbers = sum.numbers.saturating_add(info.elements());
             sum.bytes = sum.bytes.saturating_add(info.bytes);
         }

@@ -1,4 +1,4 @@
-//! A GGUF file as JSON: every key and tensor, nothing left out.
+//! Formats a GGUF file as JSON: every key and tensor.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Number, json};
 
 use super::gguf::Sections;
 
-/// The sections that are asked for, as one object.
+/// Returns the requested sections as one object.
 pub(super) fn show(path: &Path, sections: Sections) -> Result<String> {
     let file = File::open(path)?;
     let mut whole = json!({
@@ -39,7 +39,7 @@ fn tensor(info: &TensorInfo) -> serde_json::Value {
     })
 }
 
-/// Numbers that JSON has no word for (NaN, the infinities) become texts.
+/// Converts a value to JSON. Numbers that JSON cannot express (NaN, the infinities) become strings.
 fn json_of(value: &Value) -> serde_json::Value {
     match value {
         Value::String(text) => text.as_str().into(),
@@ -49,7 +49,7 @@ fn json_of(value: &Value) -> serde_json::Value {
         Value::Array(array) => list(array),
         other => match other.integer().map(i64::try_from) {
             Some(Ok(x)) => x.into(),
-            // Above what a signed number holds.
+            // Above the range of a signed integer.
             _ => other.integer().and_then(|x| u64::try_from(x).ok()).into(),
         },
     }

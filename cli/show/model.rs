@@ -1,4 +1,4 @@
-//! A resolved model as JSON.
+//! Formats a resolved model as JSON.
 
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, State};
@@ -6,7 +6,7 @@ use registry::model::Model;
 use registry::scalar::Scalar;
 use serde_json::{Map, Number, Value, json};
 
-/// The sections that are asked for.
+/// Requested sections.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::struct_excessive_bools, reason = "one flag per section, any of them together")]
 pub(super) struct Sections {
@@ -16,7 +16,7 @@ pub(super) struct Sections {
     pub(super) graph: bool,
 }
 
-/// The sections of a model as one object; `dtype` is what `activation` stands for.
+/// Returns the sections of a model as one object; `dtype` replaces `activation`.
 pub(super) fn show(model: &Model, dtype: Dtype, asked: Sections) -> Value {
     let graph = &model.graph;
     let mut whole = json!({
@@ -60,7 +60,7 @@ fn state(state: &State, dtype: Dtype) -> Value {
     })
 }
 
-/// A node; values are numbered as in the graph.
+/// Formats a node; values are numbered as in the graph.
 fn node(graph: &Graph, node: &Node, dtype: Dtype) -> Value {
     let outputs = node.outputs.iter().map(|id| {
         let value = &graph.values[id.0];
@@ -87,7 +87,7 @@ fn node(graph: &Graph, node: &Node, dtype: Dtype) -> Value {
     })
 }
 
-/// A scalar as JSON; numbers that JSON has no word for become texts.
+/// Converts a scalar to JSON; numbers that JSON cannot express become strings.
 fn scalar(value: &Scalar) -> Value {
     match value {
         Scalar::Null => Value::Null,

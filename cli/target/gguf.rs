@@ -1,4 +1,4 @@
-//! A GGUF file as what a command works on.
+//! Opens a GGUF file as the target of a command.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::specs::{Config, Specs};
 use crate::target::{Choice, Target};
 use crate::term;
 
-/// The key that holds the `config.json` a file was made from, so that it can be opened alone.
+/// Key with the `config.json` that a file was made from, so that it can be opened without other files.
 pub(crate) const CONFIG_KEY: &str = "onboard.config";
 
-/// The key that names the spec, where the config does not lead to it: with its hash if it is not built in.
+/// Key with the name of the spec, if the config does not determine it; with its hash if it is not built in.
 pub(crate) const SPEC_KEY: &str = "onboard.spec";
-/// The key that holds the `--set` of the conversion, one on each line.
+/// Key with the `--set` options of the conversion, one per line.
 pub(crate) const OVERRIDES_KEY: &str = "onboard.overrides";
 
-/// Whether a word names a GGUF file.
+/// True if a path names a GGUF file.
 pub(crate) fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "gguf") && path.is_file()
 }
 
-/// Opens a file as the model that it was made from: by `--model-config`, by the config inside it, or by its keys.
+/// Opens a file as its source model: by `--model-config`, by the config inside it, or by its keys.
 pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
     let file = File::open(path)?;
     let mut specs = Specs::open(choice.specs.as_deref())?;
@@ -36,7 +36,7 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
     let made = choice.model_config.is_none() && inside.is_none();
     let own_config = choice.model_config.is_none();
     if let (Some(said), true) = (file.metadata().str(SPEC_KEY)?, own_config && spec.is_none()) {
-        // A name and never a path: the file may be a stranger's.
+        // Only a name, never a path: the file may be untrusted.
         let (name, sha256) = said.split_once(' ').unwrap_or((said, ""));
         ensure!(
             specs.has(name),
@@ -50,7 +50,7 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
         );
         spec = Some(name.to_owned());
     }
-    // What the file was made with, and on top of it what the person asks for.
+    // The settings of the conversion, then those of the user.
     let mut set: Vec<String> = match file.metadata().str(OVERRIDES_KEY)? {
         Some(lines) if own_config => lines.lines().map(str::to_owned).collect(),
         _ => Vec::new(),
@@ -87,7 +87,7 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
     let as_told = choice.set.is_empty() && choice.spec.is_none() && choice.model_config.is_none();
     if inside.is_some() && own_config {
         match held_to_keys(&file, path, &model) {
-            // Whoever says otherwise is told what llama.cpp would run.
+            // The user's overrides are accepted, with a warning about llama.cpp's behaviour.
             Err(error) if !as_told => term::note(&format!("warning: {error}")),
             held => held?,
         }
@@ -100,7 +100,8 @@ pub(crate) fn open(path: &Path, choice: &Choice) -> Result<Target> {
     Ok(Target { dir: path.to_owned(), name, model: Arc::new(model), spec: specs.id(&spec), config })
 }
 
-/// What a file is that holds no model's weights, where it says so. `foreign`: no config says what its names are.
+/// Describes a file that holds no model's weights, if it declares so. `foreign` is true if no config
+/// describes its names.
 fn no_model(file: &File, foreign: bool) -> Option<String> {
     Some(match file.metadata().str("general.type").ok().flatten() {
         Some("adapter") => "an adapter (LoRA): open the model it was trained on".to_owned(),
@@ -110,7 +111,7 @@ fn no_model(file: &File, foreign: bool) -> Option<String> {
         Some("imatrix") => "an importance matrix: give it to `convert` with --imatrix".to_owned(),
         Some(other) if other != "model" => format!("of type `{other}`"),
         _ if file.tensors().is_empty() => "a vocabulary without weights".to_owned(),
-        // Every model of another program's has its tokens there.
+        // Every model of another program has its token embedding under this name.
         _ if foreign && file.info("token_embd.weight").is_none() => {
             "a part of one (an encoder, a draft head, a control vector), without `token_embd.weight`"
                 .to_owned()
@@ -119,11 +120,11 @@ fn no_model(file: &File, foreign: bool) -> Option<String> {
     })
 }
 
-/// Keys that change what other programs compute, and that models are not read from.
+/// Keys that change the results of other programs, but are not read for the model.
 const CHANGING: [&str; 3] =
     ["rope.scaling.factor", "rope.scaling.attn_factor", "rope.scale_linear"];
 
-/// Says which of them a file has and its model has not.
+/// Warns about those of the keys that a file has and its model does not.
 fn say_unused(file: &File, path: &Path, model: &Model) {
     let Some(gguf) = &model.gguf else { return };
     for key in CHANGING {
@@ -140,7 +141,7 @@ fn say_unused(file: &File, path: &Path, model: &Model) {
     }
 }
 
-/// Refuses a file whose keys, which other programs read, are not those of the config inside it.
+/// Returns an error if the keys that other programs read contradict the config inside the file.
 fn held_to_keys(file: &File, path: &Path, model: &Model) -> Result<()> {
     let Some(arch) = file.metadata().str("general.architecture")? else { return Ok(()) };
     let own = || checkpoints::own_names(model).arch;
@@ -166,14 +167,14 @@ fn held_to_keys(file: &File, path: &Path, model: &Model) -> Result<()> {
     Ok(())
 }
 
-/// Whether a file has the `nextn` head that its config counts.
+/// True if a file has the `nextn` head that its config counts.
 fn has_head(file: &File, model: &Model) -> Result<bool> {
     let Some(arch) = file.metadata().str("general.architecture")? else { return Ok(false) };
     let found = of_file(model, &formats::gguf::evidence(file, arch));
     Ok(found.is_some_and(|(_, weights)| weights.len() > model.graph.weights.len()))
 }
 
-/// The spec and config that explain a file that some other program made.
+/// Returns the spec and config that explain a file made by another program.
 fn from_keys(file: &File, path: &Path, specs: &Specs, only: Option<&str>) -> Result<Chosen> {
     let key = "general.architecture";
     let arch = file.metadata().str(key)?.with_context(|| {

@@ -1,4 +1,4 @@
-//! What lies beside the weights: config, index, tokenizer, generation settings, card.
+//! Files beside the weights: config, index, tokenizer, generation settings, card.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::{CONFIG, Plan, config_text};
 /// Renders the files, before anything is written; the config is the last.
 pub(super) fn files(plan: &Plan<'_>) -> Result<Vec<SideFile>> {
     let folder = &plan.folder;
-    // Files of the older model are removed in there, and new ones written.
+    // The folder's old files are removed, and new ones written.
     if folder.join(TEMPLATES).is_symlink() {
         bail!(
             "`{}` is a link; expected a folder of the output or nothing: remove the link",
@@ -38,14 +38,14 @@ pub(super) fn files(plan: &Plan<'_>) -> Result<Vec<SideFile>> {
     Ok(files)
 }
 
-/// Folder of the chat templates that have names.
+/// Folder of the named chat templates.
 const TEMPLATES: &str = "additional_chat_templates";
 
 fn is_template(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|end| end == "jinja")
 }
 
-/// Reads the files of a folder of the checkpoint `root` whose names are wanted.
+/// Reads the wanted files of a folder of the checkpoint `root`.
 fn carry(root: &Path, from: &Path, to: &Path, wanted: fn(&str) -> bool) -> Result<Vec<SideFile>> {
     let mut files = Vec::new();
     for path in entries(from)? {
@@ -82,8 +82,8 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Files of another checkpoint in the folder that readers would take for files of this one: weights,
-/// and what loaders read by name where it is there. Weights that are not this program's are refused.
+/// Lists files of another checkpoint in the folder that readers would take for files of this one: weights,
+/// and optional files that loaders read by name. Weights of another program are an error.
 pub(super) fn stale(plan: &Plan<'_>, beside: &[SideFile]) -> Result<Vec<PathBuf>> {
     let is_planned = |path: &PathBuf| {
         plan.files.iter().any(|file| file.path == *path)
@@ -112,15 +112,15 @@ pub(super) fn stale(plan: &Plan<'_>, beside: &[SideFile]) -> Result<Vec<PathBuf>
     Ok(stale)
 }
 
-/// True for weights under names that this program never gives: they are somebody's, and loaders that
-/// take every such file would mix them with the new ones.
+/// True for names of weights that this program never writes. They belong to the user, and loaders that read
+/// every such file would mix them with the new ones.
 fn is_foreign(name: &str) -> bool {
     let begins = ["pytorch_model", "consolidated"].iter().any(|begin| name.starts_with(begin));
     let pickled = [".bin", ".pth", ".pt"].iter().any(|end| name.ends_with(end));
     (begins && pickled) || (name.ends_with(".safetensors") && !is_shard(name))
 }
 
-/// True for the names that shards of a checkpoint have.
+/// True for the names of checkpoint shards.
 fn is_shard(name: &str) -> bool {
     let inner = name.strip_prefix("model").and_then(|rest| rest.strip_suffix(".safetensors"));
     inner.is_some_and(|inner| inner.chars().all(|c| c.is_ascii_digit() || "-of".contains(c)))
@@ -154,7 +154,7 @@ const LOADED: [&str; 24] = [
     "sentencepiece.bpe.model",
 ];
 
-/// Whether a file of the old folder belongs to the new one: texts, but none about the old weights.
+/// True if a file of the source folder belongs to the new one: texts, except those about the old weights.
 fn carried(name: &str) -> bool {
     const OWN: [&str; 5] = [
         "config.json",
@@ -170,7 +170,7 @@ fn carried(name: &str) -> bool {
     (kind || named) && !OWN.contains(&name) && !lower.ends_with(".index.json")
 }
 
-/// What was made of what, in words. No time and no place: the same inputs give the same card.
+/// Describes the conversion, without time or path: the same inputs give the same card.
 fn card(plan: &Plan<'_>) -> String {
     let (name, format) = (&plan.target.name, plan.format.name());
     let mut text = format!("# {name}, {format}\n\n");

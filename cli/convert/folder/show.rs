@@ -1,4 +1,4 @@
-//! `--plan` for folders: every tensor, why it is kept, and what it will not survive.
+//! `--plan` for folders: every tensor with its reason, and its limits.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::Plan;
 use crate::text::bytes as size;
 
-/// For people.
+/// Formats the plan for people.
 pub(super) fn text(plan: &Plan<'_>) -> String {
     let bytes: u64 = plan.files.iter().map(|file| file.len).sum();
     let mut text = format!(
@@ -46,7 +46,7 @@ pub(super) fn text(plan: &Plan<'_>) -> String {
     text
 }
 
-/// Every quantized matrix that tensor parallelism will break, and how far it goes.
+/// Lists the quantized matrices that tensor parallelism breaks, with the limit of each.
 fn limits(plan: &Plan<'_>) -> Vec<(String, String)> {
     let all = plan.tensors.iter().zip(&plan.choices).filter(|(_, choice)| choice.kept.is_none());
     let of = |(tensor, _): (&super::Tensor<'_>, _)| {
@@ -57,7 +57,7 @@ fn limits(plan: &Plan<'_>) -> Vec<(String, String)> {
     all.flat_map(of).collect()
 }
 
-/// For programs.
+/// Formats the plan for programs.
 pub(super) fn json(plan: &Plan<'_>) -> Result<String> {
     let files: Vec<_> = plan
         .files

@@ -1,10 +1,10 @@
-//! `--target-kl`: keeps as many matrices as they were as a divergence asks for, the ones that matter
-//! most for their size first.
+//! `--target-kl` for folders: keeps the most sensitive matrices for their size unquantized, until a target
+//! divergence is met.
 //!
-//! The whole checkpoint is quantized once, into a folder beside the output. Every group of matrices
-//! that are quantized together is then run alone in its codes, the rest as it was: what that costs per
-//! number orders the groups. How many of them have to stay is found by halving, each time by
-//! measuring, and the folder that is written is measured once more.
+//! The whole checkpoint is quantized once, into a folder beside the output. Every group of matrices that
+//! are quantized together is then run alone in quantized form, the rest unquantized. The divergence per
+//! weight value orders the groups. Bisection with measurements finds the number of groups to keep
+//! unquantized, and the final folder is measured once more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::term;
 
 /// Matrices that are quantized all or none.
 struct Group {
-    /// Places in the plan.
+    /// Indices in the plan.
     tensors: Vec<usize>,
     weights: BTreeSet<WeightId>,
-    /// Divergence where only these are quantized.
+    /// Divergence with only this group quantized.
     kl: f64,
     numbers: usize,
 }
@@ -63,7 +63,7 @@ pub(super) fn choose(goal: &Goal, args: &Convert, plan: &mut Plan<'_>) -> Result
         bar.inc(1);
     }
     bar.finish_and_clear();
-    // The dearest for their size first; what costs the same stays in the order of its names.
+    // The most costly for their size come first; ties keep the order of names.
     let dear = |group: &Group| (group.kl - none).max(0.0) / group.numbers.max(1) as f64;
     groups.sort_by(|a, b| dear(b).total_cmp(&dear(a)));
     let rest = |kept: usize| {
@@ -92,7 +92,7 @@ pub(super) fn choose(goal: &Goal, args: &Convert, plan: &mut Plan<'_>) -> Result
     Ok(())
 }
 
-/// Writes everything quantized.
+/// Writes the checkpoint with everything quantized.
 fn write_trial(args: &Convert, plan: &mut Plan<'_>) -> Result<()> {
     plan.items = super::items(args, plan)?;
     plan.files = folder::lay_out(&plan.folder, &plan.items, plan.limit(args), "")?;
@@ -106,7 +106,7 @@ fn write_trial(args: &Convert, plan: &mut Plan<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The groups, and which weights of the graph each makes.
+/// Returns the groups, with the weights of the graph that each contains.
 fn groups(plan: &Plan<'_>, trial: &Checkpoint) -> Result<Vec<Group>> {
     let model = &plan.target.model;
     let (sourced, _) = flows(trial, &model.graph.weights, &model.rules)

@@ -1,4 +1,4 @@
-//! Every tensor in every type that it may get, in files that are only run.
+//! Trial files with every tensor in every type that it may get.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ use crate::target::Target;
 
 /// Weights at every level.
 pub(super) struct Tried {
-    /// Where they come from, those of the lowest level first.
+    /// Sources of the weights, beginning with the lowest level.
     pub(super) sources: Vec<Arc<dyn Tensors>>,
-    /// For each level, which of the sources has it.
+    /// Index of the source for each level.
     pub(super) place: [usize; LEVELS],
-    /// For each tensor, its squared error at each level.
+    /// Squared error of each tensor at each level.
     pub(super) errors: Vec<[f64; LEVELS]>,
 }
 
 impl Tried {
-    /// Writes a file for each level whose types differ from those of the level below, in one pass over
-    /// the checkpoint. Unquantized numbers are read from the checkpoint itself where it has them so.
+    /// Writes a file for each level whose types differ from those of the level below, in one pass over the
+    /// checkpoint. Unquantized values are read from the checkpoint itself if possible.
     pub(super) fn write(
         args: &Convert,
         source: &Model<'_>,
@@ -79,7 +79,7 @@ impl Tried {
     }
 }
 
-/// The dtype of a checkpoint that a type of plain numbers is.
+/// Returns the checkpoint dtype of a plain type.
 fn plain(ty: BlockType) -> Option<FileDtype> {
     match ty {
         BlockType::F32 => Some(FileDtype::F32),
@@ -89,7 +89,7 @@ fn plain(ty: BlockType) -> Option<FileDtype> {
     }
 }
 
-/// One file with every tensor at a level.
+/// Returns the output with every tensor at a level.
 fn at_level(draft: &Draft, level: usize, folder: &Path) -> Output {
     let mut choices = draft.output.choices.clone();
     for (choice, levels) in choices.iter_mut().zip(&draft.levels) {
@@ -104,7 +104,7 @@ fn at_level(draft: &Draft, level: usize, folder: &Path) -> Output {
         via: draft.output.via,
         dims: draft.output.dims,
         importance: draft.output.importance.clone(),
-        // They belong to a type that no mix has, so it is the same at every level.
+        // Factors belong to a type that no mix uses, so they are the same at every level.
         factors: draft.output.factors.clone(),
     }
 }
@@ -121,7 +121,7 @@ fn write(
     let settings = conversion::Settings {
         threads: args.threads(),
         slab: args.slab as usize * 1000,
-        // A fault of the disk shows where the output is read back and measured.
+        // A disk fault is detected when the final output is read back and measured.
         read_back: false,
         ..Default::default()
     };
