@@ -1,19 +1,19 @@
-//! Bounds, and the inputs with which a value was computed.
+//! Bounds of measures, and the kinds of inputs with which a value was computed.
 
 use serde::Serialize;
 
-/// Inputs of the op that made a value.
+/// Kind of inputs of the op that made a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Its own inputs: errors of earlier layers are part of the error.
+    /// The engine's own inputs: the error includes those of earlier layers.
     Cumulative,
-    /// The reference's inputs: an error is this op's own.
+    /// The reference's inputs: the error is the op's own.
     Local,
 }
 
 impl Mode {
-    /// The phrase in reports of what reaches the op.
+    /// Returns the phrase for the inputs in reports.
     pub fn inputs(self) -> &'static str {
         match self {
             Self::Cumulative => "errors of earlier ops included",
@@ -21,7 +21,7 @@ impl Mode {
         }
     }
 
-    /// The word in reports.
+    /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cumulative => "cumulative",

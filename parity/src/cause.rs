@@ -1,4 +1,4 @@
-//! Causes of a difference: edits of a model, and how well they explain it.
+//! Causes of a difference: edits of a model, with their explained share.
 
 use registry::dtype::Dtype;
 use serde::Serialize;
@@ -6,32 +6,32 @@ use serde::Serialize;
 use crate::edit::Change;
 use crate::gate::dtype_name;
 
-/// One edit, in words.
+/// Description of one edit.
 #[derive(Debug, Clone, Serialize)]
 pub struct Described {
-    /// The edit in the words of specs.
+    /// Edit in the terms of specs.
     pub edit: String,
-    /// The call in the spec, the layer, or the number of nodes.
+    /// Call in the spec, layer, or number of nodes.
     pub place: String,
     #[serde(skip)]
     pub(crate) change: Change,
 }
 
-/// Edits that give the same numbers, and how well these explain what was observed.
+/// Edits that give the same results, with their explained share of the observed difference.
 #[derive(Debug, Clone, Serialize)]
 pub struct Cause {
-    /// The edits, simplest first.
+    /// Edits, simplest first.
     pub edits: Vec<Described>,
-    /// Edits that have to be made besides, where one alone does not explain everything.
+    /// Additional edits, if one alone does not explain everything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub with: Vec<Described>,
     /// Share of the difference that the edit explains, 1 at most.
     pub restored: f64,
-    /// Root mean square of the difference that is left, in the unit of [`Diagnosis::before`].
+    /// Root mean square of the remaining difference, in the unit of [`Diagnosis::before`].
     pub left: f64,
-    /// True if what is left is within noise everywhere.
+    /// True if the remaining difference is within noise everywhere.
     pub exact: bool,
-    /// True if the whole check, or every observed prompt, agrees with the edit; none where that was not run.
+    /// True if the whole check, or every observed prompt, agrees with the edit; none if that was not run.
     pub verified: Option<bool>,
 }
 
@@ -41,19 +41,20 @@ pub struct Diagnosis {
     /// The dtype of the run.
     #[serde(serialize_with = "dtype_name")]
     pub dtype: Dtype,
-    /// The place whose numbers were compared, with its prompt and phase.
+    /// Place whose values were compared, with its prompt and phase.
     pub observed: String,
-    /// Root mean square of the difference without an edit: over that of the reference, or in nats for log-probabilities.
+    /// Root mean square of the difference without an edit: relative to the reference, or in nats for
+    /// log-probabilities.
     pub before: f64,
-    /// The same of what noise explains.
+    /// Root mean square that noise explains, in the same unit.
     pub noise: f64,
-    /// Edits that were run.
+    /// Number of edits that were run.
     pub tried: usize,
-    /// True if an edit explains what was observed, up to noise.
+    /// True if an edit explains the observed difference, up to noise.
     pub explained: bool,
-    /// True if the time ended before all edits were run.
+    /// True if the time limit was reached before all edits were run.
     pub cut: bool,
-    /// Causes, best first. Where nothing explains the numbers, the best partial ones.
+    /// Causes, best first. If none explains the difference, the best partial ones.
     pub causes: Vec<Cause>,
 }
 

@@ -1,4 +1,4 @@
-//! The check itself: every run of a dump, every prompt, both phases, fed both ways.
+//! Runs a check: every run of a dump, every prompt, both phases, in both modes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,9 +40,9 @@ use subject::{about, identify, not_finite, unseen};
 pub(crate) use summary::summarize;
 use summary::{coverage, witness};
 
-/// Compares an engine's runs of a model with a dump. Where the reference rounded keys and values to
-/// 8 bits, so does the engine. Elsewhere states that are kept in 8 bits are no mistake of the
-/// engine: the model is compared without, and what they cost stands in rows of their own.
+/// Compares an engine's runs of a model with a dump. If the reference rounded keys and values to 8 bits,
+/// the engine does so too. Otherwise 8-bit states are not an error of the engine: the model is compared
+/// without them, and their effect is reported in rows of its own.
 pub fn check(
     engine: &dyn Engine,
     source: &Source<'_>,
@@ -55,7 +55,7 @@ pub fn check(
         return as_is(engine, &source, dump, options);
     }
     let source = &source;
-    // What an engine that builds its own graph keeps states in is not ours to change.
+    // The state dtypes of an engine that builds its own graph cannot be changed.
     let widened = engine.runs_specs().then(|| eight::widened(&source.model)).flatten();
     let Some((model, part)) = widened else {
         return as_is(engine, source, dump, options);
@@ -68,7 +68,8 @@ pub fn check(
     Ok(report)
 }
 
-/// Makes a model compute and keep what the reference of a dump did; gives the dump as it is believed then, if otherwise.
+/// Adapts a model to the computation and state dtypes of a dump's reference. Also returns an adapted dump,
+/// if its trusted parts change.
 pub(crate) fn prepared<'a>(
     source: &Source<'a>,
     dump: &Dump,
@@ -83,7 +84,7 @@ pub(crate) fn prepared<'a>(
     }
     let manifest = &followed.as_ref().unwrap_or(dump).manifest;
     if manifest.audit.truth == Truth::Prefill {
-        // What is not the truth is not followed where it rounds in its own way.
+        // An untrusted phase of the reference is not imitated in its own rounding.
         let graph = &mut Arc::make_mut(&mut source.model).graph;
         let flags = graph.nodes.iter_mut().filter_map(|node| node.attrs.get_mut("stepwise"));
         flags.for_each(|flag| *flag = Scalar::Bool(false));
@@ -97,19 +98,19 @@ pub(crate) fn prepared<'a>(
     Ok((source, followed))
 }
 
-/// True if the graph computes rows that continue a sequence otherwise than those that begin it, as its reference does.
+/// True if the graph computes continuing rows differently from initial rows, as its reference does.
 fn phased(model: &Model) -> bool {
     let stepwise = |node: &Node| node.attrs.get("stepwise") == Some(&Scalar::Bool(true));
     model.own_steps || model.graph.nodes.iter().any(stepwise)
 }
 
-/// The largest distance of a row of log-probabilities from the reference that the newest run has.
+/// Returns the largest distance of a row of log-probabilities from the reference in the newest run.
 fn measured(report: &Report) -> Option<f64> {
     let gates = report.runs.last()?.gates.iter().filter(|g| g.subject == Subject::Logprobs);
     gates.flat_map(|g| &g.bounds).map(|bound| bound.value).reduce(f64::max)
 }
 
-/// Compares a model as it is.
+/// Compares a model without changes.
 fn as_is(
     engine: &dyn Engine,
     source: &Source<'_>,
@@ -141,7 +142,7 @@ fn as_is(
     };
     let base = load(Dtype::F32)?;
     let rounds = options.rounds.or(dump.manifest.rounds()).unwrap_or_default();
-    // Codes of rows, or of keys and values: the reference has borders between them.
+    // Rounded rows, keys or values: the reference has rounding thresholds between their codes.
     let coded = rounds != Rounds::None || dump.manifest.eight().is_some();
     let options = &CheckOptions { rounds: Some(rounds), ..options.clone() };
     let mut report = Report {
@@ -193,7 +194,7 @@ fn as_is(
         let (mut gates, uncovered) = if shows == Shows::default() {
             structure(model, &seen, dump, &tensors)
         } else {
-            // What cannot be seen is neither missing nor too much.
+            // Hidden taps are neither missing nor extra.
             Default::default()
         };
         let spreads = own.iter().filter_map(|side| side.spread.as_ref());
@@ -250,7 +251,8 @@ fn as_is(
     Ok(report)
 }
 
-/// What the graph is fed besides the tokens of a prompt; nothing, for most.
+/// Returns the hidden rows that the graph takes in addition to the tokens of a prompt; empty for most
+/// models.
 pub(crate) fn hidden(
     model: &Model,
     dump: &Dump,
@@ -261,7 +263,7 @@ pub(crate) fn hidden(
     dump.hidden(dtype, prompt, model.graph.values[fed.value.0].shape.iter().product())
 }
 
-/// Compares the `nextn` head, where the dump has one, as the model that it is.
+/// Compares the `nextn` head as a model of its own, if the dump has one.
 fn head(
     engine: &dyn Engine,
     source: &Source<'_>,
@@ -307,7 +309,7 @@ fn longest(prompts: &[Prompt]) -> Option<&Prompt> {
     prompts.iter().max_by_key(|p| p.tokens.len())
 }
 
-/// Runs the schedules of a model alone, against the engine itself.
+/// Runs only the schedules of a model, comparing the engine with itself.
 pub fn check_schedules(
     engine: &dyn Engine,
     source: &Source<'_>,
@@ -323,7 +325,7 @@ pub fn check_schedules(
     Ok(rows)
 }
 
-/// What routers chose in one run, errors of earlier layers included and not.
+/// Router agreement in one run, with and without errors of earlier layers.
 struct Agreement<'a> {
     routers: &'a [Router],
     dtype: Dtype,

@@ -1,4 +1,4 @@
-//! Compares what an engine did in one dtype, on one prompt, with the reference.
+//! Compares an engine's results in one dtype, on one prompt, with the reference.
 
 mod logprobs;
 mod states;
@@ -21,14 +21,14 @@ use crate::run::{Reference, Trace};
 
 pub(crate) use structure::structure;
 
-/// The reference's side of one prompt in one dtype.
+/// Reference data of one prompt in one dtype.
 #[derive(Debug, Default)]
 pub(crate) struct Side {
     /// Log-probabilities, by phase.
     pub(crate) logprobs: BTreeMap<Phase, Logprobs>,
-    /// Decode's own rows, where those of prefill stand in for them.
+    /// Log-probabilities of decode itself, if those of prefill replace them.
     pub(crate) stepped: Option<Logprobs>,
-    /// Taps that the graph has too.
+    /// Taps that the graph also has.
     pub(crate) taps: Reference,
     /// States by phase, layer and part.
     pub(crate) states: BTreeMap<(Phase, usize, String), Tensor>,
@@ -36,12 +36,12 @@ pub(crate) struct Side {
     pub(crate) spread: Option<Spread>,
 }
 
-/// The name of logits among the taps.
+/// Name of the logits among the taps.
 pub(crate) const LOGITS: &str = "logits";
 
 impl Side {
-    /// Reads it. Where only the reference's prefill is to be believed, its rows stand in
-    /// for decode's.
+    /// Reads the reference data. If only the reference's prefill is trusted, its rows replace those of
+    /// decode.
     pub(crate) fn load(
         dump: &Dump,
         run: Dtype,
@@ -107,7 +107,7 @@ impl Side {
     }
 }
 
-/// The last rows.
+/// Returns the last rows.
 fn tail_rows(rows: &Logprobs, count: usize) -> Logprobs {
     let from = rows.rows.saturating_sub(count);
     Logprobs {
@@ -119,7 +119,7 @@ fn tail_rows(rows: &Logprobs, count: usize) -> Logprobs {
     }
 }
 
-/// The last rows.
+/// Returns the last rows.
 fn tail_tensor(tensor: &Tensor, count: usize) -> Tensor {
     let width: usize = tensor.shape.iter().skip(1).product();
     let mut shape = tensor.shape.clone();
@@ -132,32 +132,32 @@ fn tail_tensor(tensor: &Tensor, count: usize) -> Tensor {
     Tensor { dtype: tensor.dtype, shape, data }
 }
 
-/// One prompt of one run, and its reference.
+/// One prompt of one run, with its reference.
 pub(crate) struct Comparison<'a> {
     pub(crate) model: &'a Model,
     pub(crate) order: &'a Order,
     pub(crate) dump: &'a Dump,
     pub(crate) dtype: Dtype,
     pub(crate) prompt: &'a Prompt,
-    /// The reference at this dtype.
+    /// Reference in this dtype.
     pub(crate) own: &'a Side,
-    /// The reference at f32.
+    /// Reference in f32.
     pub(crate) base: &'a Side,
-    /// Largest `|Δlogprob|` of an f32 run, where one was given; the ensemble tells otherwise.
+    /// Largest allowed `|Δlogprob|` of an f32 run, if given; by default the ensemble determines it.
     pub(crate) logprob: Option<f64>,
-    /// True if the reference rounds rows to few bits: each of its own runs is then as right.
+    /// True if the reference rounds rows to few bits: each of its own runs is then equally valid.
     pub(crate) rounds: bool,
-    /// The widest spread of log-probabilities of all prompts.
+    /// Widest spread of log-probabilities over all prompts.
     pub(crate) widest: Option<f32>,
 }
 
-/// Our numbers and the reference's; none where they have other shapes.
+/// The engine's and the reference's values; none if their shapes differ.
 pub(crate) type Sides = Option<(Vec<f32>, Vec<f32>)>;
 
-/// A subject, and what sets its comparison apart from others of it.
+/// Subject, with a label that distinguishes comparisons of the same subject.
 pub(crate) type Compared = (Subject, Option<&'static str>);
 
-/// Rows of one tap or state, on both sides.
+/// Rows of one tap or state, from both sides.
 struct Rows<'a> {
     ours: Vec<f32>,
     own: Cow<'a, [f32]>,
@@ -165,12 +165,12 @@ struct Rows<'a> {
     count: usize,
     /// Step (decode) or position (prefill) of each row.
     steps: Vec<usize>,
-    /// The dtype that the reference keeps them in.
+    /// Dtype in which the reference stores them.
     kept: Dtype,
 }
 
 impl Comparison<'_> {
-    /// Gates of a whole run.
+    /// Returns the gates of a whole run.
     pub(crate) fn cumulative(&self, phase: Phase, trace: &Trace) -> Vec<Gate> {
         let of = |(gate, rows)| match self.comparable(gate, rows) {
             Ok((gate, rows)) => {
@@ -191,7 +191,8 @@ impl Comparison<'_> {
         self.logprobs(phase, trace).into_iter().chain(pairs).collect()
     }
 
-    /// Gates of ops on the reference's own inputs. `moved` are runs whose inputs were moved a little.
+    /// Returns the gates of ops on the reference's inputs. `moved` holds runs with slightly perturbed
+    /// inputs.
     pub(crate) fn local(&self, phase: Phase, trace: &Trace, moved: &[Trace]) -> Vec<Gate> {
         let mut moved: Vec<_> =
             moved.iter().map(|trace| self.pairs(phase, Mode::Local, trace).into_iter()).collect();
@@ -216,7 +217,8 @@ impl Comparison<'_> {
         pairs.map(of).map(|gate| gate.unwrap_or_else(|ended| *ended)).collect()
     }
 
-    /// Gives the numbers of each comparison of a run, ours and the reference's; none where they have other shapes.
+    /// Returns the values of each comparison of a run, the engine's and the reference's; none if their
+    /// shapes differ.
     pub(crate) fn numbers(
         &self,
         phase: Phase,
@@ -241,7 +243,7 @@ impl Comparison<'_> {
         }
         for (gate, rows) in self.pairs(phase, mode, trace) {
             let sides = rows.ok().map(|rows| {
-                // Whole runs are held to the f32 reference, ops to that of their dtype.
+                // Whole runs are compared with the f32 reference, ops with the reference in their dtype.
                 let reference = match (mode, &rows.base) {
                     (Mode::Cumulative, Some(base)) => base.to_vec(),
                     _ => rows.own.to_vec(),
@@ -253,7 +255,7 @@ impl Comparison<'_> {
         all
     }
 
-    /// Gives back a gate whose two sides can be compared; else the gate as it ends.
+    /// Returns a gate whose two sides can be compared, or else the finished gate.
     fn comparable<'r>(
         &self,
         gate: Gate,
@@ -268,7 +270,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// True if the reference's own steps are compared, and not its prefill in their place.
+    /// True if the reference's own decode steps are compared, and not its prefill in their place.
     pub(crate) fn is_followed(&self) -> bool {
         self.dump.manifest.audit.truth == Truth::Decode
     }
@@ -289,15 +291,15 @@ impl Comparison<'_> {
         pairs
     }
 
-    /// Spread of the ensemble in each row; none where the dump has no ensemble of it. Log-probabilities of a prompt without
-    /// one have the widest spread of the other prompts.
+    /// Returns the spread of the ensemble in each row; none if the dump has no ensemble for it.
+    /// Log-probabilities of a prompt without an ensemble use the widest spread of the other prompts.
     pub(crate) fn limits(&self, subject: &Subject, count: usize) -> Option<Vec<f64>> {
         let Some(spread) = self.own.spread.as_ref() else {
             let widest = self.widest.filter(|_| *subject == Subject::Logprobs)?;
             return Some(vec![f64::from(widest); count]);
         };
         let of = |rows: &[f32]| -> Vec<f64> {
-            // Rows of a decode phase are the last ones.
+            // The rows of a decode phase are the last ones.
             let rows = &rows[rows.len().saturating_sub(count)..];
             rows.iter().map(|x| f64::from(*x)).collect()
         };
@@ -305,7 +307,7 @@ impl Comparison<'_> {
             Subject::Logprobs => of(&spread.logprobs),
             Subject::Tap { name } => of(spread.taps.get(name)?),
             Subject::State { layer, part, .. } => {
-                // One number for all snapshots: no state counts as steadier than most are.
+                // One value for all snapshots, so that no state counts as more stable than most.
                 let mut all: Vec<f32> = spread.states.values().copied().collect();
                 all.sort_by(f32::total_cmp);
                 let own = *spread.states.get(&(*layer, part.clone()))?;

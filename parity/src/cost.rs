@@ -1,10 +1,9 @@
-//! What a conversion that loses numbers costs: an engine on the converted weights against the
-//! f32 run of the reference.
+//! Cost of a lossy conversion: an engine on the converted weights, compared with the f32 run of the
+//! reference.
 //!
-//! There is no right answer to agree with here, so nothing passes or fails by the noise of the
-//! reference; the numbers are those that quantizations are compared by: divergence in nats,
-//! its quantiles, how often the likeliest token stays, and how the perplexity of the prompts
-//! themselves changes.
+//! The results are expected to differ, so no gate passes or fails by the noise of the reference. The
+//! measures are the usual ones for quantization: divergence in nats with its quantiles, the share of
+//! unchanged most likely tokens, and the change of the perplexity of the prompts.
 
 use engine::{Engine, NoProbe, Options, Source};
 use registry::dtype::Dtype;
@@ -16,35 +15,35 @@ use crate::metrics::{Row, log_softmax, row_error};
 use crate::rule::roundoff;
 use crate::run;
 
-/// The cost of a conversion, over all positions of all prompts.
+/// Cost of a conversion, over all positions of all prompts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cost {
-    /// The engine.
+    /// Name of the engine.
     pub engine: String,
-    /// Positions compared.
+    /// Number of positions compared.
     pub positions: usize,
     /// Divergence from the reference, in nats.
     pub kl: Quantiles,
-    /// Share of positions whose likeliest token is the reference's.
+    /// Share of positions whose most likely token is the reference's.
     pub same_top: f64,
     /// Perplexity of the prompts over that of the reference.
     pub perplexity_ratio: f64,
     /// Largest difference of a log-probability.
     pub largest: f64,
-    /// By how much the probability of the reference's likeliest token fell, on average.
+    /// Mean decrease of the probability of the reference's most likely token.
     pub top_probability_drop: f64,
 }
 
-/// A distribution in a few numbers.
+/// Summary of a distribution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Quantiles {
     /// Mean.
     pub mean: f64,
-    /// Half are below.
+    /// Median.
     pub p50: f64,
-    /// Nine in ten are below.
+    /// 90th percentile.
     pub p90: f64,
-    /// 99 in 100 are below.
+    /// 99th percentile.
     pub p99: f64,
     /// The largest.
     pub max: f64,
@@ -62,12 +61,12 @@ impl Quantiles {
     }
 }
 
-/// An f32 run that weights are measured against.
+/// f32 run that converted weights are compared with.
 pub trait Reference {
-    /// The tokens of each prompt.
+    /// Returns the tokens of each prompt.
     fn prompts(&self) -> Vec<&[u32]>;
 
-    /// The log-probabilities of a prompt and the positions of their rows; none if it has none.
+    /// Returns the log-probabilities of a prompt with the positions of their rows; none if it has none.
     fn logprobs(&self, prompt: usize) -> Result<Option<(Vec<usize>, Logprobs)>, Error>;
 }
 
@@ -83,7 +82,7 @@ impl Reference for Dump {
     }
 }
 
-/// Measures what the weights of `source` cost against a reference.
+/// Measures the cost of the weights of `source` against a reference.
 pub fn cost(
     engine: &dyn Engine,
     source: &Source<'_>,
@@ -106,7 +105,7 @@ pub fn cost(
             log_softmax(row, &mut own);
             let theirs = rows.row(n);
             let error = row_error(Row { ids: None, values: &own }, theirs, &mut Vec::new());
-            // Rounding can take a divergence of nothing below nothing.
+            // Rounding can make a divergence of zero slightly negative.
             kl.push(error.kl.max(0.0));
             same += usize::from(error.agrees);
             largest = largest.max(error.max.into());
@@ -136,8 +135,8 @@ pub fn cost(
     })
 }
 
-/// What it would cost to say the same of every position: the mean divergence of the reference from the mean of
-/// its own distributions. None if a dump keeps a part of each alone.
+/// Returns the cost of a constant prediction: the mean divergence of the reference from the mean of its own
+/// distributions. Returns none if a dump stores only a part of each distribution.
 pub fn uninformed(dump: &Dump) -> Result<Option<f64>, crate::dump::Error> {
     // The mean of sum(p ln(p / mean)) is the mean of sum(p ln p) less sum(mean ln mean).
     let (mut sums, mut own, mut count) = (Vec::new(), 0.0, 0_usize);
@@ -161,8 +160,8 @@ pub fn uninformed(dump: &Dump) -> Result<Option<f64>, crate::dump::Error> {
     Ok((count > 1).then(|| own / n - shared))
 }
 
-/// What rounding alone costs the model: the mean divergence of the reference's own bf16 or f16 run
-/// from its f32 run, and the unit of rounding of that dtype. None if there is no such run.
+/// Returns the cost of rounding alone: the mean divergence of the reference's own bf16 or f16 run from its
+/// f32 run, and the rounding unit of that dtype. Returns none if there is no such run.
 pub fn rounding(dump: &Dump) -> Result<Option<(f64, f64)>, crate::dump::Error> {
     let runs = dump.runs();
     let narrow = [Dtype::Bf16, Dtype::F16].into_iter().find(|dtype| runs.contains(dtype));

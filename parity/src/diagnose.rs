@@ -1,9 +1,9 @@
-//! Counterfactuals: finds the edit of a model that explains observed numbers.
+//! Counterfactual diagnosis: finds the edit of a model that explains observed values.
 //!
-//! [`diagnose`] looks for the edit of our own model that restores the reference's numbers: a mistake of the spec.
-//! [`explain`] looks for the edit of a right model that gives the numbers of another engine: what that engine ignores.
-//! Candidates come from [`crate::edit`]. Each is run on one short prompt, where ops get the reference's own inputs if
-//! the difference is one of ops; the best are then run in full.
+//! [`diagnose`] searches for the edit of our own model that restores the reference's values: a mistake of
+//! the spec. [`explain`] searches for the edit of a correct model that reproduces another engine's values:
+//! a setting that the engine ignores. Candidates come from [`crate::edit`]. Each is run on one short
+//! prompt, with the reference's inputs for ops if single ops differ; the best are then run in full.
 
 mod case;
 mod fit;
@@ -28,11 +28,11 @@ pub use foreign::{Observed, explain, noise, observe};
 /// Limits of a search.
 #[derive(Debug, Clone)]
 pub struct DiagnoseOptions {
-    /// Time after which no further edit is begun.
+    /// Time limit after which no further edit is started.
     pub budget: Duration,
-    /// Groups of edits that are run in full, and causes that are reported.
+    /// Maximum number of groups of edits that are run in full, and of reported causes.
     pub most: usize,
-    /// The check that failed.
+    /// Options of the check that failed.
     pub check: CheckOptions,
 }
 
@@ -42,8 +42,8 @@ impl Default for DiagnoseOptions {
     }
 }
 
-/// Finds edits of a model that restore the numbers of the reference, for a check that failed. None where no run
-/// differs, or only slots and schedules do, which no edit of a spec explains.
+/// Finds edits of a model that restore the reference's values, for a check that failed. Returns none if no
+/// run differs, or only slots and schedules do, which no edit of a spec explains.
 pub fn diagnose(
     engine: &dyn Engine,
     source: &Source<'_>,

@@ -1,7 +1,8 @@
 //! Compares two dumps: two engines, two versions of one, or two of its settings.
 //!
-//! Neither side is the truth. Log-probabilities may differ by the ensemble of the side that has one,
-//! and else by [`rule::schedule`]: a number of roundings, or the distance of a side's decode from its own prefill.
+//! Neither side is the truth. The limit on log-probabilities comes from the ensemble of a side, if one has
+//! it. Otherwise it is [`rule::schedule`]: a number of roundings, or the distance of a side's decode from
+//! its own prefill.
 
 use std::collections::BTreeMap;
 
@@ -17,33 +18,33 @@ mod text;
 
 pub use text::text;
 
-/// A reason why two dumps cannot be compared.
+/// Reason why two dumps cannot be compared.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// One of them cannot be read.
+    /// A dump cannot be read.
     #[error(transparent)]
     Dump(#[from] dump::Error),
-    /// They are of models with other vocabularies.
+    /// The dumps are of models with different vocabularies.
     #[error("the dumps have rows of {a} and of {b} log-probabilities: they are of two models")]
     Vocab {
-        /// Of A.
+        /// Vocabulary size of A.
         a: usize,
-        /// Of B.
+        /// Vocabulary size of B.
         b: usize,
     },
-    /// They share no prompt.
+    /// The dumps share no prompt.
     #[error(
         "the dumps have no prompt in common, with the same tokens and recorded rows; write one with the prompts of the \
          other: `parity dump MODEL --engine ENGINE --like DUMP -o OTHER`"
     )]
     Prompts,
-    /// They share no dtype.
+    /// The dumps share no dtype.
     #[error("the dumps have no dtype in common: A has {a}, B has {b}")]
     Dtypes {
-        /// Of A.
+        /// Dtypes of A.
         a: String,
-        /// Of B.
+        /// Dtypes of B.
         b: String,
     },
 }
@@ -53,24 +54,25 @@ pub enum Error {
 pub struct DiffOptions {
     /// Dtypes; all that both have if empty.
     pub dtypes: Vec<Dtype>,
-    /// Most that the rms of a row's log-probabilities may differ by, in nats; found from the dumps if not given.
+    /// Limit on the rms of a row's log-probability differences, in nats; derived from the dumps if not
+    /// given.
     pub bound: Option<f64>,
 }
 
-/// The difference of two dumps.
+/// Difference of two dumps.
 #[derive(Debug, Serialize)]
 pub struct Difference {
     /// `onboard-diff/1`.
     pub schema: &'static str,
     /// The worst verdict of all runs.
     pub verdict: Verdict,
-    /// By dtype.
+    /// Differences by dtype.
     pub runs: Vec<RunDiff>,
     /// Remarks.
     pub notes: Vec<String>,
 }
 
-/// The difference in one dtype.
+/// Difference in one dtype.
 #[derive(Debug, Serialize)]
 pub struct RunDiff {
     /// The dtype.
@@ -78,15 +80,15 @@ pub struct RunDiff {
     pub dtype: Dtype,
     /// Rows of log-probabilities, by prompt and phase.
     pub rows: Vec<RowsDiff>,
-    /// Taps and states, in the order of the computation; the worst of all prompts.
+    /// Taps and states, in order of execution; the worst of all prompts.
     pub parts: Vec<PartDiff>,
-    /// Prompts after which the sides generate other tokens.
+    /// Prompts after which the two sides generate different tokens.
     pub greedy: Vec<GreedyDiff>,
     /// Distance of each side's decode from its own prefill, in nats.
     pub steady: [Option<f64>; 2],
 }
 
-/// The difference of the rows of one prompt in one phase.
+/// Difference of the rows of one prompt in one phase.
 #[derive(Debug, Serialize)]
 pub struct RowsDiff {
     /// The prompt.
@@ -95,47 +97,47 @@ pub struct RowsDiff {
     pub phase: Phase,
     /// Rows compared.
     pub rows: usize,
-    /// The largest difference of one log-probability, in nats.
+    /// Largest difference of one log-probability, in nats.
     pub max: f64,
-    /// The largest rms of a row's differences, in nats.
+    /// Largest rms of a row's differences, in nats.
     pub rms: f64,
-    /// What that rms may be.
+    /// Limit of that rms.
     pub limit: f64,
-    /// Rows whose likeliest token is the same.
+    /// Number of rows whose most likely token is the same.
     pub same_top: usize,
-    /// The first position that is beyond the limit.
+    /// First position beyond the limit.
     pub first: Option<usize>,
     /// The verdict.
     pub verdict: Verdict,
 }
 
-/// The difference of a module's output or of a state.
+/// Difference of a module's output or of a state.
 #[derive(Debug, Serialize)]
 pub struct PartDiff {
     /// The phase.
     pub phase: Phase,
-    /// The tap's name, or `k of layer 3`.
+    /// Name of the tap, or `k of layer 3`.
     pub name: String,
     /// True for a state.
     pub state: bool,
-    /// The largest difference of a number, as a share of its row's rms.
+    /// Largest difference of a value, relative to its row's rms.
     pub error: f64,
-    /// The first position (of a tap) or row (of a state) that has more than the limit.
+    /// First position (of a tap) or row (of a state) beyond the limit.
     pub first: Option<usize>,
-    /// What rounding alone explains.
+    /// Difference that rounding alone explains.
     pub limit: f64,
     /// Shapes that differ.
     pub shapes: Option<[Vec<usize>; 2]>,
-    /// Bits of the mantissa that A's and B's numbers use, where one uses fewer than the run's dtype has.
+    /// Mantissa bits that A's and B's values use, if one uses fewer than the run's dtype has.
     pub bits: Option<[u32; 2]>,
 }
 
-/// Greedy tokens that part.
+/// Greedy tokens that differ.
 #[derive(Debug, Serialize)]
 pub struct GreedyDiff {
     /// The prompt.
     pub prompt: String,
-    /// The first token that differs.
+    /// Index of the first token that differs.
     pub at: usize,
     /// A's and B's tokens from there.
     pub tokens: [Vec<u32>; 2],
@@ -158,7 +160,7 @@ pub fn diff(a: &Dump, b: &Dump, options: &DiffOptions) -> Result<Difference, Err
     other.retain(|name| !shared.contains(name));
     other.sort_unstable();
     other.dedup();
-    // A prompt of one name has other tokens on both sides: one of them was tokenized otherwise.
+    // Prompts with the same name but different tokens: one side was tokenized differently.
     let both = |name: &&str| {
         let has = |m: &dump::Manifest| m.prompts.iter().any(|prompt| prompt.name == *name);
         has(ours) && has(theirs)
@@ -196,7 +198,7 @@ pub fn diff(a: &Dump, b: &Dump, options: &DiffOptions) -> Result<Difference, Err
     Ok(Difference { schema: "onboard-diff/1", verdict, runs, notes })
 }
 
-/// Facts of the manifests that differ.
+/// Lists facts of the manifests that differ.
 fn remarks(a: &Dump, b: &Dump) -> Vec<String> {
     let (a, b) = (&a.manifest, &b.manifest);
     let mut notes = Vec::new();
@@ -217,7 +219,7 @@ fn remarks(a: &Dump, b: &Dump) -> Vec<String> {
     notes
 }
 
-/// Prompts that both dumps have, with the same recorded rows.
+/// Returns the prompts that both dumps have, with the same recorded rows.
 fn common<'d>(a: &'d Dump, b: &'d Dump) -> Vec<(&'d Prompt, &'d Prompt)> {
     let same = |x: &Prompt, y: &Prompt| {
         x.tokens == y.tokens && Phase::ALL.iter().all(|p| x.positions(*p) == y.positions(*p))
@@ -276,7 +278,8 @@ fn run(
     Ok(found)
 }
 
-/// The distance of a dump's decode rows from the prefill rows at the same positions: the largest rms, in nats.
+/// Returns the distance of a dump's decode rows from the prefill rows at the same positions: the largest
+/// rms, in nats.
 fn steady<'d>(
     dump: &Dump,
     dtype: Dtype,
@@ -304,17 +307,17 @@ struct Limits<'a> {
     dtype: Dtype,
     steady: [Option<f64>; 2],
     bound: Option<f64>,
-    /// Of the prompt's rows in this phase.
+    /// Spread of the prompt's rows in this phase.
     spread: Option<&'a [f32]>,
 }
 
 impl Limits<'_> {
-    /// Limits for rows whose log-probabilities have an rms of `scale`.
+    /// Returns the limits of rows whose log-probabilities have an rms of `scale`.
     fn of(&self, rows: usize, scale: f64) -> Vec<f64> {
         if let Some(bound) = self.bound {
             return vec![bound; rows];
         }
-        // A side whose decode is beyond roundings is unsteady, which widens nothing.
+        // A side whose decode differs by more than rounding is unsteady, and does not widen the limit.
         let plain = rule::schedule(self.dtype, scale, None);
         let noise = self.steady.iter().flatten().filter(|n| **n <= plain).copied().reduce(f64::max);
         let limit = rule::schedule(self.dtype, scale, noise);
@@ -358,7 +361,8 @@ fn rows(
     }
 }
 
-/// Standard deviation of the finite log-probabilities: the rms of logits, wherever their zero lies.
+/// Returns the standard deviation of the finite log-probabilities: the rms of logits, independent of their
+/// offset.
 fn deviation(values: &[f32]) -> f64 {
     let finite = || values.iter().filter(|x| x.is_finite()).map(|x| f64::from(*x));
     let count = finite().count().max(1) as f64;
@@ -409,7 +413,7 @@ fn states(
     Ok(())
 }
 
-/// Compares a part; `spread` is how far the ensemble of a side is apart there.
+/// Compares a part; `spread` is the spread of a side's ensemble there.
 fn part(
     dtype: Dtype,
     phase: Phase,
@@ -445,7 +449,7 @@ fn part(
     }
 }
 
-/// Keeps the worst of all prompts for each part, in the order in which parts came first.
+/// Keeps the worst of all prompts for each part, in order of first appearance.
 fn merge(parts: &mut Vec<PartDiff>, part: PartDiff) {
     let same =
         |p: &&mut PartDiff| p.name == part.name && p.phase == part.phase && p.state == part.state;
@@ -457,12 +461,13 @@ fn merge(parts: &mut Vec<PartDiff>, part: PartDiff) {
 }
 
 impl RunDiff {
-    /// The first tap, or the first state, that differs by more than rounding explains.
+    /// Returns the first tap, or the first state, that differs by more than rounding explains.
     pub fn first(&self, state: bool) -> Option<&PartDiff> {
         self.parts.iter().find(|part| part.state == state && part.first.is_some())
     }
 
-    /// Sides whose decode is farther from their own prefill than roundings explain, 0 for A.
+    /// Returns the sides whose decode differs from their own prefill by more than rounding explains; 0 for
+    /// A.
     pub fn unsteady(&self) -> BTreeMap<usize, f64> {
         let limit = self.rows.iter().map(|rows| rows.limit).fold(f64::INFINITY, f64::min);
         let sides = self.steady.iter().enumerate();

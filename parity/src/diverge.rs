@@ -1,4 +1,4 @@
-//! Finds where two runs part: the first failed gate in order of execution.
+//! Finds the first divergence of two runs: the first failed gate in order of execution.
 
 use registry::model::Model;
 
@@ -8,10 +8,10 @@ use crate::hints;
 use crate::order::{LAST, Moment};
 use crate::report::Divergence;
 
-/// When the fault of a failed gate happens.
+/// Returns the moment at which the fault of a failed gate occurs.
 fn moment(gate: &Gate) -> Moment {
     let place = if gate.subject == Subject::Logprobs { LAST } else { gate.place };
-    // Positions of a prefill are computed together: only the place in the graph orders them.
+    // Positions of a prefill are computed together: only the node order of the graph separates them.
     let step = if gate.phase == Phase::Decode { gate.step.unwrap_or(0) } else { 0 };
     Moment { phase: gate.phase, step, place }
 }
@@ -21,7 +21,7 @@ pub(crate) fn gate(gates: &[Gate], mode: Mode) -> Option<&Gate> {
     gates.iter().filter(|g| g.mode == mode && g.fails()).min_by_key(|g| moment(g))
 }
 
-/// The first failed gate of one mode.
+/// Describes the first failed gate of one mode.
 pub(crate) fn first(model: &Model, gates: &[Gate], mode: Mode) -> Option<Divergence> {
     let gate = gate(gates, mode)?;
     Some(Divergence {

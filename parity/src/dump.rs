@@ -1,8 +1,8 @@
-//! Reads a dump: what the reference computed, on which model, and for which tokens.
+//! Reads a dump: the reference's results on a model, for given tokens.
 //!
-//! The format is `docs/dump.md`. A dump is untrusted: the manifest is checked
-//! against itself, and every tensor's dtype and shape against the manifest, before
-//! anything is compared. Tensors are widened when they are asked for.
+//! The format is described in `docs/dump.md`. A dump is untrusted: the manifest is checked for consistency,
+//! and every tensor's dtype and shape against the manifest, before anything is compared. Tensors are
+//! widened on demand.
 
 mod manifest;
 mod store;
@@ -21,7 +21,7 @@ pub use manifest::{
 };
 use store::Store;
 
-/// What can be wrong with a dump.
+/// Error in reading a dump.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -33,21 +33,21 @@ pub enum Error {
     Json {
         /// The file.
         path: PathBuf,
-        /// The JSON reader's message, its control characters escaped.
+        /// Message of the JSON parser, with control characters escaped.
         why: String,
     },
-    /// `manifest.json` says something that cannot be.
+    /// `manifest.json` contains a contradiction.
     #[error("`{path}`: {message}")]
     Manifest {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the contradiction.
         message: String,
     },
     /// `reference.safetensors` is damaged.
     #[error(transparent)]
     Tensors(#[from] formats::safetensors::Error),
-    /// A tensor that the manifest promises is not there.
+    /// A tensor that the manifest lists is missing.
     #[error("tensor `{name}` is not in `{path}`; `manifest.json` says that it was recorded")]
     Missing {
         /// The file.
@@ -55,16 +55,16 @@ pub enum Error {
         /// The tensor.
         name: String,
     },
-    /// A tensor has another shape or dtype than the manifest makes it.
+    /// A tensor has another shape or dtype than the manifest requires.
     #[error("tensor `{name}` of `{path}` is {got}; `manifest.json` makes it {want}")]
     Tensor {
         /// The file.
         path: PathBuf,
         /// The tensor.
         name: String,
-        /// What it is.
+        /// Actual shape and dtype.
         got: String,
-        /// What it should be.
+        /// Expected shape and dtype.
         want: String,
     },
     /// The dump was made from another checkpoint.
@@ -78,70 +78,70 @@ pub enum Error {
         dir: PathBuf,
         /// `config.json`, or the weights.
         what: &'static str,
-        /// Of the model at hand.
+        /// Hash of the model at hand.
         got: String,
-        /// Of the dump.
+        /// Hash in the dump.
         want: String,
     },
 }
 
-/// An opened dump.
+/// Opened dump.
 #[derive(Debug)]
 pub struct Dump {
-    /// Its folder.
+    /// Folder of the dump.
     pub dir: PathBuf,
-    /// What it says of itself.
+    /// Manifest of the dump.
     pub manifest: Manifest,
-    /// Things in it that this version passes over.
+    /// Notes on contents that this version ignores.
     pub notes: Vec<String>,
     store: Store,
 }
 
-/// Choices of the reference in one phase, by module.
+/// Router choices of the reference in one phase, by module.
 pub type Choices = BTreeMap<String, Tensor>;
 
-/// A tensor of a dump, widened.
+/// Tensor of a dump, widened to f32.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tensor {
-    /// How it is stored.
+    /// Stored dtype.
     pub dtype: Dtype,
-    /// Its shape; for taps the first axis is the token.
+    /// Shape; for taps the first axis is the token.
     pub shape: Vec<usize>,
-    /// Row-major.
+    /// Row-major values.
     pub data: Vec<f32>,
 }
 
 /// Log-probabilities of one phase.
 #[derive(Debug, Clone)]
 pub struct Logprobs {
-    /// How many rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Entries of one row.
+    /// Number of entries in a row.
     pub width: usize,
-    /// `[rows, width]`: the tokens of the entries, when only the likeliest are stored.
+    /// `[rows, width]`: the tokens of the entries, if only the most likely are stored.
     pub ids: Option<Vec<u32>>,
-    /// `[rows, width]`.
+    /// `[rows, width]`: log-probabilities.
     pub values: Vec<f32>,
-    /// `[rows]`: log-probability of the token that follows in the prompt, when stored apart;
-    /// not a number where none follows.
+    /// `[rows]`: log-probability of the next token of the prompt, if stored separately; NaN if there is no
+    /// next token.
     pub targets: Option<Vec<f32>>,
 }
 
-/// Distance of an ensemble of the reference from its f32 run: the largest over the members, by row.
+/// Distance of the reference's ensemble from its f32 run: the largest over the members, by row.
 #[derive(Debug, Clone, Default)]
 pub struct Spread {
     /// Root mean square of `Δlogprob`, in nats.
     pub logprobs: Vec<f32>,
     /// Divergence from the f32 run, in nats.
     pub kl: Vec<f32>,
-    /// By tap, root mean square of the difference over that of the row.
+    /// Root mean square of the difference relative to that of the row, by tap.
     pub taps: BTreeMap<String, Vec<f32>>,
-    /// By layer and part, the same of a state after the prefill.
+    /// The same for states after the prefill, by layer and part.
     pub states: BTreeMap<(usize, String), f32>,
 }
 
 impl Logprobs {
-    /// One row.
+    /// Returns one row.
     pub fn row(&self, row: usize) -> crate::metrics::Row<'_> {
         let range = row * self.width..(row + 1) * self.width;
         crate::metrics::Row {
@@ -160,7 +160,7 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// The SHA-256 of a file, in hexadecimal.
+/// Returns the SHA-256 of a file, in hexadecimal.
 pub fn sha256(path: &Path) -> std::io::Result<String> {
     let mut hash = Sha256::new();
     std::io::copy(&mut registry::file::open(path)?, &mut hash)?;
@@ -172,7 +172,7 @@ fn hex(hash: Sha256) -> String {
 }
 
 impl Dump {
-    /// Opens a dump and checks it completely, except for the numbers themselves.
+    /// Opens a dump and checks everything except the tensor values.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let path = dir.join("manifest.json");
         let text = registry::file::read(&path, registry::file::MANIFEST)?;
@@ -185,7 +185,7 @@ impl Dump {
         Ok(dump)
     }
 
-    /// A SHA-256 over all files: one over the hash of each.
+    /// Returns a SHA-256 over the hashes of all files.
     pub fn sha256(&self) -> Result<String, Error> {
         let mut all = Sha256::new();
         for name in ["manifest.json", "reference.safetensors"] {
@@ -194,7 +194,7 @@ impl Dump {
         Ok(hex(all))
     }
 
-    /// The dtypes that were run, of those this program knows.
+    /// Returns the dtypes of the runs, as far as this program supports them.
     pub fn runs(&self) -> Vec<Dtype> {
         Dtype::ALL
             .into_iter()
@@ -202,7 +202,7 @@ impl Dump {
             .collect()
     }
 
-    /// Refuses a checkpoint that is not the one the dump was made from.
+    /// Returns an error for a checkpoint other than the one the dump was made from.
     pub fn verify_model(&self, config_sha256: &str, weights_sha256: &str) -> Result<(), Error> {
         let model = &self.manifest.model;
         for (what, got, want) in [
@@ -221,7 +221,7 @@ impl Dump {
         Ok(())
     }
 
-    /// The log-probabilities of a phase; none for a decode phase without steps.
+    /// Returns the log-probabilities of a phase; none for a decode phase without steps.
     pub fn logprobs(
         &self,
         run: Dtype,
@@ -254,7 +254,7 @@ impl Dump {
         }))
     }
 
-    /// The logits of a phase as the model gave them, where the whole vocabulary is stored.
+    /// Returns the logits of a phase, if the whole vocabulary is stored.
     pub fn logits(
         &self,
         run: Dtype,
@@ -283,7 +283,7 @@ impl Dump {
         let kl = logits.data.split_off(rows);
         let taps = self.optional(&name("taps"))?.map(|tensor| tensor.data).unwrap_or_default();
         let each = taps.chunks_exact(rows.max(1)).zip(&self.manifest.taps.0);
-        // -1 stands for a tap or state that prefill does not have.
+        // -1 marks a tap or state that prefill does not have.
         let each = each.filter(|(rows, _)| rows.iter().all(|spread| *spread >= 0.0));
         let taps = each.map(|(rows, (tap, _))| (tap.clone(), rows.to_vec())).collect();
         let states = self.optional(&name("states"))?.map(|tensor| tensor.data).unwrap_or_default();
@@ -296,7 +296,7 @@ impl Dump {
         Ok(Some(Spread { logprobs: logits.data, kl, taps, states }))
     }
 
-    /// A module's output, if it was recorded.
+    /// Returns a module's output, if it was recorded.
     pub fn tap(
         &self,
         run: Dtype,
@@ -307,7 +307,7 @@ impl Dump {
         self.optional(&self.tap_name(run, prompt, phase, tap))
     }
 
-    /// The name of the tensor that holds a module's output.
+    /// Returns the name of the tensor that holds a module's output.
     fn tap_name(&self, run: Dtype, prompt: &Prompt, phase: Phase, tap: &str) -> String {
         let info = self.manifest.taps.0.iter().find(|(name, _)| name == tap);
         let leaf = match info.and_then(|(_, info)| info.same_as.as_deref()) {
@@ -317,7 +317,7 @@ impl Dump {
         format!("{run}/{}/{phase}/{leaf}", prompt.name)
     }
 
-    /// A part of a state, if it was recorded.
+    /// Returns a part of a state, if it was recorded.
     pub fn state(
         &self,
         run: Dtype,
@@ -329,14 +329,14 @@ impl Dump {
         self.optional(&state_name(run, prompt, phase, layer, part))
     }
 
-    /// What routers chose, by the module of their experts; those of greedy tokens with `greedy`
-    /// for the phase.
+    /// Returns the choices of routers, by the module of their experts. The phase `greedy` selects those of
+    /// greedy tokens.
     pub fn choices(&self, run: Dtype, prompt: &Prompt, phase: &str) -> Result<Choices, Error> {
         let mut all = Choices::new();
         for module in &self.manifest.routers {
             let name = format!("{run}/{}/{phase}/chosen/{module}", prompt.name);
             let Some(shape) = self.store.shape(&name) else { continue };
-            // Below 2^24 a whole number is the same in f32.
+            // Integers below 2^24 are exact in f32.
             let ids = self.store.read_ids(&name, 1 << 24)?;
             let (shape, data) = (shape.to_vec(), ids.iter().map(|id| *id as f32).collect());
             all.insert(module.clone(), Tensor { dtype: Dtype::F32, shape, data });
@@ -344,14 +344,15 @@ impl Dump {
         Ok(all)
     }
 
-    /// Rows that a head was fed besides the tokens of a prompt: one for each, `width` wide.
+    /// Returns the hidden rows that a head takes in addition to the tokens of a prompt: one per token,
+    /// `width` wide.
     pub fn hidden(&self, run: Dtype, prompt: &Prompt, width: usize) -> Result<Vec<f32>, Error> {
         let name = format!("{run}/{}/hidden", prompt.name);
         self.store.expect(&name, &[prompt.tokens.len(), width], false)?;
         Ok(self.store.read(&name)?.data)
     }
 
-    /// The dump of the model's `nextn` head, if there is one.
+    /// Opens the dump of the model's `nextn` head, if there is one.
     pub fn nextn(&self) -> Result<Option<Self>, Error> {
         let dir = self.dir.join("nextn");
         if dir.join("manifest.json").is_file() { Self::open(&dir).map(Some) } else { Ok(None) }

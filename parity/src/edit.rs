@@ -1,7 +1,7 @@
-//! Edits of a resolved model, in the words of specs: mutants are made of them, and causes are looked for among them.
+//! Edits of a resolved model, in the terms of specs: the source of mutants and of candidate causes.
 //!
-//! A [`Change`] is data: it says which nodes, tables or states it touches. [`candidates`] derives the edits that a
-//! graph can have from its ops, their signatures and its tables. No edit knows a model.
+//! A [`Change`] is data that names the affected nodes, tables or states. [`candidates`] derives the
+//! possible edits of a graph from its ops, their signatures and its tables. No edit is specific to a model.
 
 mod apply;
 mod arguments;
@@ -27,19 +27,19 @@ pub(crate) use scope::Suspects;
 pub(crate) use tables::stretch;
 pub(crate) use windows::attends;
 
-/// A change of a resolved model.
+/// Change of a resolved model.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
     /// Sets an argument of nodes.
     Argument {
-        /// The argument.
+        /// Name of the argument.
         key: String,
         /// Nodes and their new values.
         values: Vec<(usize, Scalar)>,
     },
     /// Sets the window of nodes and of the states that they own.
     Window(Vec<(usize, Option<usize>)>),
-    /// Puts another op in the place of nodes' own.
+    /// Replaces the op of nodes.
     Op {
         /// The nodes.
         nodes: Vec<usize>,
@@ -48,7 +48,7 @@ pub enum Change {
     },
     /// Swaps the first two inputs of nodes.
     Inputs(Vec<usize>),
-    /// Swaps two outputs of nodes: the numbers of the outputs.
+    /// Swaps two outputs of nodes, given by their indices.
     Outputs(Vec<usize>, [usize; 2]),
     /// Swaps all weights of pairs of nodes.
     Weights(Vec<(usize, usize)>),
@@ -63,20 +63,20 @@ pub enum Change {
         /// The weight.
         weight: WeightId,
     },
-    /// Lets nodes read another value: readers, the value that they read, and the one in its place.
+    /// Lets nodes read another value: readers, the value that they read, and its replacement.
     Reroute(Vec<(Vec<usize>, ValueId, ValueId)>),
     /// Replaces a rotary table.
     Table {
-        /// Its number.
+        /// Index of the table.
         rope: usize,
-        /// The new one.
+        /// Replacement table.
         table: Box<RopeTable>,
     },
     /// Lets nodes read another rotary table.
     Rope(Vec<usize>, RopeId),
-    /// Keeps states in another dtype.
+    /// Stores states in another dtype.
     StateDtype(Vec<StateId>, DtypeRule),
-    /// Rounds values otherwise.
+    /// Rounds values to another dtype.
     ValueDtype(Vec<ValueId>, DtypeRule),
     /// Multiplies values, before they are tapped or only for their readers.
     Scale {
@@ -92,15 +92,15 @@ pub enum Change {
 /// One edit of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Edit {
-    /// The edit in the words of specs: ``` `eps` of `rms_norm` = 1e-6 instead of 1e-5 ```.
+    /// Description in the terms of specs: ``` `eps` of `rms_norm` = 1e-6 instead of 1e-5 ```.
     pub words: String,
-    /// The call in the spec, the layer, or the number of nodes.
+    /// Call in the spec, layer, or number of nodes.
     pub place: String,
-    /// The change.
+    /// Change of the model.
     pub change: Change,
 }
 
-/// An edit, or a family of edits with one number to find.
+/// Edit, or family of edits with one value to find.
 #[derive(Debug, Clone)]
 pub enum Candidate {
     /// An edit.
@@ -109,18 +109,18 @@ pub enum Candidate {
     Knob(Knob),
 }
 
-/// Facts of the observed difference that narrow which values an edit tries.
+/// Facts about the observed difference that narrow the values that an edit tries.
 #[derive(Debug, Clone, Default)]
 pub struct Clues {
     /// First positions that differ.
     pub positions: Vec<usize>,
-    /// The longest sequence that was observed.
+    /// Length of the longest sequence that was observed.
     pub longest: usize,
-    /// The dtype of the run; edits of roundings are tried in 16 bits alone.
+    /// Dtype of the run; edits of rounding are tried only in 16 bits.
     pub dtype: Option<Dtype>,
 }
 
-/// Derives every edit that touches a suspect node, simplest first.
+/// Derives every edit that affects a suspect node, simplest first.
 pub(crate) fn candidates(
     model: &Model,
     ops: &OpSet,

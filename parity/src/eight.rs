@@ -1,4 +1,4 @@
-//! States that are kept in 8 bits: what the model is with and without them, and what they cost.
+//! 8-bit states: the model with and without them, and their effect.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::gate::Verdict;
 use crate::report::RunReport;
 
-/// The model with its states as the reference keeps them, and the word for how they are kept;
-/// none where none is kept in 8 bits.
+/// Returns the model with its 8-bit states widened, and the name of their format; none if no state has 8
+/// bits.
 pub(crate) fn widened(model: &Model) -> Option<(Model, &'static str)> {
     let part = model.graph.states.iter().find_map(|state| state.eight)?.name();
     let mut model = model.clone();
@@ -24,8 +24,8 @@ pub(crate) fn widened(model: &Model) -> Option<(Model, &'static str)> {
     Some((model, part))
 }
 
-/// Keeps the keys and values in 8 bits whose scales the checkpoint has, where they are not yet. A
-/// reference rounded with those, so a checkpoint without any is not the one that it ran.
+/// Stores keys and values with scales in the checkpoint in 8 bits, unless they already are. A reference
+/// rounded with those scales, so a checkpoint without any is not the reference's.
 pub(crate) fn narrow(
     graph: &mut Graph,
     scales: Scales,
@@ -59,7 +59,7 @@ fn widen(graph: &mut Graph) {
     graph.states.iter_mut().for_each(|state| state.eight = None);
 }
 
-/// Rows that say how far log-probabilities move, and judge nothing.
+/// Returns rows that show the movement of log-probabilities, without a verdict.
 pub(crate) fn effects(runs: Vec<RunReport>, part: &'static str) -> impl Iterator<Item = RunReport> {
     runs.into_iter().filter(|run| run.part.is_none()).map(move |mut run| {
         run.part = Some(part);

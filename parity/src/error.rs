@@ -1,4 +1,4 @@
-//! Reasons why a check could not run.
+//! Errors of a check that could not run.
 
 use std::path::PathBuf;
 
@@ -10,29 +10,29 @@ use crate::dump;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The dump.
+    /// Error in the dump.
     #[error(transparent)]
     Dump(#[from] dump::Error),
-    /// The engine.
+    /// Error of the engine.
     #[error(transparent)]
     Engine(#[from] engine::Error),
     /// A file of the model could not be read.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// The checkpoint.
+    /// Error in the checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] checkpoints::checkpoint::Error),
-    /// A dtype was asked for that the reference was not run in.
+    /// The reference has no run in a requested dtype.
     #[error("the dump `{dump}` has no {wanted} run; it has {have}")]
     NoRun {
         /// The dump.
         dump: PathBuf,
-        /// The dtype asked for.
+        /// Requested dtype.
         wanted: Dtype,
-        /// What there is.
+        /// Dtypes that exist.
         have: String,
     },
-    /// A 16-bit run has nothing to be measured against.
+    /// A 16-bit run lacks its f32 baseline.
     #[error(
         "the dump `{dump}` has no f32 run, which the {wanted} run is measured against; write the \
          dump again with `parity dump` and the option `dtypes f32,{wanted}`"
@@ -40,10 +40,10 @@ pub enum Error {
     NoFloor {
         /// The dump.
         dump: PathBuf,
-        /// The dtype asked for.
+        /// Requested dtype.
         wanted: Dtype,
     },
-    /// The reference rounded keys and values with scales that are not there.
+    /// The reference rounded keys and values with scales that are missing.
     #[error(
         "the dump says that its reference rounded keys and values with scales of the checkpoint (`caches`), and \
          `{root}` has none: no tensor `{name}`, nor one of another layer"
@@ -51,18 +51,18 @@ pub enum Error {
     NoScales {
         /// The checkpoint.
         root: PathBuf,
-        /// The first tensor that was looked for.
+        /// Name of the first tensor that was searched for.
         name: String,
     },
-    /// The dump has other rows than the model gives.
+    /// The dump's rows differ in length from the model's.
     #[error(
         "the dump has rows of {dump} log-probabilities; the model gives {model}: the dump is of another model, so give its own \
          with the option `reference`, or make it with `parity dump`"
     )]
     Vocab {
-        /// In the manifest.
+        /// Vocabulary size in the manifest.
         dump: usize,
-        /// Of the model.
+        /// Vocabulary size of the model.
         model: usize,
     },
 }

@@ -1,9 +1,10 @@
 //! Result files of evaluations: reads them, compares two of them, and scores tasks on an engine.
 //!
-//! [`read`] recognises a file by its content and gives one [`Sample`] per question. [`diff`] pairs the
-//! samples of two files and gives one verdict with its evidence: other inputs, a server that cannot score,
-//! another implementation, other extraction or sampling, noise, or agreement. [`run`] scores the items of a
-//! task file on a session, with the arithmetic of lm-eval 0.4.13. `docs/evals.md` describes the forms.
+//! [`read`] detects the format of a file by its content and returns one [`Sample`] per question. [`diff`]
+//! pairs the samples of two files and returns one verdict with its evidence: different inputs, a server
+//! that cannot score, another implementation, different extraction or sampling, noise, or agreement.
+//! [`run`] scores the items of a task file on a session, with the arithmetic of lm-eval 0.4.13.
+//! `docs/evals.md` describes the formats.
 
 mod answers;
 mod diff;

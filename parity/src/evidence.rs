@@ -1,9 +1,9 @@
-//! Judges a server by the evidence that it gives: rows of prompts, generated tokens, and answers to the same request
-//! in other company.
+//! Judges a server by its responses: rows of prompts, generated tokens, and answers to the same request in
+//! other batches.
 //!
-//! Rows of prompts are compared with the dump, or with the native engine where there is none. Generated tokens are
-//! scored again by the native engine in f32, which shows decode parity at any length. Both are judged by
-//! [`rule`], like a check of any other engine. Schedules compare the server with itself.
+//! Rows of prompts are compared with the dump, or with the native engine if there is none. Generated tokens
+//! are scored again by the native engine in f32, which tests decode parity at any length. Both are judged
+//! by [`rule`], like a check of any other engine. Schedules compare the server with itself.
 
 mod answers;
 mod cases;
@@ -36,31 +36,31 @@ use native::Native;
 
 pub use text_only::Tokenizer;
 
-/// Tokens of observed rows that are kept for the search of causes.
+/// Number of tokens of observed rows that are kept for the search of causes.
 const OBSERVED: usize = 64;
 
-/// Prompts whose generated tokens the native engine scores again, of lengths as mixed as those of all. A large model
-/// on a CPU takes longer for them than its server for everything.
+/// Number of prompts whose generated tokens the native engine scores again, with a representative mix of
+/// lengths. A large model on a CPU takes longer for them than its server for everything.
 const RESCORED: usize = 16;
 
-/// Prompts on which the effect of rounding is measured, where no dump says it.
+/// Number of prompts on which the effect of rounding is measured, if no dump provides it.
 const MEASURED: usize = 4;
 
-/// Prompts that are asked one after the other; more than these are asked side by side.
+/// Maximum number of prompts that are requested one after the other; larger sets are requested in parallel.
 const ALONE: usize = 16;
 
 /// Scope of a check of a server.
 #[derive(Clone)]
 pub struct EvidenceOptions<'a> {
-    /// The dtype that the server runs in; what the server says, or f32, if not given.
+    /// Dtype of the server; by default the one that the server reports, or f32.
     pub dtype: Option<Dtype>,
-    /// Most that a log-probability of an f32 run may differ.
+    /// Maximum difference of a log-probability of an f32 run.
     pub bound: Option<f64>,
-    /// Tokens to generate behind each prompt.
+    /// Number of tokens to generate after each prompt.
     pub tokens: usize,
-    /// Requests side by side.
+    /// Number of parallel requests.
     pub parallel: usize,
-    /// True if the server is also compared with itself in other company.
+    /// True if the server is also compared with itself in other batches.
     pub schedules: bool,
     /// Worker threads of the native engine.
     pub threads: Option<usize>,
@@ -88,38 +88,38 @@ impl std::fmt::Debug for EvidenceOptions<'_> {
     }
 }
 
-/// Result of a check of a server, with what a search for causes needs.
+/// Result of a check of a server, with the data for a search of causes.
 #[derive(Debug)]
 pub struct Evidence {
     /// The report.
     pub report: Report,
     /// The dtype that the server was judged in.
     pub dtype: Dtype,
-    /// Rows of prompts that the server gave, few enough to run a model on again and again.
+    /// Rows of prompts from the server, few enough to run a model on repeatedly.
     pub observed: Vec<Observed>,
-    /// Root mean square of differences of log-probabilities, in nats, that rounding explains.
+    /// Root mean square of log-probability differences that rounding explains, in nats.
     pub noise: f64,
-    /// Time by where it was spent.
+    /// Time of the check, by where it was spent.
     pub effort: Effort,
 }
 
-/// Time of a check by where it was spent.
+/// Time of a check, by where it was spent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Effort {
-    /// Waiting for the server, answers read included.
+    /// Time of waiting for the server and reading its answers.
     pub server: Duration,
-    /// The native engine.
+    /// Time of the native engine.
     pub native: Duration,
 }
 
-/// Reasons why a server could not be judged.
+/// Reason why a server could not be judged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The server gave no usable answer.
     #[error(transparent)]
     Server(#[from] endpoints::Error),
-    /// The dump or the native engine.
+    /// Error in the dump or the native engine.
     #[error(transparent)]
     Check(#[from] CheckError),
     /// The server runs another model.
@@ -132,17 +132,17 @@ pub enum Error {
         url: String,
         /// The model at hand.
         model: String,
-        /// The evidence.
+        /// Evidence for another model.
         found: String,
     },
-    /// The server shows nothing that could prove parity.
+    /// The server exposes nothing that could prove parity.
     #[error("parity is not provable here: `{url}` {reason}{tokens}")]
     NotProvable {
         /// The server.
         url: String,
-        /// What it hides.
+        /// Data that the server hides.
         reason: String,
-        /// The comparison of tokenizers.
+        /// Result of comparing the tokenizers.
         tokens: String,
     },
 }
@@ -159,7 +159,8 @@ impl From<crate::dump::Error> for Error {
     }
 }
 
-/// Compares a server with a dump and with the native engine. Without a dump the native engine alone is the reference.
+/// Compares a server with a dump and with the native engine. Without a dump, only the native engine is the
+/// reference.
 pub fn check_server(
     server: &dyn Endpoint,
     native: &dyn Engine,
@@ -179,7 +180,7 @@ pub fn check_server(
     let mut effort = Effort::default();
     let mut judge =
         Judge::new(dtype, options.bound.or(facts.bound).filter(|_| dtype == Dtype::F32));
-    // Positions that both the server and the model have.
+    // Positions that both the server and the model support.
     let room = facts.context.into_iter().chain(model.context).min().unwrap_or(usize::MAX);
     let cases = cases(model, dump, dtype, room, options.tokens)?;
     let mut report = Report {
@@ -311,7 +312,7 @@ pub fn check_server(
     Ok(Evidence { report, dtype, observed, noise: judge.explained(&cases), effort })
 }
 
-/// Chooses up to `count` cases whose lengths are spread over those of all.
+/// Chooses up to `count` cases whose lengths represent those of all.
 fn mixed(cases: &[Case], count: usize) -> Vec<&Case> {
     let mut sorted: Vec<&Case> = cases.iter().collect();
     sorted.sort_by_key(|case| case.tokens.len());
@@ -321,7 +322,7 @@ fn mixed(cases: &[Case], count: usize) -> Vec<&Case> {
     places.into_iter().filter_map(|place| sorted.get(place).copied()).collect()
 }
 
-/// Names prompts for which the server has no room.
+/// Names the prompts that exceed the server's context.
 fn left_out(dump: Option<&Dump>, cases: &[Case], room: usize) -> Option<String> {
     let names: Vec<&str> = dump?
         .manifest
@@ -338,7 +339,8 @@ fn left_out(dump: Option<&Dump>, cases: &[Case], room: usize) -> Option<String> 
     })
 }
 
-/// Requests at a time: one, where there are few prompts, so that a fault of batches shows in its schedule alone.
+/// Returns the number of parallel requests: one for few prompts, so that a fault of batches shows only in
+/// its schedule.
 fn width(cases: &[Case], options: &EvidenceOptions<'_>) -> usize {
     if cases.len() <= ALONE { 1 } else { options.parallel.max(1) }
 }
@@ -367,20 +369,20 @@ fn generate(
     served::together(cases, &one)
 }
 
-/// Returns true if all rows are distributions of the tokens that were sent: others are no fingerprint of a model.
+/// True if all rows are distributions over the tokens that were sent: others do not identify a model.
 fn sound(gates: &[Gate]) -> bool {
     gates.iter().all(|gate| gate.bounds.len() == 1 || !gate.fails())
 }
 
-/// Generated tokens of one prompt, judged.
+/// Result for the generated tokens of one prompt.
 struct Decoded {
     gate: Gate,
     greedy: GreedyRow,
-    /// Rows of the native engine behind the same tokens.
+    /// Rows of the native engine after the same tokens.
     truth: Vec<Row>,
 }
 
-/// Scores generated tokens natively and compares.
+/// Scores generated tokens with the native engine and compares.
 fn decode(
     native: &mut Native<'_>,
     judge: &Judge,
@@ -402,7 +404,7 @@ fn decode(
     Ok(Decoded { gate, greedy, truth })
 }
 
-/// Keeps rows for a search of causes. A row that has the next token alone is one of one entry.
+/// Keeps rows for a search of causes. A row with only the next token has one entry.
 fn keep(observed: &mut Vec<Observed>, case: &Case, scored: &Scored) {
     let so_far: usize = observed.iter().map(|o: &Observed| o.rows.len()).sum();
     if so_far + scored.rows.len() > OBSERVED && !observed.is_empty() {
@@ -416,7 +418,7 @@ fn keep(observed: &mut Vec<Observed>, case: &Case, scored: &Scored) {
         {
             entries.push((*next, value));
         }
-        // What has no probability has no distance.
+        // An entry with zero probability has no distance.
         entries.retain(|(_, value)| *value > endpoints::FLOOR);
         (*at, entries)
     };
@@ -440,7 +442,7 @@ fn about(facts: &Facts, source: &Source<'_>, dump: Option<&Dump>, sha256: Hashes
     }
 }
 
-/// Remarks about what the server shows.
+/// Returns remarks about the data that the server exposes.
 fn notes(facts: &Facts, dtype: Dtype, known: bool) -> Vec<String> {
     let mut notes = Vec::new();
     let settings: Vec<String> =
@@ -476,7 +478,7 @@ fn notes(facts: &Facts, dtype: Dtype, known: bool) -> Vec<String> {
     notes
 }
 
-/// The name of a model's folder.
+/// Returns the name of a model's folder.
 fn name_of(dir: &Path) -> String {
     dir.display().to_string()
 }

@@ -1,14 +1,14 @@
-//! A session whose graph is fed rows besides tokens, driven like any other: the rows of a
-//! prompt are given once, and each step takes those of its positions.
+//! Session whose graph takes hidden rows in addition to tokens, with the usual interface: the rows of a
+//! prompt are set once, and each step takes those of its positions.
 
 use engine::{Chunk, Error, Logits, Partial, Probe, Session, Shows, SlotId, StateValue};
 use registry::dtype::Dtype;
 use registry::model::Model;
 
-/// A session and the rows of the prompt at hand.
+/// Session with the hidden rows of the current prompt.
 pub(crate) struct Fed {
     inner: Box<dyn Session>,
-    /// `[positions, width]`; nothing for a graph that reads tokens alone.
+    /// `[positions, width]`; empty for a graph that reads only tokens.
     pub(crate) rows: Vec<f32>,
     width: usize,
 }
@@ -58,7 +58,7 @@ impl Session for Fed {
         let mut hidden = Vec::new();
         for chunk in chunks {
             let from = self.inner.position(chunk.slot)? * self.width;
-            // Tokens past the prompt are taken back again: any rows do.
+            // Tokens past the prompt are rewound later: any rows do.
             let rows = self.rows.iter().cycle().skip(from % self.rows.len().max(1));
             hidden.extend(rows.take(chunk.tokens.len() * self.width));
         }

@@ -1,7 +1,8 @@
-//! Holds the numbers of the rule to a table of honest checks and of mutants.
+//! Compares the constants of the rule with a table of correct checks and of mutants.
 //!
-//! Each line of the table is a check: its kind (`honest`, or the class of a mutant), its name, its dtype, and the largest
-//! value of each measure, in the units of the rule's numbers. So other numbers can be tried without running anything.
+//! Each line of the table is a check: its kind (`honest`, or the class of a mutant), its name, its dtype,
+//! and the largest value of each measure, in units of the rule's constants. Other constants can thus be
+//! tried without running anything.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +14,15 @@ pub use crate::report::{MEASURES, Strengths};
 use crate::route::RouterRow;
 use crate::rule;
 
-/// Numbers to judge by, in the order of [`MEASURES`].
+/// Constants of the rule, in the order of [`MEASURES`].
 pub type Numbers = [f64; 6];
 
-/// The numbers of the rule.
+/// Constants of the current rule.
 pub const RULE: Numbers =
     [rule::OP, rule::OP_GAIN, rule::FLIPS, rule::UNITS, rule::FACTOR, rule::FACTOR];
 
 impl Strengths {
-    /// Reads them off a run. A whole 16-bit run that fails though f32 agrees is beyond remarks.
+    /// Reads the values of a run. A whole 16-bit run that fails although f32 agrees is more than a remark.
     pub(crate) fn of(run: &RunReport, f32_agrees: bool) -> Self {
         let mut found = Self::default();
         for gate in &run.gates {
@@ -41,17 +42,17 @@ impl Strengths {
         found
     }
 
-    /// True if a check with these values fails. What lies beyond the ensemble in 16 bits is a remark.
+    /// True if a check with these values fails. A value beyond the ensemble in 16 bits is only a remark.
     pub fn fails(&self, dtype: Dtype, numbers: &Numbers) -> bool {
         let judged = if dtype == Dtype::F32 { 6 } else { 4 };
         self.other || (0..judged).any(|n| self.values[n] > numbers[n])
     }
 }
 
-/// Counts of one kind and dtype: how many fail, of all.
+/// Number of failures and of all checks, by kind and dtype.
 pub type Counts = BTreeMap<(String, Dtype), (usize, usize)>;
 
-/// Judges every line of a table. A line that cannot be read is an error that names it.
+/// Judges every line of a table. The error for an unreadable line names it.
 pub fn fit(table: &str, numbers: &Numbers) -> Result<Counts, String> {
     let mut counts = Counts::new();
     let wrong_number = numbers.iter().find(|number| !number.is_finite() || **number < 0.0);

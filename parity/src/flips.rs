@@ -1,15 +1,15 @@
-//! References that round what they multiply to 8 bits. Where a number lies at the border of two
-//! steps, the last bit of a sum decides, and a step is a 16th of the number: such a reference is
-//! apart from itself when it is fed in another way, and one is as right as the other. Of whole
-//! numbers with a scale of their row, the largest lies half a step beyond the last code: at a border
-//! wherever it is negative.
+//! References that round inputs of matrices to 8 bits. If a value lies at a rounding threshold, the last
+//! bit of a sum decides, and a step is a 16th of the value. Such a reference differs from itself if it is
+//! fed differently, and both results are equally valid. For integers with one scale per row, the largest
+//! value lies half a step beyond the last code: at a threshold whenever it is negative.
 
 use crate::dump::Logprobs;
 use crate::metrics::{Row, row_error, tensor_error};
 use crate::rule::{CODE_STEP, CODED_ROW};
 
-/// Ours, with the reference's numbers in rows that such a border explains: on the reference's own
-/// inputs few rows have one. What is left is judged as ever.
+/// Returns the engine's rows, replaced by the reference's where a rounding threshold explains the
+/// difference. On the reference's own inputs, only few rows lie at a threshold. The remaining differences
+/// are judged as usual.
 pub(crate) fn settled(ours: &[f32], own: &[f32], rows: usize) -> Vec<f32> {
     let mut settled = ours.to_vec();
     if rows == 0 || ours.len() != own.len() || !ours.len().is_multiple_of(rows) {
@@ -28,8 +28,8 @@ pub(crate) fn settled(ours: &[f32], own: &[f32], rows: usize) -> Vec<f32> {
     settled
 }
 
-/// The rows of `own`, or those of the other way of feeding (row `n` of `other` is of the same
-/// token as row `from + n` of `own`) where they are nearer to ours.
+/// Returns the rows of `own`, each replaced by the corresponding row of `other` if that is nearer to the
+/// engine's. Row `n` of `other` belongs to the same token as row `from + n` of `own`.
 pub(crate) fn nearer(own: &Logprobs, other: &Logprobs, from: usize, ours: &[f32]) -> Logprobs {
     let mut rows = own.clone();
     let vocab = ours.len() / own.rows.max(1);
@@ -80,7 +80,7 @@ mod tests {
         };
         let settled = |ours: &[f32]| settled(ours, &own, 8);
         assert_eq!(settled(&moved(&[1, 4], 0.01)), own);
-        // Too many, too far, and as near as f32 is.
+        // Too many rows, too far, and as near as in f32.
         for (rows, by) in [(&[1, 4, 6][..], 0.01), (&[1], 0.5), (&[1], 1e-5)] {
             let ours = moved(rows, by);
             assert_eq!(settled(&ours), ours);
@@ -93,7 +93,7 @@ mod tests {
         let other = rows(&[-0.6, -0.8, -3.0, -0.1]);
         let ours = [-0.1, -2.4, -0.6, -0.8, -1.0, -0.5];
         assert_eq!(nearer(&own, &other, 1, &ours).values, ours);
-        // Nothing is nearer than what is nearest.
+        // No row is nearer than an equal one.
         assert_eq!(nearer(&own, &other, 1, &own.values).values, own.values);
     }
 }

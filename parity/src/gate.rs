@@ -1,4 +1,4 @@
-//! A gate: one thing compared in one way, its numbers, its bounds, its verdict.
+//! Gate: one comparison with its values, bounds and verdict.
 
 use std::collections::BTreeSet;
 
@@ -12,28 +12,28 @@ use crate::metrics::{Spread, TensorError, grid, tensor_error};
 use crate::order::Place;
 use crate::rule::{self, GRID_COUNT, Judged};
 
-/// True if the ensemble allows every row to be unrelated to the reference's, of which the rms is `scale`.
+/// True if the ensemble allows every row to be unrelated to the reference's rows, whose rms is `scale`.
 pub(crate) fn is_blind(spread: &[f64], scale: f64) -> bool {
     scale > 0.0 && spread.iter().all(|spread| rule::FACTOR * spread >= rule::UNRELATED * scale)
 }
 
-/// The reason for which a gate that cannot fail is not judged.
+/// Reason for not judging a gate that cannot fail.
 pub(crate) const BLIND: &str =
     "runs of the reference itself are as far apart as those of unrelated models";
 
-/// How something came out.
+/// Result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Within its bounds.
+    /// All bounds hold.
     Pass,
-    /// Could not be judged; says why.
+    /// The comparison could not be judged, for the stated reason.
     Skip,
-    /// Beyond a bound.
+    /// A bound is exceeded.
     Fail,
 }
 
-/// What is compared.
+/// Subject of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase", tag = "kind")]
 pub enum Subject {
@@ -65,59 +65,60 @@ impl std::fmt::Display for Subject {
     }
 }
 
-/// What is said of rows of log-probabilities as a whole.
+/// Statistics of rows of log-probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RowStats {
-    /// How many.
+    /// Number of rows.
     pub rows: usize,
     /// Mean divergence from the reference in nats.
     pub kl: f64,
-    /// The largest.
+    /// Largest divergence in nats.
     pub kl_max: f64,
-    /// How many have the reference's likeliest token.
+    /// Number of rows with the reference's most likely token.
     pub top1: usize,
 }
 
 /// One comparison.
 #[derive(Debug, Clone, Serialize)]
 pub struct Gate {
-    /// What.
+    /// Subject of the comparison.
     pub subject: Subject,
-    /// On which prompt.
+    /// Name of the prompt.
     pub prompt: String,
-    /// In which phase; see [`crate::order`] for the phase of a state.
+    /// Phase of the comparison; see [`crate::order`] for the phase of a state.
     pub phase: Phase,
-    /// Fed by what.
+    /// Kind of inputs.
     pub mode: Mode,
-    /// What sets it apart from a gate that is otherwise the same (`after prefill`).
+    /// Label that distinguishes otherwise equal gates (`after prefill`).
     pub moment: Option<&'static str>,
-    /// Where in the graph.
+    /// Place in the graph.
     #[serde(skip)]
     pub place: Place,
-    /// The error: `|Δ| / rms`, or `|Δlogprob|`; `null` in reports where nothing was compared.
+    /// Error: `|Δ| / rms`, or `|Δlogprob|`; `null` in reports if nothing was compared.
     #[serde(serialize_with = "compared")]
     pub error: Spread,
     /// The reference's own error at this dtype.
     pub floor: Option<Spread>,
-    /// By how much ours is scaled, less 1.
+    /// Relative scale of the engine's values, less 1.
     pub gain: f64,
-    /// Of the angle between ours and the reference.
+    /// Cosine of the angle between the engine's values and the reference.
     pub cosine: f64,
-    /// Local mode in 16 bits: how many elements are not the reference's, bit for bit. None where the
-    /// reference keeps f32.
+    /// Local mode in 16 bits: number of elements that are not bit-identical to the reference's. None if the
+    /// reference stores f32.
     pub unequal: Option<usize>,
-    /// Of log-probabilities: what is not an error of single numbers.
+    /// Statistics of log-probability rows.
     pub rows: Option<RowStats>,
-    /// The largest error of each position (prefill) or step (decode; 0 is the prefix); none where
-    /// nothing was compared.
+    /// Largest error of each position (prefill) or step (decode; 0 is the prefix); none if nothing was
+    /// compared.
     pub by_step: Vec<Option<f64>>,
-    /// All of these hold, or the gate fails.
+    /// Bounds of the gate, all of which must hold.
     pub bounds: Vec<Bound>,
     /// Positions (prefill) or steps (decode) of the rows beyond their bounds.
     pub off: BTreeSet<usize>,
-    /// The smallest error that would have been seen, as a share of the rms of a row; none where nothing was judged.
+    /// Smallest error that the gate would have detected, relative to the rms of a row; none if nothing was
+    /// judged.
     pub sees: Option<f64>,
-    /// Something wrong that is not a number out of bounds, or why it was not judged.
+    /// Description of a fault that is no exceeded bound, or the reason for not judging the gate.
     pub finding: Option<String>,
     /// First step (decode) or position (prefill) at fault.
     pub step: Option<usize>,
@@ -126,7 +127,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate with nothing measured yet.
+    /// Returns a gate without measurements.
     pub fn new(subject: Subject, prompt: &str, phase: Phase, mode: Mode, place: Place) -> Self {
         Self {
             subject,
@@ -151,7 +152,7 @@ impl Gate {
         }
     }
 
-    /// The same, failed for a reason that is not a number.
+    /// Returns the gate as failed for a reason other than a bound.
     #[must_use]
     pub fn failed(mut self, finding: impl Into<String>) -> Self {
         self.finding = Some(finding.into());
@@ -159,7 +160,7 @@ impl Gate {
         self
     }
 
-    /// Says in one line what is wrong with a failed gate.
+    /// Describes the fault of a failed gate in one line.
     pub(crate) fn message(&self) -> String {
         let numbers = self.worst_bound().filter(|b| !b.holds()).map(|b| {
             let times = b.value / b.limit;
@@ -183,7 +184,7 @@ impl Gate {
         }
     }
 
-    /// The same, not judged.
+    /// Returns the gate as not judged.
     #[must_use]
     pub fn skipped(mut self, why: impl Into<String>) -> Self {
         self.finding = Some(why.into());
@@ -191,8 +192,9 @@ impl Gate {
         self
     }
 
-    /// Ends the comparison with a reference that has NaN or infinite numbers. The range of 16 bits is narrow, so such
-    /// a gate is not judged; an f32 reference of that kind proves nothing, and the gate fails.
+    /// Ends the comparison with a reference that has NaN or infinite values. The range of 16 bits is
+    /// narrow, so such a gate is not judged; an f32 reference with such values proves nothing, and the gate
+    /// fails.
     #[must_use]
     pub fn unproven(self, dtype: Dtype) -> Self {
         match dtype {
@@ -202,8 +204,8 @@ impl Gate {
         }
     }
 
-    /// Measures an op on the reference's own inputs and judges it. `moved` are its outputs on inputs that were moved
-    /// a little, `steps` are the steps of the rows.
+    /// Measures an op on the reference's own inputs and judges it. `moved` holds its outputs on slightly
+    /// perturbed inputs, `steps` the steps of the rows.
     #[must_use]
     pub fn local(
         self,
@@ -258,7 +260,8 @@ impl Gate {
         self
     }
 
-    /// Fails if a bound does not hold, and finds the first step at fault: beyond its bound, or else half as bad as the worst.
+    /// Fails if a bound does not hold, and finds the first step at fault: the first beyond its bound, or
+    /// else half as bad as the worst.
     pub fn judge(&mut self, judged: Judged, steps: &[usize]) {
         self.bounds = judged.bounds;
         self.sees = Some(judged.sees);
@@ -275,8 +278,8 @@ impl Gate {
         self.step = beyond.map(|(_, step)| *step).min();
     }
 
-    /// Fails where our numbers lie on a narrower grid than the reference's, whatever their bounds say: something
-    /// was rounded, or is kept, in fewer bits than there.
+    /// Fails if the engine's values lie on a coarser grid than the reference's, whatever their bounds: a
+    /// value was rounded, or is stored, in fewer bits.
     pub fn kept_narrow(&mut self, ours: &[f32], reference: &[f32], steps: &[usize]) {
         let name = |bits| match bits {
             0..=7 => Dtype::Bf16,
@@ -284,7 +287,7 @@ impl Gate {
             _ => Dtype::F32,
         };
         let ((bits, count), (want, wanted)) = (grid(ours), grid(reference));
-        // What is added up of narrow numbers takes as many bits as it happens to.
+        // Sums of narrow values use an arbitrary number of bits.
         if count.min(wanted) < GRID_COUNT || name(bits) == Dtype::F32 || bits + 2 > want {
             return;
         }
@@ -295,7 +298,7 @@ impl Gate {
         self.step = steps.iter().copied().min();
     }
 
-    /// The bound that is exceeded by the largest factor; a scale only where nothing else is.
+    /// Returns the bound that is exceeded by the largest factor; a gain only if no other is exceeded.
     pub fn worst_bound(&self) -> Option<&Bound> {
         let excess = |b: &Bound| match (b.holds(), b.measure) {
             (true, _) => (0, b.value / b.limit),
@@ -308,25 +311,25 @@ impl Gate {
         })
     }
 
-    /// True if log-probabilities failed because one side has NaN or infinite ones.
+    /// True if log-probabilities failed because one side has NaN or infinite values.
     pub fn is_not_finite(&self) -> bool {
         self.subject == Subject::Logprobs
             && self.fails()
             && (self.error.count == 0 || self.error.max.is_infinite())
     }
 
-    /// Whether it failed.
+    /// True if the gate failed.
     pub fn fails(&self) -> bool {
         self.verdict == Verdict::Fail
     }
 }
 
-/// Writes an error, and `null` where no number was compared.
+/// Serializes an error, as `null` if no value was compared.
 fn compared<S: serde::Serializer>(error: &Spread, s: S) -> Result<S::Ok, S::Error> {
     (error.count > 0).then_some(error).serialize(s)
 }
 
-/// Writes a dtype by its short name.
+/// Serializes a dtype by its short name.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
 pub(crate) fn dtype_name<S: serde::Serializer>(dtype: &Dtype, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_str(dtype.name())

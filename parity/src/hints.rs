@@ -1,6 +1,6 @@
-//! Facts that the numbers of a failed gate show beyond its bounds.
+//! Facts that the values of a failed gate show beyond its bounds.
 //!
-//! No cause is guessed: which edit of the spec restores parity is known only once it was tried.
+//! No cause is guessed: only trying an edit of the spec shows that it restores parity.
 
 use registry::diag::Span;
 use registry::dtype::DtypeRule;
@@ -10,7 +10,7 @@ use registry::model::Model;
 use crate::dump::Phase;
 use crate::gate::{Gate, Subject};
 
-/// Hints for the first failed gate among `gates`, likeliest first.
+/// Returns hints for the first failed gate among `gates`, likeliest first.
 pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
     let mut hints = Vec::new();
     if let Subject::State { layer, part, .. } = &gate.subject {
@@ -18,7 +18,7 @@ pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
     }
     let prefill = |g: &&Gate| g.phase == Phase::Prefill;
     if gate.phase == Phase::Decode && !gates.iter().filter(prefill).any(Gate::fails) {
-        // A snapshot of a convolution or recurrence is read by the next step alone.
+        // A snapshot of a convolution or recurrence is only read by the next step.
         let snapshot = model.graph.states.iter().any(|state| {
             let this = |part: &str| state.parts.iter().any(|p| p.name == part);
             let kept = matches!(state.kind, StateKind::Conv | StateKind::Recurrent);
@@ -58,7 +58,7 @@ fn state(model: &Model, layer: usize, part: &str, gate: &Gate, hints: &mut Vec<S
                 "{}: `dtype: {dtype}` of state `{}`; write `dtype: {}`",
                 place(&state.dtype_at),
                 state.name,
-                // What a recurrence adds up is f32 nearly everywhere.
+                // Recurrent states are accumulated in f32 in nearly all models.
                 if state.kind == StateKind::Recurrent { "f32" } else { "activation" }
             ),
             DtypeRule::Activation | DtypeRule::WideInF16 => format!(
@@ -74,7 +74,7 @@ fn state(model: &Model, layer: usize, part: &str, gate: &Gate, hints: &mut Vec<S
     }
 }
 
-/// A pure scale has an angle of 0 and a gain.
+/// Adds a hint on a pure scale error, which has an angle of 0 and a gain.
 fn scale(gate: &Gate, hints: &mut Vec<String>) {
     if gate.gain.abs() > 1e-4 && 1.0 - gate.cosine < 1e-3 * gate.gain * gate.gain {
         hints.push(format!("ours is the reference times {:.6}", 1.0 + gate.gain));
@@ -83,7 +83,7 @@ fn scale(gate: &Gate, hints: &mut Vec<String>) {
     }
 }
 
-/// Where in the sequence the error begins says what it depends on.
+/// Adds a hint on the position at which the error begins.
 fn positions(states: &[State], gate: &Gate, hints: &mut Vec<String>) {
     if gate.phase != Phase::Prefill || gate.by_step.len() < 3 {
         return;
@@ -114,7 +114,7 @@ fn positions(states: &[State], gate: &Gate, hints: &mut Vec<String>) {
     });
 }
 
-/// `path:line`, or the override.
+/// Returns `path:line`, or the override.
 fn place(at: &Span) -> String {
     if at.source.path.starts_with("--") {
         return format!("`{}`", at.source.path); // an override on the command line has no lines

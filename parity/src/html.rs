@@ -1,4 +1,4 @@
-//! A report as one page that needs nothing else: no script, no font, no address.
+//! Writes a report as one self-contained page, without scripts, fonts or external addresses.
 
 mod chart;
 
@@ -11,7 +11,7 @@ use crate::junit::escape;
 use crate::report::{Divergence, Report, RunReport, share, when};
 use chart::{Chart, Series};
 
-/// Looks of prompts, in order; further prompts begin again.
+/// CSS classes of prompts, in order; further prompts reuse them from the start.
 const COLOURS: [&str; 8] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"];
 
 /// Writes a report as a self-contained HTML page.
@@ -76,17 +76,17 @@ fn badge(verdict: Verdict) -> String {
     format!("<span class=\"badge {0}\">{0}</span>", class(verdict))
 }
 
-/// A number in three digits; a dash where nothing was compared.
+/// Formats a number with two significant digits; a dash if nothing was compared.
 fn number(x: f64) -> String {
     if x.is_nan() { "&ndash;".to_owned() } else { format!("{x:.1e}") }
 }
 
-/// Escapes a sentence and sets what stands between backticks as code.
+/// Escapes a sentence and formats text between backticks as code.
 fn prose(text: &str) -> String {
     let parts: Vec<&str> = text.split('`').collect();
     let mut out = String::new();
     for (n, part) in parts.iter().enumerate() {
-        // The last backtick of an odd number of them opens nothing.
+        // An unpaired last backtick does not open code.
         let code = n % 2 == 1 && n + 1 < parts.len();
         let (open, close) = if code { ("<code>", "</code>") } else { ("", "") };
         out.extend([open, &escape(part), close]);
@@ -94,7 +94,7 @@ fn prose(text: &str) -> String {
     out
 }
 
-/// The head of a table: each column's title, and the tooltip that explains it.
+/// Returns the head of a table: each column's title, and its tooltip.
 fn head(columns: &[(&str, &str)]) -> String {
     let cell =
         |(title, tip): &(&str, &str)| format!("<th scope=\"col\" title=\"{tip}\">{title}</th>");
@@ -225,8 +225,8 @@ fn charts(run: &RunReport) -> Vec<Chart> {
     charts
 }
 
-/// The error of every tap in order of execution: ours, the reference's own, and local. Of several
-/// prompts the largest counts.
+/// Plots the error of every tap in order of execution: the engine's, the reference's own, and local. Each
+/// point is the largest of all prompts.
 fn by_op(run: &RunReport, phase: Phase) -> Option<Chart> {
     let mut taps: Vec<&Gate> = run
         .gates
@@ -267,12 +267,12 @@ fn by_op(run: &RunReport, phase: Phase) -> Option<Chart> {
     Some(Chart { title: format!("Error by op, {phase}"), columns, ends, series, limit: None })
 }
 
-/// The name of a position: in decode the positions after the prefix are counted.
+/// Returns the name of a position: in decode, positions after the prefix are counted.
 fn position(n: usize) -> String {
     format!("position {n}")
 }
 
-/// The largest difference of log-probabilities at each position, a colour per prompt.
+/// Plots the largest difference of log-probabilities at each position, with a colour per prompt.
 fn by_position(run: &RunReport, phase: Phase) -> Option<Chart> {
     let gates: Vec<&Gate> =
         run.gates.iter().filter(|g| g.phase == phase && g.subject == Subject::Logprobs).collect();
@@ -308,12 +308,12 @@ fn by_position(run: &RunReport, phase: Phase) -> Option<Chart> {
     })
 }
 
-/// The positions that were compared.
+/// Returns the positions that were compared.
 fn points(gate: &Gate) -> Vec<(usize, f64)> {
     gate.by_step.iter().enumerate().filter_map(|(n, error)| Some((n, (*error)?))).collect()
 }
 
-/// The error of every state by position; those that fail stand out.
+/// Plots the error of every state by position, with failures highlighted.
 fn by_state(run: &RunReport) -> Option<Chart> {
     let gates: Vec<&Gate> = run
         .gates

@@ -1,4 +1,4 @@
-//! A report as JSON, for programs; the form is `docs/report.md`.
+//! Writes a report as JSON, in the format of `docs/report.md`.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ struct Document<'a> {
     report: &'a Report,
 }
 
-/// Writes a report as JSON. Numbers that JSON cannot say (infinite, not a number) are `null`.
+/// Writes a report as JSON. Numbers that JSON cannot express (infinite, NaN) are `null`.
 ///
 /// # Panics
 /// Never: a report has text keys only.

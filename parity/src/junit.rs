@@ -1,5 +1,5 @@
-//! A report as JUnit XML, for continuous integration: one test case per run, one for schedules, and
-//! one failure however many gates fail, because most follow from the first.
+//! Writes a report as JUnit XML, for continuous integration: one test case per run, and one for schedules.
+//! A case has one failure however many gates fail, because most follow from the first.
 
 use std::fmt::Write as _;
 
@@ -12,18 +12,18 @@ struct Case {
     class: String,
     name: String,
     outcome: Outcome,
-    /// Numbers of what was compared.
+    /// Counts of the comparisons.
     counts: String,
 }
 
-/// What became of a test case.
+/// Outcome of a test case.
 enum Outcome {
     Pass,
-    /// Not judged, or follows from the failure.
+    /// Not judged, or a consequence of the failure.
     Skip(String),
     /// A line, and the details below it.
     Fail(String, String),
-    /// Could not run.
+    /// The check could not run.
     Error(String),
 }
 
@@ -48,7 +48,7 @@ pub fn junit(report: &Report) -> String {
     document(&report.subject.model, &cases)
 }
 
-/// Writes that a check could not run, and why, as JUnit XML.
+/// Writes JUnit XML for a check that could not run, with the reason.
 pub fn junit_error(model: &str, why: &str) -> String {
     let case = Case {
         class: "parity".to_owned(),
@@ -90,7 +90,7 @@ fn run(run: &RunReport) -> Case {
     Case { class: "parity".to_owned(), name: run.label(), outcome, counts }
 }
 
-/// A run that fails in no gate fails in a router or in greedy tokens.
+/// Describes the failure of a run without a failed gate: in a router or in greedy tokens.
 fn apart(run: &RunReport) -> String {
     let router = run.routers.iter().find(|row| row.verdict == Verdict::Fail);
     if let Some(row) = router {
@@ -174,8 +174,8 @@ fn document(model: &str, cases: &[Case]) -> String {
     out
 }
 
-/// Escapes text for XML and HTML, in elements and in quoted attributes. Control characters become
-/// U+FFFD: XML 1.0 cannot say most of them, and a log that shows the file may obey the others.
+/// Escapes text for XML and HTML, in elements and in quoted attributes. Control characters become U+FFFD:
+/// XML 1.0 cannot express most of them, and a terminal that shows the file may interpret the others.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

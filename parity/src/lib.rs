@@ -1,13 +1,12 @@
-//! Proves that an engine computes what the reference code computes, or says where it does not.
+//! Proves that an engine computes the results of the reference code, or locates the first difference.
 //!
-//! [`dump`] reads what the reference computed, [`run`] runs an engine over the same tokens,
-//! [`metrics`] and [`rule`] say how far apart they are and how far they may be, and
-//! [`check`](check::check) puts it together into a [`report::Report`], which is text, JSON
-//! (`docs/report.md`), JUnit XML or a page.
+//! [`dump`] reads the reference's results, and [`run`] runs an engine over the same tokens. [`metrics`]
+//! measures the difference, and [`rule`] bounds it. [`check`](check::check) combines them into a
+//! [`report::Report`], which can be written as text, JSON (`docs/report.md`), JUnit XML or a page.
 //!
-//! Two ideas carry it. Every op is run on the reference's own inputs and states, where it has to give
-//! the reference's numbers, but for what rounding in f32 explains. And whole runs are compared with an
-//! ensemble of the reference, which shows what rounding makes of a model.
+//! A check compares in two ways. Every op is run on the reference's own inputs and states, and must
+//! reproduce the reference's output up to f32 rounding. Whole runs are compared with an ensemble of the
+//! reference, which shows the effect of rounding on the model.
 
 pub mod bound;
 pub mod cause;

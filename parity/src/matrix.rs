@@ -1,6 +1,6 @@
-//! Many checks at once: models by engines by dtypes, held to a committed scoreboard.
+//! Runs many checks: models by engines by dtypes, compared with a committed scoreboard.
 //!
-//! [`plan`] reads what is to be run; the caller runs it; a [`Board`] keeps the outcomes.
+//! [`plan`] parses the plan; the caller runs it; a [`Board`] stores the outcomes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,16 +15,16 @@ mod show;
 
 pub use show::{html, junit, text};
 
-/// The version of the scoreboard's form.
+/// Version of the scoreboard format.
 pub const SCHEMA: &str = "onboard-scoreboard/1";
 
-/// The outcome of one cell.
+/// Outcome of one cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// The engine agrees with the reference.
     Pass,
-    /// It differs.
+    /// The engine differs from the reference.
     Differ,
     /// The check could not run.
     Error,
@@ -57,21 +57,21 @@ impl fmt::Display for Key {
     }
 }
 
-/// A cell that was run.
+/// Cell that was run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// The place in the matrix.
+    /// Position in the matrix.
     #[serde(flatten)]
     pub key: Key,
     /// The outcome.
     pub outcome: Outcome,
-    /// The measure behind the outcome, as a share of its limit; none where nothing was compared.
+    /// Measure behind the outcome, as a share of its limit; none if nothing was compared.
     #[serde(default)]
     pub share: Option<f64>,
-    /// The first difference, or the reason why the check could not run.
+    /// First difference, or the reason why the check could not run.
     #[serde(default)]
     pub message: String,
-    /// The reason for which the plan expects no pass here.
+    /// Reason for which the plan expects no pass here.
     #[serde(default)]
     pub known: Option<String>,
 }
@@ -81,30 +81,30 @@ pub struct Cell {
 pub struct Board {
     /// [`SCHEMA`].
     pub schema: String,
-    /// In the order of the plan.
+    /// Cells in the order of the plan.
     pub cells: Vec<Cell>,
 }
 
-/// A cell against an earlier board.
+/// Change of a cell from an earlier board.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It passes, as before or for the first time.
+    /// The cell passes, as before or for the first time.
     Fine,
-    /// It does not pass, and neither did it before, or the plan expects that.
+    /// The cell does not pass, as before or as the plan expects.
     Accepted,
-    /// It passes and did not before, or was expected not to.
+    /// The cell passes, unlike before or unlike the plan expects.
     Fixed,
-    /// It does not pass, and nothing allows that.
+    /// The cell does not pass, and neither the earlier board nor the plan allows that.
     Fails,
 }
 
 impl Board {
-    /// A board of cells.
+    /// Returns a board of cells.
     pub fn new(cells: Vec<Cell>) -> Self {
         Self { schema: SCHEMA.to_owned(), cells }
     }
 
-    /// Reads a board; says what is wrong with it.
+    /// Parses a board; the error describes the fault.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
         let board: Self = serde_json::from_slice(bytes)
             .map_err(|e| format!("it is no scoreboard ({e}); write one with the option `write`"))
@@ -141,14 +141,14 @@ impl Board {
         before.cells.iter().map(|cell| &cell.key).filter(|key| !there(key)).collect()
     }
 
-    /// The worst outcome that nothing allows; [`Outcome::Pass`] if there is none.
+    /// Returns the worst outcome that is not accepted; [`Outcome::Pass`] if there is none.
     pub fn worst(&self, changes: &[Change]) -> Outcome {
         let failing = self.cells.iter().zip(changes).filter(|(_, c)| **c == Change::Fails);
         failing.map(|(cell, _)| cell.outcome).max().unwrap_or(Outcome::Pass)
     }
 }
 
-/// Reads the cells of one model on one engine off a report (`onboard-parity/1` or `onboard-cost/1`).
+/// Extracts the cells of one model on one engine from a report (`onboard-parity/1` or `onboard-cost/1`).
 pub fn cells(report: &Value, model: &str, engine: &str, dtypes: &[String]) -> Vec<Cell> {
     let key = |dtype: &str| Key { model: model.into(), engine: engine.into(), dtype: dtype.into() };
     let bare = |dtype: &str, outcome, message: String| Cell {

@@ -1,4 +1,4 @@
-//! Differences of rows, in units of what rounding in f32 explains.
+//! Measures differences of rows, in units of f32 rounding noise.
 
 use registry::dtype::Dtype;
 
@@ -6,7 +6,7 @@ pub use crate::measured::{Measured, Op, Row};
 use crate::metrics::{QUIET_ROW, gap, tensor_error};
 use crate::rule::{MOVED, OP, roundoff};
 
-/// Largest of some hundred normally distributed numbers over their rms.
+/// Typical maximum of some hundred normally distributed values, relative to their rms.
 const PEAK: f64 = 3.0;
 
 fn rms(values: &[f32]) -> f64 {
@@ -14,18 +14,18 @@ fn rms(values: &[f32]) -> f64 {
     (power / values.len().max(1) as f64).sqrt()
 }
 
-/// Root mean square of a difference.
+/// Returns the root mean square of a difference.
 fn apart(a: &[f32], b: &[f32]) -> f64 {
     let power: f64 = a.iter().zip(b).map(|(x, y)| f64::from(gap(*x, *y)).powi(2)).sum();
     (power / a.len().max(1) as f64).sqrt()
 }
 
-/// Scale of a row among others.
+/// Returns the scale of a row among others.
 fn size(row: &[f32], whole: f64) -> f64 {
     rms(row).max(QUIET_ROW * whole).max(f64::from(f32::MIN_POSITIVE))
 }
 
-/// Distances of rows from a base, as shares of the row.
+/// Returns the distances of rows from a base, relative to the row.
 pub fn distances(ours: &[f32], base: &[f32], rows: usize) -> Vec<f64> {
     let width = base.len().checked_div(rows).unwrap_or(0).max(1);
     let all = rms(base);
@@ -33,8 +33,8 @@ pub fn distances(ours: &[f32], base: &[f32], rows: usize) -> Vec<f64> {
     each.map(|(a, b)| apart(a, b) / size(b, all)).collect()
 }
 
-/// Measures an op's output against the reference's. `moved` are outputs of the same op whose inputs were moved by
-/// [`MOVED`] units in the last place of f32.
+/// Measures an op's output against the reference's. `moved` holds outputs of the same op with inputs
+/// perturbed by [`MOVED`] units in the last place of f32.
 pub fn measure(op: Op, ours: &[f32], own: &[f32], moved: &[Vec<f32>], rows: usize) -> Measured {
     let width = own.len().checked_div(rows).unwrap_or(0).max(1);
     let whole = rms(own);
@@ -56,11 +56,11 @@ pub fn measure(op: Op, ours: &[f32], own: &[f32], moved: &[Vec<f32>], rows: usiz
     Measured { rows: rows_of, gain: gain(ours, own).abs() / noise.max(roundoff(Dtype::F32)) }
 }
 
-/// A row of an f32 run.
+/// Measures a row of an f32 run.
 fn wide(ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -> Row {
     let power: f64 = moved.iter().map(|m| apart(m, ours).powi(2)).sum();
     let gaps = moved.iter().flat_map(|m| m.iter().zip(ours).map(|(x, y)| f64::from(gap(*x, *y))));
-    // Where elements are of very different sizes, the largest of them tell the noise.
+    // If elements differ widely in size, the largest of them determine the noise.
     let peak = gaps.fold(0.0, f64::max) / PEAK;
     let moves = (power / moved.len().max(1) as f64).sqrt().max(peak);
     let noise = (moves / f64::from(MOVED)).max(roundoff(Dtype::F32) * size);
@@ -68,9 +68,9 @@ fn wide(ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -> Row {
     Row { noise: noise / size, times: worst / noise, ..Row::default() }
 }
 
-/// A row of a 16-bit run.
+/// Measures a row of a 16-bit run.
 fn narrow(op: Op, ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -> Row {
-    // Flips are few, so the middle of the elements tells the noise of what is kept in f32.
+    // Flips are rare, so the median element shows the noise of values that are stored in f32.
     let mut gaps: Vec<f32> =
         moved.iter().flat_map(|m| m.iter().zip(ours).map(|(x, y)| gap(*x, *y))).collect();
     gaps.sort_by(f32::total_cmp);

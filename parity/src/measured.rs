@@ -1,38 +1,39 @@
-//! Differences of an op from the reference, as they are measured.
+//! Measured differences of an op from the reference.
 
 use registry::dtype::Dtype;
 
-/// An op, or a few in a row between values that the dump has.
+/// Op, or a chain of ops between values that the dump has.
 #[derive(Debug, Clone, Copy)]
 pub struct Op {
     /// The dtype of the run.
     pub dtype: Dtype,
-    /// True if the reference keeps the output in 16 bits.
+    /// True if the reference stores the output in 16 bits.
     pub exact: bool,
-    /// Nodes of the graph between the recorded values and its output.
+    /// Number of graph nodes between the recorded values and its output.
     pub span: usize,
 }
 
 /// Difference of an op's output from the reference's.
 #[derive(Debug, Clone, Default)]
 pub struct Measured {
-    /// By row.
+    /// Differences by row.
     pub rows: Vec<Row>,
-    /// Of f32: the mean scale against the reference's less 1, in units of what moved inputs make of it.
+    /// In f32: mean scale relative to the reference's less 1, in units of the change that perturbed inputs
+    /// cause.
     pub gain: f64,
 }
 
 /// Difference of one row.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Row {
-    /// Of f32: movement of the output for a unit in the last place of the inputs, as a share of its rms.
+    /// In f32: change of the output per unit in the last place of the inputs, relative to its rms.
     pub noise: f64,
-    /// Of f32: the largest difference, in units of the noise.
+    /// In f32: largest difference, in units of the noise.
     pub times: f64,
-    /// Of 16 bits: share of the elements that change when inputs move.
+    /// In 16 bits: share of the elements that change when inputs are perturbed.
     pub changed: f64,
-    /// Of 16 bits: share of the elements that are not the reference's, beyond those.
+    /// In 16 bits: share of other elements that differ from the reference's.
     pub flips: f64,
-    /// Of 16 bits: mean square of the difference in units of rounding, beyond what moved inputs make.
+    /// In 16 bits: mean square of the difference in rounding units, beyond the effect of perturbed inputs.
     pub units: f64,
 }

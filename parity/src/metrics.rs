@@ -1,24 +1,23 @@
-//! Numbers that say how far two tensors, or two distributions, are apart.
+//! Measures of the distance between two tensors, or two distributions.
 //!
-//! Whatever is not a number on one side only counts as infinitely far, so that
-//! a poisoned or overflown value can never pass a bound.
+//! A NaN on one side only counts as infinitely far, so that a NaN or overflow can never pass a bound.
 
 use serde::Serialize;
 
 /// Distribution of a set of errors.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Spread {
-    /// How many values.
+    /// Number of values.
     pub count: usize,
-    /// Their mean.
+    /// Mean of the values.
     pub mean: f64,
     /// Median.
     pub p50: f64,
-    /// Nine in ten are at or below it.
+    /// 90th percentile.
     pub p90: f64,
-    /// 99 in 100 are at or below it.
+    /// 99th percentile.
     pub p99: f64,
-    /// The largest.
+    /// Largest value.
     pub max: f64,
 }
 
@@ -45,7 +44,7 @@ impl Spread {
     }
 }
 
-/// `|a - b|`; 0 when both are the same, also the same infinity or both not a number.
+/// Returns `|a - b|`; 0 if both are equal, including equal infinities and two NaNs.
 pub fn gap(a: f32, b: f32) -> f32 {
     if a == b || (a.is_nan() && b.is_nan()) {
         return 0.0;
@@ -54,21 +53,21 @@ pub fn gap(a: f32, b: f32) -> f32 {
     if gap.is_nan() { f32::INFINITY } else { gap }
 }
 
-/// How far `ours` is from a reference tensor.
+/// Distance of a tensor from a reference tensor.
 #[derive(Debug, Clone)]
 pub struct TensorError {
-    /// Of `|Δ| / rms(reference)` over all elements.
+    /// Distribution of `|Δ| / rms(reference)` over all elements.
     pub spread: Spread,
-    /// Per row, the largest `|Δ| / rms(row of the reference)`.
+    /// Largest `|Δ| / rms(row of the reference)` of each row.
     pub rows: Vec<f64>,
-    /// `<ours, reference> / <reference, reference> - 1`: 0 unless ours is scaled.
+    /// `<ours, reference> / <reference, reference> - 1`: 0 unless our tensor is scaled.
     pub gain: f64,
-    /// Of the angle between the two; 1 when ours is the reference times a number.
+    /// Cosine of the angle between the two; 1 if our tensor is a multiple of the reference.
     pub cosine: f64,
 }
 
-/// A row whose own rms is below this share of the tensor's is measured against that share:
-/// what is left after cancellation is not a scale.
+/// Minimum scale of a row, as a share of the tensor's rms. The remainder after cancellation is not a
+/// meaningful scale.
 pub(crate) const QUIET_ROW: f64 = 0.05;
 
 /// Compares two tensors of equal length, split into `rows` equal rows.
@@ -88,7 +87,7 @@ pub fn tensor_error(ours: &[f32], reference: &[f32], rows: usize) -> TensorError
         let range = row * width..(row + 1) * width;
         let (a, b) = (&ours[range.clone()], &reference[range]);
         let row_power: f64 = b.iter().map(square).sum();
-        // One number is no scale of its own: it may lie anywhere near 0.
+        // A single value defines no scale: it may be arbitrarily close to 0.
         let own = if width > 1 { (row_power / width as f64).sqrt() } else { rms };
         let scale = own.max(QUIET_ROW * rms);
         let mut worst = 0.0_f64;
@@ -109,7 +108,7 @@ pub fn tensor_error(ours: &[f32], reference: &[f32], rows: usize) -> TensorError
     TensorError { spread: Spread::of(&mut all), rows: per_row, gain, cosine }
 }
 
-/// Writes the log-probabilities of a row of logits; gives its logsumexp.
+/// Computes the log-probabilities of a row of logits; returns its logsumexp.
 pub fn log_softmax(logits: &[f32], out: &mut [f32]) -> f64 {
     let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let top = if top.is_finite() { f64::from(top) } else { 0.0 };
@@ -121,7 +120,7 @@ pub fn log_softmax(logits: &[f32], out: &mut [f32]) -> f64 {
     total
 }
 
-/// Index of the largest value, the first of equals; what greedy decoding picks.
+/// Returns the index of the largest value, the first of equals, as in greedy decoding.
 pub fn top1(row: &[f32]) -> usize {
     let mut best = 0;
     for (n, x) in row.iter().enumerate() {
@@ -132,17 +131,17 @@ pub fn top1(row: &[f32]) -> usize {
     best
 }
 
-/// One row of a reference's log-probabilities: all of them, or the likeliest few.
+/// Row of a reference's log-probabilities: all of them, or the most likely ones.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
-    /// The tokens of `values`; all of the vocabulary in order when absent.
+    /// Tokens of `values`; the whole vocabulary in order if absent.
     pub ids: Option<&'a [u32]>,
     /// Log-probabilities.
     pub values: &'a [f32],
 }
 
 impl<'a> Row<'a> {
-    /// Pairs of token and log-probability.
+    /// Returns pairs of token and log-probability.
     pub fn entries(self) -> impl Iterator<Item = (usize, f32)> + 'a {
         self.values
             .iter()
@@ -150,7 +149,7 @@ impl<'a> Row<'a> {
             .map(move |(n, value)| (self.ids.map_or(n, |ids| ids[n] as usize), *value))
     }
 
-    /// The log-probability of a token, where the row has it.
+    /// Returns the log-probability of a token, if the row has it.
     pub fn at(self, token: usize) -> Option<f32> {
         match self.ids {
             None => self.values.get(token).copied(),
@@ -161,14 +160,14 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The likeliest token.
+    /// Returns the most likely token.
     pub fn top(self) -> usize {
         let n = top1(self.values);
         self.ids.map_or(n, |ids| ids.get(n).map_or(0, |id| *id as usize))
     }
 }
 
-/// How far one row of log-probabilities is from a reference row.
+/// Distance of a row of log-probabilities from a reference row.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RowError {
     /// Largest `|Δ|`.
@@ -177,13 +176,13 @@ pub struct RowError {
     pub rms: f64,
     /// Kullback-Leibler divergence from the reference, in nats.
     pub kl: f64,
-    /// Whether both have the same likeliest token.
+    /// True if both have the same most likely token.
     pub agrees: bool,
 }
 
 /// Compares two rows over the tokens that both have, pushing every `|Δ|` to `deltas`.
 ///
-/// Tokens that a shortened row leaves out count in the divergence as one token.
+/// Tokens that a truncated row omits count in the divergence as one token.
 pub fn row_error(ours: Row<'_>, reference: Row<'_>, deltas: &mut Vec<f32>) -> RowError {
     let mut error = RowError { agrees: ours.top() == reference.top(), ..RowError::default() };
     let (mut p, mut q) = (0.0_f64, 0.0_f64);
@@ -211,13 +210,13 @@ pub fn row_error(ours: Row<'_>, reference: Row<'_>, deltas: &mut Vec<f32>) -> Ro
     error
 }
 
-/// Bits of the mantissa in use: 23 for any f32, 10 for what fits f16, 7 for what fits bf16.
+/// Returns the number of mantissa bits in use: 23 for any f32, 10 for values of f16, 7 for values of bf16.
 pub fn mantissa_bits(x: f32) -> u32 {
     let mantissa = x.to_bits() & 0x007f_ffff;
     if mantissa == 0 { 0 } else { 23 - mantissa.trailing_zeros() }
 }
 
-/// The finest grid that a set of numbers needs, and how many of them are not 0.
+/// Returns the finest grid that the values need, and the number of nonzero values.
 pub fn grid(values: &[f32]) -> (u32, usize) {
     values
         .iter()
@@ -266,7 +265,7 @@ mod tests {
         let e = row_error(row(&b), row(&a), &mut deltas);
         approx::assert_abs_diff_eq!(e.kl, 0.143_841, epsilon = 1e-5);
         assert_eq!(deltas.len(), 2);
-        // Two likeliest of three, in another order: the third counts as the rest.
+        // The top two of three, in another order: the third counts as the rest.
         let full = [0.5_f32.ln(), 0.3_f32.ln(), 0.2_f32.ln()];
         let few = Row { ids: Some(&[1, 0]), values: &[0.3_f32.ln(), 0.5_f32.ln()] };
         let e = row_error(row(&full), few, &mut deltas);

@@ -1,8 +1,9 @@
 //! Measures a check: injects mistakes into a model and its engine, one at a time, and counts those that are caught.
 //!
-//! The book of mistakes is derived from the resolved graph: edits of the graph itself, and faults of the engine
-//! that runs it. [`mutate`] runs the same check for each. A mutant that gives bit for bit the numbers of the unchanged
-//! model is not reached by the prompts of the dump, and counts neither as caught nor as missed.
+//! The list of mistakes is derived from the resolved graph: edits of the graph itself, and faults of the
+//! engine that runs it. [`mutate`] runs the same check for each. A mutant whose results are bit-identical
+//! to those of the unchanged model is not reached by the prompts of the dump, and counts neither as caught
+//! nor as missed.
 
 mod attributes;
 mod blame;
@@ -41,7 +42,7 @@ pub use blame::Blame;
 pub use book::{Book, Class, Closest, Fate, Outcome, SCHEMA};
 pub use tally::{Tally, tally};
 
-/// The mistake itself.
+/// Mistake to inject.
 enum Mistake {
     /// A change of the graph.
     Graph(Change),
@@ -49,20 +50,20 @@ enum Mistake {
     Fault(Fault),
 }
 
-/// One mistake to inject.
+/// Mutant of a model: one mistake to inject.
 pub struct Mutant {
-    /// A name that is unique in its book.
+    /// Name that is unique within the model.
     pub name: String,
     /// Its kind.
     pub class: Class,
     mistake: Mistake,
-    /// Taps and states that a check is right to name first; empty where nobody knows.
+    /// Taps and states that a check should name first; empty if unknown.
     right: BTreeSet<String>,
     /// True if only rounding changes: f32 runs then agree up to f32 noise.
     neutral: bool,
-    /// The reason for which it may change nothing.
+    /// Reason why the mistake may change nothing.
     reach: &'static str,
-    /// True if no edit of a spec undoes it.
+    /// True if no edit of a spec undoes the mistake.
     incurable: bool,
 }
 
@@ -118,7 +119,7 @@ impl Mutant {
         Self { incurable: true, ..self }
     }
 
-    /// True if the engine has to be fed in other ways too.
+    /// True if the mistake only shows with other schedules.
     fn needs_schedules(&self) -> bool {
         matches!(self.class, Class::State | Class::Slot)
     }
@@ -129,15 +130,15 @@ impl Mutant {
 pub struct MutateOptions {
     /// Dtypes; all runs of the dump when empty.
     pub dtypes: Vec<Dtype>,
-    /// Only mutants whose name or class contains this.
+    /// Filter: only mutants whose name or class contains this text.
     pub only: Option<String>,
-    /// Worker threads of the engine; its own choice when none.
+    /// Number of worker threads of the engine; its default if none.
     pub threads: Option<usize>,
-    /// Diagnoses each mutant that is caught.
+    /// True if each caught mutant is diagnosed.
     pub diagnose: bool,
 }
 
-/// The reason for which a check could not be measured.
+/// Reason why a check could not be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -159,7 +160,7 @@ pub enum Error {
     Nothing(String),
 }
 
-/// Derives the book of mistakes of a model.
+/// Derives the mistakes for a model.
 fn mutants(model: &Model, recorded: &Recorded) -> Vec<Mutant> {
     let ops = OpSet::builtin();
     let places = Places::new(&model.graph, recorded);
@@ -170,7 +171,8 @@ fn mutants(model: &Model, recorded: &Recorded) -> Vec<Mutant> {
     all
 }
 
-/// Injects every mistake and runs the check. `progress` is told the number of runs done, of all, and the one at hand.
+/// Injects every mistake and runs the check. `progress` receives the number of finished runs, of all runs,
+/// and the current one.
 pub fn mutate(
     engine: &dyn Engine,
     source: &Source<'_>,
@@ -227,7 +229,7 @@ pub fn mutate(
     Ok(Book { schema: SCHEMA, spec: source.model.name.clone(), reference, outcomes })
 }
 
-/// Checks one mutant; gives the words of a refusal where the engine does not run it.
+/// Checks one mutant; returns the error text if the engine refuses to run it.
 fn run(
     engine: &dyn Engine,
     source: &Source<'_>,
@@ -255,7 +257,7 @@ fn check_options(mutant: &Mutant, dtype: Dtype, threads: Option<usize>) -> Check
     CheckOptions {
         dtypes: vec![dtype],
         schedules: mutant.needs_schedules(),
-        // An op refuses a state of another dtype; what it would do to the numbers is measured all the same.
+        // An op refuses a state of another dtype; the effect on values is measured anyway.
         allow_dtype_mismatch: matches!(mutant.class, Class::State | Class::Rounding),
         same_model: false,
         threads,
@@ -263,7 +265,7 @@ fn check_options(mutant: &Mutant, dtype: Dtype, threads: Option<usize>) -> Check
     }
 }
 
-/// Diagnoses a mutant from the report of its check, as one would who does not know the mistake.
+/// Diagnoses a mutant from the report of its check, without knowledge of the mistake.
 fn diagnosed(
     engine: &dyn Engine,
     source: &Source<'_>,

@@ -1,18 +1,15 @@
-//! The order in which a graph makes what is compared, so that "first" means something.
+//! Order in which a graph computes the compared values, which defines the first divergence.
 //!
-//! Findings are ordered by phase (prefill, then decode), then by step, then by
-//! the node of the graph that makes the value. A node's states come right
-//! before its output, because the output is computed from them.
+//! Findings are ordered by phase (prefill, then decode), then by step, then by the node of the graph that
+//! makes the value. A node's states come right before its output, because the output is computed from them.
 //!
-//! A state belongs to the phase that reads it. Keys and values are written and
-//! read within one forward, so after a prefill they count as prefill: a wrong
-//! rotation shows in `k` first and then in everything behind it. What a
-//! convolution keeps for later (its last inputs) is never read by the forward
-//! that wrote it; that snapshot counts as **decode, step 0**, "what the prefix
-//! left for the first step", also when it was taken after a full prefill.
-//! So a conv state that is kept too narrow is a decode finding, and prefill
-//! passes, which is what the user sees. The same goes for what a recurrence
-//! carries: what it has become after the last token is read by the next step.
+//! A state belongs to the phase that reads it. Keys and values are written and read within one forward
+//! pass, so after a prefill they count as prefill: a wrong rotation shows in `k` first and then in
+//! everything after it. The inputs that a convolution stores for later are never read by the forward pass
+//! that wrote them. That snapshot counts as **decode, step 0**, the state that the prefix leaves for the
+//! first step, even if it was taken after a full prefill. A conv state that is stored in too few bits is
+//! therefore a decode finding while prefill passes, which matches the visible behaviour. The same holds for
+//! recurrent states: the state after the last token is read by the next step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,27 +18,27 @@ use registry::graph::{Graph, StateId, StateKind};
 
 use crate::dump::Phase;
 
-/// When something was made, in the order of execution.
+/// Moment of a computation, in the order of execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
     /// The phase.
     pub phase: Phase,
-    /// 0 is the prefix (or the whole prefill), j the j-th single token.
+    /// Step: 0 is the prefix (or the whole prefill), j the j-th single token.
     pub step: usize,
-    /// The place in the graph.
+    /// Place in the graph.
     pub place: Place,
 }
 
-/// A place in the graph.
+/// Place in the graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Index of the node.
     pub node: usize,
-    /// Its states (false) come before its output (true).
+    /// False for the states of the node, which come before its output.
     pub output: bool,
 }
 
-/// Behind everything else: the log-probabilities.
+/// Place of the log-probabilities, after everything else.
 pub const LAST: Place = Place { node: usize::MAX, output: true };
 
 /// Places of all taps and states of a graph.
@@ -51,27 +48,27 @@ pub struct Order {
     pub taps: BTreeMap<String, Place>,
     /// State parts by layer and part.
     pub states: BTreeMap<(usize, String), StatePlace>,
-    /// True if the engine shows its states.
+    /// True if the engine exposes its states.
     pub(crate) shows_states: bool,
-    /// By node, how many nodes lie between the values that the dump has and its output; [`FAR`] at most.
+    /// Number of nodes between the values that the dump has and each node's output; [`FAR`] at most.
     spans: Vec<usize>,
 }
 
-/// A part of a state, as reports name it.
+/// Part of a state, as named in reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatePlace {
-    /// Which state of the graph.
+    /// State in the graph.
     pub state: StateId,
-    /// Its kind.
+    /// Kind of the state.
     pub kind: StateKind,
     /// `conv of model.layers.0`, `kv.k of model.layers.2`.
     pub label: String,
-    /// The place of the node that owns it.
+    /// Place of the node that owns the state.
     pub place: Place,
 }
 
 impl Order {
-    /// Reads the order off a graph. `recorded` tells whether the dump has a tap.
+    /// Computes the order of a graph. `recorded` returns true if the dump has a tap.
     pub fn of(graph: &Graph, recorded: impl Fn(&str) -> bool) -> Self {
         let mut order = Self { spans: spans(graph, recorded), ..Self::default() };
         let mut owners: BTreeMap<StateId, usize> = BTreeMap::new();
@@ -111,13 +108,15 @@ impl Order {
         order
     }
 
-    /// How many nodes lie between the values that the dump has and a place, its own included.
+    /// Returns the number of nodes between the values that the dump has and a place, including its own
+    /// node.
     pub(crate) fn span(&self, place: Place) -> usize {
         let last = self.spans.last().copied().unwrap_or(1);
         self.spans.get(place.node).copied().unwrap_or(last)
     }
 
-    /// The part of it that an engine shows; `partial` is what it shows where not all.
+    /// Returns the part of the order that an engine exposes; `partial` limits it if not everything is
+    /// exposed.
     pub(crate) fn seen(&self, shows: Shows, partial: Option<&Partial>) -> Self {
         let tap = |tap: &String| shows.taps && partial.is_none_or(|seen| seen.taps.contains(tap));
         let part =
@@ -133,7 +132,7 @@ impl Order {
     }
 }
 
-/// Spans are counted up to here.
+/// Upper limit of counted spans.
 pub(crate) const FAR: usize = 32;
 
 fn spans(graph: &Graph, recorded: impl Fn(&str) -> bool) -> Vec<usize> {

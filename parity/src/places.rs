@@ -1,4 +1,4 @@
-//! The places that a check is right to name first for a mistake in a node.
+//! Places that a check should name first for a mistake in a node.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use crate::order::Order;
 /// Taps that a dump has.
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
-    /// Those of any phase.
+    /// Taps of any phase.
     pub(crate) all: BTreeSet<String>,
-    /// Those of single steps.
+    /// Taps of single steps.
     pub(crate) steps: BTreeSet<String>,
 }
 
-/// The flow of values between recorded taps of a graph.
+/// Flow of values between recorded taps of a graph.
 pub(crate) struct Places<'a> {
     pub(super) graph: &'a Graph,
     recorded: &'a Recorded,
@@ -29,7 +29,8 @@ impl<'a> Places<'a> {
         Self { graph, recorded, order: Order::of(graph, |_| true) }
     }
 
-    /// Names the states of these nodes and of those that follow from them up to the next recorded taps, and these taps.
+    /// Names the states of these nodes and of their successors up to the next recorded taps, and these
+    /// taps.
     pub(crate) fn of(&self, nodes: impl IntoIterator<Item = usize>) -> BTreeSet<String> {
         self.flow(nodes, &self.recorded.all)
     }
@@ -73,7 +74,7 @@ impl<'a> Places<'a> {
     /// Names the places of states and of the nodes that read them.
     pub(crate) fn of_states(&self, states: &[StateId]) -> BTreeSet<String> {
         let nodes = self.nodes(|node| node.state.is_some_and(|state| states.contains(&state)));
-        // A state is read by steps, and a reference may compute these without the module of a tap.
+        // A state is read by steps, which a reference may compute without the module of a tap.
         let mut right = self.flow(nodes.iter().copied(), &self.recorded.steps);
         right.extend(self.of(nodes));
         right
@@ -84,7 +85,7 @@ impl<'a> Places<'a> {
         self.of(self.nodes(|node| node.rope == Some(RopeId(rope))))
     }
 
-    /// Gives the indices of nodes.
+    /// Returns the indices of matching nodes.
     pub(super) fn nodes(&self, wanted: impl Fn(&Node) -> bool) -> Vec<usize> {
         let nodes = self.graph.nodes.iter().enumerate();
         nodes.filter(|(_, node)| wanted(node)).map(|(n, _)| n).collect()

@@ -1,6 +1,6 @@
-//! Records a dump with an engine: the same form as a reference's, without an ensemble.
+//! Records a dump with an engine, in the format of a reference but without an ensemble.
 //!
-//! Two such dumps are compared tap by tap ([`crate::dumps`]), with no reference model at hand.
+//! Two such dumps are compared tap by tap ([`crate::dumps`]), without a reference model.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,38 +22,38 @@ use crate::order::Order;
 use crate::route::{RouterRow, Steer};
 use crate::run::{self, Captured, Moment, Reference, Trace};
 
-/// Tokens that are generated after each prompt.
+/// Number of tokens that are generated after each prompt.
 const GREEDY: usize = 8;
 
-/// One tensor of a dump, as the file has it.
+/// Tensor of a dump, as stored in the file.
 struct Stored {
     declared: Declared,
-    /// The tap that it holds, if it holds one.
+    /// Tap that the tensor holds, if any.
     tap: Option<(String, Phase)>,
     bytes: Vec<u8>,
 }
 
-/// A dump of an engine, ready to be written.
+/// Dump of an engine, ready to be written.
 pub struct Recording {
     manifest: Manifest,
     tensors: Vec<Stored>,
-    /// Remarks about what could not be recorded.
+    /// Remarks about values that could not be recorded.
     pub notes: Vec<String>,
 }
 
-/// The subject of a recording.
+/// Subject of a recording.
 pub struct Subject<'a> {
-    /// The model's `model` entry of a manifest: architecture and hashes.
+    /// Entry `model` of the manifest: architecture and hashes.
     pub model: Value,
-    /// Makes the `producer` entry, once the engine has run: its name, version and settings in force.
+    /// Returns the `producer` entry after the engine has run: its name, version and actual settings.
     pub producer: &'a dyn Fn() -> Value,
-    /// Token sequences. Those of an engine that cannot continue a prompt lose their decode rows.
+    /// Token sequences. If an engine cannot continue a prompt, their decode rows are dropped.
     pub prompts: Vec<Prompt>,
-    /// Opened for each dtype.
+    /// Dtypes for which the engine is opened.
     pub dtypes: &'a [Dtype],
 }
 
-/// Runs an engine over prompts and keeps rows, taps and states as far as it shows them.
+/// Runs an engine over prompts and records the rows, taps and states that it exposes.
 pub fn record(
     engine: &dyn Engine,
     source: &Source<'_>,
@@ -108,7 +108,7 @@ pub fn record(
     Ok(Recording { manifest, tensors: kept.tensors, notes })
 }
 
-/// A manifest to be written.
+/// Manifest to be written.
 #[derive(Serialize)]
 struct Manifest {
     format: &'static str,
@@ -118,7 +118,7 @@ struct Manifest {
     rest: Value,
 }
 
-/// Taps in the order of the computation, with their phases.
+/// Taps in order of execution, with their phases.
 struct Taps(Vec<(String, Vec<&'static str>)>);
 
 impl Serialize for Taps {
@@ -128,18 +128,19 @@ impl Serialize for Taps {
     }
 }
 
-/// Everything that was recorded so far.
+/// Values recorded so far.
 #[derive(Default)]
 struct Kept {
     tensors: Vec<Stored>,
-    /// Taps that the engine shows, in the order of the computation.
+    /// Taps that the engine exposes, in order of execution.
     order: Vec<String>,
-    /// Number of runs and prompts in which a tap came, by tap and phase.
+    /// Number of runs and prompts in which a tap occurred, by tap and phase.
     came: BTreeMap<(String, Phase), usize>,
 }
 
 impl Kept {
-    /// Lists the taps that came in every run and prompt of a phase, and drops the tensors of the others.
+    /// Lists the taps that occurred in every run and prompt of a phase, and drops the tensors of the
+    /// others.
     fn taps(&mut self, subject: &Subject<'_>) -> Taps {
         let due = |phase: Phase| {
             let rows = |p: &&Prompt| p.tapped(phase) && !p.positions(phase).is_empty();
@@ -161,7 +162,7 @@ impl Kept {
     }
 }
 
-/// Leaves a prompt the rows of its prefill alone: its last row would be one of decode too.
+/// Reduces a prompt to its prefill rows, because its last row would also be one of decode.
 fn without_decode(prompt: &mut Prompt) {
     let count = prompt.tokens.len();
     prompt.taps.retain(|phase| phase == Phase::Prefill.name());
@@ -190,7 +191,7 @@ fn prompt_entry(prompt: &Prompt) -> Value {
     entry
 }
 
-/// Lists the states that the engine shows, in the words of manifests.
+/// Lists the states that the engine exposes, in the terms of manifests.
 fn recorded_states(source: &Source<'_>, seen: &Order) -> Vec<Value> {
     let states = source.model.graph.states.iter().filter_map(|state| {
         let shown = |part: &&str| seen.states.contains_key(&(state.layer, (*part).to_owned()));
@@ -207,11 +208,11 @@ fn has_rows(kind: StateKind) -> bool {
     matches!(kind, StateKind::Attention | StateKind::Latent | StateKind::Index)
 }
 
-/// The recording of one dtype.
+/// Recording of one dtype.
 struct Run<'a> {
     session: &'a mut dyn Session,
     dtype: Dtype,
-    /// Taps that the engine shows, in the order of the computation.
+    /// Taps that the engine exposes, in order of execution.
     wanted: &'a [String],
     kept: &'a mut Kept,
 }
@@ -256,7 +257,7 @@ impl Run<'_> {
 
     fn tap(&mut self, base: &str, phase: Phase, name: &str, rows: usize, tap: &Captured) {
         let width: usize = tap.row.iter().product();
-        // Behind the head of the graph only wanted rows exist.
+        // After the output layer of the graph only wanted rows exist.
         if width == 0 || tap.data.len() != rows * width {
             return;
         }
@@ -288,7 +289,7 @@ impl Run<'_> {
         }
     }
 
-    /// Keeps numbers in the run's dtype if all of them lie on its grid, and in f32 if not.
+    /// Stores values in the run's dtype if all of them are exact in it, and in f32 otherwise.
     fn keep(
         &mut self,
         name: String,
@@ -333,7 +334,7 @@ fn encode(dtype: FileDtype, data: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// Puts together the rows that were written for each position, from the moments at which they were seen.
+/// Combines the rows that were written for each position, from the snapshots that show them.
 fn written(
     tokens: usize,
     moments: &[Moment],
@@ -346,7 +347,7 @@ fn written(
         let kept = value.shape.first().copied().unwrap_or(0).min(moment.seen);
         shape = [&[tokens], value.shape.get(1..).unwrap_or_default()].concat();
         data.resize(tokens * width, 0.0);
-        // A row is taken when it is first seen: what later steps do to it is no part of it.
+        // A row is taken from its first snapshot; later changes to it are excluded.
         for position in known.max(moment.seen - kept)..moment.seen.min(tokens) {
             let row = position + kept - moment.seen;
             let (from, to) = (row * width..(row + 1) * width, position * width);
@@ -358,7 +359,8 @@ fn written(
 }
 
 impl Recording {
-    /// Writes the tensors, and returns the manifest for the caller to write last: a folder without it is no dump.
+    /// Writes the tensors, and returns the manifest for the caller to write last: a folder without it is
+    /// not a dump.
     pub fn write(&self, tensors: &Path) -> Result<Vec<u8>, Error> {
         let declared: Vec<Declared> = self.tensors.iter().map(|t| t.declared.clone()).collect();
         let mut writer =
@@ -371,8 +373,8 @@ impl Recording {
     }
 }
 
-/// Derives prompts where there is no dump to take them from: one token, two, a short one with taps, and one that
-/// passes windows and blocks as far as the context allows.
+/// Derives prompts if there is no dump to take them from: one token, two, a short one with taps, and one
+/// that exceeds windows and blocks as far as the context allows.
 pub fn derived(model: &Model) -> Vec<Prompt> {
     /// Tokens of the longest prompt.
     const LONG: usize = 134;

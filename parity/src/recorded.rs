@@ -1,8 +1,8 @@
-//! What an engine says of a text with the weights as they are, kept in a file: the reference where
+//! Log-probabilities of an engine on a text with unquantized weights, stored in a file: the reference if
 //! there is no dump.
 //!
-//! It is not the reference code's word, so nothing is proven with it. It shows what a change of the
-//! weights costs, which is the same question to any engine that runs the model.
+//! They do not come from the reference code, so they prove nothing. They show the cost of a change of the
+//! weights, which is comparable for any engine that runs the model.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -15,17 +15,17 @@ use crate::dump::Logprobs;
 use crate::metrics::log_softmax;
 use crate::run;
 
-/// The log-probabilities of a run on some prompts.
+/// Log-probabilities of a run on some prompts.
 #[derive(Debug)]
 pub struct Recorded {
     prompts: Vec<Vec<u32>>,
     vocab: usize,
-    /// Rows of f32, prompt after prompt. In memory a page of text would take gigabytes.
+    /// Rows of f32, prompt after prompt. In memory, a page of text would take gigabytes.
     file: fs_err::File,
 }
 
 impl Recorded {
-    /// Runs every prompt by itself; what comes out is written to `path`, `each` is called after each.
+    /// Runs every prompt separately and writes the results to `path`; `each` is called after each prompt.
     pub fn record(
         engine: &dyn Engine,
         source: &Source<'_>,
@@ -52,7 +52,7 @@ impl Recorded {
         Ok(recorded)
     }
 
-    /// Where the rows of a prompt begin.
+    /// Returns the offset of the rows of a prompt.
     fn begin(&self, prompt: usize) -> u64 {
         let before: usize = self.prompts[..prompt].iter().map(Vec::len).sum();
         before as u64 * self.row_bytes() as u64

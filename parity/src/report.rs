@@ -1,4 +1,4 @@
-//! What a check found, as data; how it looks on a terminal is `report/text.rs`.
+//! Findings of a check, as data; `report/text.rs` formats them for a terminal.
 
 mod causes;
 mod text;
@@ -17,26 +17,26 @@ pub(crate) use causes::share;
 pub(crate) use text::when;
 pub use text::{schedules, text};
 
-/// The name and version of the JSON form.
+/// Name and version of the JSON format.
 pub const SCHEMA: &str = "onboard-parity/1";
 
-/// All that a check found.
+/// Complete result of a check.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// What was compared with what.
+    /// Compared model, engine and reference.
     pub subject: About,
-    /// One entry per dtype.
+    /// Runs, one per dtype.
     pub runs: Vec<RunReport>,
-    /// The engine against itself, fed in other ways.
+    /// Comparisons of the engine with itself under other schedules.
     pub schedules: Vec<ScheduleRow>,
-    /// Remarks that are no findings.
+    /// Remarks that are not findings.
     pub notes: Vec<String>,
-    /// Edits of the model that explain what differs, where they were looked for.
+    /// Edits of the model that explain a difference, if they were searched for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diagnosis: Option<Diagnosis>,
 }
 
-/// What was compared with what.
+/// Compared model, engine and reference.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct About {
     /// The spec.
@@ -49,44 +49,44 @@ pub struct About {
     pub engine: String,
     /// The dump.
     pub reference: String,
-    /// Who wrote the dump, with versions.
+    /// Producer of the dump, with versions.
     pub producer: String,
-    /// Hashes of what was compared.
+    /// Hashes of the compared files.
     pub sha256: Hashes,
 }
 
-/// SHA-256 of what was compared; none where there is no such file.
+/// SHA-256 of the compared files; none if there is no such file.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Hashes {
     /// `config.json`.
     pub config: Option<String>,
-    /// The fingerprint of a checkpoint's weights, as dumps have it; the whole file, of a GGUF file.
+    /// Fingerprint of a checkpoint's weights, as in dumps, or hash of the whole GGUF file.
     pub weights: Option<String>,
-    /// The spec, with what it extends.
+    /// Hash of the spec, with the specs that it extends.
     pub spec: Option<String>,
-    /// Every file of the dump.
+    /// Hash of every file of the dump.
     pub dump: Option<String>,
 }
 
 /// Measures of the rule, in the order of a table's columns.
 pub const MEASURES: [&str; 6] = ["noise", "gain", "flips", "units", "row", "rms"];
 
-/// Largest value of each measure in a run, as multiples of the rule's numbers times these numbers.
+/// Largest value of each measure in a run, as multiples of the rule's constants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Strengths {
-    /// In the order of [`MEASURES`].
+    /// Values in the order of [`MEASURES`].
     pub values: [f64; 6],
-    /// True if something fails that no number decides: a missing module, a state of a narrower dtype, a router.
+    /// True if a failure depends on no constant: a missing module, a state of a narrower dtype, a router.
     pub other: bool,
 }
 
-/// What was found in one dtype.
+/// Findings in one dtype.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunReport {
     /// The dtype.
     #[serde(serialize_with = "dtype_name")]
     pub dtype: Dtype,
-    /// What was run, where it is not the model: its `nextn` head.
+    /// Part of the model that was run, such as its `nextn` head; none for the model itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<&'static str>,
     /// Log-probabilities by phase, all prompts together.
@@ -95,117 +95,117 @@ pub struct RunReport {
     pub gates: Vec<Gate>,
     /// Free-running tokens.
     pub greedy: Vec<GreedyRow>,
-    /// Which experts tokens were sent to; none for a model without routers.
+    /// Agreement of expert choices; empty for a model without routers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub routers: Vec<RouterRow>,
-    /// Taps that only one side has; no finding.
+    /// Taps that only one side has, which is not a finding.
     pub uncovered: Uncovered,
-    /// Reach of the comparisons of ops by themselves.
+    /// Coverage of the comparisons of single ops.
     pub coverage: Coverage,
-    /// The largest value of each measure, as `parity fit` judges it.
+    /// Largest value of each measure, as judged by `parity fit`.
     pub strengths: Strengths,
-    /// The first finding in order of execution, errors of earlier ops included.
+    /// First finding in order of execution, including errors of earlier ops.
     pub first: Option<Divergence>,
-    /// The first op that is wrong on the reference's own inputs.
+    /// First op that is wrong on the reference's own inputs.
     pub first_local: Option<Divergence>,
 }
 
-/// Log-probabilities of one phase; numbers are NaN (`null` in JSON) where nothing was compared.
+/// Log-probabilities of one phase; values are NaN (`null` in JSON) if nothing was compared.
 #[derive(Debug, Clone, Serialize)]
 pub struct PhaseRow {
     /// The phase.
     pub phase: Phase,
-    /// Rows compared.
+    /// Number of rows compared.
     pub rows: usize,
     /// Largest `|Δlogprob|`.
     pub max: f64,
-    /// Its bound.
+    /// Bound of the largest difference.
     pub limit: f64,
     /// Mean `|Δlogprob|`.
     pub mean: f64,
     /// Mean divergence from the reference in nats.
     pub kl: f64,
-    /// Share of rows with the same likeliest token.
+    /// Share of rows with the same most likely token.
     pub top1: f64,
-    /// The tap with the largest error, and the error.
+    /// Tap with the largest error, and the error.
     pub worst_tap: Option<(String, f64)>,
-    /// Of all gates of this phase.
+    /// Verdict of all gates of this phase.
     pub verdict: Verdict,
 }
 
-/// Tokens that the reference chose greedily, and whether the engine chooses them too.
+/// Agreement of the engine with the reference's greedy tokens.
 #[derive(Debug, Clone, Serialize)]
 pub struct GreedyRow {
     /// The prompt.
     pub prompt: String,
-    /// Tokens compared.
+    /// Number of tokens compared.
     pub tokens: usize,
-    /// How many the engine would choose too, each after the reference's own.
+    /// Number of tokens that the engine would choose too, each after the reference's own.
     pub agree: usize,
-    /// The first that noise does not explain, else the first that it would not.
+    /// First flip that noise does not explain, else the first flip.
     pub first_flip: Option<Flip>,
-    /// Fails if a flip is wider than noise explains.
+    /// Verdict; fails if a flip is wider than noise explains.
     pub verdict: Verdict,
 }
 
-/// A token chosen otherwise.
+/// Token chosen differently.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Flip {
-    /// Which of the chosen tokens.
+    /// Index of the token among the chosen ones.
     pub index: usize,
     /// Log-probability of the engine's choice less that of the reference's choice.
     pub margin: f64,
-    /// What noise explains.
+    /// Margin that noise explains.
     pub noise: f64,
 }
 
 /// Taps and states that only one side has.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Uncovered {
-    /// Only the engine's graph has them.
+    /// Taps and states of the engine's graph only.
     pub ours: Vec<String>,
-    /// Only the dump has them: containers, or modules without weights.
+    /// Taps and states of the dump only: containers, or modules without weights.
     pub reference: Vec<String>,
 }
 
-/// Reach and strength of the comparisons of ops on the reference's own inputs.
+/// Coverage and strength of the comparisons of ops on the reference's own inputs.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Coverage {
-    /// The largest position compared in prefill; none where ops were not compared there.
+    /// Largest position compared in prefill; none if ops were not compared there.
     pub prefill: Option<usize>,
-    /// The largest position compared in decode.
+    /// Largest position compared in decode.
     pub decode: Option<usize>,
     /// True if both phases and every state were compared.
     pub whole: bool,
-    /// The op that would hide the largest error, and that error as a share of the rms of a row.
+    /// Op that would hide the largest error, and that error relative to the rms of a row.
     pub weakest: Option<(String, f64)>,
-    /// Experts that a token was sent to, and all of them.
+    /// Number of experts that received a token, and of all experts.
     pub experts: Option<(usize, usize)>,
-    /// Windows that no compared position lies behind.
+    /// Windows that no compared position exceeds.
     pub windows: Vec<usize>,
 }
 
-/// Where two runs part.
+/// First difference of two runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Divergence {
-    /// What differs first.
+    /// Subject that differs first.
     pub subject: Subject,
-    /// Fed by what.
+    /// Kind of inputs.
     pub mode: Mode,
-    /// On which prompt.
+    /// Name of the prompt.
     pub prompt: String,
-    /// In which phase.
+    /// Phase of the difference.
     pub phase: Phase,
-    /// Decode: 0 is what the prefix left, j the j-th single token. Prefill: the position.
+    /// Step. Decode: 0 is the state after the prefix, j the j-th single token. Prefill: the position.
     pub step: usize,
-    /// What is wrong, in numbers.
+    /// Description of the difference, with values.
     pub message: String,
     /// Likely causes, likeliest first.
     pub hints: Vec<String>,
 }
 
 impl RunReport {
-    /// The dtype, and what was run if it was not the model.
+    /// Returns the dtype, and the part that was run unless it is the model.
     pub fn label(&self) -> String {
         self.part.map_or_else(|| self.dtype.to_string(), |part| format!("{} {part}", self.dtype))
     }
@@ -218,33 +218,34 @@ impl RunReport {
         if fails { Verdict::Fail } else { Verdict::Pass }
     }
 
-    /// The finding to show first: the local one where there is one, since it is not a
-    /// consequence of another.
+    /// Returns the finding to show first: the local one if there is one, because it is no consequence of
+    /// another.
     pub fn headline(&self) -> Option<&Divergence> {
         self.first_local.as_ref().or(self.first.as_ref())
     }
 }
 
 impl Report {
-    /// Adds a remark, once.
+    /// Adds a remark, unless it exists.
     pub(crate) fn note(&mut self, note: Option<String>) {
         self.notes.extend(note.filter(|note| !self.notes.contains(note)));
     }
 
-    /// Whether both agree.
+    /// Returns the combined verdict of all runs and schedules.
     pub fn verdict(&self) -> Verdict {
         let fails = self.runs.iter().any(|r| r.verdict() == Verdict::Fail)
             || self.schedules.iter().any(|s| s.verdict == Verdict::Fail);
         if fails { Verdict::Fail } else { Verdict::Pass }
     }
 
-    /// 0 when both agree, 1 when they differ. (2, "could not run", is an error, not a report.)
+    /// Returns the exit code: 0 if both agree, 1 if they differ. (2, "could not run", is an error, not a
+    /// report.)
     pub fn exit_code(&self) -> u8 {
         u8::from(self.verdict() == Verdict::Fail)
     }
 
-    /// The run to look at first: f32 if it fails, since there the arithmetic is exact enough
-    /// that only the program can be wrong.
+    /// Returns the run to show first: f32 if it fails, because its arithmetic is exact enough that only the
+    /// program can be wrong.
     pub fn first_failing(&self) -> Option<&RunReport> {
         self.runs.iter().filter(|r| r.verdict() == Verdict::Fail).min_by_key(|r| r.dtype)
     }

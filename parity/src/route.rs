@@ -1,11 +1,10 @@
-//! Routers: whether the engine sends every token to the experts that the reference chose.
+//! Routers: checks that the engine sends every token to the reference's experts.
 //!
-//! Two experts whose scores are close can change places by rounding alone, and everything
-//! behind them is then another number, though no op is wrong. So agreement is a report of its
-//! own. Where the engine chooses otherwise and the scores are closer than rounding explains, it
-//! is counted, and the run goes on with the reference's choice; the gates behind it then see
-//! what they are meant to see. A choice that rounding does not explain is left as it is, and
-//! fails.
+//! Two experts with close scores can change places by rounding alone, and all later values then differ
+//! although no op is wrong. Agreement is therefore reported separately. If the engine chooses differently
+//! and rounding explains the margin of the scores, the flip is counted, and the run continues with the
+//! reference's choice, so that later gates remain comparable. A choice that rounding does not explain is
+//! kept, and fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,22 +21,22 @@ pub use crate::dump::Choices;
 use crate::gate::{Mode, Verdict};
 use crate::rule;
 
-/// Flips that a report lists; the others are counted.
+/// Maximum number of flips that a report lists; the others are counted.
 const LISTED: usize = 64;
 
-/// A router of a graph.
+/// Router of a graph.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Router {
-    /// The module of its experts.
+    /// Module of its experts.
     pub module: String,
-    /// The tap of what it chooses by.
+    /// Tap of its scores.
     scores: String,
-    /// The tap of what it chose.
+    /// Tap of its choice.
     chosen: String,
     choice: Choice,
 }
 
-/// Every router of a graph whose experts have a name.
+/// Returns every router of a graph whose experts have a name.
 pub(crate) fn routers(graph: &Graph) -> Vec<Router> {
     let maker = |value: ValueId| -> Option<&Node> {
         graph.nodes.iter().find(|node| node.outputs.contains(&value))
@@ -60,37 +59,37 @@ pub(crate) fn routers(graph: &Graph) -> Vec<Router> {
     graph.nodes.iter().filter(|node| node.op.is(Trait::Experts)).filter_map(router).collect()
 }
 
-/// How the routers of one run of the engine agree with the reference's.
+/// Agreement of the routers in one run with the reference's.
 #[derive(Debug, Clone, Serialize)]
 pub struct RouterRow {
-    /// Fed by what.
+    /// Kind of inputs.
     pub mode: Mode,
-    /// Choices compared: one per token and router.
+    /// Number of choices compared: one per token and router.
     pub choices: usize,
-    /// How many are the same.
+    /// Number of equal choices.
     pub agree: usize,
-    /// Where they are not, the first of them.
+    /// First flips, up to a limit.
     pub flips: Vec<RouterFlip>,
-    /// By router, how many experts it has and which of them were reached.
+    /// Number of experts, and the experts reached, by router.
     #[serde(skip)]
     pub(crate) reached: BTreeMap<String, (usize, BTreeSet<usize>)>,
-    /// Fails if rounding does not explain a flip.
+    /// Verdict; fails if rounding does not explain a flip.
     pub verdict: Verdict,
 }
 
-/// A token sent to other experts.
+/// Token sent to other experts.
 #[derive(Debug, Clone, Serialize)]
 pub struct RouterFlip {
-    /// The module of the experts.
+    /// Module of the experts.
     pub router: String,
-    /// The prompt and the phase.
+    /// Prompt and phase.
     pub place: String,
-    /// The row of the phase.
+    /// Row of the phase.
     pub row: usize,
-    /// How much the scores would have to change for the reference's choice to be right too, as a
-    /// share of how far they are apart.
+    /// Smallest change of the scores that makes the reference's choice correct too, as a share of the
+    /// spread of the scores.
     pub margin: f64,
-    /// What rounding explains.
+    /// Margin that rounding explains.
     pub bound: f64,
 }
 
@@ -100,24 +99,24 @@ impl RouterRow {
         Self { mode, choices: 0, agree: 0, flips, reached, verdict: Verdict::Pass }
     }
 
-    /// The flip with the widest margin.
+    /// Returns the flip with the widest margin.
     pub fn widest(&self) -> Option<&RouterFlip> {
         self.flips.iter().max_by(|a, b| a.margin.total_cmp(&b.margin))
     }
 }
 
-/// Compares the choices of a run with the reference's while it goes on.
+/// Compares the choices of a run with the reference's while the run proceeds.
 pub(crate) struct Steer<'a> {
     routers: &'a [Router],
     dtype: Dtype,
     place: String,
     row: &'a mut RouterRow,
-    /// By tap, the scores of the step at hand.
+    /// Scores of the current step, by tap.
     scores: BTreeMap<String, Vec<f32>>,
 }
 
 impl<'a> Steer<'a> {
-    /// One for a run in which nothing was seen yet.
+    /// Returns the state at the beginning of a run.
     pub(crate) fn new(
         routers: &'a [Router],
         dtype: Dtype,
@@ -131,8 +130,8 @@ impl<'a> Steer<'a> {
         self.routers.iter().any(|router| router.scores == tap || router.chosen == tap)
     }
 
-    /// Sees a value, and replaces a choice that rounding made other than the reference's. The
-    /// first row is row `first` of the phase.
+    /// Observes a value, and replaces a choice that differs from the reference's by rounding. The first row
+    /// is row `first` of the phase.
     pub(crate) fn see(&mut self, tap: &str, data: &mut [f32], first: usize, choices: &Choices) {
         for router in self.routers {
             if router.scores == tap {
@@ -186,13 +185,14 @@ impl<'a> Steer<'a> {
     }
 }
 
-/// Whether two choices are the same, in whatever order.
+/// True if two choices are the same, in any order.
 fn same(ours: &[f32], theirs: &[f32]) -> bool {
     ours.iter().all(|place| theirs.contains(place)) && theirs.iter().all(|p| ours.contains(p))
 }
 
-/// The margin of another choice as a share of how far the scores are apart, so that a correction that shifts
-/// them all does not make it small; where they are all alike, of an eighth of the largest, which is what rounds.
+/// Returns the margin of another choice as a share of the spread of the scores, so that a correction that
+/// shifts all scores does not reduce it. If all scores are alike, an eighth of the largest is used, which
+/// determines the rounding.
 fn share(choice: &Choice, scores: &[f32], theirs: &[f32]) -> f64 {
     let places: Vec<usize> =
         theirs.iter().map(|p| if *p >= 0.0 { *p as usize } else { usize::MAX }).collect();
@@ -207,7 +207,7 @@ fn share(choice: &Choice, scores: &[f32], theirs: &[f32]) -> f64 {
     f64::from(choice.margin(scores, &places)) / size
 }
 
-/// Writes down what routers choose.
+/// Records the choices of routers.
 pub(crate) struct Record<'a> {
     pub(crate) routers: &'a [Router],
     pub(crate) choices: Choices,

@@ -1,63 +1,70 @@
-//! The rule by which a check judges, and every number in it.
+//! Rule of a check, with all its constants.
 //!
-//! **Ops by themselves.** An op gets the reference's own inputs and states. Its output may differ from the reference's
-//! by what rounding in f32 explains, and by nothing else. How much that is, is measured on the op: its inputs are moved
-//! by a unit in the last place of f32, and its output moves by its *noise*. In f32 an output may be [`OP`] times its
-//! noise away. In 16 bits it has to be the reference's bit for bit, but for elements that the noise carries over a
-//! rounding: the share of the unequal elements of a row beyond those that move is at most [`FLIPS`].
+//! **Single ops.** An op gets the reference's own inputs and states. Its output may differ from the
+//! reference's by f32 rounding only. The size of that rounding is measured on the op: its inputs are
+//! perturbed by a unit in the last place of f32, and the change of its output is its *noise*. In f32 an
+//! output may differ by [`OP`] times its noise. In 16 bits it has to be bit-identical, except for elements
+//! that the noise carries over a rounding threshold: the share of unequal elements in a row beyond those
+//! that move is at most [`FLIPS`].
 //!
-//! **Whole runs.** A run may be [`FACTOR`] times as far from the f32 reference as the farthest member of an ensemble of
-//! the reference, row by row. Members are runs under changes that are none in exact arithmetic.
-//! The numbers are fitted in `docs/proof.md`, where a table of honest and broken runs stands behind each.
+//! **Whole runs.** The distance of a run from the f32 reference may be [`FACTOR`] times that of the
+//! farthest member of an ensemble of the reference, row by row. Members are runs under changes that have no
+//! effect in exact arithmetic. The constants are fitted in `docs/proof.md`, with a table of correct and
+//! broken runs for each.
 
 use registry::dtype::Dtype;
 
 use crate::bound::{Bound, Mode};
 use crate::measured::{Measured, Op, Row};
 
-/// Times the noise of an op that an f32 output may be away from the reference's.
+/// Maximum distance of an f32 output from the reference's, in units of the op's noise.
 pub const OP: f64 = 64.0;
 
-/// Times the noise of its mean scale that an op may scale its f32 output.
+/// Maximum scale error of an op's f32 output, in units of the noise of its mean scale.
 pub const OP_GAIN: f64 = 6.0;
 
-/// Share of a row's elements that may be unequal in 16 bits, beyond those that move with the inputs.
+/// Maximum share of unequal elements of a row in 16 bits, beyond those that move with the inputs.
 pub const FLIPS: f64 = 0.1;
 
-/// Rows of one op, in all prompts and phases, that may be beyond [`FLIPS`] or [`UNITS`].
+/// Maximum number of rows of one op, in all prompts and phases, beyond [`FLIPS`] or [`UNITS`].
 pub const STRAYS: usize = 3;
 
-/// Nodes of the graph between recorded values whose roundings [`OP`], [`OP_GAIN`], [`FLIPS`] and [`UNITS`] are for.
+/// Number of graph nodes between recorded values that [`OP`], [`OP_GAIN`], [`FLIPS`] and [`UNITS`] allow
+/// for.
 const SPAN: f64 = 8.0;
 
-/// Mean square of a row's difference in 16 bits, in units of rounding, beyond what moves with the inputs.
+/// Maximum mean square of a row's difference in 16 bits, in rounding units, beyond the part that moves with
+/// the inputs.
 pub const UNITS: f64 = 0.1;
 
-/// Times the spread of the ensemble that a whole run may be away from the f32 reference.
+/// Maximum distance of a whole run from the f32 reference, in units of the ensemble's spread.
 pub const FACTOR: f64 = 8.0;
 
-/// Distance of rows that have nothing in common, as a share of their rms. A gate that allows as much is not judged.
+/// Distance of unrelated rows, relative to their rms. A gate that allows this distance is not judged.
 pub const UNRELATED: f64 = 1.4;
 
-/// Units in the last place of f32 by which inputs are moved to measure the noise of an op, as other orders of sums do.
+/// Perturbation of inputs for measuring the noise of an op, in units in the last place of f32. It imitates
+/// other orders of summation.
 pub const MOVED: u32 = 8;
 
-/// Runs with moved inputs.
+/// Number of runs with perturbed inputs.
 pub const MOVES: u64 = 3;
 
-/// Roundings, one on top of the other, that a log-probability of an engine without a reference may be off by.
+/// Number of accumulated roundings by which a log-probability of an engine without a reference may differ.
 const DEPTH: f64 = 16.0;
 
-/// Share of its rms that a row may differ by where one of its inputs lies at the border of two codes of 8 bits. A step is
-/// a 16th of a number of e4m3, and a 127th of the largest of a row of integers, which is some 3 times the rms.
+/// Maximum difference of a row with an input at the threshold between two 8-bit codes, relative to its rms.
+/// A step is a 16th of an e4m3 value, and a 127th of the largest value of an integer row, which is about 3
+/// times the rms.
 pub const CODE_STEP: f64 = 0.1;
-/// A difference from which such a border is looked for.
+/// Minimum difference from which such a threshold is considered.
 pub const CODED_ROW: f64 = 4.5e-5;
 
-/// Fewest numbers (not 0) that show a narrower grid: by chance, n f16 numbers lie on the bf16 grid once in 8^n.
+/// Minimum number of nonzero values that show a coarser grid: by chance, n f16 values lie on the bf16 grid
+/// once in 8^n.
 pub const GRID_COUNT: usize = 12;
 
-/// Half the distance between 1 and the next number: what one rounding moves at most.
+/// Returns half the distance between 1 and the next value: the maximum effect of one rounding.
 pub fn roundoff(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F32 => 2.0_f64.powi(-24),
@@ -66,14 +73,14 @@ pub fn roundoff(dtype: Dtype) -> f64 {
     }
 }
 
-/// Bounds of a gate, and each row's part in the worst of them: above 1 where it is beyond.
+/// Bounds of a gate, with each row's share of the worst of them: above 1 if it is exceeded.
 #[derive(Debug, Default)]
 pub struct Judged {
-    /// All of these hold, or the gate fails.
+    /// Bounds of the gate, all of which must hold.
     pub bounds: Vec<Bound>,
-    /// By row.
+    /// Share of each row.
     pub rows: Vec<f64>,
-    /// The smallest error that would have been seen, as a share of the rms of a row.
+    /// Smallest error that would have been detected, relative to the rms of a row.
     pub sees: f64,
 }
 
@@ -81,7 +88,7 @@ pub struct Judged {
 pub fn local(op: Op, measured: &Measured) -> Judged {
     let rows = &measured.rows;
     let values = |of: &dyn Fn(&Row) -> f64| rows.iter().map(of).collect::<Vec<f64>>();
-    // Roundings add up over the nodes between recorded values.
+    // Roundings accumulate over the nodes between recorded values.
     let several = (op.span as f64 / SPAN).max(1.0);
     if op.dtype == Dtype::F32 {
         let (times, most_times) = (values(&|row| row.times), several * OP);
@@ -101,12 +108,12 @@ pub fn local(op: Op, measured: &Measured) -> Judged {
     Judged {
         bounds,
         rows: values(&|row| (row.flips / flips).max(row.units / units)),
-        // An error of a unit changes every second element.
+        // An error of one unit changes every second element.
         sees: most(values(&|row| (flips + row.changed) * 2.0 * roundoff(op.dtype))),
     }
 }
 
-/// The largest of all rows but [`STRAYS`]: what one flip before a softmax does, it does to one row.
+/// Returns the largest of all rows except [`STRAYS`]: one flip before a softmax affects only one row.
 fn most(mut rows: Vec<f64>) -> f64 {
     rows.sort_by(|a, b| b.total_cmp(a));
     rows.get(STRAYS).copied().unwrap_or(0.0)
@@ -126,24 +133,27 @@ pub fn whole(measure: &'static str, errors: &[f64], spread: &[f64], least: f64) 
     Judged { bounds: bounds.into_iter().collect(), rows: rows.iter().map(part).collect(), sees }
 }
 
-/// Distance below which a whole run is never beyond: one rounding of numbers of this size.
+/// Returns the distance below which a whole run always passes: one rounding of values of this size.
 pub fn least(dtype: Dtype, scale: f64) -> f64 {
     roundoff(dtype) * scale.max(1.0)
 }
 
-/// Margin of two scores of a router, as a share of how far scores are apart, below which rounding may choose either.
+/// Returns the margin of two router scores, relative to the spread of scores, below which rounding may
+/// choose either.
 pub fn choice(dtype: Dtype, mode: Mode) -> f64 {
     let alone = roundoff(dtype) * if dtype == Dtype::F32 { OP } else { 4.0 };
     if mode == Mode::Local { alone } else { FACTOR * alone }
 }
 
-/// Most that a schedule may move a log-probability of an engine whose sums depend on chunks and batches: `noise` is the
-/// distance of its log-probabilities from the reference's, `scale` the rms of its logits.
+/// Returns the maximum effect of a schedule on a log-probability, for an engine whose sums depend on chunks
+/// and batches. `noise` is the distance of its log-probabilities from the reference's, `scale` the rms of
+/// its logits.
 pub fn schedule(dtype: Dtype, scale: f64, noise: Option<f64>) -> f64 {
     FACTOR * noise.unwrap_or(0.0).max(DEPTH * roundoff(dtype) * scale)
 }
 
-/// Most that the reference's greedy token may be less likely than the engine's: two log-probabilities are that far off.
+/// Returns the maximum margin of the engine's token over the reference's greedy token, given the error of
+/// two log-probabilities.
 pub fn greedy(spread: &[f32]) -> f64 {
     let most = spread.iter().copied().fold(0.0, f32::max);
     if most > 0.0 { 2.0 * FACTOR * f64::from(most) } else { f64::INFINITY }

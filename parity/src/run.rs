@@ -1,4 +1,4 @@
-//! Runs an engine over the prompts of a dump and keeps what the dump has to be compared with.
+//! Runs an engine over the prompts of a dump and keeps the values to compare.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -13,16 +13,16 @@ use crate::route::{Choices, Steer};
 pub struct Trace {
     /// `[rows, vocab]`: a row for each recorded position of the phase.
     pub logits: Vec<f32>,
-    /// Taps by name, rows as the logits'.
+    /// Taps by name, with the rows of the logits.
     pub taps: BTreeMap<String, Captured>,
     /// States, in the order in which they were read.
     pub states: Vec<Moment>,
 }
 
-/// States of a slot after so many tokens.
+/// States of a slot after a number of tokens.
 #[derive(Debug, Clone)]
 pub struct Moment {
-    /// Tokens seen.
+    /// Number of tokens seen.
     pub seen: usize,
     /// Every part of every state.
     pub values: Vec<StateValue>,
@@ -37,21 +37,21 @@ pub struct Captured {
     pub data: Vec<f32>,
 }
 
-/// The reference's taps of one prompt, to compare with or to feed; a row for each recorded position.
+/// Reference taps of one prompt, for comparison or as inputs; a row for each recorded position.
 #[derive(Debug, Default)]
 pub struct Reference {
-    /// Those of the full prefill.
+    /// Taps of the full prefill.
     pub prefill: BTreeMap<String, Tensor>,
-    /// Those of the single steps.
+    /// Taps of the single steps.
     pub decode: BTreeMap<String, Tensor>,
-    /// What routers chose in the full prefill, for every token.
+    /// Router choices in the full prefill, for every token.
     pub prefill_choices: Choices,
-    /// The same in the single steps.
+    /// Router choices in the single steps.
     pub decode_choices: Choices,
 }
 
 impl Reference {
-    /// The taps of a phase.
+    /// Returns the taps of a phase, mutably.
     pub(crate) fn of_mut(&mut self, phase: Phase) -> &mut BTreeMap<String, Tensor> {
         match phase {
             Phase::Prefill => &mut self.prefill,
@@ -59,7 +59,7 @@ impl Reference {
         }
     }
 
-    /// The taps of a phase.
+    /// Returns the taps of a phase.
     pub fn of(&self, phase: Phase) -> &BTreeMap<String, Tensor> {
         match phase {
             Phase::Prefill => &self.prefill,
@@ -68,14 +68,15 @@ impl Reference {
     }
 }
 
-/// The inputs of ops.
+/// Source of the inputs of ops.
 #[derive(Debug, Clone, Copy)]
 pub enum Feed {
-    /// Every op gets what the engine made.
+    /// The engine's own values.
     Own,
-    /// Every tapped value is replaced by the reference's after it is captured, so that errors do not spread.
+    /// The reference's values: every tapped value is replaced after it is captured, so that errors do not
+    /// spread.
     Reference,
-    /// The same, by values that are moved a little.
+    /// The reference's values with a small perturbation.
     Moved(Shake),
 }
 
@@ -88,23 +89,23 @@ impl Feed {
     }
 }
 
-/// A small change of values.
+/// Small perturbation of values.
 #[derive(Debug, Clone, Copy)]
 pub struct Shake {
-    /// The size, in units in the last place of f32.
+    /// Size, in units in the last place of f32.
     pub units: u32,
-    /// Another one moves others.
+    /// Seed that selects the perturbed values.
     pub seed: u64,
 }
 
 impl Shake {
-    /// Moves two thirds of the values up or down; zeros and what is next to them stay.
+    /// Perturbs two thirds of the values up or down; zeros and values near zero stay.
     fn apply(self, tap: &str, row: usize, data: &mut [f32]) {
         let mut hasher = DefaultHasher::new();
         (self.seed, tap, row).hash(&mut hasher);
         let mut state = hasher.finish() | 1;
         for value in data.iter_mut().filter(|value| value.is_normal()) {
-            // Xorshift: any bits will do, the same in every run.
+            // Xorshift: any bits do, as long as they are the same in every run.
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
@@ -150,7 +151,7 @@ pub(crate) fn prefill(
     Ok(trace)
 }
 
-/// Runs the prefix at once and then token by token, on what the engine makes itself.
+/// Runs the prefix at once and then token by token, on the engine's own values.
 pub(crate) fn decode(
     session: &mut dyn Session,
     prompt: &Prompt,
@@ -194,8 +195,8 @@ fn decode_in(
     Ok(trace)
 }
 
-/// Runs the recorded steps of a decode phase, each on the reference's own inputs and on the states that `seed` gives
-/// for it. Steps for which it gives none go on from the step before.
+/// Runs the recorded steps of a decode phase, each on the reference's own inputs and on the states that
+/// `seed` returns for it. A step without such states continues from the step before.
 pub(crate) fn steps(
     session: &mut dyn Session,
     prompt: &Prompt,
@@ -294,29 +295,29 @@ pub(crate) fn one(
         .ok_or_else(|| engine::Error::Other("the engine gave no logits for a chunk".to_owned()))
 }
 
-/// No taps.
+/// Empty set of taps.
 static NONE: BTreeMap<String, Tensor> = BTreeMap::new();
 
-/// Copies taps, and replaces them when told to.
+/// Probe that copies taps, and optionally replaces them.
 pub(crate) struct Capture<'a, 's> {
-    /// Taps to copy, and the values to put in their place.
+    /// Taps to copy, with their replacement values.
     wanted: &'a BTreeMap<String, Tensor>,
     /// Positions of their rows.
     rows: &'a [usize],
-    /// The inputs of ops.
+    /// Source of the inputs of ops.
     feed: Feed,
     /// Position of the first row of this step.
     at: usize,
-    /// Where copies go.
+    /// Destination of the copies.
     keep: Option<&'a mut BTreeMap<String, Captured>>,
-    /// What compares choices.
+    /// Comparison of router choices.
     steer: &'a mut Steer<'s>,
-    /// Choices of the reference, and the position of the first.
+    /// Router choices of the reference, and the position of the first.
     choices: (&'a Choices, usize),
 }
 
 impl<'a, 's> Capture<'a, 's> {
-    /// Compares choices, and replaces those that rounding made otherwise.
+    /// Returns a probe that compares choices, and replaces those that differ by rounding.
     pub(crate) fn of_choices(steer: &'a mut Steer<'s>, choices: (&'a Choices, usize)) -> Self {
         Self { wanted: &NONE, rows: &[], feed: Feed::Own, at: 0, keep: None, steer, choices }
     }
@@ -339,7 +340,7 @@ impl Capture<'_, '_> {
         let Some(reference) = self.wanted.get(tap) else { return };
         let count = shape.first().copied().unwrap_or(0);
         let width = data.len().checked_div(count).unwrap_or(0);
-        // A shape that differs is a finding of the comparison; here it is only left alone.
+        // A differing shape is reported by the comparison; here it is ignored.
         let theirs: usize = reference.shape.iter().skip(1).product();
         for (n, row) in data.chunks_exact_mut(width.max(1)).enumerate() {
             let Ok(index) = self.rows.binary_search(&(self.at + n)) else { continue };
@@ -362,8 +363,8 @@ impl Capture<'_, '_> {
     }
 }
 
-/// Feeds a prompt and then the tokens the reference chose, and gives the engine's own rows of
-/// logits before each: row i is what the engine would choose token i from.
+/// Feeds a prompt and then the reference's tokens. Returns the engine's rows of logits before each: row i
+/// predicts token i.
 pub(crate) fn forced(
     session: &mut dyn Session,
     prompt: &[u32],

@@ -1,9 +1,8 @@
-//! Feeds the same tokens in other ways: every schedule must give what one prefill gives.
+//! Schedules: other ways to feed the same tokens, which must give the results of a single prefill.
 //!
-//! State bugs live in schedules (a chunk shorter than a kernel, a slot used
-//! again, a fork, a rejected draft), and a single prompt cannot show them. The
-//! schedules are derived from the states a model declares, so a model with a
-//! kernel of 4 is fed chunks of 2, 3, 4 and 5.
+//! Bugs of states only show under certain schedules (a chunk shorter than a kernel, a reused slot, a fork,
+//! a rejected draft), not with a single prompt. The schedules are derived from the states that a model
+//! declares, so a model with a kernel of 4 is fed chunks of 2, 3, 4 and 5.
 
 mod derive;
 
@@ -21,79 +20,79 @@ use crate::run::Capture;
 
 pub use derive::{ROLLBACK, derive};
 
-/// One way to feed.
+/// Way to feed tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    /// Short and unique.
+    /// Short and unique name.
     pub name: String,
-    /// What it would show.
+    /// Kind of bug that it would show.
     pub why: &'static str,
-    /// What is done, in order.
+    /// Acts in order.
     pub acts: Vec<Act>,
 }
 
-/// One move of a schedule. Slots are numbers of the schedule's own choosing.
+/// Act of a schedule. Slots are numbered by the schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
-    /// Opens a slot that will be fed sequence `.1`.
+    /// Opens slot `.0` for sequence `.1`.
     Open(usize, usize),
-    /// One step: each slot gets so many of its tokens; every row is compared.
+    /// Runs one step: each slot gets a number of its tokens, and every row is compared.
     Feed(Vec<(usize, usize)>),
-    /// Feeds tokens that are not the slot's own, to be forgotten or thrown away.
+    /// Feeds tokens of another sequence, to be rewound or discarded.
     Stray(usize, usize),
-    /// Makes slot `.1` from slot `.0`.
+    /// Forks slot `.1` from slot `.0`.
     Fork(usize, usize),
-    /// Forgets stray tokens.
+    /// Rewinds the stray tokens.
     Rewind(usize),
     /// Saves a slot, releases it, and restores it.
     Reload(usize),
-    /// Gives a slot back.
+    /// Releases a slot.
     Release(usize),
 }
 
-/// How one schedule came out.
+/// Result of one schedule.
 #[derive(Debug, Clone, Serialize)]
 pub struct ScheduleRow {
     /// The dtype of the run.
     #[serde(serialize_with = "dtype_name")]
     pub dtype: Dtype,
-    /// Its name.
+    /// Name of the schedule.
     pub name: String,
-    /// What it would show.
+    /// Kind of bug that it would show.
     pub why: &'static str,
-    /// Steps taken.
+    /// Number of steps taken.
     pub steps: usize,
     /// Largest `|Δlogprob|` from the single prefill; NaN if no row was compared.
     pub max: f64,
-    /// What it may be.
+    /// Limit of the difference.
     pub limit: f64,
-    /// The first position beyond it.
+    /// First position beyond the limit.
     pub position: Option<usize>,
-    /// Why it was not judged, or what the engine said.
+    /// Reason for not judging the schedule, or the engine's message.
     pub note: Option<String>,
     /// The outcome.
     pub verdict: Verdict,
 }
 
-/// Token sequences and what one prefill of each gives.
+/// Token sequences, with the results of a single prefill of each.
 #[derive(Debug)]
 pub struct Baseline {
     sequences: Vec<Vec<u32>>,
     rows: Vec<Vec<f32>>,
     vocab: usize,
     routers: Vec<Router>,
-    /// What they chose in each sequence.
+    /// Router choices in each sequence.
     choices: Vec<Choices>,
-    /// By sequence and the length of its first chunk, what the rest of it in one more chunk gives. Only for
-    /// models that compute a sequence's first chunk otherwise than what continues it.
+    /// Rows of the rest of a sequence fed as a second chunk, by sequence and length of its first chunk.
+    /// Only for models that compute a sequence's first chunk differently from its continuation.
     parted: BTreeMap<(usize, usize), Vec<f32>>,
     /// Root mean square of the logits.
     pub scale: f64,
 }
 
 impl Baseline {
-    /// Makes three different sequences from a prompt and runs each in one prefill, and in the two chunks that `parts` of
-    /// the schedules begin with.
+    /// Builds three different sequences from a prompt. Runs each in one prefill, and in the two chunks
+    /// given by `parts` of the schedules.
     pub fn run(
         session: &mut dyn Session,
         prompt: &[u32],
@@ -129,7 +128,8 @@ impl Baseline {
         Ok(made)
     }
 
-    /// Log-probabilities of a sequence that is fed in two chunks, the first of which has `first` tokens.
+    /// Returns the log-probabilities of a sequence that is fed in two chunks, the first of which has
+    /// `first` tokens.
     fn parted(
         &self,
         session: &mut dyn Session,
@@ -155,13 +155,13 @@ impl Baseline {
         fed.map(|()| rows)
     }
 
-    /// What the rows of a slot are compared with.
+    /// Returns the expected rows of a slot.
     fn due(&self, slot: &Slot) -> &[f32] {
         let parted = self.parted.get(&(slot.sequence, slot.first));
         parted.map_or(&self.rows[slot.sequence], |rows| rows)
     }
 
-    /// What routers chose for so many tokens of each slot, one slot behind the other.
+    /// Returns the router choices for a number of tokens of each slot, concatenated.
     fn chosen(&self, parts: &[(Slot, usize)]) -> Choices {
         let of = |router: &Router| {
             let mut all = Tensor { dtype: Dtype::F32, shape: vec![0, 0], data: Vec::new() };
@@ -185,29 +185,29 @@ fn logprobs(logits: &[f32], vocab: usize) -> Vec<f32> {
     out
 }
 
-/// What a schedule knows of one of its slots.
+/// State of a slot in a schedule.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     id: SlotId,
     sequence: usize,
-    /// Tokens of its own sequence that it has seen.
+    /// Number of tokens of its own sequence that it has seen.
     seen: usize,
-    /// Tokens of its first chunk; 0 before it.
+    /// Number of tokens in its first chunk; 0 before it.
     first: usize,
 }
 
 impl Slot {
-    /// Notes a chunk that it is fed.
+    /// Records a chunk that is fed to the slot.
     fn fed(self, count: usize) -> Self {
         Self { first: if self.first == 0 { count } else { self.first }, ..self }
     }
 }
 
-/// Gives the sequences of schedules, and the lengths of the chunks that they begin with.
+/// Returns the sequences of schedules, and the lengths of their first chunks.
 pub fn parts(schedules: &[Schedule]) -> BTreeSet<(usize, usize)> {
     let mut parts = BTreeSet::new();
     for schedule in schedules {
-        // By slot, its sequence and the length of its first chunk.
+        // Sequence and length of the first chunk, by slot.
         let mut slots: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
         for act in &schedule.acts {
             match act {
@@ -234,7 +234,7 @@ pub fn parts(schedules: &[Schedule]) -> BTreeSet<(usize, usize)> {
     parts
 }
 
-/// How an act failed: the engine refused a service, broke, or is gone with all its slots.
+/// Failure of an act: the engine refused a service, failed, or is gone with all its slots.
 enum Stop {
     Refused(String),
     Broke(String),
@@ -317,7 +317,7 @@ fn perform(
                 let tokens = &baseline.sequences[slot.sequence][slot.seen..slot.seen + count];
                 chunks.push(Chunk { slot: slot.id, tokens, want: Want::All });
             }
-            // Where two experts are as good, another order of additions chooses the other.
+            // If two experts have equal scores, another order of additions chooses the other one.
             let (choices, mut flips) = (baseline.chosen(&fed), RouterRow::new(Mode::Cumulative));
             let mut steer =
                 Steer::new(&baseline.routers, session.dtype(), String::new(), &mut flips);
@@ -385,7 +385,7 @@ fn compare(
     for (n, (got, want)) in
         logprobs(logits, vocab).chunks(vocab).zip(want.chunks(vocab)).enumerate()
     {
-        // Equal up to NaN is not equal: a schedule has no excuse for either side.
+        // Equal up to NaN is not equal: no schedule may produce NaN.
         let bad = got.iter().any(|x| x.is_nan());
         let max = got.iter().zip(want).map(|(a, b)| gap(*a, *b)).fold(0.0, f32::max);
         let max = if bad { f64::INFINITY } else { f64::from(max) };

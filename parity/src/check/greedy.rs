@@ -1,4 +1,4 @@
-//! The tokens that the reference chose, one after the other, fed to the engine.
+//! Feeds the reference's greedy tokens to the engine, one after the other.
 
 use engine::{NoProbe, Session, Want};
 use registry::dtype::Dtype;
@@ -44,8 +44,8 @@ pub(super) fn greedy(
     Ok(rows)
 }
 
-/// Compares tokens that the engine chose itself with the reference's, for an engine that cannot continue a prompt.
-/// Behind the first other token the two sequences have nothing in common.
+/// Compares tokens that the engine chose itself with the reference's, for an engine that cannot continue a
+/// prompt. After the first difference, the two sequences are not comparable.
 pub(super) fn generated(
     session: &mut dyn Session,
     dump: &Dump,
@@ -61,14 +61,14 @@ pub(super) fn generated(
         let mut row = blank(&prompt.name, chosen.len());
         row.agree = ours.iter().zip(chosen).take_while(|(ours, want)| ours == want).count();
         let index = row.agree;
-        // Sequences end early at a token that the engine takes for an end; that is no other choice.
+        // Sequences end early at a token that the engine treats as an end token; that is no other choice.
         if let (Some(got), Some(want)) = (ours.get(index), chosen.get(index)) {
             let so_far = [prompt.tokens.as_slice(), &chosen[..index]].concat();
             let slot = session.open_slot();
             let scored = one(session, slot, &so_far, Want::Last, &mut NoProbe);
             session.release(slot)?;
             let logprobs = normal(&scored?.data);
-            // By the engine's own numbers both have to be the likeliest, as near as rounding can tell.
+            // By the engine's own values both have to be the most likely, up to rounding.
             let margin = below(&logprobs, *want).max(below(&logprobs, *got));
             let noise = noise(side, dtype, bound);
             judge(&mut row, Flip { index, margin, noise }, &logprobs);
@@ -83,10 +83,10 @@ fn blank(prompt: &str, tokens: usize) -> GreedyRow {
     GreedyRow { prompt: prompt.to_owned(), tokens, agree, first_flip, verdict }
 }
 
-/// Most that the reference's token may be less likely than ours.
+/// Returns the maximum margin of the engine's token over the reference's.
 fn noise(side: &Side, dtype: Dtype, bound: Option<f64>) -> f64 {
     let spread = side.spread.as_ref().map(|spread| spread.logprobs.as_slice());
-    // A bound that was given holds for each of two log-probabilities.
+    // A given bound applies to each of two log-probabilities.
     let given = bound.filter(|_| dtype == Dtype::F32).map(|bound| 2.0 * bound);
     given.unwrap_or_else(|| rule::greedy(spread.unwrap_or_default()))
 }
@@ -97,14 +97,14 @@ fn normal(logits: &[f32]) -> Vec<f32> {
     logprobs
 }
 
-/// Difference of the log-probabilities of the likeliest token and of this one.
+/// Returns the log-probability of the most likely token less that of this one.
 fn below(logprobs: &[f32], token: u32) -> f64 {
     let at = |token: usize| logprobs.get(token).copied().map_or(f64::NAN, f64::from);
     at(top1(logprobs)) - at(token as usize)
 }
 
-/// Keeps the first flip that rounding does not explain, or else the first. A row whose least likely token would do is not
-/// judged.
+/// Keeps the first flip that rounding does not explain, or else the first. A row in which even the least
+/// likely token is within the noise is not judged.
 fn judge(row: &mut GreedyRow, flip: Flip, logprobs: &[f32]) {
     let explained = flip.margin <= flip.noise;
     if !explained && row.verdict != Verdict::Fail {

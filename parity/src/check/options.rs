@@ -1,35 +1,35 @@
-//! What a check does and leaves out.
+//! Options of a check.
 
 use engine::{Options, Rounds};
 use registry::dtype::Dtype;
 
 use crate::schedules::ROLLBACK;
 
-/// What to check.
+/// Options of a check.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub struct CheckOptions {
-    /// Dtypes; all runs of the dump when empty.
+    /// Dtypes; all runs of the dump if empty.
     pub dtypes: Vec<Dtype>,
-    /// Whether each op is also run on the reference's inputs.
+    /// True if each op is also run on the reference's inputs.
     pub local: bool,
-    /// Whether the engine is also compared with itself, fed in other ways.
+    /// True if the engine is also compared with itself under other schedules.
     pub schedules: bool,
-    /// Whether a spec with dtypes that an op refuses runs all the same.
+    /// True if a spec runs even with dtypes that an op refuses.
     pub allow_dtype_mismatch: bool,
-    /// Whether fused kernels may be used.
+    /// True if fused kernels may be used.
     pub rewrites: bool,
-    /// Worker threads of the engine; its own choice when none.
+    /// Number of worker threads of the engine; its default if none.
     pub threads: Option<usize>,
-    /// Whether `config.json` and the weights must be those of the dump. A model that was
-    /// converted on purpose is compared with this off.
+    /// True if `config.json` and the weights must be those of the dump. It is false for a deliberately
+    /// converted model.
     pub same_model: bool,
-    /// Most that an f32 run may move a log-probability; what the ensemble of the reference shows when none. Engines
-    /// whose arithmetic is not the reference's (sums in blocks, fast exponentials) need a bound of their own.
+    /// Maximum effect of an f32 run on a log-probability; derived from the reference's ensemble if none.
+    /// Engines with different arithmetic (block sums, fast exponentials) need a bound of their own.
     pub logprob: Option<f64>,
-    /// Which matrices of codes multiply rounded rows; what the dump says of its reference when none.
+    /// Quantized matrices that multiply rounded rows; as in the dump's reference if none.
     pub rounds: Option<Rounds>,
-    /// Whether keys and values are kept as the model has them, whatever the dump says of its reference.
+    /// True if keys and values are stored as the model declares, whatever the dump's reference did.
     pub own_caches: bool,
 }
 
@@ -51,7 +51,7 @@ impl Default for CheckOptions {
 }
 
 impl CheckOptions {
-    /// How sessions are opened.
+    /// Returns the options for opening a session.
     pub(crate) fn engine(&self, dtype: Dtype) -> Options {
         Options {
             dtype,

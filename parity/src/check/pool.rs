@@ -1,4 +1,4 @@
-//! Rows beyond their bounds in 16 bits, of all prompts and phases together.
+//! Pools rows beyond their bounds in 16 bits, over all prompts and phases.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::route::Choices;
 use crate::rule::STRAYS;
 
-/// A token of a prompt: its number among the prompts, and its position.
+/// Token of a prompt: index of the prompt, and position.
 type Token = (usize, usize);
 
 /// Tokens at which an op was compared.
@@ -19,8 +19,8 @@ struct Rows {
     off: BTreeSet<Token>,
 }
 
-/// Fails ops of which more rows are beyond their bounds than single flips explain, and mixtures of which one expert is
-/// wrong wherever it is chosen. `choices` are the reference's, by prompt.
+/// Fails ops with more rows beyond their bounds than single flips explain, and mixtures with one expert
+/// that is wrong whenever it is chosen. `choices` are the reference's, by prompt.
 pub(super) fn pool(dtype: Dtype, gates: &mut [Gate], prompts: &[Prompt], choices: &[&Choices]) {
     let local = |gate: &Gate| gate.mode == Mode::Local && dtype != Dtype::F32;
     let mut ops: BTreeMap<Subject, Rows> = BTreeMap::new();
@@ -28,7 +28,7 @@ pub(super) fn pool(dtype: Dtype, gates: &mut [Gate], prompts: &[Prompt], choices
         let Some(n) = prompts.iter().position(|prompt| prompt.name == gate.prompt) else {
             continue;
         };
-        // Prefill and decode compute the same rows, and round them alike.
+        // Prefill and decode compute the same rows, with the same rounding.
         let token = |step: usize| match gate.phase {
             Phase::Prefill => (n, step),
             Phase::Decode => (n, prompts[n].split + step - 1.min(step)),
@@ -105,7 +105,7 @@ mod tests {
         let choices = Choices::from([(NAME.to_owned(), tensor)]);
         let none = Choices::new();
         for (prefill, decode, choices, want) in [
-            // One token that two phases share, and two tokens of different experts.
+            // One token shared by two phases, and two tokens of different experts.
             (&[3_usize][..], &[1_usize][..], &choices, None),
             (&[0, 2], &[], &choices, None),
             (&[0], &[2], &choices, None),

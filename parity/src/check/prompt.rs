@@ -1,4 +1,4 @@
-//! One prompt of one run: whole, and each op on the reference's own inputs.
+//! Checks one prompt of one run: as a whole, and each op on the reference's own inputs.
 
 use engine::Session;
 

@@ -1,4 +1,4 @@
-//! What is compared with what: model, engine, dump.
+//! Describes the compared model, engine and dump.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,8 @@ use crate::order::Order;
 use crate::report::{About, Hashes};
 use crate::run::one;
 
-/// Refuses a checkpoint that the dump was not made from; gives the names of its tensors that hold numbers, and hashes.
+/// Returns an error for a checkpoint that the dump was not made from; else the names of its nonempty
+/// tensors, and hashes.
 pub(super) fn identify(
     source: &Source<'_>,
     dump: &Dump,
@@ -35,15 +36,15 @@ pub(super) fn identify(
         dump.verify_model(&config, &weights)?;
     }
     (hashes.config, hashes.weights) = (Some(config), Some(weights));
-    // A tensor without numbers, as of no shared experts, changes nothing.
+    // An empty tensor, as of absent shared experts, has no effect.
     let tensors = checkpoint.tensors().iter().filter(|(_, info)| info.elements() > 0);
     Ok((tensors.map(|(name, _)| name.clone()).collect(), hashes))
 }
 
-/// Taps that a note names.
+/// Number of taps that a note names.
 const NAMED: usize = 4;
 
-/// Says what could not be compared because the engine does not show it: `seen` is what it shows of `all`.
+/// Describes the values that the engine does not expose: `seen` is the exposed part of `all`.
 pub(super) fn unseen(engine: &str, shows: Shows, all: &Order, seen: &Order) -> Option<String> {
     if shows == Shows::default() {
         return None;
@@ -86,7 +87,7 @@ pub(super) fn unseen(engine: &str, shows: Shows, all: &Order, seen: &Order) -> O
     Some(format!("`{engine}` {}", parts.join("; ")))
 }
 
-/// Names the first value of the engine's own run that is not finite, where log-probabilities are not.
+/// Names the first value of the engine's own run that is not finite, if log-probabilities are not finite.
 pub(super) fn not_finite(
     engine: &dyn Engine,
     source: &Source<'_>,
@@ -130,7 +131,7 @@ pub(super) fn about(
     }
 }
 
-/// Who wrote a dump, with versions.
+/// Returns the producer of a dump, with versions.
 pub(crate) fn producer(dump: &Dump) -> String {
     let m = &dump.manifest;
     let word = |key: &str| m.producer.get(key).and_then(|v| v.as_str());

@@ -1,4 +1,4 @@
-//! The gates of a run, added up.
+//! Summarizes the gates of a run.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::report::{Coverage, GreedyRow, PhaseRow, RunReport, Uncovered};
 use crate::route::RouterRow;
 use crate::rule;
 
-/// Counts what the gates of a run reached: see [`Coverage`].
+/// Computes the coverage of a run's gates: see [`Coverage`].
 pub(super) fn coverage(model: &Model, order: &Order, dump: &Dump, run: &RunReport) -> Coverage {
     let local = |phase| {
         run.gates.iter().filter(move |gate| {
@@ -54,8 +54,8 @@ pub(super) fn coverage(model: &Model, order: &Order, dump: &Dump, run: &RunRepor
     }
 }
 
-/// Takes whole 16-bit runs for witnesses: where every op is the reference's by itself, nothing was left out, and f32 agrees,
-/// what is beyond the ensemble is a remark.
+/// Downgrades differences of whole 16-bit runs beyond the ensemble to a remark. This requires that every
+/// single op matches the reference, nothing was skipped, and f32 agrees.
 pub(super) fn witness(model: &Model, run: &mut RunReport, f32_agrees: bool) -> Option<String> {
     let local = |gate: &&Gate| gate.mode == Mode::Local;
     if run.dtype == Dtype::F32 || !run.coverage.whole || !f32_agrees {
@@ -78,7 +78,7 @@ pub(super) fn witness(model: &Model, run: &mut RunReport, f32_agrees: bool) -> O
         gate.subject == Subject::Logprobs
             && gate.worst_bound().is_none_or(|bound| bound.value >= rule::UNRELATED)
     };
-    // Tokens follow from log-probabilities, and are beyond their bounds by no more than these are.
+    // Tokens follow from log-probabilities, and exceed their bounds by no more than those do.
     let token = |row: &GreedyRow| {
         row.verdict != Verdict::Fail
             || row.first_flip.is_some_and(|flip| flip.margin <= times * flip.noise)
@@ -148,9 +148,9 @@ fn phase_row(phase: Phase, gates: &[Gate]) -> Option<PhaseRow> {
     }
     let stats = || rows.iter().filter_map(|g| g.rows);
     let count: usize = stats().map(|s| s.rows).sum();
-    // Not a number where nothing was compared.
+    // NaN if nothing was compared.
     let share = |total: f64| total / count as f64;
-    // The prompt that comes closest to its bound, or goes furthest beyond it.
+    // The prompt that comes closest to its bound, or exceeds it most.
     let worst = rows
         .iter()
         .filter_map(|g| g.bounds.first().map(|bound| (bound.value, bound.limit)))

@@ -1,4 +1,4 @@
-//! Log-probabilities.
+//! Compares log-probabilities.
 
 use registry::dtype::Dtype;
 
@@ -11,7 +11,7 @@ use crate::order::LAST;
 use crate::rule::{self, Judged};
 use crate::run::Trace;
 
-/// The distance of two sets of rows.
+/// Distance of two sets of rows.
 struct Distance {
     deltas: Spread,
     kl: Spread,
@@ -105,7 +105,8 @@ impl Comparison<'_> {
             return Some(gate);
         }
         let Some(spread) = self.limits(&Subject::Logprobs, steps.len()) else {
-            // A dump without an ensemble, as of an engine, is held to a number of roundings.
+            // A dump without an ensemble, such as one of an engine, is compared within a number of
+            // roundings.
             let limit = rule::schedule(self.dtype, scale, None);
             let errors: Vec<f64> = far.rows.iter().map(|row| row.rms).collect();
             let value = errors.iter().copied().fold(0.0, f64::max);
@@ -134,7 +135,7 @@ fn distance<'r>(
     let mut rows = Vec::with_capacity(reference.rows);
     for row in 0..reference.rows {
         let mut error = row_error(row_of(row), reference.row(row), &mut deltas);
-        // The token that follows in the prompt need not be among the likeliest.
+        // The next token of the prompt need not be among the most likely.
         if let (Some(targets), Some(_)) = (&reference.targets, next(row))
             && let Some(got) = target_of(row)
         {

@@ -1,5 +1,5 @@
-//! States, directly: a state kept too narrow moves the log-probabilities less than their own
-//! noise does, but it is plain to see in the state itself.
+//! Compares states directly. A state stored in too few bits changes the log-probabilities by less than
+//! their noise, but the error is plain in the state itself.
 
 use engine::StateValue;
 use registry::graph::{StateId, StateKind};
@@ -10,7 +10,7 @@ use crate::gate::{Gate, Mode, Subject};
 use crate::order::StatePlace;
 use crate::run::{Moment, Trace};
 
-/// A reference may keep each key once for every query that reads it; so does this copy then.
+/// Repeats the engine's keys per query head, if the reference stores them that way.
 fn repeated(ours: &StateValue, shape: &[usize]) -> StateValue {
     let mut ours = ours.clone();
     let (&[kept, heads, size], &[_, wanted, wide]) = (ours.shape.as_slice(), shape) else {
@@ -25,13 +25,13 @@ fn repeated(ours: &StateValue, shape: &[usize]) -> StateValue {
     ours
 }
 
-/// True if shapes are equal but for axes of size 1, which hold no order of numbers.
+/// True if shapes are equal except for axes of size 1, which do not affect the order of values.
 fn alike(ours: &[usize], own: &[usize]) -> bool {
     let wide = |axis: &&usize| **axis != 1;
     ours.iter().filter(wide).eq(own.iter().filter(wide))
 }
 
-/// Keys and values are a row for each position; convolutions and recurrences keep one block.
+/// True for states with a row per position; convolutions and recurrences store one block.
 fn has_rows(kind: StateKind) -> bool {
     matches!(kind, StateKind::Attention | StateKind::Latent | StateKind::Index)
 }
@@ -51,7 +51,7 @@ impl Comparison<'_> {
                 let reference = (phase, info.layer, part.clone());
                 let Some(own) = self.own.states.get(&reference) else { continue };
                 let base = self.base.states.get(&reference).filter(|base| base.shape == own.shape);
-                // What a convolution or recurrence keeps is read by later steps only: see `order`.
+                // Blocks of convolutions and recurrences are only read by later steps: see `order`.
                 let counts_in = if has_rows(place.kind) { phase } else { Phase::Decode };
                 let subject = Subject::State {
                     name: place.label.clone(),
@@ -85,7 +85,7 @@ impl Comparison<'_> {
         pairs
     }
 
-    /// Step (decode) or position (prefill) of what is written at a position.
+    /// Returns the step (decode) or position (prefill) of the values written at a position.
     fn step(&self, phase: Phase, position: usize) -> usize {
         match phase {
             Phase::Prefill => position,
@@ -93,7 +93,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// Keys or values that single steps wrote.
+    /// Compares keys or values that single steps wrote.
     fn written<'a>(
         &self,
         moments: &[(usize, &StateValue)],
@@ -122,7 +122,7 @@ impl Comparison<'_> {
         })
     }
 
-    /// Keys or values: `[kept, heads, dim]`, the last positions of those fed.
+    /// Compares keys or values: `[kept, heads, dim]`, the last positions of those fed.
     fn kept<'a>(
         &self,
         place: &StatePlace,
@@ -157,8 +157,8 @@ impl Comparison<'_> {
         })
     }
 
-    /// The last inputs of a convolution, or what a recurrence carries: one block after the whole prompt, or one for
-    /// each snapshot.
+    /// Compares blocks: the last inputs of a convolution, or a recurrent state. There is one block after
+    /// the whole prompt, or one for each snapshot.
     fn blocks<'a>(
         &self,
         phase: Phase,
@@ -199,8 +199,8 @@ impl Comparison<'_> {
         })
     }
 
-    /// Returns the reference's states after `seen` tokens of its decode, for a slot to begin with; none where the dump
-    /// does not have all of them.
+    /// Returns the reference's states after `seen` tokens of its decode, as the initial states of a slot;
+    /// none if the dump does not have all of them.
     pub(crate) fn seed(&self, seen: usize) -> Option<Vec<StateValue>> {
         let mut values = Vec::new();
         let recorded = self
@@ -236,7 +236,7 @@ impl Comparison<'_> {
     }
 }
 
-/// Refuses positions of another shape.
+/// Returns an error for positions of another shape.
 fn same_row(ours: &[usize], own: &[usize]) -> Result<(), String> {
     let axes = |shape: &[usize]| shape.get(1..).unwrap_or_default().to_vec();
     if alike(&axes(ours), &axes(own)) {
@@ -245,7 +245,7 @@ fn same_row(ours: &[usize], own: &[usize]) -> Result<(), String> {
     Err(format!("a position is {:?} here and {:?} in the reference", axes(ours), axes(own)))
 }
 
-/// Keys or values once for each head, where the reference keeps them once for every query that reads them.
+/// Returns keys or values once per head, if the reference stores them once per query head.
 fn first_copies(data: &[f32], own: &[usize], part: &[usize]) -> Option<Vec<f32>> {
     let (&[_, have, size], &[heads, wide]) = (own, part) else { return Some(data.to_vec()) };
     if size != wide || have == heads {

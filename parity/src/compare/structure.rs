@@ -1,4 +1,4 @@
-//! What only one side has: modules never computed, states never kept.
+//! Finds structure that only one side has: modules never computed, states never kept.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +11,8 @@ use crate::report::Uncovered;
 
 /// Compares the graph with the manifest. `tensors` are the names in the checkpoint.
 ///
-/// A module of the reference that has weights, and whose weights the graph never reads, is a
-/// finding: something is missing from the spec. A container (a layer's `mlp`, the rotary
-/// table) has no weights of its own and is only listed.
+/// A module of the reference whose weights the graph never reads is a finding: a part is missing from the
+/// spec. A container (a layer's `mlp`, the rotary table) has no weights of its own and is only listed.
 pub(crate) fn structure(
     model: &Model,
     order: &Order,
@@ -24,7 +23,7 @@ pub(crate) fn structure(
     let module = |name: &str| name.rsplit_once('.').map(|(module, _)| module.to_owned());
     let read: BTreeSet<String> =
         model.graph.weights.iter().filter_map(|w| module(&w.name)).collect();
-    // A tensor that a rule takes is read under another name; one that is only called otherwise is not.
+    // A tensor that a rule takes is read under another name; a renamed module is not read.
     let is_read = |name: &String| module(name).is_some_and(|module| read.contains(&module));
     let called =
         |name: &str| model.rules.iter().find_map(|rule| rule.renamed(name).filter(is_read));
@@ -32,7 +31,7 @@ pub(crate) fn structure(
         let mut fitting = model.rules.iter().filter(|rule| rule.disk.fit(name).is_some());
         fitting.any(|rule| rule.renamed(name).is_none())
     };
-    // A module that only holds others, and tensors that the spec passes over: masks, tables.
+    // Modules that only contain others, and tensors that the spec ignores: masks, tables.
     let passed = |name: &str| model.passes_over(name);
     let holds = |name: &str| {
         let inside = module(name).map(|module| module + ".");
@@ -45,7 +44,7 @@ pub(crate) fn structure(
         .collect();
     let prompt =
         dump.manifest.prompts.iter().find(|p| !p.taps.is_empty()).map_or("", |p| p.name.as_str());
-    // The manifest lists modules as they ran, so an unknown one stands behind its neighbour.
+    // The manifest lists modules in order of execution, so an unknown one is placed after its neighbour.
     let mut place = Place { node: 0, output: false };
     for (tap, info) in &dump.manifest.taps.0 {
         if let Some(known) = order.taps.get(tap) {
@@ -81,7 +80,7 @@ pub(crate) fn structure(
         }
     }
     let named: BTreeSet<&str> = dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();
-    // What a router chose is compared apart, and no module of the reference has that name.
+    // Router choices are compared separately, and no module of the reference has that name.
     let inner = |tap: &str| tap.contains(':');
     let ours =
         order.taps.keys().filter(|tap| !named.contains(tap.as_str()) && !inner(tap)).cloned();

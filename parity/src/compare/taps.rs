@@ -1,4 +1,4 @@
-//! Module outputs.
+//! Compares module outputs.
 
 use super::{Comparison, LOGITS, Rows};
 use crate::dump::Phase;
@@ -43,7 +43,7 @@ impl Comparison<'_> {
             let (ours, own, kept) = (ours.data.clone(), own.data.as_slice().into(), own.dtype);
             pairs.push((gate, Ok(Rows { ours, own, base, count, steps: steps.clone(), kept })));
         }
-        // What stands between the last tap and the answer.
+        // The ops between the last tap and the logits.
         if mode == Mode::Local
             && let Some(own) = own.get(LOGITS)
         {

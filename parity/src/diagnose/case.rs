@@ -1,4 +1,4 @@
-//! Causes of a failing check: rounds of a search, and the whole check with the best edits.
+//! Finds causes of a failing check: rounds of a search, and the whole check with the best edits.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::edit::{Clues, candidates};
 use crate::gate::{Gate, Mode, Verdict};
 use crate::report::{Report, RunReport};
 
-/// Looks for the edit that restores the reference, or for a few edits that do together: where one restores the first
-/// place that differs, what differs then is looked at in the same way.
+/// Searches for the edit that restores the reference, or for a few edits that do so together. If an edit
+/// restores the first divergence, the next divergence is searched in the same way.
 pub(super) fn run(
     engine: &dyn Engine,
     source: &Source<'_>,
@@ -49,7 +49,7 @@ pub(super) fn run(
     let mut model = Arc::clone(&prepared.model);
     let mut together: Vec<Described> = Vec::new();
     for _ in 1..MOST_TOGETHER {
-        // Of the edits that restore the first place, the one that leaves least elsewhere.
+        // Of the edits that restore the first place, the one with the least remaining difference.
         let first = |group: &&Group| group.score.first <= 1.0 && group.score.rest < PARTIAL;
         let Some(group) = round.groups.iter().find(first).filter(|_| !diagnosis.explained) else {
             break;
@@ -76,13 +76,13 @@ pub(super) fn run(
     Ok(Some(diagnosis))
 }
 
-/// Edits with equal numbers on one prompt of which each is run in full.
+/// Number of edits with equal results on one prompt that are each run in full.
 const ALTERNATIVES: usize = 4;
 
-/// Most edits that explain a difference only together.
+/// Maximum number of edits that explain a difference only together.
 const MOST_TOGETHER: usize = 3;
 
-/// What stays the same from one round of a search to the next.
+/// Data shared by all rounds of a search.
 struct Case<'a> {
     engine: &'a dyn Engine,
     dump: &'a Dump,
@@ -108,7 +108,7 @@ impl Case<'_> {
         }
     }
 
-    /// Runs the whole check with an edited model; none where it cannot be run.
+    /// Runs the whole check with an edited model; none if it cannot run.
     fn check(&self, source: &Source<'_>) -> Option<Report> {
         let whole = || check(self.engine, source, self.dump, &self.full());
         catch_unwind(AssertUnwindSafe(whole)).ok()?.ok()
@@ -157,7 +157,7 @@ impl Case<'_> {
             let mut found = cause(group, None);
             if group.score.exact() && !diagnosis.explained {
                 progress(edits.len(), edits.len(), "the whole check");
-                // Edits that this prompt cannot tell apart may differ on another.
+                // Edits with equal results on this prompt may differ on another.
                 let right = group.edits.iter().take(ALTERNATIVES).position(|edit| {
                     let mut edited = Model::clone(model);
                     edit.change.apply(&mut edited);
@@ -175,7 +175,7 @@ impl Case<'_> {
     }
 }
 
-/// True if the model itself agrees; a head beside it has a graph of its own, which an edit leaves as it is.
+/// True if the model itself agrees; a separate head has a graph of its own, which an edit does not change.
 fn agrees(report: &Report) -> bool {
     report.runs.iter().filter(|run| run.part.is_none()).all(|run| run.verdict() != Verdict::Fail)
 }
@@ -185,7 +185,7 @@ fn observed(gate: &Gate) -> String {
     format!("{}, {} of prompt `{}`, {}", gate.subject, gate.phase, gate.prompt, gate.mode.inputs())
 }
 
-/// Reads off a gate where the difference begins.
+/// Extracts the positions at which the difference begins from a gate.
 fn clues(dump: &Dump, dtype: Dtype, gate: &Gate) -> Clues {
     let prompts = &dump.manifest.prompts;
     let longest = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);

@@ -1,20 +1,21 @@
-//! Finds the number of a family of edits: a line search along the way in which the numbers move.
+//! Fits the parameter of a family of edits: a line search along the direction in which the results move.
 
 use super::scene::Numbers;
 use super::score::{Score, Wanted};
 use super::search::Search;
 use crate::edit::{Edit, Knob};
 
-/// First step of a factor's logarithm, by which the direction is measured.
+/// First step of a factor's logarithm, which measures the direction.
 const STEP: f64 = 0.05;
-/// Share of the squared difference that a family has to explain along its direction to be followed.
+/// Minimum share of the squared difference that a family explains along its direction, to be followed.
 const ALIGNED: f64 = 0.5;
-/// Steps of a search.
+/// Number of steps of a search.
 const STEPS: usize = 10;
-/// Longest step of a factor's logarithm.
+/// Maximum step of a factor's logarithm.
 const LONGEST: f64 = 2.0;
 
-/// Differences of the comparisons that differed at first, each in units of what it was.
+/// Returns the differences of the comparisons that differed at first, each relative to its initial
+/// difference.
 fn vector(numbers: &Numbers, wanted: &[Wanted]) -> Option<Vec<f64>> {
     let mut all = Vec::new();
     let differing = |(_, wanted): &(_, &Wanted)| wanted.differs && !wanted.missing;
@@ -30,7 +31,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(x, y)| x * y).sum()
 }
 
-/// Finds the factor that comes closest to what is wanted.
+/// Finds the factor that comes closest to the target.
 pub(super) fn fit(search: &mut Search<'_>, knob: &Knob) -> Option<(Edit, Numbers, Score)> {
     let mut at = 0.0;
     let mut rest = vector(&search.unedited, search.wanted)?;

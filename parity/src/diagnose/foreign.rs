@@ -1,4 +1,4 @@
-//! Edits of a right model that give the numbers of another engine.
+//! Finds edits of a correct model that reproduce the results of another engine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,22 +20,23 @@ use crate::metrics::log_softmax;
 use crate::rule;
 use crate::run::one;
 
-/// Rows with which edits are tried before the best are run on every prompt.
+/// Number of rows with which edits are tried before the best are run on every prompt.
 const ROWS: usize = 16;
 
-/// Log-probabilities that another engine gave for one prompt.
+/// Log-probabilities of another engine for one prompt.
 #[derive(Debug, Clone, Default)]
 pub struct Observed {
-    /// Its name, for reports.
+    /// Name of the prompt, for reports.
     pub name: String,
-    /// Its tokens.
+    /// Tokens of the prompt.
     pub tokens: Vec<u32>,
-    /// By position of the token that a row follows, log-probabilities of token ids: all of them, or the likeliest.
+    /// Log-probabilities of token ids, all of them or the most likely, by position of the token that a row
+    /// follows.
     pub rows: Vec<(usize, Vec<(u32, f32)>)>,
 }
 
 impl Observed {
-    /// Log-probabilities that a comparison can use, with their position and token.
+    /// Returns the log-probabilities that a comparison can use, with their position and token.
     fn entries(&self) -> impl Iterator<Item = (usize, u32, f32)> + '_ {
         let rows = self.rows.iter();
         let each =
@@ -98,7 +99,7 @@ impl Trial for Prompts<'_> {
     }
 }
 
-/// Asks an engine for the log-probabilities of a dump's prompts.
+/// Runs an engine to get the log-probabilities of a dump's prompts.
 pub fn observe(
     engine: &dyn Engine,
     source: &Source<'_>,
@@ -124,7 +125,7 @@ pub fn observe(
     Ok(all)
 }
 
-/// Reads off the ensemble of a dump the distance of log-probabilities that rounding explains, in nats.
+/// Returns the distance of log-probabilities that rounding explains, in nats, from the ensemble of a dump.
 pub fn noise(dump: &Dump, dtype: Dtype) -> Result<f64, dump::Error> {
     let mut widest = 0.0_f64;
     for prompt in &dump.manifest.prompts {
@@ -135,8 +136,9 @@ pub fn noise(dump: &Dump, dtype: Dtype) -> Result<f64, dump::Error> {
     Ok(rule::FACTOR * widest.max(rule::least(dtype, 1.0)))
 }
 
-/// Finds edits of a model that give the numbers of another engine. `noise` is the root mean square of differences of
-/// log-probabilities, in nats, that rounding explains. None where the rows do not differ beyond it.
+/// Finds edits of a model that reproduce the results of another engine. `noise` is the root mean square of
+/// log-probability differences, in nats, that rounding explains. Returns none if the rows do not differ
+/// beyond it.
 pub fn explain(
     engine: &dyn Engine,
     source: &Source<'_>,
@@ -212,7 +214,8 @@ pub fn explain(
     }))
 }
 
-/// The last of the prompts, shortest first, that are run with every edit: one differs, and there are some rows.
+/// Returns the index of the last prompt, shortest first, to run with every edit: one prompt differs, and
+/// there are enough rows.
 fn enough(prompts: &[&Observed], first: usize) -> usize {
     let mut rows = 0;
     for (n, prompt) in prompts.iter().enumerate() {
@@ -224,7 +227,7 @@ fn enough(prompts: &[&Observed], first: usize) -> usize {
     prompts.len() - 1
 }
 
-/// The first position that differs.
+/// Returns the first position that differs.
 fn position(prompt: &Observed, differences: Option<&[f32]>, noise: f64) -> Option<usize> {
     let mut pairs = prompt.entries().zip(differences?);
     pairs.find(|(_, gap)| f64::from(gap.abs()) > 4.0 * noise).map(|((at, _, _), _)| at)

@@ -1,4 +1,4 @@
-//! One prompt in one phase, run with one edit after another.
+//! Runs one prompt in one phase with one edit after another.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,34 +19,35 @@ use crate::route::{RouterRow, Steer, routers};
 use crate::rule;
 use crate::run::{self, Feed};
 
-/// Differences of a trial from what is wanted, one entry for each comparison; none where it could not be made.
+/// Differences of a trial from the target, one entry for each comparison; none if it could not be made.
 pub(super) type Numbers = Vec<Option<Vec<f32>>>;
 
-/// Root mean square, and never zero.
+/// Returns the root mean square, which is never zero.
 fn size(numbers: &[f32]) -> f64 {
     let power: f64 = numbers.iter().map(|x| f64::from(*x).powi(2)).sum();
     (power / numbers.len().max(1) as f64).sqrt().max(f64::from(f32::MIN_POSITIVE))
 }
 
-/// What stays the same from one edit to the next.
+/// Data shared by all edits.
 pub(super) struct Scene<'a> {
     pub(super) engine: &'a dyn Engine,
     pub(super) dir: &'a Path,
     pub(super) dump: &'a Dump,
     pub(super) prompt: &'a Prompt,
-    /// The phase that is run.
+    /// Phase that is run.
     pub(super) phase: Phase,
     pub(super) mode: Mode,
     pub(super) dtype: Dtype,
     pub(super) options: Options,
     own: Side,
     base: Side,
-    /// Comparisons, and true for those that the model as it is cannot make: their numbers are relative differences.
+    /// Comparisons, with true for those that the unedited model cannot make: their values are relative
+    /// differences.
     keys: Vec<(Compared, bool)>,
 }
 
 impl<'a> Scene<'a> {
-    /// Reads the reference's numbers.
+    /// Reads the reference's values.
     pub(super) fn new(
         engine: &'a dyn Engine,
         source: &Source<'a>,
@@ -78,7 +79,7 @@ impl<'a> Scene<'a> {
         }))
     }
 
-    /// Runs the model as it is and keeps the comparisons that the gates of a report judge.
+    /// Runs the unedited model and keeps the comparisons that the gates of a report judge.
     pub(super) fn begin(
         &mut self,
         model: &Arc<Model>,
@@ -112,7 +113,7 @@ impl<'a> Scene<'a> {
             let size = if key.0 == Subject::Logprobs { 1.0 } else { size(&reference) };
             let floor = unit * size * 4.0;
             let times = gate.worst_bound().map(|bound| bound.value / bound.limit);
-            // A gate may fail by the grid of its numbers, within its bounds.
+            // A gate may fail by the grid of its values, within its bounds.
             let limit = match times.filter(|times| *times > 0.0) {
                 Some(times) if times > 1.0 || !gate.fails() => before / times,
                 _ => floor,
@@ -130,7 +131,7 @@ impl<'a> Scene<'a> {
         Ok(Some(wanted).filter(|all| all.iter().any(|wanted| wanted.differs)))
     }
 
-    /// Runs a model and gives its differences from the reference.
+    /// Runs a model and returns its differences from the reference.
     pub(super) fn numbers(&self, model: &Arc<Model>) -> Result<Option<Numbers>, engine::Error> {
         let Some(mut parts) = self.parts(model)? else { return Ok(None) };
         let take = |(key, relative): &(Compared, bool)| {
@@ -146,7 +147,7 @@ impl<'a> Scene<'a> {
         Ok(Some(self.keys.iter().map(take).collect()))
     }
 
-    /// Runs a model: each comparison with our numbers and the reference's.
+    /// Runs a model and returns each comparison with our values and the reference's.
     fn parts(&self, model: &Arc<Model>) -> Result<Option<Vec<(Compared, Sides)>>, engine::Error> {
         let source = Source { model: Arc::clone(model), dir: self.dir };
         let mut session = Fed::new(self.engine.open(&source, &self.options)?);

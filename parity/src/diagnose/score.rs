@@ -1,52 +1,52 @@
-//! Distances of a trial's numbers from those that an edit has to give.
+//! Scores the distance of a trial's results from the target.
 
-/// What is known of one comparison: a tap, a part of a state, or the log-probabilities of a prompt.
+/// Facts about one comparison: a tap, a part of a state, or the log-probabilities of a prompt.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
     /// Distance that noise explains, as a root mean square.
     pub(super) limit: f64,
     /// Distance without an edit.
     pub(super) before: f64,
-    /// Root mean square of the numbers; 1 for log-probabilities.
+    /// Root mean square of the values; 1 for log-probabilities.
     pub(super) size: f64,
-    /// True if it is beyond its bound without an edit.
+    /// True if the comparison exceeds its bound without an edit.
     pub(super) differs: bool,
-    /// True if the model as it is gives numbers of another shape; differences are then shares of `size`.
+    /// True if the unedited model gives values of another shape; differences are then relative to `size`.
     pub(super) missing: bool,
-    /// True for the one that differs first.
+    /// True for the comparison that differs first.
     pub(super) first: bool,
 }
 
-/// How well an edit explains the numbers.
+/// Quality of an edit's explanation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Score {
     /// Distance as a share of the distance without the edit: 0 explains everything, 1 nothing.
     pub(super) rest: f64,
-    /// Distance over what noise explains, over all comparisons.
+    /// Distance relative to noise, over all comparisons.
     pub(super) noise: f64,
-    /// The largest distance over what noise explains.
+    /// Largest distance relative to noise.
     pub(super) worst: f64,
-    /// The largest distance of those that differed, over the size of their numbers.
+    /// Largest distance among those that differed, relative to the size of their values.
     pub(super) left: f64,
-    /// Distance of the first that differed, over what noise explains.
+    /// Distance of the first comparison that differed, relative to noise.
     pub(super) first: f64,
 }
 
 impl Score {
-    /// True if nothing is left that noise does not explain.
+    /// True if noise explains all remaining differences.
     pub(super) fn exact(&self) -> bool {
         self.worst <= 1.0
     }
 }
 
-/// Root mean square of differences; infinite where one is no number.
+/// Returns the root mean square of differences; infinite if one is NaN.
 pub(super) fn rms(differences: &[f32]) -> f64 {
     let power: f64 = differences.iter().map(|x| f64::from(*x).powi(2)).sum();
     let rms = (power / differences.len().max(1) as f64).sqrt();
     if rms.is_nan() { f64::INFINITY } else { rms }
 }
 
-/// Distance of two trials; infinite where they have other shapes.
+/// Returns the distance of two trials; infinite if their shapes differ.
 pub(super) fn apart(a: &[f32], b: &[f32]) -> f64 {
     if a.len() != b.len() {
         return f64::INFINITY;
@@ -54,7 +54,7 @@ pub(super) fn apart(a: &[f32], b: &[f32]) -> f64 {
     rms(&a.iter().zip(b).map(|(x, y)| x - y).collect::<Vec<f32>>())
 }
 
-/// Judges the differences of a trial from what is wanted.
+/// Scores the differences of a trial from the target.
 pub(super) fn score(differences: &[Option<Vec<f32>>], wanted: &[Wanted]) -> Score {
     let (mut rest, mut differ, mut noise) = (0.0, 0_usize, 0.0);
     let (infinite, mut worst, mut left, mut first) = (f64::INFINITY, 0.0_f64, 0.0_f64, 0.0_f64);
@@ -65,12 +65,12 @@ pub(super) fn score(differences: &[Option<Vec<f32>>], wanted: &[Wanted]) -> Scor
         worst = worst.max(times);
         if wanted.differs {
             differ += 1;
-            // A comparison that cannot be made is as far off as before, where it could not be made either.
+            // A comparison that cannot be made counts as unchanged, if it could not be made before either.
             let most = if wanted.missing { 1.0 } else { 1e3 };
             rest += (far / wanted.before).min(most).powi(2);
             left = left.max((far / wanted.size).min(1e3));
         } else if times > 1.0 {
-            // What agreed and is now beyond its bound counts as much as what differed.
+            // A comparison that agreed and now exceeds its bound counts as much as one that differed.
             rest += 1.0;
         }
         if wanted.first {

@@ -1,4 +1,4 @@
-//! Runs edits one after another, groups those with equal numbers, and ranks them.
+//! Runs edits one after another, groups those with equal results, and ranks them.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,16 +12,18 @@ use super::score::{Score, Wanted, apart, score};
 use super::{Cause, Described, fit};
 use crate::edit::{Candidate, Edit};
 
-/// Times the noise of the best edit within which another one is as good, so that the simpler one is named.
+/// Factor on the noise of the best edit within which another one counts as equally good, so that the
+/// simpler one is named.
 const AS_GOOD: f64 = 1.5;
 
-/// Share of what noise explains by which the numbers of two edits may differ that cannot be told apart.
+/// Share of the noise within which the results of two edits count as equal.
 const ALIKE: f64 = 0.125;
 
-/// Largest distance that is left, as a share, of edits that are reported though they do not explain everything.
+/// Maximum remaining difference, as a share, of edits that are reported although they do not explain
+/// everything.
 pub(super) const PARTIAL: f64 = 0.9;
 
-/// Runs models and gives their numbers; none where the engine does not show them.
+/// Runs models and returns their differences; none if the engine does not expose the values.
 pub(super) trait Trial {
     fn numbers(&self, model: &Arc<Model>) -> Result<Option<Numbers>, engine::Error>;
 }
@@ -32,31 +34,31 @@ impl Trial for Scene<'_> {
     }
 }
 
-/// A search among edits.
+/// Search among edits.
 pub(super) struct Search<'a> {
     pub(super) trial: &'a dyn Trial,
     pub(super) model: &'a Arc<Model>,
     pub(super) wanted: &'a [Wanted],
-    /// Numbers of the model as it is.
+    /// Differences of the unedited model.
     pub(super) unedited: Numbers,
     pub(super) until: Instant,
     pub(super) tried: usize,
     pub(super) cut: bool,
 }
 
-/// Edits that give the same numbers, bit for bit.
+/// Edits with bit-identical results.
 pub(super) struct Group {
     pub(super) edits: Vec<Edit>,
     bits: u64,
-    /// Of edits that explain everything.
+    /// Differences, for edits that explain everything.
     numbers: Option<Numbers>,
     pub(super) score: Score,
-    /// Place of its first edit among the candidates.
+    /// Index of its first edit among the candidates.
     order: usize,
 }
 
 impl Group {
-    /// The model with the group's first edit.
+    /// Returns the model with the group's first edit.
     pub(super) fn model(&self, model: &Model) -> Model {
         let mut model = model.clone();
         if let Some(edit) = self.edits.first() {
@@ -67,7 +69,7 @@ impl Group {
 }
 
 impl Search<'_> {
-    /// Runs one edit; none where the engine refuses it.
+    /// Runs one edit; none if the engine refuses it.
     pub(super) fn attempt(&mut self, edit: &Edit) -> Option<(Numbers, Score)> {
         if Instant::now() > self.until {
             self.cut = true;
@@ -77,14 +79,14 @@ impl Search<'_> {
         let mut model = Model::clone(self.model);
         edit.change.apply(&mut model);
         let model = Arc::new(model);
-        // An edited graph may break what an engine relies on.
+        // An edited graph may violate assumptions of an engine.
         let run = catch_unwind(AssertUnwindSafe(|| self.trial.numbers(&model)));
         let numbers = run.ok()?.ok()??;
         let score = score(&numbers, self.wanted);
         Some((numbers, score))
     }
 
-    /// Runs all candidates and groups them by their numbers, best first.
+    /// Runs all candidates and groups them by their results, best first.
     pub(super) fn run(
         &mut self,
         candidates: &[Candidate],
@@ -104,7 +106,7 @@ impl Search<'_> {
                 }
                 Candidate::Knob(knob) => {
                     progress(order, candidates.len(), "a number to fit");
-                    // A number that is written somewhere is likelier than one that is only fitted.
+                    // A value that is written somewhere is likelier than a fitted one.
                     (order + candidates.len(), fit::fit(self, knob))
                 }
             };
@@ -134,14 +136,15 @@ fn bits(numbers: &Numbers) -> u64 {
     for part in numbers {
         part.is_some().hash(&mut hasher);
         for x in part.iter().flatten() {
-            // Both zeros are one number.
+            // Positive and negative zero compare equal.
             (x + 0.0).to_bits().hash(&mut hasher);
         }
     }
     hasher.finish()
 }
 
-/// Sorts groups: those that explain everything first, the simplest of those that are as good; then by what is left.
+/// Sorts groups: those that explain everything first, and the simplest among equally good ones; then by the
+/// remaining difference.
 fn rank(groups: &mut [Group]) {
     let exact = groups.iter().filter(|group| group.score.exact());
     let best = exact.map(|group| group.score.noise).fold(f64::INFINITY, f64::min);
@@ -159,7 +162,8 @@ fn rank(groups: &mut [Group]) {
     });
 }
 
-/// Joins groups that explain everything and differ by less than noise: forms of one function. The nearest is named first.
+/// Merges groups that explain everything and differ by less than noise: forms of one function. The nearest
+/// is named first.
 fn merge(groups: Vec<Group>, wanted: &[Wanted]) -> Vec<Group> {
     let mut merged: Vec<Group> = Vec::new();
     for group in groups {
@@ -204,7 +208,7 @@ pub(super) fn cause(group: &Group, verified: Option<bool>) -> Cause {
     }
 }
 
-/// Keeps the groups that are run in full: those that explain everything, else the best.
+/// Returns the groups that are run in full: those that explain everything, else the best.
 pub(super) fn shortlist(groups: &[Group], most: usize) -> impl Iterator<Item = &Group> {
     groups.iter().filter(|group| group.score.rest < PARTIAL).take(most)
 }

@@ -1,4 +1,4 @@
-//! Nodes that a failed gate can come from.
+//! Finds the nodes that can cause a failed gate.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,12 @@ use crate::order::Order;
 use crate::places::{Places, Recorded};
 use crate::report::RunReport;
 
-/// Finds the nodes from which the first finding follows, without another recorded value between, and those from which
-/// any finding of its kind does.
+/// Finds the nodes that lead to the first finding without another recorded value between, and those that
+/// lead to any finding of its kind.
 pub(super) fn suspects(model: &Model, dump: &Dump, run: &RunReport, gate: &Gate) -> Suspects {
     let graph = &model.graph;
     if gate.mode == Mode::Cumulative {
-        // Errors of all earlier ops are a part of it.
+        // Errors of all earlier ops contribute to it.
         let first: BTreeSet<usize> =
             (0..graph.nodes.len()).filter(|n| *n <= gate.place.node).collect();
         return Suspects { all: first.clone(), first, single: false };

@@ -1,4 +1,4 @@
-//! The difference of two dumps in words.
+//! Formats the difference of two dumps as text.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::{Difference, RunDiff};
 use crate::dump::Phase;
 use crate::gate::Verdict;
 
-/// Renders a difference. `names` are the sides as the reader called them.
+/// Formats a difference. `names` are the sides as the user named them.
 pub fn text(found: &Difference, names: [&str; 2]) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "A  {}\nB  {}", names[0], names[1]);

@@ -1,7 +1,7 @@
-//! `manifest.json` of a dump: what was run, on which model, and what was recorded.
+//! `manifest.json` of a dump: the runs, the model, and the recorded values.
 //!
-//! The text is untrusted. Fields that this version does not know are passed
-//! over, so that a newer script may add some; a field it relies on is checked here.
+//! The text is untrusted. Unknown fields are ignored, so that a newer script may add some; required fields
+//! are checked here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,30 +11,30 @@ use registry::graph::Scales;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-/// The version of the format that this crate reads.
+/// Version of the format that this crate reads.
 pub const VERSION: u64 = 2;
 
-/// Longest prompt that is taken seriously.
+/// Maximum length of a prompt.
 const LONGEST_PROMPT: usize = 1 << 20;
 
-/// The manifest, as written.
+/// Manifest as written.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Manifest {
     /// `onboard-dump`.
     pub format: String,
     /// [`VERSION`].
     pub version: u64,
-    /// Who wrote it, with versions, for display.
+    /// Producer with versions, for display.
     #[serde(default)]
     pub producer: BTreeMap<String, serde_json::Value>,
-    /// The model that was run.
+    /// Model that was run.
     pub model: ModelId,
-    /// What the reference was pinned to, for display.
+    /// Pinned versions of the reference, for display.
     #[serde(default)]
     pub pins: BTreeMap<String, serde_json::Value>,
     /// Width of a row of log-probabilities.
     pub vocab: usize,
-    /// How log-probabilities are stored.
+    /// Storage format of log-probabilities.
     pub logprobs: LogprobKind,
     /// Dtypes that were run, by short name.
     pub runs: Vec<String>,
@@ -46,36 +46,36 @@ pub struct Manifest {
     /// Recorded states.
     #[serde(default)]
     pub states: Vec<StateInfo>,
-    /// `run -> prompt -> tokens generated greedily after the prompt`.
+    /// Tokens generated greedily after each prompt: `run -> prompt -> tokens`.
     #[serde(default)]
     pub greedy: BTreeMap<String, BTreeMap<String, Vec<u32>>>,
     /// Modules of experts whose routers' choices were recorded.
     #[serde(default)]
     pub routers: Vec<String>,
-    /// Which matrices multiplied rounded rows, if it says so: `none`, `linear` or `all`.
+    /// Matrices that multiplied rounded rows, if declared: `none`, `linear` or `all`.
     #[serde(default)]
     pub rounds: Option<String>,
-    /// What keys and values were rounded to, with the checkpoint's scales, if it says so: `none` or
+    /// Format that keys and values were rounded to with the checkpoint's scales, if declared: `none` or
     /// `f8_e4m3`.
     #[serde(default)]
     pub caches: Option<String>,
-    /// Runs of the reference under changes that are none in exact arithmetic, by dtype.
+    /// Runs of the reference under changes that have no effect in exact arithmetic, by dtype.
     #[serde(default)]
     pub members: BTreeMap<String, Members>,
     /// Places where the reference's own code was altered.
     pub patches: Vec<Patch>,
-    /// What the reference says of itself.
+    /// The reference's audit of its own consistency.
     #[serde(default)]
     pub audit: Audit,
 }
 
-/// The ensemble of one dtype.
+/// Ensemble of one dtype.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Members {
-    /// Names of the runs that its spread is of.
+    /// Names of the runs in the ensemble.
     #[serde(default)]
     pub ran: Vec<String>,
-    /// Runs that the class could not do, and why.
+    /// Names of runs that failed, with the reasons.
     #[serde(default)]
     pub failed: BTreeMap<String, String>,
 }
@@ -83,13 +83,13 @@ pub struct Members {
 /// A place where the reference's own code was altered.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Patch {
-    /// Its name.
+    /// Name of the patch.
     pub name: String,
-    /// Its version.
+    /// Version of the patch.
     pub version: u64,
 }
 
-/// Which checkpoint was run.
+/// Identity of the checkpoint.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ModelId {
     /// `architectures[0]`.
@@ -100,46 +100,46 @@ pub struct ModelId {
     pub model_type: String,
     /// SHA-256 of `config.json`.
     pub config_sha256: String,
-    /// The fingerprint of the weights, see `docs/dump.md`.
+    /// Fingerprint of the weights, see `docs/dump.md`.
     pub weights_sha256: String,
-    /// The dtype of the checkpoint.
+    /// Dtype of the checkpoint.
     #[serde(default)]
     pub dtype: Option<String>,
 }
 
-/// `{"kind": "full"}` or `{"kind": "topk", "k": 64}`.
+/// Storage format of log-probabilities: `{"kind": "full"}` or `{"kind": "topk", "k": 64}`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct LogprobKind {
     /// `full` or `topk`.
     pub kind: String,
-    /// Entries of a row, when `topk`.
+    /// Number of entries per row, for `topk`.
     #[serde(default)]
     pub k: Option<usize>,
 }
 
-/// One token sequence.
+/// Token sequence.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Prompt {
-    /// Its name, a part of tensor names.
+    /// Name of the prompt, a part of tensor names.
     pub name: String,
-    /// Its tokens.
+    /// Tokens of the prompt.
     pub tokens: Vec<u32>,
-    /// How many of them the decode phase feeds at once.
+    /// Number of tokens that the decode phase feeds at once.
     pub split: usize,
-    /// Phases in which taps and states were recorded for it.
+    /// Phases in which taps and states were recorded for the prompt.
     #[serde(default)]
     pub taps: Vec<String>,
-    /// Positions of which rows were recorded, ascending; all of them when absent.
+    /// Positions of the recorded rows, ascending; all positions if absent.
     #[serde(default)]
     pub rows: Option<Vec<usize>>,
-    /// Lengths after which decode recorded what convolutions and recurrences keep, ascending; the
-    /// length of the prefix and every later one when absent.
+    /// Lengths after which decode recorded the blocks of convolutions and recurrences, ascending; the
+    /// length of the prefix and every later one if absent.
     #[serde(default)]
     pub snapshots: Option<Vec<usize>>,
 }
 
 impl Prompt {
-    /// Positions of the rows of a phase's log-probabilities and taps.
+    /// Returns the positions of the rows of a phase's log-probabilities and taps.
     pub fn positions(&self, phase: Phase) -> Vec<usize> {
         let first = if phase == Phase::Decode { self.split } else { 0 };
         match &self.rows {
@@ -148,7 +148,7 @@ impl Prompt {
         }
     }
 
-    /// Lengths after which decode recorded blocks of convolutions and recurrences.
+    /// Returns the lengths after which decode recorded blocks of convolutions and recurrences.
     pub fn snapshots(&self) -> Vec<usize> {
         match &self.snapshots {
             None => (self.split..=self.tokens.len()).collect(),
@@ -161,7 +161,7 @@ impl Prompt {
         self.taps.iter().any(|name| name == phase.name())
     }
 
-    /// Refuses rows and snapshots that no run of the prompt has.
+    /// Returns an error for rows and snapshots that no run of the prompt has.
     fn check_rows(&self) -> Result<(), String> {
         let ascends = |list: &[usize]| list.windows(2).all(|pair| pair[0] < pair[1]);
         let (name, count) = (&self.name, self.tokens.len());
@@ -185,21 +185,21 @@ impl Prompt {
     }
 }
 
-/// How a prompt is fed.
+/// Phase of a run: the way in which a prompt is fed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// All tokens in one forward from an empty cache.
+    /// All tokens in one forward pass from an empty cache.
     Prefill,
-    /// A prefix in one forward, then token by token.
+    /// A prefix in one forward pass, then token by token.
     Decode,
 }
 
 impl Phase {
-    /// Both, in the order in which they run.
+    /// Both phases, in the order in which they run.
     pub const ALL: [Self; 2] = [Self::Prefill, Self::Decode];
 
-    /// The word in tensor names and reports.
+    /// Returns the name in tensor names and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Prefill => "prefill",
@@ -218,18 +218,18 @@ impl fmt::Display for Phase {
 #[derive(Debug, Clone, Default)]
 pub struct Taps(pub Vec<(String, TapInfo)>);
 
-/// When a module's output was recorded.
+/// Phases in which a module's output was recorded.
 #[derive(Debug, Clone, Deserialize)]
 pub struct TapInfo {
-    /// `prefill`, `decode`; words of a later version are passed over.
+    /// Names of the phases, `prefill` and `decode`; unknown names are ignored.
     pub phases: Vec<String>,
-    /// The tap that has the same numbers everywhere and is stored in its place, or `logits`.
+    /// Tap that always has the same values and is stored in its place, or `logits`.
     #[serde(default)]
     pub same_as: Option<String>,
 }
 
 impl TapInfo {
-    /// Whether `phase` was recorded.
+    /// True if `phase` was recorded.
     pub fn has(&self, phase: Phase) -> bool {
         self.phases.iter().any(|name| name == phase.name())
     }
@@ -255,10 +255,10 @@ impl<'de> Deserialize<'de> for Taps {
     }
 }
 
-/// One recorded state.
+/// Recorded state.
 #[derive(Debug, Clone, Deserialize)]
 pub struct StateInfo {
-    /// The layer.
+    /// Layer of the state.
     pub layer: usize,
     /// `attention`, `conv`, `recurrent`.
     pub kind: String,
@@ -266,10 +266,10 @@ pub struct StateInfo {
     pub parts: Vec<String>,
 }
 
-/// What the reference says of its own consistency.
+/// The reference's audit of its own consistency.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Audit {
-    /// Which of its phases is to be believed.
+    /// Phase that is trusted.
     #[serde(default)]
     pub truth: Truth,
     /// Remarks, for display.
@@ -278,7 +278,7 @@ pub struct Audit {
 }
 
 impl Manifest {
-    /// The same, with the reference's steps believed.
+    /// Returns the manifest with the reference's decode steps trusted.
     pub(crate) fn believed(mut self) -> Self {
         self.audit.truth = Truth::Decode;
         self.audit.notes = vec![
@@ -290,23 +290,23 @@ impl Manifest {
     }
 }
 
-/// Which phase of the reference decode is compared with.
+/// Phase of the reference that decode is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Truth {
     /// The reference's decode agrees with its prefill.
     #[default]
     Decode,
-    /// It does not, and a full forward is right.
+    /// The reference's decode disagrees, and a full forward pass is correct.
     Prefill,
 }
 
-/// What became of keys and values before attention saw them.
+/// Rounding of keys and values before attention reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caches {
-    /// Nothing.
+    /// Keys and values are not rounded.
     AsTheyAre,
-    /// They were rounded to 8 bits, with scales of the checkpoint.
+    /// Keys and values were rounded to 8 bits, with scales of the checkpoint.
     Eight(Scales),
 }
 
@@ -327,7 +327,7 @@ fn rounds(word: &str) -> Option<Rounds> {
     })
 }
 
-/// Checks prompts against each other and a vocabulary; says what is wrong.
+/// Checks prompts against each other and a vocabulary; the error describes the fault.
 pub fn check_prompts(prompts: &[Prompt], vocab: usize) -> Result<(), String> {
     let mut names = std::collections::BTreeSet::new();
     for prompt in prompts {
@@ -355,7 +355,7 @@ pub fn check_prompts(prompts: &[Prompt], vocab: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Alterations of the reference that this version knows: `PATCHES` of `reference/dump.py`.
+/// Patches of the reference that this version accepts: `PATCHES` of `reference/dump.py`.
 const PATCHES: [(&str, u64); 7] = [
     ("topk_first_of_equals", 1),
     ("compressed_tensors_products_in_f32", 1),
@@ -367,17 +367,17 @@ const PATCHES: [(&str, u64); 7] = [
 ];
 
 impl Manifest {
-    /// Which matrices multiplied rounded rows, where it says so.
+    /// Returns the matrices that multiplied rounded rows, if declared.
     pub fn rounds(&self) -> Option<Rounds> {
         rounds(self.rounds.as_deref()?)
     }
 
-    /// What became of keys and values, where it says so.
+    /// Returns the rounding of keys and values, if declared.
     pub fn caches(&self) -> Option<Caches> {
         caches(self.caches.as_deref()?)
     }
 
-    /// The scales of keys and values that were rounded to 8 bits, if they were.
+    /// Returns the scales of keys and values, if they were rounded to 8 bits.
     pub(crate) fn eight(&self) -> Option<Scales> {
         match self.caches()? {
             Caches::AsTheyAre => None,
@@ -385,7 +385,7 @@ impl Manifest {
         }
     }
 
-    /// Checks everything that can be checked without the tensors; gives what is wrong.
+    /// Checks everything that does not need the tensors; the error describes the fault.
     pub(super) fn check(&self) -> Result<(), String> {
         if let Some(word) = self.caches.as_deref().filter(|word| caches(word).is_none()) {
             return Err(format!(
@@ -447,7 +447,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Refuses a reference that was altered in a way that nobody knows.
+    /// Returns an error for an unknown patch of the reference.
     fn check_patches(&self) -> Result<(), String> {
         let unknown = |patch: &&Patch| !PATCHES.contains(&(&*patch.name, patch.version));
         match self.patches.iter().find(unknown) {
@@ -459,7 +459,7 @@ impl Manifest {
         }
     }
 
-    /// Refuses taps that are said to equal what is not stored.
+    /// Returns an error for taps that are declared equal to a tap that is not stored.
     fn check_aliases(&self) -> Result<(), String> {
         let stored = |name: &str| {
             name == "logits" && self.logprobs.kind == "full"
@@ -475,7 +475,7 @@ impl Manifest {
         }
     }
 
-    /// Refuses names that reports and terminals cannot show.
+    /// Returns an error for names that reports and terminals cannot show.
     fn check_names(&self) -> Result<(), String> {
         let taps = self.taps.0.iter().flat_map(|(tap, info)| info.phases.iter().chain([tap]));
         let parts = self.states.iter().flat_map(|state| &state.parts);

@@ -1,4 +1,4 @@
-//! `reference.safetensors`: names, shapes and numbers.
+//! Reads `reference.safetensors`: names, shapes and values.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,8 @@ use registry::dtype::Dtype;
 
 use super::{Error, Tensor};
 
-/// The opened file. Its header is sound: sizes follow from shapes, and tensors fill the file
-/// without holes or overlaps.
+/// Opened file. Its header is valid: sizes follow from shapes, and tensors fill the file without holes or
+/// overlaps.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) path: PathBuf,
@@ -41,7 +41,7 @@ impl Store {
         Ok(self.file.tensor(name).ok_or_else(|| self.missing(name))??)
     }
 
-    /// An error that says what a tensor is and what it should be.
+    /// Returns an error with the actual and the expected form of a tensor.
     pub(super) fn unexpected(&self, name: &str, want: impl Into<String>) -> Error {
         let got = self
             .file
@@ -52,7 +52,7 @@ impl Store {
         Error::Tensor { path: self.path.clone(), name: name.to_owned(), got, want: want.into() }
     }
 
-    /// Refuses a tensor of another shape; of ids, or of numbers.
+    /// Returns an error for a tensor of another shape or kind (ids or values).
     pub(super) fn expect(&self, name: &str, shape: &[usize], ids: bool) -> Result<(), Error> {
         let entry = self.entry(name)?;
         let fits = if ids { entry.dtype == FileDtype::I32 } else { entry.dtype.run().is_some() };
@@ -63,7 +63,7 @@ impl Store {
         Err(self.unexpected(name, format!("{format} {shape:?}")))
     }
 
-    /// Refuses a tensor without a first axis of `rows`, or with nothing in a row.
+    /// Returns an error for a tensor without a first axis of `rows`, or with empty rows.
     pub(super) fn expect_rows(&self, name: &str, rows: usize) -> Result<(), Error> {
         let entry = self.entry(name)?;
         let row: usize = entry.shape.iter().skip(1).product();
@@ -73,7 +73,7 @@ impl Store {
         self.number(name).map(|_| ())
     }
 
-    /// The dtype of a tensor of numbers.
+    /// Returns the dtype of a tensor of values.
     pub(super) fn number(&self, name: &str) -> Result<Dtype, Error> {
         let entry = self.entry(name)?;
         entry.dtype.run().ok_or_else(|| self.unexpected(name, "of F32, BF16 or F16"))
@@ -90,7 +90,7 @@ impl Store {
         let mut data = vec![0.0; bytes.len() / dtype.size()];
         numbers::to_f32(entry.dtype, bytes, &mut data)
             .map_err(|e| self.unexpected(name, format!("numbers ({e})")))?;
-        // f16 may leave its range and says so; f32 and bf16 do not, unless the model is broken.
+        // f16 may overflow, which is reported; f32 and bf16 do not, unless the model is broken.
         let exact = ["f32/", "bf16/"].iter().any(|run| name.starts_with(run));
         if exact && !name.ends_with("/target_logprobs") && data.iter().any(|x| !x.is_finite()) {
             return Err(self.unexpected(name, "finite numbers: check the checkpoint for NaN"));
@@ -98,7 +98,7 @@ impl Store {
         Ok((dtype, data))
     }
 
-    /// Token ids; each is below `vocab`.
+    /// Reads token ids; each is below `vocab`.
     pub(super) fn read_ids(&self, name: &str, vocab: usize) -> Result<Vec<u32>, Error> {
         let (_, bytes) = self.bytes(name)?;
         let words = bytes.as_chunks::<4>().0.iter().copied();

@@ -10,7 +10,7 @@ use registry::scalar::Scalar;
 use super::Change;
 
 impl Change {
-    /// Changes the model. Nodes, values and tables that it does not have are left out.
+    /// Changes the model. Missing nodes, values and tables are ignored.
     pub fn apply(&self, model: &mut Model) {
         let Model { graph, ropes, .. } = model;
         match self {
@@ -117,7 +117,7 @@ fn taps(graph: &mut Graph, a: usize, b: usize) {
 
 fn argument(graph: &mut Graph, n: usize, key: &str, value: &Scalar) {
     let Some(node) = graph.nodes.get(n) else { return };
-    // A bias that is left out is not read either; one that is asked for lies beside the weight.
+    // A disabled bias is not read either; an enabled one is found beside the weight.
     let bias = (key == "bias" && *value == Scalar::Bool(true)).then(|| beside(graph, node));
     let node = &mut graph.nodes[n];
     node.attrs.insert(key.to_owned(), value.clone());
@@ -129,14 +129,14 @@ fn argument(graph: &mut Graph, n: usize, key: &str, value: &Scalar) {
     }
 }
 
-/// The bias that the graph has beside a node's weight.
+/// Returns the bias beside a node's weight in the graph.
 pub(super) fn beside(graph: &Graph, node: &Node) -> Option<WeightId> {
     let weight = &graph.weights.get(node.weights.get("weight")?.0)?.name;
     let name = format!("{}.bias", weight.strip_suffix(".weight")?);
     graph.weights.iter().position(|weight| weight.name == name).map(WeightId)
 }
 
-/// Swaps what readers of two outputs see; names of taps stay with their place.
+/// Swaps two outputs for their readers; tap names stay in place.
 fn outputs(graph: &mut Graph, nodes: &[usize], a: usize, b: usize) {
     for n in nodes {
         let Some(node) = graph.nodes.get_mut(*n) else { continue };
@@ -146,7 +146,7 @@ fn outputs(graph: &mut Graph, nodes: &[usize], a: usize, b: usize) {
     }
 }
 
-/// Puts a `scale` behind the node that makes a value.
+/// Inserts a `scale` after the node that makes a value.
 fn scale(graph: &mut Graph, value: ValueId, by: f64, tapped: bool) {
     let Some(maker) = graph.nodes.iter().position(|node| node.outputs.contains(&value)) else {
         return;

@@ -1,4 +1,4 @@
-//! Other arguments of ops.
+//! Edits of op arguments.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ const EPSILONS: [f64; 8] = [1e-5, 1e-6, 1e-12, 1e-8, 1e-7, 1e-10, 1e-4, 0.0];
 /// Caps of scores and logits in released models.
 const CAPS: [f64; 4] = [50.0, 30.0, 20.0, 15.0];
 
-/// Gives the edits of every argument of the suspects' ops.
+/// Returns the edits of every argument of the suspects' ops.
 pub(super) fn candidates(
     model: &Model,
     ops: &OpSet,
@@ -70,7 +70,7 @@ fn free(graph: &Graph, n: usize, key: &str, param: Option<&Param>) -> bool {
     matters(graph, node, key, param)
 }
 
-/// False for arguments that name shapes or taps, and for those that ask for weights that are not there.
+/// False for arguments that name shapes or taps, and for those that require missing weights.
 pub(crate) fn matters(graph: &Graph, node: &Node, key: &str, param: Option<&Param>) -> bool {
     let on = node.attrs.get(key) == Some(&Scalar::Bool(true));
     match key {
@@ -92,7 +92,7 @@ pub(crate) fn matters(graph: &Graph, node: &Node, key: &str, param: Option<&Para
                 .flat_map(|s| graph.states[s.0].parts.iter().map(|part| &part.shape));
             let shapes: BTreeSet<usize> =
                 values.chain(weights).chain(states).flatten().copied().collect();
-            // Weights by number (those of experts) are a shape, too.
+            // A count of weights (those of experts) is a shape, too.
             let many = node.weights.len();
             number.is_some_and(|number| {
                 !shapes.contains(&number) && (many < 3 || !many.is_multiple_of(number.max(1)))
@@ -102,7 +102,8 @@ pub(crate) fn matters(graph: &Graph, node: &Node, key: &str, param: Option<&Para
     }
 }
 
-/// Values that an argument has in released models, in this graph, or by the dims of the config.
+/// Returns candidate values of an argument: those in released models, in this graph, or among the dims of
+/// the config.
 fn values(
     model: &Model,
     ops: &OpSet,
@@ -162,7 +163,7 @@ fn neutral(ops: &OpSet, op: &str, key: &str) -> f64 {
     identity.iter().find(|(name, _)| *name == key).map_or(1.0, |(_, value)| *value)
 }
 
-/// Sizes of the rows that nodes read.
+/// Returns the sizes of the rows that nodes read.
 fn sizes(graph: &Graph, group: &[usize]) -> BTreeSet<usize> {
     let inputs = group.iter().filter_map(|n| graph.nodes[*n].inputs.first());
     let shapes = inputs.map(|value| &graph.values[value.0].shape);
@@ -171,7 +172,7 @@ fn sizes(graph: &Graph, group: &[usize]) -> BTreeSet<usize> {
     shapes.chain(made).filter_map(|shape| shape.last()).copied().collect()
 }
 
-/// Sets an argument in a scope, where it has another value.
+/// Sets an argument in a scope, unless it already has the value.
 fn set(graph: &Graph, scope: &Scope, key: &str, value: &Scalar) -> Option<Edit> {
     let old = |n: &usize| graph.nodes[*n].attrs.get(key);
     let differs = |n: &&usize| match (old(n), value) {
@@ -188,7 +189,7 @@ fn set(graph: &Graph, scope: &Scope, key: &str, value: &Scalar) -> Option<Edit> 
     Some(Edit { words, place, change: Change::Argument { key: key.to_owned(), values } })
 }
 
-/// Says what an argument is and was.
+/// Describes the new and the old value of an argument.
 fn words(op: &str, key: &str, was: &Scalar, value: &Scalar) -> String {
     let (now, old) = (text(value), text(was));
     match (key, value) {
@@ -213,7 +214,7 @@ pub(super) fn text(value: &Scalar) -> String {
     }
 }
 
-/// Integers one more and one less.
+/// Returns edits to the next larger and smaller integer.
 fn steps(graph: &Graph, scope: &Scope, key: &str, param: Option<&Param>) -> Vec<Edit> {
     if !matches!(param.map(|param| param.kind), Some(Kind::Dim | Kind::Int)) {
         return Vec::new();
@@ -233,7 +234,7 @@ fn steps(graph: &Graph, scope: &Scope, key: &str, param: Option<&Param>) -> Vec<
     [1, -1].into_iter().filter_map(of).collect()
 }
 
-/// Families with a factor on a number, on all of a list, or on its first number.
+/// Returns families of edits with a factor on a value, on a whole list, or on its first value.
 fn turns(graph: &Graph, scope: &Scope, key: &str, param: Option<&Param>) -> Vec<Knob> {
     let values: Vec<(usize, Scalar)> = scope
         .nodes

@@ -1,4 +1,4 @@
-//! Families of edits with one number to find.
+//! Families of edits with one parameter to fit.
 
 use registry::graph::{Graph, Node, ValueId};
 use registry::ops::Trait;
@@ -11,27 +11,27 @@ use super::scope::{Suspects, kinds, scopes};
 use super::tables::{stretch, theta};
 use super::{Candidate, Change, Edit};
 
-/// A family of edits: a factor, 1 of which changes nothing.
+/// Family of edits with a factor, of which 1 changes nothing.
 #[derive(Debug, Clone)]
 pub struct Knob {
     pub(super) place: String,
     pub(super) turn: Turn,
 }
 
-/// The number that a factor multiplies.
+/// Value that a factor multiplies.
 #[derive(Debug, Clone)]
 pub(super) enum Turn {
     /// An argument.
     Number { op: String, key: String, values: Vec<(usize, Scalar)> },
-    /// All numbers of a list, or its first.
+    /// All values of a list, or its first.
     List { op: String, key: String, values: Vec<(usize, Scalar)>, first: bool },
-    /// A number of a rotary table.
+    /// Value of a rotary table.
     Table { rope: usize, table: Box<RopeTable>, turn: TableTurn },
     /// Values themselves.
     Value { words: String, values: Vec<ValueId>, tapped: bool },
 }
 
-/// A number of a rotary table.
+/// Value of a rotary table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TableTurn {
     Theta,
@@ -71,7 +71,7 @@ impl TableTurn {
 }
 
 impl Knob {
-    /// Gives the edit of a factor.
+    /// Returns the edit of a factor.
     pub(crate) fn at(&self, by: f64) -> Edit {
         let place = self.place.clone();
         let times =
@@ -133,7 +133,7 @@ impl Knob {
         Edit { words, place, change }
     }
 
-    /// Gives factors near one at which the number itself is short: a config says `10000`, not `9999.87`.
+    /// Returns factors near one that give a short value: a config says `10000`, not `9999.87`.
     pub(crate) fn short(&self, by: f64) -> Vec<f64> {
         let old = match &self.turn {
             Turn::Number { values, .. } => values.first().and_then(|(_, value)| value.as_f64()),
@@ -157,7 +157,8 @@ impl Knob {
     }
 }
 
-/// Factors on embeddings, on branches of the residual stream, and on the logits: multipliers that a spec leaves out.
+/// Returns factors on embeddings, on branches of the residual stream, and on the logits: multipliers that a
+/// spec may lack.
 pub(super) fn scales(graph: &Graph, suspects: &Suspects) -> Vec<Candidate> {
     let mut all = Vec::new();
     let mut add = |words: &str, place: String, values: Vec<ValueId>, tapped: bool| {

@@ -1,6 +1,6 @@
-//! Numbers as specs write them.
+//! Formats numbers as specs write them.
 
-/// Writes a number with as many digits as tell it from its neighbours in f32.
+/// Formats a number with the fewest digits that distinguish it from its f32 neighbours.
 pub(super) fn show(x: f64) -> String {
     if x == 0.0 {
         return "0".to_owned();
@@ -28,7 +28,7 @@ fn digits(size: f64) -> usize {
     6_usize.saturating_sub(before)
 }
 
-/// Rounds to so many significant digits.
+/// Rounds to a number of significant digits.
 pub(crate) fn round_to(x: f64, digits: usize) -> f64 {
     format!("{x:.*e}", digits.saturating_sub(1)).parse().unwrap_or(x)
 }

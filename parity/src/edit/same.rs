@@ -1,4 +1,4 @@
-//! Compares two models as one run sees them.
+//! Compares two models by their effect on one run.
 
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, StateId};
@@ -6,11 +6,11 @@ use registry::model::Model;
 use registry::rope::RopeTable;
 use registry::scalar::Scalar;
 
-/// Share by which fitted numbers may differ.
+/// Relative tolerance of fitted values.
 const CLOSE: f64 = 1e-3;
 
-/// True if two models give the same numbers in runs of a dtype, as far as their graphs tell: fitted numbers may be a
-/// thousandth off, and dtypes may be other words for the same.
+/// True if two models give the same results in runs of a dtype, judged by their graphs. Fitted values may
+/// differ by a thousandth, and dtypes may be written differently.
 pub(crate) fn same(a: &Model, b: &Model, dtype: Dtype) -> bool {
     a.ropes.len() == b.ropes.len()
         && a.ropes.iter().zip(&b.ropes).all(|(a, b)| same_table(a, b))

@@ -5,34 +5,34 @@ use std::fmt::Write as _;
 
 use registry::graph::{Graph, Node};
 
-/// Nodes that the observed difference can come from.
+/// Nodes that can cause the observed difference.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Suspects {
-    /// Those of the first place that differs.
+    /// Suspects for the first place that differs.
     pub(crate) first: BTreeSet<usize>,
-    /// Those of every place that differs.
+    /// Suspects for any place that differs.
     pub(crate) all: BTreeSet<usize>,
     /// True if single nodes are suspected too.
     pub(crate) single: bool,
 }
 
 impl Suspects {
-    /// Suspects every node, where nothing narrows them.
+    /// Returns all nodes as suspects, if nothing narrows them.
     pub(crate) fn everything(graph: &Graph) -> Self {
         let all: BTreeSet<usize> = (0..graph.nodes.len()).collect();
         Self { first: all.clone(), all, single: false }
     }
 }
 
-/// Nodes of one edit, and where they stand.
+/// Nodes of one edit, and their place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Scope {
     pub(crate) nodes: Vec<usize>,
     pub(crate) place: String,
 }
 
-/// Gives the sets of a group of nodes that one edit may change: all, those of one call in the spec, those of one kind
-/// of layer, those that are suspected, and single ones.
+/// Returns the sets of nodes that one edit may change: all of a group, those of one call in the spec, those
+/// of one kind of layer, the suspects, and single nodes.
 pub(crate) fn scopes(graph: &Graph, group: &[usize], suspects: &Suspects) -> Vec<Scope> {
     let suspected = |nodes: &[usize]| nodes.iter().any(|n| suspects.first.contains(n));
     if !suspected(group) {
@@ -81,7 +81,8 @@ fn call(node: &Node) -> (&str, usize, usize) {
     (&node.at.source.path, node.at.start, node.at.end)
 }
 
-/// Says where nodes stand: the call of the spec and its line if they have one, and the layer of a single node.
+/// Describes the place of nodes: the call of the spec and its line if they have one, and the layer of a
+/// single node.
 pub(crate) fn place(graph: &Graph, nodes: &[usize]) -> String {
     let of = |n: &usize| graph.nodes.get(*n);
     let Some(first) = nodes.first().and_then(of) else { return String::new() };

@@ -1,4 +1,4 @@
-//! Ops in the place of others, ops left out, and inputs, outputs and weights in another order.
+//! Edits that replace or omit ops, or reorder inputs, outputs and weights.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use super::{Candidate, Change, Edit};
 /// Pairs of nodes.
 type Pairs = Vec<(usize, usize)>;
 
-/// Most readers of one value for which each is tried by itself.
+/// Maximum number of readers of one value for which each is tried separately.
 const READERS: usize = 8;
 
-/// Gives every edit of this kind.
+/// Returns every structural edit.
 pub(super) fn candidates(model: &Model, ops: &OpSet, suspects: &Suspects) -> Vec<Candidate> {
     let graph = &model.graph;
     let mut all = functions(graph, ops, suspects);
@@ -99,7 +99,7 @@ fn readers(graph: &Graph, value: ValueId) -> Vec<usize> {
     nodes.filter(|(_, node)| node.inputs.contains(&value)).map(|(n, _)| n).collect()
 }
 
-/// Nodes whose readers read one of its inputs instead.
+/// Returns edits whose readers bypass a node and read one of its inputs.
 fn omissions(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     let mut all = Vec::new();
     for input in 0..2 {
@@ -119,7 +119,7 @@ fn omissions(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
                     let readers = readers(graph, node.outputs[0]);
                     (!readers.is_empty()).then(|| (readers, node.outputs[0], node.inputs[input]))
                 };
-                // Later nodes first: what is read past them may be left out too.
+                // Later nodes first: values that are bypassed may be omitted too.
                 let routes: Vec<_> = scope.nodes.iter().rev().filter_map(route).collect();
                 let words = if input == 0 {
                     format!("`{op}` left out")
@@ -135,7 +135,7 @@ fn omissions(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     all
 }
 
-/// Results that nothing reads, in the place of what they were made from.
+/// Returns edits that use an unread result in place of its inputs.
 fn unread(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     let mut all = Vec::new();
     for (n, node) in graph.nodes.iter().enumerate() {
@@ -170,7 +170,7 @@ fn unread(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     all
 }
 
-/// Another part of a split in the place of the one that a node reads.
+/// Returns edits that read another part of a split.
 fn siblings(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     let mut parts: BTreeMap<ValueId, (usize, usize)> = BTreeMap::new();
     for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.outputs.len() > 1) {
@@ -201,7 +201,8 @@ fn siblings(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     all
 }
 
-/// Weights of two projections of one input in each other's place, and the embedding in the place of the head.
+/// Returns edits that swap the weights of two projections of one input, or replace the output matrix by the
+/// embedding.
 fn weights(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     let weight = |node: &Node| node.weights.get("weight").copied();
     let shape = |node: &Node| Some(&graph.weights[weight(node)?.0].shape);

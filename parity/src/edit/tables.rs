@@ -1,4 +1,4 @@
-//! Other rotary tables, and other dtypes of states and values.
+//! Edits of rotary tables, and of dtypes of states and values.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ const THETAS: [f64; 8] = [
     8_000_000.0,
 ];
 
-/// Multiplies frequencies as a base that is `by` times larger does.
+/// Scales frequencies as a base that is `by` times larger does.
 pub(crate) fn stretch(frequencies: &mut [f32], by: f32) {
     let pairs = frequencies.len().max(1) as f32;
     for (n, frequency) in frequencies.iter_mut().enumerate() {
@@ -33,7 +33,7 @@ pub(crate) fn stretch(frequencies: &mut [f32], by: f32) {
     }
 }
 
-/// Finds the base of a table from its first two frequencies, which scalings leave in their ratio.
+/// Computes the base of a table from its first two frequencies, whose ratio scalings preserve.
 pub(super) fn theta(table: &RopeTable) -> Option<f64> {
     let [first, second, ..] = table.inv_freq[..] else { return None };
     let ratio = f64::from(first) / f64::from(second);
@@ -43,7 +43,7 @@ pub(super) fn theta(table: &RopeTable) -> Option<f64> {
     (theta.is_finite() && theta > 1.0).then_some(theta)
 }
 
-/// Gives other tables in the place of those that suspects read.
+/// Returns replacements of the tables that suspects read.
 pub(super) fn candidates(model: &Model, suspects: &Suspects) -> Vec<Candidate> {
     let mut all = Vec::new();
     for (rope, table) in model.ropes.iter().enumerate() {
@@ -77,7 +77,7 @@ pub(super) fn candidates(model: &Model, suspects: &Suspects) -> Vec<Candidate> {
     all
 }
 
-/// Tables that a loader may compute instead, with words for each.
+/// Returns tables that a loader may compute instead, with a description of each.
 fn tables(model: &Model, table: &RopeTable, readers: &[usize]) -> Vec<(String, RopeTable)> {
     let mut all = Vec::new();
     let plain = |dim, theta| RopeTable::plain(&table.name, dim, theta);
@@ -174,7 +174,7 @@ fn tables(model: &Model, table: &RopeTable, readers: &[usize]) -> Vec<(String, R
     all
 }
 
-/// Gives other dtypes of suspects' states, and in 16 bits of the values that they make.
+/// Returns other dtypes of the suspects' states, and in 16 bits of the values that they make.
 pub(super) fn dtypes(model: &Model, suspects: &Suspects, clues: &Clues) -> Vec<Candidate> {
     let graph = &model.graph;
     let mut all = Vec::new();

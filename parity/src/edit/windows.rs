@@ -1,4 +1,4 @@
-//! Other windows of attention.
+//! Edits of attention windows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,8 @@ pub(crate) fn attends(graph: &Graph, node: &Node) -> bool {
     kind == Some(StateKind::Attention) && node.attrs.contains_key("window")
 }
 
-/// Gives windows one more and one less, those of the config and of other layers, and those at which the difference begins.
+/// Returns windows one larger and one smaller, those of the config and of other layers, and those at which
+/// the difference begins.
 pub(super) fn candidates(
     graph: &Graph,
     dims: &BTreeMap<String, Scalar>,

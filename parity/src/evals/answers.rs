@@ -1,4 +1,5 @@
-//! Answers that differ although the model's side does not: filters, stop strings, reasoning blocks, sampling.
+//! Answers that differ although the model's results agree: filters, stop strings, reasoning blocks,
+//! sampling.
 
 use super::outcome::{EXAMPLES, Example, Found, Paired, Verdict, items, short};
 use super::pair::Pair;
@@ -7,13 +8,13 @@ use super::sample::{Results, Sample, best};
 /// Relation of two generated texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Relation {
-    /// Equal, but for blanks at the ends.
+    /// Equal, except for leading and trailing spaces.
     Equal,
-    /// One goes on where the other stops.
+    /// One continues where the other stops.
     Stops,
     /// One lacks the beginning of the other.
     Cut,
-    /// Another text.
+    /// The texts differ.
     Other,
 }
 
@@ -33,9 +34,9 @@ fn relation(a: &str, b: &str) -> Relation {
 /// Settings of generation that change texts and answers.
 const SETTINGS: [&str; 8] =
     ["temperature", "do_sample", "until", "max_gen_toks", "max_tokens", "regex", "filter", "top_p"];
-/// Items from which a share of texts means something.
+/// Minimum number of items for a meaningful share of texts.
 const FEWEST: usize = 10;
-/// Characters within which texts of two implementations that differ in everything part.
+/// Number of characters within which texts of two entirely different implementations diverge.
 const EARLY: usize = 16;
 
 /// The pairs, and the metric of each side.
@@ -53,13 +54,13 @@ pub(super) struct Answers<'a, 'b> {
 #[derive(Debug, Default)]
 pub(super) struct Said {
     pub found: Option<Found>,
-    /// Items whose answers or scores differ.
+    /// Number of items whose answers or scores differ.
     pub disagree: usize,
-    /// Remarks, where nothing was found.
+    /// Remarks, if nothing was found.
     pub notes: Vec<String>,
 }
 
-/// Looks for a cause behind the model.
+/// Searches for a cause outside the model.
 pub(super) fn answers(of: &Answers<'_, '_>) -> Said {
     let differ: Vec<&Pair<'_>> =
         of.pairs.iter().filter(|pair| disagree(pair, of.metrics)).collect();
@@ -90,7 +91,7 @@ pub(super) fn answers(of: &Answers<'_, '_>) -> Said {
     said
 }
 
-/// Returns true if the scores differ, or the answers where there are no scores.
+/// True if the scores differ, or the answers if there are no scores.
 fn disagree((a, b): &Pair<'_>, metrics: Option<(&str, &str)>) -> bool {
     if let Some((one, other)) = metrics
         && let (Some(one), Some(other)) = (a.scores.get(one), b.scores.get(other))
@@ -103,7 +104,7 @@ fn disagree((a, b): &Pair<'_>, metrics: Option<(&str, &str)>) -> bool {
     }
 }
 
-/// Settings that differ, one sentence each.
+/// Returns the settings that differ, one sentence each.
 fn settings(a: &Results, b: &Results) -> Vec<String> {
     let stated = |name: &&str| {
         let (a, b) = (a.facts.get(*name)?, b.facts.get(*name)?);
@@ -114,7 +115,7 @@ fn settings(a: &Results, b: &Results) -> Vec<String> {
     SETTINGS.iter().filter_map(stated).collect()
 }
 
-/// Different answers to equal texts or log-likelihoods.
+/// Finds different answers to equal texts or log-likelihoods.
 fn extraction(of: &Answers<'_, '_>, differ: &[&Pair<'_>], settings: &[String]) -> Option<Found> {
     let mut kinds = [0; 4];
     let mut examples = Vec::new();
@@ -157,7 +158,7 @@ fn extraction(of: &Answers<'_, '_>, differ: &[&Pair<'_>], settings: &[String]) -
         }
     }
     let total: usize = kinds.iter().sum();
-    // Texts that stop elsewhere are a cause only where they are most of the differences.
+    // Texts that stop elsewhere are a cause only if they are most of the differences.
     if total == 0 || (kinds[0] + kinds[3] == 0 && total * 2 < differ.len()) {
         return None;
     }
@@ -188,13 +189,13 @@ fn extraction(of: &Answers<'_, '_>, differ: &[&Pair<'_>], settings: &[String]) -
     })
 }
 
-/// Returns true if some way to choose by the log-likelihoods gives another choice on each side.
+/// True if some rule for choosing by log-likelihoods gives a different choice on each side.
 fn flipped(a: &Sample, b: &Sample) -> bool {
     let all = a.logprobs.len().min(b.logprobs.len());
     let choices = if a.choices.is_empty() { &b.choices } else { &a.choices };
     let tokens = if a.tokens.is_empty() { &b.tokens } else { &a.tokens };
     let by = |length: fn(&str) -> usize| choices.iter().map(|choice| length(choice)).collect();
-    // A blank before a choice may be lm-eval's delimiter, which it does not count.
+    // A space before a choice may be lm-eval's delimiter, which it does not count.
     let bare = |choice: &str| choice.strip_prefix(' ').unwrap_or(choice).len();
     let lengths: [Vec<usize>; 6] = [
         vec![1; all],
@@ -208,11 +209,11 @@ fn flipped(a: &Sample, b: &Sample) -> bool {
         let by = |(number, length): (&f64, &usize)| number / (*length).max(1) as f64;
         best(sample.logprobs.iter().zip(lengths).map(by))
     };
-    // One choice alone is right if each of its tokens is the likeliest, which its sum does not say.
+    // A single choice is correct if each of its tokens is the most likely, which its sum does not show.
     all < 2 || lengths.iter().filter(|l| l.len() >= all).any(|l| takes(a, l) != takes(b, l))
 }
 
-/// Texts that differ, by sampling, by settings, or by the implementation.
+/// Finds the cause of different texts: sampling, settings, or the implementation.
 fn other_texts(
     of: &Answers<'_, '_>,
     texts: &[(&Pair<'_>, Relation)],
@@ -271,7 +272,7 @@ fn other_texts(
             format!("both decode greedily on equal inputs, and {n} of {all} texts differ"),
             "compare log-probabilities: score the same items with `parity eval MODEL TASKS.jsonl`, and `parity check MODEL`",
         ),
-        // Without scores, or without a temperature, texts alone do not tell a cause.
+        // Without scores, or without a temperature, texts alone do not show a cause.
         (None, _) | (_, None) if significant || of.paired.is_none() => found(
             Verdict::Extraction,
             format!("{n} of {all} texts differ, and the files do not say at which temperature"),

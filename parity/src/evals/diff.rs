@@ -9,9 +9,9 @@ use super::sample::Results;
 use super::scoring::scoring;
 use super::stats::{bootstrap, mcnemar, mean, most, standard_error};
 
-/// Below this p value a difference of scores is real.
+/// Significance level: below this p value a difference of scores is real.
 const LEVEL: f64 = 0.05;
-/// Metrics in the order in which one is taken.
+/// Metrics in order of preference.
 const METRICS: [&str; 4] = ["acc", "exact_match", "correct", "acc_norm"];
 
 /// Compares two result files. The error says why nothing can be compared.
@@ -90,11 +90,11 @@ struct Stage<'b> {
     b: &'b Results,
     noise: &'b Noise,
     chosen: Option<(&'b str, &'b str)>,
-    /// Items of one file that the other lacks.
+    /// Number of items of one file that the other lacks.
     missing: usize,
 }
 
-/// The result of all stages behind the inputs.
+/// Result of all stages after the comparison of inputs.
 struct Rest {
     found: Result<Found, String>,
     logprobs: Option<super::outcome::LogprobFacts>,
@@ -154,15 +154,15 @@ impl Stage<'_> {
     }
 }
 
-/// Advice where the files hold too little.
+/// Advice for files with too little data.
 const SAMPLES: &str = "write samples with inputs, texts and log-probabilities (lm-eval: --log_samples; `parity eval -o`), and \
      compare those";
-/// Agreement beyond chance (Cohen's kappa) that two runs of one model have at least.
+/// Minimum agreement beyond chance (Cohen's kappa) of two runs of one model.
 const KAPPA: f64 = 0.4;
-/// Share of equal answers that two runs of one model have at least, where no score tells what chance gives.
+/// Minimum share of equal answers of two runs of one model, if no score gives the level of chance.
 const ALIKE: f64 = 0.5;
 
-/// Returns the finding that two runs agree so seldom that they cannot be of one model: equal scores, other items.
+/// Returns the finding that two runs agree too rarely to be of one model: equal scores on different items.
 fn unrelated(n: usize, disagree: usize, paired: Option<&Paired>) -> Option<String> {
     let Some(paired) = paired.filter(|paired| paired.p.is_some()) else {
         let share = most(n.checked_sub(disagree)?, n)?;
@@ -185,7 +185,7 @@ fn unrelated(n: usize, disagree: usize, paired: Option<&Paired>) -> Option<Strin
     })
 }
 
-/// The verdict where no stage found a cause, of `n` items. `missing` more stand in one file alone.
+/// Returns the verdict if no stage found a cause, for `n` items. `missing` more items are in one file only.
 fn remaining(
     n: usize,
     missing: usize,
@@ -241,7 +241,7 @@ fn interval(paired: &Paired) -> String {
         .map_or_else(String::new, |(low, high)| format!(", 95 % interval {low:+.3} to {high:+.3}"))
 }
 
-/// Counts of right answers, as the last reason of every verdict.
+/// Describes the counts of correct answers, the last reason of every verdict.
 fn counts(paired: &Paired) -> String {
     let p = match paired.p {
         Some(p) if p < 1e-3 => format!("; McNemar's exact test: p = {p:.1e}"),
@@ -290,7 +290,7 @@ fn metrics(
     Ok(one.into_iter().next().zip(other.into_iter().next()))
 }
 
-/// Scores of the pairs that have them on both sides.
+/// Returns the scores of the pairs that have them on both sides.
 fn scores(pairs: &[Pair<'_>], metrics: Option<(&str, &str)>) -> Vec<[f64; 2]> {
     let Some((one, other)) = metrics else { return Vec::new() };
     let both = |(a, b): &Pair<'_>| Some([*a.scores.get(one)?, *b.scores.get(other)?]);

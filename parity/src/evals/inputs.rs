@@ -1,4 +1,4 @@
-//! Different inputs, and the name of the difference: BOS, chat template, examples, blanks.
+//! Compares inputs and names the difference: BOS, chat template, few-shot examples, whitespace.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use super::outcome::{EXAMPLES, Example, Found, Verdict, items, short};
 use super::pair::Pair;
 use super::sample::{Results, Sample};
 
-/// Marks of chat templates and special tokens: `<|im_start|>`, `<s>`, `[INST]`.
+/// Pattern of chat template markers and special tokens: `<|im_start|>`, `<s>`, `[INST]`.
 static MARK: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"<\|?[A-Za-z_][^<>\s]{0,40}\|?>|\[/?[A-Z_]{2,24}\]|<｜[^<>\s]{1,40}｜>")
         .expect("a constant pattern")
@@ -18,15 +18,15 @@ static MARK: LazyLock<Regex> = LazyLock::new(|| {
 /// Inputs of the pairs.
 #[derive(Debug)]
 pub(super) struct Inputs<'a> {
-    /// Pairs whose inputs are equal or not known.
+    /// Pairs whose inputs are equal or unknown.
     pub equal: Vec<Pair<'a>>,
     /// Pairs whose inputs are known on both sides.
     pub known: usize,
-    /// The difference, if there is one.
+    /// Difference of inputs, if there is one.
     pub found: Option<Found>,
 }
 
-/// Compares what was asked.
+/// Compares the inputs.
 pub(super) fn inputs<'a>(pairs: &[Pair<'a>], a: &Results, b: &Results) -> Inputs<'a> {
     let mut equal = Vec::new();
     let mut known = 0;
@@ -95,7 +95,8 @@ fn found(
     }
 }
 
-/// Compares the inputs of two samples: nothing if they are not known, then nothing if they are equal.
+/// Compares the inputs of two samples. The outer option is none if they are unknown, the inner if they are
+/// equal.
 #[expect(clippy::option_option, reason = "unknown and equal are different answers")]
 fn compare(a: &Sample, b: &Sample) -> Option<Option<(String, Example)>> {
     let example = |what: &str, one: String, other: String| Example {
@@ -115,7 +116,7 @@ fn compare(a: &Sample, b: &Sample) -> Option<Option<(String, Example)>> {
             return Some(Some((ids(one, other), example)));
         }
     }
-    // Equal ids settle the prompt, whatever its text.
+    // Equal ids mean equal prompts, whatever their text.
     if !known && !a.prompts.is_empty() && !b.prompts.is_empty() {
         known = true;
         let pairs = a.prompts.len().max(b.prompts.len());
@@ -178,7 +179,7 @@ fn plural(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
-/// Names the difference of two lists of ids.
+/// Describes the difference of two lists of ids.
 fn ids(a: &[u32], b: &[u32]) -> String {
     for (one, other, name, lacking) in [(a, b, "A", "B"), (b, a, "B", "A")] {
         let Some(at) = position(one, other) else { continue };
@@ -221,7 +222,7 @@ fn position(whole: &[u32], part: &[u32]) -> Option<usize> {
     if searched { whole.windows(part.len()).position(|window| window == part) } else { None }
 }
 
-/// Names the difference of two prompts.
+/// Describes the difference of two prompts.
 fn texts(a: &str, b: &str) -> String {
     let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     for (one, other, name, lacking) in [(a, b, "A", "B"), (b, a, "B", "A")] {
@@ -292,7 +293,7 @@ fn texts(a: &str, b: &str) -> String {
     "the prompts differ within the text: another version of the task, or other examples".to_owned()
 }
 
-/// Bytes that both texts begin with, whole characters.
+/// Returns the length of the common prefix in bytes, at a character boundary.
 fn prefix(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(x, y)| x == y).map(|(x, _)| x.len_utf8()).sum()
 }

@@ -1,6 +1,6 @@
 //! The items of a task: multiple choice, or generation. `docs/evals.md` has their keys.
 //!
-//! Samples of lm-eval are read as items too, so that the same questions can be put to another engine.
+//! Samples of lm-eval are read as items too, so that the same questions can be scored by another engine.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,47 +9,47 @@ use super::read::{self, Record, SKIP, lines};
 use super::sample::Sample;
 use super::tree::Tree;
 
-/// One question.
+/// Question of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Item {
-    /// Its id: that of the file, or its number.
+    /// Id from the file, or the index of the item.
     pub id: String,
-    /// The hash of the document, where lm-eval wrote one.
+    /// Hash of the document, if lm-eval wrote one.
     pub hash: Option<String>,
-    /// The question.
+    /// Question of the item.
     pub question: Question,
 }
 
-/// A question by its kind.
+/// Question by its kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Question {
-    /// Continuations of prompts, of which the likeliest is the answer.
+    /// Continuations of prompts, of which the most likely is the answer.
     Choice {
         /// One prompt, or one for each choice.
         prompts: Vec<Asked>,
         /// The choices.
         choices: Vec<Asked>,
-        /// The text between prompt and choice.
+        /// Text between prompt and choice.
         delimiter: String,
-        /// The indices of right choices; empty if the file does not say.
+        /// Indices of correct choices; empty if the file does not list them.
         target: Vec<usize>,
     },
     /// A prompt that is continued.
     Text {
         /// The prompt.
         prompt: Asked,
-        /// The right answer.
+        /// Correct answer.
         target: Option<String>,
         /// Texts that end the answer.
         until: Option<Vec<String>>,
-        /// Most tokens of the answer.
+        /// Maximum number of tokens of the answer.
         max_tokens: Option<usize>,
-        /// A pattern that takes the answer from the text.
+        /// Pattern that extracts the answer from the text.
         regex: Option<String>,
     },
 }
 
-/// A text, or token ids.
+/// Text, or token ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
     /// Text.
@@ -58,24 +58,24 @@ pub enum Asked {
     Ids(Vec<u32>),
 }
 
-/// A task file that cannot be read.
+/// Error in reading a task file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The system refused.
+    /// Error of the operating system.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// An item that is no item.
+    /// The line is not an item.
     #[error("`{path}`, line {line}: {why}")]
     Item {
         /// The file.
         path: PathBuf,
         /// The line.
         line: usize,
-        /// The mistake, and what was expected.
+        /// Description of the fault, and of the expected form.
         why: String,
     },
-    /// A file without items.
+    /// The file has no items.
     #[error(
         "`{path}` has no items; expected JSON lines with `prompt`, `choices` and `target`, or `prompt` and `target` (`onboard help evals`)"
     )]
@@ -110,7 +110,7 @@ pub fn items(path: &Path) -> Result<Vec<Item>, Error> {
     if items.is_empty() { Err(Error::Empty { path: path.to_owned() }) } else { Ok(items) }
 }
 
-/// Makes an item of a sample of lm-eval, which has a record for each filter.
+/// Converts a sample of lm-eval, which has a record for each filter, to an item.
 fn sampled(tree: &Tree) -> Result<Item, String> {
     let Record::Sample(sample, _) = read::lm_eval::record(tree)? else {
         return Err("a sample of lm-eval without its document".to_owned());
@@ -155,7 +155,7 @@ fn sampled(tree: &Tree) -> Result<Item, String> {
     Ok(Item { id, hash, question })
 }
 
-/// Finds the stop strings among the settings of a sample of lm-eval.
+/// Returns the stop strings from the settings of a sample of lm-eval.
 fn until(tree: &Tree) -> Option<Vec<String>> {
     let first = tree.get("arguments")?.entries().first()?;
     strings(first.1.get("arg_1")?.get("until")?)
@@ -182,7 +182,7 @@ fn item(tree: &Tree, number: usize) -> Result<Item, String> {
             let texts = prompts.texts().ok_or("`prompts` is no list of texts")?;
             texts.into_iter().map(Asked::Text).collect()
         }
-        // Text comes first: results of ours hold both, and ids are those of one tokenizer.
+        // Text comes first: our own results contain both, and ids depend on a tokenizer.
         (_, _, Some(text)) => {
             vec![Asked::Text(text.str().ok_or("`prompt` is no text")?.to_owned())]
         }

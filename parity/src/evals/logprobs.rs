@@ -1,4 +1,4 @@
-//! Log-probabilities of equal inputs: the bound of noise, and what lies beyond it.
+//! Log-probabilities of equal inputs: the noise bound, and the values beyond it.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::pair::Pair;
 use super::sample::Results;
 use super::stats::quantile;
 
-/// The standard deviation of one token's log-probability between honest engines, in nats.
+/// Returns the standard deviation of one token's log-probability between correct engines, in nats.
 ///
 /// f32: engines agree to 5e-6 to 2e-5 on the same folder. f16 and bf16 round by 2^-11 and 2^-8: their spread is that of
 /// one rounding of a logit of 8, and runs of two fixtures measure as much (docs/evals.md).
@@ -21,17 +21,17 @@ pub fn unit(dtype: Dtype) -> f64 {
     }
 }
 
-/// The noise that is to be expected, by whoever knows it best.
+/// Expected noise, from the best available source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Noise {
     /// The standard deviation of one token, in nats.
     pub unit: f64,
-    /// Source of the number.
+    /// Source of the value.
     pub source: String,
 }
 
 impl Noise {
-    /// Returns the noise of a dtype that was given, else of the coarser one that the files state, else of bf16.
+    /// Returns the noise of the given dtype, else of the coarser one that the files state, else of bf16.
     pub fn new(given: Option<Dtype>, a: &Results, b: &Results) -> Self {
         let stated = |results: &Results| {
             let name = results.facts.get("dtype")?;
@@ -47,28 +47,28 @@ impl Noise {
     }
 }
 
-/// Units of the data's own spread that a log-likelihood may be off.
+/// Bound on a log-likelihood difference, in units of the data's own spread.
 const BULK: f64 = 10.0;
-/// Units of the dtype's noise that a log-likelihood may be off.
+/// Bound on a log-likelihood difference, in units of the dtype's noise.
 const UNITS: f64 = 4.0;
-/// Times the dtype's noise that the spread of all may be.
+/// Bound on the overall spread, in units of the dtype's noise.
 const SPREAD: f64 = 4.0;
-/// Share of log-likelihoods that may lie beyond their bound: routers and near ties flip.
+/// Share of log-likelihoods that may exceed their bound: routers and near ties flip.
 const SHARE: f64 = 0.01;
-/// Times its bound from which one log-likelihood alone is a difference.
+/// Factor on its bound from which a single log-likelihood counts as a difference.
 const ALONE: f64 = 4.0;
-/// Tokens of a choice of unknown length.
+/// Assumed number of tokens of a choice of unknown length.
 const TOKENS: f64 = 16.0;
-/// Bytes of text for each token, where tokens were not counted.
+/// Assumed bytes of text per token, if tokens were not counted.
 const BYTES: f64 = 4.0;
 
-/// One log-likelihood of both sides.
+/// Log-likelihood of both sides.
 struct Both<'a> {
     id: &'a str,
     choice: usize,
     a: f64,
     b: f64,
-    /// The square root of the number of tokens.
+    /// Square root of the number of tokens.
     root: f64,
     tokens: f64,
 }
@@ -79,7 +79,7 @@ impl Both<'_> {
     }
 }
 
-/// Compares the log-likelihoods of samples with equal inputs; nothing if they have none.
+/// Compares the log-likelihoods of samples with equal inputs; none if they have none.
 pub(super) fn logprobs(pairs: &[Pair<'_>], noise: &Noise) -> Option<(LogprobFacts, Option<Found>)> {
     let mut all = Vec::new();
     let (mut equal, mut nonfinite, mut compared) = (0, 0, 0);
@@ -114,7 +114,7 @@ pub(super) fn logprobs(pairs: &[Pair<'_>], noise: &Noise) -> Option<(LogprobFact
     let off = sorted(&mut all.iter().map(Both::off));
     let spread = sorted(&mut all.iter().map(|both| both.off() / both.root));
     let at = |values: &[f64], share| quantile(values, share).unwrap_or(0.0);
-    // Of a normal distribution, the median of the absolute value is 0.6745 standard deviations.
+    // In a normal distribution, the median of the absolute value is 0.6745 standard deviations.
     let bulk = at(&spread, 0.5) * 1.4826;
     let bound = |both: &Both<'_>| (BULK * bulk).max(UNITS * noise.unit) * both.root;
     let mut beyond: Vec<&Both<'_>> = all.iter().filter(|both| both.off() > bound(both)).collect();
@@ -200,7 +200,7 @@ fn found(facts: &LogprobFacts, broad: bool, examples: Vec<Example>) -> Found {
     }
 }
 
-/// Recognises numbers in another scale, and items whose choices are all off by the same.
+/// Detects values in another scale, and items whose choices all differ by the same amount.
 fn kind(all: &[Both<'_>]) -> Option<String> {
     let close = |x: f64, y: f64| (x - y).abs() <= 1e-3 * x.abs().max(y.abs());
     let apart: Vec<&Both<'_>> =

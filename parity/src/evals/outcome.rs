@@ -1,35 +1,35 @@
-//! The result of a comparison.
+//! Result of a comparison.
 
 use std::fmt;
 
 use super::sample::Format;
 
-/// Cause of the difference between two result files, in the order in which causes are looked for.
+/// Cause of the difference between two result files, in the order of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// The two runs were asked different things.
+    /// The two runs had different inputs.
     Inputs,
-    /// A side has no usable scores: the server could not give them.
+    /// A side has no usable scores: the server could not provide them.
     Scoring,
     /// Log-probabilities (or greedy texts) differ beyond noise on equal inputs.
     Implementation,
-    /// The model's side agrees; answers were sampled, or taken from the text in another way.
+    /// The model's results agree; answers were sampled, or extracted differently.
     Extraction,
-    /// The scores differ beyond noise, and the files do not hold the cause.
+    /// The scores differ beyond noise, and the files do not show the cause.
     Unexplained,
-    /// Single answers differ, no more than noise explains.
+    /// Single answers differ, within noise.
     Noise,
-    /// Nothing differs.
+    /// Both files agree.
     Agree,
 }
 
 impl Verdict {
-    /// Returns true for a difference that is real.
+    /// True for a difference that is real.
     pub fn differs(self) -> bool {
         !matches!(self, Self::Noise | Self::Agree)
     }
 
-    /// Returns its name in JSON.
+    /// Returns the name in JSON.
     pub fn id(self) -> &'static str {
         match self {
             Self::Inputs => "different-inputs",
@@ -49,7 +49,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// One item that shows the difference.
+/// Item that shows the difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Example {
     /// The item's id in A.
@@ -62,7 +62,7 @@ pub struct Example {
     pub b: String,
 }
 
-/// One file's part.
+/// Result file of one side.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Side {
     /// The file.
@@ -71,9 +71,9 @@ pub struct Side {
     pub format: Format,
     /// Samples in it.
     pub items: usize,
-    /// The mean score over the items of both files.
+    /// Mean score over the items of both files.
     pub score: Option<f64>,
-    /// Its standard error.
+    /// Standard error of the mean score.
     pub error: Option<f64>,
     /// Remarks of the reader.
     pub notes: Vec<String>,
@@ -86,47 +86,47 @@ pub struct Paired {
     pub metric: String,
     /// Items with a score on both sides.
     pub items: usize,
-    /// Items that A alone has right (that has a higher score).
+    /// Number of items that only A has right (with a higher score).
     pub only_a: u64,
-    /// Items that B alone has right.
+    /// Number of items that only B has right.
     pub only_b: u64,
-    /// The p value of McNemar's exact test; nothing for a score that is not right or wrong.
+    /// The p value of McNemar's exact test; none for a score that is not right or wrong.
     pub p: Option<f64>,
     /// Mean score of A less that of B.
     pub difference: f64,
-    /// The 95 % interval of the difference by the bootstrap.
+    /// The 95 % bootstrap interval of the difference.
     pub interval: Option<(f64, f64)>,
     /// True if the difference is beyond noise.
     pub significant: bool,
-    /// The share of items on which unrelated runs with these scores agree; nothing for a score that is not right or
-    /// wrong.
+    /// Share of items on which unrelated runs with these scores agree; none for a score that is not right
+    /// or wrong.
     pub chance: Option<f64>,
 }
 
 /// Distances of log-probabilities.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogprobFacts {
-    /// Log-likelihoods that were compared.
+    /// Number of log-likelihoods that were compared.
     pub compared: usize,
-    /// Those that are equal in every bit.
+    /// Number of bit-identical log-likelihoods.
     pub equal: usize,
-    /// Those that are finite on one side alone.
+    /// Number of log-likelihoods that are finite on one side only.
     pub nonfinite: usize,
-    /// The median difference, in nats.
+    /// Median difference, in nats.
     pub median: f64,
     /// The 99th percentile.
     pub p99: f64,
     /// The largest difference.
     pub max: f64,
-    /// The standard deviation of a token that the data's own bulk shows.
+    /// Standard deviation of a token in the bulk of the data.
     pub bulk: f64,
-    /// The standard deviation of a token that the dtype explains.
+    /// Standard deviation of a token that the dtype explains.
     pub unit: f64,
-    /// Source of that number.
+    /// Source of `unit`.
     pub source: String,
-    /// Log-likelihoods beyond their bound.
+    /// Number of log-likelihoods beyond their bound.
     pub beyond: usize,
-    /// A sentence on the kind of the difference, where one is recognised.
+    /// Sentence on the kind of the difference, if it is recognized.
     pub kind: Option<String>,
     /// True if noise does not explain the differences.
     pub differs: bool,
@@ -143,7 +143,7 @@ pub struct Outcome {
     pub why: Vec<String>,
     /// The first items that show it.
     pub examples: Vec<Example>,
-    /// The next steps.
+    /// Next steps.
     pub todo: Vec<String>,
     /// The first file.
     pub a: Side,
@@ -151,17 +151,17 @@ pub struct Outcome {
     pub b: Side,
     /// Items of both files.
     pub items: usize,
-    /// Items whose inputs are equal; nothing if the files do not hold inputs.
+    /// Number of items whose inputs are equal; none if the files do not contain inputs.
     pub equal_inputs: Option<usize>,
     /// The scores.
     pub paired: Option<Paired>,
     /// The log-probabilities.
     pub logprobs: Option<LogprobFacts>,
-    /// Remarks that did not decide.
+    /// Remarks without influence on the verdict.
     pub notes: Vec<String>,
 }
 
-/// One cause with its evidence, as a stage of the comparison finds it.
+/// Cause with its evidence, found by a stage of the comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Found {
     pub verdict: Verdict,
@@ -171,7 +171,7 @@ pub(super) struct Found {
     pub todo: Vec<String>,
 }
 
-/// Most examples of a stage.
+/// Maximum number of examples of a stage.
 pub(super) const EXAMPLES: usize = 3;
 
 /// Shortens a text to its first characters, on one line.
@@ -184,7 +184,7 @@ pub(super) fn short(text: &str) -> String {
     format!("{shown:?}")
 }
 
-/// `3 items`, `1 item`.
+/// Formats a count of items: `3 items`, `1 item`.
 pub(super) fn items(n: usize) -> String {
     if n == 1 { "1 item".to_owned() } else { format!("{n} items") }
 }

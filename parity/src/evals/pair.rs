@@ -1,4 +1,4 @@
-//! Finds the samples of two files that are of the same question.
+//! Pairs the samples of two files that have the same question.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(super) struct Pairs<'a> {
     pub notes: Vec<String>,
 }
 
-/// Pairs samples by id, or by the hash of the document where ids are numbered otherwise. The error says why
+/// Pairs samples by id, or by the hash of the document if ids are numbered differently. The error says why
 /// nothing can be compared.
 pub(super) fn pairs<'a>(a: &'a Results, b: &'a Results) -> Result<Pairs<'a>, String> {
     let mut notes = Vec::new();
@@ -84,12 +84,12 @@ fn by<'a>(
     a.samples.iter().filter_map(pair).collect()
 }
 
-/// Returns true if both samples are of the same question, as far as that can be seen.
+/// True if both samples have the same question, as far as known.
 fn same((a, b): &Pair<'_>) -> bool {
     if let (Some(a), Some(b)) = (&a.hash, &b.hash) {
         return a == b;
     }
-    // Equal prompts have equal questions, whatever form the right answer is written in.
+    // Equal prompts have equal questions, whatever the form of the correct answer.
     if !a.prompts.is_empty() && a.prompts == b.prompts {
         return true;
     }

@@ -1,4 +1,4 @@
-//! Reads result files, line by line, and recognises their form by their content.
+//! Reads result files line by line, and detects their format by their content.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -11,14 +11,14 @@ mod bench;
 pub(super) mod lm_eval;
 pub(super) mod plain;
 
-/// A result file that cannot be read.
+/// Error in reading a result file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The system refused.
+    /// Error of the operating system.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// A folder of result files.
+    /// The path is a folder of result files.
     #[error("`{path}` is a folder{}; name one file of samples", list(found))]
     Folder {
         /// The folder.
@@ -26,7 +26,7 @@ pub enum Error {
         /// Files of samples in it.
         found: Vec<String>,
     },
-    /// A file with scores of whole tasks alone.
+    /// The file only has scores of whole tasks.
     #[error(
         "`{path}` has the scores of whole tasks and no samples{}; give the samples file, or run lm-eval again with --log_samples",
         list(found)
@@ -44,10 +44,10 @@ pub enum Error {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// The first mistakes.
+        /// First errors.
         why: String,
     },
-    /// Records of an unknown form.
+    /// The record has an unknown form.
     #[error(
         "`{path}`, line {line}: a record with {keys} is of no form that is known; understood are samples of lm-eval \
          (`doc_id`, `resps`), predictions of sgl-eval (`generation`, `predicted_answer`), bench files of SGLang and \
@@ -62,7 +62,7 @@ pub enum Error {
         /// The keys of the record.
         keys: String,
     },
-    /// A bench file without the texts.
+    /// The bench file has no texts.
     #[error("`{path}` has throughput and no texts; run the bench again with {flag}")]
     Throughput {
         /// The file.
@@ -70,12 +70,12 @@ pub enum Error {
         /// The flag that writes texts.
         flag: &'static str,
     },
-    /// A filter that the file does not have.
+    /// The file does not have the filter.
     #[error("`{path}` has no filter `{filter}`; there are: {known}")]
     Filter {
         /// The file.
         path: PathBuf,
-        /// The filter that was asked for.
+        /// Requested filter.
         filter: String,
         /// Filters of the file.
         known: String,
@@ -92,15 +92,15 @@ fn list(found: &[String]) -> String {
 /// Options for reading a file.
 #[derive(Debug, Clone, Default)]
 pub struct ReadOptions {
-    /// The filter of lm-eval whose answers are taken; the first of the file if not given.
+    /// Filter of lm-eval whose answers are taken; the first of the file if not given.
     pub filter: Option<String>,
 }
 
-/// Most bytes of a line; with the line break, a power of two, so that a vector grows to no more.
+/// Maximum bytes of a line; with the line break, a power of two, which limits the growth of a vector.
 const LINE: u64 = (32 << 20) - 1;
-/// Most mistakes that are told one by one.
+/// Maximum number of errors that are listed one by one.
 const TOLD: usize = 3;
-/// Keys whose values are large and of no use here.
+/// Keys whose values are large and unused.
 pub(super) const SKIP: &[&str] =
     &["doc", "itls", "ttfts", "latencies", "start_times", "queue_times"];
 
@@ -120,7 +120,7 @@ pub fn read(path: &Path, options: &ReadOptions) -> Result<Results, Error> {
     reader.finish()
 }
 
-/// Gives each line that is not blank, without blanks around it, until the answer is false.
+/// Calls `each` with every nonblank line, trimmed, until it returns false.
 pub(super) fn lines<E: From<std::io::Error>>(
     path: &Path,
     mut each: impl FnMut(usize, Result<&[u8], String>) -> Result<bool, E>,
@@ -137,7 +137,7 @@ pub(super) fn lines<E: From<std::io::Error>>(
             each(number, Err(format!("the line has more than {} MiB", (LINE + 1) >> 20)))?;
             break;
         }
-        // A byte order mark, as some editors write it.
+        // Byte order mark, as some editors write it.
         let line = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes).trim_ascii();
         if !line.is_empty() && !each(number, Ok(line))? {
             break;
@@ -146,7 +146,7 @@ pub(super) fn lines<E: From<std::io::Error>>(
     Ok(())
 }
 
-/// Names of files of samples in a folder.
+/// Returns the names of sample files in a folder.
 fn beside(folder: &Path) -> Vec<String> {
     let entries = fs_err::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -163,11 +163,11 @@ fn folder(path: &Path) -> &Path {
 
 /// Content of one record.
 pub(super) enum Record {
-    /// A sample, under the name of a filter where the form has filters.
+    /// Sample, with the name of a filter if the format has filters.
     Sample(Box<Sample>, Option<String>),
     /// All samples of a run, and facts about it.
     Run(Vec<Sample>, BTreeMap<String, String>),
-    /// Facts alone.
+    /// Facts only.
     Head(BTreeMap<String, String>),
 }
 
@@ -212,7 +212,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns true if so many lines were bad and none good that the rest is not worth reading.
+    /// True if too many lines were invalid and none valid, so that reading stops.
     fn lost(&self) -> bool {
         self.known.is_none() && self.bad >= 100
     }
@@ -225,7 +225,7 @@ impl<'a> Reader<'a> {
                 return Ok(());
             }
             Err(why) => {
-                // The result of a whole run is written over many lines.
+                // The result of a whole run is pretty-printed over many lines.
                 if number == 1 && line == b"{" {
                     return self.pretty();
                 }
@@ -236,7 +236,7 @@ impl<'a> Reader<'a> {
         self.record(number, &tree)
     }
 
-    /// Tells a pretty-printed file of scores from damage.
+    /// Distinguishes a pretty-printed file of scores from a damaged one.
     fn pretty(&self) -> Result<(), Error> {
         let path = &self.results.path;
         let whole = registry::file::read(path, registry::file::MANIFEST)?;
@@ -366,7 +366,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Tells the form of a record by its keys.
+/// Detects the format of a record by its keys.
 fn recognise(tree: &Tree) -> Option<Format> {
     let all = |keys: &[&str]| keys.iter().all(|key| tree.has(key));
     if all(&["doc_id"]) && (tree.has("resps") || tree.has("filtered_resps")) {

@@ -14,43 +14,43 @@ mod choices;
 mod generate;
 mod tokens;
 
-/// An error of a tokenizer.
+/// Error of a tokenizer.
 pub type TextError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A tokenizer.
+/// Tokenizer of the evaluated model.
 pub trait Text {
     /// Returns the tokens of a text, with the special tokens around it if `around` is set.
     fn encode(&self, text: &str, around: bool) -> Result<Vec<u32>, TextError>;
     /// Returns the text of tokens, without special tokens if `plain` is set.
     fn decode(&self, ids: &[u32], plain: bool) -> Result<String, TextError>;
-    /// Returns the token that stands before a choice with an empty prompt.
+    /// Returns the token that is placed before a choice with an empty prompt.
     fn prefix(&self) -> Option<u32>;
     /// Returns the tokens that end a text.
     fn ends(&self) -> &[u32];
 }
 
-/// An item that cannot be scored.
+/// Error in scoring an item.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Trouble {
-    /// The engine refused.
+    /// The engine failed.
     #[error("item `{id}`")]
     Engine {
         /// The item.
         id: String,
-        /// The engine's words.
+        /// Error of the engine.
         #[source]
         why: engine::Error,
     },
-    /// The tokenizer refused.
+    /// The tokenizer failed.
     #[error("item `{id}`: {why}")]
     Text {
         /// The item.
         id: String,
-        /// The tokenizer's words.
+        /// Error of the tokenizer.
         why: TextError,
     },
-    /// The item itself.
+    /// The item itself is invalid.
     #[error("item `{id}`: {why}")]
     Item {
         /// The item.
@@ -63,28 +63,28 @@ pub enum Trouble {
 /// Options for scoring items.
 #[derive(Default)]
 pub struct Run<'a> {
-    /// The tokenizer; not needed for items of token ids.
+    /// Tokenizer; not needed for items of token ids.
     pub text: Option<&'a dyn Text>,
-    /// Most positions of a sequence.
+    /// Maximum length of a sequence.
     pub context: Option<usize>,
     /// Texts that end an answer, for items that have none.
     pub until: Vec<String>,
-    /// Most tokens of an answer, for items that do not say.
+    /// Maximum number of tokens of an answer, for items without a limit.
     pub max_tokens: usize,
-    /// The pattern that takes an answer from a text, for items that have none.
+    /// Pattern that extracts an answer from a text, for items without one.
     pub regex: Option<String>,
-    /// Takes the last match of the pattern instead of the first.
+    /// True to take the last match of the pattern instead of the first.
     pub last: bool,
 }
 
-/// A scored item.
+/// Scored item.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scored {
-    /// Its line of the result file.
+    /// Line of the result file.
     pub record: Value,
-    /// Its scores by metric.
+    /// Scores by metric.
     pub scores: BTreeMap<String, f64>,
-    /// Tokens of the prompt that did not fit and were left out.
+    /// Number of prompt tokens that did not fit and were dropped.
     pub dropped: usize,
 }
 
@@ -100,7 +100,7 @@ pub fn run(run: &Run<'_>, session: &mut dyn Session, item: &Item) -> Result<Scor
     }
 }
 
-/// The first line of a result file.
+/// Returns the first line of a result file.
 pub fn head(facts: &BTreeMap<String, String>) -> Value {
     let mut head = json!({ "schema": super::read::plain::SCHEMA, "temperature": 0 });
     for (key, value) in facts {
@@ -193,7 +193,7 @@ fn prompted(record: &mut Value, item: &Item, prompts: &[Asked]) {
     }
 }
 
-/// Takes the answer from a text: the first group of the pattern, or the whole match.
+/// Extracts the answer from a text: the first group of the pattern, or the whole match.
 fn extract(text: &str, regex: Option<&Regex>, last: bool) -> Option<String> {
     let Some(regex) = regex else { return Some(text.trim().to_owned()) };
     let mut matches = regex.captures_iter(text);

@@ -1,17 +1,17 @@
-//! The content of a result file: one sample per question, and facts about the run.
+//! Content of a result file: one sample per question, and facts about the run.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// The program that wrote a result file.
+/// Program that wrote a result file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// `samples_TASK_DATE.jsonl` of lm-eval with `--log_samples`.
     LmEval,
     /// The file of SGLang's `bench_serving --output-details`.
     SglangBench,
-    /// The predictions of sgl-eval, which SGLang's `run_eval` calls.
+    /// Predictions of sgl-eval, which SGLang's `run_eval` runs.
     SglEval,
     /// The file of `vllm bench serve --save-result --save-detailed`.
     VllmBench,
@@ -31,16 +31,16 @@ impl fmt::Display for Format {
     }
 }
 
-/// One question and its result.
+/// Question with its result.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sample {
-    /// Its id in the file.
+    /// Id in the file.
     pub id: String,
-    /// Its line in the file, from one.
+    /// Line in the file, from one.
     pub line: usize,
     /// A hash of the document, as lm-eval writes it.
     pub hash: Option<String>,
-    /// The texts before the choices or the generated text: one, or one per choice.
+    /// Texts before the choices or the generated text: one, or one per choice.
     pub prompts: Vec<String>,
     /// The token ids of the prompt.
     pub ids: Option<Vec<u32>>,
@@ -48,7 +48,7 @@ pub struct Sample {
     pub prompt_hash: Option<String>,
     /// The number of tokens of the prompt.
     pub prompt_tokens: Option<usize>,
-    /// The continuations that were scored, as they were appended to the prompt.
+    /// Continuations that were scored, as appended to the prompt.
     pub choices: Vec<String>,
     /// The log-likelihood of each choice.
     pub logprobs: Vec<f64>,
@@ -56,22 +56,22 @@ pub struct Sample {
     pub tokens: Vec<usize>,
     /// The generated text.
     pub text: Option<String>,
-    /// The answer that was taken from the text or the log-likelihoods.
+    /// Answer extracted from the text or the log-likelihoods.
     pub answer: Option<String>,
-    /// The right answer.
+    /// Correct answer.
     pub target: Option<String>,
     /// Scores by metric.
     pub scores: BTreeMap<String, f64>,
 }
 
 impl Sample {
-    /// Returns the index of the choice with the largest log-likelihood, as lm-eval's `acc` takes it.
+    /// Returns the index of the choice with the largest log-likelihood, as in lm-eval's `acc`.
     pub(super) fn best(&self) -> Option<usize> {
         best(self.logprobs.iter().copied())
     }
 }
 
-/// Returns the index of the largest number: the first of equals, and of NaN, as numpy does.
+/// Returns the index of the largest value: the first of equals, and of NaN, as in numpy.
 pub(super) fn best(numbers: impl Iterator<Item = f64>) -> Option<usize> {
     let mut found: Option<(usize, f64)> = None;
     for (at, number) in numbers.enumerate() {
@@ -83,14 +83,14 @@ pub(super) fn best(numbers: impl Iterator<Item = f64>) -> Option<usize> {
     found.map(|(at, _)| at)
 }
 
-/// A result file.
+/// Parsed result file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Results {
     /// The file.
     pub path: PathBuf,
-    /// Its form.
+    /// Format of the file.
     pub format: Format,
-    /// Samples in the order of the file.
+    /// Samples in file order.
     pub samples: Vec<Sample>,
     /// Facts about the run by name: `model`, `task`, `dtype`, `temperature`, ...
     pub facts: BTreeMap<String, String>,
@@ -99,7 +99,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// Returns true if texts were sampled, false if they were decoded greedily, nothing if the file does not say.
+    /// True if texts were sampled, false if they were decoded greedily; none if the file does not say.
     pub(super) fn sampled(&self) -> Option<bool> {
         let temperature = self.facts.get("temperature").and_then(|t| t.parse::<f64>().ok());
         match self.facts.get("do_sample").map(|flag| flag.to_lowercase()).as_deref() {

@@ -1,4 +1,5 @@
-//! Sides without usable scores: servers that cannot give the log-likelihood of a prompt answer with constants.
+//! Finds sides without usable scores: servers that cannot compute the log-likelihood of a prompt return
+//! constants.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +7,12 @@ use super::outcome::{EXAMPLES, Example, Found, Verdict, items};
 use super::pair::Pair;
 use super::sample::{Results, Sample};
 
-/// Share of the items that must be alike for a side to have no scores.
+/// Minimum share of equal items of a side without scores.
 const SHARE: f64 = 0.95;
-/// Fewest items from which one choice always taken means something.
+/// Minimum number of items for which a constant choice is meaningful.
 const FEWEST: usize = 20;
 
-/// Looks for a side that has no usable scores.
+/// Searches for a side that has no usable scores.
 pub(super) fn scoring(pairs: &[Pair<'_>], a: &Results, b: &Results) -> Option<Found> {
     let sides = [("A", a, 0), ("B", b, 1)].map(|(name, results, at)| {
         let samples: Vec<&Sample> =
@@ -62,7 +63,7 @@ pub(super) fn scoring(pairs: &[Pair<'_>], a: &Results, b: &Results) -> Option<Fo
     })
 }
 
-/// Returns why a side has no scores, and its accuracy where that is chance.
+/// Returns the reason why a side has no scores, and its accuracy if that is chance.
 fn unusable(samples: &[&Sample]) -> Option<(String, Option<f64>)> {
     let scored: Vec<_> = samples.iter().filter(|sample| !sample.logprobs.is_empty()).collect();
     let most = |n: usize| scored.len() > 1 && n as f64 >= SHARE * scored.len() as f64;
@@ -102,7 +103,7 @@ fn unusable(samples: &[&Sample]) -> Option<(String, Option<f64>)> {
     Some((what, Some(score)))
 }
 
-/// Returns the answer that is always given and the accuracy it has, where right answers vary.
+/// Returns the constant answer and its accuracy, if the correct answers vary.
 fn one_choice(samples: &[&Sample]) -> Option<(String, f64)> {
     if samples.len() < FEWEST || samples.iter().any(|sample| sample.text.is_some()) {
         return None;

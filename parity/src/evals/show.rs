@@ -1,4 +1,4 @@
-//! A comparison as text and as JSON.
+//! Formats a comparison as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::outcome::{Outcome, Side};
 
-/// Returns a comparison as text: the verdict, then why, then what to do.
+/// Formats a comparison as text: the verdict, the reasons, and the next steps.
 pub fn text(outcome: &Outcome) -> String {
     let mut out = format!("{}: {}\n\n", outcome.verdict, outcome.headline);
     let score = |side: &Side| match (side.score, side.error) {
@@ -65,7 +65,7 @@ fn section(out: &mut String, title: &str, lines: &[String]) {
     }
 }
 
-/// Returns a comparison as JSON, in the form of `docs/evals.md`.
+/// Formats a comparison as JSON, in the form of `docs/evals.md`.
 pub fn json(outcome: &Outcome) -> Value {
     let side = |side: &Side| {
         json!({

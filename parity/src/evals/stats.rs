@@ -2,7 +2,7 @@
 
 /// Returns the standard error of a mean, with `n - 1` in the denominator as lm-eval's `mean_stderr`.
 ///
-/// For shares of right answers this is the binomial standard error `sqrt(p (1 - p) / (n - 1))`.
+/// For shares of correct answers this is the binomial standard error `sqrt(p (1 - p) / (n - 1))`.
 pub fn standard_error(values: &[f64]) -> Option<f64> {
     let n = values.len() as f64;
     if values.len() < 2 {
@@ -13,19 +13,19 @@ pub fn standard_error(values: &[f64]) -> Option<f64> {
     Some((squares / (n - 1.0) / n).sqrt())
 }
 
-/// Returns the mean, or nothing of nothing.
+/// Returns the mean; none for an empty slice.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 /// Returns the two-sided p value of McNemar's exact test.
 ///
-/// `only_a` and `only_b` count the items that one side alone has right. Under the null hypothesis the
+/// `only_a` and `only_b` count the items that only one side has right. Under the null hypothesis, the
 /// smaller of them is binomial with one half.
 pub fn mcnemar(only_a: u64, only_b: u64) -> f64 {
     let n = only_a + only_b;
     let least = only_a.min(only_b);
-    // The logarithm of each term, so that thousands of items do not underflow.
+    // The sum uses the logarithm of each term, so that thousands of items do not underflow.
     let mut term = -(n as f64) * std::f64::consts::LN_2;
     let mut sum = term;
     for k in 0..least {
@@ -48,11 +48,11 @@ pub fn most(hits: usize, n: usize) -> Option<f64> {
     Some((share + part / 2.0 + spread) / (1.0 + part))
 }
 
-/// Draws of the bootstrap.
+/// Number of bootstrap draws.
 const DRAWS: usize = 4000;
-/// Most numbers that the bootstrap draws; more items are resampled less often.
+/// Maximum number of values that the bootstrap draws; more items are resampled less often.
 const WORK: usize = 40_000_000;
-/// The seed of the bootstrap: the same files give the same interval.
+/// Seed of the bootstrap: the same files give the same interval.
 const SEED: u64 = 0x0e7a_15ee_d0b0_075a;
 
 /// Returns the 95 % interval of the mean by the percentile bootstrap.
@@ -73,7 +73,7 @@ pub fn bootstrap(values: &[f64]) -> Option<(f64, f64)> {
     Some((quantile(&means, 0.025)?, quantile(&means, 0.975)?))
 }
 
-/// Returns a quantile of sorted numbers, linear between neighbours as numpy's default.
+/// Returns a quantile of sorted values, linear between neighbours as in numpy's default.
 pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let place = share.clamp(0.0, 1.0) * last as f64;

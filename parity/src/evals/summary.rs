@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use super::stats::{mean, standard_error};
 
-/// One metric over all items.
+/// Summary of one metric over all items.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
     /// The metric.
     pub metric: String,
-    /// Items that have it.
+    /// Number of items with the metric.
     pub items: usize,
-    /// The mean.
+    /// Mean score.
     pub mean: f64,
-    /// The standard error, of two items and more.
+    /// Standard error, for at least two items.
     pub error: Option<f64>,
 }
 

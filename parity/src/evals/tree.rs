@@ -1,16 +1,16 @@
 //! JSON of result files as a tree of bounded size.
 //!
-//! Result files come from Python: `NaN` and `Infinity` stand in them as plain words, and lm-eval writes
-//! numbers and truth values as text.
+//! Result files come from Python: they contain `NaN` and `Infinity` as bare words, and lm-eval writes
+//! numbers and booleans as strings.
 
 use std::borrow::Cow;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-/// Most values of one record that are kept.
+/// Maximum number of values of one record that are kept.
 const MOST: usize = 1 << 20;
 
-/// One JSON value.
+/// JSON value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Tree {
     Null,
@@ -36,7 +36,7 @@ impl Tree {
         entries.iter().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
-    /// Returns the first of `keys` that is there and is not null.
+    /// Returns the first of `keys` that exists and is not null.
     pub(super) fn first(&self, keys: &[&str]) -> Option<&Self> {
         keys.iter().find_map(|key| self.get(key).filter(|value| **value != Self::Null))
     }
@@ -62,7 +62,7 @@ impl Tree {
         if let Self::Text(text) = self { Some(text) } else { None }
     }
 
-    /// Returns a number, also one that was written as text or as a truth value.
+    /// Returns a number, including one that was written as a string or as a boolean.
     pub(super) fn number(&self) -> Option<f64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -161,7 +161,7 @@ fn quoted(line: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// Reads one value, counting values down.
+/// Deserializes one value, with a limit on the number of values.
 struct Seed<'a> {
     left: &'a mut usize,
     skip: &'static [&'static str],
@@ -185,7 +185,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
     }
 }
 
-/// Integers up to this one are numbers; larger ones stay text, so that ids remain apart.
+/// Largest integer that is converted to a number; larger ones stay strings, so that ids remain distinct.
 const EXACT: u64 = 1 << 53;
 
 impl<'de> Visitor<'de> for Seed<'_> {

@@ -1,5 +1,5 @@
-//! Properties that every answer has, whatever the model: ids come back as they were sent, probabilities are some, and the
-//! chosen token is the likeliest.
+//! Checks properties of every answer, whatever the model: ids are returned unchanged, probabilities sum to
+//! one, and the chosen token is the most likely.
 
 use endpoints::{Facts, Generated, Row, Scored, Scores};
 
@@ -9,13 +9,14 @@ use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject};
 use crate::order::LAST;
 
-/// Most that probabilities of a row may add up to, less 1; and least, where the row is whole.
+/// Tolerance of the sum of a row's probabilities: above 1, and below 1 if the row is whole.
 const SUM: f64 = 2e-3;
 
-/// Most that the chosen token may be less likely than the likeliest one, by the server's own numbers.
+/// Maximum log-probability by which the chosen token may be less likely than the most likely one, by the
+/// server's own values.
 const GREEDY: f32 = 1e-3;
 
-/// Differences of log-probabilities below this one are none.
+/// Tolerance below which log-probabilities count as equal.
 const EQUAL: f32 = 1e-6;
 
 /// Findings about the rows of a prompt.
@@ -34,7 +35,7 @@ pub(super) fn scored(case: &Case, scored: &Scored, facts: &Facts, vocab: usize) 
     found.map(|(step, words)| gate(case, Phase::Prefill, step, words))
 }
 
-/// Finds a row with fewer numbers than the server gives of a prompt.
+/// Finds a row with fewer values than the server provides for a prompt.
 fn short(case: &Case, scored: &Scored, scores: Scores, vocab: usize) -> Option<(usize, String)> {
     scored.rows.iter().zip(&case.positions).find_map(|(row, &position)| {
         let follows = position + 1 < case.tokens.len();
@@ -53,7 +54,7 @@ fn short(case: &Case, scored: &Scored, scores: Scores, vocab: usize) -> Option<(
     })
 }
 
-/// Findings about generated tokens, of which `count` were asked for.
+/// Finds faults of generated tokens, of which `count` were requested.
 pub(super) fn generated(
     case: &Case,
     made: &Generated,
@@ -100,7 +101,7 @@ fn gate(case: &Case, phase: Phase, step: usize, words: String) -> Gate {
     gate
 }
 
-/// Compares the prompt's ids with those that the server repeats.
+/// Compares the prompt's ids with those that the server returns.
 fn echo(case: &Case, echo: Option<&[u32]>) -> Option<(usize, String)> {
     let echo = echo.filter(|echo| *echo != case.tokens)?;
     let (ours, theirs) = (case.tokens.len(), echo.len());
@@ -119,7 +120,7 @@ fn echo(case: &Case, echo: Option<&[u32]>) -> Option<(usize, String)> {
     Some((at.min(ours.saturating_sub(1)), words))
 }
 
-/// Finds a row that is no distribution.
+/// Finds a row that is not a distribution.
 fn rows(rows: &[Row], steps: &[usize], vocab: usize) -> Option<(usize, String)> {
     rows.iter().zip(steps).find_map(|(row, step)| {
         let sum: f64 = row.values.iter().map(|x| f64::from(*x).exp()).sum();

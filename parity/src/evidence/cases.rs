@@ -1,4 +1,4 @@
-//! Prompts that a server is asked, and what their rows should be.
+//! Prompts for a server, and the expected rows.
 
 use endpoints::Row;
 use registry::dtype::Dtype;
@@ -7,25 +7,25 @@ use registry::model::Model;
 use super::Error;
 use crate::dump::{Dump, Phase, Prompt};
 
-/// Lengths of prompts where there is no dump: one token, past kernels of convolutions, past a block.
+/// Lengths of prompts without a dump: one token, past kernels of convolutions, past a block.
 const LENGTHS: [usize; 4] = [1, 2, 11, 70];
 
-/// A prompt.
+/// Prompt with its expectations.
 #[derive(Debug, Clone)]
 pub(super) struct Case {
     pub(super) name: String,
     pub(super) tokens: Vec<u32>,
-    /// Positions of rows that are compared.
+    /// Positions of the rows that are compared.
     pub(super) positions: Vec<usize>,
-    /// Spread of the reference's ensemble by row, where the dump has one.
+    /// Spread of the reference's ensemble by row, if the dump has one.
     pub(super) spread: Option<Vec<f64>>,
-    /// The widest spread of all prompts.
+    /// Widest spread of all prompts.
     pub(super) widest: Option<f64>,
     prompt: Option<Prompt>,
 }
 
 impl Case {
-    /// Rows of the dump's f32 run; none without a dump.
+    /// Returns the rows of the dump's f32 run; none without a dump.
     pub(super) fn truth(&self, dump: Option<&Dump>) -> Result<Option<Vec<Row>>, Error> {
         let (Some(dump), Some(prompt)) = (dump, &self.prompt) else { return Ok(None) };
         let Some(rows) = dump.logprobs(Dtype::F32, prompt, Phase::Prefill)? else {
@@ -36,7 +36,7 @@ impl Case {
             let mut ids = row.ids.map(<[u32]>::to_vec);
             let mut values = row.values.to_vec();
             if let Some(ids) = &mut ids {
-                // Entries of a dump are in the order of their numbers.
+                // Entries of a dump are sorted by value.
                 let mut pairs: Vec<(u32, f32)> =
                     ids.iter().copied().zip(values.iter().copied()).collect();
                 pairs.sort_by_key(|pair| pair.0);
@@ -52,7 +52,8 @@ impl Case {
     }
 }
 
-/// The prompts of the dump, or made ones. Those that a server has no room for are left out.
+/// Returns the prompts of the dump, or generated ones. Prompts that exceed the server's context are
+/// omitted.
 pub(super) fn cases(
     model: &Model,
     dump: Option<&Dump>,
@@ -60,7 +61,7 @@ pub(super) fn cases(
     room: usize,
     count: usize,
 ) -> Result<Vec<Case>, Error> {
-    // One token more than the prompt shows the row behind it.
+    // One token more than the prompt shows the row after it.
     let fits = |length: usize| length + count < room;
     let mut cases = Vec::new();
     if let Some(dump) = dump {
@@ -100,7 +101,7 @@ pub(super) fn cases(
     Ok(cases)
 }
 
-/// Tokens that look like nothing, the same on every machine.
+/// Generates arbitrary tokens, the same on every machine.
 pub(super) fn made(length: usize, vocab: usize) -> Vec<u32> {
     let vocab = vocab.max(1) as u64;
     let mut state = 0x9E37_79B9_7F4A_7C15_u64.wrapping_add(length as u64);

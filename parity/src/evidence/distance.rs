@@ -1,4 +1,4 @@
-//! The distance of a server's row from a reference row, over what the server shows.
+//! Measures the distance of a server's row from a reference row, over the tokens that the server exposes.
 
 use endpoints::{FLOOR, Row};
 
@@ -11,16 +11,16 @@ pub(super) struct Distance {
     pub(super) max: f64,
     /// Root mean square of the differences.
     pub(super) rms: f64,
-    /// Divergence from the reference in nats; tokens that either side leaves out count as one.
+    /// Divergence from the reference in nats; tokens that either side omits count as one.
     pub(super) kl: f64,
-    /// True if both have the same likeliest token.
+    /// True if both have the same most likely token.
     pub(super) agrees: bool,
 }
 
 /// Compares a row with a reference row, pushing every difference to `deltas`.
 ///
-/// Tokens that a shortened row leaves out are at most as likely as its least likely one, so the reference may have none
-/// that is likelier: by how much it has one, counts as a difference.
+/// Tokens that a truncated row omits are at most as likely as its least likely one. If the reference has a
+/// likelier omitted token, the excess counts as a difference.
 pub(super) fn distance(server: &Row, reference: &Row, deltas: &mut Vec<f32>) -> Distance {
     let from = deltas.len();
     let (mut kl, mut p, mut q) = (0.0_f64, 0.0_f64, 0.0_f64);
@@ -54,19 +54,20 @@ pub(super) fn distance(server: &Row, reference: &Row, deltas: &mut Vec<f32>) -> 
     }
 }
 
-/// Difference of two log-probabilities; what has no probability is the same on both sides.
+/// Returns the difference of two log-probabilities; zero probabilities are equal.
 pub(super) fn apart(a: f32, b: f32) -> f32 {
     let gap = (a.max(FLOOR) - b.max(FLOOR)).abs();
     if gap.is_nan() { f32::INFINITY } else { gap }
 }
 
-/// The likeliest token of a row.
+/// Returns the most likely token of a row.
 pub(super) fn top(row: &Row) -> usize {
     let n = top1(&row.values);
     row.ids.as_ref().map_or(n, |ids| ids.get(n).map_or(0, |id| *id as usize))
 }
 
-/// The least likely of the likeliest tokens that a shortened row shows. The next token stands there whatever it is.
+/// Returns the least likely of the top tokens in a truncated row. The next token is included regardless of
+/// rank.
 fn least(row: &Row) -> Option<f32> {
     if row.is_full() || row.values.len() < 3 {
         return None;
@@ -98,7 +99,7 @@ mod tests {
         let right = top(&[0, 1, 2, 4], &[0.4, 0.3, 0.15, 0.05], 0.05);
         let d = distance(&right, &Row { target: Some(0.05_f32.ln()), ..full.clone() }, &mut deltas);
         assert!(d.max < 1e-6 && d.agrees && d.kl < 1e-6, "{d:?}");
-        // A likely token is left out.
+        // A likely token is omitted.
         let wrong = top(&[0, 2, 3, 4], &[0.4, 0.15, 0.1, 0.05], 0.05);
         let d = distance(&wrong, &full, &mut deltas);
         approx::assert_abs_diff_eq!(d.max, f64::from((0.3_f32 / 0.1).ln()), epsilon = 1e-5);

@@ -1,4 +1,4 @@
-//! Tells another model from a faulty engine: rows of another model have nothing in common with ours.
+//! Distinguishes another model from a faulty engine: rows of another model are unrelated to ours.
 
 use std::collections::BTreeSet;
 
@@ -11,18 +11,19 @@ use crate::check::Error as CheckError;
 use crate::dump::Dump;
 use crate::metrics::top1;
 
-/// The likeliest tokens of a row that are looked up in ours.
+/// Number of most likely tokens of a row that are looked up in our row.
 const TOKENS: usize = 16;
-/// Rows that are looked at, at most and at least.
+/// Maximum and minimum number of rows that are examined.
 const MOST_ROWS: usize = 256;
 const LEAST_ROWS: usize = 8;
-/// Mean place of such tokens in our own order, as a share of the vocabulary: by chance 0.5. A faulty engine carries
-/// the embedding to the head all the same, so its likeliest tokens stand well before the middle.
+/// Limit of the mean rank of such tokens in our own order, as a share of the vocabulary: by chance 0.5.
+/// Even a faulty engine carries the embedding to the output, so its most likely tokens rank well before the
+/// middle.
 const UNRELATED: f64 = 0.42;
-/// The same at position 0, where neither positions nor attention matter.
+/// The same limit at position 0, where neither positions nor attention matter.
 const UNRELATED_FIRST: f64 = 0.33;
 
-/// Refuses a server, or a dump, of another vocabulary.
+/// Returns an error for a server, or a dump, with another vocabulary.
 pub(super) fn vocabulary(
     facts: &Facts,
     source: &Source<'_>,
@@ -52,12 +53,12 @@ pub(super) struct Identity {
     places: Vec<f64>,
     first: Vec<f64>,
     same_top: usize,
-    /// Likeliest tokens of generated rows so far.
+    /// Most likely tokens of generated rows so far.
     generated: BTreeSet<usize>,
 }
 
 impl Identity {
-    /// Looks up the likeliest tokens of rows in our own.
+    /// Looks up the most likely tokens of rows in our own.
     pub(super) fn add(&mut self, positions: &[usize], rows: &[Row], full: &[Row]) {
         for ((row, own), position) in rows.iter().zip(full).zip(positions) {
             if self.places.len() >= MOST_ROWS || row.values.len() < 2 {
@@ -81,7 +82,8 @@ impl Identity {
         }
     }
 
-    /// Looks up the likeliest tokens of generated rows, each token once: a server may say the same one for ever.
+    /// Looks up the most likely tokens of generated rows, each token once: a server may repeat the same one
+    /// forever.
     pub(super) fn add_generated(&mut self, rows: &[Row], full: &[Row]) {
         for (row, own) in rows.iter().zip(full) {
             if row.values.len() > 1 && self.generated.insert(top(row)) {
@@ -90,7 +92,7 @@ impl Identity {
         }
     }
 
-    /// Ends the check if the rows are those of another model.
+    /// Returns an error if the rows are those of another model.
     pub(super) fn refuse(&self, facts: &Facts, source: &Source<'_>) -> Result<(), Error> {
         let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
         if self.places.len() < LEAST_ROWS || mean(&self.places) < UNRELATED {

@@ -1,4 +1,4 @@
-//! Gates of a server's rows, by the same rule as those of any other engine.
+//! Gates of a server's rows, by the same rule as for any other engine.
 
 use endpoints::{Generated, Row};
 use registry::dtype::Dtype;
@@ -18,9 +18,9 @@ use crate::rule::{self, Judged};
 #[derive(Debug)]
 pub(super) struct Judge {
     dtype: Dtype,
-    /// Most that a log-probability may differ, where one was given.
+    /// Maximum difference of a log-probability, if given.
     pub(super) bound: Option<f64>,
-    /// Without a dump: the spread that rounding in this dtype causes, measured on the native engine.
+    /// Without a dump: spread caused by rounding in this dtype, measured on the native engine.
     measured: Option<f64>,
     scale: f64,
 }
@@ -30,13 +30,13 @@ impl Judge {
         Self { dtype, bound, measured: None, scale: 1.0 }
     }
 
-    /// Root mean square of the logits.
+    /// Returns the root mean square of the logits.
     pub(super) fn scale(&self) -> f64 {
         self.scale
     }
 
-    /// Measures what rounding does to this model: rows of a native run in bf16 against those in f32, scaled to the
-    /// dtype. A model that multiplies errors does so in every dtype.
+    /// Measures the effect of rounding on this model: rows of a native run in bf16 against those in f32,
+    /// scaled to the dtype. A model that amplifies errors does so in every dtype.
     pub(super) fn measure(
         &mut self,
         native: &mut Native<'_>,
@@ -54,7 +54,7 @@ impl Judge {
         let pairs = clean.iter().flatten().zip(rounded.iter().flatten());
         let widest = pairs.map(|(a, b)| distance(b, a, &mut Vec::new()).rms).fold(0.0, f64::max);
         let scaled = widest * rule::roundoff(self.dtype) / rule::roundoff(near);
-        // Runs in 16 bits round what ops give. Sums in f32 round within, the more the longer they are.
+        // 16-bit runs round the outputs of ops. f32 sums round internally, more so the longer they are.
         let within = match self.dtype {
             Dtype::F32 => rule::schedule(Dtype::F32, self.scale, None) / rule::FACTOR,
             Dtype::Bf16 | Dtype::F16 => 0.0,
@@ -123,13 +123,15 @@ impl Judge {
         gate
     }
 
-    /// Most that two log-probabilities of a row may be apart for rounding to choose either token.
+    /// Returns the maximum margin of two log-probabilities of a row for which rounding may choose either
+    /// token.
     fn margin(&self, case: &Case) -> f64 {
         let spread = case.widest.or(self.measured).unwrap_or(0.0) as f32;
         self.bound.map_or_else(|| rule::greedy(&[spread]), |bound| 2.0 * bound)
     }
 
-    /// Compares tokens that the server chose with those that the native engine would choose behind the same tokens.
+    /// Compares tokens that the server chose with those that the native engine would choose after the same
+    /// tokens.
     pub(super) fn greedy(&self, case: &Case, generated: &Generated, truth: &[Row]) -> GreedyRow {
         let noise = self.margin(case);
         let mut row = GreedyRow {
@@ -157,21 +159,22 @@ impl Judge {
         row
     }
 
-    /// Root mean square of differences, in nats, that rounding explains in any prompt.
+    /// Returns the root mean square of differences, in nats, that rounding explains in any prompt.
     pub(super) fn explained(&self, cases: &[Case]) -> f64 {
         let widest = cases.iter().filter_map(|case| case.widest).reduce(f64::max);
         let spread = widest.or(self.measured).unwrap_or(0.0);
         self.bound.unwrap_or_else(|| rule::FACTOR * spread.max(rule::least(self.dtype, 1.0)))
     }
 
-    /// Distance of the server's rows from the reference's, where they pass: what its arithmetic is worth.
+    /// Returns the distance of the server's rows from the reference's, over gates that pass: the noise of
+    /// its arithmetic.
     pub(super) fn noise(gates: &[Gate]) -> Option<f64> {
         let passed = gates.iter().filter(|gate| !gate.fails());
         passed.filter(|gate| gate.error.count > 0).map(|gate| gate.error.max).reduce(f64::max)
     }
 }
 
-/// Root mean square of the log-probabilities about their mean: the size of the logits.
+/// Returns the root mean square of the log-probabilities about their mean: the size of the logits.
 fn size(rows: &[Row]) -> f64 {
     let finite =
         || rows.iter().flat_map(|row| &row.values).filter(|x| x.is_finite()).map(|x| f64::from(*x));

@@ -1,9 +1,9 @@
-//! Conclusions from where a difference begins.
+//! Draws conclusions from the position at which a difference begins.
 
 use crate::dump::Phase;
 use crate::gate::{Gate, Subject, Verdict};
 
-/// Says what the places of right and wrong rows rule out, as hints of the first difference.
+/// Returns hints on causes that the positions of correct and wrong rows rule out.
 pub(super) fn ruled_out(gates: &[Gate]) -> Vec<String> {
     let judged = |phase| {
         gates.iter().filter(move |gate| {

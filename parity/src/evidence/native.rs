@@ -1,4 +1,4 @@
-//! The native engine in f32, which scores what a server was asked and what it chose.
+//! Native engine in f32, which scores the server's prompts and generated tokens.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::metrics::log_softmax;
 use crate::report::Hashes;
 use crate::run::one;
 
-/// A model opened by the native engine.
+/// Model opened by the native engine.
 pub(super) struct Native<'a> {
     engine: &'a dyn Engine,
     source: Source<'a>,
@@ -34,7 +34,7 @@ impl<'a> Native<'a> {
         Ok(Self { engine, source: source.clone(), session, threads, power: (0.0, 0) })
     }
 
-    /// Rows behind the tokens at these positions.
+    /// Returns the rows after the tokens at these positions.
     pub(super) fn rows(&mut self, tokens: &[u32], positions: &[usize]) -> Result<Vec<Row>, Error> {
         let logits = run(self.session.as_mut(), tokens)?;
         let vocab = self.source.model.vocab.max(1);
@@ -48,12 +48,12 @@ impl<'a> Native<'a> {
         Ok(rows)
     }
 
-    /// Root mean square of all logits so far.
+    /// Returns the root mean square of all logits so far.
     pub(super) fn scale(&self) -> f64 {
         (self.power.0 / self.power.1.max(1) as f64).sqrt()
     }
 
-    /// Rows of a run in another dtype; none where the model cannot run in it.
+    /// Returns the rows of a run in another dtype; none if the model cannot run in it.
     pub(super) fn rounded(
         &self,
         dtype: Dtype,
@@ -71,7 +71,7 @@ impl<'a> Native<'a> {
     }
 }
 
-/// Hashes of the model, of which the dump has to be.
+/// Returns the hashes of the model, which must match the dump.
 pub(super) fn hashes(source: &Source<'_>, dump: Option<&Dump>) -> Result<Hashes, Error> {
     let mut hashes = Hashes { dump: dump.map(Dump::sha256).transpose()?, ..Hashes::default() };
     let io = |path: &Path| sha256(path).map_err(|error| Error::Check(CheckError::Io(error)));

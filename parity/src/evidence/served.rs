@@ -1,7 +1,8 @@
-//! Schedules of a server: the same request alone, again, in batches, over a warm prefix, behind another one.
+//! Schedules of a server: the same request alone, repeated, in batches, with a warm prefix cache, after
+//! another one.
 //!
-//! What a server answers must not depend on its other requests. Where it does, slots, caches or batches leak, and the
-//! schedule says which.
+//! A server's answer must not depend on its other requests. If it does, slots, caches or batches leak, and
+//! the schedule shows which.
 
 use std::thread;
 
@@ -14,28 +15,28 @@ use super::distance::{apart, top};
 use crate::gate::Verdict;
 use crate::schedules::ScheduleRow;
 
-/// Prompts that take part.
+/// Number of prompts in the schedules.
 const PROMPTS: usize = 3;
 
-/// Longest prompt that takes part.
+/// Maximum length of a prompt in the schedules.
 const LONGEST: usize = 1024;
 
-/// Tokens behind a prompt that is cut back.
+/// Number of tokens after a truncated prompt.
 const MORE: usize = 12;
 
 /// Answers to each prompt by itself.
 pub(super) struct Alone<'a> {
     pub(super) cases: &'a [Case],
-    /// Rows of prompts; empty where the server gives none.
+    /// Rows of prompts; empty if the server provides none.
     pub(super) scored: &'a [Scored],
-    /// Generated tokens; empty where the server gives none.
+    /// Generated tokens; empty if the server provides none.
     pub(super) made: &'a [Generated],
     pub(super) vocab: usize,
-    /// Most positions of a sequence.
+    /// Maximum length of a sequence.
     pub(super) room: usize,
 }
 
-/// Runs `one` for all items side by side.
+/// Runs `one` for all items in parallel.
 pub(super) fn together<I: Sync, T: Send>(
     items: &[I],
     one: &(dyn Fn(&I) -> Result<T, Error> + Sync),
@@ -52,11 +53,11 @@ pub(super) fn together<I: Sync, T: Send>(
     })
 }
 
-/// An answer of either kind.
+/// Answer of either kind.
 struct Answer {
     ids: Vec<u32>,
     rows: Vec<Row>,
-    /// The position in the sequence of the first row.
+    /// Position of the first row in the sequence.
     from: usize,
 }
 
@@ -84,7 +85,8 @@ impl Run {
         Self { row: ScheduleRow { dtype, name, why, steps, max, limit, position, note, verdict } }
     }
 
-    /// Compares an answer with the one that the prompt had alone. Behind another token sequences have nothing in common.
+    /// Compares an answer with the one that the prompt had alone. After a different token, sequences are
+    /// not comparable.
     fn compare(&mut self, case: &Case, what: &str, alone: &Answer, got: &Answer) {
         self.row.steps += 1;
         let end = case.tokens.len();
@@ -101,11 +103,11 @@ impl Run {
             let targets =
                 want.target.zip(row.target).filter(|_| alone.ids.get(n) == got.ids.get(n));
             let delta = targets.map_or(own, |(a, b)| own.max(f64::from(apart(a, b))));
-            // Rows that have no token in common say only that they have none.
+            // Rows without a common token only show that they have none.
             let apart_tops =
                 want.values.len() > 1 && row.values.len() > 1 && want.at(top(row) as u32).is_none();
             let delta = if apart_tops { delta.max(1.0) } else { delta };
-            // A row that lost its numbers agrees with nothing.
+            // A row that lost its values agrees with nothing.
             let lost = want.values.len() > row.values.len() && row.values.len() < 2
                 || want.is_full() != row.is_full()
                 || want.target.is_some() && row.target.is_none();
@@ -132,7 +134,7 @@ impl Run {
         }
     }
 
-    /// Ends the schedule. One that compared nothing says nothing.
+    /// Finishes the schedule. One that compared nothing is not judged.
     fn done(self) -> ScheduleRow {
         if self.row.steps > 0 {
             return self.row;
@@ -142,7 +144,7 @@ impl Run {
     }
 }
 
-/// Runs all schedules that the server's evidence allows.
+/// Runs all schedules that the server's responses allow.
 pub(super) fn schedules(
     server: &dyn Endpoint,
     alone: &Alone<'_>,
@@ -167,7 +169,7 @@ pub(super) fn schedules(
     Ok(rows)
 }
 
-/// Prompts of mixed lengths, the longest first.
+/// Returns prompts of mixed lengths, the longest first.
 fn chosen(cases: &[Case]) -> Vec<usize> {
     let mut places: Vec<usize> =
         (0..cases.len()).filter(|n| cases[*n].tokens.len() <= LONGEST).collect();
@@ -193,7 +195,7 @@ impl Setting<'_> {
         self.server.generate(&Ask { tokens, cache }, count.max(1))
     }
 
-    /// Requests one after the other, over caches as the server keeps them.
+    /// Sends requests one after the other, with the server's own caching.
     fn one_by_one(&self, places: &[usize]) -> Result<Vec<ScheduleRow>, Error> {
         let mut again =
             self.run("again", "the same request twice: the second one finds its own caches");
@@ -251,7 +253,7 @@ impl Setting<'_> {
         Ok([again, other, prefix, beyond, goes_on].map(Run::done).into())
     }
 
-    /// Requests at the same time.
+    /// Sends requests at the same time.
     fn side_by_side(
         &self,
         places: &[usize],
@@ -286,7 +288,7 @@ impl Setting<'_> {
         Ok(vec![batch.done(), crowd.done()])
     }
 
-    /// Rows of prompts over warm caches, and side by side.
+    /// Requests rows of prompts with warm caches, and in parallel.
     fn scoring(&self, places: &[usize]) -> Result<Vec<ScheduleRow>, Error> {
         let score = |n: &usize, cache| {
             let case = &self.alone.cases[*n];
@@ -319,7 +321,7 @@ impl Setting<'_> {
         Ok(vec![warm.done(), batch.done()])
     }
 
-    /// The first request once more.
+    /// Repeats the first request.
     fn at_the_end(&self, places: &[usize]) -> Result<ScheduleRow, Error> {
         let mut run = self.run(
             "cache off",

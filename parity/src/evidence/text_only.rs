@@ -1,13 +1,15 @@
-//! Servers that show no numbers, and tokenizers of servers beside the model's own.
+//! Servers that expose no log-probabilities, and comparison of a server's tokenizer with the model's own.
 
 use endpoints::Endpoint;
 
 use super::Error;
 
-/// The model's own tokenizer: the ids of a text, without special tokens around it or with them; none where it refuses.
+/// The model's own tokenizer: returns the ids of a text, without or with special tokens around it; none if
+/// it fails.
 pub type Tokenizer<'a> = dyn Fn(&str, bool) -> Option<Vec<u32>> + 'a;
 
-/// Texts on which tokenizers part: spaces, digits, cases, other scripts, and characters of several tokens.
+/// Texts on which tokenizers differ: spaces, digits, cases, other scripts, and characters of several
+/// tokens.
 const TEXTS: [&str; 6] = [
     "The quick brown fox jumps over the lazy dog.",
     "  two  spaces,\ta tab\nand a new line\n\n",
@@ -17,7 +19,7 @@ const TEXTS: [&str; 6] = [
     "don't I'LL we've 🤔👩‍👩‍👧",
 ];
 
-/// Compares the tokenizer of a server with the model's own; none where one of them has none.
+/// Compares the tokenizer of a server with the model's own; none if either is missing.
 pub(super) fn compare(
     server: &dyn Endpoint,
     own: Option<&Tokenizer<'_>>,
@@ -43,7 +45,7 @@ pub(super) fn compare(
         .then(|| format!("tokenizer: {compared} texts give the same ids there and here")))
 }
 
-/// Compares how many tokens texts have, where a server says nothing else.
+/// Compares the token counts of texts, if a server provides nothing else.
 fn counts(server: &dyn Endpoint, own: Option<&Tokenizer<'_>>) -> Result<String, endpoints::Error> {
     let Some(own) = own else {
         return Ok("; the model has no tokenizer to compare its own with".to_owned());
@@ -72,7 +74,7 @@ fn counts(server: &dyn Endpoint, own: Option<&Tokenizer<'_>>) -> Result<String, 
     })
 }
 
-/// The error for a server that shows no numbers.
+/// Returns the error for a server that exposes no log-probabilities.
 pub(super) fn not_provable(
     server: &dyn Endpoint,
     own: Option<&Tokenizer<'_>>,

@@ -12,13 +12,13 @@ const RIGHT: f64 = 8.0;
 const BOTTOM: f64 = 22.0;
 const TOP: f64 = 10.0;
 
-/// One line.
+/// Line of a chart.
 pub(super) struct Series {
-    /// In tooltips.
+    /// Name in tooltips.
     pub(super) name: String,
-    /// In the legend, once per look; the name if none.
+    /// Name in the legend, once per class; `name` if none.
     pub(super) legend: Option<&'static str>,
-    /// Its look: `ours`, `floor`, `local`, `other`, `wrong`, or `c0` to `c7` for one of several prompts.
+    /// CSS class: `ours`, `floor`, `local`, `other`, `wrong`, or `c0` to `c7` for one of several prompts.
     pub(super) class: &'static str,
     /// Column and value.
     pub(super) points: Vec<(usize, f64)>,
@@ -26,20 +26,20 @@ pub(super) struct Series {
     pub(super) failed: Vec<usize>,
 }
 
-/// One figure.
+/// Chart with a title, axes and lines.
 pub(super) struct Chart {
     pub(super) title: String,
     /// Names of the columns, for tooltips.
     pub(super) columns: Vec<String>,
-    /// Under the axis, left and right.
+    /// Labels under the axis, left and right.
     pub(super) ends: (String, String),
     pub(super) series: Vec<Series>,
-    /// A bound that is the same everywhere.
+    /// Constant bound.
     pub(super) limit: Option<f64>,
 }
 
 impl Chart {
-    /// Draws it; nothing when there is nothing to draw.
+    /// Renders the chart; empty without data.
     pub(super) fn svg(&self) -> String {
         let values =
             || self.series.iter().flat_map(|s| s.points.iter().map(|p| p.1)).chain(self.limit);
@@ -52,7 +52,7 @@ impl Chart {
         let least = values().filter(|v| shown(*v)).fold(most.max(1e-30), f64::min);
         let bottom = least.log10().floor().max(top - 9.0).min(top - 1.0);
         let plot = HEIGHT - TOP - BOTTOM;
-        // Exact agreement (0) lies on the axis, what is not a number at the top edge.
+        // Exact agreement (0) is drawn on the axis, NaN at the top edge.
         let y = |v: f64| {
             let log = if v == 0.0 {
                 bottom
@@ -125,7 +125,7 @@ impl Chart {
         out
     }
 
-    /// Names every colour that is drawn.
+    /// Returns the legend with every colour in the chart.
     fn legend(&self) -> String {
         let mut entries: Vec<(&str, &str)> = Vec::new();
         for s in self.series.iter().filter(|s| !s.points.is_empty()) {

@@ -1,4 +1,4 @@
-//! The file that says what a matrix runs: models, engines, dtypes, and cells that are known not to pass.
+//! Plan of a matrix: models, engines, dtypes, and cells that are known not to pass.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use registry::suggest;
 use registry::syntax::Ident;
 use registry::yaml::{self, Map, Node, Value};
 
-/// A plan.
+/// Plan of a matrix.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Models, in order.
     pub models: Vec<Model>,
     /// Engines, in order.
     pub engines: Vec<Engine>,
-    /// Dtypes of what names none of its own.
+    /// Default dtypes of models and engines.
     pub dtypes: Vec<Dtype>,
     /// Flags that are passed on to every check.
     pub flags: Vec<String>,
@@ -24,37 +24,37 @@ pub struct Plan {
     pub known: Vec<Known>,
 }
 
-/// A model of a plan.
+/// Model of a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Model {
-    /// Its name in reports: the last part of its path if it has no other.
+    /// Name in reports; the last part of the path by default.
     pub name: String,
-    /// Its folder or file, or its id on a hub.
+    /// Folder or file of the model, or its id on a hub.
     pub path: String,
-    /// Its dump, if that does not lie beside it.
+    /// Dump, if not beside the model.
     pub reference: Option<String>,
-    /// Its spec, if no known one matches.
+    /// Spec, if no known one matches.
     pub spec: Option<String>,
-    /// The checkpoint that it was made from.
+    /// Checkpoint that the model was made from.
     pub source: Option<String>,
-    /// Engines that it runs on; all if empty.
+    /// Engines to run the model on; all if empty.
     pub engines: Vec<String>,
-    /// Its dtypes; those of the engine or the plan if empty.
+    /// Dtypes; those of the engine or the plan if empty.
     pub dtypes: Vec<Dtype>,
 }
 
-/// An engine of a plan.
+/// Engine of a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Engine {
-    /// Its name in reports.
+    /// Name in reports.
     pub name: String,
-    /// What `--engine` takes.
+    /// Value of `--engine`.
     pub engine: String,
-    /// Its options, `KEY=VALUE`.
+    /// Options of the engine, `KEY=VALUE`.
     pub options: Vec<String>,
-    /// Its dtypes; those of the plan if empty.
+    /// Dtypes; those of the plan if empty.
     pub dtypes: Vec<Dtype>,
-    /// Flags of its checks alone.
+    /// Flags for the checks of this engine.
     pub flags: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ pub struct Known {
     pub engine: Option<String>,
     /// The dtype; all if none.
     pub dtype: Option<Dtype>,
-    /// The reason, which reports repeat.
+    /// Reason, which reports repeat.
     pub because: String,
 }
 
@@ -76,7 +76,7 @@ const MODEL: [&str; 7] = ["name", "path", "reference", "spec", "source", "engine
 const ENGINE: [&str; 5] = ["name", "engine", "options", "dtypes", "flags"];
 const KNOWN: [&str; 4] = ["model", "engine", "dtype", "because"];
 
-/// Reads a plan, or says everything that is wrong with it.
+/// Parses a plan, or returns all faults in it.
 pub fn read(source: &Arc<Source>) -> Result<Plan, Vec<Finding>> {
     let tree = yaml::read(source)?;
     let mut reader = Reader::default();
@@ -85,13 +85,14 @@ pub fn read(source: &Arc<Source>) -> Result<Plan, Vec<Finding>> {
 }
 
 impl Plan {
-    /// The dtypes of a model on an engine: the model's, else the engine's, else the plan's, else f32.
+    /// Returns the dtypes of a model on an engine: the model's, else the engine's, else the plan's, else
+    /// f32.
     pub fn dtypes(&self, model: &Model, engine: &Engine) -> Vec<Dtype> {
         let own = [&model.dtypes, &engine.dtypes, &self.dtypes];
         own.into_iter().find(|list| !list.is_empty()).cloned().unwrap_or(vec![Dtype::F32])
     }
 
-    /// Pairs of models and engines, in order.
+    /// Returns the pairs of models and engines, in order.
     pub fn pairs(&self) -> Vec<(&Model, &Engine)> {
         let on = |model: &Model, engine: &Engine| {
             model.engines.is_empty() || model.engines.contains(&engine.name)
@@ -100,7 +101,7 @@ impl Plan {
         self.models.iter().flat_map(of).filter(|(model, engine)| on(model, engine)).collect()
     }
 
-    /// The reason for which a cell need not pass, if there is one.
+    /// Returns the reason for which a cell need not pass, if there is one.
     pub fn known(&self, model: &str, engine: &str, dtype: &str) -> Option<&str> {
         let fits = |known: &&Known| {
             known.model.as_ref().is_none_or(|name| name == model)
@@ -151,7 +152,7 @@ impl Reader {
         }
     }
 
-    /// Refuses names in the items of `list` that nothing has.
+    /// Reports names in the items of `list` that are not defined.
     fn references(&mut self, map: &Map, list: &str, key: &str, names: &BTreeSet<&str>) {
         let Some(Value::List(items)) = map.get(list).map(|entry| &entry.value.value) else {
             return;
@@ -280,7 +281,7 @@ impl Reader {
         self.word(map, key).filter(|word| !word.is_empty())
     }
 
-    /// A list of words, or one.
+    /// Reads a list of words, or a single word.
     fn words(&mut self, map: &Map, key: &str) -> Vec<Ident> {
         let Some(entry) = map.get(key) else { return Vec::new() };
         let node = &entry.value;
@@ -313,7 +314,7 @@ impl Reader {
     }
 }
 
-/// The last part of a path or id, without the ending of a Python file.
+/// Returns the last part of a path or id, without the extension of a Python file.
 fn last(path: &str) -> String {
     let path = path.trim_end_matches('/');
     let name = path.rsplit('/').next().unwrap_or(path);

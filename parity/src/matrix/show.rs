@@ -1,11 +1,11 @@
-//! A matrix as text, JUnit XML and a page.
+//! Formats a matrix as text, JUnit XML and a page.
 
 use std::fmt::Write as _;
 
 use super::{Board, Cell, Change, Key, Outcome};
 use crate::junit::escape;
 
-/// Characters of a reason that the table's text shows; JUnit and the page have all of it.
+/// Maximum length of a reason in the text table; JUnit and the page show all of it.
 const LONG: usize = 320;
 
 fn short(text: &str) -> String {
@@ -15,7 +15,7 @@ fn short(text: &str) -> String {
     }
 }
 
-/// Engines in the order in which they come.
+/// Returns the engines in order of appearance.
 fn engines(board: &Board) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for cell in &board.cells {
@@ -26,7 +26,7 @@ fn engines(board: &Board) -> Vec<&str> {
     names
 }
 
-/// Rows: a model in a dtype, and its cells by engine.
+/// Rows of the table: a model in a dtype, and its cells by engine.
 type Rows<'a> = Vec<((&'a str, &'a str), Vec<Option<(&'a Cell, Change)>>)>;
 
 fn rows<'a>(board: &'a Board, changes: &[Change]) -> Rows<'a> {
@@ -46,7 +46,7 @@ fn rows<'a>(board: &'a Board, changes: &[Change]) -> Rows<'a> {
     rows
 }
 
-/// The word for a cell.
+/// Returns the word for a cell.
 fn word(cell: &Cell, change: Change) -> String {
     match change {
         Change::Fine => cell.share.map_or("pass".to_owned(), |share| format!("pass {share:.2}")),
@@ -56,7 +56,7 @@ fn word(cell: &Cell, change: Change) -> String {
     }
 }
 
-/// Renders a matrix as a table, with the reasons of what does not pass.
+/// Formats a matrix as a table, with the reasons of cells that do not pass.
 pub fn text(board: &Board, changes: &[Change], gone: &[&Key]) -> String {
     let engines = engines(board);
     let mut table =

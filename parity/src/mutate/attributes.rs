@@ -11,16 +11,16 @@ use super::{Class, Mutant};
 use crate::edit::{Change, attends, matters};
 use crate::places::Places;
 
-/// A window that no full attention has.
+/// Window shorter than any full attention.
 const SHORT_WINDOW: usize = 30;
 
-/// A change of a value; none where it does not apply.
+/// Change of a value; none if it does not apply.
 type ChangeValue = Box<dyn Fn(&Scalar) -> Option<Scalar>>;
 
-/// A change of a window.
+/// Change of a window.
 type Window = fn(Option<usize>) -> Option<usize>;
 
-/// Edits of one argument: what is done, the class, the change, and whether one node alone is edited too.
+/// Kind of edit of one argument: description, class, change, and true if single nodes are edited too.
 struct Way {
     what: String,
     class: Class,
@@ -39,7 +39,7 @@ impl Way {
     }
 }
 
-/// Gives the edits of every argument of every op of a graph.
+/// Returns the edits of every argument of every op of a graph.
 pub(super) fn mutants(model: &Model, ops: &OpSet, places: &Places<'_>) -> Vec<Mutant> {
     let graph = &model.graph;
     let mut kinds: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
@@ -150,7 +150,7 @@ fn ways(key: &str, param: Option<&Param>) -> Vec<Way> {
     }
 }
 
-/// Edits of windows: of arguments and of the states that keep as much.
+/// Returns edits of windows: of arguments and of the states with that window.
 fn windows(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     let own = |node: &Node| node.attrs.get("window").and_then(Scalar::as_usize);
     let with = places.nodes(|node| attends(graph, node) && own(node).is_some());

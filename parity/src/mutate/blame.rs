@@ -1,4 +1,4 @@
-//! Diagnoses of mutants: whether the edit that undoes a mistake is named first.
+//! Diagnoses of mutants: checks that the edit that undoes a mistake is named first.
 
 use engine::Source;
 use registry::dtype::Dtype;
@@ -7,25 +7,26 @@ use serde::Serialize;
 use crate::diagnose::{Cause, Diagnosis};
 use crate::edit::same;
 
-/// How the diagnosis of a mutant came out.
+/// Result of the diagnosis of a mutant.
 #[derive(Debug, Clone, Serialize)]
 pub struct Blame {
-    /// True if an edit undoes the mistake; false for faults of the engine or of weights, which the book of edits lacks.
+    /// True if an edit undoes the mistake; false for faults of the engine or of weights, which no edit
+    /// describes.
     pub curable: bool,
-    /// Place among the causes of the edit that undoes the mistake, from 1; none if it is not among those reported.
+    /// Rank of the edit that undoes the mistake among the causes, from 1; none if it is not reported.
     pub rank: Option<usize>,
     /// True if some edit makes the whole check pass.
     pub explained: bool,
-    /// The first cause, in words.
+    /// Description of the first cause.
     pub first: Option<String>,
     /// Share of the difference that the first cause explains.
     pub restored: f64,
-    /// Edits that were run.
+    /// Number of edits that were run.
     pub tried: usize,
 }
 
 impl Blame {
-    /// True if the diagnosis is right: the undoing edit is first, or nothing is blamed where there is none.
+    /// True if the diagnosis is right: the undoing edit is first, or nothing is blamed if there is none.
     pub fn is_right(&self) -> bool {
         if self.curable { self.rank == Some(1) } else { !self.explained }
     }

@@ -9,39 +9,39 @@ use super::Blame;
 use crate::fit::Strengths;
 use crate::gate::dtype_name;
 
-/// The name and version of the JSON form.
+/// Name and version of the JSON format.
 pub const SCHEMA: &str = "onboard-mutants/1";
 
-/// Kinds of mistakes.
+/// Class of a mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
-    /// The epsilon of a norm.
+    /// Epsilon of a norm.
     Epsilon,
-    /// A scale, cap or limit.
+    /// Scale, cap or limit.
     Number,
-    /// An integer that is no shape.
+    /// Integer that is not a shape.
     Integer,
-    /// The reach of an attention.
+    /// Window of an attention.
     Window,
-    /// A flag or a form of an op, a weight or a bias left out, an activation function.
+    /// Flag or form of an op, a missing weight or bias, an activation function.
     Form,
-    /// Two inputs or two weights of equal shapes.
+    /// Two swapped inputs or weights of equal shape.
     Swap,
-    /// A rotary table.
+    /// Rotary table.
     Rope,
-    /// The dtype or the order of a rounding.
+    /// Dtype or order of a rounding.
     Rounding,
-    /// A value of one projection, head or expert, or from a position on.
+    /// Value of one projection, head or expert, or from a position on.
     Value,
-    /// The content or the dtype of a state.
+    /// Content or dtype of a state.
     State,
-    /// The handling of slots.
+    /// Handling of slots.
     Slot,
 }
 
 impl Class {
-    /// Every class, in the order in which reports list them.
+    /// Every class, in the order of reports.
     pub const ALL: [Self; 11] = [
         Self::Epsilon,
         Self::Number,
@@ -56,7 +56,7 @@ impl Class {
         Self::Slot,
     ];
 
-    /// The word in reports.
+    /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Epsilon => "epsilon",
@@ -80,15 +80,15 @@ impl Class {
 pub enum Fate {
     /// A gate failed.
     Caught,
-    /// The engine did not run it.
+    /// The engine refused to run the mutant.
     Refused,
-    /// Numbers changed, and every gate passed.
+    /// Values changed, and every gate passed.
     Missed,
-    /// No number changed, or f32 noise alone where only rounding was edited.
+    /// No value changed, or only f32 noise if only rounding was edited.
     Unreached,
 }
 
-/// A gate that came closest to catching a mutant.
+/// Gate that came closest to catching a mutant.
 #[derive(Debug, Clone, Serialize)]
 pub struct Closest {
     /// The tap, state, log-probabilities or schedule.
@@ -105,23 +105,23 @@ pub struct Closest {
     pub before: f64,
 }
 
-/// The result of one mutant in one dtype.
+/// Result of one mutant in one dtype.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// The mutant.
     pub mutant: String,
-    /// Its class.
+    /// Class of the mutant.
     pub class: Class,
     /// The dtype of the run.
     #[serde(serialize_with = "dtype_name")]
     pub dtype: Dtype,
-    /// How it came out.
+    /// Outcome of the run.
     pub fate: Fate,
-    /// The tap, state or schedule that was named first, or the words of a refusal.
+    /// Tap, state or schedule that was named first, or the error text of a refusal.
     pub first: Option<String>,
-    /// True if that is the place of the mistake; none where nobody knows the place.
+    /// True if that is the place of the mistake; none if the place is unknown.
     pub right: Option<bool>,
-    /// Places that would have been right.
+    /// Places that would be correct.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub expected: BTreeSet<String>,
     /// The largest value of each measure; none for a refusal.
@@ -130,7 +130,7 @@ pub struct Outcome {
     pub closest: Option<Closest>,
     /// For an unreached mutant: the likely reason.
     pub reach: Option<&'static str>,
-    /// Its diagnosis, where one was asked for and the mutant was caught.
+    /// Diagnosis, if one was requested and the mutant was caught.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blame: Option<Blame>,
 }
@@ -144,7 +144,7 @@ pub struct Book {
     pub spec: String,
     /// The dump.
     pub reference: String,
-    /// By mutant and dtype.
+    /// Results by mutant and dtype.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -154,7 +154,7 @@ impl Book {
         self.outcomes.iter().any(|o| o.dtype == Dtype::F32 && o.fate == Fate::Missed)
     }
 
-    /// Counts of mutants that a gate caught and whose place is known, and of those whose place was named first.
+    /// Returns the number of caught mutants with a known place, and of those whose place was named first.
     pub fn places(&self) -> (usize, usize) {
         let known = self.outcomes.iter().filter_map(|o| o.right);
         known.fold((0, 0), |(all, right), is| (all + 1, right + usize::from(is)))

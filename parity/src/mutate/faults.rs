@@ -12,40 +12,40 @@ use registry::scalar::Scalar;
 use super::{Class, Mutant};
 use crate::places::Places;
 
-/// A fault.
+/// Fault of an engine.
 #[derive(Debug, Clone)]
 pub(super) enum Fault {
-    /// Numbers of a tap are changed.
+    /// Values of a tap are changed.
     Tap(TapFault),
     /// States are changed after each step, or slots are handled wrongly.
     State(StateFault),
 }
 
-/// A change of a tap.
+/// Change of a tap.
 #[derive(Debug, Clone)]
 pub(super) struct TapFault {
     pub(super) tap: String,
-    /// The first position that is changed.
+    /// First position that is changed.
     pub(super) from: usize,
-    /// Only these numbers of a row.
+    /// Range of changed values in a row; all if none.
     pub(super) part: Option<Range<usize>>,
-    /// Only rows for which this tap holds this number.
+    /// Tap and value that select the changed rows; all rows if none.
     pub(super) chosen: Option<(String, usize)>,
     pub(super) how: How,
 }
 
-/// The change itself.
+/// Kind of change.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum How {
-    /// Multiplied.
+    /// Multiplied by a factor.
     Times(f32),
     /// Rounded to fewer bits than the run keeps.
     Rounded,
-    /// A hundredth more or less, by the bits of each number.
+    /// Increased or decreased by a hundredth, depending on the bits of each value.
     Noise,
 }
 
-/// A mistake with states.
+/// Fault in the handling of states.
 #[derive(Debug, Clone)]
 pub(super) struct StateFault {
     pub(super) states: Vec<StateId>,
@@ -54,25 +54,25 @@ pub(super) struct StateFault {
 
 #[derive(Debug, Clone)]
 pub(super) enum StateChange {
-    /// These rows are 0 once the sequence is longer than the last of them.
+    /// Rows are set to 0 once the sequence is longer than the last of them.
     Dropped(Range<usize>),
-    /// Set to 0 whenever the number of tokens is a multiple.
+    /// State is set to 0 whenever the number of tokens is a multiple.
     Zeroed(usize),
-    /// Rounded after each step.
+    /// State is rounded after each step.
     Narrow(Dtype),
-    /// Rounded for the reading of a step.
+    /// State is rounded for reading in a step.
     ReadNarrow(Dtype),
-    /// Fed one token more after each chunk of odd length.
+    /// One extra token is fed after each chunk of odd length.
     Padded,
-    /// Left to the next slot.
+    /// State is left to the next slot.
     Stale,
-    /// Not taken back by a truncate.
+    /// State is not restored by a truncate.
     NotTakenBack,
-    /// A fork is one position further.
+    /// Fork is one position ahead.
     Further,
 }
 
-/// Gives the faults that a model can have.
+/// Returns the faults that a model can have.
 pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
     let graph = &model.graph;
     let mut all = Vec::new();
@@ -112,7 +112,7 @@ fn tap(graph: &Graph, node: &Node) -> Option<String> {
     graph.values[node.outputs.first()?.0].tap.clone()
 }
 
-/// The last projection of a layer in the middle.
+/// Returns the last projection of a layer in the middle.
 fn projection(graph: &Graph) -> Option<String> {
     let layer = graph.layers.get(graph.layers.len() / 2)?;
     let nodes = &graph.nodes[layer.nodes.0..layer.nodes.1];
@@ -123,7 +123,7 @@ fn projection(graph: &Graph) -> Option<String> {
     projections.find_map(|node| tap(graph, node))
 }
 
-/// The last head of a projection that a state is made from.
+/// Returns a fault in the last head of a projection that a state is made from.
 fn head(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
     let owners = graph.nodes.iter().filter(|node| {
         let kind = node.state.map(|state| graph.states[state.0].kind);
@@ -163,7 +163,7 @@ fn head(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
     None
 }
 
-/// One expert of the first router.
+/// Returns a fault in one expert of the first router.
 fn expert(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
     let node = graph.nodes.iter().find(|node| node.op.is(Trait::Experts))?;
     let tap = tap(graph, node)?;

@@ -11,7 +11,7 @@ use registry::model::Model;
 use super::faults::{Fault, How, StateChange, StateFault, TapFault};
 use super::slots;
 
-/// An engine whose sessions have a fault.
+/// Engine whose sessions have a fault.
 pub(super) struct Faulty<'a> {
     inner: &'a dyn Engine,
     fault: Fault,
@@ -46,15 +46,15 @@ impl Engine for Faulty<'_> {
     }
 }
 
-/// A session with a fault. Its slots are other numbers than the inner session's, which change when states do.
+/// Session with a fault. Its slot ids differ from the inner session's, which change when states do.
 pub(super) struct FaultySession {
     pub(super) inner: Box<dyn Session>,
     fault: Fault,
     slots: BTreeMap<usize, SlotId>,
     next: usize,
-    /// The states that the slot released last has left.
+    /// States left by the slot that was released last.
     stale: Option<Vec<StateValue>>,
-    /// The same of slots that were not fed yet.
+    /// Such states for slots that were not fed yet.
     reused: BTreeMap<usize, Vec<StateValue>>,
 }
 
@@ -70,7 +70,7 @@ impl FaultySession {
         SlotId(id)
     }
 
-    /// Puts a slot with other states in the place of one.
+    /// Replaces a slot by one with other states.
     fn replace(
         &mut self,
         slot: SlotId,
@@ -91,7 +91,7 @@ impl FaultySession {
         }
     }
 
-    /// Changes the states of a slot that was fed so many tokens.
+    /// Changes the states of a slot after a chunk of tokens.
     fn after(&mut self, slot: SlotId, tokens: &[u32]) -> Result<(), Error> {
         let Some(fault) = self.state_fault() else { return Ok(()) };
         let inner = self.own(slot)?;
@@ -266,14 +266,14 @@ impl Session for FaultySession {
     }
 }
 
-/// A probe that changes a tap before the real one sees it.
+/// Probe that changes a tap before the real one sees it.
 struct Tamper<'a> {
     probe: &'a mut dyn Probe,
     fault: &'a TapFault,
-    /// Positions of all rows, and of those whose logits are wanted.
+    /// Positions of all rows, and of those with wanted logits.
     rows: Vec<usize>,
     wanted: Vec<usize>,
-    /// Of the tap that says which rows are changed: its numbers, and how many a row has.
+    /// Values and row width of the tap that selects the changed rows.
     chosen: Vec<Vec<f32>>,
     dtype: Dtype,
 }

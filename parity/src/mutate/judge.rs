@@ -1,4 +1,4 @@
-//! How a mutant came out, from the report of its check.
+//! Judges a mutant by the report of its check.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::{Closest, Fate, Mutant, Outcome};
 use crate::gate::{Gate, Verdict};
 use crate::report::Report;
 
-/// Compares the report of a mutant, or the words of a refusal, with that of the unchanged model.
+/// Compares the report of a mutant, or the error text of a refusal, with that of the unchanged model.
 pub(super) fn judge(
     mutant: &Mutant,
     dtype: Dtype,
@@ -80,7 +80,8 @@ fn same<T: Serialize>(a: &T, b: &T) -> bool {
     matches!((serde_json::to_string(a), serde_json::to_string(b)), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Compares what the engine computed in two checks. Bounds are left out: they depend on runs with moved inputs too.
+/// Compares the engine's values in two checks. Bounds are excluded, because they also depend on runs with
+/// perturbed inputs.
 fn same_numbers(report: &Report, sound: &Report) -> bool {
     let gate = |gate: &Gate| (gate.error, gate.gain.to_bits(), gate.unequal, gate.verdict);
     report.runs.len() == sound.runs.len()
@@ -92,7 +93,7 @@ fn same_numbers(report: &Report, sound: &Report) -> bool {
         })
 }
 
-/// Names what a report shows first.
+/// Names the first finding of a report.
 pub(super) fn named(report: &Report) -> Option<String> {
     if let Some(run) = report.first_failing() {
         let router = || {
@@ -112,7 +113,7 @@ pub(super) fn named(report: &Report) -> Option<String> {
     Some(format!("schedule {}", row.name))
 }
 
-/// Finds the bound nearest to its limit among gates whose numbers changed.
+/// Finds the bound nearest to its limit among gates whose values changed.
 fn closest(report: &Report, sound: &Report) -> Option<Closest> {
     fn gates(report: &Report) -> Vec<&Gate> {
         report.runs.iter().flat_map(|run| &run.gates).collect()

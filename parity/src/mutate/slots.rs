@@ -8,7 +8,7 @@ use registry::graph::{Graph, StateId, StateKind};
 
 use super::faults::StateChange;
 
-/// Rounds to so many bits behind the leading one, to even.
+/// Rounds to a number of bits after the leading one, ties to even.
 pub(super) fn rounded(x: f32, bits: u32) -> f32 {
     if !x.is_finite() {
         return x;
@@ -27,7 +27,7 @@ pub(super) fn kept(x: f32, dtype: Dtype) -> f32 {
     match dtype {
         Dtype::F32 => x,
         Dtype::Bf16 => rounded(x, 7),
-        // Numbers below the normal range of f16 have fewer bits.
+        // Values below the normal range of f16 have fewer bits.
         Dtype::F16 if x.abs() < 2.0_f32.powi(-14) => {
             (x * 2.0_f32.powi(24)).round_ties_even() * 2.0_f32.powi(-24)
         }
@@ -68,7 +68,7 @@ pub(super) fn change(
     changed
 }
 
-/// Takes some states from elsewhere.
+/// Copies some states from another source.
 pub(super) fn take(values: &mut [StateValue], from: &[StateValue], states: &[StateId]) -> bool {
     for value in values.iter_mut().filter(|value| states.contains(&value.state)) {
         let other = from.iter().find(|o| o.state == value.state && o.part == value.part);
@@ -79,8 +79,8 @@ pub(super) fn take(values: &mut [StateValue], from: &[StateValue], states: &[Sta
     true
 }
 
-/// Leaves the states of a released slot in a slot after its first chunk: in place of the inputs of a convolution where
-/// the chunk is shorter than the kernel, and as a summand of a recurrence.
+/// Leaks the states of a released slot into a slot after its first chunk. They replace the inputs of a
+/// convolution if the chunk is shorter than the kernel, and are added to a recurrence.
 pub(super) fn leak(
     values: &mut [StateValue],
     stale: &[StateValue],
@@ -108,7 +108,7 @@ pub(super) fn leak(
     changed
 }
 
-/// Gives states that have a row for every position the last one twice.
+/// Repeats the last row of states that have a row for every position.
 pub(super) fn repeat_last(values: &mut [StateValue], graph: &Graph, position: usize) {
     for value in values {
         let state = &graph.states[value.state.0];
@@ -122,7 +122,7 @@ pub(super) fn repeat_last(values: &mut [StateValue], graph: &Graph, position: us
     }
 }
 
-/// Runs a single step on rounded states, and keeps what it makes of the states themselves.
+/// Runs a single step on rounded states, and keeps the values that it computes from the exact states.
 pub(super) fn read_narrow(
     session: &mut dyn Session,
     chunks: &[Chunk<'_>],
@@ -148,7 +148,7 @@ pub(super) fn read_narrow(
     Ok(logits)
 }
 
-/// Remembers taps as a probe leaves them.
+/// Probe that records taps as another probe leaves them.
 struct Recorded<'a> {
     probe: &'a mut dyn Probe,
     taps: BTreeMap<String, Vec<f32>>,
@@ -165,7 +165,7 @@ impl Probe for Recorded<'_> {
     }
 }
 
-/// Puts remembered taps in place of what is made.
+/// Probe that replaces taps by recorded ones.
 struct Replay(BTreeMap<String, Vec<f32>>);
 
 impl Probe for Replay {

@@ -1,4 +1,4 @@
-//! Edits of what nodes read and of the functions that they apply.
+//! Edits of the inputs of nodes and of the functions that they apply.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
     all
 }
 
-/// The weights of two layers of one kind in each other's place.
+/// Returns a swap of the weights of two layers of one kind.
 fn layers(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
     let mut all = graph.layers.iter().enumerate();
     let (a, b) = all.find_map(|(n, a)| {
@@ -43,7 +43,7 @@ fn kinds(graph: &Graph, wanted: impl Fn(&Node) -> bool) -> BTreeMap<&str, Vec<us
     kinds
 }
 
-/// The first two inputs of nodes, where they have one shape and do not commute.
+/// Returns swaps of the first two inputs of nodes, if they have one shape and do not commute.
 fn swaps(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     let swaps = |node: &Node| match node.inputs.as_slice() {
         [a, b, ..] => {
@@ -63,7 +63,7 @@ fn swaps(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     all
 }
 
-/// The weights of two projections of one input, where they have one shape.
+/// Returns swaps of the weights of two projections of one input, if they have one shape.
 fn weights(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     let shape = |node: &Node| Some(&graph.weights[node.weights.get("weight")?.0].shape);
     let mut found = None;
@@ -101,7 +101,7 @@ fn functions(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     all
 }
 
-/// Readers of the last node of each kind that read its first input instead.
+/// Returns edits in which readers of the last node of each kind bypass it.
 fn omissions(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     let passes = |node: &Node| match (node.inputs.as_slice(), node.outputs.as_slice()) {
         ([from, ..], [to]) => {

@@ -11,7 +11,7 @@ use super::{Class, Mutant};
 use crate::edit::{Change, stretch};
 use crate::places::Places;
 
-/// Gives the edits of a model's tables and dtypes.
+/// Returns the edits of a model's tables and dtypes.
 pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
     let mut all = ropes(model, places);
     all.extend(states(model, places));
@@ -19,10 +19,10 @@ pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
     all
 }
 
-/// An edit of a table; false if it changes nothing.
+/// Edit of a table; false if it changes nothing.
 type Table = fn(&mut RopeTable) -> bool;
 
-/// A base that is larger by so much.
+/// Factor of a larger base.
 const LARGER: f32 = 1.01;
 
 const TABLES: [(&str, Table); 7] = [
@@ -73,7 +73,7 @@ fn ropes(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
     all
 }
 
-/// States of one name, in each dtype that they are not kept in.
+/// Returns edits of the dtype of states, to each dtype that they do not have.
 fn states(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
     let mut names: BTreeMap<&str, Vec<StateId>> = BTreeMap::new();
     for (n, state) in model.graph.states.iter().enumerate() {
@@ -99,7 +99,7 @@ fn states(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
     all
 }
 
-/// Values that ops of one kind make: rounded where they are kept in f32, and not rounded where they are.
+/// Returns edits of the rounding of op results: f32 values are rounded, and rounded values are not.
 fn values(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
     let graph = &model.graph;
     let mut kinds: BTreeMap<(&str, bool), BTreeSet<usize>> = BTreeMap::new();

@@ -14,13 +14,13 @@ pub struct Tally {
     /// The dtype.
     #[serde(serialize_with = "dtype_name")]
     pub dtype: Dtype,
-    /// Caught by a gate.
+    /// Number of mutants caught by a gate.
     pub caught: usize,
-    /// Not run by the engine.
+    /// Number of mutants that the engine refused to run.
     pub refused: usize,
-    /// Changed numbers, and passed.
+    /// Number of mutants that changed values, and passed.
     pub missed: usize,
-    /// Changed no number.
+    /// Number of mutants that changed no value.
     pub unreached: usize,
 }
 

@@ -1,13 +1,13 @@
-//! A diagnosis for a terminal.
+//! Formats a diagnosis for a terminal.
 
 use std::fmt::Write as _;
 
 use crate::cause::{Cause, Diagnosis, NOT_IN_BOOK};
 
-/// Edits with the same numbers that are listed; the others are counted.
+/// Number of edits with the same results that are listed; the others are counted.
 const LISTED: usize = 3;
 
-/// Writes a diagnosis as text.
+/// Formats a diagnosis as text.
 pub fn causes(diagnosis: &Diagnosis) -> String {
     let d = diagnosis;
     let mut out = format!("diagnosis of the {} run: {}\n", d.dtype, d.observed);
@@ -25,7 +25,7 @@ pub fn causes(diagnosis: &Diagnosis) -> String {
         let partial = if d.causes.is_empty() { "" } else { "; the best explain a part" };
         let _ = writeln!(out, "  {NOT_IN_BOOK}: no edit explains the numbers{partial}");
     }
-    // Where one edit explains everything, those that explain a part are of no interest.
+    // If one edit explains everything, partial explanations are omitted.
     let causes = d.causes.iter().filter(|cause| !d.explained || cause.exact);
     for (n, cause) in causes.enumerate() {
         out.push_str(&one(n + 1, cause, d));
@@ -63,7 +63,7 @@ fn one(n: usize, cause: &Cause, diagnosis: &Diagnosis) -> String {
     out
 }
 
-/// Writes a share without rounding it up to all.
+/// Formats a share without rounding it up to 100 %.
 pub(crate) fn share(share: f64) -> String {
     if share > 0.9995 {
         "all".to_owned()

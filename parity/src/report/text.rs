@@ -1,4 +1,4 @@
-//! A report for a terminal.
+//! Formats a report for a terminal.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::schedules::ScheduleRow;
 
-/// Findings listed in full; the others are counted.
+/// Number of findings that are listed in full; the others are counted.
 const LISTED: usize = 8;
 
-/// Writes a report as text of a width that fits most terminals.
+/// Formats a report as text of a width that fits most terminals.
 pub fn text(report: &Report) -> String {
     let mut out = String::new();
     let s = &report.subject;
@@ -91,7 +91,7 @@ fn word(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Rows of cells, each column as wide as its widest cell; the last is left ragged.
+/// Formats rows of cells, with each column as wide as its widest cell; the last is left ragged.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| {
@@ -153,7 +153,7 @@ fn is_state(gate: &Gate) -> bool {
     matches!(gate.subject, Subject::State { .. })
 }
 
-/// One line per run when all states agree; the failed ones by name.
+/// Returns one line per run if all states agree; the failed ones by name.
 fn states(report: &Report) -> String {
     let mut rows = Vec::new();
     for run in &report.runs {
@@ -189,7 +189,7 @@ fn states(report: &Report) -> String {
     if rows.is_empty() { String::new() } else { format!("states\n{}\n", indent(&table(&rows))) }
 }
 
-/// One line per run: how far ops were compared by themselves, and the error that could have hidden.
+/// Returns one line per run: the coverage of single ops, and the error that could have been missed.
 fn ops(report: &Report) -> String {
     let mut rows = Vec::new();
     for run in report.runs.iter().filter(|run| run.part.is_none_or(|part| part == "nextn")) {
@@ -222,7 +222,8 @@ fn indent(text: &str) -> String {
     text.lines().fold(String::new(), |out, l| out + "  " + l + "\n")
 }
 
-/// The place of an error in a sequence. In decode, positions are counted from the end of the prefix.
+/// Describes the place of an error in a sequence. In decode, positions are counted from the end of the
+/// prefix.
 pub(crate) fn when(phase: Phase, position: usize, moment: Option<&str>) -> String {
     match (phase, position, moment) {
         (Phase::Prefill, position, _) => format!("prefill, position {position}"),
@@ -283,7 +284,7 @@ fn greedy(report: &Report) -> String {
     }
 }
 
-/// The schedules alone.
+/// Formats only the schedules.
 pub fn schedules(all: &[ScheduleRow]) -> String {
     if all.is_empty() {
         return String::new();

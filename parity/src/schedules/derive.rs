@@ -1,4 +1,4 @@
-//! Schedules for a model, from the states that it declares.
+//! Derives schedules for a model from the states that it declares.
 
 use std::collections::BTreeSet;
 
@@ -7,20 +7,20 @@ use registry::model::Model;
 
 use super::{Act, Schedule};
 
-/// How many positions the truncate schedule takes back; sessions are opened with as much.
+/// Number of positions that the truncate schedule rewinds, for which sessions are opened.
 pub const ROLLBACK: usize = 3;
 
-/// Longest sequence that schedules feed: past two blocks of 64, which kernels work in, and a few.
+/// Maximum length of a sequence in schedules: just past two blocks of 64, the block size of kernels.
 const LONGEST: usize = 2 * BLOCK + 6;
 
-/// Rows that kernels work on at once.
+/// Number of rows that kernels process at once.
 const BLOCK: usize = 64;
 
-/// Length of the sequences of schedules that need no blocks.
+/// Sequence length of schedules that need no blocks.
 const SHORT: usize = 32;
 
-/// Numbers of positions at which a state of the model changes its behaviour: kernel widths
-/// and windows.
+/// Returns the numbers of positions at which a state of the model changes its behaviour: kernel widths and
+/// windows.
 fn reaches(model: &Model) -> BTreeSet<usize> {
     let mut reaches = BTreeSet::new();
     for state in &model.graph.states {
@@ -31,31 +31,31 @@ fn reaches(model: &Model) -> BTreeSet<usize> {
             StateKind::Conv => {
                 reaches.extend(state.parts.iter().filter_map(|p| p.shape.get(1)).map(|w| w + 1));
             }
-            // Every position alike.
+            // All positions behave alike.
             StateKind::Recurrent => {}
         }
     }
     reaches
 }
 
-/// The longest sequence for which feeding otherwise must not matter. Some rotary tables are
-/// chosen by the length of the forward at hand and cached keys are not rotated again, so there
-/// a sequence fed in pieces differs from one prefill, in the reference too.
+/// Returns the longest sequence for which the schedule must not matter. Some rotary tables are chosen by
+/// the length of the current forward pass, and cached keys are not rotated again. A sequence fed in pieces
+/// then differs from one prefill, in the reference too.
 fn steady(model: &Model) -> usize {
     let long = model.ropes.iter().filter_map(|r| r.long.as_ref()).map(|r| r.original_context);
     let dynamic = model.ropes.iter().filter_map(|r| r.dynamic.as_ref()).map(|r| r.context);
     long.chain(dynamic).min().unwrap_or(usize::MAX).max(1)
 }
 
-/// Gives the length of the sequences to feed and the schedules over them. `prompt` is the
-/// length of the longest prompt at hand.
+/// Returns the length of the sequences to feed and the schedules over them. `prompt` is the length of the
+/// longest available prompt.
 pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
     let reaches = reaches(model);
     let edge = reaches.iter().copied().filter(|r| r + 3 <= LONGEST).max().unwrap_or(0);
     let context = model.context.unwrap_or(usize::MAX).saturating_sub(ROLLBACK).max(1);
     let most = context.min(steady(model));
     let length = prompt.min(LONGEST).max(edge + 3).max(8).min(most);
-    // Slots, forks and drafts show their faults early.
+    // Faults of slots, forks and drafts show early.
     let short = prompt.min(SHORT).max(edge + 3).max(8).min(length);
     let mut all = Vec::new();
     let mut add = |name: String, why, acts| all.push(Schedule { name, why, acts });
@@ -112,7 +112,7 @@ pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
     add("fork".to_owned(), "two slots that share a past of odd length", fork);
     let mut retry = vec![Act::Open(0, 0), Act::Feed(vec![(0, odd)])];
     for at in odd..short {
-        // A rejected draft before every token: all of it, then none of it, then again.
+        // A rejected draft before every token, of 0 to `ROLLBACK` tokens in turn.
         let drafts = (at - odd) % (ROLLBACK + 1);
         if drafts > 0 {
             retry.extend([Act::Stray(0, drafts), Act::Rewind(0)]);
@@ -126,8 +126,8 @@ pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
     (length, all)
 }
 
-/// Three sequences at different places: first one long, one short and one middling chunk, then
-/// one token each, with one of them idle now and then.
+/// Feeds three sequences at different positions: first one long, one short and one medium chunk, then one
+/// token each, with one of them sometimes idle.
 fn ragged(length: usize, permuted: bool) -> Vec<Act> {
     let mut acts = vec![Act::Open(0, 0), Act::Open(1, 1), Act::Open(2, 2)];
     let mut seen = [(length * 2 / 3).max(1), 1, (length / 3).max(1)];

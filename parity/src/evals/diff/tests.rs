@@ -1,4 +1,4 @@
-//! Constructed pairs of result files, each with the verdict that it must have.
+//! Constructed pairs of result files, each with its expected verdict.
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,7 @@ fn holds(a: &str, b: &str, dtype: Option<Dtype>, verdict: Verdict, words: &str) 
     outcome
 }
 
-/// A number in `[0, 1)` that depends on its arguments alone.
+/// Returns a number in `[0, 1)` that only depends on the arguments.
 fn draw(item: usize, choice: usize) -> f64 {
     let mut z = ((item as u64) << 20 | choice as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -35,7 +35,7 @@ fn draw(item: usize, choice: usize) -> f64 {
     ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Samples of lm-eval with four choices, of which the right one is likeliest in `right` of `n`.
+/// Returns samples of lm-eval with four choices, of which the correct one is most likely in `right` of `n`.
 fn scored(n: usize, right: usize, mut edit: impl FnMut(usize, &mut Scored)) -> String {
     let mut text = String::new();
     for item in 0..n {
@@ -80,7 +80,7 @@ struct Scored {
     target: usize,
 }
 
-/// Generated answers as plain samples.
+/// Returns generated answers as plain samples.
 fn texts(head: &str, n: usize, mut of: impl FnMut(usize) -> (String, String)) -> String {
     let mut text = format!("{{\"schema\": \"onboard-eval/1\"{head}}}\n");
     for item in 0..n {
@@ -117,7 +117,7 @@ fn a_server_that_cannot_score_is_named() {
     let b =
         scored(200, 133, |item, sample| sample.target = if item < 53 { 0 } else { 1 + item % 3 });
     let b = b.replace("\"acc\": 1}", "\"acc\": 0}");
-    // The right choice of B is likeliest in 133 items.
+    // The correct choice of B is most likely in 133 items.
     let wins = |text: &str| {
         let mut lines = String::new();
         for (item, line) in text.lines().enumerate() {
@@ -228,7 +228,7 @@ fn log_probabilities_beyond_noise_are_the_implementation() {
         Verdict::Implementation,
         "5 of 400 log-likelihoods of equal inputs are beyond noise",
     );
-    // What bf16 explains, f32 does not.
+    // A difference that bf16 explains, but f32 does not.
     let small = scored(100, 60, |item, sample| sample.logprobs[0] += 0.02 * draw(item, 77));
     holds(&a, &small, None, Verdict::Agree, "assumed");
     holds(&a, &small, Some(Dtype::F32), Verdict::Implementation, "beyond");
@@ -279,7 +279,7 @@ fn equal_texts_with_other_answers_are_extraction() {
     let whole =
         texts(GREEDY, 60, |item| (format!("<think>so</think>{}", item % 7), "so".to_owned()));
     holds(&whole, &short, None, Verdict::Extraction, "a reasoning block was taken out");
-    // Equal log-likelihoods, other scores.
+    // Equal log-likelihoods, different scores.
     let c = scored(60, 40, |_, _| {});
     let other = c.replace("\"acc\": 1}", "\"acc\": 0}");
     holds(&c, &other, None, Verdict::Extraction, "equal log-likelihoods have other answers");
@@ -388,7 +388,7 @@ fn nothing_in_common_cannot_be_compared() {
     assert!(error.contains("share no scores, answers, texts or log-probabilities"), "{error}");
 }
 
-/// Plain samples with a score alone.
+/// Returns plain samples with only a score.
 fn marked(key: &str, n: usize, right: impl Fn(usize) -> bool) -> String {
     (0..n).fold(String::new(), |mut text, item| {
         let _ = writeln!(text, "{{\"id\": {item}, \"{key}\": {}}}", u8::from(right(item)));

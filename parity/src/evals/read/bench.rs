@@ -1,5 +1,6 @@
-//! Bench files with texts: SGLang 0.5.23 (`benchmark/serving.py`, `--output-details`) and vLLM 0.33.0
-//! (`benchmarks/serve.py`, `--save-detailed`). One record is a run; prompts are not in it, their lengths are.
+//! Reads bench files with texts: SGLang 0.5.23 (`benchmark/serving.py`, `--output-details`) and vLLM 0.33.0
+//! (`benchmarks/serve.py`, `--save-detailed`). One record is a run; it contains the lengths of prompts, but
+//! not the prompts.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +33,7 @@ pub(super) fn record(tree: &Tree) -> Result<Record, String> {
             id: at.to_string(),
             line: 1,
             prompt_tokens: lengths.get(at).filter(|n| **n >= 0.0).map(|n| *n as usize),
-            // A request that failed has no text.
+            // A failed request has no text.
             text: text.str().filter(|_| !failed).map(str::to_owned),
             ..Sample::default()
         });

@@ -1,4 +1,4 @@
-//! Samples of lm-eval 0.4.13 (`--log_samples`; `result_schema.py`, `evaluation_tracker.py`).
+//! Reads samples of lm-eval 0.4.13 (`--log_samples`; `result_schema.py`, `evaluation_tracker.py`).
 //!
 //! `arguments` is `{"gen_args_0": {"arg_0": CONTEXT, "arg_1": CONTINUATION or SETTINGS}, ...}` (lists of lists
 //! before 0.4.4), and numbers of `resps` are text.
@@ -73,7 +73,7 @@ fn requests(arguments: Option<&Tree>) -> Vec<Vec<&Tree>> {
     }
 }
 
-/// Returns `[logprob, is_greedy]`, which lies in as many lists as there were repeats.
+/// Returns the log-probability of `[logprob, is_greedy]`, which is nested in one list per repeat.
 fn pair(answer: &Tree) -> Option<f64> {
     let values = answer.list()?;
     if let [logprob, greedy] = values
@@ -96,7 +96,7 @@ fn innermost(answer: &Tree) -> Option<&Tree> {
     }
 }
 
-/// Takes the settings of generation from the first record that has them.
+/// Reads the settings of generation from the first record that has them.
 pub(in super::super) fn facts(tree: &Tree, facts: &mut BTreeMap<String, String>) {
     if facts.contains_key("until") || facts.contains_key("temperature") {
         return;

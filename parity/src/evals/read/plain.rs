@@ -1,4 +1,5 @@
-//! Plain samples, with the keys of `docs/evals.md`, and the predictions of sgl-eval 0.1.3, which have other names for some.
+//! Reads plain samples, with the keys of `docs/evals.md`, and the predictions of sgl-eval 0.1.3, which
+//! renames some of them.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +7,12 @@ use super::super::sample::Sample;
 use super::super::tree::Tree;
 use super::Record;
 
-/// The first line of a file that `parity eval` wrote.
+/// First line of a file that `parity eval` wrote.
 pub(in super::super) const SCHEMA: &str = "onboard-eval/1";
 
 const ID: &[&str] = &["id", "doc_id"];
 const RESULTS: &[&str] = &["logprobs", "text", "generation", "answer", "correct", "scores"];
-/// Scores that may stand beside the other keys, as in samples of lm-eval.
+/// Scores that may appear among the other keys, as in samples of lm-eval.
 const SCORES: &[&str] = &["acc", "acc_norm", "exact_match", "score"];
 /// Facts that a record or the first line may state.
 const FACTS: &[&str] = &[
@@ -26,7 +27,7 @@ const FACTS: &[&str] = &[
     "do_sample",
 ];
 
-/// Returns true for a plain sample, or the first line of a file of them.
+/// True for a plain sample, or the first line of a file of them.
 pub(super) fn is(tree: &Tree) -> bool {
     let result = RESULTS.iter().chain(SCORES).any(|key| tree.has(key));
     is_head(tree) || (tree.first(ID).is_some() && result)
@@ -82,7 +83,7 @@ pub(super) fn record(tree: &Tree) -> Result<Record, String> {
     }
     if let Some(logprobs) = some("logprobs") {
         let values = logprobs.list().ok_or_else(|| wrong("logprobs", "numbers"))?;
-        // A number that is missing is compared as one that is not finite.
+        // A missing value is compared as one that is not finite.
         sample.logprobs = values.iter().map(|value| value.number().unwrap_or(f64::NAN)).collect();
         if sample.answer.is_none() && sample.logprobs.len() > 1 {
             sample.answer = sample.best().map(|best| best.to_string());

@@ -1,29 +1,29 @@
-//! Log-likelihoods of choices. Those with the same prompt are scored on forks of one slot.
+//! Scores choices by log-likelihood. Choices with the same prompt are scored on forks of one slot.
 
 use engine::sample::greedy;
 use engine::{Chunk, NoProbe, Session, SlotId, Want};
 
 use super::Trouble;
 
-/// A choice with its prompt, in tokens.
+/// Choice with its prompt, in tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Choice {
     pub context: Vec<u32>,
     pub tokens: Vec<u32>,
-    /// Tokens of the prompt that did not fit.
+    /// Number of prompt tokens that did not fit.
     pub dropped: usize,
 }
 
-/// The score of a choice.
+/// Score of a choice.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Likely {
-    /// The sum of its tokens' log-probabilities.
+    /// Sum of its tokens' log-probabilities.
     pub logprob: f64,
-    /// True if every token is the likeliest one.
+    /// True if every token is the most likely one.
     pub greedy: bool,
 }
 
-/// Most logits of one step.
+/// Maximum number of logits of one step.
 const LOGITS: usize = 1 << 24;
 
 /// Scores all choices of an item.
@@ -76,7 +76,7 @@ fn together(
     let longer: Vec<usize> = (0..choices.len()).filter(|&at| choices[at].len() > 1).collect();
     let mut from = 0;
     while from < longer.len() {
-        // As many choices as fit into one step, and one at least.
+        // As many choices as fit into one step, and at least one.
         let mut sum = 0;
         let count = longer[from..]
             .iter()

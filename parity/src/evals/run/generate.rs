@@ -1,4 +1,4 @@
-//! Greedy continuations.
+//! Generates greedy continuations.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::tokens::{prompt, text};
 use super::{Run, Scored, Text, Trouble, extract, prompted};
 use crate::evals::items::{Asked, Item, Question};
 
-/// Continues the prompt of an item and takes the answer from the text.
+/// Continues the prompt of an item and extracts the answer from the text.
 pub(super) fn generate(
     run: &Run<'_>,
     session: &mut dyn Session,
@@ -84,7 +84,7 @@ impl From<engine::Error> for Stopped {
     }
 }
 
-/// Returns the tokens, their text up to the first stop string, and the reason of the end.
+/// Returns the tokens, their text up to the first stop string, and the reason for stopping.
 fn continued(
     session: &mut dyn Session,
     text: &dyn Text,
@@ -107,7 +107,7 @@ fn continued(
         }
         made.push(token);
         next = vec![token];
-        // Stop strings may lie across tokens, and bytes of a character in several.
+        // Stop strings may span tokens, and the bytes of a character may span several.
         whole = text.decode(&made, true).map_err(Stopped::Text)?;
         let stop = until
             .iter()

@@ -1,4 +1,4 @@
-//! Tokens of prompts and choices, as lm-eval's `_encode_pair` has them.
+//! Tokenizes prompts and choices, as in lm-eval's `_encode_pair`.
 
 use super::choices::Choice;
 use super::{Run, Text, Trouble};
@@ -38,7 +38,7 @@ pub(super) fn choices(
                 "choice {at} has no tokens of its own behind the prompt; give a choice that is not empty"
             )));
         }
-        // lm-eval leaves out what does not fit on the left; the last token is not fed.
+        // lm-eval truncates on the left; the last token is not fed.
         let whole = context.len() + tokens.len() - 1;
         let dropped = run.context.map_or(0, |most| whole.saturating_sub(most));
         if dropped >= context.len() {
@@ -58,7 +58,7 @@ pub(super) fn text<'a>(run: &Run<'a>, item: &Item) -> Result<&'a dyn Text, Troub
     run.text.ok_or_else(|| Trouble::Item { id: item.id.clone(), why: why.to_owned() })
 }
 
-/// Encodes a prompt; special tokens are left out if the text begins with the first of them already.
+/// Encodes a prompt; special tokens are omitted if the text already begins with the first of them.
 pub(super) fn prompt(text: &dyn Text, prompt: &str) -> Result<Vec<u32>, super::TextError> {
     let begun = match text.prefix() {
         Some(prefix) => {
@@ -70,14 +70,14 @@ pub(super) fn prompt(text: &dyn Text, prompt: &str) -> Result<Vec<u32>, super::T
     text.encode(prompt, !begun)
 }
 
-/// Encodes prompt and choice together and cuts at the length of the prompt alone. Blanks at the end of the
+/// Encodes prompt and choice together and splits at the length of the prompt alone. Trailing spaces of the
 /// prompt belong to the choice.
 fn pair(
     text: &dyn Text,
     context: &str,
     choice: &str,
 ) -> Result<(Vec<u32>, Vec<u32>), super::TextError> {
-    // The blanks of Python's `str.rstrip`.
+    // Whitespace of Python's `str.rstrip`.
     let blank = |c: char| c.is_whitespace() || matches!(c, '\x1c'..='\x1f');
     let kept = context.trim_end_matches(blank);
     let choice = format!("{}{choice}", &context[kept.len()..]);
