@@ -1,4 +1,4 @@
-//! Addresses of servers, and the origin that a key belongs to.
+//! Parses addresses of servers, and the origin that an API key belongs to.
 
 use ureq::http::Uri;
 
@@ -14,7 +14,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Reads the origin of an absolute `http` or `https` address without credentials.
+    /// Returns the origin of an absolute `http` or `https` address without credentials.
     pub(crate) fn of(uri: &Uri) -> Option<Self> {
         let scheme = uri.scheme_str()?.to_ascii_lowercase();
         let default = match scheme.as_str() {
@@ -33,7 +33,7 @@ impl Origin {
     }
 }
 
-/// Reads the address of a server: no query, no fragment, and no `/v1` or slash at its end.
+/// Parses the address of a server: no query, no fragment; a final `/v1` or slash is removed.
 pub(crate) fn base(url: &str) -> Result<(String, Origin), Error> {
     let refused = || Error::Address(shown(url));
     let plain = url.trim().trim_end_matches('/');
@@ -46,7 +46,7 @@ pub(crate) fn base(url: &str) -> Result<(String, Origin), Error> {
     Ok((plain.to_owned(), origin))
 }
 
-/// Resolves the `Location` of an answer to a request for `from`, if it stays at the origin.
+/// Resolves the `Location` of a response to a request for `from`, if it stays at the origin.
 pub(crate) fn redirect(from: &Uri, origin: &Origin, location: &str) -> Option<Uri> {
     let target = location.trim();
     let authority = from.authority()?;

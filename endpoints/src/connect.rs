@@ -1,4 +1,4 @@
-//! Recognises a server and reads what it says of itself.
+//! Identifies a server and reads its self-description.
 
 use registry::sheet::Report;
 use registry::sheet::versions::Version;
@@ -10,10 +10,10 @@ use crate::http::Http;
 use crate::json::{find, text};
 use crate::{Endpoint, Error, Facts, Options, Scores};
 
-/// The list of served models, which all known servers have.
+/// Address of the list of served models, which all known servers have.
 const MODELS: &str = "/v1/models";
 
-/// Connects to the server at `url`: recognises it, and finds out what evidence it gives.
+/// Connects to the server at `url`: identifies it, and determines which log-probabilities it provides.
 pub fn connect(url: &str, options: &Options) -> Result<Box<dyn Endpoint>, Error> {
     let http = Http::new(url, options)?;
     let models = tolerant(&http, MODELS)?;
@@ -29,13 +29,13 @@ pub fn connect(url: &str, options: &Options) -> Result<Box<dyn Endpoint>, Error>
     (driver.open)(http, facts, options)
 }
 
-/// Reads the report at `path` of a server, with the limits of any other answer.
+/// Reads the report at `path` of a server, with the limits of any other response.
 pub fn report(url: &str, path: &str, options: &Options) -> Result<Value, Error> {
     Http::new(url, options)?.get(path)?.json()
 }
 
-/// Reads JSON that a server may not have. Refusals of the key or of the rate, and a server that is not there, are
-/// errors: they say nothing of the address.
+/// Reads JSON that a server may not have. A rejected key, a rate limit or an unreachable server is an
+/// error, because it says nothing about the address.
 fn tolerant(http: &Http, path: &str) -> Result<Result<Value, String>, Error> {
     match http.get(path) {
         Ok(answer) => Ok(answer.json().map_err(|error| error.to_string())),
@@ -46,7 +46,7 @@ fn tolerant(http: &Http, path: &str) -> Result<Result<Value, String>, Error> {
     }
 }
 
-/// Finds the first driver that knows an answer of the server.
+/// Finds the first driver that recognizes a response of the server.
 fn recognise(http: &Http, models: &Result<Value, String>) -> Result<&'static Driver, Error> {
     let mut tried = Vec::new();
     let listed = models.as_ref().unwrap_or(&Value::Null);
@@ -63,7 +63,7 @@ fn recognise(http: &Http, models: &Result<Value, String>) -> Result<&'static Dri
     Err(Error::Unknown { url: http.base.clone(), tried: tried.join("; "), known: names() })
 }
 
-/// Gathers what the server says of itself.
+/// Collects the server's self-description.
 fn facts(
     http: &Http,
     driver: &'static Driver,
@@ -123,7 +123,8 @@ fn facts(
     Ok(facts)
 }
 
-/// Returns the versions that the sheet of a driver's engine is true for, where the server's is none of them.
+/// Returns the versions that the sheet of a driver's engine is verified for, unless the server's is one of
+/// them.
 fn unverified(driver: &Driver, version: Option<&str>) -> Option<String> {
     let range = sheet(driver)?.versions?;
     let known = Version::parse(version?).is_some_and(|version| range.contains(&version));
@@ -148,7 +149,7 @@ fn read(facts: &mut Facts, report: &Report, answer: &Value) {
     }
 }
 
-/// The short name of a dtype that a server spells in its own way.
+/// Returns the short name of a dtype in a server's spelling.
 fn short(dtype: &str) -> Option<&'static str> {
     Some(match dtype.trim_start_matches("torch.") {
         "float32" | "float" | "f32" => "f32",

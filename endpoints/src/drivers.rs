@@ -1,4 +1,4 @@
-//! The table of drivers: one for each form of HTTP that servers speak.
+//! Table of drivers: one for each HTTP API of servers.
 
 use std::sync::Arc;
 
@@ -14,25 +14,26 @@ mod openai;
 mod sglang;
 mod vllm;
 
-/// Opens a server that was recognised.
+/// Opens a server after its identification.
 pub(crate) type Open = fn(Http, Facts, &Options) -> Result<Box<dyn Endpoint>, Error>;
 
-/// A form of HTTP, and the way to recognise its servers.
+/// HTTP API, with the way to recognize its servers.
 #[derive(Debug)]
 pub struct Driver {
-    /// Its name, as `--engine-option driver=` takes it.
+    /// Name, as given to `--engine-option driver=`.
     pub name: &'static str,
-    /// One line about it.
+    /// Description in one line.
     pub about: &'static str,
-    /// Words for the evidence it gives.
+    /// Descriptions of the log-probabilities that its servers provide.
     pub shows: &'static [&'static str],
-    /// The name of the engine's sheet, which says where a server reports the settings in force.
+    /// Name of the engine's sheet, which lists the addresses where a server reports its settings.
     pub sheet: Option<&'static str>,
-    /// The address that tells its servers from others, where no sheet says it.
+    /// Address that identifies its servers, if no sheet defines one.
     pub(crate) probe: &'static str,
-    /// True if an answer of that address is of such a server; the second value is that of `/v1/models`.
+    /// Returns true if a response of that address is of such a server; the second value is that of
+    /// `/v1/models`.
     pub(crate) knows: fn(&Value, &Value) -> bool,
-    /// Finds out what the server gives.
+    /// Determines what the server provides, and opens it.
     pub(crate) open: Open,
 }
 
@@ -40,17 +41,17 @@ pub struct Driver {
 pub const DRIVERS: [&Driver; 4] =
     [&sglang::DRIVER, &llama_server::DRIVER, &vllm::DRIVER, &openai::DRIVER];
 
-/// The names of all drivers.
+/// Returns the names of all drivers.
 pub(crate) fn names() -> String {
     DRIVERS.map(|driver| format!("`{}`", driver.name)).join(", ")
 }
 
-/// The owner of the first model that a server lists.
+/// Returns the owner of the first model that a server lists.
 fn owner(models: &Value) -> &str {
     crate::json::find(models, "data.0.owned_by").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The sheet of a driver's engine.
+/// Returns the sheet of a driver's engine.
 pub(crate) fn sheet(driver: &Driver) -> Option<Sheet> {
     let wanted = driver.sheet?;
     let mut sources = registry::sheet::builtin();
@@ -58,7 +59,7 @@ pub(crate) fn sheet(driver: &Driver) -> Option<Sheet> {
     Sheet::read(&source).ok()
 }
 
-/// Returns the flag that changes a setting of a driver's engine, as the sheet has it.
+/// Returns the flag that changes a setting of a driver's engine, from the sheet.
 fn flag(driver: &Driver, setting: &str) -> Option<String> {
     sheet(driver)?.settings.get(setting)?.flag.clone()
 }

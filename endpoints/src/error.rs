@@ -1,21 +1,21 @@
-//! Errors of the client: each names the address, what was found and what to do.
+//! Errors of the client: each names the address, the fault and the remedy.
 
-/// Reasons why a server gave no usable answer.
+/// Reason why a server gave no usable response.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The address is none.
+    /// The address is invalid.
     #[error("`{0}` is no address of a server; expected one like `http://127.0.0.1:8000`")]
     Address(String),
-    /// The key cannot be put into a header.
+    /// The key is not valid in a header.
     #[error("the API key holds characters that no header may have; copy it again")]
     Key,
-    /// The file of trusted certificates holds none.
+    /// The file of trusted certificates contains none.
     #[error(
         "the file of `ca` holds no certificate: {0}; expected PEM text that begins with `-----BEGIN CERTIFICATE-----`"
     )]
     Certificates(String),
-    /// No driver of this name.
+    /// No driver has this name.
     #[error("there is no driver `{found}`; expected one of {known}")]
     Driver {
         /// The name.
@@ -23,36 +23,36 @@ pub enum Error {
         /// All names.
         known: String,
     },
-    /// The connection failed, in every attempt.
+    /// Every attempt at a connection failed.
     #[error("`{url}`: {why}{}", remedy(.help))]
     Connection {
         /// The address.
         url: String,
-        /// The last failure.
+        /// Last failure.
         why: String,
-        /// What to do.
+        /// Remedy.
         help: &'static str,
     },
-    /// The server refused.
+    /// The server returned an error status.
     #[error("`{url}` answered {code}: {words}{}", remedy(.help))]
     Status {
         /// The address.
         url: String,
         /// The status code.
         code: u16,
-        /// The server's words.
+        /// Error message of the server.
         words: String,
-        /// What to do.
+        /// Remedy.
         help: &'static str,
     },
-    /// An answer that is not what was asked for.
+    /// The response is not the requested one.
     #[error("`{url}` sent an unusable answer: {found}{}", remedy(.help))]
     Answer {
         /// The address.
         url: String,
-        /// What is wrong, and what was expected.
+        /// Description of the fault, and of the expected form.
         found: String,
-        /// What to do.
+        /// Remedy.
         help: &'static str,
     },
     /// The server serves other models.
@@ -67,14 +67,14 @@ pub enum Error {
         /// Names of the server.
         served: String,
     },
-    /// No driver knows the server.
+    /// No driver recognizes the server.
     #[error(
         "`{url}` is no server that is known here: {tried}; name its driver with the engine option `driver=NAME` (one of {known})"
     )]
     Unknown {
         /// The address.
         url: String,
-        /// What the probes gave.
+        /// Results of the probes.
         tried: String,
         /// All drivers.
         known: String,
@@ -86,7 +86,7 @@ fn remedy(help: &str) -> String {
 }
 
 impl Error {
-    /// The status code, where the server refused.
+    /// Returns the status code, if the server returned an error status.
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Status { code, .. } => Some(*code),
@@ -94,7 +94,7 @@ impl Error {
         }
     }
 
-    /// The server's words, where it refused.
+    /// Returns the server's error message, if it returned an error status.
     pub fn words(&self) -> Option<&str> {
         match self {
             Self::Status { words, .. } => Some(words),
@@ -103,7 +103,7 @@ impl Error {
     }
 }
 
-/// Makes text of a server safe to show: control characters escaped, long text cut.
+/// Escapes control characters in text of a server and shortens long text, so that it is safe to show.
 pub(crate) fn shown(text: &str) -> String {
     const MOST: usize = 300;
     let mut out: String = text.trim().chars().take(MOST).flat_map(char::escape_debug).collect();

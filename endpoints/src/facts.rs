@@ -1,56 +1,57 @@
-//! Facts that a server gives about itself.
+//! Facts from a server's self-description.
 
-/// Log-probabilities of prompts that a server can give.
+/// Log-probabilities of prompts that a server provides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scores {
-    /// The whole vocabulary at each position.
+    /// Whole vocabulary at each position.
     Full,
-    /// The likeliest tokens at each position, so many, and the token that follows.
+    /// Up to this many top tokens at each position, and the next token of the prompt.
     Top(usize),
-    /// The token that follows at each position, and no other.
+    /// Only the next token of the prompt at each position.
     Target,
-    /// None.
+    /// No log-probabilities.
     Nothing,
 }
 
-/// Description of a server and of the evidence that it gives.
+/// Description of a server and of the log-probabilities that it provides.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// The address, without a slash at its end.
+    /// Address, without a trailing slash.
     pub url: String,
-    /// The driver's name.
+    /// Name of the driver.
     pub driver: &'static str,
-    /// The version it reports.
+    /// Version that the server reports.
     pub version: Option<String>,
-    /// The served name that requests are for.
+    /// Served name of the model for requests.
     pub model: String,
     /// All served names.
     pub models: Vec<String>,
-    /// The path or name of the model behind the served name, where the server says it.
+    /// Path or name of the model behind the served name, if reported.
     pub root: Option<String>,
-    /// Vocabulary size, where the server says it.
+    /// Vocabulary size, if reported.
     pub vocab: Option<usize>,
-    /// Longest sequence, where the server says it.
+    /// Maximum length of a sequence, if reported.
     pub context: Option<usize>,
-    /// The dtype it runs in, where the server says it, by its short name.
+    /// Short name of the dtype, if reported.
     pub dtype: Option<String>,
-    /// Settings in force, as the engine's sheet finds them.
+    /// Actual settings, read with the engine's sheet.
     pub settings: Vec<(String, String)>,
     /// Log-probabilities of prompts.
     pub scores: Scores,
-    /// Entries of a row of a generated token, with their ids; none if ids or numbers are missing.
+    /// Number of entries per row of a generated token, with their ids; none if ids or log-probabilities are
+    /// missing.
     pub generates: Option<usize>,
-    /// True if as many tokens are generated as are asked for, whatever their ids.
+    /// True if exactly the requested number of tokens is generated, whatever their ids.
     pub ignores_eos: bool,
     /// True if `Cache::Off` has an effect.
     pub cache_off: bool,
-    /// Most that a log-probability of an f32 run may differ where arithmetic is the server's own.
+    /// Maximum difference of a log-probability of an f32 run, if the server's arithmetic differs.
     pub bound: Option<f64>,
-    /// Flags with which the server computes in f32 throughout, where its defaults do not.
+    /// Flags with which the server computes in f32 throughout, if its defaults do not.
     pub exact: Option<String>,
-    /// Evidence that the server hides, and the remedy.
+    /// Hidden log-probabilities, with the remedy.
     pub hidden: Vec<String>,
-    /// The versions that the engine's sheet is true for, where this is none of them.
+    /// Versions that the engine's sheet is verified for, unless this is one of them.
     pub unverified: Option<String>,
 }
 

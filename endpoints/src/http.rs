@@ -1,4 +1,4 @@
-//! Requests: bounded in time, size and attempts; redirects and the key stay at the server's origin.
+//! HTTP requests: bounded in time, size and attempts; redirects and the key stay at the server's origin.
 
 use std::error::Error as _;
 use std::io::{self, Read as _};
@@ -16,11 +16,11 @@ use crate::address::{Origin, base, redirect};
 use crate::error::shown;
 use crate::{Error, Options, Trust};
 
-/// Redirects that one request may take.
+/// Maximum number of redirects of one request.
 const MOST_HOPS: usize = 5;
-/// Most bytes of an answer's headers.
+/// Maximum bytes of a response's headers.
 const MOST_HEADERS: usize = 64 << 10;
-/// Longest wait that a server may ask for with `Retry-After`.
+/// Maximum wait that a server may request with `Retry-After`.
 const MOST_WAIT: Duration = Duration::from_secs(30);
 
 const SLOW: &str =
@@ -28,34 +28,34 @@ const SLOW: &str =
 const GONE: &str = "start the server, or correct the address";
 const CERTIFICATE: &str = "trust its certificate with the engine option `ca=FILE.pem`, or any with the engine option `insecure=true`";
 
-/// The connection to one server.
+/// Connection to one server.
 #[derive(Debug)]
 pub(crate) struct Http {
     agent: Agent,
-    /// The address without a slash at its end.
+    /// Address without a trailing slash.
     pub(crate) base: String,
     origin: Origin,
     key: Option<HeaderValue>,
     tries: u32,
     backoff: Duration,
     most_bytes: u64,
-    /// True once anything was answered: a refused connection is then worth another attempt.
+    /// True once any response arrived: only then is a refused connection retried.
     reached: AtomicBool,
 }
 
-/// A complete answer.
+/// Complete response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) url: String,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The failure of one attempt.
+/// Failure of one attempt.
 struct Failure {
     error: Error,
     /// True if another attempt may succeed.
     again: bool,
-    /// The wait that the server asks for.
+    /// Wait that the server requests.
     after: Option<Duration>,
 }
 
@@ -110,7 +110,7 @@ impl Http {
         self.persist(path, Some(body))
     }
 
-    /// Repeats an attempt until it succeeds, fails for good, or has failed too often.
+    /// Repeats an attempt until it succeeds, fails permanently, or has failed too often.
     fn persist(&self, path: &str, body: Option<&Value>) -> Result<Answer, Error> {
         let bytes = body.map(|body| body.to_string().into_bytes());
         let mut failed = 0;
@@ -147,7 +147,7 @@ impl Http {
             if status.is_redirection() {
                 let location = answer.headers().get("location");
                 let location = location.and_then(|to| to.to_str().ok()).unwrap_or("nowhere");
-                // 301 to 303 turn a POST into a GET, which asks for something else.
+                // 301 to 303 turn a POST into a GET, which is another request.
                 let keeps = body.is_none() || matches!(status.as_u16(), 307 | 308);
                 let next = redirect(&uri, &self.origin, location).filter(|_| keeps);
                 uri = next.ok_or_else(|| Error::Answer {
@@ -192,7 +192,7 @@ impl Http {
         Ok(bytes)
     }
 
-    /// Explains an answer that broke off.
+    /// Explains a truncated response.
     fn broken(&self, error: &io::Error, url: &str) -> Failure {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>()) {
             Some(inner) => self.failure(inner, url),
@@ -208,7 +208,7 @@ impl Http {
         }
     }
 
-    /// Tells failures that may pass from those that stay.
+    /// Classifies a failure as temporary or permanent.
     fn failure(&self, error: &ureq::Error, url: &str) -> Failure {
         let url = url.to_owned();
         let (why, help, passes) = match error {
@@ -237,7 +237,7 @@ impl Http {
                 }
             }
         };
-        // A server that was never there is a matter of its address, not of patience.
+        // A server that was never reached has a wrong address, so retrying is useless.
         let again = passes && self.reached.load(Ordering::Relaxed);
         Failure { error: Error::Connection { url, why, help }, again, after: None }
     }
@@ -256,7 +256,7 @@ fn tls(trust: &Trust) -> Result<TlsConfig, Error> {
     })
 }
 
-/// The server's own words of a refusal: the message of a JSON error, or the text.
+/// Returns the server's error message: the message of a JSON error, or the text.
 fn words(bytes: &[u8]) -> String {
     let json: Option<Value> = serde_json::from_slice(bytes).ok();
     let message = json.as_ref().and_then(|json| {
@@ -270,7 +270,7 @@ fn words(bytes: &[u8]) -> String {
     }
 }
 
-/// The remedy for a status.
+/// Returns the remedy for a status.
 fn advice(code: u16) -> &'static str {
     match code {
         401 | 403 => {

@@ -1,4 +1,4 @@
-//! JSON answers, and the words for those that cannot be read.
+//! JSON responses, and errors for those that cannot be parsed.
 
 use serde::de::{
     Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor,
@@ -10,12 +10,12 @@ use crate::error::shown;
 use crate::http::Answer;
 
 impl Answer {
-    /// Reads the answer.
+    /// Parses the response.
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.bytes).map_err(|error| self.explain(&error))
     }
 
-    /// An error about this answer.
+    /// Returns an error about this response.
     pub(crate) fn unusable(&self, found: impl Into<String>) -> Error {
         Error::Answer { url: self.url.clone(), found: found.into(), help: "" }
     }
@@ -57,7 +57,7 @@ impl Answer {
     }
 }
 
-/// Returns a value inside an answer, by a path with dots; numbers are places in lists.
+/// Returns a value inside a response, by a path with dots; numbers are list indices.
 pub fn find<'v>(answer: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('.').try_fold(answer, |value, step| match value {
         Value::Array(items) => items.get(step.parse::<usize>().ok()?),
@@ -65,7 +65,7 @@ pub fn find<'v>(answer: &'v Value, path: &str) -> Option<&'v Value> {
     })
 }
 
-/// Shows a value as a setting.
+/// Formats a value as a setting.
 pub(crate) fn text(value: &Value) -> Option<String> {
     match value {
         Value::Null | Value::Array(_) | Value::Object(_) => None,
@@ -74,10 +74,10 @@ pub(crate) fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// Most entries of a row that are kept while it is read: above every vocabulary.
+/// Maximum number of entries of a row that are kept while it is parsed: above every vocabulary.
 const MOST_ENTRIES: usize = 1 << 21;
 
-/// A map from token ids, written as text, to objects with a `logprob`.
+/// Map from token ids, written as strings, to objects with a `logprob`.
 #[derive(Debug, Default)]
 pub(crate) struct ById(pub(crate) Vec<(u32, f32)>);
 
@@ -108,7 +108,7 @@ impl<'de> Deserialize<'de> for ById {
     }
 }
 
-/// A token id that is written as text.
+/// Token id that is written as a string.
 struct Id(u32);
 
 impl<'de> Deserialize<'de> for Id {
@@ -130,10 +130,10 @@ impl<'de> Deserialize<'de> for Id {
     }
 }
 
-/// A list that begins with a log-probability and a token id: `[-1.5, 17, "word"]`.
+/// List that begins with a log-probability and a token id: `[-1.5, 17, "word"]`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pair {
-    /// None where no token comes before.
+    /// Log-probability; none for the first token.
     pub(crate) logprob: Option<f32>,
     pub(crate) id: u32,
 }

@@ -1,8 +1,8 @@
 //! Clients of inference servers: token ids in, log-probabilities out.
 //!
-//! [`connect`] asks a server who it is and returns the [`Endpoint`] of its [driver](drivers). An
-//! endpoint scores prompts and generates. Every answer is untrusted: it is limited in time and
-//! size, and its rows are held to the vocabulary and to what was asked for.
+//! [`connect`] identifies a server and returns the [`Endpoint`] of its [driver](drivers). An endpoint
+//! scores prompts and generates tokens. Every response is untrusted: it is limited in time and size, and
+//! its rows are checked against the vocabulary and the request.
 
 mod address;
 mod connect;
@@ -21,49 +21,49 @@ pub use json::find;
 pub use options::{Options, Trust};
 pub use row::{FLOOR, Row};
 
-/// One request: a prompt, and the treatment of caches.
+/// Request: a prompt, and the use of caches.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
-    /// The prompt's token ids.
+    /// Token ids of the prompt.
     pub tokens: &'a [u32],
-    /// The treatment of caches.
+    /// Use of caches.
     pub cache: Cache,
 }
 
-/// Treatment of a request by the server's prefix caches.
+/// Use of the server's prefix caches in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cache {
-    /// As the server does by default.
+    /// The server's default.
     Default,
-    /// None: nothing that was computed for another request is used, as far as the server can be told.
+    /// No cache: results computed for other requests are not used, as far as the server supports that.
     Off,
 }
 
 /// Log-probabilities along a prompt.
 #[derive(Debug, Clone, Default)]
 pub struct Scored {
-    /// A row for each position asked for, in that order.
+    /// Row for each requested position, in that order.
     pub rows: Vec<Row>,
-    /// The prompt's ids as the server repeats them, if it does.
+    /// Token ids of the prompt as returned by the server, if any.
     pub echo: Option<Vec<u32>>,
 }
 
-/// Tokens that a server chose, each the likeliest.
+/// Tokens that a server generated greedily.
 #[derive(Debug, Clone, Default)]
 pub struct Generated {
-    /// The tokens.
+    /// Generated tokens.
     pub ids: Vec<u32>,
-    /// Their rows; `target` is the log-probability of the chosen token.
+    /// Rows of the tokens; `target` is the log-probability of the chosen token.
     pub rows: Vec<Row>,
-    /// The prompt's ids as the server repeats them, if it does.
+    /// Token ids of the prompt as returned by the server, if any.
     pub echo: Option<Vec<u32>>,
 }
 
-/// A server that was recognised.
+/// Server of a known kind.
 pub trait Endpoint: Send + Sync {
-    /// Returns the server's description of itself.
+    /// Returns the server's self-description.
     fn facts(&self) -> &Facts;
-    /// Scores a prompt; the rows asked for are those behind the tokens at `positions`.
+    /// Scores a prompt; returns the rows after the tokens at `positions`.
     fn score(&self, ask: &Ask<'_>, positions: &[usize]) -> Result<Scored, Error>;
     /// Generates up to `count` tokens at temperature 0.
     fn generate(&self, ask: &Ask<'_>, count: usize) -> Result<Generated, Error>;
@@ -71,10 +71,10 @@ pub trait Endpoint: Send + Sync {
     fn tokenize(&self, _text: &str) -> Result<Option<Vec<u32>>, Error> {
         Ok(None)
     }
-    /// Counts the tokens of a prompt given as text; none if the server does not say.
+    /// Counts the tokens of a prompt given as text; none if the server does not report the count.
     fn count_text(&self, _text: &str) -> Result<Option<usize>, Error> {
         Ok(None)
     }
-    /// Asks for a sign of life.
+    /// Checks that the server responds.
     fn alive(&self) -> Result<(), Error>;
 }

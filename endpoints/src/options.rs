@@ -5,12 +5,12 @@ use std::time::Duration;
 /// Certificates that a client trusts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// Those of public authorities.
+    /// Certificates of public authorities.
     #[default]
     Public,
-    /// Those of a PEM file, and no others.
+    /// Only the certificates of a PEM file.
     Pem(Vec<u8>),
-    /// Any, without verification.
+    /// Any certificate, without verification.
     Anyone,
 }
 
@@ -19,23 +19,23 @@ pub enum Trust {
 pub struct Options {
     /// Vocabulary size of the model: rows have no other ids.
     pub vocab: usize,
-    /// Most entries of a row that are asked for; all of the vocabulary if it has no more.
+    /// Maximum number of entries per row to request; the whole vocabulary if it is no larger.
     pub top: usize,
-    /// The served name of the model; the first that the server lists if not given.
+    /// Served name of the model; the first that the server lists if not given.
     pub model: Option<String>,
-    /// The driver's name; recognised from the server's answers if not given.
+    /// Name of the driver; recognized from the server's responses if not given.
     pub driver: Option<String>,
-    /// The API key, sent as a bearer token to the server's own origin.
+    /// API key, sent as a bearer token to the server's own origin.
     pub key: Option<String>,
-    /// Longest wait for a connection.
+    /// Maximum wait for a connection.
     pub connect: Duration,
-    /// Longest wait for a complete answer.
+    /// Maximum wait for a complete response.
     pub answer: Duration,
-    /// Attempts at a request that fails in a way that may pass.
+    /// Number of attempts at a request that fails temporarily.
     pub tries: u32,
     /// Wait after the first failed attempt; doubles with each further one.
     pub backoff: Duration,
-    /// Most bytes of an answer.
+    /// Maximum bytes of a response.
     pub most_bytes: u64,
     /// Certificates that are trusted.
     pub trust: Trust,

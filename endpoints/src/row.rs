@@ -1,25 +1,25 @@
-//! One row of log-probabilities.
+//! Row of log-probabilities.
 
-/// Log-probabilities at or below this one are those of a token without probability: servers write
-/// -9999 or the least f32 for minus infinity, and programs that take the logarithm of an f32 reach no further.
+/// Log-probability at or below which a token counts as having probability zero. Servers write -9999 or the
+/// lowest f32 for minus infinity, and the logarithm of an f32 cannot be lower.
 pub const FLOOR: f32 = -80.0;
 
-/// Most that a log-probability may exceed 0, for rounding.
+/// Maximum by which a log-probability may exceed 0, for rounding.
 const ABOVE: f32 = 1e-3;
 
-/// One row of log-probabilities: all of the vocabulary, the likeliest, or one token alone.
+/// Row of log-probabilities: the whole vocabulary, the most likely tokens, or one token.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row {
-    /// The tokens of `values`; all of the vocabulary in order if not given.
+    /// Tokens of `values`; the whole vocabulary in order if none.
     pub ids: Option<Vec<u32>>,
     /// Log-probabilities.
     pub values: Vec<f32>,
-    /// The log-probability of the token that follows, or that was chosen.
+    /// Log-probability of the next token, or of the chosen one.
     pub target: Option<f32>,
 }
 
 impl Row {
-    /// Makes a row of entries in any order. An error says what no row can have.
+    /// Builds a row of entries in any order. An error describes an invalid entry.
     pub fn of(
         mut entries: Vec<(u32, f32)>,
         target: Option<f32>,
@@ -46,18 +46,18 @@ impl Row {
         Ok(Self { ids: Some(ids), values, target })
     }
 
-    /// True if every token of the vocabulary has a number.
+    /// True if every token of the vocabulary has a log-probability.
     pub fn is_full(&self) -> bool {
         self.ids.is_none()
     }
 
-    /// Pairs of token and log-probability.
+    /// Returns pairs of token and log-probability.
     pub fn entries(&self) -> impl Iterator<Item = (usize, f32)> + '_ {
         let id = |n: usize| self.ids.as_ref().map_or(n, |ids| ids[n] as usize);
         self.values.iter().enumerate().map(move |(n, value)| (id(n), *value))
     }
 
-    /// The log-probability of a token, where the row has it.
+    /// Returns the log-probability of a token, if the row has it.
     pub fn at(&self, token: u32) -> Option<f32> {
         match &self.ids {
             None => self.values.get(token as usize).copied(),
@@ -66,7 +66,7 @@ impl Row {
     }
 }
 
-/// Refuses what is no log-probability.
+/// Returns an error for a value that is not a log-probability.
 fn number(value: f32) -> Result<(), String> {
     if value.is_nan() || value == f32::INFINITY {
         return Err(format!("a log-probability is {value}"));

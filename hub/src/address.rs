@@ -15,7 +15,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Reads the origin of an absolute `http` or `https` address without credentials.
+    /// Returns the origin of an absolute `http` or `https` address without credentials.
     pub(crate) fn of(uri: &Uri) -> Option<Self> {
         let scheme = uri.scheme_str()?.to_ascii_lowercase();
         let default = match scheme.as_str() {
@@ -25,7 +25,7 @@ impl Origin {
         };
         let authority = uri.authority()?;
         let host = authority.host().to_ascii_lowercase();
-        // A port that is no number is passed over by the parser, so the rest is looked at here.
+        // The parser ignores a malformed port, so the rest is checked here.
         let port = match authority.as_str().get(host.len()..)? {
             "" => default,
             rest => rest.strip_prefix(':')?.parse().ok()?,
@@ -47,7 +47,8 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Resolves the `Location` of an answer to a request for `base`, or says why it cannot be followed.
+/// Resolves the `Location` of a response to a request for `base`, or returns the reason why it cannot be
+/// followed.
 pub(crate) fn redirect(base: &Uri, location: &str) -> Result<Uri, String> {
     let from = Origin::of(base).ok_or("the address of the request has no origin")?;
     let target = location.split('#').next().unwrap_or_default().trim();

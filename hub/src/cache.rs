@@ -1,4 +1,4 @@
-//! The cache of Python's `huggingface_hub`: blobs by etag, snapshots of links, refs.
+//! Cache of Python's `huggingface_hub`: blobs by etag, snapshots of links, refs.
 //!
 //! ```text
 //! models--owner--name/blobs/ETAG              the bytes; ETAG.incomplete while they arrive
@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use crate::names::{check_id, is_commit, is_plain};
 use crate::{Error, check_revision};
 
-/// Marks folders that backups may leave out, <https://bford.info/cachedir/>.
+/// Tag of folders that backups may omit, <https://bford.info/cachedir/>.
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n";
 
-/// The folder of one model in the cache.
+/// Folder of one model in the cache.
 #[derive(Debug, Clone)]
 pub struct Cache {
     root: PathBuf,
@@ -24,13 +24,13 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The part of the cache at `root` that belongs to the model `id`.
+    /// Returns the part of the cache at `root` that belongs to the model `id`.
     pub fn new(root: &Path, id: &str) -> Result<Self, Error> {
         check_id(id)?;
         Ok(Self { root: root.to_owned(), folder: format!("models--{}", id.replace('/', "--")) })
     }
 
-    /// The commit that a revision meant when it was fetched last.
+    /// Returns the commit of a revision at its last fetch.
     pub fn commit(&self, revision: &str) -> Option<String> {
         check_revision(revision).ok()?;
         if is_commit(revision) {
@@ -43,12 +43,12 @@ impl Cache {
         is_plain(commit).then(|| commit.to_owned())
     }
 
-    /// The folder of a commit's files.
+    /// Returns the folder of a commit's files.
     pub fn snapshot(&self, commit: &str) -> PathBuf {
         self.own().join("snapshots").join(commit)
     }
 
-    /// Writes down the commit of a revision, at once for every reader.
+    /// Records the commit of a revision atomically.
     pub fn set_commit(&self, revision: &str, commit: &str) -> Result<(), Error> {
         check_revision(revision)?;
         if self.commit(revision).as_deref() == Some(commit) {
@@ -66,17 +66,17 @@ impl Cache {
         Ok(fs_err::rename(&draft, &path)?)
     }
 
-    /// The place of the bytes with this etag.
+    /// Returns the path of the bytes with this etag.
     pub(crate) fn blob(&self, etag: &str) -> PathBuf {
         self.own().join("blobs").join(etag)
     }
 
-    /// The place of the lock for this etag.
+    /// Returns the path of the lock for this etag.
     pub(crate) fn lock(&self, etag: &str) -> PathBuf {
         self.root.join(".locks").join(&self.folder).join(format!("{etag}.lock"))
     }
 
-    /// Bytes that have arrived for this etag, whoever fetches it.
+    /// Returns the number of bytes that have arrived for this etag, in any process.
     pub(crate) fn arrived(&self, etag: &str) -> u64 {
         let entries = fs_err::read_dir(self.own().join("blobs")).into_iter().flatten();
         let ours = entries
@@ -85,19 +85,19 @@ impl Cache {
         ours.filter_map(|entry| entry.metadata().ok()).map(|found| found.len()).sum()
     }
 
-    /// Makes the folders that a download needs.
+    /// Creates the folders that a download needs.
     pub(crate) fn prepare(&self, etag: &str) -> io::Result<()> {
         fs_err::create_dir_all(self.own().join("blobs"))?;
         fs_err::create_dir_all(self.lock(etag).parent().expect("a lock lies in `.locks`"))?;
         let tag = self.root.join("CACHEDIR.TAG");
         if !tag.exists() {
-            // A courtesy: a cache without it works as well.
+            // Optional: a cache without the tag works as well.
             fs_err::write(tag, TAG).ok();
         }
         Ok(())
     }
 
-    /// Gives the bytes their name in a snapshot.
+    /// Links the bytes to their name in a snapshot.
     pub(crate) fn link(&self, etag: &str, commit: &str, name: &str) -> io::Result<PathBuf> {
         let place = self.snapshot(commit).join(name);
         if place.exists() {
@@ -109,7 +109,7 @@ impl Cache {
         }
         #[cfg(unix)]
         {
-            // `snapshots/COMMIT/a/b` leads to `blobs/ETAG`: one step up for each folder.
+            // `snapshots/COMMIT/a/b` links to `blobs/ETAG`: one step up for each folder.
             let mut target: PathBuf =
                 std::iter::repeat_n("..", 2 + name.matches('/').count()).collect();
             target.push("blobs");

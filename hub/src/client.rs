@@ -1,4 +1,4 @@
-//! The client: what a revision is, and its files.
+//! Client that resolves a revision and fetches its files.
 
 use std::collections::BTreeSet;
 use std::io::Read as _;
@@ -15,7 +15,7 @@ use crate::names::{check_id, is_plain};
 use crate::retry::Failure;
 use crate::{Error, Event, Options, check_file, check_revision, download, shown};
 
-/// Longest wait for a whole listing; most are a few kilobytes.
+/// Maximum wait for a whole listing; most are a few kilobytes.
 const LISTING: Duration = Duration::from_secs(60);
 
 /// The commit of a revision and the names of its files.
@@ -27,7 +27,7 @@ pub struct Listing {
     pub files: BTreeSet<String>,
 }
 
-/// A hub, with the cache that its files go to.
+/// Client of a hub, with the cache for its files.
 pub struct Client {
     connection: Connection,
     endpoint: String,
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// A client of the hub at `endpoint`. `user_agent` names the program.
+    /// Returns a client of the hub at `endpoint`. `user_agent` names the program.
     pub fn new(
         endpoint: &str,
         token: Option<&str>,
@@ -56,7 +56,7 @@ impl Client {
         Ok(Self { connection, endpoint, cache: cache.to_owned() })
     }
 
-    /// Asks which commit a revision is, and which files it has.
+    /// Requests the commit of a revision, and the list of its files.
     pub fn list(&self, id: &str, revision: &str) -> Result<Listing, Error> {
         check_id(id)?;
         check_revision(revision)?;
@@ -81,7 +81,7 @@ impl Client {
         parse(&bytes).map_err(|why| reply.unusable(what, why).into())
     }
 
-    /// The path of a file in the cache, fetched if it is not there.
+    /// Returns the path of a file in the cache, fetching it if it is missing.
     pub fn fetch(&self, id: &str, commit: &str, name: &str) -> Result<PathBuf, Error> {
         check_revision(commit)?;
         check_file(name)?;
@@ -102,7 +102,7 @@ impl Client {
     }
 }
 
-/// Reads the answer to a listing: `{"sha": COMMIT, "siblings": [{"rfilename": NAME}, ...]}`.
+/// Parses a listing: `{"sha": COMMIT, "siblings": [{"rfilename": NAME}, ...]}`.
 fn parse(bytes: &[u8]) -> Result<Listing, String> {
     let json: Value =
         serde_json::from_slice(bytes).map_err(|error| format!("it is not JSON: {error}"))?;

@@ -1,4 +1,4 @@
-//! The download of one file: announced, locked, resumed, verified, named.
+//! Downloads one file: announces, locks, resumes, verifies and renames it.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,21 +14,21 @@ use crate::retry::Failure;
 use crate::verify::verify;
 use crate::{Error, shown};
 
-/// Bytes that make a broken attempt count as progress.
+/// Number of bytes that make a broken attempt count as progress.
 const PROGRESS: u64 = 1 << 20;
 
-/// One file of one commit on its way into the cache.
+/// Download of one file of one commit into the cache.
 pub(crate) struct Download<'a> {
     pub connection: &'a Connection,
     pub cache: Cache,
     pub commit: &'a str,
     pub name: &'a str,
     pub address: String,
-    /// The file, in words.
+    /// Description of the file.
     pub what: String,
 }
 
-/// What the hub says about a file before it sends it.
+/// Response headers of the hub about a file.
 struct Announced {
     etag: String,
     size: Option<u64>,
@@ -70,7 +70,7 @@ impl Download<'_> {
         Ok(Announced { etag: etag.to_owned(), size })
     }
 
-    /// Receives the bytes beside their place and moves them there when they are what was announced.
+    /// Receives the bytes under a temporary name and renames them if they match the announcement.
     fn receive(&self, announced: &Announced, blob: &Path) -> Result<(), Error> {
         let mut part = blob.as_os_str().to_owned();
         part.push(".incomplete");
@@ -87,11 +87,12 @@ impl Download<'_> {
                 return Err(error);
             }
         }
-        // A blob may be a link into a store that other models share: it is replaced, not written.
+        // A blob may be a link into a store that other models share: it is replaced, not overwritten.
         Ok(fs_err::rename(&part, blob)?)
     }
 
-    /// One attempt: continues with the bytes that are there. Finds the size out if nobody said it.
+    /// Runs one attempt, which resumes with the existing bytes. Determines the size if it was not
+    /// announced.
     fn receive_once(&self, part: &Path, size: &mut Option<u64>) -> Result<(), Failure> {
         let mut file = open(part)?;
         let mut have = file.metadata()?.len();
@@ -146,11 +147,11 @@ impl Download<'_> {
         Err(Failure::Again { error, after: None, progress: have - before >= PROGRESS })
     }
 
-    /// Where the body begins, and how long the whole file is, as the answer says.
+    /// Returns the start of the body and the length of the whole file, from the response.
     fn range(&self, reply: &Reply, have: u64) -> Result<(u64, Option<u64>), Failure> {
         let length = || reply.header("content-length").and_then(|text| text.parse::<u64>().ok());
         match reply.status.as_u16() {
-            // The range was passed over: everything comes from the beginning.
+            // The server ignored the range: the body starts at the beginning.
             200 => Ok((0, length())),
             206 => {
                 let stated = reply.header("content-range").unwrap_or_default();
@@ -175,7 +176,7 @@ impl Download<'_> {
         }
     }
 
-    /// Copies the body to the file until it ends, keeps `have` at what is written.
+    /// Copies the body to the file until it ends, keeping `have` at the number of bytes written.
     fn copy(
         &self,
         reply: &mut Reply,
@@ -212,14 +213,14 @@ impl Download<'_> {
     }
 }
 
-/// The end of a body that is not its regular end.
+/// Abnormal end of a body.
 enum Trouble {
     Broke(String),
     TooLong,
     Disk(io::Error),
 }
 
-/// The words for a body that broke off.
+/// Describes a truncated body.
 pub(crate) fn broke(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>());
     inner.map_or_else(|| shown(&error.to_string()), explain)

@@ -2,56 +2,56 @@
 
 use std::path::PathBuf;
 
-/// Reasons why a listing or a file could not be had.
+/// Reason why a listing or a file could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An id, a revision or a file name that cannot be one.
+    /// An id, a revision or a file name is invalid.
     #[error("the {kind} `{name}` is refused: expected {expected}")]
     Name {
-        /// The kind of name.
+        /// Kind of name.
         kind: &'static str,
-        /// The name, safe to show.
+        /// Name, safe to show.
         name: String,
-        /// The form that it should have.
+        /// Expected form.
         expected: &'static str,
     },
-    /// The address of the hub is none.
+    /// The address of the hub is invalid.
     #[error("`{0}` is no address of a hub; expected one like `https://huggingface.co`")]
     Endpoint(String),
-    /// The token cannot be put into a header.
+    /// The token is not valid in a header.
     #[error("the token holds characters that no token has; copy it again from the hub's page")]
     Token,
-    /// A refusal, or a failure that did not pass.
+    /// A request was rejected, or failed permanently.
     #[error("{host} answered {code} for {what}")]
     Status {
         /// The status code.
         code: u16,
         /// The origin that answered.
         host: String,
-        /// The thing asked for.
+        /// Description of the requested resource.
         what: String,
     },
-    /// The connection failed, timed out or broke, in every attempt.
+    /// The connection failed, timed out or broke in every attempt.
     #[error("cannot fetch {what} from {host}: {why}")]
     Connection {
-        /// The origin that was asked.
+        /// Origin of the request.
         host: String,
-        /// The thing asked for.
+        /// Description of the requested resource.
         what: String,
-        /// The last failure.
+        /// Last failure.
         why: String,
     },
-    /// An answer that breaks the protocol.
+    /// A response violates the protocol.
     #[error("{host} sent an unusable answer for {what}: {why}")]
     Answer {
         /// The origin that answered.
         host: String,
-        /// The thing asked for.
+        /// Description of the requested resource.
         what: String,
-        /// The violation, and what was expected.
+        /// Violation, and the expected form.
         why: String,
     },
-    /// The bytes are not those that the hub announced.
+    /// The bytes differ from those that the hub announced.
     #[error(
         "{what} arrived damaged: its {kind} is {found}, the hub states {stated}; it was removed, \
          run the command again"
@@ -61,9 +61,9 @@ pub enum Error {
         what: String,
         /// The kind of hash.
         kind: &'static str,
-        /// The hash of the bytes.
+        /// Hash of the bytes.
         found: String,
-        /// The hash that the hub states.
+        /// Hash that the hub states.
         stated: String,
     },
     /// Another process holds the lock of the file and makes no progress.
@@ -83,7 +83,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The status code, where the hub refused.
+    /// Returns the status code, if the hub rejected the request.
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Status { code, .. } => Some(*code),

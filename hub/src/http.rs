@@ -1,4 +1,4 @@
-//! Requests: redirects followed by hand, so that the token stays with its origin.
+//! HTTP requests, with redirects followed explicitly so that the token stays with its origin.
 
 use std::error::Error as _;
 use std::io;
@@ -13,58 +13,58 @@ use crate::address::{Origin, redirect};
 use crate::retry::Failure;
 use crate::{Error, Options, shown};
 
-/// Redirects that one request may take.
+/// Maximum number of redirects of one request.
 const MOST_HOPS: usize = 10;
-/// Most bytes of an answer's headers; signed addresses take a few thousand.
+/// Maximum bytes of a response's headers; signed addresses take a few thousand.
 const MOST_HEADERS: usize = 64 << 10;
 
-/// Header by which a redirect names the hash of the file that it leads to.
+/// Header in which a redirect names the hash of its target file.
 pub(crate) const LINKED_ETAG: &str = "x-linked-etag";
 
-/// The method of a request, with what it may follow.
+/// Method of a request, with its redirect policy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ask {
-    /// GET that stays at the hub; the body must come within this time.
+    /// GET that stays at the hub; the body must arrive within this time.
     Listing(Duration),
-    /// HEAD that stays at the hub: a redirect to another origin, or one that names the file's hash,
-    /// is the answer.
+    /// HEAD that stays at the hub: a redirect to another origin, or one that names the file's hash, is the
+    /// response.
     Head,
-    /// GET from this byte that may end at another origin; the body must come within this time.
+    /// GET from this byte that may end at another origin; the body must arrive within this time.
     Bytes(u64, Duration),
 }
 
-/// An answer whose headers are complete.
+/// Response with complete headers.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    /// The status: 2xx, or a redirect where that is the answer.
+    /// Status: 2xx, or a redirect if that is the response.
     pub status: StatusCode,
-    /// Its headers.
+    /// Headers of the response.
     pub headers: HeaderMap,
-    /// Its body, not read yet.
+    /// Body, not read yet.
     pub body: Body,
     /// The origin that answered.
     pub origin: Origin,
 }
 
 impl Reply {
-    /// A header as text.
+    /// Returns a header as text.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// An error about this answer.
+    /// Returns an error about this response.
     pub(crate) fn unusable(&self, what: &str, why: impl Into<String>) -> Error {
         Error::Answer { host: self.origin.to_string(), what: what.to_owned(), why: why.into() }
     }
 }
 
-/// The connection to one hub.
+/// Connection to one hub.
 #[derive(Debug)]
 pub(crate) struct Http {
     agent: Agent,
     hub: Origin,
     token: Option<HeaderValue>,
-    /// True once anything was answered: a refused connection is then worth another attempt.
+    /// True once any response arrived: only then is a refused connection retried.
     reached: AtomicBool,
 }
 
@@ -91,7 +91,7 @@ impl Http {
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
-            // One connection for each request: what follows an answer is nobody's.
+            // One connection per request: bytes after a response are never read.
             .max_idle_connections(0)
             .max_response_header_size(MOST_HEADERS)
             .accept_encoding("identity")
@@ -108,7 +108,7 @@ impl Http {
         Ok(Self { agent: config.new_agent(), hub, token, reached: AtomicBool::new(false) })
     }
 
-    /// Sends a request and follows its redirects. The token goes to the hub's origin alone.
+    /// Sends a request and follows its redirects. The token is sent only to the hub's origin.
     pub(crate) fn send(&self, address: &str, ask: Ask, what: &str) -> Result<Reply, Failure> {
         let mut uri: Uri = address.parse().map_err(|_| Error::Endpoint(shown(address)))?;
         for _ in 0..=MOST_HOPS {
@@ -163,7 +163,7 @@ impl Http {
         Ok(Reply { status: head.status, headers: head.headers, body, origin: origin.clone() })
     }
 
-    /// Tells failures that may pass from those that stay.
+    /// Classifies a failure as temporary or permanent.
     fn failure(&self, error: &ureq::Error, origin: &Origin, what: &str) -> Failure {
         let (host, what) = (origin.to_string(), what.to_owned());
         let unreachable = match error {
@@ -175,7 +175,7 @@ impl Http {
         };
         let may_pass = match error {
             ureq::Error::Timeout(_) => true,
-            // A certificate that is not trusted comes as invalid data.
+            // An untrusted certificate is reported as invalid data.
             ureq::Error::Io(error) => error.kind() != io::ErrorKind::InvalidData,
             _ => unreachable,
         };
@@ -184,7 +184,7 @@ impl Http {
             return Failure::Stop(Error::Answer { host, what, why });
         }
         let error = Error::Connection { host, what, why };
-        // A hub that was never there is a matter of its address, not of patience.
+        // A hub that was never reached has a wrong address, so retrying is useless.
         if unreachable && !self.reached.load(Ordering::Relaxed) {
             return Failure::Stop(error);
         }
@@ -192,7 +192,7 @@ impl Http {
     }
 }
 
-/// The words for a failed request.
+/// Describes a failed request.
 pub(crate) fn explain(error: &ureq::Error) -> String {
     match error {
         ureq::Error::Timeout(Timeout::PerRead | Timeout::RecvResponse) => {
@@ -210,7 +210,7 @@ pub(crate) fn explain(error: &ureq::Error) -> String {
     }
 }
 
-/// Passes answers with a body; makes the others failures.
+/// Passes responses with a body; converts others to failures.
 fn good(reply: Reply, what: &str) -> Result<Reply, Failure> {
     let code = reply.status.as_u16();
     if reply.status.is_success() || code == 416 {

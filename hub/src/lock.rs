@@ -1,4 +1,4 @@
-//! The lock of one blob, the same that Python's `huggingface_hub` takes (`flock`).
+//! Lock of one blob, compatible with that of Python's `huggingface_hub` (`flock`).
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -13,8 +13,8 @@ use crate::event::Event;
 /// Wait between two attempts at a lock.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The right to write a blob; ends when dropped. The file stays, as Python's does: a waiter may
-/// have opened it.
+/// Exclusive right to write a blob, released when dropped. The file stays, as in Python: a waiter may have
+/// opened it.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "held, not read")] Option<File>);
 
@@ -31,10 +31,10 @@ pub(crate) fn lock(
         let file = open(&path)?;
         match file.try_lock() {
             Ok(()) if is_named(&file, &path) => return Ok(Lock(Some(file))),
-            // Another process removed the file between the two calls: lock the one that is there.
+            // Another process removed the file between the two calls: lock the current one.
             Ok(()) => continue,
             Err(TryLockError::WouldBlock) => {}
-            // A file system without locks: the hash at the end tells if two have written at once.
+            // A file system without locks: the final hash check detects concurrent writes.
             Err(TryLockError::Error(_)) => return Ok(Lock(None)),
         }
         if !told {
@@ -58,7 +58,7 @@ fn open(path: &Path) -> Result<File, Error> {
     let created = options.clone().create_new(true).open(path);
     let file = match created {
         Ok(file) => {
-            // As in Python: whoever shares the cache through a group can wait for the lock.
+            // As in Python: users who share the cache through a group can wait for the lock.
             #[cfg(unix)]
             {
                 use std::os::unix::fs::PermissionsExt as _;

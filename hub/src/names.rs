@@ -2,19 +2,19 @@
 
 use crate::{Error, shown};
 
-/// Returns true if a word can be one component of a path and of an address.
+/// True if a word is valid as one component of a path and of an address.
 pub(crate) fn is_plain(word: &str) -> bool {
     (1..=128).contains(&word.len())
         && !word.starts_with('.')
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
 }
 
-/// Returns true if a word can be a hub id: `owner/name`.
+/// True if a word is a valid hub id: `owner/name`.
 pub fn is_id(word: &str) -> bool {
     word.split_once('/').is_some_and(|(owner, name)| is_plain(owner) && is_plain(name))
 }
 
-/// Returns true if a word is a whole commit hash.
+/// True if a word is a whole commit hash.
 pub(crate) fn is_commit(word: &str) -> bool {
     word.len() == 40 && word.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -33,7 +33,7 @@ pub fn check_revision(revision: &str) -> Result<(), Error> {
     Err(Error::Name { kind: "revision", name: shown(revision), expected })
 }
 
-/// Checks that a file name stays inside the folder that it is put in, on every system.
+/// Checks that a file name stays inside its folder, on every system.
 pub fn check_file(name: &str) -> Result<(), Error> {
     let inside = |part: &str| {
         !matches!(part, "" | "." | "..")

@@ -2,30 +2,30 @@
 
 use std::time::Duration;
 
-/// Timeouts and limits; the defaults are those of Python's `huggingface_hub` where it has them.
+/// Timeouts and limits; the defaults follow Python's `huggingface_hub`.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Longest wait for a name to resolve, for a connection, and for a request to be sent.
+    /// Maximum wait for a name to resolve, for a connection, and for a request to be sent.
     pub connect: Duration,
-    /// Longest wait for the complete headers of an answer.
+    /// Maximum wait for the complete headers of a response.
     pub answer: Duration,
-    /// Longest wait for the next bytes of a body.
+    /// Maximum wait for the next bytes of a body.
     pub read: Duration,
     /// Period over which a transfer must keep up `least_rate`.
     pub window: Duration,
     /// Lowest acceptable rate of a transfer, in bytes per second.
     pub least_rate: u64,
-    /// Attempts in a row that may fail before a request is given up.
+    /// Maximum number of consecutive failed attempts of a request.
     pub tries: u32,
     /// Wait after the first failed attempt; doubles with each further one.
     pub backoff: Duration,
-    /// Longest wait between two attempts, whatever `Retry-After` asks for.
+    /// Maximum wait between two attempts, whatever `Retry-After` requests.
     pub most_backoff: Duration,
-    /// Longest wait for another process that is fetching the same file and makes no progress.
+    /// Maximum wait for another process that is fetching the same file without progress.
     pub lock: Duration,
-    /// Most bytes of a listing.
+    /// Maximum bytes of a listing.
     pub most_listing: u64,
-    /// Use the proxies that the environment names (`HTTPS_PROXY`, `NO_PROXY`, ...).
+    /// True to use the proxies of the environment (`HTTPS_PROXY`, `NO_PROXY`, ...).
     pub proxy_from_env: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Bounded retries of what may pass: dropped connections, timeouts, 429 and 5xx.
+//! Bounded retries of temporary failures: dropped connections, timeouts, 429 and 5xx.
 
 use std::thread;
 use std::time::Duration;
@@ -7,24 +7,24 @@ use crate::Error;
 use crate::event::Event;
 use crate::options::Options;
 
-/// The failure of one attempt.
+/// Failure of one attempt.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Final: another attempt would fail alike.
+    /// Permanent failure.
     Stop(Error),
-    /// Worth another attempt.
+    /// Temporary failure.
     Again {
         /// The error if no attempt is left.
         error: Error,
-        /// Wait that the hub asked for.
+        /// Wait that the hub requested.
         after: Option<Duration>,
-        /// True if the attempt received enough that it does not count.
+        /// True if the attempt received enough bytes that it does not count.
         progress: bool,
     },
 }
 
 impl Failure {
-    /// A failure worth another attempt after the usual wait.
+    /// Returns a failure that is retried after the usual wait.
     pub(crate) fn again(error: Error) -> Self {
         Self::Again { error, after: None, progress: false }
     }
@@ -42,7 +42,7 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// Repeats an attempt until it succeeds, fails for good, or has failed too often in a row.
+/// Repeats an attempt until it succeeds, fails permanently, or has failed too often in a row.
 pub(crate) fn persist<T>(
     options: &Options,
     tell: &dyn Fn(Event<'_>),

@@ -1,4 +1,4 @@
-//! Hashes of downloads: SHA-256 of large files, git's blob hash of small ones.
+//! Verifies hashes of downloads: SHA-256 of large files, git's blob hash of small ones.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::Error;
 
-/// The hash that an etag states.
+/// Kind of hash in an etag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hash {
     /// SHA-256 of the bytes: files in LFS or Xet storage.
@@ -18,7 +18,7 @@ pub(crate) enum Hash {
 }
 
 impl Hash {
-    /// Recognizes the hash by its length; other hubs' etags may be none.
+    /// Detects the hash by its length; etags of other hubs may contain none.
     pub(crate) fn of(etag: &str) -> Option<Self> {
         let hex = etag.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         match etag.len() {
@@ -28,7 +28,7 @@ impl Hash {
         }
     }
 
-    /// The words for it.
+    /// Returns the name of the hash.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "SHA-256",
@@ -54,7 +54,7 @@ fn digest<D: Digest + io::Write>(mut digest: D, mut file: impl Read) -> io::Resu
     Ok(digest.finalize().iter().flat_map(hex).collect())
 }
 
-/// Compares a file with the hash that the hub stated for it. Returns false if the etag is no hash.
+/// Compares a file with the hash in its etag. Returns false if the etag is no hash.
 pub(crate) fn verify(path: &Path, etag: &str, what: &str) -> Result<bool, Error> {
     let Some(kind) = Hash::of(etag) else { return Ok(false) };
     let found = kind.file(path)?;

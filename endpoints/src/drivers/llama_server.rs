@@ -20,20 +20,21 @@ pub(super) static DRIVER: Driver = Driver {
     open,
 };
 
-/// Entries of a row of a generated token.
+/// Number of entries per row of a generated token.
 const GENERATED: usize = 20;
 
-/// Most that a log-probability of an f32 file may differ: sums in blocks, exponentials by table or polynomial.
+/// Maximum difference of a log-probability of an f32 file: sums in blocks, exponentials by table or
+/// polynomial.
 const BOUND: f64 = 1e-3;
 
-/// Settings with which nothing is kept in less than f32; caches are f16 by default, and so is flash attention.
+/// Settings with which everything is stored in f32; caches are f16 by default, and so is flash attention.
 const EXACT: [(&str, &str); 3] =
     [("kv_dtype", "f32"), ("v_dtype", "f32"), ("flash_attention", "off")];
 
-/// Bias that makes a token the likeliest whatever its logit; reported numbers are those before it.
+/// Bias that makes a token the most likely one whatever its logit; reported values exclude it.
 const BIAS: f64 = 1e3;
 
-/// Tokens that are tried where the likeliest one hides its row.
+/// Number of tokens that are tried if the most likely one hides its row.
 const TRIED: u32 = 24;
 
 #[derive(Deserialize)]
@@ -66,7 +67,7 @@ struct LlamaServer {
     facts: Facts,
     vocab: usize,
     top: usize,
-    /// A token of whole characters.
+    /// Token of whole characters.
     plain: Mutex<Option<u32>>,
 }
 
@@ -82,7 +83,7 @@ fn open(http: Http, mut facts: Facts, options: &Options) -> Result<Box<dyn Endpo
         .collect();
     facts.exact = Some(flags.join(" "));
     let server = LlamaServer { http, facts, vocab, top, plain: Mutex::new(None) };
-    // What the server refuses, it refuses here.
+    // Requests that the server rejects fail here.
     server.last(&Ask { tokens: &[0], cache: Cache::Off }, &[0], 1)?;
     Ok(Box::new(server))
 }
@@ -129,8 +130,8 @@ impl LlamaServer {
         Row::of(entries, target, self.vocab)
     }
 
-    /// The row behind these tokens. Where the chosen token is half a character, the server shows nothing, so a plain
-    /// token is made the likeliest one.
+    /// Returns the row after these tokens. If the chosen token is an incomplete character, the server hides
+    /// its row, so a plain token is made the most likely one.
     fn last(&self, ask: &Ask<'_>, tokens: &[u32], top: usize) -> Result<(Row, Option<u32>), Error> {
         let (mut answer, reply) = self.ask(ask, tokens, 1, top, None)?;
         let mut found = reply.completion_probabilities.into_iter().next();
@@ -158,8 +159,8 @@ impl LlamaServer {
         Ok((row, chosen))
     }
 
-    /// Generates token by token over a warm cache. Half characters that the server shows no row of are taken from the
-    /// row itself, as its likeliest token.
+    /// Generates token by token over a warm cache. An incomplete character, whose row the server hides, is
+    /// taken from the row itself, as its most likely token.
     fn step_by_step(&self, ask: &Ask<'_>, count: usize) -> Result<Generated, Error> {
         let mut made = Generated::default();
         let mut tokens = ask.tokens.to_vec();

@@ -1,4 +1,4 @@
-//! Any server with `/v1/completions`: what it gives is found out by asking.
+//! Any server with `/v1/completions`: probing determines what it provides.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ pub(super) static DRIVER: Driver = Driver {
     open,
 };
 
-/// Entries of a row that such servers usually give.
+/// Usual number of entries per row of such servers.
 const USUAL: usize = 5;
 
-/// Log-probabilities in the form of `/v1/completions`.
+/// Log-probabilities in the format of `/v1/completions`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Logprobs {
     pub(super) tokens: Vec<String>,
@@ -33,7 +33,8 @@ pub(super) struct Logprobs {
 }
 
 impl Logprobs {
-    /// Rows of generated tokens with these ids. Entries that are named by text are left out: a text is no id.
+    /// Returns the rows of generated tokens with these ids. Entries named by text are omitted: a text is no
+    /// id.
     pub(super) fn rows(&self, ids: &[u32], vocab: usize) -> Result<Vec<Row>, String> {
         let (tokens, count) = (ids.len(), self.chosen.len());
         if tokens != count {
@@ -60,12 +61,12 @@ impl Logprobs {
     }
 }
 
-/// The id in `token_id:17`.
+/// Parses the id in `token_id:17`.
 fn id_of_text(text: &str) -> Option<u32> {
     text.strip_prefix("token_id:")?.parse().ok()
 }
 
-/// The ids of tokens that are written as `token_id:17`; none if one is not.
+/// Parses the ids of tokens that are written as `token_id:17`; none if one is not.
 pub(super) fn ids_of_text(tokens: &[String]) -> Option<Vec<u32>> {
     tokens.iter().map(|token| id_of_text(token)).collect()
 }
@@ -97,7 +98,7 @@ struct OpenAi {
 fn open(http: Http, facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>, Error> {
     let mut server = OpenAi { http, facts, vocab: options.vocab };
     let probe = Ask { tokens: &[0, 1], cache: crate::Cache::Default };
-    // A refusal says what the server hides; anything else is an error.
+    // A rejected request shows what the server hides; anything else is an error.
     let refused = |error: Error| match error {
         Error::Status { code: 400..=499, ref words, .. }
             if !matches!(error.status(), Some(401 | 403 | 429)) =>
@@ -159,7 +160,7 @@ impl Endpoint for OpenAi {
         let Some(logprobs) = choice.logprobs else {
             return Err(answer.unusable("it has no `logprobs`, which were asked for"));
         };
-        // The prompt, and at most one token behind it.
+        // The prompt, and at most one token after it.
         let (found, want) = (logprobs.chosen.len(), ask.tokens.len());
         if found != want && found != want + 1 {
             return Err(answer.unusable(format!(

@@ -23,7 +23,7 @@ pub(super) static DRIVER: Driver = Driver {
     open,
 };
 
-/// Entries of a row of a generated token.
+/// Number of entries per row of a generated token.
 const GENERATED: usize = 20;
 
 #[derive(Deserialize)]
@@ -56,7 +56,7 @@ fn open(http: Http, mut facts: Facts, options: &Options) -> Result<Box<dyn Endpo
     facts.scores = if top == vocab { Scores::Full } else { Scores::Top(top) };
     facts.generates = Some(GENERATED.min(top));
     let server = Sglang { http, facts, vocab, top, keys: AtomicU64::new(0) };
-    // What the server refuses, it refuses here.
+    // Requests that the server rejects fail here.
     server.score(&Ask { tokens: &[0, 0], cache: Cache::Off }, &[0])?;
     Ok(Box::new(server))
 }
@@ -79,7 +79,7 @@ impl Sglang {
             body["extra_key"] = json!(format!("onboard-{}-{key}", std::process::id()));
         }
         let answer = self.http.post("/generate", &body)?;
-        // One prompt gives one object; a list of one is the same.
+        // A single prompt gives one object; a list of one is equivalent.
         let mut value: Value = answer.json()?;
         if let Some(first) = value.as_array_mut().filter(|list| list.len() == 1).and_then(Vec::pop)
         {

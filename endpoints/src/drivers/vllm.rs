@@ -26,8 +26,8 @@ pub(super) static DRIVER: Driver = Driver {
     open,
 };
 
-/// Entries of a row to ask for where more are refused: the server's usual limit, then less. With none, a row has its
-/// own token alone.
+/// Numbers of entries per row to try if more are rejected: the server's usual limit, then fewer. With none,
+/// a row has only its own token.
 const FEWER: [usize; 4] = [20, 5, 1, 0];
 
 #[derive(Deserialize)]
@@ -95,7 +95,7 @@ fn open(http: Http, facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>
     Ok(Box::new(server))
 }
 
-/// Tells a refusal of what was asked for, in the server's words, from failures.
+/// Separates a rejected request, with the server's message, from other failures.
 fn limited<T>(answer: Result<T, Error>) -> Result<Result<T, String>, Error> {
     match answer {
         Ok(answer) => Ok(Ok(answer)),
@@ -135,7 +135,7 @@ impl Endpoint for Vllm {
     }
 
     fn score(&self, ask: &Ask<'_>, positions: &[usize]) -> Result<Scored, Error> {
-        // Rows begin with the second token, so one more token shows the row behind the last.
+        // Rows begin with the second token, so one more token shows the row after the last.
         let tokens: Vec<u32> = ask.tokens.iter().chain(ask.tokens.first()).copied().collect();
         let mut body = self.body(ask, &tokens);
         body["max_tokens"] = json!(1);
@@ -167,7 +167,7 @@ impl Endpoint for Vllm {
             let row = Row::of(entries, target, self.vocab);
             rows.push(row.map_err(|why| answer.unusable(format!("position {position}: {why}")))?);
         }
-        // The token behind the prompt is our own.
+        // The token after the prompt is our own.
         let echo = choice.prompt_token_ids.map(|mut ids| {
             ids.truncate(ids.len().saturating_sub(1));
             ids
