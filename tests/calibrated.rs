@@ -1,4 +1,4 @@
-//! Scales that are measured on a text: written, read again, undone, and run.
+//! Tests of calibrated scales: written, read again, removed, and run.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn corpus() -> String {
     fixture("corpus.txt").display().to_string()
 }
 
-/// Converts a fixture with scales that its text tells.
+/// Converts a fixture with scales calibrated on its text.
 fn calibrated(name: &str, to: &str, out: &Path, flags: &[&str]) -> Ran {
     let mut command = convert();
     command.arg(fixture(name)).args(["--to", to, "--calibrate", &corpus(), "--chunks", "4"]);
@@ -27,7 +27,7 @@ fn config(folder: &Path) -> serde_json::Value {
     serde_json::from_slice::<serde_json::Value>(&text).unwrap()["quantization_config"].clone()
 }
 
-/// The ids that `fixtures/quant_peer.py --calibrated` measures on.
+/// Returns the ids that `fixtures/quant_peer.py --calibrated` calibrates on.
 fn ids() -> String {
     (1..=90).map(|n| n.to_string()).collect::<Vec<_>>().join(",")
 }
@@ -49,7 +49,7 @@ fn scales_are_written_where_engines_look_and_change_no_weight() {
         assert_eq!(said["kv_cache_scheme"], float);
         assert_eq!(said["config_groups"]["group_0"]["input_activations"], float);
         let (new, old) = (Checkpoint::open(&out).unwrap(), Checkpoint::open(&plain).unwrap());
-        // Readers see the weights alone.
+        // Readers see only the weights.
         assert!(new.tensors().keys().eq(old.tensors().keys()));
         let kept = new.stored_len() - old.stored_len();
         let matrices = new.tensors().keys().filter(|tensor| new.is_quantized(tensor)).count();
@@ -65,7 +65,7 @@ fn scales_are_written_where_engines_look_and_change_no_weight() {
         }
         assert_ne!(scale("model.layers.1.self_attn.k_scale"), 1.0);
         scale(&format!("model.layers.1.{prefix}.input_scale"));
-        // Undone, and as a GGUF file: what the same folder gives without scales.
+        // Converted back, and as a GGUF file: the same results as the folder without scales.
         for to in ["bf16", "gguf:f32"] {
             let mut made = Vec::new();
             for (folder, end) in [(&out, "a"), (&plain, "b")] {
@@ -74,14 +74,14 @@ fn scales_are_written_where_engines_look_and_change_no_weight() {
                 let ran = run(command.arg(folder).args(["--to", to, "-o"]).arg(&undone)).code(0);
                 let noted = ran.err.contains("k_scale`: the format has none, they are left out");
                 assert_eq!(noted, end == "a", "{}", ran.err);
-                // A GGUF file names the folder that it was made of, and carries its config.
+                // A GGUF file names its source folder, and contains its config.
                 if to == "bf16" {
                     made.push(fs_err::read(undone.join("model.safetensors")).unwrap());
                 }
             }
             assert!(made.windows(2).all(|two| two[0] == two[1]));
         }
-        // Other codes do not lose them unasked.
+        // Other formats do not drop them without a flag.
         let again = |more: &[&str]| {
             let mut command = convert();
             run(command
@@ -99,7 +99,7 @@ fn scales_are_written_where_engines_look_and_change_no_weight() {
     }
 }
 
-/// What `parity check` says of a dump, and how it ended.
+/// Returns the result of `parity check` on a dump, and its exit code.
 fn told(out: &Path, dump: &Path, flags: &[&str]) -> (serde_json::Value, i32, String) {
     let mut check = parity();
     check.arg("check").arg(out).arg("--reference").arg(dump).args(["--no-schedules", "--json"]);
@@ -108,20 +108,20 @@ fn told(out: &Path, dump: &Path, flags: &[&str]) -> (serde_json::Value, i32, Str
     (serde_json::from_str(&ran.out).unwrap(), ran.code, ran.err)
 }
 
-/// The largest difference of a log-probability in rows that are judged, or in those of `part`.
+/// Returns the largest difference of a log-probability in judged rows, or in those of `part`.
 fn largest(told: &serde_json::Value, part: Option<&str>) -> f64 {
     let runs = told["runs"].as_array().unwrap().iter();
     let runs = runs.filter(|run| run["part"].as_str() == part);
-    // A key of the last prompt lies at the border of two codes: the reference's own prefill rounds it to one, its steps
-    // to the other.
+    // A key of the last prompt lies at the threshold of two codes: the reference's own prefill rounds it to
+    // one, its steps to the other.
     let phases = runs.flat_map(|run| run["phases"].as_array().unwrap());
     let phases: Vec<_> = phases.filter(|phase| phase["phase"] == "decode").collect();
     assert!(!phases.is_empty(), "{part:?}");
     phases.iter().map(|phase| phase["max"].as_f64().unwrap()).fold(0.0, f64::max)
 }
 
-/// The fixture whose dump `fixtures/quant_peer.py --calibrated` makes: transformers' own forward with
-/// the stored scales, of rows and of keys and values.
+/// Writes the fixture whose dump `fixtures/quant_peer.py --calibrated` makes: transformers' own forward
+/// pass with the stored scales of rows, keys and values.
 fn still(dir: &Path) -> PathBuf {
     let out = dir.join("out");
     let mut command = convert();
@@ -130,7 +130,7 @@ fn still(dir: &Path) -> PathBuf {
     out
 }
 
-/// A copy of a dump that says something else of keys and values.
+/// Copies a dump with another declaration about keys and values.
 fn retold(dir: &Path, from: &Path, word: Option<&str>) -> PathBuf {
     let to = dir.join(word.unwrap_or("nothing"));
     fs_err::create_dir(&to).unwrap();
@@ -167,8 +167,8 @@ fn arithmetic_with_stored_scales_is_the_references() {
         let notes = told["notes"].to_string();
         assert!(notes.contains("so they are kept in that here"), "{notes}");
     }
-    // Each of the two roundings is a large part of what the reference does, and a scale for each
-    // position is another number.
+    // Each of the two roundings is a large part of the reference's rounding, and a scale per position gives
+    // other values.
     for (flags, least) in [
         (&["--w8a16"][..], 0.1),
         (&["--set", "states.kv.dtype=activation"], 0.1),
@@ -190,16 +190,16 @@ fn a_dump_that_does_not_say_what_keys_became_is_asked_about() {
     assert!(err.contains("(`kv_cache_scheme`), and the dump does not say"), "{err}");
     assert!(err.contains("give --set states.kv.dtype=f8_e4m3 to see"), "{err}");
     assert!(largest(&wide, None) > 0.1, "{wide}");
-    // As with any dump, rows of their own say what 8 bits cost.
+    // As with any dump, separate rows show the cost of 8 bits.
     let (both, _, err) = told(&out, &older, &["--set", "states.kv.dtype=f8_e4m3"]);
     assert!(!err.contains("kv_cache_scheme"), "{err}");
     assert!(largest(&both, None) > 0.1 && largest(&both, Some("f8_e4m3")) < 2e-5, "{both}");
-    // One that says that nothing was rounded is believed.
+    // A dump that declares no rounding is trusted.
     let plain = retold(dir.path(), &dump, Some("none"));
     let (wide, code, err) = told(&out, &plain, &[]);
     assert_eq!(code, 1, "{wide}");
     assert!(!err.contains("kv_cache_scheme"), "{err}");
-    // One that says so of a checkpoint without scales is of another.
+    // A dump that declares rounding does not fit a checkpoint without scales.
     let coded = fixture("coded/llama_int8");
     let lies = dir.path().join("lies");
     fs_err::create_dir(&lies).unwrap();
@@ -226,7 +226,7 @@ fn bytes_follow_from_the_text_alone() {
     let one = bytes("one", &["--threads", "1", "--slab", "1"]);
     assert!(one == bytes("three", &["--threads", "3"]));
     assert!(one != bytes("other", &["--chunk", "16"]), "another text, other scales");
-    // A mixture has one scale for what goes in, and one for what comes last.
+    // A mixture has one scale for its inputs, and one for those of the last matrices.
     let made = Checkpoint::open(&dir.path().join("one")).unwrap();
     let experts = |end: &str| -> BTreeSet<u32> {
         let names = (0..8).map(|e| format!("model.layers.0.mlp.experts.{e}.{end}.input_scale"));
@@ -236,7 +236,7 @@ fn bytes_follow_from_the_text_alone() {
     assert_eq!(experts("gate_proj"), experts("up_proj"));
     assert_eq!(experts("down_proj").len(), 1);
     assert_ne!(experts("gate_proj"), experts("down_proj"));
-    // Files that machines write apart are one checkpoint.
+    // Files written on separate machines form one checkpoint.
     let out = dir.path().join("shards");
     for shard in ["1/2", "2/2"] {
         calibrated("qwen3_moe", "fp8:tensor", &out, &[&BOTH[..], &["--shard", shard]].concat())
@@ -244,7 +244,7 @@ fn bytes_follow_from_the_text_alone() {
     }
     let shards = Checkpoint::open(&out).unwrap();
     assert_eq!(shards.stored_len(), made.stored_len());
-    // A plan measures nothing, and has every tensor.
+    // A plan measures nothing, and lists every tensor.
     let plan = calibrated("qwen3_moe", "fp8:tensor", &out, &[&BOTH[..], &["--plan"]].concat());
     let plan = plan.code(0).prints("self_attn.k_scale").prints("experts.0.gate_proj.input_scale");
     assert!(!plan.err.contains("measured"));
@@ -269,7 +269,7 @@ fn formats_have_their_own_words_for_scales() {
     let mut check = parity();
     check.arg("check").arg(&out).arg("--reference").arg(fixture("llama_256").join("reference"));
     run(check.args(["--w8a8", "--set", "states.kv.dtype=f8_e4m3"])).code(0);
-    // Scales of squares stay, keys and values have theirs.
+    // Block scales stay, and keys and values have their own.
     let out = dir.path().join("block");
     calibrated("llama_256", "fp8:block", &out, &["--kv-scales"]).code(0);
     let made = Checkpoint::open(&out).unwrap();
@@ -279,7 +279,7 @@ fn formats_have_their_own_words_for_scales() {
     assert_eq!(bf16, bf16_to_f32(f32_to_bf16(f8_e4m3_scale(scale * 448.0))));
 }
 
-/// The same scale as another format keeps it.
+/// Returns the same scale as stored by another format.
 fn calibrated_in_bf16(dir: &Path) -> f32 {
     let out = dir.join("nvfp4");
     calibrated("llama_256", "nvfp4", &out, &["--kv-scales"]).code(0);

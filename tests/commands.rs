@@ -1,4 +1,4 @@
-//! The commands as a person types them: exit codes, what goes where, what is left behind.
+//! Tests of commands as typed by a user: exit codes, output streams, remaining files.
 
 use serde_json::Value;
 
@@ -158,7 +158,7 @@ fn text_needs_a_tokenizer() {
     assert!(ran.out.split_whitespace().all(|word| word.starts_with('w')), "{}", ran.out);
 }
 
-/// Writes a tokenizer of the words `w0`, `w1`, ..., each with the same end.
+/// Writes a tokenizer of the words `w0`, `w1`, ..., each with the same suffix.
 fn write_words(model: &std::path::Path, end: &str) {
     let vocab: serde_json::Map<String, Value> =
         (0..312).map(|n| (format!("w{n}{end}"), n.into())).collect();
@@ -230,8 +230,7 @@ fn a_python_without_transformers_is_named() {
     run(&mut command).code(2).says("/nonexistent/python").says("--python");
 }
 
-/// A program that passes for a python: it has torch and transformers or not, and writes down how
-/// it is called.
+/// Writes a program that imitates python: it has torch and transformers or not, and records its arguments.
 #[cfg(unix)]
 fn python(path: &std::path::Path, has_torch: bool) {
     use std::os::unix::fs::PermissionsExt as _;

@@ -1,10 +1,10 @@
-//! Files are opened and the library of tokenizers is called in one place each.
+//! Checks that files are opened, and the tokenizers library is called, in one place each.
 
 use std::path::{Path, PathBuf};
 
 use crate::tool::{SOURCES, convert, copy, onboard, root, run};
 
-/// Calls that read a file whole or open it, and where each may stand.
+/// Calls that open or read a file, and where each is allowed.
 const READS: [&str; 7] = [
     "fs_err::read(",
     "fs_err::read_to_string(",
@@ -26,7 +26,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The lines of the program, without the tests below it, that hold any of these texts.
+/// Returns the source lines, without tests, that contain any of these texts.
 fn lines(texts: &[&str]) -> Vec<String> {
     let mut files = Vec::new();
     for folder in SOURCES {
@@ -37,7 +37,7 @@ fn lines(texts: &[&str]) -> Vec<String> {
     for path in files {
         let text = fs_err::read_to_string(&path).unwrap();
         let name = path.strip_prefix(root()).unwrap().display().to_string();
-        // Modules of tests stand last in a file.
+        // Test modules come last in a file.
         let program = text.split("\n#[cfg(test)]\n").next().unwrap_or_default();
         for line in program.lines() {
             if texts.iter().any(|text| line.contains(text)) {
@@ -73,7 +73,7 @@ fn one_module_calls_the_library_of_tokenizers() {
     assert!(found.is_empty(), "use tokenizer::Reference:\n{}", found.join("\n"));
 }
 
-/// A file that is no file, or that claims to be huge, is refused by its name, at once.
+/// A special file, or a file that claims to be huge, is rejected by name at once.
 #[test]
 #[cfg(unix)]
 fn pipes_devices_and_sparse_files_are_refused() {
@@ -107,7 +107,7 @@ fn pipes_devices_and_sparse_files_are_refused() {
     run(onboard().arg("show").arg(&model)).code(2).says("is a named pipe, not a regular file");
 }
 
-/// Chat templates with names lie in a folder of their own, which is carried.
+/// Named chat templates are in a folder of their own, which is copied.
 #[test]
 fn named_chat_templates_are_carried() {
     let dir = tempfile::tempdir().unwrap();
@@ -129,7 +129,7 @@ fn named_chat_templates_are_carried() {
     assert_eq!(named, Some("{{ tools }}"));
 }
 
-/// A prompt is read whole, though tokenizer.json says otherwise, and it is said once.
+/// A prompt is read whole, although tokenizer.json truncates, and a note is shown once.
 #[test]
 fn truncation_in_a_file_does_not_shorten_a_prompt() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! Drafts through the program: counted, the same tokens, a wrong head flagged, and what no engine
-//! does refused.
+//! Tests of drafting: counts, unchanged tokens, detection of a wrong head, and unsupported engines.
 
 use std::path::Path;
 
@@ -9,7 +8,7 @@ fn trained() -> std::path::PathBuf {
     root().join("fixtures/trained/counting")
 }
 
-/// `onboard bench --draft mtp` on the trained model, counting in steps of 7.
+/// Runs `onboard bench --draft mtp` on the trained model, counting in steps of 7.
 fn bench(model: &Path, more: &[&str]) -> (Option<i32>, String) {
     let prompt: Vec<String> =
         (0..8).map(|n| 100 + 7 * n).map(|n| format!("{},{}", n / 32, 32 + n % 32)).collect();
@@ -23,7 +22,7 @@ fn bench(model: &Path, more: &[&str]) -> (Option<i32>, String) {
     (out.status.code(), text(&out.stdout) + &text(&out.stderr))
 }
 
-/// The spec with embedding and hidden numbers joined in the other order.
+/// Returns the spec with embedding and hidden rows concatenated in the other order.
 fn swapped(folder: &Path) -> String {
     let spec = fs_err::read_to_string(root().join("registry/specs/qwen3_next.yaml")).unwrap();
     let spec = spec.replace("nextn:\n", "nextn:\n  concat: [h, e]\n");
@@ -32,7 +31,7 @@ fn swapped(folder: &Path) -> String {
     path.display().to_string()
 }
 
-/// A number behind a word at the start of a line.
+/// Returns the number after a word at the start of a line.
 fn number(text: &str, word: &str) -> f64 {
     let line =
         text.lines().find_map(|line| line.strip_prefix(word)).unwrap_or_else(|| panic!("{text}"));
@@ -45,7 +44,7 @@ fn a_trained_head_is_counted_and_changes_no_token() {
         let (code, text) = bench(&trained(), &["-k", k]);
         assert_eq!(code, Some(0), "{text}");
         assert!(text.contains("200, those of plain greedy decoding"), "{text}");
-        // It was trained to be one token ahead: what it says of later ones is worth little.
+        // The head was trained to predict one token ahead: later predictions are poor.
         if k == "1" {
             assert!(number(&text, "acceptance rate") > 0.5, "{text}");
         }
@@ -66,7 +65,7 @@ fn a_head_in_a_gguf_file_drafts_as_that_of_the_checkpoint() {
         number(&text, "acceptance rate")
     };
     assert!((accepted(&file) - accepted(&trained())).abs() < 0.05);
-    // By its keys alone, too.
+    // With its keys alone, too.
     let bytes = fs_err::read(&file).unwrap();
     let key = b"onboard.config";
     let at = bytes.windows(key.len()).position(|part| part == key).unwrap();
@@ -85,7 +84,7 @@ fn a_head_that_nothing_proves_and_nobody_believes_is_flagged() {
     assert!(text.contains("LIKELY MISMATCH"), "{text}");
     assert!(text.contains("does not agree with its reference"), "{text}");
     assert!(text.contains("200, those of plain greedy decoding"), "{text}");
-    // Without a reference there is nothing to prove it by.
+    // Without a reference nothing can be proven.
     let bare = folder.path().join("bare");
     fs_err::create_dir(&bare).unwrap();
     for name in ["config.json", "model.safetensors"] {
@@ -94,7 +93,7 @@ fn a_head_that_nothing_proves_and_nobody_believes_is_flagged() {
     let (code, text) = bench(&bare, &["--spec", &spec]);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("no reference proves the head"), "{text}");
-    // Few drafts say nothing.
+    // A few drafts are not significant.
     let (code, text) = bench(&bare, &["--spec", &spec, "-n", "20"]);
     assert_eq!((code, text.contains("MISMATCH")), (Some(0), false), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Dumps of engines: recorded, compared with each other and with the reference's.
+//! Tests of engine dumps: recorded, compared with each other and with the reference's.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn a_dump_of_the_engine_agrees_with_the_reference() {
         dump(name, &own, &["--dtypes", "f32,bf16"]).code(0);
         diff(&fixture(name).join("reference"), &own).code(0).prints(parts).prints("AGREE");
     }
-    // It has the form of a reference's, so a check reads it too.
+    // The dump has the format of a reference, so a check reads it too.
     let own = home.path().join("lfm2");
     run(parity().arg("check").arg(fixture("lfm2")).arg("--reference").arg(&own).args([
         "--dtype",
@@ -43,7 +43,7 @@ fn another_setting_is_found_at_its_first_tap() {
         .code(1)
         .prints("DIFFERS from position 0 on")
         .prints("first tap: prefill, position 0, `model.layers.0.operator_norm`");
-    // A conv state kept in bf16: prefill is exact, and the state is named with its grid.
+    // A conv state stored in bf16: prefill is exact, and the state is named with its grid.
     dump("lfm2", &c, &["--set", "states.conv.dtype=bf16", "--allow-dtype-mismatch"]).code(0);
     diff(&a, &c)
         .code(1)
@@ -70,7 +70,7 @@ fn prompts_come_from_a_file_or_are_derived() {
         fs_err::write(&file, text).unwrap();
         dump("llama", &own, &["--prompts", file.to_str().unwrap()]).code(2).says(words);
     }
-    // Without a dump beside the model prompts are made, the same for every engine.
+    // Without a dump beside the model, prompts are derived, the same for every engine.
     let bare = home.path().join("bare");
     copy("llama", &bare);
     let (a, b) = (home.path().join("a"), home.path().join("b"));

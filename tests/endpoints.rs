@@ -1,4 +1,4 @@
-//! `parity check` of servers: each form of HTTP, and every way in which stand-ins go wrong.
+//! Tests of `parity check` with servers: each HTTP API, and every fault of a stand-in.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
@@ -11,7 +11,7 @@ use std::process::Command;
 use stand_in::{Fault, Form, StandIn, Twist};
 use tool::{Ran, fixture, json, onboard, parity, run};
 
-/// `parity check` of a fixture against a server.
+/// Runs `parity check` of a fixture against a server.
 fn check(name: &str, url: &str) -> Command {
     let mut command = parity();
     command.env_remove("ONBOARD_API_KEY");
@@ -106,7 +106,7 @@ fn another_model_is_no_faulty_engine() {
         .says("serves another model than `")
         .says("nothing in common")
         .says("`/models/stand-in`");
-    // Generated tokens are all that this one shows.
+    // This server exposes only generated tokens.
     ran(Form::OpenAi, Twist::Other, Fault::None).code(2).says("nothing in common");
     let server = StandIn::start(Form::LlamaServer, "lfm2", Twist::None, Fault::None);
     run(&mut check("llama", &server.url))
@@ -114,7 +114,7 @@ fn another_model_is_no_faulty_engine() {
         .says("its vocabulary has 312 tokens, and this one 369");
 }
 
-/// The schedules that fail, by name.
+/// Returns the names of the schedules that fail.
 fn broken(ran: &Ran) -> Vec<String> {
     let report = json(&ran.out);
     let rows = report["schedules"].as_array().unwrap();

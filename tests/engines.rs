@@ -1,4 +1,5 @@
-//! Engines in processes of their own: found by name, tested, compared, and refused where they break the protocol.
+//! Tests of engines in child processes: found by name, tested, compared, and rejected if they violate the
+//! protocol.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +10,7 @@ fn engine(file: &str) -> PathBuf {
     root().join("tests/engines").join(file)
 }
 
-/// `parity check` of a fixture in f32 with an engine and its options.
+/// Runs `parity check` of a fixture in f32 with an engine and its options.
 fn check(engine: &Path, options: &[&str]) -> Command {
     let mut command = parity();
     command.arg("check").arg(fixture("llama")).args(["--dtype", "f32", "--engine"]).arg(engine);
@@ -27,7 +28,7 @@ fn an_engine_of_a_few_lines_passes_its_test_and_a_check() {
     for verb in ["hello", "open", "score", "step", "generate", "fork", "truncate", "release"] {
         assert!(ran.out.contains(&format!("ok  {verb}")), "{verb}:\n{}", ran.out);
     }
-    // A slot is as good as another, so few schedules tell as much as all.
+    // All slots are alike, so few schedules suffice.
     run(check(&engine("plain.py"), &[]).arg("--no-schedules"))
         .code(0)
         .prints("shows neither taps nor states")
@@ -69,7 +70,7 @@ fn an_engine_that_breaks_the_protocol_is_an_error_with_its_last_words() {
         assert!(kept, "{fault}: no last words in\n{}", ran.err);
     }
     run(&mut check(&engine("bad.py"), &["fault=refuses"])).code(2).says("no room for this model");
-    // The reason stands behind a message that only says where to look.
+    // The reason follows a message that only points to it.
     run(&mut check(&engine("bad.py"), &["fault=hides"]))
         .code(2)
         .says("refuses `open`: RuntimeError: a worker failed")
@@ -78,7 +79,7 @@ fn an_engine_that_breaks_the_protocol_is_an_error_with_its_last_words() {
 
 #[test]
 fn an_engine_that_is_silent_is_killed() {
-    // Those that send something first are given the time to do so on a busy machine.
+    // Engines that send a response first get enough time on a busy machine.
     for (fault, seconds, words) in [
         ("silent", "0.5", "no answer within 0.5 s; it sent nothing"),
         ("no end of line", "5", "it sent `{xxx"),
@@ -191,7 +192,7 @@ fn a_model_without_a_spec_is_compared_by_its_rows() {
     fs_err::write(dir.path().join("config.json"), config).unwrap();
     let mut command = parity();
     command.arg("check").arg(dir.path()).arg("--reference").arg(fixture("llama").join("reference"));
-    // The dump is of the folder that the copy was made of.
+    // The dump is of the folder that was copied.
     command.arg("--source").arg(fixture("llama")).args([
         "--dtype",
         "f32",
@@ -234,7 +235,7 @@ fn a_stopped_command_leaves_no_engine_behind() {
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(said.contains("stopped"), "{said}");
-    // A killed process stays as a zombie until someone asks for its end. On a busy machine its end takes a moment.
+    // A killed process stays a zombie until its parent waits for it. On a busy machine this takes a moment.
     let ended = (0..500).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(20));
         state(&engine).is_none_or(|(state, _)| state == "Z")

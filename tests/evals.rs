@@ -1,6 +1,7 @@
-//! `parity eval` gives lm-eval's numbers, and `parity eval-diff` reads what lm-eval writes.
+//! Checks that `parity eval` reproduces lm-eval's results, and that `parity eval-diff` reads lm-eval's
+//! files.
 //!
-//! `fixtures/evals.py` made the truth with lm-eval 0.4.13 and transformers.
+//! `fixtures/evals.py` made the expected results with lm-eval 0.4.13 and transformers.
 
 use serde_json::Value;
 
@@ -71,7 +72,7 @@ fn samples_of_lm_eval_can_be_scored_again() {
             .prints("agree: all 19 items agree")
             .prints("19 with equal inputs");
     }
-    // Answers that the filter took, against whole texts.
+    // Extracted answers, against whole texts.
     let samples = fixture("evals/samples_tiny_gen_2026-11-23.jsonl");
     let text = fs_err::read_to_string(&samples).unwrap();
     let other = folder.path().join("other.jsonl");

@@ -1,4 +1,4 @@
-//! A model hub on this machine: answers like the real one, and breaks on request.
+//! Model hub on this machine, which responds like the real one and fails on request.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -10,17 +10,17 @@ use std::time::Duration;
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
-/// The one commit of the one repository.
+/// Single commit of the single repository.
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// What goes wrong with a file.
+/// Fault of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The connection ends after so many bytes of the body, once.
+    /// The connection ends after this many bytes of the body, once.
     CutOnce(usize),
-    /// The body stops after so many bytes, once, and the connection stays open.
+    /// The body stops after this many bytes, once, and the connection stays open.
     StallOnce(usize),
-    /// One byte differs from what the hash says.
+    /// One byte contradicts the hash.
     Corrupt,
 }
 
@@ -32,10 +32,10 @@ struct State {
     requests: Vec<String>,
 }
 
-/// A running hub; it ends with the test process.
+/// Running hub; it ends with the test process.
 #[derive(Debug, Clone)]
 pub(crate) struct FakeHub {
-    /// What HF_ENDPOINT should be.
+    /// Value for HF_ENDPOINT.
     pub endpoint: String,
     state: Arc<Mutex<State>>,
 }
@@ -57,17 +57,17 @@ impl FakeHub {
         hub
     }
 
-    /// Makes `file` arrive broken.
+    /// Makes `file` arrive with a fault.
     pub(crate) fn fault(&self, file: &str, fault: Fault) {
         self.state.lock().unwrap().faults.insert(file.to_owned(), fault);
     }
 
-    /// Makes every answer this status.
+    /// Sets the status of every response.
     pub(crate) fn answer(&self, status: u16) {
         self.state.lock().unwrap().status = Some(status);
     }
 
-    /// Request lines with their range and authorization, oldest first.
+    /// Returns request lines with their range and authorization, oldest first.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.state.lock().unwrap().requests.clone()
     }
@@ -114,7 +114,7 @@ impl FakeHub {
         };
         let mut headers = vec![format!("X-Repo-Commit: {COMMIT}")];
         if file.ends_with(".safetensors") && path.contains("/resolve/") {
-            // The hub keeps large files elsewhere and says what they are on the way.
+            // The hub stores large files elsewhere and names their hash in the redirect.
             headers.push(format!("Location: {}/cdn/{file}", self.endpoint));
             headers.push(format!("X-Linked-Etag: \"{:x}\"", Sha256::digest(&bytes)));
             headers.push(format!("X-Linked-Size: {}", bytes.len()));
@@ -171,7 +171,7 @@ fn reply(mut stream: &TcpStream, status: &str, headers: &[String], body: &[u8]) 
         head.push_str(&["Content-Length: ", &length, "\r\n"].concat());
     }
     head.push_str("\r\n");
-    // The other side may be gone already; that is its affair.
+    // The client may have disconnected, which is no error.
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).ok();
     stream.flush().ok();
 }

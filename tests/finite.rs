@@ -1,4 +1,4 @@
-//! Models that compute NaN or infinite numbers: said at once, with the first value that has them.
+//! Tests of models that compute NaN or infinite values: reported at once, with the first such value.
 
 use formats::FileDtype;
 use formats::numbers::from_f32;
@@ -6,7 +6,7 @@ use formats::numbers::from_f32;
 use crate::misfits::rewrite;
 use crate::tool::{convert, copy, fixture, onboard, parity, run};
 
-/// A copy of a fixture in which every number of the tensors whose names hold `part` is `value`.
+/// Copies a fixture, setting every value of the tensors whose names contain `part` to `value`.
 fn broken(name: &str, part: &str, value: f32) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     copy(name, dir.path());
@@ -46,7 +46,7 @@ fn every_command_that_runs_a_model_names_the_first_value_that_is_not_finite() {
             f32::NAN,
             "`model.layers.2.feed_forward.gate` is the first",
         ),
-        // Scores of experts are NaN and the weights of those that are chosen are not.
+        // Scores of experts are NaN, but the weights of the chosen ones are not.
         (
             "lfm2_moe",
             "layers.2.feed_forward.expert_bias",
@@ -98,8 +98,8 @@ fn every_command_that_runs_a_model_names_the_first_value_that_is_not_finite() {
         };
         for what in [model.path(), &file].into_iter().filter(|what| what.exists()) {
             let ran = check(what).code(1);
-            // In f32 a product of 1e38 may be infinite one op later.
-            // A check goes on with the reference's choices: scores that are NaN are choices that differ.
+            // In f32 a product of 1e38 may become infinite one op later. A check continues with the
+            // reference's choices: scores that are NaN are choices that differ.
             let seen = if first.contains(":scores") { "routers\n" } else { first };
             assert!(!nan || ran.out.contains(seen), "{}", ran.out);
         }
@@ -129,7 +129,7 @@ fn a_reference_that_is_not_finite_proves_nothing() {
     .says("`manifest.json` makes it finite numbers: check the checkpoint for NaN");
 }
 
-/// The one place where nothing comes after an infinity that would make NaN of it.
+/// The one place where no later op turns an infinity into NaN.
 #[test]
 fn infinite_logits_are_no_token() {
     let dir = tempfile::tempdir().unwrap();

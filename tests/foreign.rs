@@ -1,10 +1,10 @@
-//! GGUF files without a config inside, as other programs write them.
+//! Tests of GGUF files without a config inside, as other programs write them.
 
 use std::path::Path;
 
 use crate::tool::{convert, fixture, onboard, parity, root, run};
 
-/// A fixture's file, whose key `onboard.config` has another name.
+/// Writes a fixture's file with the key `onboard.config` renamed.
 fn foreign(name: &str, folder: &Path) -> std::path::PathBuf {
     let file = folder.join(format!("{name}.gguf"));
     run(convert().arg(fixture(name)).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
@@ -25,7 +25,7 @@ fn a_file_is_opened_by_its_keys() {
         let file = foreign(name, folder.path());
         let mut check = parity();
         check.arg("check").arg(&file).arg("--reference").arg(fixture(name).join("reference"));
-        // A config would have said more here.
+        // A config would contain more here.
         if name == "cohere2_moe" {
             run(&mut check)
                 .code(2)
@@ -63,7 +63,7 @@ fn a_file_is_not_written_under_a_false_architecture() {
     let mut check = onboard();
     check.arg("check").arg(&silent).arg("--model").arg(fixture("llama"));
     run(&mut check).code(0).says("warning").says(difference);
-    // What the author says is done, and other formats need no word.
+    // An explicit choice of the author is followed, and other formats need none.
     to_gguf(&spec("said", "gguf: { arch: llama }\n"), &[]).code(0);
     to_gguf(&spec("own", "gguf: ~\n"), &[]).code(0).says("does not know the architecture");
     let mut folder = convert();
@@ -76,7 +76,7 @@ fn a_file_is_not_written_under_a_false_architecture() {
     to_gguf(&plain, &["--set", "states.kv.dtype=f32"]).code(0);
 }
 
-/// A spec that is named is held to the file as the one that is found.
+/// A named spec is checked against the file like a matching one.
 #[test]
 fn a_foreign_file_does_not_open_as_another_model() {
     let dir = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ fn a_foreign_file_does_not_open_as_another_model() {
     run(command.args(["--tokens", "1,2,3", "-n", "1"])).code(2).says("computes another model");
 }
 
-/// A file that was made with a spec or with overrides of its own opens as the model that it was made of.
+/// A file made with the user's own spec or overrides opens as its source model.
 #[test]
 fn a_file_says_which_spec_it_was_made_with() {
     let dir = tempfile::tempdir().unwrap();
@@ -109,15 +109,15 @@ fn a_file_says_which_spec_it_was_made_with() {
     assert_eq!(made, run(&mut command).code(0).out);
     let folder = ["--specs".as_ref(), dir.path().as_os_str()];
     assert_eq!(of_file(&folder).code(0).out, made);
-    // What a person names goes before what the file says, and what differs is said.
+    // A spec named by the user takes precedence over the file's, and differences are reported.
     let plain = run(onboard().arg("run").arg(fixture("llama")).args(tokens)).code(0).out;
     let as_llama = of_file(&["--spec".as_ref(), "llama".as_ref()]).code(0).says("warning: ");
     assert_eq!(as_llama.out, plain);
     assert_ne!(plain, made);
-    // Another spec of the name is another spec, however it was found.
+    // A modified spec of the same name is a different spec, however it was found.
     fs_err::write(&spec, text.replace("4.0", "2.0")).unwrap();
     of_file(&folder).code(2).says("another spec `scaled`");
-    // Overrides are repeated from the file itself.
+    // Overrides are read from the file itself.
     let set = ["--set", "dims.eps=0.1"];
     let mut command = convert();
     command.arg(fixture("llama")).args(set).args(["--to", "gguf:f32", "--force", "-o"]);
@@ -126,7 +126,7 @@ fn a_file_says_which_spec_it_was_made_with() {
     command.arg("run").arg(fixture("llama")).args(set).args(tokens);
     let wanted = run(&mut command).code(0).out;
     assert_eq!(of_file(&[]).code(0).out, wanted);
-    // What is asked for comes on top.
+    // Requested overrides are added.
     let more = ["--set".as_ref(), "states.kv.dtype=f32".as_ref()];
     assert_eq!(of_file(&more).code(0).out, wanted);
     assert_ne!(plain, wanted);

@@ -1,4 +1,4 @@
-//! The front door: the README's words, and the program where no source tree is.
+//! Tests of the README's commands, and of the program without a source tree.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ fn readme() -> String {
     fs_err::read_to_string(root().join("README.md")).unwrap()
 }
 
-/// A command of a page, run in a folder.
+/// Runs a command of a page in a folder.
 fn typed(line: &str, folder: &Path) -> crate::tool::Ran {
     let mut words = line.split_whitespace();
     let mut command = match words.next().unwrap() {
@@ -129,7 +129,7 @@ fn specs_are_found_beside_the_file_and_where_the_environment_says() {
     shown.code(0).prints("twice(x)").says("`onboard show lib/own --source`");
 }
 
-/// Files and pages that only the source tree has.
+/// Files and pages that only exist in the source tree.
 const OF_THE_TREE: [&str; 5] = ["docs/", "registry/lib", "CONTRIBUTING", "fixtures/", "`registry/"];
 
 #[test]
@@ -149,7 +149,7 @@ fn hints_name_commands_and_no_files_of_the_source_tree() {
     config["num_hidden_layers"] = 4.into();
     fs_err::write(&path, config.to_string()).unwrap();
     let drafted = typed("onboard add-model model --out out", folder.path()).code(2);
-    // The draft's file is named where something is to be done.
+    // The draft's file is named if the user has to act.
     let drafted = drafted
         .says("in `dims:` of `out/strange.yaml`")
         .says("onboard add-model model --spec out/strange.yaml")
@@ -206,7 +206,7 @@ fn one_program_is_all_commands_by_its_name() {
     let link = folder.path().join("parity");
     fs_err::os::unix::fs::symlink(env!("CARGO_BIN_EXE_onboard"), &link).unwrap();
     run(Command::new(&link).arg("--help")).code(0).prints("Usage: parity");
-    // The small programs need the large one beside them, and say so.
+    // The small programs need the large one beside them, and report its absence.
     let alone = folder.path().join("convert");
     fs_err::copy(env!("CARGO_BIN_EXE_convert"), &alone).unwrap();
     run(Command::new(&alone).arg("--help")).code(2).says("is a part of `onboard`");
@@ -241,7 +241,7 @@ fn tensors_with_foreign_names_are_paired_by_shape_and_role() {
     fs_err::write(&path, config.to_string()).unwrap();
     let ran = typed("onboard add-model model --out out", folder.path()).code(2);
     ran.prints("30 of 30 tensors used").says("nothing was proven");
-    // A draft that was edited is not written over.
+    // An edited draft is not overwritten.
     typed("onboard add-model model --out out", folder.path()).code(2).says("nothing was proven");
     let path = folder.path().join("out/strange.yaml");
     let edited = fs_err::read_to_string(&path).unwrap() + "ignore:\n  config: [pretraining_tp]\n";
@@ -250,7 +250,7 @@ fn tensors_with_foreign_names_are_paired_by_shape_and_role() {
         .code(2)
         .says("--spec out/strange.yaml");
     assert_eq!(fs_err::read_to_string(&path).unwrap(), edited);
-    // The same tokens as the weights under their own names.
+    // The same tokens as with the weights under their original names.
     let tokens = |model: &str| {
         let line = format!("onboard run {model} --tokens 1,5,9 -n 6 --spec out/strange.yaml");
         typed(&line, folder.path()).code(0).out
@@ -260,7 +260,7 @@ fn tensors_with_foreign_names_are_paired_by_shape_and_role() {
     assert_eq!(tokens("model"), own);
 }
 
-/// Gives the tensors of a file other names.
+/// Renames the tensors of a file.
 fn rename(path: &Path, names: &[(&str, &str)]) {
     let bytes = fs_err::read(path).unwrap();
     let len = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
@@ -451,7 +451,7 @@ fn findings_and_failures_are_annotated() {
         .says("title=parity%3A f32 differs::first divergence: model.layers.0.mlp.down_proj");
 }
 
-/// The line of a command says what it does; that of a group of its options would say what these are.
+/// The description of a command describes its action, not its group of options.
 #[test]
 fn every_command_is_introduced_by_a_verb() {
     let help = run(onboard().arg("--help")).code(0).out;

@@ -1,4 +1,4 @@
-//! What is read is never written over, and what is no model is called what it is.
+//! Tests that inputs are never overwritten, and that files without a model are identified.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ fn nothing_that_is_read_is_written_over() {
             assert!(fs_err::read(&path).unwrap() == before, "{}", path.display());
         }
     }
-    // What was made may lie beside what it was made of, and be made again.
+    // Outputs may be beside their sources, and may be written again.
     to(&model.join("made.gguf"), &[]).code(0);
     to(&model.join("made.gguf"), &["--force"]).code(0);
 }
@@ -50,7 +50,7 @@ fn files_that_hold_no_model_are_named() {
     let bytes = fs_err::read(&file).unwrap();
     let key = b"general.type";
     let at = bytes.windows(key.len()).position(|found| found == key).unwrap();
-    // Behind the key: its kind in four bytes, its length in eight.
+    // The key is followed by its kind in four bytes and its length in eight.
     let word = at + key.len() + 12;
     assert_eq!(&bytes[word..word + 5], b"model");
     let mut changed = bytes.clone();
@@ -76,7 +76,7 @@ fn a_file_speaks_by_its_own_tokenizer() {
             run(command.arg("a b, it is")).code(0).out
         };
         let (said, other) = (say(&file), say(&fixture(name)));
-        // Bytes that are no text become as many signs as the decoder likes.
+        // Invalid text decodes to a number of replacement characters that depends on the decoder.
         let text =
             |said: &str| said.split('\u{fffd}').next().unwrap_or_default().trim_end().to_owned();
         heard += usize::from(!text(&said).is_empty());
@@ -88,7 +88,8 @@ fn a_file_speaks_by_its_own_tokenizer() {
     assert!(heard > 3, "{heard} of them said something");
 }
 
-/// The post-processors of the first two put nothing around a text, though their configs name a bos token.
+/// The post-processors of the first two add no tokens around a text, although their configs name a BOS
+/// token.
 #[test]
 fn a_file_begins_and_ends_prompts_as_its_folder_does() {
     let dir = tempfile::tempdir().unwrap();

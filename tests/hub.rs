@@ -1,4 +1,4 @@
-//! `onboard add-model owner/name`: fetching from a hub that works, and from one that does not.
+//! Tests of `onboard add-model owner/name` with a working hub, and with a failing one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

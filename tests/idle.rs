@@ -1,4 +1,4 @@
-//! Weights that no layer computes with, in GGUF files that have them all the same.
+//! Tests of weights that no layer uses, in GGUF files that contain them anyway.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn shown(file: &Path) -> Value {
     json(&run(onboard().arg("show").arg(file).arg("--json")).code(0).out)
 }
 
-/// The bytes of a tensor of f32.
+/// Returns the bytes of an f32 tensor.
 fn bytes(file: &Path, name: &str) -> Vec<u8> {
     let shown = shown(file);
     let tensors = shown["tensors"].as_array().unwrap();
@@ -20,7 +20,7 @@ fn bytes(file: &Path, name: &str) -> Vec<u8> {
     fs_err::read(file).unwrap()[at("offset")..][..at("bytes")].to_vec()
 }
 
-/// The last layer of the fixture reads the keys of an earlier one; llama.cpp loads keys of its own.
+/// The last layer of the fixture reads the keys of an earlier one; llama.cpp loads keys for it anyway.
 #[test]
 fn what_layers_compute_without_is_taken_over_or_filled() {
     let dir = tempfile::tempdir().unwrap();
@@ -44,7 +44,7 @@ fn what_layers_compute_without_is_taken_over_or_filled() {
         } else {
             assert_eq!(idle, own);
         }
-        // Neither stands in the way of who opens the file by its keys.
+        // Neither affects opening the file by its keys.
         run(parity().arg("check").arg(&file).arg("--reference").arg(&reference)).code(0);
         run(convert().arg(folder).arg("--verify").arg(&file)).code(0);
     }

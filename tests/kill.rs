@@ -1,5 +1,5 @@
-//! A conversion that is killed at any moment leaves nothing that looks finished, and gives the same
-//! bytes when it is resumed, with any number of threads.
+//! Tests that a conversion killed at any moment leaves nothing that looks finished, and gives the same
+//! bytes when resumed, with any number of threads.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use crate::tool::{convert, fixture, run};
 
-/// So many times, at moments spread over the whole conversion.
+/// Number of kills, at moments spread over the whole conversion.
 const KILLS: usize = 10;
 
-/// What is converted, and into what.
+/// Source and format of a conversion.
 struct Case {
     fixture: &'static str,
     to: &'static str,
-    /// Numbers in it.
+    /// Number of values in the source.
     numbers: usize,
-    /// The file of weights in the folder that is written; none if it is the output itself.
+    /// File of weights in the output folder; none if it is the output itself.
     inside: Option<&'static str>,
 }
 
@@ -29,12 +29,12 @@ impl Case {
         command
     }
 
-    /// The file of weights.
+    /// Returns the file of weights.
     fn file(&self, output: &Path) -> PathBuf {
         self.inside.map_or_else(|| output.to_owned(), |name| output.join(name))
     }
 
-    /// Whether an output looks finished: a folder has its config then.
+    /// True if an output looks finished: a folder is finished once it has a config.
     fn finished(&self, output: &Path) -> bool {
         if self.inside.is_some() { output.join("config.json").exists() } else { output.exists() }
     }
@@ -44,14 +44,14 @@ fn lines(journal: &Path) -> usize {
     fs_err::read_to_string(journal).map_or(0, |text| text.lines().count())
 }
 
-/// Waits until the journal has so many lines, or the process has ended.
+/// Waits until the journal has `enough` lines, or the process has ended.
 fn wait(child: &mut Child, journal: &Path, enough: usize) {
     while lines(journal) < enough && child.try_wait().unwrap().is_none() {
         std::thread::sleep(Duration::from_micros(300));
     }
 }
 
-/// Every file below a folder, or a file.
+/// Returns every file below a folder, or a single file.
 fn contents(path: &Path) -> BTreeMap<String, Vec<u8>> {
     let read = |path: &Path| fs_err::read(path).unwrap();
     if path.is_file() {

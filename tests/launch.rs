@@ -1,4 +1,4 @@
-//! `onboard launch --verify` against servers that answer from a table, and `convert --compat`.
+//! Tests of `onboard launch --verify` with servers that respond from a table, and of `convert --compat`.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::tool::{Ran, convert, fixture, json as parsed, onboard, run};
 
-/// A server that answers each path with a status and a body, from another thread.
+/// Starts a server that responds to each path with a status and a body, in another thread.
 fn serve(answers: Vec<(&'static str, u16, String)>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -37,7 +37,7 @@ fn serve(answers: Vec<(&'static str, u16, String)>) -> String {
     address
 }
 
-/// Verifies a launch of a fixture on a hybrid's engine.
+/// Verifies a launch of a fixture on the engine of a hybrid model.
 fn verify(engine: &str, url: &str, more: &[&str]) -> Ran {
     run(onboard()
         .args(["launch"])

@@ -1,4 +1,4 @@
-//! The crates depend on each other as ARCHITECTURE.md says, and on nothing behind its back.
+//! Checks that the crates depend on each other exactly as ARCHITECTURE.md documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::tool::{SOURCES, root};
 
 type Edges = BTreeMap<String, BTreeSet<String>>;
 
-/// The table under "Crates": `| crate | may import | ... |`.
+/// Parses the table under "Crates": `| crate | may import | ... |`.
 fn documented() -> Edges {
     let text = fs_err::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let section =
@@ -28,7 +28,7 @@ fn documented() -> Edges {
     edges
 }
 
-/// What the manifests say, dev-dependencies included: a test must not climb either.
+/// Returns the dependencies in the manifests, including dev-dependencies.
 fn manifests() -> Edges {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let output = Command::new(cargo)

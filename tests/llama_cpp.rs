@@ -1,4 +1,4 @@
-//! llama.cpp as an engine: the services a session offers, and what it refuses.
+//! Tests of llama.cpp as an engine: the services of a session, and the requests it rejects.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
@@ -22,7 +22,8 @@ use registry::dtype::Dtype;
 use tiny::{CONTEXT, VOCAB, write};
 use tool::{fixture, parity, run};
 
-/// One thread: several wait for each other in busy loops, which a loaded machine makes long.
+/// Returns options with one thread: several wait for each other in busy loops, which is slow on a loaded
+/// machine.
 fn options() -> Options {
     Options { threads: Some(1), ..Options::default() }
 }
@@ -81,7 +82,7 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     let before = step(a, &tokens(0, 5)).unwrap();
     assert!(matches!(step(a, &[]), Err(Error::EmptyChunk(0))));
     assert!(matches!(step(a, &[VOCAB as u32]), Err(Error::Token { position: 5, .. })));
-    // Room is made in blocks of 256.
+    // Room is allocated in blocks of 256.
     let error = step(a, &tokens(0, 252)).unwrap_err();
     assert!(matches!(error, Error::Context { wanted: 257, context: 256, .. }), "{error}");
     step(b, &[1]).unwrap();
@@ -94,7 +95,7 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     assert!(matches!(session.restore(&[]), Err(Error::Restore(_))));
     assert!(!session.shows().taps && !session.shows().states && session.states(a).is_err());
 
-    // Nothing of all that has touched the slot.
+    // None of these calls has changed the slot.
     assert_eq!(session.position(a).unwrap(), 5);
     session.truncate(a, 4).unwrap();
     let chunk = Chunk { slot: a, tokens: &tokens(4, 1), want: Want::Last };
@@ -114,7 +115,7 @@ fn files_that_it_does_not_run_are_refused_with_a_reason() {
     assert!(refusal(file.path()).contains("no log-probabilities for the architecture `bert`"));
     let file = write(|keys, _| drop(keys.remove("general.architecture")));
     assert!(refusal(file.path()).contains("has no key `general.architecture`"));
-    // llama.cpp's own words come through.
+    // llama.cpp's own message is passed on.
     let file = write(|_, tensors| tensors.retain(|t| t.name != "blk.1.ffn_up.weight"));
     assert!(refusal(file.path()).contains("'blk.1.ffn_up.weight'"));
     let file = write(|keys, _| keys.set("llama.block_count", 600_u32));

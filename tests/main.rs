@@ -1,4 +1,4 @@
-//! End-to-end tests: the rules of the house, and the commands as a person types them.
+//! End-to-end tests: the rules of the repository, and the commands as typed by a user.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 

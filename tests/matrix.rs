@@ -1,4 +1,4 @@
-//! `parity matrix`: one exit code for many checks, and a scoreboard that allows what was so before.
+//! Tests of `parity matrix`: one exit code for many checks, and a scoreboard of accepted failures.
 
 use std::path::Path;
 
@@ -37,9 +37,9 @@ fn cells_have_one_exit_code_and_a_scoreboard() {
     let xml = fs_err::read_to_string(xml).unwrap();
     assert!(xml.contains("tests=\"5\" failures=\"0\" errors=\"2\" skipped=\"0\""), "{xml}");
     assert!(fs_err::read_to_string(page).unwrap().contains("<td>llama</td><td>bf16</td>"));
-    // What did not pass before is allowed; what is named in the plan is, too.
+    // An earlier failure is accepted, and so is one named in the plan.
     matrix(&text, &["--against", &board]).code(0).prints("as in the scoreboard");
-    // A cell that passed and does not any more fails, though the scoreboard knows it.
+    // A cell that passed before and fails now is a failure, although the scoreboard contains it.
     let mut worse = json(&fs_err::read_to_string(&board).unwrap());
     for cell in worse["cells"].as_array_mut().unwrap() {
         cell["outcome"] = "pass".into();

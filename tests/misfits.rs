@@ -1,4 +1,4 @@
-//! Checkpoints and files that are not quite what they say.
+//! Tests of checkpoints and files that deviate from their declarations.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::tool::{convert, copy, copy_folder, fixture, onboard, parity, run};
 
 pub(crate) type Tensors = BTreeMap<String, (Entry, Vec<u8>)>;
 
-/// The tensors of a small safetensors file, changed by `edit`, written again.
+/// Rewrites a small safetensors file with its tensors changed by `edit`.
 pub(crate) fn rewrite(from: &Path, to: &Path, edit: impl FnOnce(&mut Tensors)) {
     let file = File::open(from).unwrap();
     let read = |name: &String| {
@@ -54,7 +54,7 @@ fn a_head_of_its_own_is_used_whatever_the_config_ties() {
     assert!(!ran.err.contains("not tied"), "{}", ran.err);
     stored(1);
     dims().prints("tied     = false").says("the config ties `lm_head.weight`");
-    // What is made of it keeps the head, for whoever reads it.
+    // Conversions of it keep the output matrix, for any reader.
     let (file, folder) = (dir.path().join("m.gguf"), dir.path().join("bf16"));
     run(convert().arg(dir.path()).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
     run(onboard().arg("show").arg(&file).args(["--dims", "--graph"]))
@@ -154,7 +154,7 @@ fn a_changed_file_is_no_longer_its_checkpoints() {
     let verify = || run(convert().arg(&source).arg("--verify").arg(&file));
     verify().code(0);
     let whole = fs_err::read(&file).unwrap();
-    // One number of the last tensor.
+    // One value of the last tensor.
     let mut bytes = whole.clone();
     let at = bytes.len() - 4;
     bytes[at..].copy_from_slice(&9.5_f32.to_le_bytes());
@@ -229,7 +229,7 @@ fn weights_saved_without_a_head_are_found() {
     run(check.arg("--source").arg(&source).args(["--dtype", "f32"])).code(0).prints("AGREE");
 }
 
-/// Older versions of transformers kept numbers that classes compute among the weights.
+/// Older versions of transformers stored computed buffers among the weights.
 #[test]
 fn buffers_among_the_weights_are_passed_over() {
     let dir = tempfile::tempdir().unwrap();
@@ -242,7 +242,7 @@ fn buffers_among_the_weights_are_passed_over() {
             |tensors| {
                 for end in ["self_attn.rotary_emb.inv_freq", "attention.masked_bias"] {
                     let entry = Entry { dtype: FileDtype::F16, shape: vec![2], range: (0, 0) };
-                    // Minus infinity, as half of what stood there is.
+                    // Minus infinity, in every second value.
                     tensors
                         .insert(format!("model.layers.0.{end}"), (entry, vec![0, 0xfc, 0, 0xfc]));
                 }
@@ -255,7 +255,7 @@ fn buffers_among_the_weights_are_passed_over() {
     }
 }
 
-/// Where the section lies by its older name, and beside words that only Python reads.
+/// The section under its older name, beside words that only Python reads.
 #[test]
 fn what_is_said_of_codes_is_found() {
     let dir = tempfile::tempdir().unwrap();
@@ -285,14 +285,14 @@ fn a_route_of_llama_cpps_programs_is_followed_or_refused() {
         (run(&mut command), file)
     };
     let gate = "blk.0.ffn_gate_inp_shexp.weight";
-    // The converter writes the gate of shared experts as a matrix of one row, llama-quantize as a list.
+    // The converter writes the gate of shared experts as a matrix of one row, llama-quantize as a vector.
     for (route, axes) in [("convert_hf_to_gguf", 2), ("llama.cpp", 1)] {
         let (ran, file) = made("qwen2_moe", route, "gguf:f32");
         ran.code(0);
         let file = formats::gguf::File::open(&file).unwrap();
         assert_eq!(file.info(gate).unwrap().shape.len(), axes, "{route}");
     }
-    // What multiplies weights is rounded to 16 bits in between, or is not.
+    // Weights are rounded to 16 bits in between by one route, and not by the other.
     let bytes = |route: &str| {
         let (ran, file) = made("falcon_h1", route, "gguf:q8_0");
         ran.code(0);
@@ -304,7 +304,7 @@ fn a_route_of_llama_cpps_programs_is_followed_or_refused() {
     refused.code(2).says("f32, f16, bf16, q8_0").says("--identity llama.cpp");
 }
 
-/// Caches of the reference hold some states with axes of size 1, some without.
+/// Caches of the reference have axes of size 1 for some states.
 #[test]
 fn axes_of_size_one_do_not_set_states_apart() {
     let dir = tempfile::tempdir().unwrap();
@@ -341,7 +341,7 @@ fn axes_of_size_one_do_not_set_states_apart() {
     assert!(changed > 0);
 }
 
-/// Commands that compute refuse a checkpoint that the model explains in part.
+/// Commands that compute reject a checkpoint that the model explains only in part.
 #[test]
 fn half_a_checkpoint_is_not_run() {
     let dir = tempfile::tempdir().unwrap();
@@ -371,7 +371,7 @@ fn half_a_checkpoint_is_not_run() {
     run(schedules.arg(fixture("llama").join("reference")).args(["--dtype", "f32"]))
         .code(2)
         .says("do not explain each other");
-    // Left out on purpose.
+    // Omitted on purpose.
     let fewer = format!("dims.layers={}", layers - 1);
     let mut command = onboard();
     command.arg("run").arg(fixture("llama")).args(["--tokens", "1,2", "-n", "1", "--set", &fewer]);

@@ -1,4 +1,4 @@
-//! The table of docs/models.md is what the checks say today.
+//! Checks that the table of docs/models.md matches the current results.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::tool::{parity, root, run};
 const BEGIN: &str = "<!-- families: written by UPDATE=1 cargo test --test main models -->\n";
 const END: &str = "<!-- /families -->";
 
-/// One line per fixture that has a reference.
+/// Returns one line per fixture that has a reference.
 fn table() -> String {
     let mut names: Vec<String> = fs_err::read_dir(root().join("fixtures"))
         .unwrap()
@@ -63,7 +63,7 @@ fn table() -> String {
     text
 }
 
-/// The kinds of state that the reference has: `attention, conv`.
+/// Returns the kinds of state in the reference: `attention, conv`.
 fn states(name: &str) -> String {
     let manifest =
         fs_err::read(root().join("fixtures").join(name).join("reference/manifest.json")).unwrap();
@@ -92,7 +92,7 @@ fn the_family_table_is_fresh() {
     }
     let renew = "UPDATE=1 cargo test --test main models renews the table";
     similar_asserts::assert_eq!(without_numbers(found), without_numbers(&table), "{}", renew);
-    // Processors may round a transcendental differently; an error of another size is news.
+    // Processors may round a transcendental differently; an error of another magnitude is a failure.
     for (old, new) in numbers(found).into_iter().zip(numbers(&table)) {
         assert!(old <= 4.0 * new && new <= 4.0 * old, "{old:e} is now {new:e}; {renew}");
     }
@@ -101,23 +101,23 @@ fn the_family_table_is_fresh() {
     }
 }
 
-/// A mean divergence; below this it is the last place of f32 log-probabilities.
+/// Formats a mean divergence; below this limit it is the last place of f32 log-probabilities.
 fn divergence(kl: f64) -> String {
     if kl < 1e-6 { "<1e-6".to_owned() } else { format!("{kl:.1e}") }
 }
 
-/// A word that is measured: `1.2e-5`.
+/// Parses a measured value: `1.2e-5`.
 fn number(word: &str) -> Option<f64> {
     let word = word.trim_end_matches(',');
     word.contains('e').then(|| word.parse().ok()).flatten()
 }
 
-/// The measured differences and divergences of a table.
+/// Returns the measured differences and divergences of a table.
 fn numbers(table: &str) -> Vec<f64> {
     table.split([' ', '\n']).filter_map(number).collect()
 }
 
-/// The measured shares of a table: `97.6 %`.
+/// Returns the measured shares of a table: `97.6 %`.
 fn shares(table: &str) -> Vec<f64> {
     table.split(" %").filter_map(|text| text.rsplit(' ').next()?.parse().ok()).collect()
 }

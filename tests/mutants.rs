@@ -1,19 +1,20 @@
-//! Injected bugs: every text edit of `mutants.txt` is caught, and the first offending place is right.
+//! Checks that every text edit of `mutants.txt` is caught, and that the first divergence is at the expected
+//! place.
 
 use crate::tool::{fixture, onboard, root};
 
-/// What must become of a mutant.
+/// Expected outcome of a mutant.
 enum Fate {
-    /// Exit 1, the first local divergence at this tap or state.
+    /// Exit code 1, with the first local divergence at this tap or state.
     Diverges(String),
-    /// Exit 2, with this in the message.
+    /// Exit code 2, with this text in the message.
     Refused(String),
 }
 
 struct Mutant {
     bug: String,
     fixture: String,
-    /// The run to compare.
+    /// Dtype of the run to compare.
     dtype: String,
     edits: Vec<(String, String)>,
     fate: Fate,
@@ -35,7 +36,7 @@ fn every_injected_bug_is_caught_where_it_is() {
     );
 }
 
-/// Says how a mutant escapes, if it does.
+/// Describes how a mutant escapes, if it does.
 fn escape(mutant: &Mutant) -> Result<(), String> {
     let path = root().join("registry/specs").join(format!("{}.yaml", mutant.fixture));
     let mut spec = fs_err::read_to_string(path).unwrap();
@@ -63,10 +64,10 @@ fn escape(mutant: &Mutant) -> Result<(), String> {
     Err(format!("{} ({}): exit {code:?}, first at {first:?}\n{errors}", mutant.bug, mutant.fixture))
 }
 
-/// The subject of the first local divergence of a report.
+/// Returns the subject of the first local divergence of a report.
 fn first_divergence(report: &str) -> Option<String> {
     let report: serde_json::Value = serde_json::from_str(report).ok()?;
-    // Those of the model itself first, then those of its head.
+    // Divergences of the model itself first, then those of its head.
     let mut found = report["runs"].as_array()?.iter().map(|run| &run["first_local"]["subject"]);
     let subject = found.find(|subject| !subject.is_null())?;
     let name = subject["name"].as_str().unwrap_or_default();

@@ -1,11 +1,11 @@
-//! No Rust file names a model: what a model is stands in `registry/specs`.
+//! Checks that no Rust file names a model: models are described in `registry/specs`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::tool::{SOURCES, onboard, root, run};
 
-/// The specs' names and the class names they match.
+/// Returns the names of the specs and the class names they match.
 fn names() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for entry in fs_err::read_dir(root().join("registry/specs")).unwrap() {
@@ -37,8 +37,8 @@ pub(crate) fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether `line` has `name` as a word. `x.cpp` and `x-server` are programs, not models, and
-/// `x-c` ends them.
+/// True if `line` contains `name` as a word. `x.cpp` and `x-server` are programs, not models, and `x-c` is
+/// a prefix of such names.
 fn has_word(line: &str, name: &str) -> bool {
     let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     line.match_indices(name).any(|(at, _)| {

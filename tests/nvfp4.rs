@@ -1,4 +1,4 @@
-//! NVFP4 in GGUF files: blocks, and beside each matrix the scale that its blocks are multiplied by.
+//! Tests of NVFP4 in GGUF files: blocks, with a scale per matrix.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use crate::tool::{convert, fixture, json, onboard, parity, root, run};
 
-/// The rows of `--verify` that are of NVFP4.
+/// Returns the rows of `--verify` for NVFP4.
 fn verified(source: &Path, file: &Path) -> Vec<Value> {
     let ran = run(convert().arg(source).arg("--verify").arg(file).arg("--json")).code(0);
     let rows = json(&ran.out)["tensors"].as_array().unwrap().clone();
     rows.into_iter().filter(|row| row["type"] == "NVFP4").collect()
 }
 
-/// Where a tensor's bytes begin.
+/// Returns the offset of a tensor's bytes.
 fn offset(file: &Path, name: &str) -> usize {
     let shown = json(&run(onboard().arg("show").arg(file).arg("--json")).code(0).out);
     let tensors = shown["tensors"].as_array().unwrap();
@@ -35,7 +35,7 @@ fn codes_and_scales_of_a_checkpoint_are_kept() {
     let told = run(check.args(["--source"]).arg(&source).arg("--json")).code(0).out;
     let kl = json(&told)["cost"]["kl"]["mean"].as_f64().unwrap_or(1.0);
     assert!(kl < 1e-6, "{told}");
-    // The same codes where they lie, as the reference's own reader has them, in every dtype.
+    // The same codes in place, as decoded by the reference's own reader, in every dtype.
     let mut check = parity();
     run(check.arg("check").arg(&source)).code(0).prints("AGREE in 3 runs");
 

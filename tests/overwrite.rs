@@ -1,5 +1,5 @@
-//! A conversion over the output of another one: whatever kills it, what is there afterwards is the old
-//! model, the new one, or refused, and resuming it gives the bytes of an uninterrupted run.
+//! Tests of a conversion over the output of another one. After a kill, the output is the old model, the new
+//! one, or refused; resuming gives the bytes of an uninterrupted run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use crate::tool::{convert, copy, fixture, onboard, run};
 
-/// A format, and what is killed while it is written.
+/// Format of a conversion, and of the output it replaces.
 struct Case {
     to: &'static str,
-    /// Further arguments: several files.
+    /// Additional arguments, for several files.
     more: &'static [&'static str],
-    /// The format of the older model.
+    /// Format of the older model.
     old: &'static str,
-    /// What is opened; none: the output itself.
+    /// File that is opened; none for the output itself.
     opens: Option<&'static str>,
 }
 
@@ -48,7 +48,7 @@ impl Case {
         command
     }
 
-    /// True if what lies there is opened and run.
+    /// True if the output opens and runs.
     fn loads(&self, dir: &Path) -> bool {
         let mut model = self.output(dir);
         if let Some(begin) = self.opens {
@@ -66,7 +66,7 @@ impl Case {
         ran.code == 0
     }
 
-    /// Holds what is there to the law.
+    /// Checks that the output is old, new or refused.
     #[track_caller]
     fn obeys(&self, dir: &Path, old: &Files, new: &Files, when: &str) {
         let found = files(&dir.join("out"));
@@ -86,7 +86,7 @@ impl Case {
 
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// The files of a folder that have their names.
+/// Returns the files of a folder under their final names.
 fn files(folder: &Path) -> Files {
     let entries = fs_err::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let named = |entry: fs_err::DirEntry| {
@@ -104,20 +104,20 @@ fn clone(from: &Files, dir: &Path) {
     }
 }
 
-/// `llama_256` with every weight of one matrix changed: the same names and shapes.
+/// Copies `llama_256` with every value of one matrix changed: the same names and shapes.
 fn other(dir: &Path) -> PathBuf {
     let folder = dir.join("llama_256");
     copy("llama_256", &folder);
     let path = folder.join("model.safetensors");
     let mut bytes = fs_err::read(&path).unwrap();
     let len = bytes.len();
-    // The signs of bf16 numbers.
+    // Flip the signs of bf16 values.
     bytes[len / 2..].iter_mut().skip(1 - len / 2 % 2).step_by(2).for_each(|byte| *byte ^= 0x80);
     fs_err::write(path, bytes).unwrap();
     folder
 }
 
-/// The old files, the new ones, and how long these take.
+/// Returns the old files, the new ones, and the time that writing the new ones takes.
 fn old_and_new(case: &Case, dir: &Path) -> (Files, Files, Duration) {
     let old = other(dir);
     run(&mut case.command(&old, dir, case.old)).code(0);
@@ -151,7 +151,7 @@ fn killed_at_every_change_of_names_an_output_is_old_or_new_or_refused() {
             case.resumes(&source, dir.path(), &new, &format!("killed at {at}"));
             kills += 1;
         }
-        // Every file of the new output gets its name, and the journal goes.
+        // Every file of the new output is renamed, and the journal removed.
         assert!(kills > new.len(), "{}: {kills} kills, {} files", case.to, new.len());
     }
 }

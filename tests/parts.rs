@@ -1,11 +1,11 @@
-//! Files that belong together, and what a conversion says of what it did not keep or could not change.
+//! Tests of files that belong together, and of a conversion's notes on dropped or unchanged parts.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::tool::{convert, copy, fixture, json, parity, run};
 
-/// Where the bytes of a tensor lie in `model.safetensors`, and its header.
+/// Returns the byte range of a tensor in `model.safetensors`.
 fn place(bytes: &[u8], name: &str) -> Range<usize> {
     let len = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
     let header = json(std::str::from_utf8(&bytes[8..8 + len]).unwrap());
@@ -16,7 +16,7 @@ fn place(bytes: &[u8], name: &str) -> Range<usize> {
     at(0)..at(1)
 }
 
-/// Writes other numbers of bf16 in place of a tensor's.
+/// Replaces the bf16 values of a tensor.
 fn change(folder: &Path, name: &str, to: fn(f32) -> f32) {
     let path = folder.join("model.safetensors");
     let mut bytes = fs_err::read(&path).unwrap();
@@ -28,7 +28,7 @@ fn change(folder: &Path, name: &str, to: fn(f32) -> f32) {
     fs_err::write(path, bytes).unwrap();
 }
 
-/// `llama_256` with other numbers in a matrix of the second layer.
+/// Copies `llama_256` with other values in a matrix of the second layer.
 fn changed(dir: &Path, matrix: &str, to: fn(f32) -> f32) -> PathBuf {
     let folder = dir.join("other");
     copy("llama_256", &folder);
@@ -103,7 +103,7 @@ fn experts_that_stay_as_they_are_are_said_and_listed() {
     let config = json(&fs_err::read_to_string(out.join("config.json")).unwrap());
     let ignored = config["quantization_config"]["ignore"].as_array().unwrap();
     assert!(ignored.iter().any(|name| name == "model.layers.0.mlp.experts"), "{ignored:?}");
-    // What engines read beside a config goes with the old weights.
+    // Files that engines read beside a config are removed with the old weights.
     assert!(out.join("hf_quant_config.json").exists());
     to("bf16");
     assert!(!out.join("hf_quant_config.json").exists());

@@ -1,4 +1,4 @@
-//! Large checkpoints are planned from their headers, in the memory that a small one takes.
+//! Tests that large checkpoints are planned from their headers, with the memory of a small one.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -12,10 +12,10 @@ const HIDDEN: usize = 5120;
 const FFN: usize = 13_824;
 const VOCAB: usize = 32_000;
 const LAYERS: usize = 64;
-/// What a plan may take of memory that is its own, in kB: mapped files do not count.
+/// Limit on the private memory of a plan, in kB: mapped files do not count.
 const MEMORY: &str = "32768";
 
-/// The tensors of a model with 40 GB of weights.
+/// Returns the tensors of a model with 40 GB of weights.
 fn tensors() -> Vec<(String, Vec<usize>)> {
     let mut all = vec![("model.embed_tokens.weight".to_owned(), vec![VOCAB, HIDDEN])];
     for layer in 0..LAYERS {
@@ -39,7 +39,7 @@ fn tensors() -> Vec<(String, Vec<usize>)> {
     all
 }
 
-/// A file that claims its tensors and holds nothing but zeros that take no room.
+/// Writes a sparse file with these tensors, which takes no room on the disk.
 fn sparse(path: &Path, tensors: &[(String, Vec<usize>)]) -> u64 {
     let (mut header, mut end) = (Map::new(), 0);
     for (name, shape) in tensors {
@@ -57,7 +57,7 @@ fn sparse(path: &Path, tensors: &[(String, Vec<usize>)]) -> u64 {
     end
 }
 
-/// Plans under a limit on memory; the number of tensors of the file.
+/// Plans under a limit on memory; returns the number of tensors in the file.
 fn plan(folder: &Path) -> usize {
     let mut command = Command::new("sh");
     let line = format!("ulimit -d {MEMORY} && exec \"$@\"");

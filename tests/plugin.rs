@@ -1,10 +1,10 @@
-//! `onboard plugin`: an architecture by other names becomes a package, another model does not.
+//! Tests of `onboard plugin`: a renamed architecture becomes a package, another model does not.
 
 use std::path::Path;
 
 use crate::tool::{Ran, copy, fixture, json, onboard, run};
 
-/// Llama under other names: of the class, of config keys, and of tensors.
+/// Writes a Llama with a renamed class, config keys and tensors.
 fn renamed(home: &Path) -> (String, String) {
     let model = home.join("model");
     copy("llama3", &model);
@@ -15,7 +15,7 @@ fn renamed(home: &Path) -> (String, String) {
     text["width"] = text["hidden_size"].take();
     text.as_object_mut().unwrap().remove("hidden_size");
     fs_err::write(config, text.to_string()).unwrap();
-    // The header alone changes: names of the same length keep all offsets.
+    // Only the header changes: names of the same length keep all offsets.
     let file = model.join("model.safetensors");
     let mut bytes = fs_err::read(&file).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

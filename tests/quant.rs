@@ -1,10 +1,10 @@
-//! Checkpoints of 8 and 4 bits through the commands: written, opened again, and what they cost.
+//! Tests of checkpoints of 8 and 4 bits with the commands: written, opened again, and their cost.
 
 use std::path::Path;
 
 use crate::tool::{convert, fixture, onboard, parity, root, run};
 
-/// The mean divergence that a check printed.
+/// Returns the mean divergence that a check printed.
 pub(crate) fn divergence(text: &str) -> f64 {
     let (_, rest) = text.split_once("mean ").expect("a divergence");
     rest.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
@@ -27,7 +27,7 @@ fn eight_bits_cost_more_where_activations_have_them_too() {
     }
     let [fp8, w8a8, nvfp4, same] = means[..] else { panic!("four checks") };
     assert!(1e-4 < fp8 && fp8 < w8a8 && w8a8 < nvfp4, "{means:?}");
-    // Only matrices of 8 bits are multiplied with 8 bits.
+    // Only 8-bit matrices multiply 8-bit inputs.
     assert_eq!(nvfp4, same);
 }
 
@@ -44,13 +44,13 @@ fn plans_name_what_is_kept_and_what_cannot_be_spread() {
         "`model.layers.0.mlp.up_proj.weight` cannot be spread, its rows over more than 2 devices",
     );
     plan("deepseek_v3", "fp8:block").prints("0 quantized");
-    // Loaders that do not read what is written are named at conversion, and in the list of formats.
+    // Loaders without support for the format are named at conversion, and in the list of formats.
     plan("llama_256", "fp8:modelopt").says("ignores ModelOpt's scales");
     run(convert().args(["--to", "help"])).code(0).prints("no mixtures in transformers");
 }
 
-/// `fixtures/quant_peer.py --arithmetic` makes the dumps: transformers' own forward of the folder that
-/// a conversion gives, rows rounded to e4m3 before each matrix.
+/// `fixtures/quant_peer.py --arithmetic` makes the dumps: transformers' own forward pass of the converted
+/// folder, with rows rounded to e4m3 before each matrix.
 #[test]
 fn arithmetic_of_eight_bits_is_the_references() {
     let dir = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ fn arithmetic_of_eight_bits_is_the_references() {
             check.arg("check").arg(&out).arg("--reference").arg(fixture("w8a8").join(name));
             run(check.arg("--no-schedules").args(flags))
         };
-        // The dump says what its reference rounded.
+        // The dump declares the rounding of its reference.
         check(&[]).code(0).prints("AGREE");
         check(&["--w8a8"]).code(0).prints("AGREE");
         check(&["--w8a16"]).code(1).prints("DIFFER");
@@ -84,8 +84,8 @@ fn squares_of_eight_bits_become_a_file_that_passes() {
     }
 }
 
-/// `fixtures/packed/models.py` makes it: matrices of 4 bits, of 8 bits and of e4m3 in one checkpoint, with a
-/// dump of the weights that transformers makes of them.
+/// `fixtures/packed/models.py` makes it: matrices of 4 bits, of 8 bits and of e4m3 in one checkpoint, with
+/// a dump of the weights that transformers decodes.
 #[test]
 fn whole_numbers_of_several_schemes_are_the_weights_they_stand_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -99,7 +99,7 @@ fn whole_numbers_of_several_schemes_are_the_weights_they_stand_for() {
     run(&mut check).code(0).prints("AGREE");
 }
 
-/// The header of a file of tensors, and its data.
+/// Splits a file of tensors into its header and its data.
 fn taken_apart(path: &Path) -> (serde_json::Value, Vec<u8>) {
     let mut bytes = fs_err::read(path).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap());
@@ -117,7 +117,7 @@ fn json(path: &Path) -> serde_json::Value {
     serde_json::from_slice(&fs_err::read(path).unwrap()).unwrap()
 }
 
-/// The checkpoint of several schemes with a tensor more, and a config with another word in it.
+/// Writes the checkpoint of several schemes with an additional tensor, and a config with one word replaced.
 fn changed(dir: &Path, bias: f32, from: &str, to: &str) {
     let source = root().join("fixtures/coded/llama_mixed");
     let config = fs_err::read_to_string(source.join("config.json")).unwrap();
@@ -211,11 +211,11 @@ fn matrices_that_matter_most_are_kept_until_a_divergence_is_met() {
             .arg("--reference")
             .arg(source.join("reference"));
         let found = divergence(&run(&mut check).code(0).out);
-        // Something is quantized, and not too much.
+        // Some tensors are quantized, and not too many.
         assert!((asked / 50.0..=asked).contains(&found), "{to}: {found}");
         assert!(!dir.path().join(format!("{to}.trial")).exists());
     }
-    // Machines that write a file each come to the same choice.
+    // Machines that write one file each make the same choice.
     for shard in ["1/2", "2/2"] {
         let mut command = convert();
         command.arg(&source).args(["--to", "fp8", "--target-kl", "2e-3", "--shard", shard, "-o"]);
@@ -230,7 +230,7 @@ fn matrices_that_matter_most_are_kept_until_a_divergence_is_met() {
     assert!(!dir.path().join("never").exists());
     to_meet("bf16", "1e-2", "never").code(2).says("`bf16` loses nothing");
     to_meet("fp8", "1e-2", "fp8").code(2).says("holds a checkpoint already");
-    // A text stands in for a dump.
+    // A text replaces a dump.
     let text = |kl: &str, out: &str| {
         let mut command = convert();
         command.arg(&source).args(["--to", "fp8", "--target-kl", kl, "--chunks", "2", "--text"]);
@@ -241,7 +241,7 @@ fn matrices_that_matter_most_are_kept_until_a_divergence_is_met() {
     assert!(!dir.path().join("never").exists());
 }
 
-/// Loaders call modules as they lie in memory, which is not always as tensors lie on the disk.
+/// Loaders name modules as in memory, which can differ from tensor names on disk.
 #[test]
 fn encoders_are_kept_and_named_as_loaders_name_them() {
     let dir = tempfile::tempdir().unwrap();
@@ -274,7 +274,7 @@ fn experts_that_are_taken_apart_keep_the_beginning_of_their_names() {
     let dir = tempfile::tempdir().unwrap();
     let (source, out) = (dir.path().join("source"), dir.path().join("out"));
     fs_err::create_dir(&source).unwrap();
-    // A mixture with one tensor for all experts, as a model that sees holds it.
+    // A mixture with one tensor for all experts, as a vision-language model stores it.
     let mut inner = json(&fixture("llama4_text").join("config.json"));
     inner["model_type"] = "llama4_text".into();
     let outer = serde_json::json!({
@@ -297,7 +297,7 @@ fn experts_that_are_taken_apart_keep_the_beginning_of_their_names() {
     assert!(experts.len() > 8, "{experts:?}");
 }
 
-/// The outer config says that there is a head, the inner one that there is none: so it is on the hub.
+/// The outer config declares an output matrix, the inner one none, as in released checkpoints.
 #[test]
 fn a_head_that_is_not_there_is_the_embedding_if_the_inner_config_says_so() {
     let dir = tempfile::tempdir().unwrap();

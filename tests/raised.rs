@@ -1,4 +1,4 @@
-//! GGUF files that have to meet a divergence: measured, raised, and measured again.
+//! Tests of GGUF files that have to meet a target divergence: measured, raised, and measured again.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,14 +10,14 @@ use formats::gguf::File;
 use crate::quant::divergence;
 use crate::tool::{Ran, convert, fixture, parity, run};
 
-/// A conversion of a checkpoint to a mix of 4 bits.
+/// Returns the conversion of a checkpoint to a mix of 4 bits with a target divergence.
 fn to_meet(source: &Path, kl: &str, out: &Path) -> Command {
     let mut command = convert();
     command.arg(source).args(["--to", "gguf:q4_k_m", "--target-kl", kl, "-o"]).arg(out);
     command
 }
 
-/// What a file costs against the dump of its fixture.
+/// Measures the cost of a file against the dump of its fixture.
 fn cost(file: &Path, name: &str) -> f64 {
     let mut check = parity();
     check.arg("check").arg(file).arg("--reference").arg(fixture(name).join("reference"));
@@ -33,7 +33,7 @@ fn bits(ty: BlockType) -> f64 {
     ty.bytes() as f64 / ty.elements() as f64
 }
 
-/// How many tensors were raised, of how many.
+/// Returns the number of raised tensors, and of all.
 fn raised(ran: &Ran) -> (usize, usize) {
     let line = ran.err.lines().find(|line| line.contains("quantized tensors are raised")).unwrap();
     let numbers: Vec<usize> =
@@ -46,7 +46,7 @@ fn entries(dir: &Path) -> Vec<String> {
     names.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// A fixture without its dump.
+/// Copies a fixture without its dump.
 fn alone(name: &str, dir: &Path) {
     fs_err::create_dir(dir).unwrap();
     for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
@@ -73,10 +73,10 @@ fn tensors_that_matter_most_are_raised_until_a_divergence_is_met() {
         assert_eq!(finer, count, "{name}");
         assert!(0 < count && count < of, "{name}: {count} of {of}");
         assert!(old.iter().all(|(name, ty)| bits(new[name]) >= bits(*ty)), "{name}");
-        // Not all of them go all the way.
+        // Not all of them are raised to the top.
         assert!(old.keys().any(|name| new[name] != old[name] && new[name].is_quantized()));
         run(convert().arg(fixture(name)).arg("--verify").arg(&met)).code(0);
-        // A goal that the mix meets changes nothing.
+        // A goal that the mix already meets changes nothing.
         let same = path("-same");
         let ran = run(&mut to_meet(&fixture(name), &(all * 1.01).to_string(), &same)).code(0);
         assert_eq!(raised(&ran), (0, of));
@@ -95,7 +95,7 @@ fn the_same_choice_comes_out_whoever_measures() {
     };
     let one = bytes("one.gguf", &["--threads", "1", "--slab", "1"]);
     assert!(one == bytes("two.gguf", &["--threads", "2"]));
-    // A name that says nothing of what the file is.
+    // A file name without a hint at the format.
     assert!(one == bytes("again", &["--threads", "2"]));
     for shard in ["1/2", "2/2"] {
         let ran = run(to_meet(&fixture("llama_256"), "1e-2", &dir.path().join("set.gguf"))
@@ -125,14 +125,14 @@ fn a_text_stands_in_for_a_dump() {
     let ran = ran.says("own f32 run on 2 chunks of 128 tokens");
     let (count, of) = raised(&ran);
     assert!(0 < count && count < of && (1e-3..=1e-2).contains(&reached(&ran)), "{}", ran.out);
-    // Ids are a text too, and another one.
+    // Ids are a text too, and a different one.
     let ids: Vec<String> = (1..=64).map(|id| id.to_string()).collect();
     let mut command = to_meet(&source, "1e-2", &out("b.gguf"));
     let ran = run(command.args(["--chunk", "32", "--tokens", &ids.join(",")])).code(0);
     ran.says("own f32 run on 2 chunks of 32 tokens");
     assert_ne!(types(&out("a.gguf")), types(&out("b.gguf")));
     run(&mut to_meet(&source, "1e-2", &out("never"))).code(2).says("--text FILE");
-    // With nothing quantized, a model is no distance from itself.
+    // With nothing quantized, a model has no distance from itself.
     text(&mut to_meet(&source, "1e-9", &out("exact.gguf")), "1").code(0);
     assert_eq!(entries(dir.path()).len(), 4);
 }
@@ -175,7 +175,7 @@ fn goals_that_cannot_be_met_leave_nothing_behind() {
     let mut command = convert();
     command.arg(fixture("llama_256")).args(["--to", "gguf:f16", "--target-kl", "1e-2", "-o"]);
     run(command.arg(&out)).code(2).says("`gguf:f16` has nothing that could be finer");
-    // Nobody's files are written over, and that is known before anything is measured.
+    // Existing files are not overwritten, which is checked before anything is measured.
     fs_err::write(&out, "mine").unwrap();
     run(&mut to_meet(&fixture("llama_256"), "1e-2", &out)).code(2).says("is there already");
     fs_err::remove_file(&out).unwrap();

@@ -1,6 +1,6 @@
-//! Checkpoints whose configs have what matrices multiply rounded, against references that round.
-//! `fixtures/rounded.py` makes them: the llamas by transformers' own forward, the mixtures by
-//! compressed-tensors on experts that are taken apart.
+//! Tests of checkpoints whose configs declare input rounding, against references that round.
+//! `fixtures/rounded.py` makes them: the llamas with transformers' own forward pass, the mixtures with
+//! compressed-tensors on split experts.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ fn check(folder: &Path, dump: &Path, flags: &[&str]) -> Ran {
     run(check.args(flags))
 }
 
-/// A copy of a dump that says something else of what was rounded.
+/// Copies a dump with another declaration of the rounding.
 fn retold(dir: &Path, dump: &Path, word: Option<&str>) -> PathBuf {
     let out = dir.join(word.unwrap_or("nothing"));
     fs_err::create_dir(&out).unwrap();
@@ -36,7 +36,7 @@ fn rows_are_rounded_where_the_reference_rounded_them() {
         check(&folder, &dump, &[]).code(0).prints("AGREE");
         check(&folder, &dump, &["--w8a8"]).code(0).prints("AGREE");
         check(&folder, &dump, &["--w8a8", "--plain-graph", "--dtype", "f32"]).code(0);
-        // The weights alone are another model's.
+        // The weights without input rounding are a different model.
         check(&folder, &dump, &["--w8a16"]).code(1).prints("DIFFER");
     }
 }
@@ -51,7 +51,7 @@ fn rows_that_experts_multiply_are_rounded() {
     let file = dir.path().join("model.gguf");
     run(convert().arg(&made).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
     check(&file, &told, &["--w8a8"]).code(2).says("a GGUF file declares nothing");
-    // Without them, and with nothing else amiss.
+    // Without the experts' rounding, and with nothing else wrong.
     let dump = retold(dir.path(), &told, Some("linear"));
     check(&made, &dump, &[]).code(1).prints("mlp.experts");
     let (coded, told) = (fixture(CODED[2]), fixture(CODED[2]).join("reference"));
@@ -83,7 +83,7 @@ fn rounding_that_is_not_done_is_refused_by_name() {
         fs_err::write(dir.path().join("config.json"), config.replace(from, to)).unwrap();
         fs_err::copy(source.join("model.safetensors"), dir.path().join("model.safetensors"))
             .unwrap();
-        // What it was made of is named, so that the changed config is no other model.
+        // The source is named, so that the changed config is not another model.
         let flags =
             |more: &'static str| ["--source", source.to_str().unwrap(), more].map(str::to_owned);
         let told = |more| {
@@ -94,7 +94,7 @@ fn rounding_that_is_not_done_is_refused_by_name() {
             .code(2)
             .says("input_activations of `model.layers.0.self_attn.q_proj`")
             .says("per token, in groups or with a stored scale");
-        // Weights can be had without.
+        // Weights can be read without.
         told("--w8a16").code(1);
     }
 }

@@ -1,4 +1,4 @@
-//! Inference servers on this machine: they answer with the native engine's numbers, and go wrong on request.
+//! Inference servers on this machine, which respond with the native engine's values and fail on request.
 
 mod forms;
 mod http;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use model::Running;
 pub(crate) use model::Twist;
 
-/// The HTTP that a stand-in speaks.
+/// HTTP API of a stand-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     Vllm,
@@ -22,59 +22,59 @@ pub(crate) enum Form {
     LlamaServer,
     /// Completions with `echo`, ids of generated tokens as `token_id:N`.
     OpenAi,
-    /// Completions with text alone.
+    /// Completions with only text.
     Text,
 }
 
-/// What goes wrong besides the model.
+/// Fault of the server, independent of the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Fault {
     None,
-    /// A request begins with the convolution states of the one before.
+    /// A request begins with the convolution states of the previous one.
     ConvLeak,
-    /// A prompt whose beginning is cached loses one token of it.
+    /// A prompt with a cached prefix loses one token of it.
     StalePrefix,
-    /// Requests at the same time are padded with visible tokens.
+    /// Simultaneous requests are padded with visible tokens.
     Padding,
-    /// The second likeliest token is chosen.
+    /// The second most likely token is chosen.
     NotGreedy,
-    /// A token is put before every prompt, and shows in the echo.
+    /// A token is put before every prompt, and appears in the echo.
     ExtraBos,
-    /// All numbers of a row are equal.
+    /// All values of a row are equal.
     Flat,
     /// Log-probabilities are too large by half a nat.
     Sum,
-    /// The answer goes on without end.
+    /// The response never ends.
     Endless,
-    /// The answer does not come.
+    /// The response never arrives.
     Slow,
-    /// The server ends after so many requests.
+    /// The server ends after this many requests.
     Dies(usize),
-    /// Bytes that are no JSON.
+    /// Bytes that are not JSON.
     Garbage,
-    /// The answer breaks off.
+    /// The response is truncated.
     Cut,
     /// `NaN` in place of a number.
     Nan,
-    /// A number beyond every float.
+    /// A number beyond the range of floats.
     Huge,
     /// An id beyond the vocabulary.
     Beyond,
     /// Rows are missing.
     FewRows,
-    /// This status, for all but the addresses that say who it is.
+    /// This status, for all addresses except those that identify the server.
     Status(u16),
-    /// This status, `.1` times, and then answers.
+    /// This status, `.1` times, and then regular responses.
     Busy(u16, usize),
-    /// Another origin.
+    /// Redirect to another origin.
     Redirect,
-    /// So many log-probabilities for each token at most.
+    /// At most this many log-probabilities per token.
     Limit(i64),
-    /// Two tokens come, whatever was asked for.
+    /// Two tokens are generated, whatever the request.
     FewTokens,
-    /// The same over warm caches alone.
+    /// Two tokens are generated, only with warm caches.
     FewWarm,
-    /// No numbers from the second row of a prompt on.
+    /// No log-probabilities from the second row of a prompt on.
     OneRow,
     /// There is no room for any prompt.
     NoRoom,
@@ -84,7 +84,7 @@ struct State {
     form: Form,
     fault: Fault,
     running: Mutex<Running>,
-    /// Prompts of requests that caches keep.
+    /// Prompts that the caches contain.
     cached: Mutex<Vec<Vec<u32>>>,
     requests: AtomicUsize,
     in_flight: AtomicUsize,
@@ -92,15 +92,15 @@ struct State {
     key: Option<String>,
 }
 
-/// A running server; it ends with the test process.
+/// Running server; it ends with the test process.
 #[derive(Clone)]
 pub(crate) struct StandIn {
-    /// The address.
+    /// Address of the server.
     pub url: String,
     state: Arc<State>,
 }
 
-/// Most requests of a test.
+/// Number of requests before the server ends.
 const ENDS: usize = usize::MAX;
 
 impl StandIn {
@@ -109,7 +109,7 @@ impl StandIn {
         Self::with_key(form, fixture, twist, fault, None)
     }
 
-    /// The same, for requests that carry a key.
+    /// Starts a server that requires a key.
     pub(crate) fn with_key(
         form: Form,
         fixture: &str,
@@ -132,7 +132,7 @@ impl StandIn {
         let shared = Arc::clone(&state);
         let most = if let Fault::Dies(most) = fault { most } else { ENDS };
         thread::spawn(move || {
-            // The listener goes with the thread, so later connections are refused.
+            // The listener is dropped with the thread, so later connections are refused.
             for stream in listener.incoming().flatten() {
                 if shared.requests.fetch_add(1, Ordering::SeqCst) >= most {
                     return;
@@ -144,14 +144,14 @@ impl StandIn {
         Self { url, state }
     }
 
-    /// Request lines with their authorization, oldest first.
+    /// Returns request lines with their authorization, oldest first.
     pub(crate) fn seen(&self) -> Vec<String> {
         self.state.seen.lock().unwrap().clone()
     }
 }
 
 impl State {
-    /// Rows behind each token, as this server computes them in its present company.
+    /// Returns the rows after each token, as this server computes them in its current state.
     fn rows(&self, tokens: &[u32], cache: bool) -> Vec<Vec<f32>> {
         let mut fed = tokens.to_vec();
         if self.fault == Fault::ExtraBos {
@@ -196,9 +196,9 @@ impl State {
         rows
     }
 
-    /// Tokens that follow a prompt, with their rows.
+    /// Returns tokens that follow a prompt, with their rows.
     fn generate(&self, tokens: &[u32], count: usize, cache: bool) -> Vec<(u32, Vec<f32>)> {
-        // The state of the conversation before is there once, at its beginning.
+        // The state of the previous conversation is leaked once, at its beginning.
         let mut made: Vec<(u32, Vec<f32>)> = Vec::new();
         let mut all = tokens.to_vec();
         let begin = self.rows(&all, cache);
@@ -215,14 +215,14 @@ impl State {
         made
     }
 
-    /// The tokens as a running sequence of this server has them.
+    /// Returns the tokens as a running sequence of this server has them.
     fn company(&self, tokens: &[u32]) -> Vec<u32> {
         let extra = self.fault == Fault::ExtraBos;
         extra.then_some(1).into_iter().chain(tokens.iter().copied()).collect()
     }
 }
 
-/// A row as text, by id.
+/// Formats a row by id.
 fn by_id(row: &[f32], top: usize) -> BTreeMap<u32, f32> {
     let mut order: Vec<u32> = (0..row.len() as u32).collect();
     order.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]));

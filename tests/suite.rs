@@ -1,4 +1,4 @@
-//! Runs the text cases of `tests/suite`: a command line, its files, and what it must print.
+//! Runs the text cases of `tests/suite`: a command line, its files, and its expected output.
 //!
 //! ```text
 //! # What this case is about.
@@ -15,9 +15,9 @@
 //! test ...
 //! ```
 //!
-//! A case ends at an empty line, so an empty line of output is written as `.`. Commands run in
-//! a fresh folder with the case's files, where `fixtures` leads to the fixtures. `test -` does
-//! not compare stderr. `UPDATE=1 cargo test --test suite` writes what is printed now.
+//! A case ends at an empty line, so an empty line of output is written as `.`. Commands run in a fresh
+//! folder with the case's files, where `fixtures` links to the fixtures. `test -` does not compare stderr.
+//! `UPDATE=1 cargo test --test suite` writes the current output.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ fn file(path: &Path) -> Result<(), Failed> {
     Err(format!("{}\n{diff}\nUPDATE=1 writes what is printed now", path.display()).into())
 }
 
-/// The file's text with every expectation replaced by what is printed now.
+/// Returns the file's text with every expectation replaced by the current output.
 fn rerun(text: &str) -> Result<String, Failed> {
     let mut out = String::new();
     let mut lines = text.lines();
@@ -140,7 +140,7 @@ fn printed(line: &str, folder: &Path) -> Result<String, Failed> {
     Ok(shown)
 }
 
-/// Splits a command line at blanks; single quotes hold words together.
+/// Splits a command line at spaces; single quotes keep words together.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted, mut begun) = (Vec::new(), String::new(), false, false);
     for c in line.chars() {
@@ -179,8 +179,8 @@ fn binary(name: &str) -> Result<Command, Failed> {
     Ok(command)
 }
 
-/// A faulty model: refused with the words of its `expect.txt`, never a panic. `good` is none.
-/// Faulty weights alone are given the config of the good model.
+/// Checks that a faulty model is rejected with the text of its `expect.txt`, without a panic. `good` is not
+/// faulty. Faulty weights without a config get the config of the good model.
 fn hostile(folder: &Path, weights_alone: bool) -> Result<(), Failed> {
     let expected = fs_err::read_to_string(folder.join("expect.txt"))?;
     let place = tempfile::tempdir()?;
@@ -206,7 +206,7 @@ fn hostile(folder: &Path, weights_alone: bool) -> Result<(), Failed> {
     if output.status.code() != Some(2) {
         return Err(format!("{} instead of exit code 2:\n{said}", output.status).into());
     }
-    // Weights that are well formed but not a model's are refused for that.
+    // Valid weights of an unknown model are rejected for that reason.
     let stranger = weights_alone && said.contains("do not explain each other");
     for words in expected.lines().filter(|_| !stranger) {
         if !said.contains(words) {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The folders of the program's sources.
+/// Folders of the program's sources.
 pub(crate) const SOURCES: [&str; 10] = [
     "registry/src",
     "converters/formats/src",
@@ -17,17 +17,17 @@ pub(crate) const SOURCES: [&str; 10] = [
     "cli",
 ];
 
-/// The repository's root.
+/// Returns the repository's root.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A fixture's folder.
+/// Returns a fixture's folder.
 pub(crate) fn fixture(name: &str) -> PathBuf {
     root().join("fixtures").join(name)
 }
 
-/// What a command said and how it ended.
+/// Output and exit code of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub code: i32,
@@ -36,7 +36,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Fails unless the exit code is `code`, showing what was said.
+    /// Fails unless the exit code is `code`, showing the output.
     #[track_caller]
     pub(crate) fn code(self, code: i32) -> Self {
         assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.out, self.err);
@@ -44,14 +44,14 @@ impl Ran {
         self
     }
 
-    /// Fails unless stderr holds `words`.
+    /// Fails unless stderr contains `words`.
     #[track_caller]
     pub(crate) fn says(self, words: &str) -> Self {
         assert!(self.err.contains(words), "no `{words}` in stderr:\n{}", self.err);
         self
     }
 
-    /// Fails unless stdout holds `words`.
+    /// Fails unless stdout contains `words`.
     #[track_caller]
     pub(crate) fn prints(self, words: &str) -> Self {
         assert!(
@@ -64,21 +64,21 @@ impl Ran {
     }
 }
 
-/// The `onboard` command with the environment of nobody in particular.
+/// Returns the `onboard` command with a neutral environment.
 pub(crate) fn onboard() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_onboard"));
     quiet(&mut command);
     command
 }
 
-/// The `parity` command.
+/// Returns the `parity` command.
 pub(crate) fn parity() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_parity"));
     quiet(&mut command);
     command
 }
 
-/// The `convert` command.
+/// Returns the `convert` command.
 pub(crate) fn convert() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_convert"));
     quiet(&mut command);
@@ -96,17 +96,17 @@ fn quiet(command: &mut Command) {
     ] {
         command.env_remove(key);
     }
-    // No test reads or fills the cache of the person who runs it.
+    // Tests never use the cache of the user who runs them.
     command.env("HF_HOME", "/nonexistent/hf-home").env("HF_HUB_OFFLINE", "1");
     command.current_dir(root());
 }
 
-/// A fixture's folder of one's own, without its reference.
+/// Copies a fixture's folder, without its reference.
 pub(crate) fn copy(name: &str, to: &Path) {
     copy_folder(&fixture(name), to);
 }
 
-/// Copies the files of a folder, and none of the folders in it.
+/// Copies the files of a folder, without subfolders.
 pub(crate) fn copy_folder(from: &Path, to: &Path) {
     fs_err::create_dir_all(to).unwrap();
     for entry in fs_err::read_dir(from).unwrap() {
@@ -117,7 +117,7 @@ pub(crate) fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// Reads what a command printed for programs.
+/// Parses the JSON output of a command.
 pub(crate) fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap()
 }

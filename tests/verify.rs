@@ -1,4 +1,5 @@
-//! A written file held to its source: `convert --verify`, and `show --json`, which reads it whole.
+//! Tests that compare a written file with its source: `convert --verify`, and `show --json`, which reads it
+//! whole.
 
 #[path = "../converters/conversion/tests/support/fuse.rs"]
 mod fuse;
@@ -72,7 +73,7 @@ fn a_tensor_that_is_none_of_the_models_is_named() {
     verify().code(1).says("tensor `blk.0.spare.weight` is none of the model's");
 }
 
-/// A file in which another program has put matrices together.
+/// A file in which another program has fused matrices.
 #[test]
 fn several_tensors_in_one_are_compared() {
     let dir = tempfile::tempdir().unwrap();
@@ -89,7 +90,7 @@ fn several_tensors_in_one_are_compared() {
         let rows = report["tensors"].as_array().unwrap();
         assert!(rows.iter().any(|row| row["name"] == named.as_str()), "{report}");
 
-        // Two of the parts' rows change places.
+        // Swap two rows of the parts.
         let mut bytes = fs_err::read(&fused).unwrap();
         let shown = json(&run(onboard().arg("show").arg(&fused).arg("--json")).code(0).out);
         let tensors = shown["tensors"].as_array().unwrap();

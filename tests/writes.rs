@@ -1,4 +1,4 @@
-//! Outputs at the edges: finished before, sources that shrink, links, signals, standard output.
+//! Tests of special outputs: already finished, shrinking sources, links, signals, standard output.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -140,7 +140,7 @@ fn a_finished_file_is_held_to_its_sources_again() {
     run(&mut convert()).code(2).says("is there already");
     fs_err::write(&file, &good).unwrap();
     run(&mut convert()).code(0);
-    // Sources that were written since.
+    // Sources written after the output.
     let weights = fs_err::File::options().write(true).open(source.join("model.safetensors"));
     let later = std::time::SystemTime::now() + Duration::from_secs(60);
     weights.unwrap().file().set_modified(later).unwrap();
@@ -182,7 +182,7 @@ fn a_part_that_is_a_link_is_not_written_through() {
     }
 }
 
-/// Waits until a file has something in it, or the process has ended.
+/// Waits until a file has this many lines, or the process has ended.
 fn wait(child: &mut Child, path: &Path, lines: usize) {
     let enough = || fs_err::read_to_string(path).map_or(0, |text| text.lines().count()) >= lines;
     while !enough() && child.try_wait().unwrap().is_none() {
@@ -204,14 +204,14 @@ fn a_source_that_shrinks_is_named_and_the_output_stays_unfinished() {
     let mut command = to(&model, "gguf:q4_k_m", &out, &["--slab", "1", "--threads", "1"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     wait(&mut child, &journal, 20);
-    // Stopped, so that it cannot finish meanwhile.
+    // Stopped, so that it cannot finish in the meantime.
     signal(&child, "-STOP");
     fs_err::OpenOptions::new().write(true).open(&source).unwrap().set_len(1 << 12).unwrap();
     signal(&child, "-CONT");
     let ended = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(2), "{said}");
-    // Where every byte had been read before, it is found at the end.
+    // If every byte was read before, the change is found at the end.
     let said_so = ["became shorter while it was read", "was changed while it was read"];
     assert!(said.contains("model.safetensors`"), "{said}");
     assert!(said_so.iter().any(|words| said.contains(words)), "{said}");

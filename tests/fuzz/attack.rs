@@ -1,4 +1,4 @@
-//! The attack: batches of cases over all kinds, by several workers, until it is enough.
+//! Runs the attack: batches of cases over all kinds, in several workers, up to a limit.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +12,7 @@ use crate::finding::{Finding, Findings};
 use crate::kinds::{KINDS, Kind};
 use crate::worker::{Order, Outcome, Place};
 
-/// How long, over what, and how.
+/// Duration, subject and settings of an attack.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -21,24 +21,24 @@ pub(crate) struct Plan {
     pub(crate) kinds: Vec<String>,
     pub(crate) jobs: usize,
     pub(crate) keep: PathBuf,
-    /// The first case's number.
+    /// Number of the first case.
     pub(crate) from: u64,
 }
 
-/// What was seen of one kind.
+/// Statistics of one kind.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
     pub(crate) accepted: u64,
     pub(crate) refused: u64,
     pub(crate) wrong: u64,
-    /// Commands as processes of their own, of all those.
+    /// Number of commands run in child processes, of all those.
     pub(crate) apart: u64,
     /// Bytes beyond four times the input.
     pub(crate) beyond: u64,
     pub(crate) micros: u64,
 }
 
-/// Once in so many batches of a kind a few cases run the real binaries.
+/// Interval of batches after which a few cases run the real binaries.
 const APART: u64 = 12;
 const FEW: u64 = 2;
 
@@ -46,7 +46,7 @@ struct Shared<'a> {
     plan: &'a Plan,
     kinds: Vec<&'a Kind>,
     next: AtomicUsize,
-    /// Batches of each kind so far.
+    /// Number of batches of each kind so far.
     batches: Vec<AtomicU64>,
     runs: AtomicU64,
     started: Instant,
@@ -54,11 +54,11 @@ struct Shared<'a> {
     findings: Mutex<Findings>,
 }
 
-/// Runs the attack; gives what was seen and found.
+/// Runs the attack; returns statistics and findings.
 pub(crate) fn run(plan: &Plan, dir: &Path) -> io::Result<(BTreeMap<&'static str, Seen>, Findings)> {
     let asked = |kind: &&Kind| plan.kinds.is_empty() || plan.kinds.iter().any(|k| k == kind.name);
     let most = KINDS.iter().map(|kind| kind.weight).max().unwrap_or(1);
-    // Heavy kinds are spread over the round, so that every beginning of it has all kinds.
+    // Heavy kinds are spread over the round, so that every prefix of it has all kinds.
     let round = (0..most)
         .flat_map(|n| KINDS.iter().filter(move |kind| (n * kind.weight) % most < kind.weight));
     let shared = Shared {
@@ -119,7 +119,7 @@ impl Shared<'_> {
         Ok(())
     }
 
-    /// Has a worker judge the cases `from..to`; a worker that died is replaced.
+    /// Runs the cases `from..to` in a worker; a worker that died is replaced.
     fn batch(
         &self,
         worker: &mut Worker,
@@ -132,7 +132,7 @@ impl Shared<'_> {
             let order = Order::Make {
                 kind: kind.name.to_owned(),
                 from,
-                // Few at a time, so that the end of the time is met.
+                // Few at a time, so that the time limit is met.
                 count: (to - from).min(10),
                 most: usize::MAX,
                 apart,
@@ -181,7 +181,7 @@ impl Shared<'_> {
         }
     }
 
-    /// A line every 30 seconds.
+    /// Prints a line every 30 seconds.
     fn progress(&self) {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let now = self.started.elapsed().as_secs() / 30;

@@ -1,8 +1,8 @@
-//! Damage to bytes that knows nothing of their format.
+//! Format-independent damage to bytes.
 
 use crate::random::Random;
 
-/// Numbers that lengths, counts, kinds and offsets go wrong at.
+/// Integers at which lengths, counts, kinds and offsets commonly fail.
 pub(crate) const NUMBERS: &[u64] = &[
     0,
     1,
@@ -37,12 +37,12 @@ pub(crate) const NUMBERS: &[u64] = &[
     u64::MAX,
 ];
 
-/// Places are chosen in the first bytes more often: that is where headers are.
+/// Chooses a position, more often in the first bytes, which contain headers.
 fn place(len: usize, random: &mut Random) -> usize {
     if random.one_in(2) { random.below(len.min(512)) } else { random.below(len) }
 }
 
-/// Does one piece of damage; `other` is a file of the same kind, to take bytes from.
+/// Applies one piece of damage; `other` is a file of the same kind, as a source of bytes.
 pub(crate) fn damage(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     if bytes.is_empty() {
         bytes.extend_from_slice(&random.next().to_le_bytes());
@@ -82,7 +82,7 @@ pub(crate) fn damage(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
         }
         _ if other.is_empty() => bytes[at] = 0,
         _ => {
-            // A piece of another file, in place of what is here.
+            // Replaces bytes by a piece of another file.
             let from = place(other.len(), random);
             let count = 1 + random.below(200);
             let piece = &other[from..(from + count).min(other.len())];

@@ -1,4 +1,4 @@
-//! A case: a small folder of files, and the words of a command line.
+//! Case of the attack: a small folder of files, and the words of a command line.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,21 +6,21 @@ use std::path::Path;
 
 use serde_json::json;
 
-/// Files by name, as they lie in one folder, and words that commands of the kind take.
+/// Files by name, in one folder, and words for the commands of the kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) files: BTreeMap<String, Vec<u8>>,
     pub(crate) words: Vec<String>,
-    /// A file that is made long without taking room on the disk.
+    /// File that is extended to be long without taking room on the disk.
     pub(crate) grown: Option<String>,
-    /// True for a seed that is damaged already.
+    /// True for a seed that is already damaged.
     pub(crate) hostile: bool,
 }
 
-/// The file that keeps what is not in the files of a case.
+/// File for the parts of a case that are not in its files.
 const MORE: &str = "case.more";
 
-/// How long a grown file is: longer than the worker's limit of memory.
+/// Length of an extended file: longer than the worker's memory limit.
 const LONG: u64 = 3 << 30;
 
 impl Case {
@@ -52,7 +52,7 @@ impl Case {
         Ok(case)
     }
 
-    /// Replaces a folder's contents by the files, the grown one at its length.
+    /// Replaces a folder's contents by the files, with the extended one at its length.
     pub(crate) fn write(&self, dir: &Path) -> io::Result<()> {
         self.write_files(dir)?;
         match &self.grown {
@@ -77,14 +77,14 @@ impl Case {
         fs_err::write(dir.join(MORE), json!([self.words, self.grown]).to_string())
     }
 
-    /// Bytes of all files and words: what the memory of a run is measured by.
+    /// Returns the bytes of all files and words, the base of the memory limit.
     pub(crate) fn bytes(&self) -> u64 {
         let files: usize = self.files.values().map(Vec::len).sum();
         let words: usize = self.words.iter().map(String::len).sum();
         (files + words) as u64
     }
 
-    /// The text of a file.
+    /// Returns the text of a file.
     pub(crate) fn text(&self, name: &str) -> String {
         self.files.get(name).map_or_else(String::new, |b| String::from_utf8_lossy(b).into_owned())
     }

@@ -1,4 +1,4 @@
-//! A worker as its parent sees it: a process that answers, is silent, or dies.
+//! Worker as its parent process sees it: it responds, hangs, or dies.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use crate::worker::{Order, Place, Report};
 
-/// Seconds of processor time that a case may take, and of time on the clock.
+/// Limits of a case: seconds of processor time, and of wall-clock time.
 const MOST: (f64, u64) = (20.0, 300);
 
-/// A worker process.
+/// Worker process.
 pub(crate) struct Worker {
     child: Child,
     socket: UnixStream,
@@ -20,11 +20,11 @@ pub(crate) struct Worker {
     place: Place,
 }
 
-/// Why there is no answer.
+/// Reason why there is no response.
 pub(crate) enum Silence {
-    /// The process is gone, with a signal or an exit code, after printing this.
+    /// The process ended, with a signal or an exit code, after printing this.
     Died(String),
-    /// It takes too long.
+    /// The process takes too long.
     Hangs,
 }
 
@@ -45,7 +45,7 @@ impl Worker {
             .env("HF_HUB_OFFLINE", "1")
             .env("HF_HOME", "/nonexistent/hf-home")
             .env_remove("HF_TOKEN")
-            // What is left of a process that died should fit into a line.
+            // The output of a process that died should fit on a line.
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::from(OwnedFd::from(other)))
             .stdout(append()?)
@@ -54,7 +54,7 @@ impl Worker {
         Ok(Self { child, socket, left: Vec::new(), place: place.clone() })
     }
 
-    /// Gives an order.
+    /// Sends an order.
     pub(crate) fn order(&mut self, order: &Order) -> io::Result<()> {
         let line = serde_json::to_string(order)? + "\n";
         self.socket.write_all(line.as_bytes())
@@ -103,11 +103,12 @@ impl Worker {
         Ok(Silence::Died(format!("died with {how}: {last}")))
     }
 
-    /// Processor time of the process so far.
+    /// Returns the processor time of the process so far.
     fn seconds(&self) -> f64 {
         let text = fs_err::read_to_string(format!("/proc/{}/stat", self.child.id()));
         let text = text.unwrap_or_default();
-        // Behind the name, which may have blanks: state, then numbers; user and system time are 12 and 13.
+        // Fields after the name, which may have spaces: state, then numbers; user and system time are 12
+        // and 13.
         let (_, numbers) = text.rsplit_once(')').unwrap_or_default();
         let ticks = numbers.split_whitespace().skip(11).take(2);
         ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0

@@ -1,4 +1,4 @@
-//! What was found: one entry for everything that looks the same, with a case to show it.
+//! Findings: one entry for all that look the same, with a case to reproduce it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use crate::kinds::{KINDS, make};
 use crate::seeds::Sources;
 use crate::worker::{Order, Outcome, Place};
 
-/// One case that went wrong.
+/// Case that went wrong.
 #[derive(Debug, Clone)]
 pub(crate) struct Finding {
     pub(crate) kind: &'static str,
@@ -20,7 +20,8 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
-    /// Equal for findings that look the same: numbers are left out, but not those of a place in a source file.
+    /// Returns a key that is equal for findings that look the same: numbers are omitted, except those of a
+    /// place in a source file.
     fn look(&self) -> String {
         if let Some((place, _)) =
             self.text.strip_prefix("panicked at ").and_then(|t| t.split_once(": "))
@@ -35,7 +36,7 @@ impl Finding {
     }
 }
 
-/// All findings by their look.
+/// All findings by their key.
 #[derive(Debug)]
 pub(crate) struct Findings {
     keep: PathBuf,
@@ -50,7 +51,7 @@ impl Findings {
     pub(crate) fn add(&mut self, finding: Finding) {
         let entry = self.all.entry(finding.look()).or_insert_with(|| (finding.clone(), 0));
         entry.1 += 1;
-        // The smallest number is the same whatever the number of workers.
+        // The smallest number is independent of the number of workers.
         if finding.number < entry.0.number {
             entry.0 = finding;
         }
@@ -60,7 +61,7 @@ impl Findings {
         self.all.len()
     }
 
-    /// Keeps a case for each, with as little damage as shows it, and says what was found.
+    /// Keeps a minimized case for each finding, and describes the findings.
     pub(crate) fn keep(&self, place: &Place, sources: &Sources) -> io::Result<String> {
         let mut text = String::new();
         for (n, (finding, times)) in self.all.values().enumerate() {
@@ -80,9 +81,9 @@ impl Findings {
     }
 }
 
-/// The fewest pieces of damage that give the same finding.
+/// Returns the fewest pieces of damage that give the same finding.
 fn least(finding: &Finding, place: &Place) -> io::Result<usize> {
-    // To look for the least of a hang takes as long as the hang, again and again.
+    // Minimizing a hang takes as long as the hang for every step.
     let tries = if finding.text == "hangs" { 0 } else { 6 };
     for most in 0..tries {
         let mut worker = Worker::start(place)?;

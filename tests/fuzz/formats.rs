@@ -1,4 +1,4 @@
-//! Damage that keeps a file in its format: headers of safetensors, keys of GGUF.
+//! Damage that preserves a file's format: headers of safetensors, keys of GGUF.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use formats::gguf::{Array, Declared, Dims, Header, Layout, Metadata, Value};
 use crate::random::Random;
 use crate::{bytes, json};
 
-/// Damages the header of a safetensors file and mostly keeps its length right.
+/// Damages the header of a safetensors file and mostly keeps its length correct.
 pub(crate) fn safetensors(file: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let split = |file: &[u8]| {
         let (length, rest) = file.split_first_chunk::<8>()?;
@@ -98,14 +98,14 @@ fn lay_out(keys: &Metadata, tensors: &[Declared], data: &[u8]) -> Option<Vec<u8>
     let layout = Layout::new(Path::new("x"), keys, tensors, Dims::AsGiven).ok()?;
     let mut made = layout.header;
     made.extend_from_slice(data);
-    // Shorter data is a file that was cut; longer data is what no rule forbids.
+    // Shorter data is a truncated file; longer data is allowed.
     if made.len() < layout.file_len as usize {
         made.resize(layout.file_len as usize, 0);
     }
     Some(made)
 }
 
-/// A value near the one that is there, or of another kind.
+/// Returns a value near the current one, or of another kind.
 fn value(old: &Value, random: &mut Random) -> Value {
     let number = *random.pick(bytes::NUMBERS);
     if random.one_in(3) {

@@ -1,14 +1,14 @@
-//! Damage to JSON that keeps most of it JSON.
+//! Damage to JSON that keeps most of it valid.
 
 use serde_json::Value;
 
 use crate::bytes;
 use crate::random::Random;
 
-/// Stands for a value while a document is printed, to be replaced by any text.
+/// Placeholder for a value while a document is printed, to be replaced by any text.
 const MARK: &str = "@the mark@";
 
-/// Tokens that readers go wrong at, some of them no JSON.
+/// Tokens at which readers commonly fail, some of them invalid JSON.
 const TOKENS: &[&str] = &[
     "null",
     "true",
@@ -95,7 +95,7 @@ pub(crate) fn damage(text: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> 
             let (open, close) = *random.pick(&[("[", "]"), ("{\"a\":", "}")]);
             raw = Some(format!("{}{place}{}", open.repeat(depth), close.repeat(depth)));
         }
-        // A key twice: once with what it has, once with something else.
+        // A key twice: once with its value, once with another.
         _ => raw = Some(format!("{place},{}", random.pick(TOKENS))),
     }
     let Some(raw) = raw else { return tree.to_string().into_bytes() };
@@ -103,7 +103,7 @@ pub(crate) fn damage(text: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> 
     tree.to_string().replacen(&format!("\"{MARK}\""), &raw, 1).into_bytes()
 }
 
-/// A place in a document: children are chosen evenly, so that long lists do not hide the rest.
+/// Returns a place in a document: children are chosen evenly, so that long lists do not hide the rest.
 fn find<'a>(value: &'a mut Value, random: &mut Random) -> &'a mut Value {
     let len = match value {
         Value::Array(list) => list.len(),
@@ -122,7 +122,7 @@ fn find<'a>(value: &'a mut Value, random: &mut Random) -> &'a mut Value {
     find(child.expect("one of those counted"), random)
 }
 
-/// A number near the one that is there, or a large one.
+/// Returns a number near the current one, or a large one.
 fn number(place: &Value, random: &mut Random) -> String {
     let near = place.as_f64().unwrap_or(1.0);
     let whole = place.as_i64();
@@ -138,7 +138,7 @@ fn number(place: &Value, random: &mut Random) -> String {
     }
 }
 
-/// A text near the one that is there.
+/// Returns a string near the current one.
 fn string(place: &Value, random: &mut Random) -> Value {
     let text = match place {
         Value::String(text) => text.clone(),
@@ -163,7 +163,7 @@ fn string(place: &Value, random: &mut Random) -> Value {
     changed.into()
 }
 
-/// Takes a child away, or gives it another key.
+/// Removes a child, or renames its key.
 fn remove_or_rename(place: &mut Value, random: &mut Random) {
     match place {
         Value::Array(list) if !list.is_empty() => {
@@ -181,13 +181,13 @@ fn remove_or_rename(place: &mut Value, random: &mut Random) {
     }
 }
 
-/// Puts a child of a list there again, or many times; wraps anything else.
+/// Repeats a child of a list; wraps anything else.
 fn repeat(place: &mut Value, random: &mut Random) {
     let times = if random.one_in(10) { 1000 } else { 1 + random.below(3) };
     match place {
         Value::Array(list) if !list.is_empty() => {
             let child = list[random.below(list.len())].clone();
-            // Large children only once: the point is what readers make of it, not its size.
+            // Large children only once: the test is about parsing, not about size.
             let times = if child.is_object() { times.min(20) } else { times };
             list.extend(std::iter::repeat_n(child, times));
         }

@@ -1,4 +1,4 @@
-//! The kinds of files that are attacked: their seeds, what is damaged, and who judges.
+//! Kinds of files that are attacked: their seeds, their damaged parts, and their judges.
 
 use crate::case::Case;
 use crate::judge::{Judged, Trial, answers, conversions, dumps, files, models, texts};
@@ -6,22 +6,22 @@ use crate::random::Random;
 use crate::seeds::{self, Sources};
 use crate::{bytes, formats, json, words};
 
-/// One kind of case.
+/// Kind of case.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
-    /// Its share of the batches.
+    /// Share of the batches.
     pub(crate) weight: usize,
-    /// Cases of a batch: fewer where one takes long.
+    /// Number of cases per batch: fewer if one takes long.
     pub(crate) batch: u64,
-    /// Mebibytes that a case may hold beside four times its input: specs, and the program's own buffers.
+    /// Mebibytes that a case may hold beyond four times its input: specs, and the program's own buffers.
     pub(crate) spare: u64,
     pub(crate) seeds: fn(&Sources) -> std::io::Result<Vec<Case>>,
-    /// Ends of the names of files that are damaged; none if the words are.
+    /// Suffixes of the names of files that are damaged; empty if the words are.
     pub(crate) damaged: &'static [&'static str],
     pub(crate) judge: fn(&Trial<'_>) -> Judged,
 }
 
-/// Every kind.
+/// All kinds.
 pub(crate) const KINDS: &[Kind] = &[
     Kind {
         name: "safetensors",
@@ -267,11 +267,11 @@ pub(crate) const KINDS: &[Kind] = &[
     },
 ];
 
-/// Makes a case: a seed, and at most `most` pieces of damage.
+/// Makes a case: a seed, with at most `most` pieces of damage.
 pub(crate) fn make(kind: &Kind, seeds: &[Case], seed: u64, number: u64, most: usize) -> Case {
     let mut random = Random::new(seed, kind.name, number);
     let mut case = random.pick(seeds);
-    // Most of what is made of a bad file is bad too, and says little.
+    // Most variations of a bad file are bad too, and not informative.
     while case.hostile && !random.one_in(8) {
         case = random.pick(seeds);
     }
@@ -280,11 +280,11 @@ pub(crate) fn make(kind: &Kind, seeds: &[Case], seed: u64, number: u64, most: us
     while count < 6 && random.one_in(2) {
         count += 1;
     }
-    // The first case of each seed is the seed as it is: what is sound has to be accepted.
+    // The first case of each seed is the unchanged seed: valid files have to be accepted.
     if let Some(sound) = usize::try_from(number).ok().and_then(|number| seeds.get(number)) {
         return sound.clone();
     }
-    // A reader of numbers takes as many as a long file has, so that its memory is no fault.
+    // A reader of numbers reads as many as a long file has, so its memory use is no fault.
     if random.one_in(100) && !kind.name.starts_with("imatrix") {
         let end = kind.damaged.first().copied().unwrap_or("none");
         case.grown = case.files.keys().find(|name| name.ends_with(end)).cloned();
@@ -341,7 +341,7 @@ fn line(old: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     lines.join(&b'\n')
 }
 
-/// The first word is the family, and stays.
+/// Damages the words, except the first, which is the family.
 fn damage_words(case: &mut Case, other: &Case, random: &mut Random) {
     let from: Vec<&String> = other.words.iter().skip(1).collect();
     let Some(other) = from.get(random.below(from.len())) else { return };

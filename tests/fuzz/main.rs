@@ -1,11 +1,11 @@
-//! An attack on everything that reads files: damaged files, counted outcomes.
+//! Attack on everything that reads files: damages files and counts outcomes.
 //!
-//! `cargo test --test fuzz` looks for a few seconds. It looks longer, at one kind, from another seed with
-//! `cargo test --test fuzz -- --seconds 300 --kind config --seed 7 --jobs 2 --keep DIR`.
-//! A case that went wrong is kept in a folder; `-- --kept DIR --kind KIND` judges it again.
+//! `cargo test --test fuzz` runs for a few seconds. For a longer run, of one kind, from another seed:
+//! `cargo test --test fuzz -- --seconds 300 --kind config --seed 7 --jobs 2 --keep DIR`. A case that went
+//! wrong is kept in a folder; `-- --kept DIR --kind KIND` judges it again.
 //!
-//! Accepted or refused, both are fine. Wrong are: a panic, an abort, a hang, memory beyond four times the
-//! input and a constant, and an exit code of 0 for what is no sense. See `judge` for what sense is.
+//! Accepting and rejecting are both fine. Faults are: a panic, an abort, a hang, memory beyond four times
+//! the input and a constant, and an exit code of 0 for invalid input. `judge` defines invalid input.
 
 #![allow(missing_docs, reason = "a program of tests")]
 #![allow(clippy::print_stdout, reason = "it prints what it found")]
@@ -40,7 +40,7 @@ use worker::{Order, Outcome, Place};
 #[global_allocator]
 static ALLOCATOR: memory::Counting = memory::Counting;
 
-/// Cases of a run that was asked for nothing else.
+/// Default number of cases of a run.
 const FEW: u64 = 800;
 
 fn main() -> ExitCode {
@@ -84,7 +84,7 @@ fn start(words: Vec<String>) -> io::Result<ExitCode> {
                 }
                 return Ok(ExitCode::SUCCESS);
             }
-            // What `cargo test` hands to every test: a filter, or a word on how to run tests.
+            // Arguments that `cargo test` passes to every test: a filter, or an option.
             "--list" => {
                 println!("fuzz: test");
                 return Ok(ExitCode::SUCCESS);
@@ -123,7 +123,7 @@ fn start(words: Vec<String>) -> io::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Where cases are written: in memory where there is such a place, since conversions wait for the disk.
+/// Returns the folder for cases: in memory if possible, because conversions wait for the disk.
 fn scratch() -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
     if tempfile::tempfile_in(&memory).is_ok() { memory } else { std::env::temp_dir() }
@@ -149,7 +149,7 @@ fn judge_kept(plan: &Plan, place: &Place, dir: PathBuf) -> io::Result<ExitCode> 
     Ok(ExitCode::FAILURE)
 }
 
-/// The counts, as a table in Markdown.
+/// Formats the counts as a Markdown table.
 fn table(seen: &BTreeMap<&'static str, Seen>) -> String {
     let head = "| kind | runs | accepted | refused | wrong | own processes | most beyond 4x, KiB | slowest, ms |";
     let mut lines = vec![head.to_owned(), "|---|---|---|---|---|---|---|---|".to_owned()];

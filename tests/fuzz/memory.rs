@@ -1,16 +1,16 @@
-//! Counts the memory that a case holds, and refuses an allocation that no machine should try.
+//! Counts the memory that a case holds, and fails excessive allocations.
 #![expect(unsafe_code, reason = "an allocator is unsafe to implement; this one only counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 
-/// The system's allocator with a count and a limit.
+/// System allocator with a count and a limit.
 pub(crate) struct Counting;
 
 static HELD: AtomicIsize = AtomicIsize::new(0);
 static PEAK: AtomicIsize = AtomicIsize::new(0);
 
-/// More than any case may hold: an allocation beyond it fails, which aborts the worker.
+/// Memory limit of a case: an allocation beyond it fails, which aborts the worker.
 const LIMIT: isize = 3 << 30;
 
 /// Counts `size` more bytes; false if that is beyond the limit.
@@ -64,7 +64,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Returns what `work` gives, and the most bytes that were held meanwhile beyond those held before.
+/// Returns the result of `work`, and the peak of additional memory meanwhile.
 pub(crate) fn peak<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let before = HELD.load(Relaxed);
     PEAK.store(before, Relaxed);

@@ -1,4 +1,4 @@
-//! The program under attack: its libraries with the built-in specs read once, and its commands.
+//! Program under attack: its libraries, with the built-in specs read once, and its commands.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,31 +11,31 @@ use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
 
-/// What judges work with.
+/// Shared inputs of judges.
 pub(crate) struct Program {
     pub(crate) library: Library,
     pub(crate) ops: OpSet,
-    /// Where the repository lies.
+    /// Root of the repository.
     pub(crate) root: PathBuf,
     /// Files that were made before the first case.
     pub(crate) made: PathBuf,
-    /// What standard output and standard error of this process go to.
+    /// File that receives standard output and standard error of this process.
     pub(crate) output: PathBuf,
     /// True if commands run as processes of their own.
     pub(crate) apart: bool,
 }
 
-/// How a command ended and what was printed.
+/// Exit code and output of a command.
 pub(crate) struct Ran {
     pub(crate) code: i32,
     pub(crate) printed: String,
 }
 
-/// A process that takes longer hangs.
+/// Time limit of a process, beyond which it counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 impl Program {
-    /// Runs `onboard` with these words; an error is a wrong exit code, or text that no terminal should get.
+    /// Runs `onboard` with these words; an error is a wrong exit code, or output unsafe for a terminal.
     pub(crate) fn command(&self, words: &[&str]) -> Result<Ran, String> {
         fs_err::OpenOptions::new()
             .write(true)
@@ -121,13 +121,13 @@ pub(crate) fn forward(model: Arc<Model>, dir: &Path) -> Result<bool, String> {
     Ok(finite)
 }
 
-/// The exit code, or 128 and the number of the signal that ended the process.
+/// Returns the exit code, or 128 and the number of the signal that ended the process.
 fn exit_code(status: std::process::ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt as _;
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// Holds a message to what a terminal may get: one that can be shown and is not endless.
+/// Checks that a message is safe to show and not too long.
 pub(crate) fn message(text: &str) -> Result<(), String> {
     let control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     if let Some(sign) = text.chars().find(|c| control(*c)) {

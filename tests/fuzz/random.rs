@@ -5,7 +5,7 @@
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A generator for one case of one kind.
+    /// Returns a generator for one case of one kind.
     pub(crate) fn new(seed: u64, kind: &str, case: u64) -> Self {
         let mut random = Self(seed);
         for byte in kind.bytes() {
@@ -16,7 +16,7 @@ impl Random {
         random
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -25,7 +25,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`; 0 if `end` is 0.
+    /// Returns an integer below `end`; 0 if `end` is 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         if end == 0 { 0 } else { (self.next() % end as u64) as usize }
     }
@@ -35,7 +35,7 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// One of a list that is not empty.
+    /// Returns a random element of a nonempty list.
     pub(crate) fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
         &list[self.below(list.len())]
     }

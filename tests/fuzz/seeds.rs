@@ -1,4 +1,4 @@
-//! Seeds: sound files from `fixtures`, files that are made from them, and small ones made here.
+//! Seeds: valid files from `fixtures`, files converted from them, and small ones made here.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ pub(crate) mod made;
 #[expect(dead_code, clippy::unwrap_used, reason = "tests of converters use the rest")]
 mod sound;
 
-/// Where seeds come from.
+/// Sources of seeds.
 pub(crate) struct Sources {
     pub(crate) fixtures: PathBuf,
     pub(crate) specs: PathBuf,
-    /// What [`made::make`] wrote.
+    /// Folder that [`made::make`] wrote.
     pub(crate) made: PathBuf,
 }
 
@@ -60,7 +60,7 @@ impl Sources {
     }
 }
 
-/// Every folder of a folder, as a case each.
+/// Returns every folder of a folder as a case.
 fn folders(dir: &Path) -> Seeds {
     let mut all: Vec<PathBuf> =
         fs_err::read_dir(dir)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -76,7 +76,7 @@ fn folders(dir: &Path) -> Seeds {
     Ok(cases)
 }
 
-/// Cases that have a file, which gets the name that judges look for.
+/// Returns the cases that have a file, renamed to the name that judges expect.
 fn with(cases: Vec<Case>, end: &str, name: &str) -> Vec<Case> {
     let only = |mut case: Case| {
         let found = case.files.keys().find(|name| name.ends_with(end))?.clone();
@@ -87,7 +87,7 @@ fn with(cases: Vec<Case>, end: &str, name: &str) -> Vec<Case> {
     cases.into_iter().filter_map(only).collect()
 }
 
-/// Single files of tensors.
+/// Returns single files of tensors.
 pub(crate) fn safetensors(from: &Sources) -> Seeds {
     let mut seeds = from.families(&["cohere", "falcon", "gpt2", "mamba2"], &[WEIGHTS])?;
     seeds.push(made::tiny_safetensors(&[("a", "F32", &[2, 3]), ("b", "BF16", &[4])], &[]));
@@ -96,7 +96,7 @@ pub(crate) fn safetensors(from: &Sources) -> Seeds {
     Ok(seeds)
 }
 
-/// Folders of shards with an index.
+/// Returns folders of shards with an index.
 pub(crate) fn shards(from: &Sources) -> Seeds {
     let mut seeds = folders(&from.made.join("shards"))?;
     let hostile = folders(&from.fixtures.join("hostile/checkpoints"))?;
@@ -106,7 +106,7 @@ pub(crate) fn shards(from: &Sources) -> Seeds {
     Ok(seeds)
 }
 
-/// Single GGUF files.
+/// Returns single GGUF files.
 pub(crate) fn gguf(from: &Sources) -> Seeds {
     let name = "model.gguf";
     let mut seeds = with(vec![from.family("gguf", &["tiny.gguf"])?], ".gguf", name);
@@ -115,7 +115,7 @@ pub(crate) fn gguf(from: &Sources) -> Seeds {
     Ok(seeds)
 }
 
-/// Split GGUF files, and parts of folders.
+/// Returns split GGUF files, and parts of folders.
 pub(crate) fn sets(from: &Sources) -> Seeds {
     let mut seeds = folders(&from.made.join("sets"))?;
     seeds.extend(folders(&from.made.join("shards"))?);
@@ -124,19 +124,19 @@ pub(crate) fn sets(from: &Sources) -> Seeds {
     Ok(seeds)
 }
 
-/// GGUF files of whole models, ours and such as have no config inside.
+/// Returns GGUF files of whole models, our own and files without a config inside.
 pub(crate) fn gguf_models(from: &Sources) -> Seeds {
     folders(&from.made.join("gguf"))
 }
 
-/// Checkpoints.
+/// Returns checkpoints.
 pub(crate) fn configs(from: &Sources) -> Seeds {
     let mut seeds = from.families(FAMILIES, MODEL)?;
     seeds.extend(folders(&from.fixtures.join("hostile/models"))?);
     Ok(seeds)
 }
 
-/// Checkpoints of codes and scales.
+/// Returns quantized checkpoints.
 pub(crate) fn quantized(from: &Sources) -> Seeds {
     let mut seeds = Vec::new();
     for folder in ["coded", "w8a8"] {
@@ -149,7 +149,7 @@ pub(crate) fn quantized(from: &Sources) -> Seeds {
     Ok(seeds)
 }
 
-/// Built-in specs, with the family whose checkpoint they are held to.
+/// Returns built-in specs, with the family whose checkpoint they are compared with.
 pub(crate) fn specs(from: &Sources) -> Seeds {
     let mut seeds = Vec::new();
     for family in FAMILIES {
@@ -163,7 +163,7 @@ pub(crate) fn specs(from: &Sources) -> Seeds {
     Ok(seeds)
 }
 
-/// Overrides of parts of specs.
+/// Returns overrides of parts of specs.
 #[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
 pub(crate) fn overrides(_: &Sources) -> Seeds {
     let sets = [
@@ -193,7 +193,7 @@ pub(crate) fn overrides(_: &Sources) -> Seeds {
         Case { words: vec![family.to_owned(), (*set).to_owned()], ..Case::default() }
     };
     let mut seeds: Vec<Case> = sets.iter().enumerate().map(case).collect();
-    // One that every family takes.
+    // An override that every family accepts.
     seeds.extend(FAMILIES.iter().map(|family| Case {
         words: vec![(*family).to_owned(), "dims.eps=2e-6".to_owned()],
         ..Case::default()
@@ -203,12 +203,12 @@ pub(crate) fn overrides(_: &Sources) -> Seeds {
 
 const SPOKEN: &[&str] = &[CONFIG, WEIGHTS, TOKENIZER, "tokenizer_config.json"];
 
-/// Merges of bytes.
+/// Returns byte-level BPE tokenizers.
 pub(crate) fn byte_tokenizers(from: &Sources) -> Seeds {
     from.families(&["lfm2", "gpt2", "qwen2", "llama3", "deepseek_v3", "falcon"], SPOKEN)
 }
 
-/// Merges of pieces that fall back to bytes.
+/// Returns SentencePiece BPE tokenizers with byte fallback.
 pub(crate) fn piece_tokenizers(from: &Sources) -> Seeds {
     from.families(&["llama", "gemma3_text", "phi3", "internlm3"], SPOKEN)
 }
@@ -222,7 +222,7 @@ fn tokenizers(from: &Sources, made: &[serde_json::Value]) -> Seeds {
     Ok(made.iter().map(with).collect())
 }
 
-/// Pieces with scores, with and without a table of replacements.
+/// Returns Unigram tokenizers, with and without a table of replacements.
 pub(crate) fn unigram_tokenizers(from: &Sources) -> Seeds {
     let full = sound::pieces();
     let mut plain = full.clone();
@@ -231,7 +231,7 @@ pub(crate) fn unigram_tokenizers(from: &Sources) -> Seeds {
     tokenizers(from, &[full, plain])
 }
 
-/// Pieces of words, and whole words.
+/// Returns WordPiece and whole-word tokenizers.
 pub(crate) fn word_tokenizers(from: &Sources) -> Seeds {
     let pieces = sound::words();
     let mut whole = pieces.clone();
@@ -242,13 +242,13 @@ pub(crate) fn word_tokenizers(from: &Sources) -> Seeds {
     tokenizers(from, &[pieces, whole])
 }
 
-/// SentencePiece's own files.
+/// Returns SentencePiece's own files.
 pub(crate) fn models_of_pieces(from: &Sources) -> Seeds {
     let files = [CONFIG, WEIGHTS, "tokenizer.model", "tokenizer_config.json"];
     from.families(&["llama", "internlm3", "ernie4_5"], &files)
 }
 
-/// What lies beside a tokenizer.
+/// Returns tokenizers with the files beside them.
 pub(crate) fn tokenizer_configs(from: &Sources) -> Seeds {
     let names = ["llama", "lfm2", "qwen2", "gemma3_text"];
     let mut seeds = from.families(&names, &[SPOKEN, &["generation_config.json"]].concat())?;
@@ -260,7 +260,7 @@ pub(crate) fn tokenizer_configs(from: &Sources) -> Seeds {
     Ok(seeds)
 }
 
-/// Files that go along.
+/// Returns files that are copied along.
 pub(crate) fn carried(from: &Sources) -> Seeds {
     let mut seeds =
         from.families(&["llama", "lfm2"], &[SPOKEN, &["generation_config.json"]].concat())?;
@@ -281,7 +281,7 @@ pub(crate) fn carried(from: &Sources) -> Seeds {
     Ok(seeds)
 }
 
-/// Result files of evaluations.
+/// Returns result files of evaluations.
 pub(crate) fn results(from: &Sources) -> Seeds {
     let folder = from.fixtures.join("evals");
     let names = [
@@ -303,7 +303,7 @@ pub(crate) fn results(from: &Sources) -> Seeds {
     Ok(seeds)
 }
 
-/// A plan of a matrix, and a scoreboard.
+/// Returns a plan of a matrix, and a scoreboard.
 #[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
 pub(crate) fn plans(_: &Sources) -> Seeds {
     let plan = "models:\n  - models/tiny\n  - {name: big, path: owner/big, reference: d, engines: [eager], dtypes: [bf16]}\n\
@@ -318,7 +318,7 @@ pub(crate) fn plans(_: &Sources) -> Seeds {
     Ok(vec![Case { files: files.into(), ..Case::default() }])
 }
 
-/// Sheets of engines: those that launch, and one of an engine in a process of its own.
+/// Returns sheets of engines: those that launch, and one of an engine in a child process.
 #[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
 pub(crate) fn sheets(_: &Sources) -> Seeds {
     let names = ["sglang.yaml", "vllm.yaml", "llama_cpp.yaml", "mlx.yaml"];
@@ -331,12 +331,12 @@ pub(crate) fn sheets(_: &Sources) -> Seeds {
     Ok(sheets.map(|(_, text)| case(text)).collect())
 }
 
-/// Importance matrices of the newer form.
+/// Returns importance matrices of the newer format.
 pub(crate) fn imatrices(from: &Sources) -> Seeds {
     Ok(with(folders(&from.made.join("imatrix"))?, ".gguf", "im.gguf"))
 }
 
-/// Importance matrices of the older form.
+/// Returns importance matrices of the older format.
 #[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
 pub(crate) fn imatrices_dat(_: &Sources) -> Seeds {
     Ok([
@@ -347,7 +347,7 @@ pub(crate) fn imatrices_dat(_: &Sources) -> Seeds {
     .into())
 }
 
-/// Dumps of references.
+/// Returns dumps of references.
 pub(crate) fn dumps(from: &Sources) -> Seeds {
     let mut seeds = Vec::new();
     for family in
@@ -361,12 +361,12 @@ pub(crate) fn dumps(from: &Sources) -> Seeds {
     Ok(seeds)
 }
 
-/// A conversion that was stopped.
+/// Returns a stopped conversion.
 pub(crate) fn journals(from: &Sources) -> Seeds {
     Ok(vec![Case::of(&from.made.join("resumed"), &["out.gguf.part", "out.gguf.part.journal"])?])
 }
 
-/// Texts.
+/// Returns texts.
 pub(crate) fn texts(from: &Sources) -> Seeds {
     let corpus = fs_err::read_to_string(from.fixtures.join("corpus.txt"))?;
     let odd = "\u{feff}<s>[INST] \u{1f468}\u{200d}\u{1f469} \u{202e}abc\r\n\t\u{0} 12345678901234567890 ﷽ \u{300}\u{300}\u{300}";

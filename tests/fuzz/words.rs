@@ -3,7 +3,7 @@
 use crate::bytes;
 use crate::random::Random;
 
-/// Words that readers go wrong at.
+/// Words at which readers commonly fail.
 const WORDS: &[&str] = &[
     "0",
     "-1",
@@ -74,12 +74,12 @@ const WORDS: &[&str] = &[
     "-0",
 ];
 
-/// True for what a word is made of.
+/// True for characters of words.
 fn is_word(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '.' | '-')
 }
 
-/// The places of a text's words and of its other signs, each with its end.
+/// Returns the ranges of a text's words and of its other characters.
 fn tokens(text: &str) -> Vec<(usize, usize)> {
     let mut tokens: Vec<(usize, usize)> = Vec::new();
     let mut joins = false;
@@ -144,7 +144,7 @@ pub(crate) fn damage(text: &str, other: &str, random: &mut Random) -> String {
     lines.concat()
 }
 
-/// Puts another word in the place of one.
+/// Replaces a word by another.
 fn replace(text: &str, other: &str, random: &mut Random) -> String {
     let places = tokens(text);
     let Some(&(begin, end)) = places.get(random.below(places.len())) else {

@@ -1,7 +1,7 @@
-//! The worker: a process that makes cases, judges them, and reports one line for each.
+//! Worker process that makes cases, judges them, and reports one line for each.
 //!
-//! It talks over a socket that is its standard input, so that standard output and standard error are
-//! what the program under attack prints.
+//! It communicates over a socket that is its standard input, because standard output and standard error
+//! receive the output of the program under attack.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,47 +23,47 @@ use crate::memory;
 use crate::program::Program;
 use crate::seeds::Sources;
 
-/// What became of one case.
+/// Result of one case.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Report {
     pub(crate) number: u64,
     pub(crate) outcome: Outcome,
-    /// Bytes held at most beyond four times the input.
+    /// Peak of memory beyond four times the input, in bytes.
     pub(crate) beyond: u64,
     pub(crate) micros: u64,
 }
 
-/// How the program took a case.
+/// Outcome of a case.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Outcome {
     Accepted,
     Refused,
-    /// It did something that it must not do.
+    /// The program violated a condition.
     Wrong(String),
 }
 
-/// What is asked of a worker.
+/// Order for a worker.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Order {
-    /// Cases of a kind, made from the seed, each with at most so many pieces of damage.
+    /// Cases of a kind, made from the seed, each with a limit on the pieces of damage.
     Make { kind: String, from: u64, count: u64, most: usize, apart: bool },
-    /// A case that was kept in a folder.
+    /// Case that was kept in a folder.
     Kept { kind: String, dir: PathBuf },
 }
 
-/// Where a worker works.
+/// Folders of a worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    /// Its own folder.
+    /// The worker's own folder.
     pub(crate) dir: PathBuf,
     pub(crate) made: PathBuf,
     pub(crate) seed: u64,
 }
 
-/// The last panic: its message and where it was.
+/// Message and place of the last panic.
 static PANIC: Mutex<Option<String>> = Mutex::new(None);
 
-/// Serves orders until the other side is gone.
+/// Serves orders until the other side has closed the socket.
 pub(crate) fn serve(place: &Place) -> io::Result<()> {
     std::panic::set_hook(Box::new(|info| {
         let text = info.payload().downcast_ref::<String>().cloned();
@@ -107,7 +107,7 @@ pub(crate) fn serve(place: &Place) -> io::Result<()> {
             Order::Kept { kind, dir } => {
                 let Some(kind) = KINDS.iter().find(|known| known.name == kind) else { continue };
                 let case = Case::read(&dir)?;
-                // Number 0 has everything tried that is tried now and then only.
+                // Case 0 enables all checks that run only sometimes.
                 answer(&mut answers, &judge(kind, &case, place, &program, 0)?)?;
             }
         }
@@ -141,7 +141,7 @@ fn judge(
     let outcome = match (judged, taken()) {
         (Err(_), panic) => Outcome::Wrong(panic.unwrap_or_default()),
         (Ok(Err(text)), _) => Outcome::Wrong(text.replace(&place.dir.display().to_string(), "DIR")),
-        // A library's panic that was caught and reported as a refusal is one.
+        // A library's panic that was caught and reported as a rejection is a rejection.
         (Ok(Ok(_)), Some(panic)) if !panic.contains("/registry/src/") => Outcome::Wrong(panic),
         _ if beyond > kind.spare << 20 => {
             let most = kind.spare;
@@ -159,16 +159,16 @@ fn judge(
     Ok(Report { number, outcome, beyond, micros })
 }
 
-/// Threads and open files that a process may keep between cases: a pool of threads, its own files.
+/// Limit on threads and open files that a process may keep between cases: a pool of threads, its own files.
 const LEFT: usize = 200;
 
-/// Threads and open files of this process, where the system lists them.
+/// Returns the number of threads and open files of this process, if the system lists them.
 fn left_behind() -> usize {
     let count = |dir| fs_err::read_dir(dir).map_or(0, |entries: fs_err::ReadDir| entries.count());
     count("/proc/self/task") + count("/proc/self/fd")
 }
 
-/// Removes what the case before left beside its folder.
+/// Removes files that the previous case left beside its folder.
 fn clean(dir: &Path) -> io::Result<()> {
     for entry in fs_err::read_dir(dir)? {
         let path = entry?.path();

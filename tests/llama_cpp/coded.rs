@@ -1,8 +1,8 @@
-//! Files that were made of checkpoints of codes and scales, inside llama.cpp.
+//! Tests in llama.cpp of files converted from quantized checkpoints.
 
 use crate::tool::{convert, parity, root, run};
 
-/// Converts a checkpoint of `fixtures/coded` and holds the file in llama.cpp to the checkpoint's dump.
+/// Converts a checkpoint of `fixtures/coded` and compares the file in llama.cpp with the checkpoint's dump.
 fn check(name: &str, to: &[&str], bound: &str) {
     let dir = tempfile::tempdir().unwrap();
     let (file, source) = (dir.path().join("model.gguf"), root().join("fixtures/coded").join(name));
@@ -16,13 +16,13 @@ fn check(name: &str, to: &[&str], bound: &str) {
 #[test]
 fn blocks_of_four_bits_run_as_they_were_packed() {
     check("gpt_oss", &["--to", "gguf:f32"], "1e-3");
-    // No weight is off; but llama.cpp rounds rows to blocks of 8 bits before it multiplies these:
+    // The weights are exact, but llama.cpp rounds rows to blocks of 8 bits before it multiplies these:
     // 1.6e-4 nats in the mean, 0.11 at most.
     let exact = ["--to", "gguf:mxfp4_moe", "--tensor-type", "attn|embd|output=f32"];
     check("gpt_oss", &exact, "0.2");
 }
 
-/// The scale beside a matrix counts: without it numbers would be off by the hundredfold.
+/// The scale beside a matrix is applied: without it, values would be off by a factor of hundreds.
 #[test]
 fn blocks_with_a_scale_beside_them_run_as_they_were_packed() {
     check("llama_nvfp4", &["--to", "gguf:f32"], "0.1");

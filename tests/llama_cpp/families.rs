@@ -1,8 +1,8 @@
-//! Every fixture inside llama.cpp: our f32 file gives the reference's log-probabilities there, and
-//! our Q8_0 file costs no more there than it may anywhere.
+//! Tests of every fixture in llama.cpp: our f32 file gives the reference's log-probabilities there, and our
+//! Q8_0 file costs no more there than elsewhere.
 //!
-//! Left out is what a conversion warns of: an architecture that llama.cpp does not know, or a model
-//! that it would run otherwise. So a fixture differs here only if the person who converted it was told.
+//! Fixtures whose conversion warns are excluded: an architecture that llama.cpp does not support, or a
+//! model that it would run differently. A fixture therefore differs here only after a warning to the user.
 //! A family of the second kind has a checkpoint in `fixtures/peer` with settings that llama.cpp runs.
 
 use std::collections::BTreeMap;
@@ -15,29 +15,29 @@ use serde_json::Value;
 
 use crate::tool::{convert, fixture, parity};
 
-/// What `families.txt` says of a fixture.
+/// Entry of `families.txt` for a fixture.
 #[derive(Default)]
 struct Known {
-    /// How far a log-probability may be off.
+    /// Limit on the difference of a log-probability.
     bound: Option<&'static str>,
-    /// How far it may be off the dump with the same GELU.
+    /// Limit on the difference from the dump with the same GELU.
     gelu: Option<&'static str>,
     odd: Option<Odd>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Odd {
-    /// llama.cpp does not open it, or gives other numbers, and no warning says so.
+    /// llama.cpp does not open it, or gives other values without a warning.
     Differs,
-    /// llama.cpp ends the process.
+    /// llama.cpp aborts the process.
     Aborts,
     /// There is no file: its names or its tokenizer do not fit the format.
     Refused,
-    /// Its conversion warns, and there is nothing in `peer` for it.
+    /// Its conversion warns, and `peer` has no checkpoint for it.
     Alone,
 }
 
-/// What became of a fixture.
+/// Result of a fixture.
 enum Fate {
     Agrees,
     Warned,
@@ -68,7 +68,7 @@ fn said(out: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
 }
 
-/// The folders below one of `fixtures` that have a dump; those of `peer` by `peer/NAME`.
+/// Returns the folders below one of `fixtures` that have a dump; those of `peer` as `peer/NAME`.
 fn dumped(below: &str) -> Vec<String> {
     let all = fs_err::read_dir(fixture(below)).unwrap().map(|entry| entry.unwrap().path());
     let dumped = all.filter(|folder| folder.join("reference/manifest.json").exists());
@@ -78,7 +78,8 @@ fn dumped(below: &str) -> Vec<String> {
     names
 }
 
-/// The checkpoint of a fixture. One of `peer` lacks what it shares with the family's, which is put beside it.
+/// Returns the checkpoint of a fixture. One of `peer` lacks the files that it shares with the family's,
+/// which are added.
 fn checkpoint(name: &str, scratch: &Path) -> PathBuf {
     let Some(own) = name.strip_prefix("peer/") else { return fixture(name) };
     let folder = scratch.join(own);
@@ -94,7 +95,7 @@ fn checkpoint(name: &str, scratch: &Path) -> PathBuf {
     folder
 }
 
-/// What failed of a report: gates, and schedules by name.
+/// Returns the failures of a report: gates, and schedules by name.
 fn failures(report: &Value) -> Vec<String> {
     let mut failed = Vec::new();
     for run in report["runs"].as_array().unwrap() {
@@ -117,7 +118,7 @@ fn failures(report: &Value) -> Vec<String> {
     failed
 }
 
-/// `parity check` of a file against one of the fixture's dumps.
+/// Runs `parity check` of a file against one of the fixture's dumps.
 fn check(file: &Path, dump: &Path, more: &[&str]) -> Output {
     let mut command = parity();
     command.arg("check").arg(file).args(["--threads", "1", "--json"]).args(more);
@@ -129,7 +130,7 @@ fn reference(name: &str) -> PathBuf {
 }
 
 fn check_wide(file: &Path, name: &str, known: &Known) -> Result<(), String> {
-    /// How far a log-probability may be off.
+    /// Default limit on the difference of a log-probability.
     const USUAL: &str = "1e-3";
     let out = wide(file, &reference(name), known.bound.unwrap_or(USUAL), &[]);
     if known.odd == Some(Odd::Aborts) {
@@ -141,7 +142,7 @@ fn check_wide(file: &Path, name: &str, known: &Known) -> Result<(), String> {
         return if agrees { Err("does not differ any more".to_owned()) } else { Ok(()) };
     }
     agrees(&out)?;
-    // A reference with the same GELU shows that this is all that is done otherwise.
+    // A reference with the same GELU shows that nothing else differs.
     let same = fixture(name).join("gelu");
     if known.bound.is_some()
         && (name.starts_with("peer/") || !fixture(&format!("peer/{name}")).is_dir())
@@ -154,7 +155,7 @@ fn check_wide(file: &Path, name: &str, known: &Known) -> Result<(), String> {
     if !same.is_dir() {
         return Ok(());
     }
-    // Schedules have nothing to do with the reference.
+    // Schedules do not depend on the reference.
     agrees(&wide(file, &same, known.gelu.unwrap_or(USUAL), &["--no-schedules"]))
 }
 
@@ -171,8 +172,8 @@ fn agrees(out: &Output) -> Result<(), String> {
     if agrees { Ok(()) } else { Err(format!("differs: {}", failed.join(", "))) }
 }
 
-/// The mean divergence of a Q8_0 file in an engine and whether that is within its band; none where
-/// no row of the file is as long as a block.
+/// Returns the mean divergence of a Q8_0 file in an engine, and true if it is within its band; none if no
+/// row of the file is as long as a block.
 fn cost(file: &Path, name: &str, engine: &str) -> Result<Option<(f64, bool)>, String> {
     let out = check(file, &reference(name), &["--engine", engine]);
     let Ok(costs) = serde_json::from_slice::<Value>(&out.stdout) else {
@@ -183,10 +184,10 @@ fn cost(file: &Path, name: &str, engine: &str) -> Result<Option<(f64, bool)>, St
     Ok(Some((mean, costs["verdict"] == "within its bands")))
 }
 
-/// The Q8_0 file within its band, or, where a model feels rounding more than a band allows, not much
-/// further off than in the native engine.
+/// Checks that the Q8_0 file is within its band, or, for a model too sensitive to rounding, not much worse
+/// than in the native engine.
 fn check_q8_0(file: &Path, name: &str) -> Result<(), String> {
-    /// Rounding what weights are multiplied with too doubles a divergence, and small samples vary.
+    /// Additional rounding of inputs doubles a divergence, and small samples vary.
     const MORE: f64 = 3.0;
     let Some((mean, well)) = cost(file, name, "llama.cpp")? else { return Ok(()) };
     if well {

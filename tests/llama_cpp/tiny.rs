@@ -1,4 +1,4 @@
-//! A GGUF file of two layers, written by hand.
+//! GGUF file of two layers, written from scratch.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ const WIDTH: usize = 32;
 const FFN: usize = 48;
 const KV: usize = 16;
 
-/// Where it lies; it is gone with this.
+/// Temporary file, removed when dropped.
 pub(crate) struct File(TempPath);
 
 impl File {
@@ -21,7 +21,7 @@ impl File {
     }
 }
 
-/// Writes the file after `edit` had its way with keys and tensors.
+/// Writes the file after `edit` has changed keys and tensors.
 pub(crate) fn write(edit: impl FnOnce(&mut Metadata, &mut Vec<Declared>)) -> File {
     let mut keys = Metadata::new();
     keys.set("general.architecture", "llama");
@@ -67,7 +67,7 @@ pub(crate) fn write(edit: impl FnOnce(&mut Metadata, &mut Vec<Declared>)) -> Fil
     let mut bytes = layout.header.clone();
     for (n, tensor) in layout.tensors.iter().enumerate() {
         let count = tensor.shape.iter().product();
-        // Norms around 1, matrices that keep the size of what goes through them.
+        // Norms around 1, matrices that preserve the size of activations.
         let (middle, spread) = if tensor.shape.len() == 1 { (1.0, 0.2) } else { (0.0, 0.6) };
         let numbers: Vec<f32> =
             (0..count).map(|i| middle + spread * noise((n * 10_000 + i) as u64)).collect();
@@ -80,7 +80,7 @@ pub(crate) fn write(edit: impl FnOnce(&mut Metadata, &mut Vec<Declared>)) -> Fil
     File(file.into_temp_path())
 }
 
-/// A number from -1 to 1 that follows from `seed`.
+/// Returns a pseudo-random value from -1 to 1 for `seed`.
 fn noise(seed: u64) -> f32 {
     let mut z = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,11 +1,11 @@
-//! The forms of HTTP that stand-ins speak, with the parts that clients read.
+//! HTTP APIs of stand-ins, with the parts that clients read.
 
 use serde_json::{Map, Value, json};
 
 use super::http::Answer;
 use super::{Fault, Form, State, by_id};
 
-/// Answers a request; none for an address that this form does not have.
+/// Responds to a request; none for an address that this API does not have.
 pub(super) fn answer(state: &State, path: &str, body: &Value) -> Option<Answer> {
     let vocab = state.running.lock().unwrap().vocab;
     let owner = match state.form {
@@ -59,7 +59,7 @@ fn ids(value: &Value) -> Vec<u32> {
         .collect()
 }
 
-/// The ids that the server says it was sent.
+/// Returns the ids that the server claims to have received.
 fn echo(state: &State, tokens: &[u32]) -> Vec<u32> {
     state.company(tokens)
 }
@@ -111,7 +111,7 @@ fn vllm(state: &State, body: &Value) -> Answer {
     (200, json!({ "choices": [choice] }).to_string())
 }
 
-/// The refusal of more log-probabilities than the server gives.
+/// Returns the rejection of more log-probabilities than the server provides.
 fn limited(state: &State, what: &str, asked: i64) -> Option<Answer> {
     let Fault::Limit(most) = state.fault else { return None };
     (!(0..=most).contains(&asked)).then(|| {
@@ -122,7 +122,7 @@ fn limited(state: &State, what: &str, asked: i64) -> Option<Answer> {
     })
 }
 
-/// Log-probabilities of generated tokens in the form of completions.
+/// Formats log-probabilities of generated tokens as in completions.
 fn logprobs(made: &[(u32, Vec<f32>)], top: usize) -> Value {
     let name = |id: u32| format!("token_id:{id}");
     let tops = made.iter().map(|(_, row)| {
@@ -166,7 +166,7 @@ fn sglang(state: &State, body: &Value) -> Value {
     json!({ "text": "", "output_ids": made.iter().map(|m| m.0).collect::<Vec<_>>(), "meta_info": meta })
 }
 
-/// Tokens of this stand-in whose ids divide by 5 are half characters: alone, they hide their row.
+/// Divisor of the ids of incomplete characters in this stand-in, which hide their row if they come alone.
 const HALF: u32 = 5;
 
 fn llama_server(state: &State, body: &Value) -> Value {
@@ -184,7 +184,7 @@ fn llama_server(state: &State, body: &Value) -> Value {
         probabilities.push(json!({ "id": id, "logprob": row[id as usize], "top_logprobs": tops.collect::<Vec<_>>() }));
     }
     let mut chosen: Vec<u32> = made.iter().map(|m| m.0).collect();
-    // The text of a half character at the end waits for the other half.
+    // The text of a trailing incomplete character waits for the next token.
     if biased.is_none_or(|id| (id as u32).is_multiple_of(HALF))
         && chosen.last().is_some_and(|id| id.is_multiple_of(HALF))
     {

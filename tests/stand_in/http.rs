@@ -1,4 +1,4 @@
-//! One connection: a request is read, an answer is written, and the connection ends.
+//! Handles one connection: reads a request, writes a response, and closes the connection.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Fault, State, forms};
 
-/// An answer: status, and body.
+/// Response: status, and body.
 pub(super) type Answer = (u16, String);
 
 pub(super) fn serve(state: &State, stream: &TcpStream) {
@@ -78,7 +78,7 @@ pub(super) fn serve(state: &State, stream: &TcpStream) {
     write(stream, status, &text);
 }
 
-/// Puts a word in place of the last log-probability.
+/// Replaces the last log-probability by a word.
 fn spoil(text: &str, word: &str) -> String {
     let Some(at) = text.rfind("-0.").or_else(|| text.rfind(":-")).or_else(|| text.rfind('-'))
     else {
@@ -94,6 +94,6 @@ fn write(mut stream: &TcpStream, status: u16, text: &str) {
         "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
         text.len()
     );
-    // Whoever asked may have gone.
+    // The client may have disconnected.
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(text.as_bytes())).ok();
 }

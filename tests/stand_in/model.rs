@@ -1,4 +1,4 @@
-//! The model behind a stand-in: a fixture, with an edit of its graph.
+//! Model behind a stand-in: a fixture, with an edit of its graph.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use registry::ops::OpSet;
 
 use crate::tool::fixture;
 
-/// Inputs that a convolution keeps, at most.
+/// Maximum number of inputs that a convolution stores.
 const KERNEL: usize = 4;
 
-/// An edit of the model.
+/// Edit of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Twist {
     None,
     /// Another base of rotary positions.
     Theta,
-    /// Gate and up projections of each MLP change places.
+    /// Gate and up projections of each MLP are swapped.
     GateUp,
-    /// Weights of random numbers.
+    /// Random weights.
     Other,
 }
 
-/// An opened model.
+/// Opened model.
 pub(super) struct Running {
     session: Box<dyn Session>,
     pub(super) vocab: usize,
-    /// Convolution states that the last sequence left.
+    /// Convolution states left by the last sequence.
     left: Vec<StateValue>,
     _files: Option<tempfile::TempDir>,
 }
@@ -42,7 +42,7 @@ impl Running {
         let mut dir: PathBuf = fixture(name);
         let mut text = fs_err::read_to_string(dir.join("config.json")).unwrap();
         if twist == Twist::Theta {
-            // The default that engines fall back to; where that is right, another one.
+            // The default of engines; if that is correct, another one.
             let at = text.find("\"rope_theta\": ").unwrap() + "\"rope_theta\": ".len();
             let end = at + text[at..].find([',', '\n', '}']).unwrap();
             let other = if text[at..end].trim() == "10000.0" { "500.0" } else { "10000.0" };
@@ -86,7 +86,7 @@ impl Running {
         Self { session, vocab, left: Vec::new(), _files: files }
     }
 
-    /// Log-probabilities behind each token, in a fresh slot or in one that convolutions have been used in.
+    /// Returns log-probabilities after each token, in a fresh slot or in one with used convolution states.
     pub(super) fn rows(&mut self, tokens: &[u32], leak: bool) -> Vec<Vec<f32>> {
         let slot =
             if leak && !self.left.is_empty() { self.dirty() } else { self.session.open_slot() };
@@ -99,8 +99,8 @@ impl Running {
         logits.data.chunks(self.vocab).map(log_softmax).collect()
     }
 
-    /// A slot with the convolution states of the last sequence, and all others cleared. Of a model without attention,
-    /// which has no positions.
+    /// Returns a slot with the convolution states of the last sequence, and all others cleared. It is for
+    /// models without attention, which have no positions.
     fn dirty(&mut self) -> SlotId {
         let mut states = self.left.clone();
         let model = self.session.model();

@@ -1,4 +1,4 @@
-//! Inference servers that answer with damaged JSON: what is taken for rows fits the model and what was asked for.
+//! Inference servers that respond with damaged JSON: accepted rows must fit the model and the request.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -11,18 +11,19 @@ use endpoints::{Ask, Cache, Options, Row, connect};
 use super::{Judged, Trial, refused};
 use crate::case::Case;
 
-/// Tokens of the model that the answers are of.
+/// Vocabulary size of the model in the responses.
 pub(crate) const VOCAB: usize = 6;
 const PROMPT: [u32; 3] = [1, 2, 3];
 
-/// The file of a case that answers a request: an address, and whether it asks for rows of the prompt.
+/// Returns the file of a case for a request, chosen by its address and whether it requests rows of the
+/// prompt.
 fn file_of(path: &str, body: &str) -> String {
     let rows = ["\"prompt_logprobs\"", "\"echo\":true", "\"logprob_start_len\":0"];
     let kind = if rows.iter().any(|word| body.contains(word)) { ".rows" } else { "" };
     format!("{}{kind}.json", path.trim_start_matches('/').replace('/', "_"))
 }
 
-/// Scores and generates with a server that answers with the case.
+/// Scores and generates with a server that responds with the case.
 pub(crate) fn answers(trial: &Trial<'_>) -> Judged {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
     let url = format!("http://{}", listener.local_addr().map_err(|error| error.to_string())?);
@@ -31,7 +32,7 @@ pub(crate) fn answers(trial: &Trial<'_>) -> Judged {
     let server = std::thread::spawn(move || serve(&listener, &case, &stop));
     let judged = ask(&url);
     ended.store(true, Ordering::Relaxed);
-    // The server sees the flag behind its next connection.
+    // The server sees the flag at its next connection.
     drop(std::net::TcpStream::connect(url.trim_start_matches("http://")));
     drop(server.join());
     judged
@@ -59,7 +60,7 @@ fn serve(listener: &TcpListener, case: &Case, ended: &AtomicBool) {
             name.eq_ignore_ascii_case("content-length")
                 .then(|| value.trim().parse::<usize>().ok())?
         });
-        // A client that is not heard to its end loses the answer.
+        // A client whose request is not read to the end loses the response.
         let mut left = length.unwrap_or(0).saturating_sub(head.len() - at);
         while left > 0 {
             match stream.read(&mut piece) {
@@ -128,7 +129,7 @@ fn ask(url: &str) -> Judged {
     Ok(taken)
 }
 
-/// Checks a row: ids of the vocabulary, each once, and numbers that log-probabilities can be.
+/// Checks a row: ids of the vocabulary, each once, with valid log-probabilities.
 fn sound(row: &Row) -> Result<(), String> {
     let ids: Vec<usize> = row.entries().map(|(id, _)| id).collect();
     if ids.iter().any(|id| *id >= VOCAB) || ids.windows(2).any(|pair| pair[0] >= pair[1]) {

@@ -1,8 +1,8 @@
-//! Journals, parts of sets, and files that are carried along.
+//! Judges of journals, parts of sets, and files that are copied along.
 
 use super::{Judged, Trial, files};
 
-/// A conversion that goes on from a damaged journal or a damaged unfinished file.
+/// Judges a conversion that resumes from a damaged journal or a damaged unfinished file.
 pub(crate) fn journal(trial: &Trial<'_>) -> Judged {
     let made = &trial.program.made;
     let from = made.join("resumed/model").display().to_string();
@@ -21,7 +21,7 @@ pub(crate) fn journal(trial: &Trial<'_>) -> Judged {
     Ok(true)
 }
 
-/// Files beside the weights, which are copied or become a key.
+/// Judges files beside the weights, which are copied or become a key.
 pub(crate) fn carried(trial: &Trial<'_>) -> Judged {
     let dir = trial.dir.display().to_string();
     let out = trial.beside("out");

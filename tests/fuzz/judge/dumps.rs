@@ -1,11 +1,11 @@
-//! Dumps of a reference: manifest and tensors.
+//! Judges of dumps of a reference: manifest and tensors.
 
 use parity::Dump;
 use parity::dump::Phase;
 
 use super::{Judged, Trial, refused};
 
-/// A dump, every number of it read, and now and then compared with the model.
+/// Judges a dump: every value is read, and sometimes compared with the model.
 pub(crate) fn dump(trial: &Trial<'_>) -> Judged {
     let judged = match read_all(trial) {
         Ok(()) => true,

@@ -1,4 +1,4 @@
-//! Formats of tensors: what opens is read completely, written again, and reads the same.
+//! Judges of tensor formats: an accepted file is read completely, written again, and reads the same.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use formats::safetensors::{self, Writer};
 use super::{Judged, Trial, refused};
 use crate::program::message;
 
-/// One safetensors file.
+/// Judges a safetensors file.
 pub(crate) fn safetensors(trial: &Trial<'_>) -> Judged {
     let path = trial.dir.join("model.safetensors");
     let bytes = &trial.case.files["model.safetensors"];
@@ -61,7 +61,7 @@ pub(crate) fn safetensors(trial: &Trial<'_>) -> Judged {
     checkpoint(trial)
 }
 
-/// A folder of safetensors, every number of it read.
+/// Judges a folder of safetensors, reading every value.
 pub(crate) fn checkpoint(trial: &Trial<'_>) -> Judged {
     match read_all(trial.dir) {
         Ok(()) => Ok(true),
@@ -69,7 +69,7 @@ pub(crate) fn checkpoint(trial: &Trial<'_>) -> Judged {
     }
 }
 
-/// Opens a checkpoint and reads all its numbers.
+/// Opens a checkpoint and reads all its values.
 pub(crate) fn read_all(dir: &Path) -> Result<(), String> {
     let text = |error: checkpoints::checkpoint::Error| error.to_string();
     let checkpoint = Checkpoint::open(dir).map_err(text)?;
@@ -78,7 +78,7 @@ pub(crate) fn read_all(dir: &Path) -> Result<(), String> {
     for (name, info) in checkpoint.tensors() {
         checkpoint.scan_nonfinite(name).map_err(text)?;
         std::hint::black_box(checkpoint.packed(name));
-        // Integers and booleans are no numbers to compute with.
+        // Integers and booleans are not used in computations.
         let Ok(flow) = checkpoint.flow(name).map_err(text)? else { continue };
         assert_eq!(flow.shape(), info.shape, "a tensor has the shape it is listed with");
         let mut at = 0;
@@ -91,7 +91,7 @@ pub(crate) fn read_all(dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// One GGUF file.
+/// Judges a GGUF file.
 pub(crate) fn gguf(trial: &Trial<'_>) -> Judged {
     let path = trial.dir.join("model.gguf");
     let bytes = &trial.case.files["model.gguf"];
@@ -108,7 +108,7 @@ pub(crate) fn gguf(trial: &Trial<'_>) -> Judged {
     }
     let opened = File::open(&path);
     match &opened {
-        // Names that stand twice, or a part of a set whose other files are not there.
+        // Duplicate names, or a part of a set whose other files are missing.
         Err(error) => return refused(&error.to_string()),
         Ok(file) => numbers(file)?,
     }
@@ -156,7 +156,7 @@ fn numbers(file: &File) -> Result<(), String> {
     Ok(())
 }
 
-/// The files of a split set, or of a folder of shards.
+/// Judges the files of a split set, or of a folder of shards.
 pub(crate) fn set(trial: &Trial<'_>) -> Judged {
     let first = trial.case.files.keys().find(|name| name.contains("00001-of-"));
     let is_gguf = first.is_some_and(|name| Path::new(name).extension() == Some("gguf".as_ref()));
@@ -178,7 +178,7 @@ pub(crate) fn set(trial: &Trial<'_>) -> Judged {
     Ok(true)
 }
 
-/// An importance matrix of either form.
+/// Judges an importance matrix of either format.
 pub(crate) fn imatrix(trial: &Trial<'_>) -> Judged {
     let name = trial.case.files.keys().next().ok_or("a case has a file")?;
     let read = match Imatrix::read(&trial.dir.join(name)) {
@@ -191,7 +191,7 @@ pub(crate) fn imatrix(trial: &Trial<'_>) -> Judged {
         }
     }
     let again = trial.beside("again.gguf");
-    // Names and sizes that GGUF has no place for are refused.
+    // Names and sizes that GGUF cannot express are rejected.
     if let Err(error) = read.write(&again) {
         return refused(&error.to_string());
     }

@@ -1,5 +1,5 @@
-//! A hub that answers with damaged bytes: the client ends soon, keeps its token, and names no file
-//! whose bytes are not those that were announced.
+//! Judge of a hub that responds with damaged bytes: the client ends soon, keeps its token, and never stores
+//! a file with unannounced bytes.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -20,11 +20,11 @@ pub(crate) mod hashes;
 use hashes::{git_hash, sha256};
 
 const TOKEN: &str = "hf_secret";
-/// Requests that three files can be worth, with every retry and redirect.
+/// Maximum number of requests for three files, with every retry and redirect.
 const MOST_REQUESTS: usize = 400;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Lists a model and fetches its files from servers that answer with the case.
+/// Lists a model and fetches its files from servers that respond with the case.
 pub(crate) fn hub(trial: &Trial<'_>) -> Judged {
     let started = Instant::now();
     let store = Server::start(|_| STORED, trial.case, "").map_err(|error| error.to_string())?;
@@ -88,7 +88,7 @@ fn fetch_all(endpoint: &str, cache: &Path) -> Judged {
     Ok(fetched)
 }
 
-/// Holds a file that was given a name to where it lies and to its hash.
+/// Checks the location and the hash of a stored file.
 fn arrived(path: &Path, cache: &Path) -> Judged {
     let wrong = |error: io::Error| format!("`{}`: {error}", path.display());
     let blob = fs_err::canonicalize(path).map_err(wrong)?;
@@ -109,7 +109,7 @@ fn arrived(path: &Path, cache: &Path) -> Judged {
     Ok(true)
 }
 
-/// A server that answers every request with a file of the case, until it is dropped.
+/// Server that responds to every request with a file of the case, until it is dropped.
 struct Server {
     origin: String,
     ended: Arc<AtomicBool>,
@@ -118,7 +118,8 @@ struct Server {
 }
 
 impl Server {
-    /// Serves the file that `kind` names for a request, with the addresses of both servers in it.
+    /// Starts a server that responds with the file that `kind` selects, with the addresses of both servers
+    /// in it.
     fn start(kind: fn(&str) -> &'static str, case: &Case, store: &str) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let origin = format!("http://{}", listener.local_addr()?);
@@ -142,7 +143,7 @@ impl Server {
                 let name = kind(&request);
                 requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
                 let answer = answers.iter().find(|(known, _)| known == name);
-                // A client that is gone is no matter.
+                // A client may have disconnected.
                 answer.and_then(|(_, bytes)| stream.write_all(bytes).ok());
             }
         })?;
@@ -157,13 +158,13 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
-        // The loop looks at the flag once more for this connection.
+        // The loop checks the flag once more for this connection.
         TcpStream::connect(self.origin.trim_start_matches("http://")).ok();
         self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// The head of a request; what came of it if it is not complete.
+/// Reads the head of a request; returns the part received if it is incomplete.
 fn request(stream: &mut TcpStream) -> String {
     stream.set_read_timeout(Some(Duration::from_millis(300))).ok();
     let mut head = Vec::new();

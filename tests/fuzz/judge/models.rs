@@ -1,4 +1,4 @@
-//! Configs, specs and overrides: what is accepted runs, and what comes out is finite or reported.
+//! Judges of configs, specs and overrides: an accepted case runs, and its output is finite or reported.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use registry::{lint, print};
 use super::{Judged, Trial, files, refused};
 use crate::program::forward;
 
-/// The words that run a case as a person would.
+/// Arguments that run a case as a user would.
 const RUN: [&str; 7] = ["--tokens", "1,5,9", "-n", "2", "--threads", "1", "--seed=1"];
 
-/// A checkpoint whose `config.json` is damaged.
+/// Judges a checkpoint whose `config.json` is damaged.
 pub(crate) fn config(trial: &Trial<'_>) -> Judged {
     let text = trial.case.text("config.json");
     let library = &trial.program.library;
@@ -34,7 +34,7 @@ pub(crate) fn config(trial: &Trial<'_>) -> Judged {
     Ok(judged)
 }
 
-/// A checkpoint of codes and scales: config and weights are damaged.
+/// Judges a quantized checkpoint: config and weights are damaged.
 pub(crate) fn quantization(trial: &Trial<'_>) -> Judged {
     let judged = match files::read_all(trial.dir) {
         Ok(()) => true,
@@ -57,7 +57,7 @@ pub(crate) fn quantization(trial: &Trial<'_>) -> Judged {
     Ok(judged)
 }
 
-/// A spec in YAML, held to the checkpoint of the family it describes.
+/// Judges a spec in YAML, with the checkpoint of the family it describes.
 pub(crate) fn spec(trial: &Trial<'_>) -> Judged {
     let family = trial.case.words.first().ok_or("a case names its family")?;
     let home = trial.program.root.join("fixtures").join(family);
@@ -81,7 +81,7 @@ pub(crate) fn spec(trial: &Trial<'_>) -> Judged {
     Ok(judged)
 }
 
-/// Overrides on the command line, `--set KEY=VALUE`.
+/// Judges overrides on the command line, `--set KEY=VALUE`.
 pub(crate) fn set(trial: &Trial<'_>) -> Judged {
     let (family, sets) = trial.case.words.split_first().ok_or("a case names its family")?;
     let home = trial.program.root.join("fixtures").join(family);
@@ -98,7 +98,7 @@ pub(crate) fn set(trial: &Trial<'_>) -> Judged {
     Ok(judged)
 }
 
-/// A GGUF file as a model.
+/// Judges a GGUF file as a model.
 pub(crate) fn gguf(trial: &Trial<'_>) -> Judged {
     let path = trial.path("model.gguf");
     let ran = trial.program.command(&[&["run", &path][..], &RUN].concat())?;
@@ -119,7 +119,7 @@ fn command(trial: &Trial<'_>, n: u64, more: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Resolves a spec with a config and runs the model; what is not finite has to be reported by the command.
+/// Resolves a spec with a config and runs the model; the command has to report values that are not finite.
 fn model(
     trial: &Trial<'_>,
     library: &Library,
@@ -168,7 +168,7 @@ fn refuse(findings: &[Finding]) -> Judged {
     shown(findings).map(|()| false)
 }
 
-/// Findings are shown with a piece of their text.
+/// Checks that findings can be shown with their source text.
 fn shown(findings: &[Finding]) -> Result<(), String> {
     let text = render(findings, Look::Plain);
     if text.len() > 4_000_000 {
@@ -177,7 +177,7 @@ fn shown(findings: &[Finding]) -> Result<(), String> {
     Ok(())
 }
 
-/// A sheet of an engine: read for its abilities, and applied to the launch of a model.
+/// Judges a sheet of an engine: read for its abilities, and applied to the launch of a model.
 pub(crate) fn sheet(trial: &Trial<'_>) -> Judged {
     let text = trial.case.text("engine.yaml");
     let read = match engine::capability::Sheet::parse(&text) {

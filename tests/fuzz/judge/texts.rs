@@ -1,4 +1,4 @@
-//! Tokenizers and texts: what opens encodes and decodes, and does not grow without bound.
+//! Judges of tokenizers and texts: an accepted tokenizer encodes and decodes, and growth is bounded.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use registry::diag::Source;
 
 use super::{Judged, Trial, refused};
 
-/// Short texts with what tokenizers go wrong at.
+/// Short texts at which tokenizers commonly fail.
 const TEXTS: [&str; 5] =
     ["a b, it is", "  x\n\n1234 \u{e9}\u{4e2d}\u{1f600}", "<s><|im_start|>", "\0\u{1b}", ""];
 
-/// The files of a tokenizer beside weights.
+/// Judges the files of a tokenizer beside weights.
 pub(crate) fn tokenizer(trial: &Trial<'_>) -> Judged {
     let mut judged = keys(trial)?;
     let dir = trial.dir.display().to_string();
     if trial.sometimes(3) {
         let text = TEXTS[(trial.number % 3) as usize];
         let words = ["run", &dir, "--prompt", text, "-n", "3", "--threads", "1"];
-        // Kinds that a GGUF file does not hold speak from the folder.
+        // Kinds that a GGUF file does not support are used from the folder.
         judged |= trial.program.command(&words)?.code == 0;
     }
     if trial.sometimes(8) {
@@ -36,7 +36,7 @@ pub(crate) fn tokenizer(trial: &Trial<'_>) -> Judged {
     Ok(judged)
 }
 
-/// A file that was written opens, and speaks by its own tokenizer.
+/// Checks that a written file opens, and uses its own tokenizer.
 fn opens(trial: &Trial<'_>, file: &str) -> Result<(), String> {
     let words = ["run", file, "--tokens", "1,2", "-n", "1", "--threads", "1"];
     let ran = trial.program.command(&words)?;
@@ -47,7 +47,7 @@ fn opens(trial: &Trial<'_>, file: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The keys that a GGUF file gets, and the tokens that llama.cpp would make by them.
+/// Judges the keys of a GGUF file, and the tokens that llama.cpp would produce with them.
 fn keys(trial: &Trial<'_>) -> Judged {
     let config = serde_json::from_str(&trial.case.text("config.json"));
     let config: serde_json::Value = config.unwrap_or_default();
@@ -76,7 +76,7 @@ fn keys(trial: &Trial<'_>) -> Judged {
     Ok(true)
 }
 
-/// Any text as a prompt and as a text that is measured on.
+/// Judges a text as a prompt and as a calibration text.
 pub(crate) fn text(trial: &Trial<'_>) -> Judged {
     let family = trial.case.words.first().ok_or("a case names its family")?;
     let home = trial.program.root.join("fixtures").join(family).display().to_string();
@@ -98,7 +98,7 @@ pub(crate) fn text(trial: &Trial<'_>) -> Judged {
     Ok(accepted)
 }
 
-/// A result file of an evaluation, compared with a sound one and read as items.
+/// Judges a result file of an evaluation, compared with a valid one and read as items.
 pub(crate) fn results(trial: &Trial<'_>) -> Judged {
     let damaged = trial.path("damaged.jsonl");
     let sound = trial.program.root.join("fixtures/evals/samples_tiny_mc_2026-11-23.jsonl");
@@ -112,7 +112,7 @@ pub(crate) fn results(trial: &Trial<'_>) -> Judged {
     Ok(ran.code != 2)
 }
 
-/// A plan of a matrix, and a scoreboard that it is held to.
+/// Judges a plan of a matrix, and a scoreboard for it.
 pub(crate) fn plan(trial: &Trial<'_>) -> Judged {
     let text = trial.case.text("parity.yaml");
     let source = Arc::new(Source { path: "parity.yaml".to_owned(), text });
@@ -131,7 +131,7 @@ pub(crate) fn plan(trial: &Trial<'_>) -> Judged {
         plan.known(&model.name, &engine.name, "f32");
     }
     let changes = board.changes(Some(&board));
-    // A board held to itself has nothing that fails.
+    // A board compared with itself has no failure.
     if board.worst(&changes) != Outcome::Pass {
         return Err("a scoreboard fails against itself".to_owned());
     }

@@ -1,4 +1,4 @@
-//! Answers of inference servers, one file for each address and kind of request.
+//! Responses of inference servers, one file for each address and kind of request.
 
 use std::f64::consts::{LN_2, LN_10};
 use std::io;
@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 use crate::case::Case;
 use crate::seeds::Sources;
 
-/// Log-probabilities of six tokens, which add up to 1.
+/// Log-probabilities of six tokens, whose probabilities add up to 1.
 const ROW: [f64; 6] = [-LN_2, -LN_10, -LN_10, -LN_10, -LN_10, -LN_10];
 
-/// One server of each form, with a prompt of three tokens and two that it generates.
+/// Returns one server of each API, with a prompt of three tokens and two generated ones.
 #[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
 pub(crate) fn answers(_: &Sources) -> io::Result<Vec<Case>> {
     let models = |owner: &str| {

@@ -1,4 +1,4 @@
-//! Answers of a hub and of its storage, as they go over the wire.
+//! Responses of a hub and of its storage, as sent over the network.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use crate::case::Case;
 use crate::judge::hubs::hashes::{git_hash, sha256};
 use crate::seeds::Sources;
 
-/// The answers to a listing, to HEAD and to GET, and those of the storage.
+/// Responses to a listing, to HEAD and to GET, and those of the storage.
 pub(crate) const LISTING: &str = "listing.http";
 pub(crate) const HEAD: &str = "head.http";
 pub(crate) const BODY: &str = "body.http";
@@ -18,7 +18,7 @@ pub(crate) const STORE: &str = "http://store.test";
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// A small file in git, a large one in a storage, and one whose hub states no hash.
+/// Returns a small file in git, a large one in a storage, and one whose hub states no hash.
 #[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
 pub(crate) fn hubs(_: &Sources) -> io::Result<Vec<Case>> {
     let bytes = "{\"model_type\": \"llama\", \"hidden_size\": 64}\n";

@@ -1,4 +1,4 @@
-//! Files that are made before the first case: by the commands, or by hand.
+//! Files that are made before the first case: by the commands, or directly.
 
 use std::io::{self, Error};
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::case::Case;
 
-/// What the commands make of fixtures: a folder, a fixture, and words behind `convert MODEL -o FOLDER/...`.
+/// Conversions of fixtures: a folder, a fixture, and arguments after `convert MODEL -o FOLDER/...`.
 const CONVERTED: &[(&str, &str, &str, &[&str])] = &[
     ("gguf/f16", "llama", "model.gguf", &["--to", "gguf:f16"]),
     ("gguf/q8", "llama", "model.gguf", &["--to", "gguf:q8_0"]),
@@ -26,7 +26,7 @@ const CONVERTED: &[(&str, &str, &str, &[&str])] = &[
     ("quantized/nvfp4", "llama", "", &["--to", "nvfp4"]),
 ];
 
-/// Makes everything below `made`. What a command refuses is left out.
+/// Makes everything below `made`. Conversions that a command refuses are skipped.
 pub(crate) fn make(made: &Path, fixtures: &Path) -> io::Result<()> {
     for (folder, family, name, words) in CONVERTED {
         let out = made.join(folder);
@@ -86,16 +86,16 @@ fn without_config(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Lines of the journal of the stopped conversion.
+/// Number of journal lines of the stopped conversion.
 const LINES: usize = 20;
 
-/// Stops a conversion after some slabs, and does the same once without stopping.
+/// Stops a conversion after some slabs, and runs the same one to its end.
 fn stopped(dir: &Path, fixture: &Path) -> io::Result<()> {
     let model = dir.join("model");
     let mut case = Case::read(fixture)?;
     case.files.retain(|name, _| name != "README.md");
     case.write(&model)?;
-    // A journal belongs to source files of one time; cases that were kept need the same one again.
+    // A journal belongs to source files of one time; kept cases need the same time again.
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     for name in case.files.keys() {
         fs_err::File::options().write(true).open(model.join(name))?.file().set_modified(time)?;
@@ -125,7 +125,7 @@ fn stopped(dir: &Path, fixture: &Path) -> io::Result<()> {
     Err(Error::other("no conversion could be stopped in time"))
 }
 
-/// A small file of tensors whose bytes are all 1.
+/// Returns a small file of tensors whose bytes are all 1.
 pub(crate) fn tiny_safetensors(tensors: &[(&str, &str, &[usize])], key: &[&str]) -> Case {
     let (mut header, mut at) = (serde_json::Map::new(), 0);
     if let [key, value] = key {
@@ -145,7 +145,7 @@ pub(crate) fn tiny_safetensors(tensors: &[(&str, &str, &[usize])], key: &[&str])
     Case { files: [("model.safetensors".to_owned(), bytes)].into(), ..Case::default() }
 }
 
-/// An importance matrix of the older form.
+/// Returns an importance matrix of the older format.
 pub(crate) fn dat(entries: &[(&str, i32)], more: bool) -> Vec<u8> {
     let mut bytes = (entries.len() as i32).to_le_bytes().to_vec();
     for (name, count) in entries {
