@@ -1,4 +1,4 @@
-//! Whole checks, of an engine that is broken in known ways.
+//! Tests of whole checks, with an engine that has known faults.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -24,7 +24,7 @@ fn only(dtype: Dtype) -> CheckOptions {
     CheckOptions { dtypes: vec![dtype], schedules: false, ..CheckOptions::default() }
 }
 
-/// What is named first in a run: subject, phase, and how it was fed.
+/// Returns the first finding of a run: subject, phase, step, and mode.
 fn headline(report: &Report) -> (String, Phase, usize, Mode) {
     let first = report.runs[0].headline().expect("the run fails");
     (first.subject.to_string(), first.phase, first.step, first.mode)
@@ -57,7 +57,7 @@ fn a_narrow_state_is_named_in_decode_while_prefill_passes() {
     let first = run.headline().unwrap();
     assert!(first.message.starts_with("kept in bf16"), "{}", first.message);
     assert!(first.hints[0].contains("fake.yaml:3"), "{:?}", first.hints);
-    // In a bf16 run the same engine is right.
+    // In a bf16 run the same engine is correct.
     assert_eq!(report_of(Fault::NarrowState, &only(Dtype::Bf16)).verdict(), Verdict::Pass);
 }
 
@@ -102,7 +102,7 @@ fn what_is_not_a_number_fails() {
     let report = report_of(Fault::NotANumber, &only(Dtype::F32));
     assert_eq!(headline(&report).0, "logits");
     assert_eq!(report.runs[0].first.as_ref().unwrap().step, 1);
-    // JSON has no word for it, and stays JSON.
+    // JSON cannot express the value, and stays valid.
     let json: serde_json::Value = serde_json::from_str(&parity::json::json(&report)).unwrap();
     assert_eq!(json["schema"], "onboard-parity/1");
     assert_eq!(json["verdict"], "fail");
@@ -206,7 +206,7 @@ fn an_engine_that_shows_nothing_is_judged_by_what_it_answers() {
     let gates = || report.runs.iter().flat_map(|r| &r.gates);
     assert!(gates().count() > 0 && gates().all(|g| g.subject == Subject::Logprobs));
 
-    // A wrong scale is seen in the answers; a bound wide enough for it is applied and reported.
+    // A wrong scale shows in the log-probabilities; a bound wide enough for it is applied and reported.
     let report = run(Fault::Scale, &only(Dtype::F32));
     assert_eq!(headline(&report).0, "logprobs");
     let wide = CheckOptions { logprob: Some(0.5), ..only(Dtype::F32) };
@@ -302,7 +302,7 @@ fn reports_of_a_failure() {
 
     DIFFER in 1 of 1 run
     ");
-    // Hostile names stay text in every form.
+    // Hostile names stay text in every format.
     let name = "</pre><script>alert(\"1\")</script>\u{1b}[2J";
     report.runs[0].gates[1].subject = Subject::Tap { name: name.into() };
     report.subject.model = name.into();

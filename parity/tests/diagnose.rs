@@ -1,4 +1,5 @@
-//! A mistake in a spec, and a setting that another engine ignores, are named; other faults are not blamed on an edit.
+//! Tests that diagnosis names a mistake in a spec, and a setting that another engine ignores, and blames no
+//! edit for other faults.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -64,7 +65,7 @@ impl Fixture {
         found.unwrap()
     }
 
-    /// Explains the numbers of an engine that makes a mistake, from all or from the likeliest tokens.
+    /// Explains the results of an engine with a mistake, from all or from the most likely tokens.
     fn foreign(&self, change: &Change, likeliest: Option<usize>) -> Option<Diagnosis> {
         let engine = NativeEngine::new();
         let other = self.edited(change);
@@ -95,14 +96,14 @@ impl Fixture {
         Change::Argument { key: key.to_owned(), values }
     }
 
-    /// The nodes of an op.
+    /// Returns the nodes of an op.
     fn nodes(&self, op: &str) -> Vec<usize> {
         let nodes = self.model.graph.nodes.iter().enumerate();
         nodes.filter(|(_, node)| node.op == op).map(|(n, _)| n).collect()
     }
 }
 
-/// Asserts that the first cause explains everything, and that one of its edits has these words.
+/// Asserts that the first cause explains everything, and that one of its edits contains these words.
 fn assert_named(diagnosis: &Diagnosis, words: &str) {
     let first = diagnosis.causes.first().unwrap();
     assert!(diagnosis.explained && first.verified == Some(true), "{diagnosis:#?}");
@@ -153,7 +154,7 @@ fn weights_in_the_wrong_layers_are_not_in_the_book() {
     let llama = fixture("llama");
     let layers: Vec<(usize, usize)> =
         llama.model.graph.layers.iter().map(|layer| layer.nodes).collect();
-    // All weights of the first two layers change places.
+    // All weights of the first two layers are swapped.
     let pairs = (layers[0].0..layers[0].1).zip(layers[1].0..layers[1].1).collect();
     let change = Change::Weights(pairs);
     let found = llama.mistaken(&change);

@@ -1,5 +1,5 @@
-//! Every fixture checkpoint, run by the native engine, agrees with what the reference computed;
-//! and a model that is wrong in one place does not.
+//! Checks that the native engine agrees with the reference on every fixture checkpoint, and that a model
+//! with a single fault does not.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -59,7 +59,7 @@ fn every_fixture_agrees() {
         let result = model(&dir, &[]).and_then(|m| report(&dir, m, &CheckOptions::default()));
         match result {
             Ok(report) if report.verdict() == Verdict::Pass => {
-                // The engine's bits do not depend on how it is fed, in any dtype.
+                // The engine's bits do not depend on the schedule, in any dtype.
                 let exact = report.schedules.iter().all(|row| row.limit == 0.0 && row.max == 0.0);
                 assert!(exact, "{}: {:#?}", name(&dir), report.schedules);
             }
@@ -72,7 +72,7 @@ fn every_fixture_agrees() {
 
 type Fault = fn(&mut Model) -> bool;
 
-/// Ways in which a resolved model can be wrong; each says whether it changed anything.
+/// Faults of a resolved model; each returns true if it changed anything.
 const FAULTS: [(&str, Fault); 6] = [
     ("epsilon", |m| {
         edit(m, "eps", |eps| {
@@ -104,7 +104,7 @@ const FAULTS: [(&str, Fault); 6] = [
 
 fn edit(model: &mut Model, key: &str, change: impl Fn(&Scalar) -> Option<Scalar>) -> bool {
     let mut changed = false;
-    // To add 1 to the weight of a norm that has none is no fault.
+    // Adding 1 to the weight of a norm without one is no fault.
     let bare = |node: &registry::graph::Node| key == "plus_one" && node.weights.is_empty();
     for node in model.graph.nodes.iter_mut().filter(|node| !bare(node)) {
         if let Some(value) = node.attrs.get_mut(key)
@@ -196,7 +196,7 @@ fn keys_in_eight_bits_cost_something_and_are_no_mistake() {
     assert!(refused.unwrap_err().contains("is not kept in 8 bits"));
 }
 
-/// Fixtures with a head that predicts one token more.
+/// Returns the fixtures with a multi-token prediction head.
 fn heads() -> Vec<PathBuf> {
     fixtures().into_iter().filter(|dir| dir.join("reference/nextn").is_dir()).collect()
 }

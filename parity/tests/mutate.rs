@@ -1,4 +1,4 @@
-//! Mistakes that change a number are caught in f32, and at their place.
+//! Checks that mistakes that change a value are caught in f32, at their place.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -24,7 +24,7 @@ fn book(name: &str, options: &MutateOptions) -> Book {
     mutate(&engine::NativeEngine::new(), &source, &dump, options, &mut |_, _, _| {}).unwrap()
 }
 
-/// Asserts that nothing is missed, that most places are right, and that these classes have mutants that are caught.
+/// Asserts that nothing is missed, that most places are right, and that these classes have caught mutants.
 fn assert_caught(name: &str, classes: &[Class]) {
     let options = MutateOptions { dtypes: vec![Dtype::F32], ..MutateOptions::default() };
     let book = book(name, &options);

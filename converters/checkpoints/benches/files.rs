@@ -1,4 +1,5 @@
-//! How fast files are written, scanned and converted: `cargo bench -p onboard-checkpoints [-- <megabytes>]`.
+//! Measures the speed of writing, scanning and converting files: `cargo bench -p onboard-checkpoints [--
+//! <megabytes>]`.
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! Checkpoints on disk: one file, shards, links, fingerprints, random weights.
+//! Tests of checkpoints on disk: one file, shards, links, fingerprints, random weights.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -79,13 +79,13 @@ fn random_bytes_depend_on_the_seed_and_not_on_threads_or_shards() {
     assert!(dir.path().join(INDEX).exists() && !dir.path().join(SINGLE).exists());
     assert_eq!(Checkpoint::open(dir.path()).unwrap().files().len(), 3);
     assert_ne!(one, make(1, 8, u64::MAX).0);
-    // Pinned: another machine writes the same.
+    // Pinned: another machine writes the same bytes.
     assert_eq!(one, "d2dfcaf0bf2f007914f7be758488f2b05fdfeebda50d4b599109050143a6dc9c");
 }
 
 #[test]
 fn the_fingerprint_is_that_of_the_reference_script() {
-    // Long enough for windows; computed with Python's hashlib from the words of docs/dump.md.
+    // Long enough for windows; computed with Python's hashlib from the description in docs/dump.md.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(SINGLE);
     let tensors = [("b", vec![3, 700_001], FileDtype::Bf16), ("a.é", vec![], FileDtype::F32)]

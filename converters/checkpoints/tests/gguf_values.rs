@@ -1,8 +1,8 @@
-//! What the steps of the built-in `gguf:` sections do to numbers, against llama.cpp's own converter.
+//! Compares the steps of the built-in `gguf:` sections with llama.cpp's own converter.
 //!
-//! `gguf_truth.json` is made by `fixtures/gguf_keys.py`: the converter was given weights that are
-//! counters, which begin with a number made of the weight's name, and behind each tensor's shape
-//! stands a sum of what came out, each number times its place.
+//! `gguf_truth.json` is made by `fixtures/gguf_keys.py`. The converter was given weights that are counters,
+//! each beginning with a number derived from the weight's name. The file lists each tensor's shape, and the
+//! sum of its output values, each multiplied by its index.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
@@ -21,11 +21,11 @@ use registry::resolve::resolve;
 use registry::weight_map::{Rule, Step, inverse};
 use serde_json::Value;
 
-/// A weight that counts.
+/// Weight whose values count up.
 struct Counter(usize);
 
 impl Counter {
-    /// Layers count alike: the first number in a name does not matter.
+    /// Returns the counter of a name. Layers count alike: the first number in a name does not matter.
     fn new(name: &str) -> Self {
         let mut parts: Vec<&str> = name.split('.').collect();
         let inner = 1..parts.len() - 1;
@@ -60,8 +60,8 @@ fn open(name: &str, case: &Value) -> Model {
     resolve(&spec, &config, &OpSet::builtin()).unwrap().0
 }
 
-/// A checkpoint with the names and shapes of a case's fixture, and counters for numbers. None if
-/// there is no such fixture, or if it holds blocks, which do not count.
+/// Returns a checkpoint with the names and shapes of a case's fixture, and counters as values. Returns none
+/// if there is no such fixture, or if it holds blocks, which cannot count.
 fn counters(case: &str, dir: &Path) -> Option<Checkpoint> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
     let fixture = root.join(case.split('/').next()?);
@@ -97,7 +97,7 @@ fn sum(numbers: &[f32]) -> u64 {
         % 1_000_003
 }
 
-/// The sum of a tensor, and whether only its first 32 numbers were summed.
+/// Returns the sum of a tensor, and true if only its first 32 values were summed.
 fn wanted(case: &Value, name: &str) -> (u64, bool) {
     let tensors = case["tensors"].as_object().unwrap();
     let folded = || {
@@ -117,7 +117,7 @@ fn numbers_are_where_the_original_converter_puts_them() {
         serde_json::from_str(&fs_err::read_to_string(path).unwrap()).unwrap();
     let (mut wrong, mut uncounted) = (Vec::new(), 0);
     for (case, told) in &truth {
-        // What the original refuses tells nothing of what a file should be.
+        // A case that the original rejects does not define a file.
         if told.get("refused").is_some() {
             continue;
         }
@@ -129,9 +129,9 @@ fn numbers_are_where_the_original_converter_puts_them() {
         let dir = tempfile::tempdir().unwrap();
         let counted = counters(case, dir.path());
         let found = counted.as_ref().and_then(|all| flows(all, weights, &model.rules).ok());
-        // The settings of some cases fit no checkpoint that is there; their weights count by
-        // their own names, which are those of the disk but for what a rule joins or cuts. None of
-        // them was saved without a head, which is what the others are for.
+        // The settings of some cases fit no existing checkpoint. Their weights count by their own names,
+        // which are those of the disk unless a rule joins or cuts them. None of them was saved without an
+        // output matrix; the other cases cover that.
         let changes = |rule: &Rule| {
             !rule.steps.is_empty() || rule.weight.text != format!("model.{}", rule.disk.text)
         };
@@ -140,7 +140,7 @@ fn numbers_are_where_the_original_converter_puts_them() {
             continue;
         }
         for group in gguf.groups(weights).unwrap() {
-            // Of the counters, e^n is no number that either side could add up.
+            // With counters, e^n is too large to sum on either side.
             if group.steps.contains(&Step::NegExp) {
                 continue;
             }
@@ -162,7 +162,7 @@ fn numbers_are_where_the_original_converter_puts_them() {
             let back = Flow::run(&inverse(&group.steps, shapes).unwrap(), made).unwrap();
             for (flow, source) in back.iter().zip(&sources) {
                 assert_eq!(flow.shape(), source.shape(), "{case}");
-                // A number times another and divided by it may be the one next to it.
+                // Multiplying and dividing by a value may give a neighbouring f32.
                 let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 2.0 * f32::EPSILON * b.abs();
                 assert!(
                     numbers(flow).iter().zip(&numbers(source)).all(close),

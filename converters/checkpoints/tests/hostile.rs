@@ -1,11 +1,11 @@
-//! Every malformed file of fixtures/hostile gets the message it should, and never a panic.
+//! Checks that every malformed file of fixtures/hostile gets the expected message, and never a panic.
 
 use std::path::{Path, PathBuf};
 
 use formats::gguf;
 use onboard_checkpoints::Checkpoint;
 
-/// What a user is told about a checkpoint: the error, or the first tensor with bad numbers.
+/// Returns the message for a checkpoint: the error, or the first tensor with non-finite values.
 fn of_checkpoint(path: &Path) -> Option<String> {
     let checkpoint = match Checkpoint::open(path) {
         Ok(checkpoint) => checkpoint,
@@ -18,7 +18,7 @@ fn of_checkpoint(path: &Path) -> Option<String> {
     })
 }
 
-/// What a user is told about the first GGUF file of a folder.
+/// Returns the message for the first GGUF file of a folder.
 fn of_gguf(path: &Path) -> Option<String> {
     let files = fs_err::read_dir(path).expect("a folder");
     let mut files: Vec<PathBuf> = files.map(|entry| entry.expect("readable").path()).collect();
@@ -43,7 +43,7 @@ fn check(folder: &str, least: usize, complaint: fn(&Path) -> Option<String>) {
         if !lacking.is_empty() {
             wrong.push(format!("{name}: {message}\n    lacks {lacking:?}"));
         }
-        // A message names the file or folder at fault, and is one line that can be printed.
+        // A message names the file or folder at fault, and is one printable line.
         if !message.contains(&name)
             && !message.starts_with("tensor `")
             && !message.starts_with("shard `")

@@ -1,5 +1,4 @@
-//! Weights that the programs packed which make such checkpoints are read as those programs read them
-//! (`fixtures/packed`).
+//! Checks that packed weights are decoded like by the programs that packed them (`fixtures/packed`).
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
@@ -19,9 +18,9 @@ fn hashed(numbers: &[f32]) -> String {
     format!("{:x}", hash.finalize())
 }
 
-/// A checkpoint with the tensors of a case as those of module `model.one`, but without one of them.
+/// Writes a checkpoint with the tensors of a case as those of module `model.one`, except one of them.
 fn lay_out(cases: &File, name: &str, said: &Value, without: &str, folder: &Path) {
-    // Where what is said had its place before it had one in the config.
+    // The files of older programs, before the config had the section.
     let (file, config) = if name.starts_with("auto_gptq-old") {
         let mut said = said.clone();
         said.as_object_mut().unwrap().remove("quant_method");
@@ -68,7 +67,7 @@ fn every_case_is_what_its_packer_makes_of_it() {
     let cases = told["cases"].as_object().unwrap();
     assert!(cases.len() > 50);
     let mut wrong = Vec::new();
-    // Groups that nobody chose are stretches, also where no tensor says so.
+    // Default groups are contiguous, also if no tensor lists them.
     let plain = |name: &&String| {
         let order = file.header().tensors.get(&format!("{name}/g_idx"));
         order.is_some_and(|order| order.shape[0].is_multiple_of(32)) && !name.contains("-act")
@@ -94,7 +93,7 @@ fn every_case_is_what_its_packer_makes_of_it() {
         if hashed(&whole) != case["sha256"].as_str().unwrap() {
             wrong.push(format!("{name}: other numbers"));
         }
-        // Any stretch is a stretch of the whole.
+        // Any range equals that of the whole.
         for (at, count) in [(1, 150), (63, 2), (flow.len() - 77, 77)] {
             let mut part = vec![0.0; count];
             flow.read(at, &mut part);
@@ -129,7 +128,7 @@ fn a_module_has_numbers_of_its_own_by_name_or_by_pattern() {
     for (keys, expected) in [
         (vec![("model.one", own.clone())], true),
         (vec![(".*\\.one", own.clone())], true),
-        // A name goes before a pattern.
+        // A name takes precedence over a pattern.
         (vec![(".*one.*", serde_json::json!({"bits": 3})), ("model.one", own.clone())], true),
         (vec![("model.o", own.clone())], true),
         (vec![("model.two", own.clone())], false),

@@ -1,5 +1,5 @@
-//! Checkpoints of codes and scales that others have made: each layout is packed here by its own
-//! definition, and read as numbers.
+//! Tests of quantized checkpoints of other programs: each layout is packed here by its definition, and
+//! decoded.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
@@ -35,7 +35,7 @@ fn checkpoint(folder: &Path, quantization: &str, stored: &Stored) -> Checkpoint 
     Checkpoint::open(folder).unwrap()
 }
 
-/// The numbers of the one weight, which is all that the checkpoint has.
+/// Returns the values of the only weight in the checkpoint.
 fn numbers_of(quantization: &str, stored: &Stored) -> Vec<f32> {
     let dir = tempfile::tempdir().unwrap();
     let checkpoint = checkpoint(dir.path(), quantization, stored);
@@ -45,7 +45,7 @@ fn numbers_of(quantization: &str, stored: &Stored) -> Vec<f32> {
     let flow = checkpoint.flow("m.weight").unwrap().unwrap();
     let mut whole = vec![0.0; flow.len()];
     flow.read(0, &mut whole);
-    // Any stretch is a stretch of the whole.
+    // Any range equals that of the whole.
     for (at, count) in [(0, 1), (1, 200), (63, 2), (700, 324), (1023, 1)] {
         let mut part = vec![0.0; count];
         flow.read(at, &mut part);
@@ -54,7 +54,7 @@ fn numbers_of(quantization: &str, stored: &Stored) -> Vec<f32> {
     whole
 }
 
-/// A code of so many bits, different everywhere.
+/// Returns a code of `bits` bits, different for each position.
 fn code(output: usize, input: usize, bits: u32) -> u32 {
     ((output * 31 + input * 7 + output * input) as u32) & ((1 << bits) - 1)
 }
@@ -71,7 +71,7 @@ fn words(words: impl Iterator<Item = u32>) -> Vec<u8> {
     words.flat_map(u32::to_le_bytes).collect()
 }
 
-/// `groups x OUTPUTS` scales.
+/// Returns `groups x OUTPUTS` scales.
 fn scales(groups: usize) -> Vec<u8> {
     f16s((0..groups).flat_map(|g| (0..OUTPUTS).map(move |o| scale(g, o))))
 }
@@ -123,7 +123,7 @@ fn gptq_is_read() {
 
 #[test]
 fn awq_is_read() {
-    /// Which output is in which place of a word.
+    /// Output index for each position of a word.
     const ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
     let groups = 2;
     let pack = |of: &dyn Fn(usize) -> u32| {
@@ -195,7 +195,7 @@ fn powers_of_two_that_are_bytes_scale_thirty_two_numbers() {
     }
 }
 
-/// A checkpoint with two modules of e4m3, which two groups name, and what is said of their inputs.
+/// Returns a checkpoint with two e4m3 modules, which two groups name, with these input settings.
 fn rounded(dir: &Path, inputs: [&str; 2], beside: Stored) -> Checkpoint {
     let group = |name: &str, inputs: &str| {
         format!(
@@ -241,7 +241,7 @@ fn inputs_are_rounded_as_the_group_of_each_module_says() {
             vec![half(), zero()],
             (whole(false), Shared::Known { scale: 0.5, zero: -3.0 }),
         ),
-        // What is symmetric has no zero, whatever lies there.
+        // A symmetric scheme has no zero point, even if one is stored.
         ("{}", vec![half(), zero()], (whole(true), Shared::Known { scale: 0.5, zero: 0.0 })),
         (
             r#"{"dynamic":true,"strategy":"group","group_size":2}"#,

@@ -1,4 +1,4 @@
-//! What each format is expected to lose is what it loses on numbers of a normal distribution.
+//! Checks the expected error of each format on normally distributed values.
 
 use formats::codec::{BlockType, decode, encode, expected_error};
 use formats::numbers::{f4_e2m1_to_f32, f8_e4m3_to_f32};
@@ -40,7 +40,7 @@ fn losses_are_the_expected_ones() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What numbers of a normal distribution lose at least in codes of these sizes: the mean over the
+/// Returns the least loss of normally distributed values in codes of these sizes: the mean over the
 /// distribution of the squared distance to the nearest code, for the best of all scales.
 fn least_loss(sizes: &[f64]) -> f64 {
     let density = |x: f64| (-x * x / 2.0).exp();
@@ -67,7 +67,7 @@ fn eight_and_four_bits_lose_what_they_must() {
     let peak = numbers.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
     let e4m3: Vec<f64> = (0..=126).map(|bits| f64::from(f8_e4m3_to_f32(bits))).collect();
     let e2m1: Vec<f64> = (0..8).map(|bits| f64::from(f4_e2m1_to_f32(bits))).collect();
-    // Steps of an eighth, evenly hit: (1/8)^2 / 12 over the mean square of 1..2, 7/3.
+    // Steps of an eighth, uniformly distributed: (1/8)^2 / 12 over the mean square of 1..2, 7/3.
     let eighths = ((1.0_f64 / 64.0 / 12.0) / (7.0 / 3.0)).sqrt();
     let (eight, four) = (least_loss(&e4m3), least_loss(&e2m1));
     assert!((eighths..1.15 * eighths).contains(&eight), "{eight} {eighths}");
@@ -79,12 +79,12 @@ fn eight_and_four_bits_lose_what_they_must() {
         };
         let Some(scheme) = format.scheme(shared) else { continue };
         let (least, most) = match scheme {
-            // What NVFP4 with a global scale loses in torch: 0.095.
+            // Loss of NVFP4 with a global scale in torch: 0.095.
             Scheme::Sixteens(_) => (0.98 * 0.095, 1.02 * 0.095),
-            // Blocks have scales of their own, but powers of two: next to the best scale for all, and
-            // better than ggml's, whose exponent follows from the largest number alone.
+            // Blocks have power-of-two scales of their own: close to the best common scale, and better than
+            // ggml's, whose exponent follows from the largest value alone.
             Scheme::ThirtyTwos => (0.96 * four, expected_error(BlockType::Mxfp4).unwrap()),
-            // Where in 8 bits numbers lie hardly matters: they lose what they must.
+            // In 8 bits the position of values hardly matters: the loss is the theoretical one.
             _ => (0.98 * eight, 1.02 * eight),
         };
         let codes = Scaled { scheme, part: Part::Codes };

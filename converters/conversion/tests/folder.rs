@@ -1,4 +1,4 @@
-//! Checkpoints of 8 and 4 bits: what is written is read back as what was meant, whatever the slabs.
+//! Tests of checkpoints of 8 and 4 bits: written values are read back, with any slab size.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
@@ -44,7 +44,7 @@ fn plan<'c>(
     (tensors, choices)
 }
 
-/// Writes a folder; `most` bytes of tensors in a file.
+/// Writes a folder; `most` limits the bytes of tensors in a file.
 fn write(
     source: &Path,
     format: Format,
@@ -79,7 +79,7 @@ fn bytes(folder: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Bounds of the relative error of normal numbers.
+/// Returns the bounds of the relative error of normally distributed values.
 fn band(format: Format) -> (f64, f64) {
     match format {
         Format::Bf16 => (0.0, 0.0),
@@ -138,7 +138,7 @@ fn every_format_is_read_back_as_it_was_meant() {
             }
             let relative = if power > 0.0 { (error / power).sqrt() } else { 0.0 };
             let (least, most) = band(format);
-            // What comes from four bits may fit into them again, and into eight always.
+            // Values decoded from four bits may fit into them again, and into eight always.
             let least = if name == "gpt_oss_mxfp4" { 0.0 } else { least };
             assert!((least..=most).contains(&relative), "{name} {word}: {relative}");
         }
@@ -266,10 +266,10 @@ fn scales_follow_from_what_was_seen_or_are_refused() {
     let of = |peak: &dyn Fn(Seen) -> Option<f32>| {
         scales(Format::Fp8, both, &model, (&tensors[..], &choices[..]), peak)
     };
-    // The two parts of what latent attention keeps have one scale: that of the larger.
+    // The two cached parts of latent attention share one scale: that of the larger.
     let made = of(&|seen| match seen {
         Seen::Kept(state, part) => Some(448.0 * (1 + state.0 * 2 + part) as f32),
-        // An expert that no row chose has the scale of the others.
+        // An expert without tokens has the scale of the others.
         Seen::Input(id) => (model.graph.weights[id.0].name.contains("experts.1.gate")
             || !model.graph.weights[id.0].name.contains(".experts."))
         .then_some(448.0 * 64.0),
@@ -287,7 +287,7 @@ fn scales_follow_from_what_was_seen_or_are_refused() {
     let get = |name: &str| made.all.iter().find(|(own, _)| own == name).unwrap().1;
     assert_eq!(get("model.layers.0.self_attn.k_scale"), 2.0);
     assert_eq!(get("model.layers.0.self_attn.v_scale"), 2.0);
-    // What expands the latent multiplies its first part.
+    // The weight that expands the latent multiplies its first part.
     assert_eq!(get("model.layers.1.self_attn.kv_b_proj.input_scale"), 3.0);
     assert_eq!(get("model.layers.1.mlp.experts.0.down_proj.input_scale"), 64.0);
     let faults = of(&|_| Some(f32::NAN)).unwrap_err();
@@ -324,7 +324,7 @@ fn a_stored_scale_that_is_none_is_refused_by_name() {
     assert_eq!(checkpoint.scale("a.absent.input_scale").unwrap(), None);
 }
 
-/// A spec of one's own says nothing under `quant:`, and its output matrix has any name.
+/// A spec without a `quant:` section, whose output matrix has any name.
 #[test]
 fn the_output_matrix_and_embeddings_stay_in_every_format() {
     let source = fixture("llama_256");
@@ -347,7 +347,7 @@ fn the_output_matrix_and_embeddings_stay_in_every_format() {
                 let place = tensors.iter().position(|tensor| tensor.name == name).unwrap();
                 choices[place].kept.is_some()
             };
-            // Squares do not fit on its rows; the reason then is another one.
+            // Square blocks do not fit its rows; then the reason is another one.
             let place = tensors.iter().position(|tensor| tensor.name == "lm_head.weight").unwrap();
             let final_matrix = choices[place].why.contains("its product is the logits");
             assert_eq!(final_matrix, !output, "{name}");
@@ -369,14 +369,14 @@ fn plain_numbers_are_bf16_but_for_what_is_wider_on_purpose() {
         let wide = tensors.iter().zip(&choices).filter(|(_, c)| c.kept == Some(FileDtype::F32));
         wide.map(|(tensor, _)| tensor.name.clone()).collect::<Vec<_>>()
     };
-    // All of it is f32, whatever its config says: what the reference keeps so stays.
+    // Everything is f32, whatever its config declares: tensors that the reference keeps in f32 stay.
     for tensor in &mut tensors {
         tensor.dtype = FileDtype::F32;
     }
     let stays = wide(&tensors);
     assert!(stays.iter().all(|name| name.ends_with("e_score_correction_bias")), "{stays:?}");
     assert!(stays.contains(&correction.to_owned()));
-    // One tensor of a checkpoint of 16 bits is.
+    // One tensor of a 16-bit checkpoint is.
     for tensor in &mut tensors {
         tensor.dtype = FileDtype::Bf16;
     }

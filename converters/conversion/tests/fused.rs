@@ -1,4 +1,4 @@
-//! Files in which other programs have put several matrices into one: the same weights come out.
+//! Tests of files in which other programs have fused matrices: the same weights are read.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 

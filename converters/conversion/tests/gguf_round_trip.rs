@@ -1,4 +1,4 @@
-//! Every fixture as a GGUF file of f32, and back: the reader gives the weights that went in.
+//! Round trip of every fixture through a GGUF file of f32: the reader gives the original weights.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 

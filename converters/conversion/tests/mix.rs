@@ -1,4 +1,4 @@
-//! Types against those that llama.cpp's quantize tool chose (fixtures/mix, which `make.py` asked it).
+//! Compares types with those chosen by llama.cpp's quantize tool (fixtures/mix, made by `make.py`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use formats::gguf::{Metadata, Value};
 use onboard_conversion::mix::{self, Assigned, Facts, Overrides, Target, Tensor, TensorType};
 use serde_json::Value as Json;
 
-/// The tensors of `ffn_up.weight 0-2,5`: `blk.0.ffn_up.weight` and so on. A name alone is one tensor.
+/// Expands `ffn_up.weight 0-2,5` to `blk.0.ffn_up.weight` and so on. A name alone is one tensor.
 fn names(text: &str) -> Vec<String> {
     let Some((name, layers)) = text.split_once(' ') else { return vec![text.into()] };
     let ranges = layers.split(',').flat_map(|range| {
@@ -39,7 +39,7 @@ fn keys(arch: &str, json: &Json) -> Metadata {
     keys
 }
 
-/// `Q4_K_M --imatrix --pure`.
+/// Runs a case such as `Q4_K_M --imatrix --pure`.
 fn ask(case: &str, keys: &Metadata, tensors: &[Tensor<'_>]) -> Result<Vec<Assigned>, mix::Error> {
     let mut words = case.split(' ');
     let target = Target::parse(words.next().expect("a target"))?;
@@ -82,7 +82,7 @@ fn types_are_those_of_the_reference() {
                 shapes.insert(name, shape.clone());
             }
         }
-        // In another order than the reference has them.
+        // In an order other than the reference's.
         let tensors: Vec<Tensor<'_>> = shapes
             .iter()
             .rev()

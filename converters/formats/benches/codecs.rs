@@ -1,5 +1,6 @@
-//! How fast blocks are made and read, on one thread: `cargo bench -p onboard-formats --bench codecs
-//! [-- <part of a name>...]`. Million numbers a second, the best of several runs.
+//! Measures the speed of encoding and decoding blocks on one thread: `cargo bench -p onboard-formats
+//! --bench codecs [-- <part of a name>...]`. Results are million values per second, the best of several
+//! runs.
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
 use std::hint::black_box;

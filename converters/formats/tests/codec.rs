@@ -1,4 +1,4 @@
-//! The door of the codecs: what it refuses, and formats without golden files.
+//! Tests of the codec interface: its errors, and formats without golden files.
 
 use onboard_formats::codec::{self, BadBlock, BlockType, Error};
 use proptest::prelude::*;
@@ -57,7 +57,7 @@ fn numbers_that_are_not_finite_are_named() {
     let error =
         codec::encode(BlockType::Q40, &[1.0; 32], 32, Some(&importance), &mut [0; 18]).unwrap_err();
     assert_eq!(error, Error::ImportanceNotFinite { at: 1, value: "NaN".into() });
-    // Numbers one by one keep what they are given, and f16 what it has for numbers too large.
+    // Formats without blocks keep their values, and f16 overflows to infinity.
     let f16 = encode(BlockType::F16, &[f32::INFINITY, 1e6], 2).unwrap();
     assert_eq!(decode(BlockType::F16, &f16), [f32::INFINITY; 2]);
 }
@@ -71,7 +71,7 @@ fn integers_and_f64_are_read_as_numbers() {
     assert_eq!(decode(BlockType::F64, &0.1_f64.to_le_bytes()), [0.1_f32]);
 }
 
-/// Formats with the places of their f16 scales in a block.
+/// Formats with the offsets of their f16 scales in a block.
 const SCALES: &[(BlockType, &[usize])] = &[
     (BlockType::F16, &[0]),
     (BlockType::Q40, &[0]),
@@ -144,7 +144,7 @@ fn blocks_of_other_formats_are_judged() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever bits numbers have, encoders neither panic nor leave a block unwritten.
+    /// Encoders neither panic nor leave a block unwritten, for any bits of the values.
     #[test]
     fn any_finite_numbers_can_be_encoded(
         bits in prop::collection::vec(any::<u32>(), 512),

@@ -1,4 +1,4 @@
-//! Layouts and the reader against each other, and against bytes written out by hand.
+//! Compares layouts with the reader, and with bytes written by hand.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ fn declared(name: &str, shape: &[usize], ty: BlockType) -> Declared {
     Declared { name: name.into(), shape: shape.into(), ty }
 }
 
-/// Every kind once, alone and in an array.
+/// Returns keys with every kind once, alone and in an array.
 fn keys() -> Metadata {
     let mut keys = Metadata::new();
     keys.set("general.architecture", "tiny");
@@ -44,7 +44,7 @@ fn keys() -> Metadata {
     keys
 }
 
-/// The whole file: tensor `n` has bytes that count up from `n`.
+/// Returns the whole file: tensor `n` has bytes that count up from `n`.
 fn bytes_of(layout: &Layout) -> Vec<u8> {
     let mut bytes = layout.header.clone();
     for (n, info) in layout.tensors.iter().enumerate() {
@@ -73,7 +73,7 @@ fn the_bytes_are_those_of_the_format() {
     want.extend(b"\x01\0\0\0\0\0\0\0n\x04\0\0\0\x07\0\0\0");
     want.extend(b"\x04\0\0\0\0\0\0\0list\x09\0\0\0\x08\0\0\0\x01\0\0\0\0\0\0\0");
     want.extend(b"\x02\0\0\0\0\0\0\0ab");
-    // The outer dimension of one is gone, the rest innermost first.
+    // The outer dimension of one is dropped, the rest is innermost first.
     want.extend(b"\x01\0\0\0\0\0\0\0a\x02\0\0\0\x03\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0");
     want.extend(b"\0\0\0\0\0\0\0\0\0\0\0\0");
     want.extend(b"\x01\0\0\0\0\0\0\0b\x01\0\0\0\x01\0\0\0\0\0\0\0\x01\0\0\0\x20\0\0\0\0\0\0\0");
@@ -131,7 +131,7 @@ fn padding_at_the_end_may_be_missing_and_bytes_may_follow() {
     assert!(matches!(Header::parse(Path::new("x"), &bytes), Err(Error::Truncated { .. })));
     bytes.extend([0; 500]);
     Header::parse(Path::new("x"), &bytes).unwrap();
-    // Version 2 is the same apart from its number.
+    // Version 2 is the same except for its number.
     bytes[4] = 2;
     assert_eq!(Header::parse(Path::new("x"), &bytes).unwrap().version, 2);
 }
@@ -204,7 +204,7 @@ fn a_set_is_cut_where_its_padded_tensors_exceed_the_size() {
     assert_eq!(file.info("d").map(|info| info.file), Some(2));
     assert_eq!(file.bytes("b").unwrap(), [1, 2, 3, 4]);
     assert_eq!(file.bytes("e").unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);
-    // The first has all keys and its number; the others have no more than they need.
+    // The first has all keys and its number; the others have only the required ones.
     assert_eq!(file.metadata().len(), keys.len() + 3);
     let third = Header::parse(&set[2].0, &fs_err::read(&set[2].0).unwrap()).unwrap();
     let left: Vec<_> = third.metadata.iter().collect();

@@ -1,6 +1,6 @@
-//! Damaged GGUF files: never a panic, never more memory than a small multiple of the file.
+//! Fuzz test with damaged GGUF files: never a panic, and memory within a small multiple of the file.
 //!
-//! `FUZZ_CASES=20000000 cargo test -p onboard-formats --test gguf_fuzz` looks longer.
+//! `FUZZ_CASES=20000000 cargo test -p onboard-formats --test gguf_fuzz` runs longer.
 #![expect(unsafe_code, reason = "an allocator is unsafe to implement; this one only counts")]
 
 use std::alloc::{GlobalAlloc, Layout as Piece, System};
@@ -11,7 +11,7 @@ use onboard_formats::codec::BlockType;
 use onboard_formats::gguf::{Declared, Dims, File, Header, Layout, Metadata, split};
 use proptest::prelude::*;
 
-/// Counts what a thread holds, and the most that it held.
+/// Allocator that counts the memory of a thread, and its peak.
 struct Counting;
 
 thread_local! {
@@ -19,7 +19,7 @@ thread_local! {
 }
 
 fn count(by: isize) {
-    // While a thread ends there is nobody left to count for.
+    // A thread that is ending is not counted.
     let _ = HELD.try_with(|held| {
         let (now, most) = held.get();
         held.set((now + by, most.max(now + by)));
@@ -44,7 +44,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What `work` gives, and the most memory it held meanwhile.
+/// Returns the result of `work`, and the peak of additional memory meanwhile.
 fn peak<T>(work: impl FnOnce() -> T) -> (T, isize) {
     let before = HELD.get().0;
     HELD.set((before, before));
@@ -58,7 +58,7 @@ fn whole(layout: &Layout) -> Vec<u8> {
     bytes
 }
 
-/// Good files, for damaging.
+/// Returns valid files, for damaging.
 fn samples() -> Vec<Vec<u8>> {
     let declared =
         |name: &str, shape: &[usize], ty| Declared { name: name.into(), shape: shape.into(), ty };
@@ -89,7 +89,7 @@ fn samples() -> Vec<Vec<u8>> {
     samples
 }
 
-/// Refusing is fine, and so is accepting what still is a file; the rest is not.
+/// Judges a file. Rejecting is fine, and so is accepting a valid file; everything else is a failure.
 fn judge(bytes: &[u8]) {
     let file = Path::new("x");
     let (read, most) = peak(|| Header::parse(file, bytes));
@@ -110,7 +110,7 @@ fn judge(bytes: &[u8]) {
             info.bytes
         );
     }
-    // Whatever is read can be laid out again, and then says the same.
+    // Any parsed header can be laid out again with the same contents.
     let again = layout(&header);
     let header = Header::parse(file, &whole(&again)).expect("our own");
     assert_eq!(layout(&header), again);
@@ -125,7 +125,7 @@ fn layout(header: &Header) -> Layout {
     Layout::new(Path::new("x"), &header.metadata, &tensors, Dims::AsGiven).expect("was read")
 }
 
-/// One piece of damage.
+/// Piece of damage.
 #[derive(Debug, Clone)]
 enum Damage {
     Flip(usize, u8),
@@ -169,7 +169,7 @@ fn damage(bytes: &mut Vec<u8>, by: &Damage) {
     }
 }
 
-/// Numbers that lengths, counts, kinds and offsets go wrong at.
+/// Integers at which lengths, counts, kinds and offsets commonly fail.
 const NUMBERS: &[u64] = &[
     0,
     1,
@@ -281,7 +281,7 @@ fn many_damaged_files_are_survived() {
         let path = dir.path().join(format!("x-{no:05}-of-00003.gguf"));
         fs_err::write(path, other).expect("the folder is there");
     }
-    // Damage that is still a file is damaged further.
+    // A damaged file that is still valid is damaged further.
     let mut pool = samples.clone();
     let (mut state, mut accepted) = (1, 0_u64);
     for case in 0..cases {
@@ -297,7 +297,7 @@ fn many_damaged_files_are_survived() {
         }
         let Ok(header) = Header::parse(Path::new("x"), &bytes) else { continue };
         accepted += 1;
-        // Those that lost what can be damaged would crowd out the others.
+        // Files with little left to damage would displace the others.
         if bytes.len() < 4000 && header.tensors.len() > 1 && header.metadata.len() > 3 {
             if pool.len() < 4000 {
                 pool.push(bytes);

@@ -1,4 +1,4 @@
-//! Encoders give ggml's bytes, decoders gguf-py's numbers (`fixtures/golden_quants`).
+//! Checks that encoders give ggml's bytes, and decoders gguf-py's values (`fixtures/golden_quants`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,12 +18,12 @@ fn numbers(name: &str) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
 }
 
-/// Hashes of what gguf-py decodes, by file.
+/// Returns hashes of gguf-py's decoded values, by file.
 fn hashes() -> BTreeMap<String, String> {
     serde_json::from_slice(&golden("decoded.json")).expect("a table of hashes")
 }
 
-/// The stored files: format, name, whether it was made with importances. Those of grids wait.
+/// Returns the stored files: format, name, and true if made with importance. Codebook files come later.
 fn files() -> Vec<(BlockType, String, bool)> {
     let file = |name: String| {
         let ty = name.split('.').next().and_then(BlockType::parse).expect("a format");
@@ -34,7 +34,7 @@ fn files() -> Vec<(BlockType, String, bool)> {
     hashes().into_keys().filter(|name| !grid(name)).map(file).collect()
 }
 
-/// Which blocks differ, for a message.
+/// Describes the blocks that differ.
 fn compare(ty: BlockType, found: &[u8], expected: &[u8]) -> Option<String> {
     let blocks = found.chunks(ty.bytes()).zip(expected.chunks(ty.bytes()));
     let differ: Vec<_> =

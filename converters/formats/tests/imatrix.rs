@@ -1,4 +1,4 @@
-//! Importance matrices: both forms, and what is wrong with damaged ones.
+//! Tests of importance matrices: both formats, and errors for damaged ones.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -154,7 +154,7 @@ fn a_damaged_gguf_form_is_told_apart() {
     let (f32, f16) = (BlockType::F32, BlockType::F16);
     let (sums, counts) = ("w.in_sum2", "w.counts");
     let good = make(&[(sums, &[2], f32), (counts, &[1], f32), ("other", &[1], f16)], 0).unwrap();
-    // Counts of zero: nothing was seen, everything weighs the same.
+    // Counts of zero: nothing was measured, and all weights are equal.
     assert_eq!(good.weights_for("w", 2, 1).unwrap(), Some(&[1.0, 1.0][..]));
     let cases: &[(Tensors<'_>, u8, &[&str])] = &[
         (&[], 0, &["has no importance of any weight"]),

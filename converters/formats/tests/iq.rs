@@ -1,4 +1,4 @@
-//! Codebook formats: importance by row, plain rows, and one oddity of the reference.
+//! Tests of codebook formats: importance by row, plain rows, and one peculiarity of the reference.
 
 use onboard_formats::codec::{BlockType, decode, encode};
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ fn decoded(ty: BlockType, bytes: &[u8]) -> Vec<f32> {
     out
 }
 
-/// Numbers between -1 and 1 that look like chance.
+/// Returns pseudo-random values between -1 and 1.
 fn noise(count: u32) -> Vec<f32> {
     (1..=count).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0 - 1.0).collect()
 }
@@ -50,7 +50,7 @@ fn plain_rows_come_back_near() {
     let importance = [1.0; 256];
     let outlier = std::array::from_fn(|i| if i == 77 { 1.0 } else { 0.001 });
     let one = std::array::from_fn(|i| if i == 5 { -3.0 } else { 0.0 });
-    // IQ2_XXS starts a row of equal numbers from too small a scale: 0.007 of 0.01 are its error.
+    // IQ2_XXS starts a row of equal values from too small a scale: its error is 0.007 of 0.01.
     for (row, error) in [([0.0; 256], 0.0), ([0.01; 256], 0.007), (outlier, 0.5), (one, 1.5)] {
         for ty in TYPES {
             let numbers = decoded(ty, &encoded(ty, &row, 256, Some(&importance)));
@@ -67,13 +67,13 @@ fn iq3_s_writes_what_follows_zeros_as_early_as_the_reference() {
     let whole = encoded(BlockType::Iq3S, &row, 256, None);
     row[32..64].fill(0.0);
     let gap = encoded(BlockType::Iq3S, &row, 256, None);
-    // Low bytes and signs of parts 2 to 7 stand where those of 1 to 6 should; high bits do not move.
+    // Low bytes and signs of parts 2 to 7 are stored at the place of 1 to 6; high bits do not move.
     assert_eq!(gap[2 + 8..2 + 56], whole[2 + 16..2 + 64]);
     assert_eq!(gap[74 + 4..74 + 28], whole[74 + 8..74 + 32]);
     assert_eq!((gap[67], &gap[68..74]), (0, &whole[68..74]));
 }
 
-/// Finite numbers of any magnitude, alone or among zeros and each other.
+/// Generates finite values of any magnitude, alone or among zeros and each other.
 fn numbers() -> impl Strategy<Value = Vec<f32>> {
     let bits = any::<u32>().prop_map(f32::from_bits);
     let any = bits.prop_map(|x| if x.is_finite() { x } else { 1.0 });

@@ -1,8 +1,8 @@
-//! Whatever the CPU can do, the bytes are those of the plain code.
+//! Checks that the bytes are those of the scalar code, on any CPU.
 
 use onboard_formats::codec::{self, BlockType, Lanes};
 
-/// Uniform integers, then numbers made of them.
+/// Generator of uniform integers, and of values derived from them.
 struct Random(u64);
 
 impl Random {
@@ -11,7 +11,7 @@ impl Random {
         (self.0 >> 32) as u32
     }
 
-    /// In -1..1.
+    /// Returns a value in -1..1.
     fn unit(&mut self) -> f32 {
         (self.bits() as i32) as f32 / 2_147_483_648.0
     }

@@ -1,4 +1,4 @@
-//! Our reader and writer against the format's own crate, and against random bytes.
+//! Compares our reader and writer with the format's reference crate, and tests random bytes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -80,7 +80,7 @@ proptest! {
         for (key, text) in &metadata {
             prop_assert_eq!(head.metadata().as_ref().unwrap().get(key), Some(text));
         }
-        // And we read it back ourselves.
+        // The file is also read back.
         let file = File::open(&path).unwrap();
         prop_assert_eq!(&file.header().metadata, &metadata);
         prop_assert_eq!(file.header().data_start % 8, 0);
@@ -109,7 +109,7 @@ proptest! {
     }
 }
 
-/// A good file with two tensors, for damaging.
+/// Returns a valid file with two tensors, for damaging.
 fn sample() -> Vec<u8> {
     let json = br#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"b":{"dtype":"I8","shape":[3],"data_offsets":[16,19]}}"#;
     let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
@@ -118,14 +118,15 @@ fn sample() -> Vec<u8> {
     bytes
 }
 
-/// Accepting is fine (a changed digit of data is still a file); panicking and wild ranges are not.
+/// Judges a file. Accepting is fine (a changed digit of data is still a file); panics and invalid ranges
+/// are not.
 fn judge(bytes: &[u8]) {
     if let Ok(header) = Header::from_bytes(Path::new("x"), bytes) {
         for entry in header.tensors.values() {
             let (begin, end) = (entry.range.0 as usize, entry.range.1 as usize);
             assert!(header.data_start as usize <= begin && begin <= end && end <= bytes.len());
         }
-        // Whoever passes our checks passes theirs.
+        // A file that passes our checks passes theirs.
         assert!(SafeTensors::deserialize(bytes).is_ok(), "{}", String::from_utf8_lossy(bytes));
     }
 }
@@ -242,7 +243,7 @@ fn an_unfinished_file_leaves_nothing_and_spoils_nothing() {
     assert!(!part.exists());
     assert_eq!(fs_err::read(&path).unwrap(), before);
 
-    // What a killed run left is replaced.
+    // Remains of a killed run are replaced.
     fs_err::write(&part, b"left over, and longer than what is written now: ".repeat(9)).unwrap();
     write(&path, &BTreeMap::new(), &[declared("new", &[2])], 3);
     assert!(!part.exists());

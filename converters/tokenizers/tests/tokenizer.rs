@@ -1,4 +1,4 @@
-//! Tokenizers of every fixture, against what llama.cpp made of them, and folders that are wrong.
+//! Compares the tokenizers of every fixture with llama.cpp's results, and tests invalid folders.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
@@ -23,7 +23,7 @@ fn parsed(path: &Path) -> Value {
     serde_json::from_slice(&fs_err::read(path).unwrap()).unwrap()
 }
 
-/// What llama.cpp's converter and tokenizer made of the fixtures, by `fixtures/peer.py`.
+/// Returns the results of llama.cpp's converter and tokenizer for the fixtures, made by `fixtures/peer.py`.
 fn peer() -> Value {
     parsed(&fixtures().join("tokenizers.json"))
 }
@@ -58,7 +58,7 @@ fn digest(texts: impl IntoIterator<Item = String>) -> String {
     format!("{:x}", hash.finalize())
 }
 
-/// A value as `peer.py` writes it.
+/// Shortens a value as `peer.py` writes it.
 fn short(value: &Gguf) -> Value {
     let plain = |value: &Gguf| match value {
         Gguf::Bool(x) => json!(x),
@@ -105,8 +105,8 @@ fn every_fixture_is_split_as_the_program_does_it() {
     }
 }
 
-/// Keys that are not the converter's: pieces of a tokenizer.json score by their merges, and
-/// special tokens that the converter knows by a model's name are not guessed.
+/// Keys that differ from the converter's: pieces of a tokenizer.json score by their merges, and special
+/// tokens that the converter knows by a model's name are not guessed.
 const DIFFERENT: [(&str, &str); 4] = [
     ("glm4", "tokenizer.ggml.eot_token_id"),
     ("glm4", "tokenizer.ggml.unknown_token_id"),
@@ -134,7 +134,7 @@ fn keys_are_those_of_the_converter() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// A folder with the tokenizer of a fixture, changed.
+/// Returns a folder with the changed tokenizer of a fixture.
 fn folder(name: &str, change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for file in ["tokenizer.model", "tokenizer_config.json", "config.json"] {
@@ -169,8 +169,8 @@ fn row(made: &Tokenizer, text: &str) -> (f32, i128) {
     (score, types.get(at).unwrap().integer().unwrap())
 }
 
-/// Saved by transformers 5, added tokens stand in tokenizer.json alone; llama.cpp's converter reads them
-/// there: the score is -1000, and only those that are marked as special are control tokens.
+/// Checkpoints of transformers 5 list added tokens in tokenizer.json alone. llama.cpp's converter reads
+/// them there: the score is -1000, and only those marked as special are control tokens.
 #[test]
 fn added_tokens_of_pieces_are_scored_and_typed_as_stated() {
     let dir = folder("phi3", |json| {
@@ -190,7 +190,7 @@ fn added_tokens_of_pieces_are_scored_and_typed_as_stated() {
     onboard_tokenizers::self_check(&made, dir.path()).unwrap();
 }
 
-/// Transformers goes by tokenizer.json, also if the model of pieces beside it asks for a blank.
+/// Transformers follows tokenizer.json, even if the tokenizer.model beside it asks for a space.
 #[test]
 fn a_blank_before_texts_is_what_tokenizer_json_says() {
     let dir = folder("llama", |json| {
@@ -226,7 +226,7 @@ fn scored_pieces_are_written_and_tokenize_alike() {
     assert_eq!(row(&made, "▁the"), (-2.625, 1));
     let texts = ["the quick he  qq aab", "世界 x zz", "a\tb? é", "", "  the the  "];
     let checked = onboard_tokenizers::check::check(&made, dir.path(), texts).unwrap();
-    // The last begins with blanks, which the two are known to treat differently.
+    // The last begins with spaces, which the two are known to treat differently.
     assert_eq!((checked.strings, checked.skipped, checked.known.len()), (4, 1, 0));
     let loaded = Loaded::new(keys).unwrap();
     assert_eq!(loaded.encode("qq the").unwrap(), loaded.encode("ssss the").unwrap());
@@ -237,7 +237,7 @@ fn scored_pieces_are_written_and_tokenize_alike() {
     assert!(message.contains("whole words") && message.contains("Unigram"), "{message}");
 }
 
-/// The scored pieces with a change, as a file holds them.
+/// Returns a changed Unigram tokenizer, as a file stores it.
 fn changed_pieces(change: impl FnOnce(&mut Value)) -> (tempfile::TempDir, Tokenizer) {
     let dir = tempfile::tempdir().unwrap();
     let mut json = tokenizers::pieces();

@@ -1,4 +1,4 @@
-//! Tokens around texts: by a checkpoint's tokenizer, and by the keys that are written of it.
+//! Tests of special tokens around texts: by a checkpoint's tokenizer, and by the keys written for it.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
@@ -26,7 +26,7 @@ fn parsed(path: &Path) -> Value {
     serde_json::from_slice(&fs_err::read(path).unwrap()).unwrap()
 }
 
-/// Rows of the embedding, wherever the config says it.
+/// Returns the rows of the embedding, from wherever the config has them.
 fn rows(dir: &Path) -> usize {
     fn find(value: &Value) -> Option<usize> {
         let map = value.as_object()?;
@@ -42,7 +42,7 @@ fn read(dir: &Path, identity: bool) -> Tokenizer {
         .unwrap_or_else(|why| panic!("{}: {why}", dir.display()))
 }
 
-/// The tokens of a text by the folder, and by the keys.
+/// Returns the tokens of a text by the folder, and by the keys.
 fn both(dir: &Path, keys: &Metadata, text: &str) -> (Vec<u32>, Vec<u32>) {
     let reference = Reference::read(dir).unwrap().unwrap();
     (reference.encode(text, true).unwrap(), Loaded::new(keys).unwrap().prompt(text).unwrap())
@@ -52,7 +52,7 @@ fn adds(keys: &Metadata) -> (Option<bool>, Option<bool>) {
     (keys.bool(BOS).unwrap(), keys.bool(EOS).unwrap())
 }
 
-/// A folder with a tokenizer.json and settings, and a config with so many rows.
+/// Returns a folder with a tokenizer.json and settings, and a config with this many rows.
 fn folder(json: &Value, settings: &Value, rows: usize) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, value: &Value| {
@@ -64,7 +64,7 @@ fn folder(json: &Value, settings: &Value, rows: usize) -> tempfile::TempDir {
     dir
 }
 
-/// A template with these tokens before and behind a text.
+/// Returns a template with these tokens before and after a text.
 fn template(before: &[(&str, u32)], after: &[(&str, u32)]) -> Value {
     let special = |(text, _): &(&str, u32)| json!({"SpecialToken": {"id": text, "type_id": 0}});
     let text = json!({"Sequence": {"id": "A", "type_id": 0}});
@@ -78,7 +78,7 @@ fn template(before: &[(&str, u32)], after: &[(&str, u32)]) -> Value {
         "special_tokens": listed})
 }
 
-/// Scored pieces with another post-processor.
+/// Returns a Unigram tokenizer with another post-processor.
 fn pieces(post: Value) -> Value {
     let mut seeds = tokenizers::seeds().into_iter();
     let (_, mut json) = seeds.find(|(name, _)| *name == "pieces").unwrap();
@@ -123,7 +123,7 @@ fn every_fixture_begins_and_ends_texts_as_its_folder_does() {
     assert!(seen > 150, "{seen}");
 }
 
-/// Their post-processors are templates of a text alone, while their config names a bos token.
+/// Their post-processors are templates of only the text, while their config names a BOS token.
 #[test]
 fn nothing_stands_before_texts_where_the_template_puts_nothing() {
     for name in ["phi3", "phimoe"] {
@@ -159,7 +159,7 @@ fn scored_pieces_say_what_stands_around_texts() {
     }
 }
 
-/// Transformers 5.23 takes both settings out of the config where there is a tokenizer.json, for every class.
+/// Transformers 5.23 ignores both settings of the config beside a tokenizer.json, for every class.
 #[test]
 fn settings_beside_a_tokenizer_json_are_not_followed() {
     for name in ["llama", "qwen2", "gpt2"] {
@@ -205,14 +205,14 @@ fn settings_beside_a_vocabulary_and_merges_are_followed() {
             assert_eq!(ours, theirs, "{class} {bos} {eos}");
         }
     }
-    // A class without a bos token has none to put there.
+    // A class without a BOS token has none to add.
     let config = json!({"tokenizer_class": "Qwen2Tokenizer", "add_bos_token": true});
     write("tokenizer_config.json", config.to_string());
     let made = read(dir.path(), false);
     assert_eq!(both(dir.path(), &made.keys, "Hi"), (text.to_vec(), text.to_vec()));
 }
 
-/// By `llama_vocab::impl::load`: what a kind of tokenizer adds, and which ids it takes where none are named.
+/// By `llama_vocab::impl::load`: the tokens that a kind of tokenizer adds, and its default ids.
 #[test]
 fn what_a_file_does_not_say_is_read_by_kind() {
     let bare = |keys: &Metadata| {

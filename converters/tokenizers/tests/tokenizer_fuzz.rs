@@ -1,5 +1,5 @@
-//! Damaged tokenizers: each gets an error that names the component, or tokenizes texts. None panics,
-//! hangs or takes memory on a file's word.
+//! Fuzz test with damaged tokenizers: each gives an error that names the component, or tokenizes texts.
+//! None panics, hangs or allocates memory that a file merely claims.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
@@ -21,7 +21,7 @@ const TEXTS: [&str; 6] = [
     "a\0b\u{200b}c",
 ];
 
-/// What happens to a tokenizer: its error, or none after texts went through it.
+/// Returns the notes of a tokenizer after it has processed the texts, or its error.
 fn outcome(bytes: &[u8]) -> Result<Vec<String>, String> {
     let dir = tempfile::tempdir().unwrap();
     fs_err::write(dir.path().join("tokenizer.json"), bytes).unwrap();
@@ -42,7 +42,7 @@ fn of(json: &Value) -> Result<Vec<String>, String> {
     outcome(json.to_string().as_bytes())
 }
 
-/// A seeded generator (xorshift).
+/// Seeded generator (xorshift).
 struct Dice(u64);
 
 impl Dice {
@@ -54,7 +54,7 @@ impl Dice {
     }
 }
 
-/// The places of all values in a tree, as JSON pointers. Vocabularies are passed over mostly.
+/// Collects the places of all values in a tree, as JSON pointers. Vocabularies are mostly skipped.
 fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     found.push(at.to_owned());
     match value {
@@ -312,7 +312,7 @@ fn the_component_is_named() {
     }
 }
 
-/// Whole texts are read, whatever the file says of lengths, and it is said.
+/// Whole texts are read, whatever lengths the file sets, and a note is returned.
 #[test]
 fn truncation_and_padding_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
@@ -326,7 +326,7 @@ fn truncation_and_padding_are_ignored() {
     assert!(tokenizer.notes()[0].contains("sets truncation and padding"));
 }
 
-/// Ids and the text that they become.
+/// Ids and the text that they decode to.
 type Made = (&'static [u32], &'static str);
 
 /// The ids and texts are those of tokenizers 0.23.3 for Python, which has no checks of this kind.

@@ -1,4 +1,4 @@
-//! Answers without a body worth reading: statuses, headers, listings.
+//! Tests of responses without a relevant body: statuses, headers, listings.
 
 use std::io::Write as _;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::{CONFIG, ID, Scene, TOKEN, fails, hasty, options};
 #[test]
 fn too_many_requests_are_waited_out() {
     let scene = Scene::new();
-    // A wait of an hour is cut to what the options allow.
+    // A wait of an hour is limited by the options.
     let busy = "HTTP/1.1 429 Slow Down\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n";
     for (method, part) in [("GET", "/api/"), ("HEAD", "/resolve/"), ("GET", "/resolve/")] {
         scene.pair.hub.raw_times(2, method, part, busy);

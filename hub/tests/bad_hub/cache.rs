@@ -1,4 +1,4 @@
-//! The cache on the disk: its layout, and several programs in it at once.
+//! Tests of the cache on the disk: its layout, and concurrent use by several programs.
 
 use std::thread;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn what_is_in_the_cache_is_not_asked_for() {
     let asked = scene.pair.hub.requests().len();
     assert_eq!(scene.weights().unwrap(), first);
     assert_eq!(scene.pair.hub.requests().len(), asked);
-    // The bytes are here under the name of another commit: they are linked, not fetched.
+    // The bytes exist under the name of another commit: they are linked, not fetched.
     fs_err::remove_file(&first).unwrap();
     scene.weights().unwrap();
     assert_eq!(scene.pair.storage.requests().len(), 1);
@@ -88,7 +88,7 @@ fn several_fetches_at_once_share_one_transfer() {
     let scene = Scene::new();
     let bytes = weights();
     scene.pair.storage.on(move |request, stream| {
-        // Long enough that all of them are there.
+        // Long enough for all of them to arrive.
         thread::sleep(Duration::from_millis(300));
         serve_range(request, stream, &bytes);
         true

@@ -1,4 +1,4 @@
-//! Hashes that hubs state for files, made without the client.
+//! Hashes that hubs state for files, computed without the client.
 
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};

@@ -1,4 +1,4 @@
-//! Hubs that misbehave: each ends in a clear error or a bounded retry, and none learns the token.
+//! Tests of faulty hubs: each ends in a clear error or a bounded retry, and none receives the token.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
@@ -22,12 +22,12 @@ pub(crate) const TOKEN: &str = "hf_secret";
 pub(crate) const ID: &str = "acme/tiny";
 pub(crate) const WEIGHTS: &str = "model.safetensors";
 
-/// A few pieces of a transfer.
+/// Returns the bytes of a file of several transfer chunks.
 pub(crate) fn weights() -> Vec<u8> {
     (0..300_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-/// Timeouts that a loaded machine keeps, with short waits between attempts.
+/// Returns timeouts suitable for a loaded machine, with short waits between attempts.
 pub(crate) fn options() -> Options {
     Options {
         connect: Duration::from_secs(3),
@@ -41,13 +41,13 @@ pub(crate) fn options() -> Options {
     }
 }
 
-/// Options for a server that is silent on purpose.
+/// Returns options for a server that is silent on purpose.
 pub(crate) fn hasty() -> Options {
     let short = Duration::from_millis(150);
     Options { answer: short, read: short, lock: short, tries: 2, ..options() }
 }
 
-/// A pair of servers, a cache and a client, which writes down what it tells.
+/// Pair of servers, a cache and a client, with a record of its events.
 pub(crate) struct Scene {
     pub pair: Pair,
     pub home: tempfile::TempDir,
@@ -87,7 +87,7 @@ impl Scene {
         self.home.path().join("models--acme--tiny").join(rest)
     }
 
-    /// Names in `blobs`, sorted.
+    /// Returns the names in `blobs`, sorted.
     pub(crate) fn blobs(&self) -> Vec<String> {
         let entries = fs_err::read_dir(self.path("blobs")).into_iter().flatten();
         let mut names: Vec<_> =
@@ -96,7 +96,7 @@ impl Scene {
         names
     }
 
-    /// Fails unless the storage, which is another origin, saw requests and none with a token.
+    /// Fails unless the storage, which is another origin, received requests and none with a token.
     #[track_caller]
     pub(crate) fn storage_saw_no_token(&self) {
         let seen = self.pair.storage.requests();
@@ -108,7 +108,7 @@ impl Scene {
     }
 }
 
-/// Fails unless the result is an error whose text has these words, and not the token.
+/// Fails unless the result is an error whose text contains these words, and not the token.
 #[track_caller]
 pub(crate) fn fails<T: std::fmt::Debug>(result: Result<T, Error>, words: &[&str]) {
     let error = result.unwrap_err().to_string();

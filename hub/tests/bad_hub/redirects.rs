@@ -1,4 +1,4 @@
-//! Redirects: who gets the token, and targets that lead nowhere.
+//! Tests of redirects: recipients of the token, and invalid targets.
 
 use crate::server::{COMMIT, Server, answer, serve_range, sha256};
 use crate::{CONFIG, ID, Scene, TOKEN, fails, options, weights};
@@ -25,7 +25,7 @@ fn the_token_is_not_sent_along_a_chain_of_other_origins() {
         crate::server::serve_range(request, stream, &bytes);
         true
     });
-    // The name of the host differs, and then the port alone.
+    // The name of the host differs, and then only the port.
     let port = third.origin.rsplit(':').next().unwrap();
     let moved = format!("HTTP/1.1 307 Moved\r\nLocation: http://localhost:{port}/x\r\n\r\n");
     scene.pair.storage.raw("GET", "/signed/", moved);
@@ -134,7 +134,7 @@ fn a_loop_of_redirects_ends() {
         scene.pair.hub.raw("HEAD", "/resolve/", moved);
         fails(scene.config(), &["more than 10 times"]);
     }
-    // Two origins that send the client to and fro.
+    // Two origins that redirect the client to each other.
     let scene = Scene::new();
     let back = format!("{}/acme/tiny/resolve/{COMMIT}/model.safetensors", scene.pair.hub.origin);
     scene.pair.storage.on(move |_, stream| {

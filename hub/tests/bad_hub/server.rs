@@ -1,4 +1,4 @@
-//! Servers on the loopback that answer like a hub and its storage, and misbehave on request.
+//! Servers on the loopback interface that respond like a hub and its storage, and fail on request.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -8,10 +8,10 @@ use std::thread;
 
 pub(crate) use crate::hashes::{git_hash, sha256};
 
-/// The one commit of the one model.
+/// Single commit of the single model.
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// A request as it came in; names of headers in lower case.
+/// Received request, with header names in lower case.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub method: String,
@@ -20,7 +20,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The first byte that is asked for.
+    /// Returns the first requested byte.
     pub(crate) fn from(&self) -> usize {
         let range = self.headers.get("range").map(|range| range["bytes=".len()..].to_owned());
         range.map_or(0, |range| range.trim_end_matches('-').parse().unwrap())
@@ -33,7 +33,7 @@ impl Request {
 
 type Handler = dyn Fn(&Request, &mut TcpStream) -> bool + Send + Sync;
 
-/// A server that remembers its requests. A handler that returns false leaves the answer to the next.
+/// Server that records its requests. A handler that returns false passes the request to the next.
 #[derive(Clone)]
 pub(crate) struct Server {
     pub origin: String,
@@ -73,7 +73,7 @@ impl Server {
         }
     }
 
-    /// Answers requests; the handler added last is asked first.
+    /// Adds a handler; the handler added last is called first.
     pub(crate) fn on(
         &self,
         handler: impl Fn(&Request, &mut TcpStream) -> bool + Send + Sync + 'static,
@@ -81,7 +81,7 @@ impl Server {
         self.handlers.lock().unwrap().push(Arc::new(handler));
     }
 
-    /// Answers requests whose method and path fit with raw bytes.
+    /// Responds to matching requests with raw bytes.
     pub(crate) fn raw(&self, method: &'static str, part: &'static str, bytes: impl Into<Vec<u8>>) {
         let bytes = bytes.into();
         self.on(move |request, stream| {
@@ -93,7 +93,7 @@ impl Server {
         });
     }
 
-    /// Like `raw`, for the first `times` requests that fit.
+    /// Responds like `raw`, to the first `times` matching requests.
     pub(crate) fn raw_times(
         &self,
         times: usize,
@@ -117,13 +117,13 @@ impl Server {
         self.requests.lock().unwrap().clone()
     }
 
-    /// The requests whose method and path fit.
+    /// Returns the requests with a matching method and path.
     pub(crate) fn seen(&self, method: &str, part: &str) -> Vec<Request> {
         self.requests().into_iter().filter(|request| request.is(method, part)).collect()
     }
 }
 
-/// Writes an answer with its length, and ends the connection. A client that is gone is no matter.
+/// Writes a response with its length, and closes the connection. A disconnected client is ignored.
 pub(crate) fn answer(stream: &mut TcpStream, status: &str, headers: &[String], body: &[u8]) {
     let mut head = format!("HTTP/1.1 {status}\r\nConnection: close\r\n");
     if !headers.iter().any(|header| header.starts_with("Content-Length")) {
@@ -137,7 +137,7 @@ pub(crate) fn answer(stream: &mut TcpStream, status: &str, headers: &[String], b
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).ok();
 }
 
-/// Answers with the bytes from where they were asked for.
+/// Responds with the bytes from the requested offset.
 pub(crate) fn serve_range(request: &Request, stream: &mut TcpStream, bytes: &[u8]) {
     match request.from() {
         0 => answer(stream, "200 OK", &[], bytes),
@@ -149,13 +149,13 @@ pub(crate) fn serve_range(request: &Request, stream: &mut TcpStream, bytes: &[u8
     }
 }
 
-/// A hub and the storage at another origin that it keeps large files in.
+/// Hub, and the storage at another origin for its large files.
 pub(crate) struct Pair {
     pub hub: Server,
     pub storage: Server,
 }
 
-/// A pair that serves `config.json` itself and `model.safetensors` from its storage.
+/// Returns a pair that serves `config.json` itself and `model.safetensors` from its storage.
 pub(crate) fn well_behaved(config: &[u8], weights: &[u8]) -> Pair {
     let (hub, storage) = (Server::start(), Server::start());
     hub.on(|request, stream| {

@@ -1,4 +1,4 @@
-//! Bodies that break, lie about their length, drip, or are damaged.
+//! Tests of bodies that break off, have a wrong length, are slow, or are damaged.
 
 use std::io::Write as _;
 use std::thread;
@@ -9,7 +9,7 @@ use hub::Options;
 use crate::server::{answer, serve_range, sha256};
 use crate::{CONFIG, Scene, fails, hasty, options, weights};
 
-/// The head of an answer that announces so many bytes, and the first of them.
+/// Returns the head of a response that announces this many bytes, followed by the first of them.
 fn cut(announced: usize, bytes: &[u8]) -> Vec<u8> {
     [format!("HTTP/1.1 200 OK\r\nContent-Length: {announced}\r\n\r\n").as_bytes(), bytes].concat()
 }
@@ -107,7 +107,7 @@ fn a_body_that_drips_is_an_error() {
 
 #[test]
 fn a_body_longer_than_announced_is_an_error() {
-    // Without a length, and in pieces; what arrived is not kept.
+    // Without a length, and chunked; received bytes are not kept.
     for chunked in [false, true] {
         let scene = Scene::new();
         scene.pair.storage.on(move |_, stream| {
@@ -143,7 +143,7 @@ fn bytes_behind_the_announced_end_are_nobodys() {
 
 #[test]
 fn a_compressed_body_is_an_error() {
-    // A few bytes that stand for many: they are not unpacked at all.
+    // A few compressed bytes that expand to many: they are not decompressed.
     let head =
         "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\u{b}\x08\x00";
     let scene = Scene::new();

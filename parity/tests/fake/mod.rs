@@ -1,7 +1,7 @@
-//! A tiny engine that can be broken on purpose, and dumps written by it while it is whole.
+//! Tiny engine with optional faults, and dumps written by its correct form.
 //!
-//! Two layers: a gated short convolution of width 3, and attention over a window of 4.
-//! The reference adds up in the other direction, so that two honest runs differ by rounding.
+//! It has two layers: a gated short convolution of width 3, and attention over a window of 4. The reference
+//! sums in the other direction, so that two correct runs differ by rounding.
 
 #![allow(clippy::allow_attributes_without_reason, unreachable_pub, dead_code)]
 
@@ -27,27 +27,27 @@ const WINDOW: usize = 4;
 const HEADS: usize = 2;
 const D: usize = H / HEADS;
 
-/// What is broken.
+/// Fault of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// The conv state is kept in bf16, whatever the run's dtype.
+    /// The conv state is stored in bf16, whatever the run's dtype.
     NarrowState,
-    /// An epsilon of 1e-5 where 1e-6 belongs.
+    /// An epsilon is 1e-5 instead of 1e-6.
     Epsilon,
     /// The window is one too long.
     Window,
-    /// One norm's weight counts from 1.
+    /// The weight of one norm is offset by 1.
     PlusOne,
     /// Attention's scale is wrong by 3 in 1000.
     Scale,
-    /// A slot that is used again is not cleared.
+    /// A reused slot is not cleared.
     StaleSlot,
-    /// A chunk shorter than the kernel forgets what came before it.
+    /// A chunk shorter than the kernel drops the positions before it.
     ShortChunk,
     /// Forks share their conv state's newest column.
     ForkLeaks,
-    /// Truncation forgets positions but not the conv state.
+    /// Truncation drops positions but not the conv state.
     HalfTruncate,
     /// Slots are mixed up when their order changes.
     BatchOrder,
@@ -60,9 +60,9 @@ pub enum Fault {
 #[derive(Debug, Clone, Copy)]
 pub struct Fake {
     pub fault: Fault,
-    /// Adds up from the other end.
+    /// True to sum from the other end.
     pub reversed: bool,
-    /// Shows neither taps nor states.
+    /// True to expose neither taps nor states.
     pub blind: bool,
 }
 
@@ -72,7 +72,7 @@ fn span() -> Span {
     Span { source, start: 26, end: 30 }
 }
 
-/// The graph, as a spec would resolve to it.
+/// Returns the graph, as a spec would resolve to it.
 pub fn model() -> Model {
     let mut graph = Graph::default();
     let value = |g: &mut Graph, name: &str, tap: Option<&str>| {
@@ -181,7 +181,7 @@ pub fn round(dtype: Dtype, x: f32) -> f32 {
     }
 }
 
-/// A weight on the bf16 grid, so that every dtype has the same.
+/// Returns a weight on the bf16 grid, so that it is exact in every dtype.
 fn weight(seed: usize, n: usize) -> f32 {
     let mut z = (seed as u64 * 1_000_003 + n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -280,7 +280,7 @@ impl FakeSession {
         let keep = |v: f32| {
             if self.fake.fault == Fault::NarrowState { round(Dtype::Bf16, v) } else { v }
         };
-        // Within a forward the engine uses what it has in hand; only the past is read back.
+        // Within a forward pass the engine uses its own values; only the past is read back.
         let past = slot.columns.len();
         let mut seen = slot.columns.clone();
         if self.fake.fault == Fault::ShortChunk && x.len() == 2 {
@@ -337,7 +337,7 @@ impl FakeSession {
     }
 }
 
-/// Has no taps: a call fails the test.
+/// Probe without taps: a call fails the test.
 struct Closed;
 
 impl Probe for Closed {
@@ -582,7 +582,7 @@ impl Probe for Keep {
     }
 }
 
-/// A prefill and its taps.
+/// Runs a prefill and returns its logits and taps.
 fn whole(source: &Source<'_>, dtype: Dtype, reversed: bool, tokens: &[u32]) -> (Vec<f32>, Keep) {
     let fake = Fake { fault: Fault::None, reversed, blind: false };
     let mut session = fake.open(source, &Options { dtype, ..Options::default() }).unwrap();
@@ -591,7 +591,7 @@ fn whole(source: &Source<'_>, dtype: Dtype, reversed: bool, tokens: &[u32]) -> (
     (all[0].data.clone(), taps)
 }
 
-/// Writes a dump (and the checkpoint files it names) with the whole engine as the reference.
+/// Writes a dump (and its checkpoint files) with the correct engine as the reference.
 pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
     let tokens: Vec<u32> = (0..12).map(|n| (n * 5 + 2) % VOCAB as u32).collect();
     let split = 5;
@@ -622,7 +622,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         names.sort_unstable(); // as in the manifest
         let taps: Vec<f32> = names.iter().flat_map(|tap| spread(tap)).collect();
         put(format!("{dtype}/main/spread/taps"), Dtype::F32, vec![all, rows], &taps);
-        // Of logits about 1, log-probabilities move as they do.
+        // With logits about 1, log-probabilities change as they do.
         let kl = vec![0.0; rows];
         put(
             format!("{dtype}/main/spread/logits"),
@@ -677,7 +677,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         let mut rows = Vec::new();
         let first = session.states(slot).unwrap();
         let mut conv: Vec<f32> = first[0].data.clone();
-        // Rows of keys and values that a window has dropped are zeros.
+        // Rows of keys and values outside a window are zeros.
         let mut kept: Vec<Vec<f32>> = first[1..]
             .iter()
             .map(|s| [vec![0.0; split * H - s.data.len()], s.data.clone()].concat())

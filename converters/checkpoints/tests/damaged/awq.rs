@@ -1,4 +1,4 @@
-//! What a checkpoint of AWQ may not say.
+//! Invalid AWQ checkpoints.
 
 use formats::safetensors::FileDtype::{F16, I32};
 use serde_json::json;

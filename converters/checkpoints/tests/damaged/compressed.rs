@@ -1,4 +1,4 @@
-//! What a checkpoint of compressed-tensors may not say.
+//! Invalid compressed-tensors checkpoints.
 
 use formats::safetensors::FileDtype::{Bf16, I8, I32, I64};
 use serde_json::{Value, json};

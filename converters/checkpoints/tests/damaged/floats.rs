@@ -1,4 +1,4 @@
-//! What a checkpoint of numbers of 8 bits with a point may not say: its codes would pass for numbers.
+//! Invalid checkpoints of 8-bit floating-point codes, which could be taken for values.
 
 use formats::safetensors::FileDtype::{F8E4m3, F32, U8};
 use serde_json::json;

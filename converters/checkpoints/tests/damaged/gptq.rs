@@ -1,4 +1,4 @@
-//! What a checkpoint of GPTQ may not say.
+//! Invalid GPTQ checkpoints.
 
 use formats::safetensors::FileDtype::{F16, I32, I64};
 use serde_json::{Value, json};
@@ -129,7 +129,7 @@ fn gptq_is_refused() {
             ),
         ],
     );
-    // The rule of another module is not this one's.
+    // The rule of another module does not apply to this one.
     let mut other = said.clone();
     other["dynamic"] = json!({"+:mm": {"bits": 8}, "-:.*n": {}});
     assert_eq!(opened(&other, &tensors).unwrap(), ["m.weight"]);

@@ -1,5 +1,5 @@
-//! Checkpoints of codes whose tensors and config do not say the same: refused with file, tensor,
-//! what was found and what was expected.
+//! Tests of quantized checkpoints whose tensors and config contradict each other: rejected with file,
+//! tensor, found and expected form.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
@@ -57,7 +57,7 @@ fn opened(said: &Value, tensors: &Tensors) -> Result<Vec<String>, String> {
     Ok(checkpoint.tensors().keys().cloned().collect())
 }
 
-/// Every change makes an error that has these words.
+/// Checks that every change gives an error with these words.
 fn refused(said: &Value, tensors: &Tensors, cases: &[(&str, Option<Value>, Change, &[&str])]) {
     assert_eq!(opened(said, tensors).unwrap(), ["m.weight"]);
     for (what, patch, change, words) in cases {

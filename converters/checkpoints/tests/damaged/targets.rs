@@ -1,4 +1,4 @@
-//! Which scheme a module has.
+//! Tests of the scheme that is assigned to a module.
 
 use formats::safetensors::FileDtype::{F16, I8};
 use serde_json::json;
@@ -8,7 +8,7 @@ use super::{Tensors, opened, zeros};
 #[test]
 fn a_module_is_what_its_name_then_a_pattern_then_its_class_says() {
     let group = |targets: &[&str], strategy: &str| json!({"targets": targets, "weights": {"num_bits": 8, "type": "int", "strategy": strategy}});
-    // Each has the scales of one strategy only.
+    // Each group has the scales of only one strategy.
     let said = json!({"quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["re:.*head", "b.x.gate"],
         "config_groups": {"group_0": group(&["Linear"], "channel"), "group_1": group(&["re:b\\.x", "re:z"], "tensor"),
                           "group_2": group(&["b.x.named"], "channel")}});

@@ -1,17 +1,17 @@
-//! A file in which several matrices are one.
+//! Writes a file with fused matrices.
 
 use std::path::Path;
 
 use formats::gguf::{Declared, Dims, File, Layout, Metadata};
 
-/// Fixtures, and what another program may put together in their files.
+/// Fixtures, with matrices that another program may fuse.
 pub(crate) const CASES: [(&str, &[&str], &str); 3] = [
     ("llama", &["attn_q", "attn_k", "attn_v"], "attn_qkv"),
     ("qwen2", &["attn_q", "attn_k", "attn_v"], "attn_qkv"),
     ("qwen3_moe", &["ffn_gate_exps", "ffn_up_exps"], "ffn_gate_up_exps"),
 ];
 
-/// The same file with matrices put together along the axis of their rows.
+/// Writes the same file with matrices concatenated along the axis of their rows.
 pub(crate) fn fuse(file: &File, stems: &[&str], fused: &str, path: &Path) {
     let part = |name: &str| {
         let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
@@ -31,7 +31,7 @@ pub(crate) fn fuse(file: &File, stems: &[&str], fused: &str, path: &Path) {
                     .iter()
                     .map(|stem| file.info(&format!("blk.{layer}.{stem}.{end}")).unwrap())
                     .collect();
-                // One matrix after another, the parts of each together.
+                // One matrix after another, with the parts of each together.
                 let matrices: usize = if info.shape.len() == 3 { info.shape[0] } else { 1 };
                 let axis = usize::from(info.shape.len() == 3);
                 let mut shape = info.shape.clone();

@@ -1,4 +1,4 @@
-//! A fixture as a GGUF file.
+//! Writes a fixture as a GGUF file.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use registry::model::Model;
 use registry::ops::OpSet;
 use registry::resolve::resolve;
 
-/// The model of a folder.
+/// Opens the model of a folder.
 pub(crate) fn open(folder: &Path) -> Model {
     let config = Config::read(&folder.join("config.json")).unwrap();
     let library = Library::builtin();
@@ -26,12 +26,12 @@ pub(crate) fn open(folder: &Path) -> Model {
     resolve(&spec, &config, &OpSet::builtin()).unwrap().0
 }
 
-/// What a model is as a file; where its spec says nothing of it, a file of this program's own.
+/// Returns the GGUF section of a model, or this program's own if its spec has none.
 pub(crate) fn gguf_of(model: &Model) -> Gguf {
     model.gguf.clone().unwrap_or_else(|| checkpoints::own_names(model))
 }
 
-/// Writes a model with its matrices in one type of plain numbers.
+/// Writes a model with its matrices in one plain type.
 pub(crate) fn write(model: &Model, checkpoint: &Checkpoint, ty: BlockType, path: &Path) {
     let weights = &model.graph.weights;
     let (sourced, _) = flows(checkpoint, weights, &model.rules).unwrap();

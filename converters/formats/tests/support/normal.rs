@@ -1,6 +1,6 @@
-//! Numbers that look like weights, the same on every machine.
+//! Generates values that resemble weights, the same on every machine.
 
-/// Numbers of a normal distribution of some width, as bf16 has them.
+/// Returns normally distributed values of a given width, rounded to bf16.
 pub(crate) fn normal(count: usize, width: f32) -> Vec<f32> {
     let mut state = 1_u64;
     let mut uniform = || {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// Names and contents of sound files.
+/// Returns names and contents of valid files.
 pub(crate) fn seeds() -> Vec<(&'static str, Value)> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
     let fixture = |name: &str| -> Value {
@@ -20,7 +20,7 @@ pub(crate) fn seeds() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Scored pieces behind a table of replacements.
+/// Returns a Unigram tokenizer with a table of replacements.
 pub(crate) fn pieces() -> Value {
     let mut vocab = vec![json!(["<unk>", 0.0]), json!(["<s>", 0.0]), json!(["</s>", 0.0])];
     let texts = ["▁", "▁the", "▁a", "he", "ss", "ab", "th", "é", "世界", "▁世"];
@@ -48,7 +48,7 @@ pub(crate) fn pieces() -> Value {
     })
 }
 
-/// Words of a dictionary, cut greedily.
+/// Returns a WordPiece tokenizer.
 pub(crate) fn words() -> Value {
     let mut vocab = serde_json::Map::new();
     let texts =
@@ -73,7 +73,7 @@ pub(crate) fn words() -> Value {
     })
 }
 
-/// A table that replaces one byte by a text.
+/// Returns a table that replaces one byte by a text.
 pub(crate) fn charsmap(byte: u8, text: &str) -> Vec<u8> {
     let (root, node) = (256_u32, 512);
     let mut units = vec![0_u32; 1024];
@@ -88,7 +88,7 @@ pub(crate) fn charsmap(byte: u8, text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Base64 with padding.
+/// Encodes bytes as Base64 with padding.
 pub(crate) fn encode(bytes: &[u8]) -> String {
     const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();

@@ -1,10 +1,10 @@
-//! A tokenizer in the files that were usual before tokenizer.json.
+//! Writes a tokenizer in the files that preceded tokenizer.json.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-/// Writes the tokenizer of `qwen2` as it was kept before tokenizer.json: vocab.json and merges.txt.
+/// Writes the tokenizer of `qwen2` in the older form: vocab.json and merges.txt.
 pub(crate) fn write_vocab_and_merges(dir: &Path) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/qwen2/tokenizer.json");
     let json: Value = serde_json::from_slice(&fs_err::read(file).unwrap()).unwrap();
