@@ -21,10 +21,10 @@ impl Random {
     }
 }
 
-/// Rows of all kinds: weights as models have them, and what they never have.
-/// Draws the number at a place.
+/// Function that draws the value at a position of a row.
 type Draw = Box<dyn FnMut(&mut Random, usize) -> f32>;
 
+/// Returns rows of all kinds: with values typical of weights, and with extreme values.
 fn rows(row: usize) -> Vec<(String, Vec<f32>)> {
     let mut random = Random(7);
     let mut rows = Vec::new();
