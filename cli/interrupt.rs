@@ -26,8 +26,8 @@ pub(crate) fn hint(text: &'static str) {
     *HINT.lock().unwrap_or_else(PoisonError::into_inner) = text;
 }
 
-/// Installs handlers that remove unfinished files when a signal stops the command, and exit with the
-/// shell's code for the signal: 130 for SIGINT, 143 for SIGTERM.
+/// Installs handlers that remove unfinished files when a signal stops the command. The exit code is the
+/// shell's for the signal: 130 for SIGINT, 143 for SIGTERM.
 ///
 /// SIGHUP keeps its default action, so that `nohup` works. A process that runs several commands uses one
 /// waiting thread.
@@ -79,8 +79,8 @@ fn remove(path: &Path) {
 #[derive(Debug)]
 pub(crate) struct Watched(PathBuf);
 
-/// Registers a file, or every `.part` file of a folder, for removal if the command is stopped before the
-/// guard is dropped.
+/// Registers a file, or every `.part` file of a folder, for removal. The removal takes place if the command
+/// is stopped before the guard is dropped.
 pub(crate) fn watch(path: &Path) -> Watched {
     watch_for(path, Goes::Parts)
 }

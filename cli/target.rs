@@ -382,8 +382,8 @@ impl Target {
         Ok(findings)
     }
 
-    /// Returns an error if the dtype of a state differs from the dtype that ops write to it, in any of
-    /// these runs.
+    /// Returns an error if the dtype of a state differs from the dtype that ops write to it. All of `runs`
+    /// are checked.
     pub(crate) fn check_dtypes(&self, runs: &[Dtype]) -> Result<()> {
         let findings: Vec<Finding> =
             runs.iter().flat_map(|&dtype| self.model.check_dtypes(dtype)).collect();

@@ -1,5 +1,5 @@
-//! Tests that a conversion killed at any moment leaves nothing that looks finished, and gives the same
-//! bytes when resumed, with any number of threads.
+//! Tests that a conversion killed at any moment leaves nothing that looks finished. Resuming it gives the
+//! same bytes, with any number of threads.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

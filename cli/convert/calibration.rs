@@ -76,8 +76,8 @@ impl Calibration {
         Ok(())
     }
 
-    /// Returns an error if calibrated scales of the source would be dropped without a flag; a note if no
-    /// format can store them.
+    /// Returns an error if calibrated scales of the source would be dropped without a flag. Prints a note
+    /// if no format can store them.
     pub(super) fn refuse_lost(
         &self,
         format: Option<Format>,

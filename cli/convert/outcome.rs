@@ -10,7 +10,7 @@ use crate::text::bytes as size;
 /// Number of tensors that a warning names; the others are counted.
 const NAMED: usize = 3;
 
-/// Warns of tensors whose error is as large as that of all zeros: their values are too small for the scales
+/// Warns of tensors whose error is as large as that of all zeros. Their values are too small for the scales
 /// of a type, which no other check of a conversion detects.
 pub(super) fn lost(work: &Work<'_>, done: &Done) -> Option<String> {
     let all = work.tasks.iter().zip(&done.tensors);

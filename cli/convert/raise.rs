@@ -1,5 +1,5 @@
-//! `--target-kl` for GGUF files: raises tensors to finer types than those of the mix if their own type
-//! costs too much divergence.
+//! `--target-kl` for GGUF files: raises tensors to finer types than those of the mix. A tensor is raised if
+//! its own type costs too much divergence.
 //!
 //! Every tensor is written once in each type that it may get, into files beside the output. Each group of
 //! tensors made of the same weights is run alone in the mix's types, the rest unquantized. The resulting

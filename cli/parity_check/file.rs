@@ -16,8 +16,8 @@ use super::gguf::{is_quantized, quantized, rows};
 use crate::specs::check_error;
 use crate::{Ended, convert, engines};
 
-/// Maximum `|Δlogprob|` of an f32 file in an engine with different arithmetic, such as block sums and
-/// exponentials by table or polynomial: ten times the bound of the native engine.
+/// Maximum `|Δlogprob|` of an f32 file in an engine with different arithmetic. It is ten times the bound of
+/// the native engine, for block sums and exponentials by table or polynomial.
 const BOUND: f64 = 1e-3;
 
 impl Check {

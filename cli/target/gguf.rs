@@ -17,7 +17,8 @@ use crate::term;
 /// Key with the `config.json` that a file was made from, so that it can be opened without other files.
 pub(crate) const CONFIG_KEY: &str = "onboard.config";
 
-/// Key with the name of the spec, if the config does not determine it; with its hash if it is not built in.
+/// Key with the name of the spec, if the config does not determine it. A spec that is not built in has its
+/// hash behind the name.
 pub(crate) const SPEC_KEY: &str = "onboard.spec";
 /// Key with the `--set` options of the conversion, one per line.
 pub(crate) const OVERRIDES_KEY: &str = "onboard.overrides";

@@ -26,7 +26,7 @@ pub(crate) const LINKED_ETAG: &str = "x-linked-etag";
 pub(crate) enum Ask {
     /// GET that stays at the hub; the body must arrive within this time.
     Listing(Duration),
-    /// HEAD that stays at the hub: a redirect to another origin, or one that names the file's hash, is the
+    /// HEAD that stays at the hub. A redirect to another origin, or one that names the file's hash, is the
     /// response.
     Head,
     /// GET from this byte that may end at another origin; the body must arrive within this time.

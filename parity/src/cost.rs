@@ -160,8 +160,8 @@ pub fn uninformed(dump: &Dump) -> Result<Option<f64>, crate::dump::Error> {
     Ok((count > 1).then(|| own / n - shared))
 }
 
-/// Returns the cost of rounding alone: the mean divergence of the reference's own bf16 or f16 run from its
-/// f32 run, and the rounding unit of that dtype. Returns none if there is no such run.
+/// Returns the cost of rounding alone, and the rounding unit of its dtype. The cost is the mean divergence
+/// of the reference's own bf16 or f16 run from its f32 run. Returns none if there is no such run.
 pub fn rounding(dump: &Dump) -> Result<Option<(f64, f64)>, crate::dump::Error> {
     let runs = dump.runs();
     let narrow = [Dtype::Bf16, Dtype::F16].into_iter().find(|dtype| runs.contains(dtype));

@@ -278,8 +278,8 @@ fn run(
     Ok(found)
 }
 
-/// Returns the distance of a dump's decode rows from the prefill rows at the same positions: the largest
-/// rms, in nats.
+/// Returns the distance of a dump's decode rows from its prefill rows at the same positions. It is the
+/// largest rms, in nats.
 fn steady<'d>(
     dump: &Dump,
     dtype: Dtype,

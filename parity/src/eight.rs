@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::gate::Verdict;
 use crate::report::RunReport;
 
-/// Returns the model with its 8-bit states widened, and the name of their format; none if no state has 8
-/// bits.
+/// Returns the model with its 8-bit states widened, and the name of their format. Returns none if no state
+/// has 8 bits.
 pub(crate) fn widened(model: &Model) -> Option<(Model, &'static str)> {
     let part = model.graph.states.iter().find_map(|state| state.eight)?.name();
     let mut model = model.clone();

@@ -339,8 +339,8 @@ fn left_out(dump: Option<&Dump>, cases: &[Case], room: usize) -> Option<String> 
     })
 }
 
-/// Returns the number of parallel requests: one for few prompts, so that a fault of batches shows only in
-/// its schedule.
+/// Returns the number of parallel requests. It is one for few prompts, so that a fault of batches shows
+/// only in its schedule.
 fn width(cases: &[Case], options: &EvidenceOptions<'_>) -> usize {
     if cases.len() <= ALONE { 1 } else { options.parallel.max(1) }
 }

@@ -1,4 +1,4 @@
-//! Session whose graph takes hidden rows in addition to tokens, with the usual interface: the rows of a
+//! Session whose graph takes hidden rows in addition to tokens, with the usual interface. The rows of a
 //! prompt are set once, and each step takes those of its positions.
 
 use engine::{Chunk, Error, Logits, Partial, Probe, Session, Shows, SlotId, StateValue};

@@ -260,8 +260,8 @@ impl Gate {
         self
     }
 
-    /// Fails if a bound does not hold, and finds the first step at fault: the first beyond its bound, or
-    /// else half as bad as the worst.
+    /// Fails if a bound does not hold, and finds the first step at fault. It is the first step beyond its
+    /// bound, or else with more than half the error share of the worst.
     pub fn judge(&mut self, judged: Judged, steps: &[usize]) {
         self.bounds = judged.bounds;
         self.sees = Some(judged.sees);
@@ -278,8 +278,8 @@ impl Gate {
         self.step = beyond.map(|(_, step)| *step).min();
     }
 
-    /// Fails if the engine's values lie on a coarser grid than the reference's, whatever their bounds: a
-    /// value was rounded, or is stored, in fewer bits.
+    /// Fails if the engine's values lie on a coarser grid than the reference's, whatever their bounds. A
+    /// value was then rounded, or is stored, in fewer bits.
     pub fn kept_narrow(&mut self, ours: &[f32], reference: &[f32], steps: &[usize]) {
         let name = |bits| match bits {
             0..=7 => Dtype::Bf16,

@@ -1,4 +1,5 @@
-//! Measures a check: injects mistakes into a model and its engine, one at a time, and counts those that are caught.
+//! Measures a check. Mistakes are injected into a model and its engine, one at a time, and those that are
+//! caught are counted.
 //!
 //! The list of mistakes is derived from the resolved graph: edits of the graph itself, and faults of the
 //! engine that runs it. [`mutate`] runs the same check for each. A mutant whose results are bit-identical
@@ -54,7 +55,7 @@ enum Mistake {
 pub struct Mutant {
     /// Name that is unique within the model.
     pub name: String,
-    /// Its kind.
+    /// Class of the mistake.
     pub class: Class,
     mistake: Mistake,
     /// Taps and states that a check should name first; empty if unknown.

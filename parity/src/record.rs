@@ -359,7 +359,8 @@ fn written(
 }
 
 impl Recording {
-    /// Writes the tensors, and returns the manifest for the caller to write last: a folder without it is
+    /// Writes the tensors, and returns the manifest for the caller to write last. A folder without it is
+    /// not a dump.
     /// not a dump.
     pub fn write(&self, tensors: &Path) -> Result<Vec<u8>, Error> {
         let declared: Vec<Declared> = self.tensors.iter().map(|t| t.declared.clone()).collect();
@@ -373,8 +374,8 @@ impl Recording {
     }
 }
 
-/// Derives prompts if there is no dump to take them from: one token, two, a short one with taps, and one
-/// that exceeds windows and blocks as far as the context allows.
+/// Derives prompts if there is no dump to take them from. There is a prompt of one token, one of two, a
+/// short one with taps, and one that exceeds windows and blocks as far as the context allows.
 pub fn derived(model: &Model) -> Vec<Prompt> {
     /// Tokens of the longest prompt.
     const LONG: usize = 134;

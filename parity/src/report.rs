@@ -238,14 +238,15 @@ impl Report {
         if fails { Verdict::Fail } else { Verdict::Pass }
     }
 
-    /// Returns the exit code: 0 if both agree, 1 if they differ. (2, "could not run", is an error, not a
+    /// Returns the exit code: 0 if both agree, 1 if they differ. Code 2, "could not run", is an error, not
+    /// a report.
     /// report.)
     pub fn exit_code(&self) -> u8 {
         u8::from(self.verdict() == Verdict::Fail)
     }
 
-    /// Returns the run to show first: f32 if it fails, because its arithmetic is exact enough that only the
-    /// program can be wrong.
+    /// Returns the run to show first. It is f32 if that fails, because its arithmetic is exact enough that
+    /// only the program can be wrong.
     pub fn first_failing(&self) -> Option<&RunReport> {
         self.runs.iter().filter(|r| r.verdict() == Verdict::Fail).min_by_key(|r| r.dtype)
     }

@@ -190,8 +190,8 @@ fn same(ours: &[f32], theirs: &[f32]) -> bool {
     ours.iter().all(|place| theirs.contains(place)) && theirs.iter().all(|p| ours.contains(p))
 }
 
-/// Returns the margin of another choice as a share of the spread of the scores, so that a correction that
-/// shifts all scores does not reduce it. If all scores are alike, an eighth of the largest is used, which
+/// Returns the margin of another choice as a share of the spread of the scores. A correction that shifts
+/// all scores does not reduce it. If all scores are alike, an eighth of the largest is used, which
 /// determines the rounding.
 fn share(choice: &Choice, scores: &[f32], theirs: &[f32]) -> f64 {
     let places: Vec<usize> =

@@ -1,5 +1,5 @@
-//! Tests that diagnosis names a mistake in a spec, and a setting that another engine ignores, and blames no
-//! edit for other faults.
+//! Tests that diagnosis names a mistake in a spec, and a setting that another engine ignores. No edit may
+//! be blamed for other faults.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,5 @@
-//! Checks that the native engine agrees with the reference on every fixture checkpoint, and that a model
-//! with a single fault does not.
+//! Checks that the native engine agrees with the reference on every fixture checkpoint. A model with a
+//! single fault must not agree.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -20,7 +20,7 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
-    /// Returns a key that is equal for findings that look the same: numbers are omitted, except those of a
+    /// Returns a key that is equal for findings that look the same. Numbers are omitted, except those of a
     /// place in a source file.
     fn look(&self) -> String {
         if let Some((place, _)) =

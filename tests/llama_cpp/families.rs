@@ -1,4 +1,4 @@
-//! Tests of every fixture in llama.cpp: our f32 file gives the reference's log-probabilities there, and our
+//! Tests every fixture in llama.cpp. Our f32 file gives the reference's log-probabilities there, and our
 //! Q8_0 file costs no more there than elsewhere.
 //!
 //! Fixtures whose conversion warns are excluded: an architecture that llama.cpp does not support, or a
@@ -172,8 +172,8 @@ fn agrees(out: &Output) -> Result<(), String> {
     if agrees { Ok(()) } else { Err(format!("differs: {}", failed.join(", "))) }
 }
 
-/// Returns the mean divergence of a Q8_0 file in an engine, and true if it is within its band; none if no
-/// row of the file is as long as a block.
+/// Returns the mean divergence of a Q8_0 file in an engine, and true if it is within its band. Returns none
+/// if no row of the file is as long as a block.
 fn cost(file: &Path, name: &str, engine: &str) -> Result<Option<(f64, bool)>, String> {
     let out = check(file, &reference(name), &["--engine", engine]);
     let Ok(costs) = serde_json::from_slice::<Value>(&out.stdout) else {
@@ -184,8 +184,8 @@ fn cost(file: &Path, name: &str, engine: &str) -> Result<Option<(f64, bool)>, St
     Ok(Some((mean, costs["verdict"] == "within its bands")))
 }
 
-/// Checks that the Q8_0 file is within its band, or, for a model too sensitive to rounding, not much worse
-/// than in the native engine.
+/// Checks that the Q8_0 file is within its band. For a model too sensitive to rounding, it may only be a
+/// little worse than in the native engine.
 fn check_q8_0(file: &Path, name: &str) -> Result<(), String> {
     /// Additional rounding of inputs doubles a divergence, and small samples vary.
     const MORE: f64 = 3.0;

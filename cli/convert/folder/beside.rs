@@ -82,8 +82,8 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Lists files of another checkpoint in the folder that readers would take for files of this one: weights,
-/// and optional files that loaders read by name. Weights of another program are an error.
+/// Lists files of another checkpoint in the folder that readers would take for files of this one. These are
+/// weights, and optional files that loaders read by name. Weights of another program are an error.
 pub(super) fn stale(plan: &Plan<'_>, beside: &[SideFile]) -> Result<Vec<PathBuf>> {
     let is_planned = |path: &PathBuf| {
         plan.files.iter().any(|file| file.path == *path)

@@ -116,8 +116,8 @@ impl Weights {
         Self::with_rules(checkpoint, wanted, &[])
     }
 
-    /// Finds every weight by the first rule that names it and of whose tensors the checkpoint has
-    /// any, or else under its own name. No bytes are read.
+    /// Finds every weight by the first rule that names it and has a tensor in the checkpoint. Other weights
+    /// are found under their own name. No bytes are read.
     pub fn with_rules(
         checkpoint: Checkpoint,
         wanted: &[Weight],

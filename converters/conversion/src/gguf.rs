@@ -82,8 +82,8 @@ pub struct Planned {
     pub layout: Layout,
 }
 
-/// Returns the tensors of a GGUF file in file order: computed tensors, tensors of no layer, then each layer
-/// by name. `gguf` is the section that was resolved with these weights.
+/// Returns the tensors of a GGUF file in file order. Computed tensors come first, then tensors of no layer,
+/// then each layer by name. `gguf` is the section that was resolved with these weights.
 pub fn tensors<'a>(
     gguf: &Gguf,
     wanted: &[Weight],

@@ -33,8 +33,8 @@ pub trait Encode: Send + Sync {
         false
     }
 
-    /// Returns the size of the encoding of `rows` rows, an integer multiple of the unit (the last unit may
-    /// be short).
+    /// Returns the size of the encoding of `rows` rows. The number of rows is an integer multiple of the
+    /// unit (the last unit may be short).
     fn bytes(&self, rows: usize, row: usize) -> usize;
 
     /// Encodes rows; the first of them is row `first` of the tensor.

@@ -40,8 +40,8 @@ fn losses_are_the_expected_ones() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Returns the least loss of normally distributed values in codes of these sizes: the mean over the
-/// distribution of the squared distance to the nearest code, for the best of all scales.
+/// Returns the least loss of normally distributed values in codes of these sizes. It is the mean squared
+/// distance to the nearest code, for the best of all scales.
 fn least_loss(sizes: &[f64]) -> f64 {
     let density = |x: f64| (-x * x / 2.0).exp();
     let loss = |scale: f64| {

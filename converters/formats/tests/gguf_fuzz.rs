@@ -245,7 +245,7 @@ fn every_prefix_and_every_changed_byte_is_survived() {
     }
 }
 
-/// Steele, Lea and Flood's splitmix64.
+/// Returns the next output of splitmix64 (Steele, Lea and Flood).
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;

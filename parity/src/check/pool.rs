@@ -19,8 +19,8 @@ struct Rows {
     off: BTreeSet<Token>,
 }
 
-/// Fails ops with more rows beyond their bounds than single flips explain, and mixtures with one expert
-/// that is wrong whenever it is chosen. `choices` are the reference's, by prompt.
+/// Fails ops with more rows beyond their bounds than single flips explain. Also fails mixtures with one
+/// expert that is wrong whenever it is chosen. `choices` are the reference's, by prompt.
 pub(super) fn pool(dtype: Dtype, gates: &mut [Gate], prompts: &[Prompt], choices: &[&Choices]) {
     let local = |gate: &Gate| gate.mode == Mode::Local && dtype != Dtype::F32;
     let mut ops: BTreeMap<Subject, Rows> = BTreeMap::new();

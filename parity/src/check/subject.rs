@@ -13,8 +13,8 @@ use crate::order::Order;
 use crate::report::{About, Hashes};
 use crate::run::one;
 
-/// Returns an error for a checkpoint that the dump was not made from; else the names of its nonempty
-/// tensors, and hashes.
+/// Returns the names of a checkpoint's nonempty tensors, and hashes. Returns an error if the dump was not
+/// made from the checkpoint.
 pub(super) fn identify(
     source: &Source<'_>,
     dump: &Dump,

@@ -199,8 +199,8 @@ impl Comparison<'_> {
         })
     }
 
-    /// Returns the reference's states after `seen` tokens of its decode, as the initial states of a slot;
-    /// none if the dump does not have all of them.
+    /// Returns the reference's states after `seen` tokens of its decode, as the initial states of a slot.
+    /// Returns none if the dump does not have all of them.
     pub(crate) fn seed(&self, seen: usize) -> Option<Vec<StateValue>> {
         let mut values = Vec::new();
         let recorded = self

@@ -175,7 +175,7 @@ impl Case<'_> {
     }
 }
 
-/// True if the model itself agrees; a separate head has a graph of its own, which an edit does not change.
+/// True if the model itself agrees. A separate head has a graph of its own, which an edit does not change.
 fn agrees(report: &Report) -> bool {
     report.runs.iter().filter(|run| run.part.is_none()).all(|run| run.verdict() != Verdict::Fail)
 }

@@ -214,8 +214,8 @@ pub fn explain(
     }))
 }
 
-/// Returns the index of the last prompt, shortest first, to run with every edit: one prompt differs, and
-/// there are enough rows.
+/// Returns the index of the last prompt, shortest first, to run with every edit. One prompt up to it
+/// differs, and there are enough rows.
 fn enough(prompts: &[&Observed], first: usize) -> usize {
     let mut rows = 0;
     for (n, prompt) in prompts.iter().enumerate() {

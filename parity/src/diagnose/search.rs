@@ -12,8 +12,8 @@ use super::score::{Score, Wanted, apart, score};
 use super::{Cause, Described, fit};
 use crate::edit::{Candidate, Edit};
 
-/// Factor on the noise of the best edit within which another one counts as equally good, so that the
-/// simpler one is named.
+/// Factor on the noise of the best edit within which another one counts as equally good. The simpler one is
+/// then named.
 const AS_GOOD: f64 = 1.5;
 
 /// Share of the noise within which the results of two edits count as equal.

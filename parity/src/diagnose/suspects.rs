@@ -11,8 +11,8 @@ use crate::order::Order;
 use crate::places::{Places, Recorded};
 use crate::report::RunReport;
 
-/// Finds the nodes that lead to the first finding without another recorded value between, and those that
-/// lead to any finding of its kind.
+/// Finds the nodes that can cause a finding. The first set leads to the first finding without another
+/// recorded value between, the second to any finding of its kind.
 pub(super) fn suspects(model: &Model, dump: &Dump, run: &RunReport, gate: &Gate) -> Suspects {
     let graph = &model.graph;
     if gate.mode == Mode::Cumulative {

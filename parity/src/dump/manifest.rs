@@ -132,8 +132,8 @@ pub struct Prompt {
     /// Positions of the recorded rows, ascending; all positions if absent.
     #[serde(default)]
     pub rows: Option<Vec<usize>>,
-    /// Lengths after which decode recorded the blocks of convolutions and recurrences, ascending; the
-    /// length of the prefix and every later one if absent.
+    /// Lengths after which decode recorded the blocks of convolutions and recurrences, ascending. If
+    /// absent, they are the length of the prefix and every later one.
     #[serde(default)]
     pub snapshots: Option<Vec<usize>>,
 }

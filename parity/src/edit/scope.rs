@@ -31,8 +31,8 @@ pub(crate) struct Scope {
     pub(crate) place: String,
 }
 
-/// Returns the sets of nodes that one edit may change: all of a group, those of one call in the spec, those
-/// of one kind of layer, the suspects, and single nodes.
+/// Returns the sets of nodes that one edit may change. These are all of a group, those of one call in the
+/// spec, those of one kind of layer, the suspects, and single nodes.
 pub(crate) fn scopes(graph: &Graph, group: &[usize], suspects: &Suspects) -> Vec<Scope> {
     let suspected = |nodes: &[usize]| nodes.iter().any(|n| suspects.first.contains(n));
     if !suspected(group) {
@@ -81,8 +81,8 @@ fn call(node: &Node) -> (&str, usize, usize) {
     (&node.at.source.path, node.at.start, node.at.end)
 }
 
-/// Describes the place of nodes: the call of the spec and its line if they have one, and the layer of a
-/// single node.
+/// Describes the place of nodes. It names the call of the spec and its line if they have one, and the layer
+/// of a single node.
 pub(crate) fn place(graph: &Graph, nodes: &[usize]) -> String {
     let of = |n: &usize| graph.nodes.get(*n);
     let Some(first) = nodes.first().and_then(of) else { return String::new() };

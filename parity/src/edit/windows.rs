@@ -14,8 +14,8 @@ pub(crate) fn attends(graph: &Graph, node: &Node) -> bool {
     kind == Some(StateKind::Attention) && node.attrs.contains_key("window")
 }
 
-/// Returns windows one larger and one smaller, those of the config and of other layers, and those at which
-/// the difference begins.
+/// Returns windows one larger and one smaller, and those of the config and of other layers. Also returns
+/// those at which the difference begins.
 pub(super) fn candidates(
     graph: &Graph,
     dims: &BTreeMap<String, Scalar>,

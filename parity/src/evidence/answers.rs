@@ -1,4 +1,4 @@
-//! Checks properties of every answer, whatever the model: ids are returned unchanged, probabilities sum to
+//! Checks properties of every answer, whatever the model. Ids are returned unchanged, probabilities sum to
 //! one, and the chosen token is the most likely.
 
 use endpoints::{Facts, Generated, Row, Scored, Scores};

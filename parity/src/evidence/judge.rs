@@ -35,8 +35,8 @@ impl Judge {
         self.scale
     }
 
-    /// Measures the effect of rounding on this model: rows of a native run in bf16 against those in f32,
-    /// scaled to the dtype. A model that amplifies errors does so in every dtype.
+    /// Measures the effect of rounding on this model. Rows of a native run in bf16 are compared with those
+    /// in f32, scaled to the dtype. A model that amplifies errors does so in every dtype.
     pub(super) fn measure(
         &mut self,
         native: &mut Native<'_>,

@@ -97,11 +97,11 @@ pub struct Closest {
     pub place: String,
     /// The measure.
     pub measure: String,
-    /// Its value.
+    /// Value of the measure.
     pub value: f64,
-    /// Its limit.
+    /// Limit of the measure.
     pub limit: f64,
-    /// Its value in the unchanged model.
+    /// Value in the unchanged model.
     pub before: f64,
 }
 

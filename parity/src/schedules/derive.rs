@@ -126,8 +126,8 @@ pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
     (length, all)
 }
 
-/// Feeds three sequences at different positions: first one long, one short and one medium chunk, then one
-/// token each, with one of them sometimes idle.
+/// Feeds three sequences at different positions. First come one long, one short and one medium chunk, then
+/// one token each, with one of them sometimes idle.
 fn ragged(length: usize, permuted: bool) -> Vec<Act> {
     let mut acts = vec![Act::Open(0, 0), Act::Open(1, 1), Act::Open(2, 2)];
     let mut seen = [(length * 2 / 3).max(1), 1, (length / 3).max(1)];

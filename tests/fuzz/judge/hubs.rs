@@ -1,4 +1,4 @@
-//! Judge of a hub that responds with damaged bytes: the client ends soon, keeps its token, and never stores
+//! Judge of a hub that responds with damaged bytes. The client ends soon, keeps its token, and never stores
 //! a file with unannounced bytes.
 
 use std::io::{self, Read as _, Write as _};

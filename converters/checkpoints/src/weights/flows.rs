@@ -28,8 +28,8 @@ pub struct Sourced<'c> {
     pub packed: Option<Packed>,
 }
 
-/// Finds every weight by the first rule that names it and has a tensor in the checkpoint, or else under its
-/// own name. Also returns the names of the used tensors.
+/// Finds every weight by the first rule that names it and has a tensor in the checkpoint. Other weights are
+/// found under their own name. Also returns the names of the used tensors.
 pub fn flows<'c>(
     checkpoint: &'c Checkpoint,
     wanted: &[Weight],

@@ -326,7 +326,7 @@ fn concat(axis: usize, mut tensors: Tensors<'_>) -> Result<Tensor<'_>, String> {
 mod tests {
     use super::*;
 
-    /// `[2, 4, 3]` of bytes 0..24.
+    /// Returns a tensor `[2, 4, 3]` of bytes 0..24.
     fn cube() -> Tensor<'static> {
         static BYTES: [u8; 24] = {
             let mut bytes = [0; 24];

@@ -216,8 +216,7 @@ fn undone<'c>(steps: &[Step], shape: Vec<usize>, mut flows: Vec<Flow<'c>>) -> Op
     Flow::run(&inverse(step, vec![shape]).ok()?, parts).ok()?.pop()
 }
 
-/// True if a step keeps rows intact, so that a matrix on disk is one or several stacked matrices of the
-/// graph.
+/// True if a step keeps rows intact. A matrix on disk is then one or several stacked matrices of the graph.
 fn rows_stay(step: &Step) -> bool {
     match step {
         Step::Split { axis, .. } | Step::SplitRuns { axis, .. } => *axis == 0,

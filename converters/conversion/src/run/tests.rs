@@ -18,7 +18,7 @@ fn numbers(seed: u32) -> Vec<u8> {
     (0..ROWS * ROW).flat_map(|n| number(n).to_le_bytes()).collect()
 }
 
-/// Two tensors, each as f32 in one file and as bf16 in another.
+/// Returns the work for two tensors, each as f32 in one file and as bf16 in another.
 fn work<'a>(folder: &Path, sources: &'a [Vec<u8>]) -> Work<'a> {
     let header = b"header".to_vec();
     let tensor = (ROWS * ROW) as u64;

@@ -51,7 +51,7 @@ fn decode<const B: usize>(bytes: &[u8], out: &mut [f32]) {
     });
 }
 
-/// Every 32 bytes, twice.
+/// Returns every 32 bytes, twice.
 fn halves(bytes: &[u8]) -> impl Iterator<Item = &[u8; 32]> {
     bytes.as_chunks::<32>().0.iter().flat_map(|bytes| [bytes, bytes])
 }

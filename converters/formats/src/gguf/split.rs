@@ -9,8 +9,8 @@ use super::{ALIGNMENT_KEY, Error, Metadata, Value, rules};
 const NO: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
-/// Key for the source and options of a set: equal in all of its files, which may be written on several
-/// machines.
+/// Key for the source and options of a set. It is equal in all files of the set, which may be written on
+/// several machines.
 pub const SET_KEY: &str = "onboard.set";
 
 /// Returns the suffix of file `no`, counted from zero.

@@ -41,7 +41,7 @@ impl Loaded {
         Ok(out)
     }
 
-    /// Returns the tokens of a prompt: special tokens in the text are recognized, and the tokens around
+    /// Returns the tokens of a prompt. Special tokens in the text are recognized, and the tokens around
     /// every prompt are added.
     pub fn prompt(&self, text: &str) -> Result<Vec<u32>, String> {
         let mut out = Vec::new();

@@ -215,8 +215,9 @@ fn is_han(c: char) -> bool {
         | 0x2b740..=0x2b81f | 0x2b820..=0x2ceaf | 0x2ceb0..=0x2ebef | 0xf900..=0xfaff | 0x2f800..=0x2fa1f)
 }
 
-/// Splits text into runs of Han characters, words of other letters with one character before them and a
-/// contraction after, up to three digits, other symbols with line ends, and whitespace.
+/// Splits text by script and character class. The parts are runs of Han characters, words of other letters
+/// with one character before them and a contraction after, up to three digits, other symbols with line
+/// ends, and whitespace.
 fn han(chars: &[char], classes: &[char], split: &mut Vec<usize>) {
     let class = |at: usize| classes.get(at).copied();
     let is = |at: usize, what: fn(char) -> bool| class(at).is_some_and(what);

@@ -73,8 +73,8 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
     Ok(Some((format!("{module}.weight"), Quantized::new(kind, shape, parts))))
 }
 
-/// Infers the number of inputs if no tensor gives it: the capacity of the words, unless the groups end
-/// slightly earlier.
+/// Infers the number of inputs if no tensor gives it. It is the capacity of the words, unless the groups
+/// end slightly earlier.
 fn unsaid_inputs(tall: usize, bits: u32, groups: usize, group: Group) -> usize {
     let most = tall / bits as usize * 32 + tall % bits as usize * 32 / bits as usize;
     match group {

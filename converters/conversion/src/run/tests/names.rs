@@ -3,7 +3,7 @@
 use super::*;
 use formats::output::Recorder;
 
-/// Two files of tensors, a text and a gate, over a folder of an older output.
+/// Returns the work for two files of tensors, a text and a gate, over a folder of an older output.
 fn folder<'a>(path: &Path, sources: &'a [Vec<u8>]) -> Work<'a> {
     let mut work = work(path, sources);
     let side = |name: &str, text: &str| SideFile { path: path.join(name), bytes: text.into() };
