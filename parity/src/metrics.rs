@@ -44,7 +44,7 @@ impl Spread {
     }
 }
 
-/// Returns `|a - b|`; 0 if both are equal, including equal infinities and two NaNs.
+/// Returns `|a - b|`; 0 if both are equal, including equal infinities and NaN on both sides.
 pub fn gap(a: f32, b: f32) -> f32 {
     if a == b || (a.is_nan() && b.is_nan()) {
         return 0.0;
