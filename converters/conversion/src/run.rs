@@ -161,8 +161,7 @@ struct Job {
 /// 1. Take the locks. A refused run has changed nothing.
 /// 2. Write `NAME.part` and a journal of slabs; sync, read back, compare sources with their stamps.
 /// 3. Write the files beside them as `NAME.part` too, and sync.
-/// 4. Record in the journal that renames start. Remove gates and stale files: readers refuse the output
-/// now.
+/// 4. Record in the journal that renames start. Remove gates and stale files: nothing loads now.
 /// 5. Rename everything else, then the gates: the last rename makes the output readable.
 /// 6. Remove the journal. A run that was killed after step 4 is resumed by completing the renames.
 pub fn run(work: &Work<'_>, settings: &Settings, progress: &dyn Progress) -> Result<Done, Error> {
