@@ -14,7 +14,8 @@ pub(crate) const LINE: &str = "# yaml-language-server: $schema=onboard.schema.js
 
 /// Returns the schema as JSON.
 pub(crate) fn text() -> Result<String> {
-    Ok(serde_json::to_string_pretty(&registry::schema::schema())? + "\n")
+    Ok(serde_json::to_string_pretty(&registry::schema::schema(&registry::ops::OpSet::builtin()))?
+        + "\n")
 }
 
 /// Writes the schema beside a spec, unless it is there already.
