@@ -142,7 +142,8 @@ fn hints_name_commands_and_no_files_of_the_source_tree() {
     config["strange_setting"] = 2.into();
     fs_err::write(&path, config.to_string()).unwrap();
     let said = typed("onboard show model --states", folder.path()).code(0);
-    let said = said.says("a spec of yours that extends `llama` (`onboard new NAME --like llama`)");
+    let said =
+        said.says("a spec of yours that extends `llama` (`onboard new NAME` with --like llama)");
     let mut all = vec![said.err];
     config["architectures"] = serde_json::json!(["StrangeForCausalLM"]);
     config["model_type"] = "strange".into();

@@ -36,7 +36,7 @@ pub enum Error {
     /// The dumps share no prompt.
     #[error(
         "the dumps have no prompt in common, with the same tokens and recorded rows; write one with the prompts of the \
-         other: `parity dump MODEL --engine ENGINE --like DUMP -o OTHER`"
+         other: `parity dump MODEL` with the option `engine ENGINE` and the option `like DUMP`"
     )]
     Prompts,
     /// The dumps share no dtype.

@@ -116,8 +116,8 @@ fn positions(states: &[State], gate: &Gate, hints: &mut Vec<String>) {
 
 /// Returns `path:line`, or the override.
 fn place(at: &Span) -> String {
-    if at.source.path.starts_with("--") {
-        return format!("`{}`", at.source.path); // an override on the command line has no lines
+    if at.source.path.starts_with("the option") {
+        return at.source.path.clone(); // an override on the command line has no lines
     }
     let before = at.source.text.get(..at.start).unwrap_or_default();
     format!("{}:{}", at.source.path, before.matches('\n').count() + 1)

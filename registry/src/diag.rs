@@ -5,7 +5,7 @@ use std::sync::Arc;
 /// A text that findings point into.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The path as the user would type it, or `--set ...` for an override.
+    /// The path as the user would type it, or the option for an override.
     pub path: String,
     /// The whole text.
     pub text: String,

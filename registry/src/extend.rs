@@ -216,7 +216,7 @@ pub(crate) fn words(tree: &Map, key: &str) -> Vec<Ident> {
 
 /// Replaces what stands at a dotted path: `states.conv.dtype=bf16`.
 pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Findings) {
-    let source = Source { path: format!("--set {set}"), text: set.to_owned() }.into();
+    let source = Source { path: format!("the option `set {set}`"), text: set.to_owned() }.into();
     let span = |start, end| Span { source: std::sync::Arc::clone(&source), start, end };
     let Some(equals) = set.find('=') else {
         let message = "an override without a value";

@@ -50,7 +50,7 @@ pub enum Mismatch {
 
     #[error(
         "the text {text:?} is {} in `{}`, but would be {} in llama.cpp with the pre-tokenizer `{pre}`; \
-         name another one with --set gguf.pre=NAME, or report it if none fits",
+         name another one with the option `set gguf.pre=NAME`, or report it if none fits",
         list(theirs), file.display(), list(ours)
     )]
     Tokens { file: PathBuf, pre: String, text: String, theirs: Vec<String>, ours: Vec<String> },

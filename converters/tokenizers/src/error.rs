@@ -71,7 +71,7 @@ pub enum Error {
 
     #[error(
         "the pre-tokenizer of `{}` is none that llama.cpp has ({}; no known hash, {hash}); \
-         name the nearest with --set gguf.pre=NAME, and the check will say whether it does", file.display(),
+         name the nearest with the option `set gguf.pre=NAME`, and the check will say whether it does", file.display(),
         if steps.is_empty() { "it has no steps".to_owned() } else { format!("its steps: {}", steps.join(", then ")) }
     )]
     NoPre { file: PathBuf, steps: Vec<String>, hash: String },

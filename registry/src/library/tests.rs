@@ -287,36 +287,39 @@ fn overrides() {
     let sets = ["states.conv.dtype=bf16", "dims.layers=1e1", "layers.each.window=i + 1", "name= x"];
     let spec = library.load("base", &sets.map(String::from)).unwrap();
     assert_eq!(spec.states["conv"].dtype.name, "bf16");
-    assert_eq!(spec.states["conv"].dtype.at.source.path, "--set states.conv.dtype=bf16");
+    assert_eq!(spec.states["conv"].dtype.at.source.path, "the option `set states.conv.dtype=bf16`");
     assert_eq!(spec.states["conv"].dtype.at.text(), "bf16");
     assert_eq!(spec.dims["layers"].sources.len(), 1);
     for (set, want) in [
-        ("states.conv.dtyp=f32", "--set states.conv.dtyp=f32:1:13 conv has no `dtyp`"),
-        ("stats.conv=1", "--set stats.conv=1:1:1 the spec has no `stats`"),
+        ("states.conv.dtyp=f32", "the option `set states.conv.dtyp=f32`:1:13 conv has no `dtyp`"),
+        ("stats.conv=1", "the option `set stats.conv=1`:1:1 the spec has no `stats`"),
         (
             "states.conv=1",
-            "--set states.conv=1:1:1 `states.conv` is a map (only a single value can be set)",
+            "the option `set states.conv=1`:1:1 `states.conv` is a map (only a single value can be set)",
         ),
         (
             "states.conv.shape=1",
-            "--set states.conv.shape=1:1:1 `states.conv.shape` is a list (only a single value can be set)",
+            "the option `set states.conv.shape=1`:1:1 `states.conv.shape` is a list (only a single value can be set)",
         ),
         (
             "states.conv.dtype.x=1",
-            "--set states.conv.dtype.x=1:1:1 `states.conv.dtype` has nothing inside it",
+            "the option `set states.conv.dtype.x=1`:1:1 `states.conv.dtype` has nothing inside it",
         ),
-        ("functions.mlp=1", "--set functions.mlp=1:1:1 a function cannot be set"),
-        ("dims.layers", "--set dims.layers:1:1 an override without a value"),
+        ("functions.mlp=1", "the option `set functions.mlp=1`:1:1 a function cannot be set"),
+        ("dims.layers", "the option `set dims.layers`:1:1 an override without a value"),
         (
             "dims.ffn=2 *",
-            "--set dims.ffn=2 *:1:13 syntax error (the text ends here; expected a value)",
+            "the option `set dims.ffn=2 *`:1:13 syntax error (the text ends here; expected a value)",
         ),
         (
             "states.conv.dtype=&x",
-            "--set states.conv.dtype=&x:1:19 anchors and aliases are not read",
+            "the option `set states.conv.dtype=&x`:1:19 anchors and aliases are not read",
         ),
-        ("states.conv.dtype=", "--set states.conv.dtype=:1:19 expected one word (found nothing)"),
-        ("=", "--set =:1:1 the spec has no ``"),
+        (
+            "states.conv.dtype=",
+            "the option `set states.conv.dtype=`:1:19 expected one word (found nothing)",
+        ),
+        ("=", "the option `set =`:1:1 the spec has no ``"),
     ] {
         assert_eq!(findings(&library, "base", &[set]), [want], "{set}");
     }
@@ -355,8 +358,8 @@ states:
     assert_eq!(main("base", &["rope.main.partial=~"]), (2, 1, None, None));
     assert_eq!(main("base", &["rope.main.partial=null"]), (2, 1, None, None));
     for (set, want) in [
-        ("rope.main.contxt=7", "--set rope.main.contxt=7:1:11 main has no `contxt`"),
-        ("rope.near.dim=7", "--set rope.near.dim=7:1:6 rope has no `near`"),
+        ("rope.main.contxt=7", "the option `set rope.main.contxt=7`:1:11 main has no `contxt`"),
+        ("rope.near.dim=7", "the option `set rope.near.dim=7`:1:6 rope has no `near`"),
         (
             "rope={near: {dim: 8}}",
             "--set rope={near: {dim: 8}}:1:7 a rope table needs the key `theta`",

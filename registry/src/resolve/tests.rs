@@ -453,7 +453,7 @@ fn a_state_in_another_dtype_than_its_input_is_refused() {
     assert_eq!(
         findings[0].help.as_deref(),
         Some(
-            "declare `dtype: activation`, or run with `--dtype bf16`; `parity check --allow-dtype-mismatch` runs it anyway"
+            "declare `dtype: activation`, or run with the option `dtype bf16`; the option `allow-dtype-mismatch` of `parity check` runs it anyway"
         )
     );
     let spec = SPEC.replace("b * u,", "cast(b * u, 'f32'),");

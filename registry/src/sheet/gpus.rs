@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(find("rtx-4090").unwrap().name, "rtx_4090");
         let error = find("b20").unwrap_err();
         assert!(
-            error.contains("did you mean `b200`?") && error.contains("--gpu-memory"),
+            error.contains("did you mean `b200`?") && error.contains("the option `gpu-memory`"),
             "{error}"
         );
     }

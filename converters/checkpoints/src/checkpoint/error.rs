@@ -93,7 +93,7 @@ pub enum Error {
 
     #[error(
         "tensor `{tensor}` of `{}` is kept as codes and scales and has no bytes of its own; \
-         write plain numbers with `convert --to bf16` first", root.display()
+         write plain numbers with `convert` and the option `to bf16` first", root.display()
     )]
     Quantized { root: PathBuf, tensor: String },
 

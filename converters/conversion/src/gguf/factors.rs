@@ -94,7 +94,7 @@ pub fn unheeded(arch: &str, output: &Output, tensors: &[Tensor<'_>]) -> Option<S
     let first = *left.first()?;
     Some(format!(
         "llama.cpp does not multiply {} tensors of `{arch}` by the scale that NVFP4 has beside its blocks, the \
-         first is `{first}`: choose another type for them with --tensor-type",
+         first is `{first}`: choose another type for them with the option `tensor-type`",
         left.len()
     ))
 }
