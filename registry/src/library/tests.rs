@@ -362,7 +362,7 @@ states:
         ("rope.near.dim=7", "the option `set rope.near.dim=7`:1:6 rope has no `near`"),
         (
             "rope={near: {dim: 8}}",
-            "--set rope={near: {dim: 8}}:1:7 a rope table needs the key `theta`",
+            "the option `set rope={near: {dim: 8}}`:1:7 a rope table needs the key `theta`",
         ),
     ] {
         assert_eq!(findings(&library, "base", &[set]), [want], "{set}");
