@@ -30,15 +30,15 @@ pub(crate) struct Builder {
     weights: BTreeMap<String, WeightId>,
     /// Patterns of weights that loading does not round to the run's dtype.
     kept: Vec<(String, DtypeRule)>,
-    /// Where each value comes from.
+    /// The place in the spec that each value comes from.
     origins: Vec<Option<Span>>,
-    /// Which of them carry a variable's name; the others are called after their op.
+    /// Flags of the values that carry a variable's name; other values are called after their op.
     named: Vec<bool>,
     taps: BTreeSet<String>,
     layer: Option<usize>,
     /// This layer's states by name: `None` if its declaration is faulty.
     states: BTreeMap<String, Option<State>>,
-    /// Which of them stand in the graph, and the call that uses each.
+    /// Names of the states that stand in the graph, and the call that uses each.
     used: BTreeMap<String, Span>,
 }
 

@@ -1,4 +1,4 @@
-//! Where checkpoints keep the scales of what attention remembers: beside which modules.
+//! Modules beside which checkpoints keep the scales of a quantized KV cache.
 
 use crate::graph::{Graph, Node, StateKind, ValueId};
 use crate::op::Trait;

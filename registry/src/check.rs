@@ -1,4 +1,4 @@
-//! What can be wrong between a model and what it is run with, before anything runs.
+//! Checks of a model against its checkpoint and run settings, before anything runs.
 
 mod dtypes;
 mod fold;

@@ -16,10 +16,10 @@ mod json;
 pub(crate) use json::value as json_of;
 mod known;
 
-/// Where a model with encoders keeps the config of its model of text.
+/// Keys under which a vision-language model keeps the config of its text model.
 pub const INNER: [&str; 4] =
     ["text_config", "thinker_config.text_config", "llm_config", "language_config"];
-/// Whether the head is the embedding.
+/// The config key that is true if the output head is the embedding.
 const TIED: &str = "tie_word_embeddings";
 /// Objects that only a model with encoders has.
 const ENCODERS: [&str; 3] = ["vision_config", "audio_config", "vision_tower_config"];
@@ -32,7 +32,7 @@ pub struct Config {
     source: Option<Arc<Source>>,
     root: Scalar,
     read: RefCell<BTreeSet<String>>,
-    /// What the config class of the model of text inside has where nothing is said.
+    /// Values that the config class of the inner text model has for keys that are left out.
     defaults: Vec<(String, Scalar)>,
 }
 
@@ -133,12 +133,12 @@ impl Config {
         })
     }
 
-    /// Whether the class is one of text alone, whatever its config has beside.
+    /// True if the class is a text model, whatever else its config has.
     fn is_text(&self) -> bool {
         self.architecture().is_none_or(|class| class.ends_with("ForCausalLM"))
     }
 
-    /// Whether the checkpoint holds other models beside the one of text.
+    /// True if the checkpoint holds other models beside the text model.
     pub fn is_wrapped(&self) -> bool {
         let encoder = |key: &str| matches!(member(&self.root, key), Some(Scalar::Map(_)));
         self.inner().is_some() || ENCODERS.iter().any(|key| encoder(key))
@@ -182,7 +182,7 @@ impl Config {
         self.read.borrow_mut().insert(key.to_owned());
     }
 
-    /// Whether a key counts as read.
+    /// True if a key counts as read.
     pub fn is_read(&self, key: &str) -> bool {
         self.read.borrow().contains(key)
     }
@@ -234,7 +234,7 @@ impl Config {
     }
 }
 
-/// Whether a pattern with `*` (any text) describes the whole of `name`.
+/// True if a pattern with `*` (any text) matches the whole of `name`.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };
@@ -303,8 +303,8 @@ fn descend<'a>(value: &'a Scalar, key: &str) -> Option<&'a Scalar> {
     })
 }
 
-/// Where a config has rotary settings in the older form too, the reference takes those and nothing
-/// of the newer ones (`convert_rope_params_to_dict` of transformers 5).
+/// Replaces `rope_parameters` by an older `rope_scaling` of the same config. The reference takes nothing of
+/// the newer settings then (`convert_rope_params_to_dict` of transformers 5).
 fn older_scaling_first(entries: &mut [(String, Scalar)]) {
     let older = entries.iter().find(|(key, _)| key == "rope_scaling").map(|(_, value)| value);
     let Some(older @ Scalar::Map(settings)) = older else { return };

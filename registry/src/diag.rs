@@ -43,7 +43,7 @@ pub struct Span {
     pub end: usize,
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Worth knowing; nothing is refused.
@@ -55,15 +55,15 @@ pub enum Severity {
 /// One thing that is wrong, with its place and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Whether it stops the work.
+    /// The severity: an error stops the work.
     pub severity: Severity,
     /// A lower-case sentence without a period: what is wrong.
     pub message: String,
-    /// Where, if it has a place in a text.
+    /// The place, if the finding has one in a text.
     pub at: Option<Span>,
-    /// What to write under the caret: what was found or expected there.
+    /// The text under the caret: the value found or expected there.
     pub label: String,
-    /// What to do.
+    /// The remedy, as an instruction to the user.
     pub help: Option<String>,
 }
 

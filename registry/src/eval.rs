@@ -22,7 +22,7 @@ pub use operators::{binary, index, slice, truth, unary};
 /// The longest list or text an expression can make.
 pub const MAX_ITEMS: usize = 65_536;
 
-/// Why there is no value.
+/// The reason that an expression has no value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fail {
     /// Something is wrong that was not said yet.
@@ -37,16 +37,16 @@ impl From<Finding> for Fail {
     }
 }
 
-/// What evaluating gives: a value that may be borrowed from the environment.
+/// The result of evaluation: a value that may be borrowed from the environment.
 pub type Evaluated<'e> = Result<Cow<'e, Scalar>, Fail>;
 
-/// What names and config keys mean where an expression stands.
+/// The meaning of names and config keys at the place of an expression.
 pub trait Env {
     /// The value of a name.
     fn lookup(&self, name: &Ident) -> Evaluated<'_>;
-    /// Where `config('key')` looks.
+    /// The config that `config('key')` reads.
     fn config(&self) -> &Config;
-    /// What evaluation may still cost.
+    /// The remaining budget of evaluation.
     fn fuel(&self) -> &Fuel;
 }
 
@@ -269,7 +269,7 @@ impl Env for Scope<'_> {
     }
 }
 
-/// How many items a value has, nested ones counted: what copying it costs.
+/// Counts the items of a value, nested ones included: the cost of copying the value.
 fn size(value: &Scalar) -> usize {
     match value {
         Scalar::Str(text) => text.len() / 16,

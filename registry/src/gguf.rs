@@ -37,7 +37,7 @@ pub struct Gguf {
     pub special: Vec<(String, String)>,
     /// Whole keys and what they hold, in order.
     pub metadata: Vec<(String, Scalar)>,
-    /// What llama.cpp takes where a file lacks a key, by its name below `arch.`.
+    /// Values that llama.cpp assumes for keys a file lacks, by the key's name below `arch.`.
     pub absent: IndexMap<String, Absent>,
     /// From weights to tensors. The rule's disk side is the model; the first match wins.
     pub rules: Vec<TensorRule>,
@@ -50,18 +50,18 @@ pub struct Gguf {
     /// Patterns of weights that layers compute without, `{i}` for the layer, and whether the file
     /// has zeros for those that a checkpoint lacks.
     pub idle: Vec<(Pattern, bool)>,
-    /// How many layers of the `nextn` head the file has behind those of the model.
+    /// The number of `nextn` layers that the file has behind the layers of the model.
     pub ahead: usize,
     /// Beginnings of the names of the head's weights that rules know as those of a layer, and how.
     pub aliases: Vec<(String, String)>,
-    /// What llama.cpp takes for granted of the architecture and is not so in this model: it
-    /// would run it otherwise than the reference does.
+    /// Properties that llama.cpp assumes of the architecture and this model lacks. llama.cpp would compute
+    /// such a model otherwise than the reference does.
     pub doubts: Vec<String>,
     /// The first difference from the model that the inherited `arch` stands for, as a warning.
     pub unlike: Option<Box<Finding>>,
 }
 
-/// How some tensors are made.
+/// A rule that makes GGUF tensors from weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TensorRule {
     /// `disk` are the model's names, `weight` the file's.
@@ -77,14 +77,14 @@ pub struct Group {
     pub weights: Vec<usize>,
     /// From weights to tensors.
     pub steps: Vec<Step>,
-    /// What the steps give, by name and shape.
+    /// The tensors that the steps produce, by name and shape.
     pub tensors: Vec<(String, Vec<usize>)>,
     /// A fixed type.
     pub ty: Option<String>,
 }
 
 impl Gguf {
-    /// Which tensors the file has and which weights make them, or everything that is in the way.
+    /// Returns the tensors of the file with the weights that make them, or every fault that prevents that.
     pub fn groups(&self, weights: &[Weight]) -> Result<Vec<Group>, Vec<String>> {
         let known: Vec<_> = weights.iter().map(|weight| self.alias(&weight.name)).collect();
         let places: BTreeMap<String, usize> =
@@ -178,7 +178,7 @@ impl Gguf {
         renamed.unwrap_or(Cow::Borrowed(name))
     }
 
-    /// Whether a weight is no tensor of the file.
+    /// True if a weight is no tensor of the file.
     fn left_out(&self, name: &str) -> bool {
         let scalars = self.scalars.iter().map(|(_, pattern)| pattern);
         self.drop.iter().chain(scalars).any(|pattern| pattern.fit(name).is_some())

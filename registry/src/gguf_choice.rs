@@ -1,4 +1,4 @@
-//! Which spec a file without a config belongs to: the one whose model gives the file's keys.
+//! Choice of a spec for a file without a config: the spec whose model gives the file's keys.
 
 use crate::config::Config;
 use crate::library::Library;
@@ -16,7 +16,7 @@ use crate::gguf_head::of_file;
 pub struct Chosen {
     /// The spec.
     pub spec: String,
-    /// What a `config.json` of the file's model would say.
+    /// The `config.json` that the file's model would have.
     pub config: Config,
     /// The model.
     pub model: Model,
@@ -27,14 +27,14 @@ pub struct Chosen {
 pub struct Refusal {
     /// The spec.
     pub spec: String,
-    /// Why not.
+    /// The reasons against the spec.
     pub faults: Vec<String>,
 }
 
 /// The specs that a file may belong to, plain ones first.
 #[derive(Debug)]
 pub struct Families {
-    /// How many specs each starts from, its name, and the spec.
+    /// The specs by name, each with the number of specs that it extends.
     specs: Vec<(usize, String, Spec)>,
 }
 
@@ -109,7 +109,7 @@ fn attempt(
     Ok((unread, Chosen { spec: name.to_owned(), config, model }))
 }
 
-/// How many specs a spec starts from.
+/// Counts the specs that a spec extends, directly or through others.
 fn depth(library: &Library, name: &str) -> usize {
     let mut next = Some(name.to_owned());
     let mut seen = 0;

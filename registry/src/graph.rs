@@ -28,7 +28,7 @@ pub struct StateId(pub usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RopeId(pub usize);
 
-/// What flows between nodes.
+/// A value that flows between nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Value {
     /// The name the spec gave it, for display.
@@ -48,25 +48,24 @@ pub struct Weight {
     pub name: String,
     /// Full shape, as the checkpoint has it.
     pub shape: Vec<usize>,
-    /// What the reference keeps it in after loading.
+    /// The dtype that the reference keeps the weight in after loading.
     pub dtype: DtypeRule,
-    /// Where the spec names it first.
+    /// The place where the spec names the weight first.
     pub at: Span,
 }
 
-/// What kind of memory a state is.
+/// The kind of memory that a state is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateKind {
     /// Keys and values of every position (or of the last `window - 1`).
     Attention,
     /// The last inputs of a causal convolution, oldest first.
     Conv,
-    /// What keys and values of every position are expanded from, and the part of the key that
-    /// all heads share.
+    /// The latent rows that expand to keys and values, and the part of the key that all heads share.
     Latent,
     /// Keys that say which positions an attention looks at.
     Index,
-    /// What a recurrence carries from one position to the next.
+    /// The values that a recurrence carries from one position to the next.
     Recurrent,
 }
 
@@ -97,7 +96,7 @@ pub struct State {
     /// `[1, rank]` and `[1, rotated]`. Index: `index`, shape per position `[1, size]`.
     /// Recurrent: whatever its op carries.
     pub parts: Vec<StatePart>,
-    /// What it is kept in; what comes out of it, where it is kept in 8 bits.
+    /// The dtype of the state; for an 8-bit state, the dtype of the values read from it.
     pub dtype: DtypeRule,
     /// The scales of a state that is kept in 8 bits (`f8_e4m3`), if it is.
     pub eight: Option<Scales>,
@@ -106,13 +105,13 @@ pub struct State {
     pub fixed: Option<[f32; 2]>,
     /// For attention: how many positions a query sees, itself included.
     pub window: Option<usize>,
-    /// Where the spec declares it.
+    /// The place where the spec declares the state.
     pub at: Span,
-    /// Where the spec declares its dtype.
+    /// The place where the spec declares the dtype.
     pub dtype_at: Span,
 }
 
-/// What shares a scale among the numbers that one position keeps in 8 bits.
+/// The granularity of the scales of an 8-bit state at one position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scales {
     /// All of a part (`f8_e4m3`).
@@ -139,7 +138,7 @@ impl Scales {
         }
     }
 
-    /// How many scales a part of this shape has at each position.
+    /// Returns the number of scales that a part of this shape has at each position.
     pub fn count(self, shape: &[usize]) -> usize {
         match (self, shape) {
             (Self::Head, [heads, _]) => *heads,
@@ -207,9 +206,9 @@ impl Node {
 pub struct EqualDtypes {
     /// The op.
     pub op: String,
-    /// What it is fed.
+    /// The value that the op reads.
     pub value: ValueId,
-    /// What it keeps.
+    /// The state that the op keeps.
     pub state: StateId,
     /// The call in the spec.
     pub at: Span,
@@ -218,7 +217,7 @@ pub struct EqualDtypes {
 /// One layer's part of the graph.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layer {
-    /// Which program of the spec it runs (`conv`, `full_attention`).
+    /// The kind of program that the layer runs (`conv`, `full_attention`).
     pub kind: String,
     /// The weight prefix, `model.layers.3`.
     pub prefix: String,
@@ -251,10 +250,10 @@ pub struct Graph {
     /// Weights that are another's by the spec (`lm_head.weight`), and whose they are. Only
     /// the owner stands in `weights`.
     pub tied: BTreeMap<String, String>,
-    /// Where an op needs its state and its input in the same dtype. A spec may declare
-    /// otherwise; [`crate::check`] then says so before anything runs.
+    /// Ops that need their state and their input in the same dtype. A spec may declare otherwise;
+    /// [`crate::check`] then reports that before anything runs.
     pub equal_dtypes: Vec<EqualDtypes>,
-    /// What is fed besides tokens; none for a model that reads tokens alone.
+    /// The input besides tokens; none for a model that reads tokens alone.
     pub fed: Option<Fed>,
     /// The logits.
     pub output: Option<ValueId>,

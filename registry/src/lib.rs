@@ -1,4 +1,4 @@
-//! What a model is: specs, the expression language, and the resolved model.
+//! Model descriptions: specs, the expression language, and the resolved model.
 //!
 //! This crate is data and checks only. It reads YAML and `config.json`, and
 //! knows shapes and dtypes, but no tensor ever passes through it.

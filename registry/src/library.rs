@@ -186,7 +186,7 @@ impl Library {
         found.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Whether a spec is of the models whose inner config calls itself so.
+    /// True if a spec describes models whose inner config has this `model_type`.
     pub(crate) fn is_kind(&self, name: &str, kind: &str) -> bool {
         let called = |file: &File| file.words("kinds").iter().any(|word| word.name == kind);
         name == kind || self.specs.get(name).is_some_and(called)

@@ -1,4 +1,4 @@
-//! What can be said of a spec without a config: calls that no config can make right.
+//! Checks of a spec without a config: calls that no config can make right.
 //!
 //! Shapes, weights and dims need a `config.json`; [`crate::resolve`] checks those. Here stand the
 //! mistakes of the text alone: unknown names, wrong arity, functions that call themselves, and

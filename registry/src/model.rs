@@ -31,17 +31,17 @@ pub struct Model {
     pub context: Option<usize>,
     /// Checkpoint tensors to pass over, as patterns with `*`.
     pub ignore: Vec<String>,
-    /// Whether the checkpoint holds other models beside this one, and where its own weights lie then.
+    /// The roots of the model's own weights, if the checkpoint holds other models beside this one.
     pub wrapped: Option<BTreeSet<String>>,
-    /// How the checkpoint's tensors become the model's, where it differs: see [`applying`].
+    /// Rules from the checkpoint's tensors to the model's, for tensors that differ: see [`applying`].
     ///
     /// [`applying`]: crate::weight_map::applying
     pub rules: Vec<Rule>,
-    /// What predicts one token more, if the spec and the config have it.
+    /// The head that predicts one token more, if the spec and the config have it.
     pub nextn: Option<Nextn>,
     /// The model as a GGUF file, if the spec says how.
     pub gguf: Option<Gguf>,
-    /// What a quantized checkpoint keeps as it is, and which scales it shares.
+    /// The weights that a quantized checkpoint keeps unquantized, and the scales that it shares.
     pub quant: Quant,
     /// True if the reference computes single steps by other numbers than a prefill, and both are followed.
     pub own_steps: bool,
@@ -80,19 +80,19 @@ impl Model {
         tied(name).or_else(called)
     }
 
-    /// Whether a tensor of the checkpoint belongs to an encoder.
+    /// True if a tensor of the checkpoint belongs to an encoder.
     pub fn is_beside(&self, name: &str) -> bool {
         self.wrapped.as_ref().is_some_and(|roots| beside(roots, name))
     }
 
-    /// What transformers calls a tensor of a checkpoint with encoders once it is loaded, if that is
-    /// not what it is called on the disk.
+    /// Returns the name that transformers gives a loaded tensor, if it differs from the name on disk. None
+    /// for a checkpoint without encoders.
     pub fn module_of(&self, name: &str) -> Option<String> {
         self.wrapped.as_ref().and_then(|roots| module(roots, &self.rules, name))
     }
 
-    /// Whether a tensor of the checkpoint is none of the model's: the spec says so, or it belongs to
-    /// an encoder beside it.
+    /// True if a tensor of the checkpoint is none of the model's. Either the spec says so, or the tensor
+    /// belongs to an encoder.
     pub fn passes_over(&self, name: &str) -> bool {
         let listed = |name: &str| self.ignore.iter().any(|pattern| matches(pattern, name));
         let called = |rule: &Rule| rule.renamed(name).is_some_and(|name| listed(&name));
@@ -101,8 +101,8 @@ impl Model {
     }
 }
 
-/// How names of tensors end that classes compute themselves. Older versions of transformers kept them
-/// among the weights, and every loader passes over them.
+/// Ends of the names of tensors that classes compute themselves. Older versions of transformers stored these
+/// buffers among the weights, and every loader passes over them.
 const BUFFERS: [&str; 5] = [
     "rotary_emb.inv_freq",
     "rotary_emb.cos_cached",
@@ -111,7 +111,7 @@ const BUFFERS: [&str; 5] = [
     ".masked_bias",
 ];
 
-/// Whether a tensor that no weight is made of can only be such a one.
+/// True if a tensor that no weight is made of can only be a buffer.
 pub fn is_buffer(name: &str) -> bool {
     BUFFERS.iter().any(|end| name.ends_with(end))
 }

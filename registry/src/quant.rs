@@ -1,4 +1,4 @@
-//! What a quantized checkpoint of a model keeps as it is, and which scales are shared.
+//! Weights that a quantized checkpoint of a model keeps unquantized, and shared scales.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use crate::weight_map::{Holes, Pattern};
 /// its `.weight`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Quant {
-    /// What is not quantized: in words, and which modules that are.
+    /// The modules that are not quantized, each pattern with a reason in words.
     pub keep: Vec<(String, Pattern)>,
     /// Modules that engines fuse, so that they have one scale where a tensor has one.
     pub together: Vec<(String, Pattern)>,
 }
 
 impl Quant {
-    /// Why a weight is not quantized, if the spec says so.
+    /// Returns the reason that a weight is not quantized, if the spec gives one.
     pub fn kept(&self, weight: &str) -> Option<&str> {
         let module = module(weight);
         let keeps = |(_, pattern): &&(String, Pattern)| pattern.fit(module).is_some();
@@ -41,7 +41,7 @@ impl Quant {
     }
 }
 
-/// Why a matrix stays as it is unless it is asked for.
+/// The reason that a matrix is not quantized unless it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stays {
     /// Its product is the logits.

@@ -4,7 +4,7 @@ use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
 use crate::diag::{Finding, Severity, Span};
 
-/// How findings look.
+/// The style of rendered findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     /// Text alone.

@@ -1,8 +1,8 @@
 //! From a spec and a config to a model: every dim known, every call inlined, every shape
 //! checked.
 //!
-//! What is wrong is said once and the rest goes on: the result of a faulty call is poison,
-//! and whatever needs poison is silently poison too. So one run names all faults.
+//! Each fault is reported once and resolution goes on: the result of a faulty call is poison, and whatever
+//! reads poison is silently poison too. So one run names all faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -161,7 +161,7 @@ pub fn resolve(
     Ok((model, report.findings))
 }
 
-/// What the spec says of keys that an inner config leaves out. These are plain values.
+/// Evaluates the values that the spec gives to keys an inner config leaves out. These are plain values.
 fn defaults(
     spec: &Spec,
     config: &Config,
@@ -224,7 +224,7 @@ impl Report {
         }
     }
 
-    /// What there is, or a report of why there is none.
+    /// Returns the value, or reports the failure and returns none.
     fn kept<T>(&mut self, result: Result<T, Fail>) -> Option<T> {
         result.map_err(|fail| self.fail(fail)).ok()
     }
@@ -250,7 +250,7 @@ struct Resolver<'a> {
     builder: Builder,
     /// Functions being inlined, outermost first.
     stack: Vec<String>,
-    /// How deep expressions and calls are nested.
+    /// The nesting depth of expressions and calls.
     depth: usize,
 }
 

@@ -18,8 +18,8 @@ pub struct RopeTable {
     pub inv_freq: Vec<f32>,
     /// Multiplies cos and sin.
     pub attention_factor: f64,
-    /// What else a table is for long sequences (longrope), for *all* positions of a
-    /// forward pass once its sequence is longer than `original_context`.
+    /// The frequencies for long sequences (longrope). They hold for *all* positions of a forward pass once
+    /// its sequence is longer than `original_context`.
     pub long: Option<LongRope>,
     /// Frequencies that are computed anew as a sequence grows (dynamic NTK).
     pub dynamic: Option<DynamicRope>,
@@ -57,7 +57,7 @@ impl RopeTable {
         }
     }
 
-    /// What multiplies cos and sin in a forward pass whose last position is `length - 1`.
+    /// Returns the factor on cos and sin in a forward pass whose last position is `length - 1`.
     pub fn factor(&self, length: usize) -> f64 {
         match &self.long {
             Some(long) if length > long.original_context => long.attention_factor,
@@ -66,7 +66,7 @@ impl RopeTable {
     }
 }
 
-/// What is used beyond the original context.
+/// The frequencies beyond the original context.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LongRope {
     /// Sequences longer than this use what is below.
@@ -84,6 +84,6 @@ pub struct DynamicRope {
     pub context: usize,
     /// The base of the frequencies, before it grows.
     pub theta: f64,
-    /// How much longer than `context` a sequence may become, as the config claims.
+    /// The ratio of the longest sequence to `context`, as the config claims.
     pub factor: f64,
 }

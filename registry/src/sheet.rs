@@ -85,7 +85,7 @@ pub struct Setting {
     pub values: IndexMap<String, String>,
     /// Its source.
     pub source: Option<Origin>,
-    /// Why it is passed, where only the user asked for it.
+    /// The reason to pass the setting, for a value that only the user asked for.
     pub about: String,
 }
 
@@ -116,7 +116,7 @@ pub struct Origin {
 pub struct Rule {
     /// Its name.
     pub id: Ident,
-    /// When it holds; always, if there is none.
+    /// The condition under which the rule holds; always, if there is none.
     pub when: Option<Expr>,
     /// Versions of the engine that it is for; all of the sheet's, if it has none of its own.
     pub versions: Option<Versions>,
@@ -146,7 +146,7 @@ pub enum Then {
 pub struct Planned {
     /// The name by which later ones read it: `plan.NAME`.
     pub name: Ident,
-    /// When there is one.
+    /// The condition under which the value exists; always, if there is none.
     pub when: Option<Expr>,
     /// The figure.
     pub value: Expr,
@@ -165,11 +165,11 @@ pub struct Planned {
 pub struct ConfigKey {
     /// The key.
     pub key: Ident,
-    /// When it is written.
+    /// The condition under which the key is written; always, if there is none.
     pub when: Option<Expr>,
     /// Its value.
     pub value: Expr,
-    /// Who reads it.
+    /// The place in the engine's sources that reads the key.
     pub source: Origin,
     /// The sheet.
     pub engine: String,

@@ -25,7 +25,7 @@ pub struct Spec {
     pub inside: Vec<Ident>,
     /// Config keys that the inner config of a model with encoders may leave out. Never inherited.
     pub defaults: IndexMap<String, GgufEntry>,
-    /// What this spec takes for granted, in words, and whether it is so.
+    /// Assumptions of this spec, in words, each with an expression that is true if it holds.
     pub assumes: IndexMap<String, GgufEntry>,
     /// The spec this one starts from, already merged into the fields below.
     pub extends: Option<Ident>,
@@ -35,7 +35,7 @@ pub struct Spec {
     pub dims: IndexMap<String, Dim>,
     /// Rotary tables.
     pub rope: IndexMap<String, RopeDecl>,
-    /// What layers remember.
+    /// The states that layers carry between steps.
     pub states: IndexMap<String, StateDecl>,
     /// Programs with parameters, including those of `use:`.
     pub functions: IndexMap<String, Function>,
@@ -47,13 +47,14 @@ pub struct Spec {
     pub ignore: IgnoreDecl,
     /// Weights that loading does not round to the run's dtype.
     pub kept: KeptDecl,
-    /// How checkpoint tensors are spelled, where it differs. Of those whose tensors are there, the first that gives the shape wins.
+    /// Rules for checkpoint tensors that are named otherwise. Of the rules whose tensors exist, the first
+    /// that gives the shape wins.
     pub weights: Vec<WeightRule>,
     /// The head that predicts one token more.
     pub nextn: Option<NextnDecl>,
     /// The model as a GGUF file; none if the spec says nothing of it.
     pub gguf: Option<GgufDecl>,
-    /// What a quantized checkpoint keeps as it is; none if the spec says nothing of it.
+    /// The weights that a quantized checkpoint keeps unquantized; none if the spec does not say.
     pub quant: Option<QuantDecl>,
     /// `own_steps`, where the reference computes single steps by other numbers than a prefill.
     pub reference: Option<Ident>,
@@ -105,13 +106,13 @@ pub struct RopeDecl {
     pub partial: Option<Expr>,
     /// The longest sequence, for schemes that need it.
     pub context: Option<Expr>,
-    /// Whether a longrope table keeps its short factors in long sequences and scales otherwise.
+    /// True if a longrope table keeps its short factors in long sequences and scales otherwise.
     pub long_by_scale: bool,
     /// The whole entry.
     pub at: Span,
 }
 
-/// What a layer remembers between steps.
+/// A state that a layer carries between steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateDecl {
     /// Its name.
@@ -122,7 +123,7 @@ pub struct StateDecl {
     pub parts: Vec<StatePart>,
     /// `activation`, or a fixed dtype.
     pub dtype: Ident,
-    /// Where the reference's cache keeps it, if not under its own layer.
+    /// The layer under which the reference's cache keeps the state, if not its own.
     pub layer: Option<Expr>,
     /// The whole entry.
     pub at: Span,
@@ -142,7 +143,7 @@ pub struct StatePart {
 pub struct LayersDecl {
     /// The template of weight paths and taps, with `{i}`: `model.layers.{i}`.
     pub prefix: Ident,
-    /// How many; the dim `layers` if not given.
+    /// The number of layers; the dim `layers` if not given.
     pub count: Option<Expr>,
     /// Names the program of layer `i`; not needed if there is only one.
     pub kind: Option<Expr>,
@@ -165,7 +166,7 @@ pub struct EachDecl {
     pub value: Expr,
 }
 
-/// What layers of one kind compute.
+/// The program of the layers of one kind.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerProgram {
     /// The kind, where the key names it.
@@ -177,7 +178,7 @@ pub struct LayerProgram {
 /// The `nextn:` section.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NextnDecl {
-    /// How many layers there are, each for one token more.
+    /// The number of layers, each for one token more.
     pub count: Option<Expr>,
     /// The template of the head's own weight paths, with `{i}` or `{depth}`.
     pub prefix: Ident,
@@ -191,15 +192,15 @@ pub struct NextnDecl {
     pub from: Ident,
     /// From `tokens` to `e`.
     pub embed: Program,
-    /// What becomes of `e`.
+    /// The program that normalises `e`.
     pub norm_e: Program,
-    /// What becomes of `h`.
+    /// The program that normalises `h`.
     pub norm_h: Program,
     /// `e` and `h`, in the order in which they are joined.
     pub concat: Vec<Ident>,
     /// From both to what the layer gets.
     pub proj: Program,
-    /// What becomes of what the layer gives.
+    /// The program that normalises the output of the layer.
     pub out_norm: Program,
     /// To logits.
     pub head: Program,
@@ -220,7 +221,7 @@ impl NextnDecl {
     }
 }
 
-/// What to pass over without a finding.
+/// Weights and config keys to pass over without a finding.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct IgnoreDecl {
     /// Patterns of checkpoint tensors; `*` matches any text.
@@ -238,15 +239,15 @@ pub struct KeptDecl {
     pub f32_in_f16: Vec<Ident>,
 }
 
-/// How some tensors are spelled on disk.
+/// A rule for tensors that the checkpoint spells otherwise.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightRule {
     /// The pattern of names in the checkpoint.
     pub disk: Ident,
     /// The pattern of names in the model.
     pub weight: Ident,
-    /// What turns the one on disk into the model's, in order: words
-    /// (`transpose`) and calls (`split(0, 3)`).
+    /// The steps from the tensors on disk to the model's, in order: words (`transpose`) and calls (`split(0,
+    /// 3)`).
     pub steps: Vec<Expr>,
     /// The whole rule.
     pub at: Span,
@@ -255,9 +256,9 @@ pub struct WeightRule {
 /// The `quant:` section: patterns of modules by what they stand for, in words.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct QuantDecl {
-    /// What is not quantized.
+    /// The modules that are not quantized.
     pub keep: Vec<(Ident, Ident)>,
-    /// What shares a scale.
+    /// The modules that share a scale.
     pub together: Vec<(Ident, Ident)>,
 }
 
@@ -270,7 +271,7 @@ pub struct GgufDecl {
     pub pre: Option<DimSource>,
     /// Keys and what they hold, in file order.
     pub metadata: IndexMap<String, GgufEntry>,
-    /// What llama.cpp takes where a file lacks a key.
+    /// Values that llama.cpp assumes for keys a file lacks.
     pub absent: IndexMap<String, Absent>,
     /// Tensors and the weights they are made of.
     pub weights: Vec<GgufWeight>,
@@ -278,7 +279,7 @@ pub struct GgufDecl {
     pub tensors: IndexMap<String, GgufEntry>,
     /// Keys, and patterns of the weights whose numbers they hold.
     pub scalars: Vec<(Ident, Ident)>,
-    /// What the format takes for granted, in words, and whether it is so.
+    /// Assumptions of the format, in words, each with an expression that is true if it holds.
     pub assumes: IndexMap<String, GgufEntry>,
     /// Keys of `config.json` that a file tells of, where its keys do not read backwards.
     pub config: IndexMap<String, GgufEntry>,
@@ -296,7 +297,7 @@ pub struct GgufDecl {
     pub at: Span,
 }
 
-/// What the absence of a key means to llama.cpp.
+/// The meaning of an absent key to llama.cpp.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Absent {
     /// Such a file is refused.
@@ -312,26 +313,26 @@ pub enum Absent {
 pub struct GgufEntry {
     /// Its name.
     pub name: Ident,
-    /// What it holds.
+    /// The expression of its value.
     pub value: Expr,
 }
 
-/// What GGUF tensors of one pattern are made of.
+/// The weights and steps that make GGUF tensors of one pattern.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GgufWeight {
     /// The pattern in the file: of a module, or of a tensor.
     pub name: Ident,
     /// The pattern in the model, of the same kind.
     pub weight: Ident,
-    /// Whether both are whole tensor names, not modules with a weight and a bias.
+    /// True if both are whole tensor names, not modules with a weight and a bias.
     pub exact: bool,
     /// Steps from the model's weights to the file's tensors.
     pub steps: Vec<Expr>,
     /// A type that holds whatever the file is made for.
     pub ty: Option<Ident>,
-    /// Whether the entry counts; always if nothing is said.
+    /// The condition under which the entry counts; always if there is none.
     pub when: Option<Expr>,
-    /// How many layers it is of, if the file counts them otherwise, and the first one's number there.
+    /// The number of layers, and the first one's number in the file, if the file counts them otherwise.
     pub layers: Option<(Expr, Expr)>,
     /// The whole entry.
     pub at: Span,

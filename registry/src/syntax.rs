@@ -11,16 +11,16 @@ use crate::diag::Span;
 pub struct Ident {
     /// The name.
     pub name: String,
-    /// Where.
+    /// The place of the name.
     pub at: Span,
 }
 
 /// An expression and its place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expr {
-    /// What it is.
+    /// The kind of expression.
     pub kind: ExprKind,
-    /// Where.
+    /// The place of the expression.
     pub at: Span,
 }
 
@@ -159,7 +159,7 @@ pub struct Stmt {
 pub struct Program {
     /// Assignments in order.
     pub body: Vec<Stmt>,
-    /// What `return` gives; a bare expression as the last line is the same.
+    /// The values that `return` gives; a bare expression as the last line is the same.
     pub result: Vec<Expr>,
     /// The whole text.
     pub at: Span,
@@ -172,7 +172,7 @@ pub struct Function {
     pub name: Ident,
     /// Parameters; each binds a value, a scalar, a weight path or a state.
     pub params: Vec<Param>,
-    /// What it computes.
+    /// The body of the function.
     pub program: Program,
 }
 

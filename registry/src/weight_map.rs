@@ -1,4 +1,4 @@
-//! How tensors on disk become the model's, as data that runs in both directions.
+//! Conversion of tensors on disk to the model's weights, as data that runs in both directions.
 //!
 //! A [`Rule`] pairs a pattern of disk names with a pattern of model names, and
 //! lists the steps between them. Patterns know three holes: `{i}` is one or more
@@ -30,7 +30,7 @@ pub struct Rule {
     pub weight: Pattern,
     /// From disk to model, in order.
     pub steps: Vec<Step>,
-    /// Where it stands in the spec.
+    /// The place of the rule in the spec.
     pub at: Span,
 }
 

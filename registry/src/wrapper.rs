@@ -13,7 +13,7 @@ use crate::graph::Graph;
 use crate::library::Library;
 use crate::weight_map::{Pattern, Rule};
 
-/// How the names of a wrapper's tensors begin, and how they begin without it.
+/// Prefixes of tensor names in vision-language checkpoints, and the prefixes that replace them.
 const PREFIXES: [(&str, &str); 6] = [
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
@@ -83,14 +83,14 @@ fn wraps(name: &str) -> bool {
     PREFIXES.iter().any(|(outer, _)| name.starts_with(outer))
 }
 
-/// Where the graph's weights lie: the first two words of their names.
+/// Returns the roots of the graph's weights: the first two words of their names.
 pub(crate) fn roots(graph: &Graph) -> BTreeSet<String> {
     let root = |name: &str| name.split('.').take(2).collect::<Vec<_>>().join(".");
     graph.weights.iter().map(|weight| root(&weight.name)).collect()
 }
 
-/// Whether a tensor of a wrapper belongs to what stands beside the model of text, whose roots are
-/// given.
+/// True if a tensor of a wrapper belongs to a model beside the text model. `roots` are those of the text
+/// model.
 pub(crate) fn beside(roots: &BTreeSet<String>, name: &str) -> bool {
     let bare = PREFIXES
         .iter()
@@ -106,8 +106,8 @@ pub(crate) fn beside(roots: &BTreeSet<String>, name: &str) -> bool {
     !text_only && !held
 }
 
-/// What transformers 5 calls a tensor of a wrapper, if not as it lies on the disk: encoders stand
-/// below `model`, the model of text below `model.language_model`, its head beside them.
+/// Returns the name that transformers 5 gives a tensor of a wrapper, if it differs from the name on disk.
+/// Encoders stand below `model`, the text model below `model.language_model`, its head beside them.
 pub(crate) fn module(roots: &BTreeSet<String>, rules: &[Rule], name: &str) -> Option<String> {
     if beside(roots, name) {
         return (!name.starts_with("model.")).then(|| format!("model.{name}"));

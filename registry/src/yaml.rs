@@ -30,9 +30,9 @@ const MAX_FINDINGS: usize = 50;
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// What it is.
+    /// The value.
     pub value: Value,
-    /// Where, with quotes or brackets.
+    /// The place, with quotes or brackets.
     pub at: Span,
 }
 
@@ -178,7 +178,7 @@ impl<'a> Reader<'a> {
         node
     }
 
-    /// Whether to go on after so many findings.
+    /// True while the number of findings is below [`MAX_FINDINGS`].
     fn going(&self) -> bool {
         self.findings.len() < MAX_FINDINGS
     }

@@ -71,7 +71,7 @@ fn number(value: &Value, vocab: usize) -> Value {
     if value == "vocab" { vocab.into() } else { value.clone() }
 }
 
-/// Whether a key holds what it should: `listed` inside a list.
+/// True if a key holds the expected value.
 fn same(ours: &Scalar, wanted: &Value) -> bool {
     match (ours, wanted) {
         (Scalar::Bool(a), Value::Bool(b)) => a == b,

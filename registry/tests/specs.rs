@@ -103,8 +103,8 @@ fn real_configs_resolve() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// What `fixtures/hostile/models` holds: a good model, and the same with one thing wrong each.
-/// `expect.txt` is the key, name or file that a message has to name.
+/// The faulty models of `fixtures/hostile/models`: a good model, and copies with one fault each. `expect.txt`
+/// is the key, name or file that a message has to name.
 #[test]
 fn faulty_models_are_told_what_is_wrong() {
     for name in [

@@ -38,7 +38,7 @@ pub(super) struct Folded {
 }
 
 impl Folded {
-    /// How many there are.
+    /// Returns the number of folded names.
     pub(super) fn count(&self) -> usize {
         self.numbers.len().max(1)
     }

@@ -14,7 +14,7 @@ use super::fold::fold;
 /// Names and shapes of a checkpoint's tensors.
 type Tensors = BTreeMap<String, Vec<usize>>;
 
-/// What stands in the way of one weight; layers with the same trouble are said together.
+/// A mismatch of one weight; layers with the same mismatch are reported together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Trouble {
     Missing { expected: Vec<usize> },
@@ -61,7 +61,8 @@ pub fn check_weights(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -
     findings
 }
 
-/// How many tensors become weights of the right shape, and how many weights and tensors have no counterpart.
+/// Counts the tensors that become weights of the right shape, and the weights and tensors without a
+/// counterpart.
 pub fn pairs(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -> (usize, usize) {
     let (used, lacking, spare) = matched(model, checkpoint);
     (used.len(), lacking.len() + spare.len())
@@ -110,8 +111,8 @@ pub fn head_weights(model: &Model) -> Vec<&Weight> {
     weights.into_values().collect()
 }
 
-/// Whether a checkpoint has anything of the `nextn` head: many are shipped without one, whatever
-/// their config says. One that has a part of it must have it all.
+/// True if a checkpoint has any weight of the `nextn` head. Many checkpoints are shipped without the head,
+/// whatever their config says. A checkpoint with a part of the head must have all of it.
 pub fn has_head(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -> bool {
     let missing = |weight: &Weight| {
         let found = find(model, weight, checkpoint, &mut BTreeSet::new());

@@ -127,7 +127,7 @@ const KEYS: &[&str] = &[
     "vit_add_patchemb_bias",
 ];
 
-/// Whether a top-level key is one of them.
+/// True if a top-level key is one of `KEYS`.
 pub(super) fn never_matters(key: &str) -> bool {
     KEYS.binary_search(&key).is_ok()
 }

@@ -204,7 +204,7 @@ pub(super) fn call(
     }
 }
 
-/// What a map has under a key, which a number is written as too.
+/// Returns the value of a map under a key; an integer key is looked up by its decimal text.
 fn entry<'a>(map: &'a Scalar, key: &Scalar) -> Option<&'a Scalar> {
     let Scalar::Map(entries) = map else { return None };
     let name = match key {

@@ -30,7 +30,7 @@ impl Number {
     }
 }
 
-/// Whether a value counts as true.
+/// True if a value counts as true.
 pub fn truth(value: &Scalar) -> bool {
     match value {
         Scalar::Null => false,

@@ -15,7 +15,7 @@ use crate::scalar::Scalar;
 use crate::spec::{DimSource, GgufDecl, Spec};
 use crate::syntax::{BinaryOp, Expr, ExprKind, Ident};
 
-/// What a file says of its model, as expressions of `gguf: config:` read it.
+/// The metadata and tensors of a file, as expressions of `gguf: config:` read them.
 #[derive(Debug, Clone)]
 pub struct Evidence {
     /// Keys below the architecture's name, the shapes of tensors below `shapes`, and the numbers of
@@ -27,7 +27,7 @@ pub struct Evidence {
     pub companions: BTreeSet<String>,
 }
 
-/// Whether a spec's files may carry this `general.architecture`.
+/// True if a spec's files may carry this `general.architecture`.
 pub fn may_be(spec: &Spec, arch: &str) -> bool {
     match spec.gguf.as_ref().and_then(|decl| decl.arch.as_ref()) {
         Some(DimSource::Key(word)) => word.name == arch,
@@ -72,7 +72,7 @@ pub fn config_of(spec: &Spec, told: &Evidence) -> Result<Config, Vec<Finding>> {
     }
 }
 
-/// What `gguf: config:` says; it wins over what was read backwards.
+/// Evaluates `gguf: config:`, whose values win over keys that were read backwards.
 fn explicit(decl: &GgufDecl, told: &Evidence, found: &mut Vec<(String, Scalar)>) -> Vec<Finding> {
     let fuel = Fuel::default();
     let env = FileEnv { keys: &told.keys, fuel: &fuel };
@@ -87,7 +87,7 @@ fn explicit(decl: &GgufDecl, told: &Evidence, found: &mut Vec<(String, Scalar)>)
     findings
 }
 
-/// What the `gguf:` section calls the number of the head's layers in the file.
+/// The name that the `gguf:` section gives the number of the head's layers in the file.
 pub(crate) const AHEAD: &str = "ahead";
 
 pub(super) struct FileEnv<'a> {

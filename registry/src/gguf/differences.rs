@@ -1,4 +1,4 @@
-//! Whether a file is of a model: its keys, its tensors, their shapes.
+//! Comparison of a GGUF file with a model: keys, tensors, and their shapes.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ pub fn key_differences(gguf: &Gguf, told: &Evidence) -> Vec<String> {
     faults
 }
 
-/// What the file of a model would say otherwise than this file does.
+/// Lists the differences between this file and the file that the model would be written to.
 pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<String> {
     let mut faults = key_differences(gguf, told);
     let groups = match gguf.groups(weights) {
@@ -72,7 +72,7 @@ pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<Stri
     faults
 }
 
-/// How many keys of the file the model does not give.
+/// Counts the keys of the file that the model does not give.
 pub(crate) fn unread(gguf: &Gguf, told: &Evidence) -> usize {
     let given: BTreeSet<&str> = gguf.metadata.iter().map(|(key, _)| key.as_str()).collect();
     let keys = told.keys.leaves();
@@ -86,7 +86,7 @@ fn trimmed(shape: &[usize]) -> &[usize] {
     &shape[ones..]
 }
 
-/// Whether two keys mean the same: numbers by their f32, a list of one number as that number.
+/// True if two values agree: numbers within a relative 1e-6, a list of one number as that number.
 fn same(a: &Scalar, b: &Scalar) -> bool {
     if let (Some(x), Some(y)) = (a.as_f64(), b.as_f64()) {
         // The infinities are only equal.

@@ -12,7 +12,7 @@ use crate::weight_map::Pattern;
 pub struct Idle {
     /// Its name; the shape is that of the first weight of its kind that the model has.
     pub weight: Weight,
-    /// Whether the file has zeros for it where a checkpoint has none.
+    /// True if the file has zeros for a weight that a checkpoint lacks.
     pub filled: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What stock llama.cpp knows: architectures, and the names that their tensors may have.
+//! Tables of stock llama.cpp: architectures, and the names that their tensors may have.
 //!
 //! `data/gguf_archs.json` and `data/gguf_scales.json` are derived from llama.cpp, which is under the MIT licence
 //! (Copyright (c) 2023-2026 The ggml authors).
@@ -14,12 +14,12 @@ fn table() -> &'static BTreeMap<String, Vec<String>> {
     })
 }
 
-/// Whether llama.cpp knows the architecture.
+/// True if llama.cpp knows the architecture.
 pub fn is_known(arch: &str) -> bool {
     table().contains_key(arch)
 }
 
-/// Whether llama.cpp knows a tensor of this name in the architecture.
+/// True if llama.cpp knows a tensor of this name in the architecture.
 pub fn knows_tensor(arch: &str, name: &str) -> bool {
     let Some(templates) = table().get(arch) else { return false };
     let ends = [".weight", ".bias", ".scale", ".input_scale"];
@@ -41,7 +41,7 @@ fn scaled() -> &'static BTreeMap<String, Vec<String>> {
     })
 }
 
-/// Whether llama.cpp, which loads the scale beside a tensor whatever the architecture, also multiplies by it.
+/// True if llama.cpp multiplies by the scale beside a tensor. It loads that scale whatever the architecture.
 pub fn heeds_scale(arch: &str, name: &str) -> bool {
     let behind = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
     let Some((_, name)) = behind else { return false };

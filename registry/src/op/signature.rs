@@ -1,4 +1,4 @@
-//! What an op takes: parameters, their kinds and defaults.
+//! Signature of an op: parameters, their kinds and defaults.
 
 use crate::scalar::Scalar;
 
@@ -65,9 +65,9 @@ impl Kind {
 pub struct Param {
     /// Its name, also the attribute's.
     pub name: &'static str,
-    /// What it takes.
+    /// The kind of argument.
     pub kind: Kind,
-    /// What it is if a call leaves it out. With a default of null, null can also be given.
+    /// The value if a call leaves the parameter out. With a default of null, null can also be given.
     pub default: Option<Scalar>,
     /// True if its value changes nothing in exact arithmetic: where and how results are rounded.
     pub neutral: bool,

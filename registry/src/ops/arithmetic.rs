@@ -1,4 +1,4 @@
-//! What `+ - * /` become: of two values, or of a value and a number.
+//! Rules of `+ - * /`, between two values or between a value and a number.
 
 use std::cmp::Ordering;
 

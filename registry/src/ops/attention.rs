@@ -165,8 +165,8 @@ fn heads(call: &Infer<'_>, param: &str, value: &Input) -> Result<(), Fail> {
         .into())
 }
 
-/// What every form of attention checks and gives: `v` is the shape of the values kept, and the
-/// result is of their dtype.
+/// Checks the arguments that all attention ops share, and gives the result. `v` is the shape of the stored
+/// values, and the result has their dtype.
 fn attended(call: &mut Infer<'_>, q: &Input, v: &[usize], dtype: DtypeRule) -> Result<(), Fail> {
     if call.given("sinks") {
         call.weight("sinks", "sinks", "", &[q.shape[0]])?;

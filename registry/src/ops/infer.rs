@@ -1,4 +1,4 @@
-//! What a rule sees of a call, and what it says about it.
+//! Context of an inference rule: the arguments of a call, and the outputs and findings that the rule reports.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub struct Input {
     pub name: String,
     /// Shape of one row.
     pub shape: Vec<usize>,
-    /// What it is rounded to.
+    /// The dtype that the value is rounded to.
     pub dtype: DtypeRule,
     id: ValueId,
 }
@@ -145,7 +145,7 @@ impl<'a> Infer<'a> {
         }
     }
 
-    /// Whether an argument is something other than null.
+    /// True if an argument is something other than null.
     pub fn given(&self, param: &str) -> bool {
         self.args.get(param).is_some_and(|(arg, _)| !matches!(arg, Argument::Scalar(Scalar::Null)))
     }
@@ -173,7 +173,7 @@ impl<'a> Infer<'a> {
         dims.ok_or_else(|| self.missing(param))
     }
 
-    /// How many items a list has.
+    /// Returns the number of items of a list argument.
     pub fn length(&self, param: &str) -> Option<usize> {
         match self.scalar(param) {
             Some(Scalar::List(items)) => Some(items.len()),
@@ -181,7 +181,7 @@ impl<'a> Infer<'a> {
         }
     }
 
-    /// Whether an argument of kind `Sizes` is a list.
+    /// True if an argument of kind `Sizes` is a list.
     pub fn is_list(&self, param: &str) -> bool {
         matches!(self.scalar(param), Some(Scalar::List(_)))
     }
@@ -231,7 +231,7 @@ impl<'a> Infer<'a> {
         Ok(())
     }
 
-    /// What a weight of the node is kept in.
+    /// Returns the dtype of a weight of the node.
     pub fn weight_dtype(&self, role: &str) -> DtypeRule {
         self.node
             .weights
@@ -337,8 +337,8 @@ impl<'a> Infer<'a> {
         }
     }
 
-    /// What was chosen, and by which scores, can be captured under the path that `param` names
-    /// with `:chosen` and `:scores` behind it.
+    /// Adds taps of a choice and of its scores. Their paths are the one that `param` names, with `:chosen`
+    /// and `:scores` appended.
     pub fn tap_choice(&mut self, chosen: &str, param: &str) -> Result<(), Fail> {
         let path = self.path(param)?;
         let Some((Argument::Values(ids), _)) = self.args.get(chosen) else {
@@ -374,7 +374,7 @@ impl<'a> Infer<'a> {
     }
 }
 
-/// What two values together are rounded to.
+/// Returns the dtype that the result of two values is rounded to.
 pub(super) fn join(left: DtypeRule, right: DtypeRule) -> DtypeRule {
     if left == right { left } else { DtypeRule::Fixed(crate::dtype::Dtype::F32) }
 }

@@ -45,7 +45,7 @@ pub(super) const GATES: &[&str] = &[
 /// Activation functions that differ enough for a mix-up of two of them to show.
 pub const DISTINCT: [&str; 6] = ["silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh"];
 
-/// What configs call activations, and the op each is.
+/// The names of activations in configs, and the op of each.
 const NAMES: &[(&str, &str)] = &[
     ("silu", "silu"),
     ("swish", "silu"),

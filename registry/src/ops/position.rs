@@ -50,7 +50,7 @@ pub(super) fn rules() -> Vec<OpRule> {
     ]
 }
 
-/// How far rows lie behind positions.
+/// Returns the offset between rows and positions.
 fn offset(call: &Infer<'_>) -> Result<usize, Fail> {
     usize::try_from(call.int("offset")?)
         .map_err(|_| call.error("offset", "an offset is 0 or above").into())

@@ -1,4 +1,4 @@
-//! What routers are made of: scores, the choice of a few, and their weights.
+//! Ops that routers are made of: scores, the choice of a few, and their weights.
 //!
 //! A router is a short program of these (`registry/lib/moe.yaml`): what differs between
 //! families is which score, in which dtype, chosen and shared out how.

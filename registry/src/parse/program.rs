@@ -91,7 +91,7 @@ impl Parser<'_> {
         Some(Line::Result(result))
     }
 
-    /// Whether a statement follows this one.
+    /// True if a statement follows this one.
     fn more_lines(&self) -> bool {
         let rest = &self.tokens[self.pos..];
         rest.iter().any(|token| !matches!(token.kind, Kind::Newline | Kind::End))

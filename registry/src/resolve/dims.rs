@@ -73,7 +73,7 @@ impl Dims {
         self.known.get(name).map(|known| known.value.as_ref().ok_or(Fail::Reported))
     }
 
-    /// Which key of the config a dim was read from.
+    /// Returns the config key that a dim was read from.
     pub(super) fn key(&self, name: &str) -> Option<&str> {
         self.known.get(name)?.key.as_deref()
     }
@@ -234,7 +234,7 @@ pub(super) fn unknown<'a>(
     finding
 }
 
-/// What a list of alternatives gave.
+/// The value found by a list of alternatives.
 pub(crate) struct Found {
     pub(crate) value: Scalar,
     pub(crate) key: Option<String>,

@@ -1,4 +1,4 @@
-//! What stands behind the names of a faulty expression.
+//! Help for a faulty expression: the config keys and values behind its names.
 
 use crate::config::Config;
 use crate::eval::{self, Fail};

@@ -15,9 +15,9 @@ use crate::syntax::{Expr, Ident, Program};
 use super::scope::{Bound, Scope};
 use super::{Each, MAX_LAYERS, Resolver};
 
-/// What sets one layer apart from the others.
+/// The properties that set one layer apart from the others.
 pub(super) struct Block<'d> {
-    /// What is known of it before its kind is.
+    /// The values known of the layer before its kind is.
     pub(super) each: Each,
     /// Its number in the graph.
     pub(super) layer: usize,

@@ -1,4 +1,4 @@
-//! What a spec names: to tell what it never uses, and which config keys it knows of.
+//! Names that a spec mentions: to find declarations it never uses, and the config keys it knows.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -56,7 +56,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// What an expression stands for.
+    /// Evaluates an expression to the value, scalar or name it stands for.
     pub(super) fn bound(&mut self, expr: &Expr, scope: &Scope<'_>) -> Result<Bound, Fail> {
         self.fuel.spend(&expr.at, 1)?;
         if self.depth >= MAX_DEPTH {

@@ -1,4 +1,4 @@
-//! What names mean inside a program.
+//! Meaning of names inside a program.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,12 +13,12 @@ use crate::syntax::Ident;
 use super::dims::{self, Dims};
 use super::{Each, Resolver};
 
-/// What an expression of a program stands for.
+/// The meaning of an expression in a program.
 #[derive(Debug, Clone)]
 pub(super) enum Bound {
     /// A value of the graph.
     Value(ValueId),
-    /// What an op or a function with several results gives.
+    /// The results of an op or a function with several results.
     Many(Vec<Self>),
     /// A number, a text, a list.
     Scalar(Scalar),
@@ -29,7 +29,7 @@ pub(super) enum Bound {
     Poison,
 }
 
-/// What a path begins with that layers do not prefix; no name can.
+/// The first character of a path that layers do not prefix; no name can begin with it.
 pub(super) const ABSOLUTE: char = '/';
 
 /// The variables of a program, and what the layer adds to the dims.

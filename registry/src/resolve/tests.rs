@@ -64,7 +64,7 @@ fn run(spec: &str, config: &str) -> Result<(Model, Vec<Finding>), Vec<Finding>> 
     resolve(&spec, &config, &OpSet::builtin())
 }
 
-/// What a finding points at, and what it says.
+/// Formats a finding: the text it points at, and its message.
 fn told(finding: &Finding) -> String {
     let at = finding.at.as_ref().map_or(String::new(), |at| {
         let text =

@@ -3,7 +3,7 @@
 //! Powers are taken in f64 and rounded once, which is the nearest f32. The reference's
 //! vectorized power is within one unit in the last place of that, on most inputs equal.
 
-/// What YaRN needs to know.
+/// The parameters of YaRN.
 pub(crate) struct Yarn {
     pub(crate) factor: f64,
     pub(crate) attention_factor: f64,

@@ -42,15 +42,15 @@ pub struct Chosen {
     pub name: String,
     /// Its value.
     pub value: Scalar,
-    /// Who chose it.
+    /// The origin of the choice.
     pub by: By,
-    /// Why.
+    /// The reason for the choice.
     pub why: String,
     /// Source of the value.
     pub source: Option<Origin>,
 }
 
-/// Who chose a value.
+/// The origin of a value: the user, the model or a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum By {
     /// The user.

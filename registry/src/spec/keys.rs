@@ -14,7 +14,7 @@ pub(crate) struct Key {
     pub(crate) doc: &'static str,
 }
 
-/// What may stand behind a key.
+/// The form of the value of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The number 1.
@@ -46,7 +46,7 @@ pub(crate) enum Form {
 /// The keys of a map.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Table {
-    /// What the map is, for findings: `a rope table`.
+    /// The name of the map in findings: `a rope table`.
     pub(crate) what: &'static str,
     pub(crate) keys: &'static [Key],
     /// The form of the author's own keys beside them, if it may have any.

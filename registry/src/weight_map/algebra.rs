@@ -1,4 +1,4 @@
-//! What steps do to shapes, and the steps that undo them.
+//! Shapes after conversion steps, and the steps that undo them.
 
 use super::{HeadLayout, Sizes, Step};
 

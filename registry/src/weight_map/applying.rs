@@ -1,4 +1,4 @@
-//! Which rule makes a weight of the tensors that are there.
+//! Choice of the rule that makes a weight from the tensors of a checkpoint.
 
 use crate::graph::Weight;
 

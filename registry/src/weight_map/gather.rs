@@ -1,4 +1,4 @@
-//! Which disk tensors a weight is made of.
+//! Disk tensors that a weight is made of.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -6,12 +6,12 @@ use std::ops::Bound;
 use super::Rule;
 use super::pattern::Piece;
 
-/// What a rule takes from the disk for one weight.
+/// The tensors that a rule takes from the disk for one weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gathered {
     /// Names on disk, in the order in which the steps take them.
     pub names: Vec<String>,
-    /// Which of the tensors that the steps give is the weight.
+    /// The index of the weight among the tensors that the steps give.
     pub output: usize,
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the holes of a pattern were filled with, by their text (`i`, `q|k|v`, `*`).
+/// The texts that fill the holes of a pattern, by the text of the hole (`i`, `q|k|v`, `*`).
 pub type Holes = BTreeMap<String, String>;
 
 /// A pattern of names.
@@ -98,7 +98,7 @@ impl Pattern {
         pieces
     }
 
-    /// What names begin with, if it says no more of them.
+    /// Returns the fixed beginning of the names, if the rest of the pattern is a single `*`.
     pub(super) fn beginning(&self) -> Option<&str> {
         self.text.strip_suffix('*').filter(|text| !text.contains(['*', '{']))
     }
@@ -108,7 +108,7 @@ impl Pattern {
         self.pieces().into_iter().filter_map(Piece::hole).collect()
     }
 
-    /// What fills the holes if the name fits; a hole that stands twice has one filling.
+    /// Returns the texts that fill the holes if the name fits; a hole that stands twice has one filling.
     pub fn fit(&self, name: &str) -> Option<Holes> {
         self.fit_with(name, &Holes::new())
     }

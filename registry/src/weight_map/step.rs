@@ -13,16 +13,16 @@ pub enum Step {
     Reshape(Vec<usize>),
     /// Reorders the rows of each head (axis 0) from one rotary pairing to the other.
     PermuteHeads {
-        /// How many heads axis 0 holds.
+        /// The number of heads in axis 0.
         heads: usize,
         /// The pairing afterwards.
         to: HeadLayout,
     },
     /// One tensor becomes several.
     Split {
-        /// Along which axis.
+        /// The axis to cut.
         axis: usize,
-        /// How much each gets.
+        /// The sizes of the parts.
         sizes: Sizes,
     },
     /// One tensor becomes as many as the axis is long, without that axis.
@@ -31,9 +31,9 @@ pub enum Step {
     Flatten(usize),
     /// An axis becomes several.
     Unflatten {
-        /// Which.
+        /// The axis to unflatten.
         axis: usize,
-        /// What it becomes; one of them may be 0, which stands for what is left.
+        /// The new axes; one of them may be 0, which stands for the remaining size.
         sizes: Vec<usize>,
     },
     /// The first axis gets this many rows: cut off, or filled up with zeros.
@@ -58,14 +58,14 @@ pub enum Step {
     At(usize, Box<Self>),
     /// Runs of tensors become one each, along an axis they have.
     ConcatRuns {
-        /// Along which axis.
+        /// The axis to join along.
         axis: usize,
-        /// How many tensors each run has.
+        /// The number of tensors in each run.
         runs: Vec<usize>,
     },
     /// Undoes `ConcatRuns`: each tensor is cut into parts of its own sizes.
     SplitRuns {
-        /// Along which axis.
+        /// The axis to cut.
         axis: usize,
         /// The parts of each tensor.
         sizes: Vec<Vec<usize>>,
@@ -76,7 +76,7 @@ pub enum Step {
     Stack(usize),
 }
 
-/// How an axis is cut.
+/// The parts that an axis is cut into.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sizes {
     /// Into this many equal parts.
@@ -85,7 +85,7 @@ pub enum Sizes {
     Each(Vec<usize>),
 }
 
-/// Which rows of a head rotate together.
+/// The rows of a head that rotate together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadLayout {
     /// Row `r` with row `r + dim / 2`.
@@ -95,7 +95,7 @@ pub enum HeadLayout {
 }
 
 impl Step {
-    /// Whether it changes numbers, and does not only move them.
+    /// True if the step changes numbers, and does not only move them.
     pub fn computes(&self) -> bool {
         match self {
             Self::Add(_)

@@ -22,7 +22,7 @@ impl Reader<'_> {
         rest.starts_with('-') && (rest.len() == 1 || rest[1..].starts_with([' ', '\n', '\r', '\t']))
     }
 
-    /// Whether the text here is a key: a `:` follows before the line ends.
+    /// True if the text here is a key: a `:` follows before the line ends.
     fn at_key(&self) -> bool {
         let line = self.rest().lines().next().unwrap_or("");
         let from = match line.chars().next() {
@@ -106,7 +106,7 @@ impl Reader<'_> {
         Some(Entry { key, value })
     }
 
-    /// What follows `key:` on its line or below it.
+    /// Parses the value that follows `key:` on its line or below it.
     fn entry_value(&mut self, column: usize) -> Node {
         let here = self.pos;
         self.blanks();

@@ -151,7 +151,7 @@ fn several_mistakes_are_found_at_once() {
     );
 }
 
-/// What a general YAML reader makes of a text, in the words of [`show`].
+/// Formats a text as a general YAML reader sees it, in the words of [`show`].
 fn other(node: &saphyr::Yaml<'_>) -> String {
     use saphyr::Yaml;
     let scalar = |scalar: &saphyr::Scalar<'_>| match scalar {
@@ -245,7 +245,8 @@ fn yaml_text() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Where there is no unquoted bracket inside text, this reader is a YAML reader.
+    /// Checks that this reader agrees with a general YAML reader on texts without unquoted brackets inside
+    /// text.
     #[test]
     fn it_reads_what_a_general_reader_reads(text in yaml_text()) {
         use saphyr::LoadableYamlNode as _;

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{number, open, truth};
 
-/// What a file of llama.cpp's converter tells of its model.
+/// Builds the evidence of a file that llama.cpp's converter wrote.
 fn evidence(name: &str, case: &Value, model: &Model) -> Evidence {
     let mut keys = Tree::default();
     let vocab = |value: &Value| number(value, model.vocab).as_u64().unwrap() as usize;
@@ -91,7 +91,7 @@ fn files_of_the_original_converter_tell_their_models() {
     similar_asserts::assert_eq!(lost.join("\n"), known.join("\n"));
 }
 
-/// Whether two models are one, with their heads where the case has one.
+/// True if two models are equal, with their heads where the case has one.
 fn same(name: &str, a: &Model, b: &Model) -> bool {
     a.graph == b.graph && (!name.ends_with("/head") || a.nextn == b.nextn)
 }

@@ -1,4 +1,4 @@
-//! Where a layer of the `nextn` head is, in the model and in a file.
+//! Place of a `nextn` layer in the model and in a file.
 
 use crate::spec::GgufWeight;
 
@@ -22,7 +22,7 @@ impl Place {
         decl
     }
 
-    /// What rules for layers call its layer, where it has a name of its own.
+    /// Returns the prefix of the head's layer and the one that layer rules use instead, if they differ.
     pub(super) fn alias(&self) -> Option<(String, String)> {
         let (from, to) = &self.block;
         (from != to).then(|| (format!("{from}."), format!("{to}.")))

@@ -179,7 +179,7 @@ impl Parameters {
         .into()
     }
 
-    /// How much longer than before the context became.
+    /// Returns the factor by which the context was extended.
     fn factor(&self, context: Option<usize>, original: usize) -> Result<Option<f64>, Fail> {
         Ok(self.optional("factor")?.or(context.map(|context| context as f64 / original as f64)))
     }
