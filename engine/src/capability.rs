@@ -37,8 +37,8 @@ impl Feature {
     }
 }
 
-/// What keeps an engine from doing what is asked for: each feature that it lacks, and each two
-/// that it does not do together. Nothing that was asked for is left out silently.
+/// Lists the requested features that an engine lacks, and each two that it does not combine. No requested
+/// feature is dropped silently.
 pub fn refuse_features(sheet: &Sheet, asked: &[Feature]) -> Vec<Finding> {
     let engine = &sheet.engine;
     let has = |feature: &Feature| sheet.features.contains(feature.name());
@@ -75,8 +75,8 @@ pub fn refuse_features(sheet: &Sheet, asked: &[Feature]) -> Vec<Finding> {
     findings
 }
 
-/// What keeps an engine from running a model in a dtype: one finding for each op, kind of state
-/// or dtype in the way.
+/// Checks that an engine can run a model in a dtype. Each unsupported op, kind of state or dtype gives one
+/// finding.
 pub fn refuse(model: &Model, sheet: &Sheet, activation: Dtype) -> Vec<Finding> {
     let engine = &sheet.engine;
     let mut findings = Vec::new();

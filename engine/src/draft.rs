@@ -9,7 +9,7 @@ use registry::model::Nextn;
 use crate::sample::greedy;
 use crate::{Chunk, Error, Logits, NoProbe, Probe, Session, SlotId, Want};
 
-/// How many drafts were made and confirmed, by how far they looked ahead.
+/// Counts of drafts made and confirmed, by the number of tokens they look ahead.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Steps of the model that verified drafts.

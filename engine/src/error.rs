@@ -1,4 +1,4 @@
-//! What can go wrong when a model is opened or run.
+//! Errors of opening or running a model.
 
 use registry::diag::Finding;
 use registry::dtype::Dtype;
@@ -18,9 +18,9 @@ pub enum Error {
     WeightShape {
         /// The tensor.
         name: String,
-        /// What the file says.
+        /// The shape in the file.
         got: Vec<usize>,
-        /// What the spec says.
+        /// The shape that the spec expects.
         want: Vec<usize>,
     },
     /// A tensor in a format that this engine does not compute with.
@@ -30,7 +30,7 @@ pub enum Error {
     WeightDtype {
         /// The tensor.
         name: String,
-        /// What the file says.
+        /// The format in the file.
         found: String,
     },
     /// No such slot, or one that was released.
@@ -89,7 +89,7 @@ pub enum Error {
         slot: usize,
         /// The length asked for.
         length: usize,
-        /// Why not, and what to do.
+        /// The reason, and the remedy.
         reason: String,
     },
     /// Bytes that are not a slot of this model and run.
@@ -105,7 +105,7 @@ pub enum Error {
         op: String,
         /// Index of the node.
         node: usize,
-        /// What is wrong.
+        /// The fault, in words.
         message: String,
     },
     /// NaN or infinite numbers that reach the logits.
@@ -122,7 +122,7 @@ pub enum Error {
         position: usize,
         /// The slot.
         slot: usize,
-        /// What activations are kept in.
+        /// The dtype of activations.
         dtype: Dtype,
     },
     /// The tensor library refused.

@@ -29,7 +29,7 @@ pub(crate) struct Program {
     output: usize,
 }
 
-/// What one step feeds.
+/// The inputs of one step.
 pub(crate) struct Feed<'a> {
     pub(crate) tokens: Vec<u32>,
     /// Rows of what is fed besides the tokens, where the graph is fed something.
@@ -237,7 +237,7 @@ impl Program {
     }
 }
 
-/// What a step gives.
+/// The results of a step.
 pub(crate) struct Made {
     /// The logits of the wanted rows.
     pub(crate) logits: Vec<f32>,

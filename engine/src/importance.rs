@@ -31,7 +31,7 @@ impl Watch for Importance {
 }
 
 impl Importance {
-    /// What was measured, by the names that weights have in a GGUF file.
+    /// Returns the measured importance, by the names that weights have in a GGUF file.
     pub fn by_tensor(
         &self,
         gguf: &Gguf,

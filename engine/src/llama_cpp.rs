@@ -129,7 +129,7 @@ fn admit(path: &Path) -> Result<(gguf::File, String), Error> {
     Ok((file, architecture))
 }
 
-/// Where a file says what it is.
+/// The metadata key of a file's architecture.
 const ARCHITECTURE: &str = "general.architecture";
 
 /// llama.cpp's global state; it is set up once and stays.

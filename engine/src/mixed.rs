@@ -13,7 +13,7 @@ use crate::{Engine, Error, NativeEngine, Options, Session, Source};
 /// The native engine on weights from several places. [`Source::dir`] is not looked at.
 #[derive(Clone)]
 pub struct Mixed {
-    /// Where weights come from. Scales that belong to no weight come from the first.
+    /// The sources of weights. Scales that belong to no weight come from the first.
     pub sources: Vec<Arc<dyn Tensors>>,
     /// For each weight of the graph, which of the sources it comes from.
     pub from: Vec<usize>,

@@ -205,7 +205,7 @@ impl NativeSession {
         })
     }
 
-    /// What is fed besides tokens, as a value of the graph.
+    /// Returns the input besides tokens, as a value of the graph.
     fn fed(&self, hidden: &[f32], rows: usize) -> Result<Option<Value>, Error> {
         let graph = &self.program.graph;
         let shape = graph.fed.map_or(&[][..], |fed| &graph.values[fed.value.0].shape);

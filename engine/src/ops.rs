@@ -1,4 +1,4 @@
-//! What ops compute: one file per op or tight group, behind one table.
+//! Kernels of ops: one file per op or tight group, behind one table.
 //!
 //! A kernel is made of a node's arguments ([`Args`]) when a session opens. In each step it reads
 //! inputs, weights and state from a [`Ctx`] and puts its outputs there, rounded to the dtypes that

@@ -21,7 +21,7 @@ pub struct Patch {
     pub remove: BTreeSet<usize>,
     /// The node that takes their place.
     pub insert: Node,
-    /// Which of the removed nodes it stands at.
+    /// The index of the removed node whose place the new node takes.
     pub at: usize,
 }
 
@@ -68,7 +68,7 @@ fn patched(graph: &Graph, patch: &Patch) -> Graph {
     }
 }
 
-/// How many nodes read a value; the logits count as read.
+/// Counts the nodes that read a value; the logits count as read.
 fn readers(graph: &Graph, value: registry::graph::ValueId) -> usize {
     graph.nodes.iter().filter(|node| node.inputs.contains(&value)).count()
         + usize::from(graph.output == Some(value))

@@ -1,6 +1,6 @@
 //! Choosing the next token from a row of logits.
 
-/// How to choose.
+/// The settings of token sampling.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
     /// 0 is greedy; otherwise logits are divided by it.

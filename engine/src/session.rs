@@ -29,7 +29,7 @@ pub trait Engine: Send + Sync {
     fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error>;
 }
 
-/// What to open: a resolved model and where its weights lie.
+/// The source of a session: a resolved model and the location of its weights.
 #[derive(Debug, Clone)]
 pub struct Source<'a> {
     /// The resolved model.
@@ -38,21 +38,21 @@ pub struct Source<'a> {
     pub dir: &'a Path,
 }
 
-/// How to open it.
+/// The options of a session.
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What activations (and states that follow them) are kept in.
+    /// The dtype of activations, and of states that follow them.
     pub dtype: Dtype,
-    /// Whether fused kernels may stand in for several nodes; bit-equal to the plain graph.
+    /// True if fused kernels may replace several nodes; their results are bit-equal to the plain graph.
     pub rewrites: bool,
-    /// Whether memory of a released slot is filled with NaN, so that a stale read is loud.
+    /// True if memory of a released slot is filled with NaN, so that a stale read is noticed.
     pub poison: bool,
-    /// Whether to run a spec whose declared dtypes an op refuses, to study the effect.
+    /// True to run a spec whose declared dtypes an op refuses, to study the effect.
     pub allow_dtype_mismatch: bool,
-    /// How many positions a slot can be truncated by once a window has passed over them.
+    /// The number of positions that a slot can be truncated by after a window has passed over them.
     pub rollback: usize,
-    /// Whether drafts of a `nextn` head are to be verified.
+    /// True if drafts of a `nextn` head are to be verified.
     pub drafts: bool,
     /// Refuses steps whose results are NaN or infinite, with [`Error::NotFinite`]; a comparison
     /// wants to see them.
@@ -61,9 +61,9 @@ pub struct Options {
     pub ranks: usize,
     /// Worker threads; all cores if not given.
     pub threads: Option<usize>,
-    /// Which matrices multiply rows that are rounded before, as the checkpoint declares it.
+    /// The matrices whose input rows are rounded first, as the checkpoint declares.
     pub rounds: Rounds,
-    /// Who sees what matrices are multiplied with, in runs of the plain graph.
+    /// The observer of matrix inputs, in runs of the plain graph.
     pub watch: Option<Arc<dyn Watch>>,
 }
 
@@ -85,17 +85,16 @@ impl Default for Options {
     }
 }
 
-/// Which matrices of codes multiply rows that are rounded to few bits, as the config beside them
-/// declares it (`input_activations` and its kin).
+/// The quantized matrices whose input rows are rounded to few bits. The checkpoint's config declares this
+/// rounding (`input_activations` and its kin).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rounds {
-    /// None: rows stay as they are, whatever is declared.
+    /// No matrices: rows are not rounded, whatever is declared.
     #[default]
     None,
-    /// All but those of experts: loaders that stack experts dequantize them and know their schemes
-    /// no more.
+    /// All matrices but those of experts. Loaders that stack experts dequantize them and lose their schemes.
     Linear,
-    /// All of them, as engines do that multiply codes by codes.
+    /// All quantized matrices, as in engines that multiply codes by codes.
     All,
 }
 
@@ -103,14 +102,14 @@ pub enum Rounds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlotId(pub usize);
 
-/// Which rows of a chunk give logits.
+/// The rows of a chunk that give logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
-    /// None: only the states move on.
+    /// No row: only the states move on.
     None,
-    /// The last token's.
+    /// The row of the last token.
     Last,
-    /// Every token's.
+    /// The row of every token.
     All,
 }
 
@@ -150,9 +149,9 @@ impl Logits {
 pub trait Session: Send {
     /// The model it runs.
     fn model(&self) -> &Model;
-    /// What activations are kept in.
+    /// Returns the dtype of activations.
     fn dtype(&self) -> Dtype;
-    /// What of its inside can be seen; the rest cannot be compared.
+    /// Returns the internals that the session shows; others cannot be compared.
     fn shows(&self) -> Shows {
         Shows::default()
     }
@@ -168,7 +167,7 @@ pub trait Session: Send {
     fn open_slot(&mut self) -> SlotId;
     /// Gives a slot back; its memory is filled with NaN if [`Options::poison`].
     fn release(&mut self, slot: SlotId) -> Result<(), Error>;
-    /// How many tokens a slot has seen.
+    /// Returns the number of tokens that a slot has seen.
     fn position(&self, slot: SlotId) -> Result<usize, Error>;
     /// Feeds chunks, each to its slot; gives logits, one per chunk. Nothing changes on error.
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error>;
@@ -194,7 +193,7 @@ pub trait Session: Send {
     fn save(&self, slot: SlotId) -> Result<Vec<u8>, Error>;
     /// A new slot from bytes that [`Session::save`] gave, perhaps in another process.
     fn restore(&mut self, bytes: &[u8]) -> Result<SlotId, Error>;
-    /// What a slot remembers, in the layouts of `docs/dump.md`.
+    /// Returns the states of a slot, in the layouts of `docs/dump.md`.
     fn states(&self, slot: SlotId) -> Result<Vec<StateValue>, Error>;
     /// Moves every table of constants (slopes, frequencies) by so many units in the last place of f32, rotary frequencies by
     /// one, for measurements of rounding; 0 takes that back. An engine that has none at hand does nothing.
@@ -215,13 +214,13 @@ pub struct Partial {
     pub parts: BTreeSet<String>,
 }
 
-/// What of its inside a session shows.
+/// The internals that a session shows.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shows {
-    /// Whether probes are called.
+    /// True if probes are called.
     pub taps: bool,
-    /// Whether [`Session::states`] has an answer.
+    /// True if [`Session::states`] has an answer.
     pub states: bool,
     /// True if [`Session::seed`] has an answer.
     pub seeds: bool,
@@ -240,7 +239,7 @@ impl Default for Shows {
 /// One part of one state of a slot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateValue {
-    /// Which state of the graph.
+    /// The state of the graph.
     pub state: StateId,
     /// Its layer.
     pub layer: usize,
@@ -266,7 +265,7 @@ pub trait Watch: std::fmt::Debug + Send + Sync {
 ///
 /// After the head of the graph only rows whose logits are wanted exist.
 pub trait Probe {
-    /// Whether this tap is worth a call; asked before anything is copied.
+    /// True if this tap is worth a call; asked before anything is copied.
     fn wants(&self, tap: &str) -> bool;
     /// A value was made; `shape` is `[rows, ...]`, rows of all chunks in order.
     fn tap(&mut self, tap: &str, shape: &[usize], data: &mut [f32]);

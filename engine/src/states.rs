@@ -1,4 +1,4 @@
-//! What slots remember between steps.
+//! States of slots between steps.
 
 use registry::dtype::Dtype;
 use registry::graph::{Graph, StateId, StateKind};
@@ -28,16 +28,16 @@ pub enum Memory {
     Attention(Attention),
     /// Inputs of a convolution.
     Conv(Conv),
-    /// What keys and values are expanded from.
+    /// Latent rows that keys and values are expanded from.
     Latent(Latent),
     /// Keys of an index, `[position, size]`.
     Index(History),
-    /// What a recurrence carries.
+    /// Blocks that a recurrence carries.
     Recurrent(Recurrent),
 }
 
 impl Memory {
-    /// What it remembers of the past, always in the same order.
+    /// Returns the memories of the past, always in the same order.
     pub fn pasts(&self) -> Vec<&dyn Past> {
         match self {
             Self::Attention(a) => vec![&a.keys, &a.values],
@@ -218,7 +218,7 @@ impl Slot {
         Ok(())
     }
 
-    /// What it remembers, in the layouts of `docs/dump.md`.
+    /// Returns the states of the slot, in the layouts of `docs/dump.md`.
     pub fn values(&self, graph: &Graph) -> Vec<StateValue> {
         let mut values = Vec::new();
         for (n, (state, memory)) in graph.states.iter().zip(&self.memories).enumerate() {

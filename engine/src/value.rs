@@ -1,4 +1,4 @@
-//! What flows through a graph: CPU tensors in f32, `[rows, ...]`, contiguous.
+//! Values of a graph: CPU tensors in f32, `[rows, ...]`, contiguous.
 //!
 //! A thin seam over candle's tensors: slices come out without a copy, and a vector goes in
 //! without one.
@@ -54,7 +54,7 @@ impl Value {
         self.tensor.dims()
     }
 
-    /// How many rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.shape().first().copied().unwrap_or(0)
     }

@@ -17,7 +17,7 @@ use crate::kernels::matmul::WeightView;
 use crate::kernels::round;
 use crate::{Error, Rounds};
 
-/// Where the numbers of weights come from.
+/// A source of the numbers of weights.
 pub trait Tensors: Send + Sync {
     /// One weight of the graph; cheap, it is asked at every use.
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error>;
@@ -27,12 +27,12 @@ pub trait Tensors: Send + Sync {
         None
     }
 
-    /// Whether [`Tensors::made`] would make it.
+    /// True if [`Tensors::made`] would make the weight.
     fn is_made(&self, _id: WeightId) -> bool {
         false
     }
 
-    /// How the rows that it multiplies are rounded before, where something says so.
+    /// Returns the rounding of the rows that the weight multiplies, if one is declared.
     fn rounding(&self, _id: WeightId) -> Result<Option<Rounding>, Error> {
         Ok(None)
     }
@@ -90,7 +90,7 @@ impl Tensors for checkpoints::weights::Weights {
     }
 }
 
-/// How one weight is held.
+/// The form in which one weight is held.
 enum Held {
     /// As it lies in the file; matrices are widened block by block when they are used.
     File(Dtype),
@@ -106,7 +106,7 @@ enum Held {
 
 /// A matrix, where it lies or made for one use.
 pub enum Matrix<'a> {
-    /// Where it lies.
+    /// The matrix in place.
     There(WeightView<'a>),
     /// Made: `[outputs, inputs]` and its numbers.
     Made(usize, usize, Vec<f32>),
@@ -190,7 +190,7 @@ impl Weights {
         Ok(Self { tensors, held, shapes, rounding: BTreeMap::new() })
     }
 
-    /// Which weights multiply rounded rows.
+    /// Sets the weights whose input rows are rounded.
     pub fn round_inputs(&mut self, graph: &Graph, rounds: Rounds) -> Result<(), Error> {
         self.rounding.clear();
         for node in &graph.nodes {
@@ -214,7 +214,7 @@ impl Weights {
         Ok(())
     }
 
-    /// How the rows of this one are rounded, if they are.
+    /// Returns the rounding of the rows that this weight multiplies, if they are rounded.
     pub fn rounding(&self, id: WeightId) -> Option<Rounding> {
         self.rounding.get(&id.0).copied()
     }

@@ -22,7 +22,7 @@ const MESSAGE: usize = 4000;
 /// Lines that errors show.
 const SHOWN: usize = 20;
 
-/// Why nothing more comes from a child.
+/// The reason that a child sends nothing more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
     /// It closed its standard output, or ended.

@@ -76,7 +76,7 @@ struct Line {
 pub(super) struct Wire {
     launch: Launch,
     process: Option<Process>,
-    /// Why it is gone.
+    /// The reason that the child is gone.
     gone: String,
     verbs: u64,
 }

@@ -18,18 +18,18 @@ const LANES: usize = 16;
 /// Queries handled together.
 const QUERIES: usize = 4;
 
-/// Where the scores are rounded on their way to the softmax.
+/// The rounding of attention scores before the softmax.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scores {
-    /// The product is, and the product times the scale; a bias then stays f32.
+    /// The product is rounded, and again after the scale; a bias then stays f32.
     Rounded,
-    /// Once, after the scale and a bias that is itself rounded: one fused product.
+    /// Scores are rounded once, after the scale and a bias that is itself rounded: one fused product.
     Once,
-    /// Nowhere.
+    /// Scores are not rounded.
     Wide,
 }
 
-/// What does not change from head to head.
+/// The parameters of attention that all heads share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rule {
     /// Numbers of a query or key.
@@ -42,12 +42,12 @@ pub struct Rule {
     pub softcap: Option<f32>,
     /// Every step is rounded to this.
     pub round: Dtype,
-    /// Whether the largest score is taken off, and that rounded, before the softmax; the form
-    /// of models that run the softmax in their own dtype.
+    /// True if the largest score is subtracted and the difference rounded before the softmax. Models that run
+    /// the softmax in their own dtype take this form.
     pub softmax_rounds: bool,
-    /// Where the scores are rounded.
+    /// The rounding of the scores.
     pub scores: Scores,
-    /// Whether a sink takes its share by a sigmoid on the output, and not in the softmax.
+    /// True if a sink takes its share by a sigmoid on the output, and not in the softmax.
     pub gated: bool,
 }
 
@@ -62,10 +62,10 @@ pub struct Query<'a> {
     pub to: usize,
     /// A logit that takes part in the softmax and has no value.
     pub sink: Option<f32>,
-    /// What each position adds to its score, times the position; with that of the first key.
+    /// The ALiBi slope, which times the position is added to the score, and the position of the first key.
     pub slope: Option<(f32, usize)>,
-    /// What each key adds to its score, by the number of the key; and how many keys count at
-    /// most, those with the largest of these numbers.
+    /// The salience that each key adds to its score, by index, and the largest number of keys that count. The
+    /// keys with the largest salience are kept.
     pub salience: Option<(&'a [f32], usize)>,
 }
 

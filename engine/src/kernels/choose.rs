@@ -8,10 +8,10 @@ use std::cmp::Ordering;
 use registry::graph::Node;
 use registry::scalar::Scalar;
 
-/// How many are chosen, and among which.
+/// The number of items to choose, and the groups to choose from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
-    /// How many.
+    /// The number of items to choose.
     pub k: usize,
     /// Groups that the scores are in, if only the best of them count.
     pub groups: Option<Groups>,
@@ -20,13 +20,13 @@ pub struct Choice {
 /// Equal groups of scores, a few of which are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Groups {
-    /// How many there are.
+    /// The number of groups.
     pub count: usize,
-    /// How many are kept.
+    /// The number of groups kept.
     pub keep: usize,
     /// A group counts by the sum of its best so many: 1 or 2.
     pub best: usize,
-    /// What the others' scores become: zero, or less than any.
+    /// True if the scores of other groups become zero; otherwise they become negative infinity.
     pub zero: bool,
 }
 
@@ -86,7 +86,7 @@ impl Choice {
 }
 
 impl Groups {
-    /// What each group counts.
+    /// Returns the score of each group: the sum of its best scores.
     fn scores(&self, scores: &[f32]) -> Vec<f32> {
         let size = (scores.len() / self.count.max(1)).max(1);
         let best = |group: &[f32]| top(group, self.best).iter().map(|&at| group[at]).sum();
@@ -122,7 +122,7 @@ pub fn descending(a: f32, b: f32) -> Ordering {
     key(b).total_cmp(&key(a))
 }
 
-/// How far the best that is left out stands above the worst that is in.
+/// Returns the margin of the best score left out above the worst score chosen, or zero.
 fn gap(scores: &[f32], chosen: &[usize]) -> f32 {
     let worst = chosen.iter().map(|&at| scores[at]).fold(f32::INFINITY, f32::min);
     let left = scores.iter().enumerate().filter(|(at, _)| !chosen.contains(at));

@@ -55,7 +55,7 @@ pub struct WeightView<'a> {
     pub outputs: usize,
     /// Columns.
     pub inputs: usize,
-    /// What is decoded from blocks is multiplied by; 1 for plain numbers.
+    /// The factor on numbers decoded from blocks; 1 for plain numbers.
     pub factor: f32,
 }
 
@@ -141,7 +141,7 @@ impl Isa {
     /// Every instruction set, the plainest first.
     pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
 
-    /// Whether this CPU has it.
+    /// True if this CPU has the instruction set.
     pub fn available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         match self {

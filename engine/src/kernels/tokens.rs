@@ -79,7 +79,7 @@ fn ends(codes: Codes) -> (f32, f32) {
     }
 }
 
-/// What stands in for a scale of 0: `torch.finfo(dtype).eps`.
+/// Returns the replacement for a scale of 0: `torch.finfo(dtype).eps`.
 fn epsilon(dtype: Dtype) -> f32 {
     match dtype {
         Dtype::F32 => f32::EPSILON,

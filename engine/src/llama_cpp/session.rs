@@ -79,7 +79,7 @@ pub(super) struct LlamaCppSession {
     worker: Worker,
     /// Positions that a slot has room for.
     context: usize,
-    /// Whether some state is no cache of positions.
+    /// True if some state is not a cache of positions.
     recurrent: bool,
     slots: Vec<Option<Slot>>,
     /// Sequences that no slot has; the last is taken first.

@@ -15,10 +15,10 @@ use crate::Error;
 
 type Job = Box<dyn for<'a> FnOnce(&mut LlamaContext<'a>) + Send>;
 
-/// What llama.cpp says of a model.
+/// The facts that llama.cpp reports about a model.
 pub(super) struct Opened {
     pub(super) vocab: usize,
-    /// Whether some of its layers carry a state instead of positions.
+    /// True if some layers carry a state instead of a cache of positions.
     pub(super) recurrent: bool,
 }
 

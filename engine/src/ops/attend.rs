@@ -40,11 +40,11 @@ struct Task<'a> {
     start: usize,
 }
 
-/// Which positions a query sees.
+/// The positions that a query sees.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     size: usize,
-    /// Whether positions are in chunks of that size, and a query sees its own chunk.
+    /// True if positions are in chunks of that size, and a query sees its own chunk.
     chunked: bool,
 }
 
@@ -59,7 +59,7 @@ impl Window {
     }
 }
 
-/// What does not change from task to task.
+/// The inputs and parameters that all tasks share.
 struct Plan<'a> {
     rule: Rule,
     q: &'a [f32],
@@ -75,13 +75,13 @@ struct Plan<'a> {
     salience: Option<Salience<'a>>,
 }
 
-/// What keys are worth by their values: `exp(a * softplus(weight * values))` of each head.
+/// The salience of keys by their values: `exp(a * softplus(weight * values))` of each head.
 struct Salience<'a> {
     /// `[kv_heads, kv_heads * value_dim]`, rows of which are as long as a stored value.
     weight: WeightView<'a>,
     bias: Option<&'a [f32]>,
     a: &'a [f32],
-    /// How many keys count at most.
+    /// The largest number of keys that count.
     keep: usize,
 }
 
@@ -95,7 +95,7 @@ struct Attend {
     softmax_rounds: bool,
     scores: Scores,
     gated: bool,
-    /// How many keys count at most, where their salience does.
+    /// The largest number of keys that count, if keys have a salience.
     keep: Option<usize>,
 }
 
@@ -280,8 +280,8 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &Value) -> Result<(), Error> {
     ctx.set(0, y)
 }
 
-/// Where the halves of a value of a key head are stored. Paired, the heads of each half of
-/// the values serve all keys: head j has values j and j + half, counted within the half.
+/// Returns the columns that store the halves of a key head's value. Paired, the heads of each half of the
+/// values serve all keys: head j has values j and j + half, counted within the half.
 fn columns(plan: &Plan<'_>, head: usize) -> (usize, Option<usize>) {
     if plan.rule.value_dim == plan.stored {
         return (head * plan.stored, None);
@@ -291,7 +291,7 @@ fn columns(plan: &Plan<'_>, head: usize) -> (usize, Option<usize>) {
     (first * plan.stored, Some((half + first) * plan.stored))
 }
 
-/// What one key is worth to the queries of a head, each step rounded.
+/// Computes the salience of one key for the queries of a head, with each step rounded.
 fn worth(
     salience: &Salience<'_>,
     dtype: Dtype,

@@ -1,4 +1,4 @@
-//! What a kernel sees of a step.
+//! Context of a kernel in one step.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -51,7 +51,7 @@ impl<'a> Ctx<'a> {
         Error::Op { op: self.node().op.to_string(), node: self.index, message: message.into() }
     }
 
-    /// What activations are kept in.
+    /// Returns the dtype of activations.
     pub fn activation(&self) -> Dtype {
         self.activation
     }
@@ -166,7 +166,7 @@ impl<'a> Ctx<'a> {
         Cow::Owned(rounded)
     }
 
-    /// How a matrix rounds the rows that it multiplies, if it does.
+    /// Returns the rounding of the rows that a matrix multiplies, if it has one.
     pub fn rounding(&self, role: &str) -> Option<Rounding> {
         let weight = self.node().weights.get(role)?;
         self.weights.rounding(*weight)
@@ -202,7 +202,7 @@ impl<'a> Ctx<'a> {
         self.node().state.and_then(|id| graph.states.get(id.0))
     }
 
-    /// What a slot remembers for this node.
+    /// Returns the memory of a slot for this node.
     pub fn memory(&self, slot: usize) -> Result<&Memory, Error> {
         let id = self.node().state.ok_or_else(|| self.error("it has no state"))?;
         self.slots

@@ -60,7 +60,7 @@ impl Kernel for OfTwo {
     }
 }
 
-/// What is done with the number.
+/// The operation with a constant number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum With {
     Scale,

@@ -22,7 +22,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("experts", Experts::prepare);
 }
 
-/// What happens between the matrices.
+/// The gated activation between the matrices of an expert.
 struct Gate {
     act: Activation,
     /// Bound on the gate from above, and on the other from both sides.

@@ -15,7 +15,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("index_topk", IndexTopk::prepare);
 }
 
-/// How many keys are selected, and the factor on their scores.
+/// The number of selected keys, and the factor on their scores.
 pub(super) struct IndexTopk {
     topk: usize,
     scale: f32,

@@ -11,7 +11,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("l2_norm", L2Norm::prepare);
 }
 
-/// How the weight meets the normalised numbers.
+/// The rounding of normalised numbers before or after the weight is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cast {
     /// Rounded first, then multiplied, then rounded again.

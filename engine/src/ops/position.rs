@@ -1,5 +1,4 @@
-//! What depends on a row's position alone: `position_embed`, `sinusoid`, `temperature`,
-//! `zero_first`.
+//! Ops that depend on a row's position alone: `position_embed`, `sinusoid`, `temperature`, `zero_first`.
 
 use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;

@@ -8,7 +8,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("rope", Rope::prepare);
 }
 
-/// Where cosines and sines, and the products with them, are rounded.
+/// The rounding of cosines and sines, and of the products with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Compute {
     /// Everything is of the activation dtype: cos, sin, each product, the sum.

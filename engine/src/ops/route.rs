@@ -1,4 +1,4 @@
-//! What routers are made of: `softmax`, `total`, `p_norm`, `choose`, `pick`, `near_shares`.
+//! Ops that routers are made of: `softmax`, `total`, `p_norm`, `choose`, `pick`, `near_shares`.
 
 use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;

@@ -11,21 +11,21 @@ use crate::states::recurrent::Blocks;
 /// Numbers below which a task is not worth a thread.
 const TASK: usize = 1 << 12;
 
-/// Where a recurrence is.
+/// The place of a recurrence in a step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct At {
     /// The unit.
     pub(super) unit: usize,
     /// The row of the step's values.
     pub(super) row: usize,
-    /// Whether the row continues a sequence that earlier steps began. The reference then
-    /// computes one position at a time, and rounds where its first forward does not. Rows are
-    /// told apart by this and not by the length of a chunk, so that a draft and the same
-    /// tokens one by one leave the same state.
+    /// True if the row continues a sequence that earlier steps began. The reference then computes one
+    /// position at a time, and rounds where its first forward pass does not. Rows are distinguished by this
+    /// flag and not by the length of a chunk, so that a draft and the same tokens one by one leave the same
+    /// state.
     pub(super) continued: bool,
 }
 
-/// Whether each row of the step continues a sequence.
+/// Returns a flag for each row of the step: true if the row continues a sequence.
 pub(super) fn continued(ctx: &Ctx<'_>) -> Vec<bool> {
     ctx.chunks().iter().flat_map(|c| c.rows.clone().map(|_| c.start > 0)).collect()
 }

@@ -14,7 +14,7 @@ use super::store::Store;
 pub struct History {
     store: Store,
     width: usize,
-    /// How many rows before the next position its computation reads; none means all.
+    /// The number of rows before the next position that its computation reads; none means all.
     needed: Option<usize>,
     rollback: usize,
     /// Position of the first row in the store.

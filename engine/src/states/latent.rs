@@ -1,4 +1,4 @@
-//! What latent attention keeps of every position.
+//! Memory of latent attention: the rows it keeps of every position.
 
 use registry::dtype::Dtype;
 use registry::graph::State;

@@ -1,4 +1,4 @@
-//! What every memory of the past can do, however it keeps it.
+//! Operations that every memory of past positions supports, however it is stored.
 
 /// A past that moves on with each step, and can be returned to.
 pub trait Past {
@@ -13,7 +13,7 @@ pub trait Past {
     fn truncate(&mut self, length: usize);
     /// Forgets everything; with `poison`, what lay there becomes NaN.
     fn clear(&mut self, poison: bool);
-    /// What counts as held, as little-endian bytes of the stored dtype.
+    /// Writes the held positions as little-endian bytes of the stored dtype.
     fn to_bytes(&self, out: &mut Vec<u8>);
     /// Takes positions `floor..end` from the form that [`Past::to_bytes`] writes. Says why if
     /// the numbers do not belong together.

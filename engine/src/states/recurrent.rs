@@ -1,8 +1,7 @@
-//! What a recurrence carries: one block of numbers that every position replaces.
+//! State of a recurrence: one block of numbers that every position replaces.
 //!
-//! A block cannot be unwound, so the blocks after the last few positions are kept, each in
-//! memory of its own: a step reads the newest and writes beside it. That is what lets a rejected
-//! draft leave no trace.
+//! A block cannot be unwound, so the blocks after the last few positions are kept in separate memory.
+//! A step reads the newest and writes beside it, so a rejected draft leaves no trace.
 
 use std::collections::VecDeque;
 
@@ -37,7 +36,7 @@ pub struct Recurrent {
     fresh: (Vec<Vec<f32>>, usize),
     /// Blocks to write into.
     spare: Vec<Vec<f32>>,
-    /// What there is before the first position.
+    /// The block before the first position.
     zeros: Vec<f32>,
 }
 
@@ -46,7 +45,8 @@ pub struct Recurrent {
 pub struct Blocks<'a> {
     /// The block before the step, all zeros at position 0.
     pub before: &'a [f32],
-    /// Where the blocks after the last `after.len()` tokens go, oldest first. Holds anything.
+    /// The buffers for the blocks after the last `after.len()` tokens, oldest first. Their contents are
+    /// arbitrary.
     pub after: Vec<&'a mut [f32]>,
 }
 

@@ -33,7 +33,7 @@ impl Fnv {
     }
 }
 
-/// What must agree for bytes of one session to make sense in another.
+/// Hashes the settings that two sessions must share to exchange saved bytes.
 pub fn fingerprint(model: &Model, states: &[State], activation: Dtype, rollback: usize) -> u64 {
     let mut fnv = Fnv::new();
     fnv.add(format!("{}|{}|{activation}|{rollback}", model.name, model.architecture).as_bytes());

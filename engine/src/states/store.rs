@@ -18,7 +18,7 @@ pub enum Store {
     Eight {
         /// One byte per number.
         bytes: Vec<u8>,
-        /// What the numbers of a group are multiplied with when they are read.
+        /// The factors that the numbers of each group are multiplied by when they are read.
         scales: Vec<f32>,
         /// Numbers that share a scale.
         group: usize,
@@ -27,7 +27,7 @@ pub enum Store {
     Fixed {
         /// One byte per number.
         bytes: Vec<u8>,
-        /// What they are multiplied with when they are read.
+        /// The factor that numbers are multiplied by when they are read.
         scale: f32,
         /// The grid of quotients and products.
         dtype: Dtype,
@@ -54,7 +54,7 @@ impl Store {
         Self::Fixed { bytes: Vec::new(), scale: round1(dtype, scale), dtype }
     }
 
-    /// How many numbers there is room for.
+    /// Returns the capacity in numbers.
     pub fn len(&self) -> usize {
         match self {
             Self::Wide(data) => data.len(),
@@ -63,7 +63,7 @@ impl Store {
         }
     }
 
-    /// Whether there is none.
+    /// True if the capacity is zero.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -242,7 +242,7 @@ fn shapes_move_numbers_without_changing_them() {
     assert_eq!(run(b, y, Dtype::F32, 2), [2.0, 1.0, 4.0, 3.0, 6.0, 5.0, 8.0, 7.0]);
 }
 
-/// What happens to an intermediate number.
+/// The function applied to an intermediate number.
 type Step = fn(f32) -> f32;
 
 #[test]

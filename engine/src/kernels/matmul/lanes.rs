@@ -19,8 +19,8 @@ pub(super) const STEP: usize = 32;
 pub(super) trait Lanes: Copy {
     /// Rows of `x` in the largest register tile.
     const ROWS: usize;
-    /// Whether the rows of `x` are loaded in turn: left to itself the compiler may load all of
-    /// them first, and spill sums for it.
+    /// True if the rows of `x` are loaded in turn. The compiler may otherwise load all of them first, and
+    /// spill sums for it.
     const IN_TURN: bool;
 
     unsafe fn zero() -> Self;

@@ -9,7 +9,7 @@ use std::cell::Cell;
 #[repr(align(64))]
 pub(super) struct Line([u32; 16]);
 
-/// How a row of `x` is laid out.
+/// The layout of a packed row of `x`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Thirty-two f32 in their order.
@@ -53,7 +53,7 @@ impl Panels {
     }
 }
 
-/// Whether every number is exactly a bf16.
+/// True if every number is exactly a bf16.
 pub(super) fn is_bf16(x: &[f32]) -> bool {
     x.chunks(1024).all(|x| {
         let bits = x.iter().fold(0, |bits, x| bits | x.to_bits());

@@ -12,7 +12,7 @@ use super::lanes::{Format, Lanes};
 use super::pack::Line;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// How far ahead of its use a weight is fetched where memory is the limit.
+/// The prefetch distance of weights in bytes, where memory bandwidth is the limit.
 const AHEAD: usize = 4 << 10;
 
 /// One register tile: `R` rows of `x` times `N` rows of the weight.
@@ -28,12 +28,12 @@ pub(super) struct Sweep<L, const N: usize> {
     pub(super) steps: usize,
     /// Bytes of a row after its whole steps.
     pub(super) rest: usize,
-    /// Where `R * N` sums wait between stretches.
+    /// The buffer that holds `R * N` sums between stretches.
     pub(super) spilled: *mut L,
-    /// Where the first row's results go.
+    /// The output of the first row.
     pub(super) y: *mut f32,
     pub(super) y_stride: usize,
-    /// What to fetch meanwhile, and by how many bytes a step moves it on.
+    /// The next address to prefetch, and the bytes by which each step advances it.
     pub(super) next: *const u8,
     pub(super) pace: usize,
     /// Results of a row to store, at most `N`.
@@ -140,9 +140,9 @@ unsafe fn step<F: Format, const R: usize, const N: usize>(
     }
 }
 
-/// Where a fetched line goes, as x86 numbers it.
+/// The x86 prefetch hint for the L1 cache.
 const L1: i32 = 3;
-/// Where a fetched line goes, as x86 numbers it.
+/// The x86 prefetch hint for the L2 cache.
 const L2: i32 = 2;
 
 /// Asks for a cache line; any address is fine.

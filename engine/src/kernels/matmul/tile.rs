@@ -33,7 +33,7 @@ pub(super) struct Block<'a> {
     pub(super) dtype: Dtype,
     /// The block format of `weight`, if it still is to be decoded.
     pub(super) blocks: Option<BlockType>,
-    /// What is decoded is multiplied by.
+    /// The factor on decoded numbers.
     pub(super) factor: f32,
     /// Weight rows of this block, 1 to [`BLOCK_ROWS`].
     pub(super) count: usize,
