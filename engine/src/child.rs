@@ -39,7 +39,7 @@ pub struct Launch {
     pub name: String,
     /// The program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The arguments.
     pub arguments: Vec<OsString>,
     /// Variables added to its environment.
     pub variables: Vec<(String, OsString)>,
@@ -58,7 +58,7 @@ pub struct Hello {
     pub protocol: u64,
     /// The engine's name.
     pub engine: String,
-    /// Its version.
+    /// The version.
     pub version: String,
     /// The device it runs on.
     #[serde(default)]

@@ -12,7 +12,7 @@ use crate::Error;
 
 /// Something that runs models.
 pub trait Engine: Send + Sync {
-    /// Its name, as `--engine` takes it.
+    /// The name, as `--engine` takes it.
     fn name(&self) -> &str;
 
     /// True if a row's bits do not depend on the chunks, batches and slots it is computed in.
@@ -241,7 +241,7 @@ impl Default for Shows {
 pub struct StateValue {
     /// The state of the graph.
     pub state: StateId,
-    /// Its layer.
+    /// The layer.
     pub layer: usize,
     /// `k`, `v`, `conv`, `recurrent` or what the spec calls it.
     pub part: String,

@@ -163,7 +163,7 @@ fn on_disk(rules: &[Rule], weight: &str) -> Vec<(String, String)> {
     std::iter::once(plain).chain(named).collect()
 }
 
-/// Config keys of another spec that say what the model's own config does not, or says otherwise.
+/// Returns the config keys of another spec whose values this model's config lacks or has otherwise.
 fn keys(model: &Model, config: &Config, spec: &Spec) -> Vec<(String, serde_json::Value)> {
     let mut keys = Vec::new();
     let Ok(json) = json_of(config) else { return keys };

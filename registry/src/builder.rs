@@ -77,7 +77,7 @@ impl Builder {
         &self.graph.values[id.0]
     }
 
-    /// The call that made a value, as text.
+    /// Returns the call that made a value, as text.
     pub(crate) fn origin(&self, id: ValueId) -> Option<String> {
         let at = self.origins[id.0].as_ref()?;
         let text = at.source.text.get(at.start..at.end)?;
@@ -98,7 +98,7 @@ impl Builder {
         self.ropes[id.0].as_ref().expect("binding has refused tables that failed")
     }
 
-    /// The id of a rope by its place in the spec; none if it failed.
+    /// Returns the id of a rope by its place in the spec; none if it failed.
     pub(super) fn rope_id(&self, place: usize) -> Option<RopeId> {
         self.ropes.get(place)?.as_ref().map(|_| RopeId(place))
     }
@@ -187,7 +187,7 @@ impl Builder {
         Ok(outputs)
     }
 
-    /// The scores that a choice was made by, if an op made it that chooses.
+    /// Returns the scores that a choice was made by, if an op made the choice.
     pub(crate) fn chosen_by(&self, chosen: ValueId) -> Option<ValueId> {
         let maker = self.graph.nodes.iter().rev().find(|node| node.outputs.contains(&chosen))?;
         maker.inputs.first().copied().filter(|_| maker.op.is(Trait::Chooses))
@@ -279,7 +279,7 @@ impl Builder {
         self.graph.output = Some(id);
     }
 
-    /// The state of this layer that a call uses.
+    /// Returns the state of this layer that a call uses.
     pub(crate) fn state(
         &mut self,
         name: &str,
@@ -353,7 +353,7 @@ impl Builder {
         Ok(id)
     }
 
-    /// The state that an earlier layer uses.
+    /// Returns the state that an earlier layer uses.
     pub(crate) fn state_of(
         &self,
         name: &str,
@@ -372,7 +372,7 @@ impl Builder {
         }
     }
 
-    /// A state that stands in the graph.
+    /// Returns a state of the graph.
     pub(crate) fn known_state(&self, id: StateId) -> &State {
         &self.graph.states[id.0]
     }

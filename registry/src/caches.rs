@@ -15,7 +15,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The names that a scale may have, by whoever wrote it; `part` is 0 for keys.
+    /// Returns the names that a scale may have, by the program that wrote it; `part` is 0 for keys.
     pub fn names(&self, part: usize) -> [String; 3] {
         let (end, maker) = if part == 0 { ("k", &self.keys) } else { ("v", &self.values) };
         let module = &self.module;
@@ -28,7 +28,7 @@ impl Cache {
     }
 }
 
-/// The modules of every state, by its number; none of one that attention does not keep, or whose
+/// Returns the modules of every state, by its number. None for a state that attention does not keep, or whose
 /// keys and values no matrix of its layer makes.
 pub fn caches(graph: &Graph) -> Vec<Option<Cache>> {
     let mut found = vec![None; graph.states.len()];
@@ -51,7 +51,7 @@ pub fn caches(graph: &Graph) -> Vec<Option<Cache>> {
     found
 }
 
-/// The module whose matrix an input of a node follows from, in the same layer.
+/// Returns the module whose matrix an input of a node follows from, in the same layer.
 fn made_by(graph: &Graph, at: usize, input: usize) -> Option<&str> {
     let layer = graph.nodes[at].layer;
     let mut open: Vec<ValueId> = vec![*graph.nodes[at].inputs.get(input)?];
@@ -68,7 +68,7 @@ fn made_by(graph: &Graph, at: usize, input: usize) -> Option<&str> {
     None
 }
 
-/// The module of a node's matrix.
+/// Returns the module of a node's matrix.
 fn matrix<'g>(graph: &'g Graph, node: &Node) -> Option<&'g str> {
     let name = &graph.weights.get(node.weights.get("weight")?.0)?.name;
     Some(name.strip_suffix(".weight").unwrap_or(name))

@@ -1,6 +1,6 @@
 //! `config.json`: values in file order, and which keys were asked for.
 //!
-//! Keys are dotted (`rope_parameters.rope_theta`). If the file has an object for its model of text
+//! Keys are dotted (`rope_parameters.rope_theta`). If the file has an object for its text model
 //! (`text_config`), a key is looked up there first, then at the top level.
 
 use std::cell::RefCell;
@@ -60,7 +60,7 @@ impl Config {
         Ok(Self { source: Some(Arc::new(source)), ..Self::of(path, root) })
     }
 
-    /// A config that was not read but made; `path` is what findings call it.
+    /// Creates a config from a value; `path` is its name in findings.
     pub fn of(path: &str, root: Scalar) -> Self {
         Self {
             path: path.to_owned(),
@@ -71,28 +71,28 @@ impl Config {
         }
     }
 
-    /// The config as JSON.
+    /// Returns the config as JSON.
     pub fn json(&self) -> String {
         json::value(&self.root).to_string()
     }
 
-    /// The file's path, as findings call it.
+    /// Returns the file's path, as findings call it.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The value of a dotted key, also a null; the key then counts as read.
+    /// Returns the value of a dotted key, also a null; the key then counts as read.
     pub fn get(&self, key: &str) -> Option<&Scalar> {
         self.mark(key);
         self.peek(key)
     }
 
-    /// Like [`Config::get`], for a look that does not count.
+    /// Returns the value of a dotted key like [`Config::get`], without counting the key as read.
     pub fn peek(&self, key: &str) -> Option<&Scalar> {
         // The head belongs to the class that the checkpoint is of.
         if key == TIED && !self.is_text() {
             let outer = member(&self.root, key).or_else(|| {
-                // What holds the model of text may itself be a part.
+                // The object that holds the text model may itself be a part.
                 let (holder, _) = self.inner()?.0.rsplit_once('.')?;
                 member(descend(&self.root, holder)?, key)
             });
@@ -114,8 +114,8 @@ impl Config {
         Some(Span { source: Arc::clone(source), start, end })
     }
 
-    /// The same config, if it is one of a model with encoders with these values for what its model
-    /// of text leaves out: inner configs are written without what their class has anyway.
+    /// Returns the config with these defaults for its inner text model, if it has one. Inner configs are
+    /// written without values that equal the defaults of their class.
     pub(crate) fn with_defaults(&self, defaults: Vec<(String, Scalar)>) -> Self {
         let defaults = if self.inner().is_some() { defaults } else { Vec::new() };
         Self { defaults, ..self.clone() }
@@ -125,7 +125,7 @@ impl Config {
         self.defaults.iter().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
-    /// The config of the model of text, where the file has one of its own for that, and its key.
+    /// Returns the key and the config of an inner text model, if the file has one.
     fn inner(&self) -> Option<(&'static str, &Scalar)> {
         INNER.iter().find_map(|key| match descend(&self.root, key) {
             Some(text @ Scalar::Map(_)) => Some((*key, text)),
@@ -144,7 +144,7 @@ impl Config {
         self.inner().is_some() || ENCODERS.iter().any(|key| encoder(key))
     }
 
-    /// A switch of the config of the model of text inside.
+    /// Returns a boolean of the inner text model's config.
     pub fn inner_flag(&self, key: &str) -> Option<bool> {
         match member(self.inner()?.1, key) {
             Some(Scalar::Bool(flag)) => Some(*flag),
@@ -152,7 +152,7 @@ impl Config {
         }
     }
 
-    /// The `model_type` of the model of text inside.
+    /// Returns the `model_type` of the inner text model.
     pub fn inner_kind(&self) -> Option<&str> {
         match member(self.inner()?.1, "model_type") {
             Some(Scalar::Str(kind)) => Some(kind),
@@ -169,7 +169,7 @@ impl Config {
         }
     }
 
-    /// The keys of the outermost map.
+    /// Returns the entries of the outermost map.
     pub(crate) fn entries_mut(&mut self) -> Option<&mut Vec<(String, Scalar)>> {
         match &mut self.root {
             Scalar::Map(entries) => Some(entries),
@@ -187,7 +187,7 @@ impl Config {
         self.read.borrow().contains(key)
     }
 
-    /// `architectures[0]`.
+    /// Returns `architectures[0]`.
     pub fn architecture(&self) -> Option<&str> {
         let list = member(&self.root, "architectures")?;
         match list {
@@ -199,7 +199,7 @@ impl Config {
         }
     }
 
-    /// Every key, dotted where nested, for suggestions.
+    /// Returns every key, dotted where nested, for suggestions.
     pub fn keys(&self) -> Vec<String> {
         let mut keys = Vec::new();
         if let Some((_, text)) = self.inner() {
@@ -209,7 +209,7 @@ impl Config {
         keys
     }
 
-    /// Every key that is no object, dotted where nested.
+    /// Returns every key that is no object, dotted where nested.
     pub(crate) fn leaves(&self) -> Vec<String> {
         let is_leaf = |key: &String| !matches!(self.peek(key), Some(Scalar::Map(_)));
         self.keys().into_iter().filter(is_leaf).collect()
@@ -220,7 +220,7 @@ impl Config {
     pub fn unread(&self, ignored: &[&str]) -> Vec<String> {
         let read = self.read.borrow();
         let mut unread = Vec::new();
-        // What stands beside the model of text is not about it.
+        // Keys beside the text model do not describe it.
         let (place, entries) = match (self.inner(), &self.root) {
             (Some((place, Scalar::Map(entries))), _) => (format!("{place}."), entries),
             (_, Scalar::Map(entries)) => (String::new(), entries),
@@ -350,7 +350,7 @@ mod tests {
             r#"{"z": 1, "a": {"x": 1, "y": 2}, "b": {"x": 1}, "n": null, "use_cache": true, "skip_me": 3, "text_config": {"t": 1}}"#,
         );
         let _ = c.get("a.x");
-        // What stands beside the model of text is not about it.
+        // Keys beside the text model do not describe it.
         assert_eq!(c.unread(&["skip_*"]), ["text_config.t"]);
         let c = config(
             r#"{"z": 1, "a": {"x": 1, "y": 2}, "b": {"x": 1}, "n": null, "use_cache": true, "skip_me": 3}"#,

@@ -68,7 +68,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// An error at a place.
+    /// Creates an error at a place.
     pub fn error(at: &Span, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
@@ -79,7 +79,7 @@ impl Finding {
         }
     }
 
-    /// An error that has no place in a text (a checkpoint's header, say).
+    /// Creates an error that has no place in a text, for example in a checkpoint's header.
     pub fn unplaced(message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
@@ -90,7 +90,7 @@ impl Finding {
         }
     }
 
-    /// The same finding as a warning.
+    /// Returns the same finding as a warning.
     #[must_use]
     pub fn warning(mut self) -> Self {
         self.severity = Severity::Warning;
@@ -113,18 +113,18 @@ impl Finding {
 }
 
 impl Span {
-    /// The line it starts on, counted from 1.
+    /// Returns the first line of the span, counted from 1.
     pub fn line(&self) -> usize {
         1 + self.source.text[..self.start].matches('\n').count()
     }
 
-    /// The column it starts in, counted in characters from 1.
+    /// Returns the first column of the span, counted in characters from 1.
     pub fn column(&self) -> usize {
         let before = &self.source.text[..self.start];
         1 + before[before.rfind('\n').map_or(0, |newline| newline + 1)..].chars().count()
     }
 
-    /// The text it covers.
+    /// Returns the text of the span.
     pub fn text(&self) -> &str {
         &self.source.text[self.start..self.end]
     }

@@ -17,7 +17,7 @@ impl Dtype {
     /// Every dtype, in the order in which reports list them.
     pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
 
-    /// The short name, as specs, flags and dumps spell it.
+    /// Returns the short name, as specs, flags and dumps spell it.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -64,7 +64,7 @@ pub enum DtypeRule {
 }
 
 impl DtypeRule {
-    /// The concrete dtype in a run of activation dtype `activation`.
+    /// Returns the concrete dtype in a run of activation dtype `activation`.
     pub fn resolve(self, activation: Dtype) -> Dtype {
         match self {
             Self::Fixed(dtype) => dtype,

@@ -1,7 +1,7 @@
 //! Evaluates expressions over scalars, with Python's meaning.
 //!
 //! Nothing here can run away: every step costs fuel, lists and texts are
-//! capped, whole numbers are checked, and results that are not finite are
+//! capped, integers are checked, and results that are not finite are
 //! findings rather than values.
 
 use std::borrow::Cow;
@@ -25,9 +25,9 @@ pub const MAX_ITEMS: usize = 65_536;
 /// The reason that an expression has no value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fail {
-    /// Something is wrong that was not said yet.
+    /// A fault that was not reported yet.
     Finding(Box<Finding>),
-    /// It follows from something that was said already.
+    /// A consequence of a fault that was reported already.
     Reported,
 }
 
@@ -42,11 +42,11 @@ pub type Evaluated<'e> = Result<Cow<'e, Scalar>, Fail>;
 
 /// The meaning of names and config keys at the place of an expression.
 pub trait Env {
-    /// The value of a name.
+    /// Returns the value of a name.
     fn lookup(&self, name: &Ident) -> Evaluated<'_>;
-    /// The config that `config('key')` reads.
+    /// Returns the config that `config('key')` reads.
     fn config(&self) -> &Config;
-    /// The remaining budget of evaluation.
+    /// Returns the remaining budget of evaluation.
     fn fuel(&self) -> &Fuel;
 }
 
@@ -67,7 +67,7 @@ impl Fuel {
     /// The deepest nesting of expressions.
     const MAX_DEPTH: usize = 512;
 
-    /// A budget of so many steps.
+    /// Creates a budget of this many steps.
     pub fn new(steps: u64) -> Self {
         Self { steps: Cell::new(steps), depth: Cell::new(0) }
     }
@@ -188,7 +188,7 @@ fn path<'e>(names: &[Ident], at: &Span, env: &'e dyn Env) -> Evaluated<'e> {
         .into())
 }
 
-/// `map.key.key`.
+/// Evaluates `map.key.key`.
 fn member<'s>(whole: &'s Scalar, path: &[Ident]) -> Result<&'s Scalar, Fail> {
     let Some((name, rest)) = path.split_first() else { return Ok(whole) };
     let Scalar::Map(entries) = whole else {
@@ -283,7 +283,7 @@ fn size(value: &Scalar) -> usize {
     }
 }
 
-/// The words under a caret: what was expected there, and what was found.
+/// Returns the words under a caret: what was expected there, and what was found.
 pub(crate) fn expected(what: &str, found: &Scalar) -> String {
     let shown = shorten(&found.to_string());
     match found {
@@ -296,7 +296,7 @@ pub(crate) fn expected(what: &str, found: &Scalar) -> String {
     }
 }
 
-/// Long values are cut in messages.
+/// Cuts long values in messages.
 pub(crate) fn shorten(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}...", &text[..end]),

@@ -42,7 +42,7 @@ const NESTED: [(&str, &str); 13] = [
     ("quant", "keep"),
     ("quant", "together"),
 ];
-/// Keys that say something about one file and are never inherited.
+/// Keys that describe one file and are never inherited.
 const OWN: [&str; 8] = ["spec", "name", "matches", "inside", "kinds", "defaults", "extends", "use"];
 
 /// Findings of merging.
@@ -138,7 +138,7 @@ fn section(name: &str, mut old: Map, new: Map, findings: &mut Findings) -> Map {
     old
 }
 
-/// The name of an entry: a function's key also says its parameters.
+/// Returns the name of an entry: for a function, the key without its parameters.
 fn entry_name(section: &str, key: &Text) -> String {
     let name = key.value();
     match section {
@@ -147,8 +147,8 @@ fn entry_name(section: &str, key: &Text) -> String {
     }
 }
 
-/// A section with one name per entry: `a|b` of layers is two, and two
-/// functions of one name are a finding.
+/// Splits a section into one name per entry: `a|b` of layers is two, and two functions of one name are a
+/// finding.
 fn named(section: &str, map: Map, findings: &mut Findings) -> Map {
     let mut result = Map::new();
     for (key, entry) in map {
@@ -203,7 +203,7 @@ pub(crate) fn add_library(tree: &mut Map, lib: &Map, findings: &mut Findings) {
     }
 }
 
-/// The words of a key such as `use:`, leaving wrong kinds to the decoder.
+/// Returns the words of a key such as `use:`, leaving wrong kinds to the decoder.
 pub(crate) fn words(tree: &Map, key: &str) -> Vec<Ident> {
     match tree.get(key).map(|entry| &entry.value.value) {
         Some(Value::Plain(text) | Value::Quoted(text)) => vec![text.ident()],
@@ -214,7 +214,7 @@ pub(crate) fn words(tree: &Map, key: &str) -> Vec<Ident> {
     }
 }
 
-/// Replaces what stands at a dotted path: `states.conv.dtype=bf16`.
+/// Replaces the value at a dotted path: `states.conv.dtype=bf16`.
 pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Findings) {
     let source = Source { path: format!("the option `set {set}`"), text: set.to_owned() }.into();
     let span = |start, end| Span { source: std::sync::Arc::clone(&source), start, end };
@@ -296,7 +296,7 @@ pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Findings) {
     }
 }
 
-/// The keys that entries of a section may have, where they merge by key.
+/// Returns the keys that entries of a section may have, where they merge by key.
 fn table(section: &str) -> Option<&'static Table> {
     match section {
         "rope" => Some(&ROPE),

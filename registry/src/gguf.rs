@@ -157,7 +157,7 @@ impl Gguf {
         if faults.is_empty() { Ok(groups) } else { Err(faults) }
     }
 
-    /// The keys that hold numbers of weights, and the places of those weights in order. Their
+    /// Returns the keys that hold numbers of weights, and the places of those weights in order. Their
     /// numbers, one weight after the other, are a list of f32.
     pub fn scalar_weights(&self, weights: &[Weight]) -> Vec<(&str, Vec<usize>)> {
         let of = |pattern: &Pattern| {
@@ -170,7 +170,7 @@ impl Gguf {
         self.scalars.iter().map(|(key, pattern)| (key.as_str(), of(pattern))).collect()
     }
 
-    /// The name that rules know a weight by.
+    /// Returns the name that rules know a weight by.
     fn alias<'n>(&self, name: &'n str) -> Cow<'n, str> {
         let renamed = self.aliases.iter().find_map(|(from, to)| {
             name.strip_prefix(from.as_str()).map(|rest| Cow::Owned(format!("{to}{rest}")))
@@ -185,7 +185,7 @@ impl Gguf {
     }
 }
 
-/// The names in the file of everything that is made together with a weight.
+/// Returns the names in the file of everything that is made together with a weight.
 fn spread(rule: &Rule, weight: &str) -> Option<Vec<String>> {
     let holes = rule.disk.fit(weight)?;
     rule.weight.spread(&holes)

@@ -11,7 +11,7 @@ use crate::gguf::config::{Evidence, config_of, errors, may_be};
 use crate::gguf::differences::{differences, unread};
 use crate::gguf_head::of_file;
 
-/// A spec that explains a file, and the config that it was told by.
+/// A spec that explains a file, and the config that was derived from the file.
 #[derive(Debug)]
 pub struct Chosen {
     /// The spec.
@@ -39,7 +39,7 @@ pub struct Families {
 }
 
 impl Families {
-    /// All specs that describe files.
+    /// Collects all specs that describe files.
     pub fn new(library: &Library) -> Self {
         let all = library.names().filter_map(|name| {
             let spec = library.load(name, &[]).ok().filter(|spec| spec.gguf.is_some())?;

@@ -6,15 +6,15 @@ use crate::gguf::{Evidence, Gguf};
 use crate::graph::Weight;
 use crate::model::Model;
 
-/// The file of a model with its head, and the weights of both; none if the spec leaves heads out.
+/// Returns the file of a model with its head, and the weights of both; none if the spec leaves heads out.
 pub fn with_head(model: &Model) -> Option<(Gguf, Vec<Weight>)> {
     let gguf = model.nextn.as_ref()?.gguf.clone()?;
     let weights = model.graph.weights.iter().chain(head_weights(model));
     Some((gguf, weights.cloned().collect()))
 }
 
-/// The file of a model as a file that is there has it: with the head if that counts one, and with
-/// the head's weights if any of them is there. Some programs count it and leave it out.
+/// Returns the file of a model in the form of an existing file: with the head if the file counts one, and
+/// with the head's weights if the file has any of them. Some programs count the head and leave it out.
 pub fn of_file(model: &Model, told: &Evidence) -> Option<(Gguf, Vec<Weight>)> {
     let plain = || Some((model.gguf.clone()?, model.graph.weights.clone()));
     let Some((gguf, weights)) = with_head(model).filter(|_| ahead(told) > 0) else {

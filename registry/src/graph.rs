@@ -70,7 +70,7 @@ pub enum StateKind {
 }
 
 impl StateKind {
-    /// The word for it in specs, dumps and reports.
+    /// Returns the name of the kind in specs, dumps and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Attention => "attention",
@@ -85,13 +85,13 @@ impl StateKind {
 /// One state of one layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct State {
-    /// Its name in the spec (`kv`, `conv`).
+    /// The name in the spec (`kv`, `conv`).
     pub name: String,
     /// The layer it belongs to.
     pub layer: usize,
     /// The kind.
     pub kind: StateKind,
-    /// Its parts. Attention: `k` and `v`, shape per position `[kv_heads, head_dim]`.
+    /// The parts. Attention: `k` and `v`, shape per position `[kv_heads, head_dim]`.
     /// Conv: `conv`, shape `[channels, width - 1]`. Latent: `k` and `v`, shape per position
     /// `[1, rank]` and `[1, rotated]`. Index: `index`, shape per position `[1, size]`.
     /// Recurrent: whatever its op carries.
@@ -100,8 +100,8 @@ pub struct State {
     pub dtype: DtypeRule,
     /// The scales of a state that is kept in 8 bits (`f8_e4m3`), if it is.
     pub eight: Option<Scales>,
-    /// The scale of each of its two parts in 8 bits, where a checkpoint says them; they then
-    /// stand for those of [`Scales::Tensor`].
+    /// The scale of each of its two 8-bit parts, if a checkpoint has them. They replace those of
+    /// [`Scales::Tensor`].
     pub fixed: Option<[f32; 2]>,
     /// For attention: how many positions a query sees, itself included.
     pub window: Option<usize>,
@@ -114,14 +114,14 @@ pub struct State {
 /// The granularity of the scales of an 8-bit state at one position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scales {
-    /// All of a part (`f8_e4m3`).
+    /// One scale per part (`f8_e4m3`).
     Tensor,
-    /// Those of one head (`f8_e4m3_heads`).
+    /// One scale per head (`f8_e4m3_heads`).
     Head,
 }
 
 impl Scales {
-    /// The dtype's word in a spec, for one that has scales.
+    /// Parses the dtype word of a spec, for a dtype that has scales.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "f8_e4m3" => Some(Self::Tensor),
@@ -130,7 +130,7 @@ impl Scales {
         }
     }
 
-    /// As [`Scales::parse`] reads it.
+    /// Returns the name that [`Scales::parse`] reads.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tensor => "f8_e4m3",
@@ -152,7 +152,7 @@ impl Scales {
 pub struct StatePart {
     /// `k`, `v`, `conv`, `recurrent`.
     pub name: String,
-    /// Its shape (per position for attention).
+    /// The shape (per position for attention).
     pub shape: Vec<usize>,
 }
 
@@ -162,7 +162,7 @@ pub struct StatePart {
 /// rules on top:
 ///
 /// * a call of `act` stands here as the op it names (`silu`, `gelu_new`, ...);
-/// * `split` always has `sizes`, a list of whole numbers;
+/// * `split` always has `sizes`, a list of integers;
 /// * operators are `add`, `sub`, `mul`, `div` of two values (equal shapes, or one
 ///   of them is `[1]`), and with a number `s`: `scale` (`x * s`), `offset` (`x + s`),
 ///   `divide` (`x / s`) and `inverse` (`s / x`), each in f32 with one rounding after;
@@ -191,7 +191,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A scalar argument: the node's own, or the default that its op declares; none where it is null.
+    /// Returns a scalar argument: the node's own, or the default that its op declares; none where it is null.
     pub fn argument(&self, name: &str) -> Option<&Scalar> {
         match self.attrs.get(name) {
             Some(Scalar::Null) => None,
@@ -221,7 +221,7 @@ pub struct Layer {
     pub kind: String,
     /// The weight prefix, `model.layers.3`.
     pub prefix: String,
-    /// Its nodes, `start..end`.
+    /// The nodes, `start..end`.
     pub nodes: (usize, usize),
 }
 
@@ -262,7 +262,7 @@ pub struct Graph {
     pub head: usize,
 }
 
-/// A shape as messages and listings write it.
+/// Formats a shape for messages and listings.
 pub(crate) fn show(shape: &[usize]) -> String {
     let parts: Vec<String> = shape.iter().map(usize::to_string).collect();
     format!("[{}]", parts.join(", "))

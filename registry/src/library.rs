@@ -56,7 +56,7 @@ impl File {
 }
 
 impl Library {
-    /// The specs and function files that this crate carries.
+    /// Returns the specs and function files that this crate embeds.
     pub fn builtin() -> Self {
         let mut library = Self::default();
         for (path, text) in SPECS {
@@ -141,17 +141,17 @@ impl Library {
         name
     }
 
-    /// The file of a spec.
+    /// Returns the file of a spec.
     pub fn get(&self, name: &str) -> Option<&Arc<Source>> {
         self.specs.get(name).map(|file| &file.source)
     }
 
-    /// The text of a function file.
+    /// Returns the text of a function file.
     pub fn lib(&self, name: &str) -> Option<&Arc<Source>> {
         self.libs.get(name).map(|file| &file.source)
     }
 
-    /// The specs that a spec starts from, itself first, and the function files that they use.
+    /// Returns the specs that a spec starts from, itself first, and the function files that they use.
     pub fn origins(&self, name: &str) -> (Vec<String>, Vec<String>) {
         let (mut chain, mut libs) = (Vec::new(), Vec::new());
         let mut next = Some(name.to_owned());
@@ -167,19 +167,19 @@ impl Library {
         (chain, libs)
     }
 
-    /// The names of all specs, sorted.
+    /// Returns the names of all specs, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
         self.specs.keys().map(String::as_str)
     }
 
-    /// The specs that match a value of `architectures` in `config.json`.
+    /// Returns the specs that match a value of `architectures` in `config.json`.
     pub fn find_architecture(&self, architecture: &str) -> Vec<&str> {
         let matches = |file: &File| file.words("matches").iter().any(|n| n.name == architecture);
         let found = self.specs.iter().filter(|(_, file)| matches(file));
         found.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// The specs that a class may hold as its model of text.
+    /// Returns the specs that a class may hold as its text model.
     pub(crate) fn inside(&self, class: &str) -> Vec<&str> {
         let holds = |file: &File| file.words("inside").iter().any(|n| n.name == class);
         let found = self.specs.iter().filter(|(_, file)| holds(file));
@@ -192,7 +192,7 @@ impl Library {
         name == kind || self.specs.get(name).is_some_and(called)
     }
 
-    /// All architectures that specs match, sorted, each with the spec's name.
+    /// Returns all architectures that specs match, sorted, each with the spec's name.
     pub fn architectures(&self) -> BTreeMap<String, &str> {
         let mut all = BTreeMap::new();
         for (name, file) in &self.specs {
@@ -201,7 +201,7 @@ impl Library {
         all
     }
 
-    /// A spec, merged with what it extends and uses, with overrides
+    /// Loads a spec, merged with the specs and function files it builds on, with overrides
     /// (`states.conv.dtype=f32`) applied.
     pub fn load(&self, name: &str, sets: &[String]) -> Result<Spec, Vec<Finding>> {
         let Some(file) = self.specs.get(name) else {
@@ -240,7 +240,7 @@ impl Library {
         }
     }
 
-    /// The spec that wrote `gguf: arch:`, if that is another one, or this one before overrides.
+    /// Returns the spec that wrote `gguf: arch:`, if that is another one, or this one before overrides.
     fn arch_owner(&self, spec: &Spec, name: &str, sets: &[String]) -> Option<ArchOwner> {
         spec.gguf.as_ref()?.arch.as_ref()?;
         let named = |set: &String| set.split('=').next().is_some_and(|path| path == "gguf.arch");
@@ -260,7 +260,7 @@ impl Library {
             .then(|| ArchOwner { spec: self.load(&owner, &[]).ok().map(Arc::new), name: owner })
     }
 
-    /// The tree of `file` over those it extends; `chain` are the specs above it.
+    /// Merges the tree of `file` over those it extends; `chain` are the specs above it.
     fn merged(
         &self,
         name: &str,
@@ -328,7 +328,7 @@ impl Library {
     }
 }
 
-/// The entries of a file, if its YAML is sound and it is a map.
+/// Returns the entries of a file, if its YAML is sound and it is a map.
 fn checked(file: &File, table: &crate::spec::keys::Table, findings: &mut Findings) -> Option<Map> {
     findings.list.extend(file.findings.iter().cloned());
     let tree = file.tree.as_ref()?;

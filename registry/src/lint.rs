@@ -1,7 +1,7 @@
 //! Checks of a spec without a config: calls that no config can make right.
 //!
-//! Shapes, weights and dims need a `config.json`; [`crate::resolve`] checks those. Here stand the
-//! mistakes of the text alone: unknown names, wrong arity, functions that call themselves, and
+//! Shapes, weights and dims need a `config.json`; [`crate::resolve`] checks those. This module
+//! finds the mistakes of the text alone: unknown names, wrong arity, functions that call themselves, and
 //! dtypes and kinds of states that do not exist.
 
 use std::collections::BTreeSet;
@@ -156,7 +156,7 @@ impl Lint<'_> {
     }
 }
 
-/// Every call of a program; the parser bounds the depth of expressions.
+/// Returns every call of a program; the parser bounds the depth of expressions.
 fn calls_of(program: &Program) -> Vec<(&Ident, &[Arg], &Expr)> {
     let mut calls = Vec::new();
     let statements = program.body.iter().map(|statement| &statement.value);

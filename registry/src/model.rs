@@ -73,7 +73,7 @@ impl Model {
         }
     }
 
-    /// The weight that a tensor of the checkpoint is tied to, by whatever name it lies there.
+    /// Returns the weight that a tensor of the checkpoint is tied to, under any name that the checkpoint gives it.
     pub fn tied_owner(&self, name: &str) -> Option<&str> {
         let tied = |name: &str| self.graph.tied.get(name).map(String::as_str);
         let called = || self.rules.iter().find_map(|rule| tied(&rule.renamed(name)?));

@@ -1,6 +1,6 @@
 //! The normal distribution.
 
-/// The quantile of the normal distribution: Abramowitz and Stegun 26.2.23 to begin with, then
+/// Computes the quantile of the normal distribution. The start is Abramowitz and Stegun 26.2.23, refined by
 /// Newton's steps on the distribution itself.
 pub fn quantile(p: f64) -> f64 {
     if !(0.0..1.0).contains(&p) || p == 0.0 {
@@ -18,8 +18,8 @@ pub fn quantile(p: f64) -> f64 {
     if p < 0.5 { -z } else { z }
 }
 
-/// The share of a normal distribution above `z >= 0`: its continued fraction, or the series of
-/// the part below for small `z` (Abramowitz and Stegun 26.2.14 and 26.2.11).
+/// Computes the share of a normal distribution above `z >= 0`. Uses the continued fraction, or for small `z`
+/// the series of the part below (Abramowitz and Stegun 26.2.14 and 26.2.11).
 fn upper(z: f64) -> f64 {
     let density = (-0.5 * z * z).exp() / std::f64::consts::TAU.sqrt();
     if z < 3.0 {

@@ -24,37 +24,37 @@ pub struct Declaration {
 }
 
 impl Declaration {
-    /// The name by which specs call it.
+    /// Returns the name by which specs call the op.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its parameters.
+    /// Returns the parameters of the op.
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
-    /// True if it has a trait.
+    /// True if the op has a trait.
     pub fn is(&self, what: Trait) -> bool {
         self.traits.contains(&what)
     }
 
-    /// The documentation of its output: the shape of one row.
+    /// Returns the documentation of the output: the shape of one row.
     pub fn output_doc(&self) -> &'static str {
         self.gives
     }
 
-    /// The documentation of what it computes.
+    /// Returns the documentation of the computation.
     pub fn notes_doc(&self) -> &'static str {
         self.notes
     }
 
-    /// True if nodes of it need a kernel.
+    /// True if nodes of the op need a kernel.
     pub fn needs_kernel(&self) -> bool {
         !self.renamed
     }
 
-    /// The default of a parameter; none if it has none, or if that is null.
+    /// Returns the default of a parameter; none if it has none, or if the default is null.
     pub fn default_of(&self, param: &str) -> Option<&Scalar> {
         let param = self.signature.params.iter().find(|known| known.name == param)?;
         param.default.as_ref().filter(|default| **default != Scalar::Null)
@@ -70,7 +70,7 @@ impl Op {
         Self(Arc::new(declaration))
     }
 
-    /// The name by which specs call it.
+    /// Returns the name by which specs call the op.
     pub fn as_str(&self) -> &str {
         &self.0.name
     }

@@ -49,7 +49,7 @@ pub struct OpSet {
 }
 
 impl OpSet {
-    /// Every op of `docs/spec.md`.
+    /// Returns every op of `docs/spec.md`.
     pub fn builtin() -> Self {
         let groups = [
             project::rules(),
@@ -75,7 +75,7 @@ impl OpSet {
         set
     }
 
-    /// The ops of [`OpSet::builtin`], and those that rewrites make of them.
+    /// Returns the ops of [`OpSet::builtin`], and those that rewrites make of them.
     fn with_fused() -> Self {
         let mut set = Self::builtin();
         for rule in fused::rules() {
@@ -93,22 +93,22 @@ impl OpSet {
         self.rules.insert(name, rule).map(|replaced| replaced.op().clone())
     }
 
-    /// The op of a name.
+    /// Returns the op of a name.
     pub fn get(&self, name: &str) -> Option<&Op> {
         self.rule(name).map(OpRule::op)
     }
 
-    /// The op of a name, with its shape rule.
+    /// Returns the op of a name, with its shape rule.
     pub(crate) fn rule(&self, name: &str) -> Option<&OpRule> {
         self.rules.get(name)
     }
 
-    /// All ops in the order of their declarations, related ones together.
+    /// Returns all ops in the order of their declarations, related ones together.
     pub fn declared(&self) -> impl Iterator<Item = &Op> {
         self.order.iter().filter_map(|name| self.get(name))
     }
 
-    /// The finding for a call of an unknown name, in a spec with these functions.
+    /// Creates the finding for a call of an unknown name, in a spec with these functions.
     pub(crate) fn unknown(&self, name: &Ident, functions: &[&str]) -> Finding {
         let known = functions.iter().copied().chain(self.names()).chain(["layers"]);
         let help = match suggest::closest(&name.name, known) {
@@ -118,7 +118,7 @@ impl OpSet {
         Finding::error(&name.at, format!("there is no op or function `{}`", name.name)).help(help)
     }
 
-    /// All names, sorted.
+    /// Returns all names, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
         self.rules.keys().map(String::as_str)
     }

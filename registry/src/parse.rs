@@ -79,7 +79,7 @@ impl<'a> Parser<'a> {
         &self.tokens[self.pos]
     }
 
-    /// The next token is this operator, bracket or keyword.
+    /// True if the next token is this operator, bracket or keyword.
     fn at_op(&self, op: &str) -> bool {
         matches!(self.token().kind, Kind::Op(found) if found == op)
     }
@@ -155,7 +155,7 @@ impl<'a> Parser<'a> {
         Ident { name: self.text.value()[range.clone()].to_owned(), at: self.text.at(range.clone()) }
     }
 
-    /// A single name that can be bound.
+    /// Parses a single name that can be bound.
     fn name(&mut self, what: &str) -> Option<Ident> {
         match &self.token().kind {
             Kind::Path(segments) if segments.len() == 1 => {
@@ -175,7 +175,7 @@ impl<'a> Parser<'a> {
         self.text.at(start..end)
     }
 
-    /// The end of the last token passed.
+    /// Returns the end of the last token passed.
     fn last_end(&self) -> usize {
         self.pos.checked_sub(1).map_or(0, |last| self.tokens[last].range.end)
     }

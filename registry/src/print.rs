@@ -8,7 +8,7 @@ use crate::graph::{Graph, Node, Scales, State, StateKind, ValueId};
 use crate::model::Model;
 use crate::scalar::Scalar;
 
-/// Every dim, one per line.
+/// Formats every dim, one per line.
 pub fn dims(model: &Model) -> String {
     let width = model.dims.keys().map(String::len).max().unwrap_or(0);
     let mut out = String::new();
@@ -18,7 +18,7 @@ pub fn dims(model: &Model) -> String {
     out
 }
 
-/// Every weight with its shape, layers of the same form folded, and the totals.
+/// Formats every weight with its shape, layers of the same form folded, and the totals.
 pub fn weights(model: &Model) -> String {
     let mut rows: Vec<(String, Vec<usize>, Vec<usize>)> = Vec::new(); // name, shape, layers
     let mut place: BTreeMap<(String, Vec<usize>), usize> = BTreeMap::new();
@@ -55,7 +55,7 @@ pub fn weights(model: &Model) -> String {
     out
 }
 
-/// Every state with its dtype rule and what it costs in memory at `activation`.
+/// Formats every state with its dtype rule and its memory cost at `activation`.
 pub fn states(model: &Model, activation: Dtype) -> String {
     let mut groups: Vec<(&State, Vec<usize>)> = Vec::new();
     for state in &model.graph.states {
@@ -117,7 +117,7 @@ pub fn states(model: &Model, activation: Dtype) -> String {
     out
 }
 
-/// The program; layers that compute the same are printed once.
+/// Formats the program; layers that compute the same are printed once.
 pub fn graph(model: &Model) -> String {
     let graph = &model.graph;
     let mut out = String::new();
@@ -216,7 +216,7 @@ fn node_text(
     format!("{} = {}({}){tap}", outputs.join(", "), node.op, args.join(", "))
 }
 
-/// The layer a weight belongs to, and its name inside it.
+/// Returns the layer that a weight belongs to, and the weight's name inside it.
 fn layer_of<'a>(model: &Model, name: &'a str) -> Option<(usize, &'a str)> {
     model.graph.layers.iter().enumerate().find_map(|(n, layer)| {
         let rest = name.strip_prefix(&layer.prefix)?.strip_prefix('.')?;
@@ -229,7 +229,7 @@ fn shape_text(shape: &[usize]) -> String {
     format!("[{}]", dims.join(", "))
 }
 
-/// `0, 2-5, 8` for sorted indices.
+/// Formats sorted indices as ranges: `0, 2-5, 8`.
 pub fn ranges(indices: &[usize]) -> String {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     for &n in indices {
@@ -242,7 +242,7 @@ pub fn ranges(indices: &[usize]) -> String {
     parts.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// A list of equal neighbours as `3 x 'conv', 'full_attention'`; other values as they are.
+/// Formats a list of equal neighbours as `3 x 'conv', 'full_attention'`; other values as they are.
 fn fold_list(value: &Scalar) -> String {
     let Scalar::List(items) = value else { return value.to_string() };
     let mut runs: Vec<(&Scalar, usize)> = Vec::new();

@@ -24,8 +24,8 @@ impl Quant {
         self.keep.iter().find(keeps).map(|(why, _)| why.as_str())
     }
 
-    /// The weights that share a scale with this one, and it among them, in the order of the
-    /// pattern; only itself if there is none. Not all of them need exist.
+    /// Returns the weights that share a scale with this one, itself included, in the order of the pattern.
+    /// Only the weight itself if no pattern fits. Not all of them need exist.
     pub fn together(&self, weight: &str) -> Vec<String> {
         let module = module(weight);
         let end = &weight[module.len()..];
@@ -46,12 +46,12 @@ impl Quant {
 pub enum Stays {
     /// Its product is the logits.
     Output,
-    /// Its product decides what runs.
+    /// Its product decides which experts run.
     Router,
 }
 
 impl Stays {
-    /// The reason, as `convert --plan` shows it.
+    /// Returns the reason, as `convert --plan` shows it.
     pub fn why(self) -> &'static str {
         match self {
             Self::Output => {
@@ -62,7 +62,7 @@ impl Stays {
     }
 }
 
-/// Matrices that decide or end a model. They follow from the graph, whatever they are called.
+/// Router and output matrices. They follow from the graph, not from their names.
 pub fn staying(graph: &Graph) -> BTreeMap<WeightId, Stays> {
     let mut found = BTreeMap::new();
     for node in graph.nodes.iter().filter(|node| node.op.is(Trait::Chooses)) {
@@ -75,7 +75,7 @@ pub fn staying(graph: &Graph) -> BTreeMap<WeightId, Stays> {
     found
 }
 
-/// The matrices that a value was last multiplied by.
+/// Returns the matrices that a value was last multiplied by.
 fn last_multiplied(graph: &Graph, value: ValueId) -> BTreeSet<WeightId> {
     let mut makers = BTreeMap::new();
     for (n, node) in graph.nodes.iter().enumerate() {
@@ -99,7 +99,7 @@ fn last_multiplied(graph: &Graph, value: ValueId) -> BTreeSet<WeightId> {
     found
 }
 
-/// A tensor's name without its last word, if that is `weight`.
+/// Returns the module of a tensor: its name without a last word `weight`.
 fn module(weight: &str) -> &str {
     weight.strip_suffix(".weight").unwrap_or(weight)
 }

@@ -16,7 +16,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// The last part of the path.
+    /// Returns the last part of the path.
     pub fn name(&self) -> &str {
         self.path.rsplit('.').next().unwrap_or_default()
     }

@@ -13,7 +13,7 @@ pub enum Look {
     Coloured,
 }
 
-/// All findings, sorted by place, and a last line that counts them.
+/// Renders all findings, sorted by place, and a last line that counts them.
 pub fn render(findings: &[Finding], look: Look) -> String {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
     sorted.sort_by_key(|finding| {
@@ -30,7 +30,7 @@ pub fn render(findings: &[Finding], look: Look) -> String {
     text
 }
 
-/// One finding, without a newline at its end.
+/// Renders one finding, without a newline at its end.
 pub fn render_one(finding: &Finding, look: Look) -> String {
     let level = match finding.severity {
         Severity::Error => Level::ERROR,
@@ -64,7 +64,7 @@ pub fn render_one(finding: &Finding, look: Look) -> String {
     renderer.render(&[group])
 }
 
-/// `2 errors, 1 warning`.
+/// Counts findings as text: `2 errors, 1 warning`.
 pub fn count(findings: &[Finding]) -> String {
     let of = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let words = |n: usize, word: &str| match n {
@@ -118,12 +118,12 @@ impl Excerpt {
     }
 }
 
-/// Text of a file in a message must not steer the terminal.
+/// Replaces the characters of a file's text that could steer the terminal.
 fn neutral(text: &str) -> String {
     text.chars().map(|c| if hidden(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// Control characters, and those that reorder what is read.
+/// True for control characters, and for characters that reorder the text.
 fn hidden(c: char) -> bool {
     (c.is_control() && c != '\t')
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -255,7 +255,7 @@ struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    /// A dim that every spec has to declare: a whole number above 0, and not absurd.
+    /// Returns a dim that every spec has to declare: a positive integer below a limit.
     fn required(&mut self, name: &str) -> Option<usize> {
         if !self.spec.dims.contains_key(name) {
             let source = std::sync::Arc::clone(&self.spec.source);

@@ -10,7 +10,7 @@ pub(crate) mod formulas;
 /// One resolved rotary table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeTable {
-    /// Its name in the spec.
+    /// The name in the spec.
     pub name: String,
     /// Rotated dims of a head: pairs are `(i, i + dim/2)` or `(2i, 2i + 1)`.
     pub dim: usize,
@@ -41,8 +41,8 @@ impl RopeTable {
         }
     }
 
-    /// The frequencies of a forward pass whose last position is `length - 1`: they hold for
-    /// all its positions.
+    /// Returns the frequencies of a forward pass whose last position is `length - 1`. They hold for all its
+    /// positions.
     pub fn frequencies(&self, length: usize) -> Cow<'_, [f32]> {
         match (&self.long, &self.dynamic) {
             (Some(long), _) if length > long.original_context => Cow::Borrowed(&long.inv_freq),

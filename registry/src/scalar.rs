@@ -9,7 +9,7 @@ pub enum Scalar {
     Null,
     /// `true`, `false`.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
     /// Any other number.
     Float(f64),
@@ -22,7 +22,7 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// The word for this kind of value in messages.
+    /// Returns the word for this kind of value in messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -35,7 +35,7 @@ impl Scalar {
         }
     }
 
-    /// A number, from either kind of number.
+    /// Returns a number of either kind as a float.
     pub fn as_f64(&self) -> Option<f64> {
         match self {
             Self::Int(n) => Some(*n as f64),
@@ -44,7 +44,7 @@ impl Scalar {
         }
     }
 
-    /// A count: a whole number that is not negative.
+    /// Returns a count: an integer that is not negative.
     pub fn as_usize(&self) -> Option<usize> {
         match self {
             Self::Int(n) => usize::try_from(*n).ok(),

@@ -17,7 +17,7 @@ pub fn schema(ops: &OpSet) -> Value {
     schema
 }
 
-/// The arguments of a call of an op.
+/// Builds the arguments of a call of an op.
 fn call(op: &Declaration) -> Value {
     let params = &op.signature().params;
     let properties: Map<String, Value> =
@@ -110,7 +110,7 @@ fn one_or_list(item: &Value) -> Value {
     json!({ "anyOf": [item, { "type": "array", "items": item }] })
 }
 
-/// `~` removes what is inherited.
+/// Allows `~`, which removes what is inherited.
 fn removable(form: &Value) -> Value {
     json!({ "anyOf": [form, { "type": "null" }] })
 }

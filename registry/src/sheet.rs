@@ -67,7 +67,7 @@ pub struct Sheet {
 /// A setting of a launch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setting {
-    /// Its name in the sheet and behind `--set`.
+    /// The name in the sheet and behind `--set`.
     pub name: Ident,
     /// The flag that passes it.
     pub flag: Option<String>,
@@ -75,7 +75,7 @@ pub struct Setting {
     pub off: Option<String>,
     /// The environment variable that passes it.
     pub env: Option<String>,
-    /// The value where nothing is said.
+    /// The default value.
     pub default: Scalar,
     /// The kind of value.
     pub kind: Kind,
@@ -83,7 +83,7 @@ pub struct Setting {
     pub choices: Vec<String>,
     /// The engine's spelling of values, by ours.
     pub values: IndexMap<String, String>,
-    /// Its source.
+    /// The source.
     pub source: Option<Origin>,
     /// The reason to pass the setting, for a value that only the user asked for.
     pub about: String,
@@ -92,7 +92,7 @@ pub struct Setting {
 /// The kinds of value that a setting has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A whole number.
+    /// An integer.
     Int,
     /// Any number.
     Number,
@@ -107,22 +107,22 @@ pub enum Kind {
 pub struct Origin {
     /// `FILE:LINE`, or `FILE:NAME`.
     pub place: String,
-    /// A part of the text that stands there.
+    /// A part of the text at that place.
     pub quote: Option<String>,
 }
 
 /// A rule of a sheet.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// Its name.
+    /// The name.
     pub id: Ident,
     /// The condition under which the rule holds; always, if there is none.
     pub when: Option<Expr>,
     /// Versions of the engine that it is for; all of the sheet's, if it has none of its own.
     pub versions: Option<Versions>,
-    /// Its consequence.
+    /// The consequence.
     pub then: Then,
-    /// Its source.
+    /// The source.
     pub source: Origin,
 }
 
@@ -152,7 +152,7 @@ pub struct Planned {
     pub value: Expr,
     /// Of what: `bytes`, `tokens`, `share`, ...
     pub unit: String,
-    /// Its meaning.
+    /// The meaning.
     pub why: Template,
     /// Source of the formula.
     pub source: Origin,
@@ -167,7 +167,7 @@ pub struct ConfigKey {
     pub key: Ident,
     /// The condition under which the key is written; always, if there is none.
     pub when: Option<Expr>,
-    /// Its value.
+    /// The value.
     pub value: Expr,
     /// The place in the engine's sources that reads the key.
     pub source: Origin,
@@ -175,7 +175,7 @@ pub struct ConfigKey {
     pub engine: String,
 }
 
-/// An address at which a server says what is in force.
+/// An address at which a server reports its settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     /// The path, `/server_info`.
@@ -184,12 +184,12 @@ pub struct Report {
     pub fields: IndexMap<String, String>,
     /// True if a server may not have it.
     pub optional: bool,
-    /// Its source.
+    /// The source.
     pub source: Option<Origin>,
 }
 
 impl Sheet {
-    /// Reads a sheet, or says everything that is wrong with it.
+    /// Reads a sheet, or returns everything that is wrong with it.
     pub fn read(source: &Arc<Source>) -> Result<Self, Vec<Finding>> {
         let tree = crate::yaml::read(source)?;
         let (sheet, mut findings) = decode::decode(&tree);
@@ -197,7 +197,7 @@ impl Sheet {
         if findings.is_empty() { Ok(sheet) } else { Err(findings) }
     }
 
-    /// The setting of a name, or the finding that there is none.
+    /// Returns the setting of a name, or the finding that there is none.
     pub(crate) fn setting(&self, name: &Ident) -> Result<&Setting, Finding> {
         self.settings.get(&name.name).ok_or_else(|| {
             let mut finding = Finding::error(
@@ -210,7 +210,7 @@ impl Sheet {
     }
 }
 
-/// The sheets that the program carries, by file name without its end.
+/// Returns the sheets that the program embeds, by file name without its end.
 pub fn builtin() -> impl Iterator<Item = (&'static str, Arc<Source>)> {
     crate::builtin::SHEETS.iter().map(|(path, text)| {
         let name = path.rsplit('/').next().and_then(|name| name.strip_suffix(".yaml"));

@@ -1,7 +1,7 @@
 //! A spec as its author wrote it: typed and parsed, nothing looked up yet.
 //!
-//! Names are not resolved here and no `config.json` is read; what stands in a
-//! [`Spec`] is what stands in the YAML, each part with its place. With
+//! Names are not resolved here and no `config.json` is read; a [`Spec`] holds
+//! the contents of the YAML, each part with its place. With
 //! `extends:` the parts may come from several files.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct Spec {
     pub name: Ident,
     /// Values of `architectures[0]` that this spec describes. Never inherited.
     pub matches: Vec<Ident>,
-    /// Classes that hold this model as their model of text. Never inherited.
+    /// Classes that hold this model as their text model. Never inherited.
     pub inside: Vec<Ident>,
     /// Config keys that the inner config of a model with encoders may leave out. Never inherited.
     pub defaults: IndexMap<String, GgufEntry>,
@@ -67,7 +67,7 @@ pub struct Spec {
 /// The spec that a GGUF architecture's name is inherited from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ArchOwner {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// The spec without overrides; none if it is no complete spec.
     pub spec: Option<Arc<Spec>>,
@@ -76,7 +76,7 @@ pub struct ArchOwner {
 /// A number of the model and where it comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dim {
-    /// Its name.
+    /// The name.
     pub name: Ident,
     /// Alternatives; the first that is present wins. Never empty.
     pub sources: Vec<DimSource>,
@@ -94,7 +94,7 @@ pub enum DimSource {
 /// A rotary table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeDecl {
-    /// Its name.
+    /// The name.
     pub name: Ident,
     /// The size of a head.
     pub dim: Expr,
@@ -115,7 +115,7 @@ pub struct RopeDecl {
 /// A state that a layer carries between steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateDecl {
-    /// Its name.
+    /// The name.
     pub name: Ident,
     /// `attention`, `conv`, ...
     pub kind: Ident,
@@ -160,9 +160,9 @@ pub struct LayersDecl {
 /// A scalar that differs by layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EachDecl {
-    /// Its name.
+    /// The name.
     pub name: Ident,
-    /// Its value in layer `i`.
+    /// The value in layer `i`.
     pub value: Expr,
 }
 
@@ -182,7 +182,7 @@ pub struct NextnDecl {
     pub count: Option<Expr>,
     /// The template of the head's own weight paths, with `{i}` or `{depth}`.
     pub prefix: Ident,
-    /// That of its layer, where it is another.
+    /// The template of its layer, if it differs.
     pub block: Option<Ident>,
     /// Names the program of its layer.
     pub kind: Option<Expr>,
@@ -215,7 +215,7 @@ pub struct NextnDecl {
 }
 
 impl NextnDecl {
-    /// Its programs.
+    /// Returns the programs of the section.
     pub(crate) fn programs(&self) -> [&Program; 6] {
         [&self.embed, &self.norm_e, &self.norm_h, &self.proj, &self.out_norm, &self.head]
     }
@@ -233,9 +233,9 @@ pub struct IgnoreDecl {
 /// Weights that loading does not round to the run's dtype; patterns in which `*` is any text.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct KeptDecl {
-    /// Those that are f32 in every run.
+    /// Weights that are f32 in every run.
     pub f32: Vec<Ident>,
-    /// Those that are f32 in f16 runs only.
+    /// Weights that are f32 in f16 runs only.
     pub f32_in_f16: Vec<Ident>,
 }
 
@@ -291,7 +291,7 @@ pub struct GgufDecl {
     pub drop: Vec<Ident>,
     /// Patterns of weights that layers compute without, and that the file has where the checkpoint has them.
     pub idle: Vec<Ident>,
-    /// The same of those that the file has in every layer.
+    /// Patterns of such weights that the file has in every layer.
     pub filled: Vec<Ident>,
     /// The whole section.
     pub at: Span,
@@ -311,7 +311,7 @@ pub enum Absent {
 /// A key or a tensor that is computed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GgufEntry {
-    /// Its name.
+    /// The name.
     pub name: Ident,
     /// The expression of its value.
     pub value: Expr,

@@ -1,6 +1,6 @@
 //! "Did you mean ...?"
 
-/// The candidate that is closest to `name`, if it is close enough to be a slip.
+/// Returns the candidate closest to `name`, if it is close enough to be a misspelling.
 pub fn closest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .into_iter()
@@ -12,7 +12,7 @@ pub fn closest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// The help line for an unknown `name`: the closest candidate, or all if they are few.
+/// Returns the help line for an unknown `name`: the closest candidate, or all if they are few.
 pub fn help<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str> + Clone,

@@ -109,7 +109,7 @@ pub enum ExprKind {
 pub struct Arg {
     /// `bias` in `bias=true`.
     pub name: Option<Ident>,
-    /// Its value.
+    /// The value.
     pub value: Expr,
 }
 

@@ -1,4 +1,4 @@
-//! Text lifted out of a source, with the way back to where each byte stands.
+//! Text extracted from a source, with the source place of each byte.
 //!
 //! A program in a block scalar is indented and a quoted expression may hold
 //! escapes, so the text that is parsed is not always a range of the file.
@@ -28,19 +28,19 @@ struct Piece {
 }
 
 impl Text {
-    /// Nothing yet, of the given place; filled by `copy` and `replace`.
+    /// Creates an empty text of the given place; filled by `copy` and `replace`.
     pub(crate) fn empty(source: &Arc<Source>, whole: Range<usize>) -> Self {
         Self { value: String::new(), source: source.clone(), pieces: Vec::new(), whole }
     }
 
-    /// A range of a source as it stands.
+    /// Creates a text from a range of a source, unchanged.
     pub fn of(at: &Span) -> Self {
         let mut text = Self::empty(&at.source, at.start..at.end);
         text.copy(at.start..at.end);
         text
     }
 
-    /// A text that is a source of its own, named `path`.
+    /// Creates a text that is a source of its own, named `path`.
     pub fn whole(path: impl Into<String>, text: impl Into<String>) -> Self {
         let source = Source { path: path.into(), text: text.into() };
         let end = source.text.len();
@@ -62,7 +62,7 @@ impl Text {
         }
     }
 
-    /// Appends what an escape or a fold at `raw` stands for.
+    /// Appends the text that an escape or a fold at `raw` encodes.
     pub(crate) fn replace(&mut self, with: char, raw: Range<usize>) {
         let start = self.value.len();
         self.value.push(with);
@@ -74,12 +74,12 @@ impl Text {
         *self = self.slice(0..len.min(self.value.len()));
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn value(&self) -> &str {
         &self.value
     }
 
-    /// The place of the whole text.
+    /// Returns the place of the whole text.
     pub fn span(&self) -> Span {
         if self.value.is_empty() {
             return Span {
@@ -91,8 +91,8 @@ impl Text {
         self.at(0..self.value.len())
     }
 
-    /// The place of a range of the text. An empty range stands where its next
-    /// byte is, or after the last one.
+    /// Returns the place of a range of the text. An empty range is placed at its next byte, or after the last
+    /// one.
     pub fn at(&self, range: Range<usize>) -> Span {
         let start = match self.piece(range.start) {
             Some(piece) if piece.verbatim() => piece.raw.start + (range.start - piece.value.start),
@@ -108,7 +108,7 @@ impl Text {
         Span { source: self.source.clone(), start, end: end.max(start) }
     }
 
-    /// A range of the text as a text.
+    /// Returns a range of the text as a text.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
         let whole = self.at(range.clone());
@@ -130,14 +130,14 @@ impl Text {
         text
     }
 
-    /// The text without surrounding white space.
+    /// Returns the text without surrounding white space.
     #[must_use]
     pub fn trim(&self) -> Self {
         let start = self.value.len() - self.value.trim_start().len();
         self.slice(start..start + self.value.trim().len())
     }
 
-    /// The text as a name, whatever it holds.
+    /// Returns the text as a name, without checking it.
     pub fn ident(&self) -> Ident {
         Ident { name: self.value.clone(), at: self.span() }
     }

@@ -35,12 +35,12 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The model's name of a tensor on disk, if all the rule does is give it another beginning.
+    /// Returns the model's name of a tensor on disk, if the rule only replaces the beginning of the name.
     pub fn renamed(&self, name: &str) -> Option<String> {
         self.rename(&self.disk, &self.weight, name)
     }
 
-    /// The name on disk of one of the model's, under the same condition.
+    /// Returns the disk name of a tensor of the model, under the same condition.
     pub fn on_disk(&self, name: &str) -> Option<String> {
         self.rename(&self.weight, &self.disk, name)
     }
@@ -52,7 +52,7 @@ impl Rule {
     }
 }
 
-/// A name with `*` for the numbers of layers and experts, which all of one kind share.
+/// Replaces the numbers of layers and experts by `*`, which gives all tensors of one kind the same name.
 pub fn without_numbers(name: &str) -> String {
     let parts = name.split('.').map(|part| if part.parse::<usize>().is_ok() { "*" } else { part });
     parts.collect::<Vec<_>>().join(".")

@@ -1,10 +1,10 @@
-//! Checkpoints of models that see or hear: a known model of text with encoders beside it.
+//! Vision-language and audio checkpoints: a known text model with encoders beside it.
 //!
-//! The config keeps the model of text in an object of its own, and its tensors lie under a prefix
-//! that depends on which version of transformers wrote them. The spec of the model of text says
-//! all there is to say of it; what is here is where to find it. Text alone goes through a wrapper
-//! as it goes through the model of text; a class of which that is not so (prefixes that see both
-//! ways, say) is named by no spec.
+//! The config keeps the text model in an object of its own, and its tensors lie under a prefix
+//! that depends on the version of transformers that wrote them. The text model is described by its
+//! spec; this module only locates its config and tensors. A wrapper computes text-only input exactly
+//! as its text model does. No spec names a class for which that is false (for example, one with
+//! bidirectional attention over a prefix).
 
 use std::collections::BTreeSet;
 
@@ -23,11 +23,11 @@ const PREFIXES: [(&str, &str); 6] = [
     ("llm.", ""),
 ];
 
-/// The prefix under which nothing but the model of text lies begins with one of these.
+/// The prefix under which nothing but the text model lies begins with one of these.
 const TEXT_ONLY: [&str; 2] = ["language_model.", "text_model."];
 
 impl Library {
-    /// The specs that describe a config: by its class, or as the model of text that it holds.
+    /// Returns the specs that describe a config: by its class, or as its text model.
     pub fn find(&self, config: &Config) -> Vec<&str> {
         let class = config.architecture().unwrap_or_default();
         let found = self.find_architecture(class);
@@ -42,8 +42,8 @@ impl Library {
     }
 }
 
-/// The rules of a spec for the tensors of a wrapper: each of them, and the names as they are,
-/// under every prefix.
+/// Returns the rules of a spec for the tensors of a wrapper: each rule, and the unchanged names, under every
+/// prefix.
 pub(crate) fn rules(own: Vec<Rule>, at: &crate::diag::Span) -> Vec<Rule> {
     let under = |outer: &str, inner: &str, rule: &Rule| {
         let rest = rule.disk.text.strip_prefix(inner)?;
@@ -63,8 +63,8 @@ pub(crate) fn rules(own: Vec<Rule>, at: &crate::diag::Span) -> Vec<Rule> {
     all
 }
 
-/// The rule for a checkpoint of the model without its head, which leaves out what all other names
-/// begin with.
+/// Returns the rule for a checkpoint of the model without its head. Such a checkpoint leaves out the common
+/// beginning of all other names.
 pub(crate) fn bare(graph: &Graph, at: &crate::diag::Span) -> Option<Rule> {
     let mut counts = std::collections::BTreeMap::new();
     for weight in &graph.weights {

@@ -64,7 +64,7 @@ pub struct Entry {
 }
 
 impl Node {
-    /// The word for this kind of value in findings.
+    /// Returns the word for this kind of value in findings.
     pub fn kind(&self) -> &'static str {
         match &self.value {
             Value::Null => "nothing",
@@ -74,7 +74,7 @@ impl Node {
         }
     }
 
-    /// The text of a scalar.
+    /// Returns the text of a scalar.
     pub fn text(&self) -> Option<&Text> {
         match &self.value {
             Value::Plain(text) | Value::Quoted(text) => Some(text),
@@ -82,7 +82,7 @@ impl Node {
         }
     }
 
-    /// The entries of a map.
+    /// Returns the entries of a map.
     pub fn map(&self) -> Option<&Map> {
         match &self.value {
             Value::Map(map) => Some(map),
@@ -92,13 +92,13 @@ impl Node {
 }
 
 impl Entry {
-    /// The key as a name.
+    /// Returns the key as a name.
     pub fn name(&self) -> Ident {
         self.key.ident()
     }
 }
 
-/// Reads a file's tree, or says everything that is wrong with its YAML.
+/// Reads a file's tree, or returns every fault of its YAML.
 pub fn read(source: &Arc<Source>) -> Result<Node, Vec<Finding>> {
     match read_whole(source) {
         (Some(node), findings) if findings.is_empty() => Ok(node),
@@ -119,7 +119,7 @@ pub(crate) fn read_whole(source: &Arc<Source>) -> (Option<Node>, Vec<Finding>) {
     ((!reader.broken).then_some(node), reader.findings)
 }
 
-/// Reads one value that stands at `from`, to the end of the text.
+/// Reads one value from `from` to the end of the text.
 pub(crate) fn read_value(source: &Arc<Source>, from: usize) -> Result<Node, Vec<Finding>> {
     let mut reader = Reader::new(source, from);
     reader.blanks();
@@ -227,12 +227,12 @@ impl<'a> Reader<'a> {
         self.pos += self.rest().len() - self.rest().trim_start_matches([' ', '\t']).len();
     }
 
-    /// To the newline, or the end of the text.
+    /// Skips to the newline, or the end of the text.
     fn skip_line(&mut self) {
         self.pos += self.rest().find('\n').unwrap_or(self.rest().len());
     }
 
-    /// The line is over, but for a comment.
+    /// True if the line is over, but for a comment.
     fn at_line_end(&self) -> bool {
         let rest = self.rest();
         rest.is_empty() || rest.starts_with(['\n', '#']) || rest.starts_with("\r\n")
@@ -252,8 +252,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// To the first character of the next line that says something: its column.
-    /// `pos` must stand where a line starts or ends.
+    /// Moves to the first character of the next line with content, and returns its column. `pos` must be at
+    /// the start or the end of a line.
     fn next_content(&mut self) -> Option<usize> {
         loop {
             let line_start = self.column() == 0;
@@ -284,7 +284,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Back to the start of the line of which `next_content` found the column.
+    /// Moves back to the start of the line of which `next_content` found the column.
     fn unread(&mut self, found: Option<usize>) {
         self.pos -= found.unwrap_or(0);
     }

@@ -1,6 +1,6 @@
 //! The `gguf:` sections of the built-in specs against what llama.cpp's own converter writes.
 //!
-//! `gguf_truth.json` is made by `fixtures/gguf_keys.py`. A whole number there is a u32 (in a list
+//! `gguf_truth.json` is made by `fixtures/gguf_keys.py`. An integer there is a u32 (in a list
 //! an i32), any other number an f32; `"vocab"` is the size of the vocabulary. Behind a shape stands
 //! a sum over the tensor, which `converters/checkpoints/tests/gguf_values.rs` looks at. `ours` is what is meant
 //! to differ, with null for what we leave out; `doubts` are assumptions of llama.cpp that do not hold.

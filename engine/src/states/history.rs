@@ -63,7 +63,7 @@ impl History {
     /// Adds rows at the end.
     ///
     /// # Panics
-    /// If `rows` is not a whole number of rows.
+    /// If `rows` is not an integer of rows.
     pub fn append(&mut self, rows: &[f32]) {
         assert!(rows.len().is_multiple_of(self.width), "whole rows");
         self.store.write(self.rows * self.width, rows);
@@ -73,7 +73,7 @@ impl History {
     /// Makes `rows` the newest of `end` positions, in place of all others.
     ///
     /// # Panics
-    /// If `rows` is not a whole number of rows, or of more than `end`.
+    /// If `rows` is not an integer of rows, or of more than `end`.
     pub fn seed(&mut self, end: usize, rows: &[f32]) {
         (self.first, self.rows) = (0, 0);
         self.append(rows);

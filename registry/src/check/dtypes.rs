@@ -46,7 +46,7 @@ impl Model {
     }
 }
 
-/// A place as file and line.
+/// Formats a place as file and line.
 fn place(at: &Span) -> String {
     let before = at.source.text.get(..at.start).unwrap_or_default();
     format!("{}:{}", at.source.path, 1 + before.matches('\n').count())

@@ -1,8 +1,8 @@
-//! Names that differ only by a layer's number, said once.
+//! Names that differ only by a layer's number, reported once.
 
 use std::collections::BTreeMap;
 
-/// Groups names by what stands around their first number; the order of first sight is kept.
+/// Groups names by the text around their first number; the order of first occurrence is kept.
 pub(super) fn fold<T: Ord + Clone>(
     items: impl IntoIterator<Item = (String, T)>,
 ) -> Vec<(Folded, T)> {
@@ -30,7 +30,7 @@ pub(super) fn fold<T: Ord + Clone>(
 /// Names of one form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Folded {
-    /// The first of them.
+    /// The first name.
     pub(super) first: String,
     before: String,
     numbers: Vec<usize>,
@@ -53,7 +53,7 @@ impl std::fmt::Display for Folded {
     }
 }
 
-/// `0..5,7` for sorted numbers; both ends are meant.
+/// Formats sorted numbers as ranges with both ends included: `0..5,7`.
 fn ranges(numbers: &[usize]) -> String {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {
@@ -70,7 +70,7 @@ fn ranges(numbers: &[usize]) -> String {
     parts.iter().map(text).collect::<Vec<_>>().join(",")
 }
 
-/// A name around the first of its segments that is a number.
+/// Splits a name around the first of its segments that is a number.
 fn split(name: &str) -> (String, Option<usize>, String) {
     let mut start = 0;
     for segment in name.split('.') {

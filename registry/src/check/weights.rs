@@ -22,7 +22,7 @@ enum Trouble {
     Rule { why: String },
 }
 
-/// Every weight is there with its shape, and every tensor that holds a number is used or ignored.
+/// Checks that every weight exists with its shape, and that every tensor with data is used or ignored.
 pub fn check_weights(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -> Vec<Finding> {
     let mut used = BTreeSet::new();
     let mut troubles = Vec::new();
@@ -194,7 +194,7 @@ fn say(trouble: &Trouble, names: &str, at: &Span, close: Option<&str>) -> Findin
     }
 }
 
-/// An unused tensor that is likely meant: the same name under another prefix, or a slip.
+/// Returns an unused tensor that is likely meant: the same name under another prefix, or a misspelled one.
 fn nearest<'c>(
     name: &str,
     shape: &[usize],

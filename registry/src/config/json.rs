@@ -21,7 +21,7 @@ pub(super) fn parse(path: &str, text: &str) -> Result<Scalar, Finding> {
     Ok(value)
 }
 
-/// A value for writing; a number that JSON lacks is null.
+/// Converts a value for writing; a number that JSON lacks becomes null.
 pub(crate) fn value(scalar: &Scalar) -> serde_json::Value {
     match scalar {
         Scalar::Null => serde_json::Value::Null,
@@ -239,7 +239,7 @@ impl Reader<'_> {
     }
 }
 
-/// A number that JSON has no form for, as transformers 5 writes it: `{"__float__": "Infinity"}`.
+/// Reads a number that JSON has no form for, as transformers 5 writes it: `{"__float__": "Infinity"}`.
 fn number(entries: &[(String, Scalar)]) -> Option<Scalar> {
     let [(key, Scalar::Str(word))] = entries else { return None };
     let number = match word.as_str() {

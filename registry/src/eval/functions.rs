@@ -54,7 +54,7 @@ impl Call<'_> {
         }
     }
 
-    /// A map of keys and values in turn.
+    /// Builds a map of keys and values in turn.
     fn map(&self) -> Result<Scalar, Finding> {
         let mut entries: Vec<(String, Scalar)> = Vec::new();
         for n in (0..self.args.len()).step_by(2) {
@@ -85,7 +85,7 @@ impl Call<'_> {
         }
     }
 
-    /// A float as a whole number, as `int()`, `floor()` and their like give it.
+    /// Converts a float to an integer, as `int()`, `floor()` and their like give it.
     fn whole(&self, x: f64) -> Result<Scalar, Finding> {
         // Exclusive above: `i64::MAX as f64` is one more than the largest.
         if x >= i64::MIN as f64 && x < i64::MAX as f64 {
@@ -245,13 +245,13 @@ fn extreme(call: &Call<'_>, wanted: std::cmp::Ordering) -> Result<Scalar, Findin
     Ok(best.clone())
 }
 
-/// The nearest number whose lower 16 bits are zeros, of two the even one.
+/// Rounds to the nearest number whose lower 16 bits are zeros, ties to even.
 fn to_bf16(x: f32) -> f32 {
     let bits = x.to_bits();
     f32::from_bits(bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
 }
 
-/// A text with each `{}` replaced by the next argument.
+/// Fills each `{}` of a text with the next argument.
 fn fill(call: &Call<'_>) -> Result<Scalar, Finding> {
     call.arity(1, 9)?;
     let mut pieces = call.text(0)?.split("{}");

@@ -43,7 +43,7 @@ pub fn truth(value: &Scalar) -> bool {
     }
 }
 
-/// `-x`, `not x`.
+/// Evaluates `-x` and `not x`.
 pub fn unary(op: UnaryOp, value: &Scalar, at: &Span) -> Result<Scalar, Finding> {
     match (op, Number::of(value)) {
         (UnaryOp::Not, _) => Ok(Scalar::Bool(!truth(value))),
@@ -57,7 +57,7 @@ pub fn unary(op: UnaryOp, value: &Scalar, at: &Span) -> Result<Scalar, Finding> 
     }
 }
 
-/// Every infix operator but the choice that `and` and `or` make, which needs both sides here.
+/// Evaluates every infix operator, with both sides already evaluated for `and` and `or`.
 pub fn binary(op: BinaryOp, left: &Scalar, right: &Scalar, at: &Span) -> Result<Scalar, Finding> {
     match op {
         BinaryOp::And => Ok(if truth(left) { right.clone() } else { left.clone() }),
@@ -71,7 +71,7 @@ pub fn binary(op: BinaryOp, left: &Scalar, right: &Scalar, at: &Span) -> Result<
     }
 }
 
-/// Equality across kinds of numbers, and item by item in lists.
+/// Compares numbers of any kind by value, and lists item by item.
 pub(super) fn equal(left: &Scalar, right: &Scalar) -> bool {
     match (left, right) {
         (Scalar::List(a), Scalar::List(b)) => {
@@ -151,7 +151,7 @@ fn arithmetic(op: BinaryOp, left: &Scalar, right: &Scalar, at: &Span) -> Result<
     }
 }
 
-/// `list * n` and `'text' * n`.
+/// Evaluates `list * n` and `'text' * n`.
 pub(super) fn repeat(value: &Scalar, n: i64, at: &Span) -> Result<Scalar, Finding> {
     let n = usize::try_from(n.max(0)).unwrap_or(usize::MAX);
     match value {
@@ -229,7 +229,7 @@ fn floating(op: BinaryOp, a: f64, b: f64, at: &Span) -> Result<Scalar, Finding> 
     finite(made, at)
 }
 
-/// A float, unless it is infinite or not a number.
+/// Returns a float, unless it is infinite or not a number.
 pub(super) fn finite(x: f64, at: &Span) -> Result<Scalar, Finding> {
     if x.is_finite() {
         return Ok(Scalar::Float(x));
@@ -245,7 +245,7 @@ pub(super) fn too_large(at: &Span) -> Finding {
     Finding::error(at, "the result does not fit a 64-bit whole number")
 }
 
-/// An operator as it is written.
+/// Returns an operator as it is written.
 pub(crate) fn symbol(op: BinaryOp) -> &'static str {
     match op {
         BinaryOp::Or => "or",
@@ -268,7 +268,7 @@ pub(crate) fn symbol(op: BinaryOp) -> &'static str {
     }
 }
 
-/// `list[i]`, `'text'[i]`, `map['key']`; a negative index counts from the end.
+/// Evaluates `list[i]`, `'text'[i]` and `map['key']`; a negative index counts from the end.
 pub fn index(base: &Scalar, key: &Scalar, at: &Span) -> Result<Scalar, Finding> {
     match (base, key) {
         (Scalar::Map(entries), Scalar::Str(key)) => {
@@ -303,7 +303,7 @@ fn place(i: i64, length: usize, at: &Span) -> Result<usize, Finding> {
     )
 }
 
-/// `list[from:to]`; as in Python, bounds beyond the ends are the ends.
+/// Evaluates `list[from:to]`; as in Python, bounds beyond the ends are the ends.
 pub fn slice(
     base: &Scalar,
     from: Option<&Scalar>,

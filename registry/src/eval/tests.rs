@@ -1,4 +1,4 @@
-//! Expressions against what Python says they are.
+//! Expressions compared with the results of Python.
 
 use proptest::prelude::*;
 

@@ -23,7 +23,7 @@ pub(super) struct Read {
 }
 
 impl Read {
-    /// The reason why a file cannot lack a key of the model.
+    /// Returns the reason why a file cannot lack a key of the model.
     pub(super) fn lacks(&self, key: &str) -> Option<&'static str> {
         let unsaid = Some("the spec does not say under `gguf: absent:` what that means");
         self.without.get(key).copied().unwrap_or(unsaid)

@@ -105,7 +105,7 @@ impl Classes<'_> {
         *self.known.entry(key).or_insert(next)
     }
 
-    /// The tokens, and what else is fed.
+    /// Pairs the tokens, and the other input if there is one.
     fn inputs(&mut self, graph: &Graph) -> BTreeMap<usize, usize> {
         let mut classes = BTreeMap::from([(0, self.of("tokens".into()))]);
         if let Some(fed) = graph.fed {
@@ -147,7 +147,7 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// Finds the place of the other graph's node that stands for a node.
+    /// Finds the place of the other graph's node that corresponds to a node.
     fn counterpart(&self, node: &Node, wanted: &[usize]) -> Option<usize> {
         let node_of = |n: usize| &self.theirs.graph.nodes[n];
         let alike = wanted.iter().copied().filter(|&n| {
@@ -173,7 +173,7 @@ impl Pair<'_> {
         self.left.get(&a.0).is_some_and(|class| self.right.get(&b.0) == Some(class))
     }
 
-    /// The first difference of two nodes of one op.
+    /// Returns the first difference of two nodes of one op.
     fn between(&self, node: &Node, other: &Node) -> String {
         let (op, name) = (&node.op, self.name);
         let value = |node: &Node, key: &str| {
@@ -246,7 +246,7 @@ fn place(node: &Node) -> String {
     }
 }
 
-/// An op and its settings: `scale(s=0.5)`.
+/// Formats an op and its settings: `scale(s=0.5)`.
 fn shown(node: &Node, ops: &OpSet) -> String {
     match settings(node, ops) {
         settings if settings.is_empty() => format!("`{}`", node.op),
@@ -254,14 +254,14 @@ fn shown(node: &Node, ops: &OpSet) -> String {
     }
 }
 
-/// The attributes that count, by name.
+/// Returns the attributes that count, by name.
 fn settings(node: &Node, ops: &OpSet) -> String {
     let counted = node.attrs.iter().filter(|(key, _)| !is_neutral(node, key, ops));
     let texts = counted.map(|(key, value)| format!("{key}={}", plain(value)));
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// A number as text, whichever kind of number it is.
+/// Formats a number as text, whichever kind of number it is.
 fn plain(value: &Scalar) -> String {
     value.as_f64().map_or_else(|| value.to_string(), |x| x.to_string())
 }
@@ -284,7 +284,7 @@ fn weights<'s>(side: &'s Side<'_>, node: &'s Node) -> BTreeMap<&'s str, &'s str>
     node.weights.iter().map(|(role, weight)| (role.as_str(), label(weight.0))).collect()
 }
 
-/// A state by what it keeps, without the dtype that it is kept in.
+/// Describes a state by its contents, without its dtype.
 fn state(side: &Side<'_>, node: &Node) -> String {
     let Some(state) = node.state.map(|id| &side.graph.states[id.0]) else { return "none".into() };
     let parts = state.parts.iter().map(|part| format!("{} {:?}", part.name, part.shape));
@@ -293,7 +293,7 @@ fn state(side: &Side<'_>, node: &Node) -> String {
     format!("{} of layer {}: {}{window}", state.kind.name(), state.layer, parts.join(", "))
 }
 
-/// A rotary table by its numbers.
+/// Describes a rotary table by its numbers.
 fn rope(side: &Side<'_>, node: &Node) -> String {
     let Some(table) = node.rope.map(|id| &side.ropes[id.0]) else { return "nothing".into() };
     let RopeTable { dim, inv_freq, attention_factor, long, dynamic, .. } = table;
@@ -309,7 +309,7 @@ fn rope(side: &Side<'_>, node: &Node) -> String {
     )
 }
 
-/// A number that no two lists of frequencies are likely to share.
+/// Returns a number that no two lists of frequencies are likely to share.
 fn sum(numbers: &[f32]) -> f64 {
     let weigh = |(n, x): (usize, &f32)| f64::from(*x) * (n + 1) as f64;
     numbers.iter().enumerate().map(weigh).sum()

@@ -21,9 +21,9 @@ pub struct Evidence {
     /// Keys below the architecture's name, the shapes of tensors below `shapes`, and the numbers of
     /// small tensors of one axis below `numbers`.
     pub keys: Config,
-    /// Its tensors and their shapes.
+    /// The tensors of the file and their shapes.
     pub tensors: BTreeMap<String, Vec<usize>>,
-    /// Those that may lie beside a tensor whose type wants them: the model need not have a place for them.
+    /// Tensors that may accompany a tensor of a type that needs them; the model need not use them.
     pub companions: BTreeSet<String>,
 }
 
@@ -45,7 +45,7 @@ fn mentions(expr: &Expr, text: &str) -> bool {
     }
 }
 
-/// The config of the model of a file, as far as the file tells it.
+/// Returns the config of the model of a file, as far as the file determines it.
 pub fn config_of(spec: &Spec, told: &Evidence) -> Result<Config, Vec<Finding>> {
     let Some(decl) = &spec.gguf else { return Err(Vec::new()) };
     let told = &as_read(&decl.absent, &super::head::trunk(told)).told;
@@ -213,7 +213,7 @@ pub(super) fn set(entries: &mut Vec<(String, Scalar)>, key: &str, value: Scalar,
     }
 }
 
-/// The config's findings that are errors, as text.
+/// Returns the findings that are errors, as text.
 pub(crate) fn errors(findings: &[Finding]) -> Vec<String> {
     let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
     errors
@@ -231,7 +231,7 @@ impl Tree {
         set(&mut self.0, key, value, false);
     }
 
-    /// The keys as expressions read them.
+    /// Returns the keys as expressions read them.
     pub fn into_config(self, path: &str) -> Config {
         Config::of(path, Scalar::Map(self.0))
     }

@@ -80,7 +80,7 @@ pub(crate) fn unread(gguf: &Gguf, told: &Evidence) -> usize {
     own.filter(|key| !given.contains(format!("{}.{key}", gguf.arch).as_str())).count()
 }
 
-/// Outer ones may be left out of a file.
+/// Removes leading axes of size one, which a file may leave out.
 fn trimmed(shape: &[usize]) -> &[usize] {
     let ones = shape.iter().take_while(|&&dim| dim == 1).count();
     &shape[ones..]

@@ -7,17 +7,17 @@ use super::{Evidence, Gguf, spread};
 use crate::graph::Weight;
 use crate::weight_map::Pattern;
 
-/// One of them.
+/// A weight that a layer computes without.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Idle {
-    /// Its name; the shape is that of the first weight of its kind that the model has.
+    /// The name; the shape is that of the first weight of its kind that the model has.
     pub weight: Weight,
     /// True if the file has zeros for a weight that a checkpoint lacks.
     pub filled: bool,
 }
 
 impl Gguf {
-    /// Those of the layers that have any of `weights`, in order.
+    /// Returns the idle weights of the layers that have any of `weights`, in order.
     pub fn idle(&self, weights: &[Weight]) -> Vec<Idle> {
         let own: BTreeSet<&str> = weights.iter().map(|weight| weight.name.as_str()).collect();
         let mut found = BTreeMap::new();
@@ -49,7 +49,7 @@ impl Gguf {
     }
 }
 
-/// The text of a pattern before its hole for layers, and behind it.
+/// Returns the text of a pattern before its hole for layers, and behind it.
 pub(crate) fn around(pattern: &Pattern) -> Option<(&str, &str)> {
     let (before, after) = pattern.text.split_once("{i}")?;
     let holes = |text: &str| text.contains(['{', '*']);

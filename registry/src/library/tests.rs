@@ -66,7 +66,7 @@ fn keys<T>(map: &indexmap::IndexMap<String, T>) -> Vec<&str> {
     map.keys().map(String::as_str).collect()
 }
 
-/// Every finding as `file:line:column message (label)`.
+/// Formats every finding as `file:line:column message (label)`.
 fn findings(library: &Library, name: &str, sets: &[&str]) -> Vec<String> {
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
     let found = library.load(name, &sets).err().unwrap_or_default();
@@ -413,7 +413,7 @@ proptest! {
     }
 }
 
-/// None of these may take long or much memory: nothing grows faster than the file.
+/// Checks that hostile specs take little time and memory: nothing grows faster than the file.
 #[test]
 fn large_hostile_specs() {
     let n = crate::yaml::MAX_BYTES;
@@ -439,7 +439,7 @@ fn large_hostile_specs() {
     }
 }
 
-/// The same findings that a person sees, as text.
+/// Checks the rendered text of findings.
 #[test]
 fn findings_read_well() {
     let child = "\

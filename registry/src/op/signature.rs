@@ -15,9 +15,9 @@ pub enum Kind {
     Module,
     /// The path of a tensor itself, or of what its tensors have in common.
     Tensor,
-    /// A size: a whole number above zero.
+    /// A size: a positive integer.
     Dim,
-    /// A whole number that may be zero or negative.
+    /// An integer that may be zero or negative.
     Int,
     /// A number of equal parts, or a list of sizes.
     Sizes,
@@ -38,7 +38,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind in words, as messages say what they expect.
+    /// Describes the kind in words, as messages state the expected value.
     pub fn describe(self) -> String {
         match self {
             Self::Tokens => "the token ids".into(),
@@ -63,7 +63,7 @@ impl Kind {
 /// One parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Param {
-    /// Its name, also the attribute's.
+    /// The name, also the attribute's.
     pub name: &'static str,
     /// The kind of argument.
     pub kind: Kind,

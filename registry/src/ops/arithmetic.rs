@@ -14,7 +14,7 @@ pub const DIVIDE: &str = "divide";
 /// A number by a value.
 pub const INVERSE: &str = "inverse";
 
-/// The op of an operator between two values.
+/// Returns the op of an operator between two values.
 pub(crate) fn of_values(operator: BinaryOp) -> &'static str {
     match operator {
         BinaryOp::Add => "add",
@@ -76,8 +76,8 @@ fn both(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-/// The shape of both together: equal axes, or one of them 1; `[1]` goes with any, and the last
-/// axes of one with the other.
+/// Broadcasts two shapes: axes are equal, or one of them is 1. `[1]` goes with any shape, and a shape with
+/// the last axes of a longer one.
 fn broadcast(x: &[usize], y: &[usize]) -> Option<Vec<usize>> {
     if x == [1] || y == [1] {
         return Some(if x == [1] { y } else { x }.to_vec());

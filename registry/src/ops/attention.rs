@@ -129,7 +129,7 @@ fn infer_attend(call: &mut Infer<'_>) -> Result<(), Fail> {
     attended(call, &q, &shape, dtype)
 }
 
-/// Attention to what an earlier layer remembers.
+/// Checks attention to the state of an earlier layer.
 fn infer_attend_to(call: &mut Infer<'_>) -> Result<(), Fail> {
     let q = call.input("q")?;
     heads(call, "q", &q)?;

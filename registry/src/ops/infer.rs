@@ -31,7 +31,7 @@ pub(crate) struct PathArg {
 /// A value as a rule sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Input {
-    /// Its name, for messages.
+    /// The name, for messages.
     pub name: String,
     /// Shape of one row.
     pub shape: Vec<usize>,
@@ -41,12 +41,12 @@ pub struct Input {
 }
 
 impl Input {
-    /// The last axis. Values without axes have one number.
+    /// Returns the size of the last axis. Values without axes have one number.
     pub fn last(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// All numbers of a row.
+    /// Returns the count of numbers in a row.
     pub fn numbers(&self) -> usize {
         self.shape.iter().product()
     }
@@ -91,23 +91,23 @@ impl<'a> Infer<'a> {
         self.builder.push(self.node, self.outputs, self.tap)
     }
 
-    /// The place of the call.
+    /// Returns the place of the call.
     pub fn at(&self) -> &Span {
         &self.node.at
     }
 
-    /// An error at an argument, or at the call if the argument was left out.
+    /// Creates an error at an argument, or at the call if the argument was left out.
     pub fn error(&self, param: &str, message: impl Into<String>) -> Finding {
         let at = self.args.get(param).map_or(&self.node.at, |(_, at)| at);
         Finding::error(at, message)
     }
 
-    /// A value, which becomes the node's next input.
+    /// Takes a value argument, which becomes the node's next input.
     pub fn input(&mut self, param: &str) -> Result<Input, Fail> {
         self.inputs(param)?.into_iter().next().ok_or(Fail::Reported)
     }
 
-    /// Values, which become the node's next inputs.
+    /// Takes a list of values, which become the node's next inputs.
     pub fn inputs(&mut self, param: &str) -> Result<Vec<Input>, Fail> {
         let Some((Argument::Values(ids), _)) = self.args.get(param) else {
             return Err(self.missing(param));
@@ -150,12 +150,12 @@ impl<'a> Infer<'a> {
         self.args.get(param).is_some_and(|(arg, _)| !matches!(arg, Argument::Scalar(Scalar::Null)))
     }
 
-    /// A size.
+    /// Returns a size argument.
     pub fn dim(&self, param: &str) -> Result<usize, Fail> {
         self.scalar(param).and_then(Scalar::as_usize).ok_or_else(|| self.missing(param))
     }
 
-    /// A whole number.
+    /// Returns an integer argument.
     pub fn int(&self, param: &str) -> Result<i64, Fail> {
         match self.scalar(param) {
             Some(Scalar::Int(n)) => Ok(*n),
@@ -163,7 +163,7 @@ impl<'a> Infer<'a> {
         }
     }
 
-    /// Sizes; a lone number counts as a list of one.
+    /// Returns a list of sizes; a lone number counts as a list of one.
     pub fn dims(&self, param: &str) -> Result<Vec<usize>, Fail> {
         let dims: Option<Vec<usize>> = match self.scalar(param) {
             Some(Scalar::List(items)) => items.iter().map(Scalar::as_usize).collect(),
@@ -186,17 +186,17 @@ impl<'a> Infer<'a> {
         matches!(self.scalar(param), Some(Scalar::List(_)))
     }
 
-    /// A number.
+    /// Returns a number argument.
     pub fn float(&self, param: &str) -> Result<f64, Fail> {
         self.scalar(param).and_then(Scalar::as_f64).ok_or_else(|| self.missing(param))
     }
 
-    /// A flag.
+    /// Returns a flag argument.
     pub fn flag(&self, param: &str) -> bool {
         self.scalar(param) == Some(&Scalar::Bool(true))
     }
 
-    /// A word, if not null.
+    /// Returns a word argument, if not null.
     pub fn word(&self, param: &str) -> Option<&str> {
         match self.scalar(param) {
             Some(Scalar::Str(word)) => Some(word),
@@ -204,7 +204,7 @@ impl<'a> Infer<'a> {
         }
     }
 
-    /// A path, prefix included.
+    /// Returns a path argument, prefix included.
     pub fn path(&self, param: &str) -> Result<String, Fail> {
         match self.args.get(param) {
             Some((Argument::Path(path), _)) => Ok(path.name.clone()),
@@ -247,7 +247,7 @@ impl<'a> Infer<'a> {
         Ok(())
     }
 
-    /// The rotary table.
+    /// Returns the rotary table of an argument, and adds it to the node.
     pub fn rope(&mut self, param: &str) -> Result<&RopeTable, Fail> {
         let Some(&(Argument::Rope(id), _)) = self.args.get(param) else {
             return Err(self.missing(param));
@@ -256,7 +256,7 @@ impl<'a> Infer<'a> {
         Ok(self.builder.rope(id))
     }
 
-    /// The state: this layer's instance, which must be of this kind and have these parts.
+    /// Returns the state of this layer, which must be of this kind and have these parts.
     pub fn state(
         &mut self,
         param: &str,
@@ -275,8 +275,8 @@ impl<'a> Infer<'a> {
         Ok(())
     }
 
-    /// The state of an earlier layer, which `layer` names by number: its parts, its window and its
-    /// dtype.
+    /// Returns the parts, the window and the dtype of the state of an earlier layer, which `layer` names by
+    /// number.
     pub fn state_of(
         &mut self,
         param: &str,
@@ -293,14 +293,14 @@ impl<'a> Infer<'a> {
         Ok((state.parts.clone(), state.window, state.dtype))
     }
 
-    /// The op needs its state in the dtype of a value: anything else changes numbers later.
+    /// Requires the op's state in the dtype of a value: any other dtype changes numbers later.
     pub fn needs_dtype_of(&mut self, value: &Input) {
         if let Some(state) = self.node.state {
             self.builder.need_equal_dtypes(self.node.op.as_str(), value.id, state, &self.node.at);
         }
     }
 
-    /// The node stands in the graph as another op.
+    /// Renames the node to another op of the graph.
     pub fn rename(&mut self, op: &str) {
         self.node.op = Op::from(op);
     }
@@ -325,12 +325,12 @@ impl<'a> Infer<'a> {
         }
     }
 
-    /// One more output.
+    /// Adds an output.
     pub fn output(&mut self, shape: Vec<usize>, dtype: DtypeRule) {
         self.outputs.push((shape, dtype));
     }
 
-    /// The first output can be captured under the path that `param` names.
+    /// Adds a tap of the first output under the path that `param` names.
     pub fn tap(&mut self, param: &str) {
         if let Some((Argument::Path(path), _)) = self.args.get(param) {
             self.tap = Some(path.name.clone());
@@ -353,7 +353,7 @@ impl<'a> Infer<'a> {
         Ok(())
     }
 
-    /// A finding about two values that do not fit: both shapes, and where each came from.
+    /// Creates a finding about two values that do not fit: both shapes, and the origin of each.
     pub fn misfit(&self, message: impl Into<String>, left: &Input, right: &Input) -> Finding {
         let mut finding = Finding::error(&self.node.at, message).label(format!(
             "{} and {}",

@@ -68,7 +68,7 @@ fn infer_index(call: &mut Infer<'_>) -> Result<(), Fail> {
             .into());
     }
     call.state("state", StateKind::Index, &[("index", k.shape)])?;
-    // Positions are whole numbers below 2^24, which f32 holds.
+    // Positions are integers below 2^24, which f32 holds.
     call.output(vec![topk], DtypeRule::Fixed(Dtype::F32));
     Ok(())
 }

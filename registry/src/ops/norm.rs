@@ -68,7 +68,7 @@ pub(super) fn rules() -> Vec<OpRule> {
     ]
 }
 
-/// The value, and that the op can divide by its size.
+/// Takes the value, and checks the range of the epsilon.
 fn normed(call: &mut Infer<'_>) -> Result<Input, Fail> {
     let x = call.input("x")?;
     let eps = call.float("eps")?;
@@ -91,8 +91,8 @@ fn infer_rms(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-/// A norm of the root mean square with a gate. The weight spans the last axis, or all of the row
-/// where the value has heads.
+/// Checks a root-mean-square norm with a gate. The weight spans the last axis, or all of the row if the value
+/// has heads.
 fn infer_gated(call: &mut Infer<'_>) -> Result<(), Fail> {
     let x = normed(call)?;
     let gate = call.input("gate")?;

@@ -146,7 +146,7 @@ fn same(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-/// The op that a config calls by this name.
+/// Returns the op that a config calls by this name.
 pub(super) fn activation(name: &str) -> &'static str {
     NAMES.iter().find(|(known, _)| *known == name).map_or("silu", |(_, op)| op)
 }

@@ -87,7 +87,7 @@ fn infer_linear(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-/// A matrix for each head.
+/// Checks a projection with a matrix for each head.
 fn infer_heads(call: &mut Infer<'_>) -> Result<(), Fail> {
     let x = call.input("x")?;
     let out = call.dim("out")?;

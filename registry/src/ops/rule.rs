@@ -60,7 +60,7 @@ impl OpRule {
         self.with(|declaration| declaration.renamed = true)
     }
 
-    /// The op, as nodes carry it.
+    /// Returns the op, as nodes carry it.
     pub fn op(&self) -> &Op {
         &self.op
     }

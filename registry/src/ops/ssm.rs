@@ -62,7 +62,7 @@ fn wrong(call: &Infer<'_>, param: &str, input: &Input, want: &str) -> Fail {
         .into()
 }
 
-/// State space duality: a decay per head, `b` and `c` per group of heads.
+/// Checks state space duality: a decay per head, `b` and `c` per group of heads.
 fn infer_ssd(call: &mut Infer<'_>) -> Result<(), Fail> {
     let (x, dt) = (call.input("x")?, call.input("dt")?);
     let (b, c) = (call.input("b")?, call.input("c")?);
@@ -96,7 +96,7 @@ fn infer_ssd(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-/// The selective scan: a decay per channel and state number; with heads, `b` and `c` per head.
+/// Checks the selective scan: a decay per channel and state number; with heads, `b` and `c` per head.
 fn infer_ssm1(call: &mut Infer<'_>) -> Result<(), Fail> {
     let (x, dt) = (call.input("x")?, call.input("dt")?);
     let (b, c) = (call.input("b")?, call.input("c")?);
@@ -126,7 +126,7 @@ fn infer_ssm1(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-/// The gated linear unit of Griffin: a decay per channel that its gate sharpens.
+/// Checks the gated linear recurrence with a decay per channel that its gate sharpens.
 fn infer_lru(call: &mut Infer<'_>) -> Result<(), Fail> {
     let x = call.input("x")?;
     for gate in ["input_gate", "recurrent_gate"] {

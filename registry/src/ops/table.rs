@@ -14,7 +14,7 @@ pub fn table(ops: &OpSet) -> String {
     text
 }
 
-/// An op with all of its parameters, as a call is written.
+/// Formats an op with all of its parameters, as a call is written.
 pub fn call(op: &Declaration) -> String {
     format!("{}{}", op.name(), op.signature())
 }

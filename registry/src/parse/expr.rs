@@ -35,7 +35,7 @@ pub(super) fn literal(word: &str) -> Option<ExprKind> {
 }
 
 impl Parser<'_> {
-    /// `a if condition else b`, or what binds tighter.
+    /// Parses `a if condition else b`, or an expression that binds tighter.
     pub(super) fn expression(&mut self) -> Option<Tree> {
         self.enter()?;
         let tree = self.ternary();
@@ -129,7 +129,7 @@ impl Parser<'_> {
         Some(*op)
     }
 
-    /// `-x`, or a power; `-x ** y` is `-(x ** y)`.
+    /// Parses `-x`, or a power; `-x ** y` is `-(x ** y)`.
     fn unary(&mut self) -> Option<Tree> {
         let start = self.token().range.start;
         if self.eat("-") {
@@ -153,7 +153,7 @@ impl Parser<'_> {
         self.tree(kind, start, height)
     }
 
-    /// An atom and the `[...]` that follow it.
+    /// Parses an atom and the `[...]` that follow it.
     fn postfix(&mut self) -> Option<Tree> {
         let start = self.token().range.start;
         let mut tree = self.atom()?;
@@ -248,7 +248,7 @@ impl Parser<'_> {
         self.tree(ExprKind::Call(function, args), start, height)
     }
 
-    /// A list or a comprehension, after its `[`.
+    /// Parses a list or a comprehension, after its `[`.
     fn list(&mut self, start: usize) -> Option<Tree> {
         let open = self.tokens[self.pos - 1].range.clone();
         let mut items = Vec::new();

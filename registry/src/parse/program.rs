@@ -104,7 +104,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `a, b =`, if that is what comes next: the ranges of the targets.
+    /// Parses the targets of `a, b =`, if an assignment comes next.
     fn targets(&mut self) -> Option<Vec<Range<usize>>> {
         let mut pos = self.pos;
         let mut targets = Vec::new();
@@ -137,7 +137,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The names that an assignment binds.
+    /// Returns the names that an assignment binds.
     fn bound(&mut self, targets: Vec<Range<usize>>) -> Option<Vec<Ident>> {
         let mut names: Vec<Ident> = Vec::new();
         for range in targets {

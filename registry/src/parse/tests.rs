@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::syntax::ExprKind;
 
-/// An expression with every operation in brackets.
+/// Formats an expression with every operation in brackets.
 fn show(expr: &Expr) -> String {
     let all = |items: &[Expr]| items.iter().map(show).collect::<Vec<_>>().join(", ");
     let maybe = |item: &Option<Box<Expr>>| item.as_deref().map_or(String::new(), show);
@@ -213,7 +213,7 @@ proptest! {
         drop(parse_function_header(&text));
     }
 
-    /// Token soup gets much further into the grammar than random text.
+    /// Checks random sequences of tokens, which get further into the grammar than random text.
     #[test]
     fn any_tokens_are_parsed_or_refused(words in prop::collection::vec(
         prop::sample::select(vec![

@@ -13,7 +13,7 @@ use super::Resolver;
 use super::scope::{Bound, Scope};
 
 impl Resolver<'_> {
-    /// `+ - * /` of two bound things.
+    /// Applies `+ - * /` to two bound operands.
     pub(super) fn operator(
         &mut self,
         op: BinaryOp,
@@ -77,7 +77,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// An op on a value and a number.
+    /// Applies an op to a value and a number.
     pub(super) fn with_number(
         &mut self,
         op: &str,

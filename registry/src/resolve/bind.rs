@@ -17,7 +17,7 @@ use super::{MAX_DIM, Resolver, words};
 pub(super) type Given<'c> = (Option<&'c Ident>, Bound, &'c Span);
 
 impl Resolver<'_> {
-    /// The parameters of a function.
+    /// Binds the parameters of a function.
     pub(super) fn bind_function(
         &mut self,
         function: &Function,
@@ -52,7 +52,7 @@ impl Resolver<'_> {
         Ok(locals)
     }
 
-    /// The parameters of an op, each of the kind that its signature asks for.
+    /// Binds the parameters of an op, each of the kind that its signature asks for.
     pub(super) fn bind(
         &mut self,
         rule: &Declaration,
@@ -211,7 +211,7 @@ impl Resolver<'_> {
     }
 }
 
-/// All arguments as values.
+/// Converts all arguments to values.
 fn values(op: &str, args: Vec<Given<'_>>, at: &Span) -> Result<Argument, Fail> {
     let mut ids = Vec::new();
     for (name, bound, place) in args {
@@ -239,7 +239,7 @@ fn values(op: &str, args: Vec<Given<'_>>, at: &Span) -> Result<Argument, Fail> {
 /// The longest list of numbers that an op takes.
 const MAX_NUMBERS: usize = 1 << 16;
 
-/// A scalar of the right kind, or the scalar back.
+/// Returns a scalar of the right kind, or gives the scalar back as an error.
 fn check(kind: Kind, value: Scalar) -> Result<Scalar, Scalar> {
     let size = |value: &Scalar| value.as_usize().is_some_and(|n| n > 0 && n <= MAX_DIM);
     let fits = match (kind, &value) {

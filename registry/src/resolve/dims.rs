@@ -56,7 +56,7 @@ impl Dims {
         DimsEnv { dims: self, config, fuel }
     }
 
-    /// Every dim that has a value.
+    /// Returns every dim that has a value.
     pub(super) fn values(&self) -> BTreeMap<String, Scalar> {
         self.known
             .iter()
@@ -68,7 +68,7 @@ impl Dims {
         self.known.keys().map(String::as_str)
     }
 
-    /// The value of a dim: none if there is no such dim, `Reported` if it failed.
+    /// Returns the value of a dim: none if there is no such dim, `Reported` if it failed.
     pub(super) fn get(&self, name: &str) -> Option<Result<&Scalar, Fail>> {
         self.known.get(name).map(|known| known.value.as_ref().ok_or(Fail::Reported))
     }
@@ -78,12 +78,12 @@ impl Dims {
         self.known.get(name)?.key.as_deref()
     }
 
-    /// The number of layers, if there is a sound one.
+    /// Returns the number of layers, if there is a sound one.
     pub(super) fn layers(&self) -> Option<usize> {
         self.count("layers", super::MAX_LAYERS).ok().flatten()
     }
 
-    /// A dim as a count of at least 1; none if it is null or failed.
+    /// Returns a dim as a count of at least 1; none if it is null or failed.
     pub(super) fn count(&self, name: &str, most: usize) -> Result<Option<usize>, Finding> {
         let Some(known) = self.known.get(name) else { return Ok(None) };
         let what = match &known.key {
@@ -218,7 +218,7 @@ impl Env for DimsEnv<'_> {
     }
 }
 
-/// A name that no dim has.
+/// Creates the finding for a name that no dim has.
 pub(super) fn unknown<'a>(
     name: &Ident,
     known: impl IntoIterator<Item = &'a str> + Clone,
@@ -241,7 +241,7 @@ pub(crate) struct Found {
     pub(crate) at: Span,
 }
 
-/// The first alternative that is present and not null.
+/// Returns the first alternative that is present and not null.
 pub(crate) fn read(what: &Ident, sources: &[DimSource], env: &dyn Env) -> Result<Found, Fail> {
     let config = env.config();
     let mut found = None;

@@ -20,8 +20,8 @@ use tables::Tables;
 /// Keys that are not below the architecture's name.
 const GLOBAL: [&str; 3] = ["general.", "tokenizer.", "xielu."];
 
-/// The section; none if the spec has none, or if it is faulty, which is reported. With the layers
-/// of a head it is that of a file that has them.
+/// Resolves the section; none if the spec has none, or if it is faulty, which is reported. With the layers of
+/// a head, the result describes a file that has them.
 pub(super) fn resolve(
     spec: &Spec,
     env: &dyn Env,
@@ -102,7 +102,7 @@ pub(super) fn resolve(
     })
 }
 
-/// A pattern of one weight in each layer.
+/// Parses a pattern of one weight in each layer.
 fn of_layers(ident: &Ident) -> Result<Pattern, Fail> {
     let pattern = pattern(ident)?;
     if around(&pattern).is_none() {
@@ -121,7 +121,7 @@ fn whole(arch: &str, key: &str) -> String {
     }
 }
 
-/// A word that stands for itself, or text that is computed; null is none.
+/// Reads a literal word, or text that is computed; null is none.
 fn word(source: &DimSource, env: &dyn Env) -> Result<Option<String>, Fail> {
     match source {
         DimSource::Key(ident) => Ok(Some(ident.name.clone())),
@@ -135,7 +135,7 @@ fn word(source: &DimSource, env: &dyn Env) -> Result<Option<String>, Fail> {
     }
 }
 
-/// A value of a type that the format can hold; null is none.
+/// Checks a value against the types that the format can hold; null is none.
 fn typed(value: Scalar, entry: &GgufEntry) -> Result<Option<Scalar>, Fail> {
     let kind = |value: &Scalar| match value {
         Scalar::Bool(_) => Some("boolean"),
@@ -163,7 +163,7 @@ fn typed(value: Scalar, entry: &GgufEntry) -> Result<Option<Scalar>, Fail> {
     }
 }
 
-/// The numbers of a tensor; null is none.
+/// Returns the numbers of a tensor; null is none.
 fn numbers(value: &Scalar, entry: &GgufEntry) -> Result<Option<Vec<f32>>, Fail> {
     let numbers: Option<Vec<f32>> = match value {
         Scalar::Null => return Ok(None),
@@ -177,7 +177,7 @@ fn numbers(value: &Scalar, entry: &GgufEntry) -> Result<Option<Vec<f32>>, Fail> 
     })
 }
 
-/// The rules of an entry; none if it does not count in this model.
+/// Returns the rules of an entry; none if it does not count in this model.
 fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, Fail> {
     /// More layers than any model has.
     const MOST: i64 = 10_000;
@@ -205,7 +205,7 @@ fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, Fail> {
     (0..layers).map(one).collect()
 }
 
-/// The rule that one pattern of the model and one of the file make.
+/// Builds the rule for one pattern of the model and one of the file.
 fn rule(
     decl: &GgufWeight,
     weight: &Ident,

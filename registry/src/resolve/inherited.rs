@@ -54,7 +54,7 @@ pub(crate) fn unlike(
     Some(Finding::error(&found.at, message).label(found.text).help(help).warning())
 }
 
-/// The first difference; none if the owner makes the same model of the config or of the file.
+/// Returns the first difference; none if the owner makes the same model of the config or of the file.
 fn first(
     model: &Model,
     gguf: &Gguf,
@@ -112,7 +112,7 @@ fn between(ours: &Model, theirs: &Model, name: &str, ops: &OpSet) -> Vec<Differe
     found
 }
 
-/// A model's graph, its weights known by the tensors that they become.
+/// Describes a model's graph, its weights named by the tensors that they become.
 fn side(model: &Model) -> Side<'_> {
     let weights = &model.graph.weights;
     let mut labels: Vec<String> = weights.iter().map(|weight| weight.name.clone()).collect();
@@ -164,7 +164,7 @@ pub fn told(gguf: &Gguf, groups: &[Group]) -> Evidence {
     Evidence { keys: keys.into_config("the file"), tensors, companions: BTreeSet::new() }
 }
 
-/// An f32 as the shortest decimal that it stands for.
+/// Returns an f32 as its shortest decimal.
 fn float(x: f32) -> Scalar {
     Scalar::Float(x.to_string().parse().unwrap_or(f64::from(x)))
 }

@@ -83,7 +83,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// The call `layers(x)`; every layer sees `others` under their names.
+    /// Resolves the call `layers(x)`; every layer sees `others` under their names.
     pub(super) fn layers(
         &mut self,
         x: ValueId,
@@ -192,7 +192,7 @@ impl Resolver<'_> {
         result.map_or(Bound::Poison, Bound::Value)
     }
 
-    /// A prefix with its holes filled.
+    /// Returns a prefix with its holes filled.
     pub(super) fn filled(&mut self, template: &Ident, each: &Each) -> String {
         let mut prefix = template.name.clone();
         for (name, scalar) in each {
@@ -215,7 +215,7 @@ impl Resolver<'_> {
         prefix
     }
 
-    /// The kind of a layer, and the program of that kind.
+    /// Returns the kind of a layer, and the program of that kind.
     fn layer_program<'d>(
         &mut self,
         decl: &'d LayersDecl,

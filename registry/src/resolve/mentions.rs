@@ -9,7 +9,7 @@ use crate::syntax::{Expr, ExprKind, Ident, Program};
 
 use super::Report;
 
-/// Names and config keys that stand anywhere in a spec, also in branches that this config
+/// Names and config keys that occur anywhere in a spec, also in branches that this config
 /// does not take.
 #[derive(Debug, Default)]
 pub(super) struct Mentions {

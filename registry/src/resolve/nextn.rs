@@ -78,8 +78,8 @@ impl Resolver<'_> {
         }
     }
 
-    /// One layer of the head; gives the tap that is fed for the draft after the next, and where
-    /// the layer is.
+    /// Resolves one layer of the head. Returns the tap that is fed for the draft after the next, and the
+    /// place of the layer.
     fn head(
         &mut self,
         decl: &NextnDecl,
@@ -155,7 +155,7 @@ impl Resolver<'_> {
         Place { index, prefix: prefix.to_owned(), block }
     }
 
-    /// A node of an op that takes values alone.
+    /// Adds a node of an op that takes values alone.
     fn op(&mut self, op: &str, values: &[ValueId], at: &Span) -> Option<ValueId> {
         let ops = self.ops;
         let rule = ops.get(op)?;

@@ -101,7 +101,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// A scalar expression; what stands behind its names is added to a finding.
+    /// Evaluates a scalar expression; the values behind its names are added to a finding.
     fn scalar_of(&mut self, expr: &Expr, scope: &Scope<'_>) -> Result<Scalar, Fail> {
         let result = match &expr.kind {
             ExprKind::Call(name, _) if !self.is_scalar_call(&name.name) => {
@@ -113,7 +113,7 @@ impl Resolver<'_> {
         result.map_err(|fail| self.explain(fail, expr))
     }
 
-    /// A bound thing where a scalar is needed.
+    /// Converts a bound operand to a scalar.
     pub(super) fn to_scalar(
         &self,
         bound: Bound,
@@ -139,7 +139,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// A call that only expressions know. A function of the spec and an op come first.
+    /// True for a call that only expressions know. A function of the spec and an op come first.
     fn is_scalar_call(&self, name: &str) -> bool {
         name != "layers"
             && !self.spec.functions.contains_key(name)

@@ -8,7 +8,7 @@ use crate::spec::Spec;
 use crate::syntax::Ident;
 use crate::weight_map::Pattern;
 
-/// The section; faulty patterns are left out and reported.
+/// Resolves the section; faulty patterns are left out and reported.
 pub(super) fn resolve(spec: &Spec, report: &mut Report) -> Quant {
     let mut read = |entries: &[(Ident, Ident)]| -> Vec<(String, Pattern)> {
         let one = |(why, ident): &(Ident, Ident)| {

@@ -25,7 +25,7 @@ pub(crate) const KINDS: &[&str] =
 /// Older names of schemes; positions of text are equal in all sections of `mrope`.
 pub(crate) const OLDER: [(&str, &str); 2] = [("su", "longrope"), ("mrope", "default")];
 
-/// Every table of a spec, in order; a table that fails is `None`, and reported.
+/// Resolves every table of a spec, in order; a table that fails is `None`, and reported.
 pub(crate) fn resolve(
     spec: &Spec,
     env: &dyn Env,
@@ -177,8 +177,8 @@ fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result
     Ok(table)
 }
 
-/// A table as a map of what it is made from: `theta`, the `kind`, how many numbers of a head
-/// turn (`dim`), the `original` context, and every parameter, null where the config has none.
+/// Describes a table as a map of its sources: `theta`, the `kind`, the number of rotated dims of a head
+/// (`dim`), the `original` context, and every parameter, null where the config has none.
 pub(crate) fn describe(decl: &RopeDecl, env: &dyn Env) -> Result<Scalar, Fail> {
     let parameters = scaling(decl, env)?;
     let kind = parameters.kind(env)?;
@@ -248,8 +248,9 @@ fn scaling(decl: &RopeDecl, env: &dyn Env) -> Result<Parameters, Fail> {
     }
 }
 
-/// The rotated share of a head. Classes compute the default table by themselves, and only some of them (those whose
-/// specs say `partial:`) look for a share there; the code that all share for the other kinds does.
+/// Returns the rotated share of a head. Classes compute the default table by themselves, and only some of
+/// them (those whose specs have `partial:`) read a share there; the code that all share for the other kinds
+/// does.
 fn partial(
     decl: &RopeDecl,
     parameters: &Parameters,

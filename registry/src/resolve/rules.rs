@@ -40,7 +40,7 @@ const STEPS: &[(&str, &str)] = &[
 /// The most axes of a tensor.
 const MAX_AXIS: usize = 8;
 
-/// Every rule; those that are faulty are left out and reported.
+/// Resolves every rule; those that are faulty are left out and reported.
 pub(super) fn resolve(spec: &Spec, env: &dyn Env, report: &mut Report) -> Vec<Rule> {
     let mut rules = Vec::new();
     for decl in &spec.weights {

@@ -41,12 +41,12 @@ pub(super) struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// The scope of a function that is called from here.
+    /// Creates the scope of a function that is called from here.
     pub(super) fn inner(&self, locals: BTreeMap<String, Bound>) -> Self {
         Self { locals, each: self.each, prefix: self.prefix }
     }
 
-    /// A path as it stands: a variable if it is one, else a name for later.
+    /// Resolves a path: a variable if there is one, else a name for later.
     pub(super) fn path(&self, names: &[Ident], at: &Span) -> Bound {
         let joined = |first: &str| {
             let rest = names.iter().skip(1).map(|name| name.name.as_str());
@@ -75,7 +75,7 @@ pub(super) struct ProgramEnv<'a> {
 }
 
 impl ProgramEnv<'_> {
-    /// A dim, or a scalar of the layer.
+    /// Returns a dim, or a scalar of the layer.
     pub(super) fn global(&self, name: &Ident) -> Evaluated<'_> {
         if let Some(value) = self.scope.each.get(&name.name) {
             return value.as_ref().map(Cow::Borrowed).ok_or(Fail::Reported);

@@ -16,7 +16,7 @@ use super::{MAX_DIM, MAX_LAYERS, Resolver};
 const MAX_NUMBERS: usize = 1 << 28;
 
 impl Resolver<'_> {
-    /// Every declared state with its shapes in this layer; those that fail are `None`.
+    /// Resolves every declared state with its shapes in this layer; those that fail are `None`.
     pub(super) fn states(
         &mut self,
         layer: usize,

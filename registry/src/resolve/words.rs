@@ -122,7 +122,7 @@ fn unknown_items(
     }
 }
 
-/// A finding for a text of the config that is none of the known words.
+/// Creates a finding for a text of the config that is none of the known words.
 pub(crate) fn unknown<'a>(
     config: &Config,
     key: &str,
@@ -151,7 +151,7 @@ fn shown(key: &str, path: &[usize]) -> String {
     path.iter().fold(key.to_owned(), |shown, n| format!("{shown}[{n}]"))
 }
 
-/// The words as a list in a sentence.
+/// Formats the words as a list in a sentence.
 fn listed<'a>(known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<String> = known.map(|word| format!("`{word}`")).collect();
     match known.split_last() {

@@ -13,7 +13,7 @@ pub(crate) struct Yarn {
     pub(crate) truncate: bool,
 }
 
-/// `base ** (2n / dim)` for each pair.
+/// Computes `base ** (2n / dim)` for each pair.
 fn powers(dim: usize, base: f32, pairs: usize) -> impl Iterator<Item = f32> {
     (0..pairs).map(move |n| {
         let exponent = (2 * n) as f32 / dim as f32;
@@ -21,12 +21,12 @@ fn powers(dim: usize, base: f32, pairs: usize) -> impl Iterator<Item = f32> {
     })
 }
 
-/// `1 / base ** (2n / dim)`.
+/// Computes `1 / base ** (2n / dim)`.
 pub(crate) fn default(dim: usize, base: f32) -> Vec<f32> {
     powers(dim, base, dim.div_ceil(2)).map(|power| 1.0 / power).collect()
 }
 
-/// The same with a divisor for each pair.
+/// Computes the default frequencies with a divisor for each pair.
 pub(crate) fn divided(dim: usize, base: f32, divisors: &[f32]) -> Vec<f32> {
     powers(dim, base, dim / 2)
         .zip(divisors)
@@ -40,14 +40,14 @@ pub(crate) fn proportional(head: usize, base: f32, rotated: usize, factor: f32) 
     powers(head, base, rotated).map(|power| 1.0 / power).chain(zeros).map(|f| f / factor).collect()
 }
 
-/// Dynamic scaling at its own context: the base before it grows, by the formula that grows it.
+/// Computes the base of dynamic scaling at its own context, by the formula that grows the base.
 pub(crate) fn grown_base(theta: f64, factor: f64, dim: usize) -> f32 {
     let stretch = factor - (factor - 1.0);
     (theta * stretch.powf(dim as f64 / (dim as f64 - 2.0))) as f32
 }
 
-/// Dynamic scaling for a sequence longer than its context. The length is a tensor in the
-/// reference, so everything from it on is f32.
+/// Computes dynamic scaling for a sequence longer than its context. The length is a tensor in the reference,
+/// so everything from it on is f32.
 pub(crate) fn dynamic(
     dim: usize,
     theta: f64,

@@ -40,7 +40,7 @@ pub struct Launch {
 pub struct Chosen {
     /// The setting.
     pub name: String,
-    /// Its value.
+    /// The value.
     pub value: Scalar,
     /// The origin of the choice.
     pub by: By,
@@ -61,7 +61,7 @@ pub enum By {
     Rule(String),
 }
 
-/// Something that a rule says.
+/// A message of a rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Said {
     /// The rule.
@@ -75,13 +75,13 @@ pub struct Said {
 /// A planned value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Value {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// The value.
     pub value: Scalar,
     /// Of what.
     pub unit: String,
-    /// Its meaning.
+    /// The meaning.
     pub why: String,
     /// Source of the formula.
     pub source: Origin,
@@ -252,7 +252,7 @@ impl<'a> Run<'a> {
                 Some(false) => Some(Scalar::Null),
                 None => None,
             };
-            // What follows from a value that is not there is not said.
+            // A rule that needs an absent value reports nothing.
             let Some(value) = value else { return };
             plan.push((name.name.clone(), value.clone()));
             self.env.set("plan", Scalar::Map(plan.clone()));
@@ -266,7 +266,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Says what rules say; gives those back that need a plan which is not there.
+    /// Reports the messages of rules; returns the rules that need a plan which does not exist.
     fn say(&mut self, wanted: fn(&Then) -> bool, rules: Vec<&'a Rule>) -> Vec<&'a Rule> {
         let mut late = Vec::new();
         for rule in rules {
@@ -322,7 +322,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The settings as expressions see them.
+    /// Returns the settings as expressions see them.
     fn launch_root(&self) -> Scalar {
         let launch = self.launch;
         let whole = |n: Option<i64>| n.map_or(Scalar::Null, Scalar::Int);

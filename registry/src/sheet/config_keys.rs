@@ -13,7 +13,7 @@ use crate::scalar::Scalar;
 pub struct Added {
     /// The key, at the top of the config.
     pub key: String,
-    /// Its value.
+    /// The value.
     pub value: Scalar,
     /// The engine that reads it.
     pub engine: String,

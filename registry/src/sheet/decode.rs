@@ -10,7 +10,7 @@ use crate::yaml::{Map, Node, Value};
 
 mod nodes;
 
-/// Keys of a sheet that say how to launch.
+/// Keys of a sheet that describe the launch.
 pub(super) const KEYS: [&str; 14] = [
     "alias",
     "package",
@@ -27,7 +27,7 @@ pub(super) const KEYS: [&str; 14] = [
     "config_keys",
     "reports",
 ];
-/// Keys of a sheet that say what the engine can do and how it is reached; the engine crate reads them.
+/// Keys of a sheet for the engine's capabilities and transport; the engine crate reads them.
 pub const CAPABILITY: [&str; 16] = [
     "engine",
     "ops",

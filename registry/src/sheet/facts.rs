@@ -213,7 +213,7 @@ fn int(n: u64) -> Scalar {
     Scalar::Int(i64::try_from(n).unwrap_or(i64::MAX))
 }
 
-/// A map of named values.
+/// Builds a map of named values.
 pub(super) fn map<'a>(entries: impl IntoIterator<Item = (&'a str, Scalar)>) -> Scalar {
     Scalar::Map(entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }

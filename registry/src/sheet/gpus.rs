@@ -9,7 +9,7 @@ use crate::yaml::{self, Node};
 /// An accelerator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Memory in MiB.
     pub memory: i64,
@@ -21,7 +21,7 @@ pub struct Gpu {
 
 const KEYS: [&str; 3] = ["memory", "sm", "source"];
 
-/// The accelerators that the program knows.
+/// Returns the accelerators that the program knows.
 ///
 /// # Panics
 /// Never: the text is part of the program, and a test reads it.
@@ -31,7 +31,7 @@ pub fn builtin() -> Vec<Gpu> {
     read(&Arc::new(source)).expect("the table is tested")
 }
 
-/// Finds one by its name, or says which there are.
+/// Finds an accelerator by its name, or lists the known names.
 pub fn find(name: &str) -> Result<Gpu, String> {
     let all = builtin();
     let word = name.to_lowercase().replace(['-', ' '], "_");

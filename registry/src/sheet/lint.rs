@@ -9,7 +9,7 @@ use crate::eval::FUNCTIONS;
 use crate::suggest;
 use crate::syntax::{Expr, ExprKind, Ident};
 
-/// Settings that every launch has, whatever its sheet lists.
+/// Settings that every launch has, listed in its sheet or not.
 pub(super) const BUILTIN: [&str; 7] =
     ["dtype", "tp", "mtp", "context", "sequences", "gpu", "version"];
 /// Fields of a GPU.
@@ -173,7 +173,7 @@ impl Lint<'_> {
         self.findings.push(finding);
     }
 
-    /// Reports names that stand twice.
+    /// Reports names that occur twice.
     fn twice(&mut self) {
         let sheet = self.sheet;
         let rules = sheet.rules.iter().map(|rule| &rule.id);

@@ -27,7 +27,7 @@ const BYTES: [(&str, f64); 14] = [
     ("q8_0", 1.0625),
 ];
 
-/// A number, whole where it can be.
+/// Returns a number, as an integer if it is one.
 fn number(x: f64) -> Scalar {
     if x.fract() == 0.0 { Scalar::Int(x as i64) } else { Scalar::Float(x) }
 }
@@ -40,7 +40,7 @@ pub(super) struct Roots<'a> {
 }
 
 impl<'a> Roots<'a> {
-    /// The facts of a model, and the bytes of formats.
+    /// Creates the roots from the facts of a model and the bytes of formats.
     pub(super) fn new(facts: &Facts, config: &'a Config) -> Self {
         let mut env = Self { facts: facts.0.clone(), config, fuel: Fuel::default() };
         env.set("bytes", map(BYTES.map(|(name, n)| (name, number(n)))));

@@ -5,7 +5,7 @@ use crate::scalar::Scalar;
 use crate::suggest;
 
 impl Setting {
-    /// Reads a value as `--set` gives it, or says why it is none.
+    /// Reads a value as `--set` gives it, or returns the reason that it is invalid.
     pub fn read(&self, text: &str) -> Result<Scalar, String> {
         let name = &self.name.name;
         let value = match self.kind {
@@ -33,7 +33,7 @@ impl Setting {
         Err(format!("setting `{}` has no value `{text}`{help}", self.name.name))
     }
 
-    /// A value as the engine spells it.
+    /// Formats a value as the engine spells it.
     pub fn spell(&self, value: &Scalar) -> String {
         match value {
             Scalar::Str(text) => self.values.get(text).unwrap_or(text).clone(),
@@ -41,7 +41,7 @@ impl Setting {
         }
     }
 
-    /// The words that pass a value on a command line; none if it is passed otherwise.
+    /// Returns the words that pass a value on a command line; none if it is passed otherwise.
     pub fn words(&self, value: &Scalar) -> Vec<String> {
         match (&self.flag, value) {
             (Some(flag), Scalar::Bool(true)) => vec![flag.clone()],

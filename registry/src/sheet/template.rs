@@ -42,7 +42,7 @@ impl Template {
         Self { parts }
     }
 
-    /// The expressions.
+    /// Returns the expressions.
     pub(super) fn exprs(&self) -> impl Iterator<Item = &Expr> {
         self.parts.iter().filter_map(|part| match part {
             Part::Value(expr) => Some(expr),
@@ -50,7 +50,7 @@ impl Template {
         })
     }
 
-    /// The text with the values of its expressions.
+    /// Returns the text with the values of its expressions.
     pub fn fill(&self, env: &dyn Env) -> Result<String, Fail> {
         let mut text = String::new();
         for part in &self.parts {
@@ -63,7 +63,7 @@ impl Template {
     }
 }
 
-/// A value as people read it: large numbers in groups of three digits.
+/// Formats a value for people: large numbers in groups of three digits.
 pub fn shown(value: &Scalar) -> String {
     match value {
         Scalar::Str(text) => text.clone(),

@@ -11,7 +11,7 @@ use crate::graph::Graph;
 use crate::model::Model;
 use crate::quant::Quant;
 
-/// A model of nothing but a graph.
+/// Builds a model that has only a graph.
 pub(crate) fn model(graph: Graph) -> Model {
     Model {
         name: "tiny".to_owned(),

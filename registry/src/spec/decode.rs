@@ -150,7 +150,7 @@ impl Decoder {
         self.findings.push(Finding::error(&node.at, message).label(format!("found {found}")));
     }
 
-    /// A section whose entries the author names.
+    /// Reads a section whose entries the author names.
     fn section<T>(
         &mut self,
         tree: &Map,
@@ -170,7 +170,7 @@ impl Decoder {
         items
     }
 
-    /// A map, or nothing where nothing is written.
+    /// Reads a map, or nothing where nothing is written.
     fn map<'a>(&mut self, node: &'a Node, expected: &str) -> Option<&'a Map> {
         match &node.value {
             Value::Map(map) => Some(map),
@@ -182,7 +182,7 @@ impl Decoder {
         }
     }
 
-    /// A name that expressions can use.
+    /// Reads a name that expressions can use.
     fn name(&mut self, key: &Text) -> Option<Ident> {
         match parse_expr(key) {
             Ok(Expr { kind: ExprKind::Path(path), .. }) if path.len() == 1 => Some(key.ident()),
@@ -213,7 +213,7 @@ impl Decoder {
         map.get(key).and_then(|entry| self.word(&entry.value))
     }
 
-    /// A word or a list of words.
+    /// Reads a word or a list of words.
     fn words(&mut self, map: &Map, key: &str) -> Vec<Ident> {
         match map.get(key).map(|entry| &entry.value) {
             None | Some(Node { value: Value::Null, .. }) => Vec::new(),
@@ -228,7 +228,7 @@ impl Decoder {
         parsed.map_err(|findings| self.findings.extend(findings)).ok()
     }
 
-    /// An expression; a leading `=` is allowed everywhere.
+    /// Reads an expression; a leading `=` is allowed everywhere.
     fn expr(&mut self, node: &Node) -> Option<Expr> {
         match &node.value {
             Value::Plain(text) | Value::Quoted(text) => {
@@ -459,7 +459,7 @@ impl Decoder {
         items.iter().filter_map(|item| self.weight(item)).collect()
     }
 
-    /// The steps behind `do:`, one or a list.
+    /// Reads the steps behind `do:`, one or a list.
     fn steps(&mut self, map: &Map) -> Option<Vec<Expr>> {
         match map.get("do").map(|entry| &entry.value) {
             None => Some(Vec::new()),

@@ -7,7 +7,7 @@ const MAX_PARTS: usize = 1 << 16;
 
 type Shape = Vec<usize>;
 
-/// The shapes after all steps. `Err` says why a step cannot be.
+/// Returns the shapes after all steps. The error is the reason that a step is impossible.
 pub fn shapes(steps: &[Step], mut inputs: Vec<Shape>) -> Result<Vec<Shape>, String> {
     for step in steps {
         inputs = one(step, &inputs)?;
@@ -15,7 +15,7 @@ pub fn shapes(steps: &[Step], mut inputs: Vec<Shape>) -> Result<Vec<Shape>, Stri
     Ok(inputs)
 }
 
-/// The steps from what `steps` give back to inputs of these shapes.
+/// Returns the steps that turn the outputs of `steps` back into inputs of these shapes.
 pub fn inverse(steps: &[Step], mut inputs: Vec<Shape>) -> Result<Vec<Step>, String> {
     let mut back = Vec::new();
     for step in steps {
@@ -87,7 +87,8 @@ fn one(step: &Step, inputs: &[Shape]) -> Result<Vec<Shape>, String> {
     }
 }
 
-/// `[.., n, 16]` bytes of two numbers each and `[.., n]` scales are `[.., 32 n]` numbers.
+/// Returns the shape of decoded MXFP4: `[.., n, 16]` bytes of two numbers each and `[.., n]` scales give
+/// `[.., 32 n]` numbers.
 fn mxfp4(blocks: &Shape, scales: &Shape) -> Result<Shape, String> {
     let wrong = || format!("blocks {blocks:?} of 16 bytes do not fit scales {scales:?}");
     let [rest @ .., n, 16] = blocks.as_slice() else { return Err(wrong()) };
@@ -244,7 +245,7 @@ fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, String> {
     })
 }
 
-/// Sizes that make up a whole, with what a zero among them stands for.
+/// Replaces a zero among sizes by the remainder of the whole.
 fn inferred(whole: usize, sizes: &[usize]) -> Option<Vec<usize>> {
     let known =
         sizes.iter().filter(|&&size| size > 0).try_fold(1_usize, |n, d| n.checked_mul(*d))?;
@@ -300,7 +301,7 @@ fn few(parts: usize) -> Result<(), String> {
     }
 }
 
-/// The sizes that an axis is cut into.
+/// Returns the sizes that an axis is cut into.
 pub(super) fn cut(size: usize, sizes: &Sizes) -> Result<Vec<usize>, String> {
     match sizes {
         Sizes::Equal(parts) if *parts > 0 && size.is_multiple_of(*parts) => {

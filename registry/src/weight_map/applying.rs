@@ -4,9 +4,9 @@ use crate::graph::Weight;
 
 use super::{Gathered, Rule, gather, shapes};
 
-/// The first rule that is about a weight and of whose tensors there are any, and what it takes.
-/// Tensors may lie one way in some checkpoints and another way in others: a rule that gives the
-/// shape of the weight goes before those that do not.
+/// Returns the first rule about a weight that has any of its tensors, and the tensors it takes. The layout of
+/// tensors differs between checkpoints: a rule that gives the shape of the weight goes before those that do
+/// not.
 pub fn applying<'n, I: Iterator<Item = &'n str>>(
     rules: &[Rule],
     weight: &Weight,
@@ -60,7 +60,7 @@ mod tests {
         for (shape, expected) in [
             (vec![2, 4, 3], Some(1)),
             (vec![2, 3, 4], Some(2)),
-            // Where none fits, the first says what is wrong.
+            // If none fits, the first one gives the error.
             (vec![2, 5, 5], Some(1)),
         ] {
             let disk = BTreeMap::from([("w".to_owned(), shape)]);

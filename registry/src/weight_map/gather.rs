@@ -70,7 +70,7 @@ pub fn gather<'n, I: Iterator<Item = &'n str>>(
     Some(Gathered { names, output })
 }
 
-/// A key that sorts `x.9` before `x.10`: a run of digits by its length, then as text.
+/// Returns a key that sorts `x.9` before `x.10`: a run of digits by its length, then as text.
 pub fn natural(name: &str) -> Vec<(usize, String)> {
     let mut runs: Vec<(usize, String)> = Vec::new();
     let mut digits = false;
@@ -87,7 +87,7 @@ pub fn natural(name: &str) -> Vec<(usize, String)> {
     runs
 }
 
-/// The names of a sorted map that begin with some text.
+/// Returns the names of a sorted map that begin with some text.
 pub fn beginning<'n, T>(
     map: &'n BTreeMap<String, T>,
     text: &str,

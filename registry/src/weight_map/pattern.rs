@@ -23,12 +23,12 @@ pub(super) enum Piece<'p> {
     Word(&'p str),
     /// `{q|k|v}`.
     Choice(&'p str),
-    /// `*`; stars are told apart by their place, the first is 1.
+    /// `*`; stars are distinguished by their place, the first is 1.
     Any(usize),
 }
 
 impl<'p> Piece<'p> {
-    /// The hole's name, if it is one.
+    /// Returns the name of the hole, if the piece is one.
     pub(super) fn hole(self) -> Option<String> {
         match self {
             Self::Text(_) => None,
@@ -38,7 +38,7 @@ impl<'p> Piece<'p> {
         }
     }
 
-    /// The words of a choice.
+    /// Returns the words of a choice.
     pub(super) fn words(self) -> Vec<&'p str> {
         match self {
             Self::Choice(words) => words.split('|').collect(),
@@ -48,7 +48,7 @@ impl<'p> Piece<'p> {
 }
 
 impl Pattern {
-    /// A pattern from its text. What is wrong with it, otherwise.
+    /// Parses a pattern. The error is the fault of the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let pattern = Self { text: text.to_owned() };
         let pieces = pattern.pieces();
@@ -103,7 +103,7 @@ impl Pattern {
         self.text.strip_suffix('*').filter(|text| !text.contains(['*', '{']))
     }
 
-    /// The names of its holes.
+    /// Returns the names of the holes.
     pub(super) fn holes(&self) -> BTreeSet<String> {
         self.pieces().into_iter().filter_map(Piece::hole).collect()
     }
@@ -113,7 +113,7 @@ impl Pattern {
         self.fit_with(name, &Holes::new())
     }
 
-    /// The same, with some holes filled already.
+    /// Fits a name like [`Pattern::fit`], with some holes filled already.
     pub(super) fn fit_with(&self, name: &str, holes: &Holes) -> Option<Holes> {
         // Most names fail at the text before the first hole or behind the last.
         let first = self.text.find(['{', '*']).unwrap_or(self.text.len());
@@ -124,7 +124,7 @@ impl Pattern {
         fit(&self.pieces(), name, holes)
     }
 
-    /// The name that filled holes give.
+    /// Returns the name that filled holes give.
     pub fn fill(&self, holes: &Holes) -> Option<String> {
         let filled = |piece: Piece<'_>| match piece {
             Piece::Text(text) => Some(text.to_owned()),
@@ -132,8 +132,8 @@ impl Pattern {
         };
         self.pieces().into_iter().map(filled).collect()
     }
-    /// Every name that filled holes give where a choice is still open, the last choice fastest;
-    /// none if another kind of hole is open.
+    /// Returns every name that filled holes give where a choice is still open, the last choice fastest. None
+    /// if another kind of hole is open.
     pub fn spread(&self, holes: &Holes) -> Option<Vec<String>> {
         let mut names = vec![String::new()];
         for piece in self.pieces() {

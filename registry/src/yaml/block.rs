@@ -4,8 +4,8 @@ use super::{Entry, Map, Node, Reader, Value};
 use crate::text::Text;
 
 impl Reader<'_> {
-    /// The value whose first character is here, at `column`. `parent` is the
-    /// column of the map or list that it stands in; what it says is deeper.
+    /// Reads the value whose first character is here, at `column`. `parent` is the column of the map or list
+    /// that contains it; its content is indented deeper.
     pub(super) fn block(&mut self, column: usize, parent: Option<usize>) -> Node {
         if self.at_dash() {
             return self.nested(|reader| reader.block_list(column));
@@ -16,7 +16,7 @@ impl Reader<'_> {
         self.inline(parent)
     }
 
-    /// `- ` or a dash at the end of its line.
+    /// True at `- ` or a dash at the end of its line.
     fn at_dash(&self) -> bool {
         let rest = self.rest();
         rest.starts_with('-') && (rest.len() == 1 || rest[1..].starts_with([' ', '\n', '\r', '\t']))
@@ -52,7 +52,7 @@ impl Reader<'_> {
         self.node(Value::Map(map), start, end)
     }
 
-    /// To the next line of a map or list at `column`; false when it is over.
+    /// Moves to the next line of a map or list at `column`; false when it is over.
     fn same_column(&mut self, column: usize, what: &str) -> bool {
         let mut reported = false;
         while let Some(found) = self.next_content() {
@@ -165,7 +165,7 @@ impl Reader<'_> {
     }
 }
 
-/// The colon that ends a plain key: one before a blank or the line's end, and
+/// Reads the colon that ends a plain key: one before a blank or the line's end, and
 /// not in a comment.
 pub(super) fn colon(line: &str) -> Option<usize> {
     let line = line.strip_suffix('\r').unwrap_or(line);

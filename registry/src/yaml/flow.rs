@@ -5,8 +5,8 @@ use crate::diag::Finding;
 use crate::text::Text;
 
 impl Reader<'_> {
-    /// A `[` or `{` and what it holds. It may go on over lines that are
-    /// indented further than `parent`.
+    /// Reads a `[` or `{` and its contents. They may go on over lines that are indented further than
+    /// `parent`.
     pub(super) fn flow(&mut self, parent: Option<usize>) -> Node {
         self.nested(|reader| {
             if reader.peek() == Some('[') {
@@ -17,7 +17,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Over blanks, comments and newlines; false where the bracket cannot go on.
+    /// Skips blanks, comments and newlines; false where the bracket cannot go on.
     fn flow_space(&mut self, parent: Option<usize>) -> bool {
         self.blanks();
         if !self.at_line_end() {
@@ -167,7 +167,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Plain text up to a separator outside the brackets that it opened itself.
+    /// Reads plain text up to a separator outside the brackets that it opened itself.
     fn flow_plain(&mut self, parent: Option<usize>) -> Node {
         let start = self.pos;
         let computed = self.peek() == Some('=');

@@ -5,7 +5,7 @@ use super::{Node, Reader, Value};
 use crate::text::Text;
 
 impl Reader<'_> {
-    /// A value that starts on this line of a block.
+    /// Reads a value that starts on this line of a block.
     pub(super) fn inline(&mut self, parent: Option<usize>) -> Node {
         let start = self.pos;
         match self.peek() {
@@ -30,7 +30,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Plain text to the end of the line, and on lines below that are indented further.
+    /// Reads plain text to the end of the line, and on lines below that are indented further.
     fn plain(&mut self, parent: Option<usize>) -> Node {
         let start = self.pos;
         let mut text = Text::empty(self.source, start..start);
@@ -92,7 +92,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Quoted text, which ends on its line; `pos` stands at the quote.
+    /// Reads quoted text, which ends on its line; `pos` is at the quote.
     pub(super) fn quoted(&mut self) -> Text {
         let start = self.pos;
         let quote = self.peek().expect("a quote");
@@ -125,7 +125,7 @@ impl Reader<'_> {
         text
     }
 
-    /// An escape of double quotes, after its backslash at `at`.
+    /// Reads an escape of double quotes, after its backslash at `at`.
     fn escape(&mut self, text: &mut Text, at: usize) {
         let found = match self.peek() {
             Some(c @ ('"' | '\\' | '/')) => Some(c),
@@ -149,7 +149,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A `|` block: the lines below that are indented further than the key.
+    /// Reads a `|` block: the lines below that are indented further than the key.
     fn literal(&mut self, parent: Option<usize>) -> Node {
         let start = self.pos;
         self.pos += 1;

@@ -6,7 +6,7 @@ fn source(text: &str) -> Arc<Source> {
     Arc::new(Source { path: "t.yaml".into(), text: text.into() })
 }
 
-/// The tree in one line: plain text bare, other text in quotes.
+/// Formats the tree in one line: plain text bare, other text in quotes.
 fn show(node: &Node) -> String {
     match &node.value {
         Value::Null => "~".into(),
@@ -77,7 +77,7 @@ fn places() {
     assert_eq!((items[1].at.text(), items[1].at.line(), items[1].at.column()), ("e", 5, 13));
 }
 
-/// Every finding as `line:column message`.
+/// Formats every finding as `line:column message`.
 fn findings(text: &str) -> Vec<String> {
     let found = read(&source(text)).err().unwrap_or_default();
     found
@@ -176,7 +176,7 @@ fn other(node: &saphyr::Yaml<'_>) -> String {
     }
 }
 
-/// [`show`], with plain text read as that reader would.
+/// Formats like [`show`], with plain text read as a general reader would.
 fn resolved(node: &Node) -> String {
     match &node.value {
         // The last newline of a block is not kept here.
@@ -194,7 +194,7 @@ fn resolved(node: &Node) -> String {
     }
 }
 
-/// YAML text of nested maps and lists, in both styles.
+/// Generates YAML text of nested maps and lists, in both styles.
 fn yaml_text() -> impl Strategy<Value = String> {
     let scalar = prop::sample::select(vec![
         "word",

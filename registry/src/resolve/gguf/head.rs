@@ -14,7 +14,7 @@ pub(in crate::resolve) struct Place {
 }
 
 impl Place {
-    /// A rule for a module of the head's own.
+    /// Builds a rule for a module of the head's own.
     pub(super) fn own(&self, decl: &GgufWeight) -> GgufWeight {
         let mut decl = decl.clone();
         decl.name.name = decl.name.name.replace("{i}", &self.index.to_string());

@@ -47,7 +47,7 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// An entry that is not null.
+    /// Returns an entry that is not null.
     pub(super) fn get(&self, name: &str) -> Option<&Scalar> {
         self.entries
             .iter()
@@ -55,8 +55,8 @@ impl Parameters {
             .map(|(_, value)| value)
     }
 
-    /// Every parameter by its name: what is given, and null for those known that are not. All
-    /// numbers are floats, however they are written.
+    /// Returns every parameter by its name: given values, and null for known parameters that are not given.
+    /// All numbers are floats, however they are written.
     pub(super) fn all(&self) -> Vec<(String, Scalar)> {
         fn floats(value: &Scalar) -> Scalar {
             match value {
@@ -105,7 +105,7 @@ impl Parameters {
         }
     }
 
-    /// A warning for each entry that no scheme reads, nor the spec by its own name.
+    /// Returns a warning for each entry that neither a scheme nor the spec reads.
     pub(super) fn unknown(&self, decl: &RopeDecl, env: &dyn Env) -> Vec<Finding> {
         let by_name = |key: &str| {
             self.key.as_ref().is_some_and(|outer| env.config().is_read(&format!("{outer}.{key}")))
@@ -159,8 +159,8 @@ impl Parameters {
         }
     }
 
-    /// The context before scaling: the config's own key first, then the parameters', then the
-    /// context of the model.
+    /// Returns the context before scaling. The config's own key comes first, then the parameters' key, then
+    /// the context of the model.
     pub(super) fn original(&self, context: Option<usize>, env: &dyn Env) -> Option<usize> {
         const KEY: &str = "original_max_position_embeddings";
         let nested = self.key.as_ref().is_some_and(|key| key.contains('.'));

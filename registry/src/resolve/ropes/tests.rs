@@ -36,7 +36,7 @@ fn expr(text: &str) -> crate::syntax::Expr {
     parse_expr(&Text::whole("spec", text)).unwrap()
 }
 
-/// A declaration as specs write it, over a config whose keys are also names.
+/// Resolves a declaration as specs write it, over a config whose keys are also names.
 fn run(config: &str) -> (Result<RopeTable, String>, Vec<String>) {
     let decl = RopeDecl {
         name: key("main"),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A `gguf:` section for `SPEC`, with `lines` in its `metadata:`.
+/// Builds `SPEC` with a `gguf:` section that has `lines` in its `metadata:`.
 fn with_gguf(lines: &str) -> String {
     let section = "
 gguf:

@@ -31,9 +31,9 @@ pub(in crate::resolve) fn of(spec: &Spec, ops: &OpSet, fuel: &Fuel) -> Result<Wo
 struct Facts {
     /// Config keys that hold the value, or the list that it is an item of.
     keys: BTreeSet<String>,
-    /// Texts that stand in the spec.
+    /// Texts that the spec contains.
     words: BTreeSet<String>,
-    /// True if other literals stand there.
+    /// True if the spec contains other literals there.
     others: bool,
     /// Config keys that hold lists of the same length.
     lengths: BTreeSet<String>,
@@ -55,7 +55,7 @@ impl Facts {
         Self { lengths: keys.clone(), keys, ..Self::default() }
     }
 
-    /// The facts of a part of the value.
+    /// Returns the facts of a part of the value.
     fn item(self) -> Self {
         Self { lengths: BTreeSet::new(), made: false, ..self }
     }
@@ -83,7 +83,7 @@ struct Variable {
 /// Names around an expression.
 #[derive(Default)]
 struct Scope {
-    /// The program it stands in.
+    /// The program that contains it.
     body: Option<usize>,
     variables: Vec<Variable>,
     /// True where `i` is the number of the layer.
@@ -414,7 +414,7 @@ impl<'a> Reader<'a> {
         Ok(facts)
     }
 
-    /// The assignments and arguments that a name of a program stands for.
+    /// Returns the assignments and arguments that a name of a program stands for.
     fn local(&self, name: &str, scope: &Scope) -> Option<Vec<(&'a Expr, Option<usize>)>> {
         let place = scope.body?;
         let Body { function, program } = self.programs[place];

@@ -13,7 +13,7 @@ use crate::syntax::{Expr, ExprKind, Ident};
 use crate::yaml::{Map, Node, Value};
 
 impl Decoder {
-    /// The entries of a list of maps.
+    /// Reads the entries of a list of maps.
     pub(super) fn items<T>(
         &mut self,
         map: &Map,
@@ -36,7 +36,7 @@ impl Decoder {
         made
     }
 
-    /// The entries of a map of maps.
+    /// Reads the entries of a map of maps.
     pub(super) fn entries(&mut self, map: &Map, key: &str) -> Vec<(Ident, Node)> {
         let Some(entry) = map.get(key) else { return Vec::new() };
         let Value::Map(inner) = &entry.value.value else {
@@ -46,7 +46,7 @@ impl Decoder {
         inner.values().map(|entry| (entry.name(), entry.value.clone())).collect()
     }
 
-    /// A map whose keys are known; each other is reported.
+    /// Reads a map whose keys are known; each other key is reported.
     pub(super) fn map<'n>(
         &mut self,
         node: &'n Node,
@@ -107,7 +107,7 @@ impl Decoder {
         versions
     }
 
-    /// Names, in lists of any depth.
+    /// Reads names, in lists of any depth.
     pub(super) fn names(&mut self, node: &Node) -> Vec<String> {
         match &node.value {
             Value::List(items) => items.iter().flat_map(|item| self.names(item)).collect(),
@@ -119,7 +119,7 @@ impl Decoder {
         }
     }
 
-    /// A map of words.
+    /// Reads a map of words.
     pub(super) fn words(&mut self, map: &Map, key: &str) -> IndexMap<String, String> {
         let mut words = IndexMap::new();
         for (name, node) in self.entries(map, key) {
@@ -133,7 +133,7 @@ impl Decoder {
         words
     }
 
-    /// An expression; a text in quotes is that text.
+    /// Reads an expression; a text in quotes is that text.
     pub(super) fn value(&mut self, node: &Node) -> Option<Expr> {
         match &node.value {
             Value::Quoted(text) if !node.at.text().starts_with('|') => {
@@ -157,7 +157,7 @@ impl Decoder {
         map.get(key).and_then(|entry| self.value(&entry.value))
     }
 
-    /// An expression, in quotes or not.
+    /// Reads an expression, in quotes or not.
     pub(super) fn condition(&mut self, map: &Map) -> Option<Expr> {
         let node = &map.get("when")?.value;
         match node.text().map(parse_expr) {
@@ -173,7 +173,7 @@ impl Decoder {
         }
     }
 
-    /// A value without names: a number, a text, `true`.
+    /// Reads a value without names: a number, a text, `true`.
     pub(super) fn constant(&mut self, map: &Map, key: &str) -> Scalar {
         let Some(entry) = map.get(key) else { return Scalar::Null };
         match self.value(&entry.value).map(|expr| expr.kind) {
@@ -212,7 +212,7 @@ impl Decoder {
         self.origin(&entry.value)
     }
 
-    /// `FILE:LINE`, or a map of the place and a quote of what stands there.
+    /// Reads `FILE:LINE`, or a map of the place and a quote of its text.
     pub(super) fn origin(&mut self, node: &Node) -> Option<Origin> {
         if let Some(text) = node.text() {
             return Some(Origin { place: text.value().to_owned(), quote: None });

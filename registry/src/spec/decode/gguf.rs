@@ -42,7 +42,7 @@ impl Decoder {
         })
     }
 
-    /// `required`, `unread`, or an expression behind `=`, by key.
+    /// Reads `required`, `unread`, or an expression behind `=`, by key.
     fn absent(&mut self, tree: &Map) -> IndexMap<String, Absent> {
         let mut meanings = IndexMap::new();
         let Some(entry) = tree.get("absent") else { return meanings };
@@ -69,7 +69,7 @@ impl Decoder {
         meanings
     }
 
-    /// A word that stands for itself, or an expression behind `=`.
+    /// Reads a literal word, or an expression behind `=`.
     fn literal(&mut self, node: &Node) -> Option<DimSource> {
         match node.text() {
             Some(text) if text.trim().value().starts_with('=') => {

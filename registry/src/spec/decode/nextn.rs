@@ -53,7 +53,7 @@ impl Decoder {
         })
     }
 
-    /// `e` and `h`, each once.
+    /// Reads the order of `e` and `h`, each once.
     fn order(&mut self, map: &Map) -> Option<Vec<Ident>> {
         let entry = map.get("concat")?;
         let words = self.words(map, "concat");

@@ -17,7 +17,7 @@ impl Decoder {
         })
     }
 
-    /// A section that maps words to patterns.
+    /// Reads a section that maps words to patterns.
     pub(super) fn patterns(&mut self, tree: &Map, key: &str, what: &str) -> Vec<(Ident, Ident)> {
         let Some(entry) = tree.get(key) else { return Vec::new() };
         let Some(map) = self.map(&entry.value, what) else { return Vec::new() };

@@ -19,7 +19,7 @@ fn strides(shape: &[usize]) -> Vec<usize> {
     strides
 }
 
-/// A tensor of `shape` whose element at an index is `of(index)`.
+/// Builds a tensor of `shape` whose element at an index is `of(index)`.
 fn build(shape: &Shape, of: impl Fn(&[usize]) -> usize) -> Indices {
     let strides = strides(shape);
     let count: usize = shape.iter().product();
@@ -54,7 +54,7 @@ fn with(index: &[usize], axis: usize, value: usize) -> Vec<usize> {
     index
 }
 
-/// The plain meaning of each step, element by element.
+/// Applies each step by its plain definition, element by element.
 fn apply(step: &Step, inputs: &[Indices]) -> Vec<Indices> {
     let shapes =
         one(step, &inputs.iter().map(|input| input.shape.clone()).collect::<Vec<_>>()).unwrap();
