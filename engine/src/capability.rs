@@ -22,7 +22,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// The word for it in sheets.
+    /// Returns the name of the feature in sheets.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nextn => "nextn",

@@ -116,7 +116,7 @@ impl ChildEngine {
         Self { launch, tokens, facts: Mutex::new(None) }
     }
 
-    /// Name, version, device and settings in force, as the last session that was opened reported them.
+    /// Returns name, version, device and settings in force, as the last opened session reported them.
     pub fn facts(&self) -> Option<String> {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -21,22 +21,22 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// All drafts.
+    /// Returns the number of all drafts.
     pub fn drafts(&self) -> u64 {
         self.drafted.iter().sum()
     }
 
-    /// All that were confirmed.
+    /// Returns the number of accepted drafts.
     pub fn hits(&self) -> u64 {
         self.accepted.iter().sum()
     }
 
-    /// The share that was confirmed; none without drafts.
+    /// Returns the accepted share; none without drafts.
     pub fn rate(&self) -> Option<f64> {
         (self.drafts() > 0).then(|| self.hits() as f64 / self.drafts() as f64)
     }
 
-    /// The share that was confirmed, by how far drafts looked ahead.
+    /// Returns the accepted share, by the number of tokens that drafts look ahead.
     pub fn by_position(&self) -> Vec<f64> {
         let pairs = self.accepted.iter().zip(&self.drafted);
         pairs.map(|(hits, drafts)| *hits as f64 / (*drafts).max(1) as f64).collect()
@@ -182,7 +182,7 @@ pub fn plain(model: &mut dyn Session, prompt: &[u32], count: usize) -> Result<Ve
     Ok(made)
 }
 
-/// The logits of the one chunk that a step was asked for.
+/// Returns the logits of a step with one chunk.
 fn one(made: Vec<Logits>) -> Result<Logits, Error> {
     let given = made.len();
     let lost = || Error::Draft(format!("the engine gave logits of {given} chunks, expected 1"));
@@ -201,7 +201,7 @@ impl<'a> Rows<'a> {
         Self { tap, count: 0, data: Vec::new() }
     }
 
-    /// The last row.
+    /// Returns the last row.
     fn last(mut self) -> Vec<f32> {
         let width = self.data.len().checked_div(self.count).unwrap_or(0);
         self.data.split_off(self.data.len() - width)

@@ -39,7 +39,7 @@ struct First<'a> {
 }
 
 impl First<'_> {
-    /// `row` is one of those of all chunks.
+    /// Creates the error for a value; `row` counts over all chunks.
     fn error(&self, tap: &str, value: f32, row: usize) -> Error {
         let chunk = self.feed.chunks.iter().find(|chunk| chunk.rows.contains(&row));
         let position = chunk.map_or(0, |chunk| chunk.start + row - chunk.rows.start);

@@ -54,8 +54,8 @@ impl Importance {
     }
 }
 
-/// The importance of a tensor that is made of these weights: one for each of its matrices, or for
-/// its only one several that have their inputs in common. None if nothing was measured.
+/// Returns the importance of a tensor that is made of these weights, with one row for each of its matrices. A
+/// single matrix of several weights takes the row of their common inputs. None if nothing was measured.
 fn entry(measured: &[Option<&Sums>], inputs: usize, matrices: usize) -> Option<Entry> {
     let fits = |one: &&Sums| one.0.len() == inputs;
     let own: Vec<Option<&Sums>> = if matrices == 1 {

@@ -132,7 +132,7 @@ fn admit(path: &Path) -> Result<(gguf::File, String), Error> {
 /// The metadata key of a file's architecture.
 const ARCHITECTURE: &str = "general.architecture";
 
-/// llama.cpp's global state; it is set up once and stays.
+/// Returns llama.cpp's global state, which is set up once.
 fn backend() -> Result<&'static LlamaBackend, Error> {
     static BACKEND: OnceLock<Result<LlamaBackend, String>> = OnceLock::new();
     let made = BACKEND.get_or_init(|| {

@@ -41,7 +41,7 @@ impl Default for NativeEngine {
 }
 
 impl NativeEngine {
-    /// With every op of the spec language.
+    /// Creates an engine with every op of the spec language.
     pub fn new() -> Self {
         Self::default()
     }
@@ -152,7 +152,7 @@ fn tables(graph: &Graph) -> Vec<(usize, String, Vec<f32>)> {
     graph.nodes.iter().enumerate().flat_map(of).collect()
 }
 
-/// A number so many units in the last place of f32 away, up or down by its place in a list.
+/// Moves a number by so many units in the last place of f32, up or down by its index in a list.
 fn moved(x: f32, place: usize, units: u32) -> f32 {
     if !x.is_normal() {
         return x;

@@ -97,7 +97,7 @@ pub struct Kernels {
 }
 
 impl Default for Kernels {
-    /// Every op of `docs/spec.md`, and the fused ones that rewrites make.
+    /// Returns every op of `docs/spec.md`, and the fused ones that rewrites make.
     fn default() -> Self {
         let mut kernels = Self { table: BTreeMap::new() };
         for register in FILES {
@@ -135,7 +135,7 @@ impl Kernels {
         Some(prepare(&Args::new(node, index)))
     }
 
-    /// The ops, sorted.
+    /// Returns the ops, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.table.keys().map(String::as_str)
     }

@@ -15,12 +15,12 @@ pub struct Peaks {
 }
 
 impl Peaks {
-    /// Of the rows that a weight was multiplied with; none if there was no row.
+    /// Returns the peak of the rows that a weight was multiplied with; none if there was no row.
     pub fn input(&self, weight: WeightId) -> Option<f32> {
         self.inputs.lock().unwrap_or_else(PoisonError::into_inner).get(&weight).copied()
     }
 
-    /// Of a part of a state; none if it kept nothing.
+    /// Returns the peak of a part of a state; none if it kept nothing.
     pub fn kept(&self, state: StateId, part: usize) -> Option<f32> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.get(&(state, part)).copied()
@@ -37,7 +37,7 @@ fn raise<K: Ord>(all: &Mutex<BTreeMap<K, f32>>, key: K, rows: &[f32]) {
     *held = larger(*held, peak);
 }
 
-/// The larger of two, NaN if one is: `max` would lose it.
+/// Returns the larger of two numbers, or NaN if one is NaN: `max` would lose it.
 fn larger(a: f32, b: f32) -> f32 {
     if a.is_nan() || b.is_nan() { f32::NAN } else { a.max(b) }
 }

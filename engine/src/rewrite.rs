@@ -25,7 +25,7 @@ pub struct Patch {
     pub at: usize,
 }
 
-/// Every rewrite, in the order in which they are applied.
+/// Returns every rewrite, in the order in which they are applied.
 pub fn all() -> Vec<Rewrite> {
     vec![glu::fuse, linears::join]
 }
@@ -45,7 +45,7 @@ pub fn apply(graph: &Graph, rewrites: &[Rewrite]) -> Graph {
     graph
 }
 
-/// The graph with one patch applied; layers and the head follow their nodes.
+/// Returns the graph with one patch applied; layers and the head follow their nodes.
 fn patched(graph: &Graph, patch: &Patch) -> Graph {
     let keeps = |n: &usize| *n == patch.at || !patch.remove.contains(n);
     let moved = |n: usize| (0..n).filter(keeps).count();

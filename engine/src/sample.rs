@@ -26,7 +26,7 @@ pub struct Sampler {
     state: u64,
 }
 
-/// The most likely token; the lowest id among equals, and NaN is never chosen over a number.
+/// Returns the most likely token; the lowest id among equals, and NaN is never chosen over a number.
 pub fn greedy(logits: &[f32]) -> u32 {
     let mut best = 0;
     for (id, &x) in logits.iter().enumerate() {
@@ -38,7 +38,7 @@ pub fn greedy(logits: &[f32]) -> u32 {
 }
 
 impl Sampler {
-    /// A stream that begins at the options' seed.
+    /// Creates a stream that begins at the options' seed.
     pub fn new(options: Sampling) -> Self {
         let state = options.seed;
         Self { options, state }
@@ -83,7 +83,7 @@ impl Sampler {
         ids[weights.len() - 1]
     }
 
-    /// In `[0, 1)`, by SplitMix64 (Steele, Lea and Flood 2014).
+    /// Returns a uniform number in `[0, 1)`, by SplitMix64 (Steele, Lea and Flood 2014).
     fn uniform(&mut self) -> f64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;

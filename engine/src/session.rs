@@ -12,7 +12,7 @@ use crate::Error;
 
 /// Something that runs models.
 pub trait Engine: Send + Sync {
-    /// The name, as `--engine` takes it.
+    /// Returns the name that `--engine` takes.
     fn name(&self) -> &str;
 
     /// True if a row's bits do not depend on the chunks, batches and slots it is computed in.
@@ -20,7 +20,7 @@ pub trait Engine: Send + Sync {
         false
     }
 
-    /// True if it runs the graph of a resolved model; false if it builds a graph of its own from files.
+    /// True if the engine runs the graph of a resolved model; false if it builds its own graph from files.
     fn runs_specs(&self) -> bool {
         true
     }
@@ -136,7 +136,7 @@ pub struct Logits {
 }
 
 impl Logits {
-    /// One row.
+    /// Returns one row.
     ///
     /// # Panics
     /// If there is no such row.
@@ -147,7 +147,7 @@ impl Logits {
 
 /// A model opened by an engine, and its slots.
 pub trait Session: Send {
-    /// The model it runs.
+    /// Returns the model of the session.
     fn model(&self) -> &Model;
     /// Returns the dtype of activations.
     fn dtype(&self) -> Dtype;
@@ -155,15 +155,15 @@ pub trait Session: Send {
     fn shows(&self) -> Shows {
         Shows::default()
     }
-    /// The taps and parts of states that are shown, where not all are.
+    /// Returns the taps and parts of states that are shown, if not all are.
     fn partial(&self) -> Option<&Partial> {
         None
     }
-    /// Tokens that the engine chooses itself, each the likeliest, as its users call it; none if it has no such call.
+    /// Generates greedy tokens by the engine's own call, as its users call it; none if it has no such call.
     fn generate(&mut self, _tokens: &[u32], _count: usize) -> Result<Option<Vec<u32>>, Error> {
         Ok(None)
     }
-    /// A fresh, empty slot.
+    /// Opens an empty slot.
     fn open_slot(&mut self) -> SlotId;
     /// Gives a slot back; its memory is filled with NaN if [`Options::poison`].
     fn release(&mut self, slot: SlotId) -> Result<(), Error>;
@@ -171,8 +171,8 @@ pub trait Session: Send {
     fn position(&self, slot: SlotId) -> Result<usize, Error>;
     /// Feeds chunks, each to its slot; gives logits, one per chunk. Nothing changes on error.
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error>;
-    /// As [`Session::step`], for a graph that is fed rows besides tokens (a `nextn` head):
-    /// `hidden` holds one for every token of all chunks. Empty for any other graph.
+    /// Feeds chunks like [`Session::step`], to a graph that reads rows besides tokens (a `nextn` head).
+    /// `hidden` holds one row for every token of all chunks. It is empty for any other graph.
     fn step_fed(
         &mut self,
         chunks: &[Chunk<'_>],
@@ -185,21 +185,22 @@ pub trait Session: Send {
         let rows = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
         Err(Error::Hidden { got: hidden.len(), wanted: 0, rows })
     }
-    /// A new slot that remembers what this one does.
+    /// Opens a slot with a copy of this slot's states.
     fn fork(&mut self, slot: SlotId) -> Result<SlotId, Error>;
     /// Forgets every token from `length` on. Nothing changes on error.
     fn truncate(&mut self, slot: SlotId, length: usize) -> Result<(), Error>;
-    /// A slot as bytes.
+    /// Returns a slot as bytes.
     fn save(&self, slot: SlotId) -> Result<Vec<u8>, Error>;
-    /// A new slot from bytes that [`Session::save`] gave, perhaps in another process.
+    /// Opens a slot from bytes of [`Session::save`], perhaps of another process.
     fn restore(&mut self, bytes: &[u8]) -> Result<SlotId, Error>;
     /// Returns the states of a slot, in the layouts of `docs/dump.md`.
     fn states(&self, slot: SlotId) -> Result<Vec<StateValue>, Error>;
-    /// Moves every table of constants (slopes, frequencies) by so many units in the last place of f32, rotary frequencies by
-    /// one, for measurements of rounding; 0 takes that back. An engine that has none at hand does nothing.
+    /// Moves every table of constants (slopes, frequencies) by so many units in the last place of f32. Rotary
+    /// frequencies move by at most one. Measurements of rounding use this; 0 restores the constants. An
+    /// engine without such tables does nothing.
     fn nudge(&mut self, _units: u32) {}
-    /// A new slot that has seen `position` tokens and remembers these states: every part of every state, in the
-    /// layouts of [`Session::states`]. Attention may be given more positions than it reads.
+    /// Opens a slot that has seen `position` tokens and has these states. `states` holds every part of every
+    /// state, in the layouts of [`Session::states`]. Attention may be given more positions than it reads.
     fn seed(&mut self, _position: usize, _states: &[StateValue]) -> Result<SlotId, Error> {
         Err(Error::Seed("this engine cannot begin a slot with given states".to_owned()))
     }
@@ -267,7 +268,7 @@ pub trait Watch: std::fmt::Debug + Send + Sync {
 pub trait Probe {
     /// True if this tap is worth a call; asked before anything is copied.
     fn wants(&self, tap: &str) -> bool;
-    /// A value was made; `shape` is `[rows, ...]`, rows of all chunks in order.
+    /// Reports a value; `shape` is `[rows, ...]`, rows of all chunks in order.
     fn tap(&mut self, tap: &str, shape: &[usize], data: &mut [f32]);
 }
 

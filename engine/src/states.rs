@@ -48,7 +48,7 @@ impl Memory {
         }
     }
 
-    /// As [`Memory::pasts`].
+    /// Returns [`Memory::pasts`], to write.
     pub fn pasts_mut(&mut self) -> Vec<&mut dyn Past> {
         match self {
             Self::Attention(a) => vec![&mut a.keys, &mut a.values],
@@ -96,7 +96,7 @@ pub fn check(graph: &Graph) -> Result<(), String> {
 }
 
 impl Slot {
-    /// An empty one, for a graph that [`check`] has passed.
+    /// Creates an empty slot, for a graph that [`check`] has passed.
     pub fn new(graph: &Graph, activation: Dtype, rollback: usize) -> Self {
         let memories = graph
             .states

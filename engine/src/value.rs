@@ -33,7 +33,7 @@ impl<G: Deref<Target = Storage>> Deref for View<G> {
 }
 
 impl Value {
-    /// A value from its numbers; `shape` is `[rows, ...]`.
+    /// Creates a value from its numbers; `shape` is `[rows, ...]`.
     pub fn new(data: Vec<f32>, shape: &[usize]) -> Result<Self, Error> {
         Ok(Self { tensor: Tensor::from_vec(data, shape, &Device::Cpu)? })
     }
@@ -44,12 +44,12 @@ impl Value {
         Ok(Self { tensor: tensor.to_dtype(candle_core::DType::F32)?.contiguous()? })
     }
 
-    /// The tensor.
+    /// Returns the tensor.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
     }
 
-    /// `[rows, ...]`.
+    /// Returns the shape `[rows, ...]`.
     pub fn shape(&self) -> &[usize] {
         self.tensor.dims()
     }
@@ -64,19 +64,19 @@ impl Value {
         self.shape().iter().skip(1).product()
     }
 
-    /// The numbers, without a copy.
+    /// Returns the numbers, without a copy.
     pub fn view(&self) -> impl Deref<Target = [f32]> + '_ {
         let (storage, layout) = self.tensor.storage_and_layout();
         let start = layout.start_offset();
         View { storage, range: start..start + layout.shape().elem_count() }
     }
 
-    /// The same numbers under another shape, without a copy.
+    /// Returns the same numbers with another shape, without a copy.
     pub fn reshape(&self, shape: &[usize]) -> Result<Self, Error> {
         Ok(Self { tensor: self.tensor.reshape(shape)? })
     }
 
-    /// A copy of the numbers.
+    /// Returns a copy of the numbers.
     pub fn to_vec(&self) -> Vec<f32> {
         self.view().to_vec()
     }

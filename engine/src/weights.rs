@@ -19,10 +19,10 @@ use crate::{Error, Rounds};
 
 /// A source of the numbers of weights.
 pub trait Tensors: Send + Sync {
-    /// One weight of the graph; cheap, it is asked at every use.
+    /// Returns one weight of the graph; cheap, since every use calls it.
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error>;
 
-    /// The numbers of a weight that lies nowhere as it is and has to be made; none of any other.
+    /// Computes the numbers of a weight that is not stored as it is; none for any other weight.
     fn made(&self, _id: WeightId) -> Option<Result<Vec<f32>, Error>> {
         None
     }
@@ -37,12 +37,12 @@ pub trait Tensors: Send + Sync {
         Ok(None)
     }
 
-    /// A scale that is stored under this name.
+    /// Returns a scale that is stored under this name.
     fn scale(&self, _name: &str) -> Result<Option<f32>, Error> {
         Ok(None)
     }
 
-    /// The same where it is kept in blocks, which have no [`FileView`].
+    /// Returns a weight that is kept in blocks, which have no [`FileView`].
     fn blocks(&self, _id: WeightId) -> Option<BlockView<'_>> {
         None
     }
@@ -113,7 +113,7 @@ pub enum Matrix<'a> {
 }
 
 impl Matrix<'_> {
-    /// To multiply by.
+    /// Returns a view to multiply by.
     pub fn view(&self) -> WeightView<'_> {
         match self {
             Self::There(view) => *view,
@@ -219,7 +219,7 @@ impl Weights {
         self.rounding.get(&id.0).copied()
     }
 
-    /// The scales of what attention keeps in 8 bits, put into the states that have one for each part.
+    /// Puts the fixed scales of 8-bit KV caches into the states that have one for each part.
     pub fn fix_states(&self, caches: &[Option<Cache>], graph: &mut Graph) -> Result<(), Error> {
         for (state, cache) in graph.states.iter_mut().zip(caches) {
             let Some(cache) = cache.as_ref().filter(|_| state.eight == Some(Scales::Tensor)) else {
@@ -249,7 +249,7 @@ impl Weights {
         Ok(())
     }
 
-    /// A matrix `[outputs, inputs]`, where it lies.
+    /// Returns a matrix `[outputs, inputs]` in place.
     pub fn matrix(&self, id: WeightId) -> Result<WeightView<'_>, Error> {
         let sides = |shape: &[usize]| match *shape {
             [outputs, inputs] => (outputs, inputs),
@@ -285,7 +285,7 @@ impl Weights {
         })
     }
 
-    /// A matrix of an expert: where it lies, or made for this one use.
+    /// Returns a matrix of an expert, in place or decoded for this one use.
     pub fn lent(&self, id: WeightId) -> Result<Matrix<'_>, Error> {
         let Some(Held::Lent(dtype)) = self.held.get(id.0) else {
             return Ok(Matrix::There(self.matrix(id)?));
@@ -302,7 +302,7 @@ impl Weights {
         Ok(Matrix::Made(outputs, inputs, numbers))
     }
 
-    /// A small weight as f32; none if it is held as a matrix.
+    /// Returns a small weight as f32; none if it is held as a matrix.
     pub fn vector(&self, id: WeightId) -> Option<&[f32]> {
         match &self.held[id.0] {
             Held::Wide(data) => Some(data),
@@ -331,7 +331,7 @@ fn matrices(graph: &Graph) -> (BTreeSet<usize>, BTreeSet<usize>) {
     (matrices, experts)
 }
 
-/// A weight in blocks: kept so if it is a matrix, decoded if it is small.
+/// Holds a weight in blocks: as blocks if it is a matrix, decoded if it is small.
 fn blocks(view: &BlockView<'_>, weight: &Weight, matrix: bool, run: Dtype) -> Result<Held, Error> {
     let name = || weight.name.clone();
     if view.shape != weight.shape.as_slice() {

@@ -17,7 +17,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word for it in sheets.
+    /// Returns the name of the kind in sheets.
     pub fn name(self) -> &'static str {
         match self {
             Self::InProcess => "in_process",
@@ -64,7 +64,7 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// The sheet of an engine of this program.
+    /// Returns the sheet of an engine of this program.
     ///
     /// # Panics
     /// If there is none of this name: the sheets are part of the program, and a test reads them.
@@ -74,12 +74,12 @@ impl Sheet {
         found.expect("every driver has a sheet, and a test reads it")
     }
 
-    /// The native engine's.
+    /// Returns the sheet of the native engine.
     pub fn native() -> Self {
         Self::of("native")
     }
 
-    /// llama.cpp's.
+    /// Returns the sheet of llama.cpp.
     pub fn llama_cpp() -> Self {
         Self::of("llama.cpp")
     }

@@ -33,7 +33,7 @@ pub struct Finding {
 const LENGTH: usize = 12;
 /// Room that is asked for.
 const ROOM: usize = 96;
-/// Largest difference of two log-probabilities that differ by rounding alone.
+/// Returns the largest difference of two log-probabilities that differ by rounding alone.
 fn noise(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F32 => 1e-3,
@@ -139,7 +139,7 @@ impl Test {
             .map(|answer| answer.map(|answer| rows(answer, vocab)))
     }
 
-    /// Asks; the inner error has the words of a refusal.
+    /// Sends a request; the inner error has the message of a refusal.
     fn ask(
         &mut self,
         verb: &str,

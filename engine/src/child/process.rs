@@ -166,7 +166,7 @@ impl Process {
         Ok(numbers)
     }
 
-    /// The start of what was received and not taken, for messages.
+    /// Returns the start of the received and unread bytes, for messages.
     pub(super) fn pending(&self) -> String {
         let bytes: Vec<u8> = self.rest.iter().take(WIDTH).copied().collect();
         plain(&String::from_utf8_lossy(&bytes))
@@ -189,7 +189,7 @@ impl Process {
         status.map(|status| status.to_string())
     }
 
-    /// The last lines of standard error.
+    /// Returns the last lines of standard error.
     pub(super) fn last_words(&self) -> Vec<String> {
         let mut said = self.all_words();
         said.drain(..said.len().saturating_sub(SHOWN));
@@ -202,8 +202,8 @@ impl Process {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// The newest line of standard error that names an exception other than `words`: an engine of several processes
-    /// reports the end of one, and not the reason.
+    /// Returns the newest line of standard error that names an exception other than `words`. An engine of
+    /// several processes reports the end of one, and not the reason.
     pub(super) fn cause(&self, words: &str) -> Option<String> {
         let names = |line: &&String| {
             let message = line.split_once("Error: ").map(|(_, message)| message.trim());
@@ -264,12 +264,12 @@ fn keep(stderr: Option<ChildStderr>, said: &Mutex<VecDeque<String>>) {
     }
 }
 
-/// Text of a child as one line that no terminal takes for commands.
+/// Formats text of a child as one line that no terminal takes for commands.
 pub(super) fn plain(text: &str) -> String {
     cut(text, WIDTH)
 }
 
-/// The same for a message, whose end often holds the reason.
+/// Formats a message like [`plain`], and keeps its end, which often holds the reason.
 pub(super) fn message(text: &str) -> String {
     cut(text, MESSAGE)
 }

@@ -107,7 +107,7 @@ impl Keys {
         self.values[n * width..n * width + rule.value_dim].copy_from_slice(value);
     }
 
-    /// Attends: `[queries, value_dim]` into `y`.
+    /// Computes attention: `[queries, value_dim]` into `y`.
     ///
     /// # Panics
     /// If a query sees positions that are not there, or `y` has another length.
@@ -170,7 +170,7 @@ fn attend_plain(keys: &mut Keys, rule: &Rule, queries: &[Query<'_>], y: &mut [f3
     }
 }
 
-/// The positions that some query of a group sees.
+/// Returns the positions that some query of a group sees.
 #[inline(always)]
 fn seen(group: &[Query<'_>]) -> (usize, usize) {
     let from = group.iter().map(|q| q.from).min().unwrap_or(0);
@@ -178,7 +178,7 @@ fn seen(group: &[Query<'_>]) -> (usize, usize) {
     (from, to)
 }
 
-/// `scores[query][position] = q · k`, sums over the dims in order.
+/// Computes `scores[query][position] = q · k`, sums over the dims in order.
 #[inline(always)]
 fn score(keys: &mut Keys, rule: &Rule, group: &[Query<'_>]) {
     let (from, to) = seen(group);
@@ -194,8 +194,8 @@ fn score(keys: &mut Keys, rule: &Rule, group: &[Query<'_>]) {
     }
 }
 
-/// `sums[n] = Σ factors[n][i] · rows[i][column..column + LANES]`, in the order of `i`. A
-/// function of its own with four plain arrays, so that the sums stay in registers.
+/// Computes `sums[n] = Σ factors[n][i] · rows[i][column..column + LANES]`, in the order of `i`. A function of
+/// its own with four plain arrays keeps the sums in registers.
 #[inline(always)]
 fn accumulate(
     factors: [&[f32]; QUERIES],
@@ -261,8 +261,8 @@ fn prefer(rule: &Rule, scores: &mut [f32], salience: &[f32], most: usize) {
     }
 }
 
-/// The share of the output that a sink leaves: the sigmoid of how far the log of the summed
-/// exponentials is above it. Each step is rounded, as tensor operations of the dtype are.
+/// Returns the share of the output that a sink leaves. The share is the sigmoid of the log of the summed
+/// exponentials minus the sink. Each step is rounded, as tensor operations of the dtype are.
 #[inline(always)]
 fn gate(rule: &Rule, scores: &[f32], sink: f32) -> f32 {
     let r = |x| round1(rule.round, x);
@@ -302,7 +302,7 @@ fn softmax(rule: &Rule, scores: &mut [f32], sink: Option<f32>) {
     round(dtype, scores);
 }
 
-/// `out[query] = Σ weight · value`, sums over the positions in order.
+/// Computes `out[query] = Σ weight · value`, sums over the positions in order.
 #[inline(always)]
 fn mix(keys: &mut Keys, rule: &Rule, group: &[Query<'_>]) {
     let (from, to) = seen(group);

@@ -31,7 +31,7 @@ pub struct Groups {
 }
 
 impl Choice {
-    /// The choice that a `choose` node makes; none if it does not say how many.
+    /// Returns the choice that a `choose` node makes; none if the node has no count.
     pub fn of_node(node: &Node) -> Option<Self> {
         let count = |name: &str| node.argument(name).and_then(Scalar::as_usize);
         let word = |name: &str, is: &str| matches!(node.argument(name), Some(Scalar::Str(word)) if word == is);
@@ -47,7 +47,7 @@ impl Choice {
         Some(Self { k: count("k")?, groups })
     }
 
-    /// The places of what is chosen, best first.
+    /// Returns the indices of the chosen scores, best first.
     pub fn of(&self, scores: &[f32]) -> Vec<usize> {
         let masked = self.groups.map(|groups| {
             let kept = top(&groups.scores(scores), groups.keep);
@@ -56,8 +56,8 @@ impl Choice {
         top(masked.as_deref().unwrap_or(scores), self.k)
     }
 
-    /// By how much the scores would have to change so that `other` is a right choice: 0 if it
-    /// is one. Infinite if it is no choice at all.
+    /// Returns the change of scores that would make `other` a right choice: 0 if it is one. Infinite if
+    /// `other` is no valid choice.
     pub fn margin(&self, scores: &[f32], other: &[usize]) -> f32 {
         let distinct = other.iter().enumerate().all(|(n, at)| !other[..n].contains(at));
         if other.len() != self.k || !distinct || other.iter().any(|&at| at >= scores.len()) {
@@ -93,7 +93,7 @@ impl Groups {
         scores.chunks_exact(size).map(best).collect()
     }
 
-    /// The scores, less those of groups that are not kept.
+    /// Replaces the scores of groups that are not kept.
     fn mask(&self, scores: &[f32], kept: &[usize]) -> Vec<f32> {
         let size = (scores.len() / self.count.max(1)).max(1);
         let masked = if self.zero { 0.0 } else { f32::NEG_INFINITY };
@@ -102,7 +102,7 @@ impl Groups {
     }
 }
 
-/// The places of the largest, best first; of equal ones the first.
+/// Returns the indices of the largest scores, best first; of equal ones the first.
 fn top(scores: &[f32], k: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..scores.len()).collect();
     let k = k.min(places.len());
@@ -115,8 +115,8 @@ fn top(scores: &[f32], k: usize) -> Vec<usize> {
     places
 }
 
-/// The order of the larger first. NaN of either sign counts as larger than any number, as in
-/// `torch.topk`, so that a score that is none is chosen and seen instead of passed over.
+/// Orders the larger number first. NaN of either sign counts as larger than any number, as in `torch.topk`,
+/// so that a NaN score is chosen and noticed instead of passed over.
 pub fn descending(a: f32, b: f32) -> Ordering {
     let key = |x: f32| if x.is_nan() { f32::NAN.abs() } else { x };
     key(b).total_cmp(&key(a))

@@ -2,8 +2,8 @@
 
 #![expect(clippy::inline_always, reason = "a call in the loop would keep it from being vectorised")]
 
-/// e^x, at most 1 unit in the last place from correctly rounded; no branch and no call, so a
-/// loop over it becomes vector code. The polynomial is Cephes' `expf` (Moshier 1992).
+/// Computes e^x, at most 1 unit in the last place from correctly rounded. No branch and no call, so a loop
+/// over it becomes vector code. The polynomial is Cephes' `expf` (Moshier 1992).
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to a whole number
@@ -27,29 +27,29 @@ pub fn exp(x: f32) -> f32 {
     y * scale(half) * scale(n.wrapping_sub(half))
 }
 
-/// 1 / (1 + e^-x).
+/// Computes 1 / (1 + e^-x).
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// x · sigmoid(x), as torch computes it: x / (1 + e^-x).
+/// Computes x · sigmoid(x), as torch computes it: x / (1 + e^-x).
 #[inline(always)]
 pub fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
-/// ln(1 + e^x); torch's threshold of 20 included.
+/// Computes ln(1 + e^x), with torch's threshold of 20.
 pub fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
-/// x · Φ(x).
+/// Computes x · Φ(x).
 pub fn gelu(x: f32) -> f32 {
     0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// The tanh form of [`gelu`] (Hendrycks and Gimpel 2016).
+/// Computes the tanh form of [`gelu`] (Hendrycks and Gimpel 2016).
 pub fn gelu_tanh(x: f32) -> f32 {
     0.5 * x * (1.0 + (SQRT_2_OVER_PI * (x + 0.044_715 * x * x * x)).tanh())
 }
@@ -57,13 +57,13 @@ pub fn gelu_tanh(x: f32) -> f32 {
 /// √(2/π).
 pub const SQRT_2_OVER_PI: f32 = 0.797_884_6;
 
-/// The sum in f32, over eight running sums in a fixed order.
+/// Sums in f32, over eight running sums in a fixed order.
 #[inline(always)]
 pub fn sum(data: &[f32]) -> f32 {
     fold(data, |x| x)
 }
 
-/// The sum of `f` of each number.
+/// Sums `f` of each number.
 #[inline(always)]
 pub fn fold(data: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut sums = [0.0f32; 8];

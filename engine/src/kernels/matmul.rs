@@ -60,7 +60,7 @@ pub struct WeightView<'a> {
 }
 
 impl WeightView<'_> {
-    /// The bytes of a row; none if rows do not divide into blocks.
+    /// Returns the bytes of a row; none if rows do not divide into blocks.
     fn row_bytes(&self) -> Option<usize> {
         match self.blocks {
             None => self.inputs.checked_mul(self.dtype.size()),
@@ -164,7 +164,7 @@ impl Isa {
         }
     }
 
-    /// The best of this CPU.
+    /// Returns the best instruction set of this CPU.
     pub fn best() -> Self {
         Self::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Self::Portable)
     }
@@ -208,7 +208,7 @@ pub fn matmul_many(x: &[f32], rows: usize, linears: &mut [Linear<'_>]) {
     matmul_many_on(Isa::best(), x, rows, linears);
 }
 
-/// [`matmul_many`] with the kernels of one instruction set.
+/// Computes [`matmul_many`] with the kernels of one instruction set.
 ///
 /// # Panics
 /// As [`matmul_many`], and if this CPU does not have `isa`.

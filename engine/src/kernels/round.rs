@@ -14,7 +14,7 @@ pub fn round1(dtype: Dtype, x: f32) -> f32 {
     }
 }
 
-/// Branch-free for numbers, so that loops over it vectorise; NaN stays NaN.
+/// Rounds to bf16, without branches, so that loops over it vectorise; NaN stays NaN.
 #[inline]
 pub fn round_bf16(x: f32) -> f32 {
     let bits = x.to_bits();
@@ -22,7 +22,7 @@ pub fn round_bf16(x: f32) -> f32 {
     if x.is_nan() { x } else { f32::from_bits(rounded) }
 }
 
-/// As [`round_bf16`]. Below 2^-14 the grid is 2^-24 apart, which adding and subtracting 0.5
+/// Rounds to f16, like [`round_bf16`]. Below 2^-14 the grid is 2^-24 apart, which adding and subtracting 0.5
 /// gives; from 65520 on, half precision has only infinity.
 #[inline]
 pub fn round_f16(x: f32) -> f32 {
@@ -58,7 +58,7 @@ fn round_serial(dtype: Dtype, data: &mut [f32]) {
     }
 }
 
-/// The 16 bits of a number in a 16-bit dtype.
+/// Returns the 16 bits of a number in a 16-bit dtype.
 #[inline]
 pub fn to_bits(dtype: Dtype, x: f32) -> u16 {
     match dtype {
@@ -67,7 +67,7 @@ pub fn to_bits(dtype: Dtype, x: f32) -> u16 {
     }
 }
 
-/// The number that 16 bits stand for.
+/// Returns the number that 16 bits encode.
 #[inline]
 pub fn from_bits(dtype: Dtype, bits: u16) -> f32 {
     match dtype {

@@ -68,7 +68,7 @@ fn by(codes: Codes, dtype: Dtype, scale: f32, zero: f32, numbers: &mut [f32]) {
     }
 }
 
-/// The least and the largest code (`calculate_range`).
+/// Returns the least and the largest code (`calculate_range`).
 fn ends(codes: Codes) -> (f32, f32) {
     match codes {
         Codes::E4m3 => (-E4M3_MOST, E4M3_MOST),

@@ -144,7 +144,7 @@ impl LlamaCppSession {
         Ok(())
     }
 
-    /// The sequence of a slot, which has one from here on.
+    /// Returns the sequence of a slot, and assigns one if it has none.
     fn sequence(&mut self, id: SlotId) -> Result<usize, Error> {
         let slot = self.slot(id)?;
         if let Some(sequence) = slot.sequence {

@@ -82,7 +82,7 @@ fn gelu_new(d: Dtype, x: f32) -> f32 {
     r(r(0.5 * x) * r(1.0 + r(inner.tanh())))
 }
 
-/// `FastGELUActivation` of transformers: the formula of the one above, in another order.
+/// Computes `FastGELUActivation` of transformers: the formula of the one above, in another order.
 fn gelu_fast(d: Dtype, x: f32) -> f32 {
     let r = |x| round1(d, x);
     let bent = r(1.0 + r(r(0.044_715 * x) * x));

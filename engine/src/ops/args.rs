@@ -17,7 +17,7 @@ impl<'a> Args<'a> {
         Self { node, index }
     }
 
-    /// The node.
+    /// Returns the node.
     pub fn node(&self) -> &'a Node {
         self.node
     }

@@ -49,7 +49,7 @@ struct Window {
 }
 
 impl Window {
-    /// The first position that a query at `position` sees.
+    /// Returns the first position that a query at `position` sees.
     fn oldest(self, position: usize) -> usize {
         if self.chunked {
             position / self.size * self.size

@@ -86,7 +86,7 @@ impl Kernel for CausalConv {
     }
 }
 
-/// One row in f32, rounded at its end.
+/// Computes one row in f32, rounded at its end.
 fn at_once(dtype: Dtype, x: &[f32], by_tap: &[f32], bias: Option<&[f32]>, y: &mut [f32]) {
     let channels = y.len();
     for (x, weight) in x.chunks_exact(channels).zip(by_tap.chunks_exact(channels)) {
@@ -100,7 +100,7 @@ fn at_once(dtype: Dtype, x: &[f32], by_tap: &[f32], bias: Option<&[f32]>, y: &mu
     round(dtype, y);
 }
 
-/// One row by tensor operations: products rounded, then their sum, then that with the bias.
+/// Computes one row by tensor operations: products rounded, then their sum, then the sum with the bias.
 fn by_steps(dtype: Dtype, x: &[f32], by_tap: &[f32], bias: Option<&[f32]>, y: &mut [f32]) {
     let channels = y.len();
     let mut line = vec![0.0; channels];

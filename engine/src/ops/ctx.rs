@@ -41,12 +41,12 @@ pub struct Ctx<'a> {
 }
 
 impl<'a> Ctx<'a> {
-    /// The node.
+    /// Returns the node.
     pub fn node(&self) -> &'a Node {
         &self.graph.nodes[self.index]
     }
 
-    /// An error that names this node.
+    /// Creates an error that names this node.
     pub fn error(&self, message: impl Into<String>) -> Error {
         Error::Op { op: self.node().op.to_string(), node: self.index, message: message.into() }
     }
@@ -56,22 +56,22 @@ impl<'a> Ctx<'a> {
         self.activation
     }
 
-    /// The token of every row.
+    /// Returns the token of every row.
     pub fn tokens(&self) -> &'a [u32] {
         self.tokens
     }
 
-    /// The chunks of the step.
+    /// Returns the chunks of the step.
     pub fn chunks(&self) -> &'a [ChunkRows] {
         self.chunks
     }
 
-    /// The position of the first row of a sequence.
+    /// Returns the position of the first row of a sequence.
     pub fn first_position(&self) -> usize {
         self.graph.fed.map_or(0, |fed| fed.position)
     }
 
-    /// An input. Cheap: numbers are shared, not copied.
+    /// Returns an input. Numbers are shared, not copied.
     pub fn input(&self, n: usize) -> Result<Value, Error> {
         let id =
             self.node().inputs.get(n).ok_or_else(|| self.error(format!("input {n} is missing")))?;
@@ -85,7 +85,7 @@ impl<'a> Ctx<'a> {
         self.graph.values.get(value).map_or("?", |v| &v.name)
     }
 
-    /// Shape of one row of an output, from the graph.
+    /// Returns the shape of one row of an output, from the graph.
     pub fn output_shape(&self, n: usize) -> Result<&'a [usize], Error> {
         let graph: &'a Graph = self.graph;
         let id = self
@@ -101,7 +101,7 @@ impl<'a> Ctx<'a> {
         Ok(self.output_shape(n)?.iter().product())
     }
 
-    /// The dtype to whose grid an output is rounded.
+    /// Returns the dtype that an output is rounded to.
     pub fn output_dtype(&self, n: usize) -> Dtype {
         self.node()
             .outputs
@@ -138,7 +138,7 @@ impl<'a> Ctx<'a> {
         id.copied().ok_or_else(|| self.error(format!("weight `{role}` is missing")))
     }
 
-    /// A matrix by its role.
+    /// Returns a matrix by its role.
     pub fn matrix(&self, role: &str) -> Result<WeightView<'a>, Error> {
         self.weights.matrix(self.weight(role)?)
     }
@@ -172,22 +172,22 @@ impl<'a> Ctx<'a> {
         self.weights.rounding(*weight)
     }
 
-    /// A matrix of an expert by its role, made for this use if it does not lie ready.
+    /// Returns a matrix of an expert by its role, decoded for this use if it is not stored in full.
     pub fn lent(&self, role: &str) -> Result<Matrix<'a>, Error> {
         self.weights.lent(self.weight(role)?)
     }
 
-    /// A small weight by its role; none if the node does not have it.
+    /// Returns a small weight by its role; none if the node does not have it.
     pub fn vector(&self, role: &str) -> Option<&'a [f32]> {
         self.node().weights.get(role).and_then(|id| self.weights.vector(*id))
     }
 
-    /// A small weight that has to be there.
+    /// Returns a small weight that must exist.
     pub fn need_vector(&self, role: &str) -> Result<&'a [f32], Error> {
         self.vector(role).ok_or_else(|| self.error(format!("weight `{role}` is missing")))
     }
 
-    /// The rotary angles of the step's rows.
+    /// Returns the rotary angles of the step's rows.
     pub fn angles(&self) -> Result<&'a Angles, Error> {
         let all: &'a [Angles] = self.angles;
         self.node()
@@ -196,7 +196,7 @@ impl<'a> Ctx<'a> {
             .ok_or_else(|| self.error("it has no rotary table"))
     }
 
-    /// The state of this node, as the graph declares it.
+    /// Returns the state of this node, as the graph declares it.
     pub fn state(&self) -> Option<&'a State> {
         let graph: &'a Graph = self.graph;
         self.node().state.and_then(|id| graph.states.get(id.0))
@@ -212,7 +212,7 @@ impl<'a> Ctx<'a> {
             .ok_or_else(|| self.error(format!("slot {slot} has no such state")))
     }
 
-    /// As [`Ctx::memory`], to write.
+    /// Returns the memory of [`Ctx::memory`], to write.
     ///
     /// # Panics
     /// Never: it has been asked before.

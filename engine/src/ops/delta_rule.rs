@@ -122,8 +122,8 @@ impl Kernel for DeltaRule {
     }
 }
 
-/// One position: the matrix decays, what it holds for `k` moves towards `v`, and `q` reads it.
-/// `decay` has one number, or one for each row of the matrix.
+/// Computes one position: the matrix decays, its value for `k` moves towards `v`, and `q` reads it. `decay`
+/// has one number, or one for each row of the matrix.
 fn step(
     matrix: &mut [f32], // [key, value]
     decay: &[f32],
@@ -152,7 +152,7 @@ fn step(
     }
 }
 
-/// Each head to length 1, where there is an eps.
+/// Normalises each head to length 1, if there is an eps.
 fn normed(x: &[f32], head: usize, eps: Option<f32>, divides: bool) -> Vec<f32> {
     let mut y = x.to_vec();
     let Some(eps) = eps else { return y };

@@ -209,7 +209,7 @@ impl Kernel for Clamp {
     }
 }
 
-/// To the dtype that the graph gives the output.
+/// Casts to the dtype that the graph gives the output.
 pub(super) fn cast(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let dtype = ctx.output_dtype(0);
@@ -252,7 +252,7 @@ fn apply(f: Operator, a: &[f32], b: &[f32], y: &mut [f32]) {
     }
 }
 
-/// For each number of a row of shape `out`, the one of `from` that is broadcast there.
+/// Returns for each number of a row of shape `out` the index in `from` that is broadcast there.
 fn spread(out: &[usize], from: &[usize]) -> Option<Vec<usize>> {
     let lead = out.len().checked_sub(from.len())?;
     let mut at = vec![0];

@@ -140,7 +140,7 @@ impl Kernel for Experts {
     }
 }
 
-/// One expert on the rows that chose it.
+/// Computes one expert on the rows that chose it.
 #[expect(clippy::too_many_arguments, reason = "sizes that the caller has checked")]
 fn mlp(
     ctx: &Ctx<'_>,

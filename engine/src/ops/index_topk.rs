@@ -79,7 +79,7 @@ fn score(q: &[f32], w: &[f32], key: &[f32], scale: f32) -> f32 {
     })
 }
 
-/// The places of the largest scores, ascending; `y` stays as it is where there are fewer.
+/// Selects the indices of the largest scores, ascending; `y` stays unchanged where there are fewer.
 fn select(scores: &[f32], y: &mut [f32]) {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     if scores.len() > y.len() {

@@ -165,7 +165,7 @@ struct Picks<'a> {
     width: usize,
 }
 
-/// `[rows, value]` of one head, where each row sees positions of its own.
+/// Computes `[rows, value]` of one head, where each row sees positions of its own.
 fn some(
     keys: &mut Keys,
     task: &Task<'_>,
@@ -201,7 +201,7 @@ fn some(
     y
 }
 
-/// `[rows, value]` of one head.
+/// Computes `[rows, value]` of one head.
 fn one(keys: &mut Keys, task: &Task<'_>, rule: &Rule, sizes: Sizes, q: &[f32]) -> Vec<f32> {
     let Sizes { heads, nope, value } = sizes;
     let count = task.start + task.rows.len();

@@ -187,7 +187,7 @@ impl Head<'_> {
         y
     }
 
-    /// The matrix after rows `start..end` of one block.
+    /// Computes the matrix after rows `start..end` of one block.
     fn left(&self, start: usize, end: usize, before: &[f32], into: &mut [f32]) {
         let (count, value) = (end - start, self.sizes.1);
         into.fill(0.0);
@@ -206,7 +206,7 @@ impl Head<'_> {
     }
 }
 
-/// `y = q · matrix`, sums over the keys in order.
+/// Computes `y = q · matrix`, sums over the keys in order.
 fn read(matrix: &[f32], q: &[f32], y: &mut [f32]) {
     let value = y.len();
     y.fill(0.0);

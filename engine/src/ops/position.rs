@@ -11,7 +11,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("zero_first", zero_first);
 }
 
-/// The position of every row of the step.
+/// Returns the position of every row of the step.
 fn positions(ctx: &Ctx<'_>) -> Vec<usize> {
     let rows = ctx.chunks().iter().map(|c| c.rows.end).max().unwrap_or(0);
     let mut positions = vec![0; rows];
@@ -24,7 +24,7 @@ fn positions(ctx: &Ctx<'_>) -> Vec<usize> {
     positions
 }
 
-/// The first row of each sequence is 0.
+/// Sets the first row of each sequence to 0.
 pub(super) fn zero_first(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let width = x.width();

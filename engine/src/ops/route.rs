@@ -15,7 +15,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("near_shares", NearShares::prepare);
 }
 
-/// Over the last axis, f32 inside, one rounding.
+/// Computes the softmax over the last axis, in f32 with one rounding at the end.
 pub(super) fn softmax(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let dtype = ctx.output_dtype(0);
@@ -32,7 +32,7 @@ pub(super) fn softmax(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     ctx.set(0, y)
 }
 
-/// The sum of a row, f32 inside, one rounding.
+/// Computes the sum of a row, in f32 with one rounding at the end.
 pub(super) fn total(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let dtype = ctx.output_dtype(0);
@@ -96,7 +96,7 @@ impl Kernel for Choose {
     }
 }
 
-/// The numbers at the places that were chosen.
+/// Reads the numbers at the chosen indices.
 pub(super) fn pick(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let (x, chosen) = (ctx.input(0)?, ctx.input(1)?);
     let (width, k) = (x.width(), chosen.width());
@@ -170,7 +170,7 @@ impl Kernel for NearShares {
     }
 }
 
-/// A chosen place, which may come from outside the engine.
+/// Checks a chosen index, which may come from outside the engine.
 pub(super) fn index(place: f32, count: usize) -> Option<usize> {
     let at = place as usize;
     (place >= 0.0 && at as f32 == place && at < count).then_some(at)

@@ -86,7 +86,7 @@ pub(super) fn by_unit(blocks: Vec<&mut [f32]>, units: usize, size: usize) -> Vec
     places
 }
 
-/// One unit over all rows; `after` takes the blocks of the last ones.
+/// Runs one unit over all rows; `after` takes the blocks of the last ones.
 fn walk(
     before: &[f32],
     after: &mut [&mut [f32]],
@@ -113,7 +113,7 @@ fn walk(
     }
 }
 
-/// Σ a·b in f32, over eight running sums in a fixed order.
+/// Computes Σ a·b in f32, over eight running sums in a fixed order.
 #[inline]
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; 8];

@@ -12,7 +12,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("slice", Slice::prepare);
 }
 
-/// The same numbers under the output's shape.
+/// Gives the numbers the output's shape.
 pub(super) fn reshape(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let shape: Vec<usize> = [x.rows()].iter().chain(ctx.output_shape(0)?).copied().collect();
@@ -20,7 +20,7 @@ pub(super) fn reshape(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     ctx.share(0, y)
 }
 
-/// The last axis in pieces, as long as the outputs' last axes.
+/// Splits the last axis into pieces as long as the outputs' last axes.
 pub(super) fn split(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let mut from = 0;

@@ -73,7 +73,7 @@ impl Kernel for SsdScan {
 }
 
 impl SsdScan {
-    /// `softplus(dt + bias)`, clamped, each step rounded: `[rows, heads]`.
+    /// Computes `softplus(dt + bias)`, clamped, each step rounded: `[rows, heads]`.
     fn steps(&self, ctx: &Ctx<'_>, heads: usize) -> Result<Vec<f32>, Error> {
         let (dt, dtype) = (ctx.input(1)?, ctx.activation());
         let bias = ctx.need_vector("dt_bias")?;

@@ -78,7 +78,7 @@ impl Kernel for Ssm1Scan {
     }
 }
 
-/// `softplus(dt + bias)`, each step rounded: `[rows, channels]`.
+/// Computes `softplus(dt + bias)`, each step rounded: `[rows, channels]`.
 fn steps(ctx: &Ctx<'_>, channels: usize) -> Result<Vec<f32>, Error> {
     let (dt, dtype) = (ctx.input(1)?, ctx.activation());
     let bias = ctx.vector("dt_bias");

@@ -11,7 +11,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("mean", mean);
 }
 
-/// `y[m] = sum over n of coefficients[m][n] * x[n]`, with one rounding.
+/// Computes `y[m] = sum over n of coefficients[m][n] * x[n]`, with one rounding.
 pub(super) fn mix(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let (x, coefficients) = (ctx.input(0)?, ctx.input(1)?);
     let (&[_, from, width], &[_, to, inner]) = (x.shape(), coefficients.shape()) else {
@@ -35,7 +35,7 @@ pub(super) fn mix(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     ctx.set(0, y)
 }
 
-/// `y[n] = coefficients[n] * x`.
+/// Computes `y[n] = coefficients[n] * x`.
 pub(super) fn outer(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let (x, coefficients) = (ctx.input(0)?, ctx.input(1)?);
     let (width, streams) = (x.width(), coefficients.width());
@@ -54,7 +54,7 @@ pub(super) fn outer(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     ctx.set(0, y)
 }
 
-/// The mean of the last axis, summed in f32.
+/// Computes the mean of the last axis, summed in f32.
 pub(super) fn mean(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let dtype = ctx.output_dtype(0);

@@ -17,7 +17,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// An empty one. The state's parts are `k` and `v`, as `Slot::new` has checked.
+    /// Creates an empty memory. The state's parts are `k` and `v`, as `Slot::new` has checked.
     pub fn new(state: &State, dtype: Dtype, rollback: usize) -> Self {
         // A query sees itself, so a window of W needs W - 1 earlier positions.
         let needed = state.window.map(|w| w.saturating_sub(1));
@@ -37,7 +37,7 @@ impl Attention {
         Self { keys: part(0), values: part(1), needed }
     }
 
-    /// First position that the next step can still see.
+    /// Returns the first position that the next step can still see.
     pub fn visible(&self) -> usize {
         self.needed.map_or(0, |n| self.keys.end().saturating_sub(n))
     }

@@ -15,7 +15,7 @@ pub struct Conv {
 }
 
 impl Conv {
-    /// An empty one. The state's part is `[channels, width - 1]`, as `Slot::new` has checked.
+    /// Creates an empty memory. The state's part is `[channels, width - 1]`, as `Slot::new` has checked.
     pub fn new(state: &State, dtype: Dtype, rollback: usize) -> Self {
         let (channels, needed) = (state.parts[0].shape[0], state.parts[0].shape[1]);
         Self { inputs: History::new(dtype, channels, Some(needed), rollback), needed }
@@ -36,8 +36,8 @@ impl Conv {
         self.inputs.seed(end, &rows);
     }
 
-    /// The last `needed` inputs as `[channels, needed]`, oldest first, zeros where the
-    /// sequence had not begun.
+    /// Returns the last `needed` inputs as `[channels, needed]`, oldest first, zeros before the start of the
+    /// sequence.
     pub fn columns(&self) -> Vec<f32> {
         let channels = self.inputs.width();
         let end = self.inputs.end();

@@ -25,18 +25,18 @@ pub struct History {
 }
 
 impl History {
-    /// An empty one, of rows of `width` numbers.
+    /// Creates an empty history, of rows of `width` numbers.
     pub fn new(dtype: Dtype, width: usize, needed: Option<usize>, rollback: usize) -> Self {
         Self::of(Store::new(dtype), width, needed, rollback)
     }
 
-    /// An empty one that keeps rows of `width` numbers in 8 bits, with a scale for each `group`.
+    /// Creates an empty history of 8-bit rows of `width` numbers, with a scale for each `group`.
     pub fn eight(width: usize, group: usize, needed: Option<usize>, rollback: usize) -> Self {
         Self::of(Store::eight(group), width, needed, rollback)
     }
 
-    /// An empty one that keeps rows of `width` numbers in 8 bits, all with one scale, and reads
-    /// numbers of a dtype.
+    /// Creates an empty history of 8-bit rows of `width` numbers, all with one scale, that is read in a given
+    /// dtype.
     pub fn fixed(
         width: usize,
         (scale, dtype): (f32, Dtype),
@@ -55,7 +55,7 @@ impl History {
         self.width
     }
 
-    /// One past the last position held.
+    /// Returns one past the last position held.
     pub fn end(&self) -> usize {
         self.first + self.rows
     }

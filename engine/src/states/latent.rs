@@ -20,8 +20,8 @@ pub struct Latent {
 }
 
 impl Latent {
-    /// An empty one. The state's parts are `k` and `v`, as `Slot::new` has checked. How wide an
-    /// expanded row is, only the op knows.
+    /// Creates an empty memory. The state's parts are `k` and `v`, as `Slot::new` has checked. Only the op
+    /// knows the width of an expanded row.
     pub fn new(state: &State, dtype: Dtype, activation: Dtype, rollback: usize) -> Self {
         let part =
             |n: usize| History::new(dtype, state.parts[n].shape.iter().product(), None, rollback);

@@ -2,11 +2,11 @@
 
 /// A past that moves on with each step, and can be returned to.
 pub trait Past {
-    /// First position that counts as held.
+    /// Returns the first position that counts as held.
     fn floor(&self) -> usize;
     /// Ends a step: what no later step can need is dropped.
     fn commit(&mut self);
-    /// The shortest length that [`Past::truncate`] can give.
+    /// Returns the shortest length that [`Past::truncate`] can give.
     fn shortest(&self) -> usize;
     /// Forgets everything from `length` on; the caller has asked [`Past::shortest`], or undoes
     /// what this step added.

@@ -51,7 +51,7 @@ pub struct Blocks<'a> {
 }
 
 impl Recurrent {
-    /// An empty one.
+    /// Creates an empty memory.
     pub fn new(state: &State, dtype: Dtype, rollback: usize) -> Self {
         let numbers = |shape: &[usize]| shape.iter().fold(1, |n: usize, s| n.saturating_mul(*s));
         let width = state.parts.iter().fold(0, |n: usize, p| n.saturating_add(numbers(&p.shape)));
@@ -105,7 +105,7 @@ impl Recurrent {
         }
     }
 
-    /// The block after the last token.
+    /// Returns the block after the last token.
     pub fn newest(&self) -> Vec<f32> {
         self.held.back().cloned().unwrap_or_else(|| vec![0.0; self.width])
     }
@@ -116,7 +116,7 @@ impl Recurrent {
 }
 
 impl Clone for Recurrent {
-    /// Without the memory that only waits for use.
+    /// Clones without the spare buffers.
     fn clone(&self) -> Self {
         Self {
             held: self.held.clone(),

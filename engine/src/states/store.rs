@@ -35,7 +35,7 @@ pub enum Store {
 }
 
 impl Store {
-    /// An empty one.
+    /// Creates an empty store.
     pub fn new(dtype: Dtype) -> Self {
         match dtype {
             Dtype::F32 => Self::Wide(Vec::new()),
@@ -43,12 +43,12 @@ impl Store {
         }
     }
 
-    /// An empty one of 8 bits, with a scale for each `group` numbers.
+    /// Creates an empty 8-bit store, with a scale for each `group` numbers.
     pub fn eight(group: usize) -> Self {
         Self::Eight { bytes: Vec::new(), scales: Vec::new(), group: group.max(1) }
     }
 
-    /// An empty one of 8 bits, with one scale; numbers beyond the largest become it. Every step is on
+    /// Creates an empty 8-bit store with one scale; larger numbers saturate at the largest. Every step is on
     /// the dtype's grid, as `_quantize_dequantize` of compressed-tensors computes them.
     pub fn fixed(scale: f32, dtype: Dtype) -> Self {
         Self::Fixed { bytes: Vec::new(), scale: round1(dtype, scale), dtype }

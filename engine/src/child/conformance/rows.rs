@@ -3,7 +3,7 @@
 use super::Rows;
 use crate::child::wire::Answer;
 
-/// Log-probabilities of each row.
+/// Reads the log-probabilities of each row.
 pub(super) fn rows(answer: Answer, vocab: usize) -> Rows {
     let data = answer.frames.into_iter().next().map(|frame| frame.data).unwrap_or_default();
     data.chunks(vocab.max(1)).map(logprobs).collect()

@@ -94,7 +94,7 @@ impl Lanes for Avx512 {
     }
 }
 
-/// The upper half of each added to its lower half, side by side.
+/// Adds the upper half of each to its lower half, side by side.
 #[inline(always)]
 unsafe fn halves(a: __m512, b: __m512) -> __m512 {
     // SAFETY: the caller has the CPU features.

@@ -32,11 +32,11 @@ pub(super) trait Lanes: Copy {
     unsafe fn load_odd(from: *const u8) -> Self;
     /// Reads 64 bytes of bf16 and keeps the even elements.
     unsafe fn load_even(from: *const u8) -> Self;
-    /// `self + a * b`, rounded once.
+    /// Computes `self + a * b`, rounded once.
     unsafe fn fma(self, a: Self, b: Self) -> Self;
     /// Adds the lanes of each element in halves.
     unsafe fn sums<const N: usize>(of: [Self; N]) -> [f32; N];
-    /// [`super::sweep::sweep`], compiled for the CPU features of these lanes.
+    /// Runs [`super::sweep::sweep`], compiled for the CPU features of these lanes.
     unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: usize>(tile: &Sweep<Self, N>)
     where
         F: Format<Lanes = Self>;
@@ -55,7 +55,7 @@ pub(super) trait Format {
 
     unsafe fn weight(from: *const u8, phase: usize) -> Self::Lanes;
     unsafe fn fma(sum: Self::Lanes, weight: Self::Lanes, x: Self::Lanes) -> Self::Lanes;
-    /// [`super::sweep::sweep`], compiled for the CPU features of this format.
+    /// Runs [`super::sweep::sweep`], compiled for the CPU features of this format.
     #[inline(always)]
     unsafe fn sweep<const R: usize, const N: usize, const FETCH: usize>(
         tile: &Sweep<Self::Lanes, N>,

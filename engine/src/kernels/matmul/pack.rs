@@ -46,7 +46,7 @@ impl Panels {
         self.count
     }
 
-    /// First row and number of rows of a panel; the higher ones come first.
+    /// Returns the first row and the number of rows of a panel; the higher ones come first.
     pub(super) fn get(self, panel: usize) -> (usize, usize) {
         let (low, extra) = (self.rows / self.count, self.rows % self.count);
         (panel * low + panel.min(extra), low + usize::from(panel < extra))

@@ -4,7 +4,7 @@ use super::WeightView;
 use crate::kernels::round::round1;
 use registry::dtype::Dtype;
 
-/// See [`super::matmul`].
+/// Computes the same as [`super::matmul`], as a reference for tests.
 ///
 /// # Panics
 /// If a slice is not as long as the shapes say.
@@ -30,7 +30,7 @@ pub fn matmul(
     }
 }
 
-/// The sixteen partial sums of one row of a weight of `dtype`.
+/// Computes the sixteen partial sums of one row of a weight of `dtype`.
 fn dot(x: &[f32], weight: &[f32], dtype: Dtype) -> [f32; 16] {
     let at = |k: usize| if k < x.len() { (weight[k], x[k]) } else { (0.0, 0.0) };
     let mut lanes = [0.0_f32; 16];

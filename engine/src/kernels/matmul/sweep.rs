@@ -108,7 +108,7 @@ pub(super) unsafe fn sweep<F: Format, const R: usize, const N: usize, const FETC
     }
 }
 
-/// One step of a tile.
+/// Computes one step of a tile.
 ///
 /// # Safety
 /// As [`sweep`]; reads `F::BYTES` bytes at each of `weights`, and a packed step at `x`.
