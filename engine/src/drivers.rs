@@ -1,4 +1,4 @@
-//! Engines that run in this process. One line of the table each; what an engine is lies in its own files.
+//! Engines that run in this process. Each has one line of the table; the engines live in files of their own.
 
 mod llama_cpp;
 mod native;
@@ -19,7 +19,7 @@ pub type Describe = fn(&Path) -> Result<File, Error>;
 pub struct Driver {
     /// The name, which is that of its sheet.
     pub name: &'static str,
-    /// Makes the engine with room for so many positions in a slot; or says how to build it in.
+    /// Makes the engine with room for so many positions in a slot, or explains how to build it in.
     pub start: Result<Start, &'static str>,
     /// Reads the facts of a file. Only for an engine that opens files by itself and runs no specs.
     pub describe: Option<Describe>,

@@ -49,7 +49,7 @@ pub enum Error {
     Token {
         /// The id.
         id: u32,
-        /// Its position in the sequence.
+        /// The position in the sequence.
         position: usize,
         /// The slot.
         slot: usize,

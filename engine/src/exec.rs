@@ -23,7 +23,7 @@ use crate::{Error, Probe, Watch};
 pub(crate) struct Program {
     pub(crate) graph: Graph,
     kernels: Vec<Arc<dyn Kernel>>,
-    /// By node: values nobody reads after it.
+    /// Values that no node reads later, by node.
     dead: Vec<Vec<usize>>,
     head: usize,
     output: usize,
@@ -272,9 +272,9 @@ fn select(values: &mut [Option<Value>], feed: &Feed<'_>) -> Result<(), Error> {
 
 /// The worker threads of a session.
 pub(crate) enum Pool {
-    /// Those that all sessions share.
+    /// Threads that all sessions share.
     Shared,
-    /// Its own.
+    /// Threads of this session alone.
     Own(rayon::ThreadPool),
 }
 

@@ -15,7 +15,7 @@ pub struct Importance {
     all: Mutex<BTreeMap<WeightId, Sums>>,
 }
 
-/// Of a weight, the sum of each input's squares and how many rows there were.
+/// The sum of squares of each input of a weight, and the number of rows.
 type Sums = (Vec<f64>, u64);
 
 impl Watch for Importance {

@@ -28,7 +28,7 @@ use crate::{
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct NativeEngine {
-    /// Its ops; more can be added.
+    /// The ops of the engine; more can be added.
     pub kernels: Kernels,
     /// Rewrites of the graph, applied in order when [`Options::rewrites`] is set.
     pub rewrites: Vec<Rewrite>,

@@ -9,7 +9,7 @@ pub struct Sampling {
     pub top_k: Option<usize>,
     /// Only the most likely tokens that together reach this probability, if given.
     pub top_p: Option<f32>,
-    /// Same seed and logits, same tokens.
+    /// The seed: the same seed and logits give the same tokens.
     pub seed: u64,
 }
 

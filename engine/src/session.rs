@@ -57,7 +57,7 @@ pub struct Options {
     /// Refuses steps whose results are NaN or infinite, with [`Error::NotFinite`]; a comparison
     /// wants to see them.
     pub finite: bool,
-    /// Over how many ranks matrices are to be shared out; 1 for none.
+    /// The number of tensor-parallel ranks; 1 for none.
     pub ranks: usize,
     /// Worker threads; all cores if not given.
     pub threads: Option<usize>,

@@ -48,7 +48,7 @@ impl Memory {
         }
     }
 
-    /// Returns [`Memory::pasts`], to write.
+    /// Returns the memories of [`Memory::pasts`], to write.
     pub fn pasts_mut(&mut self) -> Vec<&mut dyn Past> {
         match self {
             Self::Attention(a) => vec![&mut a.keys, &mut a.values],
@@ -65,7 +65,7 @@ impl Memory {
 pub struct Slot {
     /// Tokens seen.
     pub position: usize,
-    /// By `StateId`.
+    /// The memories of states, by `StateId`.
     pub memories: Vec<Memory>,
 }
 
@@ -80,7 +80,7 @@ pub fn check(graph: &Graph) -> Result<(), String> {
             StateKind::Conv => shapes == [2],
             StateKind::Recurrent => !shapes.is_empty(),
         };
-        // A kernel of width 1 remembers nothing, so a convolution may keep 0 columns.
+        // A kernel of width 1 needs no earlier inputs, so a convolution may keep 0 columns.
         let axes = if state.kind == StateKind::Conv { 1 } else { usize::MAX };
         let empty = state.parts.iter().any(|p| p.shape.iter().take(axes).product::<usize>() == 0);
         if !fits || empty || state.window == Some(0) {
@@ -168,7 +168,7 @@ impl Slot {
         }
     }
 
-    /// Makes an empty slot one that has seen `position` tokens and remembers these states.
+    /// Fills an empty slot with these states, at `position` tokens.
     pub fn seed(
         &mut self,
         graph: &Graph,

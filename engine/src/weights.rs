@@ -92,7 +92,7 @@ impl Tensors for checkpoints::weights::Weights {
 
 /// The form in which one weight is held.
 enum Held {
-    /// As it lies in the file; matrices are widened block by block when they are used.
+    /// The unchanged bytes of the file; matrices are widened block by block when they are used.
     File(Dtype),
     /// Rows of blocks, which are decoded when they are used.
     Blocks(BlockType),
@@ -104,7 +104,7 @@ enum Held {
     Lent(Dtype),
 }
 
-/// A matrix, where it lies or made for one use.
+/// A matrix, in place or decoded for one use.
 pub enum Matrix<'a> {
     /// The matrix in place.
     There(WeightView<'a>),
@@ -135,7 +135,7 @@ pub struct Weights {
     held: Vec<Held>,
     /// Of every weight.
     shapes: Vec<Vec<usize>>,
-    /// Those that multiply rounded rows, and how these are rounded.
+    /// The rounding of input rows, by weight.
     rounding: BTreeMap<usize, Rounding>,
 }
 

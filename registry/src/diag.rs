@@ -46,13 +46,13 @@ pub struct Span {
 /// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Worth knowing; nothing is refused.
+    /// A warning; nothing is refused.
     Warning,
     /// The spec, or the pair of spec and checkpoint, cannot be used.
     Error,
 }
 
-/// One thing that is wrong, with its place and its remedy.
+/// A fault, with its place and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The severity: an error stops the work.

@@ -39,7 +39,7 @@ pub struct Gguf {
     pub metadata: Vec<(String, Scalar)>,
     /// Values that llama.cpp assumes for keys a file lacks, by the key's name below `arch.`.
     pub absent: IndexMap<String, Absent>,
-    /// From weights to tensors. The rule's disk side is the model; the first match wins.
+    /// Rules from weights to tensors. The rule's disk side is the model; the first match wins.
     pub rules: Vec<TensorRule>,
     /// Tensors of computed numbers: one axis, f32.
     pub tensors: Vec<(String, Vec<f32>)>,
@@ -75,7 +75,7 @@ pub struct TensorRule {
 pub struct Group {
     /// Places of the weights in the graph, in the order in which the steps take them.
     pub weights: Vec<usize>,
-    /// From weights to tensors.
+    /// Steps from weights to tensors.
     pub steps: Vec<Step>,
     /// The tensors that the steps produce, by name and shape.
     pub tensors: Vec<(String, Vec<usize>)>,

@@ -225,7 +225,7 @@ pub struct Layer {
     pub nodes: (usize, usize),
 }
 
-/// A value that whoever steps the graph gives, besides the tokens.
+/// An input value that the caller of a step gives, besides the tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fed {
     /// The value.

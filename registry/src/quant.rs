@@ -92,7 +92,7 @@ fn last_multiplied(graph: &Graph, value: ValueId) -> BTreeSet<WeightId> {
             let matrices = node.weights.iter().filter(|(role, _)| !role.contains("bias"));
             found.extend(matrices.map(|(_, &id)| id));
         } else if node.state.is_none() && !node.op.is(Trait::Experts) {
-            // What mixes rows or experts is no last step of logits or scores.
+            // An op that mixes rows or experts is not the last step of logits or scores.
             next.extend(&node.inputs);
         }
     }

@@ -71,9 +71,9 @@ impl RopeTable {
 pub struct LongRope {
     /// Sequences longer than this use what is below.
     pub original_context: usize,
-    /// As [`RopeTable::inv_freq`].
+    /// Inverse frequencies, like [`RopeTable::inv_freq`].
     pub inv_freq: Vec<f32>,
-    /// As [`RopeTable::attention_factor`].
+    /// The factor on cos and sin, like [`RopeTable::attention_factor`].
     pub attention_factor: f64,
 }
 

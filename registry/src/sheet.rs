@@ -150,7 +150,7 @@ pub struct Planned {
     pub when: Option<Expr>,
     /// The figure.
     pub value: Expr,
-    /// Of what: `bytes`, `tokens`, `share`, ...
+    /// The unit: `bytes`, `tokens`, `share`, ...
     pub unit: String,
     /// The meaning.
     pub why: Template,

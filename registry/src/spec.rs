@@ -41,7 +41,7 @@ pub struct Spec {
     pub functions: IndexMap<String, Function>,
     /// The repeated part.
     pub layers: Option<LayersDecl>,
-    /// From `tokens` to logits.
+    /// The program from `tokens` to logits.
     pub model: Program,
     /// Weights and config keys to pass over.
     pub ignore: IgnoreDecl,
@@ -171,7 +171,7 @@ pub struct EachDecl {
 pub struct LayerProgram {
     /// The kind, where the key names it.
     pub kind: Ident,
-    /// From `x` to `x`.
+    /// The program from `x` to `x`.
     pub program: Program,
 }
 
@@ -190,7 +190,7 @@ pub struct NextnDecl {
     pub each: IndexMap<String, EachDecl>,
     /// The module of the model whose output it reads.
     pub from: Ident,
-    /// From `tokens` to `e`.
+    /// The program from `tokens` to `e`.
     pub embed: Program,
     /// The program that normalises `e`.
     pub norm_e: Program,
@@ -198,11 +198,11 @@ pub struct NextnDecl {
     pub norm_h: Program,
     /// `e` and `h`, in the order in which they are joined.
     pub concat: Vec<Ident>,
-    /// From both to what the layer gets.
+    /// The program from both to the input of the layer.
     pub proj: Program,
     /// The program that normalises the output of the layer.
     pub out_norm: Program,
-    /// To logits.
+    /// The program to logits.
     pub head: Program,
     /// `pre` or `post`.
     pub recycle: Ident,
@@ -281,7 +281,7 @@ pub struct GgufDecl {
     pub scalars: Vec<(Ident, Ident)>,
     /// Assumptions of the format, in words, each with an expression that is true if it holds.
     pub assumes: IndexMap<String, GgufEntry>,
-    /// Keys of `config.json` that a file tells of, where its keys do not read backwards.
+    /// Keys of `config.json` that are computed from a file, where its keys cannot be read backwards.
     pub config: IndexMap<String, GgufEntry>,
     /// Kinds of special tokens and their texts, where a checkpoint's files leave them open.
     pub special: Vec<(Ident, Ident)>,

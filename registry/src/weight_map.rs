@@ -28,7 +28,7 @@ pub struct Rule {
     pub disk: Pattern,
     /// Names in the model.
     pub weight: Pattern,
-    /// From disk to model, in order.
+    /// Steps from disk to model, in order.
     pub steps: Vec<Step>,
     /// The place of the rule in the spec.
     pub at: Span,

@@ -23,7 +23,7 @@ const PREFIXES: [(&str, &str); 6] = [
     ("llm.", ""),
 ];
 
-/// The prefix under which nothing but the text model lies begins with one of these.
+/// Prefixes under which only the text model lies begin with one of these.
 const TEXT_ONLY: [&str; 2] = ["language_model.", "text_model."];
 
 impl Library {

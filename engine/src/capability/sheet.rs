@@ -9,10 +9,10 @@ use crate::ops::Kernels;
 /// The ways to reach an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kind {
-    /// In this process, through its driver.
+    /// The engine runs in this process, through its driver.
     #[default]
     InProcess,
-    /// In a process of its own, over standard streams (`docs/engine-protocol.md`).
+    /// The engine runs in a process of its own, over standard streams (`docs/engine-protocol.md`).
     Child,
 }
 
@@ -26,7 +26,7 @@ impl Kind {
     }
 }
 
-/// One engine's sheet.
+/// The capability sheet of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sheet {
     /// The engine's name.
@@ -47,7 +47,7 @@ pub struct Sheet {
     pub apart: BTreeSet<String>,
     /// The way to reach it.
     pub kind: Kind,
-    /// One line about it.
+    /// A line that describes the engine.
     pub about: String,
     /// The versions that the engine was run with.
     pub ran_with: String,

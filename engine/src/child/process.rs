@@ -25,7 +25,7 @@ const SHOWN: usize = 20;
 /// The reason that a child sends nothing more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// It closed its standard output, or ended.
+    /// The child closed its standard output, or ended.
     Ended,
     /// The time was up.
     Silent,
@@ -172,7 +172,7 @@ impl Process {
         plain(&String::from_utf8_lossy(&bytes))
     }
 
-    /// Kills the child, and tells how it had ended by itself if it had.
+    /// Kills the child; returns its exit status if it had ended by itself.
     pub(super) fn end(&mut self) -> Option<String> {
         /// Time that a child may take to end once its output is closed.
         const MOMENT: Duration = Duration::from_millis(500);

@@ -26,7 +26,7 @@ pub(super) struct ChildSession {
     vocab: usize,
     /// Most tokens of a slot.
     most: usize,
-    /// By slot, the tokens that it has seen.
+    /// The tokens that each slot has seen.
     slots: Vec<Option<usize>>,
     /// Parts of states by layer and part.
     states: BTreeMap<(usize, String), StateId>,

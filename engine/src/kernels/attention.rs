@@ -58,7 +58,7 @@ pub struct Query<'a> {
     pub q: &'a [f32],
     /// First key seen.
     pub from: usize,
-    /// One past the last.
+    /// One past the last key seen.
     pub to: usize,
     /// A logit that takes part in the softmax and has no value.
     pub sink: Option<f32>,

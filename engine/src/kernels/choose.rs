@@ -24,7 +24,7 @@ pub struct Groups {
     pub count: usize,
     /// The number of groups kept.
     pub keep: usize,
-    /// A group counts by the sum of its best so many: 1 or 2.
+    /// The number of best scores, 1 or 2, whose sum is the score of a group.
     pub best: usize,
     /// True if the scores of other groups become zero; otherwise they become negative infinity.
     pub zero: bool,
@@ -71,7 +71,7 @@ impl Choice {
         kept.sort_unstable();
         kept.dedup();
         if groups.zero {
-            // Masked scores are zero and can be chosen, so groups cannot be told from choices.
+            // Masked scores are zero and can be chosen, so choices do not determine the groups.
             kept = top(&by_group, groups.keep);
         } else if kept.len() > groups.keep {
             return f32::INFINITY;

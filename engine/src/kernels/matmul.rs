@@ -44,7 +44,7 @@ const PARALLEL_COST: usize = 256 << 10;
 /// A weight as it lies in memory: row-major `[outputs, inputs]`, little endian.
 #[derive(Debug, Clone, Copy)]
 pub struct WeightView<'a> {
-    /// Of the stored numbers; they are widened to f32 exactly. F32 for blocks.
+    /// The dtype of the stored numbers, which are widened to f32 exactly. F32 for blocks.
     pub dtype: Dtype,
     /// The block format that rows are kept in, if it is not plain numbers. They are decoded a
     /// few rows at a time, just before they are multiplied.
@@ -133,7 +133,7 @@ pub enum Isa {
     Avx2,
     /// AVX-512F and VL; without VL half of the vector registers are out of reach for some uses.
     Avx512,
-    /// The same and AVX512-BF16.
+    /// `Avx512` with AVX512-BF16.
     Avx512Bf16,
 }
 

@@ -46,7 +46,7 @@ fn by_its_own(codes: Codes, dtype: Dtype, numbers: &mut [f32]) {
     let (scale, zero) = if let Codes::Whole { symmetric: false, .. } = codes {
         let scale = round1(dtype, round1(dtype, high - low) / (most - least));
         let zero = round1(dtype, least - round1(dtype, low / scale)).clamp(least, most);
-        // Nothing but zeros has no scale, and any code of 0 does for them.
+        // For a row of zeros the quotient is NaN, and any zero point will do.
         (positive(scale), if zero.is_nan() { 0.0 } else { zero.round_ties_even() })
     } else {
         let scale = round1(dtype, high.max(-low) / ((most - least) / 2.0));

@@ -36,7 +36,7 @@ const FUNCTIONS: [(&str, Activation); 12] = [
     ("square_root", |d, y| each(d, y, f32::sqrt)),
 ];
 
-/// One function.
+/// An activation function.
 pub(super) struct Apply(Activation);
 
 impl Kernel for Apply {

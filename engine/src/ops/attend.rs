@@ -1,5 +1,5 @@
-//! `attend`: causal attention over what the slot remembers, this step's rows included.
-//! `attend_to` reads what an earlier layer remembers, and adds nothing.
+//! `attend`: causal attention over the KV cache of the slot, this step's rows included.
+//! `attend_to` reads the KV cache of an earlier layer, and adds nothing.
 
 use std::cell::RefCell;
 

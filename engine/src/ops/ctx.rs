@@ -212,7 +212,7 @@ impl<'a> Ctx<'a> {
             .ok_or_else(|| self.error(format!("slot {slot} has no such state")))
     }
 
-    /// Returns the memory of [`Ctx::memory`], to write.
+    /// Returns the memory of a slot for this node, to write.
     ///
     /// # Panics
     /// Never: it has been asked before.

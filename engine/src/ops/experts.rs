@@ -217,7 +217,7 @@ impl Gate {
         if let Some(limit) = self.limit {
             let limit = round1(dtype, limit);
             for (g, u) in gate.iter_mut().zip(&mut up) {
-                // What is no number stays none.
+                // NaN stays NaN.
                 (*g, *u) = (if *g > limit { limit } else { *g }, u.clamp(-limit, limit));
             }
         }

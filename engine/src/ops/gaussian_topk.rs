@@ -37,7 +37,7 @@ impl Kernel for GaussianTopk {
             y.iter_mut().zip(x).for_each(|(y, x)| *y = x - cutoff);
             round(dtype, y);
             for y in y.iter_mut() {
-                // What is no number stays none.
+                // NaN stays NaN.
                 *y = if *y < 0.0 { 0.0 } else { *y };
             }
         });

@@ -74,7 +74,7 @@ fn score(q: &[f32], w: &[f32], key: &[f32], scale: f32) -> f32 {
             })
             .sum();
         let hit = dot * scale;
-        // What is no number stays none.
+        // NaN stays NaN.
         sum + w * if hit < 0.0 { 0.0 } else { hit }
     })
 }

@@ -26,7 +26,7 @@ impl Cast {
     }
 }
 
-/// By the root mean square.
+/// Normalisation by the root mean square.
 pub(super) struct RmsNorm {
     eps: f32,
     cast: Cast,
@@ -57,7 +57,7 @@ impl Kernel for RmsNorm {
     }
 }
 
-/// By mean and variance.
+/// Normalisation by mean and variance.
 pub(super) struct LayerNorm {
     eps: f32,
     cast: Cast,
@@ -99,7 +99,7 @@ impl Kernel for LayerNorm {
     }
 }
 
-/// By the root mean square and without a weight, as query and key norms of that name do it.
+/// Normalisation by the root mean square without a weight, as query and key norms of that name compute it.
 pub(super) struct L2Norm {
     eps: f32,
 }

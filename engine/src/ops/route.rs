@@ -153,7 +153,7 @@ impl Kernel for NearShares {
                     round(dtype, &mut apart);
                     apart[0] /= score.abs().max(best);
                     round(dtype, &mut apart);
-                    // Where both are 0 the quotient is no number, and the score stays.
+                    // If both are 0 the quotient is NaN, and the score stays.
                     apart[0].is_nan() || apart[0] <= margin[0]
                 };
                 let whole: f32 = (0..row.len())

@@ -116,7 +116,7 @@ impl Recurrent {
 }
 
 impl Clone for Recurrent {
-    /// Clones without the spare buffers.
+    /// Clones the blocks, without the spare buffers.
     fn clone(&self) -> Self {
         Self {
             held: self.held.clone(),

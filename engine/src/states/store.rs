@@ -14,7 +14,7 @@ pub enum Store {
     Wide(Vec<f32>),
     /// bf16 or f16.
     Narrow(Dtype, Vec<u16>),
-    /// f8 e4m3: bytes, and a scale for each group of so many.
+    /// f8 e4m3: bytes, and a scale for each group.
     Eight {
         /// One byte per number.
         bytes: Vec<u8>,
@@ -68,7 +68,7 @@ impl Store {
         self.len() == 0
     }
 
-    /// Bytes that so many numbers take.
+    /// Returns the bytes that so many numbers take.
     pub fn bytes(&self, numbers: usize) -> usize {
         match self {
             Self::Wide(_) => numbers * 4,

@@ -136,7 +136,7 @@ pub(super) fn call(
         "bf16" => call.float(|x| f64::from(to_bf16(x as f32))),
         "sqrt" => call.float(f64::sqrt),
         "exp" => call.float(f64::exp),
-        // Of none and of all it is infinite.
+        // At 0 and 1 the quantile is infinite.
         "quantile" => {
             call.arity(1, 1)?;
             Ok(Scalar::Float(quantile(call.number(0)?.float())))

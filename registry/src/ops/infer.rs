@@ -52,7 +52,7 @@ impl Input {
     }
 }
 
-/// One call of an op while its rule looks at it.
+/// One call of an op while its rule checks it.
 pub struct Infer<'a> {
     args: BTreeMap<&'static str, (Argument, Span)>,
     builder: &'a mut Builder,

@@ -79,7 +79,7 @@ pub struct Value {
     pub name: String,
     /// The value.
     pub value: Scalar,
-    /// Of what.
+    /// The unit.
     pub unit: String,
     /// The meaning.
     pub why: String,

@@ -10,7 +10,7 @@ pub(crate) struct Key {
     pub(crate) name: &'static str,
     pub(crate) required: bool,
     pub(crate) form: Form,
-    /// One line, for editors.
+    /// A one-line description, for editors.
     pub(crate) doc: &'static str,
 }
 

@@ -8,7 +8,7 @@ pub type Holes = BTreeMap<String, String>;
 /// A pattern of names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
-    /// As it was written.
+    /// The pattern as it was written.
     pub text: String,
 }
 

@@ -79,9 +79,9 @@ pub enum Step {
 /// The parts that an axis is cut into.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sizes {
-    /// Into this many equal parts.
+    /// The number of equal parts.
     Equal(usize),
-    /// Into parts of these sizes.
+    /// The size of each part.
     Each(Vec<usize>),
 }
 

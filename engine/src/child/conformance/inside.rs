@@ -44,7 +44,7 @@ impl Test {
 
     /// Names the first tap whose row differs between a prompt and one step of it.
     fn apart(&self, all: &[Frame], one: &[Frame], row: usize, rows: usize) -> Option<String> {
-        /// A tap is no log-probability: its numbers may be of any size.
+        /// Taps are not log-probabilities: their numbers may be of any size.
         const RELATIVE: f64 = 10.0;
         let square = |x: f32| f64::from(x).powi(2);
         all.iter().find_map(|frame| {
