@@ -115,8 +115,8 @@ pub fn refuse(model: &Model, sheet: &Sheet, activation: Dtype) -> Vec<Finding> {
     findings
 }
 
-/// States that are kept in another dtype than the values that go into them: such a model
-/// computes something else in decode than in prefill.
+/// Finds states that are kept in another dtype than their input values. Such a model computes other results
+/// in decode than in prefill.
 pub fn mismatches(model: &Model, activation: Dtype) -> Vec<Finding> {
     let graph = &model.graph;
     let mut findings = Vec::new();

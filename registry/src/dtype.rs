@@ -58,8 +58,8 @@ pub enum DtypeRule {
     Activation,
     /// Always this.
     Fixed(Dtype),
-    /// F32 in an f16 run, the run's activation dtype in any other: what some weights are kept in
-    /// whose numbers f16 has no range for.
+    /// F32 in an f16 run, and the activation dtype in any other run. Some weights need this rule because
+    /// their numbers exceed the range of f16.
     WideInF16,
 }
 

@@ -13,8 +13,8 @@ pub fn with_head(model: &Model) -> Option<(Gguf, Vec<Weight>)> {
     Some((gguf, weights.cloned().collect()))
 }
 
-/// Returns the file of a model in the form of an existing file: with the head if the file counts one, and
-/// with the head's weights if the file has any of them. Some programs count the head and leave it out.
+/// Returns the file of a model in the form of an existing file. The head is included if the file counts one,
+/// and its weights if the file has any of them. Some programs count the head and leave it out.
 pub fn of_file(model: &Model, told: &Evidence) -> Option<(Gguf, Vec<Weight>)> {
     let plain = || Some((model.gguf.clone()?, model.graph.weights.clone()));
     let Some((gguf, weights)) = with_head(model).filter(|_| ahead(told) > 0) else {

@@ -1,5 +1,5 @@
-//! Configs of fixtures with one value changed: what the specs cannot run is refused by name, and what
-//! they can is run as the reference runs it.
+//! Configs of fixtures with one value changed. A config that the specs cannot run is refused by name, and any
+//! other runs as in the reference.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 

@@ -1,5 +1,5 @@
-//! Every text and every list of every fixture's `config.json`, changed: a misspelled text and a list
-//! with an item more or less are refused, each with its place in the file.
+//! Changes of every text and list of every fixture's `config.json`. A misspelled text, and a list with an
+//! item more or less, are refused with the place in the file.
 //!
 //! `words/unread.txt` names the keys for which the reference takes any text or any length.
 

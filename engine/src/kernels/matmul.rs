@@ -179,8 +179,8 @@ impl Isa {
     }
 }
 
-/// Multiplies `rows` rows of `x` `[rows, inputs]` into `y` `[rows, outputs]`; sums in f32, adds
-/// the bias, and rounds once, to the grid of `round`.
+/// Multiplies `rows` rows of `x` `[rows, inputs]` into `y` `[rows, outputs]`. Sums in f32, adds the bias, and
+/// rounds once, to the grid of `round`.
 ///
 /// A row's result does not depend on the other rows of the call, so a sequence fed in chunks
 /// gives the same bits as one fed at once.

@@ -200,8 +200,8 @@ fn mlp(
     Ok(y)
 }
 
-/// Adds an expert's bias to every row, if it has one; a rounding of its own, as of a bias that
-/// is not part of the matrix product.
+/// Adds an expert's bias to every row, if it has one. The sum is rounded separately, as for a bias that is
+/// not part of the matrix product.
 fn add_bias(ctx: &Ctx<'_>, part: &str, expert: usize, dtype: Dtype, y: &mut [f32]) {
     let Some(bias) = ctx.vector(&format!("bias.{part}.{expert}")) else { return };
     for y in y.chunks_exact_mut(bias.len().max(1)) {

@@ -1,5 +1,5 @@
-//! The loop that recurrences share: units (heads, groups of channels) go through the rows of a
-//! chunk independently of each other, each with its own part of the state.
+//! Loop that recurrences share. Units (heads, groups of channels) go through the rows of a chunk
+//! independently of each other, each with its own part of the state.
 
 use rayon::prelude::*;
 

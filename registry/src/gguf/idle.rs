@@ -1,5 +1,5 @@
-//! Weights that nothing computes with and that files have all the same: layers that read the keys
-//! of others have matrices of their own in checkpoints, and some programs load them in every layer.
+//! Weights that no op uses but that files contain. Layers that read the keys of others have matrices of their
+//! own in checkpoints, and some programs load them in every layer.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! The head that predicts one token more: a graph of its own, fed with tokens and with what
-//! the model made of the ones before.
+//! Head that predicts one token more: a graph of its own. Its inputs are tokens and the model's outputs for
+//! the tokens before.
 
 use std::collections::BTreeMap;
 

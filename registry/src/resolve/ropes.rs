@@ -177,8 +177,8 @@ fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result
     Ok(table)
 }
 
-/// Describes a table as a map of its sources: `theta`, the `kind`, the number of rotated dims of a head
-/// (`dim`), the `original` context, and every parameter, null where the config has none.
+/// Describes a table as a map of its sources. The keys are `theta`, the `kind`, the number of rotated dims of
+/// a head (`dim`), the `original` context, and every parameter, null where the config has none.
 pub(crate) fn describe(decl: &RopeDecl, env: &dyn Env) -> Result<Scalar, Fail> {
     let parameters = scaling(decl, env)?;
     let kind = parameters.kind(env)?;

@@ -22,8 +22,8 @@ pub(super) enum Bound {
     Many(Vec<Self>),
     /// A number, a text, a list.
     Scalar(Scalar),
-    /// A name that no variable has: a weight path, a dim, a state or a rotary table, by what
-    /// the parameter it ends up in asks for.
+    /// A name that no variable has. The parameter that receives it decides between a weight path, a dim, a
+    /// state and a rotary table.
     Name(Ident),
     /// The result of something faulty that was reported.
     Poison,
