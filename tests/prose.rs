@@ -13,8 +13,8 @@ const OPENERS: [&str; 4] = ["What", "Whether", "How", "Where"];
 const LONGEST: usize = 20;
 /// Share of sentences in pages that may begin with an opener.
 const PAGES: f64 = 0.03;
-/// Share of doc comments that may begin with an opener; to be lowered to 0.03.
-const COMMENTS: f64 = 0.11;
+/// Share of doc comments that may begin with an opener.
+const COMMENTS: f64 = 0.01;
 /// Share of doc comments whose first sentence may be too long.
 const LONG_COMMENTS: f64 = 0.02;
 /// Phrases with a common word of the field in their place.
