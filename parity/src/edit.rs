@@ -1,6 +1,6 @@
 //! Edits of a resolved model, in the terms of specs: the source of mutants and of candidate causes.
 //!
-//! A [`Change`] is data that names the affected nodes, tables or states. [`candidates`] derives the
+//! A [`Change`] is data that names the affected nodes, tables or states. `candidates` derives the
 //! possible edits of a graph from its ops, their signatures and its tables. No edit is specific to a model.
 
 mod apply;

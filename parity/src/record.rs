@@ -1,6 +1,6 @@
 //! Records a dump with an engine, in the format of a reference but without an ensemble.
 //!
-//! Two such dumps are compared tap by tap ([`crate::dumps`]), without a reference model.
+//! Two such dumps are compared tap by tap ([`crate::diff`]), without a reference model.
 
 use std::collections::BTreeMap;
 use std::path::Path;
