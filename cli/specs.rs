@@ -227,7 +227,7 @@ pub(crate) struct Known {
 /// Environment variable that lists folders of specs.
 const FOLDERS: &str = "ONBOARD_SPECS";
 
-/// Which text the spec is.
+/// Identity of a spec: its name, its file and the hash of its text.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct SpecId {
     /// Its name.

@@ -136,7 +136,7 @@ pub struct Spread {
     pub kl: Vec<f32>,
     /// Root mean square of the difference relative to that of the row, by tap.
     pub taps: BTreeMap<String, Vec<f32>>,
-    /// The same for states after the prefill, by layer and part.
+    /// Relative difference of states after the prefill, by layer and part.
     pub states: BTreeMap<(usize, String), f32>,
 }
 

@@ -91,7 +91,7 @@ pub struct Flow<'a> {
 /// Origin of a flow's values.
 enum Node<'a> {
     Source(Arc<dyn Numbers + 'a>),
-    /// The same values in the same order.
+    /// A flow with another shape; values and their order stay.
     Shaped(Flow<'a>),
     /// Part of an axis: `outer` times `size` of every `whole` runs of `run` values, from `from`.
     Cut {

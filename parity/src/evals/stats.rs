@@ -38,6 +38,7 @@ pub fn mcnemar(only_a: u64, only_b: u64) -> f64 {
 
 /// Returns the upper end of the 95 % interval of a share, by Wilson (1927).
 pub fn most(hits: usize, n: usize) -> Option<f64> {
+    // The quantile of the normal distribution at 0.975.
     const Z: f64 = 1.96;
     let (hits, n) = (hits as f64, n as f64);
     if n == 0.0 {

@@ -20,7 +20,7 @@ const LEAST_ROWS: usize = 8;
 /// Even a faulty engine carries the embedding to the output, so its most likely tokens rank well before the
 /// middle.
 const UNRELATED: f64 = 0.42;
-/// The same limit at position 0, where neither positions nor attention matter.
+/// Limit of the mean rank at position 0, where neither positions nor attention matter.
 const UNRELATED_FIRST: f64 = 0.33;
 
 /// Returns an error for a server, or a dump, with another vocabulary.

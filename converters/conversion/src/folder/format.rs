@@ -22,7 +22,7 @@ pub enum Format {
         /// True if scales are powers of two.
         power: bool,
     },
-    /// The same in compressed-tensors' naming.
+    /// Blocks of e4m3 under the names of compressed-tensors.
     Fp8CtBlock,
     /// ModelOpt, e4m3.
     Fp8Modelopt {
