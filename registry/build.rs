@@ -13,7 +13,7 @@ fn main() -> io::Result<()> {
         ("SPECS", "specs", "yaml"),
         ("LIBS", "lib", "yaml"),
         ("SHEETS", "engines", "yaml"),
-        ("PLUGINS", "../engines/python", "py"),
+        ("PLUGINS", "plugins", "py"),
     ] {
         println!("cargo::rerun-if-changed={}", root.join(folder).display());
         let files = files(&root.join(folder), kind)?;

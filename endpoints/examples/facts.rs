@@ -1,12 +1,12 @@
 //! Recognises an inference server and scores a short prompt.
 //!
-//! `cargo run -p endpoints --example facts -- http://127.0.0.1:8000`
+//! `cargo run -p onboard-endpoints --example facts -- http://127.0.0.1:8000`
 
 #![expect(clippy::print_stdout, reason = "an example prints its result")]
 
 use std::error::Error;
 
-use endpoints::{Ask, Cache, Options, connect};
+use onboard_endpoints::{Ask, Cache, Options, connect};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::args().nth(1).ok_or("give the address of a server")?;

@@ -1,10 +1,10 @@
 //! Times the linear op over the shapes of a 742M-parameter model, beside the machine's limits.
 //!
-//! `cargo bench -p engine --bench matmul [-- THREADS]`. Weights cycle through more memory than any
+//! `cargo bench -p onboard-engine --bench matmul [-- THREADS]`. Weights cycle through more memory than any
 //! cache holds, as they do in a model. Compare ratios within one run: machines drift.
 #![expect(clippy::print_stdout, reason = "a program that a person runs and reads")]
 
-use engine::kernels::matmul::{Isa, Linear, WeightView, matmul_many, matmul_many_on};
+use onboard_engine::kernels::matmul::{Isa, Linear, WeightView, matmul_many, matmul_many_on};
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 use std::hint::black_box;

@@ -1,6 +1,6 @@
 //! Continues a prompt with the likeliest tokens.
 //!
-//! `cargo run --release -p engine --example greedy -- fixtures/llama`
+//! `cargo run --release -p onboard-engine --example greedy -- fixtures/llama`
 
 #![expect(clippy::print_stdout, reason = "an example prints its result")]
 
@@ -8,7 +8,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use engine::{Chunk, Engine as _, NativeEngine, NoProbe, Options, Source, Want};
+use onboard_engine::{Chunk, Engine as _, NativeEngine, NoProbe, Options, Source, Want};
 use registry::config::Config;
 use registry::diag::Finding;
 use registry::library::Library;

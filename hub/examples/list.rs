@@ -1,13 +1,13 @@
 //! Lists the files of a model on a hub.
 //!
-//! `cargo run -p hub --example list -- https://huggingface.co owner/name`
+//! `cargo run -p onboard-hub --example list -- https://huggingface.co owner/name`
 
 #![expect(clippy::print_stdout, reason = "an example prints its result")]
 
 use std::error::Error;
 use std::path::Path;
 
-use hub::{Client, Options};
+use onboard_hub::{Client, Options};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut words = std::env::args().skip(1);

@@ -1,6 +1,6 @@
 //! Compares the native engine with a reference dump and prints the report.
 //!
-//! `cargo run --release -p parity --example check -- fixtures/llama fixtures/llama/reference`
+//! `cargo run --release -p onboard-parity --example check -- fixtures/llama fixtures/llama/reference`
 
 #![expect(clippy::print_stdout, reason = "an example prints its result")]
 
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use engine::{NativeEngine, Source};
-use parity::{CheckOptions, Dump, check};
+use onboard_parity::{CheckOptions, Dump, check};
 use registry::config::Config;
 use registry::diag::Finding;
 use registry::library::Library;
@@ -33,6 +33,6 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let source = Source { model: Arc::new(model), dir: &dir };
     let report = check(&NativeEngine::new(), &source, &dump, &CheckOptions::default())?;
-    println!("{}", parity::report::text(&report));
+    println!("{}", onboard_parity::report::text(&report));
     Ok(())
 }

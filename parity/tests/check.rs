@@ -7,9 +7,9 @@ mod fake;
 use std::sync::Arc;
 
 use fake::{Fake, Fault, model, write_dump};
-use parity::dump::Phase;
-use parity::gate::{Mode, Subject};
-use parity::{CheckOptions, Dump, Report, Verdict, check};
+use onboard_parity::dump::Phase;
+use onboard_parity::gate::{Mode, Subject};
+use onboard_parity::{CheckOptions, Dump, Report, Verdict, check};
 use registry::dtype::Dtype;
 
 fn report_of(fault: Fault, options: &CheckOptions) -> Report {
@@ -33,7 +33,7 @@ fn headline(report: &Report) -> (String, Phase, usize, Mode) {
 #[test]
 fn a_whole_engine_passes() {
     let report = report_of(Fault::None, &CheckOptions::default());
-    let text = parity::report::text(&report);
+    let text = onboard_parity::report::text(&report);
     assert_eq!(report.verdict(), Verdict::Pass, "{text}");
     assert_eq!(report.exit_code(), 0);
     assert_eq!(report.runs.len(), 3);
@@ -44,7 +44,7 @@ fn a_whole_engine_passes() {
 #[test]
 fn a_narrow_state_is_named_in_decode_while_prefill_passes() {
     let report = report_of(Fault::NarrowState, &only(Dtype::F16));
-    let text = parity::report::text(&report);
+    let text = onboard_parity::report::text(&report);
     assert_eq!(
         headline(&report),
         ("state conv of layers.0".into(), Phase::Decode, 0, Mode::Local),
@@ -71,7 +71,7 @@ fn one_wrong_op_is_one_local_finding() {
         (Fault::Scale, "layers.1.o_proj"),
     ] {
         let report = report_of(fault, &only(Dtype::F32));
-        let text = parity::report::text(&report);
+        let text = onboard_parity::report::text(&report);
         assert_eq!(report.exit_code(), 1, "{fault:?} passes:\n{text}");
         assert_eq!(headline(&report).0, subject, "{fault:?} is misplaced:\n{text}");
         assert_eq!(headline(&report).1, Phase::Prefill);
@@ -103,7 +103,7 @@ fn what_is_not_a_number_fails() {
     assert_eq!(headline(&report).0, "logits");
     assert_eq!(report.runs[0].first.as_ref().unwrap().step, 1);
     // JSON cannot express the value, and stays valid.
-    let json: serde_json::Value = serde_json::from_str(&parity::json::json(&report)).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&onboard_parity::json::json(&report)).unwrap();
     assert_eq!(json["schema"], "onboard-parity/1");
     assert_eq!(json["verdict"], "fail");
 }
@@ -132,7 +132,7 @@ fn schedules_show_state_bugs_that_single_prompts_hide() {
 
 #[test]
 fn chunks_stand_around_every_width_and_window() {
-    let (length, all) = parity::schedules::derive(&model(), 12);
+    let (length, all) = onboard_parity::schedules::derive(&model(), 12);
     let names: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
     assert_eq!(length, 12);
     insta::assert_snapshot!(names.join("\n"), @r"
@@ -182,8 +182,8 @@ fn where_decode_of_the_reference_is_wrong_its_prefill_is_the_truth() {
     let source = engine::Source { model: Arc::new(model()), dir: dir.path() };
     let fake = Fake { fault: Fault::None, reversed: false, blind: false };
     let report = check(&fake, &source, &dump, &CheckOptions::default()).unwrap();
-    assert_eq!(report.exit_code(), 0, "{}", parity::report::text(&report));
-    let decode = |g: &&parity::gate::Gate| {
+    assert_eq!(report.exit_code(), 0, "{}", onboard_parity::report::text(&report));
+    let decode = |g: &&onboard_parity::gate::Gate| {
         g.phase == Phase::Decode && matches!(g.subject, Subject::Tap { .. })
     };
     assert!(report.runs[0].gates.iter().filter(decode).count() >= 10);
@@ -199,7 +199,7 @@ fn an_engine_that_shows_nothing_is_judged_by_what_it_answers() {
         check(&Fake { fault, reversed: true, blind: true }, &source, &dump, options).unwrap()
     };
     let report = run(Fault::None, &CheckOptions::default());
-    let text = parity::report::text(&report);
+    let text = onboard_parity::report::text(&report);
     assert_eq!(report.verdict(), Verdict::Pass, "{text}");
     assert!(text.contains("`fake` shows neither taps nor states: only log-prob"), "{text}");
     assert_eq!(report.notes.iter().filter(|n| n.contains("shows neither")).count(), 1);
@@ -273,7 +273,7 @@ fn reports_of_a_failure() {
     let mut report = report_of(Fault::NarrowState, &only(Dtype::F16));
     report.subject.model = "model".into();
     report.subject.reference = "dump".into();
-    let text = parity::report::text(&report);
+    let text = onboard_parity::report::text(&report);
     insta::assert_snapshot!(text, @r"
     fake (FakeForCausalLM) on fake
       model      model
@@ -306,7 +306,7 @@ fn reports_of_a_failure() {
     let name = "</pre><script>alert(\"1\")</script>\u{1b}[2J";
     report.runs[0].gates[1].subject = Subject::Tap { name: name.into() };
     report.subject.model = name.into();
-    let (xml, html) = (parity::junit::junit(&report), parity::html::html(&report));
+    let (xml, html) = (onboard_parity::junit::junit(&report), onboard_parity::html::html(&report));
     for page in [&xml, &html] {
         assert!(!page.contains("<script>alert") && !page.contains('\u{1b}'), "{page}");
     }
@@ -319,7 +319,7 @@ fn reports_of_a_failure() {
 fn junit_has_one_failure_however_many_gates_fail() {
     let options = CheckOptions::default();
     let mut report = report_of(Fault::ForkLeaks, &options);
-    let xml = parity::junit::junit(&report);
+    let xml = onboard_parity::junit::junit(&report);
     let count = |xml: &str, what: &str| xml.matches(what).count();
     assert_eq!((count(&xml, "<testcase"), count(&xml, "<failure")), (4, 1), "{xml}");
     assert!(xml.contains("name=\"schedules\"") && xml.contains("fork"), "{xml}");
@@ -329,7 +329,7 @@ fn junit_has_one_failure_however_many_gates_fail() {
         .extend(report_of(Fault::PlusOne, &CheckOptions { schedules: false, ..options }).runs);
     let failing = report.runs.iter().flat_map(|run| &run.gates).filter(|gate| gate.fails());
     assert!(failing.count() > 10);
-    let xml = parity::junit::junit(&report);
+    let xml = onboard_parity::junit::junit(&report);
     assert_eq!((count(&xml, "<failure"), count(&xml, "<skipped")), (1, 3), "{xml}");
     assert!(xml.contains("tests=\"7\" failures=\"1\" errors=\"0\" skipped=\"3\""), "{xml}");
     for words in ["first divergence: ", "differs too, see the failure of f32 first"] {
@@ -350,7 +350,7 @@ fn the_page_names_every_colour_and_every_column() {
         }
         run.gates.extend(other);
     }
-    let html = parity::html::html(&report);
+    let html = onboard_parity::html::html(&report);
     let figures: Vec<&str> = html.split("<figure>").skip(1).collect();
     assert!(figures.len() >= 10, "{} figures", figures.len());
     for figure in &figures {

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::{NativeEngine, Source};
-use parity::diagnose::{DiagnoseOptions, Diagnosis, Observed, diagnose, explain, noise, observe};
-use parity::edit::Change;
-use parity::mutate::{Fate, MutateOptions, mutate};
-use parity::{CheckOptions, Dump, check};
+use onboard_parity::diagnose::{DiagnoseOptions, Diagnosis, Observed, diagnose, explain, noise, observe};
+use onboard_parity::edit::Change;
+use onboard_parity::mutate::{Fate, MutateOptions, mutate};
+use onboard_parity::{CheckOptions, Dump, check};
 use registry::config::Config;
 use registry::dtype::Dtype;
 use registry::library::Library;

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parity::dump::Phase;
-use parity::{CheckOptions, Dump, Report, Verdict, check};
+use onboard_parity::dump::Phase;
+use onboard_parity::{CheckOptions, Dump, Report, Verdict, check};
 use registry::config::Config;
 use registry::dtype::Dtype;
 use registry::library::Library;
@@ -63,7 +63,7 @@ fn every_fixture_agrees() {
                 let exact = report.schedules.iter().all(|row| row.limit == 0.0 && row.max == 0.0);
                 assert!(exact, "{}: {:#?}", name(&dir), report.schedules);
             }
-            Ok(report) => differ.push(parity::report::text(&report)),
+            Ok(report) => differ.push(onboard_parity::report::text(&report)),
             Err(error) => differ.push(format!("{}: {error}", name(&dir))),
         }
     }
@@ -153,7 +153,7 @@ fn a_conv_state_kept_too_narrow_is_the_first_divergence_and_prefill_passes() {
         ..CheckOptions::default()
     };
     let report = report(&dir, narrow, &options).unwrap();
-    let text = parity::report::text(&report);
+    let text = onboard_parity::report::text(&report);
     let run = &report.runs[0];
     assert_eq!(run.phases[0].verdict, Verdict::Pass, "{text}");
     assert_eq!(run.phases[1].verdict, Verdict::Fail, "{text}");
@@ -206,7 +206,7 @@ fn heads_that_predict_one_token_more_agree() {
     assert!(heads().len() >= 4);
     for dir in heads() {
         let report = report(&dir, model(&dir, &[]).unwrap(), &CheckOptions::default()).unwrap();
-        assert_eq!(report.verdict(), Verdict::Pass, "{}", parity::report::text(&report));
+        assert_eq!(report.verdict(), Verdict::Pass, "{}", onboard_parity::report::text(&report));
         let own: Vec<_> = report.runs.iter().filter(|run| run.part == Some("nextn")).collect();
         assert_eq!(own.len(), 3, "{}: three dtypes", name(&dir));
         assert!(own.iter().all(|run| run.gates.len() > 50 && run.phases.len() == 2));

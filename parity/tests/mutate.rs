@@ -5,8 +5,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use parity::Dump;
-use parity::mutate::{Book, Class, Fate, MutateOptions, mutate};
+use onboard_parity::Dump;
+use onboard_parity::mutate::{Book, Class, Fate, MutateOptions, mutate};
 use registry::config::Config;
 use registry::dtype::Dtype;
 use registry::library::Library;
@@ -34,7 +34,7 @@ fn assert_caught(name: &str, classes: &[Class]) {
     let wrong: Vec<_> = book.outcomes.iter().filter(|o| o.right == Some(false)).collect();
     assert!(known > 20 && right * 20 >= known * 19, "{name}: {wrong:#?}");
     for class in classes {
-        let caught = |o: &parity::mutate::Outcome| o.class == *class && o.fate == Fate::Caught;
+        let caught = |o: &onboard_parity::mutate::Outcome| o.class == *class && o.fate == Fate::Caught;
         assert!(book.outcomes.iter().any(caught), "{name}: {}", class.name());
     }
 }

@@ -1,17 +1,17 @@
 //! Resolves a config with the built-in specs and prints the graph's size.
 //!
-//! `cargo run -p registry --example resolve -- fixtures/llama/config.json`
+//! `cargo run -p onboard-spec --example resolve -- fixtures/llama/config.json`
 
 #![expect(clippy::print_stdout, reason = "an example prints its result")]
 
 use std::error::Error;
 use std::path::PathBuf;
 
-use registry::config::Config;
-use registry::diag::Finding;
-use registry::library::Library;
-use registry::ops::OpSet;
-use registry::resolve::resolve;
+use onboard_spec::config::Config;
+use onboard_spec::diag::Finding;
+use onboard_spec::library::Library;
+use onboard_spec::ops::OpSet;
+use onboard_spec::resolve::resolve;
 
 /// Joins the messages of findings into one error.
 fn failed(findings: Vec<Finding>) -> String {

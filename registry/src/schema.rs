@@ -129,7 +129,7 @@ mod tests {
         let written = fs_err::read_to_string(path).unwrap_or_default();
         assert!(
             written == fresh,
-            "registry/schema.json is stale: run `UPDATE=1 cargo test -p registry schema`"
+            "registry/schema.json is stale: run `UPDATE=1 cargo test -p onboard-spec schema`"
         );
     }
 }

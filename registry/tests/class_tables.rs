@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use registry::config::Config;
-use registry::library::Library;
-use registry::ops::OpSet;
-use registry::resolve::resolve;
+use onboard_spec::config::Config;
+use onboard_spec::library::Library;
+use onboard_spec::ops::OpSet;
+use onboard_spec::resolve::resolve;
 use serde_json::Value;
 
 #[test]

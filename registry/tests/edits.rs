@@ -5,12 +5,12 @@
 
 use std::path::Path;
 
-use registry::config::Config;
-use registry::diag::Finding;
-use registry::library::Library;
-use registry::model::Model;
-use registry::ops::OpSet;
-use registry::resolve::resolve;
+use onboard_spec::config::Config;
+use onboard_spec::diag::Finding;
+use onboard_spec::library::Library;
+use onboard_spec::model::Model;
+use onboard_spec::ops::OpSet;
+use onboard_spec::resolve::resolve;
 use serde_json::{Value, json};
 
 /// Change of a value.

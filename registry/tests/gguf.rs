@@ -17,16 +17,16 @@ mod inherited;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use registry::config::Config;
-use registry::diag::{Finding, Severity};
-use registry::gguf::{Gguf, is_known, knows_tensor};
-use registry::gguf_head::with_head;
-use registry::graph::Weight;
-use registry::library::Library;
-use registry::model::Model;
-use registry::ops::OpSet;
-use registry::resolve::resolve;
-use registry::scalar::Scalar;
+use onboard_spec::config::Config;
+use onboard_spec::diag::{Finding, Severity};
+use onboard_spec::gguf::{Gguf, is_known, knows_tensor};
+use onboard_spec::gguf_head::with_head;
+use onboard_spec::graph::Weight;
+use onboard_spec::library::Library;
+use onboard_spec::model::Model;
+use onboard_spec::ops::OpSet;
+use onboard_spec::resolve::resolve;
+use onboard_spec::scalar::Scalar;
 use serde_json::Value;
 
 fn root() -> PathBuf {

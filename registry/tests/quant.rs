@@ -5,13 +5,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use registry::config::Config;
-use registry::graph::{Graph, ValueId, WeightId};
-use registry::library::Library;
-use registry::model::Model;
-use registry::ops::OpSet;
-use registry::quant::staying;
-use registry::resolve::resolve;
+use onboard_spec::config::Config;
+use onboard_spec::graph::{Graph, ValueId, WeightId};
+use onboard_spec::library::Library;
+use onboard_spec::model::Model;
+use onboard_spec::ops::OpSet;
+use onboard_spec::quant::staying;
+use onboard_spec::resolve::resolve;
 
 fn models() -> Vec<(PathBuf, Model)> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use registry::check::check_weights;
-use registry::config::Config;
-use registry::diag::{Finding, Severity};
-use registry::library::Library;
-use registry::model::Model;
-use registry::ops::OpSet;
-use registry::resolve::resolve;
+use onboard_spec::check::check_weights;
+use onboard_spec::config::Config;
+use onboard_spec::diag::{Finding, Severity};
+use onboard_spec::library::Library;
+use onboard_spec::model::Model;
+use onboard_spec::ops::OpSet;
+use onboard_spec::resolve::resolve;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures")

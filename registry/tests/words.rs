@@ -5,11 +5,11 @@
 
 use std::path::Path;
 
-use registry::config::Config;
-use registry::diag::Finding;
-use registry::library::Library;
-use registry::ops::OpSet;
-use registry::resolve::resolve;
+use onboard_spec::config::Config;
+use onboard_spec::diag::Finding;
+use onboard_spec::library::Library;
+use onboard_spec::ops::OpSet;
+use onboard_spec::resolve::resolve;
 use serde_json::Value;
 
 /// Objects of a config that the graph does not depend on: encoders and how weights are stored.
@@ -96,7 +96,7 @@ fn unread(what: &str, family: &str, key: &str) -> bool {
     include_str!("words/unread.txt").lines().filter(|line| !line.starts_with('#')).any(|line| {
         let mut words = line.split_whitespace();
         let mut next = || words.next().unwrap_or_default();
-        let fits = |pattern: &str, text: &str| registry::config::matches(pattern, text);
+        let fits = |pattern: &str, text: &str| onboard_spec::config::matches(pattern, text);
         fits(next(), what) && fits(next(), family) && fits(next(), key)
     })
 }

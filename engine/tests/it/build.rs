@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::weights::InMemory;
-use engine::{Chunk, Logits, NativeEngine, NoProbe, Options, Session, SlotId, Want};
+use onboard_engine::weights::InMemory;
+use onboard_engine::{Chunk, Logits, NativeEngine, NoProbe, Options, Session, SlotId, Want};
 use registry::diag::{Source, Span};
 use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::draft::{Tally, generate, plain};
-use engine::{Engine, NativeEngine, Options, Session, SlotId, Source, StateValue};
+use onboard_engine::draft::{Tally, generate, plain};
+use onboard_engine::{Engine, NativeEngine, Options, Session, SlotId, Source, StateValue};
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
 use registry::model::Model;
@@ -172,13 +172,13 @@ fn heads_are_fed_or_refuse() {
     let (dir, model) = heads().remove(0);
     let mut head = open(&dir, &model.nextn.as_ref().unwrap().layers[0], Dtype::F32);
     let slot = head.open_slot();
-    let chunk = engine::Chunk { slot, tokens: &tokens(2), want: engine::Want::Last };
-    let said = head.step(&[chunk], &mut engine::NoProbe).unwrap_err().to_string();
+    let chunk = onboard_engine::Chunk { slot, tokens: &tokens(2), want: onboard_engine::Want::Last };
+    let said = head.step(&[chunk], &mut onboard_engine::NoProbe).unwrap_err().to_string();
     assert!(said.contains("0 numbers are fed besides 2 tokens"), "{said}");
     let mut session = open(&dir, &model, Dtype::F32);
     let slot = session.open_slot();
-    let chunk = engine::Chunk { slot, tokens: &[1], want: engine::Want::Last };
-    assert!(session.step_fed(&[chunk], &[0.0; 32], &mut engine::NoProbe).is_err());
+    let chunk = onboard_engine::Chunk { slot, tokens: &[1], want: onboard_engine::Want::Last };
+    assert!(session.step_fed(&[chunk], &[0.0; 32], &mut onboard_engine::NoProbe).is_err());
     let options = Options { drafts: true, ranks: 2, ..Options::default() };
     let source = Source { model, dir: &dir };
     let Err(error) = NativeEngine::new().open(&source, &options) else { panic!("it opens") };
@@ -214,9 +214,9 @@ fn off(dir: &Path, head: &Arc<Model>) -> f32 {
             while at < tokens.len() {
                 let size = if at == 0 { sizes[0] } else { 1 };
                 let chunk =
-                    engine::Chunk { slot, tokens: &tokens[at..at + size], want: engine::Want::All };
+                    onboard_engine::Chunk { slot, tokens: &tokens[at..at + size], want: onboard_engine::Want::All };
                 let fed = &hidden[at * width..(at + size) * width];
-                let found = session.step_fed(&[chunk], fed, &mut engine::NoProbe).unwrap();
+                let found = session.step_fed(&[chunk], fed, &mut onboard_engine::NoProbe).unwrap();
                 if phase == "prefill" || at > 0 {
                     (0..size).for_each(|row| rows.extend(logprobs(found[0].row(row))));
                 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::{Chunk, Engine, NativeEngine, NoProbe, Options, Session, SlotId, Source, Want};
+use onboard_engine::{Chunk, Engine, NativeEngine, NoProbe, Options, Session, SlotId, Source, Want};
 use formats::safetensors::File;
 use registry::config::Config;
 use registry::diag::Finding;

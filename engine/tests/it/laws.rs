@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::build::{feed, hybrid, open, options, tokens};
-use engine::{Chunk, Error, NativeEngine, NoProbe, Options, Probe, SlotId, Want};
+use onboard_engine::{Chunk, Error, NativeEngine, NoProbe, Options, Probe, SlotId, Want};
 use proptest::prelude::*;
 use registry::dtype::Dtype;
 use registry::dtype::DtypeRule::{Activation, Fixed};
@@ -230,7 +230,7 @@ fn another_crate_can_add_an_op() {
     let (mut model, tensors) = hybrid(None);
     model.graph.nodes[1].op = "half".into();
     let mut engine = NativeEngine::new();
-    engine.kernels.add("half", |ctx: &mut engine::ops::Ctx<'_>| {
+    engine.kernels.add("half", |ctx: &mut onboard_engine::ops::Ctx<'_>| {
         let x = ctx.input(0)?;
         let half = x.view().iter().map(|x| x / 2.0).collect();
         ctx.set(0, half)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::{Options, Session};
+use onboard_engine::{Options, Session};
 use registry::dtype::Dtype;
 use registry::graph::{StateKind, ValueId, WeightId};
 use registry::scalar::Scalar;

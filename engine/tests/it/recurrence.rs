@@ -1,7 +1,7 @@
 //! Recurrences: against values computed by hand, and the laws of slots for what they keep.
 
-use engine::Session;
-use engine::weights::InMemory;
+use onboard_engine::Session;
+use onboard_engine::weights::InMemory;
 use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{StateKind, ValueId};
 use registry::model::Model;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{Chunk, Engine, NativeEngine, NoProbe, Options, Session, SlotId, Source, Want};
+use onboard_engine::{Chunk, Engine, NativeEngine, NoProbe, Options, Session, SlotId, Source, Want};
 use registry::dtype::Dtype;
 
 use crate::fixtures::{folders, model};
@@ -45,7 +45,7 @@ fn a_seeded_slot_goes_on_as_the_one_it_was_read_from() {
     assert!(kinds.len() >= 5, "{kinds:?}");
 }
 
-type Edit = fn(&mut Vec<engine::StateValue>);
+type Edit = fn(&mut Vec<onboard_engine::StateValue>);
 
 #[test]
 fn states_that_do_not_fit_are_refused_and_leave_nothing() {

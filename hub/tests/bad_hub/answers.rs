@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::thread;
 use std::time::Duration;
 
-use hub::{Client, Options};
+use onboard_hub::{Client, Options};
 
 use crate::server::{COMMIT, Server, answer, git_hash};
 use crate::{CONFIG, ID, Scene, TOKEN, fails, hasty, options};

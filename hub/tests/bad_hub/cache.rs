@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use hub::cache::Cache;
+use onboard_hub::cache::Cache;
 
 use crate::server::{COMMIT, git_hash, serve_range, sha256};
 use crate::{CONFIG, ID, Scene, WEIGHTS, fails, hasty, options, weights};

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hub::{Client, Error, Event, Options};
+use onboard_hub::{Client, Error, Event, Options};
 
 use crate::server::{COMMIT, Pair, well_behaved};
 

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::thread;
 use std::time::Duration;
 
-use hub::Options;
+use onboard_hub::Options;
 
 use crate::server::{answer, serve_range, sha256};
 use crate::{CONFIG, Scene, fails, hasty, options, weights};

@@ -613,7 +613,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         let (_, other) = whole(&source, dtype, false, &tokens);
         let spread = |tap: &str| -> Vec<f32> {
             let of = |run: &Keep| {
-                parity::measure::distances(&run.0[tap].1, &wide.0[tap].1, tokens.len())
+                onboard_parity::measure::distances(&run.0[tap].1, &wide.0[tap].1, tokens.len())
             };
             of(&own).into_iter().zip(of(&other)).map(|(a, b)| a.max(b) as f32).collect()
         };
@@ -652,7 +652,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         let mut chosen = Vec::new();
         let mut row = all[0].data[all[0].data.len() - VOCAB..].to_vec();
         for _ in 0..4 {
-            let next = parity::metrics::top1(&row) as u32;
+            let next = onboard_parity::metrics::top1(&row) as u32;
             chosen.push(next);
             row.clone_from(
                 &session

@@ -45,7 +45,7 @@ mod tests {
         let written = fs_err::read_to_string(path).unwrap();
         assert!(
             written == fresh,
-            "docs/spec.md is stale: run `UPDATE=1 cargo test -p registry table`"
+            "docs/spec.md is stale: run `UPDATE=1 cargo test -p onboard-spec table`"
         );
     }
 }

@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use registry::config::Config;
-use registry::gguf::Gguf;
-use registry::gguf_choice::{Chosen, Families, Refusal};
-use registry::library::Library;
-use registry::model::Model;
-use registry::ops::OpSet;
-use registry::resolve::resolve;
-use registry::resolve::told;
-use registry::scalar::Scalar;
+use onboard_spec::config::Config;
+use onboard_spec::gguf::Gguf;
+use onboard_spec::gguf_choice::{Chosen, Families, Refusal};
+use onboard_spec::library::Library;
+use onboard_spec::model::Model;
+use onboard_spec::ops::OpSet;
+use onboard_spec::resolve::resolve;
+use onboard_spec::resolve::told;
+use onboard_spec::scalar::Scalar;
 
 static FAMILIES: LazyLock<Families> = LazyLock::new(|| Families::new(&Library::builtin()));
 

@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use registry::gguf::{Evidence, Tree};
-use registry::gguf_choice::Families;
-use registry::library::Library;
-use registry::model::Model;
-use registry::ops::OpSet;
-use registry::scalar::Scalar;
+use onboard_spec::gguf::{Evidence, Tree};
+use onboard_spec::gguf_choice::Families;
+use onboard_spec::library::Library;
+use onboard_spec::model::Model;
+use onboard_spec::ops::OpSet;
+use onboard_spec::scalar::Scalar;
 use serde_json::Value;
 
 use super::{number, open, truth};

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use registry::config::Config;
-use registry::diag::Finding;
-use registry::library::Library;
-use registry::ops::OpSet;
-use registry::resolve::resolve;
+use onboard_spec::config::Config;
+use onboard_spec::diag::Finding;
+use onboard_spec::library::Library;
+use onboard_spec::ops::OpSet;
+use onboard_spec::resolve::resolve;
 
 const CONFIG: &str = r#"{ "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,

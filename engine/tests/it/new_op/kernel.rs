@@ -1,7 +1,7 @@
 //! The kernel of an op that this program does not have.
 
-use engine::Error;
-use engine::ops::{Args, Ctx, Kernel, Kernels};
+use onboard_engine::Error;
+use onboard_engine::ops::{Args, Ctx, Kernel, Kernels};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("shrink", Shrink::prepare);
