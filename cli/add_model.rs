@@ -4,25 +4,29 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use checkpoints::Checkpoint;
 use clap::Args;
 use engine::{Chunk, NoProbe, Options, Rounds, Want};
+use models::config::Config;
+use models::coverage::Coverage;
+use models::draft::{self, Draft};
+use models::specs::Specs;
+use models::target::Target;
+use models::{Folder, is_gguf, open};
 use parity::mutate::{Book, Fate, MutateOptions};
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
-use sha2::{Digest as _, Sha256};
+use registry::file;
 
-use crate::bench::extent;
 use crate::card::{Card, Evidence, Outcome, Weights};
-use crate::coverage::Coverage;
-use crate::draft::{self, Draft};
+use crate::findings::{check_error, engine_error, model_error, tell};
 use crate::parity_check;
 use crate::reference::{beside, no_reference, open_dump};
-use crate::specs::{Config, Specs, check_error, engine_error, tell};
-use crate::target::gguf;
-use crate::target::{self, Choice, Target, Which};
+use crate::specs;
+use crate::target::{self, Choice, Which};
 use crate::term::{Tone, paint};
 use crate::text::{Table, count, plural};
-use crate::{Ended, annotate, parity_mutate, term, write};
+use crate::{Ended, annotate, parity_mutate, schema, term, write};
 
 /// Matches or drafts a spec, builds the model, runs it and proves it against its reference
 #[derive(Debug, Args)]
@@ -63,16 +67,16 @@ pub(crate) struct AddModel {
 
 impl AddModel {
     pub(crate) fn run(self) -> Result<Ended> {
-        if gguf::is_gguf(&self.which.model) {
+        if is_gguf(&self.which.model) {
             return self.file();
         }
-        let (dir, name) = target::folder(&self.which)?;
-        let out = self.out(&name);
-        let (target, drafted) = self.target(dir, name, &out)?;
+        let folder = target::folder(&self.which)?;
+        let out = self.out(&folder.name);
+        let (target, drafted) = self.target(&folder, &out)?;
         let checkpoint = target.checkpoint()?;
         let coverage = Coverage::of(&target.model, &checkpoint);
         self.introduce(&target, drafted.as_ref())?;
-        coverage.refuse(&target.dir)?;
+        target::covered(&coverage, &target.dir)?;
         self.say("weights", &coverage.summary());
         let nonfinite = target.nonfinite()?;
         if !nonfinite.is_empty() {
@@ -84,7 +88,7 @@ impl AddModel {
             Some(path) => Some(self.compare(&target, path)?),
             None => None,
         };
-        let weights = Weights { coverage: Some(coverage), fingerprint: checkpoint.fingerprint()? };
+        let weights = Weights { coverage: Some(coverage), fingerprint: target.fingerprint()? };
         let book = match (&reference, &report) {
             (Some(path), Some(report)) if self.measure && report.verdict() != Verdict::Fail => {
                 Some(self.mistakes(&target, path)?)
@@ -133,7 +137,7 @@ impl AddModel {
             Some(path) => Some(self.compare(&target, path)?),
             None => None,
         };
-        let weights = Weights { coverage: None, fingerprint: fingerprint(&file)? };
+        let weights = Weights { coverage: None, fingerprint: target.fingerprint()? };
         let out = self.out(&target.name);
         self.conclude(&target, weights, Evidence { report: report.as_ref(), book: None }, &out)
     }
@@ -147,7 +151,7 @@ impl AddModel {
     fn introduce(&self, target: &Target, drafted: Option<&Draft>) -> Result<()> {
         self.say("spec", &spec_line(target, drafted));
         let graph = &target.model.graph;
-        let (_, parameters) = extent(target)?;
+        let (_, parameters) = target.extent()?;
         self.say(
             "model",
             &format!(
@@ -222,40 +226,67 @@ impl AddModel {
     }
 
     /// Opens the checkpoint with the given spec, a matching one, or a drafted one.
-    fn target(&self, dir: PathBuf, name: String, out: &Path) -> Result<(Target, Option<Draft>)> {
-        let config = Config::read(&dir.join("config.json"))?;
-        let mut specs = Specs::open(self.choice.specs.as_deref())?;
+    fn target(&self, folder: &Folder, out: &Path) -> Result<(Target, Option<Draft>)> {
+        let config = Config::of_folder(&folder.dir).map_err(model_error)?;
+        let mut specs = specs::open(self.choice.specs.as_deref())?;
         let matching = match (&self.choice.spec, &self.like) {
-            (Some(spec), _) => Some(specs.named(spec)?),
+            (Some(spec), _) => Some(specs.named(spec).map_err(model_error)?),
             (None, Some(_)) => None,
             (None, None) => specs.matching(&config)?,
         };
         let (spec, drafted) = if let Some(spec) = matching {
             (spec, None)
         } else {
-            let checkpoint =
-                checkpoints::Checkpoint::open(&dir).context("cannot read the weights")?;
-            let like = self.like.as_deref();
-            let draft = draft::make(&mut specs, &config, &checkpoint, like, &dir, out)?;
-            let path = draft.path.display();
-            term::note(&format!("drafted {path}; complete it, and give it with --spec {path}"));
-            if !draft.is_whole() {
-                return Err(draft.refuse(&config, &self.which.model));
-            }
+            let draft = self.draft(&mut specs, &config, &folder.dir, out)?;
             (draft.name.clone(), Some(draft))
         };
-        let model = specs.resolve(&spec, &config, &self.choice.set)?;
-        let spec = specs.id(&spec);
-        Ok((Target { dir, name, model: model.into(), config, spec }, drafted))
+        let set = &self.choice.set;
+        let opened = open::resolve(folder, config, &specs, &spec, set).map_err(model_error)?;
+        Ok((target::shown(opened), drafted))
+    }
+
+    /// Writes a draft for a config that no spec matches; an error lists what is left to complete.
+    fn draft(&self, specs: &mut Specs, config: &Config, dir: &Path, out: &Path) -> Result<Draft> {
+        let checkpoint = Checkpoint::open(dir).context("cannot read the weights")?;
+        let options = draft::Options { like: self.like.as_deref(), out };
+        let draft = draft::draft(specs, config, &checkpoint, options).map_err(model_error)?;
+        let (path, text) = (draft.path.display(), commented(&draft, dir));
+        let kept = draft.path.is_file() && file::read(&draft.path, file::SPEC)? != text.as_bytes();
+        ensure!(
+            !kept,
+            "`{path}` is there already and differs from this draft; continue with --spec {path}, or remove the file"
+        );
+        write::atomic(&draft.path, text.as_bytes()).context("cannot write the draft")?;
+        schema::beside(&draft.path)?;
+        specs.add(&draft.path).map_err(model_error)?;
+        term::note(&format!("drafted {path}; complete it, and give it with --spec {path}"));
+        if draft.is_whole() {
+            return Ok(draft);
+        }
+        let Draft { base, used, tensors, findings, .. } = &draft;
+        let said = format!(
+            "no spec matches the architecture `{}`. {} `{base}`, which explains {used} of {tensors} tensors; the \
+             draft `{path}` extends it and lists what is left. Complete it (`onboard help spec` explains the \
+             language, `onboard show {base} --source` shows what is inherited), then: onboard add-model {} --spec \
+             {path}",
+            config.architecture(),
+            if 2 * used < *tensors {
+                "No known spec is close: take what you need from several. The closest is"
+            } else {
+                "The closest is"
+            },
+            self.which.model.display(),
+        );
+        Err(tell(findings, &said))
     }
 
     /// Runs a few tokens in the checkpoint's own dtype: prefill, then decode.
     fn smoke(&self, target: &Target) -> Result<()> {
-        target.check_dtypes(&[target.dtype()])?;
+        target::check_dtypes(target, &[target.dtype()])?;
         let options =
             Options { dtype: target.dtype(), threads: self.threads, ..Options::default() };
         let engine = crate::engines::native()?;
-        let mut session = engine.open(&target.source(), &options).map_err(engine_error)?;
+        let mut session = engine.open(&target::source(target), &options).map_err(engine_error)?;
         let vocab = target.model.vocab;
         let tokens: Vec<u32> = (0..5_usize).map(|n| ((n * 7 + 1) % vocab.max(1)) as u32).collect();
         let slot = session.open_slot();
@@ -282,7 +313,7 @@ impl AddModel {
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
         let wanted: Vec<Dtype> = dump.runs();
         let wanted = if target.is_gguf() { vec![Dtype::F32] } else { wanted };
-        target.check_dtypes(&wanted)?;
+        target::check_dtypes(target, &wanted)?;
         let names = wanted.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ");
         let mut options =
             CheckOptions { dtypes: wanted, threads: self.threads, ..CheckOptions::default() };
@@ -293,20 +324,23 @@ impl AddModel {
             options.rounds = Some(Rounds::None);
         }
         let engine = crate::engines::native()?;
-        let report = parity::check(engine.as_ref(), &target.source(), &dump, &options)
+        let report = parity::check(engine.as_ref(), &target::source(target), &dump, &options)
             .map_err(check_error)?;
         self.say("compared", &format!("with {} in {names}", report.subject.producer));
         Ok(report)
     }
 }
 
-/// Returns the SHA-256 of a file, or of all files of a set.
-fn fingerprint(file: &formats::gguf::File) -> Result<String> {
-    let mut hash = Sha256::new();
-    for path in file.files() {
-        std::io::copy(&mut registry::file::open(path)?, &mut hash)?;
-    }
-    Ok(format!("{:x}", hash.finalize()))
+/// Returns the text of a drafted spec with a comment for its reader.
+fn commented(draft: &Draft, dir: &Path) -> String {
+    let folder =
+        dir.file_name().map_or_else(|| "a checkpoint".into(), |name| name.to_string_lossy());
+    let advice = format!(
+        "Override by name what differs: a dim, a function, a layer program. `onboard help spec` explains\n\
+         the language, `onboard show {} --source` shows what is inherited.",
+        draft.base
+    );
+    format!("{}\n{}{}", schema::LINE, draft.comment(&folder, &advice), draft.body)
 }
 
 fn spec_line(target: &Target, drafted: Option<&Draft>) -> String {

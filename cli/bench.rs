@@ -8,7 +8,7 @@ use engine::{Chunk, NoProbe, Options, Session, Want};
 use registry::dtype::Dtype;
 use serde_json::json;
 
-use crate::specs::engine_error;
+use crate::findings::engine_error;
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::text::{Table, bytes, count};
 use crate::{Ended, term};
@@ -71,10 +71,10 @@ impl Bench {
         ensure!(self.p != Some(0) || self.n > 0, "-p and -n are both 0: nothing to measure");
         let target = target::open(&self.which, &self.choice)?;
         let prompt = self.p.unwrap_or(PROMPT.min(target.model.context.unwrap_or(PROMPT)));
-        target.explained(&self.choice)?;
-        let (size, parameters) = extent(&target)?;
+        target::explained(&target, &self.choice)?;
+        let (size, parameters) = target.extent()?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
-        target.check_dtypes(&[dtype])?;
+        target::check_dtypes(&target, &[dtype])?;
         let options = Options {
             dtype,
             poison: false,
@@ -85,8 +85,9 @@ impl Bench {
             ..Options::default()
         };
         let begun = Instant::now();
-        let mut session =
-            crate::engines::native()?.open(&target.source(), &options).map_err(engine_error)?;
+        let mut session = crate::engines::native()?
+            .open(&target::source(&target), &options)
+            .map_err(engine_error)?;
         term::note(&format!("loaded in {:.2} s", begun.elapsed().as_secs_f64()));
         if self.draft.is_some() {
             return draft::run(&self, &target, session.as_mut(), &options);
@@ -194,18 +195,6 @@ fn peak_memory() -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib * 1024)
-}
-
-/// Returns the number of bytes and of values of a model's tensors.
-pub(crate) fn extent(target: &target::Target) -> Result<(u64, u64)> {
-    if target.is_gguf() {
-        let file = formats::gguf::File::open(&target.dir)?;
-        let sums = file.tensors().iter().map(|info| (info.bytes, info.elements()));
-        return Ok(sums.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)));
-    }
-    let checkpoint = target.checkpoint()?;
-    let parameters = checkpoint.tensors().values().map(|tensor| tensor.elements() as u64).sum();
-    Ok((checkpoint.total_bytes(), parameters))
 }
 
 #[cfg(test)]

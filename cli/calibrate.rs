@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use engine::{Chunk, NoProbe, Options, Want, Watch};
+use models::target::Target;
 use registry::dtype::Dtype;
 
-use crate::specs::engine_error;
-use crate::target::Target;
+use crate::findings::engine_error;
+use crate::target;
 use crate::{term, voice};
 
 /// Default number of tokens in a chunk, unless the model handles fewer.
@@ -74,7 +75,7 @@ impl Text {
         (dtype, threads): (Dtype, Option<usize>),
         want: Want,
     ) -> Result<()> {
-        target.check_dtypes(&[dtype])?;
+        target::check_dtypes(target, &[dtype])?;
         let options = Options {
             dtype,
             threads,
@@ -83,8 +84,9 @@ impl Text {
             watch: Some(watch),
             ..Options::default()
         };
-        let mut session =
-            crate::engines::native()?.open(&target.source(), &options).map_err(engine_error)?;
+        let mut session = crate::engines::native()?
+            .open(&target::source(target), &options)
+            .map_err(engine_error)?;
         let bar = term::count_bar(self.count as u64, "chunks");
         for chunk in self.chunks() {
             let slot = session.open_slot();

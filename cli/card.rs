@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use models::coverage::Coverage;
+use models::target::Target;
 use parity::gate::{Gate, Mode};
 use parity::mutate::{Book, Fate, tally};
 use parity::{Report, Verdict};
 use registry::dtype::Dtype;
 use serde_json::{Value, json};
 
-use crate::bench::extent;
-use crate::coverage::Coverage;
-use crate::target::Target;
 use crate::text::{Table, bytes};
 
 /// Overall result of a card.
@@ -72,7 +71,7 @@ impl<'a> Card<'a> {
         outcome: Outcome,
     ) -> Result<Self> {
         let model = &target.model;
-        let (size, parameters) = extent(target)?;
+        let (size, parameters) = target.extent()?;
         let Weights { coverage, fingerprint } = weights;
         let states: Vec<Value> = model
             .graph

@@ -5,16 +5,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
+use models::config::Config;
+use models::coverage::Coverage;
+use models::{Folder, is_gguf};
 use registry::diag::Finding;
 use registry::model::Model;
 use registry::ops::OpSet;
 use serde_json::{Value, json};
 
-use crate::coverage::Coverage;
-use crate::specs::{Config, Specs, Told, warn};
-use crate::target::gguf;
+use crate::findings::{Told, engine_error, gather, model_error, warn};
+use crate::specs;
 use crate::target::{self, Choice, Which};
-use crate::{Ended, specs, term, text};
+use crate::{Ended, term, text};
 
 /// Checks a spec, and with --model that it explains a checkpoint completely
 #[derive(Debug, Args)]
@@ -59,7 +61,7 @@ impl Check {
             term::print(&self.said(file)?.text)?;
             return Ok(Ended::Well);
         }
-        let (checked, findings) = specs::gather(|| self.said(file));
+        let (checked, findings) = gather(|| self.said(file));
         let ended = match &checked {
             Ok(_) => Ended::Well,
             Err(error) if error.is::<Told>() => Ended::CouldNotRun,
@@ -81,24 +83,24 @@ impl Check {
     }
 
     fn said(&self, file: &Path) -> Result<Said> {
-        let mut specs = Specs::open(self.specs.as_deref())?;
-        let spec = specs.named(file)?;
+        let mut specs = specs::open(self.specs.as_deref())?;
+        let spec = specs.named(file).map_err(model_error)?;
         let mut text = format!("{}: reads as a spec\n", file.display());
         let Some(model) = &self.model else {
-            specs.lint(&spec)?;
+            specs.lint(&spec).map_err(model_error)?;
             text.push_str("shapes, weights and config keys are checked with --model MODEL\n");
             return Ok(Said { text, coverage: None });
         };
-        let (resolved, coverage, place) = if gguf::is_gguf(model) {
+        let (resolved, coverage, place) = if is_gguf(model) {
             (self.opened(file, model)?, None, model.clone())
         } else {
-            let (dir, _) = target::folder(&Which::at(model.clone()))?;
-            let config = Config::read(&dir.join("config.json"))?;
-            let resolved = specs.resolve(&spec, &config, &self.set)?;
+            let Folder { dir, .. } = target::folder(&Which::at(model.clone()))?;
+            let config = Config::of_folder(&dir).map_err(model_error)?;
+            let resolved = specs::resolve(&specs, &spec, &config, &self.set)?;
             let unlike = resolved.gguf.as_ref().and_then(|gguf| gguf.unlike.as_deref());
             warn(unlike.map_or(&[], std::slice::from_ref));
             let coverage = Coverage::of(&resolved, &checkpoints::Checkpoint::open(&dir)?);
-            coverage.refuse(&dir)?;
+            target::covered(&coverage, &dir)?;
             (resolved, Some(coverage), dir)
         };
         writeln!(
@@ -122,8 +124,8 @@ impl Check {
         };
         let target = target::open(&Which::at(model.to_owned()), &choice)?;
         crate::engines::native()?
-            .open(&target.source(), &engine::Options::default())
-            .map_err(specs::engine_error)?;
+            .open(&target::source(&target), &engine::Options::default())
+            .map_err(engine_error)?;
         Ok(std::sync::Arc::unwrap_or_clone(target.model))
     }
 }

@@ -11,15 +11,17 @@ use conversion::gguf::{self as plan, Arithmetic, Output, Planned, Tensor};
 use formats::FileDtype;
 use formats::gguf::Metadata;
 use formats::output::part_path;
+use models::coverage::Coverage;
+use models::specs::SpecId;
+use models::target::Target;
 use registry::check::has_head;
 use registry::diag::{Finding, Severity};
 use registry::gguf::Gguf;
 use registry::gguf_head::with_head;
 use tokenizer::Options;
 
-use crate::coverage::Coverage;
-use crate::specs::tell;
-use crate::target::{self, Choice, SpecId, Target, Weights};
+use crate::findings::tell;
+use crate::target::{self, Choice, Weights};
 use crate::{Ended, term};
 
 mod calibration;
@@ -180,7 +182,7 @@ impl Convert {
         let target = target::open(which, &self.choice)?;
         let checkpoint = target.checkpoint()?;
         let coverage = Coverage::of(&target.model, &checkpoint);
-        coverage.refuse(&target.dir)?;
+        target::covered(&coverage, &target.dir)?;
         self.calibration.refuse_lost(None, &checkpoint)?;
         let outputs = format::paths(&formats, &self.output, &target.name)?;
         let source = Model::new(&target, &checkpoint, self.types.arithmetic())?;

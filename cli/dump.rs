@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::target::parse_dtype;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
 use registry::dtype::Dtype;
@@ -13,7 +14,6 @@ use registry::file;
 
 pub(crate) use engine::model_of;
 
-use crate::target::parse_dtype;
 use crate::{Ended, term};
 
 /// Reference script: a single file, so that it can be copied to the machine with the model.

@@ -8,11 +8,13 @@ use clap::{Args, Subcommand};
 use engine::capability::Sheet;
 use engine::child::{Finding, conformance};
 use formats::FileDtype;
+use models::config::Config;
 use registry::dtype::Dtype;
 use serde_json::json;
 
 use crate::engines::{EngineArgs, Found, catalog};
-use crate::specs::{Config, Specs};
+use crate::findings::model_error;
+use crate::specs;
 use crate::target::parse_dtype;
 use crate::text::Table;
 use crate::{Ended, interrupt, term};
@@ -201,10 +203,13 @@ fn show(findings: &[Finding], failed: usize) -> Result<()> {
 /// Writes a tiny random checkpoint of the most extended spec.
 fn tiny(folder: &Path) -> Result<()> {
     const CONFIG: &str = include_str!("../engines/tiny.json");
-    let config = Config::of_text("engines/tiny.json", CONFIG)?;
-    let specs = Specs::open(None)?;
-    let spec = specs.matching(&config)?.context("the built-in checkpoint has a spec")?;
-    let model = specs.resolve(&spec, &config, &[])?;
+    let config = Config::of_text("engines/tiny.json", CONFIG).map_err(model_error)?;
+    let specs = specs::open(None)?;
+    let spec = specs
+        .matching(&config)
+        .map_err(model_error)?
+        .context("the built-in checkpoint has a spec")?;
+    let model = specs::resolve(&specs, &spec, &config, &[])?;
     let weights: Vec<(String, Vec<usize>)> =
         model.graph.weights.iter().map(|w| (w.name.clone(), w.shape.clone())).collect();
     write_random_checkpoint(folder, &weights, FileDtype::F32, 0, 1 << 30)?;

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Args;
 use engine::{Engine, Options};
+use models::target::Target;
 use parity::evals::{self, Noise, ReadOptions, Run, Scored, Text, TextError};
 use registry::dtype::Dtype;
 use serde_json::json;
 
 use crate::engines::{EngineArgs, Found};
-use crate::specs::{engine_error, warn};
-use crate::target::{self, Choice, Target, Which, parse_dtype};
+use crate::findings::{engine_error, warn};
+use crate::target::{self, Choice, Which, parse_dtype};
 use crate::text::Table;
 use crate::voice::{Words, begin_token, end_tokens};
 use crate::{Ended, term, write};
@@ -147,9 +148,9 @@ impl Eval {
             write::allowed(output, std::slice::from_ref(&self.tasks), self.force)?;
         }
         let target = target::open(&self.which, &self.choice)?;
-        target.explained(&self.choice)?;
+        target::explained(&target, &self.choice)?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
-        target.check_dtypes(&[dtype])?;
+        target::check_dtypes(&target, &[dtype])?;
         warn(&target.nonfinite()?);
         let tokenizer =
             if items.iter().any(needs_text) { Some(Tokenizer::of(&target)?) } else { None };
@@ -160,7 +161,7 @@ impl Eval {
             }
             Found::Here(_) | Found::Server(_) => self.engine.of_models()?,
         };
-        let mut session = engine.open(&target.source(), &options).map_err(engine_error)?;
+        let mut session = engine.open(&target::source(&target), &options).map_err(engine_error)?;
         let run = Run {
             text: tokenizer.as_ref().map(|tokenizer| tokenizer as &dyn Text),
             context: target.model.context,

@@ -63,7 +63,7 @@ impl MakeImatrix {
         let Some(gguf) = target.model.gguf.clone() else {
             bail!("the spec has no `gguf:` section, so weights have no names in such a file");
         };
-        target.explained(&self.choice)?;
+        target::explained(&target, &self.choice)?;
         let mut inputs = target.inputs()?;
         inputs.extend(self.text.clone());
         crate::write::allowed(&self.output, &inputs, self.force)?;

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
+use models::config::Config;
+use models::target::Target;
 use registry::diag::Source;
 use registry::dtype::Dtype;
 use registry::model::Model;
@@ -15,7 +17,8 @@ use registry::sheet::gpus::{self, Gpu};
 use registry::sheet::versions::Version;
 use registry::sheet::{self, Sheet};
 
-use crate::specs::{Config, Specs, tell};
+use crate::findings::{model_error, tell};
+use crate::specs;
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::{Ended, term};
 
@@ -197,7 +200,7 @@ impl Launch {
     }
 
     /// Returns the model, its config, the checkpoint if available, and true if that is a GGUF file.
-    fn model(&self) -> Result<(Arc<Model>, Config, Option<target::Target>, bool)> {
+    fn model(&self) -> Result<(Arc<Model>, Config, Option<Target>, bool)> {
         let Some(path) = &self.config else {
             let (spec, specs) = (self.spec.clone(), self.specs.clone());
             let choice = Choice { spec, specs, ..Choice::default() };
@@ -205,18 +208,18 @@ impl Launch {
             let gguf = target.is_gguf();
             return Ok((target.model.clone(), target.config.clone(), Some(target), gguf));
         };
-        let mut specs = Specs::open(self.specs.as_deref())?;
-        let config = Config::read(path)?;
+        let mut specs = specs::open(self.specs.as_deref())?;
+        let config = Config::read(path).map_err(model_error)?;
         let spec = match &self.spec {
-            Some(spec) => specs.named(spec)?,
-            None => specs.matching(&config)?.with_context(|| {
+            Some(spec) => specs.named(spec).map_err(model_error)?,
+            None => specs.matching(&config).map_err(model_error)?.with_context(|| {
                 format!(
                     "no spec matches the architecture `{}`; --spec SPEC names one",
                     config.architecture()
                 )
             })?,
         };
-        let model = specs.resolve(&spec, &config, &[])?;
+        let model = specs::resolve(&specs, &spec, &config, &[])?;
         Ok((Arc::new(model), config, None, false))
     }
 
@@ -284,10 +287,10 @@ impl Launched {
 }
 
 /// Returns the stored size of weights that stay in their stored form: quantized, or in a GGUF file.
-fn stored(target: &target::Target, gguf: bool) -> Option<u64> {
+fn stored(target: &Target, gguf: bool) -> Option<u64> {
     let quantized = target.config.parsed().peek("quantization_config").is_some();
     // If the size cannot be read, it is computed from the spec.
-    (gguf || quantized).then(|| crate::bench::extent(target).ok()).flatten().map(|extent| extent.0)
+    (gguf || quantized).then(|| target.extent().ok()).flatten().map(|extent| extent.0)
 }
 
 /// Finds a sheet by the engine's or the file's name, or reads the user's own.

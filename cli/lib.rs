@@ -19,13 +19,12 @@ mod card;
 mod check;
 mod completions;
 mod convert;
-mod coverage;
 mod docs;
-mod draft;
 mod dump;
 mod engine_command;
 mod engines;
 mod eval;
+mod findings;
 mod help;
 #[cfg(feature = "hub")]
 mod hub;
@@ -46,7 +45,6 @@ mod reference;
 mod run;
 mod schema;
 mod show;
-mod spec_text;
 mod specs;
 mod synth;
 mod target;
@@ -263,7 +261,7 @@ fn start<P: Parser>(
         Ok(Ended::Well) => 0,
         Ok(Ended::Differs) => 1,
         Ok(Ended::CouldNotRun) => 2,
-        Err(error) if error.is::<specs::Told>() => 2,
+        Err(error) if error.is::<findings::Told>() => 2,
         Err(error) if is_broken_pipe(&error) => BROKEN_PIPE,
         Err(error) => {
             let word = term::paint_if(term::colour_err(), term::Tone::Bad, "error:");

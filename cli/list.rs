@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::engines::catalog;
-use crate::specs::Specs;
+use crate::specs;
 use crate::text::Table;
 use crate::{Ended, term};
 
@@ -24,7 +24,7 @@ pub(crate) struct List {
 
 impl List {
     pub(crate) fn run(self) -> Result<Ended> {
-        let specs = Specs::open(self.specs.as_deref())?;
+        let specs = specs::open(self.specs.as_deref())?;
         let engines: Vec<String> = catalog()?.into_iter().map(|entry| entry.name).collect();
         if self.json {
             let specs: Vec<_> = specs

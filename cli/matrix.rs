@@ -16,7 +16,7 @@ use registry::dtype::Dtype;
 use registry::file;
 
 use crate::engines::parse_seconds;
-use crate::specs::tell;
+use crate::findings::tell;
 use crate::{Ended, annotate, term, write};
 
 /// Checks models on engines in dtypes, with one exit code

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use models::spec_text::sections;
+use models::specs::Specs;
 use registry::reference;
 
-use crate::spec_text::sections;
-use crate::specs::Specs;
+use crate::findings::model_error;
+use crate::specs;
 use crate::{Ended, schema, term, write};
 
 /// Keys that each spec defines itself.
@@ -48,9 +50,9 @@ impl New {
             name.chars().all(word) && name.starts_with(|c: char| c.is_ascii_alphabetic()),
             "`{name}` is no name of a spec; expected letters, digits and underscores, as in `my_model`"
         );
-        let mut specs = Specs::open(self.specs.as_deref())?;
+        let mut specs = specs::open(self.specs.as_deref())?;
         let base = match &self.like {
-            Some(like) => specs.named(like)?,
+            Some(like) => specs.named(like).map_err(model_error)?,
             None => specs.plainest(),
         };
         ensure!(base != *name, "a spec cannot extend itself; name it otherwise than `{base}`");

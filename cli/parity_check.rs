@@ -17,16 +17,17 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use engine::Rounds;
+use models::coverage::Coverage;
+use models::target::Target;
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
 use registry::model::Model;
 
-use crate::coverage::Coverage;
 use crate::engines::{EngineArgs, Found};
+use crate::findings::{check_error, warn};
 use crate::reference::{open_dump, parse_bound};
-use crate::specs::{check_error, warn};
-use crate::target::{self, Choice, Target, Which, parse_dtype};
+use crate::target::{self, Choice, Which, parse_dtype};
 use crate::{Ended, annotate, term, write};
 
 /// Compares an engine with a reference dump, tap by tap, in prefill and in decode
@@ -135,7 +136,7 @@ impl Check {
         if let (Err(error), Some(path)) = (&ended, &self.junit) {
             let xml = parity::junit::junit_error(
                 &self.which.model.display().to_string(),
-                &format!("{error:#}"),
+                &term::with_flags(&format!("{error:#}")),
             );
             write::atomic(path, xml.as_bytes())?;
             term::note(&format!("wrote {}", path.display()));
@@ -146,7 +147,7 @@ impl Check {
     fn check(&self) -> Result<Ended> {
         if let Some(source) = &self.source {
             target::folder(&Which::at(source.clone()))
-                .and_then(|(dir, _)| Ok(checkpoints::Checkpoint::open(&dir)?))
+                .and_then(|found| Ok(checkpoints::Checkpoint::open(&found.dir)?))
                 .context("cannot read the checkpoint given as --source")?;
         }
         match self.engine.find()? {
@@ -165,7 +166,7 @@ impl Check {
         }
         let (path, dump) = open_dump(&target.dir, self.reference.as_deref())?;
         let checkpoint = target.checkpoint()?;
-        Coverage::of(&target.model, &checkpoint).refuse(&target.dir)?;
+        target::covered(&Coverage::of(&target.model, &checkpoint), &target.dir)?;
         warn(&target.nonfinite()?);
         if folder::is_made_of_others(&checkpoint, &dump)? {
             return self.run_coded(&target, &checkpoint, &dump, &path);
@@ -192,7 +193,7 @@ impl Check {
         }
         let dtypes = if self.dtype.is_empty() { dump.runs() } else { self.dtype.clone() };
         if !self.allow_dtype_mismatch {
-            target.check_dtypes(&dtypes)?;
+            target::check_dtypes(&target, &dtypes)?;
         }
         let options = CheckOptions { own_caches, ..self.options(dtypes) };
         self.compare(&target, &dump, &options)
@@ -240,13 +241,18 @@ impl Check {
     /// Compares the engine with a dump and reports.
     fn compare(&self, target: &Target, dump: &Dump, options: &CheckOptions) -> Result<Ended> {
         let engine = self.engine.of_models()?;
-        let mut report =
-            parity::check(engine.as_ref(), &target.source(), dump, options).map_err(check_error)?;
+        let mut report = parity::check(engine.as_ref(), &target::source(target), dump, options)
+            .map_err(check_error)?;
         report.subject.sha256.spec = Some(target.spec.sha256.clone());
         if report.runs.iter().any(|run| run.verdict() == Verdict::Fail) {
             if self.diagnose {
-                report.diagnosis =
-                    self.diagnosis(engine.as_ref(), &target.source(), dump, &report, options)?;
+                report.diagnosis = self.diagnosis(
+                    engine.as_ref(),
+                    &target::source(target),
+                    dump,
+                    &report,
+                    options,
+                )?;
             } else {
                 term::note(&format!(
                     "hint: `parity diagnose {}`, with the same flags, looks for the edit of the spec that restores the reference",

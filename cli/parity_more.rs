@@ -5,8 +5,8 @@ use clap::Args;
 use parity::{CheckOptions, Verdict};
 use registry::dtype::Dtype;
 
+use crate::findings::check_error;
 use crate::reference::open_dump;
-use crate::specs::check_error;
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::text::Table;
 use crate::{Ended, term};
@@ -35,13 +35,13 @@ pub(crate) struct Schedules {
 impl Schedules {
     pub(crate) fn run(self) -> Result<Ended> {
         let target = target::open(&self.which, &self.choice)?;
-        target.explained(&self.choice)?;
+        target::explained(&target, &self.choice)?;
         let (_, dump) = open_dump(&target.dir, self.reference.as_deref())?;
         let options = CheckOptions { dtypes: self.dtype, ..CheckOptions::default() };
         let engine = crate::engines::native()?;
         let rows = parity::check_schedules(
             engine.as_ref(),
-            &target.source(),
+            &target::source(&target),
             &dump.manifest.prompts,
             &options,
         )

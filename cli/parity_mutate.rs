@@ -5,13 +5,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use models::target::Target;
 use parity::Dump;
 use parity::mutate::{Blame, Book, Class, Fate, MutateOptions, Outcome, mutate, tally};
 use registry::dtype::Dtype;
 
+use crate::findings::check_error;
 use crate::reference::open_dump;
-use crate::specs::check_error;
-use crate::target::{self, Choice, Target, Which, parse_dtype};
+use crate::target::{self, Choice, Which, parse_dtype};
 use crate::text::{Table, plural};
 use crate::{Ended, term, write};
 
@@ -62,7 +63,7 @@ pub(crate) struct Mutate {
 impl Mutate {
     pub(crate) fn run(self) -> Result<Ended> {
         let target = target::open(&self.which, &self.choice)?;
-        target.explained(&self.choice)?;
+        target::explained(&target, &self.choice)?;
         let (_, dump) = open_dump(&target.dir, self.reference.as_deref())?;
         let options = MutateOptions {
             dtypes: self.dtype.clone(),
@@ -101,7 +102,7 @@ pub(crate) fn measure(target: &Target, dump: &Dump, options: &MutateOptions) -> 
         bar.set_position(done as u64);
         bar.set_message(name.to_owned());
     };
-    let result = mutate(engine.as_ref(), &target.source(), dump, options, &mut progress);
+    let result = mutate(engine.as_ref(), &target::source(target), dump, options, &mut progress);
     bar.finish_and_clear();
     result.map_err(|error| match error {
         parity::mutate::Error::Check(error) => check_error(error),

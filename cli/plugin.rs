@@ -10,8 +10,9 @@ use clap::Args;
 use registry::alias::{Alias, Unlike};
 use serde_json::{Value, json};
 
+use crate::findings::model_error;
 use crate::launch::open_sheet;
-use crate::specs::Specs;
+use crate::specs;
 use crate::target::{self, Choice, Weights};
 use crate::{Ended, term, write};
 
@@ -67,9 +68,9 @@ impl Plugin {
              {engine}` prints the command",
             self.weights.model.display()
         );
-        let mut specs = Specs::open(self.choice.specs.as_deref())?;
+        let mut specs = specs::open(self.choice.specs.as_deref())?;
         if let Some(spec) = &self.choice.spec {
-            specs.named(spec)?;
+            specs.named(spec).map_err(model_error)?;
         }
         let tensors = target.checkpoint()?.tensors().keys().cloned().collect();
         let alias = specs

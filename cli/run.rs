@@ -9,7 +9,7 @@ use engine::{Chunk, NoProbe, Options, Want};
 use registry::dtype::Dtype;
 use serde_json::json;
 
-use crate::specs::{engine_error, warn};
+use crate::findings::{engine_error, warn};
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::voice::Voice;
 use crate::{Ended, term};
@@ -80,7 +80,7 @@ impl Run {
             "--top-p must be above 0 and at most 1"
         );
         let target = target::open(&self.which, &self.choice)?;
-        target.explained(&self.choice)?;
+        target::explained(&target, &self.choice)?;
         let mut voice = match &self.prompt {
             Some(_) => Voice::of(&target)?,
             None => Voice::Ids { first: true },
@@ -91,11 +91,12 @@ impl Run {
         };
         let prompt = voice.prompt(text.as_deref(), &self.tokens)?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
-        target.check_dtypes(&[dtype])?;
+        target::check_dtypes(&target, &[dtype])?;
         warn(&target.nonfinite()?);
         let options = Options { dtype, threads: self.threads, ..Options::default() };
-        let mut session =
-            crate::engines::native()?.open(&target.source(), &options).map_err(engine_error)?;
+        let mut session = crate::engines::native()?
+            .open(&target::source(&target), &options)
+            .map_err(engine_error)?;
         let slot = session.open_slot();
         let sampling = Sampling {
             temperature: self.temperature,

@@ -9,11 +9,13 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use models::config::Config;
 use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::print;
 
-use crate::specs::{Config, Specs};
+use crate::findings::model_error;
+use crate::specs;
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::{Ended, term};
 
@@ -123,13 +125,13 @@ impl Show {
         if word.exists() || word.components().count() > 1 {
             return Ok(None);
         }
-        let specs = Specs::open(self.choice.specs.as_deref())?;
+        let specs = specs::open(self.choice.specs.as_deref())?;
         Ok(word.to_str().filter(|word| specs.has(word)).map(str::to_owned))
     }
 
     /// Prints the file of a spec, of the spec that matches a model, or of a function file.
     fn show_source(&self) -> Result<Ended> {
-        let mut specs = Specs::open(self.choice.specs.as_deref())?;
+        let mut specs = specs::open(self.choice.specs.as_deref())?;
         let lib = self.which.model.to_str().and_then(|word| word.strip_prefix("lib/"));
         if let Some(lib) = lib.filter(|_| !self.which.model.exists()) {
             let Some(text) = specs.lib(lib) else { bail!("there is no function file `{lib}`") };
@@ -139,9 +141,9 @@ impl Show {
         let name = if let Some(name) = self.spec_name()? {
             name
         } else if let Some(spec) = &self.choice.spec {
-            specs.named(spec)?
+            specs.named(spec).map_err(model_error)?
         } else if self.which.model.extension().is_some_and(|end| end == "yaml" || end == "yml") {
-            specs.add(&self.which.model)?
+            specs.add(&self.which.model).map_err(model_error)?
         } else {
             target::open(&self.which, &self.choice)?.spec.name
         };
@@ -172,10 +174,10 @@ impl Show {
             let model = std::sync::Arc::unwrap_or_clone(target.model);
             return Ok((model, dtype));
         };
-        let mut specs = Specs::open(self.choice.specs.as_deref())?;
-        let spec = specs.named(&self.which.model)?;
-        let config = Config::read(path)?;
-        let model = specs.resolve(&spec, &config, &self.choice.set)?;
+        let mut specs = specs::open(self.choice.specs.as_deref())?;
+        let spec = specs.named(&self.which.model).map_err(model_error)?;
+        let config = Config::read(path).map_err(model_error)?;
+        let model = specs::resolve(&specs, &spec, &config, &self.choice.set)?;
         Ok((model, config.dtype().unwrap_or(Dtype::Bf16)))
     }
 }

@@ -6,9 +6,11 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use checkpoints::random::write_random_checkpoint;
 use clap::Args;
 use formats::FileDtype;
+use models::config::Config;
 use registry::dtype::Dtype;
 
-use crate::specs::{Config, Specs};
+use crate::findings::model_error;
+use crate::specs;
 use crate::target::{Choice, parse_dtype};
 use crate::{Ended, interrupt, term, text, write};
 
@@ -46,10 +48,10 @@ pub(crate) struct Synth {
 impl Synth {
     pub(crate) fn run(self) -> Result<Ended> {
         let choice = Choice { specs: self.specs.clone(), ..Choice::default() };
-        let mut specs = Specs::open(choice.specs.as_deref())?;
-        let spec = specs.named(&self.spec)?;
-        let config = Config::read(&self.config)?;
-        let model = specs.resolve(&spec, &config, &[])?;
+        let mut specs = specs::open(choice.specs.as_deref())?;
+        let spec = specs.named(&self.spec).map_err(model_error)?;
+        let config = Config::read(&self.config).map_err(model_error)?;
+        let model = specs::resolve(&specs, &spec, &config, &[])?;
         let dtype = self.dtype.or_else(|| config.dtype()).unwrap_or(Dtype::Bf16);
         ensure!(
             !self.output.join("config.json").exists(),

@@ -5,12 +5,11 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use formats::gguf::File;
+use models::target::Target;
 use registry::file::CONFIG;
 use tokenizer::Reference;
 use tokenizer::check::Loaded;
 
-use crate::target::Target;
-use crate::target::gguf::is_gguf;
 use crate::term;
 
 /// Tokenizer of a model.
@@ -23,7 +22,7 @@ pub(crate) enum Words {
 impl Words {
     /// Returns the tokenizer of a model.
     pub(crate) fn of(target: &Target) -> Result<Self> {
-        if !is_gguf(&target.dir) {
+        if !target.is_gguf() {
             return Ok(Self::Json(Box::new(tokenizer(target.home())?)));
         }
         let file = File::open(&target.dir)?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Folders of the program's sources.
-pub(crate) const SOURCES: [&str; 10] = [
+pub(crate) const SOURCES: [&str; 11] = [
     "registry/src",
     "converters/formats/src",
     "converters/checkpoints/src",
@@ -13,6 +13,7 @@ pub(crate) const SOURCES: [&str; 10] = [
     "engine/src",
     "endpoints/src",
     "parity/src",
+    "models/src",
     "hub/src",
     "cli",
 ];

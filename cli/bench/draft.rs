@@ -8,15 +8,15 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 use engine::draft::{Tally, generate, plain};
 use engine::{Options, Session, Source};
+use models::target::Target;
 use parity::{CheckOptions, Dump, Verdict};
 use registry::check::has_head;
 use registry::dtype::Dtype;
 use serde_json::json;
 
 use super::Bench;
+use crate::findings::engine_error;
 use crate::reference::beside;
-use crate::specs::engine_error;
-use crate::target::Target;
 use crate::{Ended, engines, term};
 
 /// Minimum number of drafts for a meaningful share.

@@ -9,10 +9,10 @@ use formats::codec::BlockType;
 use formats::gguf::Metadata;
 use formats::gguf::split::SET_KEY;
 use formats::imatrix::Imatrix;
+use models::gguf;
 
 use super::format::{self, Format};
 use super::{Convert, Model};
-use crate::target::gguf;
 use crate::term;
 
 /// Keys and types of a file.

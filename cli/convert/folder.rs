@@ -13,11 +13,12 @@ use conversion::folder::{
 use conversion::{Folder, SideFile, Work};
 use engine::{Engine, NativeEngine};
 use formats::python_json::texts_as_words;
+use models::coverage::Coverage;
+use models::target::Target;
 use sha2::{Digest as _, Sha256};
 
 use super::{Convert, several};
-use crate::coverage::Coverage;
-use crate::target::{self, Target, Which};
+use crate::target::{self, Which};
 use crate::{Ended, term, text};
 
 mod beside;
@@ -175,7 +176,7 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
     ensure!(!output.is_file(), "`{}` is a file; `{}` is a folder", output.display(), format.name());
     let target = target::open(which, &args.choice)?;
     let checkpoint = target.checkpoint()?;
-    Coverage::of(&target.model, &checkpoint).refuse(&target.dir)?;
+    target::covered(&Coverage::of(&target.model, &checkpoint), &target.dir)?;
     let mut plan = plan(&target, &checkpoint, format, output, args.quantize_output)?;
     plan.compat = args.compat;
     plan.scales = args.calibration.planned(&plan)?;

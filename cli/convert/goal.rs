@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use engine::{Engine, NativeEngine, Options, Rounds, Source};
+use models::target::Target;
 use parity::Dump;
 use parity::cost::{Reference, cost};
 use parity::recorded::Recorded;
@@ -14,9 +15,9 @@ use registry::dtype::Dtype;
 use super::Convert;
 use super::trial::Trial;
 use crate::calibrate::Text;
+use crate::findings::check_error;
 use crate::reference::{beside, no_reference};
-use crate::specs::check_error;
-use crate::target::Target;
+use crate::target;
 use crate::{Ended, term};
 
 /// A divergence, and what it is measured against.
@@ -96,7 +97,7 @@ impl Asked {
         let Some(most) = self.target_kl else { return Ok(None) };
         ensure!(!args.plan, "--target-kl measures weights, and --plan reads none");
         let options = Options { dtype: Dtype::F32, threads: args.threads, ..Options::default() };
-        target.check_dtypes(&[Dtype::F32])?;
+        target::check_dtypes(target, &[Dtype::F32])?;
         let begin = || Trial::begin(output, args.shard);
         let (trial, reference): (Trial, Box<dyn Reference>) =
             if let Some(text) = self.read_text(args, target)? {
@@ -149,7 +150,7 @@ impl Asked {
 
 /// Runs a text with unquantized weights.
 fn record(target: &Target, text: &Text, options: &Options, trial: &Trial) -> Result<Recorded> {
-    let (engine, source) = (NativeEngine::new(), target.source());
+    let (engine, source) = (NativeEngine::new(), target::source(target));
     let bar = term::count_bar(text.count as u64, "chunks");
     let path = trial.path.join("text.f32");
     let chunks = text.chunks().collect();

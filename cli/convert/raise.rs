@@ -17,12 +17,12 @@ use conversion::mix::LEVELS;
 use engine::mixed::Mixed;
 use formats::codec::BlockType;
 use formats::gguf::File;
+use models::target::Target;
 use registry::gguf::Gguf;
 
 use super::draft::Draft;
 use super::goal::{Goal, fewest};
 use super::{Convert, Model, several};
-use crate::target::Target;
 use crate::term;
 
 mod order;

@@ -11,13 +11,14 @@ use conversion::gguf::Arithmetic;
 use formats::codec::{self, BlockType, expected_error};
 use formats::gguf::companions::multiply;
 use formats::gguf::{File, Fused, TensorInfo};
+use models::target::Target;
 use registry::gguf::key_differences;
 use registry::weight_map::Step;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::Model;
-use crate::target::{self, Choice, Target, Which};
+use crate::target::{self, Choice, Which};
 use crate::{Ended, term};
 
 /// Values compared at a time.

@@ -8,6 +8,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use checkpoints::Checkpoint;
 use clap::Args;
 use engine::{Engine, Options, Source};
+use models::config::Config;
+use models::is_gguf;
 use parity::Dump;
 use parity::dump::Prompt;
 use parity::record::{Subject, record};
@@ -17,9 +19,9 @@ use registry::model::Model;
 use serde_json::{Value, json};
 
 use crate::engines::{self, EngineArgs, Found, parse_seconds};
+use crate::findings::{check_error, model_error};
 use crate::reference::beside;
-use crate::specs::{Config, Specs, check_error};
-use crate::target::gguf;
+use crate::specs;
 use crate::target::{self, Choice, Which};
 use crate::{Ended, term, write};
 
@@ -87,11 +89,11 @@ impl EngineDump {
         match args.find()? {
             Found::Child(child) => {
                 ensure!(
-                    !gguf::is_gguf(model),
+                    !is_gguf(model),
                     "engine `{name}` opens the folder of a checkpoint; `{}` is a GGUF file",
                     model.display()
                 );
-                let (dir, _) = target::folder(&which)?;
+                let dir = target::folder(&which)?.dir;
                 let (model, _) = model_of(&which, &self.choice, &dir, None)?;
                 let prompts = self.prompts(&dir, prompts, &model)?;
                 let engine = child.engine(room(&prompts));
@@ -111,11 +113,18 @@ impl EngineDump {
             Found::Here(driver) => {
                 let target = target::open(&which, &self.choice)?;
                 if !self.allow_dtype_mismatch {
-                    target.check_dtypes(dtypes)?;
+                    target::check_dtypes(&target, dtypes)?;
                 }
                 let prompts = self.prompts(&target.dir, prompts, &target.model)?;
                 let engine = engines::start(driver, 0)?;
-                self.record(engine.as_ref(), &target.source(), prompts, dtypes, output, &|| None)
+                self.record(
+                    engine.as_ref(),
+                    &target::source(&target),
+                    prompts,
+                    dtypes,
+                    output,
+                    &|| None,
+                )
             }
         }
     }
@@ -210,9 +219,9 @@ pub(crate) fn model_of(
     choice: &Choice,
     dir: &Path,
     vocab: Option<usize>,
-) -> Result<(Model, Option<crate::target::SpecId>)> {
-    let config = Config::read(&dir.join("config.json"))?;
-    let known = Specs::open(choice.specs.as_deref())?.matching(&config)?;
+) -> Result<(Model, Option<models::specs::SpecId>)> {
+    let config = Config::of_folder(dir).map_err(model_error)?;
+    let known = specs::open(choice.specs.as_deref())?.matching(&config)?;
     if choice.spec.is_some() || known.is_some() {
         let target = target::open(which, choice)?;
         return Ok((Arc::unwrap_or_clone(target.model), Some(target.spec)));
@@ -222,16 +231,10 @@ pub(crate) fn model_of(
         "note: no spec matches the architecture `{architecture}`: taps and states have no places, and schedules do \
          not know its states"
     ));
-    let value = config.value()?;
-    let number = |key: &str| {
-        let number = value.get(key).and_then(Value::as_u64);
-        number.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0)
-    };
-    let Some(vocab) = vocab.or_else(|| number("vocab_size")) else {
+    let Some(model) = config.opaque(vocab)? else {
         bail!("`{}` has no `vocab_size`, and no spec matches `{architecture}`", dir.display());
     };
-    let context = number("max_position_embeddings");
-    Ok((Model::opaque(architecture.clone(), architecture, vocab, context), None))
+    Ok((model, None))
 }
 
 /// Reads prompts: a list of objects with `name`, `tokens`, and optionally `split`, `taps` and `rows`.

@@ -2,12 +2,12 @@
 
 use anyhow::{Context as _, Result, ensure};
 use formats::python_json::texts_as_words;
+use models::target::Target;
 use registry::sheet::config_keys::{Added, lacking};
 use registry::sheet::facts::{About, facts};
 
 use super::{json, sheets};
-use crate::specs::tell;
-use crate::target::Target;
+use crate::findings::tell;
 use crate::term;
 
 /// Lists the keys that the config of a checkpoint lacks.

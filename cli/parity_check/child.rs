@@ -5,16 +5,16 @@ use std::sync::Arc;
 use anyhow::{Result, bail, ensure};
 use engine::Source;
 use engine::capability::Sheet;
+use models::is_gguf;
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 
 use super::Check;
 use crate::dump::model_of;
 use crate::engines::{self, Child};
+use crate::findings::check_error;
 use crate::reference::open_dump;
-use crate::specs::check_error;
 use crate::target;
-use crate::target::gguf;
 use crate::{Ended, term};
 
 /// Positions past the longest schedule, whose length depends on windows and can exceed the prompts.
@@ -38,11 +38,11 @@ impl Check {
             );
         }
         ensure!(
-            !gguf::is_gguf(&self.which.model),
+            !is_gguf(&self.which.model),
             "engine `{name}` opens the folder of a checkpoint; `{}` is a GGUF file",
             self.which.model.display()
         );
-        let (dir, _) = target::folder(&self.which)?;
+        let dir = target::folder(&self.which)?.dir;
         let (_, dump) = open_dump(&dir, self.reference.as_deref())?;
         let vocab = Some(dump.manifest.vocab);
         let (model, spec) = model_of(&self.which, &self.choice, &dir, vocab)?;

@@ -5,13 +5,14 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 use engine::{Engine, Options, Source};
+use models::target::Target;
 use parity::Dump;
 use parity::cost::{Cost, cost, rounding, uninformed};
 use serde::Serialize;
 
 use super::Check;
-use crate::specs::check_error;
-use crate::target::Target;
+use crate::findings::check_error;
+use crate::target;
 use crate::{Ended, annotate, term, write};
 
 /// Quantized tensor compared with its source.
@@ -61,7 +62,14 @@ impl Check {
         quantized: Quantized,
     ) -> Result<Ended> {
         let engine = self.engine.of_models()?;
-        self.show_cost_in(engine.as_ref(), &target.source(), dump, reference, options, quantized)
+        self.show_cost_in(
+            engine.as_ref(),
+            &target::source(target),
+            dump,
+            reference,
+            options,
+            quantized,
+        )
     }
 
     /// Measures the cost in an engine that was opened for the file.

@@ -12,7 +12,7 @@ use registry::dtype::Dtype;
 
 use super::{BUDGET, Check};
 use crate::engines::EngineArgs;
-use crate::specs::check_error;
+use crate::findings::check_error;
 use crate::target::{Choice, Which, parse_dtype};
 use crate::{Ended, term};
 

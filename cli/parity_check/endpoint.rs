@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use endpoints::{Options, Trust};
+use models::coverage::Coverage;
 use parity::evidence::{Effort, EvidenceOptions, check_server};
 use parity::{Dump, Verdict};
 use registry::dtype::Dtype;
 use tokenizer::Reference;
 
 use super::Check;
-use crate::coverage::Coverage;
 use crate::engines::{api_key, native, parse_seconds, variable};
+use crate::findings::check_error;
 use crate::reference::{beside, open_dump};
-use crate::specs::check_error;
-use crate::{Ended, target, term};
+use crate::target;
+use crate::{Ended, term};
 
 /// Maximum vocabulary size for which whole rows are requested.
 const WHOLE: usize = 4096;
@@ -51,7 +52,7 @@ impl Check {
         };
         let target = target::open(&self.which, &self.choice)?;
         if !target.is_gguf() {
-            Coverage::of(&target.model, &target.checkpoint()?).refuse(&target.dir)?;
+            target::covered(&Coverage::of(&target.model, &target.checkpoint()?), &target.dir)?;
         }
         let dump = self.dump_of(&target.dir)?;
         let settings = self.settings(target.model.vocab)?;
@@ -71,7 +72,7 @@ impl Check {
         let judged = check_server(
             server.as_ref(),
             native.as_ref(),
-            &target.source(),
+            &target::source(&target),
             dump.as_ref(),
             &options,
         );
@@ -86,7 +87,7 @@ impl Check {
             if self.diagnose {
                 let (observed, noise) = (&evidence.observed, evidence.noise);
                 report.diagnosis =
-                    self.ignored(&target.source(), evidence.dtype, observed, noise)?;
+                    self.ignored(&target::source(&target), evidence.dtype, observed, noise)?;
             } else {
                 term::note("hint: --diagnose looks for what the server ignores of the model");
             }

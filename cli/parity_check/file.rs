@@ -13,7 +13,7 @@ use registry::dtype::Dtype;
 use super::Check;
 use super::costs::Quantized;
 use super::gguf::{is_quantized, quantized, rows};
-use crate::specs::check_error;
+use crate::findings::check_error;
 use crate::{Ended, convert, engines};
 
 /// Maximum `|Δlogprob|` of an f32 file in an engine with different arithmetic. It is ten times the bound of

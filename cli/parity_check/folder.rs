@@ -7,13 +7,13 @@ use anyhow::{Context as _, Result};
 use checkpoints::{Checkpoint, TensorInfo};
 use conversion::Measure;
 use engine::Options;
+use models::target::Target;
 use parity::Dump;
 use registry::dtype::Dtype;
 
 use super::Check;
 use super::costs::{Quantized, Row};
 use crate::Ended;
-use crate::target::Target;
 
 /// Values compared at a time.
 const SLAB: usize = 1 << 18;

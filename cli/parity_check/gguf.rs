@@ -7,6 +7,7 @@ use anyhow::Result;
 use engine::{Options, Rounds};
 use formats::codec::expected_error;
 use formats::gguf::File;
+use models::target::Target;
 use parity::CheckOptions;
 use registry::dtype::Dtype;
 
@@ -15,7 +16,6 @@ use super::costs::{Quantized, Row};
 use crate::Ended;
 use crate::convert::{self, Distance};
 use crate::reference::open_dump;
-use crate::target::Target;
 use crate::term;
 
 /// Factor above the expected error from which a tensor is out of band: outliers, or a wrong tensor.

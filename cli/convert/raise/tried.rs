@@ -13,12 +13,12 @@ use engine::weights::Tensors;
 use formats::FileDtype;
 use formats::codec::BlockType;
 use formats::gguf::File;
+use models::target::Target;
 use registry::gguf::Gguf;
 
 use super::TOP;
 use crate::convert::draft::Draft;
 use crate::convert::{Convert, Model, progress};
-use crate::target::Target;
 
 /// Weights at every level.
 pub(super) struct Tried {

@@ -4,15 +4,14 @@ use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
 use checkpoints::Checkpoint;
 use registry::diag::{Finding, Severity};
-use registry::file;
 
+use crate::config::Config;
 use crate::coverage::Coverage;
+use crate::error::Error;
 use crate::spec_text::sections;
-use crate::specs::{Config, Specs, tell};
-use crate::{schema, write};
+use crate::specs::Specs;
 
 mod rename;
 
@@ -20,16 +19,23 @@ use rename::Renames;
 
 /// Draft of a spec, with its open findings.
 #[derive(Debug)]
-pub(crate) struct Draft {
+pub struct Draft {
     /// File of the draft.
     pub path: PathBuf,
     /// Name of the spec.
     pub name: String,
     /// Spec that it extends.
     pub base: String,
-    findings: Vec<Finding>,
-    used: usize,
-    tensors: usize,
+    /// Next nearest specs, with the number of tensors that each explains.
+    pub others: Vec<(String, usize)>,
+    /// Number of tensors that it explains.
+    pub used: usize,
+    /// Number of tensors in the checkpoint.
+    pub tensors: usize,
+    /// Open findings.
+    pub findings: Vec<Finding>,
+    /// Text of the spec.
+    pub body: String,
 }
 
 /// Match of one known spec with a checkpoint.
@@ -96,16 +102,23 @@ impl Candidate {
     }
 }
 
-/// Finds the nearest known spec (or takes `like`) and writes a draft that extends it.
-pub(crate) fn make(
+/// Settings of [`draft`].
+#[derive(Debug, Clone, Copy)]
+pub struct Options<'a> {
+    /// Spec to extend, by name or by file; default: the nearest.
+    pub like: Option<&'a Path>,
+    /// Folder in which the caller will write the file, so that findings name the file.
+    pub out: &'a Path,
+}
+
+/// Drafts a spec that extends the nearest known one, and adds it to the specs.
+pub fn draft(
     specs: &mut Specs,
     config: &Config,
     checkpoint: &Checkpoint,
-    like: Option<&Path>,
-    dir: &Path,
-    out: &Path,
-) -> Result<Draft> {
-    let names: Vec<String> = match like {
+    options: Options<'_>,
+) -> Result<Draft, Error> {
+    let names: Vec<String> = match options.like {
         Some(name) => vec![specs.named(name)?],
         None => specs.all().map(|spec| spec.name).collect(),
     };
@@ -115,15 +128,13 @@ pub(crate) fn make(
         .map(|name| Candidate::of(name, specs, config, checkpoint, &extended))
         .collect();
     candidates.sort_by_key(Candidate::distance);
-    let Some(best) = candidates.first() else {
-        bail!("the registry has no specs to draft from");
-    };
+    let Some(best) = candidates.first() else { return Err(Error::NoBase) };
     let mut name = draft_name(config);
     // A similar model may have the type of the known one: a spec cannot extend itself.
     if specs.has(&name) {
         name.push_str("_draft");
     }
-    let path = out.join(format!("{name}.yaml"));
+    let path = options.out.join(format!("{name}.yaml"));
     let body = body(&name, config, best, specs);
     // The draft itself is checked, so that findings name its file and its renames apply.
     specs.add_text(&path, &body);
@@ -136,65 +147,10 @@ pub(crate) fn make(
         Err(findings) => (0, findings),
     };
     let tensors = checkpoint.tensors().len();
-    let head = head(dir, best, &candidates, used, tensors, &findings);
-    let text = format!("{head}{body}");
-    let kept = path.is_file() && file::read(&path, file::SPEC)? != text.as_bytes();
-    ensure!(
-        !kept,
-        "`{0}` is there already and differs from this draft; continue with --spec {0}, or remove the file",
-        path.display()
-    );
-    write::atomic(&path, text.as_bytes()).context("cannot write the draft")?;
-    schema::beside(&path)?;
-    specs.add(&path)?;
-    Ok(Draft { path, name, base: best.name.clone(), findings, used, tensors })
-}
-
-/// Returns the comment at the top: the origin of the draft, and the open findings.
-fn head(
-    dir: &Path,
-    best: &Candidate,
-    candidates: &[Candidate],
-    used: usize,
-    tensors: usize,
-    findings: &[Finding],
-) -> String {
-    let folder =
-        dir.file_name().map_or_else(|| "a checkpoint".into(), |name| name.to_string_lossy());
-    let mut lines = vec![
-        format!("Drafted from the config and the headers of {folder}."),
-        format!(
-            "`{}` is the nearest known spec: it explains {used} of {tensors} tensors.",
-            best.name
-        ),
-    ];
-    let others: Vec<String> = candidates
-        .iter()
-        .skip(1)
-        .filter(|other| other.coverage.is_some())
-        .take(3)
-        .map(|other| format!("{} ({})", other.name, other.explained()))
-        .collect();
-    if !others.is_empty() {
-        lines.push(format!("Next nearest: {}.", others.join(", ")));
-    }
-    if findings.is_empty() {
-        lines
-            .push("Nothing is left unexplained; a reference says if the numbers agree.".to_owned());
-    } else {
-        lines.push(format!("\nNot explained yet ({}):", findings.len()));
-        lines.extend(findings.iter().map(|finding| format!("  - {}", comment(&finding.message))));
-        lines.push(format!(
-            "\nOverride by name what differs: a dim, a function, a layer program. `onboard help spec` explains\n\
-             the language, `onboard show {} --source` shows what is inherited.",
-            best.name
-        ));
-    }
-    let mut text = format!("{}\n", schema::LINE);
-    for line in lines.iter().flat_map(|line| line.split('\n')) {
-        let _ = writeln!(text, "{}", format!("# {}", comment(line)).trim_end());
-    }
-    text
+    let base = best.name.clone();
+    let others = candidates.iter().skip(1).filter(|other| other.coverage.is_some()).take(3);
+    let others = others.map(|other| (other.name.clone(), other.explained())).collect();
+    Ok(Draft { path, name, base, others, used, tensors, findings, body })
 }
 
 /// Returns the text of the spec.
@@ -223,7 +179,7 @@ fn body(name: &str, config: &Config, best: &Candidate, specs: &Specs) -> String 
 }
 
 /// Makes text from a file safe for one line of a comment.
-fn comment(text: &str) -> String {
+fn line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
@@ -246,30 +202,35 @@ fn draft_name(config: &Config) -> String {
 
 impl Draft {
     /// True if no finding prevents the model from running.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.findings.iter().all(|finding| finding.severity == Severity::Warning)
     }
 
-    /// Returns an error with the open findings of the draft.
-    pub(crate) fn refuse(&self, config: &Config, model: &Path) -> anyhow::Error {
-        let path = self.path.display();
-        let said = format!(
-            "no spec matches the architecture `{}`. {} `{}`, which explains {} of {} tensors; the draft \
-             `{path}` extends it and lists what is left. Complete it (`onboard help spec` explains the language, \
-             `onboard show {} --source` shows what is inherited), then: onboard add-model {} --spec {path}",
-            config.architecture(),
-            if 2 * self.used < self.tensors {
-                "No known spec is close: take what you need from several. The closest is"
-            } else {
-                "The closest is"
-            },
-            self.base,
-            self.used,
-            self.tensors,
-            self.base,
-            model.display(),
-        );
-        tell(&self.findings, &said)
+    /// Returns the comment for the top of the file: the origin of the draft, and the open findings.
+    /// `folder` names the checkpoint, and `advice` tells the reader how to continue.
+    pub fn comment(&self, folder: &str, advice: &str) -> String {
+        let Self { base, used, tensors, findings, .. } = self;
+        let mut lines = vec![
+            format!("Drafted from the config and the headers of {folder}."),
+            format!("`{base}` is the nearest known spec: it explains {used} of {tensors} tensors."),
+        ];
+        if !self.others.is_empty() {
+            let others = self.others.iter().map(|(name, count)| format!("{name} ({count})"));
+            lines.push(format!("Next nearest: {}.", others.collect::<Vec<_>>().join(", ")));
+        }
+        if findings.is_empty() {
+            let whole = "Nothing is left unexplained; a reference says if the numbers agree.";
+            lines.push(whole.to_owned());
+        } else {
+            lines.push(format!("\nNot explained yet ({}):", findings.len()));
+            lines.extend(findings.iter().map(|finding| format!("  - {}", line(&finding.message))));
+            lines.push(format!("\n{advice}"));
+        }
+        let mut text = String::new();
+        for part in lines.iter().flat_map(|text| text.split('\n')) {
+            let _ = writeln!(text, "{}", format!("# {}", line(part)).trim_end());
+        }
+        text
     }
 }
 

@@ -4,18 +4,17 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::Result;
 use checkpoints::Checkpoint;
 use registry::check::{check_weights, has_head, head_weights, pairs};
 use registry::diag::{Finding, Severity};
 use registry::model::Model;
 use registry::weight_map::Rule;
 
-use crate::specs::{tell, warn};
+use crate::error::{Error, Refusal};
 
 /// Pairing of a model's weights with a checkpoint's tensors.
 #[derive(Debug, Clone, serde::Serialize)]
-pub(crate) struct Coverage {
+pub struct Coverage {
     /// Number of tensors in the checkpoint.
     pub tensors: usize,
     /// Number of tensors that weights are made of.
@@ -39,7 +38,7 @@ pub(crate) struct Coverage {
 
 impl Coverage {
     /// Pairs the weights of a model with the tensors of a checkpoint, and checks its scales.
-    pub(crate) fn of(model: &Model, checkpoint: &Checkpoint) -> Self {
+    pub fn of(model: &Model, checkpoint: &Checkpoint) -> Self {
         let mut coverage = Self::of_headers(model, checkpoint);
         // Unreadable bytes are reported by the code that needs them.
         for (name, number) in checkpoint.senseless_scales().unwrap_or_default() {
@@ -50,7 +49,7 @@ impl Coverage {
     }
 
     /// Pairs the weights of a model with the tensors of a checkpoint, from headers alone.
-    pub(crate) fn of_headers(model: &Model, checkpoint: &Checkpoint) -> Self {
+    pub fn of_headers(model: &Model, checkpoint: &Checkpoint) -> Self {
         let mut tensors = checkpoint.shapes();
         let own: BTreeSet<&str> = model
             .graph
@@ -103,12 +102,12 @@ impl Coverage {
     }
 
     /// True if all weights and tensors match.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.findings.iter().all(|finding| finding.severity == Severity::Warning)
     }
 
     /// Returns a summary line: `74 of 74 tensors used, each once`.
-    pub(crate) fn summary(&self) -> String {
+    pub fn summary(&self) -> String {
         let mut line = format!("{} of {} tensors used, each once", self.used, self.tensors);
         for (count, what) in [(self.ignored.len(), "ignored"), (self.tied.len(), "tied copies")] {
             if count > 0 {
@@ -118,28 +117,16 @@ impl Coverage {
         line
     }
 
-    /// Returns an error with all findings unless all weights and tensors match.
-    pub(crate) fn refuse(&self, dir: &Path) -> Result<()> {
+    /// Returns an error with all findings unless all weights and tensors match; then all findings are warnings.
+    pub fn refuse(&self, dir: &Path) -> Result<(), Error> {
         if self.is_whole() {
-            warn(&self.findings);
             return Ok(());
         }
-        if let Some(method) = &self.foreign {
-            anyhow::bail!(
-                "the config of `{}` says that weights are quantized by `{method}` (`quantization_config.quant_method`), which is not read: {} of {} \
-                 tensors can be used; known are {}. Undo it with the program that made it, or take the checkpoint that it was made from",
-                dir.display(),
-                self.used,
-                self.tensors,
-                Checkpoint::methods()
-            );
+        let (folder, used, tensors) = (dir.to_owned(), self.used, self.tensors);
+        if let Some(method) = self.foreign.clone() {
+            let known = Checkpoint::methods();
+            return Err(Error::QuantMethod { folder, method, used, tensors, known });
         }
-        let said = format!(
-            "the spec and the checkpoint `{}` do not explain each other: {} of {} tensors used",
-            dir.display(),
-            self.used,
-            self.tensors
-        );
-        Err(tell(&self.findings, &said))
+        Err(Refusal::Coverage { folder, used, tensors }.of(self.findings.clone()))
     }
 }

@@ -2,7 +2,7 @@
 
 /// Top-level key of a file, with its lines and the comment above it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Section<'t> {
+pub struct Section<'t> {
     /// Name of the key.
     pub key: &'t str,
     /// Comment lines, then the lines of the key.
@@ -11,7 +11,7 @@ pub(crate) struct Section<'t> {
 
 /// Returns the sections of a file in order. Comments that no key follows directly belong to the file, and
 /// are left out.
-pub(crate) fn sections(text: &str) -> Vec<Section<'_>> {
+pub fn sections(text: &str) -> Vec<Section<'_>> {
     let mut all: Vec<Section<'_>> = Vec::new();
     let mut above: Vec<&str> = Vec::new();
     for line in text.lines() {

@@ -1,0 +1,90 @@
+//! Output of findings, and errors of libraries as errors of commands.
+
+use std::cell::RefCell;
+
+use models::Refusal;
+use registry::diag::Finding;
+use registry::render::{Look, render};
+
+use crate::{annotate, term};
+
+/// Error whose text has already been shown.
+#[derive(Debug)]
+pub(crate) struct Told(String);
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Told {}
+
+/// Shows all findings, and returns an error with their consequence.
+pub(crate) fn tell(findings: &[Finding], said: &str) -> anyhow::Error {
+    warn(findings);
+    let word = term::paint_if(term::colour_err(), term::Tone::Bad, "error:");
+    let said = &*term::with_flags(said);
+    term::note(&format!("{word} {said}"));
+    annotate::error(said);
+    let found = findings.iter().map(|finding| format!("\n{}", finding.message));
+    Told(std::iter::once(said.to_owned()).chain(found).collect()).into()
+}
+
+thread_local! {
+    /// Findings that are collected instead of shown.
+    static GATHERED: RefCell<Option<Vec<Finding>>> = const { RefCell::new(None) };
+}
+
+/// Runs a closure and collects the findings that it would show.
+pub(crate) fn gather<T>(run: impl FnOnce() -> T) -> (T, Vec<Finding>) {
+    GATHERED.set(Some(Vec::new()));
+    let made = run();
+    (made, GATHERED.take().unwrap_or_default())
+}
+
+/// Shows findings.
+pub(crate) fn warn(findings: &[Finding]) {
+    annotate::findings(findings);
+    let gathered = GATHERED.with_borrow_mut(|gathered| {
+        gathered.as_mut().map(|all| all.extend_from_slice(findings)).is_some()
+    });
+    if !findings.is_empty() && !gathered {
+        let text = if term::colour_err() {
+            term::own_colours(&render(findings, Look::Coloured))
+        } else {
+            render(findings, Look::Plain)
+        };
+        term::note(&text);
+    }
+}
+
+/// Shows the findings of an engine that refuses a model; other errors stay one line.
+pub(crate) fn engine_error(error: engine::Error) -> anyhow::Error {
+    match error {
+        engine::Error::Refused(findings) => tell(&findings, "the engine cannot run this model"),
+        other => other.into(),
+    }
+}
+
+/// Converts an error of a check like [`engine_error`].
+pub(crate) fn check_error(error: parity::Error) -> anyhow::Error {
+    match error {
+        parity::Error::Engine(error) => engine_error(error),
+        other => other.into(),
+    }
+}
+
+/// Shows the findings that refuse a model, with remedies on the command line; other errors stay one line.
+pub(crate) fn model_error(error: models::Error) -> anyhow::Error {
+    match error {
+        models::Error::Refused { refusal, findings } => {
+            let more = match refusal {
+                Refusal::Name { .. } => "; `onboard list` shows what is known",
+                _ => "",
+            };
+            tell(&findings, &format!("{refusal}{more}"))
+        }
+        other => other.into(),
+    }
+}

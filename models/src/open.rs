@@ -1,0 +1,106 @@
+//! Opens a place as a model: chooses the spec, resolves it, and corrects declared ties by the weights.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use checkpoints::Checkpoint;
+use checkpoints::weights::flows;
+use registry::model::Model;
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::folder::{Folder, folder, is_gguf};
+use crate::gguf;
+pub use crate::opened::{Opened, Options, Remark};
+use crate::specs::Specs;
+use crate::target::Target;
+
+/// Opens a folder, a safetensors file or a GGUF file with the chosen spec, or with the one that matches its
+/// architecture.
+pub fn open(path: &Path, specs: &mut Specs, options: &Options) -> Result<Opened, Error> {
+    if is_gguf(path) {
+        return gguf::open(path, specs, options);
+    }
+    let Some(found) = folder(path)? else {
+        return Err(Error::NoFolder { path: path.to_owned() });
+    };
+    let config = Config::of_folder(&found.dir)?;
+    let spec = match &options.spec {
+        Some(spec) => specs.named(spec)?,
+        None => specs.matching(&config)?.ok_or_else(|| Error::NoSpec {
+            architecture: config.architecture(),
+            inner: config.inner().map(str::to_owned),
+            place: found.dir.clone(),
+        })?,
+    };
+    resolve(&found, config, specs, &spec, &options.set)
+}
+
+/// Resolves a spec with the config of a folder, and corrects the tie of the output matrix by the weights.
+pub fn resolve(
+    folder: &Folder,
+    mut config: Config,
+    specs: &Specs,
+    spec: &str,
+    set: &[String],
+) -> Result<Opened, Error> {
+    let Folder { dir, name } = folder.clone();
+    let (mut model, mut warnings) = specs.resolve(spec, &config, set)?;
+    let mut remarks = Vec::new();
+    let tied = config.flag("tie_word_embeddings") != Some(false);
+    if let Some((weight, owner)) = apart(&model, &dir).filter(|_| tied) {
+        remarks.push(Remark::Untied { weight, owner });
+        // Files written from this config must not be tied.
+        config = config.with_flag("tie_word_embeddings", false)?;
+        let set: Vec<String> = set.iter().cloned().chain(["dims.tied=false".to_owned()]).collect();
+        (model, warnings) = specs.resolve(spec, &config, &set)?;
+    }
+    // The outer config may declare an output matrix, and the inner one none.
+    if !tied && config.ties_inside() && !stored(&model, &dir) {
+        config = config.with_flag("tie_word_embeddings", true)?;
+        (model, warnings) = specs.resolve(spec, &config, set)?;
+    }
+    let target = Target { dir, name, model: Arc::new(model), spec: specs.id(spec), config };
+    Ok(Opened { target, warnings, remarks })
+}
+
+/// True if the checkpoint contains every weight of the model.
+fn stored(model: &Model, dir: &Path) -> bool {
+    // Unreadable data is reported by the code that needs it.
+    let Ok(checkpoint) = Checkpoint::open(dir) else { return true };
+    flows(&checkpoint, &model.graph.weights, &model.rules).is_ok()
+}
+
+/// Finds a weight that the config ties to another and that the checkpoint stores with different values. The
+/// reference then does not tie it. Large weights are compared in samples.
+fn apart(model: &Model, dir: &Path) -> Option<(String, String)> {
+    const PARTS: usize = 64;
+    const PART: usize = 4096;
+    if !model.dims.contains_key("tied") || model.graph.tied.is_empty() {
+        return None;
+    }
+    // Unreadable data is reported by the code that needs it.
+    let checkpoint = Checkpoint::open(dir).ok()?;
+    let differ = |a: &[u8], b: &[u8]| {
+        let step = (a.len() / PARTS).max(PART);
+        let part = |from: usize| from..(from + PART).min(a.len());
+        a.len() == b.len() && (0..a.len()).step_by(step).any(|from| a[part(from)] != b[part(from)])
+    };
+    // Both weights may have other names on disk.
+    let find = |name: &String| {
+        let weight = model.graph.weights.iter().find(|weight| weight.name == *name)?;
+        let found = flows(&checkpoint, std::slice::from_ref(weight), &model.rules).ok()?.0;
+        found.into_iter().next()?.tensors.into_iter().next()
+    };
+    let both = |(name, owner): (&String, &String)| {
+        let owner = &find(owner)?;
+        let elsewhere = model.rules.iter().filter_map(|rule| rule.on_disk(name));
+        let mut names = std::iter::once(name.clone()).chain(elsewhere);
+        let own = &names.find(|name| checkpoint.info(name).is_some())?;
+        let (a, b) = (checkpoint.info(own)?, checkpoint.info(owner)?);
+        let like = a.dtype == b.dtype && a.shape == b.shape;
+        let (a, b) = (checkpoint.bytes(own).ok()?, checkpoint.bytes(owner).ok()?);
+        (like && differ(a, b)).then(|| (name.clone(), owner.clone()))
+    };
+    model.graph.tied.iter().find_map(both)
+}
