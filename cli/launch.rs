@@ -225,7 +225,7 @@ impl Launch {
 
     fn gpu(&self) -> Result<Gpu> {
         match (&self.gpu, self.gpu_memory) {
-            (Some(name), _) => gpus::find(name).map_err(anyhow::Error::msg),
+            (Some(name), _) => Ok(gpus::find(name)?),
             (None, Some(memory)) => Ok(Gpu {
                 name: "a GPU".to_owned(),
                 memory,
@@ -256,7 +256,7 @@ impl Launch {
                 );
             };
             ensure!(asked.iter().all(|(name, _)| name != key), "setting `{key}` is given twice");
-            asked.push((key.to_owned(), setting.read(value).map_err(anyhow::Error::msg)?));
+            asked.push((key.to_owned(), setting.read(value)?));
         }
         Ok(asked)
     }

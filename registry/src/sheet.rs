@@ -26,6 +26,7 @@ mod settings;
 mod template;
 
 pub use decode::CAPABILITY;
+pub use settings::SettingError;
 pub use template::{Template, shown};
 use versions::Versions;
 

@@ -13,10 +13,10 @@ mod gather;
 mod pattern;
 mod step;
 
-pub use algebra::{inverse, shapes};
+pub use algebra::{StepError, inverse, shapes};
 pub use applying::applying;
 pub use gather::{Gathered, beginning, gather, natural};
-pub use pattern::{Holes, Pattern};
+pub use pattern::{Holes, Pattern, PatternError};
 pub use step::{HeadLayout, Sizes, Step};
 
 use crate::diag::Span;

@@ -176,7 +176,7 @@ impl<'a> Flow<'a> {
         for step in steps {
             let before: Vec<_> = flows.iter().map(|flow| flow.shape.clone()).collect();
             // Shapes are checked here once, so the code below need not check them.
-            let after = shapes(std::slice::from_ref(step), before)?;
+            let after = shapes(std::slice::from_ref(step), before).map_err(|e| e.to_string())?;
             flows = one(step, flows, after)?;
         }
         Ok(flows)

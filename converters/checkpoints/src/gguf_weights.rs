@@ -204,7 +204,7 @@ fn open(
         parts.push(Part { info, shape, factors: factors.unwrap_or_default(), cut });
     }
     let shapes: Vec<_> = group.weights.iter().map(|&n| wanted[n].shape.clone()).collect();
-    let back = inverse(&group.steps, shapes.clone())?;
+    let back = inverse(&group.steps, shapes.clone()).map_err(|e| e.to_string())?;
     let ty = parts[0].info.ty;
     let whole =
         |part: &Part<'_>| part.info.ty == ty && (part.cut.is_none() || part.shape.len() > 1);

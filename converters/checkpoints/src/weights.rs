@@ -332,7 +332,7 @@ fn find(
         }
     }
     let inputs = infos.iter().map(|info| info.shape.clone()).collect();
-    let outputs = shapes(&rule.steps, inputs).map_err(broken)?;
+    let outputs = shapes(&rule.steps, inputs).map_err(|e| broken(e.to_string()))?;
     let given = outputs.len();
     let shape = outputs.into_iter().nth(gathered.output).ok_or_else(|| broken(few(given)))?;
     let first = infos.first().map_or(FileDtype::F32, |info| info.dtype);

@@ -146,7 +146,7 @@ fn find(
                 inputs.push(checkpoint.get(name).ok_or_else(|| missing(name))?.clone());
             }
             let broken = |why: String| (weight.name.clone(), Trouble::Rule { why });
-            let mut outputs = shapes(&rule.steps, inputs).map_err(broken)?;
+            let mut outputs = shapes(&rule.steps, inputs).map_err(|e| broken(e.to_string()))?;
             if gathered.output >= outputs.len() {
                 return Err(broken(format!(
                     "its steps give {} tensors, and this is number {}",

@@ -64,7 +64,7 @@ fn rule(decl: &WeightRule, env: &dyn Env) -> Result<Rule, Fail> {
 pub(super) fn pattern(ident: &Ident) -> Result<Pattern, Finding> {
     Pattern::parse(&ident.name).map_err(|why| {
         Finding::error(&ident.at, format!("the pattern `{}` is not understood", ident.name))
-            .label(why)
+            .label(why.to_string())
     })
 }
 

@@ -169,8 +169,8 @@ impl<'a> Run<'a> {
                         (_, false) => format!("asked for: {}", setting.about),
                     };
                     let source = setting.source.clone();
-                    if let Err(text) = setting.allows(&value) {
-                        let source = source.clone();
+                    if let Err(why) = setting.allows(&value) {
+                        let (text, source) = (why.to_string(), source.clone());
                         self.out.refusals.push(Said { rule: name.to_owned(), text, source });
                     }
                     let chosen = Chosen { name: name.to_owned(), value, by, why, source };
@@ -215,8 +215,8 @@ impl<'a> Run<'a> {
         let Some(value) = self.keep(eval_owned(value, &self.env)) else { return };
         let Some(why) = self.keep(why.fill(&self.env)) else { return };
         let Some(setting) = self.sheet.settings.get(&name.name) else { return };
-        if let Err(message) = setting.allows(&value) {
-            self.findings.push(Finding::error(&name.at, message));
+        if let Err(why) = setting.allows(&value) {
+            self.findings.push(Finding::error(&name.at, why.to_string()));
             return;
         }
         let source = Some(rule.source.clone());

@@ -19,6 +19,24 @@ pub struct Gpu {
     pub source: String,
 }
 
+/// A name that no known accelerator has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "there is no GPU `{name}`; {}known are {}; for another give the option `gpu-memory`, and the option `gpu-sm` if \
+     rules depend on it",
+    .close.as_ref().map(|name| format!("did you mean `{name}`? ")).unwrap_or_default(),
+    .known.join(", ")
+)]
+#[non_exhaustive]
+pub struct UnknownGpu {
+    /// The name.
+    pub name: String,
+    /// The known name that is nearest, if one is near.
+    pub close: Option<String>,
+    /// All known names.
+    pub known: Vec<String>,
+}
+
 const KEYS: [&str; 3] = ["memory", "sm", "source"];
 
 /// Returns the accelerators that the program knows.
@@ -32,20 +50,15 @@ pub fn builtin() -> Vec<Gpu> {
 }
 
 /// Finds an accelerator by its name, or lists the known names.
-pub fn find(name: &str) -> Result<Gpu, String> {
+pub fn find(name: &str) -> Result<Gpu, UnknownGpu> {
     let all = builtin();
     let word = name.to_lowercase().replace(['-', ' '], "_");
     if let Some(gpu) = all.iter().find(|gpu| gpu.name == word) {
         return Ok(gpu.clone());
     }
-    let names: Vec<&str> = all.iter().map(|gpu| gpu.name.as_str()).collect();
-    let close = suggest::closest(&word, names.iter().copied());
-    let close = close.map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
-    Err(format!(
-        "there is no GPU `{name}`; {close}known are {}; for another give the option `gpu-memory`, and the option `gpu-sm` if \
-         rules depend on it",
-        names.join(", ")
-    ))
+    let known: Vec<String> = all.into_iter().map(|gpu| gpu.name).collect();
+    let close = suggest::closest(&word, known.iter().map(String::as_str)).map(str::to_owned);
+    Err(UnknownGpu { name: name.to_owned(), close, known })
 }
 
 /// Reads a table: a map of names, each with `memory` in MiB, `sm` and `source`.
@@ -99,7 +112,7 @@ mod tests {
     fn gpus_are_found_by_name() {
         assert_eq!(find("B200").unwrap().sm, Some(100));
         assert_eq!(find("rtx-4090").unwrap().name, "rtx_4090");
-        let error = find("b20").unwrap_err();
+        let error = find("b20").unwrap_err().to_string();
         assert!(
             error.contains("did you mean `b200`?") && error.contains("the option `gpu-memory`"),
             "{error}"

@@ -4,10 +4,20 @@ use super::{Kind, Setting};
 use crate::scalar::Scalar;
 use crate::suggest;
 
+/// Reason that a setting cannot have a value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum SettingError {
+    #[error("setting `{name}` is given `{found}`; expected {}", expected.name())]
+    Kind { name: String, found: String, expected: Kind },
+    #[error("setting `{name}` has no value `{found}`{}", help.as_ref().map(|help| format!("; {help}")).unwrap_or_default())]
+    Choice { name: String, found: String, help: Option<String> },
+}
+
 impl Setting {
     /// Reads a value as `--set` gives it, or returns the reason that it is invalid.
-    pub fn read(&self, text: &str) -> Result<Scalar, String> {
-        let name = &self.name.name;
+    pub fn read(&self, text: &str) -> Result<Scalar, SettingError> {
         let value = match self.kind {
             Kind::Int => text.parse().ok().map(Scalar::Int),
             Kind::Number => text.parse().ok().filter(|x: &f64| x.is_finite()).map(Scalar::Float),
@@ -15,22 +25,22 @@ impl Setting {
             Kind::Switch => text.parse().ok().map(Scalar::Bool),
         };
         let Some(value) = value else {
-            let kind = self.kind.name();
-            return Err(format!("setting `{name}` is given `{text}`; expected {kind}"));
+            let (name, found) = (self.name.name.clone(), text.to_owned());
+            return Err(SettingError::Kind { name, found, expected: self.kind });
         };
         self.allows(&value).map(|()| value)
     }
 
     /// Refuses a value that the engine does not know.
-    pub fn allows(&self, value: &Scalar) -> Result<(), String> {
+    pub fn allows(&self, value: &Scalar) -> Result<(), SettingError> {
         let Scalar::Str(text) = value else { return Ok(()) };
         let known = self.choices.contains(text) || self.values.contains_key(text);
         if (self.choices.is_empty() && self.values.is_empty()) || known {
             return Ok(());
         }
         let all = self.values.keys().chain(&self.choices).map(String::as_str);
-        let help = suggest::help(text, all).map(|help| format!("; {help}")).unwrap_or_default();
-        Err(format!("setting `{}` has no value `{text}`{help}", self.name.name))
+        let (name, found) = (self.name.name.clone(), text.clone());
+        Err(SettingError::Choice { name, found, help: suggest::help(text, all) })
     }
 
     /// Formats a value as the engine spells it.

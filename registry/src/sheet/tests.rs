@@ -195,11 +195,12 @@ fn settings_are_read_and_spelled() {
     let sheet = sheet(RULES).unwrap();
     let page = &sheet.settings["page"];
     assert_eq!(page.read("8"), Ok(Scalar::Int(8)));
-    assert_eq!(page.read("x").unwrap_err(), "setting `page` is given `x`; expected a whole number");
+    let error = page.read("x").unwrap_err().to_string();
+    assert_eq!(error, "setting `page` is given `x`; expected a whole number");
     assert_eq!(page.words(&Scalar::Int(8)), ["--page", "8"]);
     let dtype = &sheet.settings["dtype"];
     assert_eq!(dtype.words(&Scalar::Str("f16".to_owned())), ["--dtype", "half"]);
-    assert!(dtype.read("f8").unwrap_err().contains("no value `f8`"));
+    assert!(dtype.read("f8").unwrap_err().to_string().contains("no value `f8`"));
     assert!(sheet.settings["conv"].words(&Scalar::Str("f16".to_owned())).is_empty());
 }
 

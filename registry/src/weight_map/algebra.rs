@@ -7,8 +7,59 @@ const MAX_PARTS: usize = 1 << 16;
 
 type Shape = Vec<usize>;
 
+/// Reason that a step is impossible.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum StepError {
+    #[error("there are no tensors")]
+    NoTensors,
+    #[error("there is no tensor {number}: there are {found}, from 0")]
+    NoTensor { number: usize, found: usize },
+    #[error("{found} tensors, not {expected}")]
+    Tensors { found: usize, expected: usize },
+    #[error("runs of {runs:?} tensors, and there are {found}")]
+    Runs { runs: Vec<usize>, found: usize },
+    #[error("shape {shape:?} has no axis {axis}")]
+    NoAxis { shape: Vec<usize>, axis: usize },
+    #[error("a tensor of shape {shape:?} has no place for an axis {axis}")]
+    NoPlace { shape: Vec<usize>, axis: usize },
+    #[error("axis {axis} of shape {shape:?} is not 1")]
+    NotOne { shape: Vec<usize>, axis: usize },
+    #[error("the shapes {first:?} and {other:?} differ")]
+    Differ { first: Vec<usize>, other: Vec<usize> },
+    #[error("the shapes {first:?} and {other:?} differ beside axis {axis}")]
+    DifferBeside { first: Vec<usize>, other: Vec<usize>, axis: usize },
+    #[error("axes {axis} and {} differ between tensors that are flattened together", axis + 1)]
+    DifferWithin { axis: usize },
+    #[error("shape {shape:?} cannot be read as {to:?}")]
+    Reshape { shape: Vec<usize>, to: Vec<usize> },
+    #[error("axis {axis} of shape {shape:?} cannot be read as {sizes:?}")]
+    Unflatten { shape: Vec<usize>, axis: usize, sizes: Vec<usize> },
+    #[error("{rows} rows are not {heads} heads of an even size")]
+    Heads { rows: usize, heads: usize },
+    #[error("{size} does not split into {parts} equal parts")]
+    Unequal { size: usize, parts: usize },
+    #[error("the sizes {sizes:?} do not add up to {size}")]
+    Sum { sizes: Vec<usize>, size: usize },
+    #[error("{found} parts, at most {MAX_PARTS} are allowed")]
+    Parts { found: usize },
+    #[error("the sizes do not fit")]
+    Overflow,
+    #[error("blocks and scales are two tensors, and there are {found}")]
+    NotBlocks { found: usize },
+    #[error("blocks {blocks:?} of 16 bytes do not fit scales {scales:?}")]
+    Blocks { blocks: Vec<usize>, scales: Vec<usize> },
+    #[error("this step takes no tensor by itself")]
+    NotAlone,
+    #[error("{found} tensors are cut at once, which cannot be undone")]
+    CutAtOnce { found: usize },
+    #[error("numbers are not made 4-bit blocks again")]
+    Decoded,
+}
+
 /// Returns the shapes after all steps. The error is the reason that a step is impossible.
-pub fn shapes(steps: &[Step], mut inputs: Vec<Shape>) -> Result<Vec<Shape>, String> {
+pub fn shapes(steps: &[Step], mut inputs: Vec<Shape>) -> Result<Vec<Shape>, StepError> {
     for step in steps {
         inputs = one(step, &inputs)?;
     }
@@ -16,7 +67,7 @@ pub fn shapes(steps: &[Step], mut inputs: Vec<Shape>) -> Result<Vec<Shape>, Stri
 }
 
 /// Returns the steps that turn the outputs of `steps` back into inputs of these shapes.
-pub fn inverse(steps: &[Step], mut inputs: Vec<Shape>) -> Result<Vec<Step>, String> {
+pub fn inverse(steps: &[Step], mut inputs: Vec<Shape>) -> Result<Vec<Step>, StepError> {
     let mut back = Vec::new();
     for step in steps {
         let outputs = one(step, &inputs)?;
@@ -27,21 +78,21 @@ pub fn inverse(steps: &[Step], mut inputs: Vec<Shape>) -> Result<Vec<Step>, Stri
     Ok(back)
 }
 
-fn one(step: &Step, inputs: &[Shape]) -> Result<Vec<Shape>, String> {
+fn one(step: &Step, inputs: &[Shape]) -> Result<Vec<Shape>, StepError> {
     match step {
         Step::Concat(axis) => concat(*axis, inputs).map(|shape| vec![shape]),
         Step::Stack(axis) => {
             let first = same(inputs)?;
             let mut shape = first.clone();
             if *axis > shape.len() {
-                return Err(format!("a tensor of shape {first:?} has no place for an axis {axis}"));
+                return Err(StepError::NoPlace { shape, axis: *axis });
             }
             shape.insert(*axis, inputs.len());
             Ok(vec![shape])
         }
         Step::Mxfp4 => match inputs {
             [blocks, scales] => mxfp4(blocks, scales).map(|shape| vec![shape]),
-            _ => Err(format!("blocks and scales are two tensors, and there are {}", inputs.len())),
+            _ => Err(StepError::NotBlocks { found: inputs.len() }),
         },
         Step::Split { axis, sizes } => spread(inputs, |shape| {
             let sizes = cut(at(shape, *axis)?, sizes)?;
@@ -67,7 +118,7 @@ fn one(step: &Step, inputs: &[Shape]) -> Result<Vec<Shape>, String> {
         }
         Step::SplitRuns { axis, sizes } => {
             if sizes.len() != inputs.len() {
-                return Err(format!("{} tensors, not {}", inputs.len(), sizes.len()));
+                return Err(StepError::Tensors { found: inputs.len(), expected: sizes.len() });
             }
             let mut made = Vec::new();
             for (shape, sizes) in inputs.iter().zip(sizes) {
@@ -89,8 +140,8 @@ fn one(step: &Step, inputs: &[Shape]) -> Result<Vec<Shape>, String> {
 
 /// Returns the shape of decoded MXFP4: `[.., n, 16]` bytes of two numbers each and `[.., n]` scales give
 /// `[.., 32 n]` numbers.
-fn mxfp4(blocks: &Shape, scales: &Shape) -> Result<Shape, String> {
-    let wrong = || format!("blocks {blocks:?} of 16 bytes do not fit scales {scales:?}");
+fn mxfp4(blocks: &Shape, scales: &Shape) -> Result<Shape, StepError> {
+    let wrong = || StepError::Blocks { blocks: blocks.clone(), scales: scales.clone() };
     let [rest @ .., n, 16] = blocks.as_slice() else { return Err(wrong()) };
     if scales.split_last() != Some((n, rest)) {
         return Err(wrong());
@@ -99,15 +150,15 @@ fn mxfp4(blocks: &Shape, scales: &Shape) -> Result<Shape, String> {
     Ok(rest.iter().copied().chain([numbers]).collect())
 }
 
-fn uneven(runs: &[usize], inputs: &[Shape]) -> String {
-    format!("runs of {runs:?} tensors, and there are {}", inputs.len())
+fn uneven(runs: &[usize], inputs: &[Shape]) -> StepError {
+    StepError::Runs { runs: runs.to_vec(), found: inputs.len() }
 }
 
-fn none_such(n: usize, inputs: &[Shape]) -> String {
-    format!("there is no tensor {n}: there are {}, from 0", inputs.len())
+fn none_such(number: usize, inputs: &[Shape]) -> StepError {
+    StepError::NoTensor { number, found: inputs.len() }
 }
 
-fn each(step: &Step, shape: &Shape) -> Result<Shape, String> {
+fn each(step: &Step, shape: &Shape) -> Result<Shape, StepError> {
     let mut made = shape.clone();
     match step {
         Step::Transpose(a, b) => {
@@ -116,37 +167,38 @@ fn each(step: &Step, shape: &Shape) -> Result<Shape, String> {
         }
         Step::Squeeze(axis) => {
             if at(shape, *axis)? != 1 {
-                return Err(format!("axis {axis} of shape {shape:?} is not 1"));
+                return Err(StepError::NotOne { shape: made, axis: *axis });
             }
             made.remove(*axis);
         }
         Step::Unsqueeze(axis) => {
             if *axis > shape.len() {
-                return Err(format!("a tensor of shape {shape:?} has no place for an axis {axis}"));
+                return Err(StepError::NoPlace { shape: made, axis: *axis });
             }
             made.insert(*axis, 1);
         }
         Step::Reshape(to) => {
             let count = |shape: &[usize]| shape.iter().try_fold(1_usize, |n, d| n.checked_mul(*d));
             if count(to).is_none() || count(to) != count(shape) {
-                return Err(format!("shape {shape:?} cannot be read as {to:?}"));
+                return Err(StepError::Reshape { shape: made, to: to.clone() });
             }
             made.clone_from(to);
         }
         Step::PermuteHeads { heads, .. } => {
             let rows = at(shape, 0)?;
             if *heads == 0 || rows % heads != 0 || !(rows / heads).is_multiple_of(2) {
-                return Err(format!("{rows} rows are not {heads} heads of an even size"));
+                return Err(StepError::Heads { rows, heads: *heads });
             }
         }
         Step::Flatten(axis) => {
             let (first, second) = (at(shape, *axis)?, at(shape, axis.saturating_add(1))?);
-            made[*axis] = first.checked_mul(second).ok_or("the sizes do not fit")?;
+            made[*axis] = first.checked_mul(second).ok_or(StepError::Overflow)?;
             made.remove(axis + 1);
         }
         Step::Unflatten { axis, sizes } => {
             let sizes = inferred(at(shape, *axis)?, sizes).ok_or_else(|| {
-                format!("axis {axis} of shape {shape:?} cannot be read as {sizes:?}")
+                let (shape, sizes) = (shape.clone(), sizes.clone());
+                StepError::Unflatten { shape, axis: *axis, sizes }
             })?;
             made.splice(*axis..=*axis, sizes);
         }
@@ -166,12 +218,12 @@ fn each(step: &Step, shape: &Shape) -> Result<Shape, String> {
         | Step::ConcatRuns { .. }
         | Step::SplitRuns { .. }
         | Step::Mxfp4
-        | Step::At(..) => return Err("this step takes no tensor by itself".to_owned()),
+        | Step::At(..) => return Err(StepError::NotAlone),
     }
     Ok(made)
 }
 
-fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, String> {
+fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, StepError> {
     Ok(match step {
         Step::Transpose(a, b) => Step::Transpose(*a, *b),
         Step::Squeeze(axis) => Step::Unsqueeze(*axis),
@@ -196,7 +248,7 @@ fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, String> {
         }
         Step::Stack(axis) => Step::Unstack(*axis),
         Step::Flatten(axis) => {
-            let first = inputs.first().ok_or("there are no tensors")?;
+            let first = inputs.first().ok_or(StepError::NoTensors)?;
             let (outer, inner) = (at(first, *axis)?, at(first, axis.saturating_add(1))?);
             let all = |at: usize, size| inputs.iter().all(|shape| shape.get(at) == Some(&size));
             let sizes = if all(*axis, outer) {
@@ -204,10 +256,7 @@ fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, String> {
             } else if all(axis + 1, inner) {
                 vec![0, inner]
             } else {
-                return Err(format!(
-                    "axes {axis} and {} differ between tensors that are flattened together",
-                    axis + 1
-                ));
+                return Err(StepError::DifferWithin { axis: *axis });
             };
             Step::Unflatten { axis: *axis, sizes }
         }
@@ -221,7 +270,7 @@ fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, String> {
         Step::Div(x) => Step::Mul(*x),
         Step::MulRows(parts) => Step::DivRows(parts.clone()),
         Step::DivRows(parts) => Step::MulRows(parts.clone()),
-        Step::Mxfp4 => return Err("numbers are not made 4-bit blocks again".to_owned()),
+        Step::Mxfp4 => return Err(StepError::Decoded),
         Step::NegExp => Step::LogNeg,
         Step::LogNeg => Step::NegExp,
         Step::At(n, step) => {
@@ -254,28 +303,29 @@ fn inferred(whole: usize, sizes: &[usize]) -> Option<Vec<usize>> {
     fits.then(|| sizes.iter().map(|&size| if size == 0 { whole / known } else { size }).collect())
 }
 
-fn lone(inputs: &[Shape]) -> Result<(), String> {
+fn lone(inputs: &[Shape]) -> Result<(), StepError> {
     match inputs {
         [_] => Ok(()),
-        many => Err(format!("{} tensors are cut at once, which cannot be undone", many.len())),
+        many => Err(StepError::CutAtOnce { found: many.len() }),
     }
 }
 
-fn same(inputs: &[Shape]) -> Result<&Shape, String> {
-    let first = inputs.first().ok_or("there are no tensors")?;
+fn same(inputs: &[Shape]) -> Result<&Shape, StepError> {
+    let first = inputs.first().ok_or(StepError::NoTensors)?;
     match inputs.iter().find(|shape| *shape != first) {
-        Some(other) => Err(format!("the shapes {first:?} and {other:?} differ")),
+        Some(other) => Err(StepError::Differ { first: first.clone(), other: other.clone() }),
         None => Ok(first),
     }
 }
 
-fn concat(axis: usize, inputs: &[Shape]) -> Result<Shape, String> {
-    let first = inputs.first().ok_or("there are no tensors")?;
+fn concat(axis: usize, inputs: &[Shape]) -> Result<Shape, StepError> {
+    let first = inputs.first().ok_or(StepError::NoTensors)?;
     let mut sum = 0_usize;
     for shape in inputs {
-        sum = sum.checked_add(at(shape, axis)?).ok_or("the sizes do not fit")?;
+        sum = sum.checked_add(at(shape, axis)?).ok_or(StepError::Overflow)?;
         if replaced(shape, axis, 0) != replaced(first, axis, 0) {
-            return Err(format!("the shapes {first:?} and {shape:?} differ beside axis {axis}"));
+            let (first, other) = (first.clone(), shape.clone());
+            return Err(StepError::DifferBeside { first, other, axis });
         }
     }
     Ok(replaced(first, axis, sum))
@@ -283,8 +333,8 @@ fn concat(axis: usize, inputs: &[Shape]) -> Result<Shape, String> {
 
 fn spread(
     inputs: &[Shape],
-    cut: impl Fn(&Shape) -> Result<Vec<Shape>, String>,
-) -> Result<Vec<Shape>, String> {
+    cut: impl Fn(&Shape) -> Result<Vec<Shape>, StepError>,
+) -> Result<Vec<Shape>, StepError> {
     let mut all = Vec::new();
     for shape in inputs {
         all.extend(cut(shape)?);
@@ -293,35 +343,31 @@ fn spread(
     Ok(all)
 }
 
-fn few(parts: usize) -> Result<(), String> {
-    if parts > MAX_PARTS {
-        Err(format!("{parts} parts, at most {MAX_PARTS} are allowed"))
-    } else {
-        Ok(())
-    }
+fn few(found: usize) -> Result<(), StepError> {
+    if found > MAX_PARTS { Err(StepError::Parts { found }) } else { Ok(()) }
 }
 
 /// Returns the sizes that an axis is cut into.
-pub(super) fn cut(size: usize, sizes: &Sizes) -> Result<Vec<usize>, String> {
+pub(super) fn cut(size: usize, sizes: &Sizes) -> Result<Vec<usize>, StepError> {
     match sizes {
         Sizes::Equal(parts) if *parts > 0 && size.is_multiple_of(*parts) => {
             few(*parts)?;
             Ok(vec![size / parts; *parts])
         }
-        Sizes::Equal(parts) => Err(format!("{size} does not split into {parts} equal parts")),
+        Sizes::Equal(parts) => Err(StepError::Unequal { size, parts: *parts }),
         Sizes::Each(each) => {
             let sum = each.iter().try_fold(0_usize, |sum, size| sum.checked_add(*size));
             if sum == Some(size) {
                 Ok(each.clone())
             } else {
-                Err(format!("the sizes {each:?} do not add up to {size}"))
+                Err(StepError::Sum { sizes: each.clone(), size })
             }
         }
     }
 }
 
-fn at(shape: &[usize], axis: usize) -> Result<usize, String> {
-    shape.get(axis).copied().ok_or_else(|| format!("shape {shape:?} has no axis {axis}"))
+fn at(shape: &[usize], axis: usize) -> Result<usize, StepError> {
+    shape.get(axis).copied().ok_or_else(|| StepError::NoAxis { shape: shape.to_vec(), axis })
 }
 
 fn replaced(shape: &Shape, axis: usize, size: usize) -> Shape {

@@ -15,6 +15,19 @@ pub struct Pattern {
 /// The most holes of a pattern: matching tries their lengths, so they must be few.
 const MAX_HOLES: usize = 6;
 
+/// Fault of the text of a pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum PatternError {
+    #[error("a brace is not closed, or not opened")]
+    Brace,
+    #[error("a hole has no name")]
+    NoName,
+    #[error("{found} holes, at most {MAX_HOLES} are allowed")]
+    Holes { found: usize },
+}
+
 /// A piece of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Piece<'p> {
@@ -49,21 +62,21 @@ impl<'p> Piece<'p> {
 
 impl Pattern {
     /// Parses a pattern. The error is the fault of the text.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, PatternError> {
         let pattern = Self { text: text.to_owned() };
         let pieces = pattern.pieces();
         if pieces
             .iter()
             .any(|piece| matches!(piece, Piece::Text(text) if text.contains(['{', '}'])))
         {
-            return Err("a brace is not closed, or not opened".to_owned());
+            return Err(PatternError::Brace);
         }
         if pieces.iter().any(|piece| matches!(piece, Piece::Word("") | Piece::Choice("|"))) {
-            return Err("a hole has no name".to_owned());
+            return Err(PatternError::NoName);
         }
-        let holes = pieces.iter().filter(|piece| piece.hole().is_some()).count();
-        if holes > MAX_HOLES {
-            return Err(format!("{holes} holes, at most {MAX_HOLES} are allowed"));
+        let found = pieces.iter().filter(|piece| piece.hole().is_some()).count();
+        if found > MAX_HOLES {
+            return Err(PatternError::Holes { found });
         }
         Ok(pattern)
     }

@@ -109,7 +109,8 @@ fn each<'a>(step: &Step, mut tensor: Tensor<'a>) -> Result<Tensor<'a>, String> {
         }
         Step::PermuteHeads { heads, to } => permute_heads(*heads, *to, &tensor),
         Step::Flatten(_) | Step::Unflatten { .. } => {
-            tensor.shape = shapes(std::slice::from_ref(step), vec![tensor.shape])?.swap_remove(0);
+            let after = shapes(std::slice::from_ref(step), vec![tensor.shape]);
+            tensor.shape = after.map_err(|e| e.to_string())?.swap_remove(0);
             Ok(tensor)
         }
         Step::Resize(rows) => resize(*rows, tensor),

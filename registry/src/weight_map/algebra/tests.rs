@@ -203,6 +203,6 @@ fn misfits_say_why() {
             "6 rows are not 2 heads of an even size",
         ),
     ] {
-        assert_eq!(one(&step, &inputs).unwrap_err(), expected);
+        assert_eq!(one(&step, &inputs).unwrap_err().to_string(), expected);
     }
 }
