@@ -155,7 +155,7 @@ impl Entry {
     pub(crate) fn obstacle(&self) -> Option<String> {
         let sheet = self.sheet.as_ref()?;
         if let Some(driver) = engine::drivers::DRIVERS.iter().find(|d| d.name == self.name) {
-            return driver.start.err().map(str::to_owned);
+            return driver.start.err().map(|lacks| lacks.to_string());
         }
         if sheet.modules.is_empty() {
             return None;

@@ -10,7 +10,7 @@ use registry::dtype::Dtype;
 use registry::graph::StateKind;
 use registry::model::Model;
 
-pub use sheet::{Kind, Sheet};
+pub use sheet::{Kind, Sheet, SheetError};
 
 /// Ability of an engine besides running a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -240,7 +240,7 @@ mod tests {
             ("engine: x\ndtypes: []\nkind: child\nprogram: a", "`program` is not a list of texts"),
             ("engine: x\narchitectures: [a]", "`dtypes` is missing; expected a list of names"),
         ] {
-            assert_eq!(Sheet::parse(text).unwrap_err(), want, "{text}");
+            assert_eq!(Sheet::parse(text).unwrap_err().to_string(), want, "{text}");
         }
     }
 }

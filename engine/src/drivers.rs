@@ -14,13 +14,21 @@ pub type Start = fn(usize) -> Box<dyn Engine>;
 /// Reads the facts of a file.
 pub type Describe = fn(&Path) -> Result<File, Error>;
 
+/// An engine that the build lacks; the message is the remedy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{remedy}")]
+pub struct NotBuilt {
+    /// The command that builds it in.
+    pub remedy: &'static str,
+}
+
 /// An engine of this process.
 #[derive(Debug)]
 pub struct Driver {
     /// The name, which is that of its sheet.
     pub name: &'static str,
     /// Makes the engine with room for so many positions in a slot, or explains how to build it in.
-    pub start: Result<Start, &'static str>,
+    pub start: Result<Start, NotBuilt>,
     /// Reads the facts of a file. Only for an engine that opens files by itself and runs no specs.
     pub describe: Option<Describe>,
 }

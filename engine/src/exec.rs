@@ -107,8 +107,8 @@ impl Program {
                 0
             }
         };
-        if let Err(message) = crate::states::check(&graph) {
-            findings.push(Finding::unplaced(message));
+        if let Err(why) = crate::states::check(&graph) {
+            findings.push(Finding::unplaced(why.to_string()));
         }
         if !findings.is_empty() {
             return Err(Error::Refused(findings));

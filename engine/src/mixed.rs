@@ -30,7 +30,7 @@ impl Tensors for Mixed {
         self.of(id).view(id)
     }
 
-    fn made(&self, id: WeightId) -> Option<Result<Vec<f32>, Error>> {
+    fn made(&self, id: WeightId) -> Result<Option<Vec<f32>>, Error> {
         self.of(id).made(id)
     }
 

@@ -348,10 +348,10 @@ impl Session for NativeSession {
     }
 
     fn truncate(&mut self, slot: SlotId, length: usize) -> Result<(), Error> {
-        self.slot_mut(slot)?.truncate(length).map_err(|reason| Error::Truncate {
+        self.slot_mut(slot)?.truncate(length).map_err(|why| Error::Truncate {
             slot: slot.0,
             length,
-            reason,
+            reason: why.to_string(),
         })
     }
 
@@ -361,7 +361,8 @@ impl Session for NativeSession {
 
     fn restore(&mut self, bytes: &[u8]) -> Result<SlotId, Error> {
         let empty = Slot::new(&self.program.graph, self.options.dtype, self.options.rollback);
-        let slot = saved::restore(empty, self.fingerprint, bytes).map_err(Error::Restore)?;
+        let slot = saved::restore(empty, self.fingerprint, bytes);
+        let slot = slot.map_err(|why| Error::Restore(why.to_string()))?;
         Ok(self.place(slot))
     }
 
@@ -388,10 +389,10 @@ impl Session for NativeSession {
         let mut slot = self.empty();
         match slot.seed(&self.program.graph, position, states) {
             Ok(()) => Ok(self.place(slot)),
-            Err(reason) => {
+            Err(why) => {
                 slot.clear(self.options.poison);
                 self.spare.push(slot);
-                Err(Error::Seed(reason))
+                Err(Error::Seed(why.to_string()))
             }
         }
     }

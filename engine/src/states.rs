@@ -21,6 +21,26 @@ use latent::Latent;
 use past::Past;
 use recurrent::Recurrent;
 
+/// Reason that a slot cannot have the asked states.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Error {
+    #[error("state `{state}` of layer {layer} is not of the form of its kind `{}`", kind.name())]
+    Form { state: String, layer: usize, kind: StateKind },
+    #[error("it has seen only {position} tokens")]
+    Ahead { position: usize },
+    #[error(
+        "a window, convolution or recurrence has dropped what lies before, {shortest} is the shortest length left; \
+         open the session with a larger `rollback`"
+    )]
+    Dropped { shortest: usize },
+    #[error("there is no `{part}` of layer {layer}")]
+    NoPart { part: String, layer: usize },
+    #[error("`{part}` of layer {layer} has {found} numbers; expected {least} to {most} times {size}")]
+    Numbers { part: String, layer: usize, found: usize, least: usize, most: usize, size: usize },
+}
+
 /// The memory of one state of the graph.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Memory {
@@ -69,8 +89,8 @@ pub struct Slot {
     pub memories: Vec<Memory>,
 }
 
-/// Says which state of a graph has parts that its kind does not have.
-pub fn check(graph: &Graph) -> Result<(), String> {
+/// Refuses a graph with a state whose parts are not those of its kind.
+pub fn check(graph: &Graph) -> Result<(), Error> {
     for state in &graph.states {
         let shapes: Vec<usize> = state.parts.iter().map(|p| p.shape.len()).collect();
         let fits = match state.kind {
@@ -84,12 +104,8 @@ pub fn check(graph: &Graph) -> Result<(), String> {
         let axes = if state.kind == StateKind::Conv { 1 } else { usize::MAX };
         let empty = state.parts.iter().any(|p| p.shape.iter().take(axes).product::<usize>() == 0);
         if !fits || empty || state.window == Some(0) {
-            return Err(format!(
-                "state `{}` of layer {} is not of the form of its kind `{}`",
-                state.name,
-                state.layer,
-                state.kind.name()
-            ));
+            let (state, layer, kind) = (state.name.clone(), state.layer, state.kind);
+            return Err(Error::Form { state, layer, kind });
         }
     }
     Ok(())
@@ -140,17 +156,14 @@ impl Slot {
         self.pasts().for_each(|past| past.truncate(position));
     }
 
-    /// Forgets every position from `length` on, or says why that cannot be.
-    pub fn truncate(&mut self, length: usize) -> Result<(), String> {
+    /// Forgets every position from `length` on.
+    pub fn truncate(&mut self, length: usize) -> Result<(), Error> {
         if length > self.position {
-            return Err(format!("it has seen only {} tokens", self.position));
+            return Err(Error::Ahead { position: self.position });
         }
         let shortest = self.pasts().map(|past| past.shortest()).max().unwrap_or(0);
         if length < shortest && length < self.position {
-            return Err(format!(
-                "a window, convolution or recurrence has dropped what lies before, {shortest} is \
-                 the shortest length left; open the session with a larger `rollback`"
-            ));
+            return Err(Error::Dropped { shortest });
         }
         self.position = length;
         self.pasts().for_each(|past| past.truncate(length));
@@ -174,13 +187,13 @@ impl Slot {
         graph: &Graph,
         position: usize,
         values: &[StateValue],
-    ) -> Result<(), String> {
+    ) -> Result<(), Error> {
         for (n, (state, memory)) in graph.states.iter().zip(&mut self.memories).enumerate() {
             let find = |part: &registry::graph::StatePart| {
-                let name = || format!("`{}` of layer {}", part.name, state.layer);
+                let layer = state.layer;
                 let mut own = values.iter().filter(|v| v.state == StateId(n));
                 let value = own.find(|value| value.part == part.name);
-                let value = value.ok_or_else(|| format!("there is no {}", name()))?;
+                let value = value.ok_or_else(|| Error::NoPart { part: part.name.clone(), layer })?;
                 let size: usize = part.shape.iter().product();
                 if size == 0 {
                     return Ok(&[][..]); // of a kernel that is one wide
@@ -191,11 +204,8 @@ impl Slot {
                     _ => (state.window.map_or(position, |w| position.min(w - 1)), position),
                 };
                 if value.data.len() != rows * size || rows < least || rows > most {
-                    return Err(format!(
-                        "{} has {} numbers; expected {least} to {most} times {size}",
-                        name(),
-                        value.data.len()
-                    ));
+                    let (part, found) = (part.name.clone(), value.data.len());
+                    return Err(Error::Numbers { part, layer, found, least, most, size });
                 }
                 Ok(&value.data[..])
             };

@@ -23,8 +23,8 @@ pub trait Tensors: Send + Sync {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error>;
 
     /// Computes the numbers of a weight that is not stored as it is; none for any other weight.
-    fn made(&self, _id: WeightId) -> Option<Result<Vec<f32>, Error>> {
-        None
+    fn made(&self, _id: WeightId) -> Result<Option<Vec<f32>>, Error> {
+        Ok(None)
     }
 
     /// True if [`Tensors::made`] would make the weight.
@@ -73,8 +73,8 @@ impl Tensors for checkpoints::weights::Weights {
         self.view(id).map_err(|e| Error::Checkpoint(Box::new(e)))
     }
 
-    fn made(&self, id: WeightId) -> Option<Result<Vec<f32>, Error>> {
-        Some(self.read(id)?.map_err(|e| Error::Checkpoint(Box::new(e))))
+    fn made(&self, id: WeightId) -> Result<Option<Vec<f32>>, Error> {
+        self.read(id).transpose().map_err(|e| Error::Checkpoint(Box::new(e)))
     }
 
     fn is_made(&self, id: WeightId) -> bool {
@@ -294,8 +294,8 @@ impl Weights {
         let &[outputs, inputs] = shape else {
             return Err(Error::Other(format!("weight {} is no matrix", id.0)));
         };
-        let mut numbers = match self.tensors.made(id) {
-            Some(made) => made?,
+        let mut numbers = match self.tensors.made(id)? {
+            Some(made) => made,
             None => widen(&self.tensors.view(id)?, &format!("number {}", id.0), outputs * inputs)?,
         };
         round::round(*dtype, &mut numbers);

@@ -26,6 +26,35 @@ impl Kind {
     }
 }
 
+/// Fault of a sheet. Texts from the file are escaped, ready to print.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum SheetError {
+    #[error("{why}")]
+    Yaml { why: String },
+    #[error("expected a map with `engine`, `ops`, `states` and `dtypes`")]
+    NotMap,
+    #[error("expected text as a key")]
+    KeyNotText,
+    #[error("unknown key `{key}`; expected `{}`", registry::sheet::CAPABILITY.join("`, `"))]
+    UnknownKey { key: String },
+    #[error("`engine` is missing; expected its name")]
+    NoEngine,
+    #[error("`{key}` is missing; expected a list of names")]
+    Missing { key: &'static str },
+    #[error("`{key}` is not a list of names")]
+    NotNames { key: &'static str },
+    #[error("`{key}` is not text")]
+    NotText { key: &'static str },
+    #[error("`{key}` is not a list of texts")]
+    NotTexts { key: &'static str },
+    #[error("`kind` is `{found}`; expected `in_process` or `child`")]
+    Kind { found: String },
+    #[error("expected one of `plugin` and `program` for `kind: child`, and none otherwise")]
+    Program,
+}
+
 /// The capability sheet of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sheet {
@@ -87,76 +116,59 @@ impl Sheet {
     /// Reads a sheet: a map of `engine` and the lists `ops` (of names, of lists of names, or the
     /// word `kernels` for those of this program), `states` and `dtypes`. An engine that opens files by itself has `architectures` and
     /// `formats` in place of the first two.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        // Messages quote the file, which is untrusted.
-        Self::read(text).map_err(|why| {
-            let escape = |c: char| match c {
-                c if c.is_control() => c.escape_default().to_string(),
-                c => c.to_string(),
-            };
-            why.chars().map(escape).collect()
-        })
-    }
-
-    fn read(text: &str) -> Result<Self, String> {
-        let documents = Yaml::load_from_str(text).map_err(|e| e.to_string())?;
+    pub fn parse(text: &str) -> Result<Self, SheetError> {
+        let documents = Yaml::load_from_str(text)
+            .map_err(|e| SheetError::Yaml { why: escaped(&e.to_string()) })?;
         let Some(Yaml::Mapping(map)) = documents.first() else {
-            return Err("expected a map with `engine`, `ops`, `states` and `dtypes`".to_owned());
+            return Err(SheetError::NotMap);
         };
         let mut entries = BTreeMap::new();
         for (key, value) in map {
-            let key = key.as_str().ok_or("expected text as a key")?;
+            let key = key.as_str().ok_or(SheetError::KeyNotText)?;
             if !registry::sheet::knows(key) {
-                let known = registry::sheet::CAPABILITY.join("`, `");
-                return Err(format!("unknown key `{key}`; expected `{known}`"));
+                return Err(SheetError::UnknownKey { key: escaped(key) });
             }
             entries.insert(key, value);
         }
         let engine = entries.get("engine").and_then(|v| v.as_str());
-        let names = |key: &str| -> Result<BTreeSet<String>, String> {
-            let list =
-                entries.get(key).ok_or(format!("`{key}` is missing; expected a list of names"))?;
+        let names = |key: &'static str| -> Result<BTreeSet<String>, SheetError> {
+            let list = entries.get(key).ok_or(SheetError::Missing { key })?;
             if key == "ops" && list.as_str() == Some("kernels") {
                 return Ok(Kernels::default().names().map(str::to_owned).collect());
             }
             let mut names = BTreeSet::new();
-            gather(list, &mut names).ok_or(format!("`{key}` is not a list of names"))?;
+            gather(list, &mut names).ok_or(SheetError::NotNames { key })?;
             Ok(names)
         };
-        let optional = |key: &str| {
+        let optional = |key: &'static str| {
             if entries.contains_key(key) { names(key) } else { Ok(BTreeSet::new()) }
         };
-        let text = |key: &str| match entries.get(key).map(|value| value.as_str()) {
-            Some(None) => Err(format!("`{key}` is not text")),
+        let text = |key: &'static str| match entries.get(key).map(|value| value.as_str()) {
+            Some(None) => Err(SheetError::NotText { key }),
             found => Ok(found.flatten().map(str::to_owned)),
         };
-        let list = |key: &str| -> Result<Vec<String>, String> {
+        let list = |key: &'static str| -> Result<Vec<String>, SheetError> {
             let Some(value) = entries.get(key) else { return Ok(Vec::new()) };
             let words = value.as_sequence().and_then(|items| {
                 items.iter().map(|item| Some(item.as_str()?.to_owned())).collect()
             });
-            words.ok_or(format!("`{key}` is not a list of texts"))
+            words.ok_or(SheetError::NotTexts { key })
         };
         let kind = match text("kind")?.as_deref() {
             None | Some("in_process") => Kind::InProcess,
             Some("child") => Kind::Child,
-            Some(other) => {
-                return Err(format!("`kind` is `{other}`; expected `in_process` or `child`"));
-            }
+            Some(other) => return Err(SheetError::Kind { found: escaped(other) }),
         };
         let (plugin, command) = (text("plugin")?, list("program")?);
         let starts = usize::from(plugin.is_some()) + usize::from(!command.is_empty());
         if starts != usize::from(kind == Kind::Child) {
-            return Err(
-                "expected one of `plugin` and `program` for `kind: child`, and none otherwise"
-                    .to_owned(),
-            );
+            return Err(SheetError::Program);
         }
         // An engine that opens files by itself is given no graph, so it has neither.
         let opens_files = entries.contains_key("architectures") || kind == Kind::Child;
-        let graphs = |key: &str| if opens_files { optional(key) } else { names(key) };
+        let graphs = |key: &'static str| if opens_files { optional(key) } else { names(key) };
         Ok(Self {
-            engine: engine.ok_or("`engine` is missing; expected its name")?.to_owned(),
+            engine: engine.ok_or(SheetError::NoEngine)?.to_owned(),
             ops: graphs("ops")?,
             states: graphs("states")?,
             dtypes: names("dtypes")?,
@@ -174,6 +186,15 @@ impl Sheet {
             shows: list("shows")?,
         })
     }
+}
+
+/// Escapes text of a file, which is untrusted.
+fn escaped(text: &str) -> String {
+    let escape = |c: char| match c {
+        c if c.is_control() => c.escape_default().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(escape).collect()
 }
 
 fn gather(node: &Yaml<'_>, names: &mut BTreeSet<String>) -> Option<()> {

@@ -14,10 +14,10 @@ pub(super) static DRIVER: Driver = Driver {
 #[cfg(not(feature = "llama-cpp"))]
 pub(super) static DRIVER: Driver = Driver {
     name: "llama.cpp",
-    start: Err(
-        "build it in with `cargo build --release --features llama-cpp` (needs cmake, a C++ compiler and \
-                libclang)",
-    ),
+    start: Err(super::NotBuilt {
+        remedy: "build it in with `cargo build --release --features llama-cpp` (needs cmake, a C++ compiler and \
+                 libclang)",
+    }),
     describe: Some(|path| {
         Err(crate::Error::Other(format!(
             "this build has no engine `llama.cpp` for `{}`; build it in with `cargo build --release --features \

@@ -2,7 +2,7 @@
 
 use registry::dtype::Dtype;
 
-use super::past::Past;
+use super::past::{self, Past};
 use super::store::Store;
 
 /// Rows of a sequence by position: all of them, or the last `needed` and some more to roll
@@ -148,7 +148,7 @@ impl Past for History {
         self.store.to_bytes(from, to, out);
     }
 
-    fn set_bytes(&mut self, floor: usize, end: usize, bytes: &[u8]) -> Result<(), String> {
+    fn set_bytes(&mut self, floor: usize, end: usize, bytes: &[u8]) -> Result<(), past::Error> {
         let oldest = self
             .needed
             .map_or(0, |needed| end.saturating_sub(needed.saturating_add(self.rollback)));
@@ -158,15 +158,12 @@ impl Past for History {
             || (floor > 0 && end - floor < self.needed.unwrap_or(usize::MAX))
             || floor < oldest
         {
-            return Err(format!("rows {floor}..{end} do not fit this state"));
+            return Err(past::Error::Rows { floor, end });
         }
         let rows = end - floor;
         if rows.checked_mul(self.row_bytes()) != Some(bytes.len()) {
-            return Err(format!(
-                "{} bytes do not make {rows} rows of {}",
-                bytes.len(),
-                self.row_bytes()
-            ));
+            let (found, size) = (bytes.len(), self.row_bytes());
+            return Err(past::Error::RowBytes { found, rows, size });
         }
         (self.first, self.rows, self.floor) = (floor, rows, floor);
         self.store.set_bytes(bytes);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use registry::dtype::Dtype;
 use registry::graph::State;
 
-use super::past::Past;
+use super::past::{self, Past};
 use crate::kernels::round::{round, to_bits};
 
 /// Positions that every recurrence can be rolled back by, if the session asks for as many: the
@@ -183,17 +183,14 @@ impl Past for Recurrent {
         }
     }
 
-    fn set_bytes(&mut self, floor: usize, end: usize, bytes: &[u8]) -> Result<(), String> {
+    fn set_bytes(&mut self, floor: usize, end: usize, bytes: &[u8]) -> Result<(), past::Error> {
         if floor > end || end - floor > self.rollback {
-            return Err(format!("positions {floor}..{end} do not fit this state"));
+            return Err(past::Error::Positions { floor, end });
         }
         let blocks = if floor == 0 { end } else { end - floor + 1 };
         if blocks.checked_mul(self.block_bytes()) != Some(bytes.len()) {
-            return Err(format!(
-                "{} bytes do not make {blocks} blocks of {}",
-                bytes.len(),
-                self.block_bytes()
-            ));
+            let (found, size) = (bytes.len(), self.block_bytes());
+            return Err(past::Error::BlockBytes { found, blocks, size });
         }
         (self.end, self.floor) = (end, floor);
         self.held = bytes

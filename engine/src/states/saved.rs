@@ -14,7 +14,34 @@ use registry::dtype::Dtype;
 use registry::graph::State;
 use registry::model::Model;
 
-use super::Slot;
+use super::{Slot, past};
+
+/// Reason that bytes are not a slot of the session.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Error {
+    #[error("{found} bytes are too few")]
+    Few { found: usize },
+    #[error("they do not begin as version 1 of the format does")]
+    Version,
+    #[error("the checksum does not agree; they were cut short or damaged")]
+    Checksum,
+    #[error("they are of another model, dims, dtype or rollback")]
+    Fingerprint,
+    #[error("{found} positions are more than any sequence has")]
+    Positions { found: usize },
+    #[error("they hold {found} pasts; the model has {expected}")]
+    Pasts { found: usize, expected: usize },
+    #[error(transparent)]
+    Past(#[from] past::Error),
+    #[error("a size is too large")]
+    Size,
+    #[error("they end too soon")]
+    Short,
+    #[error("{found} bytes are left over")]
+    LeftOver { found: usize },
+}
 
 const MAGIC: &[u8] = b"onboard-slot\x01\0\0\0";
 
@@ -78,63 +105,55 @@ pub fn save(slot: &Slot, fingerprint: u64) -> Vec<u8> {
     out
 }
 
-/// Reads into an empty slot of the session's model; says what is wrong with bytes that do not
-/// fit. Only as much is allocated as the bytes hold.
-pub fn restore(mut slot: Slot, fingerprint: u64, bytes: &[u8]) -> Result<Slot, String> {
+/// Reads into an empty slot of the session's model. Only as much is allocated as the bytes hold.
+pub fn restore(mut slot: Slot, fingerprint: u64, bytes: &[u8]) -> Result<Slot, Error> {
     let Some((body, sum)) = bytes.split_last_chunk::<8>() else {
-        return Err(format!("{} bytes are too few", bytes.len()));
+        return Err(Error::Few { found: bytes.len() });
     };
     let mut left = body;
     if !left.starts_with(MAGIC) {
-        return Err("they do not begin as version 1 of the format does".to_owned());
+        return Err(Error::Version);
     }
     left = &left[MAGIC.len()..];
     let mut expected = Fnv::new();
     expected.add(body);
     if expected.0 != u64::from_le_bytes(*sum) {
-        return Err("the checksum does not agree; they were cut short or damaged".to_owned());
+        return Err(Error::Checksum);
     }
     if number(&mut left)? != fingerprint {
-        return Err("they are of another model, dims, dtype or rollback".to_owned());
+        return Err(Error::Fingerprint);
     }
     let position = size(&mut left)?;
     if position > u32::MAX as usize {
-        return Err(format!("{position} positions are more than any sequence has"));
+        return Err(Error::Positions { found: position });
     }
-    let Some((count, rest)) = left.split_first_chunk::<4>() else { return Err(short()) };
+    let Some((count, rest)) = left.split_first_chunk::<4>() else { return Err(Error::Short) };
     left = rest;
     let mut pasts: Vec<_> = slot.memories.iter_mut().flat_map(super::Memory::pasts_mut).collect();
-    if u32::from_le_bytes(*count) as usize != pasts.len() {
-        return Err(format!(
-            "they hold {} pasts; the model has {}",
-            u32::from_le_bytes(*count),
-            pasts.len()
-        ));
+    let (found, expected) = (u32::from_le_bytes(*count) as usize, pasts.len());
+    if found != expected {
+        return Err(Error::Pasts { found, expected });
     }
     for past in &mut pasts {
         let floor = size(&mut left)?;
         let len = size(&mut left)?;
-        let Some((part, rest)) = left.split_at_checked(len) else { return Err(short()) };
+        let Some((part, rest)) = left.split_at_checked(len) else { return Err(Error::Short) };
         past.set_bytes(floor, position, part)?;
         left = rest;
     }
     if !left.is_empty() {
-        return Err(format!("{} bytes are left over", left.len()));
+        return Err(Error::LeftOver { found: left.len() });
     }
     slot.position = position;
     Ok(slot)
 }
 
-fn short() -> String {
-    "they end too soon".to_owned()
-}
-
-fn number(left: &mut &[u8]) -> Result<u64, String> {
-    let (head, rest) = left.split_first_chunk::<8>().ok_or_else(short)?;
+fn number(left: &mut &[u8]) -> Result<u64, Error> {
+    let (head, rest) = left.split_first_chunk::<8>().ok_or(Error::Short)?;
     *left = rest;
     Ok(u64::from_le_bytes(*head))
 }
 
-fn size(left: &mut &[u8]) -> Result<usize, String> {
-    usize::try_from(number(left)?).map_err(|_| "a size is too large".to_owned())
+fn size(left: &mut &[u8]) -> Result<usize, Error> {
+    usize::try_from(number(left)?).map_err(|_| Error::Size)
 }

@@ -182,7 +182,7 @@ pub(crate) fn sheet(trial: &Trial<'_>) -> Judged {
     let text = trial.case.text("engine.yaml");
     let read = match engine::capability::Sheet::parse(&text) {
         Ok(_) => true,
-        Err(error) => refused(&error)?,
+        Err(error) => refused(&error.to_string())?,
     };
     let home = trial.program.root.join("fixtures/llama_256").display().to_string();
     let sheet = trial.path("engine.yaml");
