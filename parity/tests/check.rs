@@ -103,7 +103,8 @@ fn what_is_not_a_number_fails() {
     assert_eq!(headline(&report).0, "logits");
     assert_eq!(report.runs[0].first.as_ref().unwrap().step, 1);
     // JSON cannot express the value, and stays valid.
-    let json: serde_json::Value = serde_json::from_str(&onboard_parity::json::json(&report)).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&onboard_parity::json::json(&report)).unwrap();
     assert_eq!(json["schema"], "onboard-parity/1");
     assert_eq!(json["verdict"], "fail");
 }

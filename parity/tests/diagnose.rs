@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::{NativeEngine, Source};
-use onboard_parity::diagnose::{DiagnoseOptions, Diagnosis, Observed, diagnose, explain, noise, observe};
+use onboard_parity::diagnose::{
+    DiagnoseOptions, Diagnosis, Observed, diagnose, explain, noise, observe,
+};
 use onboard_parity::edit::Change;
 use onboard_parity::mutate::{Fate, MutateOptions, mutate};
 use onboard_parity::{CheckOptions, Dump, check};

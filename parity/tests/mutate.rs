@@ -34,7 +34,8 @@ fn assert_caught(name: &str, classes: &[Class]) {
     let wrong: Vec<_> = book.outcomes.iter().filter(|o| o.right == Some(false)).collect();
     assert!(known > 20 && right * 20 >= known * 19, "{name}: {wrong:#?}");
     for class in classes {
-        let caught = |o: &onboard_parity::mutate::Outcome| o.class == *class && o.fate == Fate::Caught;
+        let caught =
+            |o: &onboard_parity::mutate::Outcome| o.class == *class && o.fate == Fate::Caught;
         assert!(book.outcomes.iter().any(caught), "{name}: {}", class.name());
     }
 }

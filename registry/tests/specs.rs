@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use proptest::prelude::*;
 use onboard_spec::check::check_weights;
 use onboard_spec::config::Config;
 use onboard_spec::diag::{Finding, Severity};
@@ -12,6 +11,7 @@ use onboard_spec::library::Library;
 use onboard_spec::model::Model;
 use onboard_spec::ops::OpSet;
 use onboard_spec::resolve::resolve;
+use proptest::prelude::*;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures")

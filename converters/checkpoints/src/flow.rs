@@ -27,7 +27,7 @@ pub trait Numbers: Send + Sync {
 
 /// Values of a plain dtype in memory or in a memory map.
 pub struct Plain<'a> {
-    /// Dtype of the values: a floating-point type.
+    /// Dtype of the values. Other than floating-point types are copied and not read.
     pub dtype: FileDtype,
     /// Little-endian.
     pub bytes: &'a [u8],
@@ -134,26 +134,29 @@ impl<'a> Flow<'a> {
         Self { shape: shape.to_vec(), node: Arc::new(Node::Source(numbers)) }
     }
 
-    /// Returns a flow of a plain dtype. An error says why the bytes cannot be read as values.
+    /// Returns a flow of a floating-point dtype. An error says why the bytes cannot be read as values.
     pub fn plain(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, String> {
+        let flow = Self::stored(shape, dtype, bytes)?;
+        flow.numeric()?;
+        Ok(flow)
+    }
+
+    /// Returns a flow of any dtype, for steps that move or decode bytes.
+    pub fn stored(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, String> {
         let count = shape.iter().try_fold(1_usize, |n, &dim| n.checked_mul(dim));
         let size = count.and_then(|count| count.checked_mul(dtype.size()));
-        if !dtype.is_float() {
-            return Err(format!("numbers of dtype `{dtype}` cannot be read as f32"));
-        }
         if size != Some(bytes.len()) {
             return Err(format!("{} bytes do not hold shape {shape:?} of {dtype}", bytes.len()));
         }
         Ok(Self::new(shape, Arc::new(Plain { dtype, bytes })))
     }
 
-    /// Returns a flow of values, or of raw bytes for a step that decodes them.
-    pub fn raw(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, String> {
-        let count = shape.iter().try_fold(1_usize, |n, &dim| n.checked_mul(dim));
-        if dtype == FileDtype::U8 && count == Some(bytes.len()) {
-            return Ok(Self::new(shape, Arc::new(Octets(bytes))));
+    /// Returns an error if a source has a dtype whose bytes cannot be read as values.
+    pub fn numeric(&self) -> Result<(), String> {
+        match self.no_numbers() {
+            None => Ok(()),
+            Some(dtype) => Err(format!("numbers of dtype `{dtype}` cannot be read as f32")),
         }
-        Self::plain(shape, dtype, bytes)
     }
 
     /// Returns the row-major shape.
@@ -163,7 +166,7 @@ impl<'a> Flow<'a> {
 
     /// Returns the number of values.
     pub fn len(&self) -> usize {
-        self.shape.iter().product()
+        product(&self.shape)
     }
 
     /// True if the tensor has no values.
@@ -188,9 +191,17 @@ impl<'a> Flow<'a> {
 
     /// Returns the number of values per index of an axis: the product of the axes after it.
     fn inner(&self, axis: usize) -> usize {
-        self.shape[axis + 1..].iter().product()
+        product(&self.shape[axis + 1..])
     }
 }
+
+/// Multiplies dims. Only the shape of a tensor without values overflows, and its product is not used.
+fn product(dims: &[usize]) -> usize {
+    dims.iter().fold(1, |n, &dim| n.saturating_mul(dim))
+}
+
+/// Limit on the bytes of a padded tensor.
+const MOST_RESIZED: usize = 1 << 36;
 
 type Shapes = Vec<Vec<usize>>;
 
@@ -271,7 +282,13 @@ fn each<'a>(step: &Step, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'a>, St
             let (row, half) = (of.inner(0), of.shape[0] / heads / 2);
             Node::Heads { of, row, half, to: *to }
         }
-        Step::Resize(_) => Node::Resized { of },
+        Step::Resize(rows) => {
+            let size = of.dtype().unwrap_or(FileDtype::F32).size();
+            if product(&shape).saturating_mul(size) > MOST_RESIZED {
+                return Err(format!("{rows} rows are more than are made"));
+            }
+            Node::Resized { of }
+        }
         computing => {
             let how = Computed::new(computing, &of.shape)?;
             Node::Computed { of, how }
@@ -281,9 +298,9 @@ fn each<'a>(step: &Step, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'a>, St
 }
 
 fn join<'a>(axis: usize, parts: &[Flow<'a>], mut after: Shapes) -> Flow<'a> {
-    let chunk = |part: &Flow<'_>| part.shape[axis] * part.inner(axis);
+    let chunk = |part: &Flow<'_>| product(&part.shape[axis..]);
     let parts: Vec<_> = parts.iter().map(|part| (part.clone(), chunk(part))).collect();
-    let whole = parts.iter().map(|part| part.1).sum();
+    let whole = parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.1));
     Flow::made(after.swap_remove(0), Node::Join { parts, whole })
 }
 

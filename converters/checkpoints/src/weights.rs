@@ -5,16 +5,13 @@
 //! each time, as for experts that would fill the memory.
 
 mod flows;
-mod steps;
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use rayon::prelude::*;
 use registry::graph::{Weight, WeightId};
-use registry::weight_map::{self, Gathered, Rule, Step, beginning, shapes};
+use registry::weight_map::{self, Gathered, Rule, beginning};
 
 use crate::checkpoint::{self, Checkpoint, Rounding};
 use crate::flow::Flow;
@@ -22,10 +19,6 @@ use crate::load::WeightView;
 pub use flows::{Sourced, flows, idle};
 use formats::safetensors::FileDtype;
 use formats::shown;
-use steps::Tensor;
-
-/// Number of values that a thread computes at a time.
-const PIECE: usize = 1 << 16;
 
 /// Reason why a weight cannot be read from a checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -153,7 +146,7 @@ impl Weights {
             Source::Made(recipe) => {
                 let held = &self.made[id.0];
                 if held.get().is_none() {
-                    let bytes = self.make(recipe, &found.shape)?;
+                    let bytes = self.flow(recipe)?.bytes();
                     held.get_or_init(|| bytes);
                 }
                 held.get().map_or(&[][..], Vec::as_slice)
@@ -171,60 +164,34 @@ impl Weights {
     pub fn read(&self, id: WeightId) -> Option<Result<Vec<f32>, Error>> {
         let found = &self.found[id.0];
         let Source::Made(recipe) = &found.source else { return None };
-        Some(self.flow(recipe).map(|flow| {
-            let mut numbers = vec![0.0; flow.len()];
-            flow.read(0, &mut numbers);
-            numbers
-        }))
+        Some(self.numbers(recipe))
+    }
+
+    fn numbers(&self, recipe: &Recipe) -> Result<Vec<f32>, Error> {
+        let flow = self.flow(recipe)?;
+        flow.numeric().map_err(|why| self.broken(recipe, why))?;
+        let mut numbers = vec![0.0; flow.len()];
+        flow.read(0, &mut numbers);
+        Ok(numbers)
     }
 
     /// Returns the lazy result of a recipe.
     fn flow(&self, recipe: &Recipe) -> Result<Flow<'_>, Error> {
-        let name = recipe.tensors.first().map_or("", String::as_str);
-        match recipe.rule {
-            Some(rule) => {
-                let rule = &self.rules[rule];
-                let (name, tensors) = (&rule.weight.text, &recipe.tensors);
-                flows::made(&self.checkpoint, name, rule, tensors, recipe.output)
+        let Recipe { rule, tensors, output } = recipe;
+        match rule.map(|rule| &self.rules[rule]) {
+            Some(rule) => flows::made(&self.checkpoint, &rule.weight.text, rule, tensors, *output),
+            None => {
+                let name = tensors.first().map_or("", String::as_str);
+                self.checkpoint.flow(name)?.map_err(|why| self.broken(recipe, why))
             }
-            None => self.checkpoint.flow(name)?.map_err(|why| Error::Rule {
-                root: self.checkpoint.root().into(),
-                weight: shown(name),
-                rule: "codes and scales".to_owned(),
-                why,
-            }),
         }
     }
 
-    /// Returns the bytes of a weight that its rule computes.
-    fn make(&self, recipe: &Recipe, shape: &[usize]) -> Result<Vec<u8>, Error> {
-        let coded = recipe.tensors.iter().any(|name| self.checkpoint.is_quantized(name));
-        let Some(rule) = recipe.rule.filter(|_| !coded) else {
-            let flow = self.flow(recipe)?;
-            let mut numbers = vec![0.0; flow.len()];
-            // Limited to the length of the weight, the only part of the decoded codes that is needed.
-            numbers
-                .par_chunks_mut(PIECE)
-                .enumerate()
-                .for_each(|(n, out)| flow.read(n * PIECE, out));
-            return Ok(numbers.iter().flat_map(|x| x.to_le_bytes()).collect());
-        };
-        let rule = &self.rules[rule];
-        let broken = |why: String| Error::Rule {
-            root: self.checkpoint.root().into(),
-            weight: format!("of shape {shape:?}"),
-            rule: format!("{} -> {}", rule.disk.text, rule.weight.text),
-            why,
-        };
-        let mut inputs = Vec::with_capacity(recipe.tensors.len());
-        for name in &recipe.tensors {
-            let bytes = Cow::Borrowed(self.checkpoint.bytes(name)?);
-            let info = self.checkpoint.info(name).ok_or_else(|| broken(format!("no `{name}`")))?;
-            inputs.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), bytes });
-        }
-        let outputs = steps::run(&rule.steps, inputs).map_err(broken)?;
-        let made = outputs.into_iter().nth(recipe.output);
-        Ok(made.ok_or_else(|| broken("it gives too few tensors".to_owned()))?.bytes.into_owned())
+    fn broken(&self, recipe: &Recipe, why: String) -> Error {
+        let rule = recipe.rule.map(|rule| &self.rules[rule]);
+        let weight = rule.map(|rule| &rule.weight.text).or(recipe.tensors.first());
+        let text = rule.map_or_else(|| "codes and scales".to_owned(), flows::text);
+        flows::broken(&self.checkpoint, weight.map_or("", String::as_str), &text, why)
     }
 
     /// Returns the input rounding of a weight, if the checkpoint defines one.
@@ -300,59 +267,18 @@ fn find(
         return Ok(Found { dtype: info.dtype, shape: info.shape.clone(), source });
     };
     let rule = &rules[number];
-    let infos = gathered
-        .names
-        .iter()
-        .map(|name| checkpoint.info(name).ok_or_else(|| missing(checkpoint, weight, name)))
-        .collect::<Result<Vec<_>, _>>()?;
-    let broken = |why: String| Error::Rule {
-        root: checkpoint.root().into(),
-        weight: shown(&weight.name),
-        rule: format!("{} -> {}", rule.disk.text, rule.weight.text),
-        why,
-    };
-    let few = |given: usize| {
-        let wanted = gathered.output + 1;
-        format!("its steps give {given} tensors, and this is number {wanted}")
-    };
+    if let Some(name) = gathered.names.iter().find(|name| checkpoint.info(name).is_none()) {
+        return Err(missing(checkpoint, weight, name));
+    }
     used.extend(gathered.names.iter().cloned());
-    let coded = gathered.names.iter().any(|name| checkpoint.is_quantized(name));
-    if rule.steps.iter().all(stretches) && !coded {
-        let mut inputs = Vec::with_capacity(infos.len());
-        for (name, info) in gathered.names.iter().zip(&infos) {
-            let bytes = Cow::Borrowed(checkpoint.bytes(name)?);
-            inputs.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), bytes });
-        }
-        let outputs = steps::run(&rule.steps, inputs).map_err(broken)?;
-        let given = outputs.len();
-        let made = outputs.into_iter().nth(gathered.output).ok_or_else(|| broken(few(given)))?;
-        if let Cow::Borrowed(bytes) = made.bytes {
-            let source = locate(checkpoint, &gathered.names, bytes)?;
-            return Ok(Found { dtype: made.dtype, shape: made.shape, source });
-        }
-    }
-    let inputs = infos.iter().map(|info| info.shape.clone()).collect();
-    let outputs = shapes(&rule.steps, inputs).map_err(|e| broken(e.to_string()))?;
-    let given = outputs.len();
-    let shape = outputs.into_iter().nth(gathered.output).ok_or_else(|| broken(few(given)))?;
-    let first = infos.first().map_or(FileDtype::F32, |info| info.dtype);
-    let dtype = if coded || rule.steps.iter().any(Step::computes) { FileDtype::F32 } else { first };
     let Gathered { names: tensors, output } = gathered;
-    let source = Source::Made(Recipe { rule: Some(number), tensors, output });
+    let flow = flows::made(checkpoint, &weight.name, rule, &tensors, output)?;
+    let (dtype, shape) = (flow.dtype().unwrap_or(FileDtype::F32), flow.shape().to_vec());
+    let source = match flow.stretch() {
+        Some(bytes) => locate(checkpoint, &tensors, bytes)?,
+        None => Source::Made(Recipe { rule: Some(number), tensors, output }),
+    };
     Ok(Found { dtype, shape, source })
-}
-
-/// True if a step leaves byte ranges of a file unchanged.
-fn stretches(step: &Step) -> bool {
-    match step {
-        Step::Squeeze(_)
-        | Step::Unsqueeze(_)
-        | Step::Reshape(_)
-        | Step::Flatten(_)
-        | Step::Unflatten { .. } => true,
-        Step::Split { axis, .. } | Step::SplitRuns { axis, .. } | Step::Unstack(axis) => *axis == 0,
-        _ => false,
-    }
 }
 
 /// Finds the tensor and the byte range that a borrowed slice comes from.
@@ -380,28 +306,6 @@ fn locate(checkpoint: &Checkpoint, names: &[String], bytes: &[u8]) -> Result<Sou
             shape: Vec::new(),
         })?;
     Ok(Source::View { tensor, file: info.file, range: (info.range.0, info.range.0) })
-}
-
-#[cfg(test)]
-type ShapedNumbers = (Vec<usize>, Vec<f32>);
-
-/// Applies steps to f32 tensors at once, as the reference for tests of lazy reading.
-#[cfg(test)]
-pub(crate) fn run_steps(
-    steps: &[registry::weight_map::Step],
-    shapes: &[Vec<usize>],
-    bytes: &[Vec<u8>],
-) -> Result<Vec<ShapedNumbers>, String> {
-    let tensor = |(shape, bytes): (&Vec<usize>, _)| Tensor {
-        dtype: FileDtype::F32,
-        shape: shape.clone(),
-        bytes: Cow::Borrowed(bytes),
-    };
-    let inputs = shapes.iter().zip(bytes.iter().map(Vec::as_slice)).map(tensor).collect();
-    let outputs = steps::run(steps, inputs)?;
-    let numbers =
-        |bytes: &[u8]| bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-    Ok(outputs.into_iter().map(|tensor| (tensor.shape, numbers(&tensor.bytes))).collect())
 }
 
 #[cfg(test)]

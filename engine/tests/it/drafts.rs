@@ -172,7 +172,8 @@ fn heads_are_fed_or_refuse() {
     let (dir, model) = heads().remove(0);
     let mut head = open(&dir, &model.nextn.as_ref().unwrap().layers[0], Dtype::F32);
     let slot = head.open_slot();
-    let chunk = onboard_engine::Chunk { slot, tokens: &tokens(2), want: onboard_engine::Want::Last };
+    let chunk =
+        onboard_engine::Chunk { slot, tokens: &tokens(2), want: onboard_engine::Want::Last };
     let said = head.step(&[chunk], &mut onboard_engine::NoProbe).unwrap_err().to_string();
     assert!(said.contains("0 numbers are fed besides 2 tokens"), "{said}");
     let mut session = open(&dir, &model, Dtype::F32);
@@ -213,8 +214,11 @@ fn off(dir: &Path, head: &Arc<Model>) -> f32 {
             let (mut at, mut rows) = (0, Vec::new());
             while at < tokens.len() {
                 let size = if at == 0 { sizes[0] } else { 1 };
-                let chunk =
-                    onboard_engine::Chunk { slot, tokens: &tokens[at..at + size], want: onboard_engine::Want::All };
+                let chunk = onboard_engine::Chunk {
+                    slot,
+                    tokens: &tokens[at..at + size],
+                    want: onboard_engine::Want::All,
+                };
                 let fed = &hidden[at * width..(at + size) * width];
                 let found = session.step_fed(&[chunk], fed, &mut onboard_engine::NoProbe).unwrap();
                 if phase == "prefill" || at > 0 {

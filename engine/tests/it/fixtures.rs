@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onboard_engine::{Chunk, Engine, NativeEngine, NoProbe, Options, Session, SlotId, Source, Want};
 use formats::safetensors::File;
+use onboard_engine::{
+    Chunk, Engine, NativeEngine, NoProbe, Options, Session, SlotId, Source, Want,
+};
 use registry::config::Config;
 use registry::diag::Finding;
 use registry::dtype::Dtype;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use onboard_engine::{Chunk, Engine, NativeEngine, NoProbe, Options, Session, SlotId, Source, Want};
+use onboard_engine::{
+    Chunk, Engine, NativeEngine, NoProbe, Options, Session, SlotId, Source, Want,
+};
 use registry::dtype::Dtype;
 
 use crate::fixtures::{folders, model};

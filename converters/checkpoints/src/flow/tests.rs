@@ -2,7 +2,6 @@ use proptest::prelude::*;
 use registry::weight_map::{Sizes, inverse};
 
 use super::*;
-use crate::weights::run_steps;
 
 /// Returns tensors whose values are all different.
 fn tensors(shapes: &[Vec<usize>]) -> Vec<Vec<u8>> {
@@ -33,18 +32,57 @@ fn numbers(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
-/// Returns chains of steps that fit their tensors: experts, fused projections, heads, multipliers.
-fn chains() -> Vec<(Vec<Vec<usize>>, Vec<Step>)> {
+/// Steps that fit their tensors, with the place that each value comes from.
+struct Chain {
+    shapes: Vec<Vec<usize>>,
+    steps: Vec<Step>,
+    /// Returns the tensor and the index in it, for a result and the index in that; none for a zero.
+    from: fn(usize, &[usize]) -> Option<(usize, Vec<usize>)>,
+    /// Computes a value of the result from that of the source, for its row.
+    value: fn(f32, usize) -> f32,
+}
+
+impl Chain {
+    fn moves(
+        shapes: Vec<Vec<usize>>,
+        steps: Vec<Step>,
+        from: fn(usize, &[usize]) -> Option<(usize, Vec<usize>)>,
+    ) -> Self {
+        Self { shapes, steps, from, value: |x, _| x }
+    }
+
+    fn computes(steps: Vec<Step>, value: fn(f32, usize) -> f32) -> Self {
+        Self { shapes: vec![vec![4, 3]], steps, from: |_, i| Some((0, i.to_vec())), value }
+    }
+}
+
+/// Returns chains of steps: experts, fused projections, heads, multipliers.
+fn chains() -> Vec<Chain> {
     let each = |sizes: &[usize]| Sizes::Each(sizes.to_vec());
+    let heads = |heads, to| vec![Step::PermuteHeads { heads, to }];
     vec![
-        (vec![vec![3, 4]; 5], vec![Step::Stack(0)]),
-        (vec![vec![3, 4]; 2], vec![Step::Stack(1), Step::Transpose(0, 2)]),
-        (vec![vec![2, 6, 4]], vec![Step::Split { axis: 1, sizes: Sizes::Equal(2) }]),
-        (vec![vec![8, 3]], vec![Step::PermuteHeads { heads: 2, to: HeadLayout::Interleaved }]),
-        (vec![vec![8]], vec![Step::PermuteHeads { heads: 1, to: HeadLayout::Half }]),
-        (vec![vec![5, 1, 3]], vec![Step::Squeeze(1), Step::Transpose(0, 1)]),
+        Chain::moves(vec![vec![3, 4]; 5], vec![Step::Stack(0)], |_, i| {
+            Some((i[0], i[1..].to_vec()))
+        }),
+        Chain::moves(vec![vec![3, 4]; 2], vec![Step::Stack(1), Step::Transpose(0, 2)], |_, i| {
+            Some((i[1], vec![i[2], i[0]]))
+        }),
+        Chain::moves(
+            vec![vec![2, 6, 4]],
+            vec![Step::Split { axis: 1, sizes: Sizes::Equal(2) }],
+            |part, i| Some((0, vec![i[0], part * 3 + i[1], i[2]])),
+        ),
+        Chain::moves(vec![vec![8, 3]], heads(2, HeadLayout::Interleaved), |_, i| {
+            Some((0, vec![i[0] / 4 * 4 + i[0] % 4 / 2 + i[0] % 2 * 2, i[1]]))
+        }),
+        Chain::moves(vec![vec![8]], heads(1, HeadLayout::Half), |_, i| {
+            Some((0, vec![i[0] % 4 * 2 + i[0] / 4]))
+        }),
+        Chain::moves(vec![vec![5, 1, 3]], vec![Step::Squeeze(1), Step::Transpose(0, 1)], |_, i| {
+            Some((0, vec![i[1], 0, i[0]]))
+        }),
         // Groups of q, k, v, z as one projection: regrouped into [q; k; v] and z.
-        (
+        Chain::moves(
             vec![vec![2 * (2 + 2 + 6 + 6), 5]],
             vec![
                 Step::Unflatten { axis: 0, sizes: vec![2, 16] },
@@ -52,49 +90,88 @@ fn chains() -> Vec<(Vec<Vec<usize>>, Vec<Step>)> {
                 Step::Flatten(0),
                 Step::ConcatRuns { axis: 0, runs: vec![3, 1] },
             ],
+            |part, i| {
+                let (group, row) = match (part, i[0]) {
+                    (0, q) if q < 4 => (q / 2, q % 2),
+                    (0, k) if k < 8 => (k / 2 - 2, 2 + k % 2),
+                    (0, v) => ((v - 8) / 6, 4 + (v - 8) % 6),
+                    (_, z) => (z / 6, 10 + z % 6),
+                };
+                Some((0, vec![group * 16 + row, i[1]]))
+            },
         ),
         // A latent projection into keys, transposed, and values.
-        (
+        Chain::moves(
             vec![vec![2 * (3 + 4), 5]],
             vec![
                 Step::Unflatten { axis: 0, sizes: vec![2, 7] },
                 Step::Split { axis: 1, sizes: each(&[3, 4]) },
                 Step::At(0, Box::new(Step::Transpose(1, 2))),
             ],
+            |part, i| {
+                let (row, column) = if part == 0 { (i[2], i[1]) } else { (3 + i[1], i[2]) };
+                Some((0, vec![i[0] * 7 + row, column]))
+            },
         ),
         // Value heads from grouped to tiled, on columns.
-        (
+        Chain::moves(
             vec![vec![3, 2 * 3 * 2]],
             vec![
                 Step::Unflatten { axis: 1, sizes: vec![2, 3, 2] },
                 Step::Transpose(1, 2),
                 Step::Reshape(vec![3, 12]),
             ],
+            |_, i| Some((0, vec![i[0], i[1] / 2 % 2 * 6 + i[1] / 4 * 2 + i[1] % 2])),
         ),
-        (vec![vec![4, 3]], vec![Step::Add(1.0), Step::Mul(3.0)]),
-        (vec![vec![4, 3]], vec![Step::MulRows(vec![(1, 2.0), (0, 7.0), (3, 0.5)]), Step::NegExp]),
-        (vec![vec![4, 3], vec![2, 3]], vec![Step::Concat(0), Step::Transpose(0, 1)]),
-        (vec![vec![4, 3]], vec![Step::Resize(7)]),
+        Chain::moves(
+            vec![vec![4, 3], vec![2, 3]],
+            vec![Step::Concat(0), Step::Transpose(0, 1)],
+            |_, i| Some(if i[1] < 4 { (0, vec![i[1], i[0]]) } else { (1, vec![i[1] - 4, i[0]]) }),
+        ),
+        Chain::moves(vec![vec![4, 3]], vec![Step::Resize(7)], |_, i| {
+            (i[0] < 4).then(|| (0, i.to_vec()))
+        }),
+        Chain::computes(vec![Step::Add(1.0), Step::Mul(3.0)], |x, _| (x + 1.0) * 3.0),
+        Chain::computes(
+            vec![Step::MulRows(vec![(1, 2.0), (0, 7.0), (3, 0.5)]), Step::NegExp],
+            |x, row| -((x * if row == 0 { 2.0 } else { 0.5 }) as f64).exp() as f32,
+        ),
     ]
 }
 
+/// Returns the index of each axis, for a position in a tensor.
+fn index(shape: &[usize], mut at: usize) -> Vec<usize> {
+    let mut index = vec![0; shape.len()];
+    for (place, &dim) in index.iter_mut().zip(shape).rev() {
+        (*place, at) = (at % dim, at / dim);
+    }
+    index
+}
+
 #[test]
-fn a_flow_gives_what_the_steps_give_at_once() {
-    for (shapes, steps) in chains() {
+fn each_value_comes_from_its_place() {
+    for Chain { shapes, steps, from, value } in chains() {
         let bytes = tensors(&shapes);
+        let sources: Vec<_> = bytes.iter().map(|bytes| numbers(bytes)).collect();
         let made = Flow::run(&steps, flows(&shapes, &bytes)).unwrap();
-        let at_once = run_steps(&steps, &shapes, &bytes).unwrap();
-        assert_eq!(made.len(), at_once.len(), "{steps:?}");
-        for (flow, (shape, expected)) in made.iter().zip(at_once) {
-            assert_eq!(flow.shape(), shape, "{steps:?}");
-            assert_eq!(whole(flow), expected, "{steps:?}");
+        for (part, flow) in made.iter().enumerate() {
+            let found = whole(flow);
+            let expected = (0..flow.len()).map(|at| {
+                let index = index(flow.shape(), at);
+                from(part, &index).map_or(0.0, |(tensor, place)| {
+                    let at = place.iter().zip(&shapes[tensor]).fold(0, |at, (i, dim)| at * dim + i);
+                    value(sources[tensor][at], index[0])
+                })
+            });
+            assert_eq!(found, expected.collect::<Vec<_>>(), "{steps:?}");
+            assert_eq!(numbers(&flow.bytes()), found, "{steps:?}");
         }
     }
 }
 
 #[test]
 fn the_inverse_gives_back_what_was_there() {
-    for (shapes, steps) in chains() {
+    for Chain { shapes, steps, .. } in chains() {
         let bytes = tensors(&shapes);
         let there = Flow::run(&steps, flows(&shapes, &bytes)).unwrap();
         let back = Flow::run(&inverse(&steps, shapes.clone()).unwrap(), there).unwrap();
@@ -115,7 +192,7 @@ proptest! {
     fn any_stretch_is_that_stretch_of_the_whole(
         chain in 0..13_usize, from in 0.0..1.0_f64, part in 0.0..1.0_f64,
     ) {
-        let (shapes, steps) = chains().swap_remove(chain);
+        let Chain { shapes, steps, .. } = chains().swap_remove(chain);
         let bytes = tensors(&shapes);
         for flow in Flow::run(&steps, flows(&shapes, &bytes)).unwrap() {
             let all = whole(&flow);
@@ -128,7 +205,7 @@ proptest! {
             if flow.copy(FileDtype::F32, at, &mut bytes) {
                 prop_assert_eq!(&numbers(&bytes)[..], &all[at..at + count]);
             } else {
-                prop_assert!(flow.dtype().is_none() || steps.contains(&Step::Resize(7)));
+                prop_assert!(flow.dtype().is_none());
             }
         }
     }
@@ -139,7 +216,7 @@ proptest! {
 fn neighbours_are_no_stretch() {
     let bytes: Vec<u8> = (0..64).collect();
     let (first, second) = bytes.split_at(32);
-    let raw = |part| Flow::raw(&[2, 16], FileDtype::U8, part).unwrap();
+    let raw = |part| Flow::stored(&[2, 16], FileDtype::U8, part).unwrap();
     assert_eq!(raw(first).stretch(), Some(first));
     let joined = Flow::run(&[Step::Concat(0)], vec![raw(first), raw(second)]).unwrap();
     assert_eq!(joined[0].stretch(), None);
@@ -155,7 +232,7 @@ fn blocks_of_four_bits_become_numbers() {
     blocks[15] = 0xf7; // 6 and -6
     blocks[16] = 0x0a; // -1 and 0
     let scales = [126_u8, 128];
-    let raw = |shape: &[usize], bytes| Flow::raw(shape, FileDtype::U8, bytes).unwrap();
+    let raw = |shape: &[usize], bytes| Flow::stored(shape, FileDtype::U8, bytes).unwrap();
     let flows = vec![raw(&[1, 2, 16], &blocks), raw(&[1, 2], &scales)];
     let made = Flow::run(&[Step::Mxfp4, Step::Unstack(0)], flows.clone()).unwrap();
     assert_eq!((made.len(), made[0].shape()), (1, &[64][..]));
@@ -170,4 +247,114 @@ fn blocks_of_four_bits_become_numbers() {
     let floats = [0_u8; 8];
     let plain = Flow::plain(&[1, 2], FileDtype::F32, &floats).unwrap();
     assert!(Flow::run(&[Step::Mxfp4], vec![flows[0].clone(), plain]).is_err());
+}
+
+static CUBE: [u8; 24] =
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23];
+
+/// Returns a tensor `[2, 4, 3]` of bytes 0..24.
+fn cube() -> Flow<'static> {
+    Flow::stored(&[2, 4, 3], FileDtype::U8, &CUBE).unwrap()
+}
+
+fn only(steps: &[Step], flow: Flow<'static>) -> Flow<'static> {
+    let mut all = Flow::run(steps, vec![flow]).unwrap();
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+#[test]
+fn steps_and_their_inverses_cancel() {
+    let heads =
+        [HeadLayout::Interleaved, HeadLayout::Half].map(|to| Step::PermuteHeads { heads: 2, to });
+    let flat = Step::Reshape(vec![8, 3]);
+    let back = Step::Reshape(vec![2, 4, 3]);
+    let pairs: [(&[Step], &[Step]); 8] = [
+        (&[Step::Transpose(0, 2)], &[Step::Transpose(0, 2)]),
+        (&[Step::Transpose(1, 2)], &[Step::Transpose(1, 2)]),
+        (&[Step::Unsqueeze(1)], &[Step::Squeeze(1)]),
+        (&[Step::Reshape(vec![24])], &[Step::Reshape(vec![2, 4, 3])]),
+        (&[Step::Unstack(1)], &[Step::Stack(1)]),
+        (&[Step::Unstack(2)], &[Step::Stack(2)]),
+        (&[Step::Split { axis: 1, sizes: Sizes::Each(vec![1, 3]) }], &[Step::Concat(1)]),
+        (&[flat, heads[0].clone()], &[heads[1].clone(), back]),
+    ];
+    for (there, back) in pairs {
+        let made = only(&[there, back].concat(), cube());
+        assert_eq!((made.shape(), made.bytes()), (cube().shape(), CUBE.to_vec()), "{there:?}");
+        assert_eq!(made.dtype(), Some(FileDtype::U8));
+    }
+}
+
+#[test]
+fn a_range_of_a_tensor_is_borrowed() {
+    let range = |flow: &Flow<'_>| {
+        let bytes = flow.stretch()?;
+        let begin = bytes.as_ptr().addr().checked_sub(CUBE.as_ptr().addr())?;
+        Some((begin, begin + bytes.len()))
+    };
+    let split = Step::Split { axis: 0, sizes: Sizes::Equal(2) };
+    let parts = Flow::run(&[split], vec![cube()]).unwrap();
+    assert_eq!(parts.iter().map(range).collect::<Vec<_>>(), [Some((0, 12)), Some((12, 24))]);
+    let ranges: [(&[Step], _); 7] = [
+        (&[], Some((0, 24))),
+        (&[Step::Reshape(vec![8, 3]), Step::Resize(5)], Some((0, 15))),
+        (&[Step::Unsqueeze(0), Step::Transpose(0, 1)], Some((0, 24))),
+        (&[Step::Split { axis: 1, sizes: Sizes::Equal(2) }, Step::Concat(1)], Some((0, 24))),
+        (&[Step::Transpose(0, 1)], None),
+        (&[Step::Resize(3)], None),
+        (&[Step::Unstack(0), Step::Concat(1)], None),
+    ];
+    for (steps, expected) in ranges {
+        assert_eq!(range(&only(steps, cube())), expected, "{steps:?}");
+    }
+}
+
+#[test]
+fn steps_that_do_not_fit_say_why() {
+    let run = |steps: &[Step], flows| match Flow::run(steps, flows) {
+        Ok(_) => panic!("{steps:?} should not fit"),
+        Err(why) => why,
+    };
+    let why = |step| run(&[step], vec![cube(), cube()]);
+    assert!(why(Step::Transpose(0, 3)).contains("no axis 3"));
+    assert!(why(Step::Squeeze(0)).contains("is not 1"));
+    assert!(why(Step::Unsqueeze(4)).contains("no place"));
+    assert!(why(Step::Reshape(vec![usize::MAX, 2])).contains("cannot be read as"));
+    assert!(why(Step::Concat(3)).contains("no axis 3"));
+    assert!(why(Step::Resize(1 << 40)).contains("rows are more than"));
+    let sizes = Sizes::Equal(3);
+    assert!(why(Step::Split { axis: 1, sizes }).contains("3 equal parts"));
+    let sizes = Sizes::Each(vec![usize::MAX, 5]);
+    assert!(why(Step::Split { axis: 1, sizes }).contains("do not add up"));
+    let to = HeadLayout::Half;
+    assert!(why(Step::PermuteHeads { heads: 0, to }).contains("0 heads"));
+    assert!(run(&[Step::Concat(0)], vec![]).contains("no tensors"));
+}
+
+#[test]
+fn bytes_that_are_no_numbers_are_only_moved() {
+    let other = Flow::stored(&[2, 4, 3], FileDtype::I8, &CUBE).unwrap();
+    let joined = Flow::run(&[Step::Concat(0)], vec![cube(), other]).unwrap();
+    assert_eq!(joined[0].dtype(), None);
+    assert!(joined[0].numeric().unwrap_err().contains("dtype `U8` cannot be read"));
+    assert!(Flow::plain(&[24], FileDtype::U8, &CUBE).is_err());
+}
+
+#[test]
+fn tensors_without_numbers_pass_through() {
+    let none = |shape: &[usize]| Flow::stored(shape, FileDtype::F32, &[]).unwrap();
+    let steps = [Step::Transpose(0, 1), Step::Unstack(0), Step::Stack(1), Step::Transpose(0, 1)];
+    let made = only(&steps, none(&[0, 4]));
+    assert_eq!((made.shape(), made.bytes(), made.stretch()), (&[4, 0][..], vec![], Some(&[][..])));
+    let split = Step::Split { axis: 1, sizes: Sizes::Equal(2) };
+    assert_eq!(Flow::run(&[split], vec![none(&[0, 4])]).unwrap()[1].shape(), [0, 2]);
+    for (shape, steps) in [
+        (vec![0, usize::MAX, 2], vec![Step::Transpose(0, 2), Step::Concat(0)]),
+        (vec![0, usize::MAX, 2], vec![Step::Unstack(2), Step::Stack(0)]),
+    ] {
+        assert!(only(&steps, none(&shape)).bytes().is_empty());
+    }
+    let many = Flow::run(&[Step::Unstack(0)], vec![none(&[usize::MAX, 0])]);
+    assert!(many.err().unwrap().contains("parts"));
 }

@@ -1,9 +1,15 @@
 //! Maps a range of a flow's values to pieces of its sources.
 
+use std::ops::ControlFlow::{self, Break, Continue};
+
+use rayon::prelude::*;
 use registry::weight_map::HeadLayout;
 
 use super::{Computed, Flow, Node, Numbers};
 use formats::safetensors::FileDtype;
+
+/// Number of values that a thread computes at a time.
+const PIECE: usize = 1 << 16;
 
 /// Piece of a range, in order.
 enum Piece<'p, 'a> {
@@ -15,74 +21,99 @@ enum Piece<'p, 'a> {
     Zeros(usize),
 }
 
+impl Piece<'_, '_> {
+    fn count(&self) -> usize {
+        match self {
+            Self::Source(.., count) | Self::Computed(.., count) | Self::Zeros(count) => *count,
+        }
+    }
+}
+
 impl<'a> Flow<'a> {
     /// Reads the values from index `at` on.
     pub fn read(&self, at: usize, out: &mut [f32]) {
         let mut done = 0;
-        self.walk(at, out.len(), &mut |piece| match piece {
-            Piece::Source(source, from, count) => {
-                source.read(from, &mut out[done..done + count]);
-                done += count;
+        let _all = self.walk(at, out.len(), &mut |piece| {
+            let next = done + piece.count();
+            let out = &mut out[done..next];
+            match piece {
+                Piece::Source(source, from, _) => source.read(from, out),
+                Piece::Computed(of, how, from, _) => {
+                    of.read(from, out);
+                    how.apply(from, out);
+                }
+                Piece::Zeros(_) => out.fill(0.0),
             }
-            Piece::Computed(of, how, from, count) => {
-                let out = &mut out[done..done + count];
-                of.read(from, out);
-                how.apply(from, out);
-                done += count;
-            }
-            Piece::Zeros(count) => {
-                out[done..done + count].fill(0.0);
-                done += count;
-            }
+            done = next;
+            Continue(())
         });
     }
 
     /// Copies values in their stored dtype. Returns true if that is `dtype` and no step computes.
     pub fn copy(&self, dtype: FileDtype, at: usize, out: &mut [u8]) -> bool {
         let size = dtype.size();
-        let (mut done, mut plain) = (0, true);
-        self.walk(at, out.len() / size, &mut |piece| {
-            let Piece::Source(source, from, count) = piece else {
-                plain = false;
-                return;
-            };
-            match source.bytes() {
-                Some((kept, bytes)) if kept == dtype && plain => {
-                    let bytes = &bytes[from * size..(from + count) * size];
-                    out[done..done + bytes.len()].copy_from_slice(bytes);
-                    done += bytes.len();
-                }
-                _ => plain = false,
+        let mut done = 0;
+        let walked = self.walk(at, out.len() / size, &mut |piece| {
+            let next = done + piece.count() * size;
+            let out = &mut out[done..next];
+            match piece {
+                Piece::Source(source, from, count) => match source.bytes() {
+                    Some((kept, bytes)) if kept == dtype => {
+                        out.copy_from_slice(&bytes[from * size..(from + count) * size]);
+                    }
+                    _ => return Break(()),
+                },
+                Piece::Zeros(_) => out.fill(0),
+                Piece::Computed(..) => return Break(()),
             }
+            done = next;
+            Continue(())
         });
-        plain
+        walked.is_continue()
+    }
+
+    /// Returns the bytes of all values: in the stored dtype if [`Flow::dtype`] has one, else in f32.
+    pub fn bytes(&self) -> Vec<u8> {
+        let dtype = self.dtype();
+        let size = dtype.unwrap_or(FileDtype::F32).size();
+        let mut bytes = vec![0; self.len() * size];
+        let pieces = bytes.par_chunks_mut(PIECE * size).enumerate();
+        pieces.for_each(|(n, out)| {
+            if dtype.is_some_and(|dtype| self.copy(dtype, n * PIECE, out)) {
+                return;
+            }
+            let mut numbers = vec![0.0; out.len() / size];
+            self.read(n * PIECE, &mut numbers);
+            let (places, _) = out.as_chunks_mut();
+            places.iter_mut().zip(numbers).for_each(|(place, x)| *place = x.to_le_bytes());
+        });
+        bytes
     }
 
     /// Returns the bytes of the whole tensor, if they are stored uncompressed in one range.
     pub fn stretch(&self) -> Option<&[u8]> {
         let (mut whole, mut next): (Option<&[u8]>, usize) = (None, 0);
-        let mut one = true;
-        self.walk(0, self.len(), &mut |piece| {
-            let Piece::Source(source, from, count) = piece else {
-                one = false;
-                return;
-            };
-            let Some((dtype, bytes)) = source.bytes() else {
-                one = false;
-                return;
-            };
+        let walked = self.walk(0, self.len(), &mut |piece| {
+            let Piece::Source(source, from, count) = piece else { return Break(()) };
+            let Some((dtype, bytes)) = source.bytes() else { return Break(()) };
             let (from, end) = (from * dtype.size(), (from + count) * dtype.size());
             match whole {
                 None => whole = Some(&bytes[from..]),
                 Some(first) => {
                     // Another tensor may begin at the end of this one, but its bytes belong to it alone.
                     let expected = first.get(next..next + end - from).map(<[u8]>::as_ptr);
-                    one &= expected.is_some() && expected == bytes.get(from..).map(<[u8]>::as_ptr);
+                    if expected.is_none() || expected != bytes.get(from..).map(<[u8]>::as_ptr) {
+                        return Break(());
+                    }
                 }
             }
             next += end - from;
+            Continue(())
         });
-        whole.filter(|_| one).map(|bytes| &bytes[..next])
+        // A tensor without values is an empty range of any.
+        let none = self.is_empty() && self.dtype().is_some();
+        let whole = if none { Some(&[][..]) } else { whole };
+        whole.filter(|_| walked.is_continue()).map(|bytes| &bytes[..next])
     }
 
     /// Returns the dtype of the sources, if they share one and no step computes.
@@ -102,10 +133,31 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Visits every piece of a range, in order.
-    fn walk<'p>(&'p self, at: usize, count: usize, visit: &mut dyn FnMut(Piece<'p, 'a>)) {
+    /// Returns the first dtype among the sources that encodes no values on its own.
+    pub(crate) fn no_numbers(&self) -> Option<FileDtype> {
+        match &*self.node {
+            Node::Source(source) => {
+                source.bytes().map(|(dtype, _)| dtype).filter(|dtype| !dtype.is_float())
+            }
+            Node::Shaped(of)
+            | Node::Cut { of, .. }
+            | Node::Heads { of, .. }
+            | Node::Swapped { of, .. }
+            | Node::Resized { of }
+            | Node::Computed { of, .. } => of.no_numbers(),
+            Node::Join { parts, .. } => parts.iter().find_map(|(part, _)| part.no_numbers()),
+        }
+    }
+
+    /// Visits every piece of a range, in order, until a visit breaks.
+    fn walk<'p>(
+        &'p self,
+        at: usize,
+        count: usize,
+        visit: &mut dyn FnMut(Piece<'p, 'a>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         if count == 0 {
-            return;
+            return Continue(());
         }
         match &*self.node {
             Node::Source(source) => visit(Piece::Source(&**source, at, count)),
@@ -113,62 +165,61 @@ impl<'a> Flow<'a> {
             Node::Shaped(of) => of.walk(at, count, visit),
             Node::Resized { of } => {
                 let there = of.len().saturating_sub(at).min(count);
-                of.walk(at, there, visit);
-                if there < count {
-                    visit(Piece::Zeros(count - there));
-                }
+                of.walk(at, there, visit)?;
+                if there < count { visit(Piece::Zeros(count - there)) } else { Continue(()) }
             }
             Node::Cut { of, from, size, whole, run } => {
                 let (mine, all) = (size * run, whole * run);
                 runs(at, count, mine, |outer, offset, count| {
-                    of.walk(outer * all + from * run + offset, count, visit);
-                });
+                    of.walk(outer * all + from * run + offset, count, visit)
+                })
             }
-            Node::Join { parts, whole } => {
-                runs(at, count, *whole, |outer, offset, count| {
-                    let (mut offset, mut left) = (offset, count);
-                    for (part, chunk) in parts {
-                        if offset >= *chunk {
-                            offset -= chunk;
-                            continue;
-                        }
-                        let now = left.min(chunk - offset);
-                        part.walk(outer * chunk + offset, now, visit);
-                        (offset, left) = (0, left - now);
-                        if left == 0 {
-                            break;
-                        }
+            Node::Join { parts, whole } => runs(at, count, *whole, |outer, offset, count| {
+                let (mut offset, mut left) = (offset, count);
+                for (part, chunk) in parts {
+                    if offset >= *chunk {
+                        offset -= chunk;
+                        continue;
                     }
-                });
-            }
-            Node::Heads { of, row, half, to } => {
-                runs(at, count, *row, |r, offset, count| {
-                    let (head, r) = (r / (2 * half), r % (2 * half));
-                    let from = match to {
-                        HeadLayout::Interleaved => r / 2 + r % 2 * half,
-                        HeadLayout::Half => r % half * 2 + r / half,
-                    };
-                    of.walk((head * 2 * half + from) * row + offset, count, visit);
-                });
-            }
+                    let now = left.min(chunk - offset);
+                    part.walk(outer * chunk + offset, now, visit)?;
+                    (offset, left) = (0, left - now);
+                    if left == 0 {
+                        break;
+                    }
+                }
+                Continue(())
+            }),
+            Node::Heads { of, row, half, to } => runs(at, count, *row, |r, offset, count| {
+                let (head, r) = (r / (2 * half), r % (2 * half));
+                let from = match to {
+                    HeadLayout::Interleaved => r / 2 + r % 2 * half,
+                    HeadLayout::Half => r % half * 2 + r / half,
+                };
+                of.walk((head * 2 * half + from) * row + offset, count, visit)
+            }),
             Node::Swapped { of, strides } => {
-                swapped(&self.shape, strides, at, count, &mut |at, count| {
-                    of.walk(at, count, visit);
-                });
+                swapped(&self.shape, strides, at, count, &mut |at, count| of.walk(at, count, visit))
             }
         }
     }
 }
 
 /// Cuts a range at multiples of `period`: `(index, offset in it, count)`.
-fn runs(at: usize, count: usize, period: usize, mut visit: impl FnMut(usize, usize, usize)) {
+fn runs(
+    at: usize,
+    count: usize,
+    period: usize,
+    mut visit: impl FnMut(usize, usize, usize) -> ControlFlow<()>,
+) -> ControlFlow<()> {
     let (mut at, end) = (at, at + count);
     while at < end {
         let (which, offset) = (at / period, at % period);
         let now = (period - offset).min(end - at);
-        visit(which, offset, now);
+        visit(which, offset, now)?;
         at += now;
     }
+    Continue(())
 }
 
 /// Visits the source runs of a range of a tensor whose axes have these strides.
@@ -177,11 +228,11 @@ fn swapped(
     strides: &[usize],
     at: usize,
     count: usize,
-    visit: &mut dyn FnMut(usize, usize),
-) {
-    // The innermost axes that kept their place form one contiguous run.
+    visit: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    // The innermost axes that kept their place form one contiguous run; an axis of 1 has no order.
     let (mut kept, mut run) = (shape.len(), 1);
-    while kept > 0 && strides[kept - 1] == run {
+    while kept > 0 && (strides[kept - 1] == run || shape[kept - 1] == 1) {
         run *= shape[kept - 1];
         kept -= 1;
     }
@@ -191,6 +242,6 @@ fn swapped(
             from += rest % shape[axis] * strides[axis];
             rest /= shape[axis];
         }
-        visit(from, count);
-    });
+        visit(from, count)
+    })
 }

@@ -114,9 +114,13 @@ fn of_any_shape<'c>(
     }
     let flow = match &rule {
         Some((number, gathered)) => {
-            made(checkpoint, &weight.name, &rules[*number], &names, gathered.output)?
+            let rule = &rules[*number];
+            let flow = made(checkpoint, &weight.name, rule, &names, gathered.output)?;
+            flow.numeric().map_err(|why| broken(checkpoint, &weight.name, &text(rule), why))?;
+            flow
         }
-        None => read(checkpoint, &weight.name, false)?
+        None => checkpoint
+            .flow(&weight.name)?
             .map_err(|why| broken(checkpoint, &weight.name, &weight.name, why))?,
     };
     let rule = rule.map(|(number, _)| number);
@@ -134,7 +138,7 @@ fn in_blocks(rule: &Rule) -> bool {
     rule.steps.first() == Some(&Step::Mxfp4)
 }
 
-/// Returns one output tensor of a rule, for `weight`.
+/// Returns one output tensor of a rule, for `weight`. Values of any dtype can be moved unchanged.
 pub(super) fn made<'c>(
     checkpoint: &'c Checkpoint,
     weight: &str,
@@ -142,36 +146,38 @@ pub(super) fn made<'c>(
     tensors: &[String],
     output: usize,
 ) -> Result<Flow<'c>, Error> {
-    let text = format!("{} -> {}", rule.disk.text, rule.weight.text);
-    let fault = |why| broken(checkpoint, weight, &text, why);
-    let blocks = in_blocks(rule);
+    let fault = |why| broken(checkpoint, weight, &text(rule), why);
     let mut flows = Vec::with_capacity(tensors.len());
     for name in tensors {
-        flows.push(read(checkpoint, name, blocks)?.map_err(fault)?);
+        flows.push(read(checkpoint, name)?.map_err(fault)?);
     }
     let flows = Flow::run(&rule.steps, flows).map_err(fault)?;
     let count = flows.len();
-    flows.into_iter().nth(output).ok_or_else(|| {
+    let flow = flows.into_iter().nth(output).ok_or_else(|| {
         fault(format!("its steps give {count} tensors, and this is number {}", output + 1))
-    })
+    })?;
+    if flow.dtype().is_none() {
+        flow.numeric().map_err(fault)?;
+    }
+    Ok(flow)
 }
 
-/// Opens a tensor of the checkpoint, of values or of blocks.
-fn read<'c>(
-    checkpoint: &'c Checkpoint,
-    name: &str,
-    blocks: bool,
-) -> Result<Result<Flow<'c>, String>, Error> {
-    if !blocks {
+/// Opens a tensor of the checkpoint, of any dtype.
+fn read<'c>(checkpoint: &'c Checkpoint, name: &str) -> Result<Result<Flow<'c>, String>, Error> {
+    if checkpoint.is_quantized(name) {
         return Ok(checkpoint.flow(name)?);
     }
     let bytes = checkpoint.bytes(name)?;
     let Some(info) = checkpoint.info(name) else {
         return Ok(Err(format!("there is no `{}`", shown(name))));
     };
-    Ok(Flow::raw(&info.shape, info.dtype, bytes))
+    Ok(Flow::stored(&info.shape, info.dtype, bytes))
 }
 
-fn broken(checkpoint: &Checkpoint, weight: &str, rule: &str, why: String) -> Error {
+pub(super) fn text(rule: &Rule) -> String {
+    format!("{} -> {}", rule.disk.text, rule.weight.text)
+}
+
+pub(super) fn broken(checkpoint: &Checkpoint, weight: &str, rule: &str, why: String) -> Error {
     Error::Rule { root: checkpoint.root().into(), weight: shown(weight), rule: shown(rule), why }
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use registry::diag::{self, Span};
 use registry::dtype::DtypeRule;
-use registry::weight_map::{Pattern, Sizes};
+use registry::weight_map::{Pattern, Sizes, Step};
 
 use super::*;
 use formats::safetensors::{Declared, Writer};
@@ -112,4 +112,24 @@ fn rules_split_join_and_rename() {
     let views = |id| matches!(weights.found(WeightId(id)).source, Source::View { .. });
     assert_eq!([0, 1, 2, 3, 4, 5].map(views), [true, true, true, false, true, false]);
     assert_eq!(weights.unused().count(), 0);
+}
+
+#[test]
+fn renamed_and_cut_tensors_stay_in_the_memory_map() {
+    let (_dir, checkpoint) = checkpoint(&[("qkv", &[4, 2]), ("old", &[3]), ("t", &[2, 3])]);
+    let rules = [
+        rule("qkv", "{q|kv}", &[Step::Split { axis: 0, sizes: Sizes::Each(vec![1, 3]) }]),
+        rule("old", "new", &[]),
+        rule("t", "t.{n}", &[Step::Unstack(0)]),
+    ];
+    let names: [(&str, &[usize]); 4] =
+        [("q", &[1, 2]), ("kv", &[3, 2]), ("new", &[3]), ("t.1", &[3])];
+    let weights = Weights::with_rules(checkpoint, &wanted(&names), &rules).unwrap();
+    for (id, (tensor, begin)) in
+        [("qkv", 0), ("qkv", 2), ("old", 0), ("t", 3)].into_iter().enumerate()
+    {
+        let whole = weights.checkpoint().bytes(tensor).unwrap();
+        let view = weights.view(WeightId(id)).unwrap().bytes;
+        assert_eq!(view.as_ptr(), whole[begin..].as_ptr(), "{}", names[id].0);
+    }
 }
