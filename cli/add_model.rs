@@ -14,6 +14,7 @@ use models::specs::Specs;
 use models::target::Target;
 use models::{Folder, is_gguf, open};
 use parity::mutate::{Book, Fate, MutateOptions};
+use parity::quantized::is_quantized;
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
 use registry::file;
@@ -124,7 +125,7 @@ impl AddModel {
         self.smoke(&target)?;
         let reference = self.reference.clone().or_else(|| beside(&target.dir));
         if let Some(reference) = &reference
-            && parity_check::is_quantized(&file)
+            && is_quantized(&file)
         {
             term::note(&format!(
                 "note: `{}` keeps numbers in blocks, so it is not proven but measured: what its types cost",

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
-use parity::gate::Subject;
 use parity::{Report, Verdict};
 use registry::diag::{Finding, Severity, Span};
 use registry::model::Model;
@@ -89,7 +88,7 @@ pub(crate) fn report(report: &Report, model: &Model) {
         for hint in &first.hints {
             let _ = write!(text, "\nhint: {hint}");
         }
-        term::note(&command("error", place(model, &first.subject), &title, &text));
+        term::note(&command("error", first.subject.place(model), &title, &text));
     }
     for row in report.schedules.iter().filter(|row| row.verdict == Verdict::Fail) {
         let text = format!(
@@ -98,25 +97,6 @@ pub(crate) fn report(report: &Report, model: &Model) {
         );
         let title = format!("parity: schedule {} in {}", row.name, row.dtype);
         term::note(&command("error", None, &title, &text));
-    }
-}
-
-/// Returns the call that makes a tap, or the declaration of a state.
-fn place<'m>(model: &'m Model, subject: &Subject) -> Option<&'m Span> {
-    let graph = &model.graph;
-    match subject {
-        Subject::Logprobs => None,
-        Subject::Tap { name } => {
-            let made = |id: &registry::graph::ValueId| {
-                graph.values[id.0].tap.as_deref() == Some(name.as_str())
-            };
-            graph.nodes.iter().find(|node| node.outputs.iter().any(made)).map(|node| &node.at)
-        }
-        Subject::State { name, layer, .. } => {
-            let name = name.split([' ', '.']).next().unwrap_or(name);
-            let is = |state: &&registry::graph::State| state.layer == *layer && state.name == name;
-            graph.states.iter().find(is).map(|state| &state.dtype_at)
-        }
     }
 }
 

@@ -9,7 +9,6 @@ mod folder;
 mod gguf;
 
 pub(crate) use diagnosis::Diagnose;
-pub(crate) use gguf::is_quantized;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,6 +18,7 @@ use clap::Args;
 use engine::Rounds;
 use models::coverage::Coverage;
 use models::target::Target;
+use parity::quantized::is_made_of_others;
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
@@ -168,8 +168,8 @@ impl Check {
         let checkpoint = target.checkpoint()?;
         target::covered(&Coverage::of(&target.model, &checkpoint), &target.dir)?;
         warn(&target.nonfinite()?);
-        if folder::is_made_of_others(&checkpoint, &dump)? {
-            return self.run_coded(&target, &checkpoint, &dump, &path);
+        if is_made_of_others(&checkpoint, &dump).map_err(check_error)? {
+            return self.run_coded(&target, &checkpoint, (&path, &dump));
         }
         if self.rounds().is_none() && dump.manifest.rounds().is_none() && checkpoint.rounds_inputs()
         {

@@ -103,18 +103,22 @@ impl Check {
         report: &Report,
         check: &CheckOptions,
     ) -> Result<Option<Diagnosis>> {
-        let Some(dtype) = report.first_failing().map(|run| run.dtype) else { return Ok(None) };
-        let observed = diagnose::observe(other, source, dump, dtype, check)?;
         let native = crate::engines::native()?;
-        let (options, noise) = (self.diagnose_options(check), diagnose::noise(dump, dtype)?);
-        let found = watched(|progress| {
-            diagnose::explain(native.as_ref(), source, dtype, &observed, noise, &options, progress)
-        });
-        Ok(found?)
+        let options = self.diagnose_options(check);
+        watched(|progress| {
+            diagnose::explain_check(
+                other,
+                native.as_ref(),
+                source,
+                dump,
+                report,
+                &options,
+                progress,
+            )
+        })
+        .map_err(check_error)
     }
-}
 
-impl Check {
     /// Searches for the edit with which our engine reproduces the rows of a server.
     pub(super) fn ignored(
         &self,

@@ -7,12 +7,12 @@ use engine::drivers::Driver;
 use engine::{Options, Rounds, Source};
 use formats::codec::{BlockType, expected_error};
 use formats::gguf::File;
+use parity::quantized::{Quantized, is_quantized};
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 
 use super::Check;
-use super::costs::Quantized;
-use super::gguf::{is_quantized, quantized, rows};
+use super::gguf::tensors;
 use crate::findings::check_error;
 use crate::{Ended, convert, engines};
 
@@ -45,15 +45,15 @@ impl Check {
         if self.bound.is_none() && is_quantized(&file) {
             let options =
                 Options { dtype: Dtype::F32, threads: self.threads, ..Options::default() };
-            let rows = match &self.source {
-                Some(source) => rows(&convert::distances(source, &self.choice, path)?),
+            let tensors = match &self.source {
+                Some(source) => tensors(convert::distances(source, &self.choice, path)?),
                 None => Vec::new(),
             };
             // The engine multiplies blocks by blocks of 8 bits.
             let inputs = expected_error(BlockType::Q80).unwrap_or(0.0);
-            let quantized = Quantized { inputs, ..quantized(&file, rows) };
+            let quantized = Quantized { inputs, ..Quantized::of_file(&file, tensors) };
             let engine = opened.engine.as_ref();
-            return self.show_cost_in(engine, &model, &dump, reference, &options, quantized);
+            return self.show_cost(engine, &model, (reference, &dump), &options, quantized);
         }
         let bound = match self.bound {
             Some(bound) => bound,

@@ -14,14 +14,14 @@ fn fixture(name: &str) -> PathBuf {
 
 /// Copies the files of a checkpoint, and replaces a part of its config.
 fn changed(name: &str, from: &str, to: &str) -> tempfile::TempDir {
-    let copy = tempfile::tempdir().unwrap();
+    let copy = tempfile::tempdir().expect("a folder for the copy");
     for file in ["config.json", "model.safetensors"] {
-        fs_err::copy(fixture(name).join(file), copy.path().join(file)).unwrap();
+        fs_err::copy(fixture(name).join(file), copy.path().join(file)).expect("a fixture");
     }
     let config = copy.path().join("config.json");
-    let text = fs_err::read_to_string(&config).unwrap();
+    let text = fs_err::read_to_string(&config).expect("the copied config");
     assert!(text.contains(from), "{text}");
-    fs_err::write(&config, text.replace(from, to)).unwrap();
+    fs_err::write(&config, text.replace(from, to)).expect("the copy can be written");
     copy
 }
 

@@ -42,6 +42,23 @@ impl Default for DiagnoseOptions {
     }
 }
 
+/// Finds edits of a model that reproduce the results of another engine, whose check failed. `native` runs
+/// the edits. Returns none if no run of the report differs.
+pub fn explain_check(
+    other: &dyn Engine,
+    native: &dyn Engine,
+    source: &Source<'_>,
+    dump: &Dump,
+    report: &Report,
+    options: &DiagnoseOptions,
+    progress: &mut dyn FnMut(usize, usize, &str),
+) -> Result<Option<Diagnosis>, check::Error> {
+    let Some(dtype) = report.first_failing().map(|run| run.dtype) else { return Ok(None) };
+    let observed = observe(other, source, dump, dtype, &options.check)?;
+    let noise = noise(dump, dtype)?;
+    Ok(explain(native, source, dtype, &observed, noise, options, progress)?)
+}
+
 /// Finds edits of a model that restore the reference's values, for a check that failed. Returns none if no
 /// run differs, or only slots and schedules do, which no edit of a spec explains.
 pub fn diagnose(

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use registry::diag::Span;
 use registry::dtype::Dtype;
+use registry::graph::{State, ValueId};
+use registry::model::Model;
 use serde::Serialize;
 
 pub use crate::bound::{Bound, Mode};
@@ -53,6 +56,25 @@ pub enum Subject {
         /// `k`, `v`, `conv`.
         part: String,
     },
+}
+
+impl Subject {
+    /// Returns the call of a spec that makes a tap, or the declaration of a state.
+    pub fn place<'m>(&self, model: &'m Model) -> Option<&'m Span> {
+        let graph = &model.graph;
+        match self {
+            Self::Logprobs => None,
+            Self::Tap { name } => {
+                let made = |id: &ValueId| graph.values[id.0].tap.as_deref() == Some(name.as_str());
+                graph.nodes.iter().find(|node| node.outputs.iter().any(made)).map(|node| &node.at)
+            }
+            Self::State { name, layer, .. } => {
+                let name = name.split([' ', '.']).next().unwrap_or(name);
+                let is = |state: &&State| state.layer == *layer && state.name == name;
+                graph.states.iter().find(is).map(|state| &state.dtype_at)
+            }
+        }
+    }
 }
 
 impl std::fmt::Display for Subject {

@@ -37,6 +37,7 @@ pub mod metrics;
 pub mod mutate;
 pub mod order;
 mod places;
+pub mod quantized;
 pub mod record;
 pub mod recorded;
 pub mod report;
