@@ -464,8 +464,8 @@ fn tokenizer(
 }
 
 /// Combines several faults into one error.
-fn several(faults: impl IntoIterator<Item = String>) -> anyhow::Error {
-    let lines: Vec<String> = faults.into_iter().collect();
+pub(crate) fn several(faults: impl IntoIterator<Item = impl ToString>) -> anyhow::Error {
+    let lines: Vec<String> = faults.into_iter().map(|fault| fault.to_string()).collect();
     anyhow::anyhow!("{}", lines.join("\n"))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use engine::{Engine, Options};
 use models::target::Target;
@@ -70,8 +70,7 @@ impl EvalDiff {
         let a = evals::read(&self.a, &options)?;
         let b = evals::read(&self.b, &options)?;
         let noise = Noise::new(self.dtype, &a, &b);
-        let outcome =
-            evals::diff(&a, &b, &noise, self.metric.as_deref()).map_err(|why| anyhow!(why))?;
+        let outcome = evals::diff(&a, &b, &noise, self.metric.as_deref())?;
         if self.json {
             term::print(&serde_json::to_string_pretty(&evals::json(&outcome))?)?;
         } else {

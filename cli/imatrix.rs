@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use engine::Want;
 use engine::importance::Importance;
@@ -11,6 +11,7 @@ use formats::imatrix::Imatrix;
 use registry::dtype::Dtype;
 
 use crate::calibrate::Text;
+use crate::convert::several;
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::{Ended, term};
 
@@ -73,9 +74,7 @@ impl MakeImatrix {
         let watch = Arc::new(Importance::default());
         let want = if self.process_output { Want::All } else { Want::None };
         text.run(&target, watch.clone(), run, want)?;
-        let entries = watch
-            .by_tensor(&gguf, &target.model.graph.weights)
-            .map_err(|faults| anyhow!("{}", faults.join("\n")))?;
+        let entries = watch.by_tensor(&gguf, &target.model.graph.weights).map_err(several)?;
         let dataset = self.text.as_ref().map(|path| path.display().to_string());
         let made = Imatrix {
             entries,

@@ -35,6 +35,7 @@ mod prose;
 mod quant;
 mod raised;
 mod rounded;
+mod signatures;
 mod tool;
 mod verify;
 mod writes;

@@ -19,7 +19,7 @@ pub use error::Error;
 pub use facts::{Facts, Scores};
 pub use json::find;
 pub use options::{Options, Trust};
-pub use row::{FLOOR, Row};
+pub use row::{FLOOR, Row, RowError};
 
 /// Request: a prompt, and the use of caches.
 #[derive(Debug, Clone, Copy)]

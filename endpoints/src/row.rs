@@ -7,6 +7,23 @@ pub const FLOOR: f32 = -80.0;
 /// Maximum by which a log-probability may exceed 0, for rounding.
 const ABOVE: f32 = 1e-3;
 
+/// Reason that entries are not a row of log-probabilities.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum RowError {
+    #[error("a row has id {id} twice, with other numbers")]
+    Twice { id: u32 },
+    #[error(
+        "a row has id {id}, and the model has {vocab} tokens: it is a model with another vocabulary"
+    )]
+    Vocabulary { id: u32, vocab: usize },
+    #[error("a log-probability is {value}")]
+    NotFinite { value: f32 },
+    #[error("a log-probability is {value}, above 0")]
+    AboveZero { value: f32 },
+}
+
 /// Row of log-probabilities: the whole vocabulary, the most likely tokens, or one token.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row {
@@ -24,16 +41,14 @@ impl Row {
         mut entries: Vec<(u32, f32)>,
         target: Option<f32>,
         vocab: usize,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, RowError> {
         entries.sort_by_key(|entry| entry.0);
         entries.dedup_by(|a, b| a.0 == b.0 && a.1 == b.1);
         if let Some(pair) = entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(format!("a row has id {} twice, with other numbers", pair[0].0));
+            return Err(RowError::Twice { id: pair[0].0 });
         }
-        if let Some((id, _)) = entries.last().filter(|(id, _)| *id as usize >= vocab) {
-            return Err(format!(
-                "a row has id {id}, and the model has {vocab} tokens: it is a model with another vocabulary"
-            ));
+        if let Some(&(id, _)) = entries.last().filter(|(id, _)| *id as usize >= vocab) {
+            return Err(RowError::Vocabulary { id, vocab });
         }
         for value in entries.iter().map(|entry| entry.1).chain(target) {
             number(value)?;
@@ -67,12 +82,12 @@ impl Row {
 }
 
 /// Returns an error for a value that is not a log-probability.
-fn number(value: f32) -> Result<(), String> {
+fn number(value: f32) -> Result<(), RowError> {
     if value.is_nan() || value == f32::INFINITY {
-        return Err(format!("a log-probability is {value}"));
+        return Err(RowError::NotFinite { value });
     }
     if value > ABOVE {
-        return Err(format!("a log-probability is {value}, above 0"));
+        return Err(RowError::AboveZero { value });
     }
     Ok(())
 }
@@ -95,7 +110,7 @@ mod tests {
             (vec![(1, 0.5)], "above 0"),
             (vec![(1, f32::INFINITY)], "inf"),
         ] {
-            let error = Row::of(entries, None, 9).unwrap_err();
+            let error = Row::of(entries, None, 9).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
     }

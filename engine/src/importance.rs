@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use formats::imatrix::Entry;
-use registry::gguf::Gguf;
+use registry::gguf::{Gguf, GroupError};
 use registry::graph::{Weight, WeightId};
 
 use crate::Watch;
@@ -36,7 +36,7 @@ impl Importance {
         &self,
         gguf: &Gguf,
         weights: &[Weight],
-    ) -> Result<BTreeMap<String, Entry>, Vec<String>> {
+    ) -> Result<BTreeMap<String, Entry>, Vec<GroupError>> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let mut entries = BTreeMap::new();
         for group in gguf.groups(weights)? {

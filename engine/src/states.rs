@@ -37,7 +37,9 @@ pub enum Error {
     Dropped { shortest: usize },
     #[error("there is no `{part}` of layer {layer}")]
     NoPart { part: String, layer: usize },
-    #[error("`{part}` of layer {layer} has {found} numbers; expected {least} to {most} times {size}")]
+    #[error(
+        "`{part}` of layer {layer} has {found} numbers; expected {least} to {most} times {size}"
+    )]
     Numbers { part: String, layer: usize, found: usize, least: usize, most: usize, size: usize },
 }
 
@@ -193,7 +195,8 @@ impl Slot {
                 let layer = state.layer;
                 let mut own = values.iter().filter(|v| v.state == StateId(n));
                 let value = own.find(|value| value.part == part.name);
-                let value = value.ok_or_else(|| Error::NoPart { part: part.name.clone(), layer })?;
+                let value =
+                    value.ok_or_else(|| Error::NoPart { part: part.name.clone(), layer })?;
                 let size: usize = part.shape.iter().product();
                 if size == 0 {
                     return Ok(&[][..]); // of a kernel that is one wide

@@ -16,8 +16,8 @@ use sha2::{Digest as _, Sha256};
 use crate::metrics;
 
 pub use manifest::{
-    Audit, Caches, Manifest, Members, ModelId, Patch, Phase, Prompt, StateInfo, TapInfo, Truth,
-    VERSION, check_prompts,
+    Audit, Caches, Manifest, Members, ModelId, Patch, Phase, Prompt, PromptError, StateInfo,
+    TapInfo, Truth, VERSION, check_prompts,
 };
 use store::Store;
 

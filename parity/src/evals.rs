@@ -22,7 +22,7 @@ pub mod stats;
 mod summary;
 mod tree;
 
-pub use diff::diff;
+pub use diff::{DiffError, diff};
 pub use items::{Asked, Error as TaskError, Item, Question, items};
 pub use logprobs::{Noise, unit};
 pub use outcome::{Example, LogprobFacts, Outcome, Side, Verdict};

@@ -52,42 +52,67 @@ impl Strengths {
 /// Number of failures and of all checks, by kind and dtype.
 pub type Counts = BTreeMap<(String, Dtype), (usize, usize)>;
 
+/// Reason that a table cannot be judged.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Error {
+    #[error("the rule cannot be judged by {number}; expected numbers from 0 on")]
+    Number { number: f64 },
+    #[error(
+        "line {line}: {fault}; expected kind, name, dtype, {} and other, with tabs between",
+        MEASURES.join(", ")
+    )]
+    Line { line: usize, fault: Fault },
+    #[error("there is no line of a check")]
+    Empty,
+}
+
+/// Fault of one line of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Fault {
+    #[error("there are too few columns")]
+    Columns,
+    #[error("the third column is no dtype")]
+    Dtype,
+    #[error("the measures are not six numbers from 0 on")]
+    Measures,
+    #[error("the last column is neither 0 nor 1")]
+    Other,
+}
+
 /// Judges every line of a table. The error for an unreadable line names it.
-pub fn fit(table: &str, numbers: &Numbers) -> Result<Counts, String> {
+pub fn fit(table: &str, numbers: &Numbers) -> Result<Counts, Error> {
     let mut counts = Counts::new();
     let wrong_number = numbers.iter().find(|number| !number.is_finite() || **number < 0.0);
-    if let Some(number) = wrong_number {
-        return Err(format!("the rule cannot be judged by {number}; expected numbers from 0 on"));
+    if let Some(&number) = wrong_number {
+        return Err(Error::Number { number });
     }
     for (n, line) in table.lines().enumerate().filter(|(_, line)| !line.starts_with('#')) {
-        let wrong = |what: &str| {
-            let columns = MEASURES.join(", ");
-            format!(
-                "line {}: {what}; expected kind, name, dtype, {columns} and other, with tabs between",
-                n + 1
-            )
-        };
+        let wrong = |fault| Error::Line { line: n + 1, fault };
         let words: Vec<&str> = line.split('\t').collect();
         let [kind, _, dtype, values @ .., other] = words.as_slice() else {
-            return Err(wrong("there are too few columns"));
+            return Err(wrong(Fault::Columns));
         };
         let dtype = Dtype::ALL.into_iter().find(|known| known.name() == *dtype);
-        let dtype = dtype.ok_or_else(|| wrong("the third column is no dtype"))?;
+        let dtype = dtype.ok_or_else(|| wrong(Fault::Dtype))?;
         let values: Result<Vec<f64>, _> = values.iter().map(|value| value.parse()).collect();
         let values = values.ok().and_then(|values| <[f64; 6]>::try_from(values).ok());
         let values = values.filter(|values| values.iter().all(|value| *value >= 0.0));
-        let values = values.ok_or_else(|| wrong("the measures are not six numbers from 0 on"))?;
+        let values = values.ok_or_else(|| wrong(Fault::Measures))?;
         let other = match *other {
             "0" => false,
             "1" => true,
-            _ => return Err(wrong("the last column is neither 0 nor 1")),
+            _ => return Err(wrong(Fault::Other)),
         };
         let fails = Strengths { values, other }.fails(dtype, numbers);
         let count = counts.entry(((*kind).to_owned(), dtype)).or_default();
         *count = (count.0 + usize::from(fails), count.1 + 1);
     }
     if counts.is_empty() {
-        return Err("there is no line of a check".to_owned());
+        return Err(Error::Empty);
     }
     Ok(counts)
 }
@@ -117,10 +142,10 @@ mod tests {
             ("honest\ta\tf32\t1\tNaN\t1\t1\t1\t1\t0", "six numbers"),
             ("honest\ta\tf32\t1\t1\t1\t1\t1\t1\t7", "neither 0 nor 1"),
         ] {
-            let error = fit(line, &RULE).unwrap_err();
+            let error = fit(line, &RULE).unwrap_err().to_string();
             assert!(error.starts_with("line 1: ") && error.contains(want), "{error}");
         }
-        assert!(fit("# kind\n", &RULE).unwrap_err().contains("no line"));
-        assert!(fit(table, &[f64::NAN; 6]).unwrap_err().contains("NaN"));
+        assert!(fit("# kind\n", &RULE).unwrap_err().to_string().contains("no line"));
+        assert!(fit(table, &[f64::NAN; 6]).unwrap_err().to_string().contains("NaN"));
     }
 }

@@ -85,6 +85,17 @@ pub struct Board {
     pub cells: Vec<Cell>,
 }
 
+/// Reason that bytes are not a scoreboard. Texts from the file are escaped, ready to print.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum BoardError {
+    #[error("it is no scoreboard ({why}); write one with the option `write`")]
+    Json { why: String },
+    #[error("`schema` is {found:?}; expected {SCHEMA:?}")]
+    Schema { found: String },
+}
+
 /// Change of a cell from an earlier board.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
@@ -104,15 +115,14 @@ impl Board {
         Self { schema: SCHEMA.to_owned(), cells }
     }
 
-    /// Parses a board; the error describes the fault.
-    pub fn read(bytes: &[u8]) -> Result<Self, String> {
+    /// Parses a board.
+    pub fn read(bytes: &[u8]) -> Result<Self, BoardError> {
         let board: Self = serde_json::from_slice(bytes)
-            .map_err(|e| format!("it is no scoreboard ({e}); write one with the option `write`"))
-            .map_err(|why| plain(&why))?;
+            .map_err(|e| BoardError::Json { why: plain(&e.to_string()) })?;
         if board.schema == SCHEMA {
             return Ok(board);
         }
-        Err(format!("`schema` is {:?}; expected {SCHEMA:?}", board.schema))
+        Err(BoardError::Schema { found: board.schema })
     }
 
     /// Compares each cell with an earlier board.
@@ -241,6 +251,7 @@ mod tests {
         assert_eq!(Board::read(&text).unwrap(), board);
         assert!(Board::read(b"{}").is_err());
         let other = String::from_utf8(text).unwrap().replace("scoreboard/1", "scoreboard/9");
-        assert!(Board::read(other.as_bytes()).unwrap_err().contains("onboard-scoreboard/9"));
+        let error = Board::read(other.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("onboard-scoreboard/9"), "{error}");
     }
 }

@@ -9,7 +9,9 @@ use crate::diag::Finding;
 use crate::graph::Weight;
 use crate::scalar::Scalar;
 use crate::spec::Absent;
-use crate::weight_map::{Pattern, Rule, Step, beginning, gather, natural, shapes, without_numbers};
+use crate::weight_map::{
+    Pattern, Rule, Step, StepError, beginning, gather, natural, shapes, without_numbers,
+};
 
 mod absent;
 pub(crate) mod compare;
@@ -83,9 +85,30 @@ pub struct Group {
     pub ty: Option<String>,
 }
 
+/// Reason that weights do not make the tensors of a file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum GroupError {
+    #[error("`{tensor}` needs weights that the model lacks: {}", weights.join(", "))]
+    Lacks { tensor: String, weights: Vec<String> },
+    #[error("two weights would become `{tensor}`, one of them `{weight}`")]
+    Twice { tensor: String, weight: String },
+    #[error("the steps for `{tensor}` give {found} tensors, and its pattern names {expected}")]
+    Count { tensor: String, found: usize, expected: usize },
+    #[error("`{tensor}` cannot be made: {why}")]
+    Steps { tensor: String, why: StepError },
+    #[error(
+        "weight `{weight}` has no place in the file{}; add a rule to `gguf: weights:` of the spec, or write \
+         `gguf: ~` if llama.cpp has no such model",
+        if *others == 0 { String::new() } else { format!(", nor have {others} of other layers,") }
+    )]
+    NoPlace { weight: String, others: usize },
+}
+
 impl Gguf {
     /// Returns the tensors of the file with the weights that make them, or every fault that prevents that.
-    pub fn groups(&self, weights: &[Weight]) -> Result<Vec<Group>, Vec<String>> {
+    pub fn groups(&self, weights: &[Weight]) -> Result<Vec<Group>, Vec<GroupError>> {
         let known: Vec<_> = weights.iter().map(|weight| self.alias(&weight.name)).collect();
         let places: BTreeMap<String, usize> =
             known.iter().enumerate().map(|(n, name)| (name.to_string(), n)).collect();
@@ -109,12 +132,8 @@ impl Gguf {
                 sources.iter().map(|name| places.get(name.as_str()).copied()).collect();
             let Some(found) = found else {
                 let lacks = sources.iter().filter(|name| !places.contains_key(*name));
-                let lacks: Vec<&str> = lacks.map(String::as_str).collect();
-                faults.push(format!(
-                    "`{}` needs weights that the model lacks: {}",
-                    tensors[0],
-                    lacks.join(", ")
-                ));
+                let (tensor, weights) = (tensors[0].clone(), lacks.cloned().collect());
+                faults.push(GroupError::Lacks { tensor, weights });
                 used.insert(name.as_ref());
                 continue;
             };
@@ -124,35 +143,27 @@ impl Gguf {
                 Ok(made) if made.len() == tensors.len() => {
                     for name in &tensors {
                         if !names.insert(name.clone()) {
-                            faults.push(format!(
-                                "two weights would become `{name}`, one of them `{}`",
-                                weight.name
-                            ));
+                            let (tensor, weight) = (name.clone(), weight.name.clone());
+                            faults.push(GroupError::Twice { tensor, weight });
                         }
                     }
                     let tensors = tensors.into_iter().zip(made).collect();
                     let steps = rule.rule.steps.clone();
                     groups.push(Group { weights: found, steps, tensors, ty: rule.ty.clone() });
                 }
-                Ok(made) => faults.push(format!(
-                    "the steps for `{}` give {} tensors, and its pattern names {}",
-                    tensors[0],
-                    made.len(),
-                    tensors.len()
-                )),
-                Err(why) => faults.push(format!("`{}` cannot be made: {why}", tensors[0])),
+                Ok(made) => {
+                    let (found, expected) = (made.len(), tensors.len());
+                    let tensor = tensors[0].clone();
+                    faults.push(GroupError::Count { tensor, found, expected });
+                }
+                Err(why) => {
+                    faults.push(GroupError::Steps { tensor: tensors[0].clone(), why });
+                }
             }
         }
         faults.extend(homeless.values().map(|names| {
-            let more = match names.len() - 1 {
-                0 => String::new(),
-                more => format!(", nor have {more} of other layers,"),
-            };
-            format!(
-                "weight `{}` has no place in the file{more}; add a rule to `gguf: weights:` of the spec, or write \
-                 `gguf: ~` if llama.cpp has no such model",
-                names[0]
-            )
+            let (weight, others) = (names[0].to_owned(), names.len() - 1);
+            GroupError::NoPlace { weight, others }
         }));
         if faults.is_empty() { Ok(groups) } else { Err(faults) }
     }

@@ -148,7 +148,7 @@ fn tensors(
     }
     let groups = match gguf.groups(weights) {
         Ok(groups) => groups,
-        Err(why) => return faults.extend(why),
+        Err(why) => return faults.extend(why.iter().map(ToString::to_string)),
     };
     let found: BTreeMap<String, Vec<usize>> =
         groups.iter().flat_map(|group| group.tensors.iter().cloned()).collect();

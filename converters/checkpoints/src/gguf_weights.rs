@@ -70,7 +70,8 @@ impl GgufWeights {
         let path = file.files().first().cloned().unwrap_or_default();
         let fail =
             |faults| Error { file: path.clone(), arch: gguf.arch.clone(), faults: some(faults) };
-        let groups = gguf.groups(wanted).map_err(fail)?;
+        let groups = gguf.groups(wanted);
+        let groups = groups.map_err(|e| fail(e.iter().map(ToString::to_string).collect()))?;
         let mut found: Vec<Option<Found>> = wanted.iter().map(|_| None).collect();
         let mut faults = Vec::new();
         let claimed: BTreeSet<&str> = groups

@@ -95,7 +95,10 @@ pub fn tensors<'a>(
     }
     let mut tensors: Vec<Tensor<'a>> = Vec::new();
     let mut faults = Vec::new();
-    for group in gguf.groups(wanted)? {
+    let groups = gguf.groups(wanted);
+    let groups: Vec<_> =
+        groups.map_err(|e| e.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+    for group in groups {
         let flows = group.weights.iter().map(|&n| weights[n].flow.clone()).collect();
         let place = group.weights.iter().map(|&n| weights[n].place).min().unwrap_or_default();
         let fixed = group.ty.as_deref().and_then(BlockType::parse);

@@ -54,10 +54,12 @@ pub(super) fn write(
     }
     unlike_settings(config.as_ref(), made)?;
     let name = if made.kind == Kind::Merges { pre::find(&made.pre) } else { None };
-    let (before, after) =
-        loaded::around(&made.keys, made.kind, name.map(|(_, name)| name), rows).map_err(|why| {
-            Error::Component { file: json.file.clone(), component: "post_processor".into(), why }
-        })?;
+    let (before, after) = loaded::around(&made.keys, made.kind, name.map(|(_, name)| name), rows)
+        .map_err(|why| Error::Component {
+        file: json.file.clone(),
+        component: "post_processor".into(),
+        why: why.to_string(),
+    })?;
     let written = (Vec::from_iter(before), Vec::from_iter(after));
     made.around = found.as_ref() == Some(&written);
     if !made.around {

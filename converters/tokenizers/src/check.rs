@@ -17,7 +17,8 @@ pub(super) mod loaded;
 mod pieces;
 mod split;
 
-pub use loaded::Loaded;
+pub use encode::EncodeError;
+pub use loaded::{LoadError, Loaded};
 
 /// Corpus: one text per line, with invisible characters escaped.
 static CORPUS: LazyLock<Vec<String>> =
@@ -94,8 +95,8 @@ pub fn check<'a>(
     };
     let mut theirs = Reference::build(&json)?;
     theirs.read_specials_as_text();
-    let ours =
-        Loaded::new(&tokenizer.keys).map_err(|why| Mismatch::Unusable { why: shown(&why) })?;
+    let ours = Loaded::new(&tokenizer.keys)
+        .map_err(|why| Mismatch::Unusable { why: shown(&why.to_string()) })?;
     let (mut checked, mut total) = (Checked::default(), 0_usize);
     let mut first = None;
     // Normalizers of Unigram tokenizers differ in leading and trailing spaces and in the length of
@@ -148,7 +149,8 @@ fn compare(
     text: &str,
 ) -> Result<(), Mismatch> {
     let expected = theirs.encode(text, false)?;
-    let made = ours.encode(text).map_err(|why| Mismatch::Unusable { why: shown(&why) })?;
+    let made =
+        ours.encode(text).map_err(|why| Mismatch::Unusable { why: shown(&why.to_string()) })?;
     if made != expected {
         let same = made.iter().zip(&expected).take_while(|(a, b)| a == b).count();
         return Err(Mismatch::Tokens {

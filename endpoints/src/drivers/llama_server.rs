@@ -8,7 +8,9 @@ use serde_json::json;
 use super::Driver;
 use super::flag;
 use crate::http::{Answer, Http};
-use crate::{Ask, Cache, Endpoint, Error, Facts, Generated, Options, Row, Scored, Scores};
+use crate::{
+    Ask, Cache, Endpoint, Error, Facts, Generated, Options, Row, RowError, Scored, Scores,
+};
 
 pub(super) static DRIVER: Driver = Driver {
     name: "llama-server",
@@ -121,7 +123,7 @@ impl LlamaServer {
         Ok((answer, reply))
     }
 
-    fn row(&self, chosen: &Chosen, target: Option<f32>) -> Result<Row, String> {
+    fn row(&self, chosen: &Chosen, target: Option<f32>) -> Result<Row, RowError> {
         let mut entries: Vec<(u32, f32)> =
             chosen.top_logprobs.iter().map(|entry| (entry.id, entry.logprob as f32)).collect();
         if entries.is_empty() {
@@ -155,7 +157,7 @@ impl LlamaServer {
             let words = "it has no `completion_probabilities`, which were asked for (`n_probs`)";
             return Err(answer.unusable(words));
         };
-        let row = self.row(&found, None).map_err(|why| answer.unusable(why))?;
+        let row = self.row(&found, None).map_err(|why| answer.unusable(why.to_string()))?;
         Ok((row, chosen))
     }
 

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use super::Driver;
 use crate::http::{Answer, Http};
 use crate::json::Pair;
-use crate::{Ask, Cache, Endpoint, Error, Facts, Generated, Options, Row, Scored, Scores};
+use crate::{
+    Ask, Cache, Endpoint, Error, Facts, Generated, Options, Row, RowError, Scored, Scores,
+};
 
 pub(super) static DRIVER: Driver = Driver {
     name: "sglang",
@@ -98,7 +100,7 @@ impl Sglang {
         Ok((answer, reply))
     }
 
-    fn row(&self, top: &[Pair], own: Option<Pair>) -> Result<Row, String> {
+    fn row(&self, top: &[Pair], own: Option<Pair>) -> Result<Row, RowError> {
         let target = own.and_then(|own| own.logprob);
         let entry = |pair: &Pair| Some((pair.id, pair.logprob?));
         let mut entries: Vec<(u32, f32)> = top.iter().filter_map(entry).collect();
@@ -136,12 +138,13 @@ impl Endpoint for Sglang {
         let mut rows = Vec::with_capacity(positions.len());
         for &position in positions {
             let next = position + 1;
-            let row = match (top.get(next), &behind) {
-                (Some(Some(top)), _) => self.row(top, own.get(next).copied()),
-                (None, Some(top)) => self.row(top, None),
-                _ => Err("it has no log-probabilities".to_owned()),
+            let wrong = |why: String| answer.unusable(format!("position {position}: {why}"));
+            let (top, own) = match (top.get(next), &behind) {
+                (Some(Some(top)), _) => (top, own.get(next).copied()),
+                (None, Some(top)) => (top, None),
+                _ => return Err(wrong("it has no log-probabilities".to_owned())),
             };
-            rows.push(row.map_err(|why| answer.unusable(format!("position {position}: {why}")))?);
+            rows.push(self.row(top, own).map_err(|why| wrong(why.to_string()))?);
         }
         let echo = own.iter().map(|pair| pair.id).collect();
         Ok(Scored { rows, echo: Some(echo) })

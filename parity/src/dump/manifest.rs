@@ -162,23 +162,19 @@ impl Prompt {
     }
 
     /// Returns an error for rows and snapshots that no run of the prompt has.
-    fn check_rows(&self) -> Result<(), String> {
+    fn check_rows(&self) -> Result<(), PromptError> {
         let ascends = |list: &[usize]| list.windows(2).all(|pair| pair[0] < pair[1]);
-        let (name, count) = (&self.name, self.tokens.len());
+        let (name, tokens) = (|| self.name.clone(), self.tokens.len());
         if let Some(rows) = &self.rows
-            && (rows.is_empty() || !ascends(rows) || rows.last().is_some_and(|row| *row >= count))
+            && (rows.is_empty() || !ascends(rows) || rows.last().is_some_and(|row| *row >= tokens))
         {
-            return Err(format!(
-                "`rows` of prompt `{name}` is {rows:?}; expected ascending positions below {count}"
-            ));
+            return Err(PromptError::Rows { name: name(), rows: rows.clone(), tokens });
         }
         if let Some(lengths) = &self.snapshots {
-            let inside = |length: &usize| (self.split..=count).contains(length);
+            let inside = |length: &usize| (self.split..=tokens).contains(length);
             if !ascends(lengths) || !lengths.iter().all(inside) {
-                return Err(format!(
-                    "`snapshots` of prompt `{name}` is {lengths:?}; expected ascending lengths from {} to {count}",
-                    self.split
-                ));
+                let (lengths, split) = (lengths.clone(), self.split);
+                return Err(PromptError::Snapshots { name: name(), lengths, split, tokens });
             }
         }
         Ok(())
@@ -327,29 +323,45 @@ fn rounds(word: &str) -> Option<Rounds> {
     })
 }
 
-/// Checks prompts against each other and a vocabulary; the error describes the fault.
-pub fn check_prompts(prompts: &[Prompt], vocab: usize) -> Result<(), String> {
+/// Fault of a prompt.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum PromptError {
+    #[error("prompt name `{name}` is empty, has a `/` or is used twice")]
+    Name { name: String },
+    #[error("prompt `{name}` has {found} tokens; expected 1 to {LONGEST_PROMPT}")]
+    Length { name: String, found: usize },
+    #[error("`split` of prompt `{name}` is {found}; expected 1 to {last}")]
+    Split { name: String, found: usize, last: usize },
+    #[error("`rows` of prompt `{name}` is {rows:?}; expected ascending positions below {tokens}")]
+    Rows { name: String, rows: Vec<usize>, tokens: usize },
+    #[error(
+        "`snapshots` of prompt `{name}` is {lengths:?}; expected ascending lengths from {split} to {tokens}"
+    )]
+    Snapshots { name: String, lengths: Vec<usize>, split: usize, tokens: usize },
+    #[error("prompt `{name}` has token {token}; `vocab` is {vocab}")]
+    Token { name: String, token: u32, vocab: usize },
+}
+
+/// Checks prompts against each other and a vocabulary.
+pub fn check_prompts(prompts: &[Prompt], vocab: usize) -> Result<(), PromptError> {
     let mut names = std::collections::BTreeSet::new();
     for prompt in prompts {
         let (name, count) = (&prompt.name, prompt.tokens.len());
         if name.is_empty() || name.contains('/') || !names.insert(name) {
-            return Err(format!("prompt name `{name}` is empty, has a `/` or is used twice"));
+            return Err(PromptError::Name { name: name.clone() });
         }
         if count == 0 || count > LONGEST_PROMPT {
-            return Err(format!(
-                "prompt `{name}` has {count} tokens; expected 1 to {LONGEST_PROMPT}"
-            ));
+            return Err(PromptError::Length { name: name.clone(), found: count });
         }
         let last = if count == 1 { 1 } else { count - 1 };
         if prompt.split == 0 || prompt.split > last {
-            return Err(format!(
-                "`split` of prompt `{name}` is {}; expected 1 to {last}",
-                prompt.split
-            ));
+            return Err(PromptError::Split { name: name.clone(), found: prompt.split, last });
         }
         prompt.check_rows()?;
-        if let Some(token) = prompt.tokens.iter().find(|t| **t as usize >= vocab) {
-            return Err(format!("prompt `{name}` has token {token}; `vocab` is {vocab}"));
+        if let Some(&token) = prompt.tokens.iter().find(|t| **t as usize >= vocab) {
+            return Err(PromptError::Token { name: name.clone(), token, vocab });
         }
     }
     Ok(())
@@ -433,7 +445,7 @@ impl Manifest {
                  `parity dump`"
             ));
         }
-        check_prompts(&self.prompts, self.vocab)?;
+        check_prompts(&self.prompts, self.vocab).map_err(|e| e.to_string())?;
         for (run, by_prompt) in &self.greedy {
             for (prompt, tokens) in by_prompt {
                 if let Some(token) = tokens.iter().find(|t| **t as usize >= self.vocab) {

@@ -1,5 +1,7 @@
 //! Compares two result files and gives one verdict.
 
+use std::path::PathBuf;
+
 use super::answers::{Answers, answers};
 use super::inputs::inputs;
 use super::logprobs::{Noise, logprobs};
@@ -14,13 +16,44 @@ const LEVEL: f64 = 0.05;
 /// Metrics in order of preference.
 const METRICS: [&str; 4] = ["acc", "exact_match", "correct", "acc_norm"];
 
-/// Compares two result files. The error says why nothing can be compared.
+/// Reason that nothing of two result files can be compared.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum DiffError {
+    #[error(
+        "the files have no item in common: ids of `{}` begin with `{first_of_a}`, those of `{}` with `{first_of_b}`; \
+         give two results of the same task",
+        a.display(), b.display()
+    )]
+    NoPairs { a: PathBuf, first_of_a: String, b: PathBuf, first_of_b: String },
+    #[error(
+        "the files are of different tasks: of {all} items with the same id, {apart} have another document or another \
+         right answer (item `{item}`){}; give two results of the same task and version",
+        tasks.as_ref().map(|[a, b]| format!(": `{a}` and `{b}`")).unwrap_or_default()
+    )]
+    OtherTask { all: usize, apart: usize, item: String, tasks: Option<[String; 2]> },
+    #[error("the files have no item in common")]
+    NoItems,
+    #[error(
+        "`{}` has no metric `{metric}`; there are: {}",
+        path.display(),
+        if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+    )]
+    NoMetric { path: PathBuf, metric: String, known: Vec<String> },
+    #[error(
+        "the files share no scores, answers, texts or log-probabilities; nothing can be compared"
+    )]
+    NothingShared,
+}
+
+/// Compares two result files.
 pub fn diff(
     a: &Results,
     b: &Results,
     noise: &Noise,
     metric: Option<&str>,
-) -> Result<Outcome, String> {
+) -> Result<Outcome, DiffError> {
     let found = pairs(a, b)?;
     let mut notes = found.notes;
     let all = found.pairs;
@@ -62,7 +95,7 @@ pub fn diff(
             notes.extend(rest.notes);
             rest.found?
         }
-        (None, None) => return Err("the files have no item in common".to_owned()),
+        (None, None) => return Err(DiffError::NoItems),
     };
     if asked.known == 0 {
         notes.push("the files do not hold the inputs of both sides, so it is not known that they are equal".to_owned());
@@ -96,7 +129,7 @@ struct Stage<'b> {
 
 /// Result of all stages after the comparison of inputs.
 struct Rest {
-    found: Result<Found, String>,
+    found: Result<Found, DiffError>,
     logprobs: Option<super::outcome::LogprobFacts>,
     notes: Vec<String>,
 }
@@ -141,8 +174,7 @@ impl Stage<'_> {
             || has(|sample| sample.answer.is_some())
             || has(|sample| sample.text.is_some());
         if !comparable {
-            let why = "the files share no scores, answers, texts or log-probabilities; nothing can be compared";
-            return done(Err(why.to_owned()), Vec::new());
+            return done(Err(DiffError::NothingShared), Vec::new());
         }
         let sampled = self.a.sampled() == Some(true) && self.b.sampled() == Some(true);
         let unrelated = paired.filter(|_| !sampled).and_then(unrelated);
@@ -250,7 +282,7 @@ fn metrics(
     a: &Results,
     b: &Results,
     asked: Option<&str>,
-) -> Result<Option<(String, String)>, String> {
+) -> Result<Option<(String, String)>, DiffError> {
     let names = |results: &Results| -> Vec<String> {
         let mut names: Vec<String> = results
             .samples
@@ -266,13 +298,10 @@ fn metrics(
     };
     let (one, other) = (names(a), names(b));
     if let Some(asked) = asked {
-        for (names, results) in [(&one, a), (&other, b)] {
-            if !names.iter().any(|name| name == asked) {
-                return Err(format!(
-                    "`{}` has no metric `{asked}`; there are: {}",
-                    results.path.display(),
-                    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-                ));
+        for (known, results) in [(&one, a), (&other, b)] {
+            if !known.iter().any(|name| name == asked) {
+                let (path, known) = (results.path.clone(), known.clone());
+                return Err(DiffError::NoMetric { path, metric: asked.to_owned(), known });
             }
         }
         return Ok(Some((asked.to_owned(), asked.to_owned())));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::diff::DiffError;
 use super::outcome::items;
 use super::sample::{Results, Sample};
 
@@ -17,7 +18,7 @@ pub(super) struct Pairs<'a> {
 
 /// Pairs samples by id, or by the hash of the document if ids are numbered differently. The error says why
 /// nothing can be compared.
-pub(super) fn pairs<'a>(a: &'a Results, b: &'a Results) -> Result<Pairs<'a>, String> {
+pub(super) fn pairs<'a>(a: &'a Results, b: &'a Results) -> Result<Pairs<'a>, DiffError> {
     let mut notes = Vec::new();
     let mut found = by(a, b, |sample| Some(&sample.id));
     if found.iter().filter(|pair| same(pair)).count() * 2 < found.len() || found.is_empty() {
@@ -32,26 +33,20 @@ pub(super) fn pairs<'a>(a: &'a Results, b: &'a Results) -> Result<Pairs<'a>, Str
     }
     if found.is_empty() {
         let first = |results: &Results| results.samples.first().map(|sample| sample.id.clone());
-        return Err(format!(
-            "the files have no item in common: ids of `{}` begin with `{}`, those of `{}` with `{}`; give two results of \
-             the same task",
-            a.path.display(),
-            first(a).unwrap_or_default(),
-            b.path.display(),
-            first(b).unwrap_or_default()
-        ));
+        return Err(DiffError::NoPairs {
+            a: a.path.clone(),
+            first_of_a: first(a).unwrap_or_default(),
+            b: b.path.clone(),
+            first_of_b: first(b).unwrap_or_default(),
+        });
     }
     let all = found.len();
     let other = found.iter().find(|pair| !same(pair)).map(|pair| pair.0.id.clone());
     found.retain(same);
     if let Some(other) = other {
         if found.len() * 2 < all {
-            return Err(format!(
-                "the files are of different tasks: of {all} items with the same id, {} have another document or \
-                 another right answer (item `{other}`){}; give two results of the same task and version",
-                all - found.len(),
-                tasks(a, b)
-            ));
+            let (apart, tasks) = (all - found.len(), tasks(a, b));
+            return Err(DiffError::OtherTask { all, apart, item: other, tasks });
         }
         notes.push(format!(
             "{} with the same id and another document or right answer left out (`{other}`)",
@@ -66,11 +61,9 @@ pub(super) fn pairs<'a>(a: &'a Results, b: &'a Results) -> Result<Pairs<'a>, Str
     Ok(Pairs { pairs: found, notes })
 }
 
-fn tasks(a: &Results, b: &Results) -> String {
-    match (a.facts.get("task"), b.facts.get("task")) {
-        (Some(a), Some(b)) if a != b => format!(": `{a}` and `{b}`"),
-        _ => String::new(),
-    }
+fn tasks(a: &Results, b: &Results) -> Option<[String; 2]> {
+    let both = [a.facts.get("task")?.clone(), b.facts.get("task")?.clone()];
+    Some(both).filter(|[a, b]| a != b)
 }
 
 fn by<'a>(

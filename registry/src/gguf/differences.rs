@@ -43,7 +43,10 @@ pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<Stri
     let mut faults = key_differences(gguf, told);
     let groups = match gguf.groups(weights) {
         Ok(groups) => groups,
-        Err(why) => return faults.into_iter().chain(why).collect(),
+        Err(why) => {
+            faults.extend(why.iter().map(ToString::to_string));
+            return faults;
+        }
     };
     let mut wanted: BTreeSet<&str> = BTreeSet::new();
     for (name, numbers) in &gguf.tensors {

@@ -35,7 +35,7 @@ pub(crate) fn unlike(
     let found = match (&owner.spec, gguf.groups(&weights)) {
         (Some(spec), Ok(groups)) => first(model, &gguf, &groups, spec, config, ops)?,
         // A weight that the owner's file has no tensor for.
-        (Some(_), Err(faults)) => whole(faults.into_iter().next()?)?,
+        (Some(_), Err(faults)) => whole(faults.first()?.to_string())?,
         (None, _) => whole(format!("`{}` is no complete spec and describes no model", owner.name))?,
     };
     let arch = &gguf.arch;

@@ -61,12 +61,12 @@ fn keys(trial: &Trial<'_>) -> Judged {
     }
     let loaded = match Loaded::new(&made.keys) {
         Ok(loaded) => loaded,
-        Err(text) => return refused(&text),
+        Err(error) => return refused(&error.to_string()),
     };
     for text in TEXTS {
         let tokens = match loaded.prompt(text) {
             Ok(tokens) => tokens,
-            Err(text) => return refused(&text),
+            Err(error) => return refused(&error.to_string()),
         };
         if tokens.len() > 16 * (text.len() + 16) {
             return Err(format!("{text:?} is {} tokens", tokens.len()));
@@ -124,7 +124,7 @@ pub(crate) fn plan(trial: &Trial<'_>) -> Judged {
     };
     let board = match Board::read(trial.case.text("board.json").as_bytes()) {
         Ok(board) => board,
-        Err(why) => return refused(&why),
+        Err(why) => return refused(&why.to_string()),
     };
     for (model, engine) in plan.pairs() {
         drop(plan.dtypes(model, engine));

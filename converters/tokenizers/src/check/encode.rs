@@ -9,6 +9,17 @@ use std::collections::BinaryHeap;
 use super::super::Kind;
 use super::loaded::{BYTE, Loaded};
 
+/// Reason that a text has no tokens, as part of a sentence.
+#[derive(Debug, Clone, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum EncodeError {
+    #[error("there is no token for byte {byte:#04X}")]
+    NoToken { byte: u8 },
+    #[error(transparent)]
+    Split(#[from] fancy_regex::Error),
+}
+
 /// Pair of neighbours that forms a token.
 struct Pair {
     /// Priority; lower is better.
@@ -35,7 +46,7 @@ struct Part {
 
 impl Loaded {
     /// Returns the tokens of a text in which special tokens count as plain text.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
         let mut out = Vec::new();
         self.encode_with(text, &self.added, &mut out)?;
         Ok(out)
@@ -43,7 +54,7 @@ impl Loaded {
 
     /// Returns the tokens of a prompt. Special tokens in the text are recognized, and the tokens around
     /// every prompt are added.
-    pub fn prompt(&self, text: &str) -> Result<Vec<u32>, String> {
+    pub fn prompt(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
         let mut out = Vec::new();
         self.encode_with(text, &self.named, &mut out)?;
         Ok(self.surrounded(&out))
@@ -55,7 +66,12 @@ impl Loaded {
         before.into_iter().chain(ids.iter().copied()).chain(after).collect()
     }
 
-    fn encode_with(&self, text: &str, tokens: &[u32], out: &mut Vec<u32>) -> Result<(), String> {
+    fn encode_with(
+        &self,
+        text: &str,
+        tokens: &[u32],
+        out: &mut Vec<u32>,
+    ) -> Result<(), EncodeError> {
         let mut blank = self.blank_first;
         for piece in self.pieces(text, tokens) {
             match piece {
@@ -134,7 +150,7 @@ impl Loaded {
     }
 
     /// Joins the characters of a word into tokens.
-    fn join(&self, word: &str, out: &mut Vec<u32>) -> Result<(), String> {
+    fn join(&self, word: &str, out: &mut Vec<u32>) -> Result<(), EncodeError> {
         if self.kind == Kind::Merges
             && self.name.is_some_and(|name| name.ignore_merges)
             && let Some(id) = self.id(word)
@@ -212,7 +228,7 @@ impl Loaded {
     }
 
     /// Appends the token of a part, or those of its bytes.
-    fn token(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
+    fn token(&self, text: &str, out: &mut Vec<u32>) -> Result<(), EncodeError> {
         if let Some(id) = self.id(text) {
             out.push(id);
             return Ok(());
@@ -227,7 +243,7 @@ impl Loaded {
                 }
             } else {
                 let id = self.bytes.get(&byte).copied();
-                id.ok_or_else(|| format!("there is no token for byte {byte:#04X}"))?
+                id.ok_or(EncodeError::NoToken { byte })?
             };
             out.push(id);
         }

@@ -7,8 +7,39 @@ use super::super::pre::{self, Group, Name};
 use super::super::reference::Charsmap;
 use super::super::spm::byte;
 use super::split::Splitter;
-use formats::gguf::{Array, Metadata, Value};
+use formats::gguf::{self, Array, Metadata, Value};
 use formats::shown;
+
+/// Reason that llama.cpp cannot load the keys of a tokenizer, as part of a sentence. Texts from files are unescaped.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum LoadError {
+    #[error(transparent)]
+    Key(#[from] gguf::Error),
+    #[error("`{key}` is of kind {found}")]
+    NotArray { key: String, found: String },
+    #[error("tokenizers of kind `{model}` are not known here")]
+    Kind { model: String },
+    #[error("there are no tokens")]
+    NoTokens,
+    #[error("there are too many tokens")]
+    TooMany,
+    #[error("there is not one type for each token")]
+    Types,
+    #[error("there is not one score for each token")]
+    Scores,
+    #[error("merge {number} `{line}` is not two texts")]
+    Merge { number: usize, line: String },
+    #[error("there is no pre-tokenizer `{name}`")]
+    Pre { name: String },
+    #[error("`{expression}`: {why}")]
+    Expression { expression: String, why: String },
+    #[error("the table of replacements is not bytes")]
+    NotCharsmap,
+    #[error("{why}")]
+    Charsmap { why: String },
+}
 
 /// Tokenizer as llama.cpp loads it, for encoding and decoding text in the same way.
 pub struct Loaded {
@@ -52,35 +83,34 @@ pub(super) const UNUSED: i128 = 5;
 const ENDS: [&str; 3] = ["eos", "eot", "eom"];
 
 impl Loaded {
-    /// Reads the keys of a file as the loader does. The error is a reason, as part of a sentence.
-    pub fn new(keys: &Metadata) -> Result<Self, String> {
-        let word = |key| keys.str(key).map_err(|why| why.to_string());
-        let model = word("tokenizer.ggml.model")?.unwrap_or_default();
+    /// Reads the keys of a file as the loader does.
+    pub fn new(keys: &Metadata) -> Result<Self, LoadError> {
+        let model = keys.str("tokenizer.ggml.model")?.unwrap_or_default();
         let kind = match model {
             _ if model == pre::scores_model().0 => Kind::Scores,
             _ if model == pre::merges_model() => Kind::Merges,
             _ if model == pre::pieces_model() => Kind::Pieces,
-            _ => return Err(format!("tokenizers of kind `{model}` are not known here")),
+            _ => return Err(LoadError::Kind { model: model.to_owned() }),
         };
-        let texts = keys.strings("tokenizer.ggml.tokens").map_err(|why| why.to_string())?;
-        let texts: Vec<String> = texts.ok_or("there are no tokens")?.to_vec();
+        let texts = keys.strings("tokenizer.ggml.tokens")?;
+        let texts: Vec<String> = texts.ok_or(LoadError::NoTokens)?.to_vec();
         let types = array(keys, "tokenizer.ggml.token_type")?.and_then(Array::integers);
         let types = types.filter(|types| types.len() == texts.len());
-        let types = types.ok_or("there is not one type for each token")?;
-        let merges = keys.strings("tokenizer.ggml.merges").map_err(|why| why.to_string())?;
+        let types = types.ok_or(LoadError::Types)?;
+        let merges = keys.strings("tokenizer.ggml.merges")?;
         let mut ranks = IndexMap::new();
         for (n, line) in merges.unwrap_or_default().iter().enumerate() {
             // The separator is the first space after the first byte; of two equal lines the first counts.
             let at = line.char_indices().skip(1).find(|(_, c)| *c == ' ').map(|(at, _)| at);
-            let at = at.ok_or_else(|| format!("merge {n} `{line}` is not two texts"))?;
+            let at = at.ok_or_else(|| LoadError::Merge { number: n, line: line.clone() })?;
             ranks.entry((line[..at].into(), line[at + 1..].into())).or_insert(n);
         }
         let scores = match array(keys, "tokenizer.ggml.scores")? {
             Some(Array::F32(scores)) if scores.len() >= texts.len() => scores.clone(),
-            Some(_) => return Err("there is not one score for each token".into()),
+            Some(_) => return Err(LoadError::Scores),
             None => vec![0.0; texts.len()],
         };
-        let id = |n: usize| u32::try_from(n).map_err(|_| "there are too many tokens".to_owned());
+        let id = |n: usize| u32::try_from(n).map_err(|_| LoadError::TooMany);
         let mut ids = IndexMap::with_capacity(texts.len());
         let (mut bytes, mut added, mut named) = (IndexMap::new(), Vec::new(), Vec::new());
         for (n, text) in texts.iter().enumerate() {
@@ -98,10 +128,10 @@ impl Loaded {
         for list in [&mut added, &mut named] {
             list.sort_by_key(|&id| std::cmp::Reverse(texts[id as usize].len()));
         }
-        let name = word("tokenizer.ggml.pre")?.unwrap_or_default();
+        let name = keys.str("tokenizer.ggml.pre")?.unwrap_or_default();
         let known = match kind {
             Kind::Merges => {
-                Some(pre::find(name).ok_or_else(|| format!("there is no pre-tokenizer `{name}`"))?)
+                Some(pre::find(name).ok_or_else(|| LoadError::Pre { name: name.to_owned() })?)
             }
             Kind::Scores | Kind::Pieces => None,
         };
@@ -112,15 +142,17 @@ impl Loaded {
         };
         let around = around(keys, kind, known.map(|(_, name)| name), texts.len())?;
         let ends = ENDS.iter().filter_map(|name| special(name)).collect();
-        let flag = |key: &str| keys.bool(key).map_err(|why| why.to_string());
-        let blank = flag("tokenizer.ggml.add_space_prefix")?;
+        let blank = keys.bool("tokenizer.ggml.add_space_prefix")?;
+        let replacements = |bytes: &[u8]| {
+            Charsmap::parse(bytes).map(Some).map_err(|why| LoadError::Charsmap { why })
+        };
         let charsmap = match array(keys, "tokenizer.ggml.precompiled_charsmap")? {
-            Some(Array::U8(bytes)) => Some(Charsmap::parse(bytes)?),
+            Some(Array::U8(bytes)) => replacements(bytes)?,
             Some(Array::I8(bytes)) => {
                 let bytes: Vec<u8> = bytes.iter().map(|byte| byte.cast_unsigned()).collect();
-                Some(Charsmap::parse(&bytes)?)
+                replacements(&bytes)?
             }
-            Some(_) => return Err("the table of replacements is not bytes".into()),
+            Some(_) => return Err(LoadError::NotCharsmap),
             None => None,
         };
         Ok(Self {
@@ -131,7 +163,7 @@ impl Loaded {
                 Kind::Pieces => blank.unwrap_or(false),
                 Kind::Merges => false,
             },
-            merges_blanks: flag("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false),
+            merges_blanks: keys.bool("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false),
             charsmap,
             // Default of the loader for this kind.
             unknown: special("unknown").unwrap_or(2),
@@ -198,7 +230,7 @@ pub(in super::super) fn around(
     kind: Kind,
     name: Option<&Name>,
     tokens: usize,
-) -> Result<(Option<u32>, Option<u32>), String> {
+) -> Result<(Option<u32>, Option<u32>), gguf::Error> {
     let (bos, eos) = match kind {
         Kind::Scores => ((true, Some(1)), (false, Some(2))),
         Kind::Pieces => ((false, None), (true, Some(1))),
@@ -210,19 +242,19 @@ pub(in super::super) fn around(
     };
     let one = |role: &str, (adds, id): (bool, Option<u32>)| {
         let key = format!("tokenizer.ggml.add_{role}_token");
-        let adds = keys.bool(&key).map_err(|why| why.to_string())?.unwrap_or(adds);
+        let adds = keys.bool(&key)?.unwrap_or(adds);
         let fits = |id: &u32| (*id as usize) < tokens;
         let told = keys.get(&format!("tokenizer.ggml.{role}_token_id")).and_then(Value::integer);
         let told = told.and_then(|id| u32::try_from(id).ok()).filter(fits);
-        Ok::<_, String>(told.or(id.filter(fits)).filter(|_| adds))
+        Ok::<_, gguf::Error>(told.or(id.filter(fits)).filter(|_| adds))
     };
     Ok((one("bos", bos)?, one("eos", eos)?))
 }
 
-fn array<'a>(keys: &'a Metadata, key: &str) -> Result<Option<&'a Array>, String> {
+fn array<'a>(keys: &'a Metadata, key: &str) -> Result<Option<&'a Array>, LoadError> {
     match keys.get(key) {
         None => Ok(None),
         Some(Value::Array(array)) => Ok(Some(array)),
-        Some(other) => Err(format!("`{key}` is of kind {}", other.kind_name())),
+        Some(other) => Err(LoadError::NotArray { key: key.to_owned(), found: other.kind_name() }),
     }
 }

@@ -10,6 +10,8 @@ use std::sync::LazyLock;
 use fancy_regex::Regex;
 use indexmap::IndexMap;
 
+use super::loaded::LoadError;
+
 /// Class, its non-ASCII representative, and its ASCII members.
 const CLASSES: [(&str, char, &str); 5] = [
     (r"\p{N}", '\u{e0d1}', "0-9"),
@@ -55,23 +57,26 @@ struct Classifier {
 }
 
 impl Splitter {
-    /// Compiles expressions. An error names the expression and the reason.
-    pub(super) fn new(split: &[String]) -> Result<Self, String> {
+    /// Compiles expressions.
+    pub(super) fn new(split: &[String]) -> Result<Self, LoadError> {
         let step = |regex: &String| match regex.as_str() {
             r"\p{AFMoE_digits}" | r"\d{1,3}(?=(?:\d{3})*\b)" => Ok(Step::Threes),
             r"\p{Han}+" => Ok(Step::Han),
             text => {
                 let classes = text.contains(r"\p{");
                 let compiled = Regex::new(&plain(text, classes));
-                let compiled = compiled.map_err(|why| format!("`{text}`: {why}"))?;
+                let compiled = compiled.map_err(|why| LoadError::Expression {
+                    expression: text.to_owned(),
+                    why: why.to_string(),
+                })?;
                 Ok(if classes { Step::Classes(compiled) } else { Step::Text(compiled) })
             }
         };
-        Ok(Self { steps: split.iter().map(step).collect::<Result<_, String>>()? })
+        Ok(Self { steps: split.iter().map(step).collect::<Result<_, LoadError>>()? })
     }
 
     /// Splits a text into words.
-    pub(super) fn words(&self, text: &str) -> Result<Vec<String>, String> {
+    pub(super) fn words(&self, text: &str) -> Result<Vec<String>, fancy_regex::Error> {
         let chars: Vec<char> = text.chars().collect();
         let mut classifier = Classifier::default();
         let collapsed: Vec<char> = chars.iter().map(|&c| classifier.class(c)).collect();
@@ -164,12 +169,12 @@ fn plain(regex: &str, classes: bool) -> String {
 }
 
 /// Returns the lengths of matches and of the text between them.
-fn matches(regex: &Regex, part: &[char], split: &mut Vec<usize>) -> Result<(), String> {
+fn matches(regex: &Regex, part: &[char], split: &mut Vec<usize>) -> Result<(), fancy_regex::Error> {
     let text: String = part.iter().collect();
     let count = |range: std::ops::Range<usize>| text[range].chars().count();
     let mut at = 0;
     for found in regex.find_iter(&text) {
-        let found = found.map_err(|why| why.to_string())?;
+        let found = found?;
         if found.start() > at {
             split.push(count(at..found.start()));
         }

@@ -15,7 +15,7 @@ fn compare(a: &str, b: &str, dtype: Option<Dtype>) -> Result<Outcome, String> {
         read(&path, &ReadOptions::default()).map_err(|error| error.to_string())
     };
     let (a, b) = (file("a.jsonl", a)?, file("b.jsonl", b)?);
-    diff(&a, &b, &Noise::new(dtype, &a, &b), None)
+    diff(&a, &b, &Noise::new(dtype, &a, &b), None).map_err(|error| error.to_string())
 }
 
 #[track_caller]
