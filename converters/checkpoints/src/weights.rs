@@ -178,13 +178,11 @@ impl Weights {
     /// Returns the lazy result of a recipe.
     fn flow(&self, recipe: &Recipe) -> Result<Flow<'_>, Error> {
         let Recipe { rule, tensors, output } = recipe;
-        match rule.map(|rule| &self.rules[rule]) {
-            Some(rule) => flows::made(&self.checkpoint, &rule.weight.text, rule, tensors, *output),
-            None => {
-                let name = tensors.first().map_or("", String::as_str);
-                self.checkpoint.flow(name)?.map_err(|why| self.broken(recipe, why))
-            }
+        if let Some(rule) = rule.map(|rule| &self.rules[rule]) {
+            return flows::made(&self.checkpoint, &rule.weight.text, rule, tensors, *output);
         }
+        let name = tensors.first().map_or("", String::as_str);
+        self.checkpoint.flow(name)?.map_err(|why| self.broken(recipe, why))
     }
 
     fn broken(&self, recipe: &Recipe, why: String) -> Error {

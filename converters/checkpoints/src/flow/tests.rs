@@ -32,22 +32,21 @@ fn numbers(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
+/// Index of the source, and the index in it, of a value.
+type Origin = fn(usize, &[usize]) -> Option<(usize, Vec<usize>)>;
+
 /// Steps that fit their tensors, with the place that each value comes from.
 struct Chain {
     shapes: Vec<Vec<usize>>,
     steps: Vec<Step>,
     /// Returns the tensor and the index in it, for a result and the index in that; none for a zero.
-    from: fn(usize, &[usize]) -> Option<(usize, Vec<usize>)>,
+    from: Origin,
     /// Computes a value of the result from that of the source, for its row.
     value: fn(f32, usize) -> f32,
 }
 
 impl Chain {
-    fn moves(
-        shapes: Vec<Vec<usize>>,
-        steps: Vec<Step>,
-        from: fn(usize, &[usize]) -> Option<(usize, Vec<usize>)>,
-    ) -> Self {
+    fn moves(shapes: Vec<Vec<usize>>, steps: Vec<Step>, from: Origin) -> Self {
         Self { shapes, steps, from, value: |x, _| x }
     }
 
