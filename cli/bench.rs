@@ -8,6 +8,7 @@ use engine::{Chunk, NoProbe, Options, Session, Want};
 use registry::dtype::Dtype;
 use serde_json::json;
 
+use crate::arithmetic::ArithmeticArgs;
 use crate::findings::engine_error;
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::text::{Table, bytes, count};
@@ -54,6 +55,8 @@ pub(crate) struct Bench {
     /// Tokens to begin with when drafting, with commas; default: 16, spread over the vocabulary
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     tokens: Vec<u32>,
+    #[command(flatten)]
+    arithmetic: ArithmeticArgs,
     /// Share matrices out to this many ranks
     #[arg(long, value_name = "N", default_value_t = 1)]
     tensor_parallel: usize,
@@ -82,6 +85,7 @@ impl Bench {
             ranks: self.tensor_parallel,
             rollback: Options::default().rollback.max(usize::from(self.k)),
             threads: self.threads,
+            arithmetic: self.arithmetic.of(&target)?,
             ..Options::default()
         };
         let begun = Instant::now();

@@ -11,6 +11,7 @@ use parity::evals::{self, Noise, ReadOptions, Run, Scored, Text, TextError};
 use registry::dtype::Dtype;
 use serde_json::json;
 
+use crate::arithmetic::ArithmeticArgs;
 use crate::engines::{EngineArgs, Found};
 use crate::findings::{engine_error, warn};
 use crate::target::{self, Choice, Which, parse_dtype};
@@ -130,6 +131,8 @@ pub(crate) struct Eval {
     /// Take the last match of the pattern instead of the first
     #[arg(long)]
     last: bool,
+    #[command(flatten)]
+    arithmetic: ArithmeticArgs,
     /// Worker threads
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -153,7 +156,8 @@ impl Eval {
         warn(&target.nonfinite()?);
         let tokenizer =
             if items.iter().any(needs_text) { Some(Tokenizer::of(&target)?) } else { None };
-        let options = Options { dtype, threads: self.threads, ..Options::default() };
+        let arithmetic = self.arithmetic.of(&target)?;
+        let options = Options { dtype, threads: self.threads, arithmetic, ..Options::default() };
         let engine: Box<dyn Engine> = match self.engine.find()? {
             Found::Child(child) => {
                 Box::new(child.engine(target.model.context.unwrap_or(MOST).min(MOST)))

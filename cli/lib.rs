@@ -13,6 +13,7 @@ use formats::mmap::{Farewell, on_shrink};
 
 mod add_model;
 mod annotate;
+mod arithmetic;
 mod bench;
 mod calibrate;
 mod card;

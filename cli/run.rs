@@ -9,6 +9,7 @@ use engine::{Chunk, NoProbe, Options, Want};
 use registry::dtype::Dtype;
 use serde_json::json;
 
+use crate::arithmetic::ArithmeticArgs;
 use crate::findings::{engine_error, warn};
 use crate::target::{self, Choice, Which, parse_dtype};
 use crate::voice::Voice;
@@ -57,6 +58,8 @@ pub(crate) struct Run {
     /// Dtype of activations; default: as the checkpoint declares
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     dtype: Option<Dtype>,
+    #[command(flatten)]
+    arithmetic: ArithmeticArgs,
     /// Worker threads
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -93,7 +96,8 @@ impl Run {
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target::check_dtypes(&target, &[dtype])?;
         warn(&target.nonfinite()?);
-        let options = Options { dtype, threads: self.threads, ..Options::default() };
+        let arithmetic = self.arithmetic.of(&target)?;
+        let options = Options { dtype, threads: self.threads, arithmetic, ..Options::default() };
         let mut session = crate::engines::native()?
             .open(&target::source(&target), &options)
             .map_err(engine_error)?;

@@ -108,8 +108,15 @@ impl Pool {
                 // Weights of a file lie at any offset.
                 let at = (i % distinct * size + 8).min(self.bytes.len() - size);
                 let bytes = &self.bytes[at..at + size];
-                let weight =
-                    WeightView { dtype, blocks: None, bytes, outputs, inputs, factor: 1.0 };
+                let weight = WeightView {
+                    dtype,
+                    blocks: None,
+                    bytes,
+                    outputs,
+                    inputs,
+                    factor: 1.0,
+                    packed: None,
+                };
                 let mut linear = [Linear { weight, bias: None, round: dtype, y: &mut y }];
                 matmul_many_on(isa, x, rows, &mut linear);
             }
@@ -139,8 +146,15 @@ impl Pool {
                         total += size;
                         let (y, after) = rest.split_at_mut(outputs);
                         rest = after;
-                        let weight =
-                            WeightView { dtype, blocks: None, bytes, outputs, inputs, factor: 1.0 };
+                        let weight = WeightView {
+                            dtype,
+                            blocks: None,
+                            bytes,
+                            outputs,
+                            inputs,
+                            factor: 1.0,
+                            packed: None,
+                        };
                         linears.push(Linear { weight, bias: None, round: dtype, y });
                     }
                     matmul_many(&self.x[..inputs], 1, &mut linears);

@@ -5,7 +5,9 @@
 
 pub mod attention;
 pub mod choose;
+mod finish;
 pub mod math;
 pub mod matmul;
+pub mod q8;
 pub mod round;
 pub mod tokens;

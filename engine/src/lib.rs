@@ -36,6 +36,6 @@ mod session;
 pub use error::Error;
 pub use native::NativeEngine;
 pub use session::{
-    Chunk, Engine, Logits, NoProbe, Options, Partial, Probe, Rounds, Session, Shows, SlotId,
-    Source, StateValue, Want, Watch,
+    Arithmetic, Chunk, Engine, Logits, NoProbe, Options, Partial, Probe, Rounds, Session, Shows,
+    SlotId, Source, StateValue, Want, Watch,
 };

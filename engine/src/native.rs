@@ -67,7 +67,8 @@ impl NativeEngine {
         };
         let pool = Pool::new(options.threads)?;
         let mut program = Program::new(graph, &self.kernels, model.ropes.len())?;
-        let mut weights = pool.run(|| Weights::load(&program.graph, tensors, options.dtype))?;
+        let mut weights =
+            pool.run(|| Weights::load(&program.graph, tensors, options.dtype, options.arithmetic))?;
         weights.round_inputs(&program.graph, options.rounds)?;
         weights.fix_states(&caches(&model.graph), &mut program.graph)?;
         let states = &program.graph.states;

@@ -63,6 +63,8 @@ pub struct Options {
     pub threads: Option<usize>,
     /// The matrices whose input rows are rounded first, as the checkpoint declares.
     pub rounds: Rounds,
+    /// The products of weights in blocks.
+    pub arithmetic: Arithmetic,
     /// The observer of matrix inputs, in runs of the plain graph.
     pub watch: Option<Arc<dyn Watch>>,
 }
@@ -80,9 +82,26 @@ impl Default for Options {
             ranks: 1,
             threads: None,
             rounds: Rounds::None,
+            arithmetic: Arithmetic::Exact,
             watch: None,
         }
     }
+}
+
+/// The arithmetic of products of weights in blocks (Q4_K and others of GGUF files). Other weights are
+/// multiplied exactly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Arithmetic {
+    /// Rows as they are, times decoded weights.
+    #[default]
+    Exact,
+    /// Rows rounded to blocks of 8 bits, multiplied in integers. Types without such a kernel are multiplied
+    /// exactly.
+    Q8 {
+        /// True to keep a second copy of the weights, in the layout of the kernels. Without it tiles are
+        /// packed at every use, with the same results.
+        repack: bool,
+    },
 }
 
 /// The quantized matrices whose input rows are rounded to few bits. The checkpoint's config declares this

@@ -14,8 +14,9 @@ use registry::graph::{Graph, Scales, Weight, WeightId};
 use registry::ops::Trait;
 
 use crate::kernels::matmul::WeightView;
+use crate::kernels::q8::Packed;
 use crate::kernels::round;
-use crate::{Error, Rounds};
+use crate::{Arithmetic, Error, Rounds};
 
 /// A source of the numbers of weights.
 pub trait Tensors: Send + Sync {
@@ -95,7 +96,7 @@ enum Held {
     /// The unchanged bytes of the file; matrices are widened block by block when they are used.
     File(Dtype),
     /// Rows of blocks, which are decoded when they are used.
-    Blocks(BlockType),
+    Blocks(BlockType, Option<Box<Packed>>),
     /// A matrix rounded to the run's 16-bit dtype, as bytes.
     Rounded(Dtype, Vec<u8>),
     /// A small weight as f32, rounded to the dtype that the graph gives it.
@@ -124,6 +125,7 @@ impl Matrix<'_> {
                 outputs: *outputs,
                 inputs: *inputs,
                 factor: 1.0,
+                packed: None,
             },
         }
     }
@@ -146,13 +148,15 @@ impl Weights {
         graph: &Graph,
         tensors: Box<dyn Tensors>,
         activation: Dtype,
+        arithmetic: Arithmetic,
     ) -> Result<Self, Error> {
         let (matrices, experts) = matrices(graph);
         let mut held = Vec::with_capacity(graph.weights.len());
         for (n, weight) in graph.weights.iter().enumerate() {
             let run = weight.dtype.resolve(activation);
             if let Some(view) = tensors.blocks(WeightId(n)) {
-                held.push(blocks(&view, weight, matrices.contains(&n), run)?);
+                let matrix = matrices.contains(&n).then_some(arithmetic);
+                held.push(blocks(&view, weight, matrix, run)?);
                 continue;
             }
             // Experts are too many to be held, or even to be read before a row wants them.
@@ -257,7 +261,7 @@ impl Weights {
         };
         let plain = |dtype, bytes, shape: &[usize]| {
             let (outputs, inputs) = sides(shape);
-            WeightView { dtype, blocks: None, bytes, outputs, inputs, factor: 1.0 }
+            WeightView { dtype, blocks: None, bytes, outputs, inputs, factor: 1.0, packed: None }
         };
         Ok(match &self.held[id.0] {
             Held::File(dtype) => {
@@ -265,7 +269,7 @@ impl Weights {
                 plain(*dtype, view.bytes, view.shape)
             }
             Held::Rounded(dtype, bytes) => plain(*dtype, bytes, self.tensors.view(id)?.shape),
-            Held::Blocks(ty) => {
+            Held::Blocks(ty, packed) => {
                 let lost = || Error::Other(format!("weight {} is in blocks no more", id.0));
                 let view = self.tensors.blocks(id).ok_or_else(lost)?;
                 let (outputs, inputs) = sides(view.shape);
@@ -277,6 +281,7 @@ impl Weights {
                     outputs,
                     inputs,
                     factor: view.factor,
+                    packed: packed.as_deref(),
                 }
             }
             Held::Wide(_) | Held::Lent(_) => {
@@ -306,7 +311,7 @@ impl Weights {
     pub fn vector(&self, id: WeightId) -> Option<&[f32]> {
         match &self.held[id.0] {
             Held::Wide(data) => Some(data),
-            Held::File(_) | Held::Rounded(..) | Held::Blocks(_) | Held::Lent(_) => None,
+            Held::File(_) | Held::Rounded(..) | Held::Blocks(..) | Held::Lent(_) => None,
         }
     }
 }
@@ -332,7 +337,12 @@ fn matrices(graph: &Graph) -> (BTreeSet<usize>, BTreeSet<usize>) {
 }
 
 /// Holds a weight in blocks: as blocks if it is a matrix, decoded if it is small.
-fn blocks(view: &BlockView<'_>, weight: &Weight, matrix: bool, run: Dtype) -> Result<Held, Error> {
+fn blocks(
+    view: &BlockView<'_>,
+    weight: &Weight,
+    matrix: Option<Arithmetic>,
+    run: Dtype,
+) -> Result<Held, Error> {
     let name = || weight.name.clone();
     if view.shape != weight.shape.as_slice() {
         let (got, want) = (view.shape.to_vec(), weight.shape.clone());
@@ -344,8 +354,16 @@ fn blocks(view: &BlockView<'_>, weight: &Weight, matrix: bool, run: Dtype) -> Re
     let mut numbers = vec![0.0; inputs];
     let unreadable = |_| Error::WeightDtype { name: name(), found: view.ty.name().to_owned() };
     codec::decode(view.ty, row, &mut numbers).map_err(unreadable)?;
-    if matrix {
-        return Ok(Held::Blocks(view.ty));
+    if let Some(arithmetic) = matrix {
+        let outputs = if view.shape.len() == 2 { view.shape[0] } else { 1 };
+        let shape = (outputs, view.shape.iter().product::<usize>() / outputs.max(1));
+        let packed = || Packed::in_place(view.ty, shape.0, shape.1, view.factor);
+        let packed = match arithmetic {
+            Arithmetic::Exact => None,
+            Arithmetic::Q8 { repack: false } => packed(),
+            Arithmetic::Q8 { repack: true } => packed().map(|packed| packed.with(view.bytes)),
+        };
+        return Ok(Held::Blocks(view.ty, packed.map(Box::new)));
     }
     let mut wide = vec![0.0; weight.shape.iter().product()];
     codec::decode(view.ty, view.bytes, &mut wide).map_err(unreadable)?;

@@ -10,6 +10,7 @@ mod fp4;
 mod iq;
 mod iq4;
 mod layout;
+mod levels;
 mod low_bits;
 mod nibbles;
 mod nvfp4;
@@ -31,6 +32,7 @@ use crate::numbers::first_not_finite;
 
 pub use band::expected_error;
 pub use block::BlockType;
+pub use levels::{Levels, levels};
 pub use nvfp4::{encode_nvfp4, nvfp4_factor};
 pub use simd::Lanes;
 pub use simd::{Sums, sums};

@@ -23,7 +23,6 @@ use registry::dtype::Dtype;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod finish;
 mod lanes;
 mod pack;
 mod portable;
@@ -31,6 +30,7 @@ pub mod reference;
 mod sweep;
 mod tile;
 
+use super::q8::{self, Packed, Product, Rows};
 use pack::{Kind, Line, Panels};
 use tile::Block;
 
@@ -57,6 +57,8 @@ pub struct WeightView<'a> {
     pub inputs: usize,
     /// The factor on numbers decoded from blocks; 1 for plain numbers.
     pub factor: f32,
+    /// The layout of blocks for products in integers; none for exact products.
+    pub packed: Option<&'a Packed>,
 }
 
 impl WeightView<'_> {
@@ -226,34 +228,60 @@ pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_
     if rows == 0 {
         return;
     }
+    let (in_integers, mut linears): (Vec<_>, Vec<_>) =
+        linears.iter_mut().partition(|linear| linear.weight.packed.is_some());
+    multiply_in_integers(x, rows, inner, in_integers);
     let panels = Panels::new(rows, isa.tile_rows());
     let paired = |linear: &Linear<'_>| linear.weight.dtype == Dtype::Bf16;
-    let pairs = if isa == Isa::Avx512Bf16 && linears.iter().any(paired) && pack::is_bf16(x) {
+    let pairs = if isa == Isa::Avx512Bf16
+        && linears.iter().any(|linear| paired(linear))
+        && pack::is_bf16(x)
+    {
         Kind::PairBf16
     } else {
         Kind::PairF32
     };
     for kind in [pairs, Kind::Natural] {
         let uses = |linear: &Linear<'_>| paired(linear) == (kind == pairs);
-        if linears.iter().any(uses) {
+        if linears.iter().any(|linear| uses(linear)) {
             pack::with_packed(x, inner, panels, kind, |packed| {
-                run(isa, kind, &blocks(packed, panels, linears, uses));
+                run(isa, kind, &blocks(packed, panels, &mut linears, uses));
             });
         }
     }
+}
+
+/// Rounds `x` once and runs the linear ops whose weights are packed.
+fn multiply_in_integers(x: &[f32], rows: usize, inner: usize, linears: Vec<&mut Linear<'_>>) {
+    if linears.is_empty() {
+        return;
+    }
+    let x = Rows::new(x, rows, inner);
+    let products = linears.into_iter().filter_map(|linear| {
+        let WeightView { packed, bytes, .. } = linear.weight;
+        Some(Product {
+            weight: packed?,
+            bytes,
+            bias: linear.bias,
+            round: linear.round,
+            y: linear.y,
+        })
+    });
+    q8::products(&x, &mut products.collect::<Vec<_>>());
 }
 
 /// Cuts the chosen ops into blocks of weight rows, in the order of memory.
 fn blocks<'a>(
     packed: &'a [Line],
     panels: Panels,
-    linears: &'a mut [Linear<'_>],
+    linears: &'a mut [&mut Linear<'_>],
     uses: impl Fn(&Linear<'_>) -> bool,
 ) -> Vec<Block<'a>> {
     let threads = rayon::current_num_threads();
     let mut blocks = Vec::new();
     for linear in linears.iter_mut().filter(|linear| uses(linear)) {
-        let WeightView { dtype, blocks: ty, bytes, outputs, inputs, factor } = linear.weight;
+        let WeightView { dtype, blocks: ty, bytes, outputs, inputs, factor, packed: _ } =
+            linear.weight;
         // Blocks are decoded into rows of f32, which is what has to fit the cache.
         let row_bytes = inputs * dtype.size();
         let stored = ty.and_then(|ty| ty.row_bytes(inputs)).unwrap_or(row_bytes);

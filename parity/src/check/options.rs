@@ -1,6 +1,6 @@
 //! Options of a check.
 
-use engine::{Options, Rounds};
+use engine::{Arithmetic, Options, Rounds};
 use registry::dtype::Dtype;
 
 use crate::schedules::ROLLBACK;
@@ -64,6 +64,7 @@ impl CheckOptions {
             ranks: 1,
             threads: self.threads,
             rounds: self.rounds.unwrap_or_default(),
+            arithmetic: Arithmetic::Exact,
             watch: None,
         }
     }

@@ -91,8 +91,13 @@ fn exponent(max: f32) -> u8 {
 }
 
 /// Returns `2^(e - 128)`.
-fn half_e8m0(e: u8) -> f32 {
+pub(super) fn half_e8m0(e: u8) -> f32 {
     f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e as u32 - 1) << 23 })
+}
+
+/// Returns the integer that a level encodes, in halves.
+pub(super) fn entry(level: u8) -> i8 {
+    HALVES[level as usize & 15] as i8
 }
 
 /// Returns half of the value of E4M3 bits. The sign bit is ignored, and NaN is 0.

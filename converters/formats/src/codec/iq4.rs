@@ -7,6 +7,7 @@ use super::Codec;
 use super::layout::{
     blocks, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
 };
+use super::levels::Levels;
 use super::nibbles::{join4, split4};
 use super::rounding::nearest;
 use super::search::TINY;
@@ -67,6 +68,25 @@ const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 3
 
 fn value(level: u8) -> f32 {
     VALUES[level as usize & 15] as f32
+}
+
+/// Returns the integer that a level encodes.
+pub(super) fn entry(level: u8) -> i8 {
+    VALUES[level as usize & 15]
+}
+
+/// Reads a block of IQ4_XS as levels.
+pub(super) fn levels_xs(block: &[u8], to: &mut Levels) {
+    to.d = get_f16(block, 0);
+    let high = u16::from_le_bytes([block[2], block[3]]);
+    to.groups32(std::array::from_fn(|j| {
+        let low = block[4 + j / 2] >> (4 * (j % 2)) & 15;
+        (low as i8 | ((high >> (2 * j) & 3) as i8) << 4) - 32
+    }));
+    let groups = to.levels.as_chunks_mut::<32>().0.iter_mut();
+    for (levels, bytes) in groups.zip(block[8..].as_chunks::<16>().0) {
+        *levels = split4(bytes).map(entry);
+    }
 }
 
 /// Returns the level whose value is nearest; in a tie, the upper.

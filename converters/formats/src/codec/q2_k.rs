@@ -5,6 +5,7 @@
 use super::Codec;
 use super::crumbs::{join2, split2};
 use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
+use super::levels::Levels;
 use super::q4_1::ladder;
 use super::rounding::nearest;
 use super::search::{Ladder, positive};
@@ -35,6 +36,15 @@ pub(super) const Q2_K: Codec = Codec {
         });
     },
 };
+
+/// Reads a block as levels.
+pub(super) fn levels(block: &[u8], to: &mut Levels) {
+    (to.d, to.dmin) = (get_f16(block, 80), get_f16(block, 82));
+    for (j, &byte) in block[..16].iter().enumerate() {
+        (to.scales[j], to.mins[j]) = ((byte & 15).cast_signed(), byte >> 4);
+    }
+    to.levels = split2(&block[16..80]).map(u8::cast_signed);
+}
 
 fn groups(out: &mut [f32; 256]) -> &mut [[f32; 16]] {
     out.as_chunks_mut::<16>().0

@@ -8,6 +8,7 @@ use super::crumbs::{join2, split2};
 use super::layout::{
     blocks, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
 };
+use super::levels::Levels;
 use super::q2_k::pairs;
 use super::rounding::nearest;
 use super::search::{descend, signed};
@@ -43,6 +44,16 @@ pub(super) const Q3_K: Codec = Codec {
         });
     },
 };
+
+/// Reads a block as levels.
+pub(super) fn levels(block: &[u8], to: &mut Levels) {
+    to.d = get_f16(block, 108);
+    to.scales = split_scales(&block[96..108]).map(|scale| scale.cast_signed() - 32);
+    to.levels = split2(&block[32..96]).map(u8::cast_signed);
+    for (at, level) in to.levels.iter_mut().enumerate() {
+        *level += 4 * (block[at % 32] >> (at / 32) & 1).cast_signed() - 4;
+    }
+}
 
 fn plain(x: &[f32; 256], block: &mut [u8; 110]) {
     let mut levels = [0; 256];

@@ -8,6 +8,7 @@
 
 use super::Codec;
 use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
+use super::levels::Levels;
 use super::q2_k::most;
 use super::q4_1::ladder;
 use super::rounding::nearest;
@@ -49,6 +50,24 @@ fn decode<const B: usize>(bytes: &[u8], out: &mut [f32]) {
             }
         }
     });
+}
+
+/// Reads a block as levels.
+pub(super) fn levels<const B: usize>(block: &[u8], to: &mut Levels) {
+    (to.d, to.dmin) = (get_f16(block, 0), get_f16(block, 2));
+    let (scales, mins) = split_scales(&block[4..16]);
+    to.groups32(scales.map(u8::cast_signed));
+    for (j, min) in mins.into_iter().enumerate() {
+        to.mins[2 * j..2 * j + 2].fill(min);
+    }
+    let groups = to.levels.as_chunks_mut::<32>().0.iter_mut();
+    for (j, (levels, bytes)) in groups.zip(halves(&block[B - 128..])).enumerate() {
+        for (l, (level, &byte)) in levels.iter_mut().zip(bytes).enumerate() {
+            let low = if j % 2 == 0 { byte & 15 } else { byte >> 4 };
+            let fifth = if B == 176 { block[16 + l] >> j & 1 } else { 0 };
+            *level = (low | fifth << 4).cast_signed();
+        }
+    }
 }
 
 /// Returns every 32 bytes, twice.

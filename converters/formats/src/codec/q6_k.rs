@@ -9,6 +9,7 @@
 use super::Codec;
 use super::crumbs::{join2, split2};
 use super::layout::{blocks, each_block, get_f16, peak, put_f16, weights_of};
+use super::levels::Levels;
 use super::q2_k::pairs;
 use super::rounding::nearest;
 use super::search::{TINY, signed};
@@ -40,6 +41,16 @@ fn decode(bytes: &[u8], out: &mut [f32]) {
             *out = levels.map(|q| scale * (q as i32 - 32) as f32);
         }
     });
+}
+
+/// Reads a block as levels.
+pub(super) fn levels(block: &[u8], to: &mut Levels) {
+    let block: &[u8; 210] = block.try_into().expect("one block");
+    to.d = get_f16(block, 208);
+    for (to, &scale) in to.scales.iter_mut().zip(&block[192..208]) {
+        *to = scale.cast_signed();
+    }
+    to.levels = split(block).map(|q| q.cast_signed() - 32);
 }
 
 fn encode(x: &[f32; 256], weights: &[f32; 256], block: &mut [u8; 210]) {

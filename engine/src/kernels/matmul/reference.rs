@@ -72,6 +72,7 @@ mod tests {
             outputs: 3,
             inputs: 2,
             factor: 1.0,
+            packed: None,
         };
         let mut y = [0.0; 6];
         matmul(&[1.0, 1.0, 0.5, -1.0], 2, &weight, Some(&[0.25, 0.0, 1000.0]), Dtype::F32, &mut y);

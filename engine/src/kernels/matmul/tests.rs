@@ -71,6 +71,7 @@ fn check(case: Case) {
         outputs: out,
         inputs: inner,
         factor: 1.0,
+        packed: None,
     };
     let mut expected = vec![f32::NAN; rows * out];
     reference::matmul(&x, rows, &weight, bias.as_deref(), run, &mut expected);
@@ -122,6 +123,7 @@ fn a_row_does_not_depend_on_the_rows_beside_it() {
             outputs: out,
             inputs: inner,
             factor: 1.0,
+            packed: None,
         };
         let compute = |x: &[f32], rows: usize| {
             let mut y = vec![0.0; rows * out];
@@ -149,6 +151,7 @@ fn ops_over_the_same_x_may_differ_in_dtype() {
             outputs: 9,
             inputs: inner,
             factor: 1.0,
+            packed: None,
         })
         .collect();
     let mut results = [(); 3].map(|()| vec![0.0; rows * 9]);
@@ -176,6 +179,7 @@ fn nothing_in_nothing_out() {
         outputs: 2,
         inputs: 0,
         factor: 1.0,
+        packed: None,
     };
     matmul(&[], 1, &weight, Some(&bias), Dtype::Bf16, &mut y);
     assert_eq!(y, bias);

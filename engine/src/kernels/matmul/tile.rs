@@ -10,10 +10,10 @@
 )]
 
 use super::BLOCK_ROWS;
-use super::finish::finish;
 use super::lanes::{Format, Lanes, STEP};
 use super::pack::{Line, Panels};
 use super::sweep::Sweep;
+use crate::kernels::finish::finish;
 use formats::codec::BlockType;
 use registry::dtype::Dtype;
 use std::array::from_fn;

@@ -1,0 +1,45 @@
+//! `--arithmetic`: the products of weights in blocks.
+
+use clap::{Args, ValueEnum};
+use engine::Arithmetic;
+
+use crate::target::Target;
+
+/// Arithmetic of weights in blocks.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct ArithmeticArgs {
+    /// Products of weights in blocks (Q4_K and others)
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    arithmetic: Named,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum Named {
+    /// Rows are rounded to blocks of 8 bits and multiplied in integers, as other engines do
+    #[default]
+    Q8,
+    /// Rows as they are, times decoded weights, as `parity check` does
+    Exact,
+}
+
+impl ArithmeticArgs {
+    /// Returns the arithmetic for a model. Weights are repacked if both copies fit in memory.
+    pub(crate) fn of(self, target: &Target) -> anyhow::Result<Arithmetic> {
+        Ok(match self.arithmetic {
+            Named::Exact => Arithmetic::Exact,
+            Named::Q8 => {
+                let (bytes, _) = target.extent()?;
+                let repack =
+                    available().is_none_or(|available| bytes.saturating_mul(2) < available);
+                Arithmetic::Q8 { repack }
+            }
+        })
+    }
+}
+
+/// Returns the memory that this machine can give, in bytes; none where the system does not tell.
+fn available() -> Option<u64> {
+    let text = fs_err::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}

@@ -1,0 +1,165 @@
+//! Layouts of packed weights, one per way of writing levels and scales.
+
+use formats::codec::BlockType;
+
+/// Values along a row in one step.
+pub(super) const STEP: usize = 32;
+/// Rows of a weight that lie side by side.
+pub(super) const ROWS: usize = 16;
+/// Steps that share the factors of scales of 8 bits.
+pub(super) const SUPER: usize = 8;
+
+/// The bits of a level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bits {
+    /// Four bits, two levels in a byte.
+    Four,
+    /// Four bits that index a table of sixteen signed integers.
+    Table,
+    /// Four bits, and a plane of fifth bits.
+    Five,
+    /// Four bits, and two planes of upper pairs of bits.
+    Six,
+    /// Signed integers of eight bits.
+    Eight,
+}
+
+/// The scales of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ScaleForm {
+    /// One number of f16 per group.
+    F16,
+    /// One number of bf16 per group.
+    Bf16,
+    /// An integer of 8 bits per group, and a factor in f32 for 256 values.
+    Int,
+}
+
+/// Layout of a packed weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Form {
+    pub(super) bits: Bits,
+    /// Added to each level to make it unsigned; 0 for [`Bits::Table`] and [`Bits::Eight`].
+    pub(super) offset: u8,
+    pub(super) table: [i8; 16],
+    pub(super) scale: ScaleForm,
+    /// Values with one scale: 16 or 32.
+    pub(super) group: usize,
+    /// True if groups have minima.
+    pub(super) mins: bool,
+}
+
+impl Form {
+    const fn new(bits: Bits, offset: u8, scale: ScaleForm, group: usize, mins: bool) -> Self {
+        Self { bits, offset, table: [0; 16], scale, group, mins }
+    }
+
+    const fn table(table: [i8; 16], scale: ScaleForm) -> Self {
+        Self { bits: Bits::Table, offset: 0, table, scale, group: 32, mins: false }
+    }
+
+    /// Returns the index of a table's entry.
+    pub(super) fn index(&self, entry: i8) -> u8 {
+        self.table
+            .iter()
+            .fold((0, 0), |(at, found), &other| (at + 1, if other == entry { at } else { found }))
+            .1
+    }
+
+    /// Bytes of levels in one step of sixteen rows.
+    pub(super) const fn level_bytes(&self) -> usize {
+        match self.bits {
+            Bits::Four | Bits::Table => 256,
+            Bits::Five => 320,
+            Bits::Six => 384,
+            Bits::Eight => 512,
+        }
+    }
+
+    /// Groups of one step.
+    pub(super) const fn groups(&self) -> usize {
+        STEP / self.group
+    }
+
+    /// Bytes of scales and minima in one step of sixteen rows, without factors.
+    pub(super) const fn scale_bytes(&self) -> usize {
+        let one = match self.scale {
+            ScaleForm::F16 | ScaleForm::Bf16 => 2 * ROWS,
+            ScaleForm::Int => ROWS,
+        };
+        self.groups() * one * if self.mins { 2 } else { 1 }
+    }
+
+    /// Bytes of factors before every [`SUPER`] steps.
+    pub(super) const fn factor_bytes(&self) -> usize {
+        match self.scale {
+            ScaleForm::F16 | ScaleForm::Bf16 => 0,
+            ScaleForm::Int => 4 * ROWS * if self.mins { 2 } else { 1 },
+        }
+    }
+}
+
+const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+/// E2M1 in halves.
+const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// A layout as a type, so that kernels are compiled for each.
+pub(super) trait Layout {
+    const FORM: Form;
+}
+
+/// Declares the layouts, and the block types that each can hold.
+macro_rules! layouts {
+    ($($layout:ident: $form:expr, $($ty:ident)|+;)+) => {
+        $(
+            pub(super) enum $layout {}
+
+            impl Layout for $layout {
+                const FORM: Form = $form;
+            }
+        )+
+
+        /// Calls `visit` with the layout of a block type; none if it has no kernel in integers.
+        pub(super) fn visit<V: Visit>(ty: BlockType, visit: V) -> Option<V::Out> {
+            match ty {
+                $($(BlockType::$ty)|+ => Some(visit.visit::<$layout>()),)+
+                _ => None,
+            }
+        }
+    };
+}
+
+/// Code that is compiled for a layout.
+pub(super) trait Visit {
+    type Out;
+
+    fn visit<F: Layout>(self) -> Self::Out;
+}
+
+layouts! {
+    Nibbles: Form::new(Bits::Four, 8, ScaleForm::F16, 32, false), Q40 | Q10 | Q20 | Tq20;
+    NibblesMin: Form::new(Bits::Four, 0, ScaleForm::F16, 32, true), Q41;
+    Fives: Form::new(Bits::Five, 16, ScaleForm::F16, 32, false), Q50;
+    FivesMin: Form::new(Bits::Five, 0, ScaleForm::F16, 32, true), Q51;
+    Bytes: Form::new(Bits::Eight, 0, ScaleForm::F16, 32, false), Q80;
+    TableF16: Form::table(IQ4, ScaleForm::F16), Iq4Nl;
+    TableBf16: Form::table(E2M1, ScaleForm::Bf16), Mxfp4;
+    TableInt: Form::table(IQ4, ScaleForm::Int), Iq4Xs;
+    K2: Form::new(Bits::Four, 0, ScaleForm::Int, 16, true), Q2K;
+    K3: Form::new(Bits::Four, 4, ScaleForm::Int, 16, false), Q3K;
+    K4: Form::new(Bits::Four, 0, ScaleForm::Int, 32, true), Q4K;
+    K5: Form::new(Bits::Five, 0, ScaleForm::Int, 32, true), Q5K;
+    K6: Form::new(Bits::Six, 32, ScaleForm::Int, 16, false), Q6K;
+}
+
+/// Returns the layout of a block type; none if it has no kernel in integers.
+pub(super) fn of(ty: BlockType) -> Option<Form> {
+    struct Of;
+    impl Visit for Of {
+        type Out = Form;
+        fn visit<F: Layout>(self) -> Form {
+            F::FORM
+        }
+    }
+    visit(ty, Of)
+}

@@ -1,0 +1,352 @@
+//! The one loop: sixteen rows of a weight against a few rows of `x`.
+#![expect(unsafe_code, reason = "hot loops over raw bytes, without bounds checks")]
+#![expect(
+    clippy::inline_always,
+    reason = "intrinsics are fast only inside a function with features"
+)]
+
+use rayon::prelude::*;
+use registry::dtype::Dtype;
+
+use super::form::{self, Bits, Form, Layout, ROWS, STEP, SUPER, ScaleForm, Visit};
+use super::input::{Rows, Sums};
+use super::lanes::Lanes;
+use super::pack::{Packed, Tile};
+use super::{Isa, portable};
+use crate::kernels::finish::finish;
+
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
+
+/// Bytes of a weight in one task, at least.
+const TASK_BYTES: usize = 32 << 10;
+
+/// One product: a packed weight, a bias, and the result.
+#[derive(Debug)]
+pub struct Product<'a> {
+    /// `[outputs, inputs]`.
+    pub weight: &'a Packed,
+    /// The weight's blocks, which are packed anew at every use if `weight` keeps none.
+    pub bytes: &'a [u8],
+    /// `[outputs]`, added in f32 before the one rounding.
+    pub bias: Option<&'a [f32]>,
+    /// The grid that results are rounded to.
+    pub round: Dtype,
+    /// `[rows, outputs]`.
+    pub y: &'a mut [f32],
+}
+
+/// Sixteen rows of a weight and some rows of `x`, whose products go to `out`.
+pub(super) struct Panel<'a> {
+    /// Rows of `x`.
+    pub(super) rows: usize,
+    /// Steps of a row.
+    steps: usize,
+    levels: *const u8,
+    scales: *const u8,
+    x: &'a Rows,
+    sums: &'a Sums,
+    /// The first row of `x`.
+    first: usize,
+    /// `[rows, 16]`.
+    out: *mut f32,
+}
+
+/// Multiplies rows with several weights.
+///
+/// # Panics
+/// If a slice is not as long as the shapes say.
+pub fn products(x: &Rows, products: &mut [Product<'_>]) {
+    products_on(Isa::best(), x, products);
+}
+
+/// Computes [`products`] with the kernels of one instruction set.
+///
+/// # Panics
+/// As [`products`], and if this CPU does not have `isa`.
+pub fn products_on(isa: Isa, x: &Rows, products: &mut [Product<'_>]) {
+    assert!(isa.available(), "this CPU has no {isa:?}");
+    for Product { weight, bytes, bias, y, .. } in &*products {
+        assert!(weight.fits(bytes), "the weight has as many bytes as its shape says");
+        assert_eq!(weight.inputs(), x.inputs(), "every weight has the inputs of x");
+        assert_eq!(Some(y.len()), x.rows().checked_mul(weight.outputs()), "y is [rows, outputs]");
+        assert!(bias.is_none_or(|b| b.len() == weight.outputs()), "bias is [outputs]");
+    }
+    if x.rows() == 0 {
+        return;
+    }
+    let mut sums: Vec<((u8, usize, bool), Sums)> = Vec::new();
+    for product in &*products {
+        let form = product.weight.form();
+        let key = (offset(isa, &form), form.group, form.mins);
+        if sums.iter().all(|(other, _)| *other != key) {
+            sums.push((key, Sums::new(x, key.0, key.1, key.2)));
+        }
+    }
+    let threads = rayon::current_num_threads();
+    let mut tasks = Vec::new();
+    for product in products.iter_mut() {
+        let form = product.weight.form();
+        let key = (offset(isa, &form), form.group, form.mins);
+        let sums = &sums.iter().find(|(other, _)| *other == key).expect("made above").1;
+        let tiles = product.weight.tiles();
+        let bytes = product.weight.tile_bytes().max(1);
+        let size = (TASK_BYTES / bytes).min(tiles.div_ceil(4 * threads)).max(1);
+        let y = product.y.as_mut_ptr();
+        for first in (0..tiles).step_by(size) {
+            tasks.push(Task {
+                weight: product.weight,
+                bytes: product.bytes,
+                tiles: first..(first + size).min(tiles),
+                x,
+                sums,
+                bias: product.bias,
+                round: product.round,
+                y,
+            });
+        }
+    }
+    let run = |task: &Task<'_>| {
+        form::visit(task.weight.ty(), Run { isa, task });
+    };
+    if threads == 1 || tasks.len() == 1 {
+        tasks.iter().for_each(run);
+    } else {
+        tasks.par_iter().with_max_len(1).for_each(run);
+    }
+}
+
+/// Returns the number that is added to levels for the kernels of an instruction set.
+fn offset(isa: Isa, form: &Form) -> u8 {
+    match form.bits {
+        Bits::Table | Bits::Eight if isa == Isa::Vnni => 128,
+        _ => form.offset,
+    }
+}
+
+struct Task<'a> {
+    weight: &'a Packed,
+    bytes: &'a [u8],
+    tiles: std::ops::Range<usize>,
+    x: &'a Rows,
+    sums: &'a Sums,
+    bias: Option<&'a [f32]>,
+    round: Dtype,
+    y: *mut f32,
+}
+
+// SAFETY: `y` is the one field that is not `Send` and `Sync` by itself. A task writes the columns of its
+// tiles, which no other task touches, and the mutable borrow of `y` outlives the tasks.
+unsafe impl Send for Task<'_> {}
+// SAFETY: as above; a task is run once.
+unsafe impl Sync for Task<'_> {}
+
+struct Run<'a> {
+    isa: Isa,
+    task: &'a Task<'a>,
+}
+
+impl Visit for Run<'_> {
+    type Out = ();
+
+    fn visit<F: Layout>(self) {
+        let Task { weight, bytes, tiles, x, sums, bias, round, y } = self.task;
+        let most = match self.isa {
+            Isa::Vnni => 16,
+            Isa::Avx2 | Isa::Portable => 4,
+        };
+        let mut out = [[0.0_f32; ROWS]; 16];
+        let mut room = Tile::default();
+        for tile in tiles.clone() {
+            let (levels, scales) = weight.tile(tile, bytes, &mut room);
+            let column = tile * ROWS;
+            let columns = ROWS.min(weight.outputs() - column);
+            let bias = bias.map(|bias| &bias[column..column + columns]);
+            let mut first = 0;
+            while first < x.rows() {
+                // The largest power of two: kernels are compiled for these heights.
+                let rows = most.min(1 << (x.rows() - first).ilog2());
+                let panel = Panel {
+                    rows,
+                    steps: x.inputs() / STEP,
+                    levels: levels.as_ptr(),
+                    scales: scales.as_ptr(),
+                    x,
+                    sums,
+                    first,
+                    out: out.as_mut_ptr().cast(),
+                };
+                // SAFETY: `products_on` checked the CPU and all lengths; a tile holds its steps, and `out` has
+                // room for sixteen rows.
+                unsafe {
+                    match self.isa {
+                        #[cfg(target_arch = "x86_64")]
+                        Isa::Vnni => avx512::run::<F>(&panel),
+                        #[cfg(target_arch = "x86_64")]
+                        Isa::Avx2 => avx2::run::<F>(&panel),
+                        _ => portable::run::<F>(&panel),
+                    }
+                }
+                for (row, out) in out.iter_mut().enumerate().take(rows) {
+                    let out = &mut out[..columns];
+                    if weight.factor() != 1.0 {
+                        out.iter_mut().for_each(|out| *out *= weight.factor());
+                    }
+                    finish(out, bias, *round);
+                    let at = (first + row) * weight.outputs() + column;
+                    // SAFETY: these columns of `y` belong to this task alone, and `y` is [rows, outputs].
+                    unsafe { std::ptr::copy_nonoverlapping(out.as_ptr(), y.add(at), columns) };
+                }
+                first += rows;
+            }
+        }
+    }
+}
+
+/// Multiplies a panel of `R` rows.
+///
+/// # Safety
+/// The CPU has the features of `L`; `levels` and `scales` hold all steps of a tile of `F`; `x` has the rows
+/// from `first` on, and `sums` is of `F`; `out` is writable at `R` rows of 16.
+#[inline(always)]
+pub(super) unsafe fn panel<L: Lanes, F: Layout, const R: usize>(of: &Panel<'_>) {
+    for part in 0..ROWS / L::LANES {
+        // SAFETY: the caller's promise.
+        unsafe { lanes::<L, F, R>(of, part) }
+    }
+}
+
+/// Multiplies as many rows of a tile as a vector has lanes.
+#[inline(always)]
+unsafe fn lanes<L: Lanes, F: Layout, const R: usize>(of: &Panel<'_>, part: usize) {
+    let form = F::FORM;
+    let (groups, share) = (form.groups(), L::LANES * part);
+    // SAFETY: the caller's promise; every address lies within a tile, or a row of `x` or of its sums.
+    unsafe {
+        let table = L::signed(L::table(&F::FORM.table));
+        let (mut d, mut dmin) = (L::zero(), L::zero());
+        let (mut levels, mut scales) = (of.levels, of.scales);
+        let mut sums = [L::zero(); R];
+        let inputs = of.x.inputs();
+        let codes = of.x.codes().as_ptr().add(of.first * inputs);
+        let x_scales = of.x.scales().as_ptr().add(of.first * of.steps);
+        let starts = of.sums.starts().as_ptr().wrapping_add(of.first * of.steps * groups);
+        let x_sums = of.sums.sums().as_ptr().wrapping_add(of.first * of.steps * groups);
+        for step in 0..of.steps {
+            if matches!(form.scale, ScaleForm::Int) && step % SUPER == 0 {
+                d = L::load_f32(scales.add(4 * share));
+                if form.mins {
+                    dmin = L::load_f32(scales.add(4 * (ROWS + share)));
+                }
+                scales = scales.add(form.factor_bytes());
+            }
+            let bytes = read::<L, F>(levels, part, table);
+            for group in 0..groups {
+                let scale = |at: usize| match form.scale {
+                    ScaleForm::F16 => L::load_f16(scales.add(2 * (at * ROWS + share))),
+                    ScaleForm::Bf16 => L::load_bf16(scales.add(2 * (at * ROWS + share))),
+                    ScaleForm::Int => L::mul(d, L::load_i8(scales.add(at * ROWS + share))),
+                };
+                let (weight, min) = (
+                    scale(group),
+                    if form.mins {
+                        match form.scale {
+                            ScaleForm::Int => L::mul(
+                                dmin,
+                                L::load_u8(scales.add((groups + group) * ROWS + share)),
+                            ),
+                            _ => scale(groups + group),
+                        }
+                    } else {
+                        L::zero()
+                    },
+                );
+                for r in 0..R {
+                    let at = r * of.steps + step;
+                    let x = codes.add(r * inputs + step * STEP + group * form.group);
+                    let mut sum = if unsigned::<L>(&form) {
+                        L::splat_int(0)
+                    } else {
+                        L::splat_int(*starts.add(at * groups + group))
+                    };
+                    for n in 0..form.group / 4 {
+                        let bytes = bytes[group * form.group / 4 + n];
+                        sum = match form.bits {
+                            Bits::Table | Bits::Eight => L::dot_signed(sum, bytes, x.add(4 * n)),
+                            _ => L::dot(sum, bytes, x.add(4 * n)),
+                        };
+                    }
+                    let both = L::mul(weight, L::splat(*x_scales.add(at)));
+                    sums[r] = L::fma(L::to_float(sum), both, sums[r]);
+                    if form.mins {
+                        let x_sum = L::splat(*x_sums.add(at * groups + group));
+                        sums[r] = L::minus(min, x_sum, sums[r]);
+                    }
+                }
+            }
+            levels = levels.add(form.level_bytes());
+            scales = scales.add(form.scale_bytes());
+        }
+        for (r, sum) in sums.into_iter().enumerate() {
+            L::store(sum, of.out.add(r * ROWS + share));
+        }
+    }
+}
+
+/// True if levels are multiplied as they are, so that sums begin with zero.
+#[inline(always)]
+fn unsigned<L: Lanes>(form: &Form) -> bool {
+    match form.bits {
+        Bits::Table | Bits::Eight => L::SIGNED == 0,
+        _ => form.offset == 0,
+    }
+}
+
+/// Unpacks the levels of a step: vector `v` holds values `4 v` to `4 v + 3` of each row.
+#[inline(always)]
+unsafe fn read<L: Lanes, F: Layout>(from: *const u8, part: usize, table: L::Int) -> [L::Int; 8] {
+    // SAFETY: the caller's promise: a step of a tile.
+    unsafe {
+        let line = |n: usize| L::load(from.add(64 * n + 4 * L::LANES * part));
+        if matches!(F::FORM.bits, Bits::Eight) {
+            return std::array::from_fn(|n| L::signed(line(n)));
+        }
+        let low = L::splat_byte(15);
+        let lines: [L::Int; 4] = std::array::from_fn(line);
+        let mut levels: [L::Int; 8] = std::array::from_fn(|n| {
+            if n < 4 { L::and(lines[n], low) } else { L::and(L::right::<4>(lines[n - 4]), low) }
+        });
+        match F::FORM.bits {
+            Bits::Table => levels = levels.map(|level| L::lookup(table, level)),
+            Bits::Five => {
+                let (plane, bit) = (line(4), L::splat_byte(16));
+                let fifths = [
+                    L::left::<4>(plane),
+                    L::left::<3>(plane),
+                    L::left::<2>(plane),
+                    L::left::<1>(plane),
+                    plane,
+                    L::right::<1>(plane),
+                    L::right::<2>(plane),
+                    L::right::<3>(plane),
+                ];
+                for (level, fifth) in levels.iter_mut().zip(fifths) {
+                    *level = L::or(*level, L::and(fifth, bit));
+                }
+            }
+            Bits::Six => {
+                let bits = L::splat_byte(48);
+                for half in 0..2 {
+                    let plane = line(4 + half);
+                    let uppers =
+                        [L::left::<4>(plane), L::left::<2>(plane), plane, L::right::<2>(plane)];
+                    for (level, upper) in levels[4 * half..].iter_mut().zip(uppers) {
+                        *level = L::or(*level, L::and(upper, bits));
+                    }
+                }
+            }
+            Bits::Four | Bits::Eight => {}
+        }
+        levels
+    }
+}
