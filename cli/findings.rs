@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use models::Refusal;
 use registry::diag::Finding;
-use registry::render::{Look, render};
+use registry::render::{RenderStyle, render};
 
 use crate::{annotate, term};
 
@@ -51,9 +51,9 @@ pub(crate) fn warn(findings: &[Finding]) {
     });
     if !findings.is_empty() && !gathered {
         let text = if term::colour_err() {
-            term::own_colours(&render(findings, Look::Coloured))
+            term::own_colours(&render(findings, RenderStyle::Coloured))
         } else {
-            render(findings, Look::Plain)
+            render(findings, RenderStyle::Plain)
         };
         term::note(&text);
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::{Result, bail};
 use clap::{Args, CommandFactory as _, Parser as _};
 use registry::ops::{Declaration, OpSet};
-use registry::reference::{self, Key};
+use registry::reference::{self, KeyReference};
 use registry::suggest;
 
 use crate::text::Table;
@@ -140,8 +140,8 @@ fn all_keys() -> String {
 /// Returns the help on a key: by its path, by its path without user-chosen names, or by its last part.
 fn key_text(topic: &str) -> Option<String> {
     let keys = reference::keys();
-    let plain = |key: &Key| key.path.replace(".<name>", "");
-    let mut found: Vec<&Key> = keys.iter().filter(|key| plain(key) == topic).collect();
+    let plain = |key: &KeyReference| key.path.replace(".<name>", "");
+    let mut found: Vec<&KeyReference> = keys.iter().filter(|key| plain(key) == topic).collect();
     if found.is_empty() && !topic.contains('.') {
         found = keys.iter().filter(|key| key.name() == topic).collect();
     }
@@ -172,7 +172,7 @@ fn key_text(topic: &str) -> Option<String> {
 fn unknown(topic: &str) -> String {
     let ops = OpSet::builtin();
     let keys = reference::keys();
-    let known = ops.names().chain(keys.iter().map(Key::name)).chain(["ops", "spec"]);
+    let known = ops.names().chain(keys.iter().map(KeyReference::name)).chain(["ops", "spec"]);
     let close = suggest::closest(topic, known);
     let close = close.map(|close| format!(" (did you mean `{close}`?)")).unwrap_or_default();
     format!(

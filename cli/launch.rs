@@ -7,12 +7,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use models::config::Config;
 use models::target::Target;
-use registry::diag::Source;
+use registry::diag::SourceText;
 use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::scalar::Scalar;
-use registry::sheet::apply::{Launch as Asked, Outcome, apply};
-use registry::sheet::facts::{About, Facts, facts};
+use registry::sheet::apply::{LaunchPlan, LaunchRequest as Asked, apply};
+use registry::sheet::facts::{FactInputs, ModelFacts, facts};
 use registry::sheet::gpus::{self, Gpu};
 use registry::sheet::versions::Version;
 use registry::sheet::{self, Sheet};
@@ -124,7 +124,7 @@ struct Launched {
     asked: Asked,
     /// Version of the engine, and true if the sheet is verified for it.
     version: (String, bool),
-    outcome: Outcome,
+    outcome: LaunchPlan,
 }
 
 impl Launch {
@@ -173,8 +173,8 @@ impl Launch {
         let (model, config, local, gguf) = self.model()?;
         let dtype = self.dtype.or(config.dtype()).unwrap_or(Dtype::Bf16);
         let stored = local.as_ref().and_then(|target| stored(target, gguf));
-        let about = About { dtype: Some(dtype), tp: self.tp, stored, gguf, mtp: self.mtp };
-        let facts: Facts = facts(&model, &about);
+        let about = FactInputs { dtype: Some(dtype), tp: self.tp, stored, gguf, mtp: self.mtp };
+        let facts: ModelFacts = facts(&model, &about);
         let (name, version, verified) = self.version(&sheet)?;
         let asked = Asked {
             dtype: (dtype, self.dtype.is_some()),
@@ -298,7 +298,7 @@ pub(crate) fn open_sheet(word: &str) -> Result<Sheet> {
     let path = PathBuf::from(word);
     if path.extension().is_some_and(|end| end == "yaml") {
         let text = registry::file::read_text(&path, registry::file::SPEC)?;
-        return read_sheet(&Arc::new(Source { path: word.to_owned(), text }));
+        return read_sheet(&Arc::new(SourceText { path: word.to_owned(), text }));
     }
     let mut names = Vec::new();
     for (file, source) in sheet::builtin() {
@@ -314,7 +314,7 @@ pub(crate) fn open_sheet(word: &str) -> Result<Sheet> {
     )
 }
 
-fn read_sheet(source: &Arc<Source>) -> Result<Sheet> {
+fn read_sheet(source: &Arc<SourceText>) -> Result<Sheet> {
     Sheet::read(source).map_err(|findings| tell(&findings, "the sheet cannot be used"))
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Args;
 use parity::matrix::plan::{self, Engine, Model, Plan};
 use parity::matrix::{Board, Cell, Key, Outcome, cells, html, junit, text};
-use registry::diag::Source;
+use registry::diag::SourceText;
 use registry::dtype::Dtype;
 use registry::file;
 
@@ -80,7 +80,7 @@ const SAID: usize = 1 << 16;
 impl Matrix {
     pub(crate) fn run(self) -> Result<Ended> {
         let shown = self.plan.display().to_string();
-        let source = Arc::new(Source {
+        let source = Arc::new(SourceText {
             path: shown.clone(),
             text: file::read_text(&self.plan, file::SPEC)?,
         });

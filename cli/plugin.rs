@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use registry::alias::{Alias, Unlike};
+use registry::alias::{Alias, AliasMismatch};
 use serde_json::{Value, json};
 
 use crate::findings::model_error;
@@ -209,7 +209,7 @@ fn word(name: &str) -> String {
 }
 
 /// Returns the error for an unsupported model, with the obstacle of each known relative.
-fn refusal(engine: &str, architecture: &str, found: &[Unlike]) -> anyhow::Error {
+fn refusal(engine: &str, architecture: &str, found: &[AliasMismatch]) -> anyhow::Error {
     let mut text = format!(
         "engine `{engine}` does not know `{architecture}`, and no architecture that it knows computes the same"
     );

@@ -13,7 +13,7 @@ use formats::gguf::companions::multiply;
 use formats::gguf::{File, Fused, TensorInfo};
 use models::target::Target;
 use registry::gguf::key_differences;
-use registry::weight_map::Step;
+use registry::weight_map::WeightStep;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
@@ -114,7 +114,7 @@ fn as_fused<'c>(
             parts.iter().map(|part| made.iter().position(|tensor| tensor.name == *part)).collect();
         let Some(places) = places else { continue };
         let flows = places.iter().map(|&n| made[n].flow.clone()).collect();
-        match Flow::run(&[Step::Concat(axis)], flows).map(|mut flows| flows.pop()) {
+        match Flow::run(&[WeightStep::Concat(axis)], flows).map(|mut flows| flows.pop()) {
             Ok(Some(flow)) => {
                 let tensor = super::Tensor { name: whole, flow, ..made[places[0]].clone() };
                 made.retain(|tensor| !parts.contains(&tensor.name));

@@ -1,6 +1,6 @@
 //! Words of a command, with quoting for shells and systemd units.
 
-use registry::sheet::apply::Chosen;
+use registry::sheet::apply::ChosenSetting;
 
 use super::Launched;
 
@@ -32,7 +32,7 @@ pub(super) fn model_words(launched: &Launched, model: &str) -> Vec<String> {
 }
 
 /// Returns the words that pass a setting.
-pub(super) fn flag(launched: &Launched, chosen: &Chosen) -> Vec<String> {
+pub(super) fn flag(launched: &Launched, chosen: &ChosenSetting) -> Vec<String> {
     let setting = launched.sheet.settings.get(&chosen.name);
     setting.map(|setting| setting.words(&chosen.value)).unwrap_or_default()
 }

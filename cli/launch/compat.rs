@@ -3,15 +3,15 @@
 use anyhow::{Context as _, Result, ensure};
 use formats::python_json::texts_as_words;
 use models::target::Target;
-use registry::sheet::config_keys::{Added, lacking};
-use registry::sheet::facts::{About, facts};
+use registry::sheet::config_keys::{AddedKey, lacking};
+use registry::sheet::facts::{FactInputs, facts};
 
 use super::{json, sheets};
 use crate::findings::tell;
 use crate::term;
 
 /// Lists the keys that the config of a checkpoint lacks.
-fn added(target: &Target) -> Result<Vec<Added>> {
+fn added(target: &Target) -> Result<Vec<AddedKey>> {
     let config = target.config.parsed();
     ensure!(
         !config.is_wrapped(),
@@ -19,7 +19,7 @@ fn added(target: &Target) -> Result<Vec<Added>> {
          whose engines read the inner config",
         target.dir.display()
     );
-    let about = About { dtype: Some(target.dtype()), tp: 1, ..About::default() };
+    let about = FactInputs { dtype: Some(target.dtype()), tp: 1, ..FactInputs::default() };
     lacking(&sheets()?, &facts(&target.model, &about), config)
         .map_err(|findings| tell(&findings, "the keys cannot be worked out"))
 }

@@ -1,8 +1,8 @@
 //! Formats a launch as JSON.
 
 use registry::scalar::Scalar;
-use registry::sheet::Origin;
-use registry::sheet::apply::{By, Said};
+use registry::sheet::SourceReference;
+use registry::sheet::apply::{RuleMessage, ValueOrigin};
 use serde_json::{Map, Number, Value, json};
 
 use super::{Launched, command};
@@ -17,8 +17,8 @@ pub(super) fn show(launched: &Launched) -> Value {
             "value": scalar(&chosen.value),
             "words": command::flag(launched, chosen),
             "env": setting.and_then(|setting| setting.env.clone()),
-            "by": match &chosen.by { By::User => "user", By::Model => "model", By::Rule(_) => "rule" },
-            "rule": match &chosen.by { By::Rule(rule) => Some(rule), _ => None },
+            "by": match &chosen.by { ValueOrigin::User => "user", ValueOrigin::Model => "model", ValueOrigin::Rule(_) => "rule" },
+            "rule": match &chosen.by { ValueOrigin::Rule(rule) => Some(rule), _ => None },
             "why": chosen.why,
             "source": chosen.source.as_ref().map(origin),
         })
@@ -54,13 +54,13 @@ pub(super) fn show(launched: &Launched) -> Value {
     })
 }
 
-fn said(all: &[Said]) -> Vec<Value> {
+fn said(all: &[RuleMessage]) -> Vec<Value> {
     all.iter()
         .map(|one| json!({ "rule": one.rule, "text": one.text, "source": one.source.as_ref().map(origin) }))
         .collect()
 }
 
-fn origin(origin: &Origin) -> Value {
+fn origin(origin: &SourceReference) -> Value {
     origin.place.as_str().into()
 }
 

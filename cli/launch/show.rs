@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use registry::scalar::Scalar;
-use registry::sheet::apply::{By, Said, Value};
-use registry::sheet::{Origin, shown};
+use registry::sheet::apply::{PlannedValue, RuleMessage, ValueOrigin};
+use registry::sheet::{SourceReference, shown};
 
 use super::{Launched, command};
 use crate::text::{Table, bytes};
@@ -71,9 +71,9 @@ fn reasons(launched: &Launched) -> String {
             (None, words) => words.join(" "),
         };
         let by = match &chosen.by {
-            By::User => "you".to_owned(),
-            By::Model => "model".to_owned(),
-            By::Rule(rule) => rule.clone(),
+            ValueOrigin::User => "you".to_owned(),
+            ValueOrigin::Model => "model".to_owned(),
+            ValueOrigin::Rule(rule) => rule.clone(),
         };
         let place = chosen.source.as_ref().map(place).unwrap_or_default();
         table.row([shown, by, format!("{}{place}", chosen.why)]);
@@ -102,7 +102,7 @@ fn memory(launched: &Launched) -> String {
 }
 
 /// Formats a planned value with its unit.
-fn amount(value: &Value) -> String {
+fn amount(value: &PlannedValue) -> String {
     match (value.unit.as_str(), &value.value) {
         ("bytes", number) => match number.as_f64() {
             Some(n) if n >= 0.0 => bytes(n as u64),
@@ -114,16 +114,16 @@ fn amount(value: &Value) -> String {
 }
 
 /// Formats a text with its rule's name and source.
-pub(super) fn sourced(said: &Said) -> String {
+pub(super) fn sourced(said: &RuleMessage) -> String {
     format!("{}{}", said.text, said.source.as_ref().map(place).unwrap_or_default())
 }
 
 /// Formats a refusal.
-pub(super) fn refusal(said: &Said) -> String {
+pub(super) fn refusal(said: &RuleMessage) -> String {
     let source = said.source.as_ref().map(|source| format!("\n  source: {}", source.place));
     format!("refused: {}\n  rule: {}{}", said.text, said.rule, source.unwrap_or_default())
 }
 
-fn place(origin: &Origin) -> String {
+fn place(origin: &SourceReference) -> String {
     format!(" [{}]", origin.place)
 }

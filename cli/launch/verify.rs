@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use endpoints::{Options, find};
 use registry::scalar::Scalar;
-use registry::sheet::Report;
+use registry::sheet::SettingsReport;
 use registry::sheet::versions::Version;
 use serde_json::{Value, json};
 
@@ -98,7 +98,7 @@ pub(super) fn run(launched: &Launched, url: &str, as_json: bool) -> Result<Ended
 }
 
 /// Compares the fields of one answer.
-fn compare(launched: &Launched, report: &Report, answer: &Value, lines: &mut Vec<Line>) {
+fn compare(launched: &Launched, report: &SettingsReport, answer: &Value, lines: &mut Vec<Line>) {
     for (name, path) in &report.fields {
         let found = find(answer, path).unwrap_or(&Value::Null);
         let in_force = shown(found);

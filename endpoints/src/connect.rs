@@ -1,6 +1,6 @@
 //! Identifies a server and reads its self-description.
 
-use registry::sheet::Report;
+use registry::sheet::SettingsReport;
 use registry::sheet::versions::Version;
 use serde_json::Value;
 
@@ -132,7 +132,7 @@ fn unverified(driver: &Driver, version: Option<&str>) -> Option<String> {
 }
 
 /// Reads the fields of one report.
-fn read(facts: &mut Facts, report: &Report, answer: &Value) {
+fn read(facts: &mut Facts, report: &SettingsReport, answer: &Value) {
     for (name, path) in &report.fields {
         let Some(value) = find(answer, path).and_then(text) else { continue };
         match name.as_str() {

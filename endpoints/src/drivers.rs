@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use registry::diag::Source;
+use registry::diag::SourceText;
 use registry::sheet::Sheet;
 use serde_json::Value;
 
@@ -55,7 +55,7 @@ fn owner(models: &Value) -> &str {
 pub(crate) fn sheet(driver: &Driver) -> Option<Sheet> {
     let wanted = driver.sheet?;
     let mut sources = registry::sheet::builtin();
-    let (_, source): (_, Arc<Source>) = sources.find(|(name, _)| *name == wanted)?;
+    let (_, source): (_, Arc<SourceText>) = sources.find(|(name, _)| *name == wanted)?;
     Sheet::read(&source).ok()
 }
 

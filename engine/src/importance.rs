@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use formats::imatrix::Entry;
-use registry::gguf::{Gguf, GroupError};
+use registry::gguf::{Gguf, TensorGroupError};
 use registry::graph::{Weight, WeightId};
 
 use crate::Watch;
@@ -36,7 +36,7 @@ impl Importance {
         &self,
         gguf: &Gguf,
         weights: &[Weight],
-    ) -> Result<BTreeMap<String, Entry>, Vec<GroupError>> {
+    ) -> Result<BTreeMap<String, Entry>, Vec<TensorGroupError>> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let mut entries = BTreeMap::new();
         for group in gguf.groups(weights)? {

@@ -8,9 +8,9 @@ use checkpoints::gguf_weights::BlockView;
 use checkpoints::load::WeightView as FileView;
 use formats::codec::{self, BlockType};
 use formats::safetensors::FileDtype;
-use registry::caches::Cache;
+use registry::caches::AttentionModules;
 use registry::dtype::Dtype;
-use registry::graph::{Graph, Scales, Weight, WeightId};
+use registry::graph::{Graph, ScaleGranularity, Weight, WeightId};
 use registry::ops::Trait;
 
 use crate::kernels::matmul::WeightView;
@@ -220,9 +220,15 @@ impl Weights {
     }
 
     /// Puts the fixed scales of 8-bit KV caches into the states that have one for each part.
-    pub fn fix_states(&self, caches: &[Option<Cache>], graph: &mut Graph) -> Result<(), Error> {
+    pub fn fix_states(
+        &self,
+        caches: &[Option<AttentionModules>],
+        graph: &mut Graph,
+    ) -> Result<(), Error> {
         for (state, cache) in graph.states.iter_mut().zip(caches) {
-            let Some(cache) = cache.as_ref().filter(|_| state.eight == Some(Scales::Tensor)) else {
+            let Some(cache) =
+                cache.as_ref().filter(|_| state.eight == Some(ScaleGranularity::Tensor))
+            else {
                 continue;
             };
             let part = |part: usize| -> Result<Option<f32>, Error> {

@@ -8,7 +8,7 @@ use checkpoints::Checkpoint;
 use registry::check::{check_weights, has_head, head_weights, pairs};
 use registry::diag::{Finding, Severity};
 use registry::model::Model;
-use registry::weight_map::Rule;
+use registry::weight_map::WeightRule;
 
 use crate::error::{Error, Refusal};
 
@@ -58,7 +58,7 @@ impl Coverage {
             .chain(head_weights(model))
             .map(|w| w.name.as_str())
             .collect();
-        let called = |rule: &Rule, name: &str| {
+        let called = |rule: &WeightRule, name: &str| {
             rule.renamed(name).is_some_and(|name| own.contains(name.as_str()))
         };
         let asked =

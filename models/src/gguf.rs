@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use formats::gguf::{File, Value};
 use registry::gguf::key_differences;
-use registry::gguf_choice::{Chosen, Refusal as Unexplained};
+use registry::gguf_choice::{SpecMatch, SpecMismatch as Unexplained};
 use registry::gguf_head::of_file;
 use registry::model::Model;
 
@@ -152,7 +152,12 @@ fn has_head(file: &File, model: &Model) -> Result<bool, Error> {
 }
 
 /// Returns the spec and config that explain a file made by another program.
-fn from_keys(file: &File, path: &Path, specs: &Specs, only: Option<&str>) -> Result<Chosen, Error> {
+fn from_keys(
+    file: &File,
+    path: &Path,
+    specs: &Specs,
+    only: Option<&str>,
+) -> Result<SpecMatch, Error> {
     let key = "general.architecture";
     let found = file.metadata().str(key)?;
     let arch = found.ok_or_else(|| Error::NoKey { path: path.to_owned(), key })?;

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use registry::alias::{Alias, Unlike, alias};
+use registry::alias::{Alias, AliasMismatch, alias};
 use registry::diag::Finding;
-use registry::gguf::Evidence;
-use registry::gguf_choice::{Chosen, Families, Refusal as Unexplained};
+use registry::gguf::FileMetadata;
+use registry::gguf_choice::{FileSpecs, SpecMatch, SpecMismatch as Unexplained};
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -135,7 +135,7 @@ impl Specs {
         config: &Config,
         architectures: &BTreeSet<&str>,
         tensors: &BTreeSet<String>,
-    ) -> Result<Alias, Vec<Unlike>> {
+    ) -> Result<Alias, Vec<AliasMismatch>> {
         alias(model, config.parsed(), &self.library, &self.ops, architectures, tensors)
     }
 
@@ -209,9 +209,9 @@ impl Specs {
         &self,
         arch: &str,
         only: Option<&str>,
-        told: &Evidence,
-    ) -> Result<Chosen, Vec<Unexplained>> {
-        Families::new(&self.library).choose(&self.ops, arch, only, told)
+        told: &FileMetadata,
+    ) -> Result<SpecMatch, Vec<Unexplained>> {
+        FileSpecs::new(&self.library).choose(&self.ops, arch, only, told)
     }
 
     /// Returns an error for a spec whose mistakes no config can fix.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use checkpoints::Checkpoint;
 use registry::caches::caches;
 use registry::dtype::DtypeRule;
-use registry::graph::{Graph, Scales, StateKind};
+use registry::graph::{Graph, ScaleGranularity, StateKind};
 use registry::model::Model;
 
 use crate::error::Error;
@@ -28,7 +28,7 @@ pub(crate) fn widened(model: &Model) -> Option<(Model, &'static str)> {
 /// rounded with those scales, so a checkpoint without any is not the reference's.
 pub(crate) fn narrow(
     graph: &mut Graph,
-    scales: Scales,
+    scales: ScaleGranularity,
     checkpoint: &Checkpoint,
 ) -> Result<(), Error> {
     let caches = caches(graph);

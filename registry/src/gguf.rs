@@ -8,9 +8,9 @@ use indexmap::IndexMap;
 use crate::diag::Finding;
 use crate::graph::Weight;
 use crate::scalar::Scalar;
-use crate::spec::Absent;
+use crate::spec::AbsentKey;
 use crate::weight_map::{
-    Pattern, Rule, Step, StepError, beginning, gather, natural, shapes, without_numbers,
+    Pattern, StepError, WeightRule, WeightStep, beginning, gather, natural, shapes, without_numbers,
 };
 
 mod absent;
@@ -22,9 +22,9 @@ mod idle;
 mod known;
 
 pub(crate) use config::AHEAD;
-pub use config::{Evidence, Tree, config_of, may_be};
+pub use config::{FileMetadata, KeyTree, config_of, may_be};
 pub use differences::{differences, key_differences};
-pub use idle::Idle;
+pub use idle::IdleWeight;
 pub(crate) use idle::around;
 pub use known::{heeds_scale, is_known, knows_tensor};
 
@@ -40,7 +40,7 @@ pub struct Gguf {
     /// Whole keys and what they hold, in order.
     pub metadata: Vec<(String, Scalar)>,
     /// Values that llama.cpp assumes for keys a file lacks, by the key's name below `arch.`.
-    pub absent: IndexMap<String, Absent>,
+    pub absent: IndexMap<String, AbsentKey>,
     /// Rules from weights to tensors. The rule's disk side is the model; the first match wins.
     pub rules: Vec<TensorRule>,
     /// Tensors of computed numbers: one axis, f32.
@@ -67,18 +67,18 @@ pub struct Gguf {
 #[derive(Debug, Clone, PartialEq)]
 pub struct TensorRule {
     /// `disk` are the model's names, `weight` the file's.
-    pub rule: Rule,
+    pub rule: WeightRule,
     /// The name of the type that it is kept in whatever the file is made for.
     pub ty: Option<String>,
 }
 
 /// Tensors that are made together.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Group {
+pub struct TensorGroup {
     /// Places of the weights in the graph, in the order in which the steps take them.
     pub weights: Vec<usize>,
     /// Steps from weights to tensors.
-    pub steps: Vec<Step>,
+    pub steps: Vec<WeightStep>,
     /// The tensors that the steps produce, by name and shape.
     pub tensors: Vec<(String, Vec<usize>)>,
     /// A fixed type.
@@ -89,7 +89,7 @@ pub struct Group {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
-pub enum GroupError {
+pub enum TensorGroupError {
     #[error("`{tensor}` needs weights that the model lacks: {}", weights.join(", "))]
     Lacks { tensor: String, weights: Vec<String> },
     #[error("two weights would become `{tensor}`, one of them `{weight}`")]
@@ -108,7 +108,7 @@ pub enum GroupError {
 
 impl Gguf {
     /// Returns the tensors of the file with the weights that make them, or every fault that prevents that.
-    pub fn groups(&self, weights: &[Weight]) -> Result<Vec<Group>, Vec<GroupError>> {
+    pub fn groups(&self, weights: &[Weight]) -> Result<Vec<TensorGroup>, Vec<TensorGroupError>> {
         let known: Vec<_> = weights.iter().map(|weight| self.alias(&weight.name)).collect();
         let places: BTreeMap<String, usize> =
             known.iter().enumerate().map(|(n, name)| (name.to_string(), n)).collect();
@@ -133,7 +133,7 @@ impl Gguf {
             let Some(found) = found else {
                 let lacks = sources.iter().filter(|name| !places.contains_key(*name));
                 let (tensor, weights) = (tensors[0].clone(), lacks.cloned().collect());
-                faults.push(GroupError::Lacks { tensor, weights });
+                faults.push(TensorGroupError::Lacks { tensor, weights });
                 used.insert(name.as_ref());
                 continue;
             };
@@ -144,26 +144,31 @@ impl Gguf {
                     for name in &tensors {
                         if !names.insert(name.clone()) {
                             let (tensor, weight) = (name.clone(), weight.name.clone());
-                            faults.push(GroupError::Twice { tensor, weight });
+                            faults.push(TensorGroupError::Twice { tensor, weight });
                         }
                     }
                     let tensors = tensors.into_iter().zip(made).collect();
                     let steps = rule.rule.steps.clone();
-                    groups.push(Group { weights: found, steps, tensors, ty: rule.ty.clone() });
+                    groups.push(TensorGroup {
+                        weights: found,
+                        steps,
+                        tensors,
+                        ty: rule.ty.clone(),
+                    });
                 }
                 Ok(made) => {
                     let (found, expected) = (made.len(), tensors.len());
                     let tensor = tensors[0].clone();
-                    faults.push(GroupError::Count { tensor, found, expected });
+                    faults.push(TensorGroupError::Count { tensor, found, expected });
                 }
                 Err(why) => {
-                    faults.push(GroupError::Steps { tensor: tensors[0].clone(), why });
+                    faults.push(TensorGroupError::Steps { tensor: tensors[0].clone(), why });
                 }
             }
         }
         faults.extend(homeless.values().map(|names| {
             let (weight, others) = (names[0].to_owned(), names.len() - 1);
-            GroupError::NoPlace { weight, others }
+            TensorGroupError::NoPlace { weight, others }
         }));
         if faults.is_empty() { Ok(groups) } else { Err(faults) }
     }
@@ -197,7 +202,7 @@ impl Gguf {
 }
 
 /// Returns the names in the file of everything that is made together with a weight.
-fn spread(rule: &Rule, weight: &str) -> Option<Vec<String>> {
+fn spread(rule: &WeightRule, weight: &str) -> Option<Vec<String>> {
     let holes = rule.disk.fit(weight)?;
     rule.weight.spread(&holes)
 }

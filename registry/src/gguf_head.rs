@@ -2,7 +2,7 @@
 
 use crate::check::head_weights;
 use crate::gguf::head::ahead;
-use crate::gguf::{Evidence, Gguf};
+use crate::gguf::{FileMetadata, Gguf};
 use crate::graph::Weight;
 use crate::model::Model;
 
@@ -15,7 +15,7 @@ pub fn with_head(model: &Model) -> Option<(Gguf, Vec<Weight>)> {
 
 /// Returns the file of a model in the form of an existing file. The head is included if the file counts one,
 /// and its weights if the file has any of them. Some programs count the head and leave it out.
-pub fn of_file(model: &Model, told: &Evidence) -> Option<(Gguf, Vec<Weight>)> {
+pub fn of_file(model: &Model, told: &FileMetadata) -> Option<(Gguf, Vec<Weight>)> {
     let plain = || Some((model.gguf.clone()?, model.graph.weights.clone()));
     let Some((gguf, weights)) = with_head(model).filter(|_| ahead(told) > 0) else {
         return plain();

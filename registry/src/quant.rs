@@ -9,14 +9,14 @@ use crate::weight_map::{Holes, Pattern};
 /// The `quant:` section of a spec, resolved. Patterns are of modules: a tensor's name without
 /// its `.weight`.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Quant {
+pub struct QuantRules {
     /// The modules that are not quantized, each pattern with a reason in words.
     pub keep: Vec<(String, Pattern)>,
     /// Modules that engines fuse, so that they have one scale where a tensor has one.
     pub together: Vec<(String, Pattern)>,
 }
 
-impl Quant {
+impl QuantRules {
     /// Returns the reason that a weight is not quantized, if the spec gives one.
     pub fn kept(&self, weight: &str) -> Option<&str> {
         let module = module(weight);
@@ -43,14 +43,14 @@ impl Quant {
 
 /// The reason that a matrix is not quantized unless it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stays {
+pub enum UnquantizedReason {
     /// Its product is the logits.
     Output,
     /// Its product decides which experts run.
     Router,
 }
 
-impl Stays {
+impl UnquantizedReason {
     /// Returns the reason, as `convert --plan` shows it.
     pub fn why(self) -> &'static str {
         match self {
@@ -63,15 +63,15 @@ impl Stays {
 }
 
 /// Router and output matrices. They follow from the graph, not from their names.
-pub fn staying(graph: &Graph) -> BTreeMap<WeightId, Stays> {
+pub fn staying(graph: &Graph) -> BTreeMap<WeightId, UnquantizedReason> {
     let mut found = BTreeMap::new();
     for node in graph.nodes.iter().filter(|node| node.op.is(Trait::Chooses)) {
         let scores = node.inputs.first().into_iter();
         let last = scores.flat_map(|&scores| last_multiplied(graph, scores));
-        found.extend(last.map(|id| (id, Stays::Router)));
+        found.extend(last.map(|id| (id, UnquantizedReason::Router)));
     }
     let last = graph.output.map(|logits| last_multiplied(graph, logits));
-    found.extend(last.into_iter().flatten().map(|id| (id, Stays::Output)));
+    found.extend(last.into_iter().flatten().map(|id| (id, UnquantizedReason::Output)));
     found
 }
 
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn modules_are_kept_and_grouped_by_pattern() {
-        let quant = Quant {
+        let quant = QuantRules {
             keep: vec![entry("routers", "*.mlp.gate"), entry("the head", "head")],
             together: vec![entry("qkv", "*.{q|k|v}_proj")],
         };

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use registry::weight_map::{HeadLayout, Step, shapes};
+use registry::weight_map::{HeadLayout, WeightStep, shapes};
 
 pub(crate) use compute::Computed;
 use formats::numbers;
@@ -175,7 +175,7 @@ impl<'a> Flow<'a> {
     }
 
     /// Applies steps to several tensors, without reading any.
-    pub fn run(steps: &[Step], mut flows: Vec<Self>) -> Result<Vec<Self>, String> {
+    pub fn run(steps: &[WeightStep], mut flows: Vec<Self>) -> Result<Vec<Self>, String> {
         for step in steps {
             let before: Vec<_> = flows.iter().map(|flow| flow.shape.clone()).collect();
             // Shapes are checked here once, so the code below need not check them.
@@ -206,10 +206,14 @@ const MOST_RESIZED: usize = 1 << 36;
 type Shapes = Vec<Vec<usize>>;
 
 /// Applies one step; `after` holds the shapes of the results.
-fn one<'a>(step: &Step, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec<Flow<'a>>, String> {
+fn one<'a>(
+    step: &WeightStep,
+    flows: Vec<Flow<'a>>,
+    after: Shapes,
+) -> Result<Vec<Flow<'a>>, String> {
     Ok(match step {
-        Step::Concat(axis) => vec![join(*axis, &flows, after)],
-        Step::Mxfp4 => {
+        WeightStep::Concat(axis) => vec![join(*axis, &flows, after)],
+        WeightStep::Mxfp4 => {
             let bytes = |flow: &Flow<'a>| match &*flow.node {
                 Node::Source(source) if matches!(source.bytes(), Some((FileDtype::U8, b)) if b.len() == flow.len()) => {
                     Ok(Arc::clone(source))
@@ -223,7 +227,7 @@ fn one<'a>(step: &Step, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec<Flow<
             let shape = after.first().cloned().unwrap_or_default();
             vec![Flow::new(&shape, Arc::new(numbers))]
         }
-        Step::Stack(axis) => {
+        WeightStep::Stack(axis) => {
             let thin = flows.into_iter().map(|flow| {
                 let mut shape = flow.shape.clone();
                 shape.insert(*axis, 1);
@@ -231,7 +235,7 @@ fn one<'a>(step: &Step, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec<Flow<
             });
             vec![join(*axis, &thin.collect::<Vec<_>>(), after)]
         }
-        Step::ConcatRuns { axis, runs } => {
+        WeightStep::ConcatRuns { axis, runs } => {
             let mut rest = flows.as_slice();
             let mut made = Vec::with_capacity(runs.len());
             for (&run, shape) in runs.iter().zip(after) {
@@ -241,8 +245,10 @@ fn one<'a>(step: &Step, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec<Flow<
             }
             made
         }
-        Step::Split { axis, .. } | Step::SplitRuns { axis, .. } => cut(*axis, &flows, after),
-        Step::Unstack(axis) => {
+        WeightStep::Split { axis, .. } | WeightStep::SplitRuns { axis, .. } => {
+            cut(*axis, &flows, after)
+        }
+        WeightStep::Unstack(axis) => {
             let thick = after.iter().map(|shape| {
                 let mut shape = shape.clone();
                 shape.insert(*axis, 1);
@@ -252,7 +258,7 @@ fn one<'a>(step: &Step, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec<Flow<
             let thin = |(part, shape)| Flow::made(shape, Node::Shaped(part));
             parts.into_iter().zip(after).map(thin).collect()
         }
-        Step::At(n, step) => {
+        WeightStep::At(n, step) => {
             let mut flows = flows;
             let flow = flows.remove(*n);
             let mut shape = after;
@@ -266,23 +272,23 @@ fn one<'a>(step: &Step, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec<Flow<
     })
 }
 
-fn each<'a>(step: &Step, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'a>, String> {
+fn each<'a>(step: &WeightStep, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'a>, String> {
     let node = match step {
-        Step::Squeeze(_)
-        | Step::Unsqueeze(_)
-        | Step::Reshape(_)
-        | Step::Flatten(_)
-        | Step::Unflatten { .. } => Node::Shaped(of),
-        Step::Transpose(a, b) => {
+        WeightStep::Squeeze(_)
+        | WeightStep::Unsqueeze(_)
+        | WeightStep::Reshape(_)
+        | WeightStep::Flatten(_)
+        | WeightStep::Unflatten { .. } => Node::Shaped(of),
+        WeightStep::Transpose(a, b) => {
             let mut strides: Vec<usize> = (0..of.shape.len()).map(|axis| of.inner(axis)).collect();
             strides.swap(*a, *b);
             Node::Swapped { of, strides }
         }
-        Step::PermuteHeads { heads, to } => {
+        WeightStep::PermuteHeads { heads, to } => {
             let (row, half) = (of.inner(0), of.shape[0] / heads / 2);
             Node::Heads { of, row, half, to: *to }
         }
-        Step::Resize(rows) => {
+        WeightStep::Resize(rows) => {
             let size = of.dtype().unwrap_or(FileDtype::F32).size();
             if product(&shape).saturating_mul(size) > MOST_RESIZED {
                 return Err(format!("{rows} rows are more than are made"));

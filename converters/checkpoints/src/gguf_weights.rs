@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use registry::gguf::{Gguf, Group};
+use registry::gguf::{Gguf, TensorGroup};
 use registry::graph::{Weight, WeightId};
-use registry::weight_map::{Step, inverse};
+use registry::weight_map::{WeightStep, inverse};
 
 use crate::flow::{Flow, Numbers, Plain};
 use formats::codec::{self, BlockType};
@@ -153,7 +153,7 @@ struct Part<'f> {
     /// Factors of its matrices: one for all, or one each; empty if all are 1.
     factors: Vec<f32>,
     /// Step that takes a combined tensor apart, and the index of this part in it.
-    cut: Option<(Step, usize)>,
+    cut: Option<(WeightStep, usize)>,
 }
 
 impl Part<'_> {
@@ -173,7 +173,7 @@ impl Part<'_> {
 /// Opens the weights of a group, in its order. `claimed` holds the names of the model's own tensors.
 fn open(
     file: &File,
-    group: &Group,
+    group: &TensorGroup,
     wanted: &[Weight],
     claimed: &BTreeSet<&str>,
 ) -> Result<Vec<Found>, String> {
@@ -253,17 +253,17 @@ fn factor(bytes: &Bytes, parts: &[Part<'_>]) -> Option<f32> {
 }
 
 /// True if steps only move whole rows: rows of blocks can then be moved as bytes.
-fn moves_rows(steps: &[Step], parts: &[Part<'_>]) -> bool {
+fn moves_rows(steps: &[WeightStep], parts: &[Part<'_>]) -> bool {
     let axes = parts.iter().map(|part| part.shape.len()).min().unwrap_or(0);
     let outer = |axis: &usize| axis + 1 < axes;
     steps.iter().all(|step| match step {
-        Step::PermuteHeads { .. } => axes >= 2,
-        Step::Split { axis, .. }
-        | Step::SplitRuns { axis, .. }
-        | Step::ConcatRuns { axis, .. }
-        | Step::Concat(axis)
-        | Step::Unstack(axis)
-        | Step::Stack(axis) => outer(axis),
+        WeightStep::PermuteHeads { .. } => axes >= 2,
+        WeightStep::Split { axis, .. }
+        | WeightStep::SplitRuns { axis, .. }
+        | WeightStep::ConcatRuns { axis, .. }
+        | WeightStep::Concat(axis)
+        | WeightStep::Unstack(axis)
+        | WeightStep::Stack(axis) => outer(axis),
         _ => false,
     })
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use registry::graph::{Weight, WeightId};
-use registry::weight_map::{self, Gathered, Rule, beginning};
+use registry::weight_map::{self, GatheredTensors, WeightRule, beginning};
 
 use crate::checkpoint::{self, Checkpoint, Rounding};
 use crate::flow::Flow;
@@ -99,7 +99,7 @@ pub struct Weights {
     found: Vec<Found>,
     /// Cached computed weights, by weight.
     made: Vec<OnceLock<Vec<u8>>>,
-    rules: Vec<Rule>,
+    rules: Vec<WeightRule>,
     used: BTreeSet<String>,
 }
 
@@ -114,7 +114,7 @@ impl Weights {
     pub fn with_rules(
         checkpoint: Checkpoint,
         wanted: &[Weight],
-        rules: &[Rule],
+        rules: &[WeightRule],
     ) -> Result<Self, Error> {
         let mut used = BTreeSet::new();
         let mut found = Vec::with_capacity(wanted.len());
@@ -231,7 +231,11 @@ impl Weights {
 }
 
 /// Returns the rule that makes a weight, and the tensors it takes.
-fn applying(checkpoint: &Checkpoint, weight: &Weight, rules: &[Rule]) -> Option<(usize, Gathered)> {
+fn applying(
+    checkpoint: &Checkpoint,
+    weight: &Weight,
+    rules: &[WeightRule],
+) -> Option<(usize, GatheredTensors)> {
     let names = |text: &str| beginning(checkpoint.tensors(), text);
     let shape = |name: &str| checkpoint.info(name).map(|info| info.shape.clone());
     weight_map::applying(rules, weight, names, shape)
@@ -249,7 +253,7 @@ fn missing(checkpoint: &Checkpoint, weight: &Weight, name: &str) -> Error {
 fn find(
     checkpoint: &Checkpoint,
     weight: &Weight,
-    rules: &[Rule],
+    rules: &[WeightRule],
     used: &mut BTreeSet<String>,
 ) -> Result<Found, Error> {
     let Some((number, gathered)) = applying(checkpoint, weight, rules) else {
@@ -269,7 +273,7 @@ fn find(
         return Err(missing(checkpoint, weight, name));
     }
     used.extend(gathered.names.iter().cloned());
-    let Gathered { names: tensors, output } = gathered;
+    let GatheredTensors { names: tensors, output } = gathered;
     let flow = flows::made(checkpoint, &weight.name, rule, &tensors, output)?;
     let (dtype, shape) = (flow.dtype().unwrap_or(FileDtype::F32), flow.shape().to_vec());
     let source = match flow.stretch() {

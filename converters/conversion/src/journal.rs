@@ -8,7 +8,7 @@ use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use registry::file::Limit;
+use registry::file::FileLimit;
 
 use super::Measure;
 use formats::output::Disk;
@@ -44,7 +44,7 @@ pub struct Journal {
 }
 
 /// Upper limit on the size of a journal: a slab takes a line of about a hundred bytes.
-const JOURNAL: Limit = Limit { kind: "a journal", bytes: 1 << 29 };
+const JOURNAL: FileLimit = FileLimit { kind: "a journal", bytes: 1 << 29 };
 
 impl Journal {
     /// Starts a journal in a file, replacing the file's contents.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use onboard_engine::weights::InMemory;
 use onboard_engine::{Chunk, Logits, NativeEngine, NoProbe, Options, Session, SlotId, Want};
-use registry::diag::{Source, Span};
+use registry::diag::{SourceText, Span};
 use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{
     Graph, Layer, Node, RopeId, State, StateId, StateKind, StatePart, Value, ValueId, Weight,
@@ -27,7 +27,7 @@ pub(crate) struct Build {
 
 impl Build {
     pub(crate) fn new(vocab: usize) -> Self {
-        let source = Arc::new(Source { path: "test.yaml".into(), text: String::new() });
+        let source = Arc::new(SourceText { path: "test.yaml".into(), text: String::new() });
         let mut build = Self {
             graph: Graph::default(),
             tensors: InMemory::default(),
@@ -170,7 +170,7 @@ impl Build {
             rules: Vec::new(),
             nextn: None,
             gguf: None,
-            quant: registry::quant::Quant::default(),
+            quant: registry::quant::QuantRules::default(),
             own_steps: false,
         };
         (model, self.tensors)

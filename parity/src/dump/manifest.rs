@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use engine::Rounds;
-use registry::graph::Scales;
+use registry::graph::ScaleGranularity;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
@@ -303,13 +303,13 @@ pub enum Caches {
     /// Keys and values are not rounded.
     AsTheyAre,
     /// Keys and values were rounded to 8 bits, with scales of the checkpoint.
-    Eight(Scales),
+    Eight(ScaleGranularity),
 }
 
 fn caches(word: &str) -> Option<Caches> {
     match word {
         "none" => Some(Caches::AsTheyAre),
-        "f8_e4m3" => Some(Caches::Eight(Scales::Tensor)),
+        "f8_e4m3" => Some(Caches::Eight(ScaleGranularity::Tensor)),
         _ => None,
     }
 }
@@ -390,7 +390,7 @@ impl Manifest {
     }
 
     /// Returns the scales of keys and values, if they were rounded to 8 bits.
-    pub(crate) fn eight(&self) -> Option<Scales> {
+    pub(crate) fn eight(&self) -> Option<ScaleGranularity> {
         match self.caches()? {
             Caches::AsTheyAre => None,
             Caches::Eight(scales) => Some(scales),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use registry::graph::{Graph, Node};
 use registry::model::Model;
-use registry::ops::{Kind, OpSet, Param};
+use registry::ops::{OpSet, Param, ParamKind};
 use registry::scalar::Scalar;
 
 use super::apply::beside;
@@ -81,7 +81,7 @@ pub(crate) fn matters(graph: &Graph, node: &Node, key: &str, param: Option<&Para
         "bias" => on && node.weights.contains_key("bias"),
         "tap" | "weight" | "per_head" | "salience_bias" => false,
         "alpha" | "limit" | "scale" | "softcap" => true,
-        _ if matches!(param.map(|p| p.kind), Some(Kind::Dim | Kind::Int)) => {
+        _ if matches!(param.map(|p| p.kind), Some(ParamKind::Dim | ParamKind::Int)) => {
             let number = node.attrs.get(key).and_then(Scalar::as_usize);
             let values =
                 node.inputs.iter().chain(&node.outputs).map(|value| &graph.values[value.0].shape);
@@ -115,11 +115,11 @@ fn values(
     let graph = &model.graph;
     let nullable = param.is_some_and(|param| param.default == Some(Scalar::Null));
     match param.map(|param| param.kind) {
-        Some(Kind::Flag) => all.extend([Scalar::Bool(true), Scalar::Bool(false)]),
-        Some(Kind::Word(words)) => {
+        Some(ParamKind::Flag) => all.extend([Scalar::Bool(true), Scalar::Bool(false)]),
+        Some(ParamKind::Word(words)) => {
             all.extend(words.iter().map(|word| Scalar::Str((*word).to_owned())));
         }
-        Some(Kind::Float) | None => {
+        Some(ParamKind::Float) | None => {
             let others = graph.nodes.iter().filter_map(|node| node.attrs.get(key));
             let others = others.filter_map(Scalar::as_f64);
             let floats: Vec<f64> = if key == "eps" {
@@ -216,7 +216,7 @@ pub(super) fn text(value: &Scalar) -> String {
 
 /// Returns edits to the next larger and smaller integer.
 fn steps(graph: &Graph, scope: &Scope, key: &str, param: Option<&Param>) -> Vec<Edit> {
-    if !matches!(param.map(|param| param.kind), Some(Kind::Dim | Kind::Int)) {
+    if !matches!(param.map(|param| param.kind), Some(ParamKind::Dim | ParamKind::Int)) {
         return Vec::new();
     }
     let of = |by: i64| {
@@ -249,10 +249,10 @@ fn turns(graph: &Graph, scope: &Scope, key: &str, param: Option<&Param>) -> Vec<
     let op = graph.nodes[*first].op.to_string();
     let knob = |turn| Knob { place: scope.place.clone(), turn };
     match param.map(|param| param.kind) {
-        Some(Kind::Float) | None => {
+        Some(ParamKind::Float) | None => {
             vec![knob(Turn::Number { op, key: key.to_owned(), values })]
         }
-        Some(Kind::Numbers) => [false, true]
+        Some(ParamKind::Numbers) => [false, true]
             .map(|first| {
                 knob(Turn::List {
                     op: op.clone(),

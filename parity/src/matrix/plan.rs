@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use registry::diag::{Finding, Source};
+use registry::diag::{Finding, SourceText};
 use registry::dtype::Dtype;
 use registry::suggest;
 use registry::syntax::Ident;
-use registry::yaml::{self, Map, Node, Value};
+use registry::yaml::{self, YamlMap, YamlNode, YamlValue};
 
 /// Plan of a matrix.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,7 +77,7 @@ const ENGINE: [&str; 5] = ["name", "engine", "options", "dtypes", "flags"];
 const KNOWN: [&str; 4] = ["model", "engine", "dtype", "because"];
 
 /// Parses a plan, or returns all faults in it.
-pub fn read(source: &Arc<Source>) -> Result<Plan, Vec<Finding>> {
+pub fn read(source: &Arc<SourceText>) -> Result<Plan, Vec<Finding>> {
     let tree = yaml::read(source)?;
     let mut reader = Reader::default();
     let plan = reader.plan(&tree);
@@ -118,7 +118,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn plan(&mut self, tree: &Node) -> Plan {
+    fn plan(&mut self, tree: &YamlNode) -> Plan {
         let Some(map) = self.map(tree, "a plan", &PLAN) else { return Plan::default() };
         let plan = Plan {
             models: self.items(map, "models", Self::model),
@@ -145,7 +145,7 @@ impl Reader {
         plan
     }
 
-    fn doubled(&mut self, map: &Map, key: &str, count: usize) {
+    fn doubled(&mut self, map: &YamlMap, key: &str, count: usize) {
         if let Some(entry) = map.get(key).filter(|_| count > 0) {
             let finding = Finding::error(&entry.value.at, format!("two of `{key}` have one name"));
             self.findings.push(finding.help("give each a `name:` of its own"));
@@ -153,8 +153,8 @@ impl Reader {
     }
 
     /// Reports names in the items of `list` that are not defined.
-    fn references(&mut self, map: &Map, list: &str, key: &str, names: &BTreeSet<&str>) {
-        let Some(Value::List(items)) = map.get(list).map(|entry| &entry.value.value) else {
+    fn references(&mut self, map: &YamlMap, list: &str, key: &str, names: &BTreeSet<&str>) {
+        let Some(YamlValue::List(items)) = map.get(list).map(|entry| &entry.value.value) else {
             return;
         };
         for item in items {
@@ -171,7 +171,7 @@ impl Reader {
         }
     }
 
-    fn model(&mut self, node: &Node) -> Option<Model> {
+    fn model(&mut self, node: &YamlNode) -> Option<Model> {
         if let Some(path) = node.text() {
             let path = path.ident().name;
             return Some(Model { name: last(&path), path, ..Model::default() });
@@ -189,7 +189,7 @@ impl Reader {
         })
     }
 
-    fn engine(&mut self, node: &Node) -> Option<Engine> {
+    fn engine(&mut self, node: &YamlNode) -> Option<Engine> {
         if let Some(engine) = node.text() {
             let engine = engine.ident().name;
             return Some(Engine { name: last(&engine), engine, ..Engine::default() });
@@ -220,7 +220,7 @@ impl Reader {
         })
     }
 
-    fn known(&mut self, node: &Node) -> Option<Known> {
+    fn known(&mut self, node: &YamlNode) -> Option<Known> {
         let map = self.map(node, "a known difference", &KNOWN)?;
         let because = self.needed(node, map, "a known difference", "because")?;
         Some(Known {
@@ -231,7 +231,7 @@ impl Reader {
         })
     }
 
-    fn map<'n>(&mut self, node: &'n Node, what: &str, known: &[&str]) -> Option<&'n Map> {
+    fn map<'n>(&mut self, node: &'n YamlNode, what: &str, known: &[&str]) -> Option<&'n YamlMap> {
         let Some(map) = node.map() else {
             self.expected(node, &format!("{what}: a map of {}", known.join(", ")));
             return None;
@@ -246,26 +246,26 @@ impl Reader {
         Some(map)
     }
 
-    fn expected(&mut self, node: &Node, what: &str) {
+    fn expected(&mut self, node: &YamlNode, what: &str) {
         let finding = Finding::error(&node.at, format!("expected {what}"));
         self.findings.push(finding.label(format!("this is {}", node.kind())));
     }
 
     fn items<T>(
         &mut self,
-        map: &Map,
+        map: &YamlMap,
         key: &str,
-        read: impl Fn(&mut Self, &Node) -> Option<T>,
+        read: impl Fn(&mut Self, &YamlNode) -> Option<T>,
     ) -> Vec<T> {
         let Some(entry) = map.get(key) else { return Vec::new() };
-        let Value::List(items) = &entry.value.value else {
+        let YamlValue::List(items) = &entry.value.value else {
             self.expected(&entry.value, "a list");
             return Vec::new();
         };
         items.iter().filter_map(|item| read(self, item)).collect()
     }
 
-    fn word(&mut self, map: &Map, key: &str) -> Option<String> {
+    fn word(&mut self, map: &YamlMap, key: &str) -> Option<String> {
         let entry = map.get(key)?;
         let Some(text) = entry.value.text() else {
             self.expected(&entry.value, "text");
@@ -274,7 +274,7 @@ impl Reader {
         Some(text.ident().name)
     }
 
-    fn needed(&mut self, node: &Node, map: &Map, what: &str, key: &str) -> Option<String> {
+    fn needed(&mut self, node: &YamlNode, map: &YamlMap, what: &str, key: &str) -> Option<String> {
         if !map.contains_key(key) {
             self.findings.push(Finding::error(&node.at, format!("{what} needs `{key}`")));
         }
@@ -282,11 +282,11 @@ impl Reader {
     }
 
     /// Reads a list of words, or a single word.
-    fn words(&mut self, map: &Map, key: &str) -> Vec<Ident> {
+    fn words(&mut self, map: &YamlMap, key: &str) -> Vec<Ident> {
         let Some(entry) = map.get(key) else { return Vec::new() };
         let node = &entry.value;
         let nodes = match &node.value {
-            Value::List(nodes) => nodes.as_slice(),
+            YamlValue::List(nodes) => nodes.as_slice(),
             _ => std::slice::from_ref(node),
         };
         let mut words = Vec::new();
@@ -299,7 +299,7 @@ impl Reader {
         words
     }
 
-    fn dtypes(&mut self, map: &Map) -> Vec<Dtype> {
+    fn dtypes(&mut self, map: &YamlMap) -> Vec<Dtype> {
         let words = self.words(map, "dtypes");
         words.iter().filter_map(|word| self.dtype(word)).collect()
     }
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     fn read_text(text: &str) -> Result<Plan, Vec<String>> {
-        let source = Arc::new(Source { path: "parity.yaml".into(), text: text.into() });
+        let source = Arc::new(SourceText { path: "parity.yaml".into(), text: text.into() });
         read(&source).map_err(|found| found.into_iter().map(|f| f.message).collect())
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use registry::graph::{Graph, Node};
 use registry::model::Model;
-use registry::ops::{Kind, OpSet, Param};
+use registry::ops::{OpSet, Param, ParamKind};
 use registry::scalar::Scalar;
 
 use super::{Class, Mutant};
@@ -106,13 +106,13 @@ fn ways(key: &str, param: Option<&Param>) -> Vec<Way> {
         }
     };
     match param.map(|param| param.kind) {
-        Some(Kind::Flag) => {
+        Some(ParamKind::Flag) => {
             vec![Way::new("flipped", class(Class::Form), false, |value| match value {
                 Scalar::Bool(flag) => Some(Scalar::Bool(!flag)),
                 _ => None,
             })]
         }
-        Some(Kind::Word(words)) => words
+        Some(ParamKind::Word(words)) => words
             .iter()
             .map(|&word| {
                 Way::new(format!("'{word}'"), class(Class::Form), false, move |value| match value {
@@ -121,7 +121,7 @@ fn ways(key: &str, param: Option<&Param>) -> Vec<Way> {
                 })
             })
             .collect(),
-        Some(Kind::Dim | Kind::Int) => [("+ 1", 1), ("- 1", -1)]
+        Some(ParamKind::Dim | ParamKind::Int) => [("+ 1", 1), ("- 1", -1)]
             .map(|(what, by)| {
                 Way::new(what, Class::Integer, true, move |value| match value {
                     Scalar::Int(n) => Some(Scalar::Int(n + by)).filter(|_| n + by > 0),
@@ -129,8 +129,8 @@ fn ways(key: &str, param: Option<&Param>) -> Vec<Way> {
                 })
             })
             .into(),
-        Some(Kind::Float) => number(),
-        Some(Kind::Numbers) => {
+        Some(ParamKind::Float) => number(),
+        Some(ParamKind::Numbers) => {
             vec![Way::new("with its first x 1.01", Class::Number, true, |value| {
                 let Scalar::List(items) = value else { return None };
                 let mut items = items.clone();

@@ -13,7 +13,7 @@ use engine::{
     Chunk, Engine, Error, Logits, Options, Probe, Session, Shows, SlotId, Source, StateValue, Want,
 };
 use formats::safetensors::{Declared, FileDtype, Writer};
-use registry::diag::{Source as Text, Span};
+use registry::diag::{SourceText as Text, Span};
 use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{
     Graph, Layer, Node, State, StateId, StateKind, StatePart, Value, ValueId, Weight,
@@ -168,7 +168,7 @@ pub fn model() -> Model {
         rules: Vec::new(),
         nextn: None,
         gguf: None,
-        quant: registry::quant::Quant::default(),
+        quant: registry::quant::QuantRules::default(),
         own_steps: false,
     }
 }

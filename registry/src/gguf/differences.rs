@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::absent::as_read;
-use super::{Evidence, Gguf};
+use super::{FileMetadata, Gguf};
 use crate::graph::Weight;
 use crate::scalar::Scalar;
 
 /// Keys of the model that the file has with other values.
-pub fn key_differences(gguf: &Gguf, told: &Evidence) -> Vec<String> {
+pub fn key_differences(gguf: &Gguf, told: &FileMetadata) -> Vec<String> {
     let mut faults = Vec::new();
     let read = &as_read(&gguf.absent, told);
     let told = &read.told;
@@ -39,7 +39,7 @@ pub fn key_differences(gguf: &Gguf, told: &Evidence) -> Vec<String> {
 }
 
 /// Lists the differences between this file and the file that the model would be written to.
-pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<String> {
+pub fn differences(gguf: &Gguf, weights: &[Weight], told: &FileMetadata) -> Vec<String> {
     let mut faults = key_differences(gguf, told);
     let groups = match gguf.groups(weights) {
         Ok(groups) => groups,
@@ -76,7 +76,7 @@ pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<Stri
 }
 
 /// Counts the keys of the file that the model does not give.
-pub(crate) fn unread(gguf: &Gguf, told: &Evidence) -> usize {
+pub(crate) fn unread(gguf: &Gguf, told: &FileMetadata) -> usize {
     let given: BTreeSet<&str> = gguf.metadata.iter().map(|(key, _)| key.as_str()).collect();
     let keys = told.keys.leaves();
     let own = keys.iter().filter(|key| !key.starts_with("shapes.") && !key.starts_with("numbers."));

@@ -1,21 +1,21 @@
 //! The `gguf:` section with its dims put in.
 
 use crate::diag::Finding;
-use crate::eval::{self, Env, Fail, expected};
+use crate::eval::{self, Env, EvalError, expected};
 use crate::gguf::{Gguf, TensorRule, around};
 use crate::scalar::Scalar;
 use crate::spec::{DimSource, GgufEntry, GgufWeight, Spec};
 use crate::syntax::{Expr, Ident};
-use crate::weight_map::{Pattern, Rule};
+use crate::weight_map::{Pattern, WeightRule};
 
-use super::Report;
+use super::FindingSet;
 use super::rules::{pattern, step};
 
 mod head;
 mod tables;
 
-pub(super) use head::Place;
-use tables::Tables;
+pub(super) use head::HeadLayer;
+use tables::GgufEnv;
 
 /// Keys that are not below the architecture's name.
 const GLOBAL: [&str; 3] = ["general.", "tokenizer.", "xielu."];
@@ -25,16 +25,16 @@ const GLOBAL: [&str; 3] = ["general.", "tokenizer.", "xielu."];
 pub(super) fn resolve(
     spec: &Spec,
     env: &dyn Env,
-    ahead: &[Place],
-    report: &mut Report,
+    ahead: &[HeadLayer],
+    report: &mut FindingSet,
 ) -> Option<Gguf> {
     let decl = spec.gguf.as_ref()?;
-    let nameless = || -> Fail {
+    let nameless = || -> EvalError {
         Finding::error(&decl.at, "the `gguf` section has no `arch`")
             .help("write the name that llama.cpp gives the architecture: `arch: <name>`")
             .into()
     };
-    let tables = Tables::new(spec, env, ahead.len());
+    let tables = GgufEnv::new(spec, env, ahead.len());
     let env: &dyn Env = &tables;
     let arch = match &decl.arch {
         Some(source) => word(source, env).and_then(|word| word.ok_or_else(nameless)),
@@ -62,9 +62,9 @@ pub(super) fn resolve(
         rules.extend(own.filter_map(|decl| report.kept(rules_of(&decl, env))).flatten());
     }
     rules.extend(decl.weights.iter().filter_map(|decl| report.kept(rules_of(decl, env))).flatten());
-    let aliases = ahead.iter().filter_map(Place::alias).collect();
+    let aliases = ahead.iter().filter_map(HeadLayer::alias).collect();
     let scalars = decl.scalars.iter().filter_map(|(key, weights)| {
-        let weights = report.kept(pattern(weights).map_err(Fail::from))?;
+        let weights = report.kept(pattern(weights).map_err(EvalError::from))?;
         Some((whole(&arch, &key.name), weights))
     });
     let scalars = scalars.collect();
@@ -74,7 +74,7 @@ pub(super) fn resolve(
             doubts.push(entry.name.name.clone());
         }
     }
-    let drop = |ident| report.kept(pattern(ident).map_err(Fail::from));
+    let drop = |ident| report.kept(pattern(ident).map_err(EvalError::from));
     let drop = decl.drop.iter().filter_map(drop).collect();
     let idle = decl.idle.iter().map(|ident| (ident, false));
     let filled = decl.filled.iter().map(|ident| (ident, true));
@@ -103,7 +103,7 @@ pub(super) fn resolve(
 }
 
 /// Parses a pattern of one weight in each layer.
-fn of_layers(ident: &Ident) -> Result<Pattern, Fail> {
+fn of_layers(ident: &Ident) -> Result<Pattern, EvalError> {
     let pattern = pattern(ident)?;
     if around(&pattern).is_none() {
         return Err(Finding::error(&ident.at, "this is not one weight of each layer")
@@ -122,7 +122,7 @@ fn whole(arch: &str, key: &str) -> String {
 }
 
 /// Reads a literal word, or text that is computed; null is none.
-fn word(source: &DimSource, env: &dyn Env) -> Result<Option<String>, Fail> {
+fn word(source: &DimSource, env: &dyn Env) -> Result<Option<String>, EvalError> {
     match source {
         DimSource::Key(ident) => Ok(Some(ident.name.clone())),
         DimSource::Compute(expr) => match eval::eval_owned(expr, env)? {
@@ -136,7 +136,7 @@ fn word(source: &DimSource, env: &dyn Env) -> Result<Option<String>, Fail> {
 }
 
 /// Checks a value against the types that the format can hold; null is none.
-fn typed(value: Scalar, entry: &GgufEntry) -> Result<Option<Scalar>, Fail> {
+fn typed(value: Scalar, entry: &GgufEntry) -> Result<Option<Scalar>, EvalError> {
     let kind = |value: &Scalar| match value {
         Scalar::Bool(_) => Some("boolean"),
         Scalar::Int(_) | Scalar::Float(_) => Some("number"),
@@ -164,7 +164,7 @@ fn typed(value: Scalar, entry: &GgufEntry) -> Result<Option<Scalar>, Fail> {
 }
 
 /// Returns the numbers of a tensor; null is none.
-fn numbers(value: &Scalar, entry: &GgufEntry) -> Result<Option<Vec<f32>>, Fail> {
+fn numbers(value: &Scalar, entry: &GgufEntry) -> Result<Option<Vec<f32>>, EvalError> {
     let numbers: Option<Vec<f32>> = match value {
         Scalar::Null => return Ok(None),
         Scalar::List(items) => items.iter().map(|x| x.as_f64().map(|x| x as f32)).collect(),
@@ -178,7 +178,7 @@ fn numbers(value: &Scalar, entry: &GgufEntry) -> Result<Option<Vec<f32>>, Fail> 
 }
 
 /// Returns the rules of an entry; none if it does not count in this model.
-fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, Fail> {
+fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, EvalError> {
     /// More layers than any model has.
     const MOST: i64 = 10_000;
     if let Some(when) = &decl.when
@@ -191,7 +191,7 @@ fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, Fail> {
     };
     let count = |expr: &Expr| match eval::eval_owned(expr, env)? {
         Scalar::Int(n @ 0..=MOST) => Ok(n),
-        other => Err(Fail::from(
+        other => Err(EvalError::from(
             Finding::error(&expr.at, "this is no number of layers")
                 .label(expected(&format!("a whole number up to {MOST}"), &other)),
         )),
@@ -211,7 +211,7 @@ fn rule(
     weight: &Ident,
     name: &Ident,
     env: &dyn Env,
-) -> Result<TensorRule, Fail> {
+) -> Result<TensorRule, EvalError> {
     let mut names = (weight.clone(), name.clone());
     if !decl.exact {
         for ident in [&mut names.0, &mut names.1] {
@@ -219,7 +219,7 @@ fn rule(
         }
     }
     Ok(TensorRule {
-        rule: Rule {
+        rule: WeightRule {
             disk: pattern(&names.0)?,
             weight: pattern(&names.1)?,
             steps: decl.steps.iter().map(|expr| step(expr, env)).collect::<Result<_, _>>()?,

@@ -1,6 +1,6 @@
 //! Shapes after conversion steps, and the steps that undo them.
 
-use super::{HeadLayout, Sizes, Step};
+use super::{HeadLayout, SplitSizes, WeightStep};
 
 /// More parts than any tensor is made of.
 const MAX_PARTS: usize = 1 << 16;
@@ -59,7 +59,7 @@ pub enum StepError {
 }
 
 /// Returns the shapes after all steps. The error is the reason that a step is impossible.
-pub fn shapes(steps: &[Step], mut inputs: Vec<Shape>) -> Result<Vec<Shape>, StepError> {
+pub fn shapes(steps: &[WeightStep], mut inputs: Vec<Shape>) -> Result<Vec<Shape>, StepError> {
     for step in steps {
         inputs = one(step, &inputs)?;
     }
@@ -67,7 +67,7 @@ pub fn shapes(steps: &[Step], mut inputs: Vec<Shape>) -> Result<Vec<Shape>, Step
 }
 
 /// Returns the steps that turn the outputs of `steps` back into inputs of these shapes.
-pub fn inverse(steps: &[Step], mut inputs: Vec<Shape>) -> Result<Vec<Step>, StepError> {
+pub fn inverse(steps: &[WeightStep], mut inputs: Vec<Shape>) -> Result<Vec<WeightStep>, StepError> {
     let mut back = Vec::new();
     for step in steps {
         let outputs = one(step, &inputs)?;
@@ -78,10 +78,10 @@ pub fn inverse(steps: &[Step], mut inputs: Vec<Shape>) -> Result<Vec<Step>, Step
     Ok(back)
 }
 
-fn one(step: &Step, inputs: &[Shape]) -> Result<Vec<Shape>, StepError> {
+fn one(step: &WeightStep, inputs: &[Shape]) -> Result<Vec<Shape>, StepError> {
     match step {
-        Step::Concat(axis) => concat(*axis, inputs).map(|shape| vec![shape]),
-        Step::Stack(axis) => {
+        WeightStep::Concat(axis) => concat(*axis, inputs).map(|shape| vec![shape]),
+        WeightStep::Stack(axis) => {
             let first = same(inputs)?;
             let mut shape = first.clone();
             if *axis > shape.len() {
@@ -90,22 +90,22 @@ fn one(step: &Step, inputs: &[Shape]) -> Result<Vec<Shape>, StepError> {
             shape.insert(*axis, inputs.len());
             Ok(vec![shape])
         }
-        Step::Mxfp4 => match inputs {
+        WeightStep::Mxfp4 => match inputs {
             [blocks, scales] => mxfp4(blocks, scales).map(|shape| vec![shape]),
             _ => Err(StepError::NotBlocks { found: inputs.len() }),
         },
-        Step::Split { axis, sizes } => spread(inputs, |shape| {
+        WeightStep::Split { axis, sizes } => spread(inputs, |shape| {
             let sizes = cut(at(shape, *axis)?, sizes)?;
             Ok(sizes.into_iter().map(|size| replaced(shape, *axis, size)).collect())
         }),
-        Step::Unstack(axis) => spread(inputs, |shape| {
+        WeightStep::Unstack(axis) => spread(inputs, |shape| {
             let parts = at(shape, *axis)?;
             few(parts)?;
             let mut rest = shape.clone();
             rest.remove(*axis);
             Ok(vec![rest; parts])
         }),
-        Step::ConcatRuns { axis, runs } => {
+        WeightStep::ConcatRuns { axis, runs } => {
             let mut rest = inputs;
             let mut made = Vec::with_capacity(runs.len());
             for &run in runs {
@@ -116,19 +116,19 @@ fn one(step: &Step, inputs: &[Shape]) -> Result<Vec<Shape>, StepError> {
             }
             if rest.is_empty() { Ok(made) } else { Err(uneven(runs, inputs)) }
         }
-        Step::SplitRuns { axis, sizes } => {
+        WeightStep::SplitRuns { axis, sizes } => {
             if sizes.len() != inputs.len() {
                 return Err(StepError::Tensors { found: inputs.len(), expected: sizes.len() });
             }
             let mut made = Vec::new();
             for (shape, sizes) in inputs.iter().zip(sizes) {
-                let sizes = cut(at(shape, *axis)?, &Sizes::Each(sizes.clone()))?;
+                let sizes = cut(at(shape, *axis)?, &SplitSizes::Each(sizes.clone()))?;
                 made.extend(sizes.into_iter().map(|size| replaced(shape, *axis, size)));
             }
             few(made.len())?;
             Ok(made)
         }
-        Step::At(n, step) => {
+        WeightStep::At(n, step) => {
             let mut made = inputs.to_vec();
             let shape = made.get_mut(*n).ok_or_else(|| none_such(*n, inputs))?;
             *shape = each(step, shape)?;
@@ -158,96 +158,100 @@ fn none_such(number: usize, inputs: &[Shape]) -> StepError {
     StepError::NoTensor { number, found: inputs.len() }
 }
 
-fn each(step: &Step, shape: &Shape) -> Result<Shape, StepError> {
+fn each(step: &WeightStep, shape: &Shape) -> Result<Shape, StepError> {
     let mut made = shape.clone();
     match step {
-        Step::Transpose(a, b) => {
+        WeightStep::Transpose(a, b) => {
             let _longer = at(shape, *a.max(b))?;
             made.swap(*a, *b);
         }
-        Step::Squeeze(axis) => {
+        WeightStep::Squeeze(axis) => {
             if at(shape, *axis)? != 1 {
                 return Err(StepError::NotOne { shape: made, axis: *axis });
             }
             made.remove(*axis);
         }
-        Step::Unsqueeze(axis) => {
+        WeightStep::Unsqueeze(axis) => {
             if *axis > shape.len() {
                 return Err(StepError::NoPlace { shape: made, axis: *axis });
             }
             made.insert(*axis, 1);
         }
-        Step::Reshape(to) => {
+        WeightStep::Reshape(to) => {
             let count = |shape: &[usize]| shape.iter().try_fold(1_usize, |n, d| n.checked_mul(*d));
             if count(to).is_none() || count(to) != count(shape) {
                 return Err(StepError::Reshape { shape: made, to: to.clone() });
             }
             made.clone_from(to);
         }
-        Step::PermuteHeads { heads, .. } => {
+        WeightStep::PermuteHeads { heads, .. } => {
             let rows = at(shape, 0)?;
             if *heads == 0 || rows % heads != 0 || !(rows / heads).is_multiple_of(2) {
                 return Err(StepError::Heads { rows, heads: *heads });
             }
         }
-        Step::Flatten(axis) => {
+        WeightStep::Flatten(axis) => {
             let (first, second) = (at(shape, *axis)?, at(shape, axis.saturating_add(1))?);
             made[*axis] = first.checked_mul(second).ok_or(StepError::Overflow)?;
             made.remove(axis + 1);
         }
-        Step::Unflatten { axis, sizes } => {
+        WeightStep::Unflatten { axis, sizes } => {
             let sizes = inferred(at(shape, *axis)?, sizes).ok_or_else(|| {
                 let (shape, sizes) = (shape.clone(), sizes.clone());
                 StepError::Unflatten { shape, axis: *axis, sizes }
             })?;
             made.splice(*axis..=*axis, sizes);
         }
-        Step::Resize(rows) => {
+        WeightStep::Resize(rows) => {
             let _first = at(shape, 0)?;
             made[0] = *rows;
         }
-        Step::MulRows(parts) | Step::DivRows(parts) => {
+        WeightStep::MulRows(parts) | WeightStep::DivRows(parts) => {
             let sizes: Vec<usize> = parts.iter().map(|part| part.0).collect();
-            cut(at(shape, 0)?, &Sizes::Each(sizes))?;
+            cut(at(shape, 0)?, &SplitSizes::Each(sizes))?;
         }
-        Step::Add(_) | Step::Mul(_) | Step::Div(_) | Step::NegExp | Step::LogNeg => {}
-        Step::Split { .. }
-        | Step::Unstack(_)
-        | Step::Concat(_)
-        | Step::Stack(_)
-        | Step::ConcatRuns { .. }
-        | Step::SplitRuns { .. }
-        | Step::Mxfp4
-        | Step::At(..) => return Err(StepError::NotAlone),
+        WeightStep::Add(_)
+        | WeightStep::Mul(_)
+        | WeightStep::Div(_)
+        | WeightStep::NegExp
+        | WeightStep::LogNeg => {}
+        WeightStep::Split { .. }
+        | WeightStep::Unstack(_)
+        | WeightStep::Concat(_)
+        | WeightStep::Stack(_)
+        | WeightStep::ConcatRuns { .. }
+        | WeightStep::SplitRuns { .. }
+        | WeightStep::Mxfp4
+        | WeightStep::At(..) => return Err(StepError::NotAlone),
     }
     Ok(made)
 }
 
-fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, StepError> {
+fn undo(step: &WeightStep, inputs: &[Shape]) -> Result<WeightStep, StepError> {
     Ok(match step {
-        Step::Transpose(a, b) => Step::Transpose(*a, *b),
-        Step::Squeeze(axis) => Step::Unsqueeze(*axis),
-        Step::Unsqueeze(axis) => Step::Squeeze(*axis),
-        Step::Reshape(_) => Step::Reshape(same(inputs)?.clone()),
-        Step::PermuteHeads { heads, to } => {
+        WeightStep::Transpose(a, b) => WeightStep::Transpose(*a, *b),
+        WeightStep::Squeeze(axis) => WeightStep::Unsqueeze(*axis),
+        WeightStep::Unsqueeze(axis) => WeightStep::Squeeze(*axis),
+        WeightStep::Reshape(_) => WeightStep::Reshape(same(inputs)?.clone()),
+        WeightStep::PermuteHeads { heads, to } => {
             let to =
                 if *to == HeadLayout::Half { HeadLayout::Interleaved } else { HeadLayout::Half };
-            Step::PermuteHeads { heads: *heads, to }
+            WeightStep::PermuteHeads { heads: *heads, to }
         }
-        Step::Split { axis, .. } => {
+        WeightStep::Split { axis, .. } => {
             lone(inputs)?;
-            Step::Concat(*axis)
+            WeightStep::Concat(*axis)
         }
-        Step::Unstack(axis) => {
+        WeightStep::Unstack(axis) => {
             lone(inputs)?;
-            Step::Stack(*axis)
+            WeightStep::Stack(*axis)
         }
-        Step::Concat(axis) => {
+        WeightStep::Concat(axis) => {
             let sizes = inputs.iter().map(|shape| at(shape, *axis)).collect::<Result<_, _>>()?;
-            Step::Split { axis: *axis, sizes: Sizes::Each(sizes) }
+            WeightStep::Split { axis: *axis, sizes: SplitSizes::Each(sizes) }
         }
-        Step::Stack(axis) => Step::Unstack(*axis),
-        Step::Flatten(axis) => {
+        WeightStep::Stack(axis) => WeightStep::Unstack(*axis),
+        WeightStep::Flatten(axis) => {
             let first = inputs.first().ok_or(StepError::NoTensors)?;
             let (outer, inner) = (at(first, *axis)?, at(first, axis.saturating_add(1))?);
             let all = |at: usize, size| inputs.iter().all(|shape| shape.get(at) == Some(&size));
@@ -258,26 +262,30 @@ fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, StepError> {
             } else {
                 return Err(StepError::DifferWithin { axis: *axis });
             };
-            Step::Unflatten { axis: *axis, sizes }
+            WeightStep::Unflatten { axis: *axis, sizes }
         }
-        Step::Unflatten { axis, sizes } => {
+        WeightStep::Unflatten { axis, sizes } => {
             let shape = same(inputs)?;
-            if let [_, _] = sizes[..] { Step::Flatten(*axis) } else { Step::Reshape(shape.clone()) }
+            if let [_, _] = sizes[..] {
+                WeightStep::Flatten(*axis)
+            } else {
+                WeightStep::Reshape(shape.clone())
+            }
         }
-        Step::Resize(_) => Step::Resize(at(same(inputs)?, 0)?),
-        Step::Add(x) => Step::Add(-x),
-        Step::Mul(x) => Step::Div(*x),
-        Step::Div(x) => Step::Mul(*x),
-        Step::MulRows(parts) => Step::DivRows(parts.clone()),
-        Step::DivRows(parts) => Step::MulRows(parts.clone()),
-        Step::Mxfp4 => return Err(StepError::Decoded),
-        Step::NegExp => Step::LogNeg,
-        Step::LogNeg => Step::NegExp,
-        Step::At(n, step) => {
+        WeightStep::Resize(_) => WeightStep::Resize(at(same(inputs)?, 0)?),
+        WeightStep::Add(x) => WeightStep::Add(-x),
+        WeightStep::Mul(x) => WeightStep::Div(*x),
+        WeightStep::Div(x) => WeightStep::Mul(*x),
+        WeightStep::MulRows(parts) => WeightStep::DivRows(parts.clone()),
+        WeightStep::DivRows(parts) => WeightStep::MulRows(parts.clone()),
+        WeightStep::Mxfp4 => return Err(StepError::Decoded),
+        WeightStep::NegExp => WeightStep::LogNeg,
+        WeightStep::LogNeg => WeightStep::NegExp,
+        WeightStep::At(n, step) => {
             let shape = inputs.get(*n).ok_or_else(|| none_such(*n, inputs))?;
-            Step::At(*n, Box::new(undo(step, std::slice::from_ref(shape))?))
+            WeightStep::At(*n, Box::new(undo(step, std::slice::from_ref(shape))?))
         }
-        Step::ConcatRuns { axis, runs } => {
+        WeightStep::ConcatRuns { axis, runs } => {
             let mut rest = inputs;
             let mut sizes = Vec::with_capacity(runs.len());
             for &run in runs {
@@ -286,10 +294,10 @@ fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, StepError> {
                 sizes.push(now.iter().map(|shape| at(shape, *axis)).collect::<Result<_, _>>()?);
                 rest = later;
             }
-            Step::SplitRuns { axis: *axis, sizes }
+            WeightStep::SplitRuns { axis: *axis, sizes }
         }
-        Step::SplitRuns { axis, sizes } => {
-            Step::ConcatRuns { axis: *axis, runs: sizes.iter().map(Vec::len).collect() }
+        WeightStep::SplitRuns { axis, sizes } => {
+            WeightStep::ConcatRuns { axis: *axis, runs: sizes.iter().map(Vec::len).collect() }
         }
     })
 }
@@ -348,14 +356,14 @@ fn few(found: usize) -> Result<(), StepError> {
 }
 
 /// Returns the sizes that an axis is cut into.
-pub(super) fn cut(size: usize, sizes: &Sizes) -> Result<Vec<usize>, StepError> {
+pub(super) fn cut(size: usize, sizes: &SplitSizes) -> Result<Vec<usize>, StepError> {
     match sizes {
-        Sizes::Equal(parts) if *parts > 0 && size.is_multiple_of(*parts) => {
+        SplitSizes::Equal(parts) if *parts > 0 && size.is_multiple_of(*parts) => {
             few(*parts)?;
             Ok(vec![size / parts; *parts])
         }
-        Sizes::Equal(parts) => Err(StepError::Unequal { size, parts: *parts }),
-        Sizes::Each(each) => {
+        SplitSizes::Equal(parts) => Err(StepError::Unequal { size, parts: *parts }),
+        SplitSizes::Each(each) => {
             let sum = each.iter().try_fold(0_usize, |sum, size| sum.checked_add(*size));
             if sum == Some(size) {
                 Ok(each.clone())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use registry::config::Config;
 use registry::diag::Finding;
 use registry::library::Library;
-use registry::render::{Look, render};
+use registry::render::{RenderStyle, render};
 use registry::resolve::resolve;
 use registry::{lint, print};
 
@@ -170,7 +170,7 @@ fn refuse(findings: &[Finding]) -> Judged {
 
 /// Checks that findings can be shown with their source text.
 fn shown(findings: &[Finding]) -> Result<(), String> {
-    let text = render(findings, Look::Plain);
+    let text = render(findings, RenderStyle::Plain);
     if text.len() > 4_000_000 {
         return Err(format!("findings of {} bytes", text.len()));
     }

@@ -6,7 +6,7 @@ use tokenizer::Options;
 use tokenizer::check::Loaded;
 
 use parity::matrix::{self, Board, Outcome};
-use registry::diag::Source;
+use registry::diag::SourceText;
 
 use super::{Judged, Trial, refused};
 
@@ -115,7 +115,7 @@ pub(crate) fn results(trial: &Trial<'_>) -> Judged {
 /// Judges a plan of a matrix, and a scoreboard for it.
 pub(crate) fn plan(trial: &Trial<'_>) -> Judged {
     let text = trial.case.text("parity.yaml");
-    let source = Arc::new(Source { path: "parity.yaml".to_owned(), text });
+    let source = Arc::new(SourceText { path: "parity.yaml".to_owned(), text });
     let plan = match matrix::plan::read(&source) {
         Ok(plan) => plan,
         Err(found) => {

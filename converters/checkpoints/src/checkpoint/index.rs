@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-use registry::file::Limit;
+use registry::file::FileLimit;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
@@ -14,7 +14,7 @@ use formats::safetensors::MAX_HEADER;
 use formats::shown;
 
 /// Size limit of an index: it lists names alone, so it is no longer than a header may be.
-const INDEX: Limit = Limit { kind: "an index", bytes: MAX_HEADER };
+const INDEX: FileLimit = FileLimit { kind: "an index", bytes: MAX_HEADER };
 
 /// Checked index, in which every shard is a file in the checkpoint's folder.
 #[derive(Debug)]

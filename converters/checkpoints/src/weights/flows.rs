@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use registry::gguf::Idle;
+use registry::gguf::IdleWeight;
 use registry::graph::Weight;
-use registry::weight_map::{Rule, Step};
+use registry::weight_map::{WeightRule, WeightStep};
 
 use super::{Error, applying, missing};
 use crate::checkpoint::{Checkpoint, Packed};
@@ -33,7 +33,7 @@ pub struct Sourced<'c> {
 pub fn flows<'c>(
     checkpoint: &'c Checkpoint,
     wanted: &[Weight],
-    rules: &[Rule],
+    rules: &[WeightRule],
 ) -> Result<(Vec<Sourced<'c>>, BTreeSet<String>), Vec<Error>> {
     let (mut found, mut used, mut errors) = (Vec::new(), BTreeSet::new(), Vec::new());
     for weight in wanted {
@@ -52,11 +52,11 @@ pub fn flows<'c>(
 /// checkpoint; required weights that it lacks are zeros.
 pub fn idle<'c>(
     checkpoint: &'c Checkpoint,
-    all: Vec<Idle>,
-    rules: &[Rule],
+    all: Vec<IdleWeight>,
+    rules: &[WeightRule],
 ) -> Result<Vec<(Weight, Sourced<'c>)>, Vec<Error>> {
     let (mut found, mut errors) = (Vec::new(), Vec::new());
-    for Idle { mut weight, filled } in all {
+    for IdleWeight { mut weight, filled } in all {
         match of_any_shape(checkpoint, &weight, rules) {
             Ok(sourced) => {
                 weight.shape = sourced.flow.shape().to_vec();
@@ -86,7 +86,7 @@ impl Numbers for Zeros {
 fn find<'c>(
     checkpoint: &'c Checkpoint,
     weight: &Weight,
-    rules: &[Rule],
+    rules: &[WeightRule],
 ) -> Result<Sourced<'c>, Error> {
     let found = of_any_shape(checkpoint, weight, rules)?;
     if found.flow.shape() != weight.shape {
@@ -103,7 +103,7 @@ fn find<'c>(
 fn of_any_shape<'c>(
     checkpoint: &'c Checkpoint,
     weight: &Weight,
-    rules: &[Rule],
+    rules: &[WeightRule],
 ) -> Result<Sourced<'c>, Error> {
     let rule = applying(checkpoint, weight, rules);
     let names = rule.as_ref().map_or_else(|| vec![weight.name.clone()], |(_, g)| g.names.clone());
@@ -134,15 +134,15 @@ fn of_any_shape<'c>(
 }
 
 /// True if a rule reads blocks of 4-bit values.
-fn in_blocks(rule: &Rule) -> bool {
-    rule.steps.first() == Some(&Step::Mxfp4)
+fn in_blocks(rule: &WeightRule) -> bool {
+    rule.steps.first() == Some(&WeightStep::Mxfp4)
 }
 
 /// Returns one output tensor of a rule, for `weight`. Values of any dtype can be moved unchanged.
 pub(super) fn made<'c>(
     checkpoint: &'c Checkpoint,
     weight: &str,
-    rule: &Rule,
+    rule: &WeightRule,
     tensors: &[String],
     output: usize,
 ) -> Result<Flow<'c>, Error> {
@@ -174,7 +174,7 @@ fn read<'c>(checkpoint: &'c Checkpoint, name: &str) -> Result<Result<Flow<'c>, S
     Ok(Flow::stored(&info.shape, info.dtype, bytes))
 }
 
-pub(super) fn text(rule: &Rule) -> String {
+pub(super) fn text(rule: &WeightRule) -> String {
     format!("{} -> {}", rule.disk.text, rule.weight.text)
 }
 

@@ -3,13 +3,13 @@ use std::sync::Arc;
 
 use registry::diag::{self, Span};
 use registry::dtype::DtypeRule;
-use registry::weight_map::{Pattern, Sizes, Step};
+use registry::weight_map::{Pattern, SplitSizes, WeightStep};
 
 use super::*;
 use formats::safetensors::{Declared, Writer};
 
 fn span() -> Span {
-    let source = Arc::new(diag::Source { path: String::new(), text: String::new() });
+    let source = Arc::new(diag::SourceText { path: String::new(), text: String::new() });
     Span { source, start: 0, end: 0 }
 }
 
@@ -23,9 +23,9 @@ fn wanted(weights: &[(&str, &[usize])]) -> Vec<Weight> {
     weights.iter().map(one).collect()
 }
 
-fn rule(disk: &str, weight: &str, steps: &[Step]) -> Rule {
+fn rule(disk: &str, weight: &str, steps: &[WeightStep]) -> WeightRule {
     let pattern = |text: &str| Pattern { text: text.into() };
-    Rule { disk: pattern(disk), weight: pattern(weight), steps: steps.to_vec(), at: span() }
+    WeightRule { disk: pattern(disk), weight: pattern(weight), steps: steps.to_vec(), at: span() }
 }
 
 /// Returns a checkpoint whose bytes count up from 0 in each tensor.
@@ -65,7 +65,7 @@ fn weights_of_the_same_name_are_views() {
 
 #[test]
 fn what_is_missing_or_misshapen_is_named() {
-    let fail = |weights: &[(&str, &[usize])], rules: &[Rule]| {
+    let fail = |weights: &[(&str, &[usize])], rules: &[WeightRule]| {
         let (_dir, checkpoint) = checkpoint(&[("a", &[2, 3]), ("x.gate", &[1])]);
         Weights::with_rules(checkpoint, &wanted(weights), rules).unwrap_err().to_string()
     };
@@ -73,10 +73,10 @@ fn what_is_missing_or_misshapen_is_named() {
     assert!(message.contains("has no tensor `b`; expected shape [4]"), "{message}");
     let message = fail(&[("a", &[3, 2])], &[]);
     assert!(message.contains("`a`") && message.contains("[2, 3]; the spec expects [3, 2]"));
-    let rules = [rule("x.{gate|up}", "x.both", &[Step::Concat(0)])];
+    let rules = [rule("x.{gate|up}", "x.both", &[WeightStep::Concat(0)])];
     let message = fail(&[("x.both", &[2])], &rules);
     assert!(message.contains("no tensor `x.up`, which weight `x.both` is made of"), "{message}");
-    let message = fail(&[("q", &[2, 3])], &[rule("a", "q", &[Step::Squeeze(0)])]);
+    let message = fail(&[("q", &[2, 3])], &[rule("a", "q", &[WeightStep::Squeeze(0)])]);
     assert!(message.contains("rule `a -> q` cannot make weight `q`"), "{message}");
     let message = fail(&[("a.k", &[2, 3])], &[rule("a", "a.{q|k}", &[])]);
     assert!(message.contains("give 1 tensors, and this is number 2"), "{message}");
@@ -87,13 +87,13 @@ fn rules_split_join_and_rename() {
     let tensors: [(&str, &[usize]); 5] =
         [("qkv", &[4, 2]), ("e.0", &[2]), ("e.1", &[3]), ("h.0.n", &[1]), ("t", &[2, 3])];
     let (_dir, checkpoint) = checkpoint(&tensors);
-    let sizes = Sizes::Each(vec![2, 1, 1]);
+    let sizes = SplitSizes::Each(vec![2, 1, 1]);
     let rules = [
         rule("old.*", "new.*", &[]),
         rule("h.{i}.n", "new.{i}.norm", &[]),
-        rule("qkv", "{q|k|v}", &[Step::Split { axis: 0, sizes }]),
-        rule("e.{n}", "e", &[Step::Concat(0)]),
-        rule("t", "t", &[Step::Transpose(0, 1)]),
+        rule("qkv", "{q|k|v}", &[WeightStep::Split { axis: 0, sizes }]),
+        rule("e.{n}", "e", &[WeightStep::Concat(0)]),
+        rule("t", "t", &[WeightStep::Transpose(0, 1)]),
     ];
     let names: [(&str, &[usize]); 6] = [
         ("q", &[2, 2]),
@@ -118,9 +118,13 @@ fn rules_split_join_and_rename() {
 fn renamed_and_cut_tensors_stay_in_the_memory_map() {
     let (_dir, checkpoint) = checkpoint(&[("qkv", &[4, 2]), ("old", &[3]), ("t", &[2, 3])]);
     let rules = [
-        rule("qkv", "{q|kv}", &[Step::Split { axis: 0, sizes: Sizes::Each(vec![1, 3]) }]),
+        rule(
+            "qkv",
+            "{q|kv}",
+            &[WeightStep::Split { axis: 0, sizes: SplitSizes::Each(vec![1, 3]) }],
+        ),
         rule("old", "new", &[]),
-        rule("t", "t.{n}", &[Step::Unstack(0)]),
+        rule("t", "t.{n}", &[WeightStep::Unstack(0)]),
     ];
     let names: [(&str, &[usize]); 4] =
         [("q", &[1, 2]), ("kv", &[3, 2]), ("new", &[3]), ("t.1", &[3])];

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use registry::quant::Quant;
+use registry::quant::QuantRules;
 
 use super::scaled::{BLOCK, Scheme, SquareScale};
 use super::{Choice, Tensor};
@@ -146,7 +146,7 @@ impl Format {
     }
 
     /// Chooses to quantize or keep each tensor.
-    pub fn choose(self, tensors: &[Tensor<'_>], quant: &Quant) -> Vec<Choice> {
+    pub fn choose(self, tensors: &[Tensor<'_>], quant: &QuantRules) -> Vec<Choice> {
         let Some(scheme) = self.scheme(1.0) else { return plain(tensors) };
         let refuses = |tensor: &Tensor<'_>| match (&tensor.matrix, &tensor.shape[..]) {
             (Err(why), _) => Some(why.clone()),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rayon::prelude::*;
-use registry::quant::Quant;
+use registry::quant::QuantRules;
 
 use super::{Choice, Tensor};
 use crate::peaks::{in_threads, peak};
@@ -13,7 +13,7 @@ use crate::peaks::{in_threads, peak};
 pub fn peaks(
     tensors: &[Tensor<'_>],
     choices: &[Choice],
-    quant: &Quant,
+    quant: &QuantRules,
     threads: usize,
 ) -> Result<Vec<f32>, String> {
     let of = |(tensor, choice): (&Tensor<'_>, &Choice)| match choice.kept {

@@ -7,8 +7,8 @@ use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{Graph, WeightId};
 use registry::model::{Model, is_buffer};
 use registry::ops::Trait;
-use registry::quant::{Stays, staying};
-use registry::weight_map::{Rule, Step, gather, inverse, natural, shapes};
+use registry::quant::{UnquantizedReason, staying};
+use registry::weight_map::{WeightRule, WeightStep, gather, inverse, natural, shapes};
 
 use super::Tensor;
 use checkpoints::checkpoint::Checkpoint;
@@ -42,7 +42,7 @@ pub fn tensors<'c>(
 ) -> Result<Vec<Tensor<'c>>, String> {
     let graph = &model.graph;
     let mut stays = staying(graph);
-    stays.retain(|_, why| !(wanted.output && *why == Stays::Output));
+    stays.retain(|_, why| !(wanted.output && *why == UnquantizedReason::Output));
     let fixed = DtypeRule::Fixed(Dtype::F32);
     let always_wide = |mine: &[usize]| mine.iter().any(|&n| graph.weights[n].dtype == fixed);
     let stays = |mine: &[usize]| mine.iter().find_map(|n| stays.get(&WeightId(*n))).copied();
@@ -156,7 +156,7 @@ fn taken_out(model: &Model, tensor: &str, weight: &str) -> String {
     let begins = |name: &str| {
         name.split('.').zip(weight.split('.')).take_while(|(a, b)| a == b).count() >= 3
     };
-    let renamed = |rule: &Rule| {
+    let renamed = |rule: &WeightRule| {
         let wrapped = rule.renamed(tensor).is_some_and(|name| begins(&name));
         wrapped.then(|| rule.on_disk(weight)).flatten()
     };
@@ -167,7 +167,7 @@ fn taken_out(model: &Model, tensor: &str, weight: &str) -> String {
 /// True if a rule of the spec decodes the weight from blocks and scales.
 fn in_blocks(model: &Model, weight: &Sourced<'_>) -> bool {
     let steps = weight.rule.map(|rule| &model.rules[rule].steps);
-    steps.is_some_and(|steps| steps.first() == Some(&Step::Mxfp4))
+    steps.is_some_and(|steps| steps.first() == Some(&WeightStep::Mxfp4))
 }
 
 /// Returns the unquantized tensor that holds some weights: the name and steps of another rule that makes
@@ -180,7 +180,7 @@ fn stacked<'c>(
 ) -> Option<(String, Flow<'c>)> {
     let &[outer, rows, runs, _] = blocks else { return None };
     let row = runs.checked_mul(32)?;
-    let plain = |rule: &&Rule| rule.steps.first() != Some(&Step::Mxfp4);
+    let plain = |rule: &&WeightRule| rule.steps.first() != Some(&WeightStep::Mxfp4);
     model.rules.iter().filter(plain).find_map(|rule| {
         let mut parts = Vec::with_capacity(mine.len());
         let mut disk = None;
@@ -205,7 +205,11 @@ fn stacked<'c>(
 }
 
 /// Inverts steps: returns the tensor of a given shape from which the steps make these flows.
-fn undone<'c>(steps: &[Step], shape: Vec<usize>, mut flows: Vec<Flow<'c>>) -> Option<Flow<'c>> {
+fn undone<'c>(
+    steps: &[WeightStep],
+    shape: Vec<usize>,
+    mut flows: Vec<Flow<'c>>,
+) -> Option<Flow<'c>> {
     let Some((step, rest)) = steps.split_first() else { return flows.pop() };
     let step = std::slice::from_ref(step);
     let made = shapes(step, vec![shape.clone()]).ok()?;
@@ -217,10 +221,10 @@ fn undone<'c>(steps: &[Step], shape: Vec<usize>, mut flows: Vec<Flow<'c>>) -> Op
 }
 
 /// True if a step keeps rows intact. A matrix on disk is then one or several stacked matrices of the graph.
-fn rows_stay(step: &Step) -> bool {
+fn rows_stay(step: &WeightStep) -> bool {
     match step {
-        Step::Split { axis, .. } | Step::SplitRuns { axis, .. } => *axis == 0,
-        Step::PermuteHeads { .. } => true,
+        WeightStep::Split { axis, .. } | WeightStep::SplitRuns { axis, .. } => *axis == 0,
+        WeightStep::PermuteHeads { .. } => true,
         _ => false,
     }
 }
@@ -230,7 +234,7 @@ fn quantizable(
     model: &Model,
     names: &[&str],
     used: Use,
-    stays: Option<Stays>,
+    stays: Option<UnquantizedReason>,
     shape: &[usize],
 ) -> Result<(), String> {
     if used == Use::Other {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use registry::gguf::Group;
-use registry::weight_map::Step;
+use registry::gguf::TensorGroup;
+use registry::weight_map::WeightStep;
 
 use checkpoints::checkpoint::Packed;
 use checkpoints::flow::{Flow, Numbers};
@@ -21,9 +21,9 @@ pub enum Arithmetic {
 }
 
 /// True if a group's steps change values and all its weights are f16.
-pub(super) fn in_half(group: &Group, weights: &[Sourced<'_>]) -> bool {
+pub(super) fn in_half(group: &TensorGroup, weights: &[Sourced<'_>]) -> bool {
     let half = |n: &usize| weights[*n].flow.dtype() == Some(FileDtype::F16);
-    group.steps.iter().any(Step::computes) && group.weights.iter().all(half)
+    group.steps.iter().any(WeightStep::computes) && group.weights.iter().all(half)
 }
 
 /// Values rounded to f16.
@@ -53,17 +53,17 @@ pub struct InBlocks {
 }
 
 /// Returns the block format that all sources of a group share, if its steps keep rows whole.
-pub(super) fn packed(group: &Group, weights: &[Sourced<'_>]) -> Option<InBlocks> {
+pub(super) fn packed(group: &TensorGroup, weights: &[Sourced<'_>]) -> Option<InBlocks> {
     let sources: Option<Vec<Packed>> = group.weights.iter().map(|n| weights[*n].packed).collect();
     let sources = sources?;
     let first = *sources.first()?;
-    let rows = |step: &Step| {
+    let rows = |step: &WeightStep| {
         matches!(
             step,
-            Step::Stack(0)
-                | Step::Unstack(0)
-                | Step::Split { axis: 0, .. }
-                | Step::PermuteHeads { .. }
+            WeightStep::Stack(0)
+                | WeightStep::Unstack(0)
+                | WeightStep::Split { axis: 0, .. }
+                | WeightStep::PermuteHeads { .. }
         )
     };
     let same = sources.iter().all(|source| source.ty == first.ty);
@@ -73,7 +73,7 @@ pub(super) fn packed(group: &Group, weights: &[Sourced<'_>]) -> Option<InBlocks>
     let alike = sources.iter().all(|source| source.factor == first.factor);
     let factors = match group.steps[..] {
         _ if alike => vec![first.factor],
-        [Step::Stack(0)] => sources.iter().map(|source| source.factor).collect(),
+        [WeightStep::Stack(0)] => sources.iter().map(|source| source.factor).collect(),
         _ => return None,
     };
     Some(InBlocks { ty: first.ty, factors })

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use registry::gguf::{Evidence, Tree};
+use registry::gguf::{FileMetadata, KeyTree};
 use registry::scalar::Scalar;
 
 use super::{Array, File, Value};
@@ -13,8 +13,8 @@ const MOST: usize = 1 << 15;
 
 /// Returns the keys below `arch.`, the shapes of tensors, and the values of small one-dimensional f32
 /// tensors that belong to no layer.
-pub fn evidence(file: &File, arch: &str) -> Evidence {
-    let mut keys = Tree::default();
+pub fn evidence(file: &File, arch: &str) -> FileMetadata {
+    let mut keys = KeyTree::default();
     let prefix = format!("{arch}.");
     for (key, value) in file.metadata().iter().take(MOST) {
         if let (Some(key), Some(value)) = (key.strip_prefix(&prefix), scalar(value)) {
@@ -49,7 +49,7 @@ pub fn evidence(file: &File, arch: &str) -> Evidence {
         }
     }
     let path = file.files().first().map(|path| path.display().to_string()).unwrap_or_default();
-    Evidence { keys: keys.into_config(&path), tensors, companions }
+    FileMetadata { keys: keys.into_config(&path), tensors, companions }
 }
 
 fn dims(shape: &[usize]) -> Scalar {

@@ -1,7 +1,7 @@
 //! Matrices that other programs have fused: `attn_qkv` for queries, keys and values, `ffn_gate_up_exps` for
 //! the gate and up matrices of experts. llama.cpp opens a file either way, whatever the architecture.
 
-use registry::weight_map::{Sizes, Step};
+use registry::weight_map::{SplitSizes, WeightStep};
 
 use super::{File, TensorInfo, Value};
 
@@ -10,7 +10,7 @@ pub struct Cut<'f> {
     /// Fused tensor of the file.
     pub whole: &'f TensorInfo,
     /// Step that splits the fused tensor.
-    pub step: Step,
+    pub step: WeightStep,
     /// Index of this part.
     pub part: usize,
     /// Shape of this part.
@@ -52,7 +52,7 @@ impl File {
             };
         let mut shape = whole.shape.clone();
         *shape.get_mut(axis)? = *sizes.get(part)?;
-        let step = Step::Split { axis, sizes: Sizes::Each(sizes) };
+        let step = WeightStep::Split { axis, sizes: SplitSizes::Each(sizes) };
         Some(Cut { whole, step, part, shape })
     }
 

@@ -53,10 +53,10 @@ pub fn read(
 mod tests {
     use super::*;
     use registry::dtype::DtypeRule;
-    use registry::text::Text;
+    use registry::text::MappedText;
 
     fn weight(shape: &[usize]) -> Weight {
-        let at = Text::whole("t", "").span();
+        let at = MappedText::whole("t", "").span();
         Weight { name: "w".into(), shape: shape.to_vec(), dtype: DtypeRule::Activation, at }
     }
 

@@ -1,16 +1,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::gguf::config::Tree;
+use crate::gguf::config::KeyTree;
 use crate::library::Library;
 use crate::scalar::Scalar;
 
 #[test]
 fn a_value_may_follow_from_others() {
-    let mut tree = Tree::default();
+    let mut tree = KeyTree::default();
     tree.add("embedding_length", Scalar::Int(64));
     tree.add("attention.head_count", Scalar::Int(4));
     tree.add("block_count", Scalar::Int(2));
-    let told = crate::gguf::Evidence {
+    let told = crate::gguf::FileMetadata {
         keys: tree.into_config("t"),
         tensors: BTreeMap::new(),
         companions: BTreeSet::new(),
