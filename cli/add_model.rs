@@ -7,12 +7,12 @@ use anyhow::{Context as _, Result, ensure};
 use checkpoints::Checkpoint;
 use clap::Args;
 use engine::{Chunk, NoProbe, Options, Rounds, Want};
-use models::config::Config;
-use models::coverage::Coverage;
-use models::draft::{self, Draft};
+use models::config::ConfigFile;
+use models::coverage::TensorCoverage;
+use models::draft::{self, SpecDraft};
 use models::specs::Specs;
-use models::target::Target;
-use models::{Folder, is_gguf, open};
+use models::target::LocalModel;
+use models::{CheckpointFolder, is_gguf, open};
 use parity::mutate::{Book, Fate, MutateOptions};
 use parity::quantized::is_quantized;
 use parity::{CheckOptions, Dump, Report, Verdict};
@@ -75,7 +75,7 @@ impl AddModel {
         let out = self.out(&folder.name);
         let (target, drafted) = self.target(&folder, &out)?;
         let checkpoint = target.checkpoint()?;
-        let coverage = Coverage::of(&target.model, &checkpoint);
+        let coverage = TensorCoverage::of(&target.model, &checkpoint);
         self.introduce(&target, drafted.as_ref())?;
         target::covered(&coverage, &target.dir)?;
         self.say("weights", &coverage.summary());
@@ -101,7 +101,7 @@ impl AddModel {
     }
 
     /// Measures the check with injected mistakes.
-    fn mistakes(&self, target: &Target, reference: &Path) -> Result<Book> {
+    fn mistakes(&self, target: &LocalModel, reference: &Path) -> Result<Book> {
         let (_, dump) = open_dump(&target.dir, Some(reference))?;
         let options = MutateOptions { threads: self.threads, ..MutateOptions::default() };
         let book = parity_mutate::measure(target, &dump, &options)?;
@@ -149,7 +149,7 @@ impl AddModel {
     }
 
     /// Prints the spec and the model.
-    fn introduce(&self, target: &Target, drafted: Option<&Draft>) -> Result<()> {
+    fn introduce(&self, target: &LocalModel, drafted: Option<&SpecDraft>) -> Result<()> {
         self.say("spec", &spec_line(target, drafted));
         let graph = &target.model.graph;
         let (_, parameters) = target.extent()?;
@@ -169,7 +169,7 @@ impl AddModel {
     /// Writes the card and prints the result.
     fn conclude(
         &self,
-        target: &Target,
+        target: &LocalModel,
         weights: Weights,
         evidence: Evidence<'_>,
         out: &Path,
@@ -227,8 +227,12 @@ impl AddModel {
     }
 
     /// Opens the checkpoint with the given spec, a matching one, or a drafted one.
-    fn target(&self, folder: &Folder, out: &Path) -> Result<(Target, Option<Draft>)> {
-        let config = Config::of_folder(&folder.dir).map_err(model_error)?;
+    fn target(
+        &self,
+        folder: &CheckpointFolder,
+        out: &Path,
+    ) -> Result<(LocalModel, Option<SpecDraft>)> {
+        let config = ConfigFile::of_folder(&folder.dir).map_err(model_error)?;
         let mut specs = specs::open(self.choice.specs.as_deref())?;
         let matching = match (&self.choice.spec, &self.like) {
             (Some(spec), _) => Some(specs.named(spec).map_err(model_error)?),
@@ -247,9 +251,15 @@ impl AddModel {
     }
 
     /// Writes a draft for a config that no spec matches; an error lists what is left to complete.
-    fn draft(&self, specs: &mut Specs, config: &Config, dir: &Path, out: &Path) -> Result<Draft> {
+    fn draft(
+        &self,
+        specs: &mut Specs,
+        config: &ConfigFile,
+        dir: &Path,
+        out: &Path,
+    ) -> Result<SpecDraft> {
         let checkpoint = Checkpoint::open(dir).context("cannot read the weights")?;
-        let options = draft::Options { like: self.like.as_deref(), out };
+        let options = draft::DraftOptions { like: self.like.as_deref(), out };
         let draft = draft::draft(specs, config, &checkpoint, options).map_err(model_error)?;
         let (path, text) = (draft.path.display(), commented(&draft, dir));
         let kept = draft.path.is_file() && file::read(&draft.path, file::SPEC)? != text.as_bytes();
@@ -264,7 +274,7 @@ impl AddModel {
         if draft.is_whole() {
             return Ok(draft);
         }
-        let Draft { base, used, tensors, findings, .. } = &draft;
+        let SpecDraft { base, used, tensors, findings, .. } = &draft;
         let said = format!(
             "no spec matches the architecture `{}`. {} `{base}`, which explains {used} of {tensors} tensors; the \
              draft `{path}` extends it and lists what is left. Complete it (`onboard help spec` explains the \
@@ -282,7 +292,7 @@ impl AddModel {
     }
 
     /// Runs a few tokens in the checkpoint's own dtype: prefill, then decode.
-    fn smoke(&self, target: &Target) -> Result<()> {
+    fn smoke(&self, target: &LocalModel) -> Result<()> {
         target::check_dtypes(target, &[target.dtype()])?;
         let options =
             Options { dtype: target.dtype(), threads: self.threads, ..Options::default() };
@@ -309,7 +319,7 @@ impl AddModel {
         Ok(())
     }
 
-    fn compare(&self, target: &Target, path: &Path) -> Result<Report> {
+    fn compare(&self, target: &LocalModel, path: &Path) -> Result<Report> {
         let dump = Dump::open(path)
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
         let wanted: Vec<Dtype> = dump.runs();
@@ -333,7 +343,7 @@ impl AddModel {
 }
 
 /// Returns the text of a drafted spec with a comment for its reader.
-fn commented(draft: &Draft, dir: &Path) -> String {
+fn commented(draft: &SpecDraft, dir: &Path) -> String {
     let folder =
         dir.file_name().map_or_else(|| "a checkpoint".into(), |name| name.to_string_lossy());
     let advice = format!(
@@ -344,7 +354,7 @@ fn commented(draft: &Draft, dir: &Path) -> String {
     format!("{}\n{}{}", schema::LINE, draft.comment(&folder, &advice), draft.body)
 }
 
-fn spec_line(target: &Target, drafted: Option<&Draft>) -> String {
+fn spec_line(target: &LocalModel, drafted: Option<&SpecDraft>) -> String {
     match drafted {
         Some(draft) => format!("{} (drafted: extends {})", target.spec.name, draft.base),
         None if target.spec.builtin => format!("{} (built in)", target.spec.name),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use engine::{Chunk, NoProbe, Options, Want, Watch};
-use models::target::Target;
+use models::target::LocalModel;
 use registry::dtype::Dtype;
 
 use crate::findings::engine_error;
@@ -30,7 +30,7 @@ impl Text {
     /// Reads a text with the tokenizer beside the model, or takes `ids` if there is no text. The incomplete
     /// chunk at the end is dropped.
     pub(crate) fn read(
-        target: &Target,
+        target: &LocalModel,
         text: Option<&Path>,
         ids: &[u32],
         chunk: Option<usize>,
@@ -70,7 +70,7 @@ impl Text {
     /// Runs every chunk in a slot of its own.
     pub(crate) fn run(
         &self,
-        target: &Target,
+        target: &LocalModel,
         watch: Arc<dyn Watch>,
         (dtype, threads): (Dtype, Option<usize>),
         want: Want,
@@ -100,7 +100,7 @@ impl Text {
 }
 
 /// Returns the tokens of a text, and the first token of every chunk.
-fn encode(target: &Target, text: &Path) -> Result<(Vec<u32>, Option<u32>)> {
+fn encode(target: &LocalModel, text: &Path) -> Result<(Vec<u32>, Option<u32>)> {
     let tokenizer = voice::tokenizer(target.home())?;
     let text = registry::file::read_text(text, registry::file::TEXT)?;
     let ids = |text: &str, special| -> Result<Vec<u32>> { Ok(tokenizer.encode(text, special)?) };

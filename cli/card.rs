@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use models::coverage::Coverage;
-use models::target::Target;
+use models::coverage::TensorCoverage;
+use models::target::LocalModel;
 use parity::gate::{Gate, Mode};
 use parity::mutate::{Book, Fate, tally};
 use parity::{Report, Verdict};
@@ -40,7 +40,7 @@ impl Outcome {
 pub(crate) struct Card<'a> {
     outcome: Outcome,
     facts: BTreeMap<&'static str, Value>,
-    coverage: Option<Coverage>,
+    coverage: Option<TensorCoverage>,
     evidence: Evidence<'a>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Evidence<'a> {
 #[derive(Debug)]
 pub(crate) struct Weights {
     /// Pairs of weights and tensors; none for a GGUF file, which has rules of its own.
-    pub coverage: Option<Coverage>,
+    pub coverage: Option<TensorCoverage>,
     /// Hash that identifies all bytes.
     pub fingerprint: String,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Weights {
 impl<'a> Card<'a> {
     /// Collects the facts.
     pub(crate) fn new(
-        target: &Target,
+        target: &LocalModel,
         weights: Weights,
         evidence: Evidence<'a>,
         outcome: Outcome,

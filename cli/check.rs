@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use models::config::Config;
-use models::coverage::Coverage;
-use models::{Folder, is_gguf};
+use models::config::ConfigFile;
+use models::coverage::TensorCoverage;
+use models::{CheckpointFolder, is_gguf};
 use registry::diag::Finding;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -94,12 +94,12 @@ impl Check {
         let (resolved, coverage, place) = if is_gguf(model) {
             (self.opened(file, model)?, None, model.clone())
         } else {
-            let Folder { dir, .. } = target::folder(&Which::at(model.clone()))?;
-            let config = Config::of_folder(&dir).map_err(model_error)?;
+            let CheckpointFolder { dir, .. } = target::folder(&Which::at(model.clone()))?;
+            let config = ConfigFile::of_folder(&dir).map_err(model_error)?;
             let resolved = specs::resolve(&specs, &spec, &config, &self.set)?;
             let unlike = resolved.gguf.as_ref().and_then(|gguf| gguf.unlike.as_deref());
             warn(unlike.map_or(&[], std::slice::from_ref));
-            let coverage = Coverage::of(&resolved, &checkpoints::Checkpoint::open(&dir)?);
+            let coverage = TensorCoverage::of(&resolved, &checkpoints::Checkpoint::open(&dir)?);
             target::covered(&coverage, &dir)?;
             (resolved, Some(coverage), dir)
         };

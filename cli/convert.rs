@@ -11,9 +11,9 @@ use conversion::gguf::{self as plan, Arithmetic, Output, Planned, Tensor};
 use formats::FileDtype;
 use formats::gguf::Metadata;
 use formats::output::part_path;
-use models::coverage::Coverage;
+use models::coverage::TensorCoverage;
 use models::specs::SpecId;
-use models::target::Target;
+use models::target::LocalModel;
 use registry::check::has_head;
 use registry::diag::{Finding, Severity};
 use registry::gguf::Gguf;
@@ -181,7 +181,7 @@ impl Convert {
         }
         let target = target::open(which, &self.choice)?;
         let checkpoint = target.checkpoint()?;
-        let coverage = Coverage::of(&target.model, &checkpoint);
+        let coverage = TensorCoverage::of(&target.model, &checkpoint);
         target::covered(&coverage, &target.dir)?;
         self.calibration.refuse_lost(None, &checkpoint)?;
         let outputs = format::paths(&formats, &self.output, &target.name)?;
@@ -240,7 +240,7 @@ impl Convert {
     fn write(
         &self,
         source: &Model<'_>,
-        target: &Target,
+        target: &LocalModel,
         planned: &[(Output, Vec<Planned>)],
     ) -> Result<Ended> {
         let fingerprint = format::fingerprint(source, planned, self.types.identity())?;
@@ -276,7 +276,7 @@ impl Convert {
         &self,
         work: &Work<'_>,
         checkpoint: &Checkpoint,
-        target: &Target,
+        target: &LocalModel,
         then: impl FnOnce() -> Result<()>,
     ) -> Result<Ended> {
         let mut inputs = checkpoint.files().to_vec();
@@ -337,7 +337,7 @@ pub(crate) struct Model<'c> {
 
 impl<'c> Model<'c> {
     pub(crate) fn new(
-        target: &Target,
+        target: &LocalModel,
         checkpoint: &'c Checkpoint,
         arithmetic: Arithmetic,
     ) -> Result<Self> {
@@ -347,7 +347,7 @@ impl<'c> Model<'c> {
     /// Reads the model and its tensors; `head` is true to include the multi-token prediction head, if there
     /// is one.
     pub(crate) fn with_or_without(
-        target: &Target,
+        target: &LocalModel,
         checkpoint: &'c Checkpoint,
         arithmetic: Arithmetic,
         head: bool,
@@ -407,7 +407,7 @@ fn matrices(weights: &[Sourced<'_>]) -> FileDtype {
 
 /// Returns the keys of the tokenizer beside the weights, checked against the tokenizer itself.
 fn tokenizer(
-    target: &Target,
+    target: &LocalModel,
     gguf: &Gguf,
     identity: bool,
     warnings: &mut Vec<String>,
@@ -470,6 +470,6 @@ pub(crate) fn several(faults: impl IntoIterator<Item = impl ToString>) -> anyhow
 }
 
 /// Opens the checkpoint of a target, with an error message for conversions.
-pub(crate) fn checkpoint(target: &Target) -> Result<Checkpoint> {
+pub(crate) fn checkpoint(target: &LocalModel) -> Result<Checkpoint> {
     target.checkpoint().context("there is nothing to convert")
 }

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use engine::capability::Sheet;
 use engine::child::{Finding, conformance};
 use formats::FileDtype;
-use models::config::Config;
+use models::config::ConfigFile;
 use registry::dtype::Dtype;
 use serde_json::json;
 
@@ -203,7 +203,7 @@ fn show(findings: &[Finding], failed: usize) -> Result<()> {
 /// Writes a tiny random checkpoint of the most extended spec.
 fn tiny(folder: &Path) -> Result<()> {
     const CONFIG: &str = include_str!("../engines/tiny.json");
-    let config = Config::of_text("engines/tiny.json", CONFIG).map_err(model_error)?;
+    let config = ConfigFile::of_text("engines/tiny.json", CONFIG).map_err(model_error)?;
     let specs = specs::open(None)?;
     let spec = specs
         .matching(&config)

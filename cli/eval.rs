@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use engine::{Engine, Options};
-use models::target::Target;
+use models::target::LocalModel;
 use parity::evals::{self, Noise, ReadOptions, Run, Scored, Text, TextError};
 use registry::dtype::Dtype;
 use serde_json::json;
@@ -248,7 +248,12 @@ fn show(
     Ok(term::print(text.trim_end())?)
 }
 
-fn facts(target: &Target, tasks: &Path, engine: &str, dtype: Dtype) -> BTreeMap<String, String> {
+fn facts(
+    target: &LocalModel,
+    tasks: &Path,
+    engine: &str,
+    dtype: Dtype,
+) -> BTreeMap<String, String> {
     let task =
         tasks.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let facts = [
@@ -278,7 +283,7 @@ struct Tokenizer {
 }
 
 impl Tokenizer {
-    fn of(target: &Target) -> Result<Self> {
+    fn of(target: &LocalModel) -> Result<Self> {
         let words = Words::of(target)?;
         let ends = match &words {
             Words::File(loaded) => loaded.ends().to_vec(),

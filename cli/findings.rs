@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use models::Refusal;
+use models::FindingSubject;
 use registry::diag::Finding;
 use registry::render::{RenderStyle, render};
 
@@ -80,7 +80,7 @@ pub(crate) fn model_error(error: models::Error) -> anyhow::Error {
     match error {
         models::Error::Refused { refusal, findings } => {
             let more = match refusal {
-                Refusal::Name { .. } => "; `onboard list` shows what is known",
+                FindingSubject::Name { .. } => "; `onboard list` shows what is known",
                 _ => "",
             };
             tell(&findings, &format!("{refusal}{more}"))

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use models::config::Config;
-use models::target::Target;
+use models::config::ConfigFile;
+use models::target::LocalModel;
 use registry::diag::SourceText;
 use registry::dtype::Dtype;
 use registry::model::Model;
@@ -200,7 +200,7 @@ impl Launch {
     }
 
     /// Returns the model, its config, the checkpoint if available, and true if that is a GGUF file.
-    fn model(&self) -> Result<(Arc<Model>, Config, Option<Target>, bool)> {
+    fn model(&self) -> Result<(Arc<Model>, ConfigFile, Option<LocalModel>, bool)> {
         let Some(path) = &self.config else {
             let (spec, specs) = (self.spec.clone(), self.specs.clone());
             let choice = Choice { spec, specs, ..Choice::default() };
@@ -209,7 +209,7 @@ impl Launch {
             return Ok((target.model.clone(), target.config.clone(), Some(target), gguf));
         };
         let mut specs = specs::open(self.specs.as_deref())?;
-        let config = Config::read(path).map_err(model_error)?;
+        let config = ConfigFile::read(path).map_err(model_error)?;
         let spec = match &self.spec {
             Some(spec) => specs.named(spec).map_err(model_error)?,
             None => specs.matching(&config).map_err(model_error)?.with_context(|| {
@@ -287,7 +287,7 @@ impl Launched {
 }
 
 /// Returns the stored size of weights that stay in their stored form: quantized, or in a GGUF file.
-fn stored(target: &Target, gguf: bool) -> Option<u64> {
+fn stored(target: &LocalModel, gguf: bool) -> Option<u64> {
     let quantized = target.config.parsed().peek("quantization_config").is_some();
     // If the size cannot be read, it is computed from the spec.
     (gguf || quantized).then(|| target.extent().ok()).flatten().map(|extent| extent.0)

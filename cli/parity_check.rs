@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use engine::Rounds;
-use models::coverage::Coverage;
-use models::target::Target;
+use models::coverage::TensorCoverage;
+use models::target::LocalModel;
 use parity::quantized::is_made_of_others;
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
@@ -166,7 +166,7 @@ impl Check {
         }
         let (path, dump) = open_dump(&target.dir, self.reference.as_deref())?;
         let checkpoint = target.checkpoint()?;
-        target::covered(&Coverage::of(&target.model, &checkpoint), &target.dir)?;
+        target::covered(&TensorCoverage::of(&target.model, &checkpoint), &target.dir)?;
         warn(&target.nonfinite()?);
         if is_made_of_others(&checkpoint, &dump).map_err(check_error)? {
             return self.run_coded(&target, &checkpoint, (&path, &dump));
@@ -239,7 +239,7 @@ impl Check {
     }
 
     /// Compares the engine with a dump and reports.
-    fn compare(&self, target: &Target, dump: &Dump, options: &CheckOptions) -> Result<Ended> {
+    fn compare(&self, target: &LocalModel, dump: &Dump, options: &CheckOptions) -> Result<Ended> {
         let engine = self.engine.of_models()?;
         let mut report = parity::check(engine.as_ref(), &target::source(target), dump, options)
             .map_err(check_error)?;
@@ -298,7 +298,7 @@ impl Check {
 }
 
 /// Returns the prefixes of `--set` options that set the dtypes of KV caches.
-fn caches(target: &Target) -> BTreeSet<String> {
+fn caches(target: &LocalModel) -> BTreeSet<String> {
     let states = target.model.graph.states.iter();
     let caches = states.filter(|state| state.kind == StateKind::Attention);
     caches.map(|state| format!("states.{}.dtype=", state.name)).collect()

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use models::target::Target;
+use models::target::LocalModel;
 use parity::Dump;
 use parity::mutate::{Blame, Book, Class, Fate, MutateOptions, Outcome, mutate, tally};
 use registry::dtype::Dtype;
@@ -94,7 +94,7 @@ impl Mutate {
 }
 
 /// Injects mistakes into a model and counts those that its check catches.
-pub(crate) fn measure(target: &Target, dump: &Dump, options: &MutateOptions) -> Result<Book> {
+pub(crate) fn measure(target: &LocalModel, dump: &Dump, options: &MutateOptions) -> Result<Book> {
     let engine = crate::engines::native()?;
     let bar = term::count_bar(0, "mutants");
     let mut progress = |done: usize, all: usize, name: &str| {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use models::config::Config;
+use models::config::ConfigFile;
 use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::print;
@@ -176,7 +176,7 @@ impl Show {
         };
         let mut specs = specs::open(self.choice.specs.as_deref())?;
         let spec = specs.named(&self.which.model).map_err(model_error)?;
-        let config = Config::read(path).map_err(model_error)?;
+        let config = ConfigFile::read(path).map_err(model_error)?;
         let model = specs::resolve(&specs, &spec, &config, &self.choice.set)?;
         Ok((model, config.dtype().unwrap_or(Dtype::Bf16)))
     }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use checkpoints::random::write_random_checkpoint;
 use clap::Args;
 use formats::FileDtype;
-use models::config::Config;
+use models::config::ConfigFile;
 use registry::dtype::Dtype;
 
 use crate::findings::model_error;
@@ -50,7 +50,7 @@ impl Synth {
         let choice = Choice { specs: self.specs.clone(), ..Choice::default() };
         let mut specs = specs::open(choice.specs.as_deref())?;
         let spec = specs.named(&self.spec).map_err(model_error)?;
-        let config = Config::read(&self.config).map_err(model_error)?;
+        let config = ConfigFile::read(&self.config).map_err(model_error)?;
         let model = specs::resolve(&specs, &spec, &config, &[])?;
         let dtype = self.dtype.or_else(|| config.dtype()).unwrap_or(Dtype::Bf16);
         ensure!(

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use formats::gguf::File;
-use models::target::Target;
+use models::target::LocalModel;
 use registry::file::CONFIG;
 use tokenizer::Reference;
 use tokenizer::check::Loaded;
@@ -21,7 +21,7 @@ pub(crate) enum Words {
 
 impl Words {
     /// Returns the tokenizer of a model.
-    pub(crate) fn of(target: &Target) -> Result<Self> {
+    pub(crate) fn of(target: &LocalModel) -> Result<Self> {
         if !target.is_gguf() {
             return Ok(Self::Json(Box::new(tokenizer(target.home())?)));
         }
@@ -89,7 +89,7 @@ pub(crate) enum Voice {
 
 impl Voice {
     /// Returns the text form with the tokenizer of a model.
-    pub(crate) fn of(target: &Target) -> Result<Self> {
+    pub(crate) fn of(target: &LocalModel) -> Result<Self> {
         Ok(Self::Text { words: Words::of(target)?, tokens: Vec::new(), said: 0 })
     }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 use engine::draft::{Tally, generate, plain};
 use engine::{Options, Session, Source};
-use models::target::Target;
+use models::target::LocalModel;
 use parity::{CheckOptions, Dump, Verdict};
 use registry::check::has_head;
 use registry::dtype::Dtype;
@@ -27,7 +27,7 @@ const NEAR_ZERO: f64 = 0.1;
 
 pub(super) fn run(
     bench: &Bench,
-    target: &Target,
+    target: &LocalModel,
     session: &mut dyn Session,
     options: &Options,
 ) -> Result<Ended> {
@@ -115,7 +115,7 @@ fn said(tally: &Tally, k: usize) -> String {
 }
 
 /// True if the head agrees with the reference beside the model; none if there is no dump of it.
-fn proven(target: &Target, source: &Source<'_>) -> Result<Option<bool>> {
+fn proven(target: &LocalModel, source: &Source<'_>) -> Result<Option<bool>> {
     let Some(path) = beside(&target.dir) else { return Ok(None) };
     let Some(dump) = Dump::open(&path)?.nextn()? else { return Ok(None) };
     let options =

@@ -13,8 +13,8 @@ use conversion::folder::{
 use conversion::{Folder, SideFile, Work};
 use engine::{Engine, NativeEngine};
 use formats::python_json::texts_as_words;
-use models::coverage::Coverage;
-use models::target::Target;
+use models::coverage::TensorCoverage;
+use models::target::LocalModel;
 use sha2::{Digest as _, Sha256};
 
 use super::{Convert, several};
@@ -33,7 +33,7 @@ const SHARD: u64 = 5_000_000_000;
 /// Plan of a folder, complete before any value is written.
 pub(super) struct Plan<'c> {
     pub(super) format: Format,
-    pub(super) target: &'c Target,
+    pub(super) target: &'c LocalModel,
     pub(super) checkpoint: &'c Checkpoint,
     pub(super) tensors: Vec<Tensor<'c>>,
     pub(super) choices: Vec<Choice>,
@@ -176,7 +176,7 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
     ensure!(!output.is_file(), "`{}` is a file; `{}` is a folder", output.display(), format.name());
     let target = target::open(which, &args.choice)?;
     let checkpoint = target.checkpoint()?;
-    target::covered(&Coverage::of(&target.model, &checkpoint), &target.dir)?;
+    target::covered(&TensorCoverage::of(&target.model, &checkpoint), &target.dir)?;
     let mut plan = plan(&target, &checkpoint, format, output, args.quantize_output)?;
     plan.compat = args.compat;
     plan.scales = args.calibration.planned(&plan)?;
@@ -242,7 +242,7 @@ fn items<'c>(args: &Convert, plan: &Plan<'c>) -> Result<Vec<Item<'c>>> {
 }
 
 fn plan<'c>(
-    target: &'c Target,
+    target: &'c LocalModel,
     checkpoint: &'c Checkpoint,
     format: Format,
     into: &Path,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use engine::{Engine, NativeEngine, Options, Rounds, Source};
-use models::target::Target;
+use models::target::LocalModel;
 use parity::Dump;
 use parity::cost::{Reference, cost};
 use parity::recorded::Recorded;
@@ -91,7 +91,7 @@ impl Asked {
     pub(super) fn goal(
         &self,
         args: &Convert,
-        target: &Target,
+        target: &LocalModel,
         output: &Path,
     ) -> Result<Option<Goal>> {
         let Some(most) = self.target_kl else { return Ok(None) };
@@ -114,7 +114,7 @@ impl Asked {
         Ok(Some(Goal { most, trial, reference, options }))
     }
 
-    fn read_text(&self, args: &Convert, target: &Target) -> Result<Option<Text>> {
+    fn read_text(&self, args: &Convert, target: &LocalModel) -> Result<Option<Text>> {
         if self.text.is_none() && self.tokens.is_empty() {
             return Ok(None);
         }
@@ -122,7 +122,7 @@ impl Asked {
         Text::read(target, self.text.as_deref(), &self.tokens, chunk, chunks).map(Some)
     }
 
-    fn dump(&self, target: &Target) -> Result<Dump> {
+    fn dump(&self, target: &LocalModel) -> Result<Dump> {
         let path = self.reference.clone().or_else(|| beside(&target.dir));
         let path = path.with_context(|| {
             format!(
@@ -149,7 +149,7 @@ impl Asked {
 }
 
 /// Runs a text with unquantized weights.
-fn record(target: &Target, text: &Text, options: &Options, trial: &Trial) -> Result<Recorded> {
+fn record(target: &LocalModel, text: &Text, options: &Options, trial: &Trial) -> Result<Recorded> {
     let (engine, source) = (NativeEngine::new(), target::source(target));
     let bar = term::count_bar(text.count as u64, "chunks");
     let path = trial.path.join("text.f32");
@@ -166,7 +166,12 @@ fn record(target: &Target, text: &Text, options: &Options, trial: &Trial) -> Res
 
 impl Goal {
     /// Returns the mean divergence of a model's weights in a folder or file, or of an engine's own.
-    pub(super) fn measure(&self, engine: &dyn Engine, target: &Target, at: &Path) -> Result<f64> {
+    pub(super) fn measure(
+        &self,
+        engine: &dyn Engine,
+        target: &LocalModel,
+        at: &Path,
+    ) -> Result<f64> {
         let source = Source { model: Arc::clone(&target.model), dir: at };
         let cost = cost(engine, &source, &*self.reference, &self.options).map_err(check_error)?;
         ensure!(cost.positions > 0, "the reference has no position to measure at");
@@ -177,7 +182,7 @@ impl Goal {
     pub(super) fn confirm(
         &self,
         args: &Convert,
-        target: &Target,
+        target: &LocalModel,
         written: &Path,
         open: impl FnOnce(&Path) -> Result<Box<dyn Engine>>,
     ) -> Result<Ended> {

@@ -17,7 +17,7 @@ use conversion::mix::LEVELS;
 use engine::mixed::Mixed;
 use formats::codec::BlockType;
 use formats::gguf::File;
-use models::target::Target;
+use models::target::LocalModel;
 use registry::gguf::Gguf;
 
 use super::draft::Draft;
@@ -45,7 +45,7 @@ struct Group {
 /// Inputs of the search.
 struct Search<'a> {
     goal: &'a Goal,
-    target: &'a Target,
+    target: &'a LocalModel,
     groups: &'a [Group],
     tried: &'a Tried,
 }
@@ -60,7 +60,7 @@ struct Found {
 pub(super) fn choose(
     args: &Convert,
     source: &Model<'_>,
-    target: &Target,
+    target: &LocalModel,
     draft: &mut Draft,
 ) -> Result<Option<Goal>> {
     let Some(goal) = args.goal.goal(args, target, &draft.output.path)? else { return Ok(None) };
@@ -155,7 +155,7 @@ fn raise(source: &Model<'_>, draft: &mut Draft, groups: &[Group], found: &Found)
 }
 
 /// Opens a written file for measurement, independent of its name.
-pub(super) fn written(target: &Target, path: &Path) -> Result<Mixed> {
+pub(super) fn written(target: &LocalModel, path: &Path) -> Result<Mixed> {
     let model = &target.model;
     let gguf = model.gguf.clone().unwrap_or_else(|| own_names(model));
     let weights = GgufWeights::new(File::open(path)?, &gguf, &model.graph.weights)?;
@@ -166,7 +166,7 @@ pub(super) fn written(target: &Target, path: &Path) -> Result<Mixed> {
 /// the model, such as the prediction head, keep the type of the mix.
 fn groups(
     source: &Model<'_>,
-    target: &Target,
+    target: &LocalModel,
     gguf: &Gguf,
     levels: &[[BlockType; LEVELS]],
 ) -> Result<Vec<Group>> {

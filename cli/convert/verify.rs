@@ -11,7 +11,7 @@ use conversion::gguf::Arithmetic;
 use formats::codec::{self, BlockType, expected_error};
 use formats::gguf::companions::multiply;
 use formats::gguf::{File, Fused, TensorInfo};
-use models::target::Target;
+use models::target::LocalModel;
 use registry::gguf::key_differences;
 use registry::weight_map::WeightStep;
 use serde_json::json;
@@ -129,7 +129,7 @@ fn as_fused<'c>(
 
 /// Returns the model as the file has it: without its head if the file has none.
 fn as_file<'c>(
-    target: &Target,
+    target: &LocalModel,
     checkpoint: &'c Checkpoint,
     arithmetic: Arithmetic,
     file: &File,

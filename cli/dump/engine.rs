@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use checkpoints::Checkpoint;
 use clap::Args;
 use engine::{Engine, Options, Source};
-use models::config::Config;
+use models::config::ConfigFile;
 use models::is_gguf;
 use parity::Dump;
 use parity::dump::Prompt;
@@ -220,7 +220,7 @@ pub(crate) fn model_of(
     dir: &Path,
     vocab: Option<usize>,
 ) -> Result<(Model, Option<models::specs::SpecId>)> {
-    let config = Config::of_folder(dir).map_err(model_error)?;
+    let config = ConfigFile::of_folder(dir).map_err(model_error)?;
     let known = specs::open(choice.specs.as_deref())?.matching(&config)?;
     if choice.spec.is_some() || known.is_some() {
         let target = target::open(which, choice)?;

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use formats::python_json::texts_as_words;
-use models::target::Target;
+use models::target::LocalModel;
 use registry::sheet::config_keys::{AddedKey, lacking};
 use registry::sheet::facts::{FactInputs, facts};
 
@@ -11,7 +11,7 @@ use crate::findings::tell;
 use crate::term;
 
 /// Lists the keys that the config of a checkpoint lacks.
-fn added(target: &Target) -> Result<Vec<AddedKey>> {
+fn added(target: &LocalModel) -> Result<Vec<AddedKey>> {
     let config = target.config.parsed();
     ensure!(
         !config.is_wrapped(),
@@ -25,7 +25,7 @@ fn added(target: &Target) -> Result<Vec<AddedKey>> {
 }
 
 /// Adds the missing keys to a config, and notes them. Existing keys are unchanged.
-pub(crate) fn extend(target: &Target, config: &mut serde_json::Value) -> Result<()> {
+pub(crate) fn extend(target: &LocalModel, config: &mut serde_json::Value) -> Result<()> {
     let map = config.as_object_mut().context("the config is no object")?;
     let added = added(target)?;
     if added.is_empty() {
@@ -46,7 +46,7 @@ pub(crate) fn extend(target: &Target, config: &mut serde_json::Value) -> Result<
 }
 
 /// Returns the text of a checkpoint's config with the added keys.
-pub(crate) fn text(target: &Target) -> Result<String> {
+pub(crate) fn text(target: &LocalModel) -> Result<String> {
     let mut config = target.config.value()?;
     extend(target, &mut config)?;
     Ok(texts_as_words(format!("{config:#}\n")))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use endpoints::{Options, Trust};
-use models::coverage::Coverage;
+use models::coverage::TensorCoverage;
 use parity::evidence::{Effort, EvidenceOptions, check_server};
 use parity::{Dump, Verdict};
 use registry::dtype::Dtype;
@@ -52,7 +52,10 @@ impl Check {
         };
         let target = target::open(&self.which, &self.choice)?;
         if !target.is_gguf() {
-            target::covered(&Coverage::of(&target.model, &target.checkpoint()?), &target.dir)?;
+            target::covered(
+                &TensorCoverage::of(&target.model, &target.checkpoint()?),
+                &target.dir,
+            )?;
         }
         let dump = self.dump_of(&target.dir)?;
         let settings = self.settings(target.model.vocab)?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use checkpoints::Checkpoint;
 use engine::Options;
-use models::target::Target;
+use models::target::LocalModel;
 use parity::Dump;
 use parity::quantized::Quantized;
 use registry::dtype::Dtype;
@@ -18,7 +18,7 @@ use crate::{Ended, target};
 impl Check {
     pub(super) fn run_coded(
         &self,
-        target: &Target,
+        target: &LocalModel,
         checkpoint: &Checkpoint,
         reference: (&Path, &Dump),
     ) -> Result<Ended> {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use engine::{Options, Rounds};
 use formats::gguf::File;
-use models::target::Target;
+use models::target::LocalModel;
 use parity::CheckOptions;
 use parity::quantized::{Quantized, Tensor, is_quantized};
 use registry::dtype::Dtype;
@@ -18,7 +18,7 @@ use crate::reference::open_dump;
 use crate::{target, term};
 
 impl Check {
-    pub(super) fn run_gguf(&self, target: &Target) -> Result<Ended> {
+    pub(super) fn run_gguf(&self, target: &LocalModel) -> Result<Ended> {
         let (path, dump) = open_dump(&target.dir, self.reference.as_deref())?;
         if dump.manifest.rounds().is_some_and(|rounds| rounds != Rounds::None) {
             term::note(
@@ -47,7 +47,7 @@ impl Check {
     }
 
     /// Returns the source checkpoint of the file: as given, or the folder it lies in.
-    fn source(&self, target: &Target) -> Option<PathBuf> {
+    fn source(&self, target: &LocalModel) -> Option<PathBuf> {
         let beside = || {
             let home = target.home();
             home.join("config.json").is_file().then(|| home.to_owned())

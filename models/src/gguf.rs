@@ -9,11 +9,11 @@ use registry::gguf_choice::{SpecMatch, SpecMismatch as Unexplained};
 use registry::gguf_head::of_file;
 use registry::model::Model;
 
-use crate::config::Config;
+use crate::config::ConfigFile;
 use crate::error::Error;
-use crate::opened::{Opened, Options, Remark};
+use crate::opened::{OpenOptions, OpenRemark, OpenedModel};
 use crate::specs::Specs;
-use crate::target::Target;
+use crate::target::LocalModel;
 
 /// Key with the `config.json` that a file was made from, so that it can be opened without other files.
 pub const CONFIG_KEY: &str = "onboard.config";
@@ -25,7 +25,11 @@ pub const SPEC_KEY: &str = "onboard.spec";
 pub const OVERRIDES_KEY: &str = "onboard.overrides";
 
 /// Opens a file as its source model: by a given config, by the config inside it, or by its keys.
-pub(crate) fn open(path: &Path, specs: &mut Specs, options: &Options) -> Result<Opened, Error> {
+pub(crate) fn open(
+    path: &Path,
+    specs: &mut Specs,
+    options: &OpenOptions,
+) -> Result<OpenedModel, Error> {
     let file = File::open(path)?;
     let mut spec = options.spec.as_deref().map(|spec| specs.named(spec)).transpose()?;
     let inside = file.metadata().str(CONFIG_KEY)?;
@@ -53,13 +57,13 @@ pub(crate) fn open(path: &Path, specs: &mut Specs, options: &Options) -> Result<
         return Err(Error::NoModel { path: path.to_owned(), contents });
     }
     let config = if let Some(config) = &options.model_config {
-        Config::read(&config_file(config))?
+        ConfigFile::read(&config_file(config))?
     } else if let Some(text) = inside {
-        Config::of_text(&format!("{}#{CONFIG_KEY}", path.display()), text)?
+        ConfigFile::of_text(&format!("{}#{CONFIG_KEY}", path.display()), text)?
     } else {
         let chosen = from_keys(&file, path, specs, spec.as_deref())?;
         spec = Some(chosen.spec);
-        Config::of_text(&path.display().to_string(), &chosen.config.json())?
+        ConfigFile::of_text(&path.display().to_string(), &chosen.config.json())?
     };
     let spec = match spec {
         Some(spec) => spec,
@@ -79,7 +83,7 @@ pub(crate) fn open(path: &Path, specs: &mut Specs, options: &Options) -> Result<
     if inside.is_some() && own_config {
         match held_to_keys(&file, path, &model) {
             // The user's overrides are accepted, with a warning about llama.cpp's behaviour.
-            Err(error) if !as_told => remarks.push(Remark::Contradicted(error)),
+            Err(error) if !as_told => remarks.push(OpenRemark::Contradicted(error)),
             held => held?,
         }
     }
@@ -89,8 +93,8 @@ pub(crate) fn open(path: &Path, specs: &mut Specs, options: &Options) -> Result<
     }
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let (dir, spec) = (path.to_owned(), specs.id(&spec));
-    let target = Target { dir, name, model: Arc::new(model), spec, config };
-    Ok(Opened { target, warnings, remarks })
+    let target = LocalModel { dir, name, model: Arc::new(model), spec, config };
+    Ok(OpenedModel { target, warnings, remarks })
 }
 
 /// Describes a file that holds no model's weights, if it declares so. `foreign` is true if no config
@@ -118,14 +122,14 @@ const CHANGING: [&str; 3] =
     ["rope.scaling.factor", "rope.scaling.attn_factor", "rope.scale_linear"];
 
 /// Lists those of the keys that a file has and its model does not.
-fn unused(file: &File, path: &Path, model: &Model) -> Vec<Remark> {
+fn unused(file: &File, path: &Path, model: &Model) -> Vec<OpenRemark> {
     let Some(gguf) = &model.gguf else { return Vec::new() };
     let keys = CHANGING.map(|key| format!("{}.{key}", gguf.arch));
     let unused = |key: &String| {
         let used = gguf.metadata.iter().any(|(known, _)| known == key);
         !used && !matches!(file.metadata().get(key), None | Some(Value::F32(1.0)))
     };
-    let remark = |key| Remark::UnusedKey { path: path.to_owned(), key };
+    let remark = |key| OpenRemark::UnusedKey { path: path.to_owned(), key };
     keys.into_iter().filter(unused).map(remark).collect()
 }
 

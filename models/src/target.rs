@@ -10,15 +10,15 @@ use registry::dtype::Dtype;
 use registry::model::Model;
 use sha2::{Digest as _, Sha256};
 
-use crate::config::Config;
-use crate::error::{Error, Refusal};
+use crate::config::ConfigFile;
+use crate::error::{Error, FindingSubject};
 use crate::folder::{is_gguf, parent};
 use crate::specs::SpecId;
 use crate::text::plural;
 
 /// Checkpoint with the model that a spec makes of it.
 #[derive(Debug)]
-pub struct Target {
+pub struct LocalModel {
     /// Path of the folder, or of the GGUF file.
     pub dir: PathBuf,
     /// Name of the model: the last part of the folder or id.
@@ -26,12 +26,12 @@ pub struct Target {
     /// Resolved model.
     pub model: Arc<Model>,
     /// Config of the model.
-    pub config: Config,
+    pub config: ConfigFile,
     /// Name, file and hash of the spec.
     pub spec: SpecId,
 }
 
-impl Target {
+impl LocalModel {
     /// True if the target is a GGUF file.
     pub fn is_gguf(&self) -> bool {
         is_gguf(&self.dir)
@@ -132,7 +132,7 @@ impl Target {
         if findings.is_empty() {
             return Ok(());
         }
-        Err(Refusal::Dtypes.of(findings))
+        Err(FindingSubject::Dtypes.of(findings))
     }
 
     /// Returns the dtype in which the checkpoint is meant to run.

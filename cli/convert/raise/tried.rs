@@ -13,7 +13,7 @@ use engine::weights::Tensors;
 use formats::FileDtype;
 use formats::codec::BlockType;
 use formats::gguf::File;
-use models::target::Target;
+use models::target::LocalModel;
 use registry::gguf::Gguf;
 
 use super::TOP;
@@ -36,7 +36,7 @@ impl Tried {
     pub(super) fn write(
         args: &Convert,
         source: &Model<'_>,
-        target: &Target,
+        target: &LocalModel,
         gguf: &Gguf,
         draft: &Draft,
         folder: &Path,
