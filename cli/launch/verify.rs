@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use endpoints::{Options, find};
+use endpoints::{EndpointOptions, find};
 use registry::scalar::Scalar;
 use registry::sheet::SettingsReport;
 use registry::sheet::versions::Version;
@@ -52,11 +52,11 @@ pub(super) fn run(launched: &Launched, url: &str, as_json: bool) -> Result<Ended
         "the sheet of `{}` has no `reports`: nothing says where a server tells what is in force",
         launched.sheet.engine
     );
-    let options = Options {
+    let options = EndpointOptions {
         key: engines::api_key()?,
         answer: ANSWER,
         most_bytes: MOST_BYTES,
-        ..Options::default()
+        ..EndpointOptions::default()
     };
     let mut lines = Vec::new();
     for report in &launched.sheet.reports {

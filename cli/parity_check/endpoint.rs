@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use endpoints::{Options, Trust};
+use endpoints::{EndpointOptions, TrustedCertificates};
 use models::coverage::TensorCoverage;
 use parity::evidence::{Effort, EvidenceOptions, check_server};
 use parity::{Dump, Verdict};
@@ -26,7 +26,7 @@ const TOP: usize = 64;
 
 /// Settings of the client, from `--engine-option`.
 struct Settings {
-    options: Options,
+    options: EndpointOptions,
     tokens: usize,
     parallel: usize,
 }
@@ -114,12 +114,12 @@ impl Check {
 
     fn settings(&self, vocab: usize) -> Result<Settings> {
         let mut settings = Settings {
-            options: Options {
+            options: EndpointOptions {
                 vocab,
                 top: if vocab <= WHOLE { vocab } else { TOP },
                 answer: self.engine.timeout,
                 key: api_key()?,
-                ..Options::default()
+                ..EndpointOptions::default()
             },
             tokens: 16,
             parallel: 4,
@@ -156,10 +156,10 @@ impl Settings {
                 let path = PathBuf::from(value);
                 let bytes = registry::file::read(&path, registry::file::CONFIG)
                     .with_context(|| format!("cannot read `{value}`"))?;
-                self.options.trust = Trust::Pem(bytes);
+                self.options.trust = TrustedCertificates::Pem(bytes);
             }
             "insecure" => match value {
-                "true" => self.options.trust = Trust::Anyone,
+                "true" => self.options.trust = TrustedCertificates::Anyone,
                 "false" => {}
                 _ => bail!("`{value}` is neither `true` nor `false`"),
             },

@@ -19,7 +19,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use endpoints::{Ask, Cache, Endpoint, Facts, Generated, Row, Scored, Scores};
+use endpoints::{
+    Endpoint, Generation, LogprobRow, LogprobSupport, PrefixCache, PromptRequest, PromptScores,
+    ServerFacts,
+};
 use engine::{Engine, Source};
 use registry::dtype::Dtype;
 
@@ -170,7 +173,7 @@ pub fn check_server(
 ) -> Result<Evidence, Error> {
     let (facts, model) = (server.facts(), &*source.model);
     identity::vocabulary(facts, source, dump)?;
-    if facts.scores == Scores::Nothing && facts.generates.is_none() {
+    if facts.scores == LogprobSupport::Nothing && facts.generates.is_none() {
         return Err(text_only::not_provable(server, options.tokenizer)?);
     }
     let said =
@@ -199,8 +202,8 @@ pub fn check_server(
     let (mut gates, mut greedy, mut observed) = (Vec::new(), Vec::new(), Vec::new());
     let mut identity = identity::Identity::default();
     let mut scored_rows = Vec::new();
-    let shows_prompts = matches!(facts.scores, Scores::Full | Scores::Top(_));
-    if facts.scores != Scores::Nothing {
+    let shows_prompts = matches!(facts.scores, LogprobSupport::Full | LogprobSupport::Top(_));
+    if facts.scores != LogprobSupport::Nothing {
         for group in cases.chunks(width(&cases, options)) {
             let asked = timed(&mut effort.server, || score(server, group))?;
             for (case, scored) in group.iter().zip(asked) {
@@ -352,9 +355,12 @@ fn timed<T>(total: &mut Duration, run: impl FnOnce() -> T) -> T {
     result
 }
 
-fn score(server: &dyn Endpoint, cases: &[Case]) -> Result<Vec<Scored>, endpoints::Error> {
+fn score(server: &dyn Endpoint, cases: &[Case]) -> Result<Vec<PromptScores>, endpoints::Error> {
     let one = |case: &Case| {
-        server.score(&Ask { tokens: &case.tokens, cache: Cache::Off }, &case.positions)
+        server.score(
+            &PromptRequest { tokens: &case.tokens, cache: PrefixCache::Off },
+            &case.positions,
+        )
     };
     served::together(cases, &one)
 }
@@ -363,9 +369,10 @@ fn generate(
     server: &dyn Endpoint,
     cases: &[Case],
     count: usize,
-) -> Result<Vec<Generated>, endpoints::Error> {
-    let one =
-        |case: &Case| server.generate(&Ask { tokens: &case.tokens, cache: Cache::Off }, count);
+) -> Result<Vec<Generation>, endpoints::Error> {
+    let one = |case: &Case| {
+        server.generate(&PromptRequest { tokens: &case.tokens, cache: PrefixCache::Off }, count)
+    };
     served::together(cases, &one)
 }
 
@@ -379,7 +386,7 @@ struct Decoded {
     gate: Gate,
     greedy: GreedyRow,
     /// Rows of the native engine after the same tokens.
-    truth: Vec<Row>,
+    truth: Vec<LogprobRow>,
 }
 
 /// Scores generated tokens with the native engine and compares.
@@ -387,7 +394,7 @@ fn decode(
     native: &mut Native<'_>,
     judge: &Judge,
     case: &Case,
-    generated: &Generated,
+    generated: &Generation,
 ) -> Result<Decoded, Error> {
     let whole: Vec<u32> = case.tokens.iter().chain(&generated.ids).copied().collect();
     let first = case.tokens.len() - 1;
@@ -405,12 +412,12 @@ fn decode(
 }
 
 /// Keeps rows for a search of causes. A row with only the next token has one entry.
-fn keep(observed: &mut Vec<Observed>, case: &Case, scored: &Scored) {
+fn keep(observed: &mut Vec<Observed>, case: &Case, scored: &PromptScores) {
     let so_far: usize = observed.iter().map(|o: &Observed| o.rows.len()).sum();
     if so_far + scored.rows.len() > OBSERVED && !observed.is_empty() {
         return;
     }
-    let row = |(at, row): (&usize, &Row)| {
+    let row = |(at, row): (&usize, &LogprobRow)| {
         let mut entries: Vec<(u32, f32)> =
             row.entries().map(|(id, value)| (id as u32, value)).collect();
         if let (true, Some(next), Some(value)) =
@@ -426,7 +433,7 @@ fn keep(observed: &mut Vec<Observed>, case: &Case, scored: &Scored) {
     observed.push(Observed { name: case.name.clone(), tokens: case.tokens.clone(), rows });
 }
 
-fn about(facts: &Facts, source: &Source<'_>, dump: Option<&Dump>, sha256: Hashes) -> About {
+fn about(facts: &ServerFacts, source: &Source<'_>, dump: Option<&Dump>, sha256: Hashes) -> About {
     let (reference, producer) = match dump {
         Some(dump) => (dump.dir.display().to_string(), crate::check::producer(dump)),
         None => ("no dump".to_owned(), "the native engine in f32".to_owned()),
@@ -443,7 +450,7 @@ fn about(facts: &Facts, source: &Source<'_>, dump: Option<&Dump>, sha256: Hashes
 }
 
 /// Returns remarks about the data that the server exposes.
-fn notes(facts: &Facts, dtype: Dtype, known: bool) -> Vec<String> {
+fn notes(facts: &ServerFacts, dtype: Dtype, known: bool) -> Vec<String> {
     let mut notes = Vec::new();
     let settings: Vec<String> =
         facts.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -461,12 +468,12 @@ fn notes(facts: &Facts, dtype: Dtype, known: bool) -> Vec<String> {
         ));
     }
     notes.push(match facts.scores {
-        Scores::Full => "rows of prompts: the whole vocabulary".to_owned(),
-        Scores::Top(count) => format!(
+        LogprobSupport::Full => "rows of prompts: the whole vocabulary".to_owned(),
+        LogprobSupport::Top(count) => format!(
             "rows of prompts: the {count} likeliest tokens and the next one; of the others only their bound was compared"
         ),
-        Scores::Target => "rows of prompts: the next token alone".to_owned(),
-        Scores::Nothing => "prefill was not compared: the server gives no log-probabilities of prompts".to_owned(),
+        LogprobSupport::Target => "rows of prompts: the next token alone".to_owned(),
+        LogprobSupport::Nothing => "prefill was not compared: the server gives no log-probabilities of prompts".to_owned(),
     });
     if facts.generates.is_none() {
         notes.push("decode and schedules of it were not compared: the server gives no ids of generated tokens".to_owned());

@@ -1,7 +1,7 @@
 //! Checks properties of every answer, whatever the model. Ids are returned unchanged, probabilities sum to
 //! one, and the chosen token is the most likely.
 
-use endpoints::{Facts, Generated, Row, Scored, Scores};
+use endpoints::{Generation, LogprobRow, LogprobSupport, PromptScores, ServerFacts};
 
 use super::cases::Case;
 use super::distance::apart;
@@ -20,7 +20,12 @@ const GREEDY: f32 = 1e-3;
 const EQUAL: f32 = 1e-6;
 
 /// Findings about the rows of a prompt.
-pub(super) fn scored(case: &Case, scored: &Scored, facts: &Facts, vocab: usize) -> Option<Gate> {
+pub(super) fn scored(
+    case: &Case,
+    scored: &PromptScores,
+    facts: &ServerFacts,
+    vocab: usize,
+) -> Option<Gate> {
     let mut found = echo(case, scored.echo.as_deref());
     found = found.or_else(|| short(case, scored, facts.scores, vocab));
     found = found.or_else(|| rows(&scored.rows, &case.positions, vocab));
@@ -36,14 +41,19 @@ pub(super) fn scored(case: &Case, scored: &Scored, facts: &Facts, vocab: usize) 
 }
 
 /// Finds a row with fewer values than the server provides for a prompt.
-fn short(case: &Case, scored: &Scored, scores: Scores, vocab: usize) -> Option<(usize, String)> {
+fn short(
+    case: &Case,
+    scored: &PromptScores,
+    scores: LogprobSupport,
+    vocab: usize,
+) -> Option<(usize, String)> {
     scored.rows.iter().zip(&case.positions).find_map(|(row, &position)| {
         let follows = position + 1 < case.tokens.len();
         let (found, want) = match scores {
-            Scores::Full => (row.values.len(), vocab),
-            Scores::Top(count) => (row.values.len(), count.min(vocab)),
-            Scores::Target => (usize::from(row.target.is_some()), usize::from(follows)),
-            Scores::Nothing => return None,
+            LogprobSupport::Full => (row.values.len(), vocab),
+            LogprobSupport::Top(count) => (row.values.len(), count.min(vocab)),
+            LogprobSupport::Target => (usize::from(row.target.is_some()), usize::from(follows)),
+            LogprobSupport::Nothing => return None,
         };
         (found < want).then(|| {
             (
@@ -57,9 +67,9 @@ fn short(case: &Case, scored: &Scored, scores: Scores, vocab: usize) -> Option<(
 /// Finds faults of generated tokens, of which `count` were requested.
 pub(super) fn generated(
     case: &Case,
-    made: &Generated,
+    made: &Generation,
     count: usize,
-    facts: &Facts,
+    facts: &ServerFacts,
     vocab: usize,
 ) -> Option<Gate> {
     let steps: Vec<usize> = (1..=made.rows.len()).collect();
@@ -72,7 +82,7 @@ pub(super) fn generated(
         })
     };
     let silent = || {
-        let shown = |(row, id): (&Row, &u32)| row.target.or_else(|| row.at(*id)).is_some();
+        let shown = |(row, id): (&LogprobRow, &u32)| row.target.or_else(|| row.at(*id)).is_some();
         let at = made.rows.iter().zip(&made.ids).position(|pair| !shown(pair))?;
         Some((at + 1, "the chosen token has no log-probability".to_owned()))
     };
@@ -121,7 +131,7 @@ fn echo(case: &Case, echo: Option<&[u32]>) -> Option<(usize, String)> {
 }
 
 /// Finds a row that is not a distribution.
-fn rows(rows: &[Row], steps: &[usize], vocab: usize) -> Option<(usize, String)> {
+fn rows(rows: &[LogprobRow], steps: &[usize], vocab: usize) -> Option<(usize, String)> {
     rows.iter().zip(steps).find_map(|(row, step)| {
         let sum: f64 = row.values.iter().map(|x| f64::from(*x).exp()).sum();
         let words = if sum > 1.0 + SUM {
@@ -145,7 +155,7 @@ fn rows(rows: &[Row], steps: &[usize], vocab: usize) -> Option<(usize, String)> 
     })
 }
 
-fn flat(row: &Row) -> bool {
+fn flat(row: &LogprobRow) -> bool {
     let most = row.values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     row.values.iter().all(|x| (most - x).abs() < EQUAL)
 }
@@ -156,7 +166,7 @@ mod tests {
 
     #[test]
     fn rows_that_are_no_distribution_are_named() {
-        let row = |values: &[f32]| Row { ids: None, values: values.to_vec(), target: None };
+        let row = |values: &[f32]| LogprobRow { ids: None, values: values.to_vec(), target: None };
         for (values, words) in [
             (&[-0.1_f32, -0.1, -0.1][..], "add up to 2.7"),
             (&[-3.0, -4.0, -5.0], "expected 1"),

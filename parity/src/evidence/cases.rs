@@ -1,6 +1,6 @@
 //! Prompts for a server, and the expected rows.
 
-use endpoints::Row;
+use endpoints::LogprobRow;
 use registry::dtype::Dtype;
 use registry::model::Model;
 
@@ -26,7 +26,7 @@ pub(super) struct Case {
 
 impl Case {
     /// Returns the rows of the dump's f32 run; none without a dump.
-    pub(super) fn truth(&self, dump: Option<&Dump>) -> Result<Option<Vec<Row>>, Error> {
+    pub(super) fn truth(&self, dump: Option<&Dump>) -> Result<Option<Vec<LogprobRow>>, Error> {
         let (Some(dump), Some(prompt)) = (dump, &self.prompt) else { return Ok(None) };
         let Some(rows) = dump.logprobs(Dtype::F32, prompt, Phase::Prefill)? else {
             return Ok(None);
@@ -44,7 +44,7 @@ impl Case {
             }
             let next = self.tokens.get(self.positions[n] + 1).copied();
             let stored = rows.targets.as_ref().map(|targets| targets[n]).filter(|x| !x.is_nan());
-            let mut made = Row { ids, values, target: None };
+            let mut made = LogprobRow { ids, values, target: None };
             made.target = stored.or(next.and_then(|next| made.at(next)));
             made
         };

@@ -1,6 +1,6 @@
 //! Measures the distance of a server's row from a reference row, over the tokens that the server exposes.
 
-use endpoints::{FLOOR, Row};
+use endpoints::{FLOOR, LogprobRow};
 
 use crate::metrics::top1;
 
@@ -21,7 +21,11 @@ pub(super) struct Distance {
 ///
 /// Tokens that a truncated row omits are at most as likely as its least likely one. If the reference has a
 /// likelier omitted token, the excess counts as a difference.
-pub(super) fn distance(server: &Row, reference: &Row, deltas: &mut Vec<f32>) -> Distance {
+pub(super) fn distance(
+    server: &LogprobRow,
+    reference: &LogprobRow,
+    deltas: &mut Vec<f32>,
+) -> Distance {
     let from = deltas.len();
     let (mut kl, mut p, mut q) = (0.0_f64, 0.0_f64, 0.0_f64);
     for (id, got) in server.entries() {
@@ -61,14 +65,14 @@ pub(super) fn apart(a: f32, b: f32) -> f32 {
 }
 
 /// Returns the most likely token of a row.
-pub(super) fn top(row: &Row) -> usize {
+pub(super) fn top(row: &LogprobRow) -> usize {
     let n = top1(&row.values);
     row.ids.as_ref().map_or(n, |ids| ids.get(n).map_or(0, |id| *id as usize))
 }
 
 /// Returns the least likely of the top tokens in a truncated row. The next token is included regardless of
 /// rank.
-fn least(row: &Row) -> Option<f32> {
+fn least(row: &LogprobRow) -> Option<f32> {
     if row.is_full() || row.values.len() < 3 {
         return None;
     }
@@ -88,16 +92,21 @@ mod tests {
 
     #[test]
     fn shortened_rows_bound_what_they_leave_out() {
-        let full = Row { ids: None, values: logs(&[0.4, 0.3, 0.15, 0.1, 0.05]), target: None };
+        let full =
+            LogprobRow { ids: None, values: logs(&[0.4, 0.3, 0.15, 0.1, 0.05]), target: None };
         let mut deltas = Vec::new();
         assert_eq!(distance(&full, &full, &mut deltas).max, 0.0);
-        let top = |ids: &[u32], p: &[f32], target: f32| Row {
+        let top = |ids: &[u32], p: &[f32], target: f32| LogprobRow {
             ids: Some(ids.to_vec()),
             values: logs(p),
             target: Some(target.ln()),
         };
         let right = top(&[0, 1, 2, 4], &[0.4, 0.3, 0.15, 0.05], 0.05);
-        let d = distance(&right, &Row { target: Some(0.05_f32.ln()), ..full.clone() }, &mut deltas);
+        let d = distance(
+            &right,
+            &LogprobRow { target: Some(0.05_f32.ln()), ..full.clone() },
+            &mut deltas,
+        );
         assert!(d.max < 1e-6 && d.agrees && d.kl < 1e-6, "{d:?}");
         // A likely token is omitted.
         let wrong = top(&[0, 2, 3, 4], &[0.4, 0.15, 0.1, 0.05], 0.05);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use endpoints::{Facts, Row};
+use endpoints::{LogprobRow, ServerFacts};
 use engine::Source;
 
 use super::distance::top;
@@ -25,7 +25,7 @@ const UNRELATED_FIRST: f64 = 0.33;
 
 /// Returns an error for a server, or a dump, with another vocabulary.
 pub(super) fn vocabulary(
-    facts: &Facts,
+    facts: &ServerFacts,
     source: &Source<'_>,
     dump: Option<&Dump>,
 ) -> Result<(), Error> {
@@ -43,7 +43,7 @@ pub(super) fn vocabulary(
     }
 }
 
-fn other(facts: &Facts, source: &Source<'_>, found: String) -> Error {
+fn other(facts: &ServerFacts, source: &Source<'_>, found: String) -> Error {
     Error::OtherModel { url: facts.url.clone(), model: name_of(source.dir), found }
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Identity {
 
 impl Identity {
     /// Looks up the most likely tokens of rows in our own.
-    pub(super) fn add(&mut self, positions: &[usize], rows: &[Row], full: &[Row]) {
+    pub(super) fn add(&mut self, positions: &[usize], rows: &[LogprobRow], full: &[LogprobRow]) {
         for ((row, own), position) in rows.iter().zip(full).zip(positions) {
             if self.places.len() >= MOST_ROWS || row.values.len() < 2 {
                 return;
@@ -84,7 +84,7 @@ impl Identity {
 
     /// Looks up the most likely tokens of generated rows, each token once: a server may repeat the same one
     /// forever.
-    pub(super) fn add_generated(&mut self, rows: &[Row], full: &[Row]) {
+    pub(super) fn add_generated(&mut self, rows: &[LogprobRow], full: &[LogprobRow]) {
         for (row, own) in rows.iter().zip(full) {
             if row.values.len() > 1 && self.generated.insert(top(row)) {
                 self.add(&[usize::MAX], std::slice::from_ref(row), std::slice::from_ref(own));
@@ -93,7 +93,7 @@ impl Identity {
     }
 
     /// Returns an error if the rows are those of another model.
-    pub(super) fn refuse(&self, facts: &Facts, source: &Source<'_>) -> Result<(), Error> {
+    pub(super) fn refuse(&self, facts: &ServerFacts, source: &Source<'_>) -> Result<(), Error> {
         let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
         if self.places.len() < LEAST_ROWS || mean(&self.places) < UNRELATED {
             return Ok(());

@@ -1,6 +1,6 @@
 //! Gates of a server's rows, by the same rule as for any other engine.
 
-use endpoints::{Generated, Row};
+use endpoints::{Generation, LogprobRow};
 use registry::dtype::Dtype;
 
 use super::Error;
@@ -69,8 +69,8 @@ impl Judge {
         case: &Case,
         phase: Phase,
         steps: &[usize],
-        rows: &[Row],
-        truth: &[Row],
+        rows: &[LogprobRow],
+        truth: &[LogprobRow],
         spread: Option<&[f64]>,
     ) -> Gate {
         let mut gate = Gate::new(Subject::Logprobs, &case.name, phase, Mode::Cumulative, LAST);
@@ -132,7 +132,12 @@ impl Judge {
 
     /// Compares tokens that the server chose with those that the native engine would choose after the same
     /// tokens.
-    pub(super) fn greedy(&self, case: &Case, generated: &Generated, truth: &[Row]) -> GreedyRow {
+    pub(super) fn greedy(
+        &self,
+        case: &Case,
+        generated: &Generation,
+        truth: &[LogprobRow],
+    ) -> GreedyRow {
         let noise = self.margin(case);
         let mut row = GreedyRow {
             prompt: case.name.clone(),
@@ -175,7 +180,7 @@ impl Judge {
 }
 
 /// Returns the root mean square of the log-probabilities about their mean: the size of the logits.
-fn size(rows: &[Row]) -> f64 {
+fn size(rows: &[LogprobRow]) -> f64 {
     let finite =
         || rows.iter().flat_map(|row| &row.values).filter(|x| x.is_finite()).map(|x| f64::from(*x));
     let count = finite().count().max(1) as f64;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use checkpoints::Checkpoint;
-use endpoints::Row;
+use endpoints::LogprobRow;
 use engine::{Engine, NoProbe, Options, Session, Source, Want};
 use registry::dtype::Dtype;
 
@@ -35,7 +35,11 @@ impl<'a> Native<'a> {
     }
 
     /// Returns the rows after the tokens at these positions.
-    pub(super) fn rows(&mut self, tokens: &[u32], positions: &[usize]) -> Result<Vec<Row>, Error> {
+    pub(super) fn rows(
+        &mut self,
+        tokens: &[u32],
+        positions: &[usize],
+    ) -> Result<Vec<LogprobRow>, Error> {
         let logits = run(self.session.as_mut(), tokens)?;
         let vocab = self.source.model.vocab.max(1);
         let mut rows = Vec::with_capacity(positions.len());
@@ -58,7 +62,7 @@ impl<'a> Native<'a> {
         &self,
         dtype: Dtype,
         prompts: &[(&[u32], &[usize])],
-    ) -> Option<Vec<Vec<Row>>> {
+    ) -> Option<Vec<Vec<LogprobRow>>> {
         let mut session = self.engine.open(&self.source, &options(dtype, self.threads)).ok()?;
         let vocab = self.source.model.vocab.max(1);
         let of = |(tokens, positions): &(&[u32], &[usize])| {
@@ -100,9 +104,9 @@ fn run(session: &mut dyn Session, tokens: &[u32]) -> Result<Vec<f32>, engine::Er
     Ok(logits?.data)
 }
 
-fn row(logits: &[f32], next: Option<u32>) -> Row {
+fn row(logits: &[f32], next: Option<u32>) -> LogprobRow {
     let mut values = vec![0.0; logits.len()];
     log_softmax(logits, &mut values);
     let target = next.and_then(|next| values.get(next as usize).copied());
-    Row { ids: None, values, target }
+    LogprobRow { ids: None, values, target }
 }

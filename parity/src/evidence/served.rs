@@ -6,7 +6,9 @@
 
 use std::thread;
 
-use endpoints::{Ask, Cache, Endpoint, Error, Generated, Row, Scored};
+use endpoints::{
+    Endpoint, Error, Generation, LogprobRow, PrefixCache, PromptRequest, PromptScores,
+};
 use registry::dtype::Dtype;
 
 use super::EvidenceOptions;
@@ -28,9 +30,9 @@ const MORE: usize = 12;
 pub(super) struct Alone<'a> {
     pub(super) cases: &'a [Case],
     /// Rows of prompts; empty if the server provides none.
-    pub(super) scored: &'a [Scored],
+    pub(super) scored: &'a [PromptScores],
     /// Generated tokens; empty if the server provides none.
-    pub(super) made: &'a [Generated],
+    pub(super) made: &'a [Generation],
     pub(super) vocab: usize,
     /// Maximum length of a sequence.
     pub(super) room: usize,
@@ -56,19 +58,19 @@ pub(super) fn together<I: Sync, T: Send>(
 /// Answer of either kind.
 struct Answer {
     ids: Vec<u32>,
-    rows: Vec<Row>,
+    rows: Vec<LogprobRow>,
     /// Position of the first row in the sequence.
     from: usize,
 }
 
-impl From<&Generated> for Answer {
-    fn from(made: &Generated) -> Self {
+impl From<&Generation> for Answer {
+    fn from(made: &Generation) -> Self {
         Self { ids: made.ids.clone(), rows: made.rows.clone(), from: 0 }
     }
 }
 
-impl From<&Scored> for Answer {
-    fn from(scored: &Scored) -> Self {
+impl From<&PromptScores> for Answer {
+    fn from(scored: &PromptScores) -> Self {
         Self { ids: Vec::new(), rows: scored.rows.clone(), from: 0 }
     }
 }
@@ -191,8 +193,13 @@ impl Setting<'_> {
         Run::new(self.dtype, name, why, self.limit)
     }
 
-    fn generate(&self, tokens: &[u32], cache: Cache, count: usize) -> Result<Generated, Error> {
-        self.server.generate(&Ask { tokens, cache }, count.max(1))
+    fn generate(
+        &self,
+        tokens: &[u32],
+        cache: PrefixCache,
+        count: usize,
+    ) -> Result<Generation, Error> {
+        self.server.generate(&PromptRequest { tokens, cache }, count.max(1))
     }
 
     /// Sends requests one after the other, with the server's own caching.
@@ -216,32 +223,32 @@ impl Setting<'_> {
             let (case, alone) = (&self.alone.cases[n], Answer::from(&self.alone.made[n]));
             let tokens = &case.tokens;
             for time in ["the first time", "the second time"] {
-                let got = self.generate(tokens, Cache::Default, self.count)?;
+                let got = self.generate(tokens, PrefixCache::Default, self.count)?;
                 again.compare(case, time, &alone, &(&got).into());
             }
             let fits = (tokens.len() + 3).min(self.alone.room.saturating_sub(self.count + 1));
             let stranger = made(fits, self.alone.vocab);
-            self.generate(&stranger, Cache::Default, self.count)?;
-            let got = self.generate(tokens, Cache::Default, self.count)?;
+            self.generate(&stranger, PrefixCache::Default, self.count)?;
+            let got = self.generate(tokens, PrefixCache::Default, self.count)?;
             other.compare(case, "behind one of another text", &alone, &(&got).into());
 
             if tokens.len() > 1 {
-                self.generate(&tokens[..tokens.len() / 2], Cache::Default, 1)?;
-                let got = self.generate(tokens, Cache::Default, self.count)?;
+                self.generate(&tokens[..tokens.len() / 2], PrefixCache::Default, 1)?;
+                let got = self.generate(tokens, PrefixCache::Default, self.count)?;
                 prefix.compare(case, "over its first half", &alone, &(&got).into());
             }
             let more = self.alone.room.saturating_sub(tokens.len() + self.count + 1).min(MORE);
             let longer: Vec<u32> =
                 tokens.iter().chain(stranger.iter().take(more)).copied().collect();
             if longer.len() > tokens.len() {
-                self.generate(&longer, Cache::Default, 1)?;
-                let got = self.generate(tokens, Cache::Default, self.count)?;
+                self.generate(&longer, PrefixCache::Default, 1)?;
+                let got = self.generate(tokens, PrefixCache::Default, self.count)?;
                 beyond.compare(case, "cut back from a longer one", &alone, &(&got).into());
             }
             let half = alone.ids.len() / 2;
             if half > 0 {
                 let so_far: Vec<u32> = tokens.iter().chain(&alone.ids[..half]).copied().collect();
-                let got = self.generate(&so_far, Cache::Default, self.count - half)?;
+                let got = self.generate(&so_far, PrefixCache::Default, self.count - half)?;
                 let rest = Answer {
                     ids: alone.ids[half..].to_vec(),
                     rows: alone.rows[half..].to_vec(),
@@ -266,7 +273,7 @@ impl Setting<'_> {
         );
         for _ in 0..2 {
             let got = together(places, &|n| {
-                self.generate(&self.alone.cases[*n].tokens, Cache::Off, self.count)
+                self.generate(&self.alone.cases[*n].tokens, PrefixCache::Off, self.count)
             })?;
             for (n, got) in places.iter().zip(&got) {
                 let case = &self.alone.cases[*n];
@@ -281,7 +288,8 @@ impl Setting<'_> {
         let mut crowd = self.run("crowd", "the same prompt many times at once");
         let (case, alone) = (&self.alone.cases[main], Answer::from(&self.alone.made[main]));
         let all: Vec<usize> = (0..parallel).collect();
-        let got = together(&all, &|_| self.generate(&case.tokens, Cache::Default, self.count))?;
+        let got =
+            together(&all, &|_| self.generate(&case.tokens, PrefixCache::Default, self.count))?;
         for got in &got {
             crowd.compare(case, "beside itself", &alone, &got.into());
         }
@@ -292,13 +300,13 @@ impl Setting<'_> {
     fn scoring(&self, places: &[usize]) -> Result<Vec<ScheduleRow>, Error> {
         let score = |n: &usize, cache| {
             let case = &self.alone.cases[*n];
-            self.server.score(&Ask { tokens: &case.tokens, cache }, &case.positions)
+            self.server.score(&PromptRequest { tokens: &case.tokens, cache }, &case.positions)
         };
         let mut warm =
             self.run("scored warm", "rows of a prompt that is cached: stale rows, or too few");
         for n in places {
             for time in ["the first time", "the second time"] {
-                let got = score(n, Cache::Default)?;
+                let got = score(n, PrefixCache::Default)?;
                 warm.compare(
                     &self.alone.cases[*n],
                     time,
@@ -309,7 +317,7 @@ impl Setting<'_> {
         }
         let mut batch =
             self.run("scored together", "rows of prompts of several lengths at the same time");
-        let got = together(places, &|n| score(n, Cache::Off))?;
+        let got = together(places, &|n| score(n, PrefixCache::Off))?;
         for (n, got) in places.iter().zip(&got) {
             batch.compare(
                 &self.alone.cases[*n],
@@ -329,7 +337,7 @@ impl Setting<'_> {
         );
         for n in places {
             let case = &self.alone.cases[*n];
-            let got = self.generate(&case.tokens, Cache::Off, self.count)?;
+            let got = self.generate(&case.tokens, PrefixCache::Off, self.count)?;
             run.compare(case, "at the end", &(&self.alone.made[*n]).into(), &(&got).into());
         }
         Ok(run.done())
