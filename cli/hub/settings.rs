@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hub::Options;
+use hub::HubOptions;
 use registry::file;
 
 /// Hub and cache settings from the environment.
@@ -19,7 +19,7 @@ pub(crate) struct Settings {
     /// True to use only the cache, without the network.
     pub offline: bool,
     /// Timeouts.
-    pub options: Options,
+    pub options: HubOptions,
 }
 
 impl Settings {
@@ -53,7 +53,7 @@ impl Settings {
                     .or_else(|| file::read_text(&token_file, file::CONFIG).ok().and_then(clean))
             })
             .flatten();
-        let mut options = Options::default();
+        let mut options = HubOptions::default();
         let seconds =
             |key: &str| set(key).and_then(|value| value.parse::<u64>().ok()).filter(|n| *n > 0);
         if let Some(found) = seconds("HF_HUB_ETAG_TIMEOUT") {
