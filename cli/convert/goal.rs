@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use engine::{Engine, NativeEngine, Options, Rounds, Source};
+use engine::{Engine, InputRounding, ModelSource, NativeEngine, SessionOptions};
 use models::target::LocalModel;
 use parity::Dump;
 use parity::cost::{Reference, cost};
@@ -63,7 +63,7 @@ pub(super) struct Goal {
     /// Folder for trial conversions.
     pub(super) trial: Trial,
     reference: Box<dyn Reference>,
-    options: Options,
+    options: SessionOptions,
 }
 
 impl Asked {
@@ -96,7 +96,11 @@ impl Asked {
     ) -> Result<Option<Goal>> {
         let Some(most) = self.target_kl else { return Ok(None) };
         ensure!(!args.plan, "--target-kl measures weights, and --plan reads none");
-        let options = Options { dtype: Dtype::F32, threads: args.threads, ..Options::default() };
+        let options = SessionOptions {
+            dtype: Dtype::F32,
+            threads: args.threads,
+            ..SessionOptions::default()
+        };
         target::check_dtypes(target, &[Dtype::F32])?;
         let begin = || Trial::begin(output, args.shard);
         let (trial, reference): (Trial, Box<dyn Reference>) =
@@ -108,9 +112,9 @@ impl Asked {
                 let dump = self.dump(target)?;
                 (begin()?, Box::new(dump))
             };
-        let rounds = if self.w8a8 { Rounds::All } else { Rounds::None };
+        let rounds = if self.w8a8 { InputRounding::All } else { InputRounding::None };
         // Codes that give NaN count as infinite divergence, so that others are chosen.
-        let options = Options { rounds, finite: false, ..options };
+        let options = SessionOptions { rounds, finite: false, ..options };
         Ok(Some(Goal { most, trial, reference, options }))
     }
 
@@ -149,7 +153,12 @@ impl Asked {
 }
 
 /// Runs a text with unquantized weights.
-fn record(target: &LocalModel, text: &Text, options: &Options, trial: &Trial) -> Result<Recorded> {
+fn record(
+    target: &LocalModel,
+    text: &Text,
+    options: &SessionOptions,
+    trial: &Trial,
+) -> Result<Recorded> {
     let (engine, source) = (NativeEngine::new(), target::source(target));
     let bar = term::count_bar(text.count as u64, "chunks");
     let path = trial.path.join("text.f32");
@@ -172,7 +181,7 @@ impl Goal {
         target: &LocalModel,
         at: &Path,
     ) -> Result<f64> {
-        let source = Source { model: Arc::clone(&target.model), dir: at };
+        let source = ModelSource { model: Arc::clone(&target.model), dir: at };
         let cost = cost(engine, &source, &*self.reference, &self.options).map_err(check_error)?;
         ensure!(cost.positions > 0, "the reference has no position to measure at");
         Ok(cost.kl.mean)

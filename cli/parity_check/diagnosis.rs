@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use engine::{Engine, Source};
+use engine::{Engine, ModelSource};
 use parity::diagnose::{self, DiagnoseOptions, Diagnosis, Observed};
 use parity::{CheckOptions, Dump, Report};
 use registry::dtype::Dtype;
@@ -84,7 +84,7 @@ impl Check {
     pub(super) fn diagnosis(
         &self,
         engine: &dyn Engine,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         dump: &Dump,
         report: &Report,
         check: &CheckOptions,
@@ -98,7 +98,7 @@ impl Check {
     pub(super) fn explanation(
         &self,
         other: &dyn Engine,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         dump: &Dump,
         report: &Report,
         check: &CheckOptions,
@@ -122,7 +122,7 @@ impl Check {
     /// Searches for the edit with which our engine reproduces the rows of a server.
     pub(super) fn ignored(
         &self,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         dtype: Dtype,
         observed: &[Observed],
         noise: f64,
