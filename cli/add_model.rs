@@ -13,7 +13,7 @@ use models::draft::{self, SpecDraft};
 use models::specs::Specs;
 use models::target::LocalModel;
 use models::{CheckpointFolder, is_gguf, open};
-use parity::mutate::{Book, Fate, MutateOptions};
+use parity::mutate::{Fate, MutateOptions, MutationReport};
 use parity::quantized::is_quantized;
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
@@ -101,7 +101,7 @@ impl AddModel {
     }
 
     /// Measures the check with injected mistakes.
-    fn mistakes(&self, target: &LocalModel, reference: &Path) -> Result<Book> {
+    fn mistakes(&self, target: &LocalModel, reference: &Path) -> Result<MutationReport> {
         let (_, dump) = open_dump(&target.dir, Some(reference))?;
         let options = MutateOptions { threads: self.threads, ..MutateOptions::default() };
         let book = parity_mutate::measure(target, &dump, &options)?;

@@ -7,7 +7,7 @@ use anyhow::Result;
 use models::coverage::TensorCoverage;
 use models::target::LocalModel;
 use parity::gate::{Gate, Mode};
-use parity::mutate::{Book, Fate, tally};
+use parity::mutate::{Fate, MutationReport, counts};
 use parity::{Report, Verdict};
 use registry::dtype::Dtype;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ pub(crate) struct Evidence<'a> {
     /// Comparison of the model with its reference; none without a reference.
     pub report: Option<&'a Report>,
     /// Measurement of the check with injected mistakes; none if not requested.
-    pub book: Option<&'a Book>,
+    pub book: Option<&'a MutationReport>,
 }
 
 /// Weights that a card describes.
@@ -107,7 +107,7 @@ impl<'a> Card<'a> {
             "model": self.facts,
             "coverage": self.coverage,
             "parity": parity,
-            "mistakes": self.evidence.book.map(|book| json!({ "counts": tally(book), "missed": missed(book) })),
+            "mistakes": self.evidence.book.map(|book| json!({ "counts": counts(book), "missed": missed(book) })),
         });
         serde_json::to_string_pretty(&card).expect("a value is JSON") + "\n"
     }
@@ -152,13 +152,13 @@ impl<'a> Card<'a> {
 }
 
 /// Lists injected mistakes that changed values and passed.
-fn missed(book: &Book) -> Vec<Value> {
+fn missed(book: &MutationReport) -> Vec<Value> {
     let missed = book.outcomes.iter().filter(|outcome| outcome.fate == Fate::Missed);
     missed.map(|o| json!({ "mistake": o.mutant, "dtype": o.dtype.name() })).collect()
 }
 
 /// Counts the mistakes that the check catches, and lists the names of the others.
-fn mistakes(book: Option<&Book>) -> String {
+fn mistakes(book: Option<&MutationReport>) -> String {
     let mut text = String::from("\n## Mistakes that the check catches\n\n");
     let Some(book) = book else {
         text.push_str(
@@ -168,7 +168,7 @@ fn mistakes(book: Option<&Book>) -> String {
     };
     let mut table = Table::new(&[2, 3]);
     table.row(["kind", "dtype", "caught", "missed"]);
-    for row in tally(book).iter().filter(|row| row.caught + row.missed > 0) {
+    for row in counts(book).iter().filter(|row| row.caught + row.missed > 0) {
         let (kind, dtype) = (row.class.name().to_owned(), row.dtype.to_string());
         table.row([kind, dtype, row.caught.to_string(), row.missed.to_string()]);
     }

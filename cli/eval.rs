@@ -7,7 +7,9 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use engine::{Engine, SessionOptions};
 use models::target::LocalModel;
-use parity::evals::{self, Noise, ReadOptions, Run, Scored, Text, TextError};
+use parity::evals::{
+    self, Noise, ReadOptions, ScoredItem, ScoringOptions, TextCodec, TextCodecError,
+};
 use registry::dtype::Dtype;
 use serde_json::json;
 
@@ -161,8 +163,8 @@ impl Eval {
             Found::Here(_) | Found::Server(_) => self.engine.of_models()?,
         };
         let mut session = engine.open(&target::source(&target), &options).map_err(engine_error)?;
-        let run = Run {
-            text: tokenizer.as_ref().map(|tokenizer| tokenizer as &dyn Text),
+        let run = ScoringOptions {
+            text: tokenizer.as_ref().map(|tokenizer| tokenizer as &dyn TextCodec),
             context: target.model.context,
             until: self.until,
             max_tokens: self.max_tokens,
@@ -172,7 +174,7 @@ impl Eval {
         let facts = facts(&target, &self.tasks, &self.engine.engine, dtype);
         let bar = term::count_bar(items.len() as u64, "items");
         let mut lines = format!("{}\n", evals::head(&facts));
-        let mut all: Vec<Scored> = Vec::with_capacity(items.len());
+        let mut all: Vec<ScoredItem> = Vec::with_capacity(items.len());
         for item in &items {
             let mut scored = evals::run(&run, session.as_mut(), item)?;
             lines.push_str(&scored.record.to_string());
@@ -202,7 +204,7 @@ impl Eval {
 /// Prints the table of metrics; to stderr if records go to stdout.
 fn show(
     facts: &BTreeMap<String, String>,
-    all: &[Scored],
+    all: &[ScoredItem],
     as_json: bool,
     aside: bool,
 ) -> Result<()> {
@@ -266,10 +268,10 @@ fn facts(
 }
 
 /// Returns true for an item with text, and for one that is answered with text.
-fn needs_text(item: &evals::Item) -> bool {
+fn needs_text(item: &evals::EvalItem) -> bool {
     match &item.question {
         evals::Question::Choice { prompts, .. } => {
-            prompts.iter().any(|prompt| matches!(prompt, evals::Asked::Text(_)))
+            prompts.iter().any(|prompt| matches!(prompt, evals::PromptInput::Text(_)))
         }
         evals::Question::Text { .. } => true,
     }
@@ -296,12 +298,12 @@ impl Tokenizer {
     }
 }
 
-impl Text for Tokenizer {
-    fn encode(&self, text: &str, around: bool) -> Result<Vec<u32>, TextError> {
+impl TextCodec for Tokenizer {
+    fn encode(&self, text: &str, around: bool) -> Result<Vec<u32>, TextCodecError> {
         Ok(self.words.encode(text, around)?)
     }
 
-    fn decode(&self, ids: &[u32], plain: bool) -> Result<String, TextError> {
+    fn decode(&self, ids: &[u32], plain: bool) -> Result<String, TextCodecError> {
         Ok(self.words.decode(ids, plain)?)
     }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Args;
-use parity::matrix::plan::{self, Engine, Model, Plan};
-use parity::matrix::{Board, Cell, Key, Outcome, cells, html, junit, text};
+use parity::matrix::plan::{self, MatrixPlan, PlanEngine, PlanModel};
+use parity::matrix::{Board, Cell, CellKey, CellOutcome, cells, html, junit, text};
 use registry::diag::SourceText;
 use registry::dtype::Dtype;
 use registry::file;
@@ -93,7 +93,7 @@ impl Matrix {
         let chosen = |name: &str, only: &[String]| {
             only.is_empty() || only.iter().any(|text| name.contains(text.as_str()))
         };
-        let pairs: Vec<(&Model, &Engine)> = plan
+        let pairs: Vec<(&PlanModel, &PlanEngine)> = plan
             .pairs()
             .into_iter()
             .filter(|(m, e)| chosen(&m.name, &self.model) && chosen(&e.name, &self.engine))
@@ -120,18 +120,22 @@ impl Matrix {
         }
         term::print(&text(&board, &changes, &gone))?;
         let worst = board.worst(&changes);
-        if worst != Outcome::Pass {
+        if worst != CellOutcome::Pass {
             annotate::error(&format!("`{shown}`: not every cell passes"));
         }
         Ok(match worst {
-            Outcome::Pass => Ended::Well,
-            Outcome::Differ => Ended::Differs,
-            Outcome::Error => Ended::CouldNotRun,
+            CellOutcome::Pass => Ended::Well,
+            CellOutcome::Differ => Ended::Differs,
+            CellOutcome::Error => Ended::CouldNotRun,
         })
     }
 
     /// Runs all pairs; cells are in the order of the plan.
-    fn check_all(&self, plan: &Plan, pairs: &[(&Model, &Engine)]) -> Result<Vec<Cell>> {
+    fn check_all(
+        &self,
+        plan: &MatrixPlan,
+        pairs: &[(&PlanModel, &PlanEngine)],
+    ) -> Result<Vec<Cell>> {
         let folder = tempfile::Builder::new().prefix("onboard-matrix-").tempdir()?;
         let _watched = crate::interrupt::watch_whole(folder.path());
         let home = self.plan.parent().filter(|p| !p.as_os_str().is_empty());
@@ -177,9 +181,9 @@ fn board(path: &Path) -> Result<Board> {
 
 /// Check of one model on one engine.
 struct Check<'a> {
-    plan: &'a Plan,
-    model: &'a Model,
-    engine: &'a Engine,
+    plan: &'a MatrixPlan,
+    model: &'a PlanModel,
+    engine: &'a PlanEngine,
     dtypes: &'a [Dtype],
     /// Folder of the plan.
     home: &'a Path,
@@ -200,12 +204,12 @@ impl Check<'_> {
             Ok(report) => cells(&report, &self.model.name, &self.engine.name, &names),
             Err(error) => {
                 let cell = |dtype: &String| Cell {
-                    key: Key {
+                    key: CellKey {
                         model: self.model.name.clone(),
                         engine: self.engine.name.clone(),
                         dtype: dtype.clone(),
                     },
-                    outcome: Outcome::Error,
+                    outcome: CellOutcome::Error,
                     share: None,
                     message: format!("{error:#}"),
                     known: None,
@@ -214,7 +218,7 @@ impl Check<'_> {
             }
         };
         for cell in &mut found {
-            let Key { model, engine, dtype } = &cell.key;
+            let CellKey { model, engine, dtype } = &cell.key;
             cell.known = self.plan.known(model, engine, dtype).map(str::to_owned);
         }
         found

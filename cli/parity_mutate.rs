@@ -7,7 +7,10 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use models::target::LocalModel;
 use parity::Dump;
-use parity::mutate::{Blame, Book, Class, Fate, MutateOptions, Outcome, mutate, tally};
+use parity::mutate::{
+    Fate, MistakeClass, MutantDiagnosis, MutantOutcome, MutateOptions, MutationReport, counts,
+    mutate,
+};
 use registry::dtype::Dtype;
 
 use crate::findings::check_error;
@@ -76,7 +79,7 @@ impl Mutate {
         Ok(if book.misses() { Ended::Differs } else { Ended::Well })
     }
 
-    fn show(&self, book: &Book) -> Result<()> {
+    fn show(&self, book: &MutationReport) -> Result<()> {
         if let Some(path) = &self.json {
             let mut json =
                 serde_json::to_string_pretty(book).context("cannot write the results as JSON")?;
@@ -94,7 +97,11 @@ impl Mutate {
 }
 
 /// Injects mistakes into a model and counts those that its check catches.
-pub(crate) fn measure(target: &LocalModel, dump: &Dump, options: &MutateOptions) -> Result<Book> {
+pub(crate) fn measure(
+    target: &LocalModel,
+    dump: &Dump,
+    options: &MutateOptions,
+) -> Result<MutationReport> {
     let engine = crate::engines::native()?;
     let bar = term::count_bar(0, "mutants");
     let mut progress = |done: usize, all: usize, name: &str| {
@@ -110,10 +117,10 @@ pub(crate) fn measure(target: &LocalModel, dump: &Dump, options: &MutateOptions)
     })
 }
 
-fn text(book: &Book) -> String {
+fn text(book: &MutationReport) -> String {
     let mut table = Table::new(&[2, 3, 4, 5, 6]);
     table.row(["class", "dtype", "caught", "refused", "missed", "unreached", "right"]);
-    let right = |class: Class, dtype: Dtype| {
+    let right = |class: MistakeClass, dtype: Dtype| {
         let of = book.outcomes.iter().filter(|o| o.class == class && o.dtype == dtype);
         let known: Vec<bool> = of.filter_map(|o| o.right).collect();
         if known.is_empty() {
@@ -121,7 +128,7 @@ fn text(book: &Book) -> String {
         }
         format!("{}/{}", known.iter().filter(|right| **right).count(), known.len())
     };
-    for row in tally(book) {
+    for row in counts(book) {
         table.row([
             row.class.name().to_owned(),
             row.dtype.to_string(),
@@ -163,7 +170,7 @@ fn text(book: &Book) -> String {
     text
 }
 
-fn missed<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
+fn missed<'a>(outcomes: impl Iterator<Item = &'a MutantOutcome>) -> String {
     let mut table = Table::new(&[2, 3]);
     for outcome in outcomes {
         let head = [outcome.dtype.to_string(), outcome.mutant.clone()];
@@ -183,7 +190,7 @@ fn missed<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
     table.plain("  ")
 }
 
-fn displaced<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
+fn displaced<'a>(outcomes: impl Iterator<Item = &'a MutantOutcome>) -> String {
     let mut table = Table::new(&[]);
     for outcome in outcomes.filter(|outcome| outcome.right == Some(false)) {
         let expected = outcome.expected.iter().next().cloned().unwrap_or_default();
@@ -202,7 +209,7 @@ fn displaced<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
 }
 
 /// Lists mutants by name, each once.
-fn unreached<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
+fn unreached<'a>(outcomes: impl Iterator<Item = &'a MutantOutcome>) -> String {
     let mut rows: Vec<(String, String, &'static str)> = Vec::new();
     for outcome in outcomes {
         let dtype = outcome.dtype.to_string();
@@ -222,8 +229,8 @@ fn unreached<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
 }
 
 /// Lists wrong diagnoses, and counts the right ones.
-fn blames(outcomes: &[Outcome]) -> String {
-    let all: Vec<(&Outcome, &Blame)> =
+fn blames(outcomes: &[MutantOutcome]) -> String {
+    let all: Vec<(&MutantOutcome, &MutantDiagnosis)> =
         outcomes.iter().filter_map(|outcome| Some((outcome, outcome.blame.as_ref()?))).collect();
     if all.is_empty() {
         return String::new();

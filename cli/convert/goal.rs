@@ -8,8 +8,8 @@ use clap::Args;
 use engine::{Engine, InputRounding, ModelSource, NativeEngine, SessionOptions};
 use models::target::LocalModel;
 use parity::Dump;
-use parity::cost::{Reference, cost};
-use parity::recorded::Recorded;
+use parity::cost::{ReferenceLogprobs, cost};
+use parity::recorded_logprobs::RecordedLogprobs;
 use registry::dtype::Dtype;
 
 use super::Convert;
@@ -62,7 +62,7 @@ pub(super) struct Goal {
     pub(super) most: f64,
     /// Folder for trial conversions.
     pub(super) trial: Trial,
-    reference: Box<dyn Reference>,
+    reference: Box<dyn ReferenceLogprobs>,
     options: SessionOptions,
 }
 
@@ -103,7 +103,7 @@ impl Asked {
         };
         target::check_dtypes(target, &[Dtype::F32])?;
         let begin = || Trial::begin(output, args.shard);
-        let (trial, reference): (Trial, Box<dyn Reference>) =
+        let (trial, reference): (Trial, Box<dyn ReferenceLogprobs>) =
             if let Some(text) = self.read_text(args, target)? {
                 let trial = begin()?;
                 let recorded = record(target, &text, &options, &trial)?;
@@ -158,12 +158,13 @@ fn record(
     text: &Text,
     options: &SessionOptions,
     trial: &Trial,
-) -> Result<Recorded> {
+) -> Result<RecordedLogprobs> {
     let (engine, source) = (NativeEngine::new(), target::source(target));
     let bar = term::count_bar(text.count as u64, "chunks");
     let path = trial.path.join("text.f32");
     let chunks = text.chunks().collect();
-    let recorded = Recorded::record(&engine, &source, chunks, options, &path, &|| bar.inc(1));
+    let recorded =
+        RecordedLogprobs::record(&engine, &source, chunks, options, &path, &|| bar.inc(1));
     bar.finish_and_clear();
     let recorded = recorded.map_err(check_error)?;
     term::note(&format!(

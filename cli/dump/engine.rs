@@ -12,7 +12,7 @@ use models::config::ConfigFile;
 use models::is_gguf;
 use parity::Dump;
 use parity::dump::Prompt;
-use parity::record::{Subject, record};
+use parity::record::{RecordingPlan, record};
 use registry::dtype::Dtype;
 use registry::file;
 use registry::model::Model;
@@ -144,7 +144,7 @@ impl EngineDump {
             engine.name(),
             dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ")
         ));
-        let subject = Subject {
+        let subject = RecordingPlan {
             model: identity(source)?,
             prompts,
             dtypes,

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use engine::{Engine, ModelSource, SessionOptions};
 use parity::Dump;
-use parity::quantized::{Costs, Quantized, judge};
+use parity::quantized::{CostReport, QuantizedWeights, judge};
 
 use super::Check;
 use crate::findings::check_error;
@@ -19,7 +19,7 @@ impl Check {
         source: &ModelSource<'_>,
         (path, dump): (&Path, &Dump),
         options: &SessionOptions,
-        quantized: Quantized,
+        quantized: QuantizedWeights,
     ) -> Result<Ended> {
         ensure!(
             self.html.is_none() && self.junit.is_none(),
@@ -45,7 +45,7 @@ impl Check {
 }
 
 /// Prints the costs, as JSON if requested, and as text.
-fn show(json: Option<&Path>, costs: &Costs) -> Result<()> {
+fn show(json: Option<&Path>, costs: &CostReport) -> Result<()> {
     let whole = || serde_json::to_string_pretty(costs);
     match json {
         Some(path) if path.as_os_str() == "-" => term::print(&whole()?)?,

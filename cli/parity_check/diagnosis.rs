@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use engine::{Engine, ModelSource};
-use parity::diagnose::{self, DiagnoseOptions, Diagnosis, Observed};
+use parity::diagnose::{self, DiagnoseOptions, Diagnosis, ObservedPrompt};
 use parity::{CheckOptions, Dump, Report};
 use registry::dtype::Dtype;
 
@@ -124,7 +124,7 @@ impl Check {
         &self,
         source: &ModelSource<'_>,
         dtype: Dtype,
-        observed: &[Observed],
+        observed: &[ObservedPrompt],
         noise: f64,
     ) -> Result<Option<Diagnosis>> {
         let options = self.diagnose_options(&self.options(vec![dtype]));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use endpoints::{EndpointOptions, TrustedCertificates};
 use models::coverage::TensorCoverage;
-use parity::evidence::{Effort, EvidenceOptions, check_server};
+use parity::evidence::{CheckTimes, EvidenceOptions, check_server};
 use parity::{Dump, Verdict};
 use registry::dtype::Dtype;
 use tokenizer::Reference;
@@ -177,7 +177,7 @@ fn seconds(value: &str) -> Result<Duration> {
 }
 
 /// Prints how the time was spent.
-fn tell(effort: &Effort) {
+fn tell(effort: &CheckTimes) {
     term::note(&format!(
         "time: {:.1} s for the server, {:.1} s for the native engine",
         effort.server.as_secs_f64(),

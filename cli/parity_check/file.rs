@@ -7,7 +7,7 @@ use engine::drivers::EngineDriver;
 use engine::{InputRounding, ModelSource, SessionOptions};
 use formats::codec::{BlockType, expected_error};
 use formats::gguf::File;
-use parity::quantized::{Quantized, is_quantized};
+use parity::quantized::{QuantizedWeights, is_quantized};
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 
@@ -54,7 +54,8 @@ impl Check {
             };
             // The engine multiplies blocks by blocks of 8 bits.
             let inputs = expected_error(BlockType::Q80).unwrap_or(0.0);
-            let quantized = Quantized { inputs, ..Quantized::of_file(&file, tensors) };
+            let quantized =
+                QuantizedWeights { inputs, ..QuantizedWeights::of_file(&file, tensors) };
             let engine = opened.engine.as_ref();
             return self.show_cost(engine, &model, (reference, &dump), &options, quantized);
         }

@@ -8,7 +8,7 @@ use checkpoints::Checkpoint;
 use engine::SessionOptions;
 use models::target::LocalModel;
 use parity::Dump;
-use parity::quantized::Quantized;
+use parity::quantized::QuantizedWeights;
 use registry::dtype::Dtype;
 
 use super::Check;
@@ -32,7 +32,7 @@ impl Check {
         let source = self.source.as_deref().map(|source| {
             Checkpoint::open(source).context("cannot read the checkpoint given as --source")
         });
-        let quantized = Quantized::of_checkpoint(checkpoint, source.transpose()?.as_ref())
+        let quantized = QuantizedWeights::of_checkpoint(checkpoint, source.transpose()?.as_ref())
             .map_err(check_error)?;
         let engine = self.engine.of_models()?;
         self.show_cost(engine.as_ref(), &target::source(target), reference, &options, quantized)

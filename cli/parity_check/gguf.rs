@@ -8,7 +8,7 @@ use engine::{InputRounding, SessionOptions};
 use formats::gguf::File;
 use models::target::LocalModel;
 use parity::CheckOptions;
-use parity::quantized::{Quantized, Tensor, is_quantized};
+use parity::quantized::{QuantizedTensor, QuantizedWeights, is_quantized};
 use registry::dtype::Dtype;
 
 use super::Check;
@@ -37,7 +37,7 @@ impl Check {
                 Some(source) => tensors(convert::distances(&source, &self.choice, &target.dir)?),
                 None => Vec::new(),
             };
-            let quantized = Quantized::of_file(&file, tensors);
+            let quantized = QuantizedWeights::of_file(&file, tensors);
             let (engine, source) = (self.engine.of_models()?, target::source(target));
             return self.show_cost(engine.as_ref(), &source, (&path, &dump), &options, quantized);
         }
@@ -60,7 +60,9 @@ impl Check {
 }
 
 /// Returns the quantized tensors of a file, with their errors.
-pub(super) fn tensors(distances: Vec<Distance>) -> Vec<Tensor> {
+pub(super) fn tensors(distances: Vec<Distance>) -> Vec<QuantizedTensor> {
     let quantized = distances.into_iter().filter(|one| one.ty.is_quantized());
-    quantized.map(|one| Tensor::of_blocks(one.name, one.ty, one.measure.relative())).collect()
+    quantized
+        .map(|one| QuantizedTensor::of_blocks(one.name, one.ty, one.measure.relative()))
+        .collect()
 }

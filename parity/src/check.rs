@@ -10,16 +10,16 @@ use registry::graph::Node;
 use registry::model::Model;
 use registry::scalar::Scalar;
 
-use crate::compare::{Comparison, Side, structure};
-use crate::dump::{self, Dump, Prompt, Truth};
-use crate::eight;
+use crate::compare::{Comparison, ReferenceResults, structure};
+use crate::dump::{self, Dump, Prompt, TrustedPhase};
 pub use crate::error::Error;
-use crate::fed::Fed;
-use crate::fit::Strengths;
+use crate::fit::MeasureRatios;
 use crate::gate::{Gate, Mode, Subject, Verdict};
-use crate::order::Order;
+use crate::kv_fp8;
+use crate::nextn_session::NextnSession;
+use crate::order::ExecutionOrder;
 use crate::report::{Report, RunReport};
-use crate::route::{Router, RouterRow, Steer, routers};
+use crate::route::{Router, RouterRow, RoutingProbe, routers};
 use crate::rule;
 use crate::schedules::{self, Baseline, ScheduleRow};
 
@@ -56,7 +56,7 @@ pub fn check(
     }
     let source = &source;
     // The state dtypes of an engine that builds its own graph cannot be changed.
-    let widened = engine.runs_specs().then(|| eight::widened(&source.model)).flatten();
+    let widened = engine.runs_specs().then(|| kv_fp8::widened(&source.model)).flatten();
     let Some((model, part)) = widened else {
         return as_is(engine, source, dump, options);
     };
@@ -64,7 +64,7 @@ pub fn check(
         as_is(engine, &ModelSource { model: Arc::new(model), dir: source.dir }, dump, options)?;
     let narrow = CheckOptions { local: false, schedules: false, ..options.clone() };
     let found = as_is(engine, source, dump, &narrow)?;
-    report.runs.extend(eight::effects(found.runs, part));
+    report.runs.extend(kv_fp8::effects(found.runs, part));
     Ok(report)
 }
 
@@ -77,13 +77,13 @@ pub(crate) fn prepared<'a>(
 ) -> Result<(ModelSource<'a>, Option<Dump>), Error> {
     let mut source = ModelSource { model: Arc::clone(&source.model), dir: source.dir };
     let mut followed = None;
-    if dump.manifest.audit.truth == Truth::Prefill && source.model.own_steps {
+    if dump.manifest.audit.truth == TrustedPhase::Prefill && source.model.own_steps {
         let mut believed = Dump::open(&dump.dir)?;
         believed.manifest = believed.manifest.believed();
         followed = Some(believed);
     }
     let manifest = &followed.as_ref().unwrap_or(dump).manifest;
-    if manifest.audit.truth == Truth::Prefill {
+    if manifest.audit.truth == TrustedPhase::Prefill {
         // An untrusted phase of the reference is not imitated in its own rounding.
         let graph = &mut Arc::make_mut(&mut source.model).graph;
         let flags = graph.nodes.iter_mut().filter_map(|node| node.attrs.get_mut("stepwise"));
@@ -93,7 +93,7 @@ pub(crate) fn prepared<'a>(
         && !options.own_caches
     {
         let checkpoint = Checkpoint::open(source.dir)?;
-        eight::narrow(&mut Arc::make_mut(&mut source.model).graph, scales, &checkpoint)?;
+        kv_fp8::narrow(&mut Arc::make_mut(&mut source.model).graph, scales, &checkpoint)?;
     }
     Ok((source, followed))
 }
@@ -134,11 +134,11 @@ fn as_is(
     }
     let recorded: BTreeSet<&str> =
         dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();
-    let order = Order::of(&model.graph, |tap| recorded.contains(tap));
+    let order = ExecutionOrder::of(&model.graph, |tap| recorded.contains(tap));
     let routers = routers(&model.graph);
     let prompts = &dump.manifest.prompts;
-    let load = |dtype| -> Result<Vec<Side>, dump::Error> {
-        prompts.iter().map(|p| Side::load(dump, dtype, p, &order)).collect()
+    let load = |dtype| -> Result<Vec<ReferenceResults>, dump::Error> {
+        prompts.iter().map(|p| ReferenceResults::load(dump, dtype, p, &order)).collect()
     };
     let base = load(Dtype::F32)?;
     let rounds = options.rounds.or(dump.manifest.rounds()).unwrap_or_default();
@@ -165,14 +165,14 @@ fn as_is(
             if kept { "so they are kept in that here" } else { "they are not kept so here" }
         ));
     }
-    if coded && dump.manifest.audit.truth == Truth::Prefill {
+    if coded && dump.manifest.audit.truth == TrustedPhase::Prefill {
         report.notes.push(
             "numbers at the border of two steps of 8 bits may be rounded to either: each row is compared with the \
              nearer of the reference's own two runs"
                 .to_owned(),
         );
     }
-    if dump.manifest.audit.truth == Truth::Prefill {
+    if dump.manifest.audit.truth == TrustedPhase::Prefill {
         report.notes.push(
             "decode: the reference's own steps are not compared, for they do not agree with its prefill; ours are \
              compared with its prefill"
@@ -187,7 +187,7 @@ fn as_is(
     for dtype in dtypes {
         let loaded = if dtype == Dtype::F32 { Vec::new() } else { load(dtype)? };
         let own = if dtype == Dtype::F32 { &base } else { &loaded };
-        let mut session = Fed::new(engine.open(source, &options.engine(dtype))?);
+        let mut session = NextnSession::new(engine.open(source, &options.engine(dtype))?);
         let shows = session.shows();
         let seen = order.seen(shows, session.partial());
         report.note(unseen(engine.name(), shows, &order, &seen));
@@ -236,7 +236,7 @@ fn as_is(
         let f32_agrees =
             report.runs.iter().any(|run| run.dtype == Dtype::F32 && run.verdict() == Verdict::Pass);
         report.note(witness(model, &mut run, f32_agrees));
-        run.strengths = Strengths::of(&run, f32_agrees);
+        run.strengths = MeasureRatios::of(&run, f32_agrees);
         report.runs.push(run);
         if options.schedules && shows.steps {
             let noise = measured(&report);
@@ -333,10 +333,10 @@ struct Agreement<'a> {
 }
 
 impl Agreement<'_> {
-    fn steer(&mut self, mode: Mode, place: String) -> Steer<'_> {
+    fn steer(&mut self, mode: Mode, place: String) -> RoutingProbe<'_> {
         let [cumulative, local] = &mut self.rows;
         let row = if mode == Mode::Local { local } else { cumulative };
-        Steer::new(self.routers, self.dtype, place, row)
+        RoutingProbe::new(self.routers, self.dtype, place, row)
     }
 }
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::check::Error;
 use crate::dump::{Dump, Logprobs, Phase};
-use crate::metrics::{Row, log_softmax, row_error};
+use crate::metrics::{ReferenceRow, log_softmax, row_error};
 use crate::rule::roundoff;
 use crate::run;
 
@@ -62,7 +62,7 @@ impl Quantiles {
 }
 
 /// f32 run that converted weights are compared with.
-pub trait Reference {
+pub trait ReferenceLogprobs {
     /// Returns the tokens of each prompt.
     fn prompts(&self) -> Vec<&[u32]>;
 
@@ -70,7 +70,7 @@ pub trait Reference {
     fn logprobs(&self, prompt: usize) -> Result<Option<(Vec<usize>, Logprobs)>, Error>;
 }
 
-impl Reference for Dump {
+impl ReferenceLogprobs for Dump {
     fn prompts(&self) -> Vec<&[u32]> {
         self.manifest.prompts.iter().map(|prompt| &prompt.tokens[..]).collect()
     }
@@ -86,7 +86,7 @@ impl Reference for Dump {
 pub fn cost(
     engine: &dyn Engine,
     source: &ModelSource<'_>,
-    reference: &dyn Reference,
+    reference: &dyn ReferenceLogprobs,
     options: &SessionOptions,
 ) -> Result<Cost, Error> {
     let mut session = engine.open(source, options)?;
@@ -105,7 +105,8 @@ pub fn cost(
             let Some(row) = logits.get(position * vocab..(position + 1) * vocab) else { continue };
             log_softmax(row, &mut own);
             let theirs = rows.row(n);
-            let error = row_error(Row { ids: None, values: &own }, theirs, &mut Vec::new());
+            let error =
+                row_error(ReferenceRow { ids: None, values: &own }, theirs, &mut Vec::new());
             // Rounding can make a divergence of zero slightly negative.
             kl.push(error.kl.max(0.0));
             same += usize::from(error.agrees);

@@ -8,7 +8,7 @@
 mod case;
 mod fit;
 mod foreign;
-mod scene;
+mod phase_trial;
 mod score;
 mod search;
 mod suspects;
@@ -21,9 +21,9 @@ use crate::check::{self, CheckOptions};
 use crate::dump::Dump;
 use crate::report::Report;
 
-pub use crate::cause::{Cause, Described, Diagnosis, NOT_IN_BOOK};
+pub use crate::cause::{Cause, Diagnosis, EditSummary, NOT_IN_BOOK};
 
-pub use foreign::{Observed, explain, noise, observe};
+pub use foreign::{ObservedPrompt, explain, noise, observe};
 
 /// Limits of a search.
 #[derive(Debug, Clone)]

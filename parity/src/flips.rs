@@ -4,7 +4,7 @@
 //! value lies half a step beyond the last code: at a threshold whenever it is negative.
 
 use crate::dump::Logprobs;
-use crate::metrics::{Row, row_error, tensor_error};
+use crate::metrics::{ReferenceRow, row_error, tensor_error};
 use crate::rule::{CODE_STEP, CODED_ROW};
 
 /// Returns the engine's rows, replaced by the reference's where a rounding threshold explains the
@@ -38,8 +38,8 @@ pub(crate) fn nearer(own: &Logprobs, other: &Logprobs, from: usize, ours: &[f32]
     }
     for n in 0..other.rows.min(own.rows.saturating_sub(from)) {
         let at = from + n;
-        let mine = Row { ids: None, values: &ours[at * vocab..(at + 1) * vocab] };
-        let far = |side: Row<'_>| row_error(mine, side, &mut Vec::new()).max;
+        let mine = ReferenceRow { ids: None, values: &ours[at * vocab..(at + 1) * vocab] };
+        let far = |side: ReferenceRow<'_>| row_error(mine, side, &mut Vec::new()).max;
         if far(other.row(n)) >= far(own.row(at)) {
             continue;
         }

@@ -20,7 +20,7 @@ use crate::dump::Phase;
 
 /// Moment of a computation, in the order of execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment {
+pub struct ExecutionPoint {
     /// The phase.
     pub phase: Phase,
     /// Step: 0 is the prefix (or the whole prefill), j the j-th single token.
@@ -43,7 +43,7 @@ pub const LAST: Place = Place { node: usize::MAX, output: true };
 
 /// Places of all taps and states of a graph.
 #[derive(Debug, Clone, Default)]
-pub struct Order {
+pub struct ExecutionOrder {
     /// Taps by name.
     pub taps: BTreeMap<String, Place>,
     /// State parts by layer and part.
@@ -67,7 +67,7 @@ pub struct StatePlace {
     pub place: Place,
 }
 
-impl Order {
+impl ExecutionOrder {
     /// Computes the order of a graph. `recorded` returns true if the dump has a tap.
     pub fn of(graph: &Graph, recorded: impl Fn(&str) -> bool) -> Self {
         let mut order = Self { spans: spans(graph, recorded), ..Self::default() };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use engine::{ModelSource, NativeEngine};
 use onboard_parity::diagnose::{
-    DiagnoseOptions, Diagnosis, Observed, diagnose, explain, noise, observe,
+    DiagnoseOptions, Diagnosis, ObservedPrompt, diagnose, explain, noise, observe,
 };
 use onboard_parity::edit::Change;
 use onboard_parity::mutate::{Fate, MutateOptions, mutate};
@@ -175,7 +175,7 @@ fn rows_of_another_model_are_refused() {
         (vec![1], vec![(1, vec![(0, -1.0)])]),
         (vec![1], vec![(0, vec![(1 << 20, -1.0)])]),
     ] {
-        let observed = Observed { name: "a".into(), tokens, rows };
+        let observed = ObservedPrompt { name: "a".into(), tokens, rows };
         let no = &mut |_: usize, _: usize, _: &str| {};
         let engine = NativeEngine::new();
         let found = explain(&engine, &source, Dtype::F32, &[observed], 1e-5, &search(), no);

@@ -4,7 +4,7 @@ use engine::{NoProbe, OutputRows, Session};
 use registry::dtype::Dtype;
 
 use super::{Agreement, Error};
-use crate::compare::Side;
+use crate::compare::ReferenceResults;
 use crate::dump::{Dump, Phase};
 use crate::gate::{Mode, Verdict};
 use crate::metrics::{log_softmax, top1};
@@ -16,7 +16,7 @@ pub(super) fn greedy(
     session: &mut dyn Session,
     dump: &Dump,
     dtype: Dtype,
-    sides: &[Side],
+    sides: &[ReferenceResults],
     bound: Option<f64>,
     agreement: &mut Agreement<'_>,
 ) -> Result<Vec<GreedyRow>, Error> {
@@ -50,7 +50,7 @@ pub(super) fn generated(
     session: &mut dyn Session,
     dump: &Dump,
     dtype: Dtype,
-    sides: &[Side],
+    sides: &[ReferenceResults],
     bound: Option<f64>,
 ) -> Result<Vec<GreedyRow>, Error> {
     let mut rows = Vec::new();
@@ -84,7 +84,7 @@ fn blank(prompt: &str, tokens: usize) -> GreedyRow {
 }
 
 /// Returns the maximum margin of the engine's token over the reference's.
-fn noise(side: &Side, dtype: Dtype, bound: Option<f64>) -> f64 {
+fn noise(side: &ReferenceResults, dtype: Dtype, bound: Option<f64>) -> f64 {
     let spread = side.spread.as_ref().map(|spread| spread.logprobs.as_slice());
     // A given bound applies to each of two log-probabilities.
     let given = bound.filter(|_| dtype == Dtype::F32).map(|bound| 2.0 * bound);

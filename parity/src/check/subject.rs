@@ -10,9 +10,9 @@ use registry::dtype::Dtype;
 
 use super::{CheckOptions, Error, hidden};
 use crate::dump::{Dump, sha256};
-use crate::fed::Fed;
-use crate::order::Order;
-use crate::report::{About, Hashes};
+use crate::nextn_session::NextnSession;
+use crate::order::ExecutionOrder;
+use crate::report::{FileHashes, ReportSubject};
 use crate::run::one;
 
 /// Returns the names of a checkpoint's nonempty tensors, and hashes. Returns an error if the dump was not
@@ -21,8 +21,8 @@ pub(super) fn identify(
     source: &ModelSource<'_>,
     dump: &Dump,
     options: &CheckOptions,
-) -> Result<(BTreeSet<String>, Hashes), Error> {
-    let mut hashes = Hashes { dump: Some(dump.sha256()?), ..Hashes::default() };
+) -> Result<(BTreeSet<String>, FileHashes), Error> {
+    let mut hashes = FileHashes { dump: Some(dump.sha256()?), ..FileHashes::default() };
     // A model that is no folder of safetensors was converted; its tensors have other names.
     let checkpoint = match Checkpoint::open(source.dir) {
         Ok(checkpoint) => checkpoint,
@@ -50,8 +50,8 @@ const NAMED: usize = 4;
 pub(super) fn unseen(
     engine: &str,
     shows: SessionFeatures,
-    all: &Order,
-    seen: &Order,
+    all: &ExecutionOrder,
+    seen: &ExecutionOrder,
 ) -> Option<String> {
     if shows == SessionFeatures::default() {
         return None;
@@ -103,7 +103,7 @@ pub(super) fn not_finite(
     options: &CheckOptions,
 ) -> Result<Option<String>, Error> {
     let options = SessionOptions { finite: true, ..options.engine(dtype) };
-    let mut session = Fed::new(engine.open(source, &options)?);
+    let mut session = NextnSession::new(engine.open(source, &options)?);
     for prompt in &dump.manifest.prompts {
         session.rows = hidden(&source.model, dump, dtype, prompt)?;
         let slot = session.open_slot();
@@ -124,10 +124,10 @@ pub(super) fn about(
     engine: &dyn Engine,
     source: &ModelSource<'_>,
     dump: &Dump,
-    sha256: Hashes,
-) -> About {
+    sha256: FileHashes,
+) -> ReportSubject {
     let producer = producer(dump);
-    About {
+    ReportSubject {
         spec: source.model.name.clone(),
         architecture: source.model.architecture.clone(),
         model: source.dir.display().to_string(),

@@ -6,7 +6,7 @@ use registry::model::Model;
 
 use crate::dump::{Dump, Phase};
 use crate::gate::{Gate, Mode, Subject};
-use crate::order::{LAST, Order, Place};
+use crate::order::{ExecutionOrder, LAST, Place};
 use crate::report::Uncovered;
 
 /// Compares the graph with the manifest. `tensors` are the names in the checkpoint.
@@ -15,7 +15,7 @@ use crate::report::Uncovered;
 /// spec. A container (a layer's `mlp`, the rotary table) has no weights of its own and is only listed.
 pub(crate) fn structure(
     model: &Model,
-    order: &Order,
+    order: &ExecutionOrder,
     dump: &Dump,
     tensors: &BTreeSet<String>,
 ) -> (Vec<Gate>, Uncovered) {

@@ -1,8 +1,8 @@
 //! Fits the parameter of a family of edits: a line search along the direction in which the results move.
 
-use super::scene::Numbers;
-use super::score::{Score, Wanted};
-use super::search::Search;
+use super::phase_trial::TrialDifferences;
+use super::score::{ComparisonTarget, Score};
+use super::search::EditSearch;
 use crate::edit::{Edit, Knob};
 
 /// First step of a factor's logarithm, which measures the direction.
@@ -16,9 +16,9 @@ const LONGEST: f64 = 2.0;
 
 /// Returns the differences of the comparisons that differed at first, each relative to its initial
 /// difference.
-fn vector(numbers: &Numbers, wanted: &[Wanted]) -> Option<Vec<f64>> {
+fn vector(numbers: &TrialDifferences, wanted: &[ComparisonTarget]) -> Option<Vec<f64>> {
     let mut all = Vec::new();
-    let differing = |(_, wanted): &(_, &Wanted)| wanted.differs && !wanted.missing;
+    let differing = |(_, wanted): &(_, &ComparisonTarget)| wanted.differs && !wanted.missing;
     for (differences, wanted) in numbers.iter().zip(wanted).filter(differing) {
         let differences = differences.as_ref()?;
         let unit = wanted.before * (differences.len().max(1) as f64).sqrt();
@@ -32,7 +32,10 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Finds the factor that comes closest to the target.
-pub(super) fn fit(search: &mut Search<'_>, knob: &Knob) -> Option<(Edit, Numbers, Score)> {
+pub(super) fn fit(
+    search: &mut EditSearch<'_>,
+    knob: &Knob,
+) -> Option<(Edit, TrialDifferences, Score)> {
     let mut at = 0.0;
     let mut rest = vector(&search.unedited, search.wanted)?;
     let mut best = None;

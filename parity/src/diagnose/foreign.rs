@@ -9,9 +9,9 @@ use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::ops::OpSet;
 
-use super::scene::Numbers;
-use super::score::{Score, Wanted, rms, score};
-use super::search::{Search, Trial, cause, shortlist};
+use super::phase_trial::TrialDifferences;
+use super::score::{ComparisonTarget, Score, rms, score};
+use super::search::{EditSearch, Trial, cause, shortlist};
 use super::{DiagnoseOptions, Diagnosis};
 use crate::check::CheckOptions;
 use crate::dump::{self, Dump};
@@ -25,7 +25,7 @@ const ROWS: usize = 16;
 
 /// Log-probabilities of another engine for one prompt.
 #[derive(Debug, Clone, Default)]
-pub struct Observed {
+pub struct ObservedPrompt {
     /// Name of the prompt, for reports.
     pub name: String,
     /// Tokens of the prompt.
@@ -35,7 +35,7 @@ pub struct Observed {
     pub rows: Vec<(usize, Vec<(u32, f32)>)>,
 }
 
-impl Observed {
+impl ObservedPrompt {
     /// Returns the log-probabilities that a comparison can use, with their position and token.
     fn entries(&self) -> impl Iterator<Item = (usize, u32, f32)> + '_ {
         let rows = self.rows.iter();
@@ -67,15 +67,15 @@ impl Observed {
 }
 
 /// Prompts that are run with one edit after another.
-struct Prompts<'a> {
+struct LogprobTrial<'a> {
     engine: &'a dyn Engine,
     dir: &'a Path,
     options: &'a SessionOptions,
-    observed: Vec<&'a Observed>,
+    observed: Vec<&'a ObservedPrompt>,
 }
 
-impl Trial for Prompts<'_> {
-    fn numbers(&self, model: &Arc<Model>) -> Result<Option<Numbers>, engine::Error> {
+impl Trial for LogprobTrial<'_> {
+    fn numbers(&self, model: &Arc<Model>) -> Result<Option<TrialDifferences>, engine::Error> {
         let source = ModelSource { model: Arc::clone(model), dir: self.dir };
         let mut session = self.engine.open(&source, self.options)?;
         let mut all = Vec::new();
@@ -106,7 +106,7 @@ pub fn observe(
     dump: &Dump,
     dtype: Dtype,
     options: &CheckOptions,
-) -> Result<Vec<Observed>, engine::Error> {
+) -> Result<Vec<ObservedPrompt>, engine::Error> {
     let mut session = engine.open(source, &options.engine(dtype))?;
     let mut all = Vec::new();
     for prompt in &dump.manifest.prompts {
@@ -120,7 +120,7 @@ pub fn observe(
             (at, (0..).zip(row.iter().copied()).collect())
         };
         let rows = (0..logits.rows.min(prompt.tokens.len())).map(row).collect();
-        all.push(Observed { name: prompt.name.clone(), tokens: prompt.tokens.clone(), rows });
+        all.push(ObservedPrompt { name: prompt.name.clone(), tokens: prompt.tokens.clone(), rows });
     }
     Ok(all)
 }
@@ -143,7 +143,7 @@ pub fn explain(
     engine: &dyn Engine,
     source: &ModelSource<'_>,
     dtype: Dtype,
-    observed: &[Observed],
+    observed: &[ObservedPrompt],
     noise: f64,
     options: &DiagnoseOptions,
     progress: &mut dyn FnMut(usize, usize, &str),
@@ -154,24 +154,24 @@ pub fn explain(
     }
     let session = SessionOptions { finite: false, ..options.check.engine(dtype) };
     let model = &source.model;
-    let mut prompts: Vec<&Observed> =
+    let mut prompts: Vec<&ObservedPrompt> =
         observed.iter().filter(|o| o.entries().next().is_some()).collect();
     prompts.sort_by_key(|prompt| prompt.tokens.len());
-    let trial = |observed| Prompts { engine, dir: source.dir, options: &session, observed };
+    let trial = |observed| LogprobTrial { engine, dir: source.dir, options: &session, observed };
     let whole = trial(prompts.clone());
     let unedited = whole.numbers(model)?.unwrap_or_default();
     let of = |differences: &Option<Vec<f32>>| {
         let before = differences.as_deref().map_or(f64::INFINITY, rms);
         let differs = before > noise;
-        Wanted { limit: noise, before, size: 1.0, differs, missing: false, first: false }
+        ComparisonTarget { limit: noise, before, size: 1.0, differs, missing: false, first: false }
     };
-    let mut wanted: Vec<Wanted> = unedited.iter().map(of).collect();
+    let mut wanted: Vec<ComparisonTarget> = unedited.iter().map(of).collect();
     let Some(first) = wanted.iter().position(|wanted| wanted.differs) else { return Ok(None) };
     wanted[first].first = true;
     let last = enough(&prompts, first);
     let short = trial(prompts[..=last].to_vec());
     let few = &wanted[..=last];
-    let mut search = Search {
+    let mut search = EditSearch {
         trial: &short,
         model,
         wanted: few,
@@ -216,7 +216,7 @@ pub fn explain(
 
 /// Returns the index of the last prompt, shortest first, to run with every edit. One prompt up to it
 /// differs, and there are enough rows.
-fn enough(prompts: &[&Observed], first: usize) -> usize {
+fn enough(prompts: &[&ObservedPrompt], first: usize) -> usize {
     let mut rows = 0;
     for (n, prompt) in prompts.iter().enumerate() {
         rows += prompt.rows.len();
@@ -228,7 +228,7 @@ fn enough(prompts: &[&Observed], first: usize) -> usize {
 }
 
 /// Returns the first position that differs.
-fn position(prompt: &Observed, differences: Option<&[f32]>, noise: f64) -> Option<usize> {
+fn position(prompt: &ObservedPrompt, differences: Option<&[f32]>, noise: f64) -> Option<usize> {
     let mut pairs = prompt.entries().zip(differences?);
     pairs.find(|(_, gap)| f64::from(gap.abs()) > 4.0 * noise).map(|((at, _, _), _)| at)
 }

@@ -2,7 +2,7 @@
 
 /// Facts about one comparison: a tap, a part of a state, or the log-probabilities of a prompt.
 #[derive(Debug, Clone)]
-pub(super) struct Wanted {
+pub(super) struct ComparisonTarget {
     /// Distance that noise explains, as a root mean square.
     pub(super) limit: f64,
     /// Distance without an edit.
@@ -55,7 +55,7 @@ pub(super) fn apart(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// Scores the differences of a trial from the target.
-pub(super) fn score(differences: &[Option<Vec<f32>>], wanted: &[Wanted]) -> Score {
+pub(super) fn score(differences: &[Option<Vec<f32>>], wanted: &[ComparisonTarget]) -> Score {
     let (mut rest, mut differ, mut noise) = (0.0, 0_usize, 0.0);
     let (infinite, mut worst, mut left, mut first) = (f64::INFINITY, 0.0_f64, 0.0_f64, 0.0_f64);
     for (n, wanted) in wanted.iter().enumerate() {
@@ -90,8 +90,8 @@ pub(super) fn score(differences: &[Option<Vec<f32>>], wanted: &[Wanted]) -> Scor
 mod tests {
     use super::*;
 
-    fn wanted(before: f64, differs: bool) -> Wanted {
-        Wanted { limit: 1e-3, before, size: 1.0, differs, missing: false, first: differs }
+    fn wanted(before: f64, differs: bool) -> ComparisonTarget {
+        ComparisonTarget { limit: 1e-3, before, size: 1.0, differs, missing: false, first: differs }
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::{Difference, RunDiff};
+use super::{DumpDiff, RunDiff};
 use crate::dump::Phase;
 use crate::gate::Verdict;
 
 /// Formats a difference. `names` are the sides as the user named them.
-pub fn text(found: &Difference, names: [&str; 2]) -> String {
+pub fn text(found: &DumpDiff, names: [&str; 2]) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "A  {}\nB  {}", names[0], names[1]);
     for run in &found.runs {

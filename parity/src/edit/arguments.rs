@@ -8,9 +8,9 @@ use registry::ops::{OpSet, Param, ParamKind};
 use registry::scalar::Scalar;
 
 use super::apply::beside;
-use super::knobs::{Knob, Turn};
+use super::knobs::{Knob, KnobTarget};
 use super::number::show;
-use super::scope::{Scope, Suspects, kinds, scopes};
+use super::scope::{EditScope, Suspects, kinds, scopes};
 use super::{Candidate, Change, Clues, Edit};
 
 /// Epsilons of norms in released models.
@@ -173,7 +173,7 @@ fn sizes(graph: &Graph, group: &[usize]) -> BTreeSet<usize> {
 }
 
 /// Sets an argument in a scope, unless it already has the value.
-fn set(graph: &Graph, scope: &Scope, key: &str, value: &Scalar) -> Option<Edit> {
+fn set(graph: &Graph, scope: &EditScope, key: &str, value: &Scalar) -> Option<Edit> {
     let old = |n: &usize| graph.nodes[*n].attrs.get(key);
     let differs = |n: &&usize| match (old(n), value) {
         (Some(old), Scalar::Float(x)) => old.as_f64() != Some(*x),
@@ -215,7 +215,7 @@ pub(super) fn text(value: &Scalar) -> String {
 }
 
 /// Returns edits to the next larger and smaller integer.
-fn steps(graph: &Graph, scope: &Scope, key: &str, param: Option<&Param>) -> Vec<Edit> {
+fn steps(graph: &Graph, scope: &EditScope, key: &str, param: Option<&Param>) -> Vec<Edit> {
     if !matches!(param.map(|param| param.kind), Some(ParamKind::Dim | ParamKind::Int)) {
         return Vec::new();
     }
@@ -235,7 +235,7 @@ fn steps(graph: &Graph, scope: &Scope, key: &str, param: Option<&Param>) -> Vec<
 }
 
 /// Returns families of edits with a factor on a value, on a whole list, or on its first value.
-fn turns(graph: &Graph, scope: &Scope, key: &str, param: Option<&Param>) -> Vec<Knob> {
+fn turns(graph: &Graph, scope: &EditScope, key: &str, param: Option<&Param>) -> Vec<Knob> {
     let values: Vec<(usize, Scalar)> = scope
         .nodes
         .iter()
@@ -250,11 +250,11 @@ fn turns(graph: &Graph, scope: &Scope, key: &str, param: Option<&Param>) -> Vec<
     let knob = |turn| Knob { place: scope.place.clone(), turn };
     match param.map(|param| param.kind) {
         Some(ParamKind::Float) | None => {
-            vec![knob(Turn::Number { op, key: key.to_owned(), values })]
+            vec![knob(KnobTarget::Number { op, key: key.to_owned(), values })]
         }
         Some(ParamKind::Numbers) => [false, true]
             .map(|first| {
-                knob(Turn::List {
+                knob(KnobTarget::List {
                     op: op.clone(),
                     key: key.to_owned(),
                     values: values.clone(),

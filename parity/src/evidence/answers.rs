@@ -3,7 +3,7 @@
 
 use endpoints::{Generation, LogprobRow, LogprobSupport, PromptScores, ServerFacts};
 
-use super::cases::Case;
+use super::cases::ServerPrompt;
 use super::distance::apart;
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject};
@@ -21,7 +21,7 @@ const EQUAL: f32 = 1e-6;
 
 /// Findings about the rows of a prompt.
 pub(super) fn scored(
-    case: &Case,
+    case: &ServerPrompt,
     scored: &PromptScores,
     facts: &ServerFacts,
     vocab: usize,
@@ -42,7 +42,7 @@ pub(super) fn scored(
 
 /// Finds a row with fewer values than the server provides for a prompt.
 fn short(
-    case: &Case,
+    case: &ServerPrompt,
     scored: &PromptScores,
     scores: LogprobSupport,
     vocab: usize,
@@ -66,7 +66,7 @@ fn short(
 
 /// Finds faults of generated tokens, of which `count` were requested.
 pub(super) fn generated(
-    case: &Case,
+    case: &ServerPrompt,
     made: &Generation,
     count: usize,
     facts: &ServerFacts,
@@ -104,7 +104,7 @@ pub(super) fn generated(
     found.map(|(step, words)| gate(case, Phase::Decode, step, words))
 }
 
-fn gate(case: &Case, phase: Phase, step: usize, words: String) -> Gate {
+fn gate(case: &ServerPrompt, phase: Phase, step: usize, words: String) -> Gate {
     let mut gate =
         Gate::new(Subject::Logprobs, &case.name, phase, Mode::Cumulative, LAST).failed(words);
     gate.step = Some(step);
@@ -112,7 +112,7 @@ fn gate(case: &Case, phase: Phase, step: usize, words: String) -> Gate {
 }
 
 /// Compares the prompt's ids with those that the server returns.
-fn echo(case: &Case, echo: Option<&[u32]>) -> Option<(usize, String)> {
+fn echo(case: &ServerPrompt, echo: Option<&[u32]>) -> Option<(usize, String)> {
     let echo = echo.filter(|echo| *echo != case.tokens)?;
     let (ours, theirs) = (case.tokens.len(), echo.len());
     let at = case.tokens.iter().zip(echo).take_while(|(a, b)| a == b).count();

@@ -12,7 +12,7 @@ const LENGTHS: [usize; 4] = [1, 2, 11, 70];
 
 /// Prompt with its expectations.
 #[derive(Debug, Clone)]
-pub(super) struct Case {
+pub(super) struct ServerPrompt {
     pub(super) name: String,
     pub(super) tokens: Vec<u32>,
     /// Positions of the rows that are compared.
@@ -24,7 +24,7 @@ pub(super) struct Case {
     prompt: Option<Prompt>,
 }
 
-impl Case {
+impl ServerPrompt {
     /// Returns the rows of the dump's f32 run; none without a dump.
     pub(super) fn truth(&self, dump: Option<&Dump>) -> Result<Option<Vec<LogprobRow>>, Error> {
         let (Some(dump), Some(prompt)) = (dump, &self.prompt) else { return Ok(None) };
@@ -60,7 +60,7 @@ pub(super) fn cases(
     dtype: Dtype,
     room: usize,
     count: usize,
-) -> Result<Vec<Case>, Error> {
+) -> Result<Vec<ServerPrompt>, Error> {
     // One token more than the prompt shows the row after it.
     let fits = |length: usize| length + count < room;
     let mut cases = Vec::new();
@@ -69,7 +69,7 @@ pub(super) fn cases(
             let positions = prompt.positions(Phase::Prefill);
             let spread = dump.spread(dtype, prompt)?;
             let rows = spread.map(|spread| spread.logprobs.iter().map(|x| f64::from(*x)).collect());
-            cases.push(Case {
+            cases.push(ServerPrompt {
                 name: prompt.name.clone(),
                 tokens: prompt.tokens.clone(),
                 spread: rows.filter(|rows: &Vec<f64>| rows.len() == positions.len()),
@@ -80,7 +80,7 @@ pub(super) fn cases(
         }
     } else {
         for length in LENGTHS.into_iter().filter(|length| fits(*length)) {
-            cases.push(Case {
+            cases.push(ServerPrompt {
                 name: format!("made{length}"),
                 tokens: made(length, model.vocab),
                 positions: (0..length).collect(),

@@ -6,7 +6,7 @@ use crate::metrics::top1;
 
 /// Distance of one row.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Distance {
+pub(super) struct RowDistance {
     /// Largest difference of a log-probability.
     pub(super) max: f64,
     /// Root mean square of the differences.
@@ -25,7 +25,7 @@ pub(super) fn distance(
     server: &LogprobRow,
     reference: &LogprobRow,
     deltas: &mut Vec<f32>,
-) -> Distance {
+) -> RowDistance {
     let from = deltas.len();
     let (mut kl, mut p, mut q) = (0.0_f64, 0.0_f64, 0.0_f64);
     for (id, got) in server.entries() {
@@ -50,7 +50,7 @@ pub(super) fn distance(
     }
     let own = &deltas[from..];
     let power: f64 = own.iter().map(|delta| f64::from(*delta).powi(2)).sum();
-    Distance {
+    RowDistance {
         max: own.iter().copied().fold(0.0, f32::max).into(),
         rms: (power / own.len().max(1) as f64).sqrt(),
         kl: if server.values.len() > 1 { kl.max(0.0) } else { 0.0 },

@@ -49,7 +49,7 @@ fn other(facts: &ServerFacts, source: &ModelSource<'_>, found: String) -> Error 
 
 /// Fingerprint of a server's rows.
 #[derive(Debug, Default)]
-pub(super) struct Identity {
+pub(super) struct RowFingerprint {
     places: Vec<f64>,
     first: Vec<f64>,
     same_top: usize,
@@ -57,7 +57,7 @@ pub(super) struct Identity {
     generated: BTreeSet<usize>,
 }
 
-impl Identity {
+impl RowFingerprint {
     /// Looks up the most likely tokens of rows in our own.
     pub(super) fn add(&mut self, positions: &[usize], rows: &[LogprobRow], full: &[LogprobRow]) {
         for ((row, own), position) in rows.iter().zip(full).zip(positions) {

@@ -11,11 +11,11 @@ use super::Error;
 use crate::check::Error as CheckError;
 use crate::dump::{Dump, sha256};
 use crate::metrics::log_softmax;
-use crate::report::Hashes;
+use crate::report::FileHashes;
 use crate::run::one;
 
 /// Model opened by the native engine.
-pub(super) struct Native<'a> {
+pub(super) struct NativeReference<'a> {
     engine: &'a dyn Engine,
     source: ModelSource<'a>,
     session: Box<dyn Session>,
@@ -24,7 +24,7 @@ pub(super) struct Native<'a> {
     power: (f64, usize),
 }
 
-impl<'a> Native<'a> {
+impl<'a> NativeReference<'a> {
     pub(super) fn open(
         engine: &'a dyn Engine,
         source: &ModelSource<'a>,
@@ -76,8 +76,9 @@ impl<'a> Native<'a> {
 }
 
 /// Returns the hashes of the model, which must match the dump.
-pub(super) fn hashes(source: &ModelSource<'_>, dump: Option<&Dump>) -> Result<Hashes, Error> {
-    let mut hashes = Hashes { dump: dump.map(Dump::sha256).transpose()?, ..Hashes::default() };
+pub(super) fn hashes(source: &ModelSource<'_>, dump: Option<&Dump>) -> Result<FileHashes, Error> {
+    let mut hashes =
+        FileHashes { dump: dump.map(Dump::sha256).transpose()?, ..FileHashes::default() };
     let io = |path: &Path| sha256(path).map_err(|error| Error::Check(CheckError::Io(error)));
     if source.dir.is_file() {
         hashes.weights = Some(io(source.dir)?);

@@ -11,22 +11,22 @@ use registry::yaml::{self, YamlMap, YamlNode, YamlValue};
 
 /// Plan of a matrix.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct MatrixPlan {
     /// Models, in order.
-    pub models: Vec<Model>,
+    pub models: Vec<PlanModel>,
     /// Engines, in order.
-    pub engines: Vec<Engine>,
+    pub engines: Vec<PlanEngine>,
     /// Default dtypes of models and engines.
     pub dtypes: Vec<Dtype>,
     /// Flags that are passed on to every check.
     pub flags: Vec<String>,
     /// Cells that need not pass.
-    pub known: Vec<Known>,
+    pub known: Vec<KnownFailure>,
 }
 
 /// Model of a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Model {
+pub struct PlanModel {
     /// Name in reports; the last part of the path by default.
     pub name: String,
     /// Folder or file of the model, or its id on a hub.
@@ -45,7 +45,7 @@ pub struct Model {
 
 /// Engine of a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Engine {
+pub struct PlanEngine {
     /// Name in reports.
     pub name: String,
     /// Value of `--engine`.
@@ -60,7 +60,7 @@ pub struct Engine {
 
 /// Cells that need not pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownFailure {
     /// The model; all if none.
     pub model: Option<String>,
     /// The engine; all if none.
@@ -77,24 +77,24 @@ const ENGINE: [&str; 5] = ["name", "engine", "options", "dtypes", "flags"];
 const KNOWN: [&str; 4] = ["model", "engine", "dtype", "because"];
 
 /// Parses a plan, or returns all faults in it.
-pub fn read(source: &Arc<SourceText>) -> Result<Plan, Vec<Finding>> {
+pub fn read(source: &Arc<SourceText>) -> Result<MatrixPlan, Vec<Finding>> {
     let tree = yaml::read(source)?;
-    let mut reader = Reader::default();
+    let mut reader = PlanReader::default();
     let plan = reader.plan(&tree);
     if reader.findings.is_empty() { Ok(plan) } else { Err(reader.findings) }
 }
 
-impl Plan {
+impl MatrixPlan {
     /// Returns the dtypes of a model on an engine: the model's, else the engine's, else the plan's, else
     /// f32.
-    pub fn dtypes(&self, model: &Model, engine: &Engine) -> Vec<Dtype> {
+    pub fn dtypes(&self, model: &PlanModel, engine: &PlanEngine) -> Vec<Dtype> {
         let own = [&model.dtypes, &engine.dtypes, &self.dtypes];
         own.into_iter().find(|list| !list.is_empty()).cloned().unwrap_or(vec![Dtype::F32])
     }
 
     /// Returns the pairs of models and engines, in order.
-    pub fn pairs(&self) -> Vec<(&Model, &Engine)> {
-        let on = |model: &Model, engine: &Engine| {
+    pub fn pairs(&self) -> Vec<(&PlanModel, &PlanEngine)> {
+        let on = |model: &PlanModel, engine: &PlanEngine| {
             model.engines.is_empty() || model.engines.contains(&engine.name)
         };
         let of = |model| self.engines.iter().map(move |engine| (model, engine));
@@ -103,7 +103,7 @@ impl Plan {
 
     /// Returns the reason for which a cell need not pass, if there is one.
     pub fn known(&self, model: &str, engine: &str, dtype: &str) -> Option<&str> {
-        let fits = |known: &&Known| {
+        let fits = |known: &&KnownFailure| {
             known.model.as_ref().is_none_or(|name| name == model)
                 && known.engine.as_ref().is_none_or(|name| name == engine)
                 && known.dtype.is_none_or(|known| known.name() == dtype)
@@ -113,14 +113,14 @@ impl Plan {
 }
 
 #[derive(Default)]
-struct Reader {
+struct PlanReader {
     findings: Vec<Finding>,
 }
 
-impl Reader {
-    fn plan(&mut self, tree: &YamlNode) -> Plan {
-        let Some(map) = self.map(tree, "a plan", &PLAN) else { return Plan::default() };
-        let plan = Plan {
+impl PlanReader {
+    fn plan(&mut self, tree: &YamlNode) -> MatrixPlan {
+        let Some(map) = self.map(tree, "a plan", &PLAN) else { return MatrixPlan::default() };
+        let plan = MatrixPlan {
             models: self.items(map, "models", Self::model),
             engines: self.items(map, "engines", Self::engine),
             dtypes: self.dtypes(map),
@@ -171,14 +171,14 @@ impl Reader {
         }
     }
 
-    fn model(&mut self, node: &YamlNode) -> Option<Model> {
+    fn model(&mut self, node: &YamlNode) -> Option<PlanModel> {
         if let Some(path) = node.text() {
             let path = path.ident().name;
-            return Some(Model { name: last(&path), path, ..Model::default() });
+            return Some(PlanModel { name: last(&path), path, ..PlanModel::default() });
         }
         let map = self.map(node, "a model", &MODEL)?;
         let path = self.needed(node, map, "a model", "path")?;
-        Some(Model {
+        Some(PlanModel {
             name: self.word(map, "name").unwrap_or_else(|| last(&path)),
             path,
             reference: self.word(map, "reference"),
@@ -189,10 +189,10 @@ impl Reader {
         })
     }
 
-    fn engine(&mut self, node: &YamlNode) -> Option<Engine> {
+    fn engine(&mut self, node: &YamlNode) -> Option<PlanEngine> {
         if let Some(engine) = node.text() {
             let engine = engine.ident().name;
-            return Some(Engine { name: last(&engine), engine, ..Engine::default() });
+            return Some(PlanEngine { name: last(&engine), engine, ..PlanEngine::default() });
         }
         let map = self.map(node, "an engine", &ENGINE)?;
         let engine = self.needed(node, map, "an engine", "engine")?;
@@ -211,7 +211,7 @@ impl Reader {
                 None => self.expected(options, "a map of options"),
             }
         }
-        Some(Engine {
+        Some(PlanEngine {
             name: self.word(map, "name").unwrap_or_else(|| last(&engine)),
             engine,
             options: pairs,
@@ -220,10 +220,10 @@ impl Reader {
         })
     }
 
-    fn known(&mut self, node: &YamlNode) -> Option<Known> {
+    fn known(&mut self, node: &YamlNode) -> Option<KnownFailure> {
         let map = self.map(node, "a known difference", &KNOWN)?;
         let because = self.needed(node, map, "a known difference", "because")?;
-        Some(Known {
+        Some(KnownFailure {
             model: self.word(map, "model"),
             engine: self.word(map, "engine"),
             dtype: self.words(map, "dtype").iter().find_map(|word| self.dtype(word)),
@@ -325,7 +325,7 @@ fn last(path: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read_text(text: &str) -> Result<Plan, Vec<String>> {
+    fn read_text(text: &str) -> Result<MatrixPlan, Vec<String>> {
         let source = Arc::new(SourceText { path: "parity.yaml".into(), text: text.into() });
         read(&source).map_err(|found| found.into_iter().map(|f| f.message).collect())
     }

@@ -9,22 +9,22 @@ use engine::{
 use registry::dtype::Dtype;
 use registry::model::Model;
 
-use super::faults::{Fault, How, StateChange, StateFault, TapFault};
+use super::faults::{EngineFault, StateChange, StateFault, TapChange, TapFault};
 use super::slots;
 
 /// Engine whose sessions have a fault.
-pub(super) struct Faulty<'a> {
+pub(super) struct FaultyEngine<'a> {
     inner: &'a dyn Engine,
-    fault: Fault,
+    fault: EngineFault,
 }
 
-impl<'a> Faulty<'a> {
-    pub(super) fn new(inner: &'a dyn Engine, fault: Fault) -> Self {
+impl<'a> FaultyEngine<'a> {
+    pub(super) fn new(inner: &'a dyn Engine, fault: EngineFault) -> Self {
         Self { inner, fault }
     }
 }
 
-impl Engine for Faulty<'_> {
+impl Engine for FaultyEngine<'_> {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -54,7 +54,7 @@ impl Engine for Faulty<'_> {
 /// Session with a fault. Its slot ids differ from the inner session's, which change when states do.
 pub(super) struct FaultySession {
     pub(super) inner: Box<dyn Session>,
-    fault: Fault,
+    fault: EngineFault,
     slots: BTreeMap<usize, SlotId>,
     next: usize,
     /// States left by the slot that was released last.
@@ -91,8 +91,8 @@ impl FaultySession {
 
     fn state_fault(&self) -> Option<StateFault> {
         match &self.fault {
-            Fault::State(fault) => Some(fault.clone()),
-            Fault::Tap(_) => None,
+            EngineFault::State(fault) => Some(fault.clone()),
+            EngineFault::Tap(_) => None,
         }
     }
 
@@ -149,8 +149,8 @@ impl FaultySession {
             inner.push(Chunk { slot, ..*chunk });
         }
         match self.fault.clone() {
-            Fault::Tap(fault) => {
-                let mut tamper = Tamper {
+            EngineFault::Tap(fault) => {
+                let mut tamper = FaultProbe {
                     probe,
                     fault: &fault,
                     rows,
@@ -160,10 +160,10 @@ impl FaultySession {
                 };
                 self.inner.step_fed(&inner, hidden, &mut tamper)
             }
-            Fault::State(StateFault { states, what: StateChange::ReadNarrow(dtype) }) => {
+            EngineFault::State(StateFault { states, what: StateChange::ReadNarrow(dtype) }) => {
                 slots::read_narrow(&mut *self.inner, &inner, hidden, probe, &states, dtype)
             }
-            Fault::State(_) => self.inner.step_fed(&inner, hidden, probe),
+            EngineFault::State(_) => self.inner.step_fed(&inner, hidden, probe),
         }
     }
 }
@@ -238,7 +238,7 @@ impl Session for FaultySession {
 
     fn truncate(&mut self, slot: SlotId, length: usize) -> Result<(), Error> {
         let inner = self.own(slot)?;
-        let Some(StateFault { states, what: StateChange::NotTakenBack }) = self.state_fault()
+        let Some(StateFault { states, what: StateChange::NotTruncated }) = self.state_fault()
         else {
             return self.inner.truncate(inner, length);
         };
@@ -277,7 +277,7 @@ impl Session for FaultySession {
 }
 
 /// Probe that changes a tap before the real one sees it.
-struct Tamper<'a> {
+struct FaultProbe<'a> {
     probe: &'a mut dyn Probe,
     fault: &'a TapFault,
     /// Positions of all rows, and of those with wanted logits.
@@ -288,7 +288,7 @@ struct Tamper<'a> {
     dtype: Dtype,
 }
 
-impl Probe for Tamper<'_> {
+impl Probe for FaultProbe<'_> {
     fn wants(&self, tap: &str) -> bool {
         tap == self.fault.tap
             || self.fault.chosen.as_ref().is_some_and(|(chosen, _)| chosen == tap)
@@ -325,15 +325,15 @@ impl Probe for Tamper<'_> {
     }
 }
 
-fn changed(x: f32, how: How, dtype: Dtype) -> f32 {
+fn changed(x: f32, how: TapChange, dtype: Dtype) -> f32 {
     match (how, dtype) {
-        (How::Times(factor), _) => slots::kept(x * factor, dtype),
-        (How::Noise, _) => {
+        (TapChange::Times(factor), _) => slots::round_to_dtype(x * factor, dtype),
+        (TapChange::Noise, _) => {
             let up = x.to_bits().wrapping_mul(0x9E37_79B9) >> 31 == 0;
-            slots::kept(x * if up { 1.01 } else { 0.99 }, dtype)
+            slots::round_to_dtype(x * if up { 1.01 } else { 0.99 }, dtype)
         }
-        (How::Rounded, Dtype::F32) => slots::rounded(x, 10),
-        (How::Rounded, Dtype::F16) => slots::rounded(x, 7),
-        (How::Rounded, Dtype::Bf16) => slots::rounded(x, 5),
+        (TapChange::Rounded, Dtype::F32) => slots::rounded(x, 10),
+        (TapChange::Rounded, Dtype::F16) => slots::rounded(x, 7),
+        (TapChange::Rounded, Dtype::Bf16) => slots::rounded(x, 5),
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn rounded(x: f32, bits: u32) -> f32 {
 }
 
 /// Rounds to the precision of a dtype.
-pub(super) fn kept(x: f32, dtype: Dtype) -> f32 {
+pub(super) fn round_to_dtype(x: f32, dtype: Dtype) -> f32 {
     match dtype {
         Dtype::F32 => x,
         Dtype::Bf16 => rounded(x, 7),
@@ -59,7 +59,7 @@ pub(super) fn change(
                 changed = true;
             }
             StateChange::Narrow(dtype) => {
-                value.data.iter_mut().for_each(|x| *x = kept(*x, *dtype));
+                value.data.iter_mut().for_each(|x| *x = round_to_dtype(*x, *dtype));
                 changed = true;
             }
             _ => {}
@@ -139,9 +139,9 @@ pub(super) fn read_narrow(
     let mut values = session.states(chunk.slot)?;
     change(&mut values, &StateChange::Narrow(dtype), states, position);
     let narrow = session.seed(position, &values)?;
-    let mut seen = Recorded { probe, taps: BTreeMap::new() };
+    let mut seen = RecordingProbe { probe, taps: BTreeMap::new() };
     let logits = session.step_fed(&[Chunk { slot: narrow, ..*chunk }], hidden, &mut seen);
-    let mut replay = Replay(seen.taps);
+    let mut replay = ReplayProbe(seen.taps);
     session.release(narrow)?;
     let logits = logits?;
     session.step_fed(chunks, hidden, &mut replay)?;
@@ -149,12 +149,12 @@ pub(super) fn read_narrow(
 }
 
 /// Probe that records taps as another probe leaves them.
-struct Recorded<'a> {
+struct RecordingProbe<'a> {
     probe: &'a mut dyn Probe,
     taps: BTreeMap<String, Vec<f32>>,
 }
 
-impl Probe for Recorded<'_> {
+impl Probe for RecordingProbe<'_> {
     fn wants(&self, tap: &str) -> bool {
         self.probe.wants(tap)
     }
@@ -166,9 +166,9 @@ impl Probe for Recorded<'_> {
 }
 
 /// Probe that replaces taps by recorded ones.
-struct Replay(BTreeMap<String, Vec<f32>>);
+struct ReplayProbe(BTreeMap<String, Vec<f32>>);
 
-impl Probe for Replay {
+impl Probe for ReplayProbe {
     fn wants(&self, tap: &str) -> bool {
         self.0.contains_key(tap)
     }

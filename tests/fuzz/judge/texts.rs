@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokenizer::Options;
 use tokenizer::check::Loaded;
 
-use parity::matrix::{self, Board, Outcome};
+use parity::matrix::{self, Board, CellOutcome};
 use registry::diag::SourceText;
 
 use super::{Judged, Trial, refused};
@@ -132,7 +132,7 @@ pub(crate) fn plan(trial: &Trial<'_>) -> Judged {
     }
     let changes = board.changes(Some(&board));
     // A board compared with itself has no failure.
-    if board.worst(&changes) != Outcome::Pass {
+    if board.worst(&changes) != CellOutcome::Pass {
         return Err("a scoreboard fails against itself".to_owned());
     }
     for shown in [

@@ -8,14 +8,14 @@ use registry::dtype::Dtype;
 use registry::model::Model;
 
 /// Session with the hidden rows of the current prompt.
-pub(crate) struct Fed {
+pub(crate) struct NextnSession {
     inner: Box<dyn Session>,
     /// `[positions, width]`; empty for a graph that reads only tokens.
     pub(crate) rows: Vec<f32>,
     width: usize,
 }
 
-impl Fed {
+impl NextnSession {
     pub(crate) fn new(inner: Box<dyn Session>) -> Self {
         let graph = &inner.model().graph;
         let width = graph.fed.map_or(0, |fed| graph.values[fed.value.0].shape.iter().product());
@@ -23,7 +23,7 @@ impl Fed {
     }
 }
 
-impl Session for Fed {
+impl Session for NextnSession {
     fn model(&self) -> &Model {
         self.inner.model()
     }

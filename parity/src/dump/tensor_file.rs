@@ -6,17 +6,17 @@ use formats::numbers;
 use formats::safetensors::{Entry, File, FileDtype};
 use registry::dtype::Dtype;
 
-use super::{Error, Tensor};
+use super::{DumpTensor, Error};
 
 /// Opened file. Its header is valid: sizes follow from shapes, and tensors fill the file without holes or
 /// overlaps.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct TensorFile {
     pub(super) path: PathBuf,
     file: File,
 }
 
-impl Store {
+impl TensorFile {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         Ok(Self { path: path.to_owned(), file: File::open(path)? })
     }
@@ -79,10 +79,10 @@ impl Store {
         entry.dtype.run().ok_or_else(|| self.unexpected(name, "of F32, BF16 or F16"))
     }
 
-    pub(super) fn read(&self, name: &str) -> Result<Tensor, Error> {
+    pub(super) fn read(&self, name: &str) -> Result<DumpTensor, Error> {
         let (entry, bytes) = self.bytes(name)?;
         let (dtype, data) = self.widen(name, entry, bytes)?;
-        Ok(Tensor { dtype, shape: entry.shape.clone(), data })
+        Ok(DumpTensor { dtype, shape: entry.shape.clone(), data })
     }
 
     fn widen(&self, name: &str, entry: &Entry, bytes: &[u8]) -> Result<(Dtype, Vec<f32>), Error> {

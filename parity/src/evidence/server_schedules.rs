@@ -12,7 +12,7 @@ use endpoints::{
 use registry::dtype::Dtype;
 
 use super::EvidenceOptions;
-use super::cases::{Case, made};
+use super::cases::{ServerPrompt, made};
 use super::distance::{apart, top};
 use crate::gate::Verdict;
 use crate::schedules::ScheduleRow;
@@ -27,8 +27,8 @@ const LONGEST: usize = 1024;
 const MORE: usize = 12;
 
 /// Answers to each prompt by itself.
-pub(super) struct Alone<'a> {
-    pub(super) cases: &'a [Case],
+pub(super) struct SingleAnswers<'a> {
+    pub(super) cases: &'a [ServerPrompt],
     /// Rows of prompts; empty if the server provides none.
     pub(super) scored: &'a [PromptScores],
     /// Generated tokens; empty if the server provides none.
@@ -56,31 +56,31 @@ pub(super) fn together<I: Sync, T: Send>(
 }
 
 /// Answer of either kind.
-struct Answer {
+struct AnswerRows {
     ids: Vec<u32>,
     rows: Vec<LogprobRow>,
     /// Position of the first row in the sequence.
     from: usize,
 }
 
-impl From<&Generation> for Answer {
+impl From<&Generation> for AnswerRows {
     fn from(made: &Generation) -> Self {
         Self { ids: made.ids.clone(), rows: made.rows.clone(), from: 0 }
     }
 }
 
-impl From<&PromptScores> for Answer {
+impl From<&PromptScores> for AnswerRows {
     fn from(scored: &PromptScores) -> Self {
         Self { ids: Vec::new(), rows: scored.rows.clone(), from: 0 }
     }
 }
 
 /// Progress of one schedule.
-struct Run {
+struct ScheduleProgress {
     row: ScheduleRow,
 }
 
-impl Run {
+impl ScheduleProgress {
     fn new(dtype: Dtype, name: &str, why: &'static str, limit: f64) -> Self {
         let (steps, position, note) = (0, None, None);
         let (name, max, verdict) = (name.to_owned(), f64::NAN, Verdict::Pass);
@@ -89,7 +89,7 @@ impl Run {
 
     /// Compares an answer with the one that the prompt had alone. After a different token, sequences are
     /// not comparable.
-    fn compare(&mut self, case: &Case, what: &str, alone: &Answer, got: &Answer) {
+    fn compare(&mut self, case: &ServerPrompt, what: &str, alone: &AnswerRows, got: &AnswerRows) {
         self.row.steps += 1;
         let end = case.tokens.len();
         let same = alone.ids.iter().zip(&got.ids).all(|(a, b)| a == b);
@@ -127,8 +127,8 @@ impl Run {
     }
 }
 
-impl Run {
-    fn fail(&mut self, case: &Case, position: usize, what: &str) {
+impl ScheduleProgress {
+    fn fail(&mut self, case: &ServerPrompt, position: usize, what: &str) {
         if self.row.verdict != Verdict::Fail {
             self.row.verdict = Verdict::Fail;
             self.row.position = Some(position);
@@ -149,14 +149,14 @@ impl Run {
 /// Runs all schedules that the server's responses allow.
 pub(super) fn schedules(
     server: &dyn Endpoint,
-    alone: &Alone<'_>,
+    alone: &SingleAnswers<'_>,
     dtype: Dtype,
     limit: f64,
     options: &EvidenceOptions<'_>,
 ) -> Result<Vec<ScheduleRow>, Error> {
     let places = chosen(alone.cases);
     let Some(&main) = places.first() else { return Ok(Vec::new()) };
-    let setting = Setting { server, alone, dtype, limit, count: options.tokens };
+    let setting = ScheduleContext { server, alone, dtype, limit, count: options.tokens };
     let mut rows = Vec::new();
     if !alone.made.is_empty() {
         rows.extend(setting.one_by_one(&places)?);
@@ -172,7 +172,7 @@ pub(super) fn schedules(
 }
 
 /// Returns prompts of mixed lengths, the longest first.
-fn chosen(cases: &[Case]) -> Vec<usize> {
+fn chosen(cases: &[ServerPrompt]) -> Vec<usize> {
     let mut places: Vec<usize> =
         (0..cases.len()).filter(|n| cases[*n].tokens.len() <= LONGEST).collect();
     places.sort_by_key(|n| std::cmp::Reverse(cases[*n].tokens.len()));
@@ -180,17 +180,17 @@ fn chosen(cases: &[Case]) -> Vec<usize> {
     places
 }
 
-struct Setting<'a> {
+struct ScheduleContext<'a> {
     server: &'a dyn Endpoint,
-    alone: &'a Alone<'a>,
+    alone: &'a SingleAnswers<'a>,
     dtype: Dtype,
     limit: f64,
     count: usize,
 }
 
-impl Setting<'_> {
-    fn run(&self, name: &str, why: &'static str) -> Run {
-        Run::new(self.dtype, name, why, self.limit)
+impl ScheduleContext<'_> {
+    fn run(&self, name: &str, why: &'static str) -> ScheduleProgress {
+        ScheduleProgress::new(self.dtype, name, why, self.limit)
     }
 
     fn generate(
@@ -220,7 +220,7 @@ impl Setting<'_> {
             "the tokens generated so far as part of the prompt: decode and prefill agree",
         );
         for &n in places {
-            let (case, alone) = (&self.alone.cases[n], Answer::from(&self.alone.made[n]));
+            let (case, alone) = (&self.alone.cases[n], AnswerRows::from(&self.alone.made[n]));
             let tokens = &case.tokens;
             for time in ["the first time", "the second time"] {
                 let got = self.generate(tokens, PrefixCache::Default, self.count)?;
@@ -249,7 +249,7 @@ impl Setting<'_> {
             if half > 0 {
                 let so_far: Vec<u32> = tokens.iter().chain(&alone.ids[..half]).copied().collect();
                 let got = self.generate(&so_far, PrefixCache::Default, self.count - half)?;
-                let rest = Answer {
+                let rest = AnswerRows {
                     ids: alone.ids[half..].to_vec(),
                     rows: alone.rows[half..].to_vec(),
                     from: half,
@@ -257,7 +257,7 @@ impl Setting<'_> {
                 goes_on.compare(case, "with what it generated", &rest, &(&got).into());
             }
         }
-        Ok([again, other, prefix, beyond, goes_on].map(Run::done).into())
+        Ok([again, other, prefix, beyond, goes_on].map(ScheduleProgress::done).into())
     }
 
     /// Sends requests at the same time.
@@ -286,7 +286,7 @@ impl Setting<'_> {
             }
         }
         let mut crowd = self.run("crowd", "the same prompt many times at once");
-        let (case, alone) = (&self.alone.cases[main], Answer::from(&self.alone.made[main]));
+        let (case, alone) = (&self.alone.cases[main], AnswerRows::from(&self.alone.made[main]));
         let all: Vec<usize> = (0..parallel).collect();
         let got =
             together(&all, &|_| self.generate(&case.tokens, PrefixCache::Default, self.count))?;
