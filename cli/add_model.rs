@@ -19,15 +19,15 @@ use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
 use registry::file;
 
-use crate::card::{Card, Evidence, Outcome, Weights};
+use crate::card::{Card, ProofResults, ProofStatus, WeightsSummary};
 use crate::findings::{check_error, engine_error, model_error, tell};
 use crate::parity_check;
 use crate::reference::{beside, no_reference, open_dump};
 use crate::specs;
-use crate::target::{self, Choice, Which};
+use crate::target::{self, ModelArgs, SpecArgs};
 use crate::term::{Tone, paint};
-use crate::text::{Table, count, plural};
-use crate::{Ended, annotate, parity_mutate, schema, term, write};
+use crate::text::{TextTable, count, plural};
+use crate::{CommandOutcome, annotate, parity_mutate, schema, term, write};
 
 /// Matches or drafts a spec, builds the model, runs it and proves it against its reference
 #[derive(Debug, Args)]
@@ -41,11 +41,11 @@ Examples:
   onboard add-model FILE.gguf --reference DUMP   a GGUF file; what its types cost is said in place of a proof
 
 Exit codes: 0 proven, 1 differs, 2 could not run or nothing to prove it with.")]
-pub(crate) struct AddModel {
+pub(crate) struct AddModelArgs {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// Draft a spec that extends this one, even if another matches
     #[arg(long, value_name = "SPEC", conflicts_with = "spec")]
     like: Option<PathBuf>,
@@ -66,8 +66,8 @@ pub(crate) struct AddModel {
     threads: Option<usize>,
 }
 
-impl AddModel {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl AddModelArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         if is_gguf(&self.which.model) {
             return self.file();
         }
@@ -89,14 +89,15 @@ impl AddModel {
             Some(path) => Some(self.compare(&target, path)?),
             None => None,
         };
-        let weights = Weights { coverage: Some(coverage), fingerprint: target.fingerprint()? };
+        let weights =
+            WeightsSummary { coverage: Some(coverage), fingerprint: target.fingerprint()? };
         let book = match (&reference, &report) {
             (Some(path), Some(report)) if self.measure && report.verdict() != Verdict::Fail => {
                 Some(self.mistakes(&target, path)?)
             }
             _ => None,
         };
-        let evidence = Evidence { report: report.as_ref(), book: book.as_ref() };
+        let evidence = ProofResults { report: report.as_ref(), book: book.as_ref() };
         self.conclude(&target, weights, evidence, &out)
     }
 
@@ -112,7 +113,7 @@ impl AddModel {
     }
 
     /// Checks a GGUF file, which is opened only if every tensor is recognized.
-    fn file(&self) -> Result<Ended> {
+    fn file(&self) -> Result<CommandOutcome> {
         let target = target::open(&self.which, &self.choice)?;
         ensure!(
             self.like.is_none(),
@@ -132,15 +133,16 @@ impl AddModel {
                 target.dir.display()
             ));
             let (which, choice) = (self.which.clone(), self.choice.clone());
-            return parity_check::Check::of_file(which, choice, reference, self.json).run();
+            return parity_check::ParityCheckArgs::of_file(which, choice, reference, self.json)
+                .run();
         }
         let report = match &reference {
             Some(path) => Some(self.compare(&target, path)?),
             None => None,
         };
-        let weights = Weights { coverage: None, fingerprint: target.fingerprint()? };
+        let weights = WeightsSummary { coverage: None, fingerprint: target.fingerprint()? };
         let out = self.out(&target.name);
-        self.conclude(&target, weights, Evidence { report: report.as_ref(), book: None }, &out)
+        self.conclude(&target, weights, ProofResults { report: report.as_ref(), book: None }, &out)
     }
 
     /// Returns the folder of the card.
@@ -170,15 +172,15 @@ impl AddModel {
     fn conclude(
         &self,
         target: &LocalModel,
-        weights: Weights,
-        evidence: Evidence<'_>,
+        weights: WeightsSummary,
+        evidence: ProofResults<'_>,
         out: &Path,
-    ) -> Result<Ended> {
+    ) -> Result<CommandOutcome> {
         let report = evidence.report;
         let outcome = match report.map(Report::verdict) {
-            None => Outcome::NotProven,
-            Some(Verdict::Fail) => Outcome::Differs,
-            Some(Verdict::Pass | Verdict::Skip) => Outcome::Proven,
+            None => ProofStatus::NotProven,
+            Some(Verdict::Fail) => ProofStatus::Differs,
+            Some(Verdict::Pass | Verdict::Skip) => ProofStatus::Proven,
         };
         let card = Card::new(target, weights, evidence, outcome)?;
         let paths = [("card.md", card.markdown()), ("card.json", card.json())];
@@ -190,7 +192,7 @@ impl AddModel {
         } else {
             term::print("")?;
             match report {
-                Some(report) if outcome == Outcome::Differs => {
+                Some(report) if outcome == ProofStatus::Differs => {
                     term::print(&parity::report::text(report))?;
                 }
                 Some(report) => {
@@ -202,16 +204,16 @@ impl AddModel {
             self.say("verdict", &verdict_line(outcome, report));
             self.say("card", &out.join("card.md").display().to_string());
         }
-        if outcome == Outcome::NotProven {
+        if outcome == ProofStatus::NotProven {
             term::note(&format!("nothing was proven: {}", no_reference(&target.dir)));
         }
         if let Some(report) = report {
             annotate::report(report, &target.model);
         }
         Ok(match outcome {
-            Outcome::Proven => Ended::Well,
-            Outcome::Differs => Ended::Differs,
-            Outcome::NotProven => Ended::CouldNotRun,
+            ProofStatus::Proven => CommandOutcome::Well,
+            ProofStatus::Differs => CommandOutcome::Differs,
+            ProofStatus::NotProven => CommandOutcome::CouldNotRun,
         })
     }
 
@@ -362,19 +364,19 @@ fn spec_line(target: &LocalModel, drafted: Option<&SpecDraft>) -> String {
     }
 }
 
-fn verdict_line(outcome: Outcome, report: Option<&Report>) -> String {
+fn verdict_line(outcome: ProofStatus, report: Option<&Report>) -> String {
     let gates: usize =
         report.map_or(0, |report| report.runs.iter().map(|run| run.gates.len()).sum());
     match outcome {
-        Outcome::Proven => format!("{}: {gates} gates hold", paint(Tone::Good, "proven")),
-        Outcome::Differs => paint(Tone::Bad, "differs"),
-        Outcome::NotProven => paint(Tone::Strong, "not proven"),
+        ProofStatus::Proven => format!("{}: {gates} gates hold", paint(Tone::Good, "proven")),
+        ProofStatus::Differs => paint(Tone::Bad, "differs"),
+        ProofStatus::NotProven => paint(Tone::Strong, "not proven"),
     }
 }
 
 /// Formats the results as a table, one line per run and phase.
 fn card_table(report: &Report) -> String {
-    let mut table = Table::new(&[2, 3, 4, 5, 6]);
+    let mut table = TextTable::new(&[2, 3, 4, 5, 6]);
     table.row(["dtype", "phase", "rows", "|dlogp|", "bound", "mean", "KL", "verdict"]);
     for run in &report.runs {
         for phase in &run.phases {

@@ -15,7 +15,7 @@ use crate::term;
 
 /// Format of findings and failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum FindingFormat {
     // Without comments for clap: they would make every command's help long.
     Text,
     Github,
@@ -23,7 +23,7 @@ pub(crate) enum Format {
 
 /// Flag that every command has.
 #[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct Asked {
+pub(crate) struct FormatArgs {
     /// Form of findings and failures; `github` adds annotations for GitHub Actions
     #[arg(
         long,
@@ -32,15 +32,15 @@ pub(crate) struct Asked {
         default_value = "text",
         hide_default_value = true
     )]
-    format: Format,
+    format: FindingFormat,
 }
 
 static GITHUB: AtomicBool = AtomicBool::new(false);
 
-impl Asked {
+impl FormatArgs {
     /// Sets the format for everything that follows.
     pub(crate) fn install(self) {
-        GITHUB.store(self.format == Format::Github, Ordering::Relaxed);
+        GITHUB.store(self.format == FindingFormat::Github, Ordering::Relaxed);
     }
 }
 

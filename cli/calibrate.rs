@@ -16,7 +16,7 @@ use crate::{term, voice};
 const CHUNK: usize = 512;
 
 /// Tokens of a text, cut into chunks.
-pub(crate) struct Text {
+pub(crate) struct ChunkedText {
     tokens: Vec<u32>,
     /// First token of every chunk, if texts have one.
     begin: Option<u32>,
@@ -26,7 +26,7 @@ pub(crate) struct Text {
     pub(crate) count: usize,
 }
 
-impl Text {
+impl ChunkedText {
     /// Reads a text with the tokenizer beside the model, or takes `ids` if there is no text. The incomplete
     /// chunk at the end is dropped.
     pub(crate) fn read(

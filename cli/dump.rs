@@ -14,7 +14,7 @@ use registry::file;
 
 pub(crate) use engine::model_of;
 
-use crate::{Ended, term};
+use crate::{CommandOutcome, term};
 
 /// Reference script: a single file, so that it can be copied to the machine with the model.
 const SCRIPT: &str = include_str!("../parity/reference/dump.py");
@@ -36,7 +36,7 @@ Examples:
 The interpreter is --python, else ONBOARD_PYTHON, else the python of the active environment (venv,
 conda, PATH) if it has torch and transformers, else `uv run`, which installs what the script needs.
 The files of code that is not transformers' own are recorded in the dump with their hashes.")]
-pub(crate) struct Dump {
+pub(crate) struct DumpArgs {
     /// The checkpoint's folder
     #[arg(required_unless_present = "script")]
     model: Option<PathBuf>,
@@ -62,17 +62,17 @@ pub(crate) struct Dump {
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
     #[command(flatten)]
-    recorded: engine::EngineDump,
+    recorded: engine::EngineDumpArgs,
     /// Further arguments for the script, after `--`
     #[arg(last = true, value_name = "ARGS")]
     more: Vec<String>,
 }
 
-impl Dump {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl DumpArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         if self.script {
             term::print(SCRIPT)?;
-            return Ok(Ended::Well);
+            return Ok(CommandOutcome::Well);
         }
         let (Some(model), Some(output)) = (&self.model, &self.output) else {
             bail!("the model's folder and --output are needed; see --help");
@@ -126,7 +126,7 @@ impl Dump {
             fs_err::write(&path, text)?;
             watched.push(crate::interrupt::watch(&path));
         }
-        let python = Python::find(self.python.as_deref());
+        let python = PythonInterpreter::find(self.python.as_deref());
         term::note(&format!("running the reference with {}", python.name()));
         let mut command = python.command();
         command.arg(&script).args(self.arguments(model, output));
@@ -139,11 +139,11 @@ impl Dump {
             return Err(python.explain(status));
         }
         term::note(&format!("wrote {}", output.display()));
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Well)
     }
 }
 
-impl Dump {
+impl DumpArgs {
     /// Returns the arguments of the script.
     fn arguments(&self, model: &Path, output: &Path) -> Vec<OsString> {
         let mut all: Vec<OsString> = vec![model.into(), "-o".into(), output.into()];
@@ -181,14 +181,14 @@ fn auto_map(config: &Path) -> Vec<String> {
 
 /// Python interpreter, by its origin.
 #[derive(Debug)]
-enum Python {
+enum PythonInterpreter {
     /// Interpreter named by the user, or of the active environment.
     At(PathBuf),
     /// `uv run`, which builds an environment from the script's own header.
     Uv,
 }
 
-impl Python {
+impl PythonInterpreter {
     fn find(given: Option<&Path>) -> Self {
         let set = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
         if let Some(path) =

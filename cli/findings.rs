@@ -10,15 +10,15 @@ use crate::{annotate, term};
 
 /// Error whose text has already been shown.
 #[derive(Debug)]
-pub(crate) struct Told(String);
+pub(crate) struct ReportedError(String);
 
-impl std::fmt::Display for Told {
+impl std::fmt::Display for ReportedError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Told {}
+impl std::error::Error for ReportedError {}
 
 /// Shows all findings, and returns an error with their consequence.
 pub(crate) fn tell(findings: &[Finding], said: &str) -> anyhow::Error {
@@ -28,7 +28,7 @@ pub(crate) fn tell(findings: &[Finding], said: &str) -> anyhow::Error {
     term::note(&format!("{word} {said}"));
     annotate::error(said);
     let found = findings.iter().map(|finding| format!("\n{}", finding.message));
-    Told(std::iter::once(said.to_owned()).chain(found).collect()).into()
+    ReportedError(std::iter::once(said.to_owned()).chain(found).collect()).into()
 }
 
 thread_local! {

@@ -17,7 +17,7 @@ use registry::file;
 
 use crate::engines::parse_seconds;
 use crate::findings::tell;
-use crate::{Ended, annotate, term, write};
+use crate::{CommandOutcome, annotate, term, write};
 
 /// Checks models on engines in dtypes, with one exit code
 #[derive(Debug, Args)]
@@ -44,7 +44,7 @@ Each pair of a model and an engine is a `parity check` in a process of its own, 
 own cells alone.
 
 Exit codes: 0 all pass or are known, 1 something differs, 2 something could not run.")]
-pub(crate) struct Matrix {
+pub(crate) struct MatrixArgs {
     /// The plan, a YAML file
     #[arg(value_name = "PLAN")]
     plan: PathBuf,
@@ -77,8 +77,8 @@ pub(crate) struct Matrix {
 /// Limit on the bytes of a check's standard error that are kept.
 const SAID: usize = 1 << 16;
 
-impl Matrix {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl MatrixArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let shown = self.plan.display().to_string();
         let source = Arc::new(SourceText {
             path: shown.clone(),
@@ -124,9 +124,9 @@ impl Matrix {
             annotate::error(&format!("`{shown}`: not every cell passes"));
         }
         Ok(match worst {
-            Outcome::Pass => Ended::Well,
-            Outcome::Differ => Ended::Differs,
-            Outcome::Error => Ended::CouldNotRun,
+            Outcome::Pass => CommandOutcome::Well,
+            Outcome::Differ => CommandOutcome::Differs,
+            Outcome::Error => CommandOutcome::CouldNotRun,
         })
     }
 
@@ -144,7 +144,7 @@ impl Matrix {
                 let Some((model, engine)) = pairs.get(n) else { return found };
                 let dtypes = plan.dtypes(model, engine);
                 let json = folder.path().join(format!("{n}.json"));
-                let check = Check { plan, model, engine, dtypes: &dtypes, home, json: &json };
+                let check = MatrixCheck { plan, model, engine, dtypes: &dtypes, home, json: &json };
                 let cells = check.run(self.timeout);
                 fs_err::remove_file(&json).ok();
                 let done = done.fetch_add(1, Ordering::Relaxed) + 1;
@@ -176,7 +176,7 @@ fn board(path: &Path) -> Result<Board> {
 }
 
 /// Check of one model on one engine.
-struct Check<'a> {
+struct MatrixCheck<'a> {
     plan: &'a Plan,
     model: &'a Model,
     engine: &'a Engine,
@@ -187,12 +187,12 @@ struct Check<'a> {
     json: &'a Path,
 }
 
-impl Check<'_> {
+impl MatrixCheck<'_> {
     /// Runs the check. A server runs in one dtype, so each server is a check of its own.
     fn run(&self, timeout: Duration) -> Vec<Cell> {
         let url = ["http://", "https://"].iter().any(|s| self.engine.engine.starts_with(s));
         if url && self.dtypes.len() > 1 {
-            let one = |dtypes| Check { dtypes, ..*self }.run(timeout);
+            let one = |dtypes| MatrixCheck { dtypes, ..*self }.run(timeout);
             return self.dtypes.chunks(1).flat_map(one).collect();
         }
         let names: Vec<String> = self.dtypes.iter().map(|d| d.name().to_owned()).collect();

@@ -10,9 +10,9 @@ use registry::dtype::Dtype;
 use serde_json::json;
 
 use crate::findings::{engine_error, warn};
-use crate::target::{self, Choice, Which, parse_dtype};
-use crate::voice::Voice;
-use crate::{Ended, term};
+use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
+use crate::voice::TokenIo;
+use crate::{CommandOutcome, term};
 
 /// Continues a prompt with a model
 #[derive(Debug, Args)]
@@ -23,11 +23,11 @@ Examples:
   onboard run MODEL --prompt Hi --temperature 0.7 --top-p 0.9 --seed 1
   onboard run MODEL --prompt - < prompt.txt          the prompt from standard input
   onboard run MODEL --prompt Hi --json               tokens and text as one object")]
-pub(crate) struct Run {
+pub(crate) struct RunArgs {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// The text to continue; `-` reads it from standard input, without a newline at its end
     #[arg(
         long,
@@ -68,8 +68,8 @@ pub(crate) struct Run {
 /// Maximum size of a prompt on standard input, in bytes.
 const MOST: u64 = 64 << 20;
 
-impl Run {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl RunArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         ensure!(
             self.temperature >= 0.0 && self.temperature.is_finite(),
             "--temperature must be 0 or more"
@@ -82,8 +82,8 @@ impl Run {
         let target = target::open(&self.which, &self.choice)?;
         target::explained(&target, &self.choice)?;
         let mut voice = match &self.prompt {
-            Some(_) => Voice::of(&target)?,
-            None => Voice::Ids { first: true },
+            Some(_) => TokenIo::of(&target)?,
+            None => TokenIo::Ids { first: true },
         };
         let text = match self.prompt.as_deref() {
             Some("-") => Some(standard_input()?),
@@ -138,7 +138,7 @@ impl Run {
         }
         if !self.json {
             term::print(&voice.rest())?;
-            return Ok(Ended::Well);
+            return Ok(CommandOutcome::Well);
         }
         said.push_str(&voice.rest());
         let whole = json!({
@@ -151,7 +151,7 @@ impl Run {
             "ended": ended,
         });
         term::print(&serde_json::to_string_pretty(&whole)?)?;
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Well)
     }
 }
 

@@ -13,13 +13,13 @@ use tokenizer::check::Loaded;
 use crate::term;
 
 /// Tokenizer of a model.
-pub(crate) enum Words {
+pub(crate) enum ModelTokenizer {
     Json(Box<Reference>),
     /// Tokenizer as llama.cpp loads it from a file.
     File(Box<Loaded>),
 }
 
-impl Words {
+impl ModelTokenizer {
     /// Returns the tokenizer of a model.
     pub(crate) fn of(target: &LocalModel) -> Result<Self> {
         if !target.is_gguf() {
@@ -82,21 +82,21 @@ pub(crate) fn tokenizer(dir: &Path) -> Result<Reference> {
 }
 
 /// Input and output form of tokens: ids or text.
-pub(crate) enum Voice {
+pub(crate) enum TokenIo {
     Ids { first: bool },
-    Text { words: Words, tokens: Vec<u32>, said: usize },
+    Text { words: ModelTokenizer, tokens: Vec<u32>, said: usize },
 }
 
-impl Voice {
+impl TokenIo {
     /// Returns the text form with the tokenizer of a model.
     pub(crate) fn of(target: &LocalModel) -> Result<Self> {
-        Ok(Self::Text { words: Words::of(target)?, tokens: Vec::new(), said: 0 })
+        Ok(Self::Text { words: ModelTokenizer::of(target)?, tokens: Vec::new(), said: 0 })
     }
 
     /// Returns the tokens that end a text.
     pub(crate) fn ends(&self, dir: &Path) -> Vec<u32> {
         match self {
-            Self::Text { words: Words::File(loaded), .. } => loaded.ends().to_vec(),
+            Self::Text { words: ModelTokenizer::File(loaded), .. } => loaded.ends().to_vec(),
             Self::Text { .. } => end_tokens(dir),
             Self::Ids { .. } => Vec::new(),
         }

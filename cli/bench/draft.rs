@@ -14,10 +14,10 @@ use registry::check::has_head;
 use registry::dtype::Dtype;
 use serde_json::json;
 
-use super::Bench;
+use super::BenchArgs;
 use crate::findings::engine_error;
 use crate::reference::beside;
-use crate::{Ended, engines, term};
+use crate::{CommandOutcome, engines, term};
 
 /// Minimum number of drafts for a meaningful share.
 const ENOUGH: u64 = 50;
@@ -26,11 +26,11 @@ const ENOUGH: u64 = 50;
 const NEAR_ZERO: f64 = 0.1;
 
 pub(super) fn run(
-    bench: &Bench,
+    bench: &BenchArgs,
     target: &LocalModel,
     session: &mut dyn Session,
     options: &Options,
-) -> Result<Ended> {
+) -> Result<CommandOutcome> {
     ensure!(bench.n > 1, "-n must be at least 2 to draft");
     let Some(nextn) = &target.model.nextn else {
         bail!("`{}` has no head: its spec has no `nextn`, or its config counts none", target.name);
@@ -89,11 +89,15 @@ pub(super) fn run(
         text = serde_json::to_string_pretty(&whole)?;
     }
     term::print(text.trim_end())?;
-    Ok(if !same || (suspect && proven != Some(true)) { Ended::Differs } else { Ended::Well })
+    Ok(if !same || (suspect && proven != Some(true)) {
+        CommandOutcome::Differs
+    } else {
+        CommandOutcome::Well
+    })
 }
 
 /// Returns the initial tokens.
-fn prompt(bench: &Bench, vocab: usize) -> Vec<u32> {
+fn prompt(bench: &BenchArgs, vocab: usize) -> Vec<u32> {
     if bench.tokens.is_empty() {
         (0..16_u64).map(|n| (n * 2_654_435_761 % vocab.max(1) as u64) as u32).collect()
     } else {

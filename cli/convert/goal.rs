@@ -12,20 +12,18 @@ use parity::cost::{Reference, cost};
 use parity::recorded::Recorded;
 use registry::dtype::Dtype;
 
-use super::Convert;
-use super::trial::Trial;
-use crate::calibrate::Text;
+use super::ConvertArgs;
+use super::trial::TrialFolder;
+use crate::calibrate::ChunkedText;
 use crate::findings::check_error;
 use crate::reference::{beside, no_reference};
 use crate::target;
-use crate::{Ended, term};
+use crate::{CommandOutcome, term};
 
 /// A divergence, and what it is measured against.
 #[derive(Debug, Args)]
-// A group has the name of its struct by default, and that name is taken.
-#[group(id = "divergence")]
 #[command(next_help_heading = "A divergence to meet")]
-pub(super) struct Asked {
+pub(super) struct DivergenceArgs {
     /// Choose by measurement, so that the mean divergence from the reference is at most so many nats: GGUF
     /// tensors get finer types, matrices of checkpoints stay as they are, the ones that matter most for their size
     /// first. Takes the room of another output or two while it measures
@@ -58,15 +56,15 @@ fn parse_kl(text: &str) -> Result<f64, String> {
 }
 
 /// Maximum divergence, and the means to measure it.
-pub(super) struct Goal {
+pub(super) struct DivergenceGoal {
     pub(super) most: f64,
     /// Folder for trial conversions.
-    pub(super) trial: Trial,
+    pub(super) trial: TrialFolder,
     reference: Box<dyn Reference>,
     options: Options,
 }
 
-impl Asked {
+impl DivergenceArgs {
     /// True if a target divergence is given.
     pub(super) fn is_asked(&self) -> bool {
         self.target_kl.is_some()
@@ -90,16 +88,16 @@ impl Asked {
     /// Returns the goal, if the flags set one. A text is run here.
     pub(super) fn goal(
         &self,
-        args: &Convert,
+        args: &ConvertArgs,
         target: &LocalModel,
         output: &Path,
-    ) -> Result<Option<Goal>> {
+    ) -> Result<Option<DivergenceGoal>> {
         let Some(most) = self.target_kl else { return Ok(None) };
         ensure!(!args.plan, "--target-kl measures weights, and --plan reads none");
         let options = Options { dtype: Dtype::F32, threads: args.threads, ..Options::default() };
         target::check_dtypes(target, &[Dtype::F32])?;
-        let begin = || Trial::begin(output, args.shard);
-        let (trial, reference): (Trial, Box<dyn Reference>) =
+        let begin = || TrialFolder::begin(output, args.shard);
+        let (trial, reference): (TrialFolder, Box<dyn Reference>) =
             if let Some(text) = self.read_text(args, target)? {
                 let trial = begin()?;
                 let recorded = record(target, &text, &options, &trial)?;
@@ -111,15 +109,15 @@ impl Asked {
         let rounds = if self.w8a8 { Rounds::All } else { Rounds::None };
         // Codes that give NaN count as infinite divergence, so that others are chosen.
         let options = Options { rounds, finite: false, ..options };
-        Ok(Some(Goal { most, trial, reference, options }))
+        Ok(Some(DivergenceGoal { most, trial, reference, options }))
     }
 
-    fn read_text(&self, args: &Convert, target: &LocalModel) -> Result<Option<Text>> {
+    fn read_text(&self, args: &ConvertArgs, target: &LocalModel) -> Result<Option<ChunkedText>> {
         if self.text.is_none() && self.tokens.is_empty() {
             return Ok(None);
         }
         let (chunk, chunks) = args.calibration.cut();
-        Text::read(target, self.text.as_deref(), &self.tokens, chunk, chunks).map(Some)
+        ChunkedText::read(target, self.text.as_deref(), &self.tokens, chunk, chunks).map(Some)
     }
 
     fn dump(&self, target: &LocalModel) -> Result<Dump> {
@@ -149,7 +147,12 @@ impl Asked {
 }
 
 /// Runs a text with unquantized weights.
-fn record(target: &LocalModel, text: &Text, options: &Options, trial: &Trial) -> Result<Recorded> {
+fn record(
+    target: &LocalModel,
+    text: &ChunkedText,
+    options: &Options,
+    trial: &TrialFolder,
+) -> Result<Recorded> {
     let (engine, source) = (NativeEngine::new(), target::source(target));
     let bar = term::count_bar(text.count as u64, "chunks");
     let path = trial.path.join("text.f32");
@@ -164,7 +167,7 @@ fn record(target: &LocalModel, text: &Text, options: &Options, trial: &Trial) ->
     Ok(recorded)
 }
 
-impl Goal {
+impl DivergenceGoal {
     /// Returns the mean divergence of a model's weights in a folder or file, or of an engine's own.
     pub(super) fn measure(
         &self,
@@ -181,16 +184,16 @@ impl Goal {
     /// Measures the output in the engine that opens it. A single shard cannot run.
     pub(super) fn confirm(
         &self,
-        args: &Convert,
+        args: &ConvertArgs,
         target: &LocalModel,
         written: &Path,
         open: impl FnOnce(&Path) -> Result<Box<dyn Engine>>,
-    ) -> Result<Ended> {
+    ) -> Result<CommandOutcome> {
         if let Some((_, count)) = args.shard {
             term::note(&format!(
                 "one of {count} files cannot be run: when all are there, `parity check` measures them"
             ));
-            return Ok(Ended::Well);
+            return Ok(CommandOutcome::Well);
         }
         let kl = self.measure(&*open(written)?, target, written)?;
         let (most, place) = (self.most, written.display());
@@ -201,7 +204,7 @@ impl Goal {
         term::print(&format!(
             "divergence from the reference {kl:.3e}, asked for at most {most:e}"
         ))?;
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Well)
     }
 }
 

@@ -10,12 +10,12 @@ use crate::{term, text};
 
 /// Progress state.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct DownloadProgress {
     bar: RefCell<Option<ProgressBar>>,
     named: RefCell<BTreeSet<String>>,
 }
 
-impl Progress {
+impl DownloadProgress {
     /// Shows one event.
     pub(crate) fn show(&self, event: &Event<'_>) {
         let mut bar = self.bar.borrow_mut();

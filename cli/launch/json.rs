@@ -5,10 +5,10 @@ use registry::sheet::SourceReference;
 use registry::sheet::apply::{RuleMessage, ValueOrigin};
 use serde_json::{Map, Number, Value, json};
 
-use super::{Launched, command};
+use super::{PlannedLaunch, command};
 
 /// Returns everything about the launch as one object.
-pub(super) fn show(launched: &Launched) -> Value {
+pub(super) fn show(launched: &PlannedLaunch) -> Value {
     let outcome = &launched.outcome;
     let settings = outcome.settings.iter().map(|chosen| {
         let setting = launched.sheet.settings.get(&chosen.name);

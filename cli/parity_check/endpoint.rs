@@ -11,12 +11,12 @@ use parity::{Dump, Verdict};
 use registry::dtype::Dtype;
 use tokenizer::Reference;
 
-use super::Check;
+use super::ParityCheckArgs;
 use crate::engines::{api_key, native, parse_seconds, variable};
 use crate::findings::check_error;
 use crate::reference::{beside, open_dump};
 use crate::target;
-use crate::{Ended, term};
+use crate::{CommandOutcome, term};
 
 /// Maximum vocabulary size for which whole rows are requested.
 const WHOLE: usize = 4096;
@@ -25,14 +25,14 @@ const WHOLE: usize = 4096;
 const TOP: usize = 64;
 
 /// Settings of the client, from `--engine-option`.
-struct Settings {
+struct ClientSettings {
     options: EndpointOptions,
     tokens: usize,
     parallel: usize,
 }
 
-impl Check {
-    pub(super) fn run_server(&self, url: &str) -> Result<Ended> {
+impl ParityCheckArgs {
+    pub(super) fn run_server(&self, url: &str) -> Result<CommandOutcome> {
         for (flag, given) in [
             ("--plain-graph", self.plain_graph),
             ("--allow-dtype-mismatch", self.allow_dtype_mismatch),
@@ -112,8 +112,8 @@ impl Check {
         open_dump(dir, self.reference.as_deref()).map(|(_, dump)| Some(dump))
     }
 
-    fn settings(&self, vocab: usize) -> Result<Settings> {
-        let mut settings = Settings {
+    fn settings(&self, vocab: usize) -> Result<ClientSettings> {
+        let mut settings = ClientSettings {
             options: EndpointOptions {
                 vocab,
                 top: if vocab <= WHOLE { vocab } else { TOP },
@@ -134,7 +134,7 @@ impl Check {
     }
 }
 
-impl Settings {
+impl ClientSettings {
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         let count = |most: usize| {
             let found = value.parse::<usize>().ok().filter(|n| (1..=most).contains(n));

@@ -11,17 +11,17 @@ use parity::Dump;
 use parity::quantized::Quantized;
 use registry::dtype::Dtype;
 
-use super::Check;
+use super::ParityCheckArgs;
 use crate::findings::check_error;
-use crate::{Ended, target};
+use crate::{CommandOutcome, target};
 
-impl Check {
+impl ParityCheckArgs {
     pub(super) fn run_coded(
         &self,
         target: &LocalModel,
         checkpoint: &Checkpoint,
         reference: (&Path, &Dump),
-    ) -> Result<Ended> {
+    ) -> Result<CommandOutcome> {
         let options = Options {
             dtype: Dtype::F32,
             threads: self.threads,

@@ -11,14 +11,14 @@ use parity::CheckOptions;
 use parity::quantized::{Quantized, Tensor, is_quantized};
 use registry::dtype::Dtype;
 
-use super::Check;
-use crate::Ended;
-use crate::convert::{self, Distance};
+use super::ParityCheckArgs;
+use crate::CommandOutcome;
+use crate::convert::{self, TensorDeviation};
 use crate::reference::open_dump;
 use crate::{target, term};
 
-impl Check {
-    pub(super) fn run_gguf(&self, target: &LocalModel) -> Result<Ended> {
+impl ParityCheckArgs {
+    pub(super) fn run_gguf(&self, target: &LocalModel) -> Result<CommandOutcome> {
         let (path, dump) = open_dump(&target.dir, self.reference.as_deref())?;
         if dump.manifest.rounds().is_some_and(|rounds| rounds != Rounds::None) {
             term::note(
@@ -57,7 +57,7 @@ impl Check {
 }
 
 /// Returns the quantized tensors of a file, with their errors.
-pub(super) fn tensors(distances: Vec<Distance>) -> Vec<Tensor> {
+pub(super) fn tensors(distances: Vec<TensorDeviation>) -> Vec<Tensor> {
     let quantized = distances.into_iter().filter(|one| one.ty.is_quantized());
     quantized.map(|one| Tensor::of_blocks(one.name, one.ty, one.measure.relative())).collect()
 }

@@ -8,10 +8,10 @@ use checkpoints::checkpoint::{INDEX, outside};
 use conversion::SideFile;
 use conversion::folder::{config, index};
 
-use super::{CONFIG, Plan, config_text};
+use super::{CONFIG, FolderPlan, config_text};
 
 /// Renders the files, before anything is written; the config is the last.
-pub(super) fn files(plan: &Plan<'_>) -> Result<Vec<SideFile>> {
+pub(super) fn files(plan: &FolderPlan<'_>) -> Result<Vec<SideFile>> {
     let folder = &plan.folder;
     // The folder's old files are removed, and new ones written.
     if folder.join(TEMPLATES).is_symlink() {
@@ -84,7 +84,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// Lists files of another checkpoint in the folder that readers would take for files of this one. These are
 /// weights, and optional files that loaders read by name. Weights of another program are an error.
-pub(super) fn stale(plan: &Plan<'_>, beside: &[SideFile]) -> Result<Vec<PathBuf>> {
+pub(super) fn stale(plan: &FolderPlan<'_>, beside: &[SideFile]) -> Result<Vec<PathBuf>> {
     let is_planned = |path: &PathBuf| {
         plan.files.iter().any(|file| file.path == *path)
             || beside.iter().any(|side| side.path == *path)
@@ -171,7 +171,7 @@ fn carried(name: &str) -> bool {
 }
 
 /// Describes the conversion, without time or path: the same inputs give the same card.
-fn card(plan: &Plan<'_>) -> String {
+fn card(plan: &FolderPlan<'_>) -> String {
     let (name, format) = (&plan.target.name, plan.format.name());
     let mut text = format!("# {name}, {format}\n\n");
     let quantized = plan.quantized();
