@@ -10,8 +10,8 @@ use engine::{Chunk, NoProbe, Options, Rounds, Want};
 use models::config::ConfigFile;
 use models::coverage::TensorCoverage;
 use models::draft::{self, SpecDraft};
+use models::local_model::LocalModel;
 use models::specs::Specs;
-use models::target::LocalModel;
 use models::{CheckpointFolder, is_gguf, open};
 use parity::mutate::{Book, Fate, MutateOptions};
 use parity::quantized::is_quantized;
@@ -20,7 +20,7 @@ use registry::dtype::Dtype;
 use registry::file;
 
 use crate::card::{Card, ProofResults, ProofStatus, WeightsSummary};
-use crate::findings::{check_error, engine_error, model_error, tell};
+use crate::findings::{check_error, engine_error, model_error, reported_error};
 use crate::parity_check;
 use crate::reference::{beside, no_reference, open_dump};
 use crate::specs;
@@ -72,16 +72,16 @@ impl AddModelArgs {
             return self.file();
         }
         let folder = target::folder(&self.which)?;
-        let out = self.out(&folder.name);
+        let out = self.card_folder(&folder.name);
         let (target, drafted) = self.target(&folder, &out)?;
         let checkpoint = target.checkpoint()?;
         let coverage = TensorCoverage::of(&target.model, &checkpoint);
-        self.introduce(&target, drafted.as_ref())?;
+        self.print_model(&target, drafted.as_ref())?;
         target::covered(&coverage, &target.dir)?;
-        self.say("weights", &coverage.summary());
+        self.print_progress("weights", &coverage.summary());
         let nonfinite = target.nonfinite()?;
         if !nonfinite.is_empty() {
-            return Err(tell(&nonfinite, "the weights cannot be used"));
+            return Err(reported_error(&nonfinite, "the weights cannot be used"));
         }
         self.smoke(&target)?;
         let reference = self.reference.clone().or_else(|| beside(&target.dir));
@@ -93,22 +93,22 @@ impl AddModelArgs {
             WeightsSummary { coverage: Some(coverage), fingerprint: target.fingerprint()? };
         let book = match (&reference, &report) {
             (Some(path), Some(report)) if self.measure && report.verdict() != Verdict::Fail => {
-                Some(self.mistakes(&target, path)?)
+                Some(self.measure_mutants(&target, path)?)
             }
             _ => None,
         };
         let evidence = ProofResults { report: report.as_ref(), book: book.as_ref() };
-        self.conclude(&target, weights, evidence, &out)
+        self.write_card(&target, weights, evidence, &out)
     }
 
     /// Measures the check with injected mistakes.
-    fn mistakes(&self, target: &LocalModel, reference: &Path) -> Result<Book> {
+    fn measure_mutants(&self, target: &LocalModel, reference: &Path) -> Result<Book> {
         let (_, dump) = open_dump(&target.dir, Some(reference))?;
         let options = MutateOptions { threads: self.threads, ..MutateOptions::default() };
         let book = parity_mutate::measure(target, &dump, &options)?;
         let count = |fate| book.outcomes.iter().filter(|outcome| outcome.fate == fate).count();
         let (caught, missed) = (count(Fate::Caught), count(Fate::Missed));
-        self.say("mistakes", &format!("{caught} of {} are caught", caught + missed));
+        self.print_progress("mistakes", &format!("{caught} of {} are caught", caught + missed));
         Ok(book)
     }
 
@@ -120,9 +120,12 @@ impl AddModelArgs {
             "--like drafts a spec for a checkpoint; a GGUF file has none to draft from"
         );
         let file = formats::gguf::File::open(&target.dir)?;
-        self.introduce(&target, None)?;
+        self.print_model(&target, None)?;
         let tensors = plural(file.tensors().len(), "tensor");
-        self.say("weights", &format!("{tensors} of the file, each as its keys and spec say"));
+        self.print_progress(
+            "weights",
+            &format!("{tensors} of the file, each as its keys and spec say"),
+        );
         self.smoke(&target)?;
         let reference = self.reference.clone().or_else(|| beside(&target.dir));
         if let Some(reference) = &reference
@@ -141,21 +144,26 @@ impl AddModelArgs {
             None => None,
         };
         let weights = WeightsSummary { coverage: None, fingerprint: target.fingerprint()? };
-        let out = self.out(&target.name);
-        self.conclude(&target, weights, ProofResults { report: report.as_ref(), book: None }, &out)
+        let out = self.card_folder(&target.name);
+        self.write_card(
+            &target,
+            weights,
+            ProofResults { report: report.as_ref(), book: None },
+            &out,
+        )
     }
 
     /// Returns the folder of the card.
-    fn out(&self, name: &str) -> PathBuf {
+    fn card_folder(&self, name: &str) -> PathBuf {
         self.out.clone().unwrap_or_else(|| Path::new("onboard-out").join(name))
     }
 
     /// Prints the spec and the model.
-    fn introduce(&self, target: &LocalModel, drafted: Option<&SpecDraft>) -> Result<()> {
-        self.say("spec", &spec_line(target, drafted));
+    fn print_model(&self, target: &LocalModel, drafted: Option<&SpecDraft>) -> Result<()> {
+        self.print_progress("spec", &spec_line(target, drafted));
         let graph = &target.model.graph;
         let (_, parameters) = target.extent()?;
-        self.say(
+        self.print_progress(
             "model",
             &format!(
                 "{}, {}, {}, {} parameters",
@@ -169,7 +177,7 @@ impl AddModelArgs {
     }
 
     /// Writes the card and prints the result.
-    fn conclude(
+    fn write_card(
         &self,
         target: &LocalModel,
         weights: WeightsSummary,
@@ -197,12 +205,12 @@ impl AddModelArgs {
                 }
                 Some(report) => {
                     term::print(&card_table(report))?;
-                    report.notes.iter().for_each(|note| self.say("note", note));
+                    report.notes.iter().for_each(|note| self.print_progress("note", note));
                 }
                 None => {}
             }
-            self.say("verdict", &verdict_line(outcome, report));
-            self.say("card", &out.join("card.md").display().to_string());
+            self.print_progress("verdict", &verdict_line(outcome, report));
+            self.print_progress("card", &out.join("card.md").display().to_string());
         }
         if outcome == ProofStatus::NotProven {
             term::note(&format!("nothing was proven: {}", no_reference(&target.dir)));
@@ -211,14 +219,14 @@ impl AddModelArgs {
             annotate::report(report, &target.model);
         }
         Ok(match outcome {
-            ProofStatus::Proven => CommandOutcome::Well,
+            ProofStatus::Proven => CommandOutcome::Ok,
             ProofStatus::Differs => CommandOutcome::Differs,
             ProofStatus::NotProven => CommandOutcome::CouldNotRun,
         })
     }
 
     /// Prints a line of progress: to stdout, unless JSON is requested.
-    fn say(&self, what: &str, text: &str) {
+    fn print_progress(&self, what: &str, text: &str) {
         let line = format!("{what:<8} {text}");
         if self.json {
             term::note(&line);
@@ -290,7 +298,7 @@ impl AddModelArgs {
             },
             self.which.model.display(),
         );
-        Err(tell(findings, &said))
+        Err(reported_error(findings, &said))
     }
 
     /// Runs a few tokens in the checkpoint's own dtype: prefill, then decode.
@@ -309,7 +317,7 @@ impl AddModelArgs {
             let chunk = Chunk { slot, tokens: std::slice::from_ref(token), want: Want::All };
             session.step(&[chunk], &mut NoProbe)?;
         }
-        self.say(
+        self.print_progress(
             "runs",
             &format!(
                 "prefill of {} tokens, decode of {}, in {}",
@@ -339,7 +347,7 @@ impl AddModelArgs {
         let engine = crate::engines::native()?;
         let report = parity::check(engine.as_ref(), &target::source(target), &dump, &options)
             .map_err(check_error)?;
-        self.say("compared", &format!("with {} in {names}", report.subject.producer));
+        self.print_progress("compared", &format!("with {} in {names}", report.subject.producer));
         Ok(report)
     }
 }

@@ -44,13 +44,13 @@ impl FormatArgs {
     }
 }
 
-fn wanted() -> bool {
+fn is_github() -> bool {
     GITHUB.load(Ordering::Relaxed)
 }
 
 /// Annotates findings at their source locations.
 pub(crate) fn findings(findings: &[Finding]) {
-    for finding in findings.iter().filter(|_| wanted()) {
+    for finding in findings.iter().filter(|_| is_github()) {
         let level = match finding.severity {
             Severity::Error => "error",
             Severity::Warning => "warning",
@@ -65,14 +65,14 @@ pub(crate) fn findings(findings: &[Finding]) {
 
 /// Annotates an error that has no source location.
 pub(crate) fn error(said: &str) {
-    if wanted() {
+    if is_github() {
         term::note(&command("error", None, "onboard", said));
     }
 }
 
 /// Annotates each run that differs with its first divergence, at the call of the spec that makes it.
 pub(crate) fn report(report: &Report, model: &Model) {
-    if !wanted() {
+    if !is_github() {
         return;
     }
     for run in report.runs.iter().filter(|run| run.verdict() == Verdict::Fail) {

@@ -129,13 +129,13 @@ impl BenchArgs {
                 "peak_memory_bytes": peak_memory(),
             });
             term::print(&serde_json::to_string_pretty(&whole)?)?;
-            return Ok(CommandOutcome::Well);
+            return Ok(CommandOutcome::Ok);
         }
         term::print(&table.markdown())?;
         if let Some(peak) = peak_memory() {
             term::print(&format!("\npeak memory: {}", bytes(peak)))?;
         }
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 
     /// Measures tokens per second of each repetition, after one warm-up run.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use models::coverage::TensorCoverage;
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use parity::gate::{Gate, Mode};
 use parity::mutate::{Book, Fate, tally};
 use parity::{Report, Verdict};
@@ -107,7 +107,7 @@ impl<'a> Card<'a> {
             "model": self.facts,
             "coverage": self.coverage,
             "parity": parity,
-            "mistakes": self.evidence.book.map(|book| json!({ "counts": tally(book), "missed": missed(book) })),
+            "mistakes": self.evidence.book.map(|book| json!({ "counts": tally(book), "missed": missed_mutants(book) })),
         });
         serde_json::to_string_pretty(&card).expect("a value is JSON") + "\n"
     }
@@ -144,7 +144,7 @@ impl<'a> Card<'a> {
             ),
             Some(report) => {
                 text.push_str(&compared(report));
-                text.push_str(&mistakes(self.evidence.book));
+                text.push_str(&caught_mutants(self.evidence.book));
             }
         }
         text
@@ -152,13 +152,13 @@ impl<'a> Card<'a> {
 }
 
 /// Lists injected mistakes that changed values and passed.
-fn missed(book: &Book) -> Vec<Value> {
+fn missed_mutants(book: &Book) -> Vec<Value> {
     let missed = book.outcomes.iter().filter(|outcome| outcome.fate == Fate::Missed);
     missed.map(|o| json!({ "mistake": o.mutant, "dtype": o.dtype.name() })).collect()
 }
 
 /// Counts the mistakes that the check catches, and lists the names of the others.
-fn mistakes(book: Option<&Book>) -> String {
+fn caught_mutants(book: Option<&Book>) -> String {
     let mut text = String::from("\n## Mistakes that the check catches\n\n");
     let Some(book) = book else {
         text.push_str(
@@ -207,7 +207,7 @@ fn compared(report: &Report) -> String {
         }
     }
     text.push_str(&table.markdown());
-    text.push_str(&reach(report));
+    text.push_str(&op_coverage(report));
     text.push_str(&gates(report));
     if !report.schedules.is_empty() {
         text.push_str("\n## Schedules\n\n");
@@ -232,7 +232,7 @@ fn compared(report: &Report) -> String {
 }
 
 /// Describes reach and strength of the comparisons of single ops.
-fn reach(report: &Report) -> String {
+fn op_coverage(report: &Report) -> String {
     let mut table = TextTable::new(&[]);
     table.row([
         "dtype",
@@ -266,7 +266,7 @@ fn reach(report: &Report) -> String {
 }
 
 /// Returns the largest share of a gate's measures in their bounds; above 1, the gate fails.
-fn nearness(gate: &Gate) -> f64 {
+fn bound_ratio(gate: &Gate) -> f64 {
     let shares = gate.bounds.iter().map(|bound| match bound.limit {
         limit if limit > 0.0 => bound.value / limit,
         _ if bound.holds() => 0.0,
@@ -287,7 +287,7 @@ fn gates(report: &Report) -> String {
                 order.push(name.clone());
             }
             let entry = worst.entry((name, run.dtype, gate.mode)).or_insert((0.0, Verdict::Skip));
-            entry.0 = entry.0.max(nearness(gate));
+            entry.0 = entry.0.max(bound_ratio(gate));
             // A pass outranks a skip here, and a failure outranks both.
             entry.1 = match (entry.1, gate.verdict) {
                 (Verdict::Fail, _) | (_, Verdict::Fail) => Verdict::Fail,

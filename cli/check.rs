@@ -13,7 +13,7 @@ use registry::model::Model;
 use registry::ops::OpSet;
 use serde_json::{Value, json};
 
-use crate::findings::{ReportedError, engine_error, gather, model_error, warn};
+use crate::findings::{ReportedError, collect_findings, engine_error, model_error, warn};
 use crate::specs;
 use crate::target::{self, ModelArgs, SpecArgs};
 use crate::{CommandOutcome, term, text};
@@ -55,15 +55,15 @@ impl CheckArgs {
             term::print(&serde_json::to_string_pretty(&registry::schema::schema(
                 &OpSet::builtin(),
             ))?)?;
-            return Ok(CommandOutcome::Well);
+            return Ok(CommandOutcome::Ok);
         };
         if !self.json {
-            term::print(&self.said(file)?.text)?;
-            return Ok(CommandOutcome::Well);
+            term::print(&self.check_file(file)?.text)?;
+            return Ok(CommandOutcome::Ok);
         }
-        let (checked, findings) = gather(|| self.said(file));
+        let (checked, findings) = collect_findings(|| self.check_file(file));
         let ended = match &checked {
-            Ok(_) => CommandOutcome::Well,
+            Ok(_) => CommandOutcome::Ok,
             Err(error) if error.is::<ReportedError>() => CommandOutcome::CouldNotRun,
             Err(_) => {
                 checked?;
@@ -74,7 +74,7 @@ impl CheckArgs {
             "schema": "onboard-findings/1",
             "spec": file.display().to_string(),
             "model": self.model.as_ref().map(|model| model.display().to_string()),
-            "verdict": if ended == CommandOutcome::Well { "ok" } else { "refused" },
+            "verdict": if ended == CommandOutcome::Ok { "ok" } else { "refused" },
             "coverage": checked.ok().and_then(|said| said.coverage),
             "findings": findings.iter().map(finding).collect::<Vec<_>>(),
         });
@@ -82,7 +82,7 @@ impl CheckArgs {
         Ok(ended)
     }
 
-    fn said(&self, file: &Path) -> Result<CheckResult> {
+    fn check_file(&self, file: &Path) -> Result<CheckResult> {
         let mut specs = specs::open(self.specs.as_deref())?;
         let spec = specs.named(file).map_err(model_error)?;
         let mut text = format!("{}: reads as a spec\n", file.display());
@@ -92,7 +92,7 @@ impl CheckArgs {
             return Ok(CheckResult { text, coverage: None });
         };
         let (resolved, coverage, place) = if is_gguf(model) {
-            (self.opened(file, model)?, None, model.clone())
+            (self.open_model(file, model)?, None, model.clone())
         } else {
             let CheckpointFolder { dir, .. } = target::folder(&ModelArgs::at(model.clone()))?;
             let config = ConfigFile::of_folder(&dir).map_err(model_error)?;
@@ -115,7 +115,7 @@ impl CheckArgs {
     }
 
     /// Opens the model of a GGUF file, which succeeds only if every tensor is recognized.
-    fn opened(&self, file: &Path, model: &Path) -> Result<Model> {
+    fn open_model(&self, file: &Path, model: &Path) -> Result<Model> {
         let choice = SpecArgs {
             spec: Some(file.to_owned()),
             specs: self.specs.clone(),

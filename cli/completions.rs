@@ -39,6 +39,6 @@ impl CompletionsArgs {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut command, name, &mut script);
         term::print(&String::from_utf8(script)?)?;
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }

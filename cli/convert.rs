@@ -12,15 +12,15 @@ use formats::FileDtype;
 use formats::gguf::Metadata;
 use formats::output::part_path;
 use models::coverage::TensorCoverage;
+use models::local_model::LocalModel;
 use models::specs::SpecId;
-use models::target::LocalModel;
 use registry::check::has_head;
 use registry::diag::{Finding, Severity};
 use registry::gguf::Gguf;
 use registry::gguf_head::with_head;
 use tokenizer::Options;
 
-use crate::findings::tell;
+use crate::findings::reported_error;
 use crate::target::{self, CheckpointArgs, SpecArgs};
 use crate::{CommandOutcome, term};
 
@@ -31,12 +31,13 @@ mod folder;
 mod format;
 mod goal;
 mod merge;
-mod outcome;
+
 mod progress;
 mod raise;
 mod set_id;
 mod show_plan;
-mod trial;
+mod summary;
+mod trial_folder;
 mod verify;
 
 use format::GgufFormat;
@@ -170,7 +171,7 @@ impl ConvertArgs {
         self.goal.refuse_eight_bits()?;
         let formats: Vec<GgufFormat> =
             self.to.iter().map(|to| GgufFormat::parse(to)).collect::<Result<_>>()?;
-        if self.goal.is_asked() {
+        if self.goal.is_set() {
             let [format] = &formats[..] else {
                 bail!("--target-kl chooses the types of one file; give one --to at a time");
             };
@@ -202,7 +203,7 @@ impl ConvertArgs {
         let mut goal = None;
         for (format, path) in formats.iter().zip(outputs) {
             let mut draft = self.draft(&source, format, path, imatrix.as_ref())?;
-            if self.goal.is_asked() {
+            if self.goal.is_set() {
                 self.refuse_taken(&self.lay_out(&source, &mut draft)?)?;
                 goal = raise::choose(&self, &source, &target, &mut draft)?;
             }
@@ -216,7 +217,7 @@ impl ConvertArgs {
                 show_plan::text(&source, &planned)
             };
             term::print(&text)?;
-            return Ok(CommandOutcome::Well);
+            return Ok(CommandOutcome::Ok);
         }
         let ended = self.write(&source, &target, &planned)?;
         match (goal, planned.first().and_then(|(_, files)| files.first())) {
@@ -253,7 +254,7 @@ impl ConvertArgs {
             self.note_fewer(files.len())?;
         }
         if work.files.is_empty() {
-            return Ok(CommandOutcome::Well);
+            return Ok(CommandOutcome::Ok);
         }
         self.execute(&work, source.checkpoint, target, || {
             work.files.iter().try_for_each(|file| verify::loader_rules(&file.path))
@@ -311,14 +312,14 @@ impl ConvertArgs {
         watch.finish();
         then()?;
         if done.already {
-            term::print(&outcome::already(work))?;
-            return Ok(CommandOutcome::Well);
+            term::print(&summary::finished_before(work))?;
+            return Ok(CommandOutcome::Ok);
         }
-        term::print(&outcome::text(work, &done, started.elapsed()))?;
-        if let Some(warning) = outcome::lost(work, &done) {
+        term::print(&summary::text(work, &done, started.elapsed()))?;
+        if let Some(warning) = summary::lost_tensors(work, &done) {
             term::note(&warning);
         }
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 
@@ -363,7 +364,7 @@ impl<'c> GgufModel<'c> {
         };
         if let Some(unlike) = gguf.unlike.as_deref() {
             let refused = Finding { severity: Severity::Error, ..unlike.clone() };
-            return Err(tell(&[refused], "the model does not become a GGUF file"));
+            return Err(reported_error(&[refused], "the model does not become a GGUF file"));
         }
         let found = |errors: Vec<_>| several(errors.iter().map(ToString::to_string));
         let (mut weights, _) = flows(checkpoint, &wanted, &model.rules).map_err(found)?;

@@ -72,7 +72,7 @@ impl DumpArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
         if self.script {
             term::print(SCRIPT)?;
-            return Ok(CommandOutcome::Well);
+            return Ok(CommandOutcome::Ok);
         }
         let (Some(model), Some(output)) = (&self.model, &self.output) else {
             bail!("the model's folder and --output are needed; see --help");
@@ -139,7 +139,7 @@ impl DumpArgs {
             return Err(python.explain(status));
         }
         term::note(&format!("wrote {}", output.display()));
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 
@@ -183,7 +183,7 @@ fn auto_map(config: &Path) -> Vec<String> {
 #[derive(Debug)]
 enum PythonInterpreter {
     /// Interpreter named by the user, or of the active environment.
-    At(PathBuf),
+    Path(PathBuf),
     /// `uv run`, which builds an environment from the script's own header.
     Uv,
 }
@@ -194,7 +194,7 @@ impl PythonInterpreter {
         if let Some(path) =
             given.map(Path::to_owned).or_else(|| set("ONBOARD_PYTHON").map(Into::into))
         {
-            return Self::At(path);
+            return Self::Path(path);
         }
         let inside = if cfg!(windows) { "python.exe" } else { "bin/python" };
         let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(set);
@@ -202,22 +202,22 @@ impl PythonInterpreter {
         let candidates = active.chain(["python3".into(), "python".into()]);
         let found = candidates.into_iter().find(|path| imports(Command::new(path)));
         match found {
-            Some(path) => Self::At(path),
+            Some(path) => Self::Path(path),
             None if runs("uv", "--version") => Self::Uv,
-            None => Self::At("python3".into()),
+            None => Self::Path("python3".into()),
         }
     }
 
     fn name(&self) -> String {
         match self {
-            Self::At(path) => format!("`{}`", path.display()),
+            Self::Path(path) => format!("`{}`", path.display()),
             Self::Uv => "`uv run`".to_owned(),
         }
     }
 
     fn command(&self) -> Command {
         match self {
-            Self::At(path) => Command::new(path),
+            Self::Path(path) => Command::new(path),
             Self::Uv => {
                 let mut command = Command::new("uv");
                 command.args(["run", "--script"]);
@@ -230,7 +230,7 @@ impl PythonInterpreter {
     fn explain(&self, status: std::process::ExitStatus) -> anyhow::Error {
         let has = match self {
             Self::Uv => true,
-            Self::At(path) => imports(Command::new(path)),
+            Self::Path(path) => imports(Command::new(path)),
         };
         if has {
             anyhow!(
@@ -249,16 +249,16 @@ impl PythonInterpreter {
 
 fn imports(mut python: Command) -> bool {
     python.args(["-c", "import importlib.util as u, sys; sys.exit(not (u.find_spec('transformers') and u.find_spec('torch')))"]);
-    quietly(python)
+    succeeds(python)
 }
 
 fn runs(program: &str, argument: &str) -> bool {
     let mut command = Command::new(program);
     command.arg(argument);
-    quietly(command)
+    succeeds(command)
 }
 
-fn quietly(mut command: Command) -> bool {
+fn succeeds(mut command: Command) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }

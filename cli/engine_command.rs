@@ -35,7 +35,7 @@ impl EngineCommand {
             Self::Python(_) => {
                 let file = registry::engines::plugins().iter().find(|p| p.0 == "onboard_engine.py");
                 term::print(file.context("the file is part of the program")?.1.trim_end())?;
-                Ok(CommandOutcome::Well)
+                Ok(CommandOutcome::Ok)
             }
         }
     }
@@ -97,7 +97,7 @@ impl EngineListArgs {
         } else {
             term::print(table.plain("").trim_end())?;
         }
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 
@@ -148,7 +148,7 @@ impl EngineTestArgs {
         let args = EngineArgs { engine: self.engine.clone(), options, timeout };
         let child = match args.find()? {
             ResolvedEngine::Child(child) => child,
-            ResolvedEngine::Here(driver) => bail!(
+            ResolvedEngine::InProcess(driver) => bail!(
                 "engine `{}` runs in this process and speaks no protocol; `parity check` and `parity schedules` test it",
                 driver.name
             ),
@@ -172,7 +172,7 @@ impl EngineTestArgs {
         } else {
             show(&findings, failed)?;
         }
-        Ok(if failed > 0 { CommandOutcome::Differs } else { CommandOutcome::Well })
+        Ok(if failed > 0 { CommandOutcome::Differs } else { CommandOutcome::Ok })
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
 /// Engine that was found by its name.
 pub(crate) enum ResolvedEngine {
     /// Engine in this process.
-    Here(&'static Driver),
+    InProcess(&'static Driver),
     /// Engine in a child process.
     Child(Box<ChildCommand>),
     /// Server behind HTTP, at this address.
@@ -71,7 +71,7 @@ impl EngineArgs {
                 self.options.is_empty(),
                 "engine `{name}` takes no --engine-option; its settings are flags of the command"
             );
-            return Ok(ResolvedEngine::Here(driver));
+            return Ok(ResolvedEngine::InProcess(driver));
         }
         if is_address(name) {
             return Ok(ResolvedEngine::Server(name.to_owned()));
@@ -97,8 +97,8 @@ impl EngineArgs {
     pub(crate) fn of_models(&self) -> Result<Box<dyn Engine>> {
         let name = &self.engine;
         match self.find()? {
-            ResolvedEngine::Here(driver) if driver.describe.is_none() => start(driver, 0),
-            ResolvedEngine::Here(_) => {
+            ResolvedEngine::InProcess(driver) if driver.describe.is_none() => start(driver, 0),
+            ResolvedEngine::InProcess(_) => {
                 bail!("engine `{name}` opens GGUF files and builds its own graph; it runs no specs")
             }
             ResolvedEngine::Child(_) => {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use engine::{Engine, Options};
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use parity::evals::{self, Noise, ReadOptions, Run, Scored, Text, TextError};
 use registry::dtype::Dtype;
 use serde_json::json;
@@ -15,7 +15,7 @@ use crate::engines::{EngineArgs, ResolvedEngine};
 use crate::findings::{engine_error, warn};
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::text::TextTable;
-use crate::voice::{ModelTokenizer, begin_token, end_tokens};
+use crate::token_io::{ModelTokenizer, begin_token, end_tokens};
 use crate::{CommandOutcome, term, write};
 
 /// Maximum number of positions that are requested from an engine in a child process.
@@ -76,7 +76,7 @@ impl EvalDiffArgs {
         } else {
             term::print(evals::text(&outcome).trim_end())?;
         }
-        Ok(if outcome.verdict.differs() { CommandOutcome::Differs } else { CommandOutcome::Well })
+        Ok(if outcome.verdict.differs() { CommandOutcome::Differs } else { CommandOutcome::Ok })
     }
 }
 
@@ -158,7 +158,7 @@ impl EvalArgs {
             ResolvedEngine::Child(child) => {
                 Box::new(child.engine(target.model.context.unwrap_or(MOST).min(MOST)))
             }
-            ResolvedEngine::Here(_) | ResolvedEngine::Server(_) => self.engine.of_models()?,
+            ResolvedEngine::InProcess(_) | ResolvedEngine::Server(_) => self.engine.of_models()?,
         };
         let mut session = engine.open(&target::source(&target), &options).map_err(engine_error)?;
         let run = Run {
@@ -195,7 +195,7 @@ impl EvalArgs {
         }
         let to_stdout = self.output.as_deref().is_some_and(write::is_stdout);
         show(&facts, &all, self.json, to_stdout)?;
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 
@@ -286,7 +286,7 @@ impl EvalTokenizer {
     fn of(target: &LocalModel) -> Result<Self> {
         let words = ModelTokenizer::of(target)?;
         let ends = match &words {
-            ModelTokenizer::File(loaded) => loaded.ends().to_vec(),
+            ModelTokenizer::Gguf(loaded) => loaded.ends().to_vec(),
             ModelTokenizer::Json(_) => end_tokens(target.home()),
         };
         // lm-eval takes the BOS token, else the EOS token.

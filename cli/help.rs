@@ -40,14 +40,14 @@ impl HelpArgs {
             if words.is_empty() {
                 term::print(&format!("\nTopics: ops, spec, an op, a key of a spec, {}", pages()))?;
             }
-            return Ok(CommandOutcome::Well);
+            return Ok(CommandOutcome::Ok);
         }
         let topic = words.join(".");
         match text(&topic) {
             Some(text) => term::print(text.trim_end())?,
             None => bail!("{}", unknown(&topic)),
         }
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 

@@ -90,6 +90,6 @@ impl ImatrixArgs {
             text.count,
             text.chunk
         ))?;
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }

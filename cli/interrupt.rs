@@ -13,9 +13,9 @@ static UNFINISHED: Mutex<BTreeMap<PathBuf, Removal>> = Mutex::new(BTreeMap::new(
 #[derive(Debug, Clone, Copy)]
 enum Removal {
     /// File, or unfinished files of a folder.
-    Parts,
+    PartFiles,
     /// Folder with all its contents.
-    Whole,
+    Folder,
 }
 
 /// Message that is shown when the user stops the command.
@@ -53,8 +53,8 @@ fn stop(signal: i32) -> ! {
     let paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
     for (path, goes) in paths.iter() {
         match goes {
-            Removal::Parts => remove(path),
-            Removal::Whole => drop(fs_err::remove_dir_all(path)),
+            Removal::PartFiles => remove(path),
+            Removal::Folder => drop(fs_err::remove_dir_all(path)),
         }
     }
     let hint = HINT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,13 +82,13 @@ pub(crate) struct RemovalGuard(PathBuf);
 /// Registers a file, or every `.part` file of a folder, for removal. The removal takes place if the command
 /// is stopped before the guard is dropped.
 pub(crate) fn watch(path: &Path) -> RemovalGuard {
-    watch_for(path, Removal::Parts)
+    watch_for(path, Removal::PartFiles)
 }
 
 /// Registers a folder for removal with all its contents if the command is stopped before the guard is
 /// dropped.
 pub(crate) fn watch_whole(path: &Path) -> RemovalGuard {
-    watch_for(path, Removal::Whole)
+    watch_for(path, Removal::Folder)
 }
 
 fn watch_for(path: &Path, goes: Removal) -> RemovalGuard {

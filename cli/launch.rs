@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use models::config::ConfigFile;
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use registry::diag::SourceText;
 use registry::dtype::Dtype;
 use registry::model::Model;
@@ -17,7 +17,7 @@ use registry::sheet::gpus::{self, Gpu};
 use registry::sheet::versions::Version;
 use registry::sheet::{self, Sheet};
 
-use crate::findings::{model_error, tell};
+use crate::findings::{model_error, reported_error};
 use crate::specs;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::{CommandOutcome, term};
@@ -135,14 +135,14 @@ impl LaunchArgs {
             "engine `{}` has no command: its sheet names none, since it runs in this process",
             sheet.engine
         );
-        let launched = self.work_out(sheet)?;
+        let launched = self.plan_launch(sheet)?;
         if !launched.version.1 {
             term::note(&format!("warning: {}", launched.unverified()));
         }
         let refused = !launched.outcome.refusals.is_empty();
         if self.form == LaunchFormat::Json && self.verify.is_none() {
             term::print(&serde_json::to_string_pretty(&json::show(&launched))?)?;
-            return Ok(if refused { CommandOutcome::CouldNotRun } else { CommandOutcome::Well });
+            return Ok(if refused { CommandOutcome::CouldNotRun } else { CommandOutcome::Ok });
         }
         if refused {
             for said in &launched.outcome.refusals {
@@ -162,17 +162,17 @@ impl LaunchArgs {
         // Output files for other programs have no room for warnings.
         if self.form != LaunchFormat::Text {
             for said in &launched.outcome.warnings {
-                term::note(&format!("warning: {}", show::sourced(said)));
+                term::note(&format!("warning: {}", show::message_text(said)));
             }
         }
         term::print(text.trim_end())?;
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 
-    fn work_out(&self, sheet: Sheet) -> Result<PlannedLaunch> {
+    fn plan_launch(&self, sheet: Sheet) -> Result<PlannedLaunch> {
         let (model, config, local, gguf) = self.model()?;
         let dtype = self.dtype.or(config.dtype()).unwrap_or(Dtype::Bf16);
-        let stored = local.as_ref().and_then(|target| stored(target, gguf));
+        let stored = local.as_ref().and_then(|target| stored_bytes(target, gguf));
         let about = FactInputs { dtype: Some(dtype), tp: self.tp, stored, gguf, mtp: self.mtp };
         let facts: ModelFacts = facts(&model, &about);
         let (name, version, verified) = self.version(&sheet)?;
@@ -186,8 +186,9 @@ impl LaunchArgs {
             version,
             asked: self.settings(&sheet)?,
         };
-        let outcome = apply(&sheet, &facts, config.parsed(), &asked)
-            .map_err(|findings| tell(&findings, "the sheet cannot be applied to this model"))?;
+        let outcome = apply(&sheet, &facts, config.parsed(), &asked).map_err(|findings| {
+            reported_error(&findings, "the sheet cannot be applied to this model")
+        })?;
         Ok(PlannedLaunch {
             sheet,
             model: self.which.model.display().to_string(),
@@ -287,7 +288,7 @@ impl PlannedLaunch {
 }
 
 /// Returns the stored size of weights that stay in their stored form: quantized, or in a GGUF file.
-fn stored(target: &LocalModel, gguf: bool) -> Option<u64> {
+fn stored_bytes(target: &LocalModel, gguf: bool) -> Option<u64> {
     let quantized = target.config.parsed().peek("quantization_config").is_some();
     // If the size cannot be read, it is computed from the spec.
     (gguf || quantized).then(|| target.extent().ok()).flatten().map(|extent| extent.0)
@@ -315,7 +316,7 @@ pub(crate) fn open_sheet(word: &str) -> Result<Sheet> {
 }
 
 fn read_sheet(source: &Arc<SourceText>) -> Result<Sheet> {
-    Sheet::read(source).map_err(|findings| tell(&findings, "the sheet cannot be used"))
+    Sheet::read(source).map_err(|findings| reported_error(&findings, "the sheet cannot be used"))
 }
 
 /// Returns every built-in sheet.

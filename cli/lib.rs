@@ -38,8 +38,8 @@ mod new;
 mod parity_check;
 mod parity_diff;
 mod parity_fit;
-mod parity_more;
 mod parity_mutate;
+mod parity_schedules;
 mod plugin;
 mod reference;
 mod run;
@@ -50,14 +50,14 @@ mod synth;
 mod target;
 mod term;
 mod text;
-mod voice;
+mod token_io;
 mod write;
 
 /// Outcome of a command that could run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CommandOutcome {
     /// The command succeeded, and the proof holds if there is one.
-    Well,
+    Ok,
     /// Two things that must agree differ.
     Differs,
     /// The command could not run, and has reported the reason.
@@ -147,7 +147,7 @@ Exit codes: 0 agree, 1 differ, 2 could not run.";
 enum ParityCommand {
     Check(parity_check::ParityCheckArgs),
     Dump(dump::DumpArgs),
-    Schedules(parity_more::SchedulesArgs),
+    Schedules(parity_schedules::SchedulesArgs),
     Diagnose(parity_check::DiagnoseArgs),
     Mutate(parity_mutate::MutateArgs),
     Diff(parity_diff::DiffArgs),
@@ -258,7 +258,7 @@ fn start<P: Parser>(
     let (format, command) = command(parsed);
     format.install();
     match command.run() {
-        Ok(CommandOutcome::Well) => 0,
+        Ok(CommandOutcome::Ok) => 0,
         Ok(CommandOutcome::Differs) => 1,
         Ok(CommandOutcome::CouldNotRun) => 2,
         Err(error) if error.is::<findings::ReportedError>() => 2,

@@ -33,7 +33,7 @@ impl ListArgs {
                 .collect();
             let list = json!({ "specs": specs, "engines": engines });
             term::print(&serde_json::to_string_pretty(&list)?)?;
-            return Ok(CommandOutcome::Well);
+            return Ok(CommandOutcome::Ok);
         }
         let mut table = TextTable::new(&[]);
         table.row(["spec", "extends", "architectures"]);
@@ -45,6 +45,6 @@ impl ListArgs {
         }
         term::print(&table.plain(""))?;
         term::print(&format!("\nengines: {}", engines.join(", ")))?;
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }

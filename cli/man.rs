@@ -27,7 +27,7 @@ impl ManArgs {
             count += pages(&command, &self.folder)?;
         }
         term::print(&format!("wrote {count} pages to {}", self.folder.display()))?;
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 

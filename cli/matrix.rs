@@ -16,7 +16,7 @@ use registry::dtype::Dtype;
 use registry::file;
 
 use crate::engines::parse_seconds;
-use crate::findings::tell;
+use crate::findings::reported_error;
 use crate::{CommandOutcome, annotate, term, write};
 
 /// Checks models on engines in dtypes, with one exit code
@@ -87,7 +87,7 @@ impl MatrixArgs {
         let plan = plan::read(&source).map_err(|found| {
             let count = found.len();
             let s = if count == 1 { "" } else { "s" };
-            tell(&found, &format!("the plan `{shown}` has {count} finding{s}"))
+            reported_error(&found, &format!("the plan `{shown}` has {count} finding{s}"))
         })?;
         let before = self.against.as_ref().map(|path| board(path)).transpose()?;
         let chosen = |name: &str, only: &[String]| {
@@ -124,7 +124,7 @@ impl MatrixArgs {
             annotate::error(&format!("`{shown}`: not every cell passes"));
         }
         Ok(match worst {
-            Outcome::Pass => CommandOutcome::Well,
+            Outcome::Pass => CommandOutcome::Ok,
             Outcome::Differ => CommandOutcome::Differs,
             Outcome::Error => CommandOutcome::CouldNotRun,
         })
@@ -239,14 +239,14 @@ impl MatrixCheck<'_> {
                 break status;
             }
             if Instant::now() > deadline {
-                end(&mut child);
+                terminate(&mut child);
                 return Err(anyhow!("no outcome within {} seconds (--timeout)", timeout.as_secs()));
             }
             std::thread::sleep(Duration::from_millis(20));
         };
         let said = said.join().unwrap_or_default();
         if !matches!(status.code(), Some(0 | 1)) {
-            return Err(anyhow!("{}", last_words(&String::from_utf8_lossy(&said), status)));
+            return Err(anyhow!("{}", last_error(&String::from_utf8_lossy(&said), status)));
         }
         let bytes = file::read(self.json, file::REPORT).context("the check wrote no report")?;
         serde_json::from_slice(&bytes).context("the report of the check is not JSON")
@@ -289,7 +289,7 @@ impl MatrixCheck<'_> {
 }
 
 /// Asks a check and its engine to end, then kills the check.
-fn end(child: &mut std::process::Child) {
+fn terminate(child: &mut std::process::Child) {
     #[cfg(unix)]
     if let Some(id) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
         rustix::process::kill_process(id, rustix::process::Signal::TERM).ok();
@@ -305,7 +305,7 @@ fn end(child: &mut std::process::Child) {
 }
 
 /// Returns the error that a check ended with, on one line.
-fn last_words(said: &str, status: ExitStatus) -> String {
+fn last_error(said: &str, status: ExitStatus) -> String {
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let from = lines.iter().rposition(|line| line.starts_with("error"));
     let words = lines.get(from.unwrap_or(lines.len().saturating_sub(1))..).unwrap_or_default();

@@ -53,7 +53,7 @@ impl NewArgs {
         let mut specs = specs::open(self.specs.as_deref())?;
         let base = match &self.like {
             Some(like) => specs.named(like).map_err(model_error)?,
-            None => specs.plainest(),
+            None => specs.most_extended(),
         };
         ensure!(base != *name, "a spec cannot extend itself; name it otherwise than `{base}`");
         let path = self.output.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.yaml")));
@@ -68,7 +68,7 @@ impl NewArgs {
         schema::beside(&path)?;
         term::print(&format!("wrote {}, which extends {base}", path.display()))?;
         term::note(&next(&path));
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 

@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use engine::Rounds;
 use models::coverage::TensorCoverage;
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use parity::quantized::is_made_of_others;
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
@@ -158,11 +158,11 @@ impl ParityCheckArgs {
         match self.engine.find()? {
             ResolvedEngine::Child(child) => return self.run_child(&child),
             ResolvedEngine::Server(url) => return self.run_server(&url),
-            ResolvedEngine::Here(driver) if driver.describe.is_some() => {
+            ResolvedEngine::InProcess(driver) if driver.describe.is_some() => {
                 self.refuse_rounding()?;
                 return self.run_file(driver);
             }
-            ResolvedEngine::Here(_) => {}
+            ResolvedEngine::InProcess(_) => {}
         }
         let target = target::open(&self.which, &self.choice)?;
         if target.is_gguf() {
@@ -279,7 +279,7 @@ impl ParityCheckArgs {
         annotate::report(report, model);
         Ok(match report.verdict() {
             Verdict::Fail => CommandOutcome::Differs,
-            Verdict::Pass | Verdict::Skip => CommandOutcome::Well,
+            Verdict::Pass | Verdict::Skip => CommandOutcome::Ok,
         })
     }
 

@@ -64,7 +64,7 @@ impl DiffArgs {
         Ok(if found.verdict == Verdict::Fail {
             CommandOutcome::Differs
         } else {
-            CommandOutcome::Well
+            CommandOutcome::Ok
         })
     }
 }

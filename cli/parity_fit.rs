@@ -61,6 +61,6 @@ impl FitArgs {
             rows.row([kind.clone(), dtype.to_string(), all.to_string(), caught, missed, percent]);
         }
         term::print(&rows.plain(""))?;
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }

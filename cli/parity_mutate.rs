@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use parity::Dump;
 use parity::mutate::{Blame, Book, Class, Fate, MutateOptions, Outcome, mutate, tally};
 use registry::dtype::Dtype;
@@ -73,7 +73,7 @@ impl MutateArgs {
         };
         let book = measure(&target, &dump, &options)?;
         self.show(&book)?;
-        Ok(if book.misses() { CommandOutcome::Differs } else { CommandOutcome::Well })
+        Ok(if book.misses() { CommandOutcome::Differs } else { CommandOutcome::Ok })
     }
 
     fn show(&self, book: &Book) -> Result<()> {

@@ -106,7 +106,7 @@ impl PluginArgs {
             self.output.display(),
             shown(&self.output)
         ))?;
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 

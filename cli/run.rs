@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::findings::{engine_error, warn};
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
-use crate::voice::TokenIo;
+use crate::token_io::TokenIo;
 use crate::{CommandOutcome, term};
 
 /// Continues a prompt with a model
@@ -81,7 +81,7 @@ impl RunArgs {
         );
         let target = target::open(&self.which, &self.choice)?;
         target::explained(&target, &self.choice)?;
-        let mut voice = match &self.prompt {
+        let mut output = match &self.prompt {
             Some(_) => TokenIo::of(&target)?,
             None => TokenIo::Ids { first: true },
         };
@@ -89,7 +89,7 @@ impl RunArgs {
             Some("-") => Some(standard_input()?),
             text => text.map(str::to_owned),
         };
-        let prompt = voice.prompt(text.as_deref(), &self.tokens)?;
+        let prompt = output.prompt(text.as_deref(), &self.tokens)?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target::check_dtypes(&target, &[dtype])?;
         warn(&target.nonfinite()?);
@@ -105,7 +105,7 @@ impl RunArgs {
             seed: self.seed,
         };
         let mut sampler = Sampler::new(sampling);
-        let ends = voice.ends(target.home());
+        let ends = output.ends(target.home());
         let mut next = prompt.clone();
         let room = target.model.context.map_or(usize::MAX, |most| most.saturating_sub(next.len()));
         if room < self.n {
@@ -127,7 +127,7 @@ impl RunArgs {
                 ended = "end token";
                 break;
             }
-            let piece = voice.say(token)?;
+            let piece = output.next_text(token)?;
             if self.json {
                 said.push_str(&piece);
             } else {
@@ -137,10 +137,10 @@ impl RunArgs {
             next = vec![token];
         }
         if !self.json {
-            term::print(&voice.rest())?;
-            return Ok(CommandOutcome::Well);
+            term::print(&output.remaining_text())?;
+            return Ok(CommandOutcome::Ok);
         }
-        said.push_str(&voice.rest());
+        said.push_str(&output.remaining_text());
         let whole = json!({
             "schema": "onboard-run/1",
             "model": target.name,
@@ -151,7 +151,7 @@ impl RunArgs {
             "ended": ended,
         });
         term::print(&serde_json::to_string_pretty(&whole)?)?;
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 

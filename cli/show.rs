@@ -75,7 +75,7 @@ impl ShowArgs {
                 gguf::GgufSections { keys: both || self.dims, tensors: both || self.weights };
             let show = if self.json { json::show } else { gguf::show };
             term::print(show(&self.which.model, sections)?.trim_end())?;
-            return Ok(CommandOutcome::Well);
+            return Ok(CommandOutcome::Ok);
         }
         let (model, own) = self.model()?;
         let all = !(self.graph || self.weights || self.states || self.dims);
@@ -88,7 +88,7 @@ impl ShowArgs {
             };
             let dtype = self.dtype.unwrap_or(own);
             term::print(&serde_json::to_string_pretty(&model::show(&model, dtype, asked))?)?;
-            return Ok(CommandOutcome::Well);
+            return Ok(CommandOutcome::Ok);
         }
         let mut text = String::new();
         if all {
@@ -116,7 +116,7 @@ impl ShowArgs {
             text.push_str(&heads(&model, dtype));
         }
         term::print(text.trim_end())?;
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 
     /// Returns the name of the spec that is given in place of a model, if one is.
@@ -136,7 +136,7 @@ impl ShowArgs {
         if let Some(lib) = lib.filter(|_| !self.which.model.exists()) {
             let Some(text) = specs.lib(lib) else { bail!("there is no function file `{lib}`") };
             term::print(text)?;
-            return Ok(CommandOutcome::Well);
+            return Ok(CommandOutcome::Ok);
         }
         let name = if let Some(name) = self.spec_name()? {
             name
@@ -158,7 +158,7 @@ impl ShowArgs {
         if !more.is_empty() {
             term::note(&format!("it starts from others: {}", more.join(", ")));
         }
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 
     fn model(&self) -> Result<(Model, Dtype)> {

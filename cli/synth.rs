@@ -99,6 +99,6 @@ impl SynthArgs {
         for file in &files {
             term::print(&file.display().to_string())?;
         }
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }

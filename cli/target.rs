@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use models::coverage::TensorCoverage;
+use models::local_model::LocalModel;
 use models::open::{OpenOptions, OpenRemark, OpenedModel};
-use models::target::LocalModel;
 use models::{CheckpointFolder, Error, is_gguf};
 use registry::dtype::Dtype;
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 use engine::draft::{Tally, generate, plain};
 use engine::{Options, Session, Source};
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use parity::{CheckOptions, Dump, Verdict};
 use registry::check::has_head;
 use registry::dtype::Dtype;
@@ -52,7 +52,7 @@ pub(super) fn run(
     let (fast, tally) = generate(session, head.as_mut(), &prompt, bench.n, usize::from(bench.k))?;
     let drafted = begun.elapsed().as_secs_f64();
     let rate = |seconds: f64| bench.n as f64 / seconds.max(1e-9);
-    let mut text = said(&tally, usize::from(bench.k));
+    let mut text = tally_text(&tally, usize::from(bench.k));
     let same = fast == slow;
     let at = fast.iter().zip(&slow).take_while(|(a, b)| a == b).count();
     let _ = writeln!(
@@ -92,7 +92,7 @@ pub(super) fn run(
     Ok(if !same || (suspect && proven != Some(true)) {
         CommandOutcome::Differs
     } else {
-        CommandOutcome::Well
+        CommandOutcome::Ok
     })
 }
 
@@ -105,7 +105,7 @@ fn prompt(bench: &BenchArgs, vocab: usize) -> Vec<u32> {
     }
 }
 
-fn said(tally: &Tally, k: usize) -> String {
+fn tally_text(tally: &Tally, k: usize) -> String {
     let places: Vec<String> = tally.by_position().iter().map(|x| format!("{x:.3}")).collect();
     format!(
         "drafts             {} in {} steps, {k} each\naccepted           {}\nacceptance rate    {}\n\

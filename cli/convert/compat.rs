@@ -21,6 +21,6 @@ impl ConvertArgs {
             }
             _ => bail!("--compat without --to writes one config; give one --output"),
         }
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }

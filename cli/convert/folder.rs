@@ -14,14 +14,14 @@ use conversion::{Folder, SideFile, Work};
 use engine::{Engine, NativeEngine};
 use formats::python_json::texts_as_words;
 use models::coverage::TensorCoverage;
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 
 use super::{ConvertArgs, set_id, several};
 use crate::target::{self, ModelArgs};
 use crate::{CommandOutcome, term, text};
 
-mod beside;
 mod show;
+mod side_files;
 mod target_kl;
 
 /// File that engines read first.
@@ -160,7 +160,7 @@ pub(super) fn run(args: &ConvertArgs, which: &ModelArgs, format: Format) -> Resu
     plan.compat = args.compat;
     plan.scales = args.calibration.planned(&plan)?;
     ensure!(
-        format.quantizes() || !args.goal.is_asked(),
+        format.quantizes() || !args.goal.is_set(),
         "--target-kl: `{}` loses nothing",
         format.name()
     );
@@ -183,7 +183,7 @@ pub(super) fn run(args: &ConvertArgs, which: &ModelArgs, format: Format) -> Resu
     plan.files = folder::lay_out(output, &plan.items, plan.limit(args), &set_id)?;
     if args.plan {
         term::print(&if args.json { show::json(&plan)? } else { show::text(&plan) })?;
-        return Ok(CommandOutcome::Well);
+        return Ok(CommandOutcome::Ok);
     }
     ensure!(
         plan.quantized() > 0 || !format.quantizes(),
@@ -193,9 +193,9 @@ pub(super) fn run(args: &ConvertArgs, which: &ModelArgs, format: Format) -> Resu
     );
     args.note_fewer(plan.files.len())?;
     if args.shard.is_some_and(|(no, _)| no >= plan.files.len()) {
-        return Ok(CommandOutcome::Well);
+        return Ok(CommandOutcome::Ok);
     }
-    let beside = beside::files(&plan)?;
+    let beside = side_files::files(&plan)?;
     plan.scales = args.calibration.measure(&plan, &mut seen, args.threads())?;
     plan.items = items(args, &plan)?;
     let ended = write(args, &plan, beside)?;
@@ -257,7 +257,7 @@ pub(super) fn work<'c>(
     let folder = &plan.folder;
     fs_err::create_dir_all(folder)?;
     let mut work = folder::work(&plan.items, &plan.files, shard, set_id::of_folder_run(plan)?);
-    work.stale = beside::stale(plan, &beside)?;
+    work.stale = side_files::stale_files(plan, &beside)?;
     work.beside = beside;
     // Engines start with the config; programs that read only tensors start with the index.
     work.gates = vec![folder.join(INDEX), folder.join(CONFIG)];

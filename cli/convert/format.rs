@@ -230,13 +230,13 @@ impl TypeArgs {
         Ok(self.imatrix.as_deref().map(Imatrix::read).transpose()?)
     }
 
-    fn asked(&self, tensor: &str) -> bool {
+    fn has_type_option(&self, tensor: &str) -> bool {
         self.tensor_type.iter().any(|wanted| wanted.fits(tensor))
     }
 
     /// Returns the block format that a tensor keeps: more bits would not add information. An f32 file keeps
     /// none.
-    fn packed(&self, tensor: &Tensor<'_>, plain: BlockType) -> Option<BlockType> {
+    fn source_block_type(&self, tensor: &Tensor<'_>, plain: BlockType) -> Option<BlockType> {
         let packed = tensor.packed.as_ref()?.ty;
         // Rows have to divide, and a factor needs a tensor of its own.
         let row = tensor.flow.shape().last().copied().unwrap_or(0);
@@ -245,7 +245,7 @@ impl TypeArgs {
             return None;
         }
         let bits = |ty: BlockType| ty.bytes() * 8 * 256 / ty.elements();
-        let asked = self.pure || self.asked(&tensor.name);
+        let asked = self.pure || self.has_type_option(&tensor.name);
         (!asked && plain != BlockType::F32 && bits(plain) >= bits(packed)).then_some(packed)
     }
 
@@ -303,7 +303,7 @@ impl TypeArgs {
         let (mut lists, mut any_packed) = (BTreeMap::new(), false);
         let assigned = mix::assign(format.target, &tensors, &facts, &overrides)?;
         for (n, (tensor, mut assigned)) in model.tensors.iter().zip(assigned).enumerate() {
-            let packed = self.packed(tensor, plain);
+            let packed = self.source_block_type(tensor, plain);
             any_packed |= packed.is_some();
             // In an unquantized file, some operators still require f32.
             if !quantized && tensors[n].base == BlockType::F32 {

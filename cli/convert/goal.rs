@@ -6,14 +6,14 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use engine::{Engine, NativeEngine, Options, Rounds, Source};
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use parity::Dump;
 use parity::cost::{Reference, cost};
 use parity::recorded::Recorded;
 use registry::dtype::Dtype;
 
 use super::ConvertArgs;
-use super::trial::TrialFolder;
+use super::trial_folder::TrialFolder;
 use crate::calibrate::ChunkedText;
 use crate::findings::check_error;
 use crate::reference::{beside, no_reference};
@@ -66,7 +66,7 @@ pub(super) struct DivergenceGoal {
 
 impl DivergenceArgs {
     /// True if a target divergence is given.
-    pub(super) fn is_asked(&self) -> bool {
+    pub(super) fn is_set(&self) -> bool {
         self.target_kl.is_some()
     }
 
@@ -193,7 +193,7 @@ impl DivergenceGoal {
             term::note(&format!(
                 "one of {count} files cannot be run: when all are there, `parity check` measures them"
             ));
-            return Ok(CommandOutcome::Well);
+            return Ok(CommandOutcome::Ok);
         }
         let kl = self.measure(&*open(written)?, target, written)?;
         let (most, place) = (self.most, written.display());
@@ -204,13 +204,16 @@ impl DivergenceGoal {
         term::print(&format!(
             "divergence from the reference {kl:.3e}, asked for at most {most:e}"
         ))?;
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 
 /// Returns the smallest number of `count` items to give up that suffices, by bisection. The caller knows
 /// that all suffice and none does not.
-pub(super) fn fewest(count: usize, mut enough: impl FnMut(usize) -> Result<bool>) -> Result<usize> {
+pub(super) fn smallest_sufficient(
+    count: usize,
+    mut enough: impl FnMut(usize) -> Result<bool>,
+) -> Result<usize> {
     let (mut low, mut high) = (0, count);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
@@ -227,7 +230,7 @@ mod tests {
     fn halving_asks_seldom() {
         for (count, wanted) in [(1, 1), (2, 1), (2, 2), (100, 1), (100, 37), (100, 100)] {
             let mut asked = 0;
-            let found = fewest(count, |n| {
+            let found = smallest_sufficient(count, |n| {
                 asked += 1;
                 Ok(n >= wanted)
             });

@@ -42,5 +42,5 @@ impl MergeCheckArgs {
 
 fn complete(files: usize, tensors: usize, bytes: u64) -> Result<CommandOutcome> {
     term::print(&format!("complete: {files} files, {tensors} tensors, {}", size(bytes)))?;
-    Ok(CommandOutcome::Well)
+    Ok(CommandOutcome::Ok)
 }

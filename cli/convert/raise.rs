@@ -17,19 +17,19 @@ use conversion::mix::LEVELS;
 use engine::mixed::Mixed;
 use formats::codec::BlockType;
 use formats::gguf::File;
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use registry::gguf::Gguf;
 
 use super::draft::GgufDraft;
-use super::goal::{DivergenceGoal, fewest};
+use super::goal::{DivergenceGoal, smallest_sufficient};
 use super::{ConvertArgs, GgufModel, several};
 use crate::term;
 
+mod level_trials;
 mod order;
-mod tried;
 
+use level_trials::LevelTrials;
 use order::LevelCosts;
-use tried::LevelTrials;
 
 /// Level at which no raisable tensor is quantized.
 const TOP: usize = LEVELS - 1;
@@ -74,7 +74,7 @@ pub(super) fn choose(
         none <= most,
         "--target-kl {most:e} cannot be met: with every matrix as it is the divergence is {none:.3e} \
          already{}",
-        staying(source, draft)
+        fixed_tensors(source, draft)
     );
     let all = search.measure(&vec![0; groups.len()])?;
     let raised = if all > most {
@@ -131,7 +131,7 @@ impl RaiseSearch<'_> {
             levels
         };
         let enough = |raised: usize| Ok(self.measure(&after(raised))? <= self.goal.most);
-        Ok(RaisedLevels { levels: after(fewest(raises.len(), enough)?), costs })
+        Ok(RaisedLevels { levels: after(smallest_sufficient(raises.len(), enough)?), costs })
     }
 }
 
@@ -192,7 +192,7 @@ fn bytes(ty: BlockType, numbers: usize) -> u64 {
 }
 
 /// Describes the tensors that stay quantized at every level.
-fn staying(source: &GgufModel<'_>, draft: &GgufDraft) -> String {
+fn fixed_tensors(source: &GgufModel<'_>, draft: &GgufDraft) -> String {
     let tensors = source.tensors.iter().zip(&draft.levels);
     let mut stay = tensors.filter(|(_, levels)| levels[TOP].is_quantized());
     stay.next().map_or_else(String::new, |(first, levels)| {

@@ -11,7 +11,7 @@ use conversion::gguf::Arithmetic;
 use formats::codec::{self, BlockType, expected_error};
 use formats::gguf::companions::multiply;
 use formats::gguf::{File, Fused, TensorInfo};
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use registry::gguf::key_differences;
 use registry::weight_map::WeightStep;
 use serde_json::json;
@@ -211,7 +211,7 @@ pub(super) fn run(
         term::print(&distances.iter().map(line).collect::<Vec<_>>().join("\n"))?;
     }
     if faults.is_empty() {
-        return Ok(CommandOutcome::Well);
+        return Ok(CommandOutcome::Ok);
     }
     term::note(&faults.join("\n"));
     Ok(CommandOutcome::Differs)

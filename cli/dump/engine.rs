@@ -103,14 +103,14 @@ impl EngineDumpArgs {
             ResolvedEngine::Server(url) => bail!(
                 "`{url}` is a server: `parity check` compares one, and a dump is written of engines that run here"
             ),
-            ResolvedEngine::Here(driver) if driver.describe.is_some() => {
+            ResolvedEngine::InProcess(driver) if driver.describe.is_some() => {
                 let opened = engines::describe(driver, model)?;
                 let prompts = self.prompts(model, prompts, &opened.model)?;
                 let engine = engines::start(driver, room(&prompts))?;
                 let source = Source { model: Arc::new(opened.model), dir: model };
                 self.record(engine.as_ref(), &source, prompts, dtypes, output, &|| None)
             }
-            ResolvedEngine::Here(driver) => {
+            ResolvedEngine::InProcess(driver) => {
                 let target = target::open(&which, &self.choice)?;
                 if !self.allow_dtype_mismatch {
                     target::check_dtypes(&target, dtypes)?;
@@ -170,7 +170,7 @@ impl EngineDumpArgs {
         let text = found.write(&tensors).map_err(check_error)?;
         write::atomic(&manifest, &text)?;
         term::note(&format!("wrote {}", output.display()));
-        Ok(CommandOutcome::Well)
+        Ok(CommandOutcome::Ok)
     }
 
     /// Returns the prompts: given, from a dump, from the dump beside the model, or derived.

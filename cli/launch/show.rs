@@ -20,7 +20,7 @@ pub(super) fn text(launched: &PlannedLaunch) -> String {
         if !all.is_empty() {
             let _ = writeln!(text, "\n# {title}");
             for said in all {
-                let _ = writeln!(text, "#   {}", sourced(said));
+                let _ = writeln!(text, "#   {}", message_text(said));
             }
         }
     }
@@ -114,7 +114,7 @@ fn amount(value: &PlannedValue) -> String {
 }
 
 /// Formats a text with its rule's name and source.
-pub(super) fn sourced(said: &RuleMessage) -> String {
+pub(super) fn message_text(said: &RuleMessage) -> String {
     format!("{}{}", said.text, said.source.as_ref().map(place).unwrap_or_default())
 }
 

@@ -24,7 +24,7 @@ enum SettingStatus {
     Agrees,
     Differs,
     /// The server does not report the value.
-    Unsaid,
+    Unreported,
 }
 
 impl SettingStatus {
@@ -32,7 +32,7 @@ impl SettingStatus {
         match self {
             Self::Agrees => "agrees",
             Self::Differs => "DIFFERS",
-            Self::Unsaid => "not said",
+            Self::Unreported => "not said",
         }
     }
 }
@@ -69,7 +69,7 @@ pub(super) fn run(launched: &PlannedLaunch, url: &str, as_json: bool) -> Result<
             Err(error) => return Err(error.into()),
         }
     }
-    unsaid(launched, &mut lines);
+    add_unreported(launched, &mut lines);
     let differs = lines.iter().any(|line| line.verdict == SettingStatus::Differs);
     if as_json {
         let rows = lines.iter().map(|line| {
@@ -94,7 +94,7 @@ pub(super) fn run(launched: &PlannedLaunch, url: &str, as_json: bool) -> Result<
         }
         term::print(table.plain("").trim_end())?;
     }
-    Ok(if differs { CommandOutcome::Differs } else { CommandOutcome::Well })
+    Ok(if differs { CommandOutcome::Differs } else { CommandOutcome::Ok })
 }
 
 /// Compares the fields of one answer.
@@ -107,10 +107,10 @@ fn compare(
     for (name, path) in &report.fields {
         let found = find(answer, path).unwrap_or(&Value::Null);
         let in_force = shown(found);
-        let Some((asked, verdict)) = judged(launched, name, found) else { continue };
+        let Some((asked, verdict)) = compare_setting(launched, name, found) else { continue };
         // A later answer replaces an earlier one that does not report the value.
         if let Some(line) = lines.iter_mut().find(|line| line.name == *name) {
-            if line.verdict == SettingStatus::Unsaid {
+            if line.verdict == SettingStatus::Unreported {
                 *line = SettingComparison { name: name.clone(), asked, in_force, verdict };
             }
             continue;
@@ -121,9 +121,13 @@ fn compare(
 
 /// Compares an actual value with the requested one, and returns both; none for a setting that was not
 /// chosen.
-fn judged(launched: &PlannedLaunch, name: &str, found: &Value) -> Option<(String, SettingStatus)> {
+fn compare_setting(
+    launched: &PlannedLaunch,
+    name: &str,
+    found: &Value,
+) -> Option<(String, SettingStatus)> {
     let agree = |agrees: bool| match (found, agrees) {
-        (Value::Null, _) => SettingStatus::Unsaid,
+        (Value::Null, _) => SettingStatus::Unreported,
         (_, true) => SettingStatus::Agrees,
         (_, false) => SettingStatus::Differs,
     };
@@ -159,11 +163,16 @@ fn judged(launched: &PlannedLaunch, name: &str, found: &Value) -> Option<(String
 }
 
 /// Adds settings that no answer reports: those that were chosen, and the class in use.
-fn unsaid(launched: &PlannedLaunch, lines: &mut Vec<SettingComparison>) {
+fn add_unreported(launched: &PlannedLaunch, lines: &mut Vec<SettingComparison>) {
     let mut add = |name: &str, asked: String| {
         if !lines.iter().any(|line| line.name == name) {
             let (name, in_force) = (name.to_owned(), "-".to_owned());
-            lines.push(SettingComparison { name, asked, in_force, verdict: SettingStatus::Unsaid });
+            lines.push(SettingComparison {
+                name,
+                asked,
+                in_force,
+                verdict: SettingStatus::Unreported,
+            });
         }
     };
     for chosen in &launched.outcome.settings {

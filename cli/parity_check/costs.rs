@@ -28,7 +28,7 @@ impl ParityCheckArgs {
         let costs = judge(engine, source, (path, dump), options, quantized).map_err(check_error)?;
         show(self.json.as_deref(), &costs)?;
         if costs.is_explained() {
-            return Ok(CommandOutcome::Well);
+            return Ok(CommandOutcome::Ok);
         }
         annotate::error(&format!(
             "`{}` is {}: mean KL {:.3e}, at most {:.1e}",

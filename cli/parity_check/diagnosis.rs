@@ -90,8 +90,10 @@ impl ParityCheckArgs {
         check: &CheckOptions,
     ) -> Result<Option<Diagnosis>> {
         let options = self.diagnose_options(check);
-        watched(|progress| diagnose::diagnose(engine, source, dump, report, &options, progress))
-            .map_err(check_error)
+        with_progress(|progress| {
+            diagnose::diagnose(engine, source, dump, report, &options, progress)
+        })
+        .map_err(check_error)
     }
 
     /// Searches for the edit with which our engine reproduces the values of another.
@@ -105,7 +107,7 @@ impl ParityCheckArgs {
     ) -> Result<Option<Diagnosis>> {
         let native = crate::engines::native()?;
         let options = self.diagnose_options(check);
-        watched(|progress| {
+        with_progress(|progress| {
             diagnose::explain_check(
                 other,
                 native.as_ref(),
@@ -120,7 +122,7 @@ impl ParityCheckArgs {
     }
 
     /// Searches for the edit with which our engine reproduces the rows of a server.
-    pub(super) fn ignored(
+    pub(super) fn diagnose_server(
         &self,
         source: &Source<'_>,
         dtype: Dtype,
@@ -129,7 +131,7 @@ impl ParityCheckArgs {
     ) -> Result<Option<Diagnosis>> {
         let options = self.diagnose_options(&self.options(vec![dtype]));
         let native = crate::engines::native()?;
-        let found = watched(|progress| {
+        let found = with_progress(|progress| {
             diagnose::explain(native.as_ref(), source, dtype, observed, noise, &options, progress)
         });
         Ok(found?)
@@ -137,7 +139,7 @@ impl ParityCheckArgs {
 }
 
 /// Runs a search under a progress bar.
-fn watched<T>(search: impl FnOnce(&mut dyn FnMut(usize, usize, &str)) -> T) -> T {
+fn with_progress<T>(search: impl FnOnce(&mut dyn FnMut(usize, usize, &str)) -> T) -> T {
     let bar = term::count_bar(0, "edits");
     let mut progress = |done: usize, all: usize, name: &str| {
         bar.set_length(all as u64);

@@ -83,14 +83,18 @@ impl ParityCheckArgs {
             parity::evidence::Error::Check(error) => check_error(error),
             other => other.into(),
         })?;
-        tell(&evidence.effort);
+        print_effort(&evidence.effort);
         let mut report = evidence.report;
         report.subject.sha256.spec = Some(target.spec.sha256.clone());
         if report.runs.iter().any(|run| run.verdict() == Verdict::Fail) {
             if self.diagnose {
                 let (observed, noise) = (&evidence.observed, evidence.noise);
-                report.diagnosis =
-                    self.ignored(&target::source(&target), evidence.dtype, observed, noise)?;
+                report.diagnosis = self.diagnose_server(
+                    &target::source(&target),
+                    evidence.dtype,
+                    observed,
+                    noise,
+                )?;
             } else {
                 term::note("hint: --diagnose looks for what the server ignores of the model");
             }
@@ -159,7 +163,7 @@ impl ClientSettings {
                 self.options.trust = TrustedCertificates::Pem(bytes);
             }
             "insecure" => match value {
-                "true" => self.options.trust = TrustedCertificates::Anyone,
+                "true" => self.options.trust = TrustedCertificates::Any,
                 "false" => {}
                 _ => bail!("`{value}` is neither `true` nor `false`"),
             },
@@ -177,7 +181,7 @@ fn seconds(value: &str) -> Result<Duration> {
 }
 
 /// Prints how the time was spent.
-fn tell(effort: &Effort) {
+fn print_effort(effort: &Effort) {
     term::note(&format!(
         "time: {:.1} s for the server, {:.1} s for the native engine",
         effort.server.as_secs_f64(),

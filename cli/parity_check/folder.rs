@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use checkpoints::Checkpoint;
 use engine::Options;
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use parity::Dump;
 use parity::quantized::Quantized;
 use registry::dtype::Dtype;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use engine::{Options, Rounds};
 use formats::gguf::File;
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use parity::CheckOptions;
 use parity::quantized::{Quantized, Tensor, is_quantized};
 use registry::dtype::Dtype;

@@ -17,9 +17,9 @@ use engine::mixed::Mixed;
 use engine::weights::Tensors;
 use registry::graph::WeightId;
 
-use super::{FolderPlan, beside};
+use super::{FolderPlan, side_files};
 use crate::convert::ConvertArgs;
-use crate::convert::goal::{DivergenceGoal, fewest};
+use crate::convert::goal::{DivergenceGoal, smallest_sufficient};
 use crate::term;
 
 /// Matrices that are quantized all or none.
@@ -75,7 +75,11 @@ pub(super) fn choose(
         coded(&rest.flat_map(|group| group.weights.iter().copied()).collect())
     };
     let all = rest(0)?;
-    let high = if all <= most { 0 } else { fewest(groups.len(), |kept| Ok(rest(kept)? <= most))? };
+    let high = if all <= most {
+        0
+    } else {
+        smallest_sufficient(groups.len(), |kept| Ok(rest(kept)? <= most))?
+    };
     for group in &groups[..high] {
         for &n in &group.tensors {
             let tensor = &plan.tensors[n];
@@ -100,7 +104,7 @@ pub(super) fn choose(
 fn write_trial(args: &ConvertArgs, plan: &mut FolderPlan<'_>) -> Result<()> {
     plan.items = super::items(args, plan)?;
     plan.files = folder::lay_out(&plan.folder, &plan.items, plan.limit(args), "")?;
-    let work = super::work(plan, None, beside::files(plan)?)?;
+    let work = super::work(plan, None, side_files::files(plan)?)?;
     let settings = conversion::Settings {
         threads: args.threads(),
         slab: args.slab as usize * 1000,
@@ -126,7 +130,7 @@ fn groups(plan: &FolderPlan<'_>, trial: &Checkpoint) -> Result<Vec<MatrixGroup>>
         if choice.kept.is_some() {
             continue;
         }
-        let first = || model.quant.together(&tensor.weight).swap_remove(0);
+        let first = || model.quant.scale_group(&tensor.weight).swap_remove(0);
         let name = if tensor.mixture.is_some() { String::new() } else { first() };
         let group = groups.entry((tensor.mixture, name)).or_insert_with(|| MatrixGroup {
             tensors: Vec::new(),

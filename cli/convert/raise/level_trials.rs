@@ -13,7 +13,7 @@ use engine::weights::Tensors;
 use formats::FileDtype;
 use formats::codec::BlockType;
 use formats::gguf::File;
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use registry::gguf::Gguf;
 
 use super::TOP;

@@ -66,6 +66,6 @@ impl SchedulesArgs {
         }
         term::print(&table.plain(""))?;
         let failed = rows.iter().any(|row| row.verdict == Verdict::Fail);
-        Ok(if failed { CommandOutcome::Differs } else { CommandOutcome::Well })
+        Ok(if failed { CommandOutcome::Differs } else { CommandOutcome::Ok })
     }
 }
