@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use engine::{Chunk, InputObserver, NoProbe, OutputRows, SessionOptions};
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use registry::dtype::Dtype;
 
 use crate::findings::engine_error;
 use crate::target;
-use crate::{term, voice};
+use crate::{term, token_io};
 
 /// Default number of tokens in a chunk, unless the model handles fewer.
 const CHUNK: usize = 512;
 
 /// Tokens of a text, cut into chunks.
-pub(crate) struct Text {
+pub(crate) struct ChunkedText {
     tokens: Vec<u32>,
     /// First token of every chunk, if texts have one.
     begin: Option<u32>,
@@ -26,7 +26,7 @@ pub(crate) struct Text {
     pub(crate) count: usize,
 }
 
-impl Text {
+impl ChunkedText {
     /// Reads a text with the tokenizer beside the model, or takes `ids` if there is no text. The incomplete
     /// chunk at the end is dropped.
     pub(crate) fn read(
@@ -101,7 +101,7 @@ impl Text {
 
 /// Returns the tokens of a text, and the first token of every chunk.
 fn encode(target: &LocalModel, text: &Path) -> Result<(Vec<u32>, Option<u32>)> {
-    let tokenizer = voice::tokenizer(target.home())?;
+    let tokenizer = token_io::tokenizer(target.home())?;
     let text = registry::file::read_text(text, registry::file::TEXT)?;
     let ids = |text: &str, special| -> Result<Vec<u32>> { Ok(tokenizer.encode(text, special)?) };
     // The first token of a text with special tokens, if it is missing without them.

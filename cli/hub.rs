@@ -15,7 +15,7 @@ use crate::interrupt;
 use crate::term;
 
 pub(crate) use hub::is_id;
-pub(crate) use settings::Settings;
+pub(crate) use settings::HubSettings;
 
 const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
@@ -34,7 +34,7 @@ const OPTIONAL: [&str; 9] = [
     "tokenizer.model",
 ];
 
-impl Settings {
+impl HubSettings {
     /// Returns the folder of the checkpoint `id` at `revision`, fetched if the cache lacks a part of it.
     pub(crate) fn checkpoint(&self, id: &str, revision: &str) -> Result<PathBuf> {
         hub::check_revision(revision)?;
@@ -53,7 +53,7 @@ impl Settings {
                 self.cache.display()
             );
         }
-        let progress = show::Progress::default();
+        let progress = show::DownloadProgress::default();
         let client = Client::new(
             &self.endpoint,
             self.token.as_deref(),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use parity::Dump;
 use parity::mutate::{
     Fate, MistakeClass, MutantDiagnosis, MutantOutcome, MutateOptions, MutationReport, counts,
@@ -15,9 +15,9 @@ use registry::dtype::Dtype;
 
 use crate::findings::check_error;
 use crate::reference::open_dump;
-use crate::target::{self, Choice, Which, parse_dtype};
-use crate::text::{Table, plural};
-use crate::{Ended, term, write};
+use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
+use crate::text::{TextTable, plural};
+use crate::{CommandOutcome, term, write};
 
 /// Injects mistakes into a model and its engine, one at a time, and counts those that `parity check` catches
 #[derive(Debug, Args)]
@@ -38,11 +38,11 @@ that begins with what the last one left, ... The same check then runs:
               rounding was edited, which f32 does not show
 
 Exit codes: 0 nothing that changes a number is missed in f32, 1 something is, 2 could not run.")]
-pub(crate) struct Mutate {
+pub(crate) struct MutateArgs {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// The dump; default: MODEL/reference, then MODEL/dump
     #[arg(long, value_name = "DUMP")]
     reference: Option<PathBuf>,
@@ -63,8 +63,8 @@ pub(crate) struct Mutate {
     threads: Option<usize>,
 }
 
-impl Mutate {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl MutateArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let target = target::open(&self.which, &self.choice)?;
         target::explained(&target, &self.choice)?;
         let (_, dump) = open_dump(&target.dir, self.reference.as_deref())?;
@@ -76,7 +76,7 @@ impl Mutate {
         };
         let book = measure(&target, &dump, &options)?;
         self.show(&book)?;
-        Ok(if book.misses() { Ended::Differs } else { Ended::Well })
+        Ok(if book.misses() { CommandOutcome::Differs } else { CommandOutcome::Ok })
     }
 
     fn show(&self, book: &MutationReport) -> Result<()> {
@@ -118,7 +118,7 @@ pub(crate) fn measure(
 }
 
 fn text(book: &MutationReport) -> String {
-    let mut table = Table::new(&[2, 3, 4, 5, 6]);
+    let mut table = TextTable::new(&[2, 3, 4, 5, 6]);
     table.row(["class", "dtype", "caught", "refused", "missed", "unreached", "right"]);
     let right = |class: MistakeClass, dtype: Dtype| {
         let of = book.outcomes.iter().filter(|o| o.class == class && o.dtype == dtype);
@@ -171,7 +171,7 @@ fn text(book: &MutationReport) -> String {
 }
 
 fn missed<'a>(outcomes: impl Iterator<Item = &'a MutantOutcome>) -> String {
-    let mut table = Table::new(&[2, 3]);
+    let mut table = TextTable::new(&[2, 3]);
     for outcome in outcomes {
         let head = [outcome.dtype.to_string(), outcome.mutant.clone()];
         let tail = outcome.closest.as_ref().map_or_else(
@@ -191,7 +191,7 @@ fn missed<'a>(outcomes: impl Iterator<Item = &'a MutantOutcome>) -> String {
 }
 
 fn displaced<'a>(outcomes: impl Iterator<Item = &'a MutantOutcome>) -> String {
-    let mut table = Table::new(&[]);
+    let mut table = TextTable::new(&[]);
     for outcome in outcomes.filter(|outcome| outcome.right == Some(false)) {
         let expected = outcome.expected.iter().next().cloned().unwrap_or_default();
         let others = match outcome.expected.len() {
@@ -221,7 +221,7 @@ fn unreached<'a>(outcomes: impl Iterator<Item = &'a MutantOutcome>) -> String {
             None => rows.push((outcome.mutant.clone(), dtype, outcome.reach.unwrap_or_default())),
         }
     }
-    let mut table = Table::new(&[]);
+    let mut table = TextTable::new(&[]);
     for (name, dtypes, reach) in rows {
         table.row([dtypes, name, reach.to_owned()]);
     }
@@ -235,7 +235,7 @@ fn blames(outcomes: &[MutantOutcome]) -> String {
     if all.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&[]);
+    let mut table = TextTable::new(&[]);
     for (outcome, blame) in all.iter().filter(|(_, blame)| !blame.is_right()) {
         let rank = match (blame.curable, blame.rank) {
             (true, Some(rank)) => format!("undone by the cause in place {rank}"),

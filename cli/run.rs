@@ -10,9 +10,9 @@ use registry::dtype::Dtype;
 use serde_json::json;
 
 use crate::findings::{engine_error, warn};
-use crate::target::{self, Choice, Which, parse_dtype};
-use crate::voice::Voice;
-use crate::{Ended, term};
+use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
+use crate::token_io::TokenIo;
+use crate::{CommandOutcome, term};
 
 /// Continues a prompt with a model
 #[derive(Debug, Args)]
@@ -23,11 +23,11 @@ Examples:
   onboard run MODEL --prompt Hi --temperature 0.7 --top-p 0.9 --seed 1
   onboard run MODEL --prompt - < prompt.txt          the prompt from standard input
   onboard run MODEL --prompt Hi --json               tokens and text as one object")]
-pub(crate) struct Run {
+pub(crate) struct RunArgs {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// The text to continue; `-` reads it from standard input, without a newline at its end
     #[arg(
         long,
@@ -68,8 +68,8 @@ pub(crate) struct Run {
 /// Maximum size of a prompt on standard input, in bytes.
 const MOST: u64 = 64 << 20;
 
-impl Run {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl RunArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         ensure!(
             self.temperature >= 0.0 && self.temperature.is_finite(),
             "--temperature must be 0 or more"
@@ -81,15 +81,15 @@ impl Run {
         );
         let target = target::open(&self.which, &self.choice)?;
         target::explained(&target, &self.choice)?;
-        let mut voice = match &self.prompt {
-            Some(_) => Voice::of(&target)?,
-            None => Voice::Ids { first: true },
+        let mut output = match &self.prompt {
+            Some(_) => TokenIo::of(&target)?,
+            None => TokenIo::Ids { first: true },
         };
         let text = match self.prompt.as_deref() {
             Some("-") => Some(standard_input()?),
             text => text.map(str::to_owned),
         };
-        let prompt = voice.prompt(text.as_deref(), &self.tokens)?;
+        let prompt = output.prompt(text.as_deref(), &self.tokens)?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target::check_dtypes(&target, &[dtype])?;
         warn(&target.nonfinite()?);
@@ -105,7 +105,7 @@ impl Run {
             seed: self.seed,
         };
         let mut sampler = Sampler::new(sampling);
-        let ends = voice.ends(target.home());
+        let ends = output.ends(target.home());
         let mut next = prompt.clone();
         let room = target.model.context.map_or(usize::MAX, |most| most.saturating_sub(next.len()));
         if room < self.n {
@@ -127,7 +127,7 @@ impl Run {
                 ended = "end token";
                 break;
             }
-            let piece = voice.say(token)?;
+            let piece = output.next_text(token)?;
             if self.json {
                 said.push_str(&piece);
             } else {
@@ -137,10 +137,10 @@ impl Run {
             next = vec![token];
         }
         if !self.json {
-            term::print(&voice.rest())?;
-            return Ok(Ended::Well);
+            term::print(&output.remaining_text())?;
+            return Ok(CommandOutcome::Ok);
         }
-        said.push_str(&voice.rest());
+        said.push_str(&output.remaining_text());
         let whole = json!({
             "schema": "onboard-run/1",
             "model": target.name,
@@ -151,7 +151,7 @@ impl Run {
             "ended": ended,
         });
         term::print(&serde_json::to_string_pretty(&whole)?)?;
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 

@@ -8,7 +8,7 @@ use models::specs::Specs;
 use models::{Error, FindingSubject};
 use registry::model::Model;
 
-use crate::findings::{model_error, tell, warn};
+use crate::findings::{model_error, reported_error, warn};
 
 /// Environment variable that lists folders of specs.
 const FOLDERS: &str = "ONBOARD_SPECS";
@@ -27,7 +27,7 @@ pub(crate) fn open(dir: Option<&Path>) -> Result<Specs> {
             Error::Refused { refusal: refusal @ FindingSubject::Folder { .. }, findings }
                 if dir.is_none() =>
             {
-                tell(&findings, &format!("{refusal} ({FOLDERS})"))
+                reported_error(&findings, &format!("{refusal} ({FOLDERS})"))
             }
             other => model_error(other),
         })?;

@@ -70,7 +70,7 @@ pub(crate) fn disk() -> Arc<dyn Disk> {
     static DISK: LazyLock<Arc<dyn Disk>> = LazyLock::new(|| {
         let at = std::env::var("ONBOARD_ABORT_AT").ok().and_then(|at| at.parse().ok());
         match at {
-            Some(at) => Arc::new(Abort { at, count: AtomicUsize::new(0) }),
+            Some(at) => Arc::new(AbortingDisk { at, count: AtomicUsize::new(0) }),
             None => Arc::new(Direct),
         }
     });
@@ -79,12 +79,12 @@ pub(crate) fn disk() -> Arc<dyn Disk> {
 
 /// Disk that aborts the process before one rename or removal, like a kill: nothing is cleaned up.
 #[derive(Debug)]
-struct Abort {
+struct AbortingDisk {
     at: usize,
     count: AtomicUsize,
 }
 
-impl Abort {
+impl AbortingDisk {
     fn step(&self) {
         if self.count.fetch_add(1, Ordering::Relaxed) + 1 == self.at {
             std::process::abort();
@@ -92,7 +92,7 @@ impl Abort {
     }
 }
 
-impl Disk for Abort {
+impl Disk for AbortingDisk {
     fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
         self.step();
         Direct.rename(from, to)

@@ -8,16 +8,16 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 use engine::draft::{DraftCounts, generate, plain};
 use engine::{ModelSource, Session, SessionOptions};
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use parity::{CheckOptions, Dump, Verdict};
 use registry::check::has_head;
 use registry::dtype::Dtype;
 use serde_json::json;
 
-use super::Bench;
+use super::BenchArgs;
 use crate::findings::engine_error;
 use crate::reference::beside;
-use crate::{Ended, engines, term};
+use crate::{CommandOutcome, engines, term};
 
 /// Minimum number of drafts for a meaningful share.
 const ENOUGH: u64 = 50;
@@ -26,11 +26,11 @@ const ENOUGH: u64 = 50;
 const NEAR_ZERO: f64 = 0.1;
 
 pub(super) fn run(
-    bench: &Bench,
+    bench: &BenchArgs,
     target: &LocalModel,
     session: &mut dyn Session,
     options: &SessionOptions,
-) -> Result<Ended> {
+) -> Result<CommandOutcome> {
     ensure!(bench.n > 1, "-n must be at least 2 to draft");
     let Some(nextn) = &target.model.nextn else {
         bail!("`{}` has no head: its spec has no `nextn`, or its config counts none", target.name);
@@ -52,7 +52,7 @@ pub(super) fn run(
     let (fast, tally) = generate(session, head.as_mut(), &prompt, bench.n, usize::from(bench.k))?;
     let drafted = begun.elapsed().as_secs_f64();
     let rate = |seconds: f64| bench.n as f64 / seconds.max(1e-9);
-    let mut text = said(&tally, usize::from(bench.k));
+    let mut text = tally_text(&tally, usize::from(bench.k));
     let same = fast == slow;
     let at = fast.iter().zip(&slow).take_while(|(a, b)| a == b).count();
     let _ = writeln!(
@@ -89,11 +89,15 @@ pub(super) fn run(
         text = serde_json::to_string_pretty(&whole)?;
     }
     term::print(text.trim_end())?;
-    Ok(if !same || (suspect && proven != Some(true)) { Ended::Differs } else { Ended::Well })
+    Ok(if !same || (suspect && proven != Some(true)) {
+        CommandOutcome::Differs
+    } else {
+        CommandOutcome::Ok
+    })
 }
 
 /// Returns the initial tokens.
-fn prompt(bench: &Bench, vocab: usize) -> Vec<u32> {
+fn prompt(bench: &BenchArgs, vocab: usize) -> Vec<u32> {
     if bench.tokens.is_empty() {
         (0..16_u64).map(|n| (n * 2_654_435_761 % vocab.max(1) as u64) as u32).collect()
     } else {
@@ -101,7 +105,7 @@ fn prompt(bench: &Bench, vocab: usize) -> Vec<u32> {
     }
 }
 
-fn said(tally: &DraftCounts, k: usize) -> String {
+fn tally_text(tally: &DraftCounts, k: usize) -> String {
     let places: Vec<String> = tally.by_position().iter().map(|x| format!("{x:.3}")).collect();
     format!(
         "drafts             {} in {} steps, {k} each\naccepted           {}\nacceptance rate    {}\n\

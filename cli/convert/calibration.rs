@@ -11,15 +11,15 @@ use conversion::folder::calibrated::{Asked, Scales, Seen, scales};
 use engine::OutputRows;
 use engine::peaks::KvPeaks;
 
-use super::folder::Plan;
+use super::folder::FolderPlan;
 use super::several;
-use crate::calibrate::Text;
+use crate::calibrate::ChunkedText;
 use crate::term;
 
 /// Scales of activations, and the text that they are measured on.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Scales measured on a text (checkpoints of 8 and 4 bits)")]
-pub(super) struct Calibration {
+pub(super) struct CalibrationArgs {
     /// Give all that a matrix multiplies one scale; without, engines scale each row as it comes
     #[arg(long)]
     static_activations: bool,
@@ -44,13 +44,13 @@ pub(super) struct Calibration {
 }
 
 /// Result of a calibration run over the text.
-pub(super) struct Measured {
+pub(super) struct CalibrationRun {
     peaks: Arc<KvPeaks>,
     chunk: usize,
     chunks: usize,
 }
 
-impl Calibration {
+impl CalibrationArgs {
     /// Returns the kinds of scales that are requested.
     pub(super) fn asked(&self) -> Asked {
         Asked { inputs: self.static_activations, caches: self.kv_scales }
@@ -141,7 +141,7 @@ impl Calibration {
     }
 
     /// Returns the names of the scales, before anything is measured.
-    pub(super) fn planned(&self, plan: &Plan<'_>) -> Result<Scales> {
+    pub(super) fn planned(&self, plan: &FolderPlan<'_>) -> Result<Scales> {
         self.scales(plan, &|_| Some(0.0))
     }
 
@@ -149,14 +149,14 @@ impl Calibration {
     /// quantized matrices.
     pub(super) fn measure(
         &self,
-        plan: &Plan<'_>,
-        seen: &mut Option<Measured>,
+        plan: &FolderPlan<'_>,
+        seen: &mut Option<CalibrationRun>,
         threads: usize,
     ) -> Result<Scales> {
         if self.asked() == Asked::default() {
             return Ok(Scales::default());
         }
-        let Measured { peaks, chunk, chunks } = match seen {
+        let CalibrationRun { peaks, chunk, chunks } = match seen {
             Some(measured) => measured,
             None => seen.insert(self.run(plan, threads)?),
         };
@@ -177,17 +177,18 @@ impl Calibration {
         Ok(scales)
     }
 
-    fn run(&self, plan: &Plan<'_>, threads: usize) -> Result<Measured> {
+    fn run(&self, plan: &FolderPlan<'_>, threads: usize) -> Result<CalibrationRun> {
         let target = plan.target;
         let path = self.calibrate.as_deref();
-        let text = Text::read(target, path, &self.calibrate_tokens, self.chunk, self.chunks)?;
+        let text =
+            ChunkedText::read(target, path, &self.calibrate_tokens, self.chunk, self.chunks)?;
         let peaks = Arc::new(KvPeaks::default());
         let run = (target.dtype(), Some(threads));
         text.run(target, peaks.clone(), run, OutputRows::None)?;
-        Ok(Measured { peaks, chunk: text.chunk, chunks: text.count })
+        Ok(CalibrationRun { peaks, chunk: text.chunk, chunks: text.count })
     }
 
-    fn scales(&self, plan: &Plan<'_>, peak: &dyn Fn(Seen) -> Option<f32>) -> Result<Scales> {
+    fn scales(&self, plan: &FolderPlan<'_>, peak: &dyn Fn(Seen) -> Option<f32>) -> Result<Scales> {
         let made = (&plan.tensors[..], &plan.choices[..]);
         scales(plan.format, self.asked(), &plan.target.model, made, peak).map_err(several)
     }

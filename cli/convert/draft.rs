@@ -11,27 +11,27 @@ use formats::gguf::split::SET_KEY;
 use formats::imatrix::Imatrix;
 use models::gguf;
 
-use super::format::{self, Format};
-use super::{Convert, Model};
+use super::format::GgufFormat;
+use super::{ConvertArgs, GgufModel, set_id};
 use crate::term;
 
 /// Keys and types of a file.
-pub(super) struct Draft {
+pub(super) struct GgufDraft {
     pub(super) output: Output,
     pub(super) keys: Metadata,
     /// Types that each tensor may be raised to.
     pub(super) levels: Vec<[BlockType; LEVELS]>,
 }
 
-impl Convert {
+impl ConvertArgs {
     /// Chooses the types and keys of one format.
     pub(super) fn draft(
         &self,
-        source: &Model<'_>,
-        format: &Format,
+        source: &GgufModel<'_>,
+        format: &GgufFormat,
         path: PathBuf,
         imatrix: Option<&Imatrix>,
-    ) -> Result<Draft> {
+    ) -> Result<GgufDraft> {
         let none = Metadata::new();
         // The choice of types needs the numbers of heads and layers, which are in the keys.
         let facts = plan::keys(&source.gguf, "", &none, 0);
@@ -69,19 +69,23 @@ impl Convert {
                 keys.set(gguf::OVERRIDES_KEY, self.choice.set.join("\n").as_str());
             }
         }
-        Ok(Draft { output, keys, levels: chosen.levels })
+        Ok(GgufDraft { output, keys, levels: chosen.levels })
     }
 
     /// Lays out the files of one format.
-    pub(super) fn lay_out(&self, source: &Model<'_>, draft: &mut Draft) -> Result<Vec<Planned>> {
-        let Draft { output, keys, .. } = draft;
+    pub(super) fn lay_out(
+        &self,
+        source: &GgufModel<'_>,
+        draft: &mut GgufDraft,
+    ) -> Result<Vec<Planned>> {
+        let GgufDraft { output, keys, .. } = draft;
         if let Some((_, count)) = self.shard {
             output.split = Some(plan::even_limit(output, keys, &source.tensors, count)?);
         }
         if output.split.is_some() {
             let identity = self.types.identity();
-            let made_of = self.set_key(|| format::made_of(source, output, identity))?;
-            keys.set(SET_KEY, made_of.as_str());
+            let set_id = self.set_key(|| set_id::of_gguf(source, output, identity))?;
+            keys.set(SET_KEY, set_id.as_str());
         }
         Ok(plan::lay_out(output, keys, &source.tensors)?)
     }

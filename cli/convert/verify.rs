@@ -11,15 +11,15 @@ use conversion::gguf::Arithmetic;
 use formats::codec::{self, BlockType, expected_error};
 use formats::gguf::companions::multiply;
 use formats::gguf::{File, Fused, TensorInfo};
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use registry::gguf::key_differences;
 use registry::weight_map::WeightStep;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::Model;
-use crate::target::{self, Choice, Which};
-use crate::{Ended, term};
+use super::GgufModel;
+use crate::target::{self, ModelArgs, SpecArgs};
+use crate::{CommandOutcome, term};
 
 /// Values compared at a time.
 const SLAB: usize = 1 << 20;
@@ -42,7 +42,7 @@ pub(super) fn sound(file: &File, info: &TensorInfo) -> Result<()> {
 
 /// Tensor of a file, with its error against the source.
 #[derive(Debug)]
-pub(crate) struct Distance {
+pub(crate) struct TensorDeviation {
     pub(crate) name: String,
     pub(crate) ty: BlockType,
     pub(crate) measure: Measure,
@@ -50,7 +50,7 @@ pub(crate) struct Distance {
     sha256: String,
 }
 
-impl Distance {
+impl TensorDeviation {
     /// Describes the fault if the values differ from the source's by more than rounding.
     fn fault(&self) -> Option<String> {
         /// Margin for values with outliers, on which types lose more.
@@ -71,7 +71,7 @@ impl Distance {
 }
 
 /// Compares every tensor of a file with its source; also returns tensors without a counterpart.
-fn compare_all(model: &Model<'_>, file: &File) -> (Vec<Distance>, Vec<String>) {
+fn compare_all(model: &GgufModel<'_>, file: &File) -> (Vec<TensorDeviation>, Vec<String>) {
     let (mut distances, mut faults) = (Vec::new(), Vec::new());
     let tensors = as_fused(&model.tensors, file, &mut faults);
     for tensor in &tensors {
@@ -87,7 +87,12 @@ fn compare_all(model: &Model<'_>, file: &File) -> (Vec<Distance>, Vec<String>) {
         }
         match compare(file, info, tensor) {
             Ok((measure, sha256)) => {
-                distances.push(Distance { name: name.clone(), ty: info.ty, measure, sha256 });
+                distances.push(TensorDeviation {
+                    name: name.clone(),
+                    ty: info.ty,
+                    measure,
+                    sha256,
+                });
             }
             Err(why) => faults.push(format!("tensor `{name}`: {why}")),
         }
@@ -133,12 +138,12 @@ fn as_file<'c>(
     checkpoint: &'c Checkpoint,
     arithmetic: Arithmetic,
     file: &File,
-) -> Result<Model<'c>> {
-    let model = Model::new(target, checkpoint, arithmetic)?;
+) -> Result<GgufModel<'c>> {
+    let model = GgufModel::new(target, checkpoint, arithmetic)?;
     if model.gguf.ahead == 0 {
         return Ok(model);
     }
-    let bare = Model::with_or_without(target, checkpoint, arithmetic, false)?;
+    let bare = GgufModel::with_or_without(target, checkpoint, arithmetic, false)?;
     let plain: BTreeSet<&str> = bare.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
     let mut head = model.tensors.iter().filter(|tensor| !plain.contains(tensor.name.as_str()));
     if head.any(|tensor| file.info(&tensor.name).is_some()) {
@@ -149,7 +154,7 @@ fn as_file<'c>(
 }
 
 /// Lists the keys of a file that differ from those of its checkpoint.
-fn keys(model: &Model<'_>, file: &File) -> Result<Vec<String>> {
+fn keys(model: &GgufModel<'_>, file: &File) -> Result<Vec<String>> {
     let arch = file.metadata().str("general.architecture")?.unwrap_or_default();
     let other = (arch != model.gguf.arch)
         .then(|| format!("the architecture is `{arch}`, expected `{}`", model.gguf.arch));
@@ -158,8 +163,12 @@ fn keys(model: &Model<'_>, file: &File) -> Result<Vec<String>> {
 }
 
 /// Measures the errors of a file's tensors against the checkpoint in a folder.
-pub(crate) fn distances(folder: &Path, choice: &Choice, path: &Path) -> Result<Vec<Distance>> {
-    let target = target::open(&Which::at(folder.to_owned()), choice)?;
+pub(crate) fn distances(
+    folder: &Path,
+    choice: &SpecArgs,
+    path: &Path,
+) -> Result<Vec<TensorDeviation>> {
+    let target = target::open(&ModelArgs::at(folder.to_owned()), choice)?;
     let checkpoint = super::checkpoint(&target)?;
     let file = File::open(path)?;
     let model = as_file(&target, &checkpoint, Arithmetic::Wide, &file)?;
@@ -168,12 +177,12 @@ pub(crate) fn distances(folder: &Path, choice: &Choice, path: &Path) -> Result<V
 }
 
 pub(super) fn run(
-    which: &Which,
-    choice: &Choice,
+    which: &ModelArgs,
+    choice: &SpecArgs,
     path: &Path,
     arithmetic: Arithmetic,
     json: bool,
-) -> Result<Ended> {
+) -> Result<CommandOutcome> {
     let is_folder = path.is_dir() || path.extension().is_some_and(|end| end == "safetensors");
     if is_folder {
         bail!(
@@ -191,7 +200,7 @@ pub(super) fn run(
     if distances.is_empty() && !faults.is_empty() {
         bail!("`{}` is no file of this model:\n{}", path.display(), faults.join("\n"));
     }
-    faults.extend(distances.iter().filter_map(Distance::fault));
+    faults.extend(distances.iter().filter_map(TensorDeviation::fault));
     faults.extend(keys(&model, &file)?);
     distances.sort_by(|a, b| b.measure.relative().total_cmp(&a.measure.relative()));
     if json {
@@ -202,19 +211,19 @@ pub(super) fn run(
         term::print(&distances.iter().map(line).collect::<Vec<_>>().join("\n"))?;
     }
     if faults.is_empty() {
-        return Ok(Ended::Well);
+        return Ok(CommandOutcome::Ok);
     }
     term::note(&faults.join("\n"));
-    Ok(Ended::Differs)
+    Ok(CommandOutcome::Differs)
 }
 
-fn line(Distance { name, ty, measure, sha256 }: &Distance) -> String {
+fn line(TensorDeviation { name, ty, measure, sha256 }: &TensorDeviation) -> String {
     let (relative, cosine) = (measure.relative(), measure.cosine());
     let (ty, hash) = (ty.name(), &sha256[..16]);
     format!("{name:<40} {ty:<8} relative error {relative:.6}  cosine {cosine:.6}  sha256 {hash}")
 }
 
-fn row(Distance { name, ty, measure, sha256 }: &Distance) -> serde_json::Value {
+fn row(TensorDeviation { name, ty, measure, sha256 }: &TensorDeviation) -> serde_json::Value {
     json!({
         "name": name,
         "type": ty.name(),

@@ -13,7 +13,7 @@ const PREFIX: &str = "onboard-engine-";
 
 /// Named engine.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CatalogEntry {
     /// Name of the engine.
     pub name: String,
     /// Sheet of the engine; none for a program on the PATH.
@@ -23,10 +23,10 @@ pub(crate) struct Entry {
 }
 
 /// Lists all engines. Sheets of the user take precedence over built-in ones and over programs on the PATH.
-pub(crate) fn catalog() -> Result<Vec<Entry>> {
-    let mut entries: Vec<Entry> = DRIVERS
+pub(crate) fn catalog() -> Result<Vec<CatalogEntry>> {
+    let mut entries: Vec<CatalogEntry> = DRIVERS
         .iter()
-        .map(|driver| Entry {
+        .map(|driver| CatalogEntry {
             name: driver.name.to_owned(),
             sheet: Some(EngineSheet::of(driver.name)),
             place: None,
@@ -36,7 +36,7 @@ pub(crate) fn catalog() -> Result<Vec<Entry>> {
     let built_in = registry::engines::sheets().iter().filter_map(|(_, text)| {
         let sheet =
             EngineSheet::parse(text).ok().filter(|sheet| sheet.kind == EngineKind::Child)?;
-        Some(Entry { name: sheet.engine.clone(), sheet: Some(sheet), place: None })
+        Some(CatalogEntry { name: sheet.engine.clone(), sheet: Some(sheet), place: None })
     });
     for entry in own_sheets()?.into_iter().chain(built_in).chain(programs()) {
         if seen.insert(entry.name.clone()) {
@@ -55,7 +55,7 @@ fn folder() -> Option<PathBuf> {
     set("ONBOARD_ENGINES").or_else(|| Some(config()?.join("onboard/engines")))
 }
 
-fn own_sheets() -> Result<Vec<Entry>> {
+fn own_sheets() -> Result<Vec<CatalogEntry>> {
     let Some(folder) = folder().filter(|folder| folder.is_dir()) else { return Ok(Vec::new()) };
     let mut entries = Vec::new();
     for path in listed(&folder, |name| Path::new(name).extension() == Some("yaml".as_ref())) {
@@ -68,12 +68,16 @@ fn own_sheets() -> Result<Vec<Entry>> {
             ));
         }
         let full = fs_err::canonicalize(&path).context("cannot find the sheet")?;
-        entries.push(Entry { name: sheet.engine.clone(), sheet: Some(sheet), place: Some(full) });
+        entries.push(CatalogEntry {
+            name: sheet.engine.clone(),
+            sheet: Some(sheet),
+            place: Some(full),
+        });
     }
     Ok(entries)
 }
 
-fn programs() -> Vec<Entry> {
+fn programs() -> Vec<CatalogEntry> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut entries = Vec::new();
     for folder in std::env::split_paths(&path) {
@@ -81,7 +85,7 @@ fn programs() -> Vec<Entry> {
             let name = place.file_stem().unwrap_or_default().to_string_lossy();
             let name = name.trim_start_matches(PREFIX).to_owned();
             if is_program(&place) && !name.is_empty() {
-                entries.push(Entry { name, sheet: None, place: Some(place) });
+                entries.push(CatalogEntry { name, sheet: None, place: Some(place) });
             }
         }
     }

@@ -9,7 +9,7 @@ use registry::file;
 
 /// Hub and cache settings from the environment.
 #[derive(Clone)]
-pub(crate) struct Settings {
+pub(crate) struct HubSettings {
     /// Address, without a trailing slash.
     pub endpoint: String,
     /// Token, sent only to the hub.
@@ -22,7 +22,7 @@ pub(crate) struct Settings {
     pub options: HubOptions,
 }
 
-impl Settings {
+impl HubSettings {
     /// Reads the process's environment.
     pub(crate) fn from_env() -> Self {
         Self::read(&|key| std::env::var_os(key))
@@ -108,8 +108,8 @@ fn expand(value: OsString, get: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn read(set: &[(&str, &str)]) -> Settings {
-        Settings::read(&|key| {
+    fn read(set: &[(&str, &str)]) -> HubSettings {
+        HubSettings::read(&|key| {
             let found = set.iter().find(|(name, _)| *name == key);
             found.map(|(_, value)| (*value).into())
         })

@@ -5,10 +5,10 @@ use registry::sheet::SourceReference;
 use registry::sheet::apply::{RuleMessage, ValueOrigin};
 use serde_json::{Map, Number, Value, json};
 
-use super::{Launched, command};
+use super::{PlannedLaunch, command};
 
 /// Returns everything about the launch as one object.
-pub(super) fn show(launched: &Launched) -> Value {
+pub(super) fn show(launched: &PlannedLaunch) -> Value {
     let outcome = &launched.outcome;
     let settings = outcome.settings.iter().map(|chosen| {
         let setting = launched.sheet.settings.get(&chosen.name);
@@ -48,13 +48,13 @@ pub(super) fn show(launched: &Launched) -> Value {
         "environment": command::environment(launched).into_iter().map(|(k, v)| (k, v.into())).collect::<Map<_, _>>(),
         "settings": settings.collect::<Vec<_>>(),
         "plan": plan.collect::<Vec<_>>(),
-        "facts": said(&outcome.facts),
-        "warnings": said(&outcome.warnings),
-        "refusals": said(&outcome.refusals),
+        "facts": messages(&outcome.facts),
+        "warnings": messages(&outcome.warnings),
+        "refusals": messages(&outcome.refusals),
     })
 }
 
-fn said(all: &[RuleMessage]) -> Vec<Value> {
+fn messages(all: &[RuleMessage]) -> Vec<Value> {
     all.iter()
         .map(|one| json!({ "rule": one.rule, "text": one.text, "source": one.source.as_ref().map(origin) }))
         .collect()

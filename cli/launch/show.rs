@@ -6,11 +6,11 @@ use registry::scalar::Scalar;
 use registry::sheet::apply::{PlannedValue, RuleMessage, ValueOrigin};
 use registry::sheet::{SourceReference, shown};
 
-use super::{Launched, command};
-use crate::text::{Table, bytes};
+use super::{PlannedLaunch, command};
+use crate::text::{TextTable, bytes};
 
 /// Returns the whole text.
-pub(super) fn text(launched: &Launched) -> String {
+pub(super) fn text(launched: &PlannedLaunch) -> String {
     let mut text = header(launched);
     text.push_str(&shell(launched));
     text.push_str(&reasons(launched));
@@ -20,14 +20,14 @@ pub(super) fn text(launched: &Launched) -> String {
         if !all.is_empty() {
             let _ = writeln!(text, "\n# {title}");
             for said in all {
-                let _ = writeln!(text, "#   {}", sourced(said));
+                let _ = writeln!(text, "#   {}", message_text(said));
             }
         }
     }
     text
 }
 
-fn header(launched: &Launched) -> String {
+fn header(launched: &PlannedLaunch) -> String {
     let gpu = &launched.asked.gpu;
     let sm = gpu.sm.map(|sm| format!(", SM {sm}")).unwrap_or_default();
     let mib = shown(&Scalar::Int(gpu.memory));
@@ -43,7 +43,7 @@ fn header(launched: &Launched) -> String {
 }
 
 /// Formats the command over several lines.
-fn shell(launched: &Launched) -> String {
+fn shell(launched: &PlannedLaunch) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut first: Vec<String> = command::environment(launched)
         .into_iter()
@@ -61,8 +61,8 @@ fn shell(launched: &Launched) -> String {
     lines.join(" \\\n  ") + "\n"
 }
 
-fn reasons(launched: &Launched) -> String {
-    let mut table = Table::new(&[]);
+fn reasons(launched: &PlannedLaunch) -> String {
+    let mut table = TextTable::new(&[]);
     for chosen in &launched.outcome.settings {
         let Some(setting) = launched.sheet.settings.get(&chosen.name) else { continue };
         let shown = match (&setting.env, setting.words(&chosen.value)) {
@@ -82,11 +82,11 @@ fn reasons(launched: &Launched) -> String {
     if rows.is_empty() { rows } else { format!("\n# flags\n{rows}") }
 }
 
-fn memory(launched: &Launched) -> String {
+fn memory(launched: &PlannedLaunch) -> String {
     if launched.outcome.plan.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&[1]);
+    let mut table = TextTable::new(&[1]);
     for value in &launched.outcome.plan {
         if value.value == Scalar::Null {
             continue;
@@ -114,7 +114,7 @@ fn amount(value: &PlannedValue) -> String {
 }
 
 /// Formats a text with its rule's name and source.
-pub(super) fn sourced(said: &RuleMessage) -> String {
+pub(super) fn message_text(said: &RuleMessage) -> String {
     format!("{}{}", said.text, said.source.as_ref().map(place).unwrap_or_default())
 }
 

@@ -9,19 +9,19 @@ use models::is_gguf;
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 
-use super::Check;
+use super::ParityCheckArgs;
 use crate::dump::model_of;
-use crate::engines::{self, Child};
+use crate::engines::{self, ChildCommand};
 use crate::findings::check_error;
 use crate::reference::open_dump;
 use crate::target;
-use crate::{Ended, term};
+use crate::{CommandOutcome, term};
 
 /// Positions past the longest schedule, whose length depends on windows and can exceed the prompts.
 const SCHEDULES: usize = 160;
 
-impl Check {
-    pub(super) fn run_child(&self, child: &Child) -> Result<Ended> {
+impl ParityCheckArgs {
+    pub(super) fn run_child(&self, child: &ChildCommand) -> Result<CommandOutcome> {
         let name = &child.launch.name;
         let choice = &self.choice;
         for (flag, given) in [

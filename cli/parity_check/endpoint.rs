@@ -11,12 +11,12 @@ use parity::{Dump, Verdict};
 use registry::dtype::Dtype;
 use tokenizer::Reference;
 
-use super::Check;
+use super::ParityCheckArgs;
 use crate::engines::{api_key, native, parse_seconds, variable};
 use crate::findings::check_error;
 use crate::reference::{beside, open_dump};
 use crate::target;
-use crate::{Ended, term};
+use crate::{CommandOutcome, term};
 
 /// Maximum vocabulary size for which whole rows are requested.
 const WHOLE: usize = 4096;
@@ -25,14 +25,14 @@ const WHOLE: usize = 4096;
 const TOP: usize = 64;
 
 /// Settings of the client, from `--engine-option`.
-struct Settings {
+struct ClientSettings {
     options: EndpointOptions,
     tokens: usize,
     parallel: usize,
 }
 
-impl Check {
-    pub(super) fn run_server(&self, url: &str) -> Result<Ended> {
+impl ParityCheckArgs {
+    pub(super) fn run_server(&self, url: &str) -> Result<CommandOutcome> {
         for (flag, given) in [
             ("--plain-graph", self.plain_graph),
             ("--allow-dtype-mismatch", self.allow_dtype_mismatch),
@@ -83,14 +83,18 @@ impl Check {
             parity::evidence::Error::Check(error) => check_error(error),
             other => other.into(),
         })?;
-        tell(&evidence.effort);
+        print_effort(&evidence.effort);
         let mut report = evidence.report;
         report.subject.sha256.spec = Some(target.spec.sha256.clone());
         if report.runs.iter().any(|run| run.verdict() == Verdict::Fail) {
             if self.diagnose {
                 let (observed, noise) = (&evidence.observed, evidence.noise);
-                report.diagnosis =
-                    self.ignored(&target::source(&target), evidence.dtype, observed, noise)?;
+                report.diagnosis = self.diagnose_server(
+                    &target::source(&target),
+                    evidence.dtype,
+                    observed,
+                    noise,
+                )?;
             } else {
                 term::note("hint: --diagnose looks for what the server ignores of the model");
             }
@@ -112,8 +116,8 @@ impl Check {
         open_dump(dir, self.reference.as_deref()).map(|(_, dump)| Some(dump))
     }
 
-    fn settings(&self, vocab: usize) -> Result<Settings> {
-        let mut settings = Settings {
+    fn settings(&self, vocab: usize) -> Result<ClientSettings> {
+        let mut settings = ClientSettings {
             options: EndpointOptions {
                 vocab,
                 top: if vocab <= WHOLE { vocab } else { TOP },
@@ -134,7 +138,7 @@ impl Check {
     }
 }
 
-impl Settings {
+impl ClientSettings {
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         let count = |most: usize| {
             let found = value.parse::<usize>().ok().filter(|n| (1..=most).contains(n));
@@ -159,7 +163,7 @@ impl Settings {
                 self.options.trust = TrustedCertificates::Pem(bytes);
             }
             "insecure" => match value {
-                "true" => self.options.trust = TrustedCertificates::Anyone,
+                "true" => self.options.trust = TrustedCertificates::Any,
                 "false" => {}
                 _ => bail!("`{value}` is neither `true` nor `false`"),
             },
@@ -177,7 +181,7 @@ fn seconds(value: &str) -> Result<Duration> {
 }
 
 /// Prints how the time was spent.
-fn tell(effort: &CheckTimes) {
+fn print_effort(effort: &CheckTimes) {
     term::note(&format!(
         "time: {:.1} s for the server, {:.1} s for the native engine",
         effort.server.as_secs_f64(),

@@ -11,17 +11,17 @@ use parity::quantized::{QuantizedWeights, is_quantized};
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 
-use super::Check;
+use super::ParityCheckArgs;
 use super::gguf::tensors;
 use crate::findings::check_error;
-use crate::{Ended, convert, engines};
+use crate::{CommandOutcome, convert, engines};
 
 /// Maximum `|Δlogprob|` of an f32 file in an engine with different arithmetic. It is ten times the bound of
 /// the native engine, for block sums and exponentials by table or polynomial.
 const BOUND: f64 = 1e-3;
 
-impl Check {
-    pub(super) fn run_file(&self, driver: &'static EngineDriver) -> Result<Ended> {
+impl ParityCheckArgs {
+    pub(super) fn run_file(&self, driver: &'static EngineDriver) -> Result<CommandOutcome> {
         let name = driver.name;
         let choice = &self.choice;
         for (flag, given) in [

@@ -6,22 +6,22 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use checkpoints::Checkpoint;
 use engine::SessionOptions;
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use parity::Dump;
 use parity::quantized::QuantizedWeights;
 use registry::dtype::Dtype;
 
-use super::Check;
+use super::ParityCheckArgs;
 use crate::findings::check_error;
-use crate::{Ended, target};
+use crate::{CommandOutcome, target};
 
-impl Check {
+impl ParityCheckArgs {
     pub(super) fn run_coded(
         &self,
         target: &LocalModel,
         checkpoint: &Checkpoint,
         reference: (&Path, &Dump),
-    ) -> Result<Ended> {
+    ) -> Result<CommandOutcome> {
         let options = SessionOptions {
             dtype: Dtype::F32,
             threads: self.threads,

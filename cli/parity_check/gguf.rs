@@ -6,19 +6,19 @@ use std::path::PathBuf;
 use anyhow::Result;
 use engine::{InputRounding, SessionOptions};
 use formats::gguf::File;
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use parity::CheckOptions;
 use parity::quantized::{QuantizedTensor, QuantizedWeights, is_quantized};
 use registry::dtype::Dtype;
 
-use super::Check;
-use crate::Ended;
-use crate::convert::{self, Distance};
+use super::ParityCheckArgs;
+use crate::CommandOutcome;
+use crate::convert::{self, TensorDeviation};
 use crate::reference::open_dump;
 use crate::{target, term};
 
-impl Check {
-    pub(super) fn run_gguf(&self, target: &LocalModel) -> Result<Ended> {
+impl ParityCheckArgs {
+    pub(super) fn run_gguf(&self, target: &LocalModel) -> Result<CommandOutcome> {
         let (path, dump) = open_dump(&target.dir, self.reference.as_deref())?;
         if dump.manifest.rounds().is_some_and(|rounds| rounds != InputRounding::None) {
             term::note(
@@ -60,7 +60,7 @@ impl Check {
 }
 
 /// Returns the quantized tensors of a file, with their errors.
-pub(super) fn tensors(distances: Vec<Distance>) -> Vec<QuantizedTensor> {
+pub(super) fn tensors(distances: Vec<TensorDeviation>) -> Vec<QuantizedTensor> {
     let quantized = distances.into_iter().filter(|one| one.ty.is_quantized());
     quantized
         .map(|one| QuantizedTensor::of_blocks(one.name, one.ty, one.measure.relative()))

@@ -7,7 +7,7 @@ use anyhow::Result;
 use formats::codec::BlockType;
 use formats::gguf::{Array, File, Metadata, Value};
 
-use crate::text::{self, Table};
+use crate::text::{self, TextTable};
 
 /// Maximum length of a text that is shown, and of an array.
 const TEXT: usize = 60;
@@ -15,16 +15,16 @@ const ELEMENTS: usize = 4;
 
 /// Requested sections.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sections {
+pub(super) struct GgufSections {
     pub(super) keys: bool,
     pub(super) tensors: bool,
 }
 
 /// Formats the file as text.
-pub(super) fn show(path: &Path, sections: Sections) -> Result<String> {
+pub(super) fn show(path: &Path, sections: GgufSections) -> Result<String> {
     let file = File::open(path)?;
     let mut text = String::new();
-    let Sections { keys, tensors } = sections;
+    let GgufSections { keys, tensors } = sections;
     if keys && tensors {
         text.push_str(&head(path, &file)?);
         text.push_str("\n# keys\n\n");
@@ -61,7 +61,7 @@ fn head(path: &Path, file: &File) -> Result<String> {
 }
 
 fn keys(metadata: &Metadata) -> String {
-    let mut table = Table::new(&[]);
+    let mut table = TextTable::new(&[]);
     for (key, value) in metadata.iter() {
         let kind = match value {
             Value::Array(array) => format!("{}[{}]", array.kind(), array.len()),
@@ -106,7 +106,7 @@ fn escaped(text: &str) -> String {
 
 fn tensors(file: &File) -> String {
     let many = file.files().len() > 1;
-    let mut table = Table::new(&[3, 4]);
+    let mut table = TextTable::new(&[3, 4]);
     table.row(["tensor", "type", "shape", "bytes", "at"].into_iter().chain(many.then_some("file")));
     for info in file.tensors() {
         let place = many.then(|| (info.file + 1).to_string());
@@ -124,8 +124,8 @@ fn tensors(file: &File) -> String {
 
 /// Formats the totals of each type, the largest first, and the sum.
 fn types(file: &File) -> String {
-    let mut sums = BTreeMap::<BlockType, Sum>::new();
-    let mut all = Sum::default();
+    let mut sums = BTreeMap::<BlockType, TypeTotals>::new();
+    let mut all = TypeTotals::default();
     for info in file.tensors() {
         for sum in [sums.entry(info.ty).or_default(), &mut all] {
             sum.tensors += 1;
@@ -136,7 +136,7 @@ fn types(file: &File) -> String {
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by_key(|(ty, sum)| (std::cmp::Reverse(sum.bytes), *ty));
-    let mut table = Table::new(&[1, 2, 3, 4]);
+    let mut table = TextTable::new(&[1, 2, 3, 4]);
     table.row(["type", "tensors", "numbers", "bytes", "bits per number"]);
     for (ty, sum) in sums {
         table.row(sum.row(ty.to_string()));
@@ -146,13 +146,13 @@ fn types(file: &File) -> String {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Sum {
+struct TypeTotals {
     tensors: usize,
     numbers: u64,
     bytes: u64,
 }
 
-impl Sum {
+impl TypeTotals {
     fn row(self, name: String) -> [String; 5] {
         let bits = match self.numbers {
             0 => "-".into(),

@@ -6,10 +6,10 @@ use anyhow::Result;
 use formats::gguf::{Array, File, TensorInfo, Value};
 use serde_json::{Map, Number, json};
 
-use super::gguf::Sections;
+use super::gguf::GgufSections;
 
 /// Returns the requested sections as one object.
-pub(super) fn show(path: &Path, sections: Sections) -> Result<String> {
+pub(super) fn show(path: &Path, sections: GgufSections) -> Result<String> {
     let file = File::open(path)?;
     let mut whole = json!({
         "file": path.display().to_string(),

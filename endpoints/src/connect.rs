@@ -16,7 +16,7 @@ const MODELS: &str = "/v1/models";
 /// Connects to the server at `url`: identifies it, and determines which log-probabilities it provides.
 pub fn connect(url: &str, options: &EndpointOptions) -> Result<Box<dyn Endpoint>, Error> {
     let http = ServerConnection::new(url, options)?;
-    let models = tolerant(&http, MODELS)?;
+    let models = optional_json(&http, MODELS)?;
     let listed = models.clone().unwrap_or(Value::Null);
     let driver = match &options.driver {
         Some(name) => *DRIVERS
@@ -36,7 +36,7 @@ pub fn report(url: &str, path: &str, options: &EndpointOptions) -> Result<Value,
 
 /// Reads JSON that a server may not have. A rejected key, a rate limit or an unreachable server is an
 /// error, because it says nothing about the address.
-fn tolerant(http: &ServerConnection, path: &str) -> Result<Result<Value, String>, Error> {
+fn optional_json(http: &ServerConnection, path: &str) -> Result<Result<Value, String>, Error> {
     match http.get(path) {
         Ok(answer) => Ok(answer.json().map_err(|error| error.to_string())),
         Err(error @ Error::Status { code, .. }) if !matches!(code, 401 | 403 | 429) => {
@@ -56,7 +56,7 @@ fn recognise(
     for driver in DRIVERS {
         let path = sheet(driver).and_then(|sheet| Some(sheet.reports.first()?.path.clone()));
         let path = path.unwrap_or_else(|| driver.probe.to_owned());
-        let answer = if path == MODELS { models.clone() } else { tolerant(http, &path)? };
+        let answer = if path == MODELS { models.clone() } else { optional_json(http, &path)? };
         match answer {
             Ok(answer) if (driver.knows)(&answer, listed) => return Ok(driver),
             Ok(_) => tried.push(format!("`{path}` is not that of {}", driver.name)),
@@ -104,7 +104,7 @@ fn facts(
         context: count("max_model_len"),
         dtype: None,
         settings: Vec::new(),
-        scores: LogprobSupport::Nothing,
+        scores: LogprobSupport::None,
         generates: None,
         ignores_eos: false,
         cache_off: false,
@@ -114,8 +114,11 @@ fn facts(
         unverified: None,
     };
     for report in sheet(driver).map(|sheet| sheet.reports).unwrap_or_default() {
-        let answer =
-            if report.path == MODELS { Ok(models.clone()) } else { tolerant(http, &report.path)? };
+        let answer = if report.path == MODELS {
+            Ok(models.clone())
+        } else {
+            optional_json(http, &report.path)?
+        };
         match answer {
             Ok(answer) => read(&mut facts, &report, &answer),
             Err(_) if report.optional => {}

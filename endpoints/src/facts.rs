@@ -10,7 +10,7 @@ pub enum LogprobSupport {
     /// Only the next token of the prompt at each position.
     Target,
     /// No log-probabilities.
-    Nothing,
+    None,
 }
 
 /// Description of a server and of the log-probabilities that it provides.

@@ -247,7 +247,7 @@ fn tls(trust: &TrustedCertificates) -> Result<TlsConfig, Error> {
     let builder = TlsConfig::builder();
     Ok(match trust {
         TrustedCertificates::Public => builder.build(),
-        TrustedCertificates::Anyone => builder.disable_verification(true).build(),
+        TrustedCertificates::Any => builder.disable_verification(true).build(),
         TrustedCertificates::Pem(pem) => {
             let certificate = Certificate::from_pem(pem)
                 .map_err(|error| Error::Certificates(shown(&error.to_string())))?;

@@ -11,7 +11,7 @@ pub enum TrustedCertificates {
     /// Only the certificates of a PEM file.
     Pem(Vec<u8>),
     /// Any certificate, without verification.
-    Anyone,
+    Any,
 }
 
 /// Timeouts, limits and names.

@@ -13,7 +13,7 @@ const ABOVE: f32 = 1e-3;
 #[non_exhaustive]
 pub enum LogprobRowError {
     #[error("a row has id {id} twice, with other numbers")]
-    Twice { id: u32 },
+    DuplicateId { id: u32 },
     #[error(
         "a row has id {id}, and the model has {vocab} tokens: it is a model with another vocabulary"
     )]
@@ -45,7 +45,7 @@ impl LogprobRow {
         entries.sort_by_key(|entry| entry.0);
         entries.dedup_by(|a, b| a.0 == b.0 && a.1 == b.1);
         if let Some(pair) = entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(LogprobRowError::Twice { id: pair[0].0 });
+            return Err(LogprobRowError::DuplicateId { id: pair[0].0 });
         }
         if let Some(&(id, _)) = entries.last().filter(|(id, _)| *id as usize >= vocab) {
             return Err(LogprobRowError::Vocabulary { id, vocab });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use checkpoints::checkpoint::Checkpoint;
 use checkpoints::{GgufWeights, own_names};
 use formats::gguf::File as GgufFile;
-use registry::caches::caches;
+use registry::attention_modules::attention_modules;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node};
 use registry::model::Model;
@@ -71,7 +71,7 @@ impl NativeEngine {
         let mut weights =
             pool.run(|| SessionWeights::load(&program.graph, tensors, options.dtype))?;
         weights.round_inputs(&program.graph, options.rounds)?;
-        weights.fix_states(&caches(&model.graph), &mut program.graph)?;
+        weights.fix_states(&attention_modules(&model.graph), &mut program.graph)?;
         let states = &program.graph.states;
         let fingerprint = saved::fingerprint(&model, states, options.dtype, options.rollback);
         Ok(Box::new(NativeSession {

@@ -8,7 +8,7 @@ use checkpoints::gguf_weights::BlockView;
 use checkpoints::load::WeightView as FileView;
 use formats::codec::{self, BlockType};
 use formats::safetensors::FileDtype;
-use registry::caches::AttentionModules;
+use registry::attention_modules::AttentionModules;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, ScaleGranularity, Weight, WeightId};
 use registry::ops::Trait;

@@ -77,7 +77,7 @@ impl ModelCache {
     }
 
     /// Returns the number of bytes that have arrived for this etag, in any process.
-    pub(crate) fn arrived(&self, etag: &str) -> u64 {
+    pub(crate) fn partial_bytes(&self, etag: &str) -> u64 {
         let entries = fs_err::read_dir(self.own().join("blobs")).into_iter().flatten();
         let ours = entries
             .filter_map(Result::ok)

@@ -73,7 +73,11 @@ impl Client {
         let mut body = reply.body.as_reader().take(limit + 1);
         body.read_to_end(&mut bytes).map_err(|error| {
             let (host, what) = (reply.origin.to_string(), what.to_owned());
-            AttemptError::again(Error::Connection { host, what, why: download::broke(&error) })
+            AttemptError::temporary(Error::Connection {
+                host,
+                what,
+                why: download::truncated_body(&error),
+            })
         })?;
         if bytes.len() as u64 > limit {
             return Err(reply.unusable(what, format!("it is longer than {limit} bytes")).into());

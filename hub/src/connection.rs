@@ -22,7 +22,7 @@ impl Connection {
         persist(&self.options, &self.listener, attempt)
     }
 
-    pub(crate) fn tell(&self, event: Event<'_>) {
+    pub(crate) fn notify(&self, event: Event<'_>) {
         (self.listener)(event);
     }
 }

@@ -36,7 +36,7 @@ struct BlobHeaders {
 
 impl Download<'_> {
     pub(crate) fn run(self) -> Result<PathBuf, Error> {
-        let announced = self.connection.persist(|| self.announced())?;
+        let announced = self.connection.persist(|| self.fetch_headers())?;
         let etag = &announced.etag;
         self.cache.prepare(etag)?;
         let _lock = lock(self.connection, &self.cache, etag, &self.what)?;
@@ -48,7 +48,7 @@ impl Download<'_> {
         Ok(self.cache.link(etag, self.commit, self.name)?)
     }
 
-    fn announced(&self) -> Result<BlobHeaders, AttemptError> {
+    fn fetch_headers(&self) -> Result<BlobHeaders, AttemptError> {
         let reply = self.connection.http.send(&self.address, HubRequest::Head, &self.what)?;
         let etag = reply.header(LINKED_ETAG).or(reply.header("etag")).unwrap_or_default();
         let etag = etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"');
@@ -77,11 +77,11 @@ impl Download<'_> {
         let part = PathBuf::from(part);
         let mut size = announced.size;
         let received = self.connection.persist(|| self.receive_once(&part, &mut size));
-        self.connection.tell(Event::End);
+        self.connection.notify(Event::End);
         received?;
         match verify(&part, &announced.etag, &self.what) {
             Ok(true) => {}
-            Ok(false) => self.connection.tell(Event::Unverified { what: &self.what }),
+            Ok(false) => self.connection.notify(Event::Unverified { what: &self.what }),
             Err(error) => {
                 fs_err::remove_file(&part)?;
                 return Err(error);
@@ -121,7 +121,7 @@ impl Download<'_> {
             file.set_len(0)?;
             have = 0;
         }
-        self.connection.tell(Event::Begin { file: self.name, size: expected, have });
+        self.connection.notify(Event::Begin { file: self.name, size: expected, have });
         let before = have;
         let ended = self.copy(&mut reply, &mut file, &mut have, expected);
         if let Err(TransferError::Disk(error)) = ended {
@@ -138,13 +138,13 @@ impl Download<'_> {
             return Ok(());
         }
         let why = match ended {
-            Err(TransferError::Broke(why)) => why,
+            Err(TransferError::Broken(why)) => why,
             _ => "the connection ended".to_owned(),
         };
         let why = format!("the transfer broke off at {have} of {expected} bytes: {why}");
         let (host, what) = (reply.origin.to_string(), self.what.clone());
         let error = Error::Connection { host, what, why };
-        Err(AttemptError::Again { error, after: None, progress: have - before >= PROGRESS })
+        Err(AttemptError::Temporary { error, after: None, progress: have - before >= PROGRESS })
     }
 
     /// Returns the start of the body and the length of the whole file, from the response.
@@ -193,7 +193,7 @@ impl Download<'_> {
                 Ok(0) => return Ok(()),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(TransferError::Broke(broke(&error))),
+                Err(error) => return Err(TransferError::Broken(truncated_body(&error))),
             };
             if count as u64 > expected - *have {
                 return Err(TransferError::TooLong);
@@ -201,11 +201,11 @@ impl Download<'_> {
             file.write_all(&buffer[..count]).map_err(TransferError::Disk)?;
             *have += count as u64;
             moved += count as u64;
-            self.connection.tell(Event::Bytes(count as u64));
+            self.connection.notify(Event::Bytes(count as u64));
             let elapsed = since.elapsed();
             if elapsed >= options.window {
                 if (moved as f64) < options.least_rate as f64 * elapsed.as_secs_f64() {
-                    return Err(TransferError::Broke("it sends too slowly".to_owned()));
+                    return Err(TransferError::Broken("it sends too slowly".to_owned()));
                 }
                 (since, moved) = (Instant::now(), 0);
             }
@@ -215,13 +215,13 @@ impl Download<'_> {
 
 /// Abnormal end of a body.
 enum TransferError {
-    Broke(String),
+    Broken(String),
     TooLong,
     Disk(io::Error),
 }
 
 /// Describes a truncated body.
-pub(crate) fn broke(error: &io::Error) -> String {
+pub(crate) fn truncated_body(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>());
     inner.map_or_else(|| shown(&error.to_string()), explain)
 }

@@ -120,7 +120,7 @@ impl HubHttp {
             let origin = HubOrigin::of(&uri).ok_or_else(|| Error::Endpoint(shown(address)))?;
             let reply = self.once(&uri, &origin, ask, what)?;
             if !reply.status.is_redirection() {
-                return good(reply, what);
+                return require_success(reply, what);
             }
             let states = reply.headers.contains_key(LINKED_ETAG);
             let location = reply.headers.get("location").map(|value| value.to_str());
@@ -192,14 +192,14 @@ impl HubHttp {
         };
         let why = explain(error);
         if !may_pass {
-            return AttemptError::Stop(Error::Answer { host, what, why });
+            return AttemptError::Permanent(Error::Answer { host, what, why });
         }
         let error = Error::Connection { host, what, why };
         // A hub that was never reached has a wrong address, so retrying is useless.
         if unreachable && !self.reached.load(Ordering::Relaxed) {
-            return AttemptError::Stop(error);
+            return AttemptError::Permanent(error);
         }
-        AttemptError::again(error)
+        AttemptError::temporary(error)
     }
 }
 
@@ -222,7 +222,7 @@ pub(crate) fn explain(error: &ureq::Error) -> String {
 }
 
 /// Passes responses with a body; converts others to failures.
-fn good(reply: HubResponse, what: &str) -> Result<HubResponse, AttemptError> {
+fn require_success(reply: HubResponse, what: &str) -> Result<HubResponse, AttemptError> {
     let code = reply.status.as_u16();
     if reply.status.is_success() || code == 416 {
         let encoded = reply.header("content-encoding").unwrap_or("identity");
@@ -237,5 +237,5 @@ fn good(reply: HubResponse, what: &str) -> Result<HubResponse, AttemptError> {
         return Err(error.into());
     }
     let after = reply.header("retry-after").and_then(|value| value.trim().parse().ok());
-    Err(AttemptError::Again { error, after: after.map(Duration::from_secs), progress: false })
+    Err(AttemptError::Temporary { error, after: after.map(Duration::from_secs), progress: false })
 }

@@ -38,10 +38,10 @@ pub(crate) fn lock(
             Err(TryLockError::Error(_)) => return Ok(BlobLock(None)),
         }
         if !told {
-            connection.tell(Event::Waiting { what });
+            connection.notify(Event::Waiting { what });
             told = true;
         }
-        let now = cache.arrived(etag);
+        let now = cache.partial_bytes(etag);
         if now != arrived {
             (arrived, since) = (now, Instant::now());
         }

@@ -11,9 +11,9 @@ use crate::options::HubOptions;
 #[derive(Debug)]
 pub(crate) enum AttemptError {
     /// Permanent failure.
-    Stop(Error),
+    Permanent(Error),
     /// Temporary failure.
-    Again {
+    Temporary {
         /// The error if no attempt is left.
         error: Error,
         /// Wait that the hub requested.
@@ -25,20 +25,20 @@ pub(crate) enum AttemptError {
 
 impl AttemptError {
     /// Returns a failure that is retried after the usual wait.
-    pub(crate) fn again(error: Error) -> Self {
-        Self::Again { error, after: None, progress: false }
+    pub(crate) fn temporary(error: Error) -> Self {
+        Self::Temporary { error, after: None, progress: false }
     }
 }
 
 impl From<Error> for AttemptError {
     fn from(error: Error) -> Self {
-        Self::Stop(error)
+        Self::Permanent(error)
     }
 }
 
 impl From<std::io::Error> for AttemptError {
     fn from(error: std::io::Error) -> Self {
-        Self::Stop(Error::Io(error))
+        Self::Permanent(Error::Io(error))
     }
 }
 
@@ -52,8 +52,8 @@ pub(crate) fn persist<T>(
     loop {
         let (error, after, progress) = match attempt() {
             Ok(value) => return Ok(value),
-            Err(AttemptError::Stop(error)) => return Err(error),
-            Err(AttemptError::Again { error, after, progress }) => (error, after, progress),
+            Err(AttemptError::Permanent(error)) => return Err(error),
+            Err(AttemptError::Temporary { error, after, progress }) => (error, after, progress),
         };
         failed = if progress { 1 } else { failed + 1 };
         if failed >= options.tries {

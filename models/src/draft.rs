@@ -93,7 +93,7 @@ impl SpecCandidate {
         let used = self.coverage.as_ref().map_or(0, |coverage| coverage.used);
         (
             none,
-            Reverse(used + self.renames.credit()),
+            Reverse(used + self.renames.evidence()),
             gaps,
             self.findings,
             Reverse(self.heirs),

@@ -73,7 +73,7 @@ pub enum Error {
          if it is the whole checkpoint, call it model.safetensors",
         path.display()
     )]
-    NoPart { path: PathBuf },
+    NotIndexed { path: PathBuf },
 
     #[error("`{}` has no config.json: it holds {contents}", folder.display())]
     NoCheckpoint { folder: PathBuf, contents: String },

@@ -49,7 +49,7 @@ fn home_of(file: &Path) -> Result<&Path, Error> {
     }
     let single = file.file_name().is_some_and(|name| name == "model.safetensors");
     if !single && !folder.join("model.safetensors.index.json").is_file() {
-        return Err(Error::NoPart { path: path() });
+        return Err(Error::NotIndexed { path: path() });
     }
     Ok(folder)
 }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use formats::gguf::{File, Value};
 use registry::gguf::key_differences;
-use registry::gguf_choice::{SpecMatch, SpecMismatch as Unexplained};
 use registry::gguf_head::of_file;
+use registry::gguf_match::{SpecMatch, SpecMismatch as Unexplained};
 use registry::model::Model;
 
 use crate::config::ConfigFile;
 use crate::error::Error;
+use crate::local_model::LocalModel;
 use crate::opened::{OpenOptions, OpenRemark, OpenedModel};
 use crate::specs::Specs;
-use crate::target::LocalModel;
 
 /// Key with the `config.json` that a file was made from, so that it can be opened without other files.
 pub const CONFIG_KEY: &str = "onboard.config";
@@ -81,7 +81,7 @@ pub(crate) fn open(
     let as_told =
         options.set.is_empty() && options.spec.is_none() && options.model_config.is_none();
     if inside.is_some() && own_config {
-        match held_to_keys(&file, path, &model) {
+        match check_keys(&file, path, &model) {
             // The user's overrides are accepted, with a warning about llama.cpp's behaviour.
             Err(error) if !as_told => remarks.push(OpenRemark::Contradicted(error)),
             held => held?,
@@ -134,7 +134,7 @@ fn unused(file: &File, path: &Path, model: &Model) -> Vec<OpenRemark> {
 }
 
 /// Returns an error if the keys that other programs read contradict the config inside the file.
-fn held_to_keys(file: &File, path: &Path, model: &Model) -> Result<(), Error> {
+fn check_keys(file: &File, path: &Path, model: &Model) -> Result<(), Error> {
     let Some(arch) = file.metadata().str("general.architecture")? else { return Ok(()) };
     let own = || checkpoints::own_names(model).arch;
     let own = model.gguf.as_ref().map_or_else(own, |gguf| gguf.arch.clone());

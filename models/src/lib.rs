@@ -2,7 +2,7 @@
 //!
 //! * [`specs::Specs`] holds the built-in specs and those of folders, and finds the one that matches a
 //!   [`config::ConfigFile`];
-//! * [`open::open`] opens a folder, a safetensors file or a GGUF file as a [`target::LocalModel`];
+//! * [`open::open`] opens a folder, a safetensors file or a GGUF file as a [`local_model::LocalModel`];
 //! * [`coverage::TensorCoverage`] pairs the weights of a model with the tensors of a checkpoint;
 //! * [`draft::draft`] drafts a spec for an architecture that no spec matches.
 //!
@@ -31,11 +31,11 @@ pub mod draft;
 mod error;
 mod folder;
 pub mod gguf;
+pub mod local_model;
 pub mod open;
 mod opened;
 pub mod spec_text;
 pub mod specs;
-pub mod target;
 mod text;
 
 pub use error::{Error, FindingSubject};

@@ -11,9 +11,9 @@ use crate::config::ConfigFile;
 use crate::error::Error;
 use crate::folder::{CheckpointFolder, folder, is_gguf};
 use crate::gguf;
+use crate::local_model::LocalModel;
 pub use crate::opened::{OpenOptions, OpenRemark, OpenedModel};
 use crate::specs::Specs;
-use crate::target::LocalModel;
 
 /// Opens a folder, a safetensors file or a GGUF file with the chosen spec, or with the one that matches its
 /// architecture.
@@ -48,7 +48,7 @@ pub fn resolve(
     let (mut model, mut warnings) = specs.resolve(spec, &config, set)?;
     let mut remarks = Vec::new();
     let tied = config.flag("tie_word_embeddings") != Some(false);
-    if let Some((weight, owner)) = apart(&model, &dir).filter(|_| tied) {
+    if let Some((weight, owner)) = untied_weight(&model, &dir).filter(|_| tied) {
         remarks.push(OpenRemark::Untied { weight, owner });
         // Files written from this config must not be tied.
         config = config.with_flag("tie_word_embeddings", false)?;
@@ -56,7 +56,7 @@ pub fn resolve(
         (model, warnings) = specs.resolve(spec, &config, &set)?;
     }
     // The outer config may declare an output matrix, and the inner one none.
-    if !tied && config.ties_inside() && !stored(&model, &dir) {
+    if !tied && config.ties_inside() && !has_all_weights(&model, &dir) {
         config = config.with_flag("tie_word_embeddings", true)?;
         (model, warnings) = specs.resolve(spec, &config, set)?;
     }
@@ -65,7 +65,7 @@ pub fn resolve(
 }
 
 /// True if the checkpoint contains every weight of the model.
-fn stored(model: &Model, dir: &Path) -> bool {
+fn has_all_weights(model: &Model, dir: &Path) -> bool {
     // Unreadable data is reported by the code that needs it.
     let Ok(checkpoint) = Checkpoint::open(dir) else { return true };
     flows(&checkpoint, &model.graph.weights, &model.rules).is_ok()
@@ -73,7 +73,7 @@ fn stored(model: &Model, dir: &Path) -> bool {
 
 /// Finds a weight that the config ties to another and that the checkpoint stores with different values. The
 /// reference then does not tie it. Large weights are compared in samples.
-fn apart(model: &Model, dir: &Path) -> Option<(String, String)> {
+fn untied_weight(model: &Model, dir: &Path) -> Option<(String, String)> {
     const PARTS: usize = 64;
     const PART: usize = 4096;
     if !model.dims.contains_key("tied") || model.graph.tied.is_empty() {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use registry::diag::Finding;
 
 use crate::error::Error;
-use crate::target::LocalModel;
+use crate::local_model::LocalModel;
 
 /// Settings of [`open`](crate::open::open).
 #[derive(Debug, Clone, Default)]

@@ -7,7 +7,7 @@ use std::path::Path;
 use registry::alias::{Alias, AliasMismatch, alias};
 use registry::diag::Finding;
 use registry::gguf::FileMetadata;
-use registry::gguf_choice::{FileSpecs, SpecMatch, SpecMismatch as Unexplained};
+use registry::gguf_match::{FileSpecs, SpecMatch, SpecMismatch as Unexplained};
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -82,7 +82,7 @@ impl Specs {
     }
 
     /// Returns the spec that most others extend.
-    pub fn plainest(&self) -> String {
+    pub fn most_extended(&self) -> String {
         let parents: Vec<String> = self.all().filter_map(|spec| spec.extends).collect();
         let heirs = |name: &String| parents.iter().filter(|parent| *parent == name).count();
         parents.iter().max_by_key(|name| (heirs(name), Reverse(*name))).cloned().unwrap_or_default()

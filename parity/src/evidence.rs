@@ -173,7 +173,7 @@ pub fn check_server(
 ) -> Result<ServerEvidence, Error> {
     let (facts, model) = (server.facts(), &*source.model);
     identity::vocabulary(facts, source, dump)?;
-    if facts.scores == LogprobSupport::Nothing && facts.generates.is_none() {
+    if facts.scores == LogprobSupport::None && facts.generates.is_none() {
         return Err(text_only::not_provable(server, options.tokenizer)?);
     }
     let said =
@@ -203,7 +203,7 @@ pub fn check_server(
     let mut identity = identity::RowFingerprint::default();
     let mut scored_rows = Vec::new();
     let shows_prompts = matches!(facts.scores, LogprobSupport::Full | LogprobSupport::Top(_));
-    if facts.scores != LogprobSupport::Nothing {
+    if facts.scores != LogprobSupport::None {
         for group in cases.chunks(width(&cases, options)) {
             let asked = timed(&mut effort.server, || score(server, group))?;
             for (case, scored) in group.iter().zip(asked) {
@@ -482,7 +482,7 @@ fn notes(facts: &ServerFacts, dtype: Dtype, known: bool) -> Vec<String> {
             "rows of prompts: the {count} likeliest tokens and the next one; of the others only their bound was compared"
         ),
         LogprobSupport::Target => "rows of prompts: the next token alone".to_owned(),
-        LogprobSupport::Nothing => "prefill was not compared: the server gives no log-probabilities of prompts".to_owned(),
+        LogprobSupport::None => "prefill was not compared: the server gives no log-probabilities of prompts".to_owned(),
     });
     if facts.generates.is_none() {
         notes.push("decode and schedules of it were not compared: the server gives no ids of generated tokens".to_owned());

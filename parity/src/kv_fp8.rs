@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use checkpoints::Checkpoint;
-use registry::caches::caches;
+use registry::attention_modules::attention_modules;
 use registry::dtype::DtypeRule;
 use registry::graph::{Graph, ScaleGranularity, StateKind};
 use registry::model::Model;
@@ -31,7 +31,7 @@ pub(crate) fn narrow(
     scales: ScaleGranularity,
     checkpoint: &Checkpoint,
 ) -> Result<(), Error> {
-    let caches = caches(graph);
+    let caches = attention_modules(graph);
     let mut names = Vec::new();
     let mut found = false;
     for (state, cache) in graph.states.iter_mut().zip(&caches) {

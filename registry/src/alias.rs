@@ -104,12 +104,12 @@ fn same(
     for (label, n) in order(&sides[0]) {
         let Some(&m) = theirs.get(&label) else { continue };
         let (ours, other_weight) = (&model.graph.weights[n], &other.graph.weights[m]);
-        let stored = on_disk(&model.rules, &ours.name);
+        let stored = disk_names(&model.rules, &ours.name);
         let Some((from, steps)) = stored.into_iter().find(|(name, _)| tensors.contains(name))
         else {
             continue; // tied to another
         };
-        let theirs = on_disk(&other.rules, &other_weight.name);
+        let theirs = disk_names(&other.rules, &other_weight.name);
         let Some((to, _)) = theirs.into_iter().find(|(_, other)| *other == steps) else {
             return Err(format!(
                 "the tensor `{from}` is stored in another form than `{}` of `{name}`",
@@ -154,7 +154,7 @@ fn labels(graph: &Graph) -> Vec<String> {
 }
 
 /// Names that a weight may have on disk, each with the steps that make the weight of the tensor.
-fn on_disk(rules: &[WeightRule], weight: &str) -> Vec<(String, String)> {
+fn disk_names(rules: &[WeightRule], weight: &str) -> Vec<(String, String)> {
     let plain = (weight.to_owned(), format!("{:?}", Vec::<WeightStep>::new()));
     let named = rules.iter().filter_map(|rule| {
         let name = rule.on_disk(weight).or_else(|| rule.disk.fill(&rule.weight.fit(weight)?))?;

@@ -14,7 +14,7 @@ use crate::scalar::Scalar;
 mod json;
 
 pub(crate) use json::value as json_of;
-mod known;
+mod irrelevant;
 
 /// Keys under which a vision-language model keeps the config of its text model.
 pub const INNER: [&str; 4] =
@@ -258,7 +258,7 @@ fn report(
     let top = key.split('.').next().unwrap_or(key);
     if *value == Scalar::Null
         || read.contains(key)
-        || known::never_matters(top)
+        || irrelevant::is_irrelevant(top)
         || ignored.iter().any(|pattern| matches(pattern, key))
     {
         return;

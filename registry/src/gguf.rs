@@ -10,7 +10,8 @@ use crate::graph::Weight;
 use crate::scalar::Scalar;
 use crate::spec::AbsentKey;
 use crate::weight_map::{
-    Pattern, StepError, WeightRule, WeightStep, beginning, gather, natural, shapes, without_numbers,
+    Pattern, StepError, WeightRule, WeightStep, gather, names_with_prefix, natural_order_key,
+    shapes, without_numbers,
 };
 
 mod absent;
@@ -22,11 +23,11 @@ mod idle;
 mod known;
 
 pub(crate) use config::AHEAD;
-pub use config::{FileMetadata, KeyTree, config_of, may_be};
+pub use config::{FileMetadata, KeyTree, config_of, may_have_arch};
 pub use differences::{differences, key_differences};
 pub use idle::IdleWeight;
-pub(crate) use idle::around;
-pub use known::{heeds_scale, is_known, knows_tensor};
+pub(crate) use idle::split_at_layer;
+pub use known::{applies_scale, is_known, knows_tensor};
 
 /// The `gguf:` section of a spec, resolved.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,11 +92,11 @@ pub struct TensorGroup {
 #[non_exhaustive]
 pub enum TensorGroupError {
     #[error("`{tensor}` needs weights that the model lacks: {}", weights.join(", "))]
-    Lacks { tensor: String, weights: Vec<String> },
+    MissingWeights { tensor: String, weights: Vec<String> },
     #[error("two weights would become `{tensor}`, one of them `{weight}`")]
-    Twice { tensor: String, weight: String },
+    DuplicateTensor { tensor: String, weight: String },
     #[error("the steps for `{tensor}` give {found} tensors, and its pattern names {expected}")]
-    Count { tensor: String, found: usize, expected: usize },
+    TensorCount { tensor: String, found: usize, expected: usize },
     #[error("`{tensor}` cannot be made: {why}")]
     Steps { tensor: String, why: StepError },
     #[error(
@@ -103,7 +104,7 @@ pub enum TensorGroupError {
          `gguf: ~` if llama.cpp has no such model",
         if *others == 0 { String::new() } else { format!(", nor have {others} of other layers,") }
     )]
-    NoPlace { weight: String, others: usize },
+    UnmappedWeight { weight: String, others: usize },
 }
 
 impl Gguf {
@@ -116,12 +117,13 @@ impl Gguf {
         let mut homeless: IndexMap<String, Vec<&str>> = IndexMap::new();
         let (mut used, mut names) = (BTreeSet::new(), BTreeSet::new());
         for (weight, name) in weights.iter().zip(&known) {
-            if used.contains(name.as_ref()) || self.left_out(name) {
+            if used.contains(name.as_ref()) || self.is_dropped(name) {
                 continue;
             }
             let made = self.rules.iter().find_map(|rule| {
                 let tensors = spread(&rule.rule, name)?;
-                let gathered = gather(&rule.rule, &tensors[0], |text| beginning(&places, text))?;
+                let gathered =
+                    gather(&rule.rule, &tensors[0], |text| names_with_prefix(&places, text))?;
                 Some((rule, tensors, gathered.names))
             });
             let Some((rule, tensors, sources)) = made else {
@@ -133,7 +135,7 @@ impl Gguf {
             let Some(found) = found else {
                 let lacks = sources.iter().filter(|name| !places.contains_key(*name));
                 let (tensor, weights) = (tensors[0].clone(), lacks.cloned().collect());
-                faults.push(TensorGroupError::Lacks { tensor, weights });
+                faults.push(TensorGroupError::MissingWeights { tensor, weights });
                 used.insert(name.as_ref());
                 continue;
             };
@@ -144,7 +146,7 @@ impl Gguf {
                     for name in &tensors {
                         if !names.insert(name.clone()) {
                             let (tensor, weight) = (name.clone(), weight.name.clone());
-                            faults.push(TensorGroupError::Twice { tensor, weight });
+                            faults.push(TensorGroupError::DuplicateTensor { tensor, weight });
                         }
                     }
                     let tensors = tensors.into_iter().zip(made).collect();
@@ -159,7 +161,7 @@ impl Gguf {
                 Ok(made) => {
                     let (found, expected) = (made.len(), tensors.len());
                     let tensor = tensors[0].clone();
-                    faults.push(TensorGroupError::Count { tensor, found, expected });
+                    faults.push(TensorGroupError::TensorCount { tensor, found, expected });
                 }
                 Err(why) => {
                     faults.push(TensorGroupError::Steps { tensor: tensors[0].clone(), why });
@@ -168,7 +170,7 @@ impl Gguf {
         }
         faults.extend(homeless.values().map(|names| {
             let (weight, others) = (names[0].to_owned(), names.len() - 1);
-            TensorGroupError::NoPlace { weight, others }
+            TensorGroupError::UnmappedWeight { weight, others }
         }));
         if faults.is_empty() { Ok(groups) } else { Err(faults) }
     }
@@ -180,7 +182,7 @@ impl Gguf {
             let places = weights.iter().enumerate();
             let fits = places.filter(|(_, weight)| pattern.fit(&weight.name).is_some());
             let mut places: Vec<usize> = fits.map(|(place, _)| place).collect();
-            places.sort_by_key(|&place| natural(&weights[place].name));
+            places.sort_by_key(|&place| natural_order_key(&weights[place].name));
             places
         };
         self.scalars.iter().map(|(key, pattern)| (key.as_str(), of(pattern))).collect()
@@ -195,7 +197,7 @@ impl Gguf {
     }
 
     /// True if a weight is no tensor of the file.
-    fn left_out(&self, name: &str) -> bool {
+    fn is_dropped(&self, name: &str) -> bool {
         let scalars = self.scalars.iter().map(|(_, pattern)| pattern);
         self.drop.iter().chain(scalars).any(|pattern| pattern.fit(name).is_some())
     }

@@ -1,7 +1,7 @@
 //! The `nextn` head in a file: layers behind those of the model.
 
 use crate::check::head_weights;
-use crate::gguf::head::ahead;
+use crate::gguf::head::head_layers;
 use crate::gguf::{FileMetadata, Gguf};
 use crate::graph::Weight;
 use crate::model::Model;
@@ -17,7 +17,7 @@ pub fn with_head(model: &Model) -> Option<(Gguf, Vec<Weight>)> {
 /// and its weights if the file has any of them. Some programs count the head and leave it out.
 pub fn of_file(model: &Model, told: &FileMetadata) -> Option<(Gguf, Vec<Weight>)> {
     let plain = || Some((model.gguf.clone()?, model.graph.weights.clone()));
-    let Some((gguf, weights)) = with_head(model).filter(|_| ahead(told) > 0) else {
+    let Some((gguf, weights)) = with_head(model).filter(|_| head_layers(told) > 0) else {
         return plain();
     };
     let head = gguf.groups(&weights[model.graph.weights.len()..]).unwrap_or_default();

@@ -33,9 +33,9 @@ pub struct Model {
     pub ignore: Vec<String>,
     /// The roots of the model's own weights, if the checkpoint holds other models beside this one.
     pub wrapped: Option<BTreeSet<String>>,
-    /// Rules from the checkpoint's tensors to the model's, for tensors that differ: see [`applying`].
+    /// Rules from the checkpoint's tensors to the model's, for tensors that differ: see [`find_rule`].
     ///
-    /// [`applying`]: crate::weight_map::applying
+    /// [`find_rule`]: crate::weight_map::find_rule
     pub rules: Vec<WeightRule>,
     /// The head that predicts one token more, if the spec and the config have it.
     pub nextn: Option<Nextn>,

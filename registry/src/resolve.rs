@@ -34,7 +34,7 @@ mod words;
 use crate::builder::Builder;
 pub(crate) use dims::{SourcedScalar, read as read_sources};
 
-pub use inherited::told;
+pub use inherited::file_metadata;
 pub(crate) use words::unknown as unknown_word;
 
 use dims::DimTable;
@@ -66,7 +66,7 @@ pub fn resolve(
             BTreeSet::new()
         }
     };
-    held(spec, &dims.env(config, &fuel), &mut report);
+    check_assumptions(spec, &dims.env(config, &fuel), &mut report);
     let ropes = ropes::resolve(spec, &dims.env(config, &fuel), &mut |fail| report.fail(fail));
     let mut resolver = Resolver {
         spec,
@@ -76,7 +76,7 @@ pub fn resolve(
         dims: &dims,
         refused,
         report,
-        builder: Builder::new(ropes.clone(), kept(spec)),
+        builder: Builder::new(ropes.clone(), stored_dtypes(spec)),
         stack: Vec::new(),
         depth: 0,
     };
@@ -152,7 +152,7 @@ pub fn resolve(
         Nextn { from: heads.from, recycle: heads.recycle, layers, gguf: ahead }
     });
     if let Some(owner) = &spec.arch_owner {
-        let unlike = inherited::unlike(&model, owner, whole, ops).map(Box::new);
+        let unlike = inherited::owner_difference(&model, owner, whole, ops).map(Box::new);
         let head = model.nextn.as_mut().and_then(|nextn| nextn.gguf.as_mut());
         for gguf in model.gguf.as_mut().into_iter().chain(head) {
             gguf.unlike.clone_from(&unlike);
@@ -171,16 +171,16 @@ fn defaults(
     let none = DimTable::default();
     let env = none.env(config, fuel);
     let value = |entry: &crate::spec::GgufEntry| {
-        let value = report.kept(crate::eval::eval_owned(&entry.value, &env))?;
+        let value = report.ok_or_report(crate::eval::eval_owned(&entry.value, &env))?;
         Some((entry.name.name.clone(), value))
     };
     spec.defaults.values().filter_map(value).collect()
 }
 
 /// Refuses a config of which something is not so that the spec takes for granted.
-fn held(spec: &Spec, env: &dyn crate::eval::Env, report: &mut FindingSet) {
+fn check_assumptions(spec: &Spec, env: &dyn crate::eval::Env, report: &mut FindingSet) {
     for entry in spec.assumes.values() {
-        let is = report.kept(crate::eval::eval_owned(&entry.value, env));
+        let is = report.ok_or_report(crate::eval::eval_owned(&entry.value, env));
         if is.is_some_and(|is| !crate::eval::truth(&is)) {
             let message = format!("`{}` does not describe this model", spec.name.name);
             report.add(
@@ -193,7 +193,7 @@ fn held(spec: &Spec, env: &dyn crate::eval::Env, report: &mut FindingSet) {
 }
 
 /// Patterns of weights that are not kept in the run's dtype, and what they are kept in.
-fn kept(spec: &Spec) -> Vec<(String, crate::dtype::DtypeRule)> {
+fn stored_dtypes(spec: &Spec) -> Vec<(String, crate::dtype::DtypeRule)> {
     use crate::dtype::{Dtype, DtypeRule};
 
     let with = |patterns: &[crate::syntax::Ident], dtype| {
@@ -225,7 +225,7 @@ impl FindingSet {
     }
 
     /// Returns the value, or reports the failure and returns none.
-    fn kept<T>(&mut self, result: Result<T, EvalError>) -> Option<T> {
+    fn ok_or_report<T>(&mut self, result: Result<T, EvalError>) -> Option<T> {
         result.map_err(|fail| self.fail(fail)).ok()
     }
 

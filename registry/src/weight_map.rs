@@ -8,14 +8,14 @@
 //! `concat`, the other direction `split`.
 
 mod algebra;
-mod applying;
+mod find_rule;
 mod gather;
 mod pattern;
 mod step;
 
 pub use algebra::{StepError, inverse, shapes};
-pub use applying::applying;
-pub use gather::{GatheredTensors, beginning, gather, natural};
+pub use find_rule::find_rule;
+pub use gather::{GatheredTensors, gather, names_with_prefix, natural_order_key};
 pub use pattern::{Holes, Pattern, PatternError};
 pub use step::{HeadLayout, SplitSizes, WeightStep};
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use registry::graph::{Weight, WeightId};
-use registry::weight_map::{self, GatheredTensors, WeightRule, beginning};
+use registry::weight_map::{self, GatheredTensors, WeightRule, names_with_prefix};
 
 use crate::checkpoint::{self, Checkpoint, Rounding};
 use crate::flow::Flow;
@@ -231,14 +231,14 @@ impl Weights {
 }
 
 /// Returns the rule that makes a weight, and the tensors it takes.
-fn applying(
+fn find_rule(
     checkpoint: &Checkpoint,
     weight: &Weight,
     rules: &[WeightRule],
 ) -> Option<(usize, GatheredTensors)> {
-    let names = |text: &str| beginning(checkpoint.tensors(), text);
+    let names = |text: &str| names_with_prefix(checkpoint.tensors(), text);
     let shape = |name: &str| checkpoint.info(name).map(|info| info.shape.clone());
-    weight_map::applying(rules, weight, names, shape)
+    weight_map::find_rule(rules, weight, names, shape)
 }
 
 fn missing(checkpoint: &Checkpoint, weight: &Weight, name: &str) -> Error {
@@ -256,7 +256,7 @@ fn find(
     rules: &[WeightRule],
     used: &mut BTreeSet<String>,
 ) -> Result<Found, Error> {
-    let Some((number, gathered)) = applying(checkpoint, weight, rules) else {
+    let Some((number, gathered)) = find_rule(checkpoint, weight, rules) else {
         let name = &weight.name;
         let info = checkpoint.info(name).ok_or_else(|| missing(checkpoint, weight, name))?;
         used.insert(name.clone());

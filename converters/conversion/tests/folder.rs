@@ -209,7 +209,7 @@ fn experts_keep_their_names_and_are_quantized_all_or_none() {
             let peaks = peaks::peaks(&tensors, &choices, &model.quant, 2).unwrap();
             let quantized = |n: &usize| choices[*n].kept.is_none();
             for n in (0..tensors.len()).filter(quantized) {
-                for other in model.quant.together(&tensors[n].weight) {
+                for other in model.quant.scale_group(&tensors[n].weight) {
                     let m = tensors.iter().position(|tensor| tensor.weight == other).unwrap();
                     assert_eq!(peaks[n], peaks[m], "{} {}", tensors[n].name, tensors[m].name);
                 }

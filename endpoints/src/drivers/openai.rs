@@ -122,7 +122,7 @@ fn open(
         Err(error) => Some(refused(error)?),
     };
     if let Some(words) = words {
-        server.facts.scores = LogprobSupport::Nothing;
+        server.facts.scores = LogprobSupport::None;
         server
             .facts
             .hidden

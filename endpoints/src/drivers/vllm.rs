@@ -78,7 +78,7 @@ fn open(
             Ok(_) => break,
             Err(words) => refused = refused.or(Some((count, words))),
         }
-        server.facts.scores = LogprobSupport::Nothing;
+        server.facts.scores = LogprobSupport::None;
     }
     if let Some((count, words)) = refused {
         let raise = flag(&DRIVER, "max_logprobs").filter(|_| words.contains("logprob"));
@@ -149,7 +149,7 @@ impl Endpoint for Vllm {
         body["prompt_logprobs"] = match self.facts.scores {
             LogprobSupport::Full => json!(-1),
             LogprobSupport::Top(count) => json!(count),
-            LogprobSupport::Target | LogprobSupport::Nothing => json!(0),
+            LogprobSupport::Target | LogprobSupport::None => json!(0),
         };
         let (answer, choice) = self.choice(&body)?;
         let Some(mut all) = choice.prompt_logprobs else {

@@ -108,7 +108,7 @@ impl Renames {
 
     /// Returns the weight of the rules as evidence: the number of tensors explained, less the number of
     /// weights still missing. A rule that only moves the gaps is no evidence.
-    pub(super) fn credit(&self) -> usize {
+    pub(super) fn evidence(&self) -> usize {
         self.tensors().saturating_sub(self.lacking)
     }
 
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn rules_speak_for_a_spec_less_what_is_missing_even_so() {
         for (lacking, credit) in [(0, 8), (3, 5), (8, 0), (9, 0)] {
-            assert_eq!(Renames::made_up(8, lacking).credit(), credit);
+            assert_eq!(Renames::made_up(8, lacking).evidence(), credit);
         }
     }
 

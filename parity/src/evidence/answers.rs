@@ -53,7 +53,7 @@ fn short(
             LogprobSupport::Full => (row.values.len(), vocab),
             LogprobSupport::Top(count) => (row.values.len(), count.min(vocab)),
             LogprobSupport::Target => (usize::from(row.target.is_some()), usize::from(follows)),
-            LogprobSupport::Nothing => return None,
+            LogprobSupport::None => return None,
         };
         (found < want).then(|| {
             (

@@ -7,7 +7,7 @@ use crate::graph::Weight;
 use crate::graph::show;
 use crate::model::Model;
 use crate::suggest;
-use crate::weight_map::{applying, beginning, shapes};
+use crate::weight_map::{find_rule, names_with_prefix, shapes};
 
 use super::fold::fold;
 
@@ -54,10 +54,10 @@ pub fn check_weights(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -
                 }
                 _ => None,
             };
-            say(&trouble, &format!("`{names}`{several}"), places[&names.first], close)
+            mismatch_finding(&trouble, &format!("`{names}`{several}"), places[&names.first], close)
         })
         .collect();
-    findings.extend(leftovers(model, &unused));
+    findings.extend(unused_findings(model, &unused));
     findings
 }
 
@@ -131,8 +131,8 @@ fn find(
 ) -> Result<(), (String, WeightMismatch)> {
     let missing =
         |name: &str| (name.to_owned(), WeightMismatch::Missing { expected: weight.shape.clone() });
-    let names = |text: &str| beginning(checkpoint, text);
-    let chosen = applying(&model.rules, weight, names, |name| checkpoint.get(name).cloned());
+    let names = |text: &str| names_with_prefix(checkpoint, text);
+    let chosen = find_rule(&model.rules, weight, names, |name| checkpoint.get(name).cloned());
     let gathered = chosen.map(|(number, gathered)| (&model.rules[number], gathered));
     let found = match gathered {
         None => {
@@ -164,7 +164,12 @@ fn find(
     Err((weight.name.clone(), WeightMismatch::Shape { found, expected: weight.shape.clone() }))
 }
 
-fn say(trouble: &WeightMismatch, names: &str, at: &Span, close: Option<&str>) -> Finding {
+fn mismatch_finding(
+    trouble: &WeightMismatch,
+    names: &str,
+    at: &Span,
+    close: Option<&str>,
+) -> Finding {
     match trouble {
         WeightMismatch::Missing { expected } => {
             let finding = Finding::error(at, format!("the checkpoint has no tensor {names}"))
@@ -215,7 +220,7 @@ fn nearest<'c>(
 
 /// Findings about tensors that nothing uses. A tied weight that is stored as well is common,
 /// and passed over by the reference too.
-fn leftovers(model: &Model, unused: &[&str]) -> Vec<Finding> {
+fn unused_findings(model: &Model, unused: &[&str]) -> Vec<Finding> {
     let tied = |name: &&&str| model.tied_owner(name).is_some();
     let mut findings: Vec<Finding> = unused
         .iter()

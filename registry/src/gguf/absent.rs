@@ -24,14 +24,14 @@ pub(super) struct CompletedMetadata {
 
 impl CompletedMetadata {
     /// Returns the reason why a file cannot lack a key of the model.
-    pub(super) fn lacks(&self, key: &str) -> Option<&'static str> {
+    pub(super) fn missing_reason(&self, key: &str) -> Option<&'static str> {
         let unsaid = Some("the spec does not say under `gguf: absent:` what that means");
         self.without.get(key).copied().unwrap_or(unsaid)
     }
 }
 
 /// Reads a file as llama.cpp does. Each value may follow from those before it.
-pub(super) fn as_read(
+pub(super) fn with_absent_keys(
     absent: &IndexMap<String, AbsentKey>,
     told: &FileMetadata,
 ) -> CompletedMetadata {

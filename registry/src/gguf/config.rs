@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::absent::as_read;
+use super::absent::with_absent_keys;
 use crate::config::Config;
 use crate::diag::{Finding, Severity};
 use crate::eval::{self, Env, EvalError, EvalResult, Fuel};
@@ -28,7 +28,7 @@ pub struct FileMetadata {
 }
 
 /// True if a spec's files may carry this `general.architecture`.
-pub fn may_be(spec: &Spec, arch: &str) -> bool {
+pub fn may_have_arch(spec: &Spec, arch: &str) -> bool {
     match spec.gguf.as_ref().and_then(|decl| decl.arch.as_ref()) {
         Some(DimSource::Key(word)) => word.name == arch,
         // Which one depends on the config.
@@ -48,7 +48,7 @@ fn mentions(expr: &Expr, text: &str) -> bool {
 /// Returns the config of the model of a file, as far as the file determines it.
 pub fn config_of(spec: &Spec, told: &FileMetadata) -> Result<Config, Vec<Finding>> {
     let Some(decl) = &spec.gguf else { return Err(Vec::new()) };
-    let told = &as_read(&decl.absent, &super::head::trunk(told)).told;
+    let told = &with_absent_keys(&decl.absent, &super::head::without_head(told)).told;
     let mut reader = ConfigInverter { spec, found: Vec::new() };
     let architecture = spec.matches.iter().map(|word| Scalar::Str(word.name.clone())).take(1);
     reader.put("architectures", Scalar::List(architecture.collect()));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::absent::as_read;
+use super::absent::with_absent_keys;
 use super::{FileMetadata, Gguf};
 use crate::graph::Weight;
 use crate::scalar::Scalar;
@@ -10,7 +10,7 @@ use crate::scalar::Scalar;
 /// Keys of the model that the file has with other values.
 pub fn key_differences(gguf: &Gguf, told: &FileMetadata) -> Vec<String> {
     let mut faults = Vec::new();
-    let read = &as_read(&gguf.absent, told);
+    let read = &with_absent_keys(&gguf.absent, told);
     let told = &read.told;
     let prefix = format!("{}.", gguf.arch);
     // A list stands for one number where all of its items are that number, one for each layer.
@@ -18,7 +18,9 @@ pub fn key_differences(gguf: &Gguf, told: &FileMetadata) -> Vec<String> {
     for (key, value) in &gguf.metadata {
         let Some(short) = key.strip_prefix(&prefix) else { continue };
         let Some(found) = told.keys.peek(short) else {
-            faults.extend(read.lacks(short).map(|why| format!("key `{key}` is missing: {why}")));
+            faults.extend(
+                read.missing_reason(short).map(|why| format!("key `{key}` is missing: {why}")),
+            );
             continue;
         };
         if !same(found, value) && read.assumed.contains(short) {

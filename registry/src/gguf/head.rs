@@ -7,7 +7,7 @@ use crate::scalar::Scalar;
 const COUNT: &str = "nextn_predict_layers";
 
 /// Counts the layers of a file that are those of a head.
-pub(crate) fn ahead(told: &FileMetadata) -> i64 {
+pub(crate) fn head_layers(told: &FileMetadata) -> i64 {
     match told.keys.peek(COUNT) {
         Some(Scalar::Int(count)) => *count,
         _ => 0,
@@ -15,9 +15,11 @@ pub(crate) fn ahead(told: &FileMetadata) -> i64 {
 }
 
 /// Returns the evidence of a file without the layers of a head.
-pub(super) fn trunk(told: &FileMetadata) -> FileMetadata {
+pub(super) fn without_head(told: &FileMetadata) -> FileMetadata {
     let mut trunk = told.clone();
-    if let (count @ 1.., Some(Scalar::Int(all))) = (ahead(told), told.keys.peek("block_count")) {
+    if let (count @ 1.., Some(Scalar::Int(all))) =
+        (head_layers(told), told.keys.peek("block_count"))
+    {
         trunk.keys.replace("block_count", Scalar::Int(all.saturating_sub(count)));
     }
     trunk

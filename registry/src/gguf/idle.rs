@@ -22,7 +22,7 @@ impl Gguf {
         let own: BTreeSet<&str> = weights.iter().map(|weight| weight.name.as_str()).collect();
         let mut found = BTreeMap::new();
         for (pattern, filled) in &self.idle {
-            let Some((before, after)) = around(pattern) else { continue };
+            let Some((before, after)) = split_at_layer(pattern) else { continue };
             let Some(like) = weights.iter().find(|weight| pattern.fit(&weight.name).is_some())
             else {
                 continue;
@@ -51,7 +51,7 @@ impl Gguf {
 }
 
 /// Returns the text of a pattern before its hole for layers, and behind it.
-pub(crate) fn around(pattern: &Pattern) -> Option<(&str, &str)> {
+pub(crate) fn split_at_layer(pattern: &Pattern) -> Option<(&str, &str)> {
     let (before, after) = pattern.text.split_once("{i}")?;
     let holes = |text: &str| text.contains(['{', '*']);
     (!holes(before) && !holes(after)).then_some((before, after))

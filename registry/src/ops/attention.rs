@@ -126,7 +126,7 @@ fn infer_attend(call: &mut Infer<'_>) -> Result<(), EvalError> {
     }
     call.state("state", StateKind::Attention, &[("k", k.shape), ("v", v.shape.clone())])?;
     let (shape, dtype) = (v.shape, v.dtype);
-    attended(call, &q, &shape, dtype)
+    attention_result(call, &q, &shape, dtype)
 }
 
 /// Checks attention to the state of an earlier layer.
@@ -151,7 +151,7 @@ fn infer_attend_to(call: &mut Infer<'_>) -> Result<(), EvalError> {
             .error("window", "that layer does not keep as many positions as this one sees")
             .into());
     }
-    attended(call, &q, &v, dtype)
+    attention_result(call, &q, &v, dtype)
 }
 
 fn heads(call: &Infer<'_>, param: &str, value: &Input) -> Result<(), EvalError> {
@@ -167,7 +167,7 @@ fn heads(call: &Infer<'_>, param: &str, value: &Input) -> Result<(), EvalError> 
 
 /// Checks the arguments that all attention ops share, and gives the result. `v` is the shape of the stored
 /// values, and the result has their dtype.
-fn attended(
+fn attention_result(
     call: &mut Infer<'_>,
     q: &Input,
     v: &[usize],

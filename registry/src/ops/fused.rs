@@ -16,11 +16,11 @@ pub(super) fn rules() -> Vec<OpRule> {
         .needs("activation", ParamKind::Word(GATES));
     let linears = Signature::new().needs("x", ParamKind::Value);
     vec![
-        OpRule::new(GLU, glu, uncalled),
-        OpRule::new(LINEARS, linears, uncalled).is_a(&[Trait::Projects, Trait::RoundsInputs]),
+        OpRule::new(GLU, glu, refuse_call),
+        OpRule::new(LINEARS, linears, refuse_call).is_a(&[Trait::Projects, Trait::RoundsInputs]),
     ]
 }
 
-fn uncalled(call: &mut Infer<'_>) -> Result<(), EvalError> {
+fn refuse_call(call: &mut Infer<'_>) -> Result<(), EvalError> {
     Err(crate::diag::Finding::error(call.at(), "no spec calls this op; a rewrite makes it").into())
 }

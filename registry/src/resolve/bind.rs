@@ -109,9 +109,11 @@ impl Resolver<'_> {
         let optional = param.default == Some(Scalar::Null);
         match (param.kind, given) {
             (_, Binding::Poison) => Err(EvalError::Reported),
-            (_, Binding::Many(values)) => Err(wrong(format!("these are {} results", values.len()))
-                .help("assign them to names first")
-                .into()),
+            (_, Binding::Values(values)) => {
+                Err(wrong(format!("these are {} results", values.len()))
+                    .help("assign them to names first")
+                    .into())
+            }
             (_, Binding::Scalar(Scalar::Null)) if optional => Ok(Argument::Scalar(Scalar::Null)),
             (ParamKind::Tokens, Binding::Value(ValueId(0))) => {
                 Ok(Argument::Values(vec![ValueId(0)]))
@@ -232,7 +234,7 @@ fn values(op: &str, args: Vec<CallArg<'_>>, at: &Span) -> Result<Argument, EvalE
         }
         match bound {
             Binding::Value(id) if id != ValueId(0) => ids.push(id),
-            Binding::Many(values) => {
+            Binding::Values(values) => {
                 ids.extend(values.into_iter().filter_map(|value| match value {
                     Binding::Value(id) => Some(id),
                     _ => None,

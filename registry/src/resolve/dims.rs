@@ -46,8 +46,8 @@ impl DimTable {
             }
         }
         let known = solver.cells.into_inner().into_iter().filter_map(|(name, cell)| match cell {
-            DimCell::Done(known) => Some((name, known)),
-            DimCell::Open => None,
+            DimCell::Computed(known) => Some((name, known)),
+            DimCell::Pending => None,
         });
         let dims = Self { known: known.collect(), config: config.path().to_owned() };
         if dims.known.values().any(|known| known.value.is_none()) {
@@ -122,8 +122,8 @@ impl DimTable {
 }
 
 enum DimCell {
-    Open,
-    Done(ComputedDim),
+    Pending,
+    Computed(ComputedDim),
 }
 
 struct Solver<'a> {
@@ -136,13 +136,15 @@ struct Solver<'a> {
 impl Solver<'_> {
     fn solve(&self, name: &str, dim: &Dim) -> Result<Scalar, EvalError> {
         match self.cells.borrow().get(name) {
-            Some(DimCell::Done(known)) => return known.value.clone().ok_or(EvalError::Reported),
-            Some(DimCell::Open) => {
+            Some(DimCell::Computed(known)) => {
+                return known.value.clone().ok_or(EvalError::Reported);
+            }
+            Some(DimCell::Pending) => {
                 let open: Vec<String> = self
                     .cells
                     .borrow()
                     .iter()
-                    .filter(|(_, cell)| matches!(cell, DimCell::Open))
+                    .filter(|(_, cell)| matches!(cell, DimCell::Pending))
                     .map(|(name, _)| format!("`{name}`"))
                     .collect();
                 return Err(Finding::error(
@@ -154,7 +156,7 @@ impl Solver<'_> {
             }
             None => {}
         }
-        self.cells.borrow_mut().insert(name.to_owned(), DimCell::Open);
+        self.cells.borrow_mut().insert(name.to_owned(), DimCell::Pending);
         let result = read(&dim.name, &dim.sources, self).map_err(|fail| self.explain(fail, dim));
         let (value, key, at) = match &result {
             Ok(found) => (Some(found.value.clone()), found.key.clone(), found.at.clone()),
@@ -162,7 +164,7 @@ impl Solver<'_> {
         };
         self.cells
             .borrow_mut()
-            .insert(name.to_owned(), DimCell::Done(ComputedDim { value, key, at }));
+            .insert(name.to_owned(), DimCell::Computed(ComputedDim { value, key, at }));
         result.map(|found| found.value)
     }
 }
@@ -170,7 +172,7 @@ impl Solver<'_> {
 impl Solver<'_> {
     fn explain(&self, fail: EvalError, dim: &Dim) -> EvalError {
         let source = |name: &str| match self.cells.borrow().get(name)? {
-            DimCell::Done(ComputedDim { value: Some(value), key: Some(key), .. }) => {
+            DimCell::Computed(ComputedDim { value: Some(value), key: Some(key), .. }) => {
                 Some((key.clone(), value.clone()))
             }
             _ => None,
@@ -301,14 +303,14 @@ fn missing(what: &Ident, sources: &[DimSource], config: &Config) -> Finding {
         match close {
             Some(close) => format!(
                 "the config has `{close}`; or give a default: `[{}, = ...]`",
-                at_text(&keys)
+                key_list(&keys)
             ),
-            None => format!("give a default: `[{}, = ...]`", at_text(&keys)),
+            None => format!("give a default: `[{}, = ...]`", key_list(&keys)),
         },
     )
 }
 
-fn at_text(keys: &[&Ident]) -> String {
+fn key_list(keys: &[&Ident]) -> String {
     let names: Vec<&str> = keys.iter().map(|key| key.name.as_str()).collect();
     names.join(", ")
 }

@@ -2,7 +2,7 @@
 
 use crate::diag::Finding;
 use crate::eval::{self, Env, EvalError, expected};
-use crate::gguf::{Gguf, TensorRule, around};
+use crate::gguf::{Gguf, TensorRule, split_at_layer};
 use crate::scalar::Scalar;
 use crate::spec::{DimSource, GgufEntry, GgufWeight, Spec};
 use crate::syntax::{Expr, Ident};
@@ -40,46 +40,51 @@ pub(super) fn resolve(
         Some(source) => word(source, env).and_then(|word| word.ok_or_else(nameless)),
         None => Err(nameless()),
     };
-    let arch = report.kept(arch)?;
-    let pre = decl.pre.as_ref().and_then(|source| report.kept(word(source, env))).flatten();
+    let arch = report.ok_or_report(arch)?;
+    let pre = decl.pre.as_ref().and_then(|source| report.ok_or_report(word(source, env))).flatten();
     let mut metadata = Vec::new();
     for entry in decl.metadata.values() {
         let value = eval::eval_owned(&entry.value, env).and_then(|value| typed(value, entry));
-        if let Some(Some(value)) = report.kept(value) {
+        if let Some(Some(value)) = report.ok_or_report(value) {
             metadata.push((whole(&arch, &entry.name.name), value));
         }
     }
     let mut tensors = Vec::new();
     for entry in decl.tensors.values() {
         let value = eval::eval_owned(&entry.value, env).and_then(|value| numbers(&value, entry));
-        if let Some(Some(numbers)) = report.kept(value) {
+        if let Some(Some(numbers)) = report.ok_or_report(value) {
             tensors.push((entry.name.name.clone(), numbers));
         }
     }
     let mut rules = Vec::new();
     for place in ahead {
         let own = decl.nextn.iter().map(|decl| place.own(decl));
-        rules.extend(own.filter_map(|decl| report.kept(rules_of(&decl, env))).flatten());
+        rules.extend(own.filter_map(|decl| report.ok_or_report(rules_of(&decl, env))).flatten());
     }
-    rules.extend(decl.weights.iter().filter_map(|decl| report.kept(rules_of(decl, env))).flatten());
+    rules.extend(
+        decl.weights.iter().filter_map(|decl| report.ok_or_report(rules_of(decl, env))).flatten(),
+    );
     let aliases = ahead.iter().filter_map(HeadLayer::alias).collect();
     let scalars = decl.scalars.iter().filter_map(|(key, weights)| {
-        let weights = report.kept(pattern(weights).map_err(EvalError::from))?;
+        let weights = report.ok_or_report(pattern(weights).map_err(EvalError::from))?;
         Some((whole(&arch, &key.name), weights))
     });
     let scalars = scalars.collect();
     let mut doubts = Vec::new();
     for entry in decl.assumes.values() {
-        if report.kept(eval::eval_owned(&entry.value, env)).is_some_and(|is| !eval::truth(&is)) {
+        if report
+            .ok_or_report(eval::eval_owned(&entry.value, env))
+            .is_some_and(|is| !eval::truth(&is))
+        {
             doubts.push(entry.name.name.clone());
         }
     }
-    let drop = |ident| report.kept(pattern(ident).map_err(EvalError::from));
+    let drop = |ident| report.ok_or_report(pattern(ident).map_err(EvalError::from));
     let drop = decl.drop.iter().filter_map(drop).collect();
     let idle = decl.idle.iter().map(|ident| (ident, false));
     let filled = decl.filled.iter().map(|ident| (ident, true));
     let per_layer =
-        |(ident, filled)| report.kept(of_layers(ident)).map(|pattern| (pattern, filled));
+        |(ident, filled)| report.ok_or_report(of_layers(ident)).map(|pattern| (pattern, filled));
     let idle = idle.chain(filled).filter_map(per_layer).collect();
     let ahead = ahead.len();
     let text = |(kind, token): &(Ident, Ident)| (kind.name.clone(), token.name.clone());
@@ -105,7 +110,7 @@ pub(super) fn resolve(
 /// Parses a pattern of one weight in each layer.
 fn of_layers(ident: &Ident) -> Result<Pattern, EvalError> {
     let pattern = pattern(ident)?;
-    if around(&pattern).is_none() {
+    if split_at_layer(&pattern).is_none() {
         return Err(Finding::error(&ident.at, "this is not one weight of each layer")
             .label("one hole `{i}` and no other, as in `model.layers.{i}.self_attn.k_proj.weight`")
             .into());

@@ -19,7 +19,7 @@ use crate::scalar::Scalar;
 use crate::spec::{ArchOwner, Spec};
 
 /// Returns a warning if the model is not the one that the owner of its architecture name describes.
-pub(crate) fn unlike(
+pub(crate) fn owner_difference(
     model: &Model,
     owner: &ArchOwner,
     config: &Config,
@@ -67,14 +67,14 @@ fn first(
     let (by_config, refused) = match resolved(&config.clone()) {
         Ok((other, _)) => {
             let found = between(model, &other, &owner.name.name, ops);
-            if found.is_empty() && says_the_same(gguf, &other) {
+            if found.is_empty() && has_all_keys(gguf, &other) {
                 return None;
             }
             (found, None)
         }
         Err(findings) => (Vec::new(), findings.into_iter().next()),
     };
-    let told = told(gguf, groups);
+    let told = file_metadata(gguf, groups);
     let by_file = match config_of(owner, &told).and_then(|config| resolved(&config)) {
         Ok((other, _)) => Some(between(model, &other, &owner.name.name, ops)),
         Err(_) => None,
@@ -100,20 +100,20 @@ fn first(
 
 /// Differences of the graphs, and of those of the heads that a file has.
 fn between(ours: &Model, theirs: &Model, name: &str, ops: &OpSet) -> Vec<OpDifference> {
-    let mut found = differences(&side(ours), &side(theirs), name, ops);
+    let mut found = differences(&labeled_graph(ours), &labeled_graph(theirs), name, ops);
     let heads = ours.nextn.iter().filter(|nextn| nextn.gguf.is_some());
     for (n, layer) in heads.flat_map(|nextn| &nextn.layers).enumerate() {
         let other = theirs.nextn.as_ref().and_then(|nextn| nextn.layers.get(n));
         // A file says how many there are, and their own weights are known by the rules of a file with them.
         if let Some(other) = other {
-            found.extend(differences(&side(layer), &side(other), name, ops));
+            found.extend(differences(&labeled_graph(layer), &labeled_graph(other), name, ops));
         }
     }
     found
 }
 
 /// Describes a model's graph, its weights named by the tensors that they become.
-fn side(model: &Model) -> LabeledGraph<'_> {
+fn labeled_graph(model: &Model) -> LabeledGraph<'_> {
     let weights = &model.graph.weights;
     let mut labels: Vec<String> = weights.iter().map(|weight| weight.name.clone()).collect();
     let groups = model.gguf.as_ref().and_then(|gguf| gguf.groups(weights).ok());
@@ -127,7 +127,7 @@ fn side(model: &Model) -> LabeledGraph<'_> {
 }
 
 /// True if the file has every key and every computed tensor of the owner's file.
-fn says_the_same(gguf: &Gguf, owner: &Model) -> bool {
+fn has_all_keys(gguf: &Gguf, owner: &Model) -> bool {
     let Some(other) = &owner.gguf else { return false };
     let keys: BTreeMap<&str, &Scalar> =
         gguf.metadata.iter().map(|(k, v)| (k.as_str(), v)).collect();
@@ -140,7 +140,7 @@ fn says_the_same(gguf: &Gguf, owner: &Model) -> bool {
 }
 
 /// Returns the evidence that the file of a model gives to a reader.
-pub fn told(gguf: &Gguf, groups: &[TensorGroup]) -> FileMetadata {
+pub fn file_metadata(gguf: &Gguf, groups: &[TensorGroup]) -> FileMetadata {
     let mut keys = KeyTree::default();
     let prefix = format!("{}.", gguf.arch);
     for (key, value) in &gguf.metadata {

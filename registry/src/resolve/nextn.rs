@@ -15,7 +15,7 @@ use crate::syntax::Program;
 use super::gguf::HeadLayer;
 use super::layers::LayerContext;
 use super::scope::{Binding, Scope};
-use super::{Builder, LayerScalars, Resolver, kept};
+use super::{Builder, LayerScalars, Resolver, stored_dtypes};
 
 /// The most tokens that any checkpoint looks ahead, many times over.
 const MAX_COUNT: usize = 64;
@@ -37,7 +37,7 @@ impl Resolver<'_> {
         ropes: &[Option<RopeTable>],
     ) -> Option<NextnGraphs> {
         let count = self.nextn_count(decl);
-        let count = self.report.kept(count).filter(|count| *count > 0)?;
+        let count = self.report.ok_or_report(count).filter(|count| *count > 0)?;
         let from = &decl.from;
         let Some(shape) = self.builder.all_rows_up_to(&from.name) else {
             self.report.add(
@@ -50,7 +50,7 @@ impl Resolver<'_> {
         let (mut graphs, mut places) = (Vec::new(), Vec::new());
         let mut recycle = None;
         for depth in 0..count {
-            self.builder = Builder::new(ropes.to_vec(), kept(self.spec));
+            self.builder = Builder::new(ropes.to_vec(), stored_dtypes(self.spec));
             let h = self.builder.feed("h", shape.clone(), usize::from(decl.pos.name == "token"));
             if let Some((tap, place)) = self.head(decl, depth, h, vocab) {
                 recycle = recycle.or(tap);
@@ -170,7 +170,7 @@ impl Resolver<'_> {
         let given = values.iter().map(|id| (None, Binding::Value(*id), at)).collect();
         let args = self.bind(rule, given, at, &scope);
         let result = args.and_then(|args| self.apply(op, args, at));
-        match self.report.kept(result)? {
+        match self.report.ok_or_report(result)? {
             Binding::Value(id) => Some(id),
             _ => None,
         }

@@ -27,7 +27,7 @@ impl Resolver<'_> {
     fn assign(&mut self, targets: &[Ident], value: Binding, at: &Span, scope: &mut Scope<'_>) {
         let values = match value {
             Binding::Poison => vec![Binding::Poison; targets.len()],
-            Binding::Many(values) => values,
+            Binding::Values(values) => values,
             one => vec![one],
         };
         if values.len() != targets.len() {
@@ -131,7 +131,7 @@ impl Resolver<'_> {
                     .into())
             }
             Binding::Poison => Err(EvalError::Reported),
-            Binding::Value(_) | Binding::Many(_) => {
+            Binding::Value(_) | Binding::Values(_) => {
                 Err(Finding::error(at, "this is a value, known only when the model runs")
                     .label("expected a number or a text that follows from the config")
                     .into())
@@ -217,7 +217,7 @@ impl Resolver<'_> {
         let outputs = call.finish()?;
         Ok(match outputs.as_slice() {
             [one] => Binding::Value(*one),
-            many => Binding::Many(many.iter().map(|id| Binding::Value(*id)).collect()),
+            many => Binding::Values(many.iter().map(|id| Binding::Value(*id)).collect()),
         })
     }
 
@@ -250,6 +250,6 @@ impl Resolver<'_> {
         if results.iter().any(|result| matches!(result, Binding::Poison)) {
             return Ok(Binding::Poison);
         }
-        Ok(Binding::Many(results))
+        Ok(Binding::Values(results))
     }
 }

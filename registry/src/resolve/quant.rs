@@ -12,7 +12,7 @@ use crate::weight_map::Pattern;
 pub(super) fn resolve(spec: &Spec, report: &mut FindingSet) -> QuantRules {
     let mut read = |entries: &[(Ident, Ident)]| -> Vec<(String, Pattern)> {
         let one = |(why, ident): &(Ident, Ident)| {
-            let pattern = report.kept(pattern(ident).map_err(EvalError::from))?;
+            let pattern = report.ok_or_report(pattern(ident).map_err(EvalError::from))?;
             Some((why.name.clone(), pattern))
         };
         entries.iter().filter_map(one).collect()

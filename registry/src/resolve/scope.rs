@@ -19,7 +19,7 @@ pub(super) enum Binding {
     /// A value of the graph.
     Value(ValueId),
     /// The results of an op or a function with several results.
-    Many(Vec<Self>),
+    Values(Vec<Self>),
     /// A number, a text, a list.
     Scalar(Scalar),
     /// A name that no variable has. The parameter that receives it decides between a weight path, a dim, a
@@ -101,7 +101,7 @@ impl Env for ProgramEnv<'_> {
             )
             .into()),
             Some(Binding::Value(_)) => Err(not_static(&name.at, &name.name).into()),
-            Some(Binding::Many(_)) => {
+            Some(Binding::Values(_)) => {
                 Err(Finding::error(&name.at, format!("`{}` is several values", name.name)).into())
             }
             Some(Binding::Poison) => Err(EvalError::Reported),

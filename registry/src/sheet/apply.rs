@@ -112,14 +112,15 @@ pub fn apply(
     launch: &LaunchRequest,
 ) -> Result<LaunchPlan, Vec<Finding>> {
     let mut run = RuleRun::new(sheet, facts, config, launch);
-    run.ask();
+    run.apply_request();
     run.choose();
     // Refusals that need no plan come without one: a plan of a launch that cannot be is noise.
-    let late = run.say(|then| matches!(then, RuleAction::Refuse(_)), sheet.rules.iter().collect());
+    let late = run
+        .add_messages(|then| matches!(then, RuleAction::Refuse(_)), sheet.rules.iter().collect());
     if run.out.refusals.is_empty() && run.findings.is_empty() {
         run.plan();
-        run.say(|_| true, late);
-        run.say(
+        run.add_messages(|_| true, late);
+        run.add_messages(
             |then| matches!(then, RuleAction::Warn(_) | RuleAction::Fact(_)),
             sheet.rules.iter().collect(),
         );
@@ -153,7 +154,7 @@ impl<'a> RuleRun<'a> {
     }
 
     /// Takes over what is asked for, and refuses what the engine has no setting for.
-    fn ask(&mut self) {
+    fn apply_request(&mut self) {
         let launch = self.launch;
         let whole = |n: Option<i64>| n.map(Scalar::Int);
         let dtype = Scalar::Str(launch.dtype.0.name().to_owned());
@@ -229,8 +230,8 @@ impl<'a> RuleRun<'a> {
         why: &Template,
         required: bool,
     ) {
-        let Some(value) = self.keep(eval_owned(value, &self.env)) else { return };
-        let Some(why) = self.keep(why.fill(&self.env)) else { return };
+        let Some(value) = self.ok_or_report(eval_owned(value, &self.env)) else { return };
+        let Some(why) = self.ok_or_report(why.fill(&self.env)) else { return };
         let Some(setting) = self.sheet.settings.get(&name.name) else { return };
         if let Err(why) = setting.allows(&value) {
             self.findings.push(Finding::error(&name.at, why.to_string()));
@@ -261,11 +262,11 @@ impl<'a> RuleRun<'a> {
         for planned in &self.sheet.plan {
             let MemoryTerm { name, when, value, unit, why, source, assumed } = planned;
             let fits = match when {
-                Some(when) => self.keep(eval(when, &self.env).map(|value| truth(&value))),
+                Some(when) => self.ok_or_report(eval(when, &self.env).map(|value| truth(&value))),
                 None => Some(true),
             };
             let value = match fits {
-                Some(true) => self.keep(eval_owned(value, &self.env)),
+                Some(true) => self.ok_or_report(eval_owned(value, &self.env)),
                 Some(false) => Some(Scalar::Null),
                 None => None,
             };
@@ -276,7 +277,7 @@ impl<'a> RuleRun<'a> {
             if fits != Some(true) {
                 continue;
             }
-            let why = self.keep(why.fill(&self.env)).unwrap_or_default();
+            let why = self.ok_or_report(why.fill(&self.env)).unwrap_or_default();
             let (name, unit) = (name.name.clone(), unit.clone());
             let (source, assumed) = (source.clone(), *assumed);
             self.out.plan.push(PlannedValue { name, value, unit, why, source, assumed });
@@ -284,7 +285,7 @@ impl<'a> RuleRun<'a> {
     }
 
     /// Reports the messages of rules; returns the rules that need a plan which does not exist.
-    fn say(
+    fn add_messages(
         &mut self,
         wanted: fn(&RuleAction) -> bool,
         rules: Vec<&'a SheetRule>,
@@ -303,7 +304,7 @@ impl<'a> RuleRun<'a> {
                 None => late.push(rule),
                 Some(false) => {}
                 Some(true) => {
-                    let Some(text) = self.keep(text.fill(&self.env)) else { continue };
+                    let Some(text) = self.ok_or_report(text.fill(&self.env)) else { continue };
                     let source = Some(rule.source.clone());
                     let said = RuleMessage { rule: rule.id.name.clone(), text, source };
                     match rule.then {
@@ -334,7 +335,7 @@ impl<'a> RuleRun<'a> {
         }
     }
 
-    fn keep<T>(&mut self, result: Result<T, EvalError>) -> Option<T> {
+    fn ok_or_report<T>(&mut self, result: Result<T, EvalError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(EvalError::Finding(finding)) => {

@@ -23,9 +23,9 @@ pub enum StepError {
     #[error("shape {shape:?} has no axis {axis}")]
     NoAxis { shape: Vec<usize>, axis: usize },
     #[error("a tensor of shape {shape:?} has no place for an axis {axis}")]
-    NoPlace { shape: Vec<usize>, axis: usize },
+    AxisPosition { shape: Vec<usize>, axis: usize },
     #[error("axis {axis} of shape {shape:?} is not 1")]
-    NotOne { shape: Vec<usize>, axis: usize },
+    AxisNotOne { shape: Vec<usize>, axis: usize },
     #[error("the shapes {first:?} and {other:?} differ")]
     Differ { first: Vec<usize>, other: Vec<usize> },
     #[error("the shapes {first:?} and {other:?} differ beside axis {axis}")]
@@ -51,9 +51,9 @@ pub enum StepError {
     #[error("blocks {blocks:?} of 16 bytes do not fit scales {scales:?}")]
     Blocks { blocks: Vec<usize>, scales: Vec<usize> },
     #[error("this step takes no tensor by itself")]
-    NotAlone,
+    NotPerTensor,
     #[error("{found} tensors are cut at once, which cannot be undone")]
-    CutAtOnce { found: usize },
+    SeveralCuts { found: usize },
     #[error("numbers are not made 4-bit blocks again")]
     Decoded,
 }
@@ -61,7 +61,7 @@ pub enum StepError {
 /// Returns the shapes after all steps. The error is the reason that a step is impossible.
 pub fn shapes(steps: &[WeightStep], mut inputs: Vec<Shape>) -> Result<Vec<Shape>, StepError> {
     for step in steps {
-        inputs = one(step, &inputs)?;
+        inputs = step_shapes(step, &inputs)?;
     }
     Ok(inputs)
 }
@@ -70,22 +70,22 @@ pub fn shapes(steps: &[WeightStep], mut inputs: Vec<Shape>) -> Result<Vec<Shape>
 pub fn inverse(steps: &[WeightStep], mut inputs: Vec<Shape>) -> Result<Vec<WeightStep>, StepError> {
     let mut back = Vec::new();
     for step in steps {
-        let outputs = one(step, &inputs)?;
-        back.push(undo(step, &inputs)?);
+        let outputs = step_shapes(step, &inputs)?;
+        back.push(inverse_step(step, &inputs)?);
         inputs = outputs;
     }
     back.reverse();
     Ok(back)
 }
 
-fn one(step: &WeightStep, inputs: &[Shape]) -> Result<Vec<Shape>, StepError> {
+fn step_shapes(step: &WeightStep, inputs: &[Shape]) -> Result<Vec<Shape>, StepError> {
     match step {
         WeightStep::Concat(axis) => concat(*axis, inputs).map(|shape| vec![shape]),
         WeightStep::Stack(axis) => {
-            let first = same(inputs)?;
+            let first = common_shape(inputs)?;
             let mut shape = first.clone();
             if *axis > shape.len() {
-                return Err(StepError::NoPlace { shape, axis: *axis });
+                return Err(StepError::AxisPosition { shape, axis: *axis });
             }
             shape.insert(*axis, inputs.len());
             Ok(vec![shape])
@@ -94,13 +94,13 @@ fn one(step: &WeightStep, inputs: &[Shape]) -> Result<Vec<Shape>, StepError> {
             [blocks, scales] => mxfp4(blocks, scales).map(|shape| vec![shape]),
             _ => Err(StepError::NotBlocks { found: inputs.len() }),
         },
-        WeightStep::Split { axis, sizes } => spread(inputs, |shape| {
+        WeightStep::Split { axis, sizes } => per_tensor(inputs, |shape| {
             let sizes = cut(at(shape, *axis)?, sizes)?;
             Ok(sizes.into_iter().map(|size| replaced(shape, *axis, size)).collect())
         }),
-        WeightStep::Unstack(axis) => spread(inputs, |shape| {
+        WeightStep::Unstack(axis) => per_tensor(inputs, |shape| {
             let parts = at(shape, *axis)?;
-            few(parts)?;
+            check_parts(parts)?;
             let mut rest = shape.clone();
             rest.remove(*axis);
             Ok(vec![rest; parts])
@@ -125,7 +125,7 @@ fn one(step: &WeightStep, inputs: &[Shape]) -> Result<Vec<Shape>, StepError> {
                 let sizes = cut(at(shape, *axis)?, &SplitSizes::Each(sizes.clone()))?;
                 made.extend(sizes.into_iter().map(|size| replaced(shape, *axis, size)));
             }
-            few(made.len())?;
+            check_parts(made.len())?;
             Ok(made)
         }
         WeightStep::At(n, step) => {
@@ -167,13 +167,13 @@ fn each(step: &WeightStep, shape: &Shape) -> Result<Shape, StepError> {
         }
         WeightStep::Squeeze(axis) => {
             if at(shape, *axis)? != 1 {
-                return Err(StepError::NotOne { shape: made, axis: *axis });
+                return Err(StepError::AxisNotOne { shape: made, axis: *axis });
             }
             made.remove(*axis);
         }
         WeightStep::Unsqueeze(axis) => {
             if *axis > shape.len() {
-                return Err(StepError::NoPlace { shape: made, axis: *axis });
+                return Err(StepError::AxisPosition { shape: made, axis: *axis });
             }
             made.insert(*axis, 1);
         }
@@ -222,28 +222,28 @@ fn each(step: &WeightStep, shape: &Shape) -> Result<Shape, StepError> {
         | WeightStep::ConcatRuns { .. }
         | WeightStep::SplitRuns { .. }
         | WeightStep::Mxfp4
-        | WeightStep::At(..) => return Err(StepError::NotAlone),
+        | WeightStep::At(..) => return Err(StepError::NotPerTensor),
     }
     Ok(made)
 }
 
-fn undo(step: &WeightStep, inputs: &[Shape]) -> Result<WeightStep, StepError> {
+fn inverse_step(step: &WeightStep, inputs: &[Shape]) -> Result<WeightStep, StepError> {
     Ok(match step {
         WeightStep::Transpose(a, b) => WeightStep::Transpose(*a, *b),
         WeightStep::Squeeze(axis) => WeightStep::Unsqueeze(*axis),
         WeightStep::Unsqueeze(axis) => WeightStep::Squeeze(*axis),
-        WeightStep::Reshape(_) => WeightStep::Reshape(same(inputs)?.clone()),
+        WeightStep::Reshape(_) => WeightStep::Reshape(common_shape(inputs)?.clone()),
         WeightStep::PermuteHeads { heads, to } => {
             let to =
                 if *to == HeadLayout::Half { HeadLayout::Interleaved } else { HeadLayout::Half };
             WeightStep::PermuteHeads { heads: *heads, to }
         }
         WeightStep::Split { axis, .. } => {
-            lone(inputs)?;
+            require_single(inputs)?;
             WeightStep::Concat(*axis)
         }
         WeightStep::Unstack(axis) => {
-            lone(inputs)?;
+            require_single(inputs)?;
             WeightStep::Stack(*axis)
         }
         WeightStep::Concat(axis) => {
@@ -265,14 +265,14 @@ fn undo(step: &WeightStep, inputs: &[Shape]) -> Result<WeightStep, StepError> {
             WeightStep::Unflatten { axis: *axis, sizes }
         }
         WeightStep::Unflatten { axis, sizes } => {
-            let shape = same(inputs)?;
+            let shape = common_shape(inputs)?;
             if let [_, _] = sizes[..] {
                 WeightStep::Flatten(*axis)
             } else {
                 WeightStep::Reshape(shape.clone())
             }
         }
-        WeightStep::Resize(_) => WeightStep::Resize(at(same(inputs)?, 0)?),
+        WeightStep::Resize(_) => WeightStep::Resize(at(common_shape(inputs)?, 0)?),
         WeightStep::Add(x) => WeightStep::Add(-x),
         WeightStep::Mul(x) => WeightStep::Div(*x),
         WeightStep::Div(x) => WeightStep::Mul(*x),
@@ -283,7 +283,7 @@ fn undo(step: &WeightStep, inputs: &[Shape]) -> Result<WeightStep, StepError> {
         WeightStep::LogNeg => WeightStep::NegExp,
         WeightStep::At(n, step) => {
             let shape = inputs.get(*n).ok_or_else(|| none_such(*n, inputs))?;
-            WeightStep::At(*n, Box::new(undo(step, std::slice::from_ref(shape))?))
+            WeightStep::At(*n, Box::new(inverse_step(step, std::slice::from_ref(shape))?))
         }
         WeightStep::ConcatRuns { axis, runs } => {
             let mut rest = inputs;
@@ -311,14 +311,14 @@ fn inferred(whole: usize, sizes: &[usize]) -> Option<Vec<usize>> {
     fits.then(|| sizes.iter().map(|&size| if size == 0 { whole / known } else { size }).collect())
 }
 
-fn lone(inputs: &[Shape]) -> Result<(), StepError> {
+fn require_single(inputs: &[Shape]) -> Result<(), StepError> {
     match inputs {
         [_] => Ok(()),
-        many => Err(StepError::CutAtOnce { found: many.len() }),
+        many => Err(StepError::SeveralCuts { found: many.len() }),
     }
 }
 
-fn same(inputs: &[Shape]) -> Result<&Shape, StepError> {
+fn common_shape(inputs: &[Shape]) -> Result<&Shape, StepError> {
     let first = inputs.first().ok_or(StepError::NoTensors)?;
     match inputs.iter().find(|shape| *shape != first) {
         Some(other) => Err(StepError::Differ { first: first.clone(), other: other.clone() }),
@@ -339,19 +339,19 @@ fn concat(axis: usize, inputs: &[Shape]) -> Result<Shape, StepError> {
     Ok(replaced(first, axis, sum))
 }
 
-fn spread(
+fn per_tensor(
     inputs: &[Shape],
     cut: impl Fn(&Shape) -> Result<Vec<Shape>, StepError>,
 ) -> Result<Vec<Shape>, StepError> {
     let mut all = Vec::new();
     for shape in inputs {
         all.extend(cut(shape)?);
-        few(all.len())?;
+        check_parts(all.len())?;
     }
     Ok(all)
 }
 
-fn few(found: usize) -> Result<(), StepError> {
+fn check_parts(found: usize) -> Result<(), StepError> {
     if found > MAX_PARTS { Err(StepError::Parts { found }) } else { Ok(()) }
 }
 
@@ -359,7 +359,7 @@ fn few(found: usize) -> Result<(), StepError> {
 pub(super) fn cut(size: usize, sizes: &SplitSizes) -> Result<Vec<usize>, StepError> {
     match sizes {
         SplitSizes::Equal(parts) if *parts > 0 && size.is_multiple_of(*parts) => {
-            few(*parts)?;
+            check_parts(*parts)?;
             Ok(vec![size / parts; *parts])
         }
         SplitSizes::Equal(parts) => Err(StepError::Unequal { size, parts: *parts }),

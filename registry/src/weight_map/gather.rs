@@ -54,7 +54,7 @@ pub fn gather<'n, I: Iterator<Item = &'n str>>(
             .filter(|name| rule.disk.fit_with(name, &holes).is_some())
             .map(str::to_owned)
             .collect();
-        names.sort_by_key(|name| natural(name));
+        names.sort_by_key(|name| natural_order_key(name));
         return Some(GatheredTensors { names, output });
     }
     let mut names = vec![String::new()];
@@ -73,7 +73,7 @@ pub fn gather<'n, I: Iterator<Item = &'n str>>(
 }
 
 /// Returns a key that sorts `x.9` before `x.10`: a run of digits by its length, then as text.
-pub fn natural(name: &str) -> Vec<(usize, String)> {
+pub fn natural_order_key(name: &str) -> Vec<(usize, String)> {
     let mut runs: Vec<(usize, String)> = Vec::new();
     let mut digits = false;
     for char in name.chars() {
@@ -90,7 +90,7 @@ pub fn natural(name: &str) -> Vec<(usize, String)> {
 }
 
 /// Returns the names of a sorted map that begin with some text.
-pub fn beginning<'n, T>(
+pub fn names_with_prefix<'n, T>(
     map: &'n BTreeMap<String, T>,
     text: &str,
 ) -> impl Iterator<Item = &'n str> + use<'n, T> {

@@ -5,12 +5,12 @@ use std::sync::LazyLock;
 
 use onboard_spec::config::Config;
 use onboard_spec::gguf::Gguf;
-use onboard_spec::gguf_choice::{FileSpecs, SpecMatch, SpecMismatch};
+use onboard_spec::gguf_match::{FileSpecs, SpecMatch, SpecMismatch};
 use onboard_spec::library::Library;
 use onboard_spec::model::Model;
 use onboard_spec::ops::OpSet;
+use onboard_spec::resolve::file_metadata;
 use onboard_spec::resolve::resolve;
-use onboard_spec::resolve::told;
 use onboard_spec::scalar::Scalar;
 
 static FAMILIES: LazyLock<FileSpecs> = LazyLock::new(|| FileSpecs::new(&Library::builtin()));
@@ -30,7 +30,7 @@ fn opened(name: &str, changes: &[(&str, Scalar)]) -> (Model, Result<SpecMatch, V
     let added = changes.iter().filter(|(_, value)| *value != Scalar::Null);
     metadata.extend(added.map(|(short, value)| (key(short), value.clone())));
     let groups = gguf.groups(&model.graph.weights).unwrap();
-    let told = told(&Gguf { metadata, ..gguf.clone() }, &groups);
+    let told = file_metadata(&Gguf { metadata, ..gguf.clone() }, &groups);
     let chosen = FAMILIES.choose(&OpSet::builtin(), &gguf.arch, None, &told);
     (model, chosen)
 }

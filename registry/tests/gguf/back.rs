@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use onboard_spec::gguf::{FileMetadata, KeyTree};
-use onboard_spec::gguf_choice::FileSpecs;
+use onboard_spec::gguf_match::FileSpecs;
 use onboard_spec::library::Library;
 use onboard_spec::model::Model;
 use onboard_spec::ops::OpSet;

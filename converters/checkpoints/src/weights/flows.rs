@@ -7,7 +7,7 @@ use registry::gguf::IdleWeight;
 use registry::graph::Weight;
 use registry::weight_map::{WeightRule, WeightStep};
 
-use super::{Error, applying, missing};
+use super::{Error, find_rule, missing};
 use crate::checkpoint::{Checkpoint, Packed};
 use crate::flow::{Flow, Numbers};
 use formats::codec::BlockType;
@@ -105,7 +105,7 @@ fn of_any_shape<'c>(
     weight: &Weight,
     rules: &[WeightRule],
 ) -> Result<Sourced<'c>, Error> {
-    let rule = applying(checkpoint, weight, rules);
+    let rule = find_rule(checkpoint, weight, rules);
     let names = rule.as_ref().map_or_else(|| vec![weight.name.clone()], |(_, g)| g.names.clone());
     let mut place = (usize::MAX, u64::MAX);
     for name in &names {

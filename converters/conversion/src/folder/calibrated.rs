@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use registry::caches::caches;
+use registry::attention_modules::attention_modules;
 use registry::graph::{Graph, StateId, WeightId};
 use registry::model::Model;
 use registry::ops::Trait;
@@ -123,7 +123,7 @@ fn inputs(
                 let last = tensor.weights.iter().any(|id| last.contains(id));
                 format!("mixture {mixture} {last}")
             }
-            None => model.quant.together(&tensor.weight).swap_remove(0),
+            None => model.quant.scale_group(&tensor.weight).swap_remove(0),
         };
         let place = *places.entry(key).or_insert(groups.len());
         if place == groups.len() {
@@ -160,7 +160,7 @@ fn kept(
 ) -> BTreeMap<String, Vec<Seen>> {
     let mut names: BTreeMap<String, Vec<Seen>> = BTreeMap::new();
     let alone = |module: &str| tensors.iter().any(|t| t.name == format!("{module}.weight"));
-    for (n, cache) in caches(&model.graph).into_iter().enumerate() {
+    for (n, cache) in attention_modules(&model.graph).into_iter().enumerate() {
         let state = &model.graph.states[n];
         let Some(cache) = cache else {
             skipped.push(format!("`{}` of layer {}", state.name, state.layer));

@@ -163,7 +163,7 @@ impl Format {
                     continue;
                 };
                 let name = &tensors[n].name;
-                let fused = quant.together(&tensors[n].weight);
+                let fused = quant.scale_group(&tensors[n].weight);
                 let others = fused.iter().filter_map(|name| places.get(name.as_str()));
                 for &other in others.filter(|&&other| other != n) {
                     refused[other].get_or_insert(format!("fused with `{name}`: {why}"));

@@ -25,7 +25,7 @@ pub fn peaks(
     let places: BTreeMap<&str, usize> =
         tensors.iter().enumerate().map(|(n, tensor)| (tensor.weight.as_str(), n)).collect();
     let shared = tensors.iter().map(|tensor| {
-        let group = quant.together(&tensor.weight);
+        let group = quant.scale_group(&tensor.weight);
         let of = |name: &String| places.get(name.as_str()).map_or(0.0, |&n| own[n]);
         group.iter().map(of).fold(0.0, f32::max)
     });

@@ -7,8 +7,8 @@ use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{Graph, WeightId};
 use registry::model::{Model, is_buffer};
 use registry::ops::Trait;
-use registry::quant::{UnquantizedReason, staying};
-use registry::weight_map::{WeightRule, WeightStep, gather, inverse, natural, shapes};
+use registry::quant::{UnquantizedReason, unquantized_matrices};
+use registry::weight_map::{WeightRule, WeightStep, gather, inverse, natural_order_key, shapes};
 
 use super::Tensor;
 use checkpoints::checkpoint::Checkpoint;
@@ -41,8 +41,8 @@ pub fn tensors<'c>(
     wanted: Wanted,
 ) -> Result<Vec<Tensor<'c>>, String> {
     let graph = &model.graph;
-    let mut stays = staying(graph);
-    stays.retain(|_, why| !(wanted.output && *why == UnquantizedReason::Output));
+    let mut stays = unquantized_matrices(graph);
+    stays.retain(|_, why| !(wanted.output && *why == UnquantizedReason::OutputMatrix));
     let fixed = DtypeRule::Fixed(Dtype::F32);
     let always_wide = |mine: &[usize]| mine.iter().any(|&n| graph.weights[n].dtype == fixed);
     let stays = |mine: &[usize]| mine.iter().find_map(|n| stays.get(&WeightId(*n))).copied();
@@ -59,7 +59,7 @@ pub fn tensors<'c>(
         let mine = makes.get(name.as_str()).map_or(&[][..], Vec::as_slice);
         let renamed = |n: &usize| weights[*n].rule.is_some() && graph.weights[*n].name != *name;
         // Stacked tensors that no loader can restack stay as they are.
-        let kept = |n: &usize| model.quant.kept(&graph.weights[*n].name).is_some();
+        let kept = |n: &usize| model.quant.keep_reason(&graph.weights[*n].name).is_some();
         let parts = |n: &usize| experts.contains_key(n) && renamed(n) && !kept(n);
         if wanted.apart && mine.len() > 1 && mine.iter().all(parts) {
             for &n in mine.iter().filter(|&&n| done.insert(n)) {
@@ -147,7 +147,7 @@ pub fn tensors<'c>(
             shape: info.shape.clone(),
         });
     }
-    made.sort_by_cached_key(|tensor| natural(&tensor.name));
+    made.sort_by_cached_key(|tensor| natural_order_key(&tensor.name));
     Ok(made)
 }
 
@@ -240,11 +240,11 @@ fn quantizable(
     if used == Use::Other {
         return Err("nothing only multiplies by it".to_owned());
     }
-    if let Some(why) = names.iter().find_map(|name| model.quant.kept(name)) {
+    if let Some(why) = names.iter().find_map(|name| model.quant.keep_reason(name)) {
         return Err(format!("the spec keeps it: {why}"));
     }
     if let Some(stays) = stays {
-        return Err(stays.why().to_owned());
+        return Err(stays.reason().to_owned());
     }
     if shape.len() != 2 {
         return Err(format!("it has {} axes", shape.len()));

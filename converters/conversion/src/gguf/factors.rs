@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
-use registry::gguf::heeds_scale;
+use registry::gguf::applies_scale;
 
 use super::{Choice, Output, Tensor};
 use crate::peaks::{in_threads, peak};
@@ -90,7 +90,7 @@ pub fn factors(tensors: &[Tensor<'_>], choices: &[Choice], bare: bool) -> BTreeM
 /// Returns a warning about factors in the file that stock llama.cpp does not apply.
 pub fn unheeded(arch: &str, output: &Output, tensors: &[Tensor<'_>]) -> Option<String> {
     let names = output.factors.keys().map(|&n| tensors[n].name.as_str());
-    let left: Vec<&str> = names.filter(|name| !heeds_scale(arch, name)).collect();
+    let left: Vec<&str> = names.filter(|name| !applies_scale(arch, name)).collect();
     let first = *left.first()?;
     Some(format!(
         "llama.cpp does not multiply {} tensors of `{arch}` by the scale that NVFP4 has beside its blocks, the \

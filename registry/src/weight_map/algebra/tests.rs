@@ -57,7 +57,8 @@ fn with(index: &[usize], axis: usize, value: usize) -> Vec<usize> {
 /// Applies each step by its plain definition, element by element.
 fn apply(step: &WeightStep, inputs: &[Indices]) -> Vec<Indices> {
     let shapes =
-        one(step, &inputs.iter().map(|input| input.shape.clone()).collect::<Vec<_>>()).unwrap();
+        step_shapes(step, &inputs.iter().map(|input| input.shape.clone()).collect::<Vec<_>>())
+            .unwrap();
     match step {
         WeightStep::Concat(axis) => vec![build(&shapes[0], |index| {
             let mut at = index[*axis];
@@ -159,8 +160,8 @@ proptest! {
         let mut tensors = vec![shape.clone(); count];
         let mut fitting = Vec::new();
         for step in steps {
-            let made = one(&step, &tensors);
-            if let (Ok(made), Ok(_)) = (made, undo(&step, &tensors)) {
+            let made = step_shapes(&step, &tensors);
+            if let (Ok(made), Ok(_)) = (made, inverse_step(&step, &tensors)) {
                 tensors = made;
                 fitting.push(step);
             }
@@ -204,6 +205,6 @@ fn misfits_say_why() {
             "6 rows are not 2 heads of an even size",
         ),
     ] {
-        assert_eq!(one(&step, &inputs).unwrap_err().to_string(), expected);
+        assert_eq!(step_shapes(&step, &inputs).unwrap_err().to_string(), expected);
     }
 }

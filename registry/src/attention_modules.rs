@@ -30,7 +30,7 @@ impl AttentionModules {
 
 /// Returns the modules of every state, by its number. None for a state that attention does not keep, or whose
 /// keys and values no matrix of its layer makes.
-pub fn caches(graph: &Graph) -> Vec<Option<AttentionModules>> {
+pub fn attention_modules(graph: &Graph) -> Vec<Option<AttentionModules>> {
     let mut found = vec![None; graph.states.len()];
     for (n, node) in graph.nodes.iter().enumerate() {
         let Some(state) = node.state.filter(|state| state.0 < found.len()) else { continue };
@@ -38,7 +38,7 @@ pub fn caches(graph: &Graph) -> Vec<Option<AttentionModules>> {
             continue;
         }
         let cache = match graph.states[state.0].kind {
-            StateKind::Attention => made_by(graph, n, 1).zip(made_by(graph, n, 2)),
+            StateKind::Attention => input_module(graph, n, 1).zip(input_module(graph, n, 2)),
             // Keys and values are expanded from what is kept by a matrix of its own.
             _ if node.op.is(Trait::ExpandsState) => matrix(graph, node).map(|name| (name, name)),
             _ => None,
@@ -52,7 +52,7 @@ pub fn caches(graph: &Graph) -> Vec<Option<AttentionModules>> {
 }
 
 /// Returns the module whose matrix an input of a node follows from, in the same layer.
-fn made_by(graph: &Graph, at: usize, input: usize) -> Option<&str> {
+fn input_module(graph: &Graph, at: usize, input: usize) -> Option<&str> {
     let layer = graph.nodes[at].layer;
     let mut open: Vec<ValueId> = vec![*graph.nodes[at].inputs.get(input)?];
     // Straight-line programs: a value is made by an earlier node.

@@ -7,7 +7,7 @@ use crate::ops::OpSet;
 use crate::resolve::resolve;
 use crate::spec::Spec;
 
-use crate::gguf::config::{FileMetadata, config_of, errors, may_be};
+use crate::gguf::config::{FileMetadata, config_of, errors, may_have_arch};
 use crate::gguf::differences::{differences, unread};
 use crate::gguf_head::of_file;
 
@@ -64,7 +64,7 @@ impl FileSpecs {
     ) -> Result<SpecMatch, Vec<SpecMismatch>> {
         let named = |name: &str| only.is_none_or(|only| only == name);
         let candidates =
-            self.specs.iter().filter(|(_, name, spec)| named(name) && may_be(spec, arch));
+            self.specs.iter().filter(|(_, name, spec)| named(name) && may_have_arch(spec, arch));
         let (mut refusals, mut best) = (Vec::new(), None::<(usize, SpecMatch)>);
         for (_, name, spec) in candidates {
             match attempt(spec, ops, arch, name, told) {

@@ -13,15 +13,15 @@ use engine::weights::WeightSource;
 use formats::FileDtype;
 use formats::codec::BlockType;
 use formats::gguf::File;
-use models::target::LocalModel;
+use models::local_model::LocalModel;
 use registry::gguf::Gguf;
 
 use super::TOP;
-use crate::convert::draft::Draft;
-use crate::convert::{Convert, Model, progress};
+use crate::convert::draft::GgufDraft;
+use crate::convert::{ConvertArgs, GgufModel, progress};
 
 /// Weights at every level.
-pub(super) struct Tried {
+pub(super) struct LevelTrials {
     /// Sources of the weights, beginning with the lowest level.
     pub(super) sources: Vec<Arc<dyn WeightSource>>,
     /// Index of the source for each level.
@@ -30,15 +30,15 @@ pub(super) struct Tried {
     pub(super) errors: Vec<[f64; LEVELS]>,
 }
 
-impl Tried {
+impl LevelTrials {
     /// Writes a file for each level whose types differ from those of the level below, in one pass over the
     /// checkpoint. Unquantized values are read from the checkpoint itself if possible.
     pub(super) fn write(
-        args: &Convert,
-        source: &Model<'_>,
+        args: &ConvertArgs,
+        source: &GgufModel<'_>,
         target: &LocalModel,
         gguf: &Gguf,
-        draft: &Draft,
+        draft: &GgufDraft,
         folder: &Path,
     ) -> Result<Self> {
         let as_it_lies = source.tensors.iter().zip(&draft.levels).all(|(tensor, levels)| {
@@ -90,7 +90,7 @@ fn plain(ty: BlockType) -> Option<FileDtype> {
 }
 
 /// Returns the output with every tensor at a level.
-fn at_level(draft: &Draft, level: usize, folder: &Path) -> Output {
+fn at_level(draft: &GgufDraft, level: usize, folder: &Path) -> Output {
     let mut choices = draft.output.choices.clone();
     for (choice, levels) in choices.iter_mut().zip(&draft.levels) {
         choice.ty = levels[level];
@@ -110,8 +110,8 @@ fn at_level(draft: &Draft, level: usize, folder: &Path) -> Output {
 }
 
 fn write(
-    args: &Convert,
-    source: &Model<'_>,
+    args: &ConvertArgs,
+    source: &GgufModel<'_>,
     planned: &[(Output, Vec<plan::Planned>)],
 ) -> Result<Done> {
     for (output, _) in planned {
@@ -126,7 +126,7 @@ fn write(
         ..Default::default()
     };
     let numbers = work.tasks.iter().map(|task| task.flow.len() as u64).sum();
-    let watch = progress::Watch::new(numbers);
+    let watch = progress::ConversionBar::new(numbers);
     let done = conversion::run(&work, &settings, &watch)?;
     watch.finish();
     Ok(done)

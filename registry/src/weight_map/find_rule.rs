@@ -7,7 +7,7 @@ use super::{GatheredTensors, WeightRule, gather, shapes};
 /// Returns the first rule about a weight that has any of its tensors, and the tensors it takes. The layout of
 /// tensors differs between checkpoints: a rule that gives the shape of the weight goes before those that do
 /// not.
-pub fn applying<'n, I: Iterator<Item = &'n str>>(
+pub fn find_rule<'n, I: Iterator<Item = &'n str>>(
     rules: &[WeightRule],
     weight: &Weight,
     names: impl Fn(&str) -> I,
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
     use crate::dtype::DtypeRule;
     use crate::text::MappedText;
-    use crate::weight_map::{Pattern, WeightStep, beginning};
+    use crate::weight_map::{Pattern, WeightStep, names_with_prefix};
 
     #[test]
     fn the_rule_that_gives_the_shape_is_taken() {
@@ -64,8 +64,8 @@ mod tests {
             (vec![2, 5, 5], Some(1)),
         ] {
             let disk = BTreeMap::from([("w".to_owned(), shape)]);
-            let names = |text: &str| beginning(&disk, text);
-            let found = applying(&rules, &weight, names, |name| disk.get(name).cloned());
+            let names = |text: &str| names_with_prefix(&disk, text);
+            let found = find_rule(&rules, &weight, names, |name| disk.get(name).cloned());
             assert_eq!(found.map(|(number, _)| number), expected);
         }
     }
