@@ -315,9 +315,9 @@ impl AddModelArgs {
         let tokens: Vec<u32> = (0..5_usize).map(|n| ((n * 7 + 1) % vocab.max(1)) as u32).collect();
         let slot = session.open_slot();
         let (first, rest) = tokens.split_at(3);
-        session.step(&[Chunk { slot, tokens: first, want: OutputRows::All }], &mut NoProbe)?;
+        session.step(&[Chunk { slot, tokens: first, rows: OutputRows::All }], &mut NoProbe)?;
         for token in rest {
-            let chunk = Chunk { slot, tokens: std::slice::from_ref(token), want: OutputRows::All };
+            let chunk = Chunk { slot, tokens: std::slice::from_ref(token), rows: OutputRows::All };
             session.step(&[chunk], &mut NoProbe)?;
         }
         self.print_progress(

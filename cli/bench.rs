@@ -156,18 +156,18 @@ impl BenchArgs {
                 let tokens: Vec<u32> = (0..prefill).map(token).collect();
                 begun = Instant::now();
                 session.step(
-                    &[Chunk { slot, tokens: &tokens, want: OutputRows::Last }],
+                    &[Chunk { slot, tokens: &tokens, rows: OutputRows::Last }],
                     &mut NoProbe,
                 )?;
             } else {
                 session.step(
-                    &[Chunk { slot, tokens: &[token(0)], want: OutputRows::Last }],
+                    &[Chunk { slot, tokens: &[token(0)], rows: OutputRows::Last }],
                     &mut NoProbe,
                 )?;
                 begun = Instant::now();
                 for n in 0..decode {
                     session.step(
-                        &[Chunk { slot, tokens: &[token(n + 1)], want: OutputRows::Last }],
+                        &[Chunk { slot, tokens: &[token(n + 1)], rows: OutputRows::Last }],
                         &mut NoProbe,
                     )?;
                 }

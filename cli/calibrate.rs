@@ -73,7 +73,7 @@ impl ChunkedText {
         target: &LocalModel,
         watch: Arc<dyn InputObserver>,
         (dtype, threads): (Dtype, Option<usize>),
-        want: OutputRows,
+        rows: OutputRows,
     ) -> Result<()> {
         target::check_dtypes(target, &[dtype])?;
         let options = SessionOptions {
@@ -81,7 +81,7 @@ impl ChunkedText {
             threads,
             // Fused kernels do not expose the inputs of their matrices.
             rewrites: false,
-            watch: Some(watch),
+            observer: Some(watch),
             ..SessionOptions::default()
         };
         let mut session = crate::engines::native()?
@@ -90,7 +90,7 @@ impl ChunkedText {
         let bar = term::count_bar(self.count as u64, "chunks");
         for chunk in self.chunks() {
             let slot = session.open_slot();
-            session.step(&[Chunk { slot, tokens: &chunk, want }], &mut NoProbe)?;
+            session.step(&[Chunk { slot, tokens: &chunk, rows }], &mut NoProbe)?;
             session.release(slot)?;
             bar.inc(1);
         }

@@ -105,7 +105,9 @@ impl MatrixArgs {
         let board = Board::new(self.check_all(&plan, &pairs)?);
         let changes = board.changes(before.as_ref());
         let gone = match &before {
-            Some(before) if self.model.is_empty() && self.engine.is_empty() => board.gone(before),
+            Some(before) if self.model.is_empty() && self.engine.is_empty() => {
+                board.removed_cells(before)
+            }
             _ => Vec::new(),
         };
         for (path, bytes) in [

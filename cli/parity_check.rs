@@ -18,7 +18,7 @@ use clap::Args;
 use engine::InputRounding;
 use models::coverage::TensorCoverage;
 use models::local_model::LocalModel;
-use parity::quantized::is_made_of_others;
+use parity::quantized::has_other_weights;
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
@@ -173,7 +173,7 @@ impl ParityCheckArgs {
         let checkpoint = target.checkpoint()?;
         target::covered(&TensorCoverage::of(&target.model, &checkpoint), &target.dir)?;
         warn(&target.nonfinite()?);
-        if is_made_of_others(&checkpoint, &dump).map_err(check_error)? {
+        if has_other_weights(&checkpoint, &dump).map_err(check_error)? {
             return self.run_coded(&target, &checkpoint, (&path, &dump));
         }
         if self.rounds().is_none() && dump.manifest.rounds().is_none() && checkpoint.rounds_inputs()

@@ -113,14 +113,14 @@ impl RunArgs {
         }
         if self.n.min(room) == 0 {
             // No tokens to add, but the prompt is still checked: ids in range, within the context.
-            session.step(&[Chunk { slot, tokens: &next, want: OutputRows::None }], &mut NoProbe)?;
+            session.step(&[Chunk { slot, tokens: &next, rows: OutputRows::None }], &mut NoProbe)?;
         }
         let (mut made, mut said, mut ended) = (Vec::new(), String::new(), "length");
         if room < self.n {
             ended = "context";
         }
         for _ in 0..self.n.min(room) {
-            let chunk = Chunk { slot, tokens: &next, want: OutputRows::Last };
+            let chunk = Chunk { slot, tokens: &next, rows: OutputRows::Last };
             let logits = session.step(&[chunk], &mut NoProbe)?;
             let token = sampler.choose(logits[0].row(0));
             if ends.contains(&token) {

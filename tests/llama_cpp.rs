@@ -42,7 +42,7 @@ fn every_schedule_gives_what_one_prefill_gives() {
     let file = write(|_, _| {});
     let engine = LlamaCpp::default();
     let described = engine.describe(file.path()).unwrap();
-    assert!(described.wide);
+    assert!(described.f32_weights);
     assert_eq!((described.model.vocab, described.model.context), (VOCAB, Some(CONTEXT)));
     let source = ModelSource { model: Arc::new(described.model), dir: file.path() };
     let options = CheckOptions { threads: Some(1), ..CheckOptions::default() };
@@ -61,7 +61,7 @@ fn a_step_gives_the_rows_that_were_asked_for() {
     let (a, b, c) = (session.open_slot(), session.open_slot(), session.open_slot());
     let prompt = tokens(1, 9);
     let chunks = [(a, OutputRows::All), (b, OutputRows::None), (c, OutputRows::Last)];
-    let chunks = chunks.map(|(slot, want)| Chunk { slot, tokens: &prompt, want });
+    let chunks = chunks.map(|(slot, rows)| Chunk { slot, tokens: &prompt, rows });
     let logits = session.step(&chunks, &mut NoProbe).unwrap();
     assert_eq!(logits.iter().map(|l| l.rows).collect::<Vec<_>>(), [9, 0, 1]);
     let near = |x: &[f32], y: &[f32]| x.iter().zip(y).all(|(x, y)| (x - y).abs() < 1e-4);
@@ -77,7 +77,7 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     let mut session = open(engine, file.path());
     let (a, b, c) = (session.open_slot(), session.open_slot(), session.open_slot());
     let mut step = |slot, tokens: &[u32]| {
-        session.step(&[Chunk { slot, tokens, want: OutputRows::Last }], &mut NoProbe)
+        session.step(&[Chunk { slot, tokens, rows: OutputRows::Last }], &mut NoProbe)
     };
     let before = step(a, &tokens(0, 5)).unwrap();
     assert!(matches!(step(a, &[]), Err(Error::EmptyChunk(0))));
@@ -93,12 +93,12 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     assert!(session.truncate(a, 6).unwrap_err().to_string().contains("shorter than that already"));
     assert!(session.save(a).unwrap_err().to_string().contains("as bytes"));
     assert!(matches!(session.restore(&[]), Err(Error::Restore(_))));
-    assert!(!session.shows().taps && !session.shows().states && session.states(a).is_err());
+    assert!(!session.features().taps && !session.features().states && session.states(a).is_err());
 
     // None of these calls has changed the slot.
     assert_eq!(session.position(a).unwrap(), 5);
     session.truncate(a, 4).unwrap();
-    let chunk = Chunk { slot: a, tokens: &tokens(4, 1), want: OutputRows::Last };
+    let chunk = Chunk { slot: a, tokens: &tokens(4, 1), rows: OutputRows::Last };
     let after = session.step(&[chunk], &mut NoProbe).unwrap();
     let furthest = before[0].data.iter().zip(&after[0].data).map(|(x, y)| (x - y).abs());
     assert!(furthest.fold(0.0, f32::max) < 1e-4);

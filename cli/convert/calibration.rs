@@ -162,7 +162,7 @@ impl CalibrationArgs {
         };
         let scales = self.scales(plan, &|seen| match seen {
             Seen::Input(weight) => peaks.input(weight),
-            Seen::Kept(state, part) => peaks.kept(state, part),
+            Seen::Kept(state, part) => peaks.cached(state, part),
         })?;
         term::note(&format!(
             "{} scales measured on {chunks} chunks of {chunk} tokens",

@@ -61,7 +61,7 @@ impl ParityCheckArgs {
         }
         let bound = match self.bound {
             Some(bound) => bound,
-            None if opened.file.wide => BOUND,
+            None if opened.file.f32_weights => BOUND,
             None => bail!(
                 "`{}` keeps numbers in less than 32 bits, and how much that may move a \
                  log-probability nobody can say in general: give --bound NATS",

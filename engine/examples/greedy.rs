@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let slot = session.open_slot();
     let mut tokens = vec![1, 5, 9];
     for _ in 0..8 {
-        let chunk = Chunk { slot, tokens: &tokens, want: OutputRows::Last };
+        let chunk = Chunk { slot, tokens: &tokens, rows: OutputRows::Last };
         let logits = session.step(&[chunk], &mut NoProbe)?.pop().ok_or("a chunk gives rows")?;
         let row = logits.row(logits.rows - 1);
         let best = (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap_or(0);

@@ -31,7 +31,7 @@ impl Feature {
     }
 
     /// Lists the abilities that opening a model in this way needs.
-    pub fn asked(model: &Model, options: &SessionOptions) -> Vec<Self> {
+    pub fn required(model: &Model, options: &SessionOptions) -> Vec<Self> {
         let nextn = (model.graph.fed.is_some() || options.drafts).then_some(Self::Nextn);
         nextn.into_iter().chain((options.ranks > 1).then_some(Self::TensorParallel)).collect()
     }

@@ -88,8 +88,8 @@ impl Drafter {
         let slot = model.open_slot();
         let mut rows = TapCopy::of(&nextn.from);
         let made =
-            model.step(&[Chunk { slot, tokens: prompt, want: OutputRows::Last }], &mut rows)?;
-        let next = greedy(one(made)?.row(0));
+            model.step(&[Chunk { slot, tokens: prompt, rows: OutputRows::Last }], &mut rows)?;
+        let next = greedy(single_chunk(made)?.row(0));
         let tokens = prompt.iter().skip(1).copied().chain([next]).collect();
         let head = head.open_slot();
         let tally = DraftCounts::default();
@@ -109,8 +109,8 @@ impl Drafter {
         let before = model.position(self.slot)?;
         let fed: Vec<u32> = [self.next].into_iter().chain(drafts.iter().copied()).collect();
         let mut rows = TapCopy::of(&self.nextn.from);
-        let chunk = Chunk { slot: self.slot, tokens: &fed, want: OutputRows::All };
-        let logits = one(model.step(&[chunk], &mut rows)?)?;
+        let chunk = Chunk { slot: self.slot, tokens: &fed, rows: OutputRows::All };
+        let logits = single_chunk(model.step(&[chunk], &mut rows)?)?;
         let chosen: Vec<u32> = (0..logits.rows).map(|row| greedy(logits.row(row))).collect();
         let accepted = drafts.iter().zip(&chosen).take_while(|(draft, own)| draft == own).count();
         model.truncate(self.slot, before + 1 + accepted)?;
@@ -133,8 +133,8 @@ impl Drafter {
             (std::mem::take(&mut self.tokens), std::mem::take(&mut self.hidden));
         for _ in 0..k {
             let mut rows = TapCopy::of(&self.nextn.recycle);
-            let chunk = Chunk { slot: self.head, tokens: &tokens, want: OutputRows::Last };
-            let logits = one(head.step_fed(&[chunk], &hidden, &mut rows)?)?;
+            let chunk = Chunk { slot: self.head, tokens: &tokens, rows: OutputRows::Last };
+            let logits = single_chunk(head.step_with_hidden(&[chunk], &hidden, &mut rows)?)?;
             let draft = greedy(logits.row(0));
             drafts.push(draft);
             tokens = vec![draft];
@@ -178,8 +178,8 @@ pub fn plain(model: &mut dyn Session, prompt: &[u32], count: usize) -> Result<Ve
     let slot = model.open_slot();
     let (mut made, mut fed) = (Vec::with_capacity(count), prompt.to_vec());
     while made.len() < count {
-        let chunk = Chunk { slot, tokens: &fed, want: OutputRows::Last };
-        let logits = one(model.step(&[chunk], &mut NoProbe)?)?;
+        let chunk = Chunk { slot, tokens: &fed, rows: OutputRows::Last };
+        let logits = single_chunk(model.step(&[chunk], &mut NoProbe)?)?;
         fed = vec![greedy(logits.row(0))];
         made.extend(&fed);
     }
@@ -188,7 +188,7 @@ pub fn plain(model: &mut dyn Session, prompt: &[u32], count: usize) -> Result<Ve
 }
 
 /// Returns the logits of a step with one chunk.
-fn one(made: Vec<Logits>) -> Result<Logits, Error> {
+fn single_chunk(made: Vec<Logits>) -> Result<Logits, Error> {
     let given = made.len();
     let lost = || Error::Draft(format!("the engine gave logits of {given} chunks, expected 1"));
     made.into_iter().next().ok_or_else(lost)

@@ -33,14 +33,14 @@ pub(crate) struct PreparedGraph {
 pub(crate) struct StepInputs<'a> {
     pub(crate) tokens: Vec<u32>,
     /// Rows of what is fed besides the tokens, where the graph is fed something.
-    pub(crate) fed: Option<GraphValue>,
+    pub(crate) hidden: Option<GraphValue>,
     pub(crate) chunks: Vec<ChunkRows>,
     /// Rows whose logits are wanted, ascending.
     pub(crate) wanted: Vec<usize>,
     pub(crate) weights: &'a SessionWeights,
     pub(crate) ropes: &'a [RopeTable],
     pub(crate) activation: Dtype,
-    pub(crate) watch: Option<&'a dyn InputObserver>,
+    pub(crate) observer: Option<&'a dyn InputObserver>,
 }
 
 impl PreparedGraph {
@@ -141,7 +141,7 @@ impl PreparedGraph {
             feed.ropes.iter().map(|table| Angles::new(table, &spans, feed.activation)).collect();
         let mut values: Vec<Option<GraphValue>> = vec![None; self.graph.values.len()];
         if let Some(fed) = self.graph.fed {
-            values[fed.value.0].clone_from(&feed.fed);
+            values[fed.value.0].clone_from(&feed.hidden);
         }
         let watched: Vec<bool> = self
             .graph
@@ -177,7 +177,7 @@ impl PreparedGraph {
                         chunks: &feed.chunks,
                         angles: &angles,
                         activation: feed.activation,
-                        watch: feed.watch,
+                        observer: feed.observer,
                     };
                     self.kernels[index].run(&mut ctx)?;
                     for v in &self.graph.nodes[index].outputs {

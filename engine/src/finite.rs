@@ -13,9 +13,9 @@ pub(crate) fn diagnose(
     pool: &WorkerPool,
 ) -> Error {
     let mut first = FiniteCheck { feed, found: None };
-    undo(feed, slots);
+    undo_step(feed, slots);
     let rerun = program.run(feed, slots, pool, &mut first);
-    undo(feed, slots);
+    undo_step(feed, slots);
     match (first.found.take(), rerun) {
         (Some(found), _) => found,
         (None, Err(error)) => error,
@@ -24,7 +24,7 @@ pub(crate) fn diagnose(
     }
 }
 
-fn undo(feed: &StepInputs<'_>, slots: &mut [Option<Slot>]) {
+fn undo_step(feed: &StepInputs<'_>, slots: &mut [Option<Slot>]) {
     for chunk in &feed.chunks {
         if let Some(slot) = slots[chunk.slot].as_mut() {
             slot.undo();

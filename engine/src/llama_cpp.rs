@@ -56,7 +56,7 @@ impl LlamaCpp {
         let vocab = usize::try_from(loaded.n_vocab()).unwrap_or(0);
         let context = usize::try_from(loaded.n_ctx_train()).ok().filter(|n| *n > 0);
         let model = Model::opaque(name, architecture, vocab, context);
-        Ok(ModelFile { model, wide: file.tensors().iter().all(wide) })
+        Ok(ModelFile { model, f32_weights: file.tensors().iter().all(wide) })
     }
 }
 
@@ -79,7 +79,7 @@ impl Engine for LlamaCpp {
             return Err(Error::Refused(refuse(&none, &EngineSheet::llama_cpp(), options.dtype)));
         }
         let findings =
-            refuse_features(&EngineSheet::llama_cpp(), &Feature::asked(&source.model, options));
+            refuse_features(&EngineSheet::llama_cpp(), &Feature::required(&source.model, options));
         if !findings.is_empty() {
             return Err(Error::Refused(findings));
         }

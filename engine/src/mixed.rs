@@ -30,12 +30,12 @@ impl WeightSource for MixedEngine {
         self.of(id).view(id)
     }
 
-    fn made(&self, id: WeightId) -> Result<Option<Vec<f32>>, Error> {
-        self.of(id).made(id)
+    fn computed(&self, id: WeightId) -> Result<Option<Vec<f32>>, Error> {
+        self.of(id).computed(id)
     }
 
-    fn is_made(&self, id: WeightId) -> bool {
-        self.of(id).is_made(id)
+    fn is_computed(&self, id: WeightId) -> bool {
+        self.of(id).is_computed(id)
     }
 
     fn rounding(&self, id: WeightId) -> Result<Option<Rounding>, Error> {

@@ -9,5 +9,5 @@ pub struct ModelFile {
     /// the one it builds.
     pub model: Model,
     /// True if all numbers are stored in 32 bits, so that only arithmetic can differ.
-    pub wide: bool,
+    pub f32_weights: bool,
 }

@@ -104,7 +104,7 @@ impl NativeEngine {
 
     fn check(&self, model: &Model, options: &SessionOptions) -> Result<(), Error> {
         let sheet = self.sheet();
-        let mut findings = refuse_features(&sheet, &Feature::asked(model, options));
+        let mut findings = refuse_features(&sheet, &Feature::required(model, options));
         findings.extend(refuse(model, &sheet, options.dtype));
         if !options.allow_dtype_mismatch {
             findings.extend(mismatches(model, options.dtype));
@@ -216,7 +216,7 @@ impl NativeSession {
     }
 
     /// Returns the input besides tokens, as a value of the graph.
-    fn fed(&self, hidden: &[f32], rows: usize) -> Result<Option<GraphValue>, Error> {
+    fn hidden_value(&self, hidden: &[f32], rows: usize) -> Result<Option<GraphValue>, Error> {
         let graph = &self.program.graph;
         let shape = graph.fed.map_or(&[][..], |fed| &graph.values[fed.value.0].shape);
         let wanted = if graph.fed.is_some() { rows * shape.iter().product::<usize>() } else { 0 };
@@ -260,7 +260,7 @@ impl NativeSession {
             let first = tokens.len();
             tokens.extend_from_slice(chunk.tokens);
             rows.push(ChunkRows { slot, rows: first..tokens.len(), start });
-            match chunk.want {
+            match chunk.rows {
                 OutputRows::None => {}
                 OutputRows::Last => wanted.push(tokens.len() - 1),
                 OutputRows::All => wanted.extend(first..tokens.len()),
@@ -298,29 +298,29 @@ impl Session for NativeSession {
     }
 
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error> {
-        self.step_fed(chunks, &[], probe)
+        self.step_with_hidden(chunks, &[], probe)
     }
 
-    fn step_fed(
+    fn step_with_hidden(
         &mut self,
         chunks: &[Chunk<'_>],
         hidden: &[f32],
         probe: &mut dyn Probe,
     ) -> Result<Vec<Logits>, Error> {
         let (tokens, rows, wanted) = self.feed(chunks)?;
-        let fed = self.fed(hidden, tokens.len())?;
+        let hidden = self.hidden_value(hidden, tokens.len())?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
         let feed = StepInputs {
             tokens,
-            fed,
+            hidden,
             chunks: rows,
             wanted,
             weights: &self.weights,
             ropes: &self.ropes,
             activation: self.options.dtype,
-            watch: self.options.watch.as_deref(),
+            observer: self.options.observer.as_deref(),
         };
         let mut result = self.program.run(&feed, &mut self.slots, &self.pool, probe);
         if self.options.finite && result.as_ref().is_ok_and(|made| !made.finite) {
@@ -340,7 +340,7 @@ impl Session for NativeSession {
         Ok(chunks
             .iter()
             .map(|chunk| {
-                let rows = match chunk.want {
+                let rows = match chunk.rows {
                     OutputRows::None => 0,
                     OutputRows::Last => 1,
                     OutputRows::All => chunk.tokens.len(),

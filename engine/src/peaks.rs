@@ -11,7 +11,7 @@ use crate::InputObserver;
 #[derive(Debug, Default)]
 pub struct KvPeaks {
     inputs: Mutex<BTreeMap<WeightId, f32>>,
-    kept: Mutex<BTreeMap<(StateId, usize), f32>>,
+    cached: Mutex<BTreeMap<(StateId, usize), f32>>,
 }
 
 impl KvPeaks {
@@ -21,9 +21,9 @@ impl KvPeaks {
     }
 
     /// Returns the peak of a part of a state; none if it kept nothing.
-    pub fn kept(&self, state: StateId, part: usize) -> Option<f32> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.get(&(state, part)).copied()
+    pub fn cached(&self, state: StateId, part: usize) -> Option<f32> {
+        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.get(&(state, part)).copied()
     }
 }
 
@@ -47,8 +47,8 @@ impl InputObserver for KvPeaks {
         raise(&self.inputs, weight, rows);
     }
 
-    fn kept(&self, state: StateId, part: usize, rows: &[f32]) {
-        raise(&self.kept, (state, part), rows);
+    fn cached(&self, state: StateId, part: usize, rows: &[f32]) {
+        raise(&self.cached, (state, part), rows);
     }
 }
 
@@ -62,11 +62,11 @@ mod tests {
         watch.product(WeightId(1), 2, &[1.0, -3.0]);
         watch.product(WeightId(1), 2, &[2.0, 0.5]);
         watch.product(WeightId(2), 2, &[]);
-        InputObserver::kept(&watch, StateId(0), 1, &[f32::NAN, 1.0]);
-        InputObserver::kept(&watch, StateId(0), 1, &[7.0]);
+        InputObserver::cached(&watch, StateId(0), 1, &[f32::NAN, 1.0]);
+        InputObserver::cached(&watch, StateId(0), 1, &[7.0]);
         assert_eq!(watch.input(WeightId(1)), Some(3.0));
         assert_eq!(watch.input(WeightId(2)), None);
-        assert!(watch.kept(StateId(0), 1).is_some_and(f32::is_nan));
-        assert_eq!(watch.kept(StateId(0), 0), None);
+        assert!(watch.cached(StateId(0), 1).is_some_and(f32::is_nan));
+        assert_eq!(watch.cached(StateId(0), 0), None);
     }
 }

@@ -68,7 +68,7 @@ pub struct SessionOptions {
     /// The matrices whose input rows are rounded first, as the checkpoint declares.
     pub rounds: InputRounding,
     /// The observer of matrix inputs, in runs of the plain graph.
-    pub watch: Option<Arc<dyn InputObserver>>,
+    pub observer: Option<Arc<dyn InputObserver>>,
 }
 
 impl Default for SessionOptions {
@@ -84,7 +84,7 @@ impl Default for SessionOptions {
             ranks: 1,
             threads: None,
             rounds: InputRounding::None,
-            watch: None,
+            observer: None,
         }
     }
 }
@@ -125,7 +125,7 @@ pub struct Chunk<'a> {
     /// The tokens, at the slot's position and on.
     pub tokens: &'a [u32],
     /// The logits asked for.
-    pub want: OutputRows,
+    pub rows: OutputRows,
 }
 
 /// Logits of one chunk, row-major.
@@ -156,11 +156,11 @@ pub trait Session: Send {
     /// Returns the dtype of activations.
     fn dtype(&self) -> Dtype;
     /// Returns the internals that the session shows; others cannot be compared.
-    fn shows(&self) -> SessionFeatures {
+    fn features(&self) -> SessionFeatures {
         SessionFeatures::default()
     }
     /// Returns the taps and parts of states that are shown, if not all are.
-    fn partial(&self) -> Option<&ShownParts> {
+    fn shown_parts(&self) -> Option<&ShownParts> {
         None
     }
     /// Generates greedy tokens by the engine's own call, as its users call it; none if it has no such call.
@@ -177,7 +177,7 @@ pub trait Session: Send {
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error>;
     /// Feeds chunks like [`Session::step`], to a graph that reads rows besides tokens (a `nextn` head).
     /// `hidden` holds one row for every token of all chunks. It is empty for any other graph.
-    fn step_fed(
+    fn step_with_hidden(
         &mut self,
         chunks: &[Chunk<'_>],
         hidden: &[f32],
@@ -263,7 +263,7 @@ pub trait InputObserver: std::fmt::Debug + Send + Sync {
     fn product(&self, weight: WeightId, inputs: usize, rows: &[f32]);
 
     /// Rows that attention keeps as a part of a state: 0 for keys, 1 for values.
-    fn kept(&self, _state: StateId, _part: usize, _rows: &[f32]) {}
+    fn cached(&self, _state: StateId, _part: usize, _rows: &[f32]) {}
 }
 
 /// Sees tapped values as they are made, and may overwrite them (local comparison does).

@@ -23,12 +23,12 @@ pub trait WeightSource: Send + Sync {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error>;
 
     /// Computes the numbers of a weight that is not stored as it is; none for any other weight.
-    fn made(&self, _id: WeightId) -> Result<Option<Vec<f32>>, Error> {
+    fn computed(&self, _id: WeightId) -> Result<Option<Vec<f32>>, Error> {
         Ok(None)
     }
 
-    /// True if [`WeightSource::made`] would make the weight.
-    fn is_made(&self, _id: WeightId) -> bool {
+    /// True if [`WeightSource::computed`] would make the weight.
+    fn is_computed(&self, _id: WeightId) -> bool {
         false
     }
 
@@ -73,11 +73,11 @@ impl WeightSource for checkpoints::weights::Weights {
         self.view(id).map_err(|e| Error::Checkpoint(Box::new(e)))
     }
 
-    fn made(&self, id: WeightId) -> Result<Option<Vec<f32>>, Error> {
+    fn computed(&self, id: WeightId) -> Result<Option<Vec<f32>>, Error> {
         self.read(id).transpose().map_err(|e| Error::Checkpoint(Box::new(e)))
     }
 
-    fn is_made(&self, id: WeightId) -> bool {
+    fn is_computed(&self, id: WeightId) -> bool {
         matches!(self.found(id).source, checkpoints::weights::Source::Made(_))
     }
 
@@ -156,7 +156,7 @@ impl SessionWeights {
                 continue;
             }
             // Experts are too many to be held, or even to be read before a row wants them.
-            if experts.contains(&n) && tensors.is_made(WeightId(n)) {
+            if experts.contains(&n) && tensors.is_computed(WeightId(n)) {
                 held.push(WeightForm::OnDemand(run));
                 continue;
             }
@@ -292,7 +292,7 @@ impl SessionWeights {
     }
 
     /// Returns a matrix of an expert, in place or decoded for this one use.
-    pub fn lent(&self, id: WeightId) -> Result<WeightMatrix<'_>, Error> {
+    pub fn on_demand(&self, id: WeightId) -> Result<WeightMatrix<'_>, Error> {
         let Some(WeightForm::OnDemand(dtype)) = self.held.get(id.0) else {
             return Ok(WeightMatrix::Stored(self.matrix(id)?));
         };
@@ -300,7 +300,7 @@ impl SessionWeights {
         let &[outputs, inputs] = shape else {
             return Err(Error::Other(format!("weight {} is no matrix", id.0)));
         };
-        let mut numbers = match self.tensors.made(id)? {
+        let mut numbers = match self.tensors.computed(id)? {
             Some(made) => made,
             None => widen(&self.tensors.view(id)?, &format!("number {}", id.0), outputs * inputs)?,
         };

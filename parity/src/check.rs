@@ -36,9 +36,9 @@ use greedy::{generated, greedy};
 use pool::pool;
 use prompt::compare_prompt;
 pub(crate) use subject::producer;
-use subject::{about, identify, not_finite, unseen};
+use subject::{about, identify, not_exposed, not_finite};
 pub(crate) use summary::summarize;
-use summary::{coverage, witness};
+use summary::{coverage, downgrade_explained};
 
 /// Compares an engine's runs of a model with a dump. If the reference rounded keys and values to 8 bits,
 /// the engine does so too. Otherwise 8-bit states are not an error of the engine: the model is compared
@@ -51,19 +51,23 @@ pub fn check(
 ) -> Result<Report, Error> {
     let (source, followed) = prepared(source, dump, options)?;
     let dump = followed.as_ref().unwrap_or(dump);
-    if dump.manifest.eight().is_some() {
-        return as_is(engine, &source, dump, options);
+    if dump.manifest.kv_fp8().is_some() {
+        return compare_unchanged(engine, &source, dump, options);
     }
     let source = &source;
     // The state dtypes of an engine that builds its own graph cannot be changed.
     let widened = engine.runs_specs().then(|| kv_fp8::widened(&source.model)).flatten();
     let Some((model, part)) = widened else {
-        return as_is(engine, source, dump, options);
+        return compare_unchanged(engine, source, dump, options);
     };
-    let mut report =
-        as_is(engine, &ModelSource { model: Arc::new(model), dir: source.dir }, dump, options)?;
+    let mut report = compare_unchanged(
+        engine,
+        &ModelSource { model: Arc::new(model), dir: source.dir },
+        dump,
+        options,
+    )?;
     let narrow = CheckOptions { local: false, schedules: false, ..options.clone() };
-    let found = as_is(engine, source, dump, &narrow)?;
+    let found = compare_unchanged(engine, source, dump, &narrow)?;
     report.runs.extend(kv_fp8::effects(found.runs, part));
     Ok(report)
 }
@@ -79,7 +83,7 @@ pub(crate) fn prepared<'a>(
     let mut followed = None;
     if dump.manifest.audit.truth == TrustedPhase::Prefill && source.model.own_steps {
         let mut believed = Dump::open(&dump.dir)?;
-        believed.manifest = believed.manifest.believed();
+        believed.manifest = believed.manifest.with_trusted_decode();
         followed = Some(believed);
     }
     let manifest = &followed.as_ref().unwrap_or(dump).manifest;
@@ -89,7 +93,7 @@ pub(crate) fn prepared<'a>(
         let flags = graph.nodes.iter_mut().filter_map(|node| node.attrs.get_mut("stepwise"));
         flags.for_each(|flag| *flag = Scalar::Bool(false));
     }
-    if let Some(scales) = manifest.eight()
+    if let Some(scales) = manifest.kv_fp8()
         && !options.own_caches
     {
         let checkpoint = Checkpoint::open(source.dir)?;
@@ -111,7 +115,7 @@ fn measured(report: &Report) -> Option<f64> {
 }
 
 /// Compares a model without changes.
-fn as_is(
+fn compare_unchanged(
     engine: &dyn Engine,
     source: &ModelSource<'_>,
     dump: &Dump,
@@ -143,7 +147,7 @@ fn as_is(
     let base = load(Dtype::F32)?;
     let rounds = options.rounds.or(dump.manifest.rounds()).unwrap_or_default();
     // Rounded rows, keys or values: the reference has rounding thresholds between their codes.
-    let coded = rounds != InputRounding::None || dump.manifest.eight().is_some();
+    let coded = rounds != InputRounding::None || dump.manifest.kv_fp8().is_some();
     let options = &CheckOptions { rounds: Some(rounds), ..options.clone() };
     let mut report = Report {
         subject: about(engine, source, dump, hashes),
@@ -157,7 +161,7 @@ fn as_is(
             "the dump has no taps: only log-probabilities and states were compared".to_owned(),
         );
     }
-    if let Some(scales) = dump.manifest.eight() {
+    if let Some(scales) = dump.manifest.kv_fp8() {
         let kept = model.graph.states.iter().any(|state| state.eight == Some(scales));
         report.notes.push(format!(
             "the reference rounded keys and values to {} with the checkpoint's scales: {}",
@@ -188,9 +192,9 @@ fn as_is(
         let loaded = if dtype == Dtype::F32 { Vec::new() } else { load(dtype)? };
         let own = if dtype == Dtype::F32 { &base } else { &loaded };
         let mut session = NextnSession::new(engine.open(source, &options.engine(dtype))?);
-        let shows = session.shows();
-        let seen = order.seen(shows, session.partial());
-        report.note(unseen(engine.name(), shows, &order, &seen));
+        let shows = session.features();
+        let seen = order.exposed(shows, session.shown_parts());
+        report.note(not_exposed(engine.name(), shows, &order, &seen));
         let (mut gates, uncovered) = if shows == SessionFeatures::default() {
             structure(model, &seen, dump, &tensors)
         } else {
@@ -235,7 +239,7 @@ fn as_is(
         run.coverage = coverage(model, &seen, dump, &run);
         let f32_agrees =
             report.runs.iter().any(|run| run.dtype == Dtype::F32 && run.verdict() == Verdict::Pass);
-        report.note(witness(model, &mut run, f32_agrees));
+        report.note(downgrade_explained(model, &mut run, f32_agrees));
         run.strengths = MeasureRatios::of(&run, f32_agrees);
         report.runs.push(run);
         if options.schedules && shows.steps {

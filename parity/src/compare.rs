@@ -201,7 +201,7 @@ impl Comparison<'_> {
                 moved.iter_mut().filter_map(|pairs| Some(pairs.next()?.1.ok()?.ours)).collect();
             let (gate, mut rows) = self.comparable(gate, rows)?;
             if self.rounds && self.dtype == Dtype::F32 {
-                rows.ours = flips::settled(&rows.ours, &rows.own, rows.count);
+                rows.ours = flips::settle_flips(&rows.ours, &rows.own, rows.count);
             }
             let span = self.order.span(gate.place);
             if span >= order::FAR {

@@ -96,7 +96,7 @@ pub fn cost(
     for (n, tokens) in reference.prompts().into_iter().enumerate() {
         let slot = session.open_slot();
         let logits =
-            run::one(session.as_mut(), slot, tokens, engine::OutputRows::All, &mut NoProbe);
+            run::feed_chunk(session.as_mut(), slot, tokens, engine::OutputRows::All, &mut NoProbe);
         session.release(slot)?;
         let logits = logits?.data;
         let Some((positions, rows)) = reference.logprobs(n)? else { continue };
@@ -139,7 +139,7 @@ pub fn cost(
 
 /// Returns the cost of a constant prediction: the mean divergence of the reference from the mean of its own
 /// distributions. Returns none if a dump stores only a part of each distribution.
-pub fn uninformed(dump: &Dump) -> Result<Option<f64>, crate::dump::Error> {
+pub fn constant_prediction_cost(dump: &Dump) -> Result<Option<f64>, crate::dump::Error> {
     // The mean of sum(p ln(p / mean)) is the mean of sum(p ln p) less sum(mean ln mean).
     let (mut sums, mut own, mut count) = (Vec::new(), 0.0, 0_usize);
     for prompt in &dump.manifest.prompts {

@@ -468,7 +468,7 @@ impl RunDiff {
 
     /// Returns the sides whose decode differs from their own prefill by more than rounding explains; 0 for
     /// A.
-    pub fn unsteady(&self) -> BTreeMap<usize, f64> {
+    pub fn unstable_sides(&self) -> BTreeMap<usize, f64> {
         let limit = self.rows.iter().map(|rows| rows.limit).fold(f64::INFINITY, f64::min);
         let sides = self.steady.iter().enumerate();
         sides.filter_map(|(n, own)| Some((n, own.filter(|own| *own > limit)?))).collect()

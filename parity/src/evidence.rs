@@ -227,7 +227,7 @@ pub fn check_server(
                 scored_rows.push(scored);
             }
         }
-        if sound(&gates) {
+        if are_distributions(&gates) {
             identity.refuse(facts, source)?;
         }
     }
@@ -265,7 +265,7 @@ pub fn check_server(
                 made.push(generated);
             }
         }
-        if !shows_prompts && sound(&gates) {
+        if !shows_prompts && are_distributions(&gates) {
             identity.refuse(facts, source)?;
         }
     }
@@ -289,7 +289,7 @@ pub fn check_server(
         let alone = server_schedules::SingleAnswers {
             cases: &cases,
             scored: &scored_rows,
-            made: &made,
+            generated: &made,
             vocab: model.vocab,
             room,
         };
@@ -381,7 +381,7 @@ fn generate(
 }
 
 /// True if all rows are distributions over the tokens that were sent: others do not identify a model.
-fn sound(gates: &[Gate]) -> bool {
+fn are_distributions(gates: &[Gate]) -> bool {
     gates.iter().all(|gate| gate.bounds.len() == 1 || !gate.fails())
 }
 

@@ -265,7 +265,7 @@ impl Gate {
             return gate.skipped(BLIND);
         }
         let errors = distances(ours, base, rows);
-        gate.judge(rule::whole("row", &errors, &spread, rule::least(dtype, 1.0)), steps);
+        gate.judge(rule::whole("row", &errors, &spread, rule::least_distance(dtype, 1.0)), steps);
         gate
     }
 

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use crate::gate::{Mode, Verdict};
-use crate::report::{Report, RunReport, when};
+use crate::report::{Report, RunReport, place_in_sequence};
 use crate::schedules::ScheduleRow;
 
 /// One test case.
@@ -71,7 +71,7 @@ fn run(run: &RunReport) -> TestCase {
             let line = format!("first divergence: {}: {}", first.subject, first.message);
             let mut details = format!(
                 "{}, prompt {}, {}\n",
-                when(first.phase, first.step, None),
+                place_in_sequence(first.phase, first.step, None),
                 first.prompt,
                 first.mode.inputs()
             );
@@ -80,7 +80,7 @@ fn run(run: &RunReport) -> TestCase {
             }
             CaseOutcome::Fail(line, details)
         }
-        (Verdict::Fail, None) => CaseOutcome::Fail(apart(run), String::new()),
+        (Verdict::Fail, None) => CaseOutcome::Fail(other_failure(run), String::new()),
         _ if !run.gates.is_empty() && run.gates.iter().all(|g| g.verdict == Verdict::Skip) => {
             let why = run.gates.iter().find_map(|gate| gate.finding.clone());
             CaseOutcome::Skip(why.unwrap_or_default())
@@ -91,7 +91,7 @@ fn run(run: &RunReport) -> TestCase {
 }
 
 /// Describes the failure of a run without a failed gate: in a router or in greedy tokens.
-fn apart(run: &RunReport) -> String {
+fn other_failure(run: &RunReport) -> String {
     let router = run.routers.iter().find(|row| row.verdict == Verdict::Fail);
     if let Some(row) = router {
         return format!("routers: {} of {} choices agree", row.agree, row.choices);

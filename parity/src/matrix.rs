@@ -146,7 +146,7 @@ impl Board {
     }
 
     /// Names the cells of an earlier board that this one lacks.
-    pub fn gone<'a>(&self, before: &'a Self) -> Vec<&'a CellKey> {
+    pub fn removed_cells<'a>(&self, before: &'a Self) -> Vec<&'a CellKey> {
         let there = |key: &CellKey| self.cells.iter().any(|cell| cell.key == *key);
         before.cells.iter().map(|cell| &cell.key).filter(|key| !there(key)).collect()
     }
@@ -241,7 +241,7 @@ mod tests {
         let changes = now.changes(Some(&before));
         assert_eq!(changes, [Fails, Accepted, Fails, Fixed, Fails, Accepted, Fixed, Fine]);
         assert_eq!(now.worst(&changes), Error);
-        assert_eq!(now.gone(&before).len(), 1);
+        assert_eq!(now.removed_cells(&before).len(), 1);
         assert_eq!(now.changes(None)[1], Fails);
     }
 

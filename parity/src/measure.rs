@@ -15,7 +15,7 @@ fn rms(values: &[f32]) -> f64 {
 }
 
 /// Returns the root mean square of a difference.
-fn apart(a: &[f32], b: &[f32]) -> f64 {
+fn rms_difference(a: &[f32], b: &[f32]) -> f64 {
     let power: f64 = a.iter().zip(b).map(|(x, y)| f64::from(gap(*x, *y)).powi(2)).sum();
     (power / a.len().max(1) as f64).sqrt()
 }
@@ -30,7 +30,7 @@ pub fn distances(ours: &[f32], base: &[f32], rows: usize) -> Vec<f64> {
     let width = base.len().checked_div(rows).unwrap_or(0).max(1);
     let all = rms(base);
     let each = ours.chunks_exact(width).zip(base.chunks_exact(width));
-    each.map(|(a, b)| apart(a, b) / size(b, all)).collect()
+    each.map(|(a, b)| rms_difference(a, b) / size(b, all)).collect()
 }
 
 /// Measures an op's output against the reference's. `moved` holds outputs of the same op with inputs
@@ -58,7 +58,7 @@ pub fn measure(op: OpChain, ours: &[f32], own: &[f32], moved: &[Vec<f32>], rows:
 
 /// Measures a row of an f32 run.
 fn wide(ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -> OpRowError {
-    let power: f64 = moved.iter().map(|m| apart(m, ours).powi(2)).sum();
+    let power: f64 = moved.iter().map(|m| rms_difference(m, ours).powi(2)).sum();
     let gaps = moved.iter().flat_map(|m| m.iter().zip(ours).map(|(x, y)| f64::from(gap(*x, *y))));
     // If elements differ widely in size, the largest of them determine the noise.
     let peak = gaps.fold(0.0, f64::max) / PEAK;
@@ -81,11 +81,11 @@ fn narrow(op: OpChain, ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -
         |x: &[f32]| x.iter().zip(ours).filter(|(x, y)| f64::from(gap(**x, **y)) > equal).count();
     let changed = moved.iter().map(|m| differ(m)).max().unwrap_or(0);
     let share = |count: usize| count as f64 / ours.len().max(1) as f64;
-    let moves = moved.iter().map(|m| apart(m, ours)).fold(0.0, f64::max);
+    let moves = moved.iter().map(|m| rms_difference(m, ours)).fold(0.0, f64::max);
     OpRowError {
         changed: share(changed),
         flips: share(differ(own).saturating_sub(changed)),
-        units: (apart(own, ours).powi(2) - moves.powi(2)).max(0.0)
+        units: (rms_difference(own, ours).powi(2) - moves.powi(2)).max(0.0)
             / (roundoff(op.dtype) * size).powi(2),
         ..OpRowError::default()
     }

@@ -32,12 +32,12 @@ impl Session for NextnSession {
         self.inner.dtype()
     }
 
-    fn shows(&self) -> SessionFeatures {
-        self.inner.shows()
+    fn features(&self) -> SessionFeatures {
+        self.inner.features()
     }
 
-    fn partial(&self) -> Option<&ShownParts> {
-        self.inner.partial()
+    fn shown_parts(&self) -> Option<&ShownParts> {
+        self.inner.shown_parts()
     }
 
     fn generate(&mut self, tokens: &[u32], count: usize) -> Result<Option<Vec<u32>>, Error> {
@@ -64,7 +64,7 @@ impl Session for NextnSession {
             let rows = self.rows.iter().cycle().skip(from % self.rows.len().max(1));
             hidden.extend(rows.take(chunk.tokens.len() * self.width));
         }
-        self.inner.step_fed(chunks, &hidden, probe)
+        self.inner.step_with_hidden(chunks, &hidden, probe)
     }
 
     fn fork(&mut self, slot: SlotId) -> Result<SlotId, Error> {

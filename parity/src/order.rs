@@ -117,7 +117,7 @@ impl ExecutionOrder {
 
     /// Returns the part of the order that an engine exposes; `partial` limits it if not everything is
     /// exposed.
-    pub(crate) fn seen(&self, shows: SessionFeatures, partial: Option<&ShownParts>) -> Self {
+    pub(crate) fn exposed(&self, shows: SessionFeatures, partial: Option<&ShownParts>) -> Self {
         let tap = |tap: &String| shows.taps && partial.is_none_or(|seen| seen.taps.contains(tap));
         let part =
             |part: &String| shows.states && partial.is_none_or(|seen| seen.parts.contains(part));

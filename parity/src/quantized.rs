@@ -10,7 +10,7 @@ use formats::gguf::File;
 use serde::Serialize;
 
 use crate::check::Error;
-use crate::cost::{Cost, cost, rounding, uninformed};
+use crate::cost::{Cost, constant_prediction_cost, cost, rounding};
 use crate::dump::Dump;
 
 /// Values compared at a time.
@@ -80,7 +80,7 @@ impl QuantizedWeights {
         source: Option<&Checkpoint>,
     ) -> Result<Self, Error> {
         let numbers: usize = checkpoint.tensors().values().map(TensorInfo::elements).sum();
-        let bands = coded(checkpoint).map(|name| band(checkpoint, name));
+        let bands = quantized_tensors(checkpoint).map(|name| band(checkpoint, name));
         Ok(Self {
             bits_per_weight: checkpoint.total_bytes() as f64 * 8.0 / numbers.max(1) as f64,
             worst: bands.fold(0.0, f64::max),
@@ -113,13 +113,13 @@ pub fn is_quantized(file: &File) -> bool {
 }
 
 /// True if a dump is of other weights, which the codes and scales of a checkpoint may encode.
-pub fn is_made_of_others(checkpoint: &Checkpoint, dump: &Dump) -> Result<bool, Error> {
-    let quantized = coded(checkpoint).next().is_some();
+pub fn has_other_weights(checkpoint: &Checkpoint, dump: &Dump) -> Result<bool, Error> {
+    let quantized = quantized_tensors(checkpoint).next().is_some();
     Ok(quantized && checkpoint.fingerprint()? != dump.manifest.model.weights_sha256)
 }
 
 /// Lists the quantized tensors of a checkpoint.
-fn coded(checkpoint: &Checkpoint) -> impl Iterator<Item = &String> {
+fn quantized_tensors(checkpoint: &Checkpoint) -> impl Iterator<Item = &String> {
     checkpoint.tensors().keys().filter(|name| checkpoint.is_quantized(name))
 }
 
@@ -133,7 +133,7 @@ fn band(checkpoint: &Checkpoint, name: &str) -> f64 {
 
 fn compared(checkpoint: &Checkpoint, source: &Checkpoint) -> Result<Vec<QuantizedTensor>, Error> {
     let mut tensors = Vec::new();
-    for name in coded(checkpoint) {
+    for name in quantized_tensors(checkpoint) {
         // Split experts have no tensor of their name in the source.
         if source.info(name).is_none() {
             continue;
@@ -203,7 +203,7 @@ pub fn judge(
     let rounding = rounding(dump)?;
     let bound = quantized.kl_bound(rounding);
     // A divergence like that of a constant prediction means lost weights, whatever the types explain.
-    let kl_bound = bound.min(uninformed(dump)?.unwrap_or(f64::INFINITY));
+    let kl_bound = bound.min(constant_prediction_cost(dump)?.unwrap_or(f64::INFINITY));
     let mut costs = CostReport {
         schema: "onboard-cost/1",
         file: source.dir.display().to_string(),

@@ -67,7 +67,7 @@ pub fn record(
     for &dtype in subject.dtypes {
         let mut session =
             engine.open(source, &SessionOptions { dtype, finite: false, ..options.clone() })?;
-        let shows = session.shows();
+        let shows = session.features();
         if !shows.steps {
             subject.prompts.iter_mut().for_each(without_decode);
             notes.push(format!(
@@ -75,7 +75,7 @@ pub fn record(
                 engine.name()
             ));
         }
-        let seen = order.seen(shows, session.partial());
+        let seen = order.exposed(shows, session.shown_parts());
         let mut names: Vec<_> = seen.taps.iter().filter(|(name, _)| !name.contains(':')).collect();
         names.sort_by_key(|(_, place)| **place);
         let wanted: Vec<String> = names.into_iter().map(|(name, _)| name.clone()).collect();
@@ -323,7 +323,7 @@ impl DtypeRecording<'_> {
         let mut tokens = Vec::new();
         let mut fed = prompt.tokens.clone();
         while tokens.len() < GREEDY {
-            let rows = run::one(self.session, slot, &fed, OutputRows::Last, &mut NoProbe)?;
+            let rows = run::feed_chunk(self.session, slot, &fed, OutputRows::Last, &mut NoProbe)?;
             tokens.push(top1(rows.row(0)) as u32);
             fed = tokens[tokens.len() - 1..].to_vec();
         }

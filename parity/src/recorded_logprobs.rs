@@ -44,7 +44,8 @@ impl RecordedLogprobs {
         let mut session = engine.open(source, options)?;
         for tokens in prompts {
             let slot = session.open_slot();
-            let logits = run::one(session.as_mut(), slot, &tokens, OutputRows::All, &mut NoProbe);
+            let logits =
+                run::feed_chunk(session.as_mut(), slot, &tokens, OutputRows::All, &mut NoProbe);
             session.release(slot)?;
             recorded.push(tokens, &logits?.data)?;
             each();

@@ -14,7 +14,7 @@ use crate::schedules::ScheduleRow;
 
 pub use causes::causes;
 pub(crate) use causes::share;
-pub(crate) use text::when;
+pub(crate) use text::place_in_sequence;
 pub use text::{schedules, text};
 
 /// Name and version of the JSON format.

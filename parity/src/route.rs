@@ -132,7 +132,7 @@ impl<'a> RoutingProbe<'a> {
 
     /// Observes a value, and replaces a choice that differs from the reference's by rounding. The first row
     /// is row `first` of the phase.
-    pub(crate) fn see(
+    pub(crate) fn observe(
         &mut self,
         tap: &str,
         data: &mut [f32],
@@ -252,9 +252,9 @@ mod tests {
         let mut steer = RoutingProbe::new(&routers, Dtype::F32, "main prefill".into(), &mut row);
         assert!(steer.wants("e:scores") && steer.wants("e:chosen") && !steer.wants("e"));
         let mut scores = [1.0, 0.999_999_8, 1.0, 0.5, 1.0, 0.5];
-        steer.see("e:scores", &mut scores, 0, &choices);
+        steer.observe("e:scores", &mut scores, 0, &choices);
         let mut chosen = [0.0, 0.0, 0.0];
-        steer.see("e:chosen", &mut chosen, 0, &choices);
+        steer.observe("e:chosen", &mut chosen, 0, &choices);
         assert_eq!(chosen, [1.0, 0.0, 0.0]);
         assert_eq!((row.choices, row.agree, row.flips.len()), (3, 1, 2));
         assert_eq!(row.verdict, Verdict::Fail);

@@ -97,24 +97,24 @@ pub fn local(op: OpChain, measured: &OpError) -> GateBounds {
             Bound { measure: "noise", value, limit: most_times },
             Bound { measure: "gain", value: measured.gain, limit: several * OP_GAIN },
         ];
-        let sees = most(values(&|row| most_times * row.noise));
+        let sees = largest(values(&|row| most_times * row.noise));
         return GateBounds { bounds, rows: times.iter().map(|t| t / most_times).collect(), sees };
     }
     let (flips, units) = (several * FLIPS, several * UNITS);
     let bounds = vec![
-        Bound { measure: "flips", value: most(values(&|row| row.flips)), limit: flips },
-        Bound { measure: "units", value: most(values(&|row| row.units)), limit: units },
+        Bound { measure: "flips", value: largest(values(&|row| row.flips)), limit: flips },
+        Bound { measure: "units", value: largest(values(&|row| row.units)), limit: units },
     ];
     GateBounds {
         bounds,
         rows: values(&|row| (row.flips / flips).max(row.units / units)),
         // An error of one unit changes every second element.
-        sees: most(values(&|row| (flips + row.changed) * 2.0 * roundoff(op.dtype))),
+        sees: largest(values(&|row| (flips + row.changed) * 2.0 * roundoff(op.dtype))),
     }
 }
 
 /// Returns the largest of all rows except [`STRAYS`]: one flip before a softmax affects only one row.
-fn most(mut rows: Vec<f64>) -> f64 {
+fn largest(mut rows: Vec<f64>) -> f64 {
     rows.sort_by(|a, b| b.total_cmp(a));
     rows.get(STRAYS).copied().unwrap_or(0.0)
 }
@@ -134,7 +134,7 @@ pub fn whole(measure: &'static str, errors: &[f64], spread: &[f64], least: f64) 
 }
 
 /// Returns the distance below which a whole run always passes: one rounding of values of this size.
-pub fn least(dtype: Dtype, scale: f64) -> f64 {
+pub fn least_distance(dtype: Dtype, scale: f64) -> f64 {
     roundoff(dtype) * scale.max(1.0)
 }
 

@@ -137,8 +137,8 @@ pub(crate) fn prefill(
     let choices = (&wanted.prefill_choices, 0);
     let wanted = &wanted.prefill;
     let mut probe = CaptureProbe { wanted, rows: &rows, feed, at: 0, keep, steer, choices };
-    let run = one(session, slot, &prompt.tokens, OutputRows::All, &mut probe);
-    let states = prompt.tapped(Phase::Prefill) && session.shows().states;
+    let run = feed_chunk(session, slot, &prompt.tokens, OutputRows::All, &mut probe);
+    let states = prompt.tapped(Phase::Prefill) && session.features().states;
     let values = if run.is_ok() && states { Some(session.states(slot)) } else { None };
     session.release(slot)?;
     let logits = run?;
@@ -172,7 +172,7 @@ fn decode_in(
     steer: &mut RoutingProbe<'_>,
 ) -> Result<Trace, engine::Error> {
     let (mut trace, rows) = (Trace::default(), prompt.positions(Phase::Decode));
-    let states = prompt.tapped(Phase::Decode) && session.shows().states;
+    let states = prompt.tapped(Phase::Decode) && session.features().states;
     let (snapshots, length) = (prompt.snapshots(), prompt.tokens.len());
     let read = |session: &mut dyn Session, seen: usize, trace: &mut Trace| {
         if states && (seen == length || snapshots.binary_search(&seen).is_ok()) {
@@ -182,7 +182,7 @@ fn decode_in(
     };
     let prefix = &prompt.tokens[..prompt.split.min(length)];
     let mut probe = CaptureProbe::of_choices(&mut *steer, (&wanted.prefill_choices, 0));
-    one(session, slot, prefix, OutputRows::Last, &mut probe)?;
+    feed_chunk(session, slot, prefix, OutputRows::Last, &mut probe)?;
     read(session, prefix.len(), &mut trace)?;
     let step = DecodeStep { prompt, rows: &rows, wanted, feed: InputSource::Own };
     for at in prefix.len()..length {
@@ -242,7 +242,7 @@ fn steps_in(
         let logits = step.run(session, *slot, at, &mut trace, steer)?;
         trace.logits.extend_from_slice(&logits.data);
         *seen = at + 1;
-        if session.shows().states {
+        if session.features().states {
             trace.states.push(StateSnapshot { seen: at + 1, values: session.states(*slot)? });
         }
     }
@@ -277,20 +277,20 @@ impl DecodeStep<'_> {
             steer,
             choices: (&self.wanted.decode_choices, self.prompt.split),
         };
-        one(session, slot, &self.prompt.tokens[at..=at], OutputRows::Last, &mut probe)
+        feed_chunk(session, slot, &self.prompt.tokens[at..=at], OutputRows::Last, &mut probe)
     }
 }
 
 /// Feeds one chunk to one slot.
-pub(crate) fn one(
+pub(crate) fn feed_chunk(
     session: &mut dyn Session,
     slot: SlotId,
     tokens: &[u32],
-    want: OutputRows,
+    rows: OutputRows,
     probe: &mut dyn Probe,
 ) -> Result<Logits, engine::Error> {
     session
-        .step(&[Chunk { slot, tokens, want }], probe)?
+        .step(&[Chunk { slot, tokens, rows }], probe)?
         .pop()
         .ok_or_else(|| engine::Error::Other("the engine gave no logits for a chunk".to_owned()))
 }
@@ -334,7 +334,7 @@ impl Probe for CaptureProbe<'_, '_> {
     fn tap(&mut self, tap: &str, shape: &[usize], data: &mut [f32]) {
         self.copy(tap, shape, data);
         let (choices, first) = self.choices;
-        self.steer.see(tap, data, self.at.saturating_sub(first), choices);
+        self.steer.observe(tap, data, self.at.saturating_sub(first), choices);
     }
 }
 
@@ -368,7 +368,7 @@ impl CaptureProbe<'_, '_> {
 
 /// Feeds a prompt and then the reference's tokens. Returns the engine's rows of logits before each: row i
 /// predicts token i.
-pub(crate) fn forced(
+pub(crate) fn teacher_forced(
     session: &mut dyn Session,
     prompt: &[u32],
     chosen: &[u32],
@@ -379,11 +379,11 @@ pub(crate) fn forced(
     let mut run = || {
         let [prefill, steps] = choices;
         let mut probe = CaptureProbe::of_choices(&mut *steer, (prefill, 0));
-        let mut rows = vec![one(session, slot, prompt, OutputRows::Last, &mut probe)?.data];
+        let mut rows = vec![feed_chunk(session, slot, prompt, OutputRows::Last, &mut probe)?.data];
         probe.choices = (steps, 0);
         for (row, token) in chosen.iter().take(chosen.len().saturating_sub(1)).enumerate() {
             probe.at = row;
-            rows.push(one(session, slot, &[*token], OutputRows::Last, &mut probe)?.data);
+            rows.push(feed_chunk(session, slot, &[*token], OutputRows::Last, &mut probe)?.data);
         }
         Ok(rows)
     };

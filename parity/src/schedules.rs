@@ -85,7 +85,7 @@ pub struct Baseline {
     choices: Vec<RouterChoices>,
     /// Rows of the rest of a sequence fed as a second chunk, by sequence and length of its first chunk.
     /// Only for models that compute a sequence's first chunk differently from its continuation.
-    parted: BTreeMap<(usize, usize), Vec<f32>>,
+    two_chunks: BTreeMap<(usize, usize), Vec<f32>>,
     /// Root mean square of the logits.
     pub scale: f64,
 }
@@ -110,7 +110,7 @@ impl Baseline {
         for tokens in &sequences {
             let slot = session.open_slot();
             let mut probe = ChoiceRecorder { routers: &routers, choices: RouterChoices::new() };
-            let logits = crate::run::one(session, slot, tokens, OutputRows::All, &mut probe);
+            let logits = crate::run::feed_chunk(session, slot, tokens, OutputRows::All, &mut probe);
             session.release(slot)?;
             let logits = logits?.data;
             choices.push(probe.choices);
@@ -119,18 +119,18 @@ impl Baseline {
             rows.push(logprobs(&logits, vocab));
         }
         let scale = (power / count.max(1) as f64).sqrt();
-        let parted = BTreeMap::new();
-        let mut made = Self { sequences, rows, vocab, routers, choices, parted, scale };
+        let two_chunks = BTreeMap::new();
+        let mut made = Self { sequences, rows, vocab, routers, choices, two_chunks, scale };
         for &(sequence, first) in parts {
-            let rows = made.parted(session, sequence, first)?;
-            made.parted.insert((sequence, first), rows);
+            let rows = made.run_in_two_chunks(session, sequence, first)?;
+            made.two_chunks.insert((sequence, first), rows);
         }
         Ok(made)
     }
 
     /// Returns the log-probabilities of a sequence that is fed in two chunks, the first of which has
     /// `first` tokens.
-    fn parted(
+    fn run_in_two_chunks(
         &self,
         session: &mut dyn Session,
         sequence: usize,
@@ -145,7 +145,7 @@ impl Baseline {
             let mut steer =
                 RoutingProbe::new(&self.routers, session.dtype(), String::new(), &mut flips);
             let mut probe = CaptureProbe::of_choices(&mut steer, (&choices, 0));
-            let logits = crate::run::one(session, id, tokens, OutputRows::All, &mut probe)?;
+            let logits = crate::run::feed_chunk(session, id, tokens, OutputRows::All, &mut probe)?;
             rows.extend(logprobs(&logits.data, self.vocab));
             Ok(())
         };
@@ -157,9 +157,9 @@ impl Baseline {
     }
 
     /// Returns the expected rows of a slot.
-    fn due(&self, slot: &ScheduleSlot) -> &[f32] {
-        let parted = self.parted.get(&(slot.sequence, slot.first));
-        parted.map_or(&self.rows[slot.sequence], |rows| rows)
+    fn expected_rows(&self, slot: &ScheduleSlot) -> &[f32] {
+        let two_chunks = self.two_chunks.get(&(slot.sequence, slot.first));
+        two_chunks.map_or(&self.rows[slot.sequence], |rows| rows)
     }
 
     /// Returns the router choices for a number of tokens of each slot, concatenated.
@@ -319,7 +319,7 @@ fn perform(
                 let slot = known(slots, *n)?;
                 fed.push((slot, *count));
                 let tokens = &baseline.sequences[slot.sequence][slot.seen..slot.seen + count];
-                chunks.push(Chunk { slot: slot.id, tokens, want: OutputRows::All });
+                chunks.push(Chunk { slot: slot.id, tokens, rows: OutputRows::All });
             }
             // If two experts have equal scores, another order of additions chooses the other one.
             let (choices, mut flips) = (baseline.chosen(&fed), RouterRow::new(Mode::Cumulative));
@@ -345,7 +345,7 @@ fn perform(
             let slot = known(slots, *n)?;
             let other = &baseline.sequences[(slot.sequence + 1) % baseline.sequences.len()];
             let tokens: Vec<u32> = other.iter().rev().copied().cycle().take(*count).collect();
-            crate::run::one(session, slot.id, &tokens, OutputRows::None, &mut NoProbe)
+            crate::run::feed_chunk(session, slot.id, &tokens, OutputRows::None, &mut NoProbe)
                 .map_err(broke)?;
             row.steps += 1;
         }
@@ -389,7 +389,7 @@ fn compare(
             logits.len()
         )));
     }
-    let want = &baseline.due(&slot)[slot.seen * vocab..];
+    let want = &baseline.expected_rows(&slot)[slot.seen * vocab..];
     for (n, (got, want)) in
         logprobs(logits, vocab).chunks(vocab).zip(want.chunks(vocab)).enumerate()
     {

@@ -114,7 +114,7 @@ pub(crate) fn forward(model: Arc<Model>, dir: &Path) -> Result<bool, String> {
     let slot = session.open_slot();
     let mut finite = true;
     for tokens in [&[1.min(last), 5.min(last), last][..], &[2.min(last)]] {
-        let chunk = Chunk { slot, tokens, want: OutputRows::All };
+        let chunk = Chunk { slot, tokens, rows: OutputRows::All };
         let logits = session.step(&[chunk], &mut NoProbe).map_err(text)?;
         let rows = logits.iter().flat_map(|l| (0..l.rows).map(|row| l.row(row)));
         finite &= rows.flatten().all(|x| x.is_finite());

@@ -91,7 +91,7 @@ impl Running {
     pub(super) fn rows(&mut self, tokens: &[u32], leak: bool) -> Vec<Vec<f32>> {
         let slot =
             if leak && !self.left.is_empty() { self.dirty() } else { self.session.open_slot() };
-        let chunk = Chunk { slot, tokens, want: OutputRows::All };
+        let chunk = Chunk { slot, tokens, rows: OutputRows::All };
         let logits = self.session.step(&[chunk], &mut NoProbe).unwrap().pop().unwrap();
         if leak {
             self.left = self.session.states(slot).unwrap();

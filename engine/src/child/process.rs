@@ -41,7 +41,7 @@ pub(super) struct Process {
     output: Receiver<Vec<u8>>,
     /// Bytes that were received and not taken.
     rest: VecDeque<u8>,
-    said: Arc<Mutex<VecDeque<String>>>,
+    stderr_lines: Arc<Mutex<VecDeque<String>>>,
 }
 
 /// Process groups of children that run.
@@ -85,9 +85,9 @@ impl Process {
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (input, requests) = channel::<Vec<u8>>();
         let (pieces, output) = sync_channel(PIECES);
-        let said = Arc::new(Mutex::new(VecDeque::new()));
-        let kept = Arc::clone(&said);
-        let mut process = Self { child, input, output, rest: VecDeque::new(), said };
+        let stderr_lines = Arc::new(Mutex::new(VecDeque::new()));
+        let kept = Arc::clone(&stderr_lines);
+        let mut process = Self { child, input, output, rest: VecDeque::new(), stderr_lines };
         let threads = [
             std::thread::Builder::new().name("engine input".to_owned()).spawn(move || {
                 for bytes in requests {
@@ -195,15 +195,15 @@ impl Process {
 
     /// Returns the last lines of standard error.
     pub(super) fn last_words(&self) -> Vec<String> {
-        let mut said = self.all_words();
-        said.drain(..said.len().saturating_sub(SHOWN));
-        said
+        let mut stderr_lines = self.all_words();
+        stderr_lines.drain(..stderr_lines.len().saturating_sub(SHOWN));
+        stderr_lines
     }
 
     fn all_words(&self) -> Vec<String> {
         // What was written before the end may still be on its way.
         std::thread::sleep(Duration::from_millis(50));
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.stderr_lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
     /// Returns the newest line of standard error that names an exception other than `words`. An engine of
@@ -213,8 +213,8 @@ impl Process {
             let message = line.split_once("Error: ").map(|(_, message)| message.trim());
             message.is_some_and(|message| !message.is_empty() && !words.contains(message))
         };
-        let said = self.all_words();
-        said.iter().rev().find(names).cloned()
+        let stderr_lines = self.all_words();
+        stderr_lines.iter().rev().find(names).cloned()
     }
 
     fn kill(&mut self) {
@@ -244,7 +244,7 @@ fn forward(stdout: Option<ChildStdout>, pieces: &SyncSender<Vec<u8>>) {
 }
 
 /// Keeps the last lines of standard error.
-fn keep(stderr: Option<ChildStderr>, said: &Mutex<VecDeque<String>>) {
+fn keep(stderr: Option<ChildStderr>, stderr_lines: &Mutex<VecDeque<String>>) {
     let Some(stderr) = stderr else { return };
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
@@ -260,11 +260,11 @@ fn keep(stderr: Option<ChildStderr>, said: &Mutex<VecDeque<String>>) {
         if text.is_empty() {
             continue;
         }
-        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.len() == LINES {
-            said.pop_front();
+        let mut stderr_lines = stderr_lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if stderr_lines.len() == LINES {
+            stderr_lines.pop_front();
         }
-        said.push_back(text);
+        stderr_lines.push_back(text);
     }
 }
 

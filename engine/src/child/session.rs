@@ -137,7 +137,7 @@ impl ChildSession {
         let answer = self.wire.get_mut().call("score", ask, &expect)?;
         let data = answer.frames.into_iter().next().map(|frame| frame.data).unwrap_or_default();
         self.slots[chunk.slot.0] = Some(tokens);
-        let from = match chunk.want {
+        let from = match chunk.rows {
             OutputRows::None => tokens,
             OutputRows::Last => tokens - 1,
             OutputRows::All => 0,
@@ -155,7 +155,7 @@ impl Session for ChildSession {
         self.dtype
     }
 
-    fn shows(&self) -> SessionFeatures {
+    fn features(&self) -> SessionFeatures {
         SessionFeatures {
             taps: !self.shown.taps.is_empty(),
             states: !self.shown.parts.is_empty(),
@@ -165,7 +165,7 @@ impl Session for ChildSession {
         }
     }
 
-    fn partial(&self) -> Option<&ShownParts> {
+    fn shown_parts(&self) -> Option<&ShownParts> {
         Some(&self.shown)
     }
 
@@ -220,14 +220,14 @@ impl Session for ChildSession {
             self.shown.taps.iter().filter(|tap| probe.wants(tap)).cloned().collect();
         let counts: Vec<usize> = chunks
             .iter()
-            .map(|chunk| match chunk.want {
+            .map(|chunk| match chunk.rows {
                 OutputRows::None => 0,
                 OutputRows::Last => 1,
                 OutputRows::All => chunk.tokens.len(),
             })
             .collect();
         let words = |chunk: &Chunk<'_>| {
-            let rows = match chunk.want {
+            let rows = match chunk.rows {
                 OutputRows::None => "none",
                 OutputRows::Last => "last",
                 OutputRows::All => "all",

@@ -146,7 +146,7 @@ fn attend_plain(keys: &mut Keys, rule: &AttentionParams, queries: &[Query<'_>], 
             let seen = &mut row[query.from..query.to];
             scale(rule, seen, query.slope.map(|(slope, first)| (slope, first + query.from)));
             if let Some((salience, most)) = query.salience {
-                prefer(rule, seen, &salience[query.from..query.to], most);
+                keep_salient(rule, seen, &salience[query.from..query.to], most);
             }
             let inside = query.sink.filter(|_| !rule.gated);
             gates[n] = query.sink.filter(|_| rule.gated).map(|sink| gate(rule, seen, sink));
@@ -172,7 +172,7 @@ fn attend_plain(keys: &mut Keys, rule: &AttentionParams, queries: &[Query<'_>], 
 
 /// Returns the positions that some query of a group sees.
 #[inline(always)]
-fn seen(group: &[Query<'_>]) -> (usize, usize) {
+fn visible_range(group: &[Query<'_>]) -> (usize, usize) {
     let from = group.iter().map(|q| q.from).min().unwrap_or(0);
     let to = group.iter().map(|q| q.to).max().unwrap_or(0);
     (from, to)
@@ -181,7 +181,7 @@ fn seen(group: &[Query<'_>]) -> (usize, usize) {
 /// Computes `scores[query][position] = q · k`, sums over the dims in order.
 #[inline(always)]
 fn score(keys: &mut Keys, rule: &AttentionParams, group: &[Query<'_>]) {
-    let (from, to) = seen(group);
+    let (from, to) = visible_range(group);
     let stride = keys.scores.len() / QUERIES;
     // A short group repeats its last query; the copies are not read.
     let q: [&[f32]; QUERIES] = std::array::from_fn(|n| group[n.min(group.len() - 1)].q);
@@ -246,7 +246,7 @@ fn scale(rule: &AttentionParams, scores: &mut [f32], bias: Option<(f32, usize)>)
 
 /// Adds to each score what its key is worth; only the `most` that are worth most stay.
 #[inline(always)]
-fn prefer(rule: &AttentionParams, scores: &mut [f32], salience: &[f32], most: usize) {
+fn keep_salient(rule: &AttentionParams, scores: &mut [f32], salience: &[f32], most: usize) {
     for (s, x) in scores.iter_mut().zip(salience) {
         *s += x;
     }
@@ -305,7 +305,7 @@ fn softmax(rule: &AttentionParams, scores: &mut [f32], sink: Option<f32>) {
 /// Computes `out[query] = Σ weight · value`, sums over the positions in order.
 #[inline(always)]
 fn mix(keys: &mut Keys, rule: &AttentionParams, group: &[Query<'_>]) {
-    let (from, to) = seen(group);
+    let (from, to) = visible_range(group);
     let stride = keys.scores.len() / QUERIES;
     let width = rule.value_dim.next_multiple_of(LANES);
     let values = &keys.values[from * width..to * width];

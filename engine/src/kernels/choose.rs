@@ -48,7 +48,7 @@ impl TopK {
     }
 
     /// Returns the indices of the chosen scores, best first.
-    pub fn of(&self, scores: &[f32]) -> Vec<usize> {
+    pub fn select(&self, scores: &[f32]) -> Vec<usize> {
         let masked = self.groups.map(|groups| {
             let kept = top(&groups.scores(scores), groups.keep);
             groups.mask(scores, &kept)
@@ -151,10 +151,10 @@ mod tests {
             (1, Some(groups(1, false)), vec![1]),
             (3, Some(groups(2, true)), vec![1, 0, 2]),
         ] {
-            assert_eq!(TopK { k, groups }.of(&SCORES), want, "{k} {groups:?}");
+            assert_eq!(TopK { k, groups }.select(&SCORES), want, "{k} {groups:?}");
         }
         for nan in [f32::NAN, -f32::NAN] {
-            assert_eq!(TopK { k: 1, groups: None }.of(&[0.0, nan, f32::INFINITY]), [1]);
+            assert_eq!(TopK { k: 1, groups: None }.select(&[0.0, nan, f32::INFINITY]), [1]);
         }
     }
 

@@ -27,7 +27,7 @@ pub fn round_rows(how: Rounding, dtype: Dtype, width: usize, rows: &mut [f32]) {
             }
         }
         Shared::Known { scale, zero } => {
-            by(how.codes, dtype, round1(dtype, scale), zero, rows);
+            round_with(how.codes, dtype, round1(dtype, scale), zero, rows);
         }
     }
 }
@@ -52,11 +52,11 @@ fn by_its_own(codes: Codes, dtype: Dtype, numbers: &mut [f32]) {
         let scale = round1(dtype, high.max(-low) / ((most - least) / 2.0));
         (positive(scale), 0.0)
     };
-    by(codes, dtype, scale, zero, numbers);
+    round_with(codes, dtype, scale, zero, numbers);
 }
 
 /// Rounds numbers with a scale, and a code for 0. What is beyond the ends becomes one of them.
-fn by(codes: Codes, dtype: Dtype, scale: f32, zero: f32, numbers: &mut [f32]) {
+fn round_with(codes: Codes, dtype: Dtype, scale: f32, zero: f32, numbers: &mut [f32]) {
     let (least, most) = ends(codes);
     for x in numbers {
         let scaled = round1(dtype, round1(dtype, *x / scale) + zero).clamp(least, most);

@@ -94,7 +94,7 @@ struct SequenceChunk {
     sequence: i32,
     start: usize,
     tokens: Vec<u32>,
-    want: OutputRows,
+    rows: OutputRows,
 }
 
 impl LlamaCppSession {
@@ -189,7 +189,7 @@ impl Session for LlamaCppSession {
         Dtype::F32
     }
 
-    fn shows(&self) -> SessionFeatures {
+    fn features(&self) -> SessionFeatures {
         SessionFeatures { taps: false, states: false, seeds: false, feeds: false, steps: true }
     }
 
@@ -224,7 +224,7 @@ impl Session for LlamaCppSession {
                 sequence: i32::try_from(sequence).map_err(|_| too_large(sequence))?,
                 start: self.slot(chunk.slot)?.position,
                 tokens: chunk.tokens.to_vec(),
-                want: chunk.want,
+                rows: chunk.rows,
             });
         }
         let vocab = self.model.vocab;
@@ -307,7 +307,7 @@ fn decode(
     let mut row = 0;
     for (part, wanted) in parts.iter().zip(&mut wanted) {
         for (n, &token) in part.tokens.iter().enumerate() {
-            let logits = match part.want {
+            let logits = match part.rows {
                 OutputRows::None => false,
                 OutputRows::Last => n + 1 == part.tokens.len(),
                 OutputRows::All => true,

@@ -41,7 +41,7 @@ impl Worker {
             .spawn(move || run(&path, params, &inbox, &ready))
             .map_err(|e| Error::Threads(e.to_string()))?;
         let worker = Self { jobs: Some(jobs), thread: Some(thread) };
-        let opened = opened.recv().map_err(|_| gone())??;
+        let opened = opened.recv().map_err(|_| worker_gone())??;
         Ok((worker, opened))
     }
 
@@ -55,8 +55,8 @@ impl Worker {
             // The session waits, unless it is gone and nobody wants the answer.
             answer.send(work(context)).ok();
         });
-        self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
-        answered.recv().map_err(|_| gone())
+        self.jobs.as_ref().ok_or_else(worker_gone)?.send(job).map_err(|_| worker_gone())?;
+        answered.recv().map_err(|_| worker_gone())
     }
 }
 
@@ -70,7 +70,7 @@ impl Drop for Worker {
     }
 }
 
-fn gone() -> Error {
+fn worker_gone() -> Error {
     Error::Other("llama.cpp's thread ended early; open the file again".to_owned())
 }
 

@@ -54,11 +54,11 @@ impl Kernel for ActivationOp {
 /// Reads an argument that names an activation.
 pub(super) fn argument(args: &Args<'_>, name: &str) -> Result<Activation, Error> {
     let word = args.word_or_null(name)?.unwrap_or_default();
-    of(word).ok_or_else(|| args.error(format!("no activation `{word}`")))
+    by_name(word).ok_or_else(|| args.error(format!("no activation `{word}`")))
 }
 
 /// Finds a function by the name of its op.
-pub(super) fn of(name: &str) -> Option<Activation> {
+pub(super) fn by_name(name: &str) -> Option<Activation> {
     FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, function)| *function)
 }
 

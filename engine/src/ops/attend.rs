@@ -160,7 +160,7 @@ fn keep(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let view = x.view();
         for chunk in ctx.chunks() {
             let rows = &view[chunk.rows.start * x.width()..chunk.rows.end * x.width()];
-            ctx.show_kept(part, rows);
+            ctx.observe_cached(part, rows);
             let wrong = ctx.error("its state does not hold keys and values of this shape");
             let Memory::Attention(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
             let history = if part == 0 { &mut memory.keys } else { &mut memory.values };
@@ -279,8 +279,10 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
         slopes,
         salience,
     };
-    let made: Vec<Vec<f32>> =
-        tasks.par_iter().map(|task| KEYS.with_borrow_mut(|keys| one(keys, task, &plan))).collect();
+    let made: Vec<Vec<f32>> = tasks
+        .par_iter()
+        .map(|task| KEYS.with_borrow_mut(|keys| attend_head(keys, task, &plan)))
+        .collect();
     let out = heads * value_dim;
     let mut y = vec![0.0; q.rows() * out];
     for (task, part) in tasks.iter().zip(&made) {
@@ -306,7 +308,7 @@ fn columns(plan: &AttendInputs<'_>, head: usize) -> (usize, Option<usize>) {
 }
 
 /// Computes the salience of one key for the queries of a head, with each step rounded.
-fn worth(
+fn key_salience(
     salience: &Salience<'_>,
     dtype: Dtype,
     values: &History,
@@ -322,7 +324,7 @@ fn worth(
     r(math::exp(r(salience.a[head] * r(math::softplus(y)))))
 }
 
-fn one(keys: &mut Keys, task: &AttendTask<'_>, plan: &AttendInputs<'_>) -> Vec<f32> {
+fn attend_head(keys: &mut Keys, task: &AttendTask<'_>, plan: &AttendInputs<'_>) -> Vec<f32> {
     let rule = &plan.rule;
     let oldest = |position: usize| plan.window.map_or(0, |w| w.oldest(position));
     let first = oldest(task.start);
@@ -341,7 +343,9 @@ fn one(keys: &mut Keys, task: &AttendTask<'_>, plan: &AttendInputs<'_>) -> Vec<f
     }
     let worth = plan.salience.as_ref().map(|s| {
         let memory = &task.memory.values;
-        (0..count).map(|n| worth(s, rule.round, memory, first + n, task.head)).collect::<Vec<_>>()
+        (0..count)
+            .map(|n| key_salience(s, rule.round, memory, first + n, task.head))
+            .collect::<Vec<_>>()
     });
     let worth = worth.as_deref();
     let queries: Vec<Query<'_>> = task

@@ -37,7 +37,7 @@ pub struct Ctx<'a> {
     pub(crate) chunks: &'a [ChunkRows],
     pub(crate) angles: &'a [Angles],
     pub(crate) activation: Dtype,
-    pub(crate) watch: Option<&'a dyn InputObserver>,
+    pub(crate) observer: Option<&'a dyn InputObserver>,
 }
 
 impl<'a> Ctx<'a> {
@@ -145,16 +145,16 @@ impl<'a> Ctx<'a> {
 
     /// Shows rows of `inputs` numbers that a matrix is about to be multiplied with, if someone
     /// watches.
-    pub fn show_product(&self, role: &str, inputs: usize, rows: &[f32]) {
-        if let (Some(watch), Some(weight)) = (self.watch, self.node().weights.get(role)) {
+    pub fn observe_product(&self, role: &str, inputs: usize, rows: &[f32]) {
+        if let (Some(watch), Some(weight)) = (self.observer, self.node().weights.get(role)) {
             watch.product(*weight, inputs, rows);
         }
     }
 
     /// Shows rows that a state is about to keep, if someone watches.
-    pub fn show_kept(&self, part: usize, rows: &[f32]) {
-        if let (Some(watch), Some(state)) = (self.watch, self.node().state) {
-            watch.kept(state, part, rows);
+    pub fn observe_cached(&self, part: usize, rows: &[f32]) {
+        if let (Some(watch), Some(state)) = (self.observer, self.node().state) {
+            watch.cached(state, part, rows);
         }
     }
 
@@ -173,8 +173,8 @@ impl<'a> Ctx<'a> {
     }
 
     /// Returns a matrix of an expert by its role, decoded for this use if it is not stored in full.
-    pub fn lent(&self, role: &str) -> Result<WeightMatrix<'a>, Error> {
-        self.weights.lent(self.weight(role)?)
+    pub fn on_demand(&self, role: &str) -> Result<WeightMatrix<'a>, Error> {
+        self.weights.on_demand(self.weight(role)?)
     }
 
     /// Returns a small weight by its role; none if the node does not have it.

@@ -155,8 +155,8 @@ fn mlp(
     let dtype = gate.dtype;
     let matrix = |part: &str, outputs, inputs, rows: &[f32]| -> Result<WeightMatrix<'_>, Error> {
         let role = format!("{part}.{expert}");
-        ctx.show_product(&role, inputs, rows);
-        let matrix = ctx.lent(&role)?;
+        ctx.observe_product(&role, inputs, rows);
+        let matrix = ctx.on_demand(&role)?;
         let MatrixView { outputs: o, inputs: i, .. } = matrix.view();
         if (o, i) == (outputs, inputs) {
             return Ok(matrix);
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn gates_bend_and_round() {
         let gate = |limit, alpha, dtype| GatedActivation {
-            act: activation::of("relu").expect("there is one"),
+            act: activation::by_name("relu").expect("there is one"),
             limit,
             alpha,
             dtype,

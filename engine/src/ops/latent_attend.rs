@@ -88,8 +88,8 @@ impl Kernel for LatentAttend {
         };
         let selected = if ctx.node().inputs.len() > 3 { Some(ctx.input(3)?) } else { None };
         let (c, r) = (c.view(), r.view());
-        ctx.show_kept(0, &c);
-        ctx.show_kept(1, &r);
+        ctx.observe_cached(0, &c);
+        ctx.observe_cached(1, &r);
         let (how, activation) = (ctx.rounding("weight"), ctx.activation());
         for chunk in ctx.chunks() {
             let wrong = ctx.error("its state does not hold latents of this shape");
@@ -140,9 +140,9 @@ impl Kernel for LatentAttend {
                 KEYS.with_borrow_mut(|keys| match picks {
                     // Where all positions are selected, there is nothing to leave out.
                     Some(picks) if task.start + task.rows.len() > picks.width => {
-                        some(keys, task, &rule, sizes, q, picks)
+                        attend_selected(keys, task, &rule, sizes, q, picks)
                     }
-                    _ => one(keys, task, &rule, sizes, q),
+                    _ => attend_head(keys, task, &rule, sizes, q),
                 })
             })
             .collect();
@@ -166,7 +166,7 @@ struct SelectedKeys<'a> {
 }
 
 /// Computes `[rows, value]` of one head, where each row sees positions of its own.
-fn some(
+fn attend_selected(
     keys: &mut Keys,
     task: &LatentTask<'_>,
     rule: &AttentionParams,
@@ -202,7 +202,7 @@ fn some(
 }
 
 /// Computes `[rows, value]` of one head.
-fn one(
+fn attend_head(
     keys: &mut Keys,
     task: &LatentTask<'_>,
     rule: &AttentionParams,

@@ -19,7 +19,7 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let weight = ctx.matrix("weight")?;
     check(ctx, x.width(), 0, &weight)?;
-    ctx.show_product("weight", weight.inputs, &x.view());
+    ctx.observe_product("weight", weight.inputs, &x.view());
     let mut y = vec![0.0; x.rows() * weight.outputs];
     let view = x.view();
     let data = ctx.rows_for("weight", weight.inputs, &view);

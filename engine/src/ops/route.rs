@@ -90,7 +90,7 @@ impl Kernel for Choose {
             if x.iter().any(|x| x.is_nan()) {
                 return y.fill(f32::NAN);
             }
-            y.iter_mut().zip(choice.of(x)).for_each(|(y, at)| *y = at as f32);
+            y.iter_mut().zip(choice.select(x)).for_each(|(y, at)| *y = at as f32);
         });
         ctx.set(0, y)
     }

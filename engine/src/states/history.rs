@@ -31,8 +31,8 @@ impl History {
     }
 
     /// Creates an empty history of 8-bit rows of `width` numbers, with a scale for each `group`.
-    pub fn eight(width: usize, group: usize, needed: Option<usize>, rollback: usize) -> Self {
-        Self::of(RowStore::eight(group), width, needed, rollback)
+    pub fn fp8(width: usize, group: usize, needed: Option<usize>, rollback: usize) -> Self {
+        Self::of(RowStore::fp8(group), width, needed, rollback)
     }
 
     /// Creates an empty history of 8-bit rows of `width` numbers, all with one scale, that is read in a given
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn eight_bits_are_eight_bits() {
-        let mut history = History::eight(4, 2, None, 0);
+        let mut history = History::fp8(4, 2, None, 0);
         history.append(&[448.0, 224.0, 1.0, 0.3, 0.0, 0.0, -7.0, 7.0]);
         // A scale for each two: what is largest comes back exactly, the rest to four bits.
         assert_eq!(history.tail(0)[..3], [448.0, 224.0, 1.0]);
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(part, [0.0, -7.0], "columns of two groups");
         let mut bytes = Vec::new();
         history.to_bytes(&mut bytes);
-        let mut copy = History::eight(4, 2, None, 0);
+        let mut copy = History::fp8(4, 2, None, 0);
         copy.set_bytes(0, 2, &bytes).unwrap();
         assert_eq!(copy.tail(0), history.tail(0));
     }

@@ -44,7 +44,7 @@ impl RowStore {
     }
 
     /// Creates an empty 8-bit store, with a scale for each `group` numbers.
-    pub fn eight(group: usize) -> Self {
+    pub fn fp8(group: usize) -> Self {
         Self::GroupedFp8 { bytes: Vec::new(), scales: Vec::new(), group: group.max(1) }
     }
 

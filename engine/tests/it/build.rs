@@ -184,7 +184,7 @@ pub(crate) fn open(model: (Model, WeightsInMemory), options: &SessionOptions) ->
 }
 
 pub(crate) fn feed(session: &mut dyn Session, slot: SlotId, tokens: &[u32]) -> Logits {
-    let chunk = Chunk { slot, tokens, want: OutputRows::All };
+    let chunk = Chunk { slot, tokens, rows: OutputRows::All };
     session.step(&[chunk], &mut NoProbe).unwrap().remove(0)
 }
 

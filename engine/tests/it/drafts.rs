@@ -177,14 +177,14 @@ fn heads_are_fed_or_refuse() {
     let mut head = open(&dir, &model.nextn.as_ref().unwrap().layers[0], Dtype::F32);
     let slot = head.open_slot();
     let chunk =
-        onboard_engine::Chunk { slot, tokens: &tokens(2), want: onboard_engine::OutputRows::Last };
+        onboard_engine::Chunk { slot, tokens: &tokens(2), rows: onboard_engine::OutputRows::Last };
     let said = head.step(&[chunk], &mut onboard_engine::NoProbe).unwrap_err().to_string();
     assert!(said.contains("0 numbers are fed besides 2 tokens"), "{said}");
     let mut session = open(&dir, &model, Dtype::F32);
     let slot = session.open_slot();
     let chunk =
-        onboard_engine::Chunk { slot, tokens: &[1], want: onboard_engine::OutputRows::Last };
-    assert!(session.step_fed(&[chunk], &[0.0; 32], &mut onboard_engine::NoProbe).is_err());
+        onboard_engine::Chunk { slot, tokens: &[1], rows: onboard_engine::OutputRows::Last };
+    assert!(session.step_with_hidden(&[chunk], &[0.0; 32], &mut onboard_engine::NoProbe).is_err());
     let options = SessionOptions { drafts: true, ranks: 2, ..SessionOptions::default() };
     let source = ModelSource { model, dir: &dir };
     let Err(error) = NativeEngine::new().open(&source, &options) else { panic!("it opens") };
@@ -222,10 +222,11 @@ fn off(dir: &Path, head: &Arc<Model>) -> f32 {
                 let chunk = onboard_engine::Chunk {
                     slot,
                     tokens: &tokens[at..at + size],
-                    want: onboard_engine::OutputRows::All,
+                    rows: onboard_engine::OutputRows::All,
                 };
                 let fed = &hidden[at * width..(at + size) * width];
-                let found = session.step_fed(&[chunk], fed, &mut onboard_engine::NoProbe).unwrap();
+                let found =
+                    session.step_with_hidden(&[chunk], fed, &mut onboard_engine::NoProbe).unwrap();
                 if phase == "prefill" || at > 0 {
                     (0..size).for_each(|row| rows.extend(logprobs(found[0].row(row))));
                 }

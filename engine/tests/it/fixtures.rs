@@ -44,7 +44,7 @@ pub(crate) fn model(dir: &Path) -> Result<Model, String> {
 }
 
 fn feed(session: &mut dyn Session, slot: SlotId, tokens: &[u32]) -> Vec<f32> {
-    let chunk = Chunk { slot, tokens, want: OutputRows::All };
+    let chunk = Chunk { slot, tokens, rows: OutputRows::All };
     let logits = session.step(&[chunk], &mut NoProbe).unwrap().remove(0);
     let mut data = logits.data;
     normalize(&mut data, logits.vocab);

@@ -79,7 +79,7 @@ fn a_batch_gives_each_slot_what_it_gets_alone() {
         })
         .into();
     let slots: Vec<SlotId> = (0..3).map(|_| session.open_slot()).collect();
-    let chunk = |n: usize, len: usize, want| Chunk { slot: slots[n], tokens: &ids[..len], want };
+    let chunk = |n: usize, len: usize, rows| Chunk { slot: slots[n], tokens: &ids[..len], rows };
     let got = session
         .step(
             &[
@@ -175,7 +175,7 @@ fn bad_steps_are_refused_and_change_nothing() {
     feed(&mut *session, slot, &ids);
     let before = session.states(slot).unwrap();
     let long = vec![0; 291];
-    let chunk = |slot, tokens| Chunk { slot, tokens, want: OutputRows::Last };
+    let chunk = |slot, tokens| Chunk { slot, tokens, rows: OutputRows::Last };
     for (chunks, want) in [
         (
             vec![chunk(slot, &[1, 23][..])],
@@ -214,7 +214,7 @@ fn a_probe_sees_and_overwrites_taps() {
     let mut session = open(hybrid(None), &options(Dtype::F32));
     let slot = session.open_slot();
     let mut probe = Overwrite(Vec::new());
-    let chunk = Chunk { slot, tokens: &tokens(4), want: OutputRows::All };
+    let chunk = Chunk { slot, tokens: &tokens(4), rows: OutputRows::All };
     let logits = session.step(&[chunk], &mut probe).unwrap().remove(0);
     assert_eq!(probe.0.len(), 1);
     assert_eq!(probe.0[0].0, [4, 32]);

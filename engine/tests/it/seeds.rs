@@ -10,7 +10,7 @@ use registry::dtype::Dtype;
 use crate::fixtures::{folders, model};
 
 fn feed(session: &mut dyn Session, slot: SlotId, tokens: &[u32]) -> Vec<u32> {
-    let chunk = Chunk { slot, tokens, want: OutputRows::All };
+    let chunk = Chunk { slot, tokens, rows: OutputRows::All };
     let logits = session.step(&[chunk], &mut NoProbe).unwrap().remove(0);
     logits.data.iter().map(|x| x.to_bits()).collect()
 }

@@ -64,7 +64,7 @@ impl CheckOptions {
             ranks: 1,
             threads: self.threads,
             rounds: self.rounds.unwrap_or_default(),
-            watch: None,
+            observer: None,
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn compare_prompt(
     let (prompt, own) = (comparison.prompt, comparison.own);
     let mut gates = Vec::new();
     for phase in Phase::ALL {
-        let shows = session.shows();
+        let shows = session.features();
         if prompt.positions(phase).is_empty() || phase == Phase::Decode && !shows.steps {
             continue;
         }

@@ -13,7 +13,7 @@ use crate::dump::{Dump, sha256};
 use crate::nextn_session::NextnSession;
 use crate::order::ExecutionOrder;
 use crate::report::{FileHashes, ReportSubject};
-use crate::run::one;
+use crate::run::feed_chunk;
 
 /// Returns the names of a checkpoint's nonempty tensors, and hashes. Returns an error if the dump was not
 /// made from the checkpoint.
@@ -47,7 +47,7 @@ pub(super) fn identify(
 const NAMED: usize = 4;
 
 /// Describes the values that the engine does not expose: `seen` is the exposed part of `all`.
-pub(super) fn unseen(
+pub(super) fn not_exposed(
     engine: &str,
     shows: SessionFeatures,
     all: &ExecutionOrder,
@@ -107,7 +107,7 @@ pub(super) fn not_finite(
     for prompt in &dump.manifest.prompts {
         session.rows = hidden(&source.model, dump, dtype, prompt)?;
         let slot = session.open_slot();
-        let run = one(&mut session, slot, &prompt.tokens, OutputRows::All, &mut NoProbe);
+        let run = feed_chunk(&mut session, slot, &prompt.tokens, OutputRows::All, &mut NoProbe);
         session.release(slot)?;
         match run {
             Ok(_) => {}

@@ -61,7 +61,11 @@ pub(super) fn coverage(
 
 /// Downgrades differences of whole 16-bit runs beyond the ensemble to a remark. This requires that every
 /// single op matches the reference, nothing was skipped, and f32 agrees.
-pub(super) fn witness(model: &Model, run: &mut RunReport, f32_agrees: bool) -> Option<String> {
+pub(super) fn downgrade_explained(
+    model: &Model,
+    run: &mut RunReport,
+    f32_agrees: bool,
+) -> Option<String> {
     let local = |gate: &&Gate| gate.mode == Mode::Local;
     if run.dtype == Dtype::F32 || !run.coverage.whole || !f32_agrees {
         return None;

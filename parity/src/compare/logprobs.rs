@@ -62,7 +62,7 @@ impl Comparison<'_> {
         } else {
             0
         };
-        let nearer = stepped.map(|stepped| flips::nearer(own, stepped, from, &ours));
+        let nearer = stepped.map(|stepped| flips::nearer_rows(own, stepped, from, &ours));
         let base = nearer.as_ref().unwrap_or(base);
         let next = |row: usize| {
             let position = self.prompt.positions(phase).get(row)? + 1;
@@ -118,7 +118,7 @@ impl Comparison<'_> {
         if is_blind(&spread, scale) {
             return Some(gate.skipped(BLIND));
         }
-        let least = rule::least(self.dtype, scale);
+        let least = rule::least_distance(self.dtype, scale);
         let errors: Vec<f64> = far.rows.iter().map(|row| row.rms).collect();
         gate.judge(rule::whole("rms", &errors, &spread, least), &steps);
         Some(gate)

@@ -73,7 +73,7 @@ impl Comparison<'_> {
                 let rows = match (moments.is_empty(), has_rows(place.kind), phase, mode) {
                     (true, ..) => Err("the engine does not show this state".to_owned()),
                     (_, true, Phase::Decode, Mode::Local) => self.written(&moments, own),
-                    (_, true, ..) => self.kept(place, phase, &moments, own, base),
+                    (_, true, ..) => self.keys_and_values(place, phase, &moments, own, base),
                     (_, false, ..) => self.blocks(phase, &moments, own, base),
                 };
                 if rows.as_ref().is_ok_and(|rows| rows.count == 0) {
@@ -123,7 +123,7 @@ impl Comparison<'_> {
     }
 
     /// Compares keys or values: `[kept, heads, dim]`, the last positions of those fed.
-    fn kept<'a>(
+    fn keys_and_values<'a>(
         &self,
         place: &StatePlace,
         phase: Phase,

@@ -39,7 +39,7 @@ pub(super) fn fit(
     let mut at = 0.0;
     let mut rest = vector(&search.unedited, search.wanted)?;
     let mut best = None;
-    let (moved, _) = search.attempt(&knob.at(f64::exp(STEP)))?;
+    let (moved, _) = search.attempt(&knob.with_factor(f64::exp(STEP)))?;
     let mut last = (STEP, vector(&moved, search.wanted)?);
     if last.1.len() != rest.len() {
         return None;
@@ -54,7 +54,7 @@ pub(super) fn fit(
         let mut by = (-along / steep).clamp(-LONGEST, LONGEST);
         let mut found = None;
         for _ in 0..3 {
-            let edit = knob.at(f64::exp(at + by));
+            let edit = knob.with_factor(f64::exp(at + by));
             let (numbers, score) = search.attempt(&edit)?;
             let next = vector(&numbers, search.wanted)?;
             if next.len() == rest.len() && dot(&next, &next) < power {
@@ -74,8 +74,8 @@ pub(super) fn fit(
     }
     let (_, _, found) = best.as_ref()?;
     let bar = found.noise * 1.2 + 0.02;
-    for by in knob.short(f64::exp(at)) {
-        let edit = knob.at(by);
+    for by in knob.round_factors(f64::exp(at)) {
+        let edit = knob.with_factor(by);
         if let Some((numbers, score)) = search.attempt(&edit)
             && score.noise <= bar
         {

@@ -18,7 +18,7 @@ use crate::dump::{self, Dump};
 use crate::edit::{Clues, Suspects, candidates};
 use crate::metrics::log_softmax;
 use crate::rule;
-use crate::run::one;
+use crate::run::feed_chunk;
 
 /// Number of rows with which edits are tried before the best are run on every prompt.
 const ROWS: usize = 16;
@@ -81,7 +81,8 @@ impl Trial for LogprobTrial<'_> {
         let mut all = Vec::new();
         for observed in &self.observed {
             let slot = session.open_slot();
-            let run = one(&mut *session, slot, &observed.tokens, OutputRows::All, &mut NoProbe);
+            let run =
+                feed_chunk(&mut *session, slot, &observed.tokens, OutputRows::All, &mut NoProbe);
             session.release(slot)?;
             let logits = run?;
             let (mut row, mut last) = (vec![0.0; logits.vocab], None);
@@ -111,7 +112,7 @@ pub fn observe(
     let mut all = Vec::new();
     for prompt in &dump.manifest.prompts {
         let slot = session.open_slot();
-        let run = one(&mut *session, slot, &prompt.tokens, OutputRows::All, &mut NoProbe);
+        let run = feed_chunk(&mut *session, slot, &prompt.tokens, OutputRows::All, &mut NoProbe);
         session.release(slot)?;
         let logits = run?;
         let mut row = vec![0.0; logits.vocab];
@@ -133,7 +134,7 @@ pub fn noise(dump: &Dump, dtype: Dtype) -> Result<f64, dump::Error> {
         let rows = spread.iter().flat_map(|spread| &spread.logprobs);
         widest = rows.map(|x| f64::from(*x)).fold(widest, f64::max);
     }
-    Ok(rule::FACTOR * widest.max(rule::least(dtype, 1.0)))
+    Ok(rule::FACTOR * widest.max(rule::least_distance(dtype, 1.0)))
 }
 
 /// Finds edits of a model that reproduce the results of another engine. `noise` is the root mean square of
@@ -168,7 +169,7 @@ pub fn explain(
     let mut wanted: Vec<ComparisonTarget> = unedited.iter().map(of).collect();
     let Some(first) = wanted.iter().position(|wanted| wanted.differs) else { return Ok(None) };
     wanted[first].first = true;
-    let last = enough(&prompts, first);
+    let last = last_prompt(&prompts, first);
     let short = trial(prompts[..=last].to_vec());
     let few = &wanted[..=last];
     let mut search = EditSearch {
@@ -216,7 +217,7 @@ pub fn explain(
 
 /// Returns the index of the last prompt, shortest first, to run with every edit. One prompt up to it
 /// differs, and there are enough rows.
-fn enough(prompts: &[&ObservedPrompt], first: usize) -> usize {
+fn last_prompt(prompts: &[&ObservedPrompt], first: usize) -> usize {
     let mut rows = 0;
     for (n, prompt) in prompts.iter().enumerate() {
         rows += prompt.rows.len();

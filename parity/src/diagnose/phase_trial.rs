@@ -8,7 +8,7 @@ use engine::{Engine, ModelSource, Session as _, SessionOptions};
 use registry::dtype::Dtype;
 use registry::model::Model;
 
-use super::score::{ComparisonTarget, apart};
+use super::score::{ComparisonTarget, distance};
 use crate::check::{CheckOptions, hidden};
 use crate::compare::{Comparison, ComparisonKey, ReferenceResults, ValuePair};
 use crate::dump::{self, Dump, Phase, Prompt};
@@ -106,7 +106,7 @@ impl<'a> PhaseTrial<'a> {
                 self.keys.push((key, true));
                 continue;
             };
-            let before = apart(&ours, &reference);
+            let before = distance(&ours, &reference);
             if !before.is_finite() || reference.is_empty() {
                 continue;
             }
@@ -162,7 +162,7 @@ impl<'a> PhaseTrial<'a> {
         let recorded: BTreeSet<&str> =
             self.dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();
         let order = ExecutionOrder::of(&model.graph, |tap| recorded.contains(tap));
-        let order = order.seen(session.shows(), session.partial());
+        let order = order.exposed(session.features(), session.shown_parts());
         let comparison = Comparison {
             model,
             order: &order,

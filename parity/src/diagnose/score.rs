@@ -47,7 +47,7 @@ pub(super) fn rms(differences: &[f32]) -> f64 {
 }
 
 /// Returns the distance of two trials; infinite if their shapes differ.
-pub(super) fn apart(a: &[f32], b: &[f32]) -> f64 {
+pub(super) fn distance(a: &[f32], b: &[f32]) -> f64 {
     if a.len() != b.len() {
         return f64::INFINITY;
     }
@@ -90,13 +90,13 @@ pub(super) fn score(differences: &[Option<Vec<f32>>], wanted: &[ComparisonTarget
 mod tests {
     use super::*;
 
-    fn wanted(before: f64, differs: bool) -> ComparisonTarget {
+    fn comparison_target(before: f64, differs: bool) -> ComparisonTarget {
         ComparisonTarget { limit: 1e-3, before, size: 1.0, differs, missing: false, first: differs }
     }
 
     #[test]
     fn what_is_restored_and_what_is_broken_count() {
-        let two = [wanted(1.0, true), wanted(0.0, false)];
+        let two = [comparison_target(1.0, true), comparison_target(0.0, false)];
         let same = Some(vec![0.0, 0.0]);
         let off = Some(vec![1.0, -1.0]);
         let of = |a: &Option<Vec<f32>>, b: &Option<Vec<f32>>| score(&[a.clone(), b.clone()], &two);
@@ -105,6 +105,6 @@ mod tests {
         assert_eq!((of(&same, &off).rest, of(&same, &off).exact()), (1.0, false));
         assert_eq!(of(&same, &off).first, 0.0);
         assert!(!of(&same, &None).exact() && !of(&None, &same).exact());
-        assert!(rms(&[f32::NAN]).is_infinite() && apart(&[1.0], &[]).is_infinite());
+        assert!(rms(&[f32::NAN]).is_infinite() && distance(&[1.0], &[]).is_infinite());
     }
 }

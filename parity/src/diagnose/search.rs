@@ -8,7 +8,7 @@ use std::time::Instant;
 use registry::model::Model;
 
 use super::phase_trial::{PhaseTrial, TrialDifferences};
-use super::score::{ComparisonTarget, Score, apart, score};
+use super::score::{ComparisonTarget, Score, distance, score};
 use super::{Cause, EditSummary, fit};
 use crate::edit::{Candidate, Edit};
 
@@ -170,7 +170,7 @@ fn merge(groups: Vec<EditGroup>, wanted: &[ComparisonTarget]) -> Vec<EditGroup> 
         let alike = |other: &&mut EditGroup| {
             let (Some(a), Some(b)) = (&other.numbers, &group.numbers) else { return false };
             a.iter().zip(b).zip(wanted).all(|((a, b), wanted)| match (a, b) {
-                (Some(a), Some(b)) => apart(a, b) <= ALIKE * wanted.limit,
+                (Some(a), Some(b)) => distance(a, b) <= ALIKE * wanted.limit,
                 (a, b) => a.is_none() && b.is_none(),
             })
         };

@@ -14,7 +14,7 @@ pub fn text(found: &DumpDiff, names: [&str; 2]) -> String {
         let _ = writeln!(out, "\n{}", run.dtype);
         rows(&mut out, run);
         parts(&mut out, run);
-        for (side, own) in run.unsteady() {
+        for (side, own) in run.unstable_sides() {
             let side = if side == 0 { "A" } else { "B" };
             let _ = writeln!(
                 out,

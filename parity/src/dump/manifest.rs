@@ -275,7 +275,7 @@ pub struct Audit {
 
 impl Manifest {
     /// Returns the manifest with the reference's decode steps trusted.
-    pub(crate) fn believed(mut self) -> Self {
+    pub(crate) fn with_trusted_decode(mut self) -> Self {
         self.audit.truth = TrustedPhase::Decode;
         self.audit.notes = vec![
             "the reference's steps do not agree with its own prefill, for the tables of its prefill are rounded: \
@@ -390,7 +390,7 @@ impl Manifest {
     }
 
     /// Returns the scales of keys and values, if they were rounded to 8 bits.
-    pub(crate) fn eight(&self) -> Option<ScaleGranularity> {
+    pub(crate) fn kv_fp8(&self) -> Option<ScaleGranularity> {
         match self.caches()? {
             KvRounding::None => None,
             KvRounding::Fp8(scales) => Some(scales),

@@ -7,7 +7,7 @@ use registry::model::Model;
 use registry::ops::{OpSet, Param, ParamKind};
 use registry::scalar::Scalar;
 
-use super::apply::beside;
+use super::apply::bias_of;
 use super::knobs::{Knob, KnobTarget};
 use super::number::show;
 use super::scope::{EditScope, Suspects, kinds, scopes};
@@ -43,14 +43,16 @@ pub(super) fn candidates(
             let group: Vec<usize> = nodes
                 .iter()
                 .copied()
-                .filter(|n| graph.nodes[*n].attrs.contains_key(key) && free(graph, *n, key, param))
+                .filter(|n| {
+                    graph.nodes[*n].attrs.contains_key(key) && is_free(graph, *n, key, param)
+                })
                 .collect();
             let values = values(model, ops, &group, (&op, key), param);
             for scope in scopes(graph, &group, suspects) {
                 let edits = values.iter().filter_map(|value| set(graph, &scope, key, value));
                 all.extend(edits.map(Candidate::Edit));
                 all.extend(steps(graph, &scope, key, param).into_iter().map(Candidate::Edit));
-                all.extend(turns(graph, &scope, key, param).into_iter().map(Candidate::Knob));
+                all.extend(knobs(graph, &scope, key, param).into_iter().map(Candidate::Knob));
             }
         }
     }
@@ -62,16 +64,16 @@ fn param<'a>(ops: &'a OpSet, op: &str, key: &str) -> Option<&'a Param> {
 }
 
 /// True if an argument can have another value without other shapes or weights.
-fn free(graph: &Graph, n: usize, key: &str, param: Option<&Param>) -> bool {
+fn is_free(graph: &Graph, n: usize, key: &str, param: Option<&Param>) -> bool {
     let node = &graph.nodes[n];
     if key == "bias" && node.attrs.get(key) == Some(&Scalar::Bool(false)) {
-        return beside(graph, node).is_some();
+        return bias_of(graph, node).is_some();
     }
-    matters(graph, node, key, param)
+    is_editable(graph, node, key, param)
 }
 
 /// False for arguments that name shapes or taps, and for those that require missing weights.
-pub(crate) fn matters(graph: &Graph, node: &Node, key: &str, param: Option<&Param>) -> bool {
+pub(crate) fn is_editable(graph: &Graph, node: &Node, key: &str, param: Option<&Param>) -> bool {
     let on = node.attrs.get(key) == Some(&Scalar::Bool(true));
     match key {
         "window" | "chunked" => {
@@ -235,7 +237,7 @@ fn steps(graph: &Graph, scope: &EditScope, key: &str, param: Option<&Param>) -> 
 }
 
 /// Returns families of edits with a factor on a value, on a whole list, or on its first value.
-fn turns(graph: &Graph, scope: &EditScope, key: &str, param: Option<&Param>) -> Vec<Knob> {
+fn knobs(graph: &Graph, scope: &EditScope, key: &str, param: Option<&Param>) -> Vec<Knob> {
     let values: Vec<(usize, Scalar)> = scope
         .nodes
         .iter()

@@ -53,7 +53,7 @@ impl RopeKnob {
         }
     }
 
-    fn turned(self, table: &RopeTable, by: f64) -> RopeTable {
+    fn scaled(self, table: &RopeTable, by: f64) -> RopeTable {
         let mut table = table.clone();
         match self {
             Self::Theta => stretch(&mut table.inv_freq, by as f32),
@@ -72,7 +72,7 @@ impl RopeKnob {
 
 impl Knob {
     /// Returns the edit of a factor.
-    pub(crate) fn at(&self, by: f64) -> Edit {
+    pub(crate) fn with_factor(&self, by: f64) -> Edit {
         let place = self.place.clone();
         let times =
             |(n, value): &(usize, Scalar)| value.as_f64().map(|old| (*n, Scalar::Float(old * by)));
@@ -104,7 +104,7 @@ impl Knob {
                 (words, Change::Argument { key: key.clone(), values })
             }
             KnobTarget::Table { rope, table, turn } => {
-                let new = turn.turned(table, by);
+                let new = turn.scaled(table, by);
                 let words = match (turn, theta(table)) {
                     (RopeKnob::Theta, Some(old)) => {
                         format!("rope theta = {} instead of {}", show(old * by), show(old))
@@ -134,7 +134,7 @@ impl Knob {
     }
 
     /// Returns factors near one that give a short value: a config says `10000`, not `9999.87`.
-    pub(crate) fn short(&self, by: f64) -> Vec<f64> {
+    pub(crate) fn round_factors(&self, by: f64) -> Vec<f64> {
         let old = match &self.turn {
             KnobTarget::Number { values, .. } => {
                 values.first().and_then(|(_, value)| value.as_f64())

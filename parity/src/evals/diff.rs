@@ -11,7 +11,7 @@ use super::logprobs::{Noise, logprobs};
 use super::pair::{SamplePair, pairs};
 use super::sample::Results;
 use super::scoring::scoring;
-use super::stats::{bootstrap, mcnemar, mean, most, standard_error};
+use super::stats::{bootstrap, mcnemar, mean, standard_error, wilson_upper};
 
 /// Significance level: below this p value a difference of scores is real.
 const LEVEL: f64 = 0.05;
@@ -199,7 +199,7 @@ const KAPPA: f64 = 0.4;
 fn unrelated(paired: &PairedScores) -> Option<String> {
     let apart = usize::try_from(paired.only_a + paired.only_b).ok()?;
     let expected = paired.chance?;
-    let share = most(paired.items.checked_sub(apart)?, paired.items)?;
+    let share = wilson_upper(paired.items.checked_sub(apart)?, paired.items)?;
     let kappa = (share - expected) / (1.0 - expected);
     (kappa < KAPPA).then(|| {
         format!(

@@ -74,7 +74,7 @@ struct LikelihoodPair<'a> {
 }
 
 impl LikelihoodPair<'_> {
-    fn off(&self) -> f64 {
+    fn difference(&self) -> f64 {
         (self.a - self.b).abs()
     }
 }
@@ -121,15 +121,15 @@ pub(super) fn logprobs(
         values.sort_by(f64::total_cmp);
         values
     };
-    let off = sorted(&mut all.iter().map(LikelihoodPair::off));
-    let spread = sorted(&mut all.iter().map(|both| both.off() / both.root));
+    let off = sorted(&mut all.iter().map(LikelihoodPair::difference));
+    let spread = sorted(&mut all.iter().map(|both| both.difference() / both.root));
     let at = |values: &[f64], share| quantile(values, share).unwrap_or(0.0);
     // In a normal distribution, the median of the absolute value is 0.6745 standard deviations.
     let bulk = at(&spread, 0.5) * 1.4826;
     let bound = |both: &LikelihoodPair<'_>| (BULK * bulk).max(UNITS * noise.unit) * both.root;
     let mut beyond: Vec<&LikelihoodPair<'_>> =
-        all.iter().filter(|both| both.off() > bound(both)).collect();
-    let alone = beyond.iter().any(|both| both.off() > ALONE * bound(both));
+        all.iter().filter(|both| both.difference() > bound(both)).collect();
+    let alone = beyond.iter().any(|both| both.difference() > ALONE * bound(both));
     let allowed = (SHARE * all.len() as f64).max(1.0);
     let broad = bulk > SPREAD * noise.unit;
     let differs = broad || alone || beyond.len() as f64 > allowed || nonfinite as f64 > allowed;
@@ -152,7 +152,7 @@ pub(super) fn logprobs(
     }
     let mut worst: Vec<&LikelihoodPair<'_>> =
         if broad { all.iter().collect() } else { std::mem::take(&mut beyond) };
-    worst.sort_by(|x, y| y.off().total_cmp(&x.off()));
+    worst.sort_by(|x, y| y.difference().total_cmp(&x.difference()));
     let examples = worst.iter().map(|both| example(both.id, both.choice, both.a, both.b));
     let found = found(&facts, broad, lost.into_iter().chain(examples).take(EXAMPLES).collect());
     Some((facts, Some(found)))

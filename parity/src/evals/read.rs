@@ -107,7 +107,7 @@ pub(super) const SKIP: &[&str] =
 /// Reads a result file.
 pub fn read(path: &Path, options: &ReadOptions) -> Result<Results, Error> {
     if path.is_dir() {
-        return Err(Error::Folder { path: path.to_owned(), found: beside(path) });
+        return Err(Error::Folder { path: path.to_owned(), found: sample_files(path) });
     }
     let mut reader = ResultReader::new(path, options);
     lines(path, |number, line| -> Result<bool, Error> {
@@ -115,7 +115,7 @@ pub fn read(path: &Path, options: &ReadOptions) -> Result<Results, Error> {
             Ok(line) => reader.line(number, line)?,
             Err(why) => reader.damaged(number, &why),
         }
-        Ok(!reader.lost())
+        Ok(!reader.too_damaged())
     })?;
     reader.finish()
 }
@@ -147,7 +147,7 @@ pub(super) fn lines<E: From<std::io::Error>>(
 }
 
 /// Returns the names of sample files in a folder.
-fn beside(folder: &Path) -> Vec<String> {
+fn sample_files(folder: &Path) -> Vec<String> {
     let entries = fs_err::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut found: Vec<_> =
@@ -213,7 +213,7 @@ impl<'a> ResultReader<'a> {
     }
 
     /// True if too many lines were invalid and none valid, so that reading stops.
-    fn lost(&self) -> bool {
+    fn too_damaged(&self) -> bool {
         self.known.is_none() && self.bad >= 100
     }
 
@@ -248,7 +248,7 @@ impl<'a> ResultReader<'a> {
     fn refused(&self, line: usize, tree: &JsonTree) -> Error {
         let path = self.results.path.clone();
         if tree.has("results") && (tree.has("n-samples") || tree.has("versions")) {
-            let found = beside(folder(&path));
+            let found = sample_files(folder(&path));
             return Error::Aggregate { path, found };
         }
         if let Some(flag) = bench::throughput(tree) {
@@ -360,7 +360,7 @@ impl<'a> ResultReader<'a> {
             self.note(&format!("{n} samples with an id that came before (`{first}`) left out"));
         }
         if self.results.format == ResultFormat::LmEval {
-            lm_eval::aside(&path, &mut self.results.facts);
+            lm_eval::add_results_facts(&path, &mut self.results.facts);
         }
         Ok(self.results)
     }

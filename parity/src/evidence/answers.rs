@@ -4,7 +4,7 @@
 use endpoints::{Generation, LogprobRow, LogprobSupport, PromptScores, ServerFacts};
 
 use super::cases::ServerPrompt;
-use super::distance::apart;
+use super::distance::logprob_gap;
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject};
 use crate::order::LAST;
@@ -26,8 +26,8 @@ pub(super) fn scored(
     facts: &ServerFacts,
     vocab: usize,
 ) -> Option<Gate> {
-    let mut found = echo(case, scored.echo.as_deref());
-    found = found.or_else(|| short(case, scored, facts.scores, vocab));
+    let mut found = compare_echo(case, scored.echo.as_deref());
+    found = found.or_else(|| short_row(case, scored, facts.scores, vocab));
     found = found.or_else(|| rows(&scored.rows, &case.positions, vocab));
     found = found.or_else(|| {
         let pair = (scored.rows.first()?, scored.rows.last()?);
@@ -41,7 +41,7 @@ pub(super) fn scored(
 }
 
 /// Finds a row with fewer values than the server provides for a prompt.
-fn short(
+fn short_row(
     case: &ServerPrompt,
     scored: &PromptScores,
     scores: LogprobSupport,
@@ -86,7 +86,8 @@ pub(super) fn generated(
         let at = made.rows.iter().zip(&made.ids).position(|pair| !shown(pair))?;
         Some((at + 1, "the chosen token has no log-probability".to_owned()))
     };
-    let found = echo(case, made.echo.as_deref()).or_else(|| rows(&made.rows, &steps, vocab));
+    let found =
+        compare_echo(case, made.echo.as_deref()).or_else(|| rows(&made.rows, &steps, vocab));
     let found = found.or_else(length).or_else(silent);
     let found = found.or_else(|| {
         made.rows.iter().zip(&made.ids).zip(&steps).find_map(|((row, id), step)| {
@@ -112,7 +113,7 @@ fn gate(case: &ServerPrompt, phase: Phase, step: usize, words: String) -> Gate {
 }
 
 /// Compares the prompt's ids with those that the server returns.
-fn echo(case: &ServerPrompt, echo: Option<&[u32]>) -> Option<(usize, String)> {
+fn compare_echo(case: &ServerPrompt, echo: Option<&[u32]>) -> Option<(usize, String)> {
     let echo = echo.filter(|echo| *echo != case.tokens)?;
     let (ours, theirs) = (case.tokens.len(), echo.len());
     let at = case.tokens.iter().zip(echo).take_while(|(a, b)| a == b).count();
@@ -146,7 +147,7 @@ fn rows(rows: &[LogprobRow], steps: &[usize], vocab: usize) -> Option<(usize, St
         } else {
             let entry = row.entries().zip(row.target).find(|_| row.values.len() == 1);
             let ((_, value), target) = entry?;
-            if apart(value, target) <= GREEDY {
+            if logprob_gap(value, target) <= GREEDY {
                 return None;
             }
             format!("the chosen token has two log-probabilities, {value} and {target}")

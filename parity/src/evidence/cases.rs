@@ -82,7 +82,7 @@ pub(super) fn cases(
         for length in LENGTHS.into_iter().filter(|length| fits(*length)) {
             cases.push(ServerPrompt {
                 name: format!("made{length}"),
-                tokens: made(length, model.vocab),
+                tokens: arbitrary_tokens(length, model.vocab),
                 positions: (0..length).collect(),
                 spread: None,
                 widest: None,
@@ -102,7 +102,7 @@ pub(super) fn cases(
 }
 
 /// Generates arbitrary tokens, the same on every machine.
-pub(super) fn made(length: usize, vocab: usize) -> Vec<u32> {
+pub(super) fn arbitrary_tokens(length: usize, vocab: usize) -> Vec<u32> {
     let vocab = vocab.max(1) as u64;
     let mut state = 0x9E37_79B9_7F4A_7C15_u64.wrapping_add(length as u64);
     let mut next = || {

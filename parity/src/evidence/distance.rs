@@ -30,15 +30,15 @@ pub(super) fn distance(
     let (mut kl, mut p, mut q) = (0.0_f64, 0.0_f64, 0.0_f64);
     for (id, got) in server.entries() {
         let Some(want) = reference.at(id as u32) else { continue };
-        deltas.push(apart(got, want));
+        deltas.push(logprob_gap(got, want));
         let (want, got) = (f64::from(want.max(FLOOR)), f64::from(got.max(FLOOR)));
         (p, q) = (p + want.exp(), q + got.exp());
         kl += want.exp() * (want - got);
     }
     if let (false, Some(got), Some(want)) = (server.is_full(), server.target, reference.target) {
-        deltas.push(apart(got, want));
+        deltas.push(logprob_gap(got, want));
     }
-    if let Some(least) = least(server) {
+    if let Some(least) = least_likely(server) {
         let over = reference
             .entries()
             .filter(|(id, want)| *want > least && server.at(*id as u32).is_none());
@@ -59,7 +59,7 @@ pub(super) fn distance(
 }
 
 /// Returns the difference of two log-probabilities; zero probabilities are equal.
-pub(super) fn apart(a: f32, b: f32) -> f32 {
+pub(super) fn logprob_gap(a: f32, b: f32) -> f32 {
     let gap = (a.max(FLOOR) - b.max(FLOOR)).abs();
     if gap.is_nan() { f32::INFINITY } else { gap }
 }
@@ -72,7 +72,7 @@ pub(super) fn top(row: &LogprobRow) -> usize {
 
 /// Returns the least likely of the top tokens in a truncated row. The next token is included regardless of
 /// rank.
-fn least(row: &LogprobRow) -> Option<f32> {
+fn least_likely(row: &LogprobRow) -> Option<f32> {
     if row.is_full() || row.values.len() < 3 {
         return None;
     }
@@ -116,9 +116,9 @@ mod tests {
 
     #[test]
     fn what_has_no_probability_is_the_same() {
-        assert_eq!(apart(-9999.0, f32::NEG_INFINITY), 0.0);
-        assert_eq!(apart(-3.4e38, -120.0), 0.0);
-        assert_eq!(apart(-9999.0, -10.0), 70.0);
-        assert_eq!(apart(f32::NAN, -1.0), 79.0);
+        assert_eq!(logprob_gap(-9999.0, f32::NEG_INFINITY), 0.0);
+        assert_eq!(logprob_gap(-3.4e38, -120.0), 0.0);
+        assert_eq!(logprob_gap(-9999.0, -10.0), 70.0);
+        assert_eq!(logprob_gap(f32::NAN, -1.0), 79.0);
     }
 }

@@ -119,7 +119,10 @@ impl Judge {
             return gate.skipped(BLIND);
         }
         let errors: Vec<f64> = far.iter().map(|row| row.rms).collect();
-        gate.judge(rule::whole("rms", &errors, &spread, rule::least(self.dtype, scale)), steps);
+        gate.judge(
+            rule::whole("rms", &errors, &spread, rule::least_distance(self.dtype, scale)),
+            steps,
+        );
         gate
     }
 
@@ -168,7 +171,8 @@ impl Judge {
     pub(super) fn explained(&self, cases: &[ServerPrompt]) -> f64 {
         let widest = cases.iter().filter_map(|case| case.widest).reduce(f64::max);
         let spread = widest.or(self.measured).unwrap_or(0.0);
-        self.bound.unwrap_or_else(|| rule::FACTOR * spread.max(rule::least(self.dtype, 1.0)))
+        self.bound
+            .unwrap_or_else(|| rule::FACTOR * spread.max(rule::least_distance(self.dtype, 1.0)))
     }
 
     /// Returns the distance of the server's rows from the reference's, over gates that pass: the noise of

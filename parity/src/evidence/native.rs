@@ -12,7 +12,7 @@ use crate::check::Error as CheckError;
 use crate::dump::{Dump, sha256};
 use crate::metrics::log_softmax;
 use crate::report::FileHashes;
-use crate::run::one;
+use crate::run::feed_chunk;
 
 /// Model opened by the native engine.
 pub(super) struct NativeReference<'a> {
@@ -100,7 +100,7 @@ fn options(dtype: Dtype, threads: Option<usize>) -> SessionOptions {
 
 fn run(session: &mut dyn Session, tokens: &[u32]) -> Result<Vec<f32>, engine::Error> {
     let slot = session.open_slot();
-    let logits = one(session, slot, tokens, OutputRows::All, &mut NoProbe);
+    let logits = feed_chunk(session, slot, tokens, OutputRows::All, &mut NoProbe);
     session.release(slot)?;
     Ok(logits?.data)
 }

@@ -12,8 +12,8 @@ use endpoints::{
 use registry::dtype::Dtype;
 
 use super::EvidenceOptions;
-use super::cases::{ServerPrompt, made};
-use super::distance::{apart, top};
+use super::cases::{ServerPrompt, arbitrary_tokens};
+use super::distance::{logprob_gap, top};
 use crate::gate::Verdict;
 use crate::schedules::ScheduleRow;
 
@@ -32,7 +32,7 @@ pub(super) struct SingleAnswers<'a> {
     /// Rows of prompts; empty if the server provides none.
     pub(super) scored: &'a [PromptScores],
     /// Generated tokens; empty if the server provides none.
-    pub(super) made: &'a [Generation],
+    pub(super) generated: &'a [Generation],
     pub(super) vocab: usize,
     /// Maximum length of a sequence.
     pub(super) room: usize,
@@ -100,11 +100,11 @@ impl ScheduleProgress {
         for (n, (want, row)) in alone.rows.iter().zip(&got.rows).enumerate() {
             let own: f64 = row
                 .entries()
-                .filter_map(|(id, value)| Some(f64::from(apart(want.at(id as u32)?, value))))
+                .filter_map(|(id, value)| Some(f64::from(logprob_gap(want.at(id as u32)?, value))))
                 .fold(0.0, f64::max);
             let targets =
                 want.target.zip(row.target).filter(|_| alone.ids.get(n) == got.ids.get(n));
-            let delta = targets.map_or(own, |(a, b)| own.max(f64::from(apart(a, b))));
+            let delta = targets.map_or(own, |(a, b)| own.max(f64::from(logprob_gap(a, b))));
             // Rows without a common token only show that they have none.
             let apart_tops =
                 want.values.len() > 1 && row.values.len() > 1 && want.at(top(row) as u32).is_none();
@@ -158,14 +158,14 @@ pub(super) fn schedules(
     let Some(&main) = places.first() else { return Ok(Vec::new()) };
     let setting = ScheduleContext { server, alone, dtype, limit, count: options.tokens };
     let mut rows = Vec::new();
-    if !alone.made.is_empty() {
+    if !alone.generated.is_empty() {
         rows.extend(setting.one_by_one(&places)?);
         rows.extend(setting.side_by_side(&places, main, options.parallel.max(2))?);
     }
     if !alone.scored.is_empty() {
         rows.extend(setting.scoring(&places)?);
     }
-    if !alone.made.is_empty() {
+    if !alone.generated.is_empty() {
         rows.push(setting.at_the_end(&places)?);
     }
     Ok(rows)
@@ -220,14 +220,14 @@ impl ScheduleContext<'_> {
             "the tokens generated so far as part of the prompt: decode and prefill agree",
         );
         for &n in places {
-            let (case, alone) = (&self.alone.cases[n], AnswerRows::from(&self.alone.made[n]));
+            let (case, alone) = (&self.alone.cases[n], AnswerRows::from(&self.alone.generated[n]));
             let tokens = &case.tokens;
             for time in ["the first time", "the second time"] {
                 let got = self.generate(tokens, PrefixCache::Default, self.count)?;
                 again.compare(case, time, &alone, &(&got).into());
             }
             let fits = (tokens.len() + 3).min(self.alone.room.saturating_sub(self.count + 1));
-            let stranger = made(fits, self.alone.vocab);
+            let stranger = arbitrary_tokens(fits, self.alone.vocab);
             self.generate(&stranger, PrefixCache::Default, self.count)?;
             let got = self.generate(tokens, PrefixCache::Default, self.count)?;
             other.compare(case, "behind one of another text", &alone, &(&got).into());
@@ -280,13 +280,14 @@ impl ScheduleContext<'_> {
                 batch.compare(
                     case,
                     "beside prompts of other lengths",
-                    &(&self.alone.made[*n]).into(),
+                    &(&self.alone.generated[*n]).into(),
                     &got.into(),
                 );
             }
         }
         let mut crowd = self.run("crowd", "the same prompt many times at once");
-        let (case, alone) = (&self.alone.cases[main], AnswerRows::from(&self.alone.made[main]));
+        let (case, alone) =
+            (&self.alone.cases[main], AnswerRows::from(&self.alone.generated[main]));
         let all: Vec<usize> = (0..parallel).collect();
         let got =
             together(&all, &|_| self.generate(&case.tokens, PrefixCache::Default, self.count))?;
@@ -338,7 +339,7 @@ impl ScheduleContext<'_> {
         for n in places {
             let case = &self.alone.cases[*n];
             let got = self.generate(&case.tokens, PrefixCache::Off, self.count)?;
-            run.compare(case, "at the end", &(&self.alone.made[*n]).into(), &(&got).into());
+            run.compare(case, "at the end", &(&self.alone.generated[*n]).into(), &(&got).into());
         }
         Ok(run.done())
     }

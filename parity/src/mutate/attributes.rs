@@ -8,7 +8,7 @@ use registry::ops::{OpSet, Param, ParamKind};
 use registry::scalar::Scalar;
 
 use super::{MistakeClass, Mutant};
-use crate::edit::{Change, attends, matters};
+use crate::edit::{Change, has_window, is_editable};
 use crate::places::Places;
 
 /// Window shorter than any full attention.
@@ -53,10 +53,10 @@ pub(super) fn mutants(model: &Model, ops: &OpSet, places: &Places<'_>) -> Vec<Mu
         let param = ops
             .get(op)
             .and_then(|rule| rule.signature().params.iter().find(|param| param.name == key));
-        for way in ways(key, param) {
+        for way in argument_edits(key, param) {
             let edits: Vec<(usize, Scalar)> = nodes
                 .iter()
-                .filter(|n| matters(graph, &graph.nodes[**n], key, param))
+                .filter(|n| is_editable(graph, &graph.nodes[**n], key, param))
                 .filter_map(|n| Some((*n, (way.change)(graph.nodes[*n].attrs.get(key)?)?)))
                 .collect();
             let name = format!("{op}: {key} {}", way.what);
@@ -92,7 +92,7 @@ fn edit(
     Mutant::edit(name, class, right, reach, change)
 }
 
-fn ways(key: &str, param: Option<&Param>) -> Vec<ArgumentEdit> {
+fn argument_edits(key: &str, param: Option<&Param>) -> Vec<ArgumentEdit> {
     let class = |class| {
         if param.is_some_and(|param| param.neutral) { MistakeClass::Rounding } else { class }
     };
@@ -171,8 +171,8 @@ fn ways(key: &str, param: Option<&Param>) -> Vec<ArgumentEdit> {
 /// Returns edits of windows: of arguments and of the states with that window.
 fn windows(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     let own = |node: &Node| node.attrs.get("window").and_then(Scalar::as_usize);
-    let with = places.nodes(|node| attends(graph, node) && own(node).is_some());
-    let without = places.nodes(|node| attends(graph, node) && own(node).is_none());
+    let with = places.nodes(|node| has_window(graph, node) && own(node).is_some());
+    let without = places.nodes(|node| has_window(graph, node) && own(node).is_none());
     let ways: [(&str, &[usize], WindowChange); 4] = [
         ("window + 1", &with, |w| w.map(|w| w + 1)),
         ("window - 1", &with, |w| w.map(|w| (w - 1).max(1))),

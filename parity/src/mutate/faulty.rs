@@ -105,7 +105,7 @@ impl FaultySession {
         let graph = &self.inner.model().graph;
         let changed = match &fault.what {
             StateChange::Stale => match self.reused.remove(&slot.0) {
-                Some(stale) => slots::leak(&mut values, &stale, graph, position),
+                Some(stale) => slots::leak_state(&mut values, &stale, graph, position),
                 None => false,
             },
             StateChange::Padded
@@ -113,7 +113,7 @@ impl FaultySession {
             {
                 let fork = self.inner.fork(inner)?;
                 let last = &tokens[tokens.len() - 1..];
-                let fed = crate::run::one(
+                let fed = crate::run::feed_chunk(
                     &mut *self.inner,
                     fork,
                     last,
@@ -141,7 +141,7 @@ impl FaultySession {
             let slot = self.own(chunk.slot)?;
             let start = self.inner.position(slot)?;
             rows.extend(start..start + chunk.tokens.len());
-            wanted.extend(match chunk.want {
+            wanted.extend(match chunk.rows {
                 OutputRows::None => 0..0,
                 OutputRows::Last => start + chunk.tokens.len() - 1..start + chunk.tokens.len(),
                 OutputRows::All => start..start + chunk.tokens.len(),
@@ -158,12 +158,12 @@ impl FaultySession {
                     chosen: Vec::new(),
                     dtype: self.dtype(),
                 };
-                self.inner.step_fed(&inner, hidden, &mut tamper)
+                self.inner.step_with_hidden(&inner, hidden, &mut tamper)
             }
             EngineFault::State(StateFault { states, what: StateChange::ReadNarrow(dtype) }) => {
                 slots::read_narrow(&mut *self.inner, &inner, hidden, probe, &states, dtype)
             }
-            EngineFault::State(_) => self.inner.step_fed(&inner, hidden, probe),
+            EngineFault::State(_) => self.inner.step_with_hidden(&inner, hidden, probe),
         }
     }
 }
@@ -177,8 +177,8 @@ impl Session for FaultySession {
         self.inner.dtype()
     }
 
-    fn shows(&self) -> SessionFeatures {
-        self.inner.shows()
+    fn features(&self) -> SessionFeatures {
+        self.inner.features()
     }
 
     fn open_slot(&mut self) -> SlotId {
@@ -207,10 +207,10 @@ impl Session for FaultySession {
     }
 
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error> {
-        self.step_fed(chunks, &[], probe)
+        self.step_with_hidden(chunks, &[], probe)
     }
 
-    fn step_fed(
+    fn step_with_hidden(
         &mut self,
         chunks: &[Chunk<'_>],
         hidden: &[f32],

@@ -81,7 +81,7 @@ pub(super) fn take(values: &mut [StateValue], from: &[StateValue], states: &[Sta
 
 /// Leaks the states of a released slot into a slot after its first chunk. They replace the inputs of a
 /// convolution if the chunk is shorter than the kernel, and are added to a recurrence.
-pub(super) fn leak(
+pub(super) fn leak_state(
     values: &mut [StateValue],
     stale: &[StateValue],
     graph: &Graph,
@@ -131,20 +131,20 @@ pub(super) fn read_narrow(
     states: &[StateId],
     dtype: Dtype,
 ) -> Result<Vec<Logits>, Error> {
-    let [chunk] = chunks else { return session.step_fed(chunks, hidden, probe) };
+    let [chunk] = chunks else { return session.step_with_hidden(chunks, hidden, probe) };
     let position = session.position(chunk.slot)?;
     if position == 0 || chunk.tokens.len() > 1 {
-        return session.step_fed(chunks, hidden, probe);
+        return session.step_with_hidden(chunks, hidden, probe);
     }
     let mut values = session.states(chunk.slot)?;
     change(&mut values, &StateChange::Narrow(dtype), states, position);
     let narrow = session.seed(position, &values)?;
     let mut seen = RecordingProbe { probe, taps: BTreeMap::new() };
-    let logits = session.step_fed(&[Chunk { slot: narrow, ..*chunk }], hidden, &mut seen);
+    let logits = session.step_with_hidden(&[Chunk { slot: narrow, ..*chunk }], hidden, &mut seen);
     let mut replay = ReplayProbe(seen.taps);
     session.release(narrow)?;
     let logits = logits?;
-    session.step_fed(chunks, hidden, &mut replay)?;
+    session.step_with_hidden(chunks, hidden, &mut replay)?;
     Ok(logits)
 }
 

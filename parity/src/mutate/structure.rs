@@ -12,7 +12,7 @@ use crate::places::Places;
 
 /// Gives swaps of inputs and weights, and other activation functions.
 pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
-    let mut all = swaps(&model.graph, places);
+    let mut all = input_swaps(&model.graph, places);
     all.extend(weights(&model.graph, places));
     all.extend(functions(&model.graph, places));
     all.extend(omissions(&model.graph, places));
@@ -47,7 +47,7 @@ fn kinds(graph: &Graph, wanted: impl Fn(&Node) -> bool) -> BTreeMap<&str, Vec<us
 }
 
 /// Returns swaps of the first two inputs of nodes, if they have one shape and do not commute.
-fn swaps(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
+fn input_swaps(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     let swaps = |node: &Node| match node.inputs.as_slice() {
         [a, b, ..] => {
             a != b

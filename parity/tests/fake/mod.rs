@@ -374,7 +374,7 @@ impl Session for FakeSession {
         self.dtype
     }
 
-    fn shows(&self) -> SessionFeatures {
+    fn features(&self) -> SessionFeatures {
         let sees = !self.fake.blind;
         SessionFeatures { taps: sees, states: sees, seeds: sees, feeds: sees, steps: true }
     }
@@ -459,7 +459,7 @@ impl Session for FakeSession {
         let mut at = 0;
         for (chunk, mut slot) in chunks.iter().zip(slots) {
             let end = at + chunk.tokens.len();
-            let rows = match chunk.want {
+            let rows = match chunk.rows {
                 OutputRows::None => end..end,
                 OutputRows::Last => end - 1..end,
                 OutputRows::All => at..end,
@@ -515,7 +515,7 @@ impl Session for FakeSession {
             bytes.as_chunks::<4>().0.iter().map(|w| u32::from_le_bytes(*w)).collect();
         let slot = self.open_slot();
         self.step(
-            &[Chunk { slot, tokens: &tokens, want: OutputRows::None }],
+            &[Chunk { slot, tokens: &tokens, rows: OutputRows::None }],
             &mut engine::NoProbe,
         )?;
         Ok(slot)
@@ -601,7 +601,7 @@ fn whole(
     let mut session =
         fake.open(source, &SessionOptions { dtype, ..SessionOptions::default() }).unwrap();
     let (slot, mut taps) = (session.open_slot(), Keep::default());
-    let all = session.step(&[Chunk { slot, tokens, want: OutputRows::All }], &mut taps).unwrap();
+    let all = session.step(&[Chunk { slot, tokens, rows: OutputRows::All }], &mut taps).unwrap();
     (all[0].data.clone(), taps)
 }
 
@@ -651,7 +651,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         let mut taps = Keep::default();
         let slot = session.open_slot();
         let all = session
-            .step(&[Chunk { slot, tokens: &tokens, want: OutputRows::All }], &mut taps)
+            .step(&[Chunk { slot, tokens: &tokens, rows: OutputRows::All }], &mut taps)
             .unwrap();
         put(base("prefill", "logits"), dtype, vec![tokens.len(), VOCAB], &all[0].data);
         for (tap, (width, data)) in &taps.0 {
@@ -673,7 +673,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
             row.clone_from(
                 &session
                     .step(
-                        &[Chunk { slot, tokens: &[next], want: OutputRows::Last }],
+                        &[Chunk { slot, tokens: &[next], rows: OutputRows::Last }],
                         &mut engine::NoProbe,
                     )
                     .unwrap()[0]
@@ -685,7 +685,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         let slot = session.open_slot();
         session
             .step(
-                &[Chunk { slot, tokens: &tokens[..split], want: OutputRows::Last }],
+                &[Chunk { slot, tokens: &tokens[..split], rows: OutputRows::Last }],
                 &mut engine::NoProbe,
             )
             .unwrap();
@@ -700,7 +700,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
             .collect();
         for token in &tokens[split..] {
             let step = session
-                .step(&[Chunk { slot, tokens: &[*token], want: OutputRows::Last }], &mut taps)
+                .step(&[Chunk { slot, tokens: &[*token], rows: OutputRows::Last }], &mut taps)
                 .unwrap();
             rows.extend_from_slice(&step[0].data);
             let states = session.states(slot).unwrap();

@@ -110,7 +110,7 @@ pub(in super::super) fn facts(tree: &JsonTree, facts: &mut BTreeMap<String, Stri
 }
 
 /// Adds facts of the results file beside the samples: `samples_TASK_DATE.jsonl` has `results_DATE.json`.
-pub(super) fn aside(path: &Path, facts: &mut BTreeMap<String, String>) {
+pub(super) fn add_results_facts(path: &Path, facts: &mut BTreeMap<String, String>) {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let Some((task, date)) = name
         .strip_prefix("samples_")

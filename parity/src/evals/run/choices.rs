@@ -61,7 +61,7 @@ fn together(
 ) -> Result<Vec<ChoiceScore>, engine::Error> {
     let slot = session.open_slot();
     let last =
-        session.step(&[Chunk { slot, tokens: context, want: OutputRows::Last }], &mut NoProbe)?;
+        session.step(&[Chunk { slot, tokens: context, rows: OutputRows::Last }], &mut NoProbe)?;
     let mut likely: Vec<ChoiceScore> = choices
         .iter()
         .map(|tokens| {
@@ -99,7 +99,7 @@ fn together(
             let chunks: Vec<Chunk<'_>> = part
                 .iter()
                 .zip(&forks)
-                .map(|(&at, &slot)| Chunk { slot, tokens: fed(at), want: OutputRows::All })
+                .map(|(&at, &slot)| Chunk { slot, tokens: fed(at), rows: OutputRows::All })
                 .collect();
             let logits = session.step(&chunks, &mut NoProbe)?;
             for (&at, logits) in part.iter().zip(&logits) {

@@ -101,7 +101,7 @@ fn continued(
     let mut whole = String::new();
     while made.len() < most {
         let logits =
-            session.step(&[Chunk { slot, tokens: &next, want: OutputRows::Last }], &mut NoProbe)?;
+            session.step(&[Chunk { slot, tokens: &next, rows: OutputRows::Last }], &mut NoProbe)?;
         let Some(row) = logits.first().filter(|logits| logits.rows > 0) else { break };
         let token = greedy(row.row(0));
         if text.ends().contains(&token) {
