@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use checkpoints::Checkpoint;
 use clap::Args;
-use engine::{Chunk, NoProbe, Options, Rounds, Want};
+use engine::{Chunk, InputRounding, NoProbe, OutputRows, SessionOptions};
 use models::config::ConfigFile;
 use models::coverage::TensorCoverage;
 use models::draft::{self, SpecDraft};
@@ -304,17 +304,20 @@ impl AddModelArgs {
     /// Runs a few tokens in the checkpoint's own dtype: prefill, then decode.
     fn smoke(&self, target: &LocalModel) -> Result<()> {
         target::check_dtypes(target, &[target.dtype()])?;
-        let options =
-            Options { dtype: target.dtype(), threads: self.threads, ..Options::default() };
+        let options = SessionOptions {
+            dtype: target.dtype(),
+            threads: self.threads,
+            ..SessionOptions::default()
+        };
         let engine = crate::engines::native()?;
         let mut session = engine.open(&target::source(target), &options).map_err(engine_error)?;
         let vocab = target.model.vocab;
         let tokens: Vec<u32> = (0..5_usize).map(|n| ((n * 7 + 1) % vocab.max(1)) as u32).collect();
         let slot = session.open_slot();
         let (first, rest) = tokens.split_at(3);
-        session.step(&[Chunk { slot, tokens: first, want: Want::All }], &mut NoProbe)?;
+        session.step(&[Chunk { slot, tokens: first, want: OutputRows::All }], &mut NoProbe)?;
         for token in rest {
-            let chunk = Chunk { slot, tokens: std::slice::from_ref(token), want: Want::All };
+            let chunk = Chunk { slot, tokens: std::slice::from_ref(token), want: OutputRows::All };
             session.step(&[chunk], &mut NoProbe)?;
         }
         self.print_progress(
@@ -342,7 +345,7 @@ impl AddModelArgs {
             // A file's bytes differ from those of its source checkpoint, and it has no quantization
             // schemes.
             options.same_model = false;
-            options.rounds = Some(Rounds::None);
+            options.rounds = Some(InputRounding::None);
         }
         let engine = crate::engines::native()?;
         let report = parity::check(engine.as_ref(), &target::source(target), &dump, &options)

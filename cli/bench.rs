@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use engine::{Chunk, NoProbe, Options, Session, Want};
+use engine::{Chunk, NoProbe, OutputRows, Session, SessionOptions};
 use registry::dtype::Dtype;
 use serde_json::json;
 
@@ -75,14 +75,14 @@ impl BenchArgs {
         let (size, parameters) = target.extent()?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target::check_dtypes(&target, &[dtype])?;
-        let options = Options {
+        let options = SessionOptions {
             dtype,
             poison: false,
             drafts: self.draft.is_some(),
             ranks: self.tensor_parallel,
-            rollback: Options::default().rollback.max(usize::from(self.k)),
+            rollback: SessionOptions::default().rollback.max(usize::from(self.k)),
             threads: self.threads,
-            ..Options::default()
+            ..SessionOptions::default()
         };
         let begun = Instant::now();
         let mut session = crate::engines::native()?
@@ -155,14 +155,19 @@ impl BenchArgs {
             if prefill > 0 {
                 let tokens: Vec<u32> = (0..prefill).map(token).collect();
                 begun = Instant::now();
-                session.step(&[Chunk { slot, tokens: &tokens, want: Want::Last }], &mut NoProbe)?;
+                session.step(
+                    &[Chunk { slot, tokens: &tokens, want: OutputRows::Last }],
+                    &mut NoProbe,
+                )?;
             } else {
-                session
-                    .step(&[Chunk { slot, tokens: &[token(0)], want: Want::Last }], &mut NoProbe)?;
+                session.step(
+                    &[Chunk { slot, tokens: &[token(0)], want: OutputRows::Last }],
+                    &mut NoProbe,
+                )?;
                 begun = Instant::now();
                 for n in 0..decode {
                     session.step(
-                        &[Chunk { slot, tokens: &[token(n + 1)], want: Want::Last }],
+                        &[Chunk { slot, tokens: &[token(n + 1)], want: OutputRows::Last }],
                         &mut NoProbe,
                     )?;
                 }

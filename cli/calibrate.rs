@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use engine::{Chunk, NoProbe, Options, Want, Watch};
+use engine::{Chunk, InputObserver, NoProbe, OutputRows, SessionOptions};
 use models::local_model::LocalModel;
 use registry::dtype::Dtype;
 
@@ -71,18 +71,18 @@ impl ChunkedText {
     pub(crate) fn run(
         &self,
         target: &LocalModel,
-        watch: Arc<dyn Watch>,
+        watch: Arc<dyn InputObserver>,
         (dtype, threads): (Dtype, Option<usize>),
-        want: Want,
+        want: OutputRows,
     ) -> Result<()> {
         target::check_dtypes(target, &[dtype])?;
-        let options = Options {
+        let options = SessionOptions {
             dtype,
             threads,
             // Fused kernels do not expose the inputs of their matrices.
             rewrites: false,
             watch: Some(watch),
-            ..Options::default()
+            ..SessionOptions::default()
         };
         let mut session = crate::engines::native()?
             .open(&target::source(target), &options)

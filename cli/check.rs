@@ -124,7 +124,7 @@ impl CheckArgs {
         };
         let target = target::open(&ModelArgs::at(model.to_owned()), &choice)?;
         crate::engines::native()?
-            .open(&target::source(&target), &engine::Options::default())
+            .open(&target::source(&target), &engine::SessionOptions::default())
             .map_err(engine_error)?;
         Ok(std::sync::Arc::unwrap_or_clone(target.model))
     }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use checkpoints::random::write_random_checkpoint;
 use clap::{Args, Subcommand};
-use engine::capability::Sheet;
-use engine::child::{Finding, conformance};
+use engine::capability::EngineSheet;
+use engine::child::{ConformanceResult, conformance};
 use formats::FileDtype;
 use models::config::ConfigFile;
 use registry::dtype::Dtype;
@@ -59,7 +59,8 @@ impl EngineListArgs {
         table.row(["engine", "kind", "versions", "shows", "starts here"]);
         for entry in catalog()? {
             let sheet = entry.sheet.as_ref();
-            let text = |of: fn(&Sheet) -> String| sheet.map(of).filter(|text| !text.is_empty());
+            let text =
+                |of: fn(&EngineSheet) -> String| sheet.map(of).filter(|text| !text.is_empty());
             let kind = sheet.map_or("child", |sheet| sheet.kind.name());
             let versions = text(|sheet| sheet.ran_with.clone());
             let shows = text(|sheet| sheet.shows.join(", "));
@@ -176,7 +177,7 @@ impl EngineTestArgs {
     }
 }
 
-fn show(findings: &[Finding], failed: usize) -> Result<()> {
+fn show(findings: &[ConformanceResult], failed: usize) -> Result<()> {
     let mut table = TextTable::new(&[]);
     for finding in findings {
         let verdict = match finding.holds {

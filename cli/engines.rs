@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use engine::Engine;
-use engine::drivers::{DRIVERS, Driver};
+use engine::drivers::{DRIVERS, EngineDriver};
 use parity::Dump;
 
 pub(crate) use catalog::catalog;
@@ -50,7 +50,7 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
 /// Engine that was found by its name.
 pub(crate) enum ResolvedEngine {
     /// Engine in this process.
-    InProcess(&'static Driver),
+    InProcess(&'static EngineDriver),
     /// Engine in a child process.
     Child(Box<ChildCommand>),
     /// Server behind HTTP, at this address.
@@ -118,7 +118,7 @@ pub(crate) fn native() -> Result<Box<dyn Engine>> {
 }
 
 /// Creates an engine of this process with room for a number of positions.
-pub(crate) fn start(driver: &'static Driver, context: usize) -> Result<Box<dyn Engine>> {
+pub(crate) fn start(driver: &'static EngineDriver, context: usize) -> Result<Box<dyn Engine>> {
     let make = driver
         .start
         .map_err(|how| anyhow::anyhow!("this build has no engine `{}`; {how}", driver.name))?;
@@ -130,17 +130,24 @@ pub(crate) struct OpenedFile {
     /// Engine that opened the file.
     pub engine: Box<dyn Engine>,
     /// The engine's description of the file.
-    pub file: engine::drivers::File,
+    pub file: engine::drivers::ModelFile,
 }
 
 /// Opens a file with an engine that reads files itself.
-pub(crate) fn open_file(driver: &'static Driver, path: &Path, dump: &Dump) -> Result<OpenedFile> {
+pub(crate) fn open_file(
+    driver: &'static EngineDriver,
+    path: &Path,
+    dump: &Dump,
+) -> Result<OpenedFile> {
     let file = describe(driver, path)?;
     Ok(OpenedFile { engine: start(driver, room(dump))?, file })
 }
 
 /// Reads the facts of a file through an engine that opens files itself.
-pub(crate) fn describe(driver: &'static Driver, path: &Path) -> Result<engine::drivers::File> {
+pub(crate) fn describe(
+    driver: &'static EngineDriver,
+    path: &Path,
+) -> Result<engine::drivers::ModelFile> {
     let (name, place) = (driver.name, path.display());
     ensure!(
         path.is_file(),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use engine::{Engine, Options};
+use engine::{Engine, SessionOptions};
 use models::local_model::LocalModel;
 use parity::evals::{self, Noise, ReadOptions, Run, Scored, Text, TextError};
 use registry::dtype::Dtype;
@@ -153,7 +153,7 @@ impl EvalArgs {
         warn(&target.nonfinite()?);
         let tokenizer =
             if items.iter().any(needs_text) { Some(EvalTokenizer::of(&target)?) } else { None };
-        let options = Options { dtype, threads: self.threads, ..Options::default() };
+        let options = SessionOptions { dtype, threads: self.threads, ..SessionOptions::default() };
         let engine: Box<dyn Engine> = match self.engine.find()? {
             ResolvedEngine::Child(child) => {
                 Box::new(child.engine(target.model.context.unwrap_or(MOST).min(MOST)))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use engine::Want;
+use engine::OutputRows;
 use engine::importance::Importance;
 use formats::imatrix::Imatrix;
 use registry::dtype::Dtype;
@@ -72,7 +72,7 @@ impl ImatrixArgs {
         let text = ChunkedText::read(&target, self.text.as_deref(), ids, self.chunk, self.chunks)?;
         let run = (self.dtype.unwrap_or_else(|| target.dtype()), self.threads);
         let watch = Arc::new(Importance::default());
-        let want = if self.process_output { Want::All } else { Want::None };
+        let want = if self.process_output { OutputRows::All } else { OutputRows::None };
         text.run(&target, watch.clone(), run, want)?;
         let entries = watch.by_tensor(&gguf, &target.model.graph.weights).map_err(several)?;
         let dataset = self.text.as_ref().map(|path| path.display().to_string());

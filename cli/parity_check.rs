@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use engine::Rounds;
+use engine::InputRounding;
 use models::coverage::TensorCoverage;
 use models::local_model::LocalModel;
 use parity::quantized::is_made_of_others;
@@ -221,10 +221,10 @@ impl ParityCheckArgs {
     }
 
     /// Returns the matrices whose input rows are rounded, if a flag selects them.
-    fn rounds(&self) -> Option<Rounds> {
+    fn rounds(&self) -> Option<InputRounding> {
         match (self.w8a8, self.w8a16) {
-            (true, _) => Some(Rounds::All),
-            (_, true) => Some(Rounds::None),
+            (true, _) => Some(InputRounding::All),
+            (_, true) => Some(InputRounding::None),
             _ => None,
         }
     }

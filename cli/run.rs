@@ -5,7 +5,7 @@ use std::io::Read as _;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use engine::sample::{Sampler, Sampling};
-use engine::{Chunk, NoProbe, Options, Want};
+use engine::{Chunk, NoProbe, OutputRows, SessionOptions};
 use registry::dtype::Dtype;
 use serde_json::json;
 
@@ -93,7 +93,7 @@ impl RunArgs {
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target::check_dtypes(&target, &[dtype])?;
         warn(&target.nonfinite()?);
-        let options = Options { dtype, threads: self.threads, ..Options::default() };
+        let options = SessionOptions { dtype, threads: self.threads, ..SessionOptions::default() };
         let mut session = crate::engines::native()?
             .open(&target::source(&target), &options)
             .map_err(engine_error)?;
@@ -113,14 +113,14 @@ impl RunArgs {
         }
         if self.n.min(room) == 0 {
             // No tokens to add, but the prompt is still checked: ids in range, within the context.
-            session.step(&[Chunk { slot, tokens: &next, want: Want::None }], &mut NoProbe)?;
+            session.step(&[Chunk { slot, tokens: &next, want: OutputRows::None }], &mut NoProbe)?;
         }
         let (mut made, mut said, mut ended) = (Vec::new(), String::new(), "length");
         if room < self.n {
             ended = "context";
         }
         for _ in 0..self.n.min(room) {
-            let chunk = Chunk { slot, tokens: &next, want: Want::Last };
+            let chunk = Chunk { slot, tokens: &next, want: OutputRows::Last };
             let logits = session.step(&[chunk], &mut NoProbe)?;
             let token = sampler.choose(logits[0].row(0));
             if ends.contains(&token) {

@@ -149,8 +149,8 @@ pub(crate) fn shown(opened: OpenedModel) -> LocalModel {
 }
 
 /// Returns the source that engines open.
-pub(crate) fn source(target: &LocalModel) -> engine::Source<'_> {
-    engine::Source { model: Arc::clone(&target.model), dir: &target.dir }
+pub(crate) fn source(target: &LocalModel) -> engine::ModelSource<'_> {
+    engine::ModelSource { model: Arc::clone(&target.model), dir: &target.dir }
 }
 
 /// Returns an error unless the weights and tensors match; shows warnings.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
-use engine::draft::{Tally, generate, plain};
-use engine::{Options, Session, Source};
+use engine::draft::{DraftCounts, generate, plain};
+use engine::{ModelSource, Session, SessionOptions};
 use models::local_model::LocalModel;
 use parity::{CheckOptions, Dump, Verdict};
 use registry::check::has_head;
@@ -29,7 +29,7 @@ pub(super) fn run(
     bench: &BenchArgs,
     target: &LocalModel,
     session: &mut dyn Session,
-    options: &Options,
+    options: &SessionOptions,
 ) -> Result<CommandOutcome> {
     ensure!(bench.n > 1, "-n must be at least 2 to draft");
     let Some(nextn) = &target.model.nextn else {
@@ -42,7 +42,7 @@ pub(super) fn run(
         target.dir.display()
     );
     let Some(model) = nextn.layers.first().cloned() else { bail!("the head has no layers") };
-    let source = Source { model: Arc::clone(&model), dir: &target.dir };
+    let source = ModelSource { model: Arc::clone(&model), dir: &target.dir };
     let mut head = engines::native()?.open(&source, options).map_err(engine_error)?;
     let prompt = prompt(bench, target.model.vocab);
     let begun = Instant::now();
@@ -105,7 +105,7 @@ fn prompt(bench: &BenchArgs, vocab: usize) -> Vec<u32> {
     }
 }
 
-fn tally_text(tally: &Tally, k: usize) -> String {
+fn tally_text(tally: &DraftCounts, k: usize) -> String {
     let places: Vec<String> = tally.by_position().iter().map(|x| format!("{x:.3}")).collect();
     format!(
         "drafts             {} in {} steps, {k} each\naccepted           {}\nacceptance rate    {}\n\
@@ -119,7 +119,7 @@ fn tally_text(tally: &Tally, k: usize) -> String {
 }
 
 /// True if the head agrees with the reference beside the model; none if there is no dump of it.
-fn proven(target: &LocalModel, source: &Source<'_>) -> Result<Option<bool>> {
+fn proven(target: &LocalModel, source: &ModelSource<'_>) -> Result<Option<bool>> {
     let Some(path) = beside(&target.dir) else { return Ok(None) };
     let Some(dump) = Dump::open(&path)?.nextn()? else { return Ok(None) };
     let options =
@@ -129,7 +129,7 @@ fn proven(target: &LocalModel, source: &Source<'_>) -> Result<Option<bool>> {
     Ok(Some(report.verdict() != Verdict::Fail))
 }
 
-fn mismatch(tally: &Tally, proven: Option<bool>) -> String {
+fn mismatch(tally: &DraftCounts, proven: Option<bool>) -> String {
     let near = format!("of {} drafts nearly none were accepted", tally.drafts());
     match proven {
         Some(true) => {

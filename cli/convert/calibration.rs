@@ -8,8 +8,8 @@ use checkpoints::Checkpoint;
 use clap::Args;
 use conversion::folder::Format;
 use conversion::folder::calibrated::{Asked, Scales, Seen, scales};
-use engine::Want;
-use engine::peaks::Peaks;
+use engine::OutputRows;
+use engine::peaks::KvPeaks;
 
 use super::folder::FolderPlan;
 use super::several;
@@ -45,7 +45,7 @@ pub(super) struct CalibrationArgs {
 
 /// Result of a calibration run over the text.
 pub(super) struct CalibrationRun {
-    peaks: Arc<Peaks>,
+    peaks: Arc<KvPeaks>,
     chunk: usize,
     chunks: usize,
 }
@@ -182,9 +182,9 @@ impl CalibrationArgs {
         let path = self.calibrate.as_deref();
         let text =
             ChunkedText::read(target, path, &self.calibrate_tokens, self.chunk, self.chunks)?;
-        let peaks = Arc::new(Peaks::default());
+        let peaks = Arc::new(KvPeaks::default());
         let run = (target.dtype(), Some(threads));
-        text.run(target, peaks.clone(), run, Want::None)?;
+        text.run(target, peaks.clone(), run, OutputRows::None)?;
         Ok(CalibrationRun { peaks, chunk: text.chunk, chunks: text.count })
     }
 

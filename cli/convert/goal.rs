@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use engine::{Engine, NativeEngine, Options, Rounds, Source};
+use engine::{Engine, InputRounding, ModelSource, NativeEngine, SessionOptions};
 use models::local_model::LocalModel;
 use parity::Dump;
 use parity::cost::{Reference, cost};
@@ -61,7 +61,7 @@ pub(super) struct DivergenceGoal {
     /// Folder for trial conversions.
     pub(super) trial: TrialFolder,
     reference: Box<dyn Reference>,
-    options: Options,
+    options: SessionOptions,
 }
 
 impl DivergenceArgs {
@@ -94,7 +94,11 @@ impl DivergenceArgs {
     ) -> Result<Option<DivergenceGoal>> {
         let Some(most) = self.target_kl else { return Ok(None) };
         ensure!(!args.plan, "--target-kl measures weights, and --plan reads none");
-        let options = Options { dtype: Dtype::F32, threads: args.threads, ..Options::default() };
+        let options = SessionOptions {
+            dtype: Dtype::F32,
+            threads: args.threads,
+            ..SessionOptions::default()
+        };
         target::check_dtypes(target, &[Dtype::F32])?;
         let begin = || TrialFolder::begin(output, args.shard);
         let (trial, reference): (TrialFolder, Box<dyn Reference>) =
@@ -106,9 +110,9 @@ impl DivergenceArgs {
                 let dump = self.dump(target)?;
                 (begin()?, Box::new(dump))
             };
-        let rounds = if self.w8a8 { Rounds::All } else { Rounds::None };
+        let rounds = if self.w8a8 { InputRounding::All } else { InputRounding::None };
         // Codes that give NaN count as infinite divergence, so that others are chosen.
-        let options = Options { rounds, finite: false, ..options };
+        let options = SessionOptions { rounds, finite: false, ..options };
         Ok(Some(DivergenceGoal { most, trial, reference, options }))
     }
 
@@ -150,7 +154,7 @@ impl DivergenceArgs {
 fn record(
     target: &LocalModel,
     text: &ChunkedText,
-    options: &Options,
+    options: &SessionOptions,
     trial: &TrialFolder,
 ) -> Result<Recorded> {
     let (engine, source) = (NativeEngine::new(), target::source(target));
@@ -175,7 +179,7 @@ impl DivergenceGoal {
         target: &LocalModel,
         at: &Path,
     ) -> Result<f64> {
-        let source = Source { model: Arc::clone(&target.model), dir: at };
+        let source = ModelSource { model: Arc::clone(&target.model), dir: at };
         let cost = cost(engine, &source, &*self.reference, &self.options).map_err(check_error)?;
         ensure!(cost.positions > 0, "the reference has no position to measure at");
         Ok(cost.kl.mean)

@@ -14,7 +14,7 @@ use anyhow::{Result, ensure};
 use checkpoints::{GgufWeights, own_names};
 use conversion::gguf::Choice;
 use conversion::mix::LEVELS;
-use engine::mixed::Mixed;
+use engine::mixed::MixedEngine;
 use formats::codec::BlockType;
 use formats::gguf::File;
 use models::local_model::LocalModel;
@@ -104,7 +104,7 @@ impl RaiseSearch<'_> {
         for (group, &level) in self.groups.iter().zip(levels) {
             group.weights.iter().for_each(|&weight| from[weight] = self.tried.place[level]);
         }
-        let mixed = Mixed { sources: self.tried.sources.clone(), from };
+        let mixed = MixedEngine { sources: self.tried.sources.clone(), from };
         self.goal.measure(&mixed, self.target, &self.goal.trial.path)
     }
 
@@ -160,11 +160,11 @@ fn raise(
 }
 
 /// Opens a written file for measurement, independent of its name.
-pub(super) fn written(target: &LocalModel, path: &Path) -> Result<Mixed> {
+pub(super) fn written(target: &LocalModel, path: &Path) -> Result<MixedEngine> {
     let model = &target.model;
     let gguf = model.gguf.clone().unwrap_or_else(|| own_names(model));
     let weights = GgufWeights::new(File::open(path)?, &gguf, &model.graph.weights)?;
-    Ok(Mixed { sources: vec![Arc::new(weights)], from: vec![0; model.graph.weights.len()] })
+    Ok(MixedEngine { sources: vec![Arc::new(weights)], from: vec![0; model.graph.weights.len()] })
 }
 
 /// Groups the tensors that may be raised by the weights that they are made of. Tensors that do not run with

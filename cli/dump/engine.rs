@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use checkpoints::Checkpoint;
 use clap::Args;
-use engine::{Engine, Options, Source};
+use engine::{Engine, ModelSource, SessionOptions};
 use models::config::ConfigFile;
 use models::is_gguf;
 use parity::Dump;
@@ -97,7 +97,7 @@ impl EngineDumpArgs {
                 let (model, _) = model_of(&which, &self.choice, &dir, None)?;
                 let prompts = self.prompts(&dir, prompts, &model)?;
                 let engine = child.engine(room(&prompts));
-                let source = Source { model: Arc::new(model), dir: &dir };
+                let source = ModelSource { model: Arc::new(model), dir: &dir };
                 self.record(&engine, &source, prompts, dtypes, output, &|| engine.facts())
             }
             ResolvedEngine::Server(url) => bail!(
@@ -107,7 +107,7 @@ impl EngineDumpArgs {
                 let opened = engines::describe(driver, model)?;
                 let prompts = self.prompts(model, prompts, &opened.model)?;
                 let engine = engines::start(driver, room(&prompts))?;
-                let source = Source { model: Arc::new(opened.model), dir: model };
+                let source = ModelSource { model: Arc::new(opened.model), dir: model };
                 self.record(engine.as_ref(), &source, prompts, dtypes, output, &|| None)
             }
             ResolvedEngine::InProcess(driver) => {
@@ -132,7 +132,7 @@ impl EngineDumpArgs {
     fn record(
         &self,
         engine: &dyn Engine,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         prompts: Vec<Prompt>,
         dtypes: &[Dtype],
         output: &Path,
@@ -154,7 +154,7 @@ impl EngineDumpArgs {
             },
         };
         let allow_dtype_mismatch = self.allow_dtype_mismatch;
-        let options = Options { allow_dtype_mismatch, ..Options::default() };
+        let options = SessionOptions { allow_dtype_mismatch, ..SessionOptions::default() };
         let found = record(engine, source, subject, &options).map_err(check_error)?;
         for note in &found.notes {
             term::note(&format!("note: {note}"));
@@ -200,7 +200,7 @@ fn room(prompts: &[Prompt]) -> usize {
 }
 
 /// Returns the `model` entry of a manifest.
-fn identity(source: &Source<'_>) -> Result<Value> {
+fn identity(source: &ModelSource<'_>) -> Result<Value> {
     let architecture = &source.model.architecture;
     if source.dir.is_file() {
         let hash = parity::dump::sha256(source.dir)?;

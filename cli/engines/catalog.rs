@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use engine::capability::{Kind, Sheet};
+use engine::capability::{EngineKind, EngineSheet};
 use engine::drivers::DRIVERS;
 use registry::file;
 
@@ -17,7 +17,7 @@ pub(crate) struct CatalogEntry {
     /// Name of the engine.
     pub name: String,
     /// Sheet of the engine; none for a program on the PATH.
-    pub sheet: Option<Sheet>,
+    pub sheet: Option<EngineSheet>,
     /// File of the sheet, or the program; none for a built-in sheet.
     pub place: Option<PathBuf>,
 }
@@ -28,13 +28,14 @@ pub(crate) fn catalog() -> Result<Vec<CatalogEntry>> {
         .iter()
         .map(|driver| CatalogEntry {
             name: driver.name.to_owned(),
-            sheet: Some(Sheet::of(driver.name)),
+            sheet: Some(EngineSheet::of(driver.name)),
             place: None,
         })
         .collect();
     let mut seen: BTreeSet<String> = entries.iter().map(|entry| entry.name.clone()).collect();
     let built_in = registry::engines::sheets().iter().filter_map(|(_, text)| {
-        let sheet = Sheet::parse(text).ok().filter(|sheet| sheet.kind == Kind::Child)?;
+        let sheet =
+            EngineSheet::parse(text).ok().filter(|sheet| sheet.kind == EngineKind::Child)?;
         Some(CatalogEntry { name: sheet.engine.clone(), sheet: Some(sheet), place: None })
     });
     for entry in own_sheets()?.into_iter().chain(built_in).chain(programs()) {
@@ -60,8 +61,8 @@ fn own_sheets() -> Result<Vec<CatalogEntry>> {
     for path in listed(&folder, |name| Path::new(name).extension() == Some("yaml".as_ref())) {
         let text = file::read_text(&path, file::SPEC)?;
         let place = path.display();
-        let sheet = Sheet::parse(&text).map_err(|e| anyhow!("the sheet `{place}`: {e}"))?;
-        if sheet.kind != Kind::Child {
+        let sheet = EngineSheet::parse(&text).map_err(|e| anyhow!("the sheet `{place}`: {e}"))?;
+        if sheet.kind != EngineKind::Child {
             return Err(anyhow!(
                 "the sheet `{place}` is of an engine in process, which has to be built in; expected `kind: child`"
             ));

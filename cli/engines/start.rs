@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use engine::capability::Sheet;
-use engine::child::{ChildEngine, Launch};
+use engine::capability::EngineSheet;
+use engine::child::{ChildEngine, EngineLaunch};
 use tempfile::TempDir;
 
 use super::EngineArgs;
@@ -20,9 +20,9 @@ const READER: &str = include_str!("../../parity/reference/dump.py");
 /// Engine in a child process, ready to be started.
 pub(crate) struct ChildCommand {
     /// Command that starts the engine.
-    pub launch: Launch,
+    pub launch: EngineLaunch,
     /// Sheet with the supported dtypes; without one, all are supported.
-    sheet: Option<Sheet>,
+    sheet: Option<EngineSheet>,
     /// Temporary folder of Python files, kept for as long as the engine may run and dropped last.
     _watched: RemovalGuard,
     _files: TempDir,
@@ -83,7 +83,7 @@ impl ChildCommand {
     fn new(
         name: String,
         words: Vec<OsString>,
-        sheet: Option<Sheet>,
+        sheet: Option<EngineSheet>,
         args: &EngineArgs,
     ) -> Result<Self> {
         let files = tempfile::Builder::new().prefix("onboard-engine-").tempdir()?;
@@ -121,7 +121,7 @@ impl ChildCommand {
                  set ONBOARD_PYTHON to a python that has it"
             )
         });
-        let launch = Launch {
+        let launch = EngineLaunch {
             name,
             program: PathBuf::from(program),
             arguments,
@@ -139,7 +139,7 @@ impl ChildCommand {
     }
 
     /// Returns the sheet, which limits the dtypes; none if any may be tried.
-    pub(crate) fn sheet(&self) -> Option<&Sheet> {
+    pub(crate) fn sheet(&self) -> Option<&EngineSheet> {
         self.sheet.as_ref()
     }
 }

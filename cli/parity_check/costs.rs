@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use engine::{Engine, Options, Source};
+use engine::{Engine, ModelSource, SessionOptions};
 use parity::Dump;
 use parity::quantized::{Costs, Quantized, judge};
 
@@ -16,9 +16,9 @@ impl ParityCheckArgs {
     pub(super) fn show_cost(
         &self,
         engine: &dyn Engine,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         (path, dump): (&Path, &Dump),
-        options: &Options,
+        options: &SessionOptions,
         quantized: Quantized,
     ) -> Result<CommandOutcome> {
         ensure!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use engine::{Engine, Source};
+use engine::{Engine, ModelSource};
 use parity::diagnose::{self, DiagnoseOptions, Diagnosis, Observed};
 use parity::{CheckOptions, Dump, Report};
 use registry::dtype::Dtype;
@@ -84,7 +84,7 @@ impl ParityCheckArgs {
     pub(super) fn diagnosis(
         &self,
         engine: &dyn Engine,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         dump: &Dump,
         report: &Report,
         check: &CheckOptions,
@@ -100,7 +100,7 @@ impl ParityCheckArgs {
     pub(super) fn explanation(
         &self,
         other: &dyn Engine,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         dump: &Dump,
         report: &Report,
         check: &CheckOptions,
@@ -124,7 +124,7 @@ impl ParityCheckArgs {
     /// Searches for the edit with which our engine reproduces the rows of a server.
     pub(super) fn diagnose_server(
         &self,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         dtype: Dtype,
         observed: &[Observed],
         noise: f64,

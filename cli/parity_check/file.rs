@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use engine::drivers::Driver;
-use engine::{Options, Rounds, Source};
+use engine::drivers::EngineDriver;
+use engine::{InputRounding, ModelSource, SessionOptions};
 use formats::codec::{BlockType, expected_error};
 use formats::gguf::File;
 use parity::quantized::{Quantized, is_quantized};
@@ -21,7 +21,7 @@ use crate::{CommandOutcome, convert, engines};
 const BOUND: f64 = 1e-3;
 
 impl ParityCheckArgs {
-    pub(super) fn run_file(&self, driver: &'static Driver) -> Result<CommandOutcome> {
+    pub(super) fn run_file(&self, driver: &'static EngineDriver) -> Result<CommandOutcome> {
         let name = driver.name;
         let choice = &self.choice;
         for (flag, given) in [
@@ -40,11 +40,14 @@ impl ParityCheckArgs {
             .with_context(|| format!("cannot read the reference `{}`", reference.display()))?;
         let path = self.which.model.as_path();
         let opened = engines::open_file(driver, path, &dump)?;
-        let model = Source { model: Arc::new(opened.file.model), dir: path };
+        let model = ModelSource { model: Arc::new(opened.file.model), dir: path };
         let file = File::open(path)?;
         if self.bound.is_none() && is_quantized(&file) {
-            let options =
-                Options { dtype: Dtype::F32, threads: self.threads, ..Options::default() };
+            let options = SessionOptions {
+                dtype: Dtype::F32,
+                threads: self.threads,
+                ..SessionOptions::default()
+            };
             let tensors = match &self.source {
                 Some(source) => tensors(convert::distances(source, &self.choice, path)?),
                 None => Vec::new(),
@@ -66,7 +69,7 @@ impl ParityCheckArgs {
         };
         let options = CheckOptions {
             same_model: false,
-            rounds: Some(Rounds::None),
+            rounds: Some(InputRounding::None),
             logprob: Some(bound),
             ..self.options(self.dtypes_of_file())
         };

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use checkpoints::Checkpoint;
-use engine::Options;
+use engine::SessionOptions;
 use models::local_model::LocalModel;
 use parity::Dump;
 use parity::quantized::Quantized;
@@ -22,12 +22,12 @@ impl ParityCheckArgs {
         checkpoint: &Checkpoint,
         reference: (&Path, &Dump),
     ) -> Result<CommandOutcome> {
-        let options = Options {
+        let options = SessionOptions {
             dtype: Dtype::F32,
             threads: self.threads,
             // The reference ran other weights, with the inputs of those weights.
             rounds: self.rounds().unwrap_or_default(),
-            ..Options::default()
+            ..SessionOptions::default()
         };
         let source = self.source.as_deref().map(|source| {
             Checkpoint::open(source).context("cannot read the checkpoint given as --source")

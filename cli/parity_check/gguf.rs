@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use engine::{Options, Rounds};
+use engine::{InputRounding, SessionOptions};
 use formats::gguf::File;
 use models::local_model::LocalModel;
 use parity::CheckOptions;
@@ -20,7 +20,7 @@ use crate::{target, term};
 impl ParityCheckArgs {
     pub(super) fn run_gguf(&self, target: &LocalModel) -> Result<CommandOutcome> {
         let (path, dump) = open_dump(&target.dir, self.reference.as_deref())?;
-        if dump.manifest.rounds().is_some_and(|rounds| rounds != Rounds::None) {
+        if dump.manifest.rounds().is_some_and(|rounds| rounds != InputRounding::None) {
             term::note(
                 "note: the dump's reference rounds what matrices of codes multiply (`rounds` in its manifest), and a GGUF \
                  file knows nothing of that; to compare weights alone, dump a copy without codes: convert MODEL --to bf16",
@@ -28,8 +28,11 @@ impl ParityCheckArgs {
         }
         let file = File::open(&target.dir)?;
         if is_quantized(&file) {
-            let options =
-                Options { dtype: Dtype::F32, threads: self.threads, ..Options::default() };
+            let options = SessionOptions {
+                dtype: Dtype::F32,
+                threads: self.threads,
+                ..SessionOptions::default()
+            };
             let tensors = match self.source(target) {
                 Some(source) => tensors(convert::distances(&source, &self.choice, &target.dir)?),
                 None => Vec::new(),
@@ -40,7 +43,7 @@ impl ParityCheckArgs {
         }
         let options = CheckOptions {
             same_model: false,
-            rounds: Some(Rounds::None),
+            rounds: Some(InputRounding::None),
             ..self.options(self.dtypes_of_file())
         };
         self.compare(target, &dump, &options)

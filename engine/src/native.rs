@@ -12,16 +12,17 @@ use registry::model::Model;
 use registry::rope::RopeTable;
 use registry::scalar::Scalar;
 
-use crate::capability::{Feature, Sheet, mismatches, refuse, refuse_features};
-use crate::exec::{Feed, Pool, Program};
+use crate::capability::{EngineSheet, Feature, mismatches, refuse, refuse_features};
+use crate::exec::{PreparedGraph, StepInputs, WorkerPool};
 use crate::finite::diagnose;
 use crate::ops::{ChunkRows, Kernels};
 use crate::rewrite::{self, Rewrite};
 use crate::states::{Slot, saved};
-use crate::value::Value;
-use crate::weights::{Tensors, Weights};
+use crate::value::GraphValue;
+use crate::weights::{SessionWeights, WeightSource};
 use crate::{
-    Chunk, Engine, Error, Logits, Options, Probe, Session, SlotId, Source, StateValue, Want,
+    Chunk, Engine, Error, Logits, ModelSource, OutputRows, Probe, Session, SessionOptions, SlotId,
+    StateValue,
 };
 
 /// The engine of this crate.
@@ -30,7 +31,7 @@ use crate::{
 pub struct NativeEngine {
     /// The ops of the engine; more can be added.
     pub kernels: Kernels,
-    /// Rewrites of the graph, applied in order when [`Options::rewrites`] is set.
+    /// Rewrites of the graph, applied in order when [`SessionOptions::rewrites`] is set.
     pub rewrites: Vec<Rewrite>,
 }
 
@@ -47,17 +48,17 @@ impl NativeEngine {
     }
 
     /// Returns the native engine's sheet, with the ops that this one has kernels for.
-    pub fn sheet(&self) -> Sheet {
+    pub fn sheet(&self) -> EngineSheet {
         let ops = self.kernels.names().map(str::to_owned).collect();
-        Sheet { ops, ..Sheet::native() }
+        EngineSheet { ops, ..EngineSheet::native() }
     }
 
     /// Opens a model whose weights come from anywhere.
     pub fn open_with(
         &self,
         model: Arc<Model>,
-        tensors: Box<dyn Tensors>,
-        options: &Options,
+        tensors: Box<dyn WeightSource>,
+        options: &SessionOptions,
     ) -> Result<Box<dyn Session>, Error> {
         self.check(&model, options)?;
         let graph = if options.rewrites {
@@ -65,9 +66,10 @@ impl NativeEngine {
         } else {
             model.graph.clone()
         };
-        let pool = Pool::new(options.threads)?;
-        let mut program = Program::new(graph, &self.kernels, model.ropes.len())?;
-        let mut weights = pool.run(|| Weights::load(&program.graph, tensors, options.dtype))?;
+        let pool = WorkerPool::new(options.threads)?;
+        let mut program = PreparedGraph::new(graph, &self.kernels, model.ropes.len())?;
+        let mut weights =
+            pool.run(|| SessionWeights::load(&program.graph, tensors, options.dtype))?;
         weights.round_inputs(&program.graph, options.rounds)?;
         weights.fix_states(&attention_modules(&model.graph), &mut program.graph)?;
         let states = &program.graph.states;
@@ -87,7 +89,11 @@ impl NativeEngine {
     }
 
     /// Opens a GGUF file by the `gguf` section of its model's spec.
-    fn open_gguf(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
+    fn open_gguf(
+        &self,
+        source: &ModelSource<'_>,
+        options: &SessionOptions,
+    ) -> Result<Box<dyn Session>, Error> {
         let model = &source.model;
         let file = GgufFile::open(source.dir).map_err(|e| Error::Checkpoint(Box::new(e)))?;
         let gguf = model.gguf.clone().unwrap_or_else(|| own_names(model));
@@ -96,7 +102,7 @@ impl NativeEngine {
         self.open_with(Arc::clone(model), Box::new(weights), options)
     }
 
-    fn check(&self, model: &Model, options: &Options) -> Result<(), Error> {
+    fn check(&self, model: &Model, options: &SessionOptions) -> Result<(), Error> {
         let sheet = self.sheet();
         let mut findings = refuse_features(&sheet, &Feature::asked(model, options));
         findings.extend(refuse(model, &sheet, options.dtype));
@@ -116,7 +122,11 @@ impl Engine for NativeEngine {
         true
     }
 
-    fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
+    fn open(
+        &self,
+        source: &ModelSource<'_>,
+        options: &SessionOptions,
+    ) -> Result<Box<dyn Session>, Error> {
         // Refusals need no weights, so they come first.
         self.check(&source.model, options)?;
         if source.dir.extension().is_some_and(|end| end == "gguf") {
@@ -170,14 +180,14 @@ struct NativeSession {
     ropes: Vec<RopeTable>,
     /// Lists of numbers that nodes have, by node and attribute: slopes and frequencies.
     tables: Vec<(usize, String, Vec<f32>)>,
-    program: Program,
-    weights: Weights,
-    pool: Pool,
+    program: PreparedGraph,
+    weights: SessionWeights,
+    pool: WorkerPool,
     slots: Vec<Option<Slot>>,
     /// Memory of released slots, cleared, for the next ones.
     spare: Vec<Slot>,
     fingerprint: u64,
-    options: Options,
+    options: SessionOptions,
 }
 
 impl NativeSession {
@@ -206,7 +216,7 @@ impl NativeSession {
     }
 
     /// Returns the input besides tokens, as a value of the graph.
-    fn fed(&self, hidden: &[f32], rows: usize) -> Result<Option<Value>, Error> {
+    fn fed(&self, hidden: &[f32], rows: usize) -> Result<Option<GraphValue>, Error> {
         let graph = &self.program.graph;
         let shape = graph.fed.map_or(&[][..], |fed| &graph.values[fed.value.0].shape);
         let wanted = if graph.fed.is_some() { rows * shape.iter().product::<usize>() } else { 0 };
@@ -216,7 +226,7 @@ impl NativeSession {
         if graph.fed.is_none() {
             return Ok(None);
         }
-        Value::new(hidden.to_vec(), &[&[rows], shape].concat()).map(Some)
+        GraphValue::new(hidden.to_vec(), &[&[rows], shape].concat()).map(Some)
     }
 
     /// Checks everything about a step that can be known before it runs.
@@ -251,9 +261,9 @@ impl NativeSession {
             tokens.extend_from_slice(chunk.tokens);
             rows.push(ChunkRows { slot, rows: first..tokens.len(), start });
             match chunk.want {
-                Want::None => {}
-                Want::Last => wanted.push(tokens.len() - 1),
-                Want::All => wanted.extend(first..tokens.len()),
+                OutputRows::None => {}
+                OutputRows::Last => wanted.push(tokens.len() - 1),
+                OutputRows::All => wanted.extend(first..tokens.len()),
             }
         }
         Ok((tokens, rows, wanted))
@@ -302,7 +312,7 @@ impl Session for NativeSession {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let feed = Feed {
+        let feed = StepInputs {
             tokens,
             fed,
             chunks: rows,
@@ -331,9 +341,9 @@ impl Session for NativeSession {
             .iter()
             .map(|chunk| {
                 let rows = match chunk.want {
-                    Want::None => 0,
-                    Want::Last => 1,
-                    Want::All => chunk.tokens.len(),
+                    OutputRows::None => 0,
+                    OutputRows::Last => 1,
+                    OutputRows::All => chunk.tokens.len(),
                 };
                 let (own, rest) = left.split_at(rows * vocab);
                 left = rest;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use checkpoints::Checkpoint;
-use engine::{Engine, Rounds, Session, Shows, Source};
+use engine::{Engine, InputRounding, ModelSource, Session, SessionFeatures};
 use registry::dtype::Dtype;
 use registry::graph::Node;
 use registry::model::Model;
@@ -45,7 +45,7 @@ use summary::{coverage, witness};
 /// without them, and their effect is reported in rows of its own.
 pub fn check(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     options: &CheckOptions,
 ) -> Result<Report, Error> {
@@ -61,7 +61,7 @@ pub fn check(
         return as_is(engine, source, dump, options);
     };
     let mut report =
-        as_is(engine, &Source { model: Arc::new(model), dir: source.dir }, dump, options)?;
+        as_is(engine, &ModelSource { model: Arc::new(model), dir: source.dir }, dump, options)?;
     let narrow = CheckOptions { local: false, schedules: false, ..options.clone() };
     let found = as_is(engine, source, dump, &narrow)?;
     report.runs.extend(eight::effects(found.runs, part));
@@ -71,11 +71,11 @@ pub fn check(
 /// Adapts a model to the computation and state dtypes of a dump's reference. Also returns an adapted dump,
 /// if its trusted parts change.
 pub(crate) fn prepared<'a>(
-    source: &Source<'a>,
+    source: &ModelSource<'a>,
     dump: &Dump,
     options: &CheckOptions,
-) -> Result<(Source<'a>, Option<Dump>), Error> {
-    let mut source = Source { model: Arc::clone(&source.model), dir: source.dir };
+) -> Result<(ModelSource<'a>, Option<Dump>), Error> {
+    let mut source = ModelSource { model: Arc::clone(&source.model), dir: source.dir };
     let mut followed = None;
     if dump.manifest.audit.truth == Truth::Prefill && source.model.own_steps {
         let mut believed = Dump::open(&dump.dir)?;
@@ -113,7 +113,7 @@ fn measured(report: &Report) -> Option<f64> {
 /// Compares a model without changes.
 fn as_is(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     options: &CheckOptions,
 ) -> Result<Report, Error> {
@@ -143,7 +143,7 @@ fn as_is(
     let base = load(Dtype::F32)?;
     let rounds = options.rounds.or(dump.manifest.rounds()).unwrap_or_default();
     // Rounded rows, keys or values: the reference has rounding thresholds between their codes.
-    let coded = rounds != Rounds::None || dump.manifest.eight().is_some();
+    let coded = rounds != InputRounding::None || dump.manifest.eight().is_some();
     let options = &CheckOptions { rounds: Some(rounds), ..options.clone() };
     let mut report = Report {
         subject: about(engine, source, dump, hashes),
@@ -191,7 +191,7 @@ fn as_is(
         let shows = session.shows();
         let seen = order.seen(shows, session.partial());
         report.note(unseen(engine.name(), shows, &order, &seen));
-        let (mut gates, uncovered) = if shows == Shows::default() {
+        let (mut gates, uncovered) = if shows == SessionFeatures::default() {
             structure(model, &seen, dump, &tensors)
         } else {
             // Hidden taps are neither missing nor extra.
@@ -266,7 +266,7 @@ pub(crate) fn hidden(
 /// Compares the `nextn` head as a model of its own, if the dump has one.
 fn head(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     options: &CheckOptions,
     report: &mut Report,
@@ -293,7 +293,7 @@ fn head(
         )));
         return Ok(());
     }
-    let found = check(engine, &Source { model, dir: source.dir }, &dump, options)?;
+    let found = check(engine, &ModelSource { model, dir: source.dir }, &dump, options)?;
     report.runs.extend(found.runs.into_iter().map(|run| RunReport { part: Some("nextn"), ..run }));
     let rows = found.schedules.into_iter();
     report
@@ -312,7 +312,7 @@ fn longest(prompts: &[Prompt]) -> Option<&Prompt> {
 /// Runs only the schedules of a model, comparing the engine with itself.
 pub fn check_schedules(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     prompts: &[Prompt],
     options: &CheckOptions,
 ) -> Result<Vec<schedules::ScheduleRow>, Error> {

@@ -5,7 +5,7 @@
 //! measures are the usual ones for quantization: divergence in nats with its quantiles, the share of
 //! unchanged most likely tokens, and the change of the perplexity of the prompts.
 
-use engine::{Engine, NoProbe, Options, Source};
+use engine::{Engine, ModelSource, NoProbe, SessionOptions};
 use registry::dtype::Dtype;
 use serde::Serialize;
 
@@ -85,9 +85,9 @@ impl Reference for Dump {
 /// Measures the cost of the weights of `source` against a reference.
 pub fn cost(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     reference: &dyn Reference,
-    options: &Options,
+    options: &SessionOptions,
 ) -> Result<Cost, Error> {
     let mut session = engine.open(source, options)?;
     let vocab = source.model.vocab;
@@ -95,7 +95,8 @@ pub fn cost(
     let (mut largest, mut ours_nats, mut their_nats, mut scored) = (0.0_f64, 0.0, 0.0, 0_usize);
     for (n, tokens) in reference.prompts().into_iter().enumerate() {
         let slot = session.open_slot();
-        let logits = run::one(session.as_mut(), slot, tokens, engine::Want::All, &mut NoProbe);
+        let logits =
+            run::one(session.as_mut(), slot, tokens, engine::OutputRows::All, &mut NoProbe);
         session.release(slot)?;
         let logits = logits?.data;
         let Some((positions, rows)) = reference.logprobs(n)? else { continue };

@@ -15,7 +15,7 @@ mod suspects;
 
 use std::time::Duration;
 
-use engine::{Engine, Source};
+use engine::{Engine, ModelSource};
 
 use crate::check::{self, CheckOptions};
 use crate::dump::Dump;
@@ -47,7 +47,7 @@ impl Default for DiagnoseOptions {
 pub fn explain_check(
     other: &dyn Engine,
     native: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     report: &Report,
     options: &DiagnoseOptions,
@@ -63,7 +63,7 @@ pub fn explain_check(
 /// run differs, or only slots and schedules do, which no edit of a spec explains.
 pub fn diagnose(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     report: &Report,
     options: &DiagnoseOptions,

@@ -23,7 +23,7 @@ use endpoints::{
     Endpoint, Generation, LogprobRow, LogprobSupport, PrefixCache, PromptRequest, PromptScores,
     ServerFacts,
 };
-use engine::{Engine, Source};
+use engine::{Engine, ModelSource};
 use registry::dtype::Dtype;
 
 use crate::check::{Error as CheckError, summarize};
@@ -167,7 +167,7 @@ impl From<crate::dump::Error> for Error {
 pub fn check_server(
     server: &dyn Endpoint,
     native: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: Option<&Dump>,
     options: &EvidenceOptions<'_>,
 ) -> Result<Evidence, Error> {
@@ -433,7 +433,12 @@ fn keep(observed: &mut Vec<Observed>, case: &Case, scored: &PromptScores) {
     observed.push(Observed { name: case.name.clone(), tokens: case.tokens.clone(), rows });
 }
 
-fn about(facts: &ServerFacts, source: &Source<'_>, dump: Option<&Dump>, sha256: Hashes) -> About {
+fn about(
+    facts: &ServerFacts,
+    source: &ModelSource<'_>,
+    dump: Option<&Dump>,
+    sha256: Hashes,
+) -> About {
     let (reference, producer) = match dump {
         Some(dump) => (dump.dir.display().to_string(), crate::check::producer(dump)),
         None => ("no dump".to_owned(), "the native engine in f32".to_owned()),

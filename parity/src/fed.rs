@@ -1,7 +1,9 @@
 //! Session whose graph takes hidden rows in addition to tokens, with the usual interface. The rows of a
 //! prompt are set once, and each step takes those of its positions.
 
-use engine::{Chunk, Error, Logits, Partial, Probe, Session, Shows, SlotId, StateValue};
+use engine::{
+    Chunk, Error, Logits, Probe, Session, SessionFeatures, ShownParts, SlotId, StateValue,
+};
 use registry::dtype::Dtype;
 use registry::model::Model;
 
@@ -30,11 +32,11 @@ impl Session for Fed {
         self.inner.dtype()
     }
 
-    fn shows(&self) -> Shows {
+    fn shows(&self) -> SessionFeatures {
         self.inner.shows()
     }
 
-    fn partial(&self) -> Option<&Partial> {
+    fn partial(&self) -> Option<&ShownParts> {
         self.inner.partial()
     }
 

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use engine::{Engine, Source};
+use engine::{Engine, ModelSource};
 use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -176,7 +176,7 @@ fn mutants(model: &Model, recorded: &Recorded) -> Vec<Mutant> {
 /// and the current one.
 pub fn mutate(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     options: &MutateOptions,
     progress: &mut dyn FnMut(usize, usize, &str),
@@ -233,7 +233,7 @@ pub fn mutate(
 /// Checks one mutant; returns the error text if the engine refuses to run it.
 fn run(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     mutant: &Mutant,
     dtype: Dtype,
@@ -244,7 +244,7 @@ fn run(
         Mistake::Graph(change) => {
             let mut model = Model::clone(&source.model);
             change.apply(&mut model);
-            check(engine, &Source { model: Arc::new(model), dir: source.dir }, dump, &options)
+            check(engine, &ModelSource { model: Arc::new(model), dir: source.dir }, dump, &options)
         }
         Mistake::Fault(fault) => check(&Faulty::new(engine, fault.clone()), source, dump, &options),
     };
@@ -269,7 +269,7 @@ fn check_options(mutant: &Mutant, dtype: Dtype, threads: Option<usize>) -> Check
 /// Diagnoses a mutant from the report of its check, without knowledge of the mistake.
 fn diagnosed(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     mutant: &Mutant,
     report: &Report,
@@ -283,7 +283,7 @@ fn diagnosed(
         Mistake::Graph(change) => {
             let mut model = Model::clone(&source.model);
             change.apply(&mut model);
-            let edited = Source { model: Arc::new(model), dir: source.dir };
+            let edited = ModelSource { model: Arc::new(model), dir: source.dir };
             let found = diagnose(engine, &edited, dump, report, &options, &mut progress);
             let found = found.ok().flatten();
             blame(source, Some(&edited), dtype, !mutant.incurable, found.as_ref())

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::{Partial, Shows};
+use engine::{SessionFeatures, ShownParts};
 use registry::graph::{Graph, StateId, StateKind};
 
 use crate::dump::Phase;
@@ -117,7 +117,7 @@ impl Order {
 
     /// Returns the part of the order that an engine exposes; `partial` limits it if not everything is
     /// exposed.
-    pub(crate) fn seen(&self, shows: Shows, partial: Option<&Partial>) -> Self {
+    pub(crate) fn seen(&self, shows: SessionFeatures, partial: Option<&ShownParts>) -> Self {
         let tap = |tap: &String| shows.taps && partial.is_none_or(|seen| seen.taps.contains(tap));
         let part =
             |part: &String| shows.states && partial.is_none_or(|seen| seen.parts.contains(part));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use checkpoints::{Checkpoint, TensorInfo};
-use engine::{Engine, Options, Source};
+use engine::{Engine, ModelSource, SessionOptions};
 use formats::codec::{BlockType, expected_error, sums};
 use formats::gguf::File;
 use serde::Serialize;
@@ -193,9 +193,9 @@ pub struct Costs {
 /// Runs the prompts of a dump on quantized weights and judges the differences from the dump.
 pub fn judge(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     (path, dump): (&Path, &Dump),
-    options: &Options,
+    options: &SessionOptions,
     mut quantized: Quantized,
 ) -> Result<Costs, Error> {
     let cost = cost(engine, source, dump, options)?;

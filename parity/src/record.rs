@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use engine::{Engine, NoProbe, Options, Session, Source, StateValue, Want};
+use engine::{Engine, ModelSource, NoProbe, OutputRows, Session, SessionOptions, StateValue};
 use formats::numbers;
 use formats::safetensors::{Declared, FileDtype, Writer};
 use registry::dtype::Dtype;
@@ -56,9 +56,9 @@ pub struct Subject<'a> {
 /// Runs an engine over prompts and records the rows, taps and states that it exposes.
 pub fn record(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     mut subject: Subject<'_>,
-    options: &Options,
+    options: &SessionOptions,
 ) -> Result<Recording, Error> {
     let (mut kept, mut notes) = (Kept::default(), Vec::new());
     let mut states = Vec::new();
@@ -66,7 +66,7 @@ pub fn record(
     let order = Order::of(&source.model.graph, |_| true);
     for &dtype in subject.dtypes {
         let mut session =
-            engine.open(source, &Options { dtype, finite: false, ..options.clone() })?;
+            engine.open(source, &SessionOptions { dtype, finite: false, ..options.clone() })?;
         let shows = session.shows();
         if !shows.steps {
             subject.prompts.iter_mut().for_each(without_decode);
@@ -192,7 +192,7 @@ fn prompt_entry(prompt: &Prompt) -> Value {
 }
 
 /// Lists the states that the engine exposes, in the terms of manifests.
-fn recorded_states(source: &Source<'_>, seen: &Order) -> Vec<Value> {
+fn recorded_states(source: &ModelSource<'_>, seen: &Order) -> Vec<Value> {
     let states = source.model.graph.states.iter().filter_map(|state| {
         let shown = |part: &&str| seen.states.contains_key(&(state.layer, (*part).to_owned()));
         let parts: Vec<&str> = state.parts.iter().map(|p| p.name.as_str()).filter(shown).collect();
@@ -318,7 +318,7 @@ impl Run<'_> {
         let mut tokens = Vec::new();
         let mut fed = prompt.tokens.clone();
         while tokens.len() < GREEDY {
-            let rows = run::one(self.session, slot, &fed, Want::Last, &mut NoProbe)?;
+            let rows = run::one(self.session, slot, &fed, OutputRows::Last, &mut NoProbe)?;
             tokens.push(top1(rows.row(0)) as u32);
             fed = tokens[tokens.len() - 1..].to_vec();
         }

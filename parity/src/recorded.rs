@@ -7,7 +7,7 @@
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use engine::{Engine, NoProbe, Options, Source, Want};
+use engine::{Engine, ModelSource, NoProbe, OutputRows, SessionOptions};
 
 use crate::check::Error;
 use crate::cost::Reference;
@@ -28,9 +28,9 @@ impl Recorded {
     /// Runs every prompt separately and writes the results to `path`; `each` is called after each prompt.
     pub fn record(
         engine: &dyn Engine,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         prompts: Vec<Vec<u32>>,
-        options: &Options,
+        options: &SessionOptions,
         path: &Path,
         each: &dyn Fn(),
     ) -> Result<Self, Error> {
@@ -44,7 +44,7 @@ impl Recorded {
         let mut session = engine.open(source, options)?;
         for tokens in prompts {
             let slot = session.open_slot();
-            let logits = run::one(session.as_mut(), slot, &tokens, Want::All, &mut NoProbe);
+            let logits = run::one(session.as_mut(), slot, &tokens, OutputRows::All, &mut NoProbe);
             session.release(slot)?;
             recorded.push(tokens, &logits?.data)?;
             each();

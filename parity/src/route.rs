@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::Probe;
-use engine::kernels::choose::Choice;
+use engine::kernels::choose::TopK;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, ValueId};
 use registry::ops::Trait;
@@ -33,7 +33,7 @@ pub struct Router {
     scores: String,
     /// Tap of its choice.
     chosen: String,
-    choice: Choice,
+    choice: TopK,
 }
 
 /// Returns every router of a graph whose experts have a name.
@@ -53,7 +53,7 @@ pub(crate) fn routers(graph: &Graph) -> Vec<Router> {
             module: tap(*node.outputs.first()?)?,
             scores: tap(*choose.inputs.first()?)?,
             chosen: tap(chosen)?,
-            choice: Choice::of_node(choose)?,
+            choice: TopK::of_node(choose)?,
         })
     };
     graph.nodes.iter().filter(|node| node.op.is(Trait::Experts)).filter_map(router).collect()
@@ -193,7 +193,7 @@ fn same(ours: &[f32], theirs: &[f32]) -> bool {
 /// Returns the margin of another choice as a share of the spread of the scores. A correction that shifts
 /// all scores does not reduce it. If all scores are alike, an eighth of the largest is used, which
 /// determines the rounding.
-fn share(choice: &Choice, scores: &[f32], theirs: &[f32]) -> f64 {
+fn share(choice: &TopK, scores: &[f32], theirs: &[f32]) -> f64 {
     let places: Vec<usize> =
         theirs.iter().map(|p| if *p >= 0.0 { *p as usize } else { usize::MAX }).collect();
     if scores.iter().any(|score| score.is_nan()) {
@@ -236,7 +236,7 @@ mod tests {
             module: "e".into(),
             scores: "e:scores".into(),
             chosen: "e:chosen".into(),
-            choice: Choice { k: 1, groups: None },
+            choice: TopK { k: 1, groups: None },
         };
         let theirs = Tensor { dtype: Dtype::F32, shape: vec![3, 1], data: vec![1.0, 1.0, 0.0] };
         let choices = Choices::from([("e".to_owned(), theirs)]);
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_shift_of_all_scores_makes_no_choice_closer() {
-        let choice = Choice { k: 1, groups: None };
+        let choice = TopK { k: 1, groups: None };
         let plain = share(&choice, &[0.5, 0.25, 0.0], &[1.0]);
         assert_eq!(plain, 0.5);
         assert_eq!(share(&choice, &[2.5, 2.25, 2.0], &[1.0]), plain);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use engine::{Chunk, Logits, Probe, Session, SlotId, StateValue, Want};
+use engine::{Chunk, Logits, OutputRows, Probe, Session, SlotId, StateValue};
 
 use crate::dump::{Phase, Prompt, Tensor};
 use crate::route::{Choices, Steer};
@@ -137,7 +137,7 @@ pub(crate) fn prefill(
     let choices = (&wanted.prefill_choices, 0);
     let wanted = &wanted.prefill;
     let mut probe = Capture { wanted, rows: &rows, feed, at: 0, keep, steer, choices };
-    let run = one(session, slot, &prompt.tokens, Want::All, &mut probe);
+    let run = one(session, slot, &prompt.tokens, OutputRows::All, &mut probe);
     let states = prompt.tapped(Phase::Prefill) && session.shows().states;
     let values = if run.is_ok() && states { Some(session.states(slot)) } else { None };
     session.release(slot)?;
@@ -182,7 +182,7 @@ fn decode_in(
     };
     let prefix = &prompt.tokens[..prompt.split.min(length)];
     let mut probe = Capture::of_choices(&mut *steer, (&wanted.prefill_choices, 0));
-    one(session, slot, prefix, Want::Last, &mut probe)?;
+    one(session, slot, prefix, OutputRows::Last, &mut probe)?;
     read(session, prefix.len(), &mut trace)?;
     let step = Step { prompt, rows: &rows, wanted, feed: Feed::Own };
     for at in prefix.len()..length {
@@ -277,7 +277,7 @@ impl Step<'_> {
             steer,
             choices: (&self.wanted.decode_choices, self.prompt.split),
         };
-        one(session, slot, &self.prompt.tokens[at..=at], Want::Last, &mut probe)
+        one(session, slot, &self.prompt.tokens[at..=at], OutputRows::Last, &mut probe)
     }
 }
 
@@ -286,7 +286,7 @@ pub(crate) fn one(
     session: &mut dyn Session,
     slot: SlotId,
     tokens: &[u32],
-    want: Want,
+    want: OutputRows,
     probe: &mut dyn Probe,
 ) -> Result<Logits, engine::Error> {
     session
@@ -376,11 +376,11 @@ pub(crate) fn forced(
     let mut run = || {
         let [prefill, steps] = choices;
         let mut probe = Capture::of_choices(&mut *steer, (prefill, 0));
-        let mut rows = vec![one(session, slot, prompt, Want::Last, &mut probe)?.data];
+        let mut rows = vec![one(session, slot, prompt, OutputRows::Last, &mut probe)?.data];
         probe.choices = (steps, 0);
         for (row, token) in chosen.iter().take(chosen.len().saturating_sub(1)).enumerate() {
             probe.at = row;
-            rows.push(one(session, slot, &[*token], Want::Last, &mut probe)?.data);
+            rows.push(one(session, slot, &[*token], OutputRows::Last, &mut probe)?.data);
         }
         Ok(rows)
     };

@@ -8,7 +8,7 @@ mod derive;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::{Chunk, NoProbe, Session, SlotId, Want};
+use engine::{Chunk, NoProbe, OutputRows, Session, SlotId};
 use registry::dtype::Dtype;
 use serde::Serialize;
 
@@ -110,7 +110,7 @@ impl Baseline {
         for tokens in &sequences {
             let slot = session.open_slot();
             let mut probe = Record { routers: &routers, choices: Choices::new() };
-            let logits = crate::run::one(session, slot, tokens, Want::All, &mut probe);
+            let logits = crate::run::one(session, slot, tokens, OutputRows::All, &mut probe);
             session.release(slot)?;
             let logits = logits?.data;
             choices.push(probe.choices);
@@ -144,7 +144,7 @@ impl Baseline {
                 (self.chosen(&[(slot, tokens.len())]), RouterRow::new(Mode::Cumulative));
             let mut steer = Steer::new(&self.routers, session.dtype(), String::new(), &mut flips);
             let mut probe = Capture::of_choices(&mut steer, (&choices, 0));
-            let logits = crate::run::one(session, id, tokens, Want::All, &mut probe)?;
+            let logits = crate::run::one(session, id, tokens, OutputRows::All, &mut probe)?;
             rows.extend(logprobs(&logits.data, self.vocab));
             Ok(())
         };
@@ -315,7 +315,7 @@ fn perform(
                 let slot = known(slots, *n)?;
                 fed.push((slot, *count));
                 let tokens = &baseline.sequences[slot.sequence][slot.seen..slot.seen + count];
-                chunks.push(Chunk { slot: slot.id, tokens, want: Want::All });
+                chunks.push(Chunk { slot: slot.id, tokens, want: OutputRows::All });
             }
             // If two experts have equal scores, another order of additions chooses the other one.
             let (choices, mut flips) = (baseline.chosen(&fed), RouterRow::new(Mode::Cumulative));
@@ -341,7 +341,8 @@ fn perform(
             let slot = known(slots, *n)?;
             let other = &baseline.sequences[(slot.sequence + 1) % baseline.sequences.len()];
             let tokens: Vec<u32> = other.iter().rev().copied().cycle().take(*count).collect();
-            crate::run::one(session, slot.id, &tokens, Want::None, &mut NoProbe).map_err(broke)?;
+            crate::run::one(session, slot.id, &tokens, OutputRows::None, &mut NoProbe)
+                .map_err(broke)?;
             row.steps += 1;
         }
         Act::Fork(from, to) => {

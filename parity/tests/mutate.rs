@@ -19,7 +19,7 @@ fn book(name: &str, options: &MutateOptions) -> Book {
     let library = Library::builtin();
     let spec = library.load(library.find(&config)[0], &[]).unwrap();
     let (model, _) = registry::resolve::resolve(&spec, &config, &OpSet::builtin()).unwrap();
-    let source = engine::Source { model: Arc::new(model), dir: &dir };
+    let source = engine::ModelSource { model: Arc::new(model), dir: &dir };
     let dump = Dump::open(&dir.join("reference")).unwrap();
     mutate(&engine::NativeEngine::new(), &source, &dump, options, &mut |_, _, _| {}).unwrap()
 }

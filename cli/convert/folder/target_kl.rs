@@ -13,8 +13,8 @@ use anyhow::{Result, ensure};
 use checkpoints::Checkpoint;
 use checkpoints::weights::{Weights, flows};
 use conversion::folder;
-use engine::mixed::Mixed;
-use engine::weights::Tensors;
+use engine::mixed::MixedEngine;
+use engine::weights::WeightSource;
 use registry::graph::WeightId;
 
 use super::{FolderPlan, side_files};
@@ -47,13 +47,13 @@ pub(super) fn choose(
     let model = &plan.target.model;
     let weights = |checkpoint| {
         let found = Weights::with_rules(checkpoint, &model.graph.weights, &model.rules)?;
-        Ok::<Arc<dyn Tensors>, anyhow::Error>(Arc::new(found))
+        Ok::<Arc<dyn WeightSource>, anyhow::Error>(Arc::new(found))
     };
     let sources = vec![weights(Checkpoint::open(&trial)?)?, weights(plan.target.checkpoint()?)?];
     let coded = |listed: &BTreeSet<WeightId>| {
         let from = (0..model.graph.weights.len()).map(WeightId);
         let from = from.map(|id| usize::from(!listed.contains(&id))).collect();
-        goal.measure(&Mixed { sources: sources.clone(), from }, plan.target, &trial)
+        goal.measure(&MixedEngine { sources: sources.clone(), from }, plan.target, &trial)
     };
     let none = coded(&BTreeSet::new())?;
     let most = goal.most;

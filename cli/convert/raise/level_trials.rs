@@ -9,7 +9,7 @@ use checkpoints::weights::Weights;
 use conversion::Done;
 use conversion::gguf::{self as plan, Output};
 use conversion::mix::LEVELS;
-use engine::weights::Tensors;
+use engine::weights::WeightSource;
 use formats::FileDtype;
 use formats::codec::BlockType;
 use formats::gguf::File;
@@ -23,7 +23,7 @@ use crate::convert::{ConvertArgs, GgufModel, progress};
 /// Weights at every level.
 pub(super) struct LevelTrials {
     /// Sources of the weights, beginning with the lowest level.
-    pub(super) sources: Vec<Arc<dyn Tensors>>,
+    pub(super) sources: Vec<Arc<dyn WeightSource>>,
     /// Index of the source for each level.
     pub(super) place: [usize; LEVELS],
     /// Squared error of each tensor at each level.
@@ -57,7 +57,7 @@ impl LevelTrials {
         fs_err::create_dir_all(folder)?;
         let done = write(args, source, &planned)?;
         let model = &target.model;
-        let mut sources: Vec<Arc<dyn Tensors>> = Vec::new();
+        let mut sources: Vec<Arc<dyn WeightSource>> = Vec::new();
         for (output, _) in &planned {
             let file = File::open(&output.path)?;
             sources.push(Arc::new(GgufWeights::new(file, gguf, &model.graph.weights)?));

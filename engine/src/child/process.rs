@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Launch;
+use super::EngineLaunch;
 
 /// Bytes that are read from a child at once.
 const PIECE: usize = 1 << 16;
@@ -24,13 +24,13 @@ const SHOWN: usize = 20;
 
 /// The reason that a child sends nothing more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum ReadFailure {
     /// The child closed its standard output, or ended.
-    Ended,
+    Closed,
     /// The time was up.
-    Silent,
+    Timeout,
     /// A line was longer than any line may be.
-    Long,
+    LineTooLong,
 }
 
 /// A running child.
@@ -69,7 +69,7 @@ fn kill_group(id: u32) {
 fn kill_group(_id: u32) {}
 
 impl Process {
-    pub(super) fn start(launch: &Launch) -> std::io::Result<Self> {
+    pub(super) fn start(launch: &EngineLaunch) -> std::io::Result<Self> {
         let mut command = Command::new(&launch.program);
         command.args(&launch.arguments).envs(launch.variables.iter().map(|(k, v)| (k, v)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -120,18 +120,18 @@ impl Process {
     }
 
     /// Waits for more bytes.
-    fn more(&mut self, deadline: Instant) -> Result<(), Stop> {
+    fn more(&mut self, deadline: Instant) -> Result<(), ReadFailure> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.output.recv_timeout(left) {
             Ok(piece) => self.rest.extend(piece),
-            Err(RecvTimeoutError::Timeout) => return Err(Stop::Silent),
-            Err(RecvTimeoutError::Disconnected) => return Err(Stop::Ended),
+            Err(RecvTimeoutError::Timeout) => return Err(ReadFailure::Timeout),
+            Err(RecvTimeoutError::Disconnected) => return Err(ReadFailure::Closed),
         }
         Ok(())
     }
 
     /// Reads a line of at most `most` bytes, without its end.
-    pub(super) fn line(&mut self, most: usize, deadline: Instant) -> Result<Vec<u8>, Stop> {
+    pub(super) fn line(&mut self, most: usize, deadline: Instant) -> Result<Vec<u8>, ReadFailure> {
         let mut seen = 0;
         loop {
             if let Some(at) = self.rest.iter().skip(seen).position(|byte| *byte == b'\n') {
@@ -141,14 +141,18 @@ impl Process {
             }
             seen = self.rest.len();
             if seen > most {
-                return Err(Stop::Long);
+                return Err(ReadFailure::LineTooLong);
             }
             self.more(deadline)?;
         }
     }
 
     /// Reads `count` little-endian numbers. Memory grows with what arrives.
-    pub(super) fn numbers(&mut self, count: usize, deadline: Instant) -> Result<Vec<f32>, Stop> {
+    pub(super) fn numbers(
+        &mut self,
+        count: usize,
+        deadline: Instant,
+    ) -> Result<Vec<f32>, ReadFailure> {
         let mut numbers = Vec::with_capacity(count.min(PIECE));
         while numbers.len() < count {
             let whole = (self.rest.len() / 4).min(count - numbers.len());

@@ -12,7 +12,7 @@ use crate::kernels::round::{round, round1};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     for (name, function) in FUNCTIONS {
-        kernels.add(name, Apply(function));
+        kernels.add(name, ActivationOp(function));
     }
 }
 
@@ -37,9 +37,9 @@ const FUNCTIONS: [(&str, Activation); 12] = [
 ];
 
 /// An activation function.
-pub(super) struct Apply(Activation);
+pub(super) struct ActivationOp(Activation);
 
-impl Kernel for Apply {
+impl Kernel for ActivationOp {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.input(0)?;
         let dtype = ctx.output_dtype(0);

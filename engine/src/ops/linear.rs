@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::{Ctx, Kernels};
 use crate::Error;
-use crate::kernels::matmul::{WeightView, matmul};
+use crate::kernels::matmul::{MatrixView, matmul};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("linear", run);
@@ -66,7 +66,7 @@ pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn check(ctx: &Ctx<'_>, width: usize, n: usize, weight: &WeightView<'_>) -> Result<(), Error> {
+fn check(ctx: &Ctx<'_>, width: usize, n: usize, weight: &MatrixView<'_>) -> Result<(), Error> {
     if weight.inputs == width && weight.outputs == ctx.output_width(n)? {
         return Ok(());
     }

@@ -4,8 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onboard_engine::draft::{Tally, generate, plain};
-use onboard_engine::{Engine, NativeEngine, Options, Session, SlotId, Source, StateValue};
+use onboard_engine::draft::{DraftCounts, generate, plain};
+use onboard_engine::{
+    Engine, ModelSource, NativeEngine, Session, SessionOptions, SlotId, StateValue,
+};
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
 use registry::model::Model;
@@ -14,8 +16,10 @@ use crate::build::{feed, tokens};
 use crate::fixtures::{folders, model, prompts};
 
 fn open(dir: &Path, model: &Arc<Model>, dtype: Dtype) -> Box<dyn Session> {
-    let source = Source { model: Arc::clone(model), dir };
-    NativeEngine::new().open(&source, &Options { dtype, ..Options::default() }).unwrap()
+    let source = ModelSource { model: Arc::clone(model), dir };
+    NativeEngine::new()
+        .open(&source, &SessionOptions { dtype, ..SessionOptions::default() })
+        .unwrap()
 }
 
 /// Prompts of a model's vocabulary.
@@ -111,7 +115,7 @@ fn drafted(
     prompt: &[u32],
     count: usize,
     k: usize,
-) -> (Vec<u32>, Tally) {
+) -> (Vec<u32>, DraftCounts) {
     let mut session = open(dir, model, Dtype::F32);
     let mut head = open(dir, &model.nextn.as_ref().unwrap().layers[0], Dtype::F32);
     generate(&mut *session, &mut *head, prompt, count, k).unwrap()
@@ -173,15 +177,16 @@ fn heads_are_fed_or_refuse() {
     let mut head = open(&dir, &model.nextn.as_ref().unwrap().layers[0], Dtype::F32);
     let slot = head.open_slot();
     let chunk =
-        onboard_engine::Chunk { slot, tokens: &tokens(2), want: onboard_engine::Want::Last };
+        onboard_engine::Chunk { slot, tokens: &tokens(2), want: onboard_engine::OutputRows::Last };
     let said = head.step(&[chunk], &mut onboard_engine::NoProbe).unwrap_err().to_string();
     assert!(said.contains("0 numbers are fed besides 2 tokens"), "{said}");
     let mut session = open(&dir, &model, Dtype::F32);
     let slot = session.open_slot();
-    let chunk = onboard_engine::Chunk { slot, tokens: &[1], want: onboard_engine::Want::Last };
+    let chunk =
+        onboard_engine::Chunk { slot, tokens: &[1], want: onboard_engine::OutputRows::Last };
     assert!(session.step_fed(&[chunk], &[0.0; 32], &mut onboard_engine::NoProbe).is_err());
-    let options = Options { drafts: true, ranks: 2, ..Options::default() };
-    let source = Source { model, dir: &dir };
+    let options = SessionOptions { drafts: true, ranks: 2, ..SessionOptions::default() };
+    let source = ModelSource { model, dir: &dir };
     let Err(error) = NativeEngine::new().open(&source, &options) else { panic!("it opens") };
     assert!(
         error.to_string().contains("has no `tensor_parallel`, alone or with `nextn`"),
@@ -217,7 +222,7 @@ fn off(dir: &Path, head: &Arc<Model>) -> f32 {
                 let chunk = onboard_engine::Chunk {
                     slot,
                     tokens: &tokens[at..at + size],
-                    want: onboard_engine::Want::All,
+                    want: onboard_engine::OutputRows::All,
                 };
                 let fed = &hidden[at * width..(at + size) * width];
                 let found = session.step_fed(&[chunk], fed, &mut onboard_engine::NoProbe).unwrap();

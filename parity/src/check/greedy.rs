@@ -1,6 +1,6 @@
 //! Feeds the reference's greedy tokens to the engine, one after the other.
 
-use engine::{NoProbe, Session, Want};
+use engine::{NoProbe, OutputRows, Session};
 use registry::dtype::Dtype;
 
 use super::{Agreement, Error};
@@ -65,7 +65,7 @@ pub(super) fn generated(
         if let (Some(got), Some(want)) = (ours.get(index), chosen.get(index)) {
             let so_far = [prompt.tokens.as_slice(), &chosen[..index]].concat();
             let slot = session.open_slot();
-            let scored = one(session, slot, &so_far, Want::Last, &mut NoProbe);
+            let scored = one(session, slot, &so_far, OutputRows::Last, &mut NoProbe);
             session.release(slot)?;
             let logprobs = normal(&scored?.data);
             // By the engine's own values both have to be the most likely, up to rounding.

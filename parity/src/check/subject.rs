@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use checkpoints::Checkpoint;
-use engine::{Engine, NoProbe, Options, Session as _, Shows, Source, Want};
+use engine::{
+    Engine, ModelSource, NoProbe, OutputRows, Session as _, SessionFeatures, SessionOptions,
+};
 use registry::dtype::Dtype;
 
 use super::{CheckOptions, Error, hidden};
@@ -16,7 +18,7 @@ use crate::run::one;
 /// Returns the names of a checkpoint's nonempty tensors, and hashes. Returns an error if the dump was not
 /// made from the checkpoint.
 pub(super) fn identify(
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     options: &CheckOptions,
 ) -> Result<(BTreeSet<String>, Hashes), Error> {
@@ -45,8 +47,13 @@ pub(super) fn identify(
 const NAMED: usize = 4;
 
 /// Describes the values that the engine does not expose: `seen` is the exposed part of `all`.
-pub(super) fn unseen(engine: &str, shows: Shows, all: &Order, seen: &Order) -> Option<String> {
-    if shows == Shows::default() {
+pub(super) fn unseen(
+    engine: &str,
+    shows: SessionFeatures,
+    all: &Order,
+    seen: &Order,
+) -> Option<String> {
+    if shows == SessionFeatures::default() {
         return None;
     }
     let mut parts = Vec::new();
@@ -90,17 +97,17 @@ pub(super) fn unseen(engine: &str, shows: Shows, all: &Order, seen: &Order) -> O
 /// Names the first value of the engine's own run that is not finite, if log-probabilities are not finite.
 pub(super) fn not_finite(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     dtype: Dtype,
     options: &CheckOptions,
 ) -> Result<Option<String>, Error> {
-    let options = Options { finite: true, ..options.engine(dtype) };
+    let options = SessionOptions { finite: true, ..options.engine(dtype) };
     let mut session = Fed::new(engine.open(source, &options)?);
     for prompt in &dump.manifest.prompts {
         session.rows = hidden(&source.model, dump, dtype, prompt)?;
         let slot = session.open_slot();
-        let run = one(&mut session, slot, &prompt.tokens, Want::All, &mut NoProbe);
+        let run = one(&mut session, slot, &prompt.tokens, OutputRows::All, &mut NoProbe);
         session.release(slot)?;
         match run {
             Ok(_) => {}
@@ -115,7 +122,7 @@ pub(super) fn not_finite(
 
 pub(super) fn about(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     sha256: Hashes,
 ) -> About {

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{Engine, Source};
+use engine::{Engine, ModelSource};
 use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -24,7 +24,7 @@ use crate::report::{Report, RunReport};
 /// restores the first divergence, the next divergence is searched in the same way.
 pub(super) fn run(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     report: &Report,
     options: &DiagnoseOptions,
@@ -37,7 +37,7 @@ pub(super) fn run(
     let (source, dump) = match (run.part, &head, layer) {
         (None, ..) => (source.clone(), dump),
         (_, Some(head), Some(layer)) => {
-            (Source { model: Arc::clone(layer), dir: source.dir }, head)
+            (ModelSource { model: Arc::clone(layer), dir: source.dir }, head)
         }
         _ => return Ok(None),
     };
@@ -56,7 +56,7 @@ pub(super) fn run(
         };
         together.extend(described(group).next());
         model = Arc::new(group.model(&model));
-        let edited = Source { model: Arc::clone(&model), dir: source.dir };
+        let edited = ModelSource { model: Arc::clone(&model), dir: source.dir };
         let Some(report) = case.check(&edited) else { break };
         let Some(run) = report.first_failing().filter(|run| run.part.is_none()) else { break };
         let Some(next) = case.round(&edited, run, progress)? else { break };
@@ -109,14 +109,14 @@ impl Case<'_> {
     }
 
     /// Runs the whole check with an edited model; none if it cannot run.
-    fn check(&self, source: &Source<'_>) -> Option<Report> {
+    fn check(&self, source: &ModelSource<'_>) -> Option<Report> {
         let whole = || check(self.engine, source, self.dump, &self.full());
         catch_unwind(AssertUnwindSafe(whole)).ok()?.ok()
     }
 
     fn round(
         &self,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         run: &RunReport,
         progress: &mut dyn FnMut(usize, usize, &str),
     ) -> Result<Option<Round>, check::Error> {
@@ -161,7 +161,7 @@ impl Case<'_> {
                 let right = group.edits.iter().take(ALTERNATIVES).position(|edit| {
                     let mut edited = Model::clone(model);
                     edit.change.apply(&mut edited);
-                    let edited = Source { model: Arc::new(edited), dir: source.dir };
+                    let edited = ModelSource { model: Arc::new(edited), dir: source.dir };
                     self.check(&edited).is_some_and(|report| agrees(&report))
                 });
                 found.verified = Some(right.is_some());

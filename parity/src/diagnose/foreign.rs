@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{Engine, NoProbe, Options, Source, Want};
+use engine::{Engine, ModelSource, NoProbe, OutputRows, SessionOptions};
 use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -70,18 +70,18 @@ impl Observed {
 struct Prompts<'a> {
     engine: &'a dyn Engine,
     dir: &'a Path,
-    options: &'a Options,
+    options: &'a SessionOptions,
     observed: Vec<&'a Observed>,
 }
 
 impl Trial for Prompts<'_> {
     fn numbers(&self, model: &Arc<Model>) -> Result<Option<Numbers>, engine::Error> {
-        let source = Source { model: Arc::clone(model), dir: self.dir };
+        let source = ModelSource { model: Arc::clone(model), dir: self.dir };
         let mut session = self.engine.open(&source, self.options)?;
         let mut all = Vec::new();
         for observed in &self.observed {
             let slot = session.open_slot();
-            let run = one(&mut *session, slot, &observed.tokens, Want::All, &mut NoProbe);
+            let run = one(&mut *session, slot, &observed.tokens, OutputRows::All, &mut NoProbe);
             session.release(slot)?;
             let logits = run?;
             let (mut row, mut last) = (vec![0.0; logits.vocab], None);
@@ -102,7 +102,7 @@ impl Trial for Prompts<'_> {
 /// Runs an engine to get the log-probabilities of a dump's prompts.
 pub fn observe(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     dtype: Dtype,
     options: &CheckOptions,
@@ -111,7 +111,7 @@ pub fn observe(
     let mut all = Vec::new();
     for prompt in &dump.manifest.prompts {
         let slot = session.open_slot();
-        let run = one(&mut *session, slot, &prompt.tokens, Want::All, &mut NoProbe);
+        let run = one(&mut *session, slot, &prompt.tokens, OutputRows::All, &mut NoProbe);
         session.release(slot)?;
         let logits = run?;
         let mut row = vec![0.0; logits.vocab];
@@ -141,7 +141,7 @@ pub fn noise(dump: &Dump, dtype: Dtype) -> Result<f64, dump::Error> {
 /// beyond it.
 pub fn explain(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dtype: Dtype,
     observed: &[Observed],
     noise: f64,
@@ -152,7 +152,7 @@ pub fn explain(
     for prompt in observed {
         prompt.check(source.model.vocab)?;
     }
-    let session = Options { finite: false, ..options.check.engine(dtype) };
+    let session = SessionOptions { finite: false, ..options.check.engine(dtype) };
     let model = &source.model;
     let mut prompts: Vec<&Observed> =
         observed.iter().filter(|o| o.entries().next().is_some()).collect();

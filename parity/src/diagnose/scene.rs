@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::{Engine, Options, Session as _, Source};
+use engine::{Engine, ModelSource, Session as _, SessionOptions};
 use registry::dtype::Dtype;
 use registry::model::Model;
 
@@ -38,7 +38,7 @@ pub(super) struct Scene<'a> {
     pub(super) phase: Phase,
     pub(super) mode: Mode,
     pub(super) dtype: Dtype,
-    pub(super) options: Options,
+    pub(super) options: SessionOptions,
     own: Side,
     base: Side,
     /// Comparisons, with true for those that the unedited model cannot make: their values are relative
@@ -50,7 +50,7 @@ impl<'a> Scene<'a> {
     /// Reads the reference's values.
     pub(super) fn new(
         engine: &'a dyn Engine,
-        source: &Source<'a>,
+        source: &ModelSource<'a>,
         dump: &'a Dump,
         check: &CheckOptions,
         dtype: Dtype,
@@ -149,7 +149,7 @@ impl<'a> Scene<'a> {
 
     /// Runs a model and returns each comparison with our values and the reference's.
     fn parts(&self, model: &Arc<Model>) -> Result<Option<Vec<(Compared, Sides)>>, engine::Error> {
-        let source = Source { model: Arc::clone(model), dir: self.dir };
+        let source = ModelSource { model: Arc::clone(model), dir: self.dir };
         let mut session = Fed::new(self.engine.open(&source, &self.options)?);
         session.rows = hidden(model, self.dump, self.dtype, self.prompt)
             .map_err(|error| engine::Error::Other(error.to_string()))?;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use engine::Rounds;
+use engine::InputRounding;
 use registry::graph::ScaleGranularity;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -314,11 +314,11 @@ fn caches(word: &str) -> Option<Caches> {
     }
 }
 
-fn rounds(word: &str) -> Option<Rounds> {
+fn rounds(word: &str) -> Option<InputRounding> {
     Some(match word {
-        "none" => Rounds::None,
-        "linear" => Rounds::Linear,
-        "all" => Rounds::All,
+        "none" => InputRounding::None,
+        "linear" => InputRounding::Linear,
+        "all" => InputRounding::All,
         _ => return None,
     })
 }
@@ -380,7 +380,7 @@ const PATCHES: [(&str, u64); 7] = [
 
 impl Manifest {
     /// Returns the matrices that multiplied rounded rows, if declared.
-    pub fn rounds(&self) -> Option<Rounds> {
+    pub fn rounds(&self) -> Option<InputRounding> {
         rounds(self.rounds.as_deref()?)
     }
 

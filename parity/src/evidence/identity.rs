@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use endpoints::{LogprobRow, ServerFacts};
-use engine::Source;
+use engine::ModelSource;
 
 use super::distance::top;
 use super::{Error, name_of};
@@ -26,7 +26,7 @@ const UNRELATED_FIRST: f64 = 0.33;
 /// Returns an error for a server, or a dump, with another vocabulary.
 pub(super) fn vocabulary(
     facts: &ServerFacts,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: Option<&Dump>,
 ) -> Result<(), Error> {
     let model = source.model.vocab;
@@ -43,7 +43,7 @@ pub(super) fn vocabulary(
     }
 }
 
-fn other(facts: &ServerFacts, source: &Source<'_>, found: String) -> Error {
+fn other(facts: &ServerFacts, source: &ModelSource<'_>, found: String) -> Error {
     Error::OtherModel { url: facts.url.clone(), model: name_of(source.dir), found }
 }
 
@@ -93,7 +93,11 @@ impl Identity {
     }
 
     /// Returns an error if the rows are those of another model.
-    pub(super) fn refuse(&self, facts: &ServerFacts, source: &Source<'_>) -> Result<(), Error> {
+    pub(super) fn refuse(
+        &self,
+        facts: &ServerFacts,
+        source: &ModelSource<'_>,
+    ) -> Result<(), Error> {
         let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
         if self.places.len() < LEAST_ROWS || mean(&self.places) < UNRELATED {
             return Ok(());

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use checkpoints::Checkpoint;
 use endpoints::LogprobRow;
-use engine::{Engine, NoProbe, Options, Session, Source, Want};
+use engine::{Engine, ModelSource, NoProbe, OutputRows, Session, SessionOptions};
 use registry::dtype::Dtype;
 
 use super::Error;
@@ -17,7 +17,7 @@ use crate::run::one;
 /// Model opened by the native engine.
 pub(super) struct Native<'a> {
     engine: &'a dyn Engine,
-    source: Source<'a>,
+    source: ModelSource<'a>,
     session: Box<dyn Session>,
     threads: Option<usize>,
     /// Sum of squares and count of logits.
@@ -27,7 +27,7 @@ pub(super) struct Native<'a> {
 impl<'a> Native<'a> {
     pub(super) fn open(
         engine: &'a dyn Engine,
-        source: &Source<'a>,
+        source: &ModelSource<'a>,
         threads: Option<usize>,
     ) -> Result<Self, Error> {
         let session = engine.open(source, &options(Dtype::F32, threads))?;
@@ -76,7 +76,7 @@ impl<'a> Native<'a> {
 }
 
 /// Returns the hashes of the model, which must match the dump.
-pub(super) fn hashes(source: &Source<'_>, dump: Option<&Dump>) -> Result<Hashes, Error> {
+pub(super) fn hashes(source: &ModelSource<'_>, dump: Option<&Dump>) -> Result<Hashes, Error> {
     let mut hashes = Hashes { dump: dump.map(Dump::sha256).transpose()?, ..Hashes::default() };
     let io = |path: &Path| sha256(path).map_err(|error| Error::Check(CheckError::Io(error)));
     if source.dir.is_file() {
@@ -93,13 +93,13 @@ pub(super) fn hashes(source: &Source<'_>, dump: Option<&Dump>) -> Result<Hashes,
     Ok(hashes)
 }
 
-fn options(dtype: Dtype, threads: Option<usize>) -> Options {
-    Options { dtype, threads, finite: false, ..Options::default() }
+fn options(dtype: Dtype, threads: Option<usize>) -> SessionOptions {
+    SessionOptions { dtype, threads, finite: false, ..SessionOptions::default() }
 }
 
 fn run(session: &mut dyn Session, tokens: &[u32]) -> Result<Vec<f32>, engine::Error> {
     let slot = session.open_slot();
-    let logits = one(session, slot, tokens, Want::All, &mut NoProbe);
+    let logits = one(session, slot, tokens, OutputRows::All, &mut NoProbe);
     session.release(slot)?;
     Ok(logits?.data)
 }

@@ -1,6 +1,6 @@
 //! Diagnoses of mutants: checks that the edit that undoes a mistake is named first.
 
-use engine::Source;
+use engine::ModelSource;
 use registry::dtype::Dtype;
 use serde::Serialize;
 
@@ -34,8 +34,8 @@ impl Blame {
 
 /// Finds the edit that undoes a mistake among the causes.
 pub(super) fn blame(
-    sound: &Source<'_>,
-    mutant: Option<&Source<'_>>,
+    sound: &ModelSource<'_>,
+    mutant: Option<&ModelSource<'_>>,
     dtype: Dtype,
     curable: bool,
     diagnosis: Option<&Diagnosis>,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use engine::{
-    Chunk, Engine, Error, Logits, Options, Probe, Session, Shows, SlotId, Source, StateValue, Want,
+    Chunk, Engine, Error, Logits, ModelSource, OutputRows, Probe, Session, SessionFeatures,
+    SessionOptions, SlotId, StateValue,
 };
 use registry::dtype::Dtype;
 use registry::model::Model;
@@ -32,7 +33,11 @@ impl Engine for Faulty<'_> {
         self.inner.exact()
     }
 
-    fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
+    fn open(
+        &self,
+        source: &ModelSource<'_>,
+        options: &SessionOptions,
+    ) -> Result<Box<dyn Session>, Error> {
         let inner = self.inner.open(source, options)?;
         let fault = self.fault.clone();
         Ok(Box::new(FaultySession {
@@ -108,8 +113,13 @@ impl FaultySession {
             {
                 let fork = self.inner.fork(inner)?;
                 let last = &tokens[tokens.len() - 1..];
-                let fed =
-                    crate::run::one(&mut *self.inner, fork, last, Want::None, &mut engine::NoProbe);
+                let fed = crate::run::one(
+                    &mut *self.inner,
+                    fork,
+                    last,
+                    OutputRows::None,
+                    &mut engine::NoProbe,
+                );
                 let padded = fed.and_then(|_| self.inner.states(fork));
                 self.inner.release(fork)?;
                 slots::take(&mut values, &padded?, &fault.states)
@@ -132,9 +142,9 @@ impl FaultySession {
             let start = self.inner.position(slot)?;
             rows.extend(start..start + chunk.tokens.len());
             wanted.extend(match chunk.want {
-                Want::None => 0..0,
-                Want::Last => start + chunk.tokens.len() - 1..start + chunk.tokens.len(),
-                Want::All => start..start + chunk.tokens.len(),
+                OutputRows::None => 0..0,
+                OutputRows::Last => start + chunk.tokens.len() - 1..start + chunk.tokens.len(),
+                OutputRows::All => start..start + chunk.tokens.len(),
             });
             inner.push(Chunk { slot, ..*chunk });
         }
@@ -167,7 +177,7 @@ impl Session for FaultySession {
         self.inner.dtype()
     }
 
-    fn shows(&self) -> Shows {
+    fn shows(&self) -> SessionFeatures {
         self.inner.shows()
     }
 

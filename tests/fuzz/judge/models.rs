@@ -180,7 +180,7 @@ fn shown(findings: &[Finding]) -> Result<(), String> {
 /// Judges a sheet of an engine: read for its abilities, and applied to the launch of a model.
 pub(crate) fn sheet(trial: &Trial<'_>) -> Judged {
     let text = trial.case.text("engine.yaml");
-    let read = match engine::capability::Sheet::parse(&text) {
+    let read = match engine::capability::EngineSheet::parse(&text) {
         Ok(_) => true,
         Err(error) => refused(&error.to_string())?,
     };

@@ -1,7 +1,7 @@
 //! Scores choices by log-likelihood. Choices with the same prompt are scored on forks of one slot.
 
 use engine::sample::greedy;
-use engine::{Chunk, NoProbe, Session, SlotId, Want};
+use engine::{Chunk, NoProbe, OutputRows, Session, SlotId};
 
 use super::Trouble;
 
@@ -60,7 +60,8 @@ fn together(
     choices: &[&[u32]],
 ) -> Result<Vec<Likely>, engine::Error> {
     let slot = session.open_slot();
-    let last = session.step(&[Chunk { slot, tokens: context, want: Want::Last }], &mut NoProbe)?;
+    let last =
+        session.step(&[Chunk { slot, tokens: context, want: OutputRows::Last }], &mut NoProbe)?;
     let mut likely: Vec<Likely> = choices
         .iter()
         .map(|tokens| {
@@ -98,7 +99,7 @@ fn together(
             let chunks: Vec<Chunk<'_>> = part
                 .iter()
                 .zip(&forks)
-                .map(|(&at, &slot)| Chunk { slot, tokens: fed(at), want: Want::All })
+                .map(|(&at, &slot)| Chunk { slot, tokens: fed(at), want: OutputRows::All })
                 .collect();
             let logits = session.step(&chunks, &mut NoProbe)?;
             for (&at, logits) in part.iter().zip(&logits) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use engine::sample::greedy;
-use engine::{Chunk, NoProbe, Session, Want};
+use engine::{Chunk, NoProbe, OutputRows, Session};
 use regex::Regex;
 use serde_json::json;
 
@@ -98,7 +98,7 @@ fn continued(
     let mut whole = String::new();
     while made.len() < most {
         let logits =
-            session.step(&[Chunk { slot, tokens: &next, want: Want::Last }], &mut NoProbe)?;
+            session.step(&[Chunk { slot, tokens: &next, want: OutputRows::Last }], &mut NoProbe)?;
         let Some(row) = logits.first().filter(|logits| logits.rows > 0) else { break };
         let token = greedy(row.row(0));
         if text.ends().contains(&token) {

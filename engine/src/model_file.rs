@@ -4,7 +4,7 @@ use registry::model::Model;
 
 /// Facts of a file, as the engine that opens it sees them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct File {
+pub struct ModelFile {
     /// The architecture, the vocabulary and the context; the graph is empty where the engine does not show
     /// the one it builds.
     pub model: Model,
