@@ -48,7 +48,7 @@ impl ConvertArgs {
             importance: chosen.importance,
             factors,
         };
-        if let Some(warning) = plan::unheeded(&source.gguf.arch, &output, &source.tensors) {
+        if let Some(warning) = plan::ignored_factors(&source.gguf.arch, &output, &source.tensors) {
             term::note(&format!("warning: {warning}"));
         }
         let (name, file_type) = (&source.name, output.file_type);

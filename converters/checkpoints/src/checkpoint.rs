@@ -140,7 +140,7 @@ impl Checkpoint {
 
     /// Returns the config's quantization method if it is unsupported.
     pub fn foreign_method(&self) -> Option<String> {
-        quantized::foreign(&self.root)
+        quantized::unsupported_method(&self.root)
     }
 
     /// Lists the supported quantization methods.

@@ -68,8 +68,11 @@ impl GgufWeights {
     /// Finds every weight. `wanted` lists the weights of the graph that `gguf` was resolved with.
     pub fn new(file: GgufFile, gguf: &Gguf, wanted: &[Weight]) -> Result<Self, Error> {
         let path = file.files().first().cloned().unwrap_or_default();
-        let fail =
-            |faults| Error { file: path.clone(), arch: gguf.arch.clone(), faults: some(faults) };
+        let fail = |faults| Error {
+            file: path.clone(),
+            arch: gguf.arch.clone(),
+            faults: truncate_faults(faults),
+        };
         let groups = gguf.groups(wanted);
         let groups = groups.map_err(|e| fail(e.iter().map(ToString::to_string).collect()))?;
         let mut found: Vec<Option<BlockWeight>> = wanted.iter().map(|_| None).collect();
@@ -137,7 +140,7 @@ impl GgufWeights {
 }
 
 /// Truncates a list of faults: a file of another model has one for each of its tensors.
-fn some(mut faults: Vec<String>) -> Vec<String> {
+fn truncate_faults(mut faults: Vec<String>) -> Vec<String> {
     const MOST: usize = 12;
     let more = faults.len().saturating_sub(MOST);
     if more > 1 {

@@ -179,7 +179,13 @@ impl CheckpointWeights {
     fn flow(&self, recipe: &WeightRecipe) -> Result<Flow<'_>, Error> {
         let WeightRecipe { rule, tensors, output } = recipe;
         if let Some(rule) = rule.map(|rule| &self.rules[rule]) {
-            return flows::made(&self.checkpoint, &rule.weight.text, rule, tensors, *output);
+            return flows::computed_flow(
+                &self.checkpoint,
+                &rule.weight.text,
+                rule,
+                tensors,
+                *output,
+            );
         }
         let name = tensors.first().map_or("", String::as_str);
         self.checkpoint.flow(name)?.map_err(|why| self.broken(recipe, why))
@@ -275,7 +281,7 @@ fn find(
     }
     used.extend(gathered.names.iter().cloned());
     let GatheredTensors { names: tensors, output } = gathered;
-    let flow = flows::made(checkpoint, &weight.name, rule, &tensors, output)?;
+    let flow = flows::computed_flow(checkpoint, &weight.name, rule, &tensors, output)?;
     let (dtype, shape) = (flow.dtype().unwrap_or(FileDtype::F32), flow.shape().to_vec());
     let source = match flow.stretch() {
         Some(bytes) => locate(checkpoint, &tensors, bytes)?,

@@ -93,7 +93,7 @@ pub fn items<'a>(
     for (n, (tensor, choice)) in tensors.iter().zip(choices).enumerate() {
         let item = |outs| FolderItem { flow: tensor.flow.clone(), place: tensor.place, outs };
         if let Some(dtype) = choice.kept {
-            items.push(item(vec![kept(tensor, dtype)]));
+            items.push(item(vec![unquantized(tensor, dtype)]));
             continue;
         }
         let peak = peaks.and_then(|peaks| peaks.get(n)).copied().unwrap_or(1.0);
@@ -132,7 +132,7 @@ pub fn items<'a>(
 }
 
 /// Returns the output tensor of a copy or a cast.
-fn kept(tensor: &FolderTensor<'_>, dtype: FileDtype) -> OutTensor {
+fn unquantized(tensor: &FolderTensor<'_>, dtype: FileDtype) -> OutTensor {
     let declared = TensorSpec { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() };
     let ty = match dtype {
         FileDtype::F32 => Some(BlockType::F32),

@@ -24,7 +24,7 @@ mod factors;
 mod sources;
 
 pub use base::base_type;
-pub use factors::{Factors, factors, may_be_scaled, measure, unheeded};
+pub use factors::{Factors, factors, ignored_factors, may_be_scaled, measure};
 pub use sources::{Arithmetic, SourceBlocks};
 use sources::{halved, in_half, packed};
 

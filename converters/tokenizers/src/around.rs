@@ -46,13 +46,13 @@ pub(super) fn write(
 ) -> Result<(), Error> {
     let config = Doc::read(dir, "tokenizer_config.json")?;
     let Some(json) = json else {
-        return if identity { Ok(()) } else { alone(config.as_ref(), made) };
+        return if identity { Ok(()) } else { model_only_keys(config.as_ref(), made) };
     };
     let found = of(&ReferenceTokenizer::build(json)?)?;
     if !identity {
-        say(found.as_ref(), rows, &mut made.keys);
+        write_surrounding(found.as_ref(), rows, &mut made.keys);
     }
-    unlike_settings(config.as_ref(), made)?;
+    warn_of_settings(config.as_ref(), made)?;
     let name = if made.kind == TokenizerKind::Merges { pre::find(&made.pre) } else { None };
     let (before, after) = loaded::around(&made.keys, made.kind, name.map(|(_, name)| name), rows)
         .map_err(|why| Error::Component {
@@ -63,7 +63,7 @@ pub(super) fn write(
     let written = (Vec::from_iter(before), Vec::from_iter(after));
     made.around = found.as_ref() == Some(&written);
     if !made.around {
-        let lost = lost(json, found.as_ref(), &written);
+        let lost = describe_difference(json, found.as_ref(), &written);
         if identity {
             made.notes
                 .push(format!("{lost}. These are the keys that llama.cpp's converter writes"));
@@ -77,7 +77,7 @@ pub(super) fn write(
 }
 
 /// Writes the tokens around texts, as far as keys can express them.
-fn say(found: Option<&SurroundingTokens>, rows: usize, keys: &mut Metadata) {
+fn write_surrounding(found: Option<&SurroundingTokens>, rows: usize, keys: &mut Metadata) {
     let (before, after) = found.cloned().unwrap_or_default();
     let ends = [(before.first(), before.len()), (after.last(), after.len())];
     for (role, (token, count)) in ROLES.into_iter().zip(ends) {
@@ -124,7 +124,7 @@ fn of(reference: &ReferenceTokenizer) -> Result<Option<SurroundingTokens>, Error
 
 /// Derives the keys of a tokenizer.model without a tokenizer.json, which no reference can run. Transformers
 /// 5.23 follows the settings, and without settings adds no tokens, except for a few classes.
-fn alone(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Error> {
+fn model_only_keys(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Error> {
     let class = config.and_then(|config| config.get("tokenizer_class"));
     let class = class.and_then(|class| class.value.as_str()).unwrap_or_default();
     for role in ROLES {
@@ -149,7 +149,7 @@ fn alone(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Error> {
 }
 
 /// Warns of settings that contradict the keys: transformers 5 ignores them beside a tokenizer.json.
-fn unlike_settings(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Error> {
+fn warn_of_settings(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Error> {
     for role in ROLES {
         let setting = format!("add_{role}_token");
         let stated = config.and_then(|config| config.get(&setting));
@@ -167,7 +167,7 @@ fn unlike_settings(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Err
 }
 
 /// Describes the tokens around texts in the checkpoint, and those that the file's keys give.
-fn lost(
+fn describe_difference(
     json: &TokenizerJson,
     found: Option<&SurroundingTokens>,
     written: &SurroundingTokens,

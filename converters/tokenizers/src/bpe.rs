@@ -23,7 +23,7 @@ pub(super) fn write(
             "tokenizer.json changes text before it splits it ({name}); llama.cpp will not"
         ));
     }
-    let adds_blank = super::json::flagged(&json.pre_tokenizer, "ByteLevel", "add_prefix_space");
+    let adds_blank = super::json::has_flag(&json.pre_tokenizer, "ByteLevel", "add_prefix_space");
     if adds_blank {
         let text = "tokenizer.json puts a blank before every text; llama.cpp will not";
         warnings.push(text.into());

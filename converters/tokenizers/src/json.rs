@@ -253,7 +253,7 @@ pub(super) fn has(step: &Value, kind: &str) -> bool {
 }
 
 /// True if a pipeline contains a step of this type with a true flag.
-pub(super) fn flagged(step: &Value, kind: &str, flag: &str) -> bool {
+pub(super) fn has_flag(step: &Value, kind: &str, flag: &str) -> bool {
     any(step, &|step| {
         step.get("type").and_then(Value::as_str) == Some(kind)
             && step.get(flag).and_then(Value::as_bool) == Some(true)

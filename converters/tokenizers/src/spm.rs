@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use serde_json::Value;
 
 use super::doc::Doc;
-use super::json::{TokenizerJson, flagged, has};
+use super::json::{TokenizerJson, has, has_flag};
 use super::table::{ADDED, TokenType, VocabTable};
 use super::{Error, pre, proto, special};
 use formats::gguf::Metadata;
@@ -202,5 +202,5 @@ fn scheme_is_never(pre: &Value) -> bool {
 fn flagged_off(pre: &Value) -> bool {
     // Older files use a flag.
     super::json::any(pre, &|step| step.get("add_prefix_space").is_some())
-        && !flagged(pre, "Metaspace", "add_prefix_space")
+        && !has_flag(pre, "Metaspace", "add_prefix_space")
 }

@@ -111,12 +111,12 @@ pub(super) const METHODS: [&str; 8] =
     ["auto-round", "awq", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4"];
 
 /// Returns the `quant_method` of a folder if it is unsupported.
-pub(super) fn foreign(folder: &Path) -> Option<String> {
+pub(super) fn unsupported_method(folder: &Path) -> Option<String> {
     if quant_config::is_mlx(folder) {
         return Some("mlx".to_owned());
     }
-    let (said, _) = quant_config::section(folder)?;
-    let method = said.get("quant_method")?.as_str()?;
+    let (section, _) = quant_config::section(folder)?;
+    let method = section.get("quant_method")?.as_str()?;
     let known = METHODS.contains(&method) || auto_round::METHODS.contains(&method);
     (!known).then(|| method.to_owned())
 }
@@ -130,13 +130,13 @@ pub(super) fn find(
 ) -> SchemeResult<(BTreeMap<String, QuantizedWeight>, BTreeSet<String>)> {
     let (mut found, mut parts) = (BTreeMap::new(), BTreeSet::new());
     let stored = &checkpoint.stored;
-    let Some(said) = QuantConfig::of(checkpoint)? else {
+    let Some(config) = QuantConfig::of(checkpoint)? else {
         let eight =
             |info: &super::TensorInfo| matches!(info.dtype, FileDtype::F8E4m3 | FileDtype::F8E5m2);
         let mut coded = stored.iter().filter(|(_, info)| eight(info)).map(|(name, _)| name);
         return match coded.find(|name| floats::scale_of(name, stored).is_some()) {
             // An unsupported method is reported later, with the unmatched tensors.
-            Some(name) if foreign(checkpoint.root()).is_none() => {
+            Some(name) if unsupported_method(checkpoint.root()).is_none() => {
                 let found = "codes of 8 bits, with scales beside them".to_owned();
                 let expected = "a `quantization_config` in config.json that says what they are";
                 Err(checkpoint.coded(name, found, expected.to_owned()))
@@ -145,14 +145,14 @@ pub(super) fn find(
         };
     };
     for name in stored.keys() {
-        let made = match said.method.as_str() {
-            "compressed-tensors" => match packed::find(checkpoint, name, &said)? {
+        let made = match config.method.as_str() {
+            "compressed-tensors" => match packed::find(checkpoint, name, &config)? {
                 Some(made) => Some(made),
-                None => floats::find(checkpoint, name, &said)?,
+                None => floats::find(checkpoint, name, &config)?,
             },
-            "fp8" | "modelopt" | "fbgemm_fp8" => floats::find(checkpoint, name, &said)?,
-            "gptq" => gptq::find(checkpoint, name, &said)?,
-            "awq" => awq::find(checkpoint, name, &said)?,
+            "fp8" | "modelopt" | "fbgemm_fp8" => floats::find(checkpoint, name, &config)?,
+            "gptq" => gptq::find(checkpoint, name, &config)?,
+            "awq" => awq::find(checkpoint, name, &config)?,
             _ => None,
         };
         let Some((weight, made)) = made else { continue };

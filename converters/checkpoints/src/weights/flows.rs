@@ -115,7 +115,7 @@ fn of_any_shape<'c>(
     let flow = match &rule {
         Some((number, gathered)) => {
             let rule = &rules[*number];
-            let flow = made(checkpoint, &weight.name, rule, &names, gathered.output)?;
+            let flow = computed_flow(checkpoint, &weight.name, rule, &names, gathered.output)?;
             flow.numeric().map_err(|why| broken(checkpoint, &weight.name, &text(rule), why))?;
             flow
         }
@@ -139,7 +139,7 @@ fn in_blocks(rule: &WeightRule) -> bool {
 }
 
 /// Returns one output tensor of a rule, for `weight`. Values of any dtype can be moved unchanged.
-pub(super) fn made<'c>(
+pub(super) fn computed_flow<'c>(
     checkpoint: &'c Checkpoint,
     weight: &str,
     rule: &WeightRule,

@@ -92,7 +92,7 @@ pub fn scales(
         }
     }
     if asked.caches {
-        for (name, seen) in kept(format, model, tensors, &mut scales.skipped) {
+        for (name, seen) in cache_scales(format, model, tensors, &mut scales.skipped) {
             match scale(&format!("`{name}`"), &mut seen.into_iter()) {
                 Ok(scale) => scales.all.push((name, scale)),
                 Err(fault) => faults.push(fault),
@@ -153,7 +153,7 @@ fn last_of_experts(graph: &Graph) -> Vec<WeightId> {
 }
 
 /// Returns the names of the key and value scales, each once, with the cached states that they scale.
-fn kept(
+fn cache_scales(
     format: FolderFormat,
     model: &Model,
     tensors: &[FolderTensor<'_>],

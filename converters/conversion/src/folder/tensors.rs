@@ -72,7 +72,7 @@ pub fn tensors<'c>(
                 let matrix =
                     quantizable(model, &[&weight.name], uses[n], stays(&[n]), flow.shape());
                 let shape = flow.shape().to_vec();
-                let (name, weight) = (taken_out(model, name, &weight.name), weight.name.clone());
+                let (name, weight) = (split_name(model, name, &weight.name), weight.name.clone());
                 let (mixture, weights) = (experts.get(&n).copied(), vec![WeightId(n)]);
                 made.push(FolderTensor {
                     name,
@@ -152,7 +152,7 @@ pub fn tensors<'c>(
 }
 
 /// Returns the name of a weight that is split from a tensor. The name shares the tensor's prefix.
-fn taken_out(model: &Model, tensor: &str, weight: &str) -> String {
+fn split_name(model: &Model, tensor: &str, weight: &str) -> String {
     let begins = |name: &str| {
         name.split('.').zip(weight.split('.')).take_while(|(a, b)| a == b).count() >= 3
     };
@@ -200,12 +200,12 @@ fn stacked<'c>(
             shapes(&rule.steps, vec![shape.clone()]).is_ok_and(|made| made == wanted)
         };
         let shape = [vec![outer, rows, row], vec![outer, row, rows]].into_iter().find(fits)?;
-        Some((disk?, undone(&rule.steps, shape, flows)?))
+        Some((disk?, invert_steps(&rule.steps, shape, flows)?))
     })
 }
 
 /// Inverts steps: returns the tensor of a given shape from which the steps make these flows.
-fn undone<'c>(
+fn invert_steps<'c>(
     steps: &[WeightStep],
     shape: Vec<usize>,
     mut flows: Vec<Flow<'c>>,
@@ -215,7 +215,7 @@ fn undone<'c>(
     let made = shapes(step, vec![shape.clone()]).ok()?;
     let each = flows.len().checked_div(made.len())?.max(1);
     let parts = flows.chunks(each).zip(made);
-    let parts = parts.map(|(flows, shape)| undone(rest, shape, flows.to_vec()));
+    let parts = parts.map(|(flows, shape)| invert_steps(rest, shape, flows.to_vec()));
     let parts: Vec<_> = parts.collect::<Option<_>>()?;
     Flow::run(&inverse(step, vec![shape]).ok()?, parts).ok()?.pop()
 }

@@ -92,7 +92,11 @@ pub fn factors(
 }
 
 /// Returns a warning about factors in the file that stock llama.cpp does not apply.
-pub fn unheeded(arch: &str, output: &GgufOutput, tensors: &[PlannedTensor<'_>]) -> Option<String> {
+pub fn ignored_factors(
+    arch: &str,
+    output: &GgufOutput,
+    tensors: &[PlannedTensor<'_>],
+) -> Option<String> {
     let names = output.factors.keys().map(|&n| tensors[n].name.as_str());
     let left: Vec<&str> = names.filter(|name| !applies_scale(arch, name)).collect();
     let first = *left.first()?;

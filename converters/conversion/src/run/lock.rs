@@ -39,7 +39,7 @@ impl ConversionLock {
             Some(folder) => {
                 let file = open_folder(&folder.path)?.into_file();
                 let lock = if folder.shared { File::try_lock_shared } else { File::try_lock };
-                own(&file, &folder.path, lock, &folder.path)?;
+                lock_file(&file, &folder.path, lock, &folder.path)?;
                 Some(file)
             }
             None => None,
@@ -62,7 +62,7 @@ impl ConversionLock {
 
     fn lock(&mut self, path: &Path, output: &Path) -> Result<(fs_err::File, bool), Error> {
         let (file, created) = continue_or_create(path)?;
-        own(file.file(), path, File::try_lock, output)?;
+        lock_file(file.file(), path, File::try_lock, output)?;
         // Only once it is locked: another process may have locked it first.
         if created {
             self.created.push(path.to_owned());
@@ -106,7 +106,7 @@ impl ConversionLock {
             parts.push(match notes.naming.then(|| PartFile::named(out)).flatten() {
                 Some(named) => named,
                 // The lock belongs to the file that was locked.
-                None => PartFile::begin(out, again(file)?, resume)?,
+                None => PartFile::begin(out, duplicate(file)?, resume)?,
             });
         }
         let is_there = |parts: &[PartFile], slab: usize, written: &[SlabRecord]| {
@@ -122,7 +122,7 @@ impl ConversionLock {
             };
             if parts[n].is_named() && !jobs.iter().enumerate().all(whole) {
                 // A renamed file is never written to.
-                parts[n] = PartFile::begin(out, again(&self.parts[n])?, false)?;
+                parts[n] = PartFile::begin(out, duplicate(&self.parts[n])?, false)?;
             }
             if resume && !parts[n].is_named() {
                 padding[n].iter().try_for_each(|&gap| zero(&parts[n], gap))?;
@@ -142,7 +142,7 @@ impl Drop for ConversionLock {
     }
 }
 
-fn again(file: &fs_err::File) -> io::Result<fs_err::File> {
+fn duplicate(file: &fs_err::File) -> io::Result<fs_err::File> {
     Ok(fs_err::File::from_parts(file.file().try_clone()?, file.path()))
 }
 
@@ -159,7 +159,7 @@ fn zero(part: &PartFile, (mut from, mut len): (u64, u64)) -> io::Result<()> {
 }
 
 /// Locks a file for this process, for as long as it is open.
-fn own(
+fn lock_file(
     file: &File,
     path: &Path,
     lock: fn(&File) -> Result<(), TryLockError>,
@@ -185,9 +185,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.part");
         let (file, _) = continue_or_create(&path).unwrap();
-        own(file.file(), &path, File::try_lock, &path).unwrap();
+        lock_file(file.file(), &path, File::try_lock, &path).unwrap();
         fs_err::rename(&path, dir.path().join("a")).unwrap();
-        let owned = || own(file.file(), &path, File::try_lock, &path);
+        let owned = || lock_file(file.file(), &path, File::try_lock, &path);
         assert!(matches!(owned(), Err(Error::Busy { .. })));
         fs_err::write(&path, "another").unwrap();
         assert!(matches!(owned(), Err(Error::Busy { .. })));

@@ -130,7 +130,7 @@ pub(super) fn encode(
                 let (numbers, bytes) = (&buffers.numbers, &buffers.bytes);
                 if target.encode.decode(job.first, numbers, bytes, row, &mut buffers.seen) {
                     let measure = Measure::of(numbers, &buffers.seen);
-                    reached(&measure, at, buffers).map_err(|why| fault(work, target, why))?;
+                    check_finite(&measure, at, buffers).map_err(|why| fault(work, target, why))?;
                     measure
                 } else {
                     Measure::default()
@@ -149,7 +149,7 @@ fn fault(work: &Work<'_>, target: &TaskTarget, why: String) -> Error {
 }
 
 /// Returns an error if a finite value would decode to a non-finite one.
-fn reached(measure: &Measure, at: usize, buffers: &Buffers) -> Result<(), String> {
+fn check_finite(measure: &Measure, at: usize, buffers: &Buffers) -> Result<(), String> {
     // If the sum is finite, there is no such value; searching each slab would cost a pass.
     if measure.error.is_finite() {
         return Ok(());

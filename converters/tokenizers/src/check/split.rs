@@ -93,7 +93,7 @@ impl Splitter {
                 match step {
                     SplitStep::Classes(regex) => matches(regex, &collapsed[part], &mut split)?,
                     SplitStep::Text(regex) => matches(regex, &blanked[part], &mut split)?,
-                    SplitStep::Threes => threes(&collapsed[part], &mut split),
+                    SplitStep::Threes => split_digits(&collapsed[part], &mut split),
                     SplitStep::Han => han(&chars[part.clone()], &collapsed[part], &mut split),
                 }
                 at += length;
@@ -200,7 +200,7 @@ fn is_blank(class: char) -> bool {
 }
 
 /// Splits runs of digits into groups of three, preceded by one or two remaining digits; other text stays.
-fn threes(classes: &[char], split: &mut Vec<usize>) {
+fn split_digits(classes: &[char], split: &mut Vec<usize>) {
     let mut at = 0;
     while at < classes.len() {
         let digits = is_number(classes[at]);

@@ -12,21 +12,21 @@ use formats::FileDtype;
 pub(super) fn find(
     checkpoint: &Checkpoint,
     name: &str,
-    said: &QuantConfig,
+    config: &QuantConfig,
 ) -> SchemeResult<NamedWeight> {
     let Some(module) = name.strip_suffix(".qweight") else { return Ok(None) };
-    let Some(numbers) = said.of_module(checkpoint, module)? else {
-        let found = format!("codes, though `{}` says that its module has none", said.exceptions);
+    let Some(numbers) = config.of_module(checkpoint, module)? else {
+        let found = format!("codes, though `{}` says that its module has none", config.exceptions);
         return Err(checkpoint.coded(name, found, "a plain weight".to_owned()));
     };
     let [scales, zeros] = ["scales", "qzeros"].map(|end| format!("{module}.{end}"));
     let parts = vec![name.to_owned(), scales, zeros];
-    let (plan, shape) = match said.layout.as_str() {
+    let (plan, shape) = match config.layout.as_str() {
         "" | "gemm" => wide(checkpoint, &parts, numbers)?,
         "gemv" => tall(checkpoint, &parts, numbers)?,
         other => {
             let expected = "gemm or gemv: convert it to one of them with what made it";
-            return Err(checkpoint.said_wrong("version", other, expected));
+            return Err(checkpoint.config_error("version", other, expected));
         }
     };
     let weight = format!("{module}.weight");
@@ -41,9 +41,9 @@ fn wide(
 ) -> SchemeResult<(IntegerLayout, Vec<usize>)> {
     let [name, scales, zeros] = parts else { return Err(missing(checkpoint, parts)) };
     let (bits, (inputs, words)) = (numbers.bits, checkpoint.sides(name, FileDtype::I32)?);
-    let said = checkpoint.beside(name, scales)?.shape.clone();
+    let stored = checkpoint.beside(name, scales)?.shape.clone();
     checkpoint.beside(name, zeros)?;
-    let (rows, outputs) = match said[..] {
+    let (rows, outputs) = match stored[..] {
         [rows, outputs] => (rows, outputs),
         _ => (0, 0),
     };
@@ -82,17 +82,17 @@ fn tall(
     let (outputs, words) = checkpoint.sides(name, FileDtype::I32)?;
     if numbers.bits != 4 {
         let found = numbers.bits.to_string();
-        return Err(checkpoint.said_wrong("bits", &found, "4 where `version` is gemv"));
+        return Err(checkpoint.config_error("bits", &found, "4 where `version` is gemv"));
     }
     let inputs = words.checked_mul(8).ok_or_else(|| missing(checkpoint, parts))?;
-    let said = checkpoint.beside(name, scales)?.shape.clone();
-    let padded = said.get(1).copied().unwrap_or_default();
+    let stored = checkpoint.beside(name, scales)?.shape.clone();
+    let padded = stored.get(1).copied().unwrap_or_default();
     checkpoint.beside(name, zeros)?;
     let size = match numbers.group {
         GroupSize::Of(size) => size,
         GroupSize::All => inputs,
         GroupSize::Unset => {
-            return Err(checkpoint.said_wrong("group_size", "nothing", "the size of a group"));
+            return Err(checkpoint.config_error("group_size", "nothing", "the size of a group"));
         }
     };
     let groups = inputs.div_ceil(size);

@@ -24,7 +24,7 @@ impl Checkpoint {
     }
 
     /// Returns an error about a config key.
-    pub(super) fn said_wrong(&self, key: &str, found: &str, expected: &str) -> Error {
+    pub(super) fn config_error(&self, key: &str, found: &str, expected: &str) -> Error {
         Error::Quantization {
             root: self.root().into(),
             key: shown(key),
@@ -61,10 +61,10 @@ impl Checkpoint {
         if dtypes.contains(&info.dtype) && shapes.contains(&info.shape.as_slice()) {
             return Ok(());
         }
-        let said: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
+        let expected: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
         let dtypes: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
         let found = format!("shape {:?} of {}", info.shape, info.dtype);
-        Err(self.coded(name, found, format!("{} of {}", said.join(" or "), dtypes.join(", "))))
+        Err(self.coded(name, found, format!("{} of {}", expected.join(" or "), dtypes.join(", "))))
     }
 
     /// Returns the two sides of a tensor of codes.

@@ -13,7 +13,7 @@ use formats::FileDtype;
 pub(super) fn find(
     checkpoint: &Checkpoint,
     name: &str,
-    said: &QuantConfig,
+    config: &QuantConfig,
 ) -> SchemeResult<NamedWeight> {
     let stored = &checkpoint.stored;
     let Some(info) = stored.get(name) else { return Ok(None) };
@@ -23,16 +23,16 @@ pub(super) fn find(
     }
     let module = name.strip_suffix("_packed").unwrap_or(name);
     let module = module.strip_suffix(".weight").unwrap_or(module);
-    let group = said.schemes.of_floats(checkpoint, module)?;
+    let group = config.schemes.of_floats(checkpoint, module)?;
     let made = if eight_bits {
-        eight(checkpoint, name, info, group.and_then(ModuleScheme::block).or(said.block))?
+        eight(checkpoint, name, info, group.and_then(ModuleScheme::block).or(config.block))?
     } else {
         four(checkpoint, name, info)?
     };
     let Some((weight, made)) = made else { return Ok(None) };
     let inputs = match group {
         Some(group) => group.inputs.clone(),
-        None => said.inputs_of(info.dtype),
+        None => config.inputs_of(info.dtype),
     };
     Ok(Some((weight, QuantizedWeight { inputs, ..made })))
 }

@@ -12,21 +12,21 @@ use formats::FileDtype;
 pub(super) fn find(
     checkpoint: &Checkpoint,
     name: &str,
-    said: &QuantConfig,
+    config: &QuantConfig,
 ) -> SchemeResult<NamedWeight> {
     let Some(module) = name.strip_suffix(".qweight") else { return Ok(None) };
-    let Some(numbers) = said.of_module(checkpoint, module)? else {
-        let found = format!("codes, though `{}` says that its module has none", said.exceptions);
+    let Some(numbers) = config.of_module(checkpoint, module)? else {
+        let found = format!("codes, though `{}` says that its module has none", config.exceptions);
         return Err(checkpoint.coded(name, found, "a plain weight".to_owned()));
     };
     let IntegerConfig { bits, group } = numbers;
-    if !["", "gptq", "gptq_v2", "gptq_p"].contains(&said.layout.as_str()) {
+    if !["", "gptq", "gptq_v2", "gptq_p"].contains(&config.layout.as_str()) {
         let expected = "gptq, gptq_v2 or gptq_p: convert it to one of them with what made it";
-        return Err(checkpoint.said_wrong("checkpoint_format", &said.layout, expected));
+        return Err(checkpoint.config_error("checkpoint_format", &config.layout, expected));
     }
-    let planes = said.planes && matches!(bits, 5..=7) || said.layout == "gptq_p";
+    let planes = config.planes && matches!(bits, 5..=7) || config.layout == "gptq_p";
     let layout = if planes { CodeOrder::Planes } else { CodeOrder::Stream };
-    let low = matches!(said.layout.as_str(), "" | "gptq");
+    let low = matches!(config.layout.as_str(), "" | "gptq");
     let (tall, outputs) = checkpoint.sides(name, FileDtype::I32)?;
     let [scales, zeros, order] = ["scales", "qzeros", "g_idx"].map(|end| format!("{module}.{end}"));
     let groups = match checkpoint.beside(name, &scales)?.shape[..] {
@@ -36,7 +36,7 @@ pub(super) fn find(
     checkpoint.beside(name, &zeros)?;
     let inputs = match checkpoint.stored(&order) {
         Some(info) => info.elements(),
-        None => unsaid_inputs(tall, bits, groups, group),
+        None => default_inputs(tall, bits, groups, group),
     };
     if inputs == 0 || PackedCodes::needed(inputs, bits) != tall {
         let found = format!("{tall} rows");
@@ -57,7 +57,7 @@ pub(super) fn find(
     let told = checkpoint.stored(&order).is_some();
     let plus = match bits {
         // 1 in each code of a word.
-        2 | 4 | 8 if low && said.borrowed => u32::MAX / ((1 << bits) - 1),
+        2 | 4 | 8 if low && config.borrowed => u32::MAX / ((1 << bits) - 1),
         _ => 0,
     };
     let words = PackedCodes { layout, plus, ..PackedCodes::stream(bits, wide, 1) };
@@ -79,7 +79,7 @@ pub(super) fn find(
 
 /// Infers the number of inputs if no tensor gives it. It is the capacity of the words, unless the groups
 /// end slightly earlier.
-fn unsaid_inputs(tall: usize, bits: u32, groups: usize, group: GroupSize) -> usize {
+fn default_inputs(tall: usize, bits: u32, groups: usize, group: GroupSize) -> usize {
     let most = tall / bits as usize * 32 + tall % bits as usize * 32 / bits as usize;
     match group {
         GroupSize::Of(size) => match groups.checked_mul(size) {

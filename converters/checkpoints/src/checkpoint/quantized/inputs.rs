@@ -70,21 +70,21 @@ impl InputScheme {
     /// Parses the input rounding of a group.
     pub(super) fn of_group(fields: &Map<String, Value>) -> Self {
         // Rounding inputs but not outputs would reproduce neither the original model nor the quantized one.
-        match fields.get("output_activations").filter(|said| !said.is_null()) {
-            Some(said) => Self::Other(formats::shown(&format!("output_activations: {said}"))),
+        match fields.get("output_activations").filter(|setting| !setting.is_null()) {
+            Some(setting) => Self::Other(formats::shown(&format!("output_activations: {setting}"))),
             None => Self::read(fields.get("input_activations")),
         }
     }
 
-    fn read(said: Option<&Value>) -> Self {
-        let Some(said) = said.filter(|said| !said.is_null()) else { return Self::None };
-        Self::understood(said).unwrap_or_else(|| Self::Other(formats::shown(&said.to_string())))
+    fn read(setting: Option<&Value>) -> Self {
+        let Some(setting) = setting.filter(|setting| !setting.is_null()) else { return Self::None };
+        Self::parse(setting).unwrap_or_else(|| Self::Other(formats::shown(&setting.to_string())))
     }
 
     /// Parses a rounding with the defaults of `QuantizationArgs`.
-    fn understood(said: &Value) -> Option<Self> {
-        let said = said.as_object()?;
-        let get = |key: &str| said.get(key).filter(|value| !value.is_null());
+    fn parse(setting: &Value) -> Option<Self> {
+        let setting = setting.as_object()?;
+        let get = |key: &str| setting.get(key).filter(|value| !value.is_null());
         let text = |key: &str| match get(key) {
             None => Some(None),
             Some(value) => value.as_str().map(|text| Some(text.to_lowercase())),
@@ -154,11 +154,11 @@ impl Checkpoint {
                 Some(scale) => known(codes, scale)?,
                 None => Rounding { codes, shared: ScaleSharing::Row },
             },
-            InputScheme::Other(said) => {
+            InputScheme::Other(setting) => {
                 let key = format!("input_activations of `{}`", module.trim_end_matches('.'));
                 let expected = "whole numbers of 2 to 8 bits or floats of 8, per token, in groups or \
                                 with a stored scale: nothing else is rounded here";
-                return Err(self.said_wrong(&key, said, expected));
+                return Err(self.config_error(&key, setting, expected));
             }
         }))
     }
@@ -170,8 +170,10 @@ impl Checkpoint {
 
     /// True if the config declares rounding of keys and values.
     pub fn rounds_caches(&self) -> bool {
-        let said = section(self.root());
-        said.is_some_and(|(said, _)| said.get("kv_cache_scheme").is_some_and(|x| !x.is_null()))
+        let setting = section(self.root());
+        setting.is_some_and(|(setting, _)| {
+            setting.get("kv_cache_scheme").is_some_and(|x| !x.is_null())
+        })
     }
 
     /// Reads the zero point that is stored under this name.
@@ -206,7 +208,7 @@ mod tests {
     #[test]
     fn words_of_a_config_become_roundings() {
         let whole = |symmetric| CodeType::Integer { bits: 8, symmetric };
-        for (said, want) in [
+        for (setting, want) in [
             (
                 r#"{"dynamic": true, "strategy": "token"}"#,
                 Some(InputScheme::Dynamic(whole(true), None)),
@@ -227,10 +229,10 @@ mod tests {
             (r#"{"num_bits": 16}"#, None),
             ("7", None),
         ] {
-            let value: Value = serde_json::from_str(said).expect("JSON");
+            let value: Value = serde_json::from_str(setting).expect("JSON");
             match (InputScheme::read(Some(&value)), want) {
                 (InputScheme::Other(_), None) => {}
-                (found, want) => assert_eq!(Some(found), want, "{said}"),
+                (found, want) => assert_eq!(Some(found), want, "{setting}"),
             }
         }
         assert_eq!(InputScheme::read(None), InputScheme::None);

@@ -101,7 +101,7 @@ impl ValueReader for IntegerWeight<'_> {
             let (output, from) = ((at + done) / self.inputs, (at + done) % self.inputs);
             let row = output / self.plan.down;
             let (group, end) = match self.order {
-                Some(order) => (told(order, from), from + 1),
+                Some(order) => (stored_group(order, from), from + 1),
                 None => (from / self.plan.size, (from / self.plan.size + 1) * self.plan.size),
             };
             let now = (end.min(self.inputs) - from).min(out.len() - done);
@@ -115,6 +115,6 @@ impl ValueReader for IntegerWeight<'_> {
 }
 
 /// Returns the group index of an input, whose existence was checked before.
-fn told(order: &[u8], input: usize) -> usize {
+fn stored_group(order: &[u8], input: usize) -> usize {
     order.as_chunks::<4>().0.get(input).map_or(0, |group| u32::from_le_bytes(*group) as usize)
 }

@@ -13,7 +13,7 @@ use formats::FileDtype;
 pub(super) fn find(
     checkpoint: &Checkpoint,
     name: &str,
-    said: &QuantConfig,
+    config: &QuantConfig,
 ) -> SchemeResult<NamedWeight> {
     let dtype = checkpoint.stored(name).map(|info| info.dtype);
     let (module, packed) = match (name.strip_suffix(".weight_packed"), dtype) {
@@ -36,7 +36,7 @@ pub(super) fn find(
         let expected = "a plain weight: `config_groups` and `ignore` of quantization_config say so";
         Err(checkpoint.coded(name, found, expected.to_owned()))
     };
-    match said.schemes.of(checkpoint, module)? {
+    match config.schemes.of(checkpoint, module)? {
         SchemeMatch::Module(group) => match whole(group) {
             Some(weights) => made(group, &weights),
             None => unnamed(),
@@ -144,9 +144,9 @@ impl CodeTensor<'_> {
             return checkpoint.sides(name, FileDtype::I8);
         }
         let (rows, words) = checkpoint.sides(name, FileDtype::I32)?;
-        let said = format!("{module}.weight_shape");
-        let info = checkpoint.beside(name, &said)?;
-        let bytes = checkpoint.stored_bytes(&said)?;
+        let shape_name = format!("{module}.weight_shape");
+        let info = checkpoint.beside(name, &shape_name)?;
+        let bytes = checkpoint.stored_bytes(&shape_name)?;
         let sides: Vec<i64> = match info.dtype {
             FileDtype::I64 => {
                 bytes.as_chunks::<8>().0.iter().take(3).map(|b| i64::from_le_bytes(*b)).collect()
@@ -173,7 +173,7 @@ impl CodeTensor<'_> {
                 "[{rows}, columns] whose columns fill the {words} words of a row of `{name}`, \
                  {bits} bits each"
             );
-            checkpoint.coded(&said, found, expected)
+            checkpoint.coded(&shape_name, found, expected)
         })
     }
 }

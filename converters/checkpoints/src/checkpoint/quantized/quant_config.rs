@@ -59,18 +59,18 @@ fn read(folder: &Path, name: &str) -> Option<Value> {
 /// Returns the quantization section of a folder, and true if it comes from ModelOpt's own file.
 pub(super) fn section(folder: &Path) -> Option<(Value, bool)> {
     let inside = read(folder, "config.json").and_then(of_config);
-    if let Some(said) = inside {
-        return Some((said, false));
+    if let Some(found) = inside {
+        return Some((found, false));
     }
     let own = read(folder, "hf_quant_config.json");
-    if let Some(said) = own.and_then(|mut own| own.get_mut("quantization").map(Value::take)) {
-        return Some((said, true));
+    if let Some(found) = own.and_then(|mut own| own.get_mut("quantization").map(Value::take)) {
+        return Some((found, true));
     }
     // Config files that GPTQ and AWQ wrote before `config.json` had the section.
     for (name, method) in [("quantize_config.json", "gptq"), ("quant_config.json", "awq")] {
-        if let Some(Value::Object(mut said)) = read(folder, name) {
-            said.entry("quant_method").or_insert_with(|| method.into());
-            return Some((Value::Object(said), false));
+        if let Some(Value::Object(mut found)) = read(folder, name) {
+            found.entry("quant_method").or_insert_with(|| method.into());
+            return Some((Value::Object(found), false));
         }
     }
     None
@@ -78,7 +78,8 @@ pub(super) fn section(folder: &Path) -> Option<(Value, bool)> {
 
 /// Returns the section of a config, by its current or older name, or the section of its text model.
 fn of_config(mut config: Value) -> Option<Value> {
-    let mut own = |at: &str| config.pointer_mut(at).map(Value::take).filter(|said| !said.is_null());
+    let mut own =
+        |at: &str| config.pointer_mut(at).map(Value::take).filter(|value| !value.is_null());
     own("/quantization_config")
         .or_else(|| own("/compression_config"))
         .or_else(|| own("/text_config/quantization_config"))
@@ -100,7 +101,7 @@ impl QuantConfig {
     pub(super) fn of(checkpoint: &Checkpoint) -> SchemeResult<Option<Self>> {
         let Some((section, own)) = section(checkpoint.root()) else { return Ok(None) };
         let whole = IntegerConfig { bits: 4, group: GroupSize::Unset };
-        let mut said = Self {
+        let mut config = Self {
             method: "modelopt".to_owned(),
             block: None,
             numbers: whole,
@@ -116,39 +117,39 @@ impl QuantConfig {
         };
         refuse_turned(checkpoint, &section)?;
         if own {
-            return Ok(Some(said));
+            return Ok(Some(config));
         }
         let Some(method) = section.get("quant_method").and_then(Value::as_str) else {
             return Ok(None);
         };
-        method.clone_into(&mut said.method);
+        method.clone_into(&mut config.method);
         let pair = |value: &Value| match value.as_array().map(Vec::as_slice) {
             Some([a, b]) => Some((a.as_u64()?.try_into().ok()?, b.as_u64()?.try_into().ok()?)),
             _ => None,
         };
-        said.block = section.get("weight_block_size").and_then(pair);
+        config.block = section.get("weight_block_size").and_then(pair);
         match method {
-            "compressed-tensors" => said.schemes = Schemes::read(checkpoint, &section)?,
+            "compressed-tensors" => config.schemes = Schemes::read(checkpoint, &section)?,
             "gptq" | "awq" => {
-                said.numbers = numbers(checkpoint, &section, whole)?;
+                config.numbers = numbers(checkpoint, &section, whole)?;
                 let key = if method == "gptq" { "checkpoint_format" } else { "version" };
                 let layout = section.get(key).and_then(Value::as_str).unwrap_or_default();
-                said.layout = layout.to_lowercase();
-                said.borrowed = is_borrowed(&section);
-                said.dynamic = dynamic(checkpoint, &section, said.numbers)?;
+                config.layout = layout.to_lowercase();
+                config.borrowed = is_borrowed(&section);
+                config.dynamic = dynamic(checkpoint, &section, config.numbers)?;
             }
             method if auto_round::METHODS.contains(&method) => {
                 let (method, layout) = auto_round::layout(checkpoint, &section)?;
-                method.clone_into(&mut said.method);
-                layout.clone_into(&mut said.layout);
-                said.planes = false;
-                said.exceptions = "extra_config";
-                said.numbers = numbers(checkpoint, &section, whole)?;
-                said.dynamic = auto_round::extra(checkpoint, &section, said.numbers)?;
+                method.clone_into(&mut config.method);
+                layout.clone_into(&mut config.layout);
+                config.planes = false;
+                config.exceptions = "extra_config";
+                config.numbers = numbers(checkpoint, &section, whole)?;
+                config.dynamic = auto_round::extra(checkpoint, &section, config.numbers)?;
             }
             _ => {}
         }
-        Ok(Some(said))
+        Ok(Some(config))
     }
 
     /// Returns the input rounding for codes of this dtype, if no scheme declares one.
@@ -188,7 +189,7 @@ fn refuse_turned(checkpoint: &Checkpoint, section: &Value) -> SchemeResult<()> {
     let applied = all.filter_map(|group| group.get("apply")?.as_array()).flatten();
     let mut places = applied.filter_map(|one| one.get("location")?.as_str());
     match places.find(|place| !place.starts_with("weight_")) {
-        Some(place) => Err(checkpoint.said_wrong(
+        Some(place) => Err(checkpoint.config_error(
             "transform_config",
             place,
             "transforms of weights alone: what is rotated while the model runs is not read",
@@ -200,7 +201,7 @@ fn refuse_turned(checkpoint: &Checkpoint, section: &Value) -> SchemeResult<()> {
 /// Compiles a pattern that matches from the beginning, like Python's `re.match`.
 pub(super) fn pattern(checkpoint: &Checkpoint, key: &str, text: &str) -> SchemeResult<Regex> {
     Regex::new(&format!("^(?:{text})"))
-        .map_err(|_| checkpoint.said_wrong(key, text, "a regular expression"))
+        .map_err(|_| checkpoint.config_error(key, text, "a regular expression"))
 }
 
 /// True if a pattern matches. A pattern that takes too long is an error.
@@ -212,7 +213,7 @@ pub(super) fn matches(
 ) -> SchemeResult<bool> {
     regex
         .is_match(text)
-        .map_err(|_| checkpoint.said_wrong(key, regex.as_str(), "a pattern that can be matched"))
+        .map_err(|_| checkpoint.config_error(key, regex.as_str(), "a pattern that can be matched"))
 }
 
 /// Parses bits and group size of a section, with defaults for missing ones.
@@ -227,7 +228,7 @@ pub(super) fn numbers(
     let bits = match find(["bits", "w_bit"]) {
         Some((key, value)) => match value.as_u64() {
             Some(bits @ 2..=8) => bits as u32,
-            _ => return Err(checkpoint.said_wrong(key, &value.to_string(), "2 to 8")),
+            _ => return Err(checkpoint.config_error(key, &value.to_string(), "2 to 8")),
         },
         None => default.bits,
     };
@@ -237,7 +238,7 @@ pub(super) fn numbers(
             Some(size @ 1..) => GroupSize::Of(usize::try_from(size).unwrap_or(usize::MAX)),
             _ => {
                 let expected = "the number of inputs that share a scale, or -1 for all";
-                return Err(checkpoint.said_wrong(key, &value.to_string(), expected));
+                return Err(checkpoint.config_error(key, &value.to_string(), expected));
             }
         },
         None => default.group,
@@ -283,15 +284,15 @@ mod tests {
 
     #[test]
     fn the_section_has_several_places() {
-        let said = || json!({"quant_method": "fp8"});
+        let section = || json!({"quant_method": "fp8"});
         for config in [
-            json!({"quantization_config": said(), "text_config": {"quantization_config": {}}}),
-            json!({"compression_config": said()}),
-            json!({"text_config": {"quantization_config": said()}}),
-            json!({"quantization_config": null, "text_config": {"quantization_config": said()}}),
+            json!({"quantization_config": section(), "text_config": {"quantization_config": {}}}),
+            json!({"compression_config": section()}),
+            json!({"text_config": {"quantization_config": section()}}),
+            json!({"quantization_config": null, "text_config": {"quantization_config": section()}}),
         ] {
-            assert_eq!(of_config(config.clone()), Some(said()), "{config}");
+            assert_eq!(of_config(config.clone()), Some(section()), "{config}");
         }
-        assert_eq!(of_config(json!({"vision_config": {"quantization_config": said()}})), None);
+        assert_eq!(of_config(json!({"vision_config": {"quantization_config": section()}})), None);
     }
 }

@@ -72,7 +72,7 @@ impl Schemes {
             let Some(fields) = group.as_object() else {
                 let expected = "an object with `targets` and `weights`: write the name of a \
                                 scheme out in full";
-                return Err(checkpoint.said_wrong(&key, &group.to_string(), expected));
+                return Err(checkpoint.config_error(&key, &group.to_string(), expected));
             };
             let weights = fields.get("weights").filter(|weights| !weights.is_null());
             let read = weights.map(|weights| WeightScheme::read(checkpoint, &key, weights));
@@ -159,12 +159,12 @@ impl SchemeTarget {
 }
 
 impl WeightScheme {
-    fn read(checkpoint: &Checkpoint, key: &str, said: &Value) -> SchemeResult<Self> {
+    fn read(checkpoint: &Checkpoint, key: &str, setting: &Value) -> SchemeResult<Self> {
         let wrong = |end: &str, value: Option<&Value>, expected: &str| {
             let found = value.map_or("nothing".to_owned(), Value::to_string);
-            checkpoint.said_wrong(&format!("{key}.weights.{end}"), &found, expected)
+            checkpoint.config_error(&format!("{key}.weights.{end}"), &found, expected)
         };
-        let get = |key: &str| said.get(key).filter(|value| !value.is_null());
+        let get = |key: &str| setting.get(key).filter(|value| !value.is_null());
         let whole =
             get("type").and_then(Value::as_str).is_none_or(|ty| ty.eq_ignore_ascii_case("int"));
         let bits = match get("num_bits") {
