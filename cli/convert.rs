@@ -245,7 +245,7 @@ impl Convert {
     ) -> Result<Ended> {
         let fingerprint = format::fingerprint(source, planned, self.types.identity())?;
         for (output, _) in planned {
-            plan::measure(&source.tensors, output, self.threads()).map_err(anyhow::Error::msg)?;
+            plan::measure(&source.tensors, output, self.threads())?;
         }
         let work = plan::work(&source.tensors, planned, fingerprint);
         for (_, files) in planned {

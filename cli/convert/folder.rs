@@ -233,8 +233,7 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
 fn items<'c>(args: &Convert, plan: &Plan<'c>) -> Result<Vec<Item<'c>>> {
     let (tensors, choices) = (&plan.tensors, &plan.choices);
     let peaks = if plan.format.shares() {
-        let peaks = peaks::peaks(tensors, choices, &plan.target.model.quant, args.threads());
-        Some(peaks.map_err(|why| anyhow::anyhow!(why))?)
+        Some(peaks::peaks(tensors, choices, &plan.target.model.quant, args.threads())?)
     } else {
         None
     };
@@ -252,8 +251,7 @@ fn plan<'c>(
     let (weights, _) = flows(checkpoint, &model.graph.weights, &model.rules)
         .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
     let wanted = Wanted { apart: format.quantizes(), output };
-    let tensors =
-        folder::tensors(checkpoint, model, &weights, wanted).map_err(|why| anyhow::anyhow!(why))?;
+    let tensors = folder::tensors(checkpoint, model, &weights, wanted)?;
     let choices = format.choose(&tensors, &model.quant);
     Ok(Plan {
         format,

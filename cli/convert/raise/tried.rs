@@ -115,7 +115,7 @@ fn write(
     planned: &[(Output, Vec<plan::Planned>)],
 ) -> Result<Done> {
     for (output, _) in planned {
-        plan::measure(&source.tensors, output, args.threads()).map_err(anyhow::Error::msg)?;
+        plan::measure(&source.tensors, output, args.threads())?;
     }
     let work = plan::work(&source.tensors, planned, "trial".to_owned());
     let settings = conversion::Settings {

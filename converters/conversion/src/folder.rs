@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use registry::graph::WeightId;
 
-use super::work::{Blocks, Encode};
+use super::work::{Blocks, Encode, EncodeError};
 use checkpoints::flow::{Flow, Numbers};
 use formats::codec::BlockType;
 use formats::safetensors::{Declared, FileDtype};
@@ -23,7 +23,7 @@ mod tensors;
 pub use calibrated::Scales;
 pub use files::{Planned, even_limit, index, lay_out, work};
 pub use format::Format;
-pub use tensors::{Wanted, tensors};
+pub use tensors::{Unquantized, Wanted, tensors};
 
 use scaled::{Part, Scaled, Scheme};
 
@@ -49,7 +49,7 @@ pub struct Tensor<'a> {
     /// Mixture that the matrix belongs to: either all matrices of a mixture are quantized, or none.
     pub mixture: Option<usize>,
     /// `Ok` if the tensor may be quantized, else the reason why not.
-    pub matrix: Result<(), String>,
+    pub matrix: Result<(), Unquantized>,
 }
 
 /// Decision about one tensor.
@@ -176,8 +176,8 @@ impl Encode for Verbatim {
         rows * row * self.0.size()
     }
 
-    fn encode(&self, _: usize, _: &[f32], _: usize, _: &mut [u8]) -> Result<(), String> {
-        Err(format!("its numbers of dtype {} cannot be copied", self.0))
+    fn encode(&self, _: usize, _: &[f32], _: usize, _: &mut [u8]) -> Result<(), EncodeError> {
+        Err(EncodeError::Verbatim { dtype: self.0 })
     }
 
     fn decode(&self, _: usize, _: &[f32], _: &[u8], _: usize, _: &mut [f32]) -> bool {

@@ -38,7 +38,7 @@ impl Store {
     }
 
     fn bytes(&self, name: &str) -> Result<(&Entry, &[u8]), Error> {
-        Ok(self.file.tensor(name).ok_or_else(|| self.missing(name))??)
+        self.file.tensor(name)?.ok_or_else(|| self.missing(name))
     }
 
     /// Returns an error with the actual and the expected form of a tensor.

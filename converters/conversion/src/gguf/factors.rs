@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use registry::gguf::heeds_scale;
 
 use super::{Choice, Output, Tensor};
-use crate::peaks::{in_threads, peak};
+use crate::peaks::{Error, in_threads, peak};
 use checkpoints::flow::Numbers;
 use formats::codec::{self, BlockType};
 use formats::gguf::Declared;
@@ -114,7 +114,7 @@ pub(super) fn declared(output: &Output, tensors: &[Tensor<'_>]) -> Vec<Declared>
 }
 
 /// Computes the unknown factors, reading each such tensor once.
-pub fn measure(tensors: &[Tensor<'_>], output: &Output, threads: usize) -> Result<(), String> {
+pub fn measure(tensors: &[Tensor<'_>], output: &Output, threads: usize) -> Result<(), Error> {
     let unknown = output.factors.iter().filter(|(_, factors)| factors.0.get().is_none());
     let unknown: Vec<(&usize, &Factors)> = unknown.collect();
     in_threads(threads, || {
@@ -125,7 +125,7 @@ pub fn measure(tensors: &[Tensor<'_>], output: &Output, threads: usize) -> Resul
                 let numbers = matrix * size..(matrix + 1) * size;
                 peak(&tensor.name, &tensor.flow, numbers).map(codec::nvfp4_factor)
             };
-            let found = (0..count).into_par_iter().map(of).collect::<Result<Vec<f32>, String>>()?;
+            let found = (0..count).into_par_iter().map(of).collect::<Result<Vec<f32>, Error>>()?;
             // Another thread can only have set the same value.
             factors.0.set(found).ok();
             Ok(())
