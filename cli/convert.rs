@@ -247,7 +247,7 @@ impl ConvertArgs {
     ) -> Result<CommandOutcome> {
         let fingerprint = set_id::of_gguf_run(source, planned, self.types.identity())?;
         for (output, _) in planned {
-            plan::measure(&source.tensors, output, self.threads()).map_err(anyhow::Error::msg)?;
+            plan::measure(&source.tensors, output, self.threads())?;
         }
         let work = plan::work(&source.tensors, planned, fingerprint);
         for (_, files) in planned {

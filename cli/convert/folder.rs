@@ -217,8 +217,7 @@ pub(super) fn run(
 fn items<'c>(args: &ConvertArgs, plan: &FolderPlan<'c>) -> Result<Vec<FolderItem<'c>>> {
     let (tensors, choices) = (&plan.tensors, &plan.choices);
     let peaks = if plan.format.shares() {
-        let peaks = peaks::peaks(tensors, choices, &plan.target.model.quant, args.threads());
-        Some(peaks.map_err(|why| anyhow::anyhow!(why))?)
+        Some(peaks::peaks(tensors, choices, &plan.target.model.quant, args.threads())?)
     } else {
         None
     };
@@ -236,8 +235,7 @@ fn plan<'c>(
     let (weights, _) = flows(checkpoint, &model.graph.weights, &model.rules)
         .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
     let wanted = ListingOptions { apart: format.quantizes(), output };
-    let tensors =
-        folder::tensors(checkpoint, model, &weights, wanted).map_err(|why| anyhow::anyhow!(why))?;
+    let tensors = folder::tensors(checkpoint, model, &weights, wanted)?;
     let choices = format.choose(&tensors, &model.quant);
     Ok(FolderPlan {
         format,

@@ -243,7 +243,7 @@ fn compare(
     let bytes = file.bytes(&info.name).ok_or("it has no bytes")?;
     let step = SLAB / info.ty.elements() * info.ty.elements();
     let (mut sum, count) = (Measure::default(), tensor.flow.len());
-    let factors = file.factors(info)?;
+    let factors = file.factors(info).map_err(|why| why.to_string())?;
     let matrix: usize = info.shape.iter().rev().take(2).product();
     let (mut numbers, mut seen) = (Vec::new(), Vec::new());
     let mut hash = Sha256::new();

@@ -74,7 +74,7 @@ impl WeightSource for checkpoints::weights::CheckpointWeights {
     }
 
     fn computed(&self, id: WeightId) -> Result<Option<Vec<f32>>, Error> {
-        self.read(id).transpose().map_err(|e| Error::Checkpoint(Box::new(e)))
+        self.read(id).map_err(|e| Error::Checkpoint(Box::new(e)))
     }
 
     fn is_computed(&self, id: WeightId) -> bool {

@@ -138,8 +138,8 @@ fn compared(checkpoint: &Checkpoint, source: &Checkpoint) -> Result<Vec<Quantize
         if source.info(name).is_none() {
             continue;
         }
-        let (Ok(ours), Ok(theirs)) = (checkpoint.flow(name)?, source.flow(name)?) else { continue };
-        if ours.shape() != theirs.shape() {
+        let (ours, theirs) = (checkpoint.flow(name)?, source.flow(name)?);
+        if ours.shape() != theirs.shape() || theirs.numeric().is_err() {
             continue;
         }
         let (mut error, mut power) = (0.0, 0.0);

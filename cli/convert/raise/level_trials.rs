@@ -116,7 +116,7 @@ fn write(
     planned: &[(GgufOutput, Vec<plan::GgufPlan>)],
 ) -> Result<ConversionResult> {
     for (output, _) in planned {
-        plan::measure(&source.tensors, output, args.threads()).map_err(anyhow::Error::msg)?;
+        plan::measure(&source.tensors, output, args.threads())?;
     }
     let work = plan::work(&source.tensors, planned, "trial".to_owned());
     let settings = conversion::RunOptions {

@@ -10,7 +10,7 @@ mod stamp;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 pub use error::Error;
 pub use index::outside;
@@ -18,7 +18,7 @@ pub use nonfinite::NonFinite;
 pub use quantized::{BlockEncoding, CodeType, Rounding, ScaleSharing};
 pub use stamp::Stamp;
 
-use crate::flow::Flow;
+use crate::flow::{Flow, PlainValues};
 use formats::gguf::split::SET_KEY;
 use formats::numbers;
 use formats::safetensors::{FileDtype, SafetensorsFile};
@@ -172,14 +172,15 @@ impl Checkpoint {
         quantized::packed_in(self, self.quantized.get(name)?)
     }
 
-    /// Returns a tensor that is read on demand. The inner `Err` says why it has no numeric values.
-    pub fn flow(&self, name: &str) -> Result<Result<Flow<'_>, String>, Error> {
+    /// Returns a tensor that is read on demand. [`Flow::numeric`] says if its dtype encodes values.
+    pub fn flow(&self, name: &str) -> Result<Flow<'_>, Error> {
         if let Some(made) = self.quantized.get(name) {
-            return quantized::flow(self, made).map(Ok);
+            return quantized::flow(self, made);
         }
-        let bytes = self.bytes(name)?;
-        let Some(info) = self.stored.get(name) else { return Ok(Err(String::new())) };
-        Ok(Flow::plain(&info.shape, info.dtype, bytes))
+        let TensorInfo { dtype, shape, file, range } = self.entry(name)?;
+        // The header's reader has compared the range with the dtype and the shape.
+        let bytes = self.slice(*file, *range)?;
+        Ok(Flow::new(shape, Arc::new(PlainValues { dtype: *dtype, bytes })))
     }
 
     /// Returns every tensor by name.
@@ -206,12 +207,16 @@ impl Checkpoint {
     }
 
     fn stored_bytes(&self, name: &str) -> Result<&[u8], Error> {
-        let info = self.stored.get(name).ok_or_else(|| Error::NoTensor {
+        let info = self.entry(name)?;
+        self.slice(info.file, info.range)
+    }
+
+    fn entry(&self, name: &str) -> Result<&TensorInfo, Error> {
+        self.stored.get(name).ok_or_else(|| Error::NoTensor {
             root: self.root.clone(),
             tensor: shown(name),
             have: self.stored.len(),
-        })?;
-        self.slice(info.file, info.range)
+        })
     }
 
     /// Returns bytes of a file that lie in one of its tensors.

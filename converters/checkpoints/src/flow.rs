@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use registry::weight_map::{HeadLayout, WeightStep, shapes};
+use registry::weight_map::{HeadLayout, StepError, WeightStep, shapes};
 
 pub(crate) use compute::ValueStep;
 use formats::numbers;
@@ -13,6 +13,29 @@ use formats::safetensors::FileDtype;
 
 mod compute;
 mod walk;
+
+/// Reason that a tensor cannot be read as values, or steps cannot make tensors.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Error {
+    #[error("{bytes} bytes do not hold shape {shape:?} of {dtype}")]
+    Size { bytes: usize, shape: Vec<usize>, dtype: FileDtype },
+    #[error("numbers of dtype `{dtype}` cannot be read as f32")]
+    Dtype { dtype: FileDtype },
+    #[error(transparent)]
+    Step(#[from] StepError),
+    #[error("blocks and scales are tensors of bytes, as they lie in the file")]
+    NotBytes,
+    #[error("{rows} rows are more than are made")]
+    TooManyRows { rows: usize },
+    #[error("the stretches do not add up to the {rows} rows of shape {shape:?}")]
+    Stretches { rows: usize, shape: Vec<usize> },
+    #[error("this step only moves numbers")]
+    OnlyMoves,
+    #[error("its steps give {found} tensors, and this is number {number}")]
+    NoOutput { found: usize, number: usize },
+}
 
 /// Source of values that can be read at any offset.
 pub trait ValueReader: Send + Sync {
@@ -135,27 +158,27 @@ impl<'a> Flow<'a> {
     }
 
     /// Returns a flow of a floating-point dtype. An error says why the bytes cannot be read as values.
-    pub fn plain(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, String> {
+    pub fn plain(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, Error> {
         let flow = Self::stored(shape, dtype, bytes)?;
         flow.numeric()?;
         Ok(flow)
     }
 
     /// Returns a flow of any dtype, for steps that move or decode bytes.
-    pub fn stored(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, String> {
+    pub fn stored(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, Error> {
         let count = shape.iter().try_fold(1_usize, |n, &dim| n.checked_mul(dim));
         let size = count.and_then(|count| count.checked_mul(dtype.size()));
         if size != Some(bytes.len()) {
-            return Err(format!("{} bytes do not hold shape {shape:?} of {dtype}", bytes.len()));
+            return Err(Error::Size { bytes: bytes.len(), shape: shape.to_vec(), dtype });
         }
         Ok(Self::new(shape, Arc::new(PlainValues { dtype, bytes })))
     }
 
     /// Returns an error if a source has a dtype whose bytes cannot be read as values.
-    pub fn numeric(&self) -> Result<(), String> {
+    pub fn numeric(&self) -> Result<(), Error> {
         match self.no_numbers() {
             None => Ok(()),
-            Some(dtype) => Err(format!("numbers of dtype `{dtype}` cannot be read as f32")),
+            Some(dtype) => Err(Error::Dtype { dtype }),
         }
     }
 
@@ -175,11 +198,11 @@ impl<'a> Flow<'a> {
     }
 
     /// Applies steps to several tensors, without reading any.
-    pub fn run(steps: &[WeightStep], mut flows: Vec<Self>) -> Result<Vec<Self>, String> {
+    pub fn run(steps: &[WeightStep], mut flows: Vec<Self>) -> Result<Vec<Self>, Error> {
         for step in steps {
             let before: Vec<_> = flows.iter().map(|flow| flow.shape.clone()).collect();
             // Shapes are checked here once, so the code below need not check them.
-            let after = shapes(std::slice::from_ref(step), before).map_err(|e| e.to_string())?;
+            let after = shapes(std::slice::from_ref(step), before)?;
             flows = one(step, flows, after)?;
         }
         Ok(flows)
@@ -206,11 +229,7 @@ const MOST_RESIZED: usize = 1 << 36;
 type Shapes = Vec<Vec<usize>>;
 
 /// Applies one step; `after` holds the shapes of the results.
-fn one<'a>(
-    step: &WeightStep,
-    flows: Vec<Flow<'a>>,
-    after: Shapes,
-) -> Result<Vec<Flow<'a>>, String> {
+fn one<'a>(step: &WeightStep, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec<Flow<'a>>, Error> {
     Ok(match step {
         WeightStep::Concat(axis) => vec![join(*axis, &flows, after)],
         WeightStep::Mxfp4 => {
@@ -218,10 +237,7 @@ fn one<'a>(
                 FlowNode::Source(source) if matches!(source.bytes(), Some((FileDtype::U8, b)) if b.len() == flow.len()) => {
                     Ok(Arc::clone(source))
                 }
-                _ => {
-                    Err("blocks and scales are tensors of bytes, as they lie in the file"
-                        .to_owned())
-                }
+                _ => Err(Error::NotBytes),
             };
             let numbers = Mxfp4 { blocks: bytes(&flows[0])?, scales: bytes(&flows[1])? };
             let shape = after.first().cloned().unwrap_or_default();
@@ -272,7 +288,7 @@ fn one<'a>(
     })
 }
 
-fn each<'a>(step: &WeightStep, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'a>, String> {
+fn each<'a>(step: &WeightStep, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'a>, Error> {
     let node = match step {
         WeightStep::Squeeze(_)
         | WeightStep::Unsqueeze(_)
@@ -291,7 +307,7 @@ fn each<'a>(step: &WeightStep, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'
         WeightStep::Resize(rows) => {
             let size = of.dtype().unwrap_or(FileDtype::F32).size();
             if product(&shape).saturating_mul(size) > MOST_RESIZED {
-                return Err(format!("{rows} rows are more than are made"));
+                return Err(Error::TooManyRows { rows: *rows });
             }
             FlowNode::Resized { of }
         }

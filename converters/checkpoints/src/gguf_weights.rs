@@ -6,27 +6,70 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use registry::gguf::{Gguf, TensorGroup};
+use registry::gguf::{Gguf, TensorGroup, TensorGroupError};
 use registry::graph::{Weight, WeightId};
-use registry::weight_map::{WeightStep, inverse};
+use registry::weight_map::{StepError, WeightStep, inverse};
 
-use crate::flow::{Flow, PlainValues, ValueReader};
+use crate::flow::{self, Flow, PlainValues, ValueReader};
 use formats::codec::{self, BlockType};
-use formats::gguf::companions::{SCALE, multiply};
+use formats::gguf::companions::{self, SCALE, multiply};
 use formats::gguf::{GgufFile, GgufTensor, scalars};
 use formats::safetensors::FileDtype;
 use formats::shown;
 
 /// Reason why a file does not hold a model.
 #[derive(Debug, thiserror::Error)]
-#[error("`{}` does not hold the model `{arch}`:\n  {}", file.display(), faults.join("\n  "))]
+#[error("`{}` does not hold the model `{arch}`:\n  {}", file.display(), listed(faults))]
 pub struct Error {
     /// Path of the file.
     pub file: std::path::PathBuf,
     /// Architecture of the model.
     pub arch: String,
     /// All mismatches that were found.
-    pub faults: Vec<String>,
+    pub faults: Vec<Fault>,
+}
+
+/// Mismatch between a file and a model. Names are escaped, ready to print.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Fault {
+    #[error(transparent)]
+    Group(#[from] TensorGroupError),
+    #[error(transparent)]
+    Scalars(#[from] scalars::Error),
+    #[error(transparent)]
+    Scale(#[from] companions::Error),
+    #[error(transparent)]
+    Steps(#[from] flow::Error),
+    #[error("the file leaves out weight `{weight}`")]
+    LeftOut { weight: String },
+    #[error("there is no tensor `{tensor}`")]
+    NoTensor { tensor: String },
+    #[error("`{tensor}` has no such part")]
+    NoPart { tensor: String },
+    #[error("tensor `{tensor}` has shape {found:?}; the model's is {expected:?}")]
+    Shape { tensor: String, found: Vec<usize>, expected: Vec<usize> },
+    #[error("{count} numbers would have to be made anew")]
+    TooMany { count: usize },
+}
+
+impl From<StepError> for Fault {
+    fn from(why: StepError) -> Self {
+        Self::Steps(why.into())
+    }
+}
+
+/// Lists faults, but not all: a file of another model has one for each of its tensors.
+fn listed(faults: &[Fault]) -> String {
+    const MOST: usize = 12;
+    let more = faults.len().saturating_sub(MOST);
+    let most = if more > 1 { MOST } else { faults.len() };
+    let mut lines: Vec<String> = faults.iter().take(most).map(ToString::to_string).collect();
+    if more > 1 {
+        lines.push(format!("and {more} more"));
+    }
+    lines.join("\n  ")
 }
 
 /// Values of a weight in the block format of the file.
@@ -68,15 +111,11 @@ impl GgufWeights {
     /// Finds every weight. `wanted` lists the weights of the graph that `gguf` was resolved with.
     pub fn new(file: GgufFile, gguf: &Gguf, wanted: &[Weight]) -> Result<Self, Error> {
         let path = file.files().first().cloned().unwrap_or_default();
-        let fail = |faults| Error {
-            file: path.clone(),
-            arch: gguf.arch.clone(),
-            faults: truncate_faults(faults),
-        };
+        let fail = |faults| Error { file: path.clone(), arch: gguf.arch.clone(), faults };
         let groups = gguf.groups(wanted);
-        let groups = groups.map_err(|e| fail(e.iter().map(ToString::to_string).collect()))?;
+        let groups = groups.map_err(|all| fail(all.into_iter().map(Fault::from).collect()))?;
         let mut found: Vec<Option<BlockWeight>> = wanted.iter().map(|_| None).collect();
-        let mut faults = Vec::new();
+        let mut faults: Vec<Fault> = Vec::new();
         let claimed: BTreeSet<&str> = groups
             .iter()
             .flat_map(|group| group.tensors.iter().map(|(name, _)| name.as_str()))
@@ -102,12 +141,12 @@ impl GgufWeights {
                             Some(BlockWeight { ty: BlockType::F32, shape, bytes, factor: 1.0 });
                     }
                 }
-                Err(fault) => faults.push(fault),
+                Err(fault) => faults.push(fault.into()),
             }
         }
         for (weight, found) in wanted.iter().zip(&found) {
             if found.is_none() && faults.is_empty() {
-                faults.push(format!("the file leaves out weight `{}`", shown(&weight.name)));
+                faults.push(Fault::LeftOut { weight: shown(&weight.name) });
             }
         }
         if faults.is_empty() {
@@ -139,17 +178,6 @@ impl GgufWeights {
     }
 }
 
-/// Truncates a list of faults: a file of another model has one for each of its tensors.
-fn truncate_faults(mut faults: Vec<String>) -> Vec<String> {
-    const MOST: usize = 12;
-    let more = faults.len().saturating_sub(MOST);
-    if more > 1 {
-        faults.truncate(MOST);
-        faults.push(format!("and {more} more"));
-    }
-    faults
-}
-
 /// Tensor of the file, with its shape in the model.
 struct ModelTensor<'f> {
     info: &'f GgufTensor,
@@ -167,10 +195,11 @@ impl ModelTensor<'_> {
     }
 
     /// Returns this part of the tensor in the file.
-    fn taken<'f>(&self, whole: Flow<'f>) -> Result<Flow<'f>, String> {
+    fn taken<'f>(&self, whole: Flow<'f>) -> Result<Flow<'f>, Fault> {
         let Some((step, part)) = &self.cut else { return Ok(whole) };
         let taken = Flow::run(std::slice::from_ref(step), vec![whole])?;
-        taken.into_iter().nth(*part).ok_or_else(|| format!("`{}` has no such part", self.info.name))
+        let none = || Fault::NoPart { tensor: shown(&self.info.name) };
+        taken.into_iter().nth(*part).ok_or_else(none)
     }
 }
 
@@ -180,14 +209,14 @@ fn open(
     group: &TensorGroup,
     wanted: &[Weight],
     claimed: &BTreeSet<&str>,
-) -> Result<Vec<BlockWeight>, String> {
+) -> Result<Vec<BlockWeight>, Fault> {
     let mut parts = Vec::with_capacity(group.tensors.len());
     for (name, shape) in &group.tensors {
         let cut = if file.info(name).is_some() { None } else { file.cut(name) };
         let (info, found) = match (&cut, file.info(name)) {
             (Some(cut), _) => (cut.whole, &cut.shape),
             (None, Some(info)) => (info, &info.shape),
-            (None, None) => return Err(format!("there is no tensor `{}`", shown(name))),
+            (None, None) => return Err(Fault::NoTensor { tensor: shown(name) }),
         };
         // Outer dimensions of 1 may be left out of the file.
         let trimmed = |shape: &[usize]| {
@@ -195,11 +224,8 @@ fn open(
             shape[ones..].to_vec()
         };
         if trimmed(found) != trimmed(shape) {
-            return Err(format!(
-                "tensor `{}` has shape {:?}; the model's is {shape:?}",
-                shown(name),
-                found
-            ));
+            let (tensor, found, expected) = (shown(name), found.clone(), shape.clone());
+            return Err(Fault::Shape { tensor, found, expected });
         }
         let stem = info.name.strip_suffix(".weight").unwrap_or(&info.name);
         // Some models have a weight with that name, which then is not a factor.
@@ -209,12 +235,12 @@ fn open(
         parts.push(ModelTensor { info, shape, factors: factors.unwrap_or_default(), cut });
     }
     let shapes: Vec<_> = group.weights.iter().map(|&n| wanted[n].shape.clone()).collect();
-    let back = inverse(&group.steps, shapes.clone()).map_err(|e| e.to_string())?;
+    let back = inverse(&group.steps, shapes.clone())?;
     let ty = parts[0].info.ty;
     let whole =
         |part: &ModelTensor<'_>| part.info.ty == ty && (part.cut.is_none() || part.shape.len() > 1);
     if parts.iter().all(whole) && moves_rows(&back, &parts) {
-        let flows: Result<Vec<_>, String> = parts.iter().map(|part| row_flow(file, part)).collect();
+        let flows: Result<Vec<_>, Fault> = parts.iter().map(|part| row_flow(file, part)).collect();
         let flows = Flow::run(&back, flows?)?;
         let made = flows.iter().zip(&shapes).map(|(flow, shape)| {
             let bytes = locate(file, flow, &parts);
@@ -225,7 +251,7 @@ fn open(
             return Ok(found);
         }
     }
-    let flows: Result<Vec<_>, String> = parts.iter().map(|part| number_flow(file, part)).collect();
+    let flows: Result<Vec<_>, Fault> = parts.iter().map(|part| number_flow(file, part)).collect();
     let flows = Flow::run(&back, flows?)?;
     let made = flows.iter().zip(shapes).map(|(flow, shape)| {
         Ok(BlockWeight { ty: BlockType::F32, shape, bytes: numbers(flow)?, factor: 1.0 })
@@ -273,7 +299,7 @@ fn moves_rows(steps: &[WeightStep], parts: &[ModelTensor<'_>]) -> bool {
 }
 
 /// Returns a tensor as rows of bytes.
-fn row_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, String> {
+fn row_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, Fault> {
     let bytes = file.bytes(&part.info.name).unwrap_or_default();
     let mut shape = part.whole().to_vec();
     if let Some(row) = shape.last_mut() {
@@ -283,7 +309,7 @@ fn row_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, 
 }
 
 /// Returns a tensor as decoded values.
-fn number_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, String> {
+fn number_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, Fault> {
     let bytes = file.bytes(&part.info.name).unwrap_or_default();
     let matrix = part.whole().iter().rev().take(2).product();
     let (ty, factors) = (part.info.ty, part.factors.clone());
@@ -336,10 +362,10 @@ fn locate(file: &GgufFile, flow: &Flow<'_>, parts: &[ModelTensor<'_>]) -> BlockB
 /// Limit on the values that are computed for one weight, larger than any legitimate intermediate result.
 const MOST: usize = 1 << 32;
 
-fn numbers(flow: &Flow<'_>) -> Result<BlockBytes, String> {
+fn numbers(flow: &Flow<'_>) -> Result<BlockBytes, Fault> {
     let count = flow.len();
     if count > MOST {
-        return Err(format!("{count} numbers would have to be made anew"));
+        return Err(Fault::TooMany { count });
     }
     let mut numbers = vec![0.0; count];
     flow.read(0, &mut numbers);

@@ -14,7 +14,7 @@ use registry::graph::{Weight, WeightId};
 use registry::weight_map::{self, GatheredTensors, WeightRule, names_with_prefix};
 
 use crate::checkpoint::{self, Checkpoint, Rounding};
-use crate::flow::Flow;
+use crate::flow::{self, Flow};
 use crate::load::WeightView;
 pub use flows::{WeightFlow, flows, idle};
 use formats::safetensors::FileDtype;
@@ -42,7 +42,7 @@ pub enum Error {
         "the rule `{rule}` cannot make weight `{weight}` from `{}`: {why}; \
          correct the rule in the spec", root.display()
     )]
-    Rule { root: PathBuf, weight: String, rule: String, why: String },
+    Rule { root: PathBuf, weight: String, rule: String, why: Box<flow::Error> },
     #[error(
         "`{}` has what `{tensors}` multiply rounded in different ways, and the model multiplies by \
          them as one; expected one way: run it without rounding", root.display()
@@ -161,18 +161,13 @@ impl CheckpointWeights {
     /// # Panics
     ///
     /// If the id is not of the graph whose weights were wanted.
-    pub fn read(&self, id: WeightId) -> Option<Result<Vec<f32>, Error>> {
-        let found = &self.found[id.0];
-        let WeightLocation::Computed(recipe) = &found.source else { return None };
-        Some(self.numbers(recipe))
-    }
-
-    fn numbers(&self, recipe: &WeightRecipe) -> Result<Vec<f32>, Error> {
+    pub fn read(&self, id: WeightId) -> Result<Option<Vec<f32>>, Error> {
+        let WeightLocation::Computed(recipe) = &self.found[id.0].source else { return Ok(None) };
         let flow = self.flow(recipe)?;
         flow.numeric().map_err(|why| self.broken(recipe, why))?;
         let mut numbers = vec![0.0; flow.len()];
         flow.read(0, &mut numbers);
-        Ok(numbers)
+        Ok(Some(numbers))
     }
 
     /// Returns the lazy result of a recipe.
@@ -188,10 +183,10 @@ impl CheckpointWeights {
             );
         }
         let name = tensors.first().map_or("", String::as_str);
-        self.checkpoint.flow(name)?.map_err(|why| self.broken(recipe, why))
+        Ok(self.checkpoint.flow(name)?)
     }
 
-    fn broken(&self, recipe: &WeightRecipe, why: String) -> Error {
+    fn broken(&self, recipe: &WeightRecipe, why: flow::Error) -> Error {
         let rule = recipe.rule.map(|rule| &self.rules[rule]);
         let weight = rule.map(|rule| &rule.weight.text).or(recipe.tensors.first());
         let text = rule.map_or_else(|| "codes and scales".to_owned(), flows::text);

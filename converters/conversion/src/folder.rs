@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use registry::graph::WeightId;
 
-use super::work::{BlockEncoder, Encode};
+use super::work::{BlockEncoder, Encode, EncodeError};
 use checkpoints::flow::{Flow, ValueReader};
 use formats::codec::BlockType;
 use formats::safetensors::{FileDtype, TensorSpec};
@@ -23,7 +23,7 @@ mod tensors;
 pub use calibrated::CalibratedScales;
 pub use files::{FolderFile, even_limit, index, lay_out, work};
 pub use format::FolderFormat;
-pub use tensors::{ListingOptions, tensors};
+pub use tensors::{ListingOptions, Unquantized, tensors};
 
 use scaled::{QuantizedEncoder, QuantizedPart, ScaleScheme};
 
@@ -49,7 +49,7 @@ pub struct FolderTensor<'a> {
     /// Mixture that the matrix belongs to: either all matrices of a mixture are quantized, or none.
     pub mixture: Option<usize>,
     /// `Ok` if the tensor may be quantized, else the reason why not.
-    pub matrix: Result<(), String>,
+    pub matrix: Result<(), Unquantized>,
 }
 
 /// Decision about one tensor.
@@ -176,8 +176,8 @@ impl Encode for CopyEncoder {
         rows * row * self.0.size()
     }
 
-    fn encode(&self, _: usize, _: &[f32], _: usize, _: &mut [u8]) -> Result<(), String> {
-        Err(format!("its numbers of dtype {} cannot be copied", self.0))
+    fn encode(&self, _: usize, _: &[f32], _: usize, _: &mut [u8]) -> Result<(), EncodeError> {
+        Err(EncodeError::Verbatim { dtype: self.0 })
     }
 
     fn decode(&self, _: usize, _: &[f32], _: &[u8], _: usize, _: &mut [f32]) -> bool {

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use registry::gguf::{Gguf, is_known, knows_tensor};
+use registry::gguf::{Gguf, TensorGroupError, is_known, knows_tensor};
 use registry::graph::Weight;
 use registry::scalar::Scalar;
 
 use super::work::BlockEncoder;
 use super::{OutFile, Task, TaskTarget, Work};
-use checkpoints::flow::{Flow, ValueReader};
+use checkpoints::flow::{self, Flow, ValueReader};
 use checkpoints::weights::WeightFlow;
 use formats::codec::BlockType;
 use formats::gguf::{
@@ -27,6 +27,23 @@ pub use base::base_type;
 pub use factors::{Factors, factors, ignored_factors, may_be_scaled, measure};
 pub use sources::{Arithmetic, SourceBlocks};
 use sources::{halved, in_half, packed};
+
+/// Reason that a model does not become a GGUF file.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Fault {
+    #[error("{message}: {label}")]
+    Unlike { message: String, label: String },
+    #[error(transparent)]
+    Group(#[from] TensorGroupError),
+    #[error("`{tensor}`: there is no type `{ty}`")]
+    NoType { tensor: String, ty: String },
+    #[error("`{tensor}` cannot be made: {why}")]
+    Steps { tensor: String, why: flow::Error },
+    #[error("the weights of the key `{key}` have too many numbers for a key")]
+    TooMany { key: String },
+}
 
 /// Tensor of a GGUF file, before its type is chosen.
 #[derive(Clone)]
@@ -92,21 +109,22 @@ pub fn tensors<'a>(
     wanted: &[Weight],
     weights: &[WeightFlow<'a>],
     arithmetic: Arithmetic,
-) -> Result<Vec<PlannedTensor<'a>>, Vec<String>> {
+) -> Result<Vec<PlannedTensor<'a>>, Vec<Fault>> {
     if let Some(unlike) = &gguf.unlike {
-        return Err(vec![format!("{}: {}", unlike.message, unlike.label)]);
+        let (message, label) = (unlike.message.clone(), unlike.label.clone());
+        return Err(vec![Fault::Unlike { message, label }]);
     }
     let mut tensors: Vec<PlannedTensor<'a>> = Vec::new();
     let mut faults = Vec::new();
     let groups = gguf.groups(wanted);
-    let groups: Vec<_> =
-        groups.map_err(|e| e.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+    let groups = groups.map_err(|all| all.into_iter().map(Fault::from).collect::<Vec<_>>())?;
     for group in groups {
         let flows = group.weights.iter().map(|&n| weights[n].flow.clone()).collect();
         let place = group.weights.iter().map(|&n| weights[n].place).min().unwrap_or_default();
         let fixed = group.ty.as_deref().and_then(BlockType::parse);
-        if let Some(name) = group.ty.as_ref().filter(|_| fixed.is_none()) {
-            faults.push(format!("`{}`: there is no type `{name}`", group.tensors[0].0));
+        let first = || group.tensors[0].0.clone();
+        if let Some(ty) = group.ty.clone().filter(|_| fixed.is_none()) {
+            faults.push(Fault::NoType { tensor: first(), ty });
         }
         let packed = packed(&group, weights);
         let half = arithmetic == Arithmetic::OfSource && in_half(&group, weights);
@@ -121,7 +139,7 @@ pub fn tensors<'a>(
                     packed: packed.clone(),
                 }));
             }
-            Err(why) => faults.push(format!("`{}` cannot be made: {why}", group.tensors[0].0)),
+            Err(why) => faults.push(Fault::Steps { tensor: first(), why }),
         }
     }
     tensors.sort_by_cached_key(|tensor| order(&tensor.name));
@@ -141,11 +159,11 @@ pub fn with_scalars(
     mut gguf: Gguf,
     wanted: &[Weight],
     weights: &[WeightFlow<'_>],
-) -> Result<Gguf, Vec<String>> {
+) -> Result<Gguf, Vec<Fault>> {
     let (mut keys, mut faults) = (Vec::new(), Vec::new());
     for (key, places) in gguf.scalar_weights(wanted) {
         if scalars::count(&places, wanted).is_none() {
-            faults.push(format!("the weights of the key `{key}` have too many numbers for a key"));
+            faults.push(Fault::TooMany { key: key.to_owned() });
             continue;
         }
         let mut list = Vec::new();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use twox_hash::XxHash3_64;
 
 use super::journal::SlabRecord;
-use super::{Journal, Measure, Task, Work};
+use super::{EncodeError, Journal, Measure, Task, Work};
 use checkpoints::checkpoint::Stamp;
 use formats::mmap::FileMap;
 use formats::output::{DirectDisk, Disk, with_end};
@@ -32,7 +32,7 @@ pub enum Error {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("tensor `{tensor}` cannot be encoded for `{}`: {why}", file.display())]
-    Encode { file: PathBuf, tensor: String, why: String },
+    Encode { file: PathBuf, tensor: String, why: EncodeError },
     #[error(
         "`{}` would overwrite `{}`, which is read; choose another name", output.display(), input.display()
     )]

@@ -21,6 +21,30 @@ pub struct OutFile {
     pub len: u64,
 }
 
+/// Reason that values of a tensor cannot be encoded.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum EncodeError {
+    #[error(transparent)]
+    Codec(#[from] codec::Error),
+    #[error("what its blocks are multiplied by is not known")]
+    NoFactor,
+    #[error("the importance matrix is too short")]
+    Importance,
+    #[error("its numbers of dtype {dtype} cannot be copied")]
+    Verbatim { dtype: FileDtype },
+    #[error("number {at} is {found}")]
+    NotFinite { at: usize, found: f32 },
+    #[error("it has numbers that are not finite")]
+    CopyNotFinite,
+    #[error(
+        "number {at} is {found} and would be read back as {seen}: the type does not reach so far; \
+         choose another for it"
+    )]
+    OutOfReach { at: usize, found: f32, seen: f32 },
+}
+
 /// Encoder of rows of values into bytes.
 pub trait Encode: Send + Sync {
     /// Returns the number of rows that can only be encoded together.
@@ -44,7 +68,7 @@ pub trait Encode: Send + Sync {
         numbers: &[f32],
         row: usize,
         out: &mut [u8],
-    ) -> Result<(), String>;
+    ) -> Result<(), EncodeError>;
 
     /// Decodes `bytes`, the encoding of `numbers` in rows from `first` on. Returns false if the bytes do
     /// not encode values of the tensor.
@@ -177,17 +201,17 @@ impl BlockEncoder {
         numbers: &[f32],
         row: usize,
         out: &mut [u8],
-    ) -> Result<(), String> {
+    ) -> Result<(), EncodeError> {
         if let Some(factors) = &self.factors {
             let factor = factors.get().and_then(|all| one_of(all, matrix));
-            let factor = factor.ok_or("what its blocks are multiplied by is not known")?;
-            return codec::encode_nvfp4(numbers, factor, out).map_err(|e| e.to_string());
+            let factor = factor.ok_or(EncodeError::NoFactor)?;
+            return Ok(codec::encode_nvfp4(numbers, factor, out)?);
         }
         let weights = self.importance.as_deref().map(|importance| {
             let from = matrix * row;
-            importance.get(from..from + row).ok_or("the importance matrix is too short")
+            importance.get(from..from + row).ok_or(EncodeError::Importance)
         });
-        codec::encode(self.ty, numbers, row, weights.transpose()?, out).map_err(|e| e.to_string())
+        Ok(codec::encode(self.ty, numbers, row, weights.transpose()?, out)?)
     }
 }
 
@@ -206,7 +230,7 @@ impl Encode for BlockEncoder {
         numbers: &[f32],
         row: usize,
         out: &mut [u8],
-    ) -> Result<(), String> {
+    ) -> Result<(), EncodeError> {
         let rounded;
         let numbers = match self.via {
             Some(dtype) => {

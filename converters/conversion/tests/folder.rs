@@ -55,7 +55,7 @@ fn write(
 ) -> Result<(), String> {
     let (checkpoint, model) = (Checkpoint::open(source).unwrap(), model(source));
     let (tensors, choices) = plan(&checkpoint, &model, format);
-    let peaks = peaks::peaks(&tensors, &choices, &model.quant, 2)?;
+    let peaks = peaks::peaks(&tensors, &choices, &model.quant, 2).map_err(|e| e.to_string())?;
     let items =
         folder::items(format, &tensors, &choices, Some(&peaks), &CalibratedScales::default());
     let files = folder::lay_out(out, &items, most, "").unwrap();
@@ -125,7 +125,10 @@ fn every_format_is_read_back_as_it_was_meant() {
                     "{}",
                     tensor.name
                 );
-                let Ok(flow) = new.flow(&tensor.name).unwrap() else { continue };
+                let flow = new.flow(&tensor.name).unwrap();
+                if flow.numeric().is_err() {
+                    continue;
+                }
                 let mut wanted = vec![0.0; tensor.flow.len()];
                 let mut found = wanted.clone();
                 tensor.flow.read(0, &mut wanted);
@@ -281,7 +284,7 @@ fn scales_follow_from_what_was_seen_or_are_refused() {
             || !model.graph.weights[id.0].name.contains(".experts."))
         .then_some(448.0 * 64.0),
     });
-    let faults = made.unwrap_err();
+    let faults: Vec<String> = made.unwrap_err().iter().map(ToString::to_string).collect();
     assert!(
         faults.iter().all(|fault| fault.contains("down_proj") && fault.contains("longer text"))
     );
@@ -298,7 +301,7 @@ fn scales_follow_from_what_was_seen_or_are_refused() {
     assert_eq!(get("model.layers.1.self_attn.kv_b_proj.input_scale"), 3.0);
     assert_eq!(get("model.layers.1.mlp.experts.0.down_proj.input_scale"), 64.0);
     let faults = of(&|_| Some(f32::NAN)).unwrap_err();
-    assert!(faults.iter().all(|fault| fault.contains("not finite")), "{faults:?}");
+    assert!(faults.iter().all(|fault| fault.to_string().contains("not finite")), "{faults:?}");
 }
 
 #[test]

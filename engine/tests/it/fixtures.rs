@@ -126,7 +126,7 @@ fn check(dir: &Path) -> Result<(), String> {
         .map_err(|e| e.to_string())?;
     let model = Arc::new(model(dir)?);
     let read = |run: Dtype, name: &str| -> Option<Vec<f32>> {
-        let (entry, bytes) = dump.tensor(&format!("{run}/{name}/logits"))?.unwrap();
+        let (entry, bytes) = dump.tensor(&format!("{run}/{name}/logits")).unwrap()?;
         let mut logits = vec![0.0; bytes.len() / entry.dtype.size()];
         formats::numbers::to_f32(entry.dtype, bytes, &mut logits).unwrap();
         normalize(&mut logits, model.vocab);

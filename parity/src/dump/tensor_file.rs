@@ -38,7 +38,7 @@ impl TensorFile {
     }
 
     fn bytes(&self, name: &str) -> Result<(&TensorEntry, &[u8]), Error> {
-        Ok(self.file.tensor(name).ok_or_else(|| self.missing(name))??)
+        self.file.tensor(name)?.ok_or_else(|| self.missing(name))
     }
 
     /// Returns an error with the actual and the expected form of a tensor.

@@ -9,7 +9,7 @@ use registry::weight_map::{WeightRule, WeightStep};
 
 use super::{Error, find_rule, missing};
 use crate::checkpoint::{BlockEncoding, Checkpoint};
-use crate::flow::{Flow, ValueReader};
+use crate::flow::{self, Flow, ValueReader};
 use formats::codec::BlockType;
 use formats::shown;
 
@@ -115,14 +115,14 @@ fn of_any_shape<'c>(
     let flow = match &rule {
         Some((number, gathered)) => {
             let rule = &rules[*number];
-            let flow = computed_flow(checkpoint, &weight.name, rule, &names, gathered.output)?;
-            flow.numeric().map_err(|why| broken(checkpoint, &weight.name, &text(rule), why))?;
-            flow
+            computed_flow(checkpoint, &weight.name, rule, &names, gathered.output)?
         }
-        None => checkpoint
-            .flow(&weight.name)?
-            .map_err(|why| broken(checkpoint, &weight.name, &weight.name, why))?,
+        None => checkpoint.flow(&weight.name)?,
     };
+    flow.numeric().map_err(|why| {
+        let rule = rule.as_ref().map(|(number, _)| text(&rules[*number]));
+        broken(checkpoint, &weight.name, rule.as_ref().unwrap_or(&weight.name), why)
+    })?;
     let rule = rule.map(|(number, _)| number);
     let packed = match rule {
         Some(number) => {
@@ -149,35 +149,29 @@ pub(super) fn computed_flow<'c>(
     let fault = |why| broken(checkpoint, weight, &text(rule), why);
     let mut flows = Vec::with_capacity(tensors.len());
     for name in tensors {
-        flows.push(read(checkpoint, name)?.map_err(fault)?);
+        flows.push(checkpoint.flow(name)?);
     }
     let flows = Flow::run(&rule.steps, flows).map_err(fault)?;
     let count = flows.len();
-    let flow = flows.into_iter().nth(output).ok_or_else(|| {
-        fault(format!("its steps give {count} tensors, and this is number {}", output + 1))
-    })?;
+    let flow = flows
+        .into_iter()
+        .nth(output)
+        .ok_or_else(|| fault(flow::Error::NoOutput { found: count, number: output + 1 }))?;
     if flow.dtype().is_none() {
         flow.numeric().map_err(fault)?;
     }
     Ok(flow)
 }
 
-/// Opens a tensor of the checkpoint, of any dtype.
-fn read<'c>(checkpoint: &'c Checkpoint, name: &str) -> Result<Result<Flow<'c>, String>, Error> {
-    if checkpoint.is_quantized(name) {
-        return Ok(checkpoint.flow(name)?);
-    }
-    let bytes = checkpoint.bytes(name)?;
-    let Some(info) = checkpoint.info(name) else {
-        return Ok(Err(format!("there is no `{}`", shown(name))));
-    };
-    Ok(Flow::stored(&info.shape, info.dtype, bytes))
-}
-
 pub(super) fn text(rule: &WeightRule) -> String {
     format!("{} -> {}", rule.disk.text, rule.weight.text)
 }
 
-pub(super) fn broken(checkpoint: &Checkpoint, weight: &str, rule: &str, why: String) -> Error {
-    Error::Rule { root: checkpoint.root().into(), weight: shown(weight), rule: shown(rule), why }
+pub(super) fn broken(checkpoint: &Checkpoint, weight: &str, rule: &str, why: flow::Error) -> Error {
+    Error::Rule {
+        root: checkpoint.root().into(),
+        weight: shown(weight),
+        rule: shown(rule),
+        why: Box::new(why),
+    }
 }

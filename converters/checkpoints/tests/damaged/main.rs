@@ -50,7 +50,7 @@ fn opened(said: &Value, tensors: &Tensors) -> Result<Vec<String>, String> {
     writer.finish().unwrap();
     let checkpoint = Checkpoint::open(dir.path()).map_err(|error| error.to_string())?;
     for name in checkpoint.tensors().keys() {
-        let flow = checkpoint.flow(name).map_err(|error| error.to_string())?.unwrap();
+        let flow = checkpoint.flow(name).map_err(|error| error.to_string())?;
         let mut whole = vec![0.0; flow.len()];
         flow.read(0, &mut whole);
     }

@@ -4,6 +4,7 @@
 //! two inputs, because engines run them as one.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use registry::attention_modules::attention_modules;
 use registry::graph::{Graph, StateId, WeightId};
@@ -20,6 +21,40 @@ pub struct ScaleKinds {
     pub inputs: bool,
     /// True if keys and values have scales.
     pub caches: bool,
+}
+
+/// Reason that a checkpoint has no calibrated scales.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Error {
+    #[error("{scaled}: no token of the text led there; give a longer text")]
+    Unseen { scaled: Scalable },
+    #[error(
+        "{scaled}: there were numbers that are not finite, and no scale is of those; give \
+         another text, or run `parity check` on the checkpoint"
+    )]
+    NotFinite { scaled: Scalable },
+    #[error("the model keeps no keys and values, so there is no scale of them")]
+    NoCaches,
+}
+
+/// Values that a calibrated scale is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scalable {
+    /// Inputs of the matrix whose scale has this name.
+    Inputs(String),
+    /// Keys or values whose scale has this name.
+    Cache(String),
+}
+
+impl fmt::Display for Scalable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inputs(name) => write!(f, "what `{name}` multiplies"),
+            Self::Cache(name) => write!(f, "`{name}`"),
+        }
+    }
 }
 
 /// Place in the model where a calibration run records the largest absolute value.
@@ -68,24 +103,22 @@ pub fn scales(
     model: &Model,
     (tensors, choices): (&[FolderTensor<'_>], &[DtypeChoice]),
     peak: &dyn Fn(PeakSite) -> Option<f32>,
-) -> Result<CalibratedScales, Vec<String>> {
+) -> Result<CalibratedScales, Vec<Error>> {
     let (mut scales, mut faults) =
         (CalibratedScales { asked, ..CalibratedScales::default() }, Vec::new());
-    let scale = |what: &str, seen: &mut dyn Iterator<Item = PeakSite>| -> Result<f32, String> {
-        let peaks: Vec<f32> = seen.filter_map(peak).collect();
+    let scale = |scaled: Scalable, seen: Vec<PeakSite>| -> Result<f32, Error> {
+        let peaks: Vec<f32> = seen.into_iter().filter_map(peak).collect();
         match peaks.iter().copied().reduce(f32::max) {
-            None => Err(format!("{what}: no token of the text led there; give a longer text")),
-            Some(_) if peaks.iter().any(|peak| !peak.is_finite()) => Err(format!(
-                "{what}: there were numbers that are not finite, and no scale is of those; give \
-                 another text, or run `parity check` on the checkpoint"
-            )),
+            None => Err(Error::Unseen { scaled }),
+            Some(_) if peaks.iter().any(|peak| !peak.is_finite()) => {
+                Err(Error::NotFinite { scaled })
+            }
             Some(peak) => Ok(scaled::whole_scale(peak, dtype(format))),
         }
     };
     if asked.inputs {
         for (names, weights) in inputs(model, tensors, choices) {
-            let what = format!("what `{}` multiplies", names[0]);
-            match scale(&what, &mut weights.into_iter()) {
+            match scale(Scalable::Inputs(names[0].clone()), weights) {
                 Ok(scale) => scales.all.extend(names.into_iter().map(|name| (name, scale))),
                 Err(fault) => faults.push(fault),
             }
@@ -93,13 +126,13 @@ pub fn scales(
     }
     if asked.caches {
         for (name, seen) in cache_scales(format, model, tensors, &mut scales.skipped) {
-            match scale(&format!("`{name}`"), &mut seen.into_iter()) {
+            match scale(Scalable::Cache(name.clone()), seen) {
                 Ok(scale) => scales.all.push((name, scale)),
                 Err(fault) => faults.push(fault),
             }
         }
         if !scales.all.iter().any(|(name, _)| name.ends_with(".k_scale")) && faults.is_empty() {
-            faults.push("the model keeps no keys and values, so there is no scale of them".into());
+            faults.push(Error::NoCaches);
         }
     }
     if faults.is_empty() { Ok(scales) } else { Err(faults) }

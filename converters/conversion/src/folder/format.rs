@@ -35,6 +35,21 @@ pub enum FolderFormat {
     Mxfp4,
 }
 
+/// Reason that a format stores no scales of inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoInputs {
+    /// The format is plain.
+    #[error("nothing in it has a scale")]
+    Plain,
+    /// The scales of rows are computed in groups, at run time.
+    #[error("engines scale its rows in groups of 128 as they come")]
+    Groups,
+    /// The rows are not quantized.
+    #[error("its matrices multiply rows of 16 bits")]
+    Wide,
+}
+
 const MODELOPT: &str = "ModelOpt: e4m3, a scale per row; per matrix with the option `static-activations`; not for transformers";
 
 /// Names, formats and short descriptions.
@@ -87,15 +102,13 @@ impl FolderFormat {
     }
 
     /// Returns the variant of the format that stores input scales, or the reason why there is none.
-    pub fn with_inputs(self) -> Result<Self, &'static str> {
+    pub fn with_inputs(self) -> Result<Self, NoInputs> {
         match self {
-            Self::Bf16 => Err("nothing in it has a scale"),
+            Self::Bf16 => Err(NoInputs::Plain),
             Self::Fp8 | Self::Fp8Tensor => Ok(self),
             Self::Fp8Modelopt { .. } => Ok(Self::Fp8Modelopt { whole: true }),
-            Self::Fp8Block { .. } | Self::Fp8CtBlock => {
-                Err("engines scale its rows in groups of 128 as they come")
-            }
-            Self::Nvfp4 | Self::Mxfp4 => Err("its matrices multiply rows of 16 bits"),
+            Self::Fp8Block { .. } | Self::Fp8CtBlock => Err(NoInputs::Groups),
+            Self::Nvfp4 | Self::Mxfp4 => Err(NoInputs::Wide),
         }
     }
 
@@ -157,7 +170,7 @@ impl FolderFormat {
     pub fn choose(self, tensors: &[FolderTensor<'_>], quant: &QuantRules) -> Vec<DtypeChoice> {
         let Some(scheme) = self.scheme(1.0) else { return plain(tensors) };
         let refuses = |tensor: &FolderTensor<'_>| match (&tensor.matrix, &tensor.shape[..]) {
-            (Err(why), _) => Some(why.clone()),
+            (Err(why), _) => Some(why.to_string()),
             (Ok(()), &[rows, row]) if tensor.name.ends_with(".weight") => scheme.refuses(rows, row),
             (Ok(()), _) => Some("it is no module's weight".to_owned()),
         };

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use registry::quant::QuantRules;
 
 use super::{DtypeChoice, FolderTensor};
-use crate::peaks::{in_threads, peak};
+use crate::peaks::{Error, in_threads, peak};
 
 /// Returns the peak of each quantized tensor, taken over all tensors that share its scale; 0 for the
 /// others. Every quantized tensor is read once.
@@ -15,13 +15,13 @@ pub fn peaks(
     choices: &[DtypeChoice],
     quant: &QuantRules,
     threads: usize,
-) -> Result<Vec<f32>, String> {
+) -> Result<Vec<f32>, Error> {
     let of = |(tensor, choice): (&FolderTensor<'_>, &DtypeChoice)| match choice.kept {
         Some(_) => Ok(0.0),
         None => peak(&tensor.name, &tensor.flow, 0..tensor.flow.len()),
     };
     let all = tensors.par_iter().zip(choices);
-    let own: Vec<f32> = in_threads(threads, || all.map(of).collect::<Result<_, String>>())??;
+    let own: Vec<f32> = in_threads(threads, || all.map(of).collect::<Result<_, Error>>())??;
     let places: BTreeMap<&str, usize> =
         tensors.iter().enumerate().map(|(n, tensor)| (tensor.weight.as_str(), n)).collect();
     let shared = tensors.iter().map(|tensor| {

@@ -1,6 +1,6 @@
 //! Encodes matrices in 8 or 4 bits with separate scales, as two tensors.
 
-use crate::work::Encode;
+use crate::work::{Encode, EncodeError};
 use formats::numbers;
 use formats::safetensors::FileDtype;
 
@@ -199,7 +199,7 @@ impl Encode for QuantizedEncoder {
         numbers: &[f32],
         row: usize,
         out: &mut [u8],
-    ) -> Result<(), String> {
+    ) -> Result<(), EncodeError> {
         let size = self.scheme.scales(1, row).map_or(0, |(dtype, _)| dtype.size());
         let mut at = 0;
         let part = self.part;

@@ -11,7 +11,7 @@ use registry::quant::{UnquantizedReason, unquantized_matrices};
 use registry::weight_map::{WeightRule, WeightStep, gather, inverse, natural_order_key, shapes};
 
 use super::FolderTensor;
-use checkpoints::checkpoint::Checkpoint;
+use checkpoints::checkpoint::{self, Checkpoint};
 use checkpoints::flow::{Flow, RawBytes};
 use checkpoints::weights::WeightFlow;
 use formats::safetensors::FileDtype;
@@ -33,13 +33,52 @@ pub struct ListingOptions {
     pub output: bool,
 }
 
+/// Reason that the tensors of a new checkpoint cannot be listed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A tensor of the source cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::Error),
+    /// The spec has no other name for a tensor of blocks.
+    #[error(
+        "`{tensor}` is kept in blocks, and no rule of the spec says what it is called \
+         without them; add one to `weights:`"
+    )]
+    NoName {
+        /// Name of the tensor of blocks.
+        tensor: String,
+    },
+}
+
+/// Reason that a tensor is not quantized as a matrix.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unquantized {
+    /// The tensor is not only a factor of products.
+    #[error("nothing only multiplies by it")]
+    NoFactor,
+    /// The spec lists the tensor, with a reason.
+    #[error("the spec keeps it: {0}")]
+    Kept(String),
+    /// The tensor is the matrix of the output or of a router.
+    #[error("{}", .0.reason())]
+    Reason(UnquantizedReason),
+    /// The tensor has another number of axes than two.
+    #[error("it has {0} axes")]
+    Axes(usize),
+    /// The tensor is a stack of matrices.
+    #[error("several matrices in one")]
+    Several,
+}
+
 /// Returns the tensors, in natural order of their names.
 pub fn tensors<'c>(
     checkpoint: &'c Checkpoint,
     model: &Model,
     weights: &[WeightFlow<'c>],
     wanted: ListingOptions,
-) -> Result<Vec<FolderTensor<'c>>, String> {
+) -> Result<Vec<FolderTensor<'c>>, Error> {
     let graph = &model.graph;
     let mut stays = unquantized_matrices(graph);
     stays.retain(|_, why| !(wanted.output && *why == UnquantizedReason::OutputMatrix));
@@ -93,14 +132,10 @@ pub fn tensors<'c>(
             if !mine.iter().all(|n| done.insert(*n)) {
                 continue;
             }
-            let (name, flow) = stacked(model, weights, mine, &info.shape).ok_or_else(|| {
-                format!(
-                    "`{name}` is kept in blocks, and no rule of the spec says what it is called \
-                     without them; add one to `weights:`"
-                )
-            })?;
+            let (name, flow) = stacked(model, weights, mine, &info.shape)
+                .ok_or_else(|| Error::NoName { tensor: name.clone() })?;
             let (shape, place) = (flow.shape().to_vec(), weights[first].place);
-            let matrix = Err("several matrices in one".to_owned());
+            let matrix = Err(Unquantized::Several);
             let (dtype, weight, mixture) = (FileDtype::Bf16, name.clone(), None);
             let weights = mine.iter().copied().map(WeightId).collect();
             let always_wide = always_wide(mine);
@@ -121,12 +156,11 @@ pub fn tensors<'c>(
         if mine.is_empty() && is_buffer(name) {
             continue;
         }
-        let flow = if let Ok(flow) = checkpoint.flow(name).map_err(|e| e.to_string())? {
-            flow
-        } else {
-            let bytes = checkpoint.bytes(name).map_err(|e| e.to_string())?;
-            Flow::new(&[bytes.len()], Arc::new(RawBytes(bytes)))
-        };
+        let mut flow = checkpoint.flow(name)?;
+        if flow.numeric().is_err() {
+            let bytes = checkpoint.bytes(name)?;
+            flow = Flow::new(&[bytes.len()], Arc::new(RawBytes(bytes)));
+        }
         let coded = checkpoint.is_quantized(name);
         let whole = mine.iter().all(|&n| {
             let steps = weights[n].rule.map(|rule| &model.rules[rule].steps);
@@ -236,18 +270,18 @@ fn quantizable(
     used: WeightUse,
     stays: Option<UnquantizedReason>,
     shape: &[usize],
-) -> Result<(), String> {
+) -> Result<(), Unquantized> {
     if used == WeightUse::Other {
-        return Err("nothing only multiplies by it".to_owned());
+        return Err(Unquantized::NoFactor);
     }
     if let Some(why) = names.iter().find_map(|name| model.quant.keep_reason(name)) {
-        return Err(format!("the spec keeps it: {why}"));
+        return Err(Unquantized::Kept(why.to_owned()));
     }
     if let Some(stays) = stays {
-        return Err(stays.reason().to_owned());
+        return Err(Unquantized::Reason(stays));
     }
     if shape.len() != 2 {
-        return Err(format!("it has {} axes", shape.len()));
+        return Err(Unquantized::Axes(shape.len()));
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use registry::gguf::applies_scale;
 
 use super::{GgufOutput, PlannedTensor, TypeChoice};
-use crate::peaks::{in_threads, peak};
+use crate::peaks::{Error, in_threads, peak};
 use checkpoints::flow::ValueReader;
 use formats::codec::{self, BlockType};
 use formats::gguf::GgufTensorSpec;
@@ -126,7 +126,7 @@ pub fn measure(
     tensors: &[PlannedTensor<'_>],
     output: &GgufOutput,
     threads: usize,
-) -> Result<(), String> {
+) -> Result<(), Error> {
     let unknown = output.factors.iter().filter(|(_, factors)| factors.0.get().is_none());
     let unknown: Vec<(&usize, &Factors)> = unknown.collect();
     in_threads(threads, || {
@@ -137,7 +137,7 @@ pub fn measure(
                 let numbers = matrix * size..(matrix + 1) * size;
                 peak(&tensor.name, &tensor.flow, numbers).map(codec::nvfp4_factor)
             };
-            let found = (0..count).into_par_iter().map(of).collect::<Result<Vec<f32>, String>>()?;
+            let found = (0..count).into_par_iter().map(of).collect::<Result<Vec<f32>, Error>>()?;
             // Another thread can only have set the same value.
             factors.0.set(found).ok();
             Ok(())

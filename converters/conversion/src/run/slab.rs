@@ -5,7 +5,7 @@ use twox_hash::XxHash3_64;
 use super::files::PartFile;
 use super::{Error, SlabJob};
 use crate::journal::SlabRecord;
-use crate::{Measure, Task, TaskTarget, Work};
+use crate::{EncodeError, Measure, Task, TaskTarget, Work};
 use formats::numbers::first_not_finite;
 use formats::safetensors::FileDtype;
 use formats::shown;
@@ -117,8 +117,8 @@ pub(super) fn encode(
                     buffers.numbers.resize(count, 0.0);
                     task.flow.read(at, &mut buffers.numbers);
                     if let Some(n) = first_not_finite(&buffers.numbers) {
-                        let why = format!("number {} is {}", at + n, buffers.numbers[n]);
-                        return Err(fault(work, target, why));
+                        let (at, found) = (at + n, buffers.numbers[n]);
+                        return Err(fault(work, target, EncodeError::NotFinite { at, found }));
                     }
                     read = true;
                 }
@@ -143,27 +143,24 @@ pub(super) fn encode(
     Ok(all)
 }
 
-fn fault(work: &Work<'_>, target: &TaskTarget, why: String) -> Error {
+fn fault(work: &Work<'_>, target: &TaskTarget, why: EncodeError) -> Error {
     let file = work.files[target.file].path.clone();
     Error::Encode { file, tensor: shown(&target.name), why }
 }
 
 /// Returns an error if a finite value would decode to a non-finite one.
-fn check_finite(measure: &Measure, at: usize, buffers: &Buffers) -> Result<(), String> {
+fn check_finite(measure: &Measure, at: usize, buffers: &Buffers) -> Result<(), EncodeError> {
     // If the sum is finite, there is no such value; searching each slab would cost a pass.
     if measure.error.is_finite() {
         return Ok(());
     }
     let Some(n) = first_not_finite(&buffers.seen) else { return Ok(()) };
-    let (x, seen, n) = (buffers.numbers[n], buffers.seen[n], at + n);
-    Err(format!(
-        "number {n} is {x} and would be read back as {seen}: the type does not reach so far; \
-         choose another for it"
-    ))
+    let (found, seen) = (buffers.numbers[n], buffers.seen[n]);
+    Err(EncodeError::OutOfReach { at: at + n, found, seen })
 }
 
 /// Returns an error if a copied value is not finite.
-fn finite(dtype: FileDtype, bytes: &[u8]) -> Result<(), String> {
+fn finite(dtype: FileDtype, bytes: &[u8]) -> Result<(), EncodeError> {
     let sixteen = |mask: u16| {
         let bits = bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
         // Counting is faster than searching: the common case has none and reads everything.
@@ -180,6 +177,6 @@ fn finite(dtype: FileDtype, bytes: &[u8]) -> Result<(), String> {
     };
     match found {
         None => Ok(()),
-        Some(()) => Err("it has numbers that are not finite".to_owned()),
+        Some(()) => Err(EncodeError::CopyNotFinite),
     }
 }
