@@ -26,14 +26,14 @@ pub struct Error {
     /// Architecture of the model.
     pub arch: String,
     /// All mismatches that were found.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<WeightFault>,
 }
 
 /// Mismatch between a file and a model. Names are escaped, ready to print.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
-pub enum Fault {
+pub enum WeightFault {
     #[error(transparent)]
     Group(#[from] TensorGroupError),
     #[error(transparent)]
@@ -54,14 +54,14 @@ pub enum Fault {
     TooMany { count: usize },
 }
 
-impl From<StepError> for Fault {
+impl From<StepError> for WeightFault {
     fn from(why: StepError) -> Self {
         Self::Steps(why.into())
     }
 }
 
 /// Lists faults, but not all: a file of another model has one for each of its tensors.
-fn listed(faults: &[Fault]) -> String {
+fn listed(faults: &[WeightFault]) -> String {
     const MOST: usize = 12;
     let more = faults.len().saturating_sub(MOST);
     let most = if more > 1 { MOST } else { faults.len() };
@@ -113,9 +113,10 @@ impl GgufWeights {
         let path = file.files().first().cloned().unwrap_or_default();
         let fail = |faults| Error { file: path.clone(), arch: gguf.arch.clone(), faults };
         let groups = gguf.groups(wanted);
-        let groups = groups.map_err(|all| fail(all.into_iter().map(Fault::from).collect()))?;
+        let groups =
+            groups.map_err(|all| fail(all.into_iter().map(WeightFault::from).collect()))?;
         let mut found: Vec<Option<BlockWeight>> = wanted.iter().map(|_| None).collect();
-        let mut faults: Vec<Fault> = Vec::new();
+        let mut faults: Vec<WeightFault> = Vec::new();
         let claimed: BTreeSet<&str> = groups
             .iter()
             .flat_map(|group| group.tensors.iter().map(|(name, _)| name.as_str()))
@@ -146,7 +147,7 @@ impl GgufWeights {
         }
         for (weight, found) in wanted.iter().zip(&found) {
             if found.is_none() && faults.is_empty() {
-                faults.push(Fault::LeftOut { weight: shown(&weight.name) });
+                faults.push(WeightFault::LeftOut { weight: shown(&weight.name) });
             }
         }
         if faults.is_empty() {
@@ -195,10 +196,10 @@ impl ModelTensor<'_> {
     }
 
     /// Returns this part of the tensor in the file.
-    fn taken<'f>(&self, whole: Flow<'f>) -> Result<Flow<'f>, Fault> {
+    fn taken<'f>(&self, whole: Flow<'f>) -> Result<Flow<'f>, WeightFault> {
         let Some((step, part)) = &self.cut else { return Ok(whole) };
         let taken = Flow::run(std::slice::from_ref(step), vec![whole])?;
-        let none = || Fault::NoPart { tensor: shown(&self.info.name) };
+        let none = || WeightFault::NoPart { tensor: shown(&self.info.name) };
         taken.into_iter().nth(*part).ok_or_else(none)
     }
 }
@@ -209,14 +210,14 @@ fn open(
     group: &TensorGroup,
     wanted: &[Weight],
     claimed: &BTreeSet<&str>,
-) -> Result<Vec<BlockWeight>, Fault> {
+) -> Result<Vec<BlockWeight>, WeightFault> {
     let mut parts = Vec::with_capacity(group.tensors.len());
     for (name, shape) in &group.tensors {
         let cut = if file.info(name).is_some() { None } else { file.cut(name) };
         let (info, found) = match (&cut, file.info(name)) {
             (Some(cut), _) => (cut.whole, &cut.shape),
             (None, Some(info)) => (info, &info.shape),
-            (None, None) => return Err(Fault::NoTensor { tensor: shown(name) }),
+            (None, None) => return Err(WeightFault::NoTensor { tensor: shown(name) }),
         };
         // Outer dimensions of 1 may be left out of the file.
         let trimmed = |shape: &[usize]| {
@@ -225,7 +226,7 @@ fn open(
         };
         if trimmed(found) != trimmed(shape) {
             let (tensor, found, expected) = (shown(name), found.clone(), shape.clone());
-            return Err(Fault::Shape { tensor, found, expected });
+            return Err(WeightFault::Shape { tensor, found, expected });
         }
         let stem = info.name.strip_suffix(".weight").unwrap_or(&info.name);
         // Some models have a weight with that name, which then is not a factor.
@@ -240,7 +241,8 @@ fn open(
     let whole =
         |part: &ModelTensor<'_>| part.info.ty == ty && (part.cut.is_none() || part.shape.len() > 1);
     if parts.iter().all(whole) && moves_rows(&back, &parts) {
-        let flows: Result<Vec<_>, Fault> = parts.iter().map(|part| row_flow(file, part)).collect();
+        let flows: Result<Vec<_>, WeightFault> =
+            parts.iter().map(|part| row_flow(file, part)).collect();
         let flows = Flow::run(&back, flows?)?;
         let made = flows.iter().zip(&shapes).map(|(flow, shape)| {
             let bytes = locate(file, flow, &parts);
@@ -251,7 +253,8 @@ fn open(
             return Ok(found);
         }
     }
-    let flows: Result<Vec<_>, Fault> = parts.iter().map(|part| number_flow(file, part)).collect();
+    let flows: Result<Vec<_>, WeightFault> =
+        parts.iter().map(|part| number_flow(file, part)).collect();
     let flows = Flow::run(&back, flows?)?;
     let made = flows.iter().zip(shapes).map(|(flow, shape)| {
         Ok(BlockWeight { ty: BlockType::F32, shape, bytes: numbers(flow)?, factor: 1.0 })
@@ -299,7 +302,7 @@ fn moves_rows(steps: &[WeightStep], parts: &[ModelTensor<'_>]) -> bool {
 }
 
 /// Returns a tensor as rows of bytes.
-fn row_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, Fault> {
+fn row_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, WeightFault> {
     let bytes = file.bytes(&part.info.name).unwrap_or_default();
     let mut shape = part.whole().to_vec();
     if let Some(row) = shape.last_mut() {
@@ -309,7 +312,7 @@ fn row_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, 
 }
 
 /// Returns a tensor as decoded values.
-fn number_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, Fault> {
+fn number_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, WeightFault> {
     let bytes = file.bytes(&part.info.name).unwrap_or_default();
     let matrix = part.whole().iter().rev().take(2).product();
     let (ty, factors) = (part.info.ty, part.factors.clone());
@@ -362,10 +365,10 @@ fn locate(file: &GgufFile, flow: &Flow<'_>, parts: &[ModelTensor<'_>]) -> BlockB
 /// Limit on the values that are computed for one weight, larger than any legitimate intermediate result.
 const MOST: usize = 1 << 32;
 
-fn numbers(flow: &Flow<'_>) -> Result<BlockBytes, Fault> {
+fn numbers(flow: &Flow<'_>) -> Result<BlockBytes, WeightFault> {
     let count = flow.len();
     if count > MOST {
-        return Err(Fault::TooMany { count });
+        return Err(WeightFault::TooMany { count });
     }
     let mut numbers = vec![0.0; count];
     flow.read(0, &mut numbers);

@@ -32,7 +32,7 @@ use sources::{halved, in_half, packed};
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
-pub enum Fault {
+pub enum TensorFault {
     #[error("{message}: {label}")]
     Unlike { message: String, label: String },
     #[error(transparent)]
@@ -109,22 +109,23 @@ pub fn tensors<'a>(
     wanted: &[Weight],
     weights: &[WeightFlow<'a>],
     arithmetic: Arithmetic,
-) -> Result<Vec<PlannedTensor<'a>>, Vec<Fault>> {
+) -> Result<Vec<PlannedTensor<'a>>, Vec<TensorFault>> {
     if let Some(unlike) = &gguf.unlike {
         let (message, label) = (unlike.message.clone(), unlike.label.clone());
-        return Err(vec![Fault::Unlike { message, label }]);
+        return Err(vec![TensorFault::Unlike { message, label }]);
     }
     let mut tensors: Vec<PlannedTensor<'a>> = Vec::new();
     let mut faults = Vec::new();
     let groups = gguf.groups(wanted);
-    let groups = groups.map_err(|all| all.into_iter().map(Fault::from).collect::<Vec<_>>())?;
+    let groups =
+        groups.map_err(|all| all.into_iter().map(TensorFault::from).collect::<Vec<_>>())?;
     for group in groups {
         let flows = group.weights.iter().map(|&n| weights[n].flow.clone()).collect();
         let place = group.weights.iter().map(|&n| weights[n].place).min().unwrap_or_default();
         let fixed = group.ty.as_deref().and_then(BlockType::parse);
         let first = || group.tensors[0].0.clone();
         if let Some(ty) = group.ty.clone().filter(|_| fixed.is_none()) {
-            faults.push(Fault::NoType { tensor: first(), ty });
+            faults.push(TensorFault::NoType { tensor: first(), ty });
         }
         let packed = packed(&group, weights);
         let half = arithmetic == Arithmetic::OfSource && in_half(&group, weights);
@@ -139,7 +140,7 @@ pub fn tensors<'a>(
                     packed: packed.clone(),
                 }));
             }
-            Err(why) => faults.push(Fault::Steps { tensor: first(), why }),
+            Err(why) => faults.push(TensorFault::Steps { tensor: first(), why }),
         }
     }
     tensors.sort_by_cached_key(|tensor| order(&tensor.name));
@@ -159,11 +160,11 @@ pub fn with_scalars(
     mut gguf: Gguf,
     wanted: &[Weight],
     weights: &[WeightFlow<'_>],
-) -> Result<Gguf, Vec<Fault>> {
+) -> Result<Gguf, Vec<TensorFault>> {
     let (mut keys, mut faults) = (Vec::new(), Vec::new());
     for (key, places) in gguf.scalar_weights(wanted) {
         if scalars::count(&places, wanted).is_none() {
-            faults.push(Fault::TooMany { key: key.to_owned() });
+            faults.push(TensorFault::TooMany { key: key.to_owned() });
             continue;
         }
         let mut list = Vec::new();

@@ -17,7 +17,7 @@ pub(super) mod loaded;
 mod pieces;
 mod split;
 
-pub use encode::EncodeError;
+pub use encode::TokenizeError;
 pub use loaded::{LlamaTokenizer, LoadError};
 
 /// Corpus: one text per line, with invisible characters escaped.

@@ -13,7 +13,7 @@ use super::loaded::{BYTE, LlamaTokenizer};
 #[derive(Debug, Clone, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
-pub enum EncodeError {
+pub enum TokenizeError {
     #[error("there is no token for byte {byte:#04X}")]
     NoToken { byte: u8 },
     #[error(transparent)]
@@ -46,7 +46,7 @@ struct Symbol {
 
 impl LlamaTokenizer {
     /// Returns the tokens of a text in which special tokens count as plain text.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
         let mut out = Vec::new();
         self.encode_with(text, &self.added, &mut out)?;
         Ok(out)
@@ -54,7 +54,7 @@ impl LlamaTokenizer {
 
     /// Returns the tokens of a prompt. Special tokens in the text are recognized, and the tokens around
     /// every prompt are added.
-    pub fn prompt(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
+    pub fn prompt(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
         let mut out = Vec::new();
         self.encode_with(text, &self.named, &mut out)?;
         Ok(self.surrounded(&out))
@@ -71,7 +71,7 @@ impl LlamaTokenizer {
         text: &str,
         tokens: &[u32],
         out: &mut Vec<u32>,
-    ) -> Result<(), EncodeError> {
+    ) -> Result<(), TokenizeError> {
         let mut blank = self.blank_first;
         for piece in self.pieces(text, tokens) {
             match piece {
@@ -150,7 +150,7 @@ impl LlamaTokenizer {
     }
 
     /// Joins the characters of a word into tokens.
-    fn join(&self, word: &str, out: &mut Vec<u32>) -> Result<(), EncodeError> {
+    fn join(&self, word: &str, out: &mut Vec<u32>) -> Result<(), TokenizeError> {
         if self.kind == TokenizerKind::Merges
             && self.name.is_some_and(|name| name.ignore_merges)
             && let Some(id) = self.id(word)
@@ -228,7 +228,7 @@ impl LlamaTokenizer {
     }
 
     /// Appends the token of a part, or those of its bytes.
-    fn token(&self, text: &str, out: &mut Vec<u32>) -> Result<(), EncodeError> {
+    fn token(&self, text: &str, out: &mut Vec<u32>) -> Result<(), TokenizeError> {
         if let Some(id) = self.id(text) {
             out.push(id);
             return Ok(());
@@ -243,7 +243,7 @@ impl LlamaTokenizer {
                 }
             } else {
                 let id = self.bytes.get(&byte).copied();
-                id.ok_or(EncodeError::NoToken { byte })?
+                id.ok_or(TokenizeError::NoToken { byte })?
             };
             out.push(id);
         }
