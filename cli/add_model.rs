@@ -119,7 +119,7 @@ impl AddModelArgs {
             self.like.is_none(),
             "--like drafts a spec for a checkpoint; a GGUF file has none to draft from"
         );
-        let file = formats::gguf::File::open(&target.dir)?;
+        let file = formats::gguf::GgufFile::open(&target.dir)?;
         self.print_model(&target, None)?;
         let tensors = plural(file.tensors().len(), "tensor");
         self.print_progress(

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use checkpoints::Checkpoint;
-use checkpoints::weights::{Sourced, flows, idle};
+use checkpoints::weights::{WeightFlow, flows, idle};
 use clap::{Args, Subcommand};
 use conversion::Work;
-use conversion::gguf::{self as plan, Arithmetic, Output, Planned, Tensor};
+use conversion::gguf::{self as plan, Arithmetic, GgufOutput, GgufPlan, PlannedTensor};
 use formats::FileDtype;
 use formats::gguf::Metadata;
 use formats::output::part_path;
@@ -18,7 +18,7 @@ use registry::check::has_head;
 use registry::diag::{Finding, Severity};
 use registry::gguf::Gguf;
 use registry::gguf_head::with_head;
-use tokenizer::Options;
+use tokenizer::TokenizerOptions;
 
 use crate::findings::reported_error;
 use crate::target::{self, CheckpointArgs, SpecArgs};
@@ -153,7 +153,7 @@ impl ConvertArgs {
         );
         self.output.iter().try_for_each(|output| crate::write::refuse_stdout(output))?;
         if let [to] = &self.to[..]
-            && let Some(format) = conversion::folder::Format::parse(to)
+            && let Some(format) = conversion::folder::FolderFormat::parse(to)
         {
             self.types.refuse()?;
             return folder::run(&self, which, format);
@@ -243,7 +243,7 @@ impl ConvertArgs {
         &self,
         source: &GgufModel<'_>,
         target: &LocalModel,
-        planned: &[(Output, Vec<Planned>)],
+        planned: &[(GgufOutput, Vec<GgufPlan>)],
     ) -> Result<CommandOutcome> {
         let fingerprint = set_id::of_gguf_run(source, planned, self.types.identity())?;
         for (output, _) in planned {
@@ -286,7 +286,7 @@ impl ConvertArgs {
         inputs.extend(self.types.imatrix().map(Into::into));
         inputs.extend(self.calibration.text().map(Into::into));
         inputs.extend(self.goal.text().map(Into::into));
-        let settings = conversion::Settings {
+        let settings = conversion::RunOptions {
             threads: self.threads(),
             slab: self.slab as usize * 1000,
             resume: self.resume,
@@ -327,7 +327,7 @@ impl ConvertArgs {
 pub(crate) struct GgufModel<'c> {
     pub(crate) name: String,
     pub(crate) gguf: Gguf,
-    pub(crate) tensors: Vec<Tensor<'c>>,
+    pub(crate) tensors: Vec<PlannedTensor<'c>>,
     pub(crate) tokenizer: Metadata,
     pub(crate) config: String,
     /// Dtype of the matrices.
@@ -399,8 +399,8 @@ impl<'c> GgufModel<'c> {
 }
 
 /// Returns the dtype of the first matrix, which is the default for the matrices of a converted file.
-fn matrices(weights: &[Sourced<'_>]) -> FileDtype {
-    let matrix = |weight: &&Sourced<'_>| weight.flow.shape().len() >= 2;
+fn matrices(weights: &[WeightFlow<'_>]) -> FileDtype {
+    let matrix = |weight: &&WeightFlow<'_>| weight.flow.shape().len() >= 2;
     match weights.iter().filter(matrix).find_map(|weight| weight.flow.dtype()) {
         Some(dtype @ (FileDtype::F16 | FileDtype::F32)) => dtype,
         _ => FileDtype::Bf16,
@@ -415,7 +415,7 @@ fn tokenizer(
     warnings: &mut Vec<String>,
 ) -> Result<Metadata> {
     let (pre, special) = (gguf.pre.clone(), gguf.special.clone());
-    let options = Options { pre, special, identity, ..Options::default() };
+    let options = TokenizerOptions { pre, special, identity, ..TokenizerOptions::default() };
     let mut made = match tokenizer::read(&target.dir, target.model.vocab, &options) {
         Ok(made) => made,
         Err(tokenizer::Error::Missing { .. }) => {

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use annotate::FormatArgs;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use formats::mmap::{Farewell, on_shrink};
+use formats::mmap::{ExitMessage, on_shrink};
 
 mod add_model;
 mod annotate;
@@ -249,7 +249,7 @@ fn start<P: Parser>(
         }
     };
     interrupt::install();
-    on_shrink(Farewell {
+    on_shrink(ExitMessage {
         before: "error: `",
         after: "` became shorter while it was read; whatever was being written is unfinished and has no name. \
                 Wait until nothing writes to the file, then run the command again\n",

@@ -4,19 +4,19 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use formats::gguf::File;
+use formats::gguf::GgufFile;
 use models::local_model::LocalModel;
 use registry::file::CONFIG;
-use tokenizer::Reference;
-use tokenizer::check::Loaded;
+use tokenizer::ReferenceTokenizer;
+use tokenizer::check::LlamaTokenizer;
 
 use crate::term;
 
 /// Tokenizer of a model.
 pub(crate) enum ModelTokenizer {
-    Json(Box<Reference>),
+    Json(Box<ReferenceTokenizer>),
     /// Tokenizer as llama.cpp loads it from a file.
-    Gguf(Box<Loaded>),
+    Gguf(Box<LlamaTokenizer>),
 }
 
 impl ModelTokenizer {
@@ -25,8 +25,8 @@ impl ModelTokenizer {
         if !target.is_gguf() {
             return Ok(Self::Json(Box::new(tokenizer(target.home())?)));
         }
-        let file = File::open(&target.dir)?;
-        match Loaded::new(file.metadata()) {
+        let file = GgufFile::open(&target.dir)?;
+        match LlamaTokenizer::new(file.metadata()) {
             Ok(loaded) => Ok(Self::Gguf(Box::new(loaded))),
             // Unsupported kind of tokenizer: the tokenizer beside the file is used.
             Err(why) => Ok(Self::Json(Box::new(tokenizer(target.home()).with_context(|| {
@@ -67,8 +67,8 @@ impl ModelTokenizer {
 }
 
 /// Reads the tokenizer beside a model.
-pub(crate) fn tokenizer(dir: &Path) -> Result<Reference> {
-    let Some(tokenizer) = Reference::read(dir)? else {
+pub(crate) fn tokenizer(dir: &Path) -> Result<ReferenceTokenizer> {
+    let Some(tokenizer) = ReferenceTokenizer::read(dir)? else {
         bail!(
             "`{}` has no tokenizer.json, so text cannot be read; save one with transformers' \
              AutoTokenizer.save_pretrained, or give token ids with --tokens 1,2,3",

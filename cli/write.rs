@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context as _, Result, ensure};
-use formats::output::{Direct, Disk, Draft};
+use formats::output::{DirectDisk, Disk, DraftFile};
 
 /// True for `-`, which selects standard output.
 pub(crate) fn is_stdout(path: &Path) -> bool {
@@ -56,7 +56,7 @@ pub(crate) fn atomic(path: &Path, bytes: &[u8]) -> Result<()> {
         fs_err::create_dir_all(parent)?;
     }
     let cannot = || format!("cannot write `{}`", path.display());
-    let mut draft = Draft::unique(path).with_context(cannot)?;
+    let mut draft = DraftFile::unique(path).with_context(cannot)?;
     let _watched = crate::interrupt::watch(draft.part());
     draft.write_all(bytes).with_context(cannot)?;
     draft.publish(&*disk()).with_context(cannot)
@@ -71,7 +71,7 @@ pub(crate) fn disk() -> Arc<dyn Disk> {
         let at = std::env::var("ONBOARD_ABORT_AT").ok().and_then(|at| at.parse().ok());
         match at {
             Some(at) => Arc::new(AbortingDisk { at, count: AtomicUsize::new(0) }),
-            None => Arc::new(Direct),
+            None => Arc::new(DirectDisk),
         }
     });
     Arc::clone(&DISK)
@@ -95,13 +95,13 @@ impl AbortingDisk {
 impl Disk for AbortingDisk {
     fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
         self.step();
-        Direct.rename(from, to)
+        DirectDisk.rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> std::io::Result<()> {
         if path.symlink_metadata().is_ok() {
             self.step();
         }
-        Direct.remove(path)
+        DirectDisk.remove(path)
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail, ensure};
 use checkpoints::Checkpoint;
 use clap::Args;
-use conversion::folder::Format;
-use conversion::folder::calibrated::{Asked, Scales, Seen, scales};
+use conversion::folder::FolderFormat;
+use conversion::folder::calibrated::{CalibratedScales, PeakSite, ScaleKinds, scales};
 use engine::OutputRows;
 use engine::peaks::KvPeaks;
 
@@ -52,8 +52,8 @@ pub(super) struct CalibrationRun {
 
 impl CalibrationArgs {
     /// Returns the kinds of scales that are requested.
-    pub(super) fn asked(&self) -> Asked {
-        Asked { inputs: self.static_activations, caches: self.kv_scales }
+    pub(super) fn asked(&self) -> ScaleKinds {
+        ScaleKinds { inputs: self.static_activations, caches: self.kv_scales }
     }
 
     /// Returns the path of the text, if there is one.
@@ -69,7 +69,7 @@ impl CalibrationArgs {
     /// Returns an error for options that a single file does not support.
     pub(super) fn refuse(&self) -> Result<()> {
         ensure!(
-            self.asked() == Asked::default() && !self.has_text(),
+            self.asked() == ScaleKinds::default() && !self.has_text(),
             "--static-activations, --kv-scales and --calibrate are for checkpoints of 8 and 4 bits \
              (--to fp8, ...); a GGUF file has no such scales"
         );
@@ -80,7 +80,7 @@ impl CalibrationArgs {
     /// if no format can store them.
     pub(super) fn refuse_lost(
         &self,
-        format: Option<Format>,
+        format: Option<FolderFormat>,
         checkpoint: &Checkpoint,
     ) -> Result<()> {
         let format = format.filter(|format| format.quantizes());
@@ -112,15 +112,15 @@ impl CalibrationArgs {
     }
 
     /// Returns the variant of the format that stores these scales.
-    pub(super) fn format(&self, format: Format) -> Result<Format> {
+    pub(super) fn format(&self, format: FolderFormat) -> Result<FolderFormat> {
         let asked = self.asked();
         ensure!(
-            asked == Asked::default() || self.has_text(),
+            asked == ScaleKinds::default() || self.has_text(),
             "--static-activations and --kv-scales are measured on a text: give --calibrate FILE, or \
              --calibrate-tokens IDS where there is no tokenizer"
         );
         ensure!(
-            asked != Asked::default() || !self.has_text(),
+            asked != ScaleKinds::default() || !self.has_text(),
             "--calibrate measures for --static-activations or --kv-scales; give one of them"
         );
         ensure!(
@@ -141,7 +141,7 @@ impl CalibrationArgs {
     }
 
     /// Returns the names of the scales, before anything is measured.
-    pub(super) fn planned(&self, plan: &FolderPlan<'_>) -> Result<Scales> {
+    pub(super) fn planned(&self, plan: &FolderPlan<'_>) -> Result<CalibratedScales> {
         self.scales(plan, &|_| Some(0.0))
     }
 
@@ -152,17 +152,17 @@ impl CalibrationArgs {
         plan: &FolderPlan<'_>,
         seen: &mut Option<CalibrationRun>,
         threads: usize,
-    ) -> Result<Scales> {
-        if self.asked() == Asked::default() {
-            return Ok(Scales::default());
+    ) -> Result<CalibratedScales> {
+        if self.asked() == ScaleKinds::default() {
+            return Ok(CalibratedScales::default());
         }
         let CalibrationRun { peaks, chunk, chunks } = match seen {
             Some(measured) => measured,
             None => seen.insert(self.run(plan, threads)?),
         };
         let scales = self.scales(plan, &|seen| match seen {
-            Seen::Input(weight) => peaks.input(weight),
-            Seen::Kept(state, part) => peaks.cached(state, part),
+            PeakSite::Input(weight) => peaks.input(weight),
+            PeakSite::Cache(state, part) => peaks.cached(state, part),
         })?;
         term::note(&format!(
             "{} scales measured on {chunks} chunks of {chunk} tokens",
@@ -188,7 +188,11 @@ impl CalibrationArgs {
         Ok(CalibrationRun { peaks, chunk: text.chunk, chunks: text.count })
     }
 
-    fn scales(&self, plan: &FolderPlan<'_>, peak: &dyn Fn(Seen) -> Option<f32>) -> Result<Scales> {
+    fn scales(
+        &self,
+        plan: &FolderPlan<'_>,
+        peak: &dyn Fn(PeakSite) -> Option<f32>,
+    ) -> Result<CalibratedScales> {
         let made = (&plan.tensors[..], &plan.choices[..]);
         scales(plan.format, self.asked(), &plan.target.model, made, peak).map_err(several)
     }

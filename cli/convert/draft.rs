@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use conversion::gguf::{self as plan, Output, Planned};
+use conversion::gguf::{self as plan, GgufOutput, GgufPlan};
 use conversion::mix::LEVELS;
 use formats::codec::BlockType;
 use formats::gguf::Metadata;
@@ -17,7 +17,7 @@ use crate::term;
 
 /// Keys and types of a file.
 pub(super) struct GgufDraft {
-    pub(super) output: Output,
+    pub(super) output: GgufOutput,
     pub(super) keys: Metadata,
     /// Types that each tensor may be raised to.
     pub(super) levels: Vec<[BlockType; LEVELS]>,
@@ -37,7 +37,7 @@ impl ConvertArgs {
         let facts = plan::keys(&source.gguf, "", &none, 0);
         let chosen = self.types.choose(format, source, &facts, imatrix)?;
         let factors = plan::factors(&source.tensors, &chosen.choices, self.types.identity());
-        let output = Output {
+        let output = GgufOutput {
             path,
             choices: chosen.choices,
             file_type: chosen.file_type,
@@ -77,7 +77,7 @@ impl ConvertArgs {
         &self,
         source: &GgufModel<'_>,
         draft: &mut GgufDraft,
-    ) -> Result<Vec<Planned>> {
+    ) -> Result<Vec<GgufPlan>> {
         let GgufDraft { output, keys, .. } = draft;
         if let Some((_, count)) = self.shard {
             output.split = Some(plan::even_limit(output, keys, &source.tensors, count)?);
@@ -91,8 +91,8 @@ impl ConvertArgs {
     }
 
     /// Returns an error for existing files before anything is measured for them.
-    pub(super) fn refuse_taken(&self, files: &[Planned]) -> Result<()> {
-        let mine = |(no, _): &(usize, &Planned)| self.shard.is_none_or(|(mine, _)| mine == *no);
+    pub(super) fn refuse_taken(&self, files: &[GgufPlan]) -> Result<()> {
+        let mine = |(no, _): &(usize, &GgufPlan)| self.shard.is_none_or(|(mine, _)| mine == *no);
         for (_, file) in files.iter().enumerate().filter(mine) {
             let output = file.path.clone();
             let allowed = self.force || self.resume || !output.exists();

@@ -8,9 +8,10 @@ use checkpoints::Checkpoint;
 use checkpoints::checkpoint::INDEX;
 use checkpoints::weights::flows;
 use conversion::folder::{
-    self, Choice, Format, Item, Planned, Scales, Tensor, Wanted, config, peaks,
+    self, CalibratedScales, DtypeChoice, FolderFile, FolderFormat, FolderItem, FolderTensor,
+    ListingOptions, config, peaks,
 };
-use conversion::{Folder, SideFile, Work};
+use conversion::{OutFolder, SideFile, Work};
 use engine::{Engine, NativeEngine};
 use formats::python_json::texts_as_words;
 use models::coverage::TensorCoverage;
@@ -31,15 +32,15 @@ const SHARD: u64 = 5_000_000_000;
 
 /// Plan of a folder, complete before any value is written.
 pub(super) struct FolderPlan<'c> {
-    pub(super) format: Format,
+    pub(super) format: FolderFormat,
     pub(super) target: &'c LocalModel,
     pub(super) checkpoint: &'c Checkpoint,
-    pub(super) tensors: Vec<Tensor<'c>>,
-    pub(super) choices: Vec<Choice>,
+    pub(super) tensors: Vec<FolderTensor<'c>>,
+    pub(super) choices: Vec<DtypeChoice>,
     /// Scales of activations: their names, and once measured their values.
-    pub(super) scales: Scales,
-    pub(super) items: Vec<Item<'c>>,
-    pub(super) files: Vec<Planned>,
+    pub(super) scales: CalibratedScales,
+    pub(super) items: Vec<FolderItem<'c>>,
+    pub(super) files: Vec<FolderFile>,
     pub(super) folder: PathBuf,
     /// True if the config gets the keys of engines in addition to those of transformers.
     pub(super) compat: bool,
@@ -51,7 +52,7 @@ impl FolderPlan<'_> {
         let module = |name: &str| name.strip_suffix(".weight").map(str::to_owned);
         let all = self.tensors.iter().zip(&self.choices);
         let kept = all.filter(|(_, choice)| choice.kept.is_some()).map(|(tensor, _)| tensor);
-        let name = |tensor: &Tensor<'_>| match tensor.mixture {
+        let name = |tensor: &FolderTensor<'_>| match tensor.mixture {
             _ if tensor.shape.len() == 2 => module(&tensor.name),
             // Stacked experts are a parameter of their module, or its weight.
             Some(_) if tensor.shape.len() == 3 => module(&tensor.name)
@@ -99,7 +100,7 @@ impl FolderPlan<'_> {
             return None;
         }
         let all = self.tensors.iter().zip(&self.choices);
-        let stay: Vec<(&Tensor<'_>, &Choice)> = all
+        let stay: Vec<(&FolderTensor<'_>, &DtypeChoice)> = all
             .filter(|(tensor, choice)| choice.kept.is_some() && tensor.mixture.is_some())
             .collect();
         let (first, choice) = stay.first()?;
@@ -121,7 +122,7 @@ impl FolderPlan<'_> {
             return None;
         }
         let all = self.tensors.iter().zip(&self.choices);
-        let wide: Vec<&Tensor<'_>> =
+        let wide: Vec<&FolderTensor<'_>> =
             all.filter(|(_, choice)| !choice.why.is_empty()).map(|(tensor, _)| tensor).collect();
         let first = wide.first()?;
         let count = text::plural(wide.len(), "tensor");
@@ -147,7 +148,11 @@ impl FolderPlan<'_> {
 }
 
 /// Writes one folder, or prints the plan.
-pub(super) fn run(args: &ConvertArgs, which: &ModelArgs, format: Format) -> Result<CommandOutcome> {
+pub(super) fn run(
+    args: &ConvertArgs,
+    which: &ModelArgs,
+    format: FolderFormat,
+) -> Result<CommandOutcome> {
     let [output] = &args.output[..] else {
         bail!("where to? give one folder: -o DIR");
     };
@@ -209,7 +214,7 @@ pub(super) fn run(args: &ConvertArgs, which: &ModelArgs, format: Format) -> Resu
 }
 
 /// Returns the items to write. If scales are shared, the weights are read to compute them.
-fn items<'c>(args: &ConvertArgs, plan: &FolderPlan<'c>) -> Result<Vec<Item<'c>>> {
+fn items<'c>(args: &ConvertArgs, plan: &FolderPlan<'c>) -> Result<Vec<FolderItem<'c>>> {
     let (tensors, choices) = (&plan.tensors, &plan.choices);
     let peaks = if plan.format.shares() {
         let peaks = peaks::peaks(tensors, choices, &plan.target.model.quant, args.threads());
@@ -223,14 +228,14 @@ fn items<'c>(args: &ConvertArgs, plan: &FolderPlan<'c>) -> Result<Vec<Item<'c>>>
 fn plan<'c>(
     target: &'c LocalModel,
     checkpoint: &'c Checkpoint,
-    format: Format,
+    format: FolderFormat,
     into: &Path,
     output: bool,
 ) -> Result<FolderPlan<'c>> {
     let model = &target.model;
     let (weights, _) = flows(checkpoint, &model.graph.weights, &model.rules)
         .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
-    let wanted = Wanted { apart: format.quantizes(), output };
+    let wanted = ListingOptions { apart: format.quantizes(), output };
     let tensors =
         folder::tensors(checkpoint, model, &weights, wanted).map_err(|why| anyhow::anyhow!(why))?;
     let choices = format.choose(&tensors, &model.quant);
@@ -240,7 +245,7 @@ fn plan<'c>(
         checkpoint,
         tensors,
         choices,
-        scales: Scales::default(),
+        scales: CalibratedScales::default(),
         items: Vec::new(),
         files: Vec::new(),
         folder: into.to_owned(),
@@ -261,7 +266,7 @@ pub(super) fn work<'c>(
     work.beside = beside;
     // Engines start with the config; programs that read only tensors start with the index.
     work.gates = vec![folder.join(INDEX), folder.join(CONFIG)];
-    work.folder = Some(Folder { path: folder.clone(), shared: shard.is_some() });
+    work.folder = Some(OutFolder { path: folder.clone(), shared: shard.is_some() });
     Ok(work)
 }
 

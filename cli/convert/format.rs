@@ -9,11 +9,11 @@ use anyhow::{Result, bail, ensure};
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, Args, Command, ValueEnum};
-use conversion::gguf::{self as plan, Arithmetic, Choice, Tensor, base_type};
+use conversion::gguf::{self as plan, Arithmetic, PlannedTensor, TypeChoice, base_type};
 use conversion::mix;
 use formats::FileDtype;
 use formats::codec::BlockType;
-use formats::gguf::{Dims, Metadata};
+use formats::gguf::{DimsStyle, Metadata};
 use formats::imatrix::Imatrix;
 
 use super::GgufModel;
@@ -26,7 +26,7 @@ const NVFP4_FILE: u32 = 39;
 pub(crate) struct GgufFormat {
     /// Name as given after `gguf:`.
     pub(crate) name: String,
-    target: mix::Target,
+    target: mix::MixTarget,
 }
 
 impl GgufFormat {
@@ -42,7 +42,7 @@ impl GgufFormat {
                  gguf:q4_k_m, or one checkpoint format such as fp8 (`--to help` lists them)"
             );
         };
-        let target = mix::Target::parse(name)?;
+        let target = mix::MixTarget::parse(name)?;
         Ok(Self { name: name.to_ascii_lowercase(), target })
     }
 }
@@ -73,7 +73,7 @@ fn help() -> String {
     let mut text =
         "GGUF types, as in --to gguf:q4_k_m (a mix: most tensors are of the type named)\n"
             .to_owned();
-    for target in mix::Target::all() {
+    for target in mix::MixTarget::all() {
         let ty = target.default_type();
         let bits = ty.bytes() as f64 * 8.0 / ty.elements() as f64;
         let needs = if ty.needs_importance() { "  needs --imatrix" } else { "" };
@@ -81,7 +81,7 @@ fn help() -> String {
         text.extend([format!("  {name:<10} {ty:<8} {bits:.2} bits{needs}\n")]);
     }
     text.push_str("Checkpoints, as in --to fp8 -o DIR\n");
-    for (name, _, what) in conversion::folder::Format::all() {
+    for (name, _, what) in conversion::folder::FolderFormat::all() {
         text.extend([format!("  {name:<16} {what}\n")]);
     }
     text
@@ -151,7 +151,7 @@ fn plain_type(text: &str) -> Result<BlockType, String> {
 
 /// Types chosen for a file.
 pub(crate) struct TensorTypes {
-    pub(crate) choices: Vec<Choice>,
+    pub(crate) choices: Vec<TypeChoice>,
     /// Finer types that each tensor may be raised to; all equal to its own type if it may not be raised.
     pub(crate) levels: Vec<[BlockType; mix::LEVELS]>,
     pub(crate) file_type: u32,
@@ -167,10 +167,10 @@ impl TypeArgs {
     }
 
     /// Returns the form of shapes in the header.
-    pub(crate) fn dims(&self) -> Dims {
+    pub(crate) fn dims(&self) -> DimsStyle {
         match self.identity {
-            Some(PeerRoute::Converter) => Dims::AsGiven,
-            _ => Dims::Trimmed,
+            Some(PeerRoute::Converter) => DimsStyle::AsGiven,
+            _ => DimsStyle::Trimmed,
         }
     }
 
@@ -236,7 +236,7 @@ impl TypeArgs {
 
     /// Returns the block format that a tensor keeps: more bits would not add information. An f32 file keeps
     /// none.
-    fn source_block_type(&self, tensor: &Tensor<'_>, plain: BlockType) -> Option<BlockType> {
+    fn source_block_type(&self, tensor: &PlannedTensor<'_>, plain: BlockType) -> Option<BlockType> {
         let packed = tensor.packed.as_ref()?.ty;
         // Rows have to divide, and a factor needs a tensor of its own.
         let row = tensor.flow.shape().last().copied().unwrap_or(0);
@@ -274,13 +274,13 @@ impl TypeArgs {
             format.name
         );
         let imatrix = imatrix.filter(|_| quantized);
-        let facts = mix::Facts::read(keys, imatrix.is_some())?;
-        let tensors: Vec<mix::Tensor<'_>> = model
+        let facts = mix::MixFacts::read(keys, imatrix.is_some())?;
+        let tensors: Vec<mix::MixTensor<'_>> = model
             .tensors
             .iter()
             .map(|tensor| {
                 let (name, shape) = (tensor.name.as_str(), tensor.flow.shape());
-                mix::Tensor { name, shape, base: base_type(name, shape, base) }
+                mix::MixTensor { name, shape, base: base_type(name, shape, base) }
             })
             .collect();
         for wanted in &self.tensor_type {
@@ -329,7 +329,7 @@ impl TypeArgs {
                 Some(_) => "kept: as it is packed".to_owned(),
                 None => assigned.why,
             };
-            choices.push(Choice { ty, why });
+            choices.push(TypeChoice { ty, why });
         }
         let two_steps = self.identity == Some(PeerRoute::LlamaCpp);
         let via = (quantized && two_steps).then(|| dtype_of(base));
@@ -346,7 +346,7 @@ impl TypeArgs {
         let of = |ty| choices.iter().any(|choice| choice.ty == ty);
         let file_type = match any_packed && !quantized {
             true if of(BlockType::Nvfp4) => NVFP4_FILE,
-            true => mix::Target::parse("mxfp4_moe")?.file_type(),
+            true => mix::MixTarget::parse("mxfp4_moe")?.file_type(),
             false => format.target.file_type(),
         };
         Ok(TensorTypes { choices, levels, file_type, via, importance: lists, keys: more })
@@ -354,7 +354,7 @@ impl TypeArgs {
 }
 
 /// Returns the error weights of a tensor, one list per matrix.
-fn weights(imatrix: &Imatrix, tensor: &Tensor<'_>) -> Result<Option<Arc<Vec<f32>>>> {
+fn weights(imatrix: &Imatrix, tensor: &PlannedTensor<'_>) -> Result<Option<Arc<Vec<f32>>>> {
     let shape = tensor.flow.shape();
     let row = shape.last().copied().unwrap_or(1);
     let matrices = shape.iter().rev().skip(2).product();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use checkpoints::Checkpoint;
 use clap::Args;
-use formats::gguf::File;
+use formats::gguf::GgufFile;
 
 use crate::text::bytes as size;
 use crate::{CommandOutcome, term};
@@ -22,7 +22,7 @@ impl MergeCheckArgs {
         if self.file.is_dir() {
             return self.folder();
         }
-        let file = File::open(&self.file)
+        let file = GgufFile::open(&self.file)
             .with_context(|| format!("`{}` is not part of a complete set", self.file.display()))?;
         for info in file.tensors() {
             super::verify::sound(&file, info)?;

@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use checkpoints::{GgufWeights, own_names};
-use conversion::gguf::Choice;
+use conversion::gguf::TypeChoice;
 use conversion::mix::LEVELS;
 use engine::mixed::MixedEngine;
 use formats::codec::BlockType;
-use formats::gguf::File;
+use formats::gguf::GgufFile;
 use models::local_model::LocalModel;
 use registry::gguf::Gguf;
 
@@ -153,7 +153,7 @@ fn raise(
             let why =
                 format!("{}; raised from {was}, which would cost {cost:.1e} nats", choice.why);
             lines.push(format!("  {name:<40} {:<8} {why}", ty.name()));
-            *choice = Choice { ty, why };
+            *choice = TypeChoice { ty, why };
         }
     }
     lines
@@ -163,7 +163,7 @@ fn raise(
 pub(super) fn written(target: &LocalModel, path: &Path) -> Result<MixedEngine> {
     let model = &target.model;
     let gguf = model.gguf.clone().unwrap_or_else(|| own_names(model));
-    let weights = GgufWeights::new(File::open(path)?, &gguf, &model.graph.weights)?;
+    let weights = GgufWeights::new(GgufFile::open(path)?, &gguf, &model.graph.weights)?;
     Ok(MixedEngine { sources: vec![Arc::new(weights)], from: vec![0; model.graph.weights.len()] })
 }
 

@@ -4,8 +4,8 @@
 //! other names: shards of two builds still make one set.
 
 use anyhow::Result;
-use conversion::folder::Choice as MatrixChoice;
-use conversion::gguf::{Choice, Output, Planned};
+use conversion::folder::DtypeChoice as MatrixChoice;
+use conversion::gguf::{GgufOutput, GgufPlan, TypeChoice};
 use registry::gguf::TensorRule;
 use sha2::{Digest as _, Sha256};
 
@@ -13,14 +13,18 @@ use super::GgufModel;
 use super::folder::FolderPlan;
 
 /// Returns the hash of one conversion of the same weights to GGUF, on any machine.
-pub(super) fn of_gguf(model: &GgufModel<'_>, output: &Output, identity: bool) -> Result<String> {
+pub(super) fn of_gguf(
+    model: &GgufModel<'_>,
+    output: &GgufOutput,
+    identity: bool,
+) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));
     hash.update(model.checkpoint.fingerprint()?);
     hash.update(&model.spec.sha256);
     // Resolved rules of the spec, with the settings of the command line.
     let rules = listed(&model.gguf.rules, rule);
-    let choices = listed(&output.choices, |Choice { ty, why }| {
+    let choices = listed(&output.choices, |TypeChoice { ty, why }| {
         format!("Choice {{ ty: {ty:?}, why: {why:?} }}")
     });
     hash.update(format!("{rules} {choices} {:?} {:?} {identity}", output.via, output.dims));
@@ -47,7 +51,7 @@ pub(super) fn of_folder(plan: &FolderPlan<'_>) -> Result<String> {
 /// Returns the hash of a run that writes GGUF files: a run that resumes it reads the same files.
 pub(super) fn of_gguf_run(
     model: &GgufModel<'_>,
-    planned: &[(Output, Vec<Planned>)],
+    planned: &[(GgufOutput, Vec<GgufPlan>)],
     identity: bool,
 ) -> Result<String> {
     let mut hash = Sha256::new();

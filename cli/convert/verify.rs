@@ -10,7 +10,7 @@ use conversion::Measure;
 use conversion::gguf::Arithmetic;
 use formats::codec::{self, BlockType, expected_error};
 use formats::gguf::companions::multiply;
-use formats::gguf::{File, Fused, TensorInfo};
+use formats::gguf::{FusedTensor, GgufFile, GgufTensor};
 use models::local_model::LocalModel;
 use registry::gguf::key_differences;
 use registry::weight_map::WeightStep;
@@ -27,14 +27,14 @@ const SLAB: usize = 1 << 20;
 /// Checks a file against the rules of its loader.
 pub(super) fn loader_rules(path: &Path) -> Result<()> {
     // A file of a set is checked alone: the others may be on other machines.
-    let map = formats::mmap::Map::open(path)?;
-    formats::gguf::Header::parse(path, &map)
+    let map = formats::mmap::FileMap::open(path)?;
+    formats::gguf::GgufHeader::parse(path, &map)
         .with_context(|| format!("`{}` was written and cannot be read", path.display()))?;
     Ok(())
 }
 
 /// Checks that every block of a tensor can be used.
-pub(super) fn sound(file: &File, info: &TensorInfo) -> Result<()> {
+pub(super) fn sound(file: &GgufFile, info: &GgufTensor) -> Result<()> {
     let bytes =
         file.bytes(&info.name).with_context(|| format!("tensor `{}` has no bytes", info.name))?;
     codec::validate(info.ty, bytes).with_context(|| format!("tensor `{}`", info.name))
@@ -71,7 +71,7 @@ impl TensorDeviation {
 }
 
 /// Compares every tensor of a file with its source; also returns tensors without a counterpart.
-fn compare_all(model: &GgufModel<'_>, file: &File) -> (Vec<TensorDeviation>, Vec<String>) {
+fn compare_all(model: &GgufModel<'_>, file: &GgufFile) -> (Vec<TensorDeviation>, Vec<String>) {
     let (mut distances, mut faults) = (Vec::new(), Vec::new());
     let tensors = as_fused(&model.tensors, file, &mut faults);
     for tensor in &tensors {
@@ -106,12 +106,12 @@ fn compare_all(model: &GgufModel<'_>, file: &File) -> (Vec<TensorDeviation>, Vec
 
 /// Returns the tensors of a model, fused like those of the file.
 fn as_fused<'c>(
-    tensors: &[super::Tensor<'c>],
-    file: &File,
+    tensors: &[super::PlannedTensor<'c>],
+    file: &GgufFile,
     faults: &mut Vec<String>,
-) -> Vec<super::Tensor<'c>> {
+) -> Vec<super::PlannedTensor<'c>> {
     let mut made = tensors.to_vec();
-    for Fused { whole, parts, axis } in file.fused() {
+    for FusedTensor { whole, parts, axis } in file.fused() {
         if made.iter().any(|tensor| tensor.name == whole) {
             continue;
         }
@@ -121,7 +121,7 @@ fn as_fused<'c>(
         let flows = places.iter().map(|&n| made[n].flow.clone()).collect();
         match Flow::run(&[WeightStep::Concat(axis)], flows).map(|mut flows| flows.pop()) {
             Ok(Some(flow)) => {
-                let tensor = super::Tensor { name: whole, flow, ..made[places[0]].clone() };
+                let tensor = super::PlannedTensor { name: whole, flow, ..made[places[0]].clone() };
                 made.retain(|tensor| !parts.contains(&tensor.name));
                 made.push(tensor);
             }
@@ -137,7 +137,7 @@ fn as_file<'c>(
     target: &LocalModel,
     checkpoint: &'c Checkpoint,
     arithmetic: Arithmetic,
-    file: &File,
+    file: &GgufFile,
 ) -> Result<GgufModel<'c>> {
     let model = GgufModel::new(target, checkpoint, arithmetic)?;
     if model.gguf.ahead == 0 {
@@ -154,7 +154,7 @@ fn as_file<'c>(
 }
 
 /// Lists the keys of a file that differ from those of its checkpoint.
-fn keys(model: &GgufModel<'_>, file: &File) -> Result<Vec<String>> {
+fn keys(model: &GgufModel<'_>, file: &GgufFile) -> Result<Vec<String>> {
     let arch = file.metadata().str("general.architecture")?.unwrap_or_default();
     let other = (arch != model.gguf.arch)
         .then(|| format!("the architecture is `{arch}`, expected `{}`", model.gguf.arch));
@@ -170,7 +170,7 @@ pub(crate) fn distances(
 ) -> Result<Vec<TensorDeviation>> {
     let target = target::open(&ModelArgs::at(folder.to_owned()), choice)?;
     let checkpoint = super::checkpoint(&target)?;
-    let file = File::open(path)?;
+    let file = GgufFile::open(path)?;
     let model = as_file(&target, &checkpoint, Arithmetic::Wide, &file)?;
     let (distances, faults) = compare_all(&model, &file);
     if faults.is_empty() { Ok(distances) } else { Err(super::several(faults)) }
@@ -194,7 +194,7 @@ pub(super) fn run(
     }
     let target = target::open(which, choice)?;
     let checkpoint = super::checkpoint(&target)?;
-    let file = File::open(path)?;
+    let file = GgufFile::open(path)?;
     let model = as_file(&target, &checkpoint, arithmetic, &file)?;
     let (mut distances, mut faults) = compare_all(&model, &file);
     if distances.is_empty() && !faults.is_empty() {
@@ -236,9 +236,9 @@ fn row(TensorDeviation { name, ty, measure, sha256 }: &TensorDeviation) -> serde
 
 /// Returns the error of a tensor against its source, and the hash of its bytes.
 fn compare(
-    file: &File,
-    info: &TensorInfo,
-    tensor: &super::Tensor<'_>,
+    file: &GgufFile,
+    info: &GgufTensor,
+    tensor: &super::PlannedTensor<'_>,
 ) -> Result<(Measure, String), String> {
     let bytes = file.bytes(&info.name).ok_or("it has no bytes")?;
     let step = SLAB / info.ty.elements() * info.ty.elements();

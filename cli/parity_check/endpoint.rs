@@ -9,7 +9,7 @@ use models::coverage::TensorCoverage;
 use parity::evidence::{CheckTimes, EvidenceOptions, check_server};
 use parity::{Dump, Verdict};
 use registry::dtype::Dtype;
-use tokenizer::Reference;
+use tokenizer::ReferenceTokenizer;
 
 use super::ParityCheckArgs;
 use crate::engines::{api_key, native, parse_seconds, variable};
@@ -60,7 +60,7 @@ impl ParityCheckArgs {
         let dump = self.dump_of(&target.dir)?;
         let settings = self.settings(target.model.vocab)?;
         let server = endpoints::connect(url, &settings.options)?;
-        let tokenizer = Reference::read(target.home()).ok().flatten();
+        let tokenizer = ReferenceTokenizer::read(target.home()).ok().flatten();
         let encode = |text: &str, around: bool| tokenizer.as_ref()?.encode(text, around).ok();
         let options = EvidenceOptions {
             dtype,

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use engine::drivers::EngineDriver;
 use engine::{InputRounding, ModelSource, SessionOptions};
 use formats::codec::{BlockType, expected_error};
-use formats::gguf::File;
+use formats::gguf::GgufFile;
 use parity::quantized::{QuantizedWeights, is_quantized};
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
@@ -41,7 +41,7 @@ impl ParityCheckArgs {
         let path = self.which.model.as_path();
         let opened = engines::open_file(driver, path, &dump)?;
         let model = ModelSource { model: Arc::new(opened.file.model), dir: path };
-        let file = File::open(path)?;
+        let file = GgufFile::open(path)?;
         if self.bound.is_none() && is_quantized(&file) {
             let options = SessionOptions {
                 dtype: Dtype::F32,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use engine::{InputRounding, SessionOptions};
-use formats::gguf::File;
+use formats::gguf::GgufFile;
 use models::local_model::LocalModel;
 use parity::CheckOptions;
 use parity::quantized::{QuantizedTensor, QuantizedWeights, is_quantized};
@@ -26,7 +26,7 @@ impl ParityCheckArgs {
                  file knows nothing of that; to compare weights alone, dump a copy without codes: convert MODEL --to bf16",
             );
         }
-        let file = File::open(&target.dir)?;
+        let file = GgufFile::open(&target.dir)?;
         if is_quantized(&file) {
             let options = SessionOptions {
                 dtype: Dtype::F32,

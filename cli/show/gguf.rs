@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use formats::codec::BlockType;
-use formats::gguf::{Array, File, Metadata, Value};
+use formats::gguf::{GgufFile, Metadata, MetadataArray, MetadataValue};
 
 use crate::text::{self, TextTable};
 
@@ -22,7 +22,7 @@ pub(super) struct GgufSections {
 
 /// Formats the file as text.
 pub(super) fn show(path: &Path, sections: GgufSections) -> Result<String> {
-    let file = File::open(path)?;
+    let file = GgufFile::open(path)?;
     let mut text = String::new();
     let GgufSections { keys, tensors } = sections;
     if keys && tensors {
@@ -47,7 +47,7 @@ pub(super) fn show(path: &Path, sections: GgufSections) -> Result<String> {
 }
 
 /// Returns the head line: `tiny.gguf: tiny, GGUF version 3, 12 keys, 5 tensors in 2 files`.
-fn head(path: &Path, file: &File) -> Result<String> {
+fn head(path: &Path, file: &GgufFile) -> Result<String> {
     let arch = file.metadata().str("general.architecture")?.unwrap_or("no architecture");
     let (keys, tensors) = (file.metadata().len(), file.tensors().len());
     let files = match file.files().len() {
@@ -64,7 +64,7 @@ fn keys(metadata: &Metadata) -> String {
     let mut table = TextTable::new(&[]);
     for (key, value) in metadata.iter() {
         let kind = match value {
-            Value::Array(array) => format!("{}[{}]", array.kind(), array.len()),
+            MetadataValue::Array(array) => format!("{}[{}]", array.kind(), array.len()),
             other => other.kind().to_string(),
         };
         table.row([escaped(key), kind, shown(value)]);
@@ -73,18 +73,18 @@ fn keys(metadata: &Metadata) -> String {
 }
 
 /// Formats a value as in a spec, with long ones shortened.
-fn shown(value: &Value) -> String {
+fn shown(value: &MetadataValue) -> String {
     match value {
-        Value::String(text) => format!("\"{}\"", cut(text)),
-        Value::Array(array) => elements(array),
-        Value::Bool(x) => x.to_string(),
-        Value::F32(x) => format!("{x:?}"),
-        Value::F64(x) => format!("{x:?}"),
+        MetadataValue::String(text) => format!("\"{}\"", cut(text)),
+        MetadataValue::Array(array) => elements(array),
+        MetadataValue::Bool(x) => x.to_string(),
+        MetadataValue::F32(x) => format!("{x:?}"),
+        MetadataValue::F64(x) => format!("{x:?}"),
         other => other.integer().map_or(String::new(), |x| x.to_string()),
     }
 }
 
-fn elements(array: &Array) -> String {
+fn elements(array: &MetadataArray) -> String {
     let some = (0..ELEMENTS).filter_map(|n| array.get(n));
     let mut shown: Vec<String> = some.map(|value| shown(&value)).collect();
     if array.len() > ELEMENTS {
@@ -104,7 +104,7 @@ fn escaped(text: &str) -> String {
     text.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
 }
 
-fn tensors(file: &File) -> String {
+fn tensors(file: &GgufFile) -> String {
     let many = file.files().len() > 1;
     let mut table = TextTable::new(&[3, 4]);
     table.row(["tensor", "type", "shape", "bytes", "at"].into_iter().chain(many.then_some("file")));
@@ -123,7 +123,7 @@ fn tensors(file: &File) -> String {
 }
 
 /// Formats the totals of each type, the largest first, and the sum.
-fn types(file: &File) -> String {
+fn types(file: &GgufFile) -> String {
     let mut sums = BTreeMap::<BlockType, TypeTotals>::new();
     let mut all = TypeTotals::default();
     for info in file.tensors() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use formats::imatrix::Entry;
+use formats::imatrix::ImportanceEntry;
 use registry::gguf::{Gguf, TensorGroupError};
 use registry::graph::{Weight, WeightId};
 
@@ -36,7 +36,7 @@ impl Importance {
         &self,
         gguf: &Gguf,
         weights: &[Weight],
-    ) -> Result<BTreeMap<String, Entry>, Vec<TensorGroupError>> {
+    ) -> Result<BTreeMap<String, ImportanceEntry>, Vec<TensorGroupError>> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let mut entries = BTreeMap::new();
         for group in gguf.groups(weights)? {
@@ -56,7 +56,11 @@ impl Importance {
 
 /// Returns the importance of a tensor that is made of these weights, with one row for each of its matrices. A
 /// single matrix of several weights takes the row of their common inputs. None if nothing was measured.
-fn entry(measured: &[Option<&SquareSums>], inputs: usize, matrices: usize) -> Option<Entry> {
+fn entry(
+    measured: &[Option<&SquareSums>],
+    inputs: usize,
+    matrices: usize,
+) -> Option<ImportanceEntry> {
     let fits = |one: &&SquareSums| one.0.len() == inputs;
     let own: Vec<Option<&SquareSums>> = if matrices == 1 {
         vec![measured.iter().copied().flatten().find(fits)]
@@ -76,7 +80,7 @@ fn entry(measured: &[Option<&SquareSums>], inputs: usize, matrices: usize) -> Op
         }
         counts.push(one.map_or(0, |(_, count)| *count));
     }
-    Entry::from_sums(sums, counts)
+    ImportanceEntry::from_sums(sums, counts)
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ impl LlamaCpp {
         let (file, architecture) = admit(path)?;
         let loaded = load(path)?;
         let named = file.metadata().str("general.name").ok().flatten();
-        let wide = |t: &gguf::TensorInfo| matches!(t.ty, BlockType::F32 | BlockType::I32);
+        let wide = |t: &gguf::GgufTensor| matches!(t.ty, BlockType::F32 | BlockType::I32);
         let name = named.unwrap_or(&architecture).to_owned();
         let vocab = usize::try_from(loaded.n_vocab()).unwrap_or(0);
         let context = usize::try_from(loaded.n_ctx_train()).ok().filter(|n| *n > 0);
@@ -94,9 +94,9 @@ const MAX_BLOCKS: u32 = 512;
 
 /// Reads a file with the reader of this project, which trusts nothing, and refuses what
 /// llama.cpp has no log-probabilities for.
-fn admit(path: &Path) -> Result<(gguf::File, String), Error> {
+fn admit(path: &Path) -> Result<(gguf::GgufFile, String), Error> {
     let broken = |e: gguf::Error| Error::Checkpoint(Box::new(e));
-    let file = gguf::File::open(path).map_err(broken)?;
+    let file = gguf::GgufFile::open(path).map_err(broken)?;
     let place = path.display();
     let Some(architecture) = file.metadata().str(ARCHITECTURE).map_err(broken)? else {
         return Err(Error::Other(format!(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use checkpoints::checkpoint::Checkpoint;
 use checkpoints::{GgufWeights, own_names};
-use formats::gguf::File as GgufFile;
+use formats::gguf::GgufFile;
 use registry::attention_modules::attention_modules;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node};
@@ -135,7 +135,7 @@ impl Engine for NativeEngine {
         let checkpoint =
             Checkpoint::open(source.dir).map_err(|e| Error::Checkpoint(Box::new(e)))?;
         let model = &source.model;
-        let weights = checkpoints::weights::Weights::with_rules(
+        let weights = checkpoints::weights::CheckpointWeights::with_rules(
             checkpoint,
             &model.graph.weights,
             &model.rules,

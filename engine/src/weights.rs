@@ -68,7 +68,7 @@ impl WeightSource for GgufWeights {
     }
 }
 
-impl WeightSource for checkpoints::weights::Weights {
+impl WeightSource for checkpoints::weights::CheckpointWeights {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
         self.view(id).map_err(|e| Error::Checkpoint(Box::new(e)))
     }
@@ -78,7 +78,7 @@ impl WeightSource for checkpoints::weights::Weights {
     }
 
     fn is_computed(&self, id: WeightId) -> bool {
-        matches!(self.found(id).source, checkpoints::weights::Source::Made(_))
+        matches!(self.found(id).source, checkpoints::weights::WeightLocation::Computed(_))
     }
 
     fn rounding(&self, id: WeightId) -> Result<Option<Rounding>, Error> {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use formats::gguf::{File, Value};
+use formats::gguf::{GgufFile, MetadataValue};
 use registry::gguf::key_differences;
 use registry::gguf_head::of_file;
 use registry::gguf_match::{SpecMatch, SpecMismatch as Unexplained};
@@ -30,7 +30,7 @@ pub(crate) fn open(
     specs: &mut Specs,
     options: &OpenOptions,
 ) -> Result<OpenedModel, Error> {
-    let file = File::open(path)?;
+    let file = GgufFile::open(path)?;
     let mut spec = options.spec.as_deref().map(|spec| specs.named(spec)).transpose()?;
     let inside = file.metadata().str(CONFIG_KEY)?;
     let made = options.model_config.is_none() && inside.is_none();
@@ -99,7 +99,7 @@ pub(crate) fn open(
 
 /// Describes a file that holds no model's weights, if it declares so. `foreign` is true if no config
 /// describes its names.
-fn no_model(file: &File, foreign: bool) -> Option<String> {
+fn no_model(file: &GgufFile, foreign: bool) -> Option<String> {
     Some(match file.metadata().str("general.type").ok().flatten() {
         Some("adapter") => "an adapter (LoRA): open the model it was trained on".to_owned(),
         Some("mmproj") => {
@@ -122,19 +122,19 @@ const CHANGING: [&str; 3] =
     ["rope.scaling.factor", "rope.scaling.attn_factor", "rope.scale_linear"];
 
 /// Lists those of the keys that a file has and its model does not.
-fn unused(file: &File, path: &Path, model: &Model) -> Vec<OpenRemark> {
+fn unused(file: &GgufFile, path: &Path, model: &Model) -> Vec<OpenRemark> {
     let Some(gguf) = &model.gguf else { return Vec::new() };
     let keys = CHANGING.map(|key| format!("{}.{key}", gguf.arch));
     let unused = |key: &String| {
         let used = gguf.metadata.iter().any(|(known, _)| known == key);
-        !used && !matches!(file.metadata().get(key), None | Some(Value::F32(1.0)))
+        !used && !matches!(file.metadata().get(key), None | Some(MetadataValue::F32(1.0)))
     };
     let remark = |key| OpenRemark::UnusedKey { path: path.to_owned(), key };
     keys.into_iter().filter(unused).map(remark).collect()
 }
 
 /// Returns an error if the keys that other programs read contradict the config inside the file.
-fn check_keys(file: &File, path: &Path, model: &Model) -> Result<(), Error> {
+fn check_keys(file: &GgufFile, path: &Path, model: &Model) -> Result<(), Error> {
     let Some(arch) = file.metadata().str("general.architecture")? else { return Ok(()) };
     let own = || checkpoints::own_names(model).arch;
     let own = model.gguf.as_ref().map_or_else(own, |gguf| gguf.arch.clone());
@@ -149,7 +149,7 @@ fn check_keys(file: &File, path: &Path, model: &Model) -> Result<(), Error> {
 }
 
 /// True if a file has the `nextn` head that its config counts.
-fn has_head(file: &File, model: &Model) -> Result<bool, Error> {
+fn has_head(file: &GgufFile, model: &Model) -> Result<bool, Error> {
     let Some(arch) = file.metadata().str("general.architecture")? else { return Ok(false) };
     let found = of_file(model, &formats::gguf::evidence(file, arch));
     Ok(found.is_some_and(|(_, weights)| weights.len() > model.graph.weights.len()))
@@ -157,7 +157,7 @@ fn has_head(file: &File, model: &Model) -> Result<bool, Error> {
 
 /// Returns the spec and config that explain a file made by another program.
 fn from_keys(
-    file: &File,
+    file: &GgufFile,
     path: &Path,
     specs: &Specs,
     only: Option<&str>,

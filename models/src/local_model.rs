@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use checkpoints::Checkpoint;
-use formats::gguf::File;
+use formats::gguf::GgufFile;
 use registry::diag::Finding;
 use registry::dtype::Dtype;
 use registry::model::Model;
@@ -49,7 +49,7 @@ impl LocalModel {
     pub fn inputs(&self) -> Result<Vec<PathBuf>, Error> {
         let mut inputs = vec![PathBuf::from(&self.spec.path)];
         if self.is_gguf() {
-            inputs.extend(File::open(&self.dir)?.files().iter().cloned());
+            inputs.extend(GgufFile::open(&self.dir)?.files().iter().cloned());
             return Ok(inputs);
         }
         for entry in fs_err::read_dir(&self.dir)? {
@@ -73,7 +73,7 @@ impl LocalModel {
     /// Returns the number of bytes and of values of all tensors.
     pub fn extent(&self) -> Result<(u64, u64), Error> {
         if self.is_gguf() {
-            let file = File::open(&self.dir)?;
+            let file = GgufFile::open(&self.dir)?;
             let sums = file.tensors().iter().map(|info| (info.bytes, info.elements()));
             return Ok(sums.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)));
         }
@@ -89,7 +89,7 @@ impl LocalModel {
             return Ok(self.checkpoint()?.fingerprint()?);
         }
         let mut hash = Sha256::new();
-        for path in File::open(&self.dir)?.files() {
+        for path in GgufFile::open(&self.dir)?.files() {
             std::io::copy(&mut registry::file::open(path)?, &mut hash)?;
         }
         Ok(format!("{:x}", hash.finalize()))

@@ -12,7 +12,7 @@ pub use crate::bound::{Bound, Mode};
 use crate::dump::Phase;
 use crate::measure::{OpChain, distances, measure};
 use crate::metrics::{Spread, TensorError, grid, tensor_error};
-use crate::order::Place;
+use crate::order::GraphPlace;
 use crate::rule::{self, GRID_COUNT, GateBounds};
 
 /// True if the ensemble allows every row to be unrelated to the reference's rows, whose rms is `scale`.
@@ -115,7 +115,7 @@ pub struct Gate {
     pub moment: Option<&'static str>,
     /// Place in the graph.
     #[serde(skip)]
-    pub place: Place,
+    pub place: GraphPlace,
     /// Error: `|Δ| / rms`, or `|Δlogprob|`; `null` in reports if nothing was compared.
     #[serde(serialize_with = "compared")]
     pub error: Spread,
@@ -150,7 +150,13 @@ pub struct Gate {
 
 impl Gate {
     /// Returns a gate without measurements.
-    pub fn new(subject: Subject, prompt: &str, phase: Phase, mode: Mode, place: Place) -> Self {
+    pub fn new(
+        subject: Subject,
+        prompt: &str,
+        phase: Phase,
+        mode: Mode,
+        place: GraphPlace,
+    ) -> Self {
         Self {
             subject,
             prompt: prompt.to_owned(),

@@ -26,12 +26,12 @@ pub struct ExecutionPoint {
     /// Step: 0 is the prefix (or the whole prefill), j the j-th single token.
     pub step: usize,
     /// Place in the graph.
-    pub place: Place,
+    pub place: GraphPlace,
 }
 
 /// Place in the graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct GraphPlace {
     /// Index of the node.
     pub node: usize,
     /// False for the states of the node, which come before its output.
@@ -39,13 +39,13 @@ pub struct Place {
 }
 
 /// Place of the log-probabilities, after everything else.
-pub const LAST: Place = Place { node: usize::MAX, output: true };
+pub const LAST: GraphPlace = GraphPlace { node: usize::MAX, output: true };
 
 /// Places of all taps and states of a graph.
 #[derive(Debug, Clone, Default)]
 pub struct ExecutionOrder {
     /// Taps by name.
-    pub taps: BTreeMap<String, Place>,
+    pub taps: BTreeMap<String, GraphPlace>,
     /// State parts by layer and part.
     pub states: BTreeMap<(usize, String), StatePlace>,
     /// True if the engine exposes its states.
@@ -64,7 +64,7 @@ pub struct StatePlace {
     /// `conv of model.layers.0`, `kv.k of model.layers.2`.
     pub label: String,
     /// Place of the node that owns the state.
-    pub place: Place,
+    pub place: GraphPlace,
 }
 
 impl ExecutionOrder {
@@ -78,7 +78,7 @@ impl ExecutionOrder {
             }
             for output in &n.outputs {
                 if let Some(tap) = graph.values.get(output.0).and_then(|v| v.tap.as_ref()) {
-                    order.taps.entry(tap.clone()).or_insert(Place { node, output: true });
+                    order.taps.entry(tap.clone()).or_insert(GraphPlace { node, output: true });
                 }
             }
         }
@@ -100,7 +100,7 @@ impl ExecutionOrder {
                         state: StateId(n),
                         kind: state.kind,
                         label: format!("{name} of {layer}"),
-                        place: Place { node, output: false },
+                        place: GraphPlace { node, output: false },
                     },
                 );
             }
@@ -110,7 +110,7 @@ impl ExecutionOrder {
 
     /// Returns the number of nodes between the values that the dump has and a place, including its own
     /// node.
-    pub(crate) fn span(&self, place: Place) -> usize {
+    pub(crate) fn span(&self, place: GraphPlace) -> usize {
         let last = self.spans.last().copied().unwrap_or(1);
         self.spans.get(place.node).copied().unwrap_or(last)
     }

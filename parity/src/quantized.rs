@@ -6,7 +6,7 @@ use std::path::Path;
 use checkpoints::{Checkpoint, TensorInfo};
 use engine::{Engine, ModelSource, SessionOptions};
 use formats::codec::{BlockType, expected_error, sums};
-use formats::gguf::File;
+use formats::gguf::GgufFile;
 use serde::Serialize;
 
 use crate::check::Error;
@@ -59,7 +59,7 @@ pub struct QuantizedWeights {
 
 impl QuantizedWeights {
     /// Returns the facts about a file, with tensors that were compared.
-    pub fn of_file(file: &File, tensors: Vec<QuantizedTensor>) -> Self {
+    pub fn of_file(file: &GgufFile, tensors: Vec<QuantizedTensor>) -> Self {
         let (bytes, numbers) = file
             .tensors()
             .iter()
@@ -108,7 +108,7 @@ impl QuantizedWeights {
 }
 
 /// True if any tensor of a file is quantized in blocks.
-pub fn is_quantized(file: &File) -> bool {
+pub fn is_quantized(file: &GgufFile) -> bool {
     file.tensors().iter().any(|info| info.ty.is_quantized())
 }
 

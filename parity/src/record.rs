@@ -7,7 +7,7 @@ use std::path::Path;
 
 use engine::{Engine, ModelSource, NoProbe, OutputRows, Session, SessionOptions, StateValue};
 use formats::numbers;
-use formats::safetensors::{Declared, FileDtype, Writer};
+use formats::safetensors::{FileDtype, TensorSpec, Writer};
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
 use registry::model::Model;
@@ -27,7 +27,7 @@ const GREEDY: usize = 8;
 
 /// Tensor of a dump, as stored in the file.
 struct StoredTensor {
-    declared: Declared,
+    declared: TensorSpec,
     /// Tap that the tensor holds, if any.
     tap: Option<(String, Phase)>,
     bytes: Vec<u8>,
@@ -309,7 +309,7 @@ impl DtypeRecording<'_> {
             bytes = encode(dtype, data);
         }
         self.kept.tensors.push(StoredTensor {
-            declared: Declared { name, dtype, shape },
+            declared: TensorSpec { name, dtype, shape },
             tap,
             bytes,
         });
@@ -368,7 +368,7 @@ impl Recording {
     /// not a dump.
     /// not a dump.
     pub fn write(&self, tensors: &Path) -> Result<Vec<u8>, Error> {
-        let declared: Vec<Declared> = self.tensors.iter().map(|t| t.declared.clone()).collect();
+        let declared: Vec<TensorSpec> = self.tensors.iter().map(|t| t.declared.clone()).collect();
         let mut writer =
             Writer::create(tensors, &BTreeMap::new(), &declared).map_err(dump::Error::from)?;
         for tensor in &self.tensors {

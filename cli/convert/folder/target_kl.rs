@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use checkpoints::Checkpoint;
-use checkpoints::weights::{Weights, flows};
+use checkpoints::weights::{CheckpointWeights, flows};
 use conversion::folder;
 use engine::mixed::MixedEngine;
 use engine::weights::WeightSource;
@@ -46,7 +46,7 @@ pub(super) fn choose(
     let mut groups = groups(plan, &Checkpoint::open(&trial)?)?;
     let model = &plan.target.model;
     let weights = |checkpoint| {
-        let found = Weights::with_rules(checkpoint, &model.graph.weights, &model.rules)?;
+        let found = CheckpointWeights::with_rules(checkpoint, &model.graph.weights, &model.rules)?;
         Ok::<Arc<dyn WeightSource>, anyhow::Error>(Arc::new(found))
     };
     let sources = vec![weights(Checkpoint::open(&trial)?)?, weights(plan.target.checkpoint()?)?];
@@ -84,7 +84,7 @@ pub(super) fn choose(
         for &n in &group.tensors {
             let tensor = &plan.tensors[n];
             let why = format!("it would cost {:.1e} nats", group.kl);
-            plan.choices[n] = folder::Choice { kept: Some(tensor.dtype), why };
+            plan.choices[n] = folder::DtypeChoice { kept: Some(tensor.dtype), why };
         }
     }
     term::note(&format!(
@@ -105,7 +105,7 @@ fn write_trial(args: &ConvertArgs, plan: &mut FolderPlan<'_>) -> Result<()> {
     plan.items = super::items(args, plan)?;
     plan.files = folder::lay_out(&plan.folder, &plan.items, plan.limit(args), "")?;
     let work = super::work(plan, None, side_files::files(plan)?)?;
-    let settings = conversion::Settings {
+    let settings = conversion::RunOptions {
         threads: args.threads(),
         slab: args.slab as usize * 1000,
         ..Default::default()

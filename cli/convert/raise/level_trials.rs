@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use checkpoints::GgufWeights;
-use checkpoints::weights::Weights;
-use conversion::Done;
-use conversion::gguf::{self as plan, Output};
+use checkpoints::weights::CheckpointWeights;
+use conversion::ConversionResult;
+use conversion::gguf::{self as plan, GgufOutput};
 use conversion::mix::LEVELS;
 use engine::weights::WeightSource;
 use formats::FileDtype;
 use formats::codec::BlockType;
-use formats::gguf::File;
+use formats::gguf::GgufFile;
 use models::local_model::LocalModel;
 use registry::gguf::Gguf;
 
@@ -59,7 +59,7 @@ impl LevelTrials {
         let model = &target.model;
         let mut sources: Vec<Arc<dyn WeightSource>> = Vec::new();
         for (output, _) in &planned {
-            let file = File::open(&output.path)?;
+            let file = GgufFile::open(&output.path)?;
             sources.push(Arc::new(GgufWeights::new(file, gguf, &model.graph.weights)?));
         }
         let mut errors: Vec<[f64; LEVELS]> = Vec::with_capacity(source.tensors.len());
@@ -68,7 +68,8 @@ impl LevelTrials {
         }
         if as_it_lies {
             let checkpoint = target.checkpoint()?;
-            let weights = Weights::with_rules(checkpoint, &model.graph.weights, &model.rules)?;
+            let weights =
+                CheckpointWeights::with_rules(checkpoint, &model.graph.weights, &model.rules)?;
             sources.push(Arc::new(weights));
             place[TOP] = sources.len() - 1;
             for errors in &mut errors {
@@ -90,12 +91,12 @@ fn plain(ty: BlockType) -> Option<FileDtype> {
 }
 
 /// Returns the output with every tensor at a level.
-fn at_level(draft: &GgufDraft, level: usize, folder: &Path) -> Output {
+fn at_level(draft: &GgufDraft, level: usize, folder: &Path) -> GgufOutput {
     let mut choices = draft.output.choices.clone();
     for (choice, levels) in choices.iter_mut().zip(&draft.levels) {
         choice.ty = levels[level];
     }
-    Output {
+    GgufOutput {
         path: folder.join(format!("{level}.gguf")),
         choices,
         file_type: draft.output.file_type,
@@ -112,13 +113,13 @@ fn at_level(draft: &GgufDraft, level: usize, folder: &Path) -> Output {
 fn write(
     args: &ConvertArgs,
     source: &GgufModel<'_>,
-    planned: &[(Output, Vec<plan::Planned>)],
-) -> Result<Done> {
+    planned: &[(GgufOutput, Vec<plan::GgufPlan>)],
+) -> Result<ConversionResult> {
     for (output, _) in planned {
         plan::measure(&source.tensors, output, args.threads()).map_err(anyhow::Error::msg)?;
     }
     let work = plan::work(&source.tensors, planned, "trial".to_owned());
-    let settings = conversion::Settings {
+    let settings = conversion::RunOptions {
         threads: args.threads(),
         slab: args.slab as usize * 1000,
         // A disk fault is detected when the final output is read back and measured.

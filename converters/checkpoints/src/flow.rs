@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use registry::weight_map::{HeadLayout, WeightStep, shapes};
 
-pub(crate) use compute::Computed;
+pub(crate) use compute::ValueStep;
 use formats::numbers;
 use formats::safetensors::FileDtype;
 
@@ -15,7 +15,7 @@ mod compute;
 mod walk;
 
 /// Source of values that can be read at any offset.
-pub trait Numbers: Send + Sync {
+pub trait ValueReader: Send + Sync {
     /// Reads values from index `at` on. The caller stays inside the tensor.
     fn read(&self, at: usize, out: &mut [f32]);
 
@@ -26,14 +26,14 @@ pub trait Numbers: Send + Sync {
 }
 
 /// Values of a plain dtype in memory or in a memory map.
-pub struct Plain<'a> {
+pub struct PlainValues<'a> {
     /// Dtype of the values. Other than floating-point types are copied and not read.
     pub dtype: FileDtype,
     /// Little-endian.
     pub bytes: &'a [u8],
 }
 
-impl Numbers for Plain<'_> {
+impl ValueReader for PlainValues<'_> {
     fn read(&self, at: usize, out: &mut [f32]) {
         let size = self.dtype.size();
         let bytes = &self.bytes[at * size..(at + out.len()) * size];
@@ -47,9 +47,9 @@ impl Numbers for Plain<'_> {
 }
 
 /// Bytes that encode no values on their own: blocks and their scales.
-pub struct Octets<'a>(pub &'a [u8]);
+pub struct RawBytes<'a>(pub &'a [u8]);
 
-impl Numbers for Octets<'_> {
+impl ValueReader for RawBytes<'_> {
     fn read(&self, at: usize, out: &mut [f32]) {
         let bytes = &self.0[at..at + out.len()];
         out.iter_mut().zip(bytes).for_each(|(x, b)| *x = f32::from(*b));
@@ -63,11 +63,11 @@ impl Numbers for Octets<'_> {
 /// 4-bit values (E2M1) in blocks of 32, as stored in checkpoints. Byte `j` of a block holds value `2 j` in
 /// its low half and `2 j + 1` in its high half. A scale is a power of two with a bias of 127.
 struct Mxfp4<'a> {
-    blocks: Arc<dyn Numbers + 'a>,
-    scales: Arc<dyn Numbers + 'a>,
+    blocks: Arc<dyn ValueReader + 'a>,
+    scales: Arc<dyn ValueReader + 'a>,
 }
 
-impl Numbers for Mxfp4<'_> {
+impl ValueReader for Mxfp4<'_> {
     fn read(&self, at: usize, out: &mut [f32]) {
         let (Some((_, blocks)), Some((_, scales))) = (self.blocks.bytes(), self.scales.bytes())
         else {
@@ -85,12 +85,12 @@ impl Numbers for Mxfp4<'_> {
 #[derive(Clone)]
 pub struct Flow<'a> {
     shape: Vec<usize>,
-    node: Arc<Node<'a>>,
+    node: Arc<FlowNode<'a>>,
 }
 
 /// Origin of a flow's values.
-enum Node<'a> {
-    Source(Arc<dyn Numbers + 'a>),
+enum FlowNode<'a> {
+    Source(Arc<dyn ValueReader + 'a>),
     /// A flow with another shape; values and their order stay.
     Shaped(Flow<'a>),
     /// Part of an axis: `outer` times `size` of every `whole` runs of `run` values, from `from`.
@@ -124,14 +124,14 @@ enum Node<'a> {
     },
     Computed {
         of: Flow<'a>,
-        how: Computed,
+        how: ValueStep,
     },
 }
 
 impl<'a> Flow<'a> {
     /// Returns a flow of a source's values.
-    pub fn new(shape: &[usize], numbers: Arc<dyn Numbers + 'a>) -> Self {
-        Self { shape: shape.to_vec(), node: Arc::new(Node::Source(numbers)) }
+    pub fn new(shape: &[usize], numbers: Arc<dyn ValueReader + 'a>) -> Self {
+        Self { shape: shape.to_vec(), node: Arc::new(FlowNode::Source(numbers)) }
     }
 
     /// Returns a flow of a floating-point dtype. An error says why the bytes cannot be read as values.
@@ -148,7 +148,7 @@ impl<'a> Flow<'a> {
         if size != Some(bytes.len()) {
             return Err(format!("{} bytes do not hold shape {shape:?} of {dtype}", bytes.len()));
         }
-        Ok(Self::new(shape, Arc::new(Plain { dtype, bytes })))
+        Ok(Self::new(shape, Arc::new(PlainValues { dtype, bytes })))
     }
 
     /// Returns an error if a source has a dtype whose bytes cannot be read as values.
@@ -185,7 +185,7 @@ impl<'a> Flow<'a> {
         Ok(flows)
     }
 
-    fn made(shape: Vec<usize>, node: Node<'a>) -> Self {
+    fn made(shape: Vec<usize>, node: FlowNode<'a>) -> Self {
         Self { shape, node: Arc::new(node) }
     }
 
@@ -215,7 +215,7 @@ fn one<'a>(
         WeightStep::Concat(axis) => vec![join(*axis, &flows, after)],
         WeightStep::Mxfp4 => {
             let bytes = |flow: &Flow<'a>| match &*flow.node {
-                Node::Source(source) if matches!(source.bytes(), Some((FileDtype::U8, b)) if b.len() == flow.len()) => {
+                FlowNode::Source(source) if matches!(source.bytes(), Some((FileDtype::U8, b)) if b.len() == flow.len()) => {
                     Ok(Arc::clone(source))
                 }
                 _ => {
@@ -231,7 +231,7 @@ fn one<'a>(
             let thin = flows.into_iter().map(|flow| {
                 let mut shape = flow.shape.clone();
                 shape.insert(*axis, 1);
-                Flow::made(shape, Node::Shaped(flow))
+                Flow::made(shape, FlowNode::Shaped(flow))
             });
             vec![join(*axis, &thin.collect::<Vec<_>>(), after)]
         }
@@ -255,7 +255,7 @@ fn one<'a>(
                 shape
             });
             let parts = cut(*axis, &flows, thick.collect());
-            let thin = |(part, shape)| Flow::made(shape, Node::Shaped(part));
+            let thin = |(part, shape)| Flow::made(shape, FlowNode::Shaped(part));
             parts.into_iter().zip(after).map(thin).collect()
         }
         WeightStep::At(n, step) => {
@@ -278,26 +278,26 @@ fn each<'a>(step: &WeightStep, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'
         | WeightStep::Unsqueeze(_)
         | WeightStep::Reshape(_)
         | WeightStep::Flatten(_)
-        | WeightStep::Unflatten { .. } => Node::Shaped(of),
+        | WeightStep::Unflatten { .. } => FlowNode::Shaped(of),
         WeightStep::Transpose(a, b) => {
             let mut strides: Vec<usize> = (0..of.shape.len()).map(|axis| of.inner(axis)).collect();
             strides.swap(*a, *b);
-            Node::Swapped { of, strides }
+            FlowNode::Swapped { of, strides }
         }
         WeightStep::PermuteHeads { heads, to } => {
             let (row, half) = (of.inner(0), of.shape[0] / heads / 2);
-            Node::Heads { of, row, half, to: *to }
+            FlowNode::Heads { of, row, half, to: *to }
         }
         WeightStep::Resize(rows) => {
             let size = of.dtype().unwrap_or(FileDtype::F32).size();
             if product(&shape).saturating_mul(size) > MOST_RESIZED {
                 return Err(format!("{rows} rows are more than are made"));
             }
-            Node::Resized { of }
+            FlowNode::Resized { of }
         }
         computing => {
-            let how = Computed::new(computing, &of.shape)?;
-            Node::Computed { of, how }
+            let how = ValueStep::new(computing, &of.shape)?;
+            FlowNode::Computed { of, how }
         }
     };
     Ok(Flow::made(shape, node))
@@ -307,7 +307,7 @@ fn join<'a>(axis: usize, parts: &[Flow<'a>], mut after: Shapes) -> Flow<'a> {
     let chunk = |part: &Flow<'_>| product(&part.shape[axis..]);
     let parts: Vec<_> = parts.iter().map(|part| (part.clone(), chunk(part))).collect();
     let whole = parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.1));
-    Flow::made(after.swap_remove(0), Node::Join { parts, whole })
+    Flow::made(after.swap_remove(0), FlowNode::Join { parts, whole })
 }
 
 /// Cuts each flow along an axis into its shapes from `after`, in turn.
@@ -323,7 +323,7 @@ fn cut<'a>(axis: usize, flows: &[Flow<'a>], after: Shapes) -> Vec<Flow<'a>> {
         }
         let Some(of) = flow else { break };
         let (whole, run) = (of.shape[axis], of.inner(axis));
-        made.push(Flow::made(shape, Node::Cut { of: of.clone(), from, size, whole, run }));
+        made.push(Flow::made(shape, FlowNode::Cut { of: of.clone(), from, size, whole, run }));
         from += size;
     }
     made

@@ -10,10 +10,10 @@ use registry::gguf::{Gguf, TensorGroup};
 use registry::graph::{Weight, WeightId};
 use registry::weight_map::{WeightStep, inverse};
 
-use crate::flow::{Flow, Numbers, Plain};
+use crate::flow::{Flow, PlainValues, ValueReader};
 use formats::codec::{self, BlockType};
 use formats::gguf::companions::{SCALE, multiply};
-use formats::gguf::{File, TensorInfo, scalars};
+use formats::gguf::{GgufFile, GgufTensor, scalars};
 use formats::safetensors::FileDtype;
 use formats::shown;
 
@@ -45,34 +45,34 @@ pub struct BlockView<'a> {
 /// All weights of a graph.
 #[derive(Debug)]
 pub struct GgufWeights {
-    file: File,
-    found: Vec<Found>,
+    file: GgufFile,
+    found: Vec<BlockWeight>,
 }
 
 #[derive(Debug)]
-struct Found {
+struct BlockWeight {
     ty: BlockType,
     shape: Vec<usize>,
-    bytes: Bytes,
+    bytes: BlockBytes,
     factor: f32,
 }
 
 #[derive(Debug)]
-enum Bytes {
+enum BlockBytes {
     /// Byte range of a tensor, `begin..end`.
     Tensor(String, usize, usize),
-    Made(Vec<u8>),
+    Computed(Vec<u8>),
 }
 
 impl GgufWeights {
     /// Finds every weight. `wanted` lists the weights of the graph that `gguf` was resolved with.
-    pub fn new(file: File, gguf: &Gguf, wanted: &[Weight]) -> Result<Self, Error> {
+    pub fn new(file: GgufFile, gguf: &Gguf, wanted: &[Weight]) -> Result<Self, Error> {
         let path = file.files().first().cloned().unwrap_or_default();
         let fail =
             |faults| Error { file: path.clone(), arch: gguf.arch.clone(), faults: some(faults) };
         let groups = gguf.groups(wanted);
         let groups = groups.map_err(|e| fail(e.iter().map(ToString::to_string).collect()))?;
-        let mut found: Vec<Option<Found>> = wanted.iter().map(|_| None).collect();
+        let mut found: Vec<Option<BlockWeight>> = wanted.iter().map(|_| None).collect();
         let mut faults = Vec::new();
         let claimed: BTreeSet<&str> = groups
             .iter()
@@ -94,8 +94,9 @@ impl GgufWeights {
                     for (&n, numbers) in places.iter().zip(made) {
                         let shape = wanted[n].shape.clone();
                         let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
-                        let bytes = Bytes::Made(bytes);
-                        found[n] = Some(Found { ty: BlockType::F32, shape, bytes, factor: 1.0 });
+                        let bytes = BlockBytes::Computed(bytes);
+                        found[n] =
+                            Some(BlockWeight { ty: BlockType::F32, shape, bytes, factor: 1.0 });
                     }
                 }
                 Err(fault) => faults.push(fault),
@@ -121,16 +122,16 @@ impl GgufWeights {
     pub fn view(&self, id: WeightId) -> BlockView<'_> {
         let found = &self.found[id.0];
         let bytes = match &found.bytes {
-            Bytes::Tensor(name, begin, end) => {
+            BlockBytes::Tensor(name, begin, end) => {
                 self.file.bytes(name).and_then(|bytes| bytes.get(*begin..*end)).unwrap_or_default()
             }
-            Bytes::Made(bytes) => bytes,
+            BlockBytes::Computed(bytes) => bytes,
         };
         BlockView { ty: found.ty, shape: &found.shape, bytes, factor: found.factor }
     }
 
     /// Returns the file.
-    pub fn file(&self) -> &File {
+    pub fn file(&self) -> &GgufFile {
         &self.file
     }
 }
@@ -147,8 +148,8 @@ fn some(mut faults: Vec<String>) -> Vec<String> {
 }
 
 /// Tensor of the file, with its shape in the model.
-struct Part<'f> {
-    info: &'f TensorInfo,
+struct ModelTensor<'f> {
+    info: &'f GgufTensor,
     shape: &'f [usize],
     /// Factors of its matrices: one for all, or one each; empty if all are 1.
     factors: Vec<f32>,
@@ -156,7 +157,7 @@ struct Part<'f> {
     cut: Option<(WeightStep, usize)>,
 }
 
-impl Part<'_> {
+impl ModelTensor<'_> {
     /// Returns the shape of the tensor in the file.
     fn whole(&self) -> &[usize] {
         if self.cut.is_some() { &self.info.shape } else { self.shape }
@@ -172,11 +173,11 @@ impl Part<'_> {
 
 /// Opens the weights of a group, in its order. `claimed` holds the names of the model's own tensors.
 fn open(
-    file: &File,
+    file: &GgufFile,
     group: &TensorGroup,
     wanted: &[Weight],
     claimed: &BTreeSet<&str>,
-) -> Result<Vec<Found>, String> {
+) -> Result<Vec<BlockWeight>, String> {
     let mut parts = Vec::with_capacity(group.tensors.len());
     for (name, shape) in &group.tensors {
         let cut = if file.info(name).is_some() { None } else { file.cut(name) };
@@ -202,20 +203,20 @@ fn open(
         let claimed = claimed.contains(format!("{stem}{SCALE}").as_str());
         let factors = if claimed { None } else { file.factors(info)? };
         let cut = cut.map(|cut| (cut.step, cut.part));
-        parts.push(Part { info, shape, factors: factors.unwrap_or_default(), cut });
+        parts.push(ModelTensor { info, shape, factors: factors.unwrap_or_default(), cut });
     }
     let shapes: Vec<_> = group.weights.iter().map(|&n| wanted[n].shape.clone()).collect();
     let back = inverse(&group.steps, shapes.clone()).map_err(|e| e.to_string())?;
     let ty = parts[0].info.ty;
     let whole =
-        |part: &Part<'_>| part.info.ty == ty && (part.cut.is_none() || part.shape.len() > 1);
+        |part: &ModelTensor<'_>| part.info.ty == ty && (part.cut.is_none() || part.shape.len() > 1);
     if parts.iter().all(whole) && moves_rows(&back, &parts) {
         let flows: Result<Vec<_>, String> = parts.iter().map(|part| row_flow(file, part)).collect();
         let flows = Flow::run(&back, flows?)?;
         let made = flows.iter().zip(&shapes).map(|(flow, shape)| {
             let bytes = locate(file, flow, &parts);
             let factor = factor(&bytes, &parts)?;
-            Some(Found { ty, shape: shape.clone(), bytes, factor })
+            Some(BlockWeight { ty, shape: shape.clone(), bytes, factor })
         });
         if let Some(found) = made.collect() {
             return Ok(found);
@@ -224,13 +225,13 @@ fn open(
     let flows: Result<Vec<_>, String> = parts.iter().map(|part| number_flow(file, part)).collect();
     let flows = Flow::run(&back, flows?)?;
     let made = flows.iter().zip(shapes).map(|(flow, shape)| {
-        Ok(Found { ty: BlockType::F32, shape, bytes: numbers(flow)?, factor: 1.0 })
+        Ok(BlockWeight { ty: BlockType::F32, shape, bytes: numbers(flow)?, factor: 1.0 })
     });
     made.collect()
 }
 
 /// Returns the common factor of some bytes; none if the parts have different factors.
-fn factor(bytes: &Bytes, parts: &[Part<'_>]) -> Option<f32> {
+fn factor(bytes: &BlockBytes, parts: &[ModelTensor<'_>]) -> Option<f32> {
     let first = parts.first().and_then(|part| part.factors.first()).copied().unwrap_or(1.0);
     if parts.iter().all(|part| match part.factors[..] {
         [] => first == 1.0,
@@ -239,7 +240,7 @@ fn factor(bytes: &Bytes, parts: &[Part<'_>]) -> Option<f32> {
     }) {
         return Some(first);
     }
-    let Bytes::Tensor(name, begin, end) = bytes else { return None };
+    let BlockBytes::Tensor(name, begin, end) = bytes else { return None };
     let part = parts.iter().find(|part| part.info.name == *name)?;
     match part.factors[..] {
         [] => Some(1.0),
@@ -253,7 +254,7 @@ fn factor(bytes: &Bytes, parts: &[Part<'_>]) -> Option<f32> {
 }
 
 /// True if steps only move whole rows: rows of blocks can then be moved as bytes.
-fn moves_rows(steps: &[WeightStep], parts: &[Part<'_>]) -> bool {
+fn moves_rows(steps: &[WeightStep], parts: &[ModelTensor<'_>]) -> bool {
     let axes = parts.iter().map(|part| part.shape.len()).min().unwrap_or(0);
     let outer = |axis: &usize| axis + 1 < axes;
     steps.iter().all(|step| match step {
@@ -269,25 +270,25 @@ fn moves_rows(steps: &[WeightStep], parts: &[Part<'_>]) -> bool {
 }
 
 /// Returns a tensor as rows of bytes.
-fn row_flow<'f>(file: &'f File, part: &Part<'_>) -> Result<Flow<'f>, String> {
+fn row_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, String> {
     let bytes = file.bytes(&part.info.name).unwrap_or_default();
     let mut shape = part.whole().to_vec();
     if let Some(row) = shape.last_mut() {
         *row = part.info.ty.row_bytes(*row).unwrap_or(0);
     }
-    part.taken(Flow::new(&shape, Arc::new(Plain { dtype: FileDtype::U8, bytes })))
+    part.taken(Flow::new(&shape, Arc::new(PlainValues { dtype: FileDtype::U8, bytes })))
 }
 
 /// Returns a tensor as decoded values.
-fn number_flow<'f>(file: &'f File, part: &Part<'_>) -> Result<Flow<'f>, String> {
+fn number_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, String> {
     let bytes = file.bytes(&part.info.name).unwrap_or_default();
     let matrix = part.whole().iter().rev().take(2).product();
     let (ty, factors) = (part.info.ty, part.factors.clone());
-    part.taken(Flow::new(part.whole(), Arc::new(Decoded { ty, bytes, factors, matrix })))
+    part.taken(Flow::new(part.whole(), Arc::new(BlockDecoder { ty, bytes, factors, matrix })))
 }
 
 /// Block-quantized source that is decoded on reading.
-struct Decoded<'f> {
+struct BlockDecoder<'f> {
     ty: BlockType,
     bytes: &'f [u8],
     factors: Vec<f32>,
@@ -295,7 +296,7 @@ struct Decoded<'f> {
     matrix: usize,
 }
 
-impl Numbers for Decoded<'_> {
+impl ValueReader for BlockDecoder<'_> {
     fn read(&self, at: usize, out: &mut [f32]) {
         let (block, size) = (self.ty.elements(), self.ty.bytes());
         let (first, end) = (at / block, (at + out.len()).div_ceil(block));
@@ -313,31 +314,31 @@ impl Numbers for Decoded<'_> {
 }
 
 /// Locates the bytes of a flow of rows: one range of a tensor, or a new buffer.
-fn locate(file: &File, flow: &Flow<'_>, parts: &[Part<'_>]) -> Bytes {
+fn locate(file: &GgufFile, flow: &Flow<'_>, parts: &[ModelTensor<'_>]) -> BlockBytes {
     if let Some(stretch) = flow.stretch() {
-        for Part { info, .. } in parts {
+        for ModelTensor { info, .. } in parts {
             let whole = file.bytes(&info.name).unwrap_or_default().as_ptr_range();
             let part = stretch.as_ptr_range();
             if whole.start <= part.start && part.end <= whole.end {
                 let begin = part.start.addr() - whole.start.addr();
-                return Bytes::Tensor(info.name.clone(), begin, begin + stretch.len());
+                return BlockBytes::Tensor(info.name.clone(), begin, begin + stretch.len());
             }
         }
     }
     let mut bytes = vec![0; flow.len()];
     flow.copy(FileDtype::U8, 0, &mut bytes);
-    Bytes::Made(bytes)
+    BlockBytes::Computed(bytes)
 }
 
 /// Limit on the values that are computed for one weight, larger than any legitimate intermediate result.
 const MOST: usize = 1 << 32;
 
-fn numbers(flow: &Flow<'_>) -> Result<Bytes, String> {
+fn numbers(flow: &Flow<'_>) -> Result<BlockBytes, String> {
     let count = flow.len();
     if count > MOST {
         return Err(format!("{count} numbers would have to be made anew"));
     }
     let mut numbers = vec![0.0; count];
     flow.read(0, &mut numbers);
-    Ok(Bytes::Made(numbers.iter().flat_map(|x| x.to_le_bytes()).collect()))
+    Ok(BlockBytes::Computed(numbers.iter().flat_map(|x| x.to_le_bytes()).collect()))
 }

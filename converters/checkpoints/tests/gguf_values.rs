@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onboard_checkpoints::checkpoint::Checkpoint;
-use onboard_checkpoints::flow::{Flow, Numbers};
+use onboard_checkpoints::flow::{Flow, ValueReader};
 use onboard_checkpoints::weights::flows;
 use registry::config::Config;
 use registry::gguf_head::with_head;
@@ -37,7 +37,7 @@ impl Counter {
     }
 }
 
-impl Numbers for Counter {
+impl ValueReader for Counter {
     fn read(&self, at: usize, out: &mut [f32]) {
         for (n, x) in out.iter_mut().enumerate() {
             *x = ((self.0 + at + n) % 8191) as f32;

@@ -195,7 +195,7 @@ fn heads_are_fed_or_refuse() {
 }
 
 /// Numbers of a dump, widened.
-fn numbers(file: &formats::safetensors::File, name: &str) -> Vec<f32> {
+fn numbers(file: &formats::safetensors::SafetensorsFile, name: &str) -> Vec<f32> {
     let (entry, bytes) = file.tensor(name).unwrap().unwrap();
     assert_eq!(entry.dtype, formats::safetensors::FileDtype::F32, "{name}");
     let mut data = vec![0.0; bytes.len() / 4];
@@ -208,7 +208,8 @@ fn off(dir: &Path, head: &Arc<Model>) -> f32 {
     let dump = dir.join("reference/nextn");
     let text = fs_err::read_to_string(dump.join("manifest.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let file = formats::safetensors::File::open(&dump.join("reference.safetensors")).unwrap();
+    let file =
+        formats::safetensors::SafetensorsFile::open(&dump.join("reference.safetensors")).unwrap();
     let mut session = open(dir, head, Dtype::F32);
     let mut worst = 0.0_f32;
     for (name, tokens, split) in prompts(&manifest) {

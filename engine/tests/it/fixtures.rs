@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use formats::safetensors::File;
+use formats::safetensors::SafetensorsFile;
 use onboard_engine::{
     Chunk, Engine, ModelSource, NativeEngine, NoProbe, OutputRows, Session, SessionOptions, SlotId,
 };
@@ -122,8 +122,8 @@ fn check(dir: &Path) -> Result<(), String> {
     let text = fs_err::read_to_string(dir.join("reference/manifest.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_str(&text).unwrap();
     let prompts = prompts(&manifest);
-    let dump =
-        File::open(&dir.join("reference/reference.safetensors")).map_err(|e| e.to_string())?;
+    let dump = SafetensorsFile::open(&dir.join("reference/reference.safetensors"))
+        .map_err(|e| e.to_string())?;
     let model = Arc::new(model(dir)?);
     let read = |run: Dtype, name: &str| -> Option<Vec<f32>> {
         let (entry, bytes) = dump.tensor(&format!("{run}/{name}/logits"))?.unwrap();

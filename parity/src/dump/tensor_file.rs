@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use formats::numbers;
-use formats::safetensors::{Entry, File, FileDtype};
+use formats::safetensors::{FileDtype, SafetensorsFile, TensorEntry};
 use registry::dtype::Dtype;
 
 use super::{DumpTensor, Error};
@@ -13,12 +13,12 @@ use super::{DumpTensor, Error};
 #[derive(Debug)]
 pub(super) struct TensorFile {
     pub(super) path: PathBuf,
-    file: File,
+    file: SafetensorsFile,
 }
 
 impl TensorFile {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
-        Ok(Self { path: path.to_owned(), file: File::open(path)? })
+        Ok(Self { path: path.to_owned(), file: SafetensorsFile::open(path)? })
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
@@ -33,11 +33,11 @@ impl TensorFile {
         Error::Missing { path: self.path.clone(), name: name.to_owned() }
     }
 
-    fn entry(&self, name: &str) -> Result<&Entry, Error> {
+    fn entry(&self, name: &str) -> Result<&TensorEntry, Error> {
         self.file.header().tensors.get(name).ok_or_else(|| self.missing(name))
     }
 
-    fn bytes(&self, name: &str) -> Result<(&Entry, &[u8]), Error> {
+    fn bytes(&self, name: &str) -> Result<(&TensorEntry, &[u8]), Error> {
         Ok(self.file.tensor(name).ok_or_else(|| self.missing(name))??)
     }
 
@@ -85,7 +85,12 @@ impl TensorFile {
         Ok(DumpTensor { dtype, shape: entry.shape.clone(), data })
     }
 
-    fn widen(&self, name: &str, entry: &Entry, bytes: &[u8]) -> Result<(Dtype, Vec<f32>), Error> {
+    fn widen(
+        &self,
+        name: &str,
+        entry: &TensorEntry,
+        bytes: &[u8],
+    ) -> Result<(Dtype, Vec<f32>), Error> {
         let dtype = self.number(name)?;
         let mut data = vec![0.0; bytes.len() / dtype.size()];
         numbers::to_f32(entry.dtype, bytes, &mut data)

@@ -13,7 +13,7 @@ use engine::{
     Chunk, Engine, Error, Logits, ModelSource, OutputRows, Probe, Session, SessionFeatures,
     SessionOptions, SlotId, StateValue,
 };
-use formats::safetensors::{Declared, FileDtype, Writer};
+use formats::safetensors::{FileDtype, TensorSpec, Writer};
 use registry::diag::{SourceText as Text, Span};
 use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{
@@ -609,14 +609,14 @@ fn whole(
 pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
     let tokens: Vec<u32> = (0..12).map(|n| (n * 5 + 2) % VOCAB as u32).collect();
     let split = 5;
-    let mut tensors: Vec<(Declared, Vec<u8>)> = Vec::new();
+    let mut tensors: Vec<(TensorSpec, Vec<u8>)> = Vec::new();
     let mut greedy = serde_json::Map::new();
     for dtype in Dtype::ALL {
         let mut put = |name: String, dtype: Dtype, shape: Vec<usize>, data: &[f32]| {
             let format = FileDtype::from(dtype);
             let mut bytes = vec![0; data.len() * format.size()];
             formats::numbers::from_f32(format, data, &mut bytes).unwrap();
-            tensors.push((Declared { name, dtype: format, shape }, bytes));
+            tensors.push((TensorSpec { name, dtype: format, shape }, bytes));
         };
         let fake = Fake { fault: Fault::None, reversed: true, blind: false };
         let model = Arc::new(model());
@@ -741,7 +741,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         .iter()
         .map(|n| {
             let name = format!("{n}.weight");
-            (Declared { name, dtype: FileDtype::F32, shape: vec![1] }, vec![0; 4])
+            (TensorSpec { name, dtype: FileDtype::F32, shape: vec![1] }, vec![0; 4])
         })
         .collect();
     let mut weights = weights;
@@ -783,8 +783,8 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
     fs_err::write(dir.join("manifest.json"), manifest.to_string()).unwrap();
 }
 
-fn write(path: &Path, tensors: &[(Declared, Vec<u8>)]) {
-    let declared: Vec<Declared> = tensors.iter().map(|(d, _)| d.clone()).collect();
+fn write(path: &Path, tensors: &[(TensorSpec, Vec<u8>)]) {
+    let declared: Vec<TensorSpec> = tensors.iter().map(|(d, _)| d.clone()).collect();
     let mut writer = Writer::create(path, &BTreeMap::new(), &declared).unwrap();
     for (d, bytes) in tensors {
         writer.write(&d.name, bytes).unwrap();

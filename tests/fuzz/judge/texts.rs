@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tokenizer::Options;
-use tokenizer::check::Loaded;
+use tokenizer::TokenizerOptions;
+use tokenizer::check::LlamaTokenizer;
 
 use parity::matrix::{self, Board, CellOutcome};
 use registry::diag::SourceText;
@@ -52,14 +52,14 @@ fn keys(trial: &Trial<'_>) -> Judged {
     let config = serde_json::from_str(&trial.case.text("config.json"));
     let config: serde_json::Value = config.unwrap_or_default();
     let vocab = config["vocab_size"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(400);
-    let made = match tokenizer::read(trial.dir, vocab, &Options::default()) {
+    let made = match tokenizer::read(trial.dir, vocab, &TokenizerOptions::default()) {
         Ok(made) => made,
         Err(error) => return refused(&error.to_string()),
     };
     if let Err(mismatch) = tokenizer::self_check(&made, trial.dir) {
         refused(&mismatch.to_string())?;
     }
-    let loaded = match Loaded::new(&made.keys) {
+    let loaded = match LlamaTokenizer::new(&made.keys) {
         Ok(loaded) => loaded,
         Err(error) => return refused(&error.to_string()),
     };

@@ -4,7 +4,7 @@ use registry::weight_map::WeightStep;
 
 /// Step that changes values, for a tensor of known shape.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Computed {
+pub(crate) enum ValueStep {
     Add(f32),
     Mul(f32),
     Div(f32),
@@ -14,7 +14,7 @@ pub(crate) enum Computed {
     LogNeg,
 }
 
-impl Computed {
+impl ValueStep {
     /// Returns the computation of a step, if it changes values and fits the shape.
     pub(crate) fn new(step: &WeightStep, shape: &[usize]) -> Result<Self, String> {
         Ok(match step {

@@ -1,4 +1,4 @@
-//! Finds the weights of a model as lazy flows, by the same rules as [`super::Weights`].
+//! Finds the weights of a model as lazy flows, by the same rules as [`super::CheckpointWeights`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use registry::graph::Weight;
 use registry::weight_map::{WeightRule, WeightStep};
 
 use super::{Error, find_rule, missing};
-use crate::checkpoint::{Checkpoint, Packed};
-use crate::flow::{Flow, Numbers};
+use crate::checkpoint::{BlockEncoding, Checkpoint};
+use crate::flow::{Flow, ValueReader};
 use formats::codec::BlockType;
 use formats::shown;
 
 /// Weight with its source tensors.
 #[derive(Clone)]
-pub struct Sourced<'c> {
+pub struct WeightFlow<'c> {
     /// Values of the weight.
     pub flow: Flow<'c>,
     /// File and offset of the first source tensor.
@@ -25,7 +25,7 @@ pub struct Sourced<'c> {
     /// Index of the rule that makes the weight; none if it is the tensor of its name.
     pub rule: Option<usize>,
     /// Block format of the rows on disk, if a GGUF file can hold it unchanged.
-    pub packed: Option<Packed>,
+    pub packed: Option<BlockEncoding>,
 }
 
 /// Finds every weight by the first rule that names it and has a tensor in the checkpoint. Other weights are
@@ -34,7 +34,7 @@ pub fn flows<'c>(
     checkpoint: &'c Checkpoint,
     wanted: &[Weight],
     rules: &[WeightRule],
-) -> Result<(Vec<Sourced<'c>>, BTreeSet<String>), Vec<Error>> {
+) -> Result<(Vec<WeightFlow<'c>>, BTreeSet<String>), Vec<Error>> {
     let (mut found, mut used, mut errors) = (Vec::new(), BTreeSet::new(), Vec::new());
     for weight in wanted {
         match find(checkpoint, weight, rules) {
@@ -54,7 +54,7 @@ pub fn idle<'c>(
     checkpoint: &'c Checkpoint,
     all: Vec<IdleWeight>,
     rules: &[WeightRule],
-) -> Result<Vec<(Weight, Sourced<'c>)>, Vec<Error>> {
+) -> Result<Vec<(Weight, WeightFlow<'c>)>, Vec<Error>> {
     let (mut found, mut errors) = (Vec::new(), Vec::new());
     for IdleWeight { mut weight, filled } in all {
         match of_any_shape(checkpoint, &weight, rules) {
@@ -63,9 +63,9 @@ pub fn idle<'c>(
                 found.push((weight, sourced));
             }
             Err(Error::Missing { .. }) if filled => {
-                let flow = Flow::new(&weight.shape, Arc::new(Zeros));
+                let flow = Flow::new(&weight.shape, Arc::new(ZeroValues));
                 let place = (usize::MAX, 0);
-                let sourced = Sourced { flow, place, tensors: vec![], rule: None, packed: None };
+                let sourced = WeightFlow { flow, place, tensors: vec![], rule: None, packed: None };
                 found.push((weight, sourced));
             }
             Err(Error::Missing { .. }) => {}
@@ -75,9 +75,9 @@ pub fn idle<'c>(
     if errors.is_empty() { Ok(found) } else { Err(errors) }
 }
 
-struct Zeros;
+struct ZeroValues;
 
-impl Numbers for Zeros {
+impl ValueReader for ZeroValues {
     fn read(&self, _: usize, out: &mut [f32]) {
         out.fill(0.0);
     }
@@ -87,7 +87,7 @@ fn find<'c>(
     checkpoint: &'c Checkpoint,
     weight: &Weight,
     rules: &[WeightRule],
-) -> Result<Sourced<'c>, Error> {
+) -> Result<WeightFlow<'c>, Error> {
     let found = of_any_shape(checkpoint, weight, rules)?;
     if found.flow.shape() != weight.shape {
         return Err(Error::Shape {
@@ -104,7 +104,7 @@ fn of_any_shape<'c>(
     checkpoint: &'c Checkpoint,
     weight: &Weight,
     rules: &[WeightRule],
-) -> Result<Sourced<'c>, Error> {
+) -> Result<WeightFlow<'c>, Error> {
     let rule = find_rule(checkpoint, weight, rules);
     let names = rule.as_ref().map_or_else(|| vec![weight.name.clone()], |(_, g)| g.names.clone());
     let mut place = (usize::MAX, u64::MAX);
@@ -126,11 +126,11 @@ fn of_any_shape<'c>(
     let rule = rule.map(|(number, _)| number);
     let packed = match rule {
         Some(number) => {
-            in_blocks(&rules[number]).then_some(Packed { ty: BlockType::Mxfp4, factor: 1.0 })
+            in_blocks(&rules[number]).then_some(BlockEncoding { ty: BlockType::Mxfp4, factor: 1.0 })
         }
         None => checkpoint.packed(&weight.name),
     };
-    Ok(Sourced { flow, place, tensors: names, rule, packed })
+    Ok(WeightFlow { flow, place, tensors: names, rule, packed })
 }
 
 /// True if a rule reads blocks of 4-bit values.

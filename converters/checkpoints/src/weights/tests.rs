@@ -6,7 +6,7 @@ use registry::dtype::DtypeRule;
 use registry::weight_map::{Pattern, SplitSizes, WeightStep};
 
 use super::*;
-use formats::safetensors::{Declared, Writer};
+use formats::safetensors::{TensorSpec, Writer};
 
 fn span() -> Span {
     let source = Arc::new(diag::SourceText { path: String::new(), text: String::new() });
@@ -32,9 +32,9 @@ fn rule(disk: &str, weight: &str, steps: &[WeightStep]) -> WeightRule {
 fn checkpoint(tensors: &[(&str, &[usize])]) -> (tempfile::TempDir, Checkpoint) {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("a.safetensors");
-    let declared: Vec<Declared> = tensors
+    let declared: Vec<TensorSpec> = tensors
         .iter()
-        .map(|&(name, shape)| Declared {
+        .map(|&(name, shape)| TensorSpec {
             name: name.into(),
             dtype: FileDtype::U8,
             shape: shape.into(),
@@ -53,11 +53,12 @@ fn checkpoint(tensors: &[(&str, &[usize])]) -> (tempfile::TempDir, Checkpoint) {
 #[test]
 fn weights_of_the_same_name_are_views() {
     let (_dir, checkpoint) = checkpoint(&[("a", &[2, 3]), ("b", &[4]), ("c", &[1])]);
-    let weights = Weights::new(checkpoint, &wanted(&[("b", &[4]), ("a", &[2, 3])])).unwrap();
+    let weights =
+        CheckpointWeights::new(checkpoint, &wanted(&[("b", &[4]), ("a", &[2, 3])])).unwrap();
     let view = weights.view(WeightId(1)).unwrap();
     assert_eq!((view.shape, view.bytes), (&[2, 3][..], &[0, 1, 2, 3, 4, 5][..]));
     assert!(
-        matches!(&weights.found(WeightId(0)).source, Source::View { tensor, .. } if tensor == "b")
+        matches!(&weights.found(WeightId(0)).source, WeightLocation::View { tensor, .. } if tensor == "b")
     );
     assert_eq!(weights.unused().collect::<Vec<_>>(), ["c"]);
     assert_eq!(weights.checkpoint().tensors().len(), 3);
@@ -67,7 +68,7 @@ fn weights_of_the_same_name_are_views() {
 fn what_is_missing_or_misshapen_is_named() {
     let fail = |weights: &[(&str, &[usize])], rules: &[WeightRule]| {
         let (_dir, checkpoint) = checkpoint(&[("a", &[2, 3]), ("x.gate", &[1])]);
-        Weights::with_rules(checkpoint, &wanted(weights), rules).unwrap_err().to_string()
+        CheckpointWeights::with_rules(checkpoint, &wanted(weights), rules).unwrap_err().to_string()
     };
     let message = fail(&[("b", &[4])], &[]);
     assert!(message.contains("has no tensor `b`; expected shape [4]"), "{message}");
@@ -103,13 +104,13 @@ fn rules_split_join_and_rename() {
         ("new.0.norm", &[1]),
         ("t", &[3, 2]),
     ];
-    let weights = Weights::with_rules(checkpoint, &wanted(&names), &rules).unwrap();
+    let weights = CheckpointWeights::with_rules(checkpoint, &wanted(&names), &rules).unwrap();
     let bytes: Vec<&[u8]> =
         (0..names.len()).map(|id| weights.view(WeightId(id)).unwrap().bytes).collect();
     let expected: [&[u8]; 6] =
         [&[0, 1, 2, 3], &[4, 5], &[6, 7], &[0, 1, 0, 1, 2], &[0], &[0, 3, 1, 4, 2, 5]];
     assert_eq!(bytes, expected);
-    let views = |id| matches!(weights.found(WeightId(id)).source, Source::View { .. });
+    let views = |id| matches!(weights.found(WeightId(id)).source, WeightLocation::View { .. });
     assert_eq!([0, 1, 2, 3, 4, 5].map(views), [true, true, true, false, true, false]);
     assert_eq!(weights.unused().count(), 0);
 }
@@ -128,7 +129,7 @@ fn renamed_and_cut_tensors_stay_in_the_memory_map() {
     ];
     let names: [(&str, &[usize]); 4] =
         [("q", &[1, 2]), ("kv", &[3, 2]), ("new", &[3]), ("t.1", &[3])];
-    let weights = Weights::with_rules(checkpoint, &wanted(&names), &rules).unwrap();
+    let weights = CheckpointWeights::with_rules(checkpoint, &wanted(&names), &rules).unwrap();
     for (id, (tensor, begin)) in
         [("qkv", 0), ("qkv", 2), ("old", 0), ("t", 3)].into_iter().enumerate()
     {

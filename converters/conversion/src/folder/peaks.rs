@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use rayon::prelude::*;
 use registry::quant::QuantRules;
 
-use super::{Choice, Tensor};
+use super::{DtypeChoice, FolderTensor};
 use crate::peaks::{in_threads, peak};
 
 /// Returns the peak of each quantized tensor, taken over all tensors that share its scale; 0 for the
 /// others. Every quantized tensor is read once.
 pub fn peaks(
-    tensors: &[Tensor<'_>],
-    choices: &[Choice],
+    tensors: &[FolderTensor<'_>],
+    choices: &[DtypeChoice],
     quant: &QuantRules,
     threads: usize,
 ) -> Result<Vec<f32>, String> {
-    let of = |(tensor, choice): (&Tensor<'_>, &Choice)| match choice.kept {
+    let of = |(tensor, choice): (&FolderTensor<'_>, &DtypeChoice)| match choice.kept {
         Some(_) => Ok(0.0),
         None => peak(&tensor.name, &tensor.flow, 0..tensor.flow.len()),
     };

@@ -10,15 +10,15 @@ use registry::ops::Trait;
 use registry::quant::{UnquantizedReason, unquantized_matrices};
 use registry::weight_map::{WeightRule, WeightStep, gather, inverse, natural_order_key, shapes};
 
-use super::Tensor;
+use super::FolderTensor;
 use checkpoints::checkpoint::Checkpoint;
-use checkpoints::flow::{Flow, Octets};
-use checkpoints::weights::Sourced;
+use checkpoints::flow::{Flow, RawBytes};
+use checkpoints::weights::WeightFlow;
 use formats::safetensors::FileDtype;
 
 /// What the graph does with a weight.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum WeightUse {
     /// The weight is a matrix factor, and nothing else.
     Matrix,
     Other,
@@ -26,7 +26,7 @@ enum Use {
 
 /// Options for listing tensors.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Wanted {
+pub struct ListingOptions {
     /// True if stacked experts are split into one tensor each, as engines require for scales.
     pub apart: bool,
     /// True if the output matrix, whose product is the logits, may be quantized too.
@@ -37,9 +37,9 @@ pub struct Wanted {
 pub fn tensors<'c>(
     checkpoint: &'c Checkpoint,
     model: &Model,
-    weights: &[Sourced<'c>],
-    wanted: Wanted,
-) -> Result<Vec<Tensor<'c>>, String> {
+    weights: &[WeightFlow<'c>],
+    wanted: ListingOptions,
+) -> Result<Vec<FolderTensor<'c>>, String> {
     let graph = &model.graph;
     let mut stays = unquantized_matrices(graph);
     stays.retain(|_, why| !(wanted.output && *why == UnquantizedReason::OutputMatrix));
@@ -74,7 +74,7 @@ pub fn tensors<'c>(
                 let shape = flow.shape().to_vec();
                 let (name, weight) = (taken_out(model, name, &weight.name), weight.name.clone());
                 let (mixture, weights) = (experts.get(&n).copied(), vec![WeightId(n)]);
-                made.push(Tensor {
+                made.push(FolderTensor {
                     name,
                     flow,
                     place,
@@ -104,7 +104,7 @@ pub fn tensors<'c>(
             let (dtype, weight, mixture) = (FileDtype::Bf16, name.clone(), None);
             let weights = mine.iter().copied().map(WeightId).collect();
             let always_wide = always_wide(mine);
-            made.push(Tensor {
+            made.push(FolderTensor {
                 name,
                 flow,
                 place,
@@ -125,16 +125,16 @@ pub fn tensors<'c>(
             flow
         } else {
             let bytes = checkpoint.bytes(name).map_err(|e| e.to_string())?;
-            Flow::new(&[bytes.len()], Arc::new(Octets(bytes)))
+            Flow::new(&[bytes.len()], Arc::new(RawBytes(bytes)))
         };
         let coded = checkpoint.is_quantized(name);
         let whole = mine.iter().all(|&n| {
             let steps = weights[n].rule.map(|rule| &model.rules[rule].steps);
-            uses[n] == Use::Matrix && steps.is_none_or(|steps| steps.iter().all(rows_stay))
+            uses[n] == WeightUse::Matrix && steps.is_none_or(|steps| steps.iter().all(rows_stay))
         });
-        let used = if !mine.is_empty() && whole { Use::Matrix } else { Use::Other };
+        let used = if !mine.is_empty() && whole { WeightUse::Matrix } else { WeightUse::Other };
         let names: Vec<&str> = mine.iter().map(|&n| graph.weights[n].name.as_str()).collect();
-        made.push(Tensor {
+        made.push(FolderTensor {
             name: name.clone(),
             weight: if let [one] = names[..] { one.to_owned() } else { name.clone() },
             weights: mine.iter().copied().map(WeightId).collect(),
@@ -165,7 +165,7 @@ fn taken_out(model: &Model, tensor: &str, weight: &str) -> String {
 }
 
 /// True if a rule of the spec decodes the weight from blocks and scales.
-fn in_blocks(model: &Model, weight: &Sourced<'_>) -> bool {
+fn in_blocks(model: &Model, weight: &WeightFlow<'_>) -> bool {
     let steps = weight.rule.map(|rule| &model.rules[rule].steps);
     steps.is_some_and(|steps| steps.first() == Some(&WeightStep::Mxfp4))
 }
@@ -174,7 +174,7 @@ fn in_blocks(model: &Model, weight: &Sourced<'_>) -> bool {
 /// the same weights. `blocks` is the shape of the blocks.
 fn stacked<'c>(
     model: &Model,
-    weights: &[Sourced<'c>],
+    weights: &[WeightFlow<'c>],
     mine: &[usize],
     blocks: &[usize],
 ) -> Option<(String, Flow<'c>)> {
@@ -233,11 +233,11 @@ fn rows_stay(step: &WeightStep) -> bool {
 fn quantizable(
     model: &Model,
     names: &[&str],
-    used: Use,
+    used: WeightUse,
     stays: Option<UnquantizedReason>,
     shape: &[usize],
 ) -> Result<(), String> {
-    if used == Use::Other {
+    if used == WeightUse::Other {
         return Err("nothing only multiplies by it".to_owned());
     }
     if let Some(why) = names.iter().find_map(|name| model.quant.keep_reason(name)) {
@@ -252,7 +252,7 @@ fn quantizable(
     Ok(())
 }
 
-fn uses(graph: &Graph) -> Vec<Use> {
+fn uses(graph: &Graph) -> Vec<WeightUse> {
     let (mut matrix, mut other) = (BTreeSet::new(), BTreeSet::new());
     for node in &graph.nodes {
         let multiplies = node.op.is(Trait::RoundsInputs);
@@ -263,7 +263,7 @@ fn uses(graph: &Graph) -> Vec<Use> {
     }
     let of = |n| {
         let alone = matrix.contains(&n) && !other.contains(&n);
-        if alone { Use::Matrix } else { Use::Other }
+        if alone { WeightUse::Matrix } else { WeightUse::Other }
     };
     (0..graph.weights.len()).map(of).collect()
 }

@@ -2,7 +2,7 @@
 //! one per matrix, multiplies the whole tensor `NAME.weight`. `NAME.input_scale` is for programs that also
 //! round the inputs.
 
-use super::{File, TensorInfo};
+use super::{GgufFile, GgufTensor};
 use crate::codec::BlockType;
 use crate::shown;
 
@@ -31,7 +31,7 @@ pub fn multiply(factors: &[f32], matrix: usize, at: usize, numbers: &mut [f32]) 
     }
 }
 
-impl File {
+impl GgufFile {
     /// True if a tensor is a companion of an NVFP4 tensor.
     pub fn is_companion(&self, name: &str) -> bool {
         let stem = ENDS.iter().find_map(|end| name.strip_suffix(end));
@@ -41,7 +41,7 @@ impl File {
 
     /// Returns the factors of a tensor's matrices, besides the block scales: one for all, or one per
     /// matrix.
-    pub fn factors(&self, info: &TensorInfo) -> Result<Option<Vec<f32>>, String> {
+    pub fn factors(&self, info: &GgufTensor) -> Result<Option<Vec<f32>>, String> {
         let stem = info.name.strip_suffix(".weight").filter(|_| info.ty == BlockType::Nvfp4);
         let Some(name) = stem.map(|stem| format!("{stem}{SCALE}")) else { return Ok(None) };
         let Some(scale) = self.info(&name) else { return Ok(None) };

@@ -2,7 +2,7 @@
 
 use registry::graph::Weight;
 
-use super::{Array, Metadata, Value};
+use super::{Metadata, MetadataArray, MetadataValue};
 use crate::shown;
 
 /// Maximum number of values of one key.
@@ -28,8 +28,8 @@ pub fn read(
     let count = count(places, weights)
         .ok_or_else(|| format!("the weights of the key `{key_shown}` have too many numbers"))?;
     let numbers = match metadata.get(key) {
-        Some(Value::F32(x)) => vec![*x; count],
-        Some(Value::Array(Array::F32(numbers))) => numbers.clone(),
+        Some(MetadataValue::F32(x)) => vec![*x; count],
+        Some(MetadataValue::Array(MetadataArray::F32(numbers))) => numbers.clone(),
         Some(other) => {
             let found = other.kind_name();
             return Err(format!("the key `{key_shown}` is {found}, expected numbers of kind f32"));
@@ -64,9 +64,9 @@ mod tests {
     fn numbers_come_back_weight_by_weight() {
         let weights = [weight(&[2]), weight(&[]), weight(&[1])];
         let mut keys = Metadata::new();
-        keys.set("list", Value::Array(Array::F32(vec![1.0, 2.0, 3.0, 4.0])));
-        keys.set("one", Value::F32(7.0));
-        keys.set("text", Value::String("x".into()));
+        keys.set("list", MetadataValue::Array(MetadataArray::F32(vec![1.0, 2.0, 3.0, 4.0])));
+        keys.set("one", MetadataValue::F32(7.0));
+        keys.set("text", MetadataValue::String("x".into()));
         let read = |key, places: &[usize]| read(&keys, key, places, &weights);
         assert_eq!(read("list", &[2, 0, 1]).unwrap(), [vec![1.0], vec![2.0, 3.0], vec![4.0]]);
         assert_eq!(read("one", &[0, 1]).unwrap(), [vec![7.0, 7.0], vec![7.0]]);

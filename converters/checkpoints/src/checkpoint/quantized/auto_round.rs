@@ -3,8 +3,8 @@
 use fancy_regex::Regex;
 use serde_json::Value;
 
-use super::look::Looked;
-use super::said::{Numbers, numbers, pattern};
+use super::checks::SchemeResult;
+use super::quant_config::{IntegerConfig, numbers, pattern};
 use crate::checkpoint::Checkpoint;
 
 /// Values of `quant_method` that AutoRound writes.
@@ -15,7 +15,7 @@ pub(super) const METHODS: [&str; 2] = ["auto-round", "intel/auto-round"];
 pub(super) fn layout(
     checkpoint: &Checkpoint,
     section: &Value,
-) -> Looked<(&'static str, &'static str)> {
+) -> SchemeResult<(&'static str, &'static str)> {
     let said = |key: &str| section.get(key).filter(|value| !value.is_null());
     let wrong = |key: &str, found: &Value, expected: &str| {
         let found = found.as_str().map_or_else(|| found.to_string(), str::to_owned);
@@ -58,8 +58,8 @@ pub(super) fn layout(
 pub(super) fn extra(
     checkpoint: &Checkpoint,
     section: &Value,
-    default: Numbers,
-) -> Looked<Vec<(Regex, Option<Numbers>)>> {
+    default: IntegerConfig,
+) -> SchemeResult<Vec<(Regex, Option<IntegerConfig>)>> {
     let Some(Value::Object(rules)) = section.get("extra_config") else { return Ok(Vec::new()) };
     let (mut named, mut fitting) = (Vec::new(), Vec::new());
     for (text, own) in rules {

@@ -6,18 +6,18 @@ use fancy_regex::Regex;
 use serde_json::Value;
 
 use super::auto_round;
-use super::inputs::{Codes, Inputs};
-use super::look::Looked;
+use super::checks::SchemeResult;
+use super::inputs::{CodeType, InputScheme};
 use super::scheme::Schemes;
 use crate::checkpoint::Checkpoint;
 use formats::FileDtype;
 use formats::python_json::words_as_texts;
 
 /// Quantization settings of a config.
-pub(super) struct Said {
+pub(super) struct QuantConfig {
     pub(super) method: String,
     pub(super) block: Option<(usize, usize)>,
-    pub(super) numbers: Numbers,
+    pub(super) numbers: IntegerConfig,
     /// Layout of GPTQ and AWQ codes: `checkpoint_format` or `version`, in lower case.
     pub(super) layout: String,
     /// True if zero points were stored minus one by subtracting from whole words.
@@ -27,7 +27,7 @@ pub(super) struct Said {
     /// Config key that lists the exceptions of modules.
     pub(super) exceptions: &'static str,
     /// Settings of modules that are exceptions, by pattern.
-    dynamic: Vec<(Regex, Option<Numbers>)>,
+    dynamic: Vec<(Regex, Option<IntegerConfig>)>,
     pub(super) schemes: Schemes,
     /// True if inputs of 8-bit weights have a stored scale.
     still: bool,
@@ -35,15 +35,15 @@ pub(super) struct Said {
 
 /// Integer settings of GPTQ and AWQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Numbers {
+pub(super) struct IntegerConfig {
     pub(super) bits: u32,
-    pub(super) group: Group,
+    pub(super) group: GroupSize,
 }
 
 /// Number of inputs that share a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Group {
-    Unsaid,
+pub(super) enum GroupSize {
+    Unset,
     /// All of them.
     All,
     Of(usize),
@@ -95,11 +95,11 @@ pub(super) fn is_mlx(folder: &Path) -> bool {
         && config["quantization_config"]["quant_method"].is_null()
 }
 
-impl Said {
+impl QuantConfig {
     /// Parses the settings of a checkpoint; none if it has no quantization section.
-    pub(super) fn of(checkpoint: &Checkpoint) -> Looked<Option<Self>> {
+    pub(super) fn of(checkpoint: &Checkpoint) -> SchemeResult<Option<Self>> {
         let Some((section, own)) = section(checkpoint.root()) else { return Ok(None) };
-        let whole = Numbers { bits: 4, group: Group::Unsaid };
+        let whole = IntegerConfig { bits: 4, group: GroupSize::Unset };
         let mut said = Self {
             method: "modelopt".to_owned(),
             block: None,
@@ -152,14 +152,16 @@ impl Said {
     }
 
     /// Returns the input rounding for codes of this dtype, if no scheme declares one.
-    pub(super) fn inputs_of(&self, codes: FileDtype) -> Inputs {
+    pub(super) fn inputs_of(&self, codes: FileDtype) -> InputScheme {
         match self.block {
-            _ if codes != FileDtype::F8E4m3 || self.method == "compressed-tensors" => Inputs::Wide,
-            _ if self.still => Inputs::Perhaps(Codes::E4m3),
+            _ if codes != FileDtype::F8E4m3 || self.method == "compressed-tensors" => {
+                InputScheme::None
+            }
+            _ if self.still => InputScheme::StoredOrDynamic(CodeType::E4m3),
             // Inputs that share a scale of the weight also share one in the row (`fp8_linear` of
             // transformers' integrations/finegrained_fp8.py: dynamic scales per block of K).
-            Some((_, across)) => Inputs::Dynamic(Codes::E4m3, Some(across.max(1))),
-            None => Inputs::Dynamic(Codes::E4m3, None),
+            Some((_, across)) => InputScheme::Dynamic(CodeType::E4m3, Some(across.max(1))),
+            None => InputScheme::Dynamic(CodeType::E4m3, None),
         }
     }
 
@@ -168,7 +170,7 @@ impl Said {
         &self,
         checkpoint: &Checkpoint,
         module: &str,
-    ) -> Looked<Option<Numbers>> {
+    ) -> SchemeResult<Option<IntegerConfig>> {
         for (regex, numbers) in &self.dynamic {
             if matches(checkpoint, self.exceptions, regex, module)? {
                 return Ok(*numbers);
@@ -180,7 +182,7 @@ impl Said {
 
 /// Returns an error for weights that need a rotation of their inputs or outputs at run time. Rotations
 /// merged into the weights are accepted.
-fn refuse_turned(checkpoint: &Checkpoint, section: &Value) -> Looked<()> {
+fn refuse_turned(checkpoint: &Checkpoint, section: &Value) -> SchemeResult<()> {
     let groups = section.pointer("/transform_config/config_groups").and_then(Value::as_object);
     let all = groups.into_iter().flat_map(serde_json::Map::values);
     let applied = all.filter_map(|group| group.get("apply")?.as_array()).flatten();
@@ -196,7 +198,7 @@ fn refuse_turned(checkpoint: &Checkpoint, section: &Value) -> Looked<()> {
 }
 
 /// Compiles a pattern that matches from the beginning, like Python's `re.match`.
-pub(super) fn pattern(checkpoint: &Checkpoint, key: &str, text: &str) -> Looked<Regex> {
+pub(super) fn pattern(checkpoint: &Checkpoint, key: &str, text: &str) -> SchemeResult<Regex> {
     Regex::new(&format!("^(?:{text})"))
         .map_err(|_| checkpoint.said_wrong(key, text, "a regular expression"))
 }
@@ -207,7 +209,7 @@ pub(super) fn matches(
     key: &str,
     regex: &Regex,
     text: &str,
-) -> Looked<bool> {
+) -> SchemeResult<bool> {
     regex
         .is_match(text)
         .map_err(|_| checkpoint.said_wrong(key, regex.as_str(), "a pattern that can be matched"))
@@ -217,8 +219,8 @@ pub(super) fn matches(
 pub(super) fn numbers(
     checkpoint: &Checkpoint,
     section: &Value,
-    default: Numbers,
-) -> Looked<Numbers> {
+    default: IntegerConfig,
+) -> SchemeResult<IntegerConfig> {
     let find = |keys: [&'static str; 2]| {
         keys.into_iter().find_map(|key| Some((key, section.get(key).filter(|v| !v.is_null())?)))
     };
@@ -231,8 +233,8 @@ pub(super) fn numbers(
     };
     let group = match find(["group_size", "q_group_size"]) {
         Some((key, value)) => match value.as_i64() {
-            Some(-1) => Group::All,
-            Some(size @ 1..) => Group::Of(usize::try_from(size).unwrap_or(usize::MAX)),
+            Some(-1) => GroupSize::All,
+            Some(size @ 1..) => GroupSize::Of(usize::try_from(size).unwrap_or(usize::MAX)),
             _ => {
                 let expected = "the number of inputs that share a scale, or -1 for all";
                 return Err(checkpoint.said_wrong(key, &value.to_string(), expected));
@@ -240,7 +242,7 @@ pub(super) fn numbers(
         },
         None => default.group,
     };
-    Ok(Numbers { bits, group })
+    Ok(IntegerConfig { bits, group })
 }
 
 /// True if zero points were decremented by one subtraction per word, as in GPTQModel. A zero point of 0
@@ -259,8 +261,8 @@ fn is_borrowed(section: &Value) -> bool {
 fn dynamic(
     checkpoint: &Checkpoint,
     section: &Value,
-    default: Numbers,
-) -> Looked<Vec<(Regex, Option<Numbers>)>> {
+    default: IntegerConfig,
+) -> SchemeResult<Vec<(Regex, Option<IntegerConfig>)>> {
     let Some(Value::Object(rules)) = section.get("dynamic") else { return Ok(Vec::new()) };
     let rule = |(text, own): (&String, &Value)| {
         if let Some(text) = text.strip_prefix("-:") {

@@ -8,7 +8,7 @@ use formats::shown;
 pub(super) const AGAIN: &str = "the file is damaged or was made by a program with another layout: \
                                 download it again, or quantize the model again";
 
-pub(super) type Looked<T> = Result<T, Error>;
+pub(super) type SchemeResult<T> = Result<T, Error>;
 
 impl Checkpoint {
     /// Returns an error about a tensor.
@@ -34,7 +34,7 @@ impl Checkpoint {
     }
 
     /// Returns an error if groups do not fill the inputs, which packing programs reject too.
-    pub(super) fn even(&self, tensor: &str, inputs: usize, size: usize) -> Looked<()> {
+    pub(super) fn even(&self, tensor: &str, inputs: usize, size: usize) -> SchemeResult<()> {
         if inputs.is_multiple_of(size.max(1)) {
             return Ok(());
         }
@@ -43,7 +43,7 @@ impl Checkpoint {
     }
 
     /// Returns a tensor that the weight of `tensor` requires.
-    pub(super) fn beside(&self, tensor: &str, name: &str) -> Looked<&TensorInfo> {
+    pub(super) fn beside(&self, tensor: &str, name: &str) -> SchemeResult<&TensorInfo> {
         self.stored(name).ok_or_else(|| {
             let found = format!("no `{}` beside it", shown(name));
             self.coded(tensor, found, "one that says what its codes stand for".to_owned())
@@ -56,7 +56,7 @@ impl Checkpoint {
         name: &str,
         dtypes: &[FileDtype],
         shapes: &[&[usize]],
-    ) -> Looked<()> {
+    ) -> SchemeResult<()> {
         let Some(info) = self.stored(name) else { return Ok(()) };
         if dtypes.contains(&info.dtype) && shapes.contains(&info.shape.as_slice()) {
             return Ok(());
@@ -68,7 +68,7 @@ impl Checkpoint {
     }
 
     /// Returns the two sides of a tensor of codes.
-    pub(super) fn sides(&self, name: &str, dtype: FileDtype) -> Looked<(usize, usize)> {
+    pub(super) fn sides(&self, name: &str, dtype: FileDtype) -> SchemeResult<(usize, usize)> {
         match self.stored(name) {
             Some(info) if info.dtype == dtype => match info.shape[..] {
                 [a, b] if a > 0 && b > 0 => return Ok((a, b)),
