@@ -4,7 +4,7 @@
 //! other names: shards of two builds still make one set.
 
 use anyhow::Result;
-use conversion::folder::DtypeChoice as MatrixChoice;
+use conversion::folder::DtypeChoice;
 use conversion::gguf::{GgufOutput, GgufPlan, TypeChoice};
 use registry::gguf::TensorRule;
 use sha2::{Digest as _, Sha256};
@@ -41,7 +41,7 @@ pub(super) fn of_folder(plan: &FolderPlan<'_>) -> Result<String> {
     hash.update(env!("CARGO_PKG_VERSION"));
     hash.update(plan.checkpoint.fingerprint()?);
     hash.update(&plan.target.spec.sha256);
-    let choices = listed(&plan.choices, |MatrixChoice { kept, why }| {
+    let choices = listed(&plan.choices, |DtypeChoice { kept, why }| {
         format!("Choice {{ kept: {kept:?}, why: {why:?} }}")
     });
     hash.update(format!("{:?} {choices}", plan.format));

@@ -142,9 +142,9 @@ fn check_keys(file: &GgufFile, path: &Path, model: &Model) -> Result<(), Error> 
     if arch != own {
         return Err(Error::Architecture { path, found: arch.to_owned(), expected: own, key, spec });
     }
-    let told = formats::gguf::evidence(file, arch);
-    let Some((gguf, _)) = of_file(model, &told) else { return Ok(()) };
-    let differences = key_differences(&gguf, &told);
+    let header = formats::gguf::evidence(file, arch);
+    let Some((gguf, _)) = of_file(model, &header) else { return Ok(()) };
+    let differences = key_differences(&gguf, &header);
     if differences.is_empty() { Ok(()) } else { Err(Error::Keys { path, key, spec, differences }) }
 }
 

@@ -210,9 +210,9 @@ impl Specs {
         &self,
         arch: &str,
         only: Option<&str>,
-        told: &FileMetadata,
+        header: &FileMetadata,
     ) -> Result<SpecMatch, Vec<Unexplained>> {
-        FileSpecs::new(&self.library).choose(&self.ops, arch, only, told)
+        FileSpecs::new(&self.library).choose(&self.ops, arch, only, header)
     }
 
     /// Returns an error for a spec whose mistakes no config can fix.

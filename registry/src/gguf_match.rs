@@ -60,14 +60,14 @@ impl FileSpecs {
         ops: &OpSet,
         arch: &str,
         only: Option<&str>,
-        told: &FileMetadata,
+        header: &FileMetadata,
     ) -> Result<SpecMatch, Vec<SpecMismatch>> {
         let named = |name: &str| only.is_none_or(|only| only == name);
         let candidates =
             self.specs.iter().filter(|(_, name, spec)| named(name) && may_have_arch(spec, arch));
         let (mut refusals, mut best) = (Vec::new(), None::<(usize, SpecMatch)>);
         for (_, name, spec) in candidates {
-            match attempt(spec, ops, arch, name, told) {
+            match attempt(spec, ops, arch, name, header) {
                 Ok((unread, chosen)) => {
                     if best.as_ref().is_none_or(|(least, _)| unread < *least) {
                         best = Some((unread, chosen));
@@ -90,22 +90,22 @@ fn attempt(
     ops: &OpSet,
     arch: &str,
     name: &str,
-    told: &FileMetadata,
+    header: &FileMetadata,
 ) -> Result<(usize, SpecMatch), Vec<String>> {
-    let config = config_of(spec, told).map_err(|findings| errors(&findings))?;
+    let config = config_of(spec, header).map_err(|findings| errors(&findings))?;
     let (model, _) = resolve(spec, &config, ops).map_err(|findings| errors(&findings))?;
-    let file = of_file(&model, told).filter(|(gguf, _)| gguf.arch == arch);
+    let file = of_file(&model, header).filter(|(gguf, _)| gguf.arch == arch);
     let Some((gguf, weights)) = file else {
         return Err(vec![format!("its model is no `{arch}`")]);
     };
     if let Some(unlike) = &gguf.unlike {
         return Err(vec![format!("{}: {}", unlike.message, unlike.label)]);
     }
-    let faults = differences(&gguf, &weights, told);
+    let faults = differences(&gguf, &weights, header);
     if !faults.is_empty() {
         return Err(faults);
     }
-    let unread = unread(&gguf, told);
+    let unread = unread(&gguf, header);
     Ok((unread, SpecMatch { spec: name.to_owned(), config, model }))
 }
 

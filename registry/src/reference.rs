@@ -36,7 +36,7 @@ fn below(table: &KeyTable, prefix: &str, all: &mut Vec<KeyReference>) {
         all.push(KeyReference { path: path.clone(), required, takes: words(key.form), doc });
         match key.form {
             KeyForm::Table(inner) | KeyForm::Tables(inner) => {
-                below(inner, &format!("{path}."), all)
+                below(inner, &format!("{path}."), all);
             }
             KeyForm::Names(KeyForm::Table(inner) | KeyForm::WordOr(inner)) => {
                 below(inner, &format!("{path}.<name>."), all);

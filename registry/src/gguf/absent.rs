@@ -15,7 +15,7 @@ use crate::spec::AbsentKey;
 /// A file with values for the keys that it lacks.
 pub(super) struct CompletedMetadata {
     /// The file.
-    pub(super) told: FileMetadata,
+    pub(super) header: FileMetadata,
     /// Keys that have such a value.
     pub(super) assumed: BTreeSet<String>,
     /// Keys that have none, and the reason why the file cannot lack them; none if it can.
@@ -33,21 +33,21 @@ impl CompletedMetadata {
 /// Reads a file as llama.cpp does. Each value may follow from those before it.
 pub(super) fn with_absent_keys(
     absent: &IndexMap<String, AbsentKey>,
-    told: &FileMetadata,
+    header: &FileMetadata,
 ) -> CompletedMetadata {
     let mut read = CompletedMetadata {
-        told: told.clone(),
+        header: header.clone(),
         assumed: BTreeSet::new(),
         without: BTreeMap::new(),
     };
     let fuel = Fuel::default();
     for (key, meaning) in absent {
-        if read.told.keys.peek(key).is_some() {
+        if read.header.keys.peek(key).is_some() {
             continue;
         }
         let value = match meaning {
             AbsentKey::Value(expr) => {
-                let env = MetadataEnv { keys: &read.told.keys, fuel: &fuel };
+                let env = MetadataEnv { keys: &read.header.keys, fuel: &fuel };
                 eval::eval_owned(expr, &env).ok()
             }
             AbsentKey::Required | AbsentKey::Unread => None,
@@ -56,7 +56,7 @@ pub(super) fn with_absent_keys(
             (AbsentKey::Unread, _) => None,
             (_, Some(Scalar::Null)) => Some("llama.cpp does without what it says"),
             (_, Some(value)) => {
-                if let Some(entries) = read.told.keys.entries_mut() {
+                if let Some(entries) = read.header.keys.entries_mut() {
                     set(entries, key, value, false);
                 }
                 read.assumed.insert(key.clone());

@@ -46,25 +46,25 @@ fn mentions(expr: &Expr, text: &str) -> bool {
 }
 
 /// Returns the config of the model of a file, as far as the file determines it.
-pub fn config_of(spec: &Spec, told: &FileMetadata) -> Result<Config, Vec<Finding>> {
+pub fn config_of(spec: &Spec, header: &FileMetadata) -> Result<Config, Vec<Finding>> {
     let Some(decl) = &spec.gguf else { return Err(Vec::new()) };
-    let told = &with_absent_keys(&decl.absent, &super::head::without_head(told)).told;
+    let header = &with_absent_keys(&decl.absent, &super::head::without_head(header)).header;
     let mut reader = ConfigInverter { spec, found: Vec::new() };
     let architecture = spec.matches.iter().map(|word| Scalar::Str(word.name.clone())).take(1);
     reader.put("architectures", Scalar::List(architecture.collect()));
     for entry in decl.metadata.values() {
-        if let Some(value) = told.keys.peek(&entry.name.name).filter(|v| **v != Scalar::Null) {
+        if let Some(value) = header.keys.peek(&entry.name.name).filter(|v| **v != Scalar::Null) {
             reader.invert(&entry.value, value);
         }
     }
     // Not every architecture has a key for it.
-    if let Some(Scalar::List(shape)) = told.keys.peek("shapes.token_embd.weight")
+    if let Some(Scalar::List(shape)) = header.keys.peek("shapes.token_embd.weight")
         && let (Some(dim), Some(rows)) = (spec.dims.get("vocab"), shape.first())
     {
         reader.dim(&dim.name, rows);
     }
-    let findings = explicit(decl, told, &mut reader.found);
-    let path = told.keys.path();
+    let findings = explicit(decl, header, &mut reader.found);
+    let path = header.keys.path();
     if findings.is_empty() {
         Ok(Config::of(path, Scalar::Map(reader.found)))
     } else {
@@ -75,11 +75,11 @@ pub fn config_of(spec: &Spec, told: &FileMetadata) -> Result<Config, Vec<Finding
 /// Evaluates `gguf: config:`, whose values win over keys that were read backwards.
 fn explicit(
     decl: &GgufDecl,
-    told: &FileMetadata,
+    header: &FileMetadata,
     found: &mut Vec<(String, Scalar)>,
 ) -> Vec<Finding> {
     let fuel = Fuel::default();
-    let env = MetadataEnv { keys: &told.keys, fuel: &fuel };
+    let env = MetadataEnv { keys: &header.keys, fuel: &fuel };
     let mut findings = Vec::new();
     for entry in decl.config.values() {
         match eval::eval_owned(&entry.value, &env) {

@@ -7,18 +7,18 @@ use crate::scalar::Scalar;
 const COUNT: &str = "nextn_predict_layers";
 
 /// Counts the layers of a file that are those of a head.
-pub(crate) fn head_layers(told: &FileMetadata) -> i64 {
-    match told.keys.peek(COUNT) {
+pub(crate) fn head_layers(header: &FileMetadata) -> i64 {
+    match header.keys.peek(COUNT) {
         Some(Scalar::Int(count)) => *count,
         _ => 0,
     }
 }
 
-/// Returns the evidence of a file without the layers of a head.
-pub(super) fn without_head(told: &FileMetadata) -> FileMetadata {
-    let mut trunk = told.clone();
+/// Returns the metadata of a file without the layers of a head.
+pub(super) fn without_head(header: &FileMetadata) -> FileMetadata {
+    let mut trunk = header.clone();
     if let (count @ 1.., Some(Scalar::Int(all))) =
-        (head_layers(told), told.keys.peek("block_count"))
+        (head_layers(header), header.keys.peek("block_count"))
     {
         trunk.keys.replace("block_count", Scalar::Int(all.saturating_sub(count)));
     }

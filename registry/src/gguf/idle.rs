@@ -42,11 +42,15 @@ impl Gguf {
     }
 
     /// Tensors of a file that are such weights.
-    pub(super) fn idle_tensors(&self, weights: &[Weight], told: &FileMetadata) -> BTreeSet<String> {
+    pub(super) fn idle_tensors(
+        &self,
+        weights: &[Weight],
+        header: &FileMetadata,
+    ) -> BTreeSet<String> {
         let made =
             |idle: IdleWeight| self.rules.iter().find_map(|r| spread(&r.rule, &idle.weight.name));
         let names = self.idle(weights).into_iter().filter_map(made).flatten();
-        names.filter(|name| told.tensors.contains_key(name)).collect()
+        names.filter(|name| header.tensors.contains_key(name)).collect()
     }
 }
 

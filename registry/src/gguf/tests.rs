@@ -112,8 +112,8 @@ fn a_list_stands_for_a_number_where_it_has_one_item_for_each_layer() {
         keys.add("block_count", Scalar::Int(layers));
         keys.add("heads", Scalar::List(vec![Scalar::Int(2); items]));
         let (tensors, companions) = Default::default();
-        let told = FileMetadata { keys: keys.into_config("f.gguf"), tensors, companions };
-        let found = key_differences(&gguf, &told);
+        let header = FileMetadata { keys: keys.into_config("f.gguf"), tensors, companions };
+        let found = key_differences(&gguf, &header);
         assert_eq!(found.len(), faults, "{items} of {layers}: {found:?}");
     }
 }

@@ -74,8 +74,8 @@ fn first(
         }
         Err(findings) => (Vec::new(), findings.into_iter().next()),
     };
-    let told = file_metadata(gguf, groups);
-    let by_file = match config_of(owner, &told).and_then(|config| resolved(&config)) {
+    let header = file_metadata(gguf, groups);
+    let by_file = match config_of(owner, &header).and_then(|config| resolved(&config)) {
         Ok((other, _)) => Some(between(model, &other, &owner.name.name, ops)),
         Err(_) => None,
     };
@@ -139,7 +139,7 @@ fn has_all_keys(gguf: &Gguf, owner: &Model) -> bool {
         && gguf.tensors == other.tensors
 }
 
-/// Returns the evidence that the file of a model gives to a reader.
+/// Returns the metadata and tensors that the file of a model has.
 pub fn file_metadata(gguf: &Gguf, groups: &[TensorGroup]) -> FileMetadata {
     let mut keys = KeyTree::default();
     let prefix = format!("{}.", gguf.arch);

@@ -30,8 +30,8 @@ fn opened(name: &str, changes: &[(&str, Scalar)]) -> (Model, Result<SpecMatch, V
     let added = changes.iter().filter(|(_, value)| *value != Scalar::Null);
     metadata.extend(added.map(|(short, value)| (key(short), value.clone())));
     let groups = gguf.groups(&model.graph.weights).unwrap();
-    let told = file_metadata(&Gguf { metadata, ..gguf.clone() }, &groups);
-    let chosen = FAMILIES.choose(&OpSet::builtin(), &gguf.arch, None, &told);
+    let header = file_metadata(&Gguf { metadata, ..gguf.clone() }, &groups);
+    let chosen = FAMILIES.choose(&OpSet::builtin(), &gguf.arch, None, &header);
     (model, chosen)
 }
 

@@ -10,7 +10,7 @@ fn a_value_may_follow_from_others() {
     tree.add("embedding_length", Scalar::Int(64));
     tree.add("attention.head_count", Scalar::Int(4));
     tree.add("block_count", Scalar::Int(2));
-    let told = crate::gguf::FileMetadata {
+    let header = crate::gguf::FileMetadata {
         keys: tree.into_config("t"),
         tensors: BTreeMap::new(),
         companions: BTreeSet::new(),
@@ -20,8 +20,8 @@ fn a_value_may_follow_from_others() {
     let absent = library
         .names()
         .find_map(|name| gguf(name).filter(|absent| absent.contains_key("attention.key_length")));
-    let read = super::with_absent_keys(&absent.unwrap(), &told);
-    let value = |key: &str| read.told.keys.peek(key).cloned();
+    let read = super::with_absent_keys(&absent.unwrap(), &header);
+    let value = |key: &str| read.header.keys.peek(key).cloned();
     assert_eq!(value("attention.key_length"), Some(Scalar::Int(16)));
     assert_eq!(value("rope.dimension_count"), Some(Scalar::Int(16)));
     assert_eq!(value("attention.head_count_kv"), Some(Scalar::Int(4)));
