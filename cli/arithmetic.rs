@@ -3,18 +3,18 @@
 use clap::{Args, ValueEnum};
 use engine::Arithmetic;
 
-use crate::target::Target;
+use models::local_model::LocalModel;
 
 /// Arithmetic of weights in blocks.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct ArithmeticArgs {
     /// Products of weights in blocks (Q4_K and others)
     #[arg(long, value_name = "NAME", value_enum, default_value_t)]
-    arithmetic: Named,
+    arithmetic: ArithmeticName,
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum Named {
+enum ArithmeticName {
     /// Rows are rounded to blocks of 8 bits and multiplied in integers, as other engines do
     #[default]
     Q8,
@@ -24,10 +24,10 @@ enum Named {
 
 impl ArithmeticArgs {
     /// Returns the arithmetic for a model. Weights are repacked if both copies fit in memory.
-    pub(crate) fn of(self, target: &Target) -> anyhow::Result<Arithmetic> {
+    pub(crate) fn of(self, target: &LocalModel) -> anyhow::Result<Arithmetic> {
         Ok(match self.arithmetic {
-            Named::Exact => Arithmetic::Exact,
-            Named::Q8 => {
+            ArithmeticName::Exact => Arithmetic::Exact,
+            ArithmeticName::Q8 => {
                 let (bytes, _) = target.extent()?;
                 let repack =
                     available().is_none_or(|available| bytes.saturating_mul(2) < available);

@@ -4,7 +4,7 @@
 //! cache holds, as they do in a model. Compare ratios within one run: machines drift.
 #![expect(clippy::print_stdout, reason = "a program that a person runs and reads")]
 
-use onboard_engine::kernels::matmul::{Isa, Linear, WeightView, matmul_many, matmul_many_on};
+use onboard_engine::kernels::matmul::{Isa, Linear, MatrixView, matmul_many, matmul_many_on};
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 use std::hint::black_box;
@@ -108,7 +108,7 @@ impl Pool {
                 // Weights of a file lie at any offset.
                 let at = (i % distinct * size + 8).min(self.bytes.len() - size);
                 let bytes = &self.bytes[at..at + size];
-                let weight = WeightView {
+                let weight = MatrixView {
                     dtype,
                     blocks: None,
                     bytes,
@@ -146,7 +146,7 @@ impl Pool {
                         total += size;
                         let (y, after) = rest.split_at_mut(outputs);
                         rest = after;
-                        let weight = WeightView {
+                        let weight = MatrixView {
                             dtype,
                             blocks: None,
                             bytes,

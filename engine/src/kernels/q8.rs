@@ -20,13 +20,13 @@ mod avx2;
 mod avx512;
 mod portable;
 
-pub use input::Rows;
-pub use multiply::{Product, products, products_on};
-pub use pack::Packed;
+pub use input::RoundedRows;
+pub use multiply::{IntegerProduct, products, products_on};
+pub use pack::PackedMatrix;
 
 /// Instruction sets with kernels of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Isa {
+pub enum IntegerIsa {
     /// Any CPU.
     Portable,
     /// AVX2, FMA and F16C.
@@ -35,7 +35,7 @@ pub enum Isa {
     Vnni,
 }
 
-impl Isa {
+impl IntegerIsa {
     /// Every instruction set, the plainest first.
     pub const ALL: [Self; 3] = [Self::Portable, Self::Avx2, Self::Vnni];
 

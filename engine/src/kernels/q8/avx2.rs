@@ -15,14 +15,14 @@ use std::arch::x86_64::{
     _mm256_slli_epi16, _mm256_slli_epi32, _mm256_srli_epi16, _mm256_storeu_ps,
 };
 
-use super::form::Layout;
-use super::lanes::Lanes;
-use super::multiply::{Panel, panel};
+use super::form::PackedLayout;
+use super::lanes::ByteLanes;
+use super::multiply::{RowPanel, panel};
 
 #[derive(Clone, Copy)]
-struct Avx2;
+struct Avx2Bytes;
 
-impl Lanes for Avx2 {
+impl ByteLanes for Avx2Bytes {
     const LANES: usize = 8;
     const SIGNED: i32 = 0;
     type Int = __m256i;
@@ -184,13 +184,13 @@ impl Lanes for Avx2 {
 /// # Safety
 /// As [`panel`], on a CPU with AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn run<F: Layout>(of: &Panel<'_>) {
+pub(super) unsafe fn run<F: PackedLayout>(of: &RowPanel<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
         match of.rows {
-            4 => panel::<Avx2, F, 4>(of),
-            2 => panel::<Avx2, F, 2>(of),
-            _ => panel::<Avx2, F, 1>(of),
+            4 => panel::<Avx2Bytes, F, 4>(of),
+            2 => panel::<Avx2Bytes, F, 2>(of),
+            _ => panel::<Avx2Bytes, F, 1>(of),
         }
     }
 }

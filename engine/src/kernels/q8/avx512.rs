@@ -14,14 +14,14 @@ use std::arch::x86_64::{
     _mm512_slli_epi32, _mm512_srli_epi16, _mm512_storeu_ps, _mm512_xor_si512,
 };
 
-use super::form::Layout;
-use super::lanes::Lanes;
-use super::multiply::{Panel, panel};
+use super::form::PackedLayout;
+use super::lanes::ByteLanes;
+use super::multiply::{RowPanel, panel};
 
 #[derive(Clone, Copy)]
-struct Vnni;
+struct VnniBytes;
 
-impl Lanes for Vnni {
+impl ByteLanes for VnniBytes {
     const LANES: usize = 16;
     const SIGNED: i32 = 128;
     type Int = __m512i;
@@ -175,15 +175,15 @@ impl Lanes for Vnni {
 /// # Safety
 /// As [`panel`], on a CPU with AVX-512F, BW, VL and VNNI.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) unsafe fn run<F: Layout>(of: &Panel<'_>) {
+pub(super) unsafe fn run<F: PackedLayout>(of: &RowPanel<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
         match of.rows {
-            16 => panel::<Vnni, F, 16>(of),
-            8 => panel::<Vnni, F, 8>(of),
-            4 => panel::<Vnni, F, 4>(of),
-            2 => panel::<Vnni, F, 2>(of),
-            _ => panel::<Vnni, F, 1>(of),
+            16 => panel::<VnniBytes, F, 16>(of),
+            8 => panel::<VnniBytes, F, 8>(of),
+            4 => panel::<VnniBytes, F, 4>(of),
+            2 => panel::<VnniBytes, F, 2>(of),
+            _ => panel::<VnniBytes, F, 1>(of),
         }
     }
 }

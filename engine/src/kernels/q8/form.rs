@@ -11,7 +11,7 @@ pub(super) const SUPER: usize = 8;
 
 /// The bits of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bits {
+pub(super) enum LevelBits {
     /// Four bits, two levels in a byte.
     Four,
     /// Four bits that index a table of sixteen signed integers.
@@ -26,7 +26,7 @@ pub(super) enum Bits {
 
 /// The scales of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ScaleForm {
+pub(super) enum ScaleFormat {
     /// One number of f16 per group.
     F16,
     /// One number of bf16 per group.
@@ -35,27 +35,33 @@ pub(super) enum ScaleForm {
     Int,
 }
 
-/// Layout of a packed weight.
+/// PackedLayout of a packed weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Form {
-    pub(super) bits: Bits,
-    /// Added to each level to make it unsigned; 0 for [`Bits::Table`] and [`Bits::Eight`].
+pub(super) struct LevelFormat {
+    pub(super) bits: LevelBits,
+    /// Added to each level to make it unsigned; 0 for [`LevelBits::Table`] and [`LevelBits::Eight`].
     pub(super) offset: u8,
     pub(super) table: [i8; 16],
-    pub(super) scale: ScaleForm,
+    pub(super) scale: ScaleFormat,
     /// Values with one scale: 16 or 32.
     pub(super) group: usize,
     /// True if groups have minima.
     pub(super) mins: bool,
 }
 
-impl Form {
-    const fn new(bits: Bits, offset: u8, scale: ScaleForm, group: usize, mins: bool) -> Self {
+impl LevelFormat {
+    const fn new(
+        bits: LevelBits,
+        offset: u8,
+        scale: ScaleFormat,
+        group: usize,
+        mins: bool,
+    ) -> Self {
         Self { bits, offset, table: [0; 16], scale, group, mins }
     }
 
-    const fn table(table: [i8; 16], scale: ScaleForm) -> Self {
-        Self { bits: Bits::Table, offset: 0, table, scale, group: 32, mins: false }
+    const fn table(table: [i8; 16], scale: ScaleFormat) -> Self {
+        Self { bits: LevelBits::Table, offset: 0, table, scale, group: 32, mins: false }
     }
 
     /// Returns the index of a table's entry.
@@ -69,10 +75,10 @@ impl Form {
     /// Bytes of levels in one step of sixteen rows.
     pub(super) const fn level_bytes(&self) -> usize {
         match self.bits {
-            Bits::Four | Bits::Table => 256,
-            Bits::Five => 320,
-            Bits::Six => 384,
-            Bits::Eight => 512,
+            LevelBits::Four | LevelBits::Table => 256,
+            LevelBits::Five => 320,
+            LevelBits::Six => 384,
+            LevelBits::Eight => 512,
         }
     }
 
@@ -84,8 +90,8 @@ impl Form {
     /// Bytes of scales and minima in one step of sixteen rows, without factors.
     pub(super) const fn scale_bytes(&self) -> usize {
         let one = match self.scale {
-            ScaleForm::F16 | ScaleForm::Bf16 => 2 * ROWS,
-            ScaleForm::Int => ROWS,
+            ScaleFormat::F16 | ScaleFormat::Bf16 => 2 * ROWS,
+            ScaleFormat::Int => ROWS,
         };
         self.groups() * one * if self.mins { 2 } else { 1 }
     }
@@ -93,8 +99,8 @@ impl Form {
     /// Bytes of factors before every [`SUPER`] steps.
     pub(super) const fn factor_bytes(&self) -> usize {
         match self.scale {
-            ScaleForm::F16 | ScaleForm::Bf16 => 0,
-            ScaleForm::Int => 4 * ROWS * if self.mins { 2 } else { 1 },
+            ScaleFormat::F16 | ScaleFormat::Bf16 => 0,
+            ScaleFormat::Int => 4 * ROWS * if self.mins { 2 } else { 1 },
         }
     }
 }
@@ -104,8 +110,8 @@ const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// A layout as a type, so that kernels are compiled for each.
-pub(super) trait Layout {
-    const FORM: Form;
+pub(super) trait PackedLayout {
+    const FORM: LevelFormat;
 }
 
 /// Declares the layouts, and the block types that each can hold.
@@ -114,13 +120,13 @@ macro_rules! layouts {
         $(
             pub(super) enum $layout {}
 
-            impl Layout for $layout {
-                const FORM: Form = $form;
+            impl PackedLayout for $layout {
+                const FORM: LevelFormat = $form;
             }
         )+
 
         /// Calls `visit` with the layout of a block type; none if it has no kernel in integers.
-        pub(super) fn visit<V: Visit>(ty: BlockType, visit: V) -> Option<V::Out> {
+        pub(super) fn visit<V: LayoutVisitor>(ty: BlockType, visit: V) -> Option<V::Out> {
             match ty {
                 $($(BlockType::$ty)|+ => Some(visit.visit::<$layout>()),)+
                 _ => None,
@@ -130,36 +136,36 @@ macro_rules! layouts {
 }
 
 /// Code that is compiled for a layout.
-pub(super) trait Visit {
+pub(super) trait LayoutVisitor {
     type Out;
 
-    fn visit<F: Layout>(self) -> Self::Out;
+    fn visit<F: PackedLayout>(self) -> Self::Out;
 }
 
 layouts! {
-    Nibbles: Form::new(Bits::Four, 8, ScaleForm::F16, 32, false), Q40 | Q10 | Q20 | Tq20;
-    NibblesMin: Form::new(Bits::Four, 0, ScaleForm::F16, 32, true), Q41;
-    Fives: Form::new(Bits::Five, 16, ScaleForm::F16, 32, false), Q50;
-    FivesMin: Form::new(Bits::Five, 0, ScaleForm::F16, 32, true), Q51;
-    Bytes: Form::new(Bits::Eight, 0, ScaleForm::F16, 32, false), Q80;
-    TableF16: Form::table(IQ4, ScaleForm::F16), Iq4Nl;
-    TableBf16: Form::table(E2M1, ScaleForm::Bf16), Mxfp4;
-    TableInt: Form::table(IQ4, ScaleForm::Int), Iq4Xs;
-    K2: Form::new(Bits::Four, 0, ScaleForm::Int, 16, true), Q2K;
-    K3: Form::new(Bits::Four, 4, ScaleForm::Int, 16, false), Q3K;
-    K4: Form::new(Bits::Four, 0, ScaleForm::Int, 32, true), Q4K;
-    K5: Form::new(Bits::Five, 0, ScaleForm::Int, 32, true), Q5K;
-    K6: Form::new(Bits::Six, 32, ScaleForm::Int, 16, false), Q6K;
+    Nibbles: LevelFormat::new(LevelBits::Four, 8, ScaleFormat::F16, 32, false), Q40 | Q10 | Q20 | Tq20;
+    NibblesMin: LevelFormat::new(LevelBits::Four, 0, ScaleFormat::F16, 32, true), Q41;
+    Fives: LevelFormat::new(LevelBits::Five, 16, ScaleFormat::F16, 32, false), Q50;
+    FivesMin: LevelFormat::new(LevelBits::Five, 0, ScaleFormat::F16, 32, true), Q51;
+    Bytes: LevelFormat::new(LevelBits::Eight, 0, ScaleFormat::F16, 32, false), Q80;
+    TableF16: LevelFormat::table(IQ4, ScaleFormat::F16), Iq4Nl;
+    TableBf16: LevelFormat::table(E2M1, ScaleFormat::Bf16), Mxfp4;
+    TableInt: LevelFormat::table(IQ4, ScaleFormat::Int), Iq4Xs;
+    K2: LevelFormat::new(LevelBits::Four, 0, ScaleFormat::Int, 16, true), Q2K;
+    K3: LevelFormat::new(LevelBits::Four, 4, ScaleFormat::Int, 16, false), Q3K;
+    K4: LevelFormat::new(LevelBits::Four, 0, ScaleFormat::Int, 32, true), Q4K;
+    K5: LevelFormat::new(LevelBits::Five, 0, ScaleFormat::Int, 32, true), Q5K;
+    K6: LevelFormat::new(LevelBits::Six, 32, ScaleFormat::Int, 16, false), Q6K;
 }
 
 /// Returns the layout of a block type; none if it has no kernel in integers.
-pub(super) fn of(ty: BlockType) -> Option<Form> {
-    struct Of;
-    impl Visit for Of {
-        type Out = Form;
-        fn visit<F: Layout>(self) -> Form {
+pub(super) fn of(ty: BlockType) -> Option<LevelFormat> {
+    struct LayoutOf;
+    impl LayoutVisitor for LayoutOf {
+        type Out = LevelFormat;
+        fn visit<F: PackedLayout>(self) -> LevelFormat {
             F::FORM
         }
     }
-    visit(ty, Of)
+    visit(ty, LayoutOf)
 }

@@ -13,18 +13,18 @@ const TASK: usize = 1 << 15;
 
 /// Rounded rows.
 #[derive(Debug, Clone)]
-pub struct Rows {
+pub struct RoundedRows {
     rows: usize,
     inputs: usize,
     /// `[rows, inputs]`.
     codes: Vec<i8>,
     /// `[rows, inputs / 32]`.
     scales: Vec<f32>,
-    /// Sums of each 16 codes: `[rows, inputs / 16]`.
+    /// CodeSums of each 16 codes: `[rows, inputs / 16]`.
     sums: Vec<i16>,
 }
 
-impl Rows {
+impl RoundedRows {
     /// Rounds `rows` rows. A block with a number that is not finite gets a scale of NaN.
     ///
     /// # Panics
@@ -96,18 +96,18 @@ fn round(x: &[f32; STEP], codes: &mut [i8; STEP]) -> (f32, [i16; 2]) {
     (most / MOST, [sum(&codes[..16]), sum(&codes[16..])])
 }
 
-/// Sums of codes for one layout of weights.
+/// CodeSums of codes for one layout of weights.
 #[derive(Debug)]
-pub(super) struct Sums {
-    /// Sums that groups begin with: minus the offset of levels times the sum of codes.
+pub(super) struct CodeSums {
+    /// CodeSums that groups begin with: minus the offset of levels times the sum of codes.
     starts: Vec<i32>,
-    /// Sums of codes times their scale.
+    /// CodeSums of codes times their scale.
     sums: Vec<f32>,
 }
 
-impl Sums {
+impl CodeSums {
     /// Computes the sums for groups of `group` values.
-    pub(super) fn new(x: &Rows, offset: u8, group: usize, mins: bool) -> Self {
+    pub(super) fn new(x: &RoundedRows, offset: u8, group: usize, mins: bool) -> Self {
         let each = |at: usize| -> i32 {
             if group == STEP {
                 i32::from(x.sums[2 * at]) + i32::from(x.sums[2 * at + 1])

@@ -6,7 +6,7 @@
 /// # Safety
 /// Every function needs the CPU features of its implementation; pointers must be readable (or writable) for
 /// the bytes each one names, at any alignment.
-pub(super) trait Lanes: Copy {
+pub(super) trait ByteLanes: Copy {
     /// Weight rows side by side: 16, or a divisor of it.
     const LANES: usize;
     /// The number that is added to signed levels before they are multiplied.

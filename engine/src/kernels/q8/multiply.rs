@@ -8,11 +8,13 @@
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 
-use super::form::{self, Bits, Form, Layout, ROWS, STEP, SUPER, ScaleForm, Visit};
-use super::input::{Rows, Sums};
-use super::lanes::Lanes;
-use super::pack::{Packed, Tile};
-use super::{Isa, portable};
+use super::form::{
+    self, LayoutVisitor, LevelBits, LevelFormat, PackedLayout, ROWS, STEP, SUPER, ScaleFormat,
+};
+use super::input::{CodeSums, RoundedRows};
+use super::lanes::ByteLanes;
+use super::pack::{PackedMatrix, TileBuffer};
+use super::{IntegerIsa, portable};
 use crate::kernels::finish::finish;
 
 #[cfg(target_arch = "x86_64")]
@@ -23,9 +25,9 @@ const TASK_BYTES: usize = 32 << 10;
 
 /// One product: a packed weight, a bias, and the result.
 #[derive(Debug)]
-pub struct Product<'a> {
+pub struct IntegerProduct<'a> {
     /// `[outputs, inputs]`.
-    pub weight: &'a Packed,
+    pub weight: &'a PackedMatrix,
     /// The weight's blocks, which are packed anew at every use if `weight` keeps none.
     pub bytes: &'a [u8],
     /// `[outputs]`, added in f32 before the one rounding.
@@ -37,15 +39,15 @@ pub struct Product<'a> {
 }
 
 /// Sixteen rows of a weight and some rows of `x`, whose products go to `out`.
-pub(super) struct Panel<'a> {
+pub(super) struct RowPanel<'a> {
     /// Rows of `x`.
     pub(super) rows: usize,
     /// Steps of a row.
     steps: usize,
     levels: *const u8,
     scales: *const u8,
-    x: &'a Rows,
-    sums: &'a Sums,
+    x: &'a RoundedRows,
+    sums: &'a CodeSums,
     /// The first row of `x`.
     first: usize,
     /// `[rows, 16]`.
@@ -56,17 +58,17 @@ pub(super) struct Panel<'a> {
 ///
 /// # Panics
 /// If a slice is not as long as the shapes say.
-pub fn products(x: &Rows, products: &mut [Product<'_>]) {
-    products_on(Isa::best(), x, products);
+pub fn products(x: &RoundedRows, products: &mut [IntegerProduct<'_>]) {
+    products_on(IntegerIsa::best(), x, products);
 }
 
 /// Computes [`products`] with the kernels of one instruction set.
 ///
 /// # Panics
 /// As [`products`], and if this CPU does not have `isa`.
-pub fn products_on(isa: Isa, x: &Rows, products: &mut [Product<'_>]) {
+pub fn products_on(isa: IntegerIsa, x: &RoundedRows, products: &mut [IntegerProduct<'_>]) {
     assert!(isa.available(), "this CPU has no {isa:?}");
-    for Product { weight, bytes, bias, y, .. } in &*products {
+    for IntegerProduct { weight, bytes, bias, y, .. } in &*products {
         assert!(weight.fits(bytes), "the weight has as many bytes as its shape says");
         assert_eq!(weight.inputs(), x.inputs(), "every weight has the inputs of x");
         assert_eq!(Some(y.len()), x.rows().checked_mul(weight.outputs()), "y is [rows, outputs]");
@@ -75,12 +77,12 @@ pub fn products_on(isa: Isa, x: &Rows, products: &mut [Product<'_>]) {
     if x.rows() == 0 {
         return;
     }
-    let mut sums: Vec<((u8, usize, bool), Sums)> = Vec::new();
+    let mut sums: Vec<((u8, usize, bool), CodeSums)> = Vec::new();
     for product in &*products {
         let form = product.weight.form();
         let key = (offset(isa, &form), form.group, form.mins);
         if sums.iter().all(|(other, _)| *other != key) {
-            sums.push((key, Sums::new(x, key.0, key.1, key.2)));
+            sums.push((key, CodeSums::new(x, key.0, key.1, key.2)));
         }
     }
     let threads = rayon::current_num_threads();
@@ -94,7 +96,7 @@ pub fn products_on(isa: Isa, x: &Rows, products: &mut [Product<'_>]) {
         let size = (TASK_BYTES / bytes).min(tiles.div_ceil(4 * threads)).max(1);
         let y = product.y.as_mut_ptr();
         for first in (0..tiles).step_by(size) {
-            tasks.push(Task {
+            tasks.push(TileTask {
                 weight: product.weight,
                 bytes: product.bytes,
                 tiles: first..(first + size).min(tiles),
@@ -106,8 +108,8 @@ pub fn products_on(isa: Isa, x: &Rows, products: &mut [Product<'_>]) {
             });
         }
     }
-    let run = |task: &Task<'_>| {
-        form::visit(task.weight.ty(), Run { isa, task });
+    let run = |task: &TileTask<'_>| {
+        form::visit(task.weight.ty(), TileRun { isa, task });
     };
     if threads == 1 || tasks.len() == 1 {
         tasks.iter().for_each(run);
@@ -117,19 +119,19 @@ pub fn products_on(isa: Isa, x: &Rows, products: &mut [Product<'_>]) {
 }
 
 /// Returns the number that is added to levels for the kernels of an instruction set.
-fn offset(isa: Isa, form: &Form) -> u8 {
+fn offset(isa: IntegerIsa, form: &LevelFormat) -> u8 {
     match form.bits {
-        Bits::Table | Bits::Eight if isa == Isa::Vnni => 128,
+        LevelBits::Table | LevelBits::Eight if isa == IntegerIsa::Vnni => 128,
         _ => form.offset,
     }
 }
 
-struct Task<'a> {
-    weight: &'a Packed,
+struct TileTask<'a> {
+    weight: &'a PackedMatrix,
     bytes: &'a [u8],
     tiles: std::ops::Range<usize>,
-    x: &'a Rows,
-    sums: &'a Sums,
+    x: &'a RoundedRows,
+    sums: &'a CodeSums,
     bias: Option<&'a [f32]>,
     round: Dtype,
     y: *mut f32,
@@ -137,26 +139,26 @@ struct Task<'a> {
 
 // SAFETY: `y` is the one field that is not `Send` and `Sync` by itself. A task writes the columns of its
 // tiles, which no other task touches, and the mutable borrow of `y` outlives the tasks.
-unsafe impl Send for Task<'_> {}
+unsafe impl Send for TileTask<'_> {}
 // SAFETY: as above; a task is run once.
-unsafe impl Sync for Task<'_> {}
+unsafe impl Sync for TileTask<'_> {}
 
-struct Run<'a> {
-    isa: Isa,
-    task: &'a Task<'a>,
+struct TileRun<'a> {
+    isa: IntegerIsa,
+    task: &'a TileTask<'a>,
 }
 
-impl Visit for Run<'_> {
+impl LayoutVisitor for TileRun<'_> {
     type Out = ();
 
-    fn visit<F: Layout>(self) {
-        let Task { weight, bytes, tiles, x, sums, bias, round, y } = self.task;
+    fn visit<F: PackedLayout>(self) {
+        let TileTask { weight, bytes, tiles, x, sums, bias, round, y } = self.task;
         let most = match self.isa {
-            Isa::Vnni => 16,
-            Isa::Avx2 | Isa::Portable => 4,
+            IntegerIsa::Vnni => 16,
+            IntegerIsa::Avx2 | IntegerIsa::Portable => 4,
         };
         let mut out = [[0.0_f32; ROWS]; 16];
-        let mut room = Tile::default();
+        let mut room = TileBuffer::default();
         for tile in tiles.clone() {
             let (levels, scales) = weight.tile(tile, bytes, &mut room);
             let column = tile * ROWS;
@@ -166,7 +168,7 @@ impl Visit for Run<'_> {
             while first < x.rows() {
                 // The largest power of two: kernels are compiled for these heights.
                 let rows = most.min(1 << (x.rows() - first).ilog2());
-                let panel = Panel {
+                let panel = RowPanel {
                     rows,
                     steps: x.inputs() / STEP,
                     levels: levels.as_ptr(),
@@ -181,9 +183,9 @@ impl Visit for Run<'_> {
                 unsafe {
                     match self.isa {
                         #[cfg(target_arch = "x86_64")]
-                        Isa::Vnni => avx512::run::<F>(&panel),
+                        IntegerIsa::Vnni => avx512::run::<F>(&panel),
                         #[cfg(target_arch = "x86_64")]
-                        Isa::Avx2 => avx2::run::<F>(&panel),
+                        IntegerIsa::Avx2 => avx2::run::<F>(&panel),
                         _ => portable::run::<F>(&panel),
                     }
                 }
@@ -209,7 +211,7 @@ impl Visit for Run<'_> {
 /// The CPU has the features of `L`; `levels` and `scales` hold all steps of a tile of `F`; `x` has the rows
 /// from `first` on, and `sums` is of `F`; `out` is writable at `R` rows of 16.
 #[inline(always)]
-pub(super) unsafe fn panel<L: Lanes, F: Layout, const R: usize>(of: &Panel<'_>) {
+pub(super) unsafe fn panel<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>) {
     for part in 0..ROWS / L::LANES {
         // SAFETY: the caller's promise.
         unsafe { lanes::<L, F, R>(of, part) }
@@ -218,7 +220,7 @@ pub(super) unsafe fn panel<L: Lanes, F: Layout, const R: usize>(of: &Panel<'_>) 
 
 /// Multiplies as many rows of a tile as a vector has lanes.
 #[inline(always)]
-unsafe fn lanes<L: Lanes, F: Layout, const R: usize>(of: &Panel<'_>, part: usize) {
+unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>, part: usize) {
     let form = F::FORM;
     let (groups, share) = (form.groups(), L::LANES * part);
     // SAFETY: the caller's promise; every address lies within a tile, or a row of `x` or of its sums.
@@ -233,7 +235,7 @@ unsafe fn lanes<L: Lanes, F: Layout, const R: usize>(of: &Panel<'_>, part: usize
         let starts = of.sums.starts().as_ptr().wrapping_add(of.first * of.steps * groups);
         let x_sums = of.sums.sums().as_ptr().wrapping_add(of.first * of.steps * groups);
         for step in 0..of.steps {
-            if matches!(form.scale, ScaleForm::Int) && step % SUPER == 0 {
+            if matches!(form.scale, ScaleFormat::Int) && step % SUPER == 0 {
                 d = L::load_f32(scales.add(4 * share));
                 if form.mins {
                     dmin = L::load_f32(scales.add(4 * (ROWS + share)));
@@ -243,15 +245,15 @@ unsafe fn lanes<L: Lanes, F: Layout, const R: usize>(of: &Panel<'_>, part: usize
             let bytes = read::<L, F>(levels, part, table);
             for group in 0..groups {
                 let scale = |at: usize| match form.scale {
-                    ScaleForm::F16 => L::load_f16(scales.add(2 * (at * ROWS + share))),
-                    ScaleForm::Bf16 => L::load_bf16(scales.add(2 * (at * ROWS + share))),
-                    ScaleForm::Int => L::mul(d, L::load_i8(scales.add(at * ROWS + share))),
+                    ScaleFormat::F16 => L::load_f16(scales.add(2 * (at * ROWS + share))),
+                    ScaleFormat::Bf16 => L::load_bf16(scales.add(2 * (at * ROWS + share))),
+                    ScaleFormat::Int => L::mul(d, L::load_i8(scales.add(at * ROWS + share))),
                 };
                 let (weight, min) = (
                     scale(group),
                     if form.mins {
                         match form.scale {
-                            ScaleForm::Int => L::mul(
+                            ScaleFormat::Int => L::mul(
                                 dmin,
                                 L::load_u8(scales.add((groups + group) * ROWS + share)),
                             ),
@@ -272,7 +274,9 @@ unsafe fn lanes<L: Lanes, F: Layout, const R: usize>(of: &Panel<'_>, part: usize
                     for n in 0..form.group / 4 {
                         let bytes = bytes[group * form.group / 4 + n];
                         sum = match form.bits {
-                            Bits::Table | Bits::Eight => L::dot_signed(sum, bytes, x.add(4 * n)),
+                            LevelBits::Table | LevelBits::Eight => {
+                                L::dot_signed(sum, bytes, x.add(4 * n))
+                            }
                             _ => L::dot(sum, bytes, x.add(4 * n)),
                         };
                     }
@@ -295,20 +299,24 @@ unsafe fn lanes<L: Lanes, F: Layout, const R: usize>(of: &Panel<'_>, part: usize
 
 /// True if levels are multiplied as they are, so that sums begin with zero.
 #[inline(always)]
-fn unsigned<L: Lanes>(form: &Form) -> bool {
+fn unsigned<L: ByteLanes>(form: &LevelFormat) -> bool {
     match form.bits {
-        Bits::Table | Bits::Eight => L::SIGNED == 0,
+        LevelBits::Table | LevelBits::Eight => L::SIGNED == 0,
         _ => form.offset == 0,
     }
 }
 
 /// Unpacks the levels of a step: vector `v` holds values `4 v` to `4 v + 3` of each row.
 #[inline(always)]
-unsafe fn read<L: Lanes, F: Layout>(from: *const u8, part: usize, table: L::Int) -> [L::Int; 8] {
+unsafe fn read<L: ByteLanes, F: PackedLayout>(
+    from: *const u8,
+    part: usize,
+    table: L::Int,
+) -> [L::Int; 8] {
     // SAFETY: the caller's promise: a step of a tile.
     unsafe {
         let line = |n: usize| L::load(from.add(64 * n + 4 * L::LANES * part));
-        if matches!(F::FORM.bits, Bits::Eight) {
+        if matches!(F::FORM.bits, LevelBits::Eight) {
             return std::array::from_fn(|n| L::signed(line(n)));
         }
         let low = L::splat_byte(15);
@@ -317,8 +325,8 @@ unsafe fn read<L: Lanes, F: Layout>(from: *const u8, part: usize, table: L::Int)
             if n < 4 { L::and(lines[n], low) } else { L::and(L::right::<4>(lines[n - 4]), low) }
         });
         match F::FORM.bits {
-            Bits::Table => levels = levels.map(|level| L::lookup(table, level)),
-            Bits::Five => {
+            LevelBits::Table => levels = levels.map(|level| L::lookup(table, level)),
+            LevelBits::Five => {
                 let (plane, bit) = (line(4), L::splat_byte(16));
                 let fifths = [
                     L::left::<4>(plane),
@@ -334,7 +342,7 @@ unsafe fn read<L: Lanes, F: Layout>(from: *const u8, part: usize, table: L::Int)
                     *level = L::or(*level, L::and(fifth, bit));
                 }
             }
-            Bits::Six => {
+            LevelBits::Six => {
                 let bits = L::splat_byte(48);
                 for half in 0..2 {
                     let plane = line(4 + half);
@@ -345,7 +353,7 @@ unsafe fn read<L: Lanes, F: Layout>(from: *const u8, part: usize, table: L::Int)
                     }
                 }
             }
-            Bits::Four | Bits::Eight => {}
+            LevelBits::Four | LevelBits::Eight => {}
         }
         levels
     }

@@ -8,27 +8,27 @@
 use formats::codec::{self, BlockType, Levels};
 use rayon::prelude::*;
 
-use super::form::{self, Bits, Form, ROWS, STEP, SUPER, ScaleForm};
+use super::form::{self, LevelBits, LevelFormat, ROWS, STEP, SUPER, ScaleFormat};
 
 /// One cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct AlignedBytes([u8; 64]);
 
-impl Line {
+impl AlignedBytes {
     const ZERO: Self = Self([0; 64]);
 }
 
 // SAFETY: 64 bytes at a multiple of 64 have no padding, and zeros are a value.
-unsafe impl bytemuck::Zeroable for Line {}
+unsafe impl bytemuck::Zeroable for AlignedBytes {}
 // SAFETY: as above, and every pattern of bits is a value.
-unsafe impl bytemuck::Pod for Line {}
+unsafe impl bytemuck::Pod for AlignedBytes {}
 
 /// A weight in the layout of the kernels.
 #[derive(Debug, Clone)]
-pub struct Packed {
+pub struct PackedMatrix {
     ty: BlockType,
-    form: Form,
+    form: LevelFormat,
     outputs: usize,
     inputs: usize,
     factor: f32,
@@ -36,11 +36,11 @@ pub struct Packed {
     level_bytes: usize,
     /// Bytes of scales of a tile.
     scale_bytes: usize,
-    levels: Vec<Line>,
-    scales: Vec<Line>,
+    levels: Vec<AlignedBytes>,
+    scales: Vec<AlignedBytes>,
 }
 
-impl Packed {
+impl PackedMatrix {
     /// True if weights of this type and width have kernels in integers.
     pub fn takes(ty: BlockType, inputs: usize) -> bool {
         form::of(ty).is_some() && inputs.is_multiple_of(STEP.max(ty.elements())) && inputs > 0
@@ -72,7 +72,7 @@ impl Packed {
     #[must_use]
     pub fn with(mut self, bytes: &[u8]) -> Self {
         assert!(self.fits(bytes), "the weight has as many bytes as its shape says");
-        let lines = |bytes: usize| vec![Line::ZERO; self.tiles() * bytes / 64];
+        let lines = |bytes: usize| vec![AlignedBytes::ZERO; self.tiles() * bytes / 64];
         let (mut levels, mut scales) = (lines(self.level_bytes), lines(self.scale_bytes));
         let each = levels.par_chunks_mut(self.level_bytes / 64);
         let each = each.zip(scales.par_chunks_mut(self.scale_bytes / 64));
@@ -102,7 +102,7 @@ impl Packed {
         self.ty
     }
 
-    pub(super) fn form(&self) -> Form {
+    pub(super) fn form(&self) -> LevelFormat {
         self.form
     }
 
@@ -133,7 +133,7 @@ impl Packed {
         &'a self,
         tile: usize,
         bytes: &[u8],
-        room: &'a mut Tile,
+        room: &'a mut TileBuffer,
     ) -> (&'a [u8], &'a [u8]) {
         if self.levels.is_empty() {
             let rows = bytes.chunks(ROWS * self.row_bytes()).nth(tile).unwrap_or_default();
@@ -141,7 +141,7 @@ impl Packed {
                 [(&mut room.levels, self.level_bytes), (&mut room.scales, self.scale_bytes)]
             {
                 lines.clear();
-                lines.resize(bytes / 64, Line::ZERO);
+                lines.resize(bytes / 64, AlignedBytes::ZERO);
             }
             let (levels, scales) = (&mut room.levels[..], &mut room.scales[..]);
             self.pack(rows, bytemuck::cast_slice_mut(levels), bytemuck::cast_slice_mut(scales));
@@ -155,15 +155,15 @@ impl Packed {
 
 /// Room for one tile.
 #[derive(Debug, Default)]
-pub(super) struct Tile {
-    levels: Vec<Line>,
-    scales: Vec<Line>,
+pub(super) struct TileBuffer {
+    levels: Vec<AlignedBytes>,
+    scales: Vec<AlignedBytes>,
 }
 
 /// Packs one row into its lane of a tile.
 fn pack_row(
     ty: BlockType,
-    form: &Form,
+    form: &LevelFormat,
     bytes: &[u8],
     lane: usize,
     levels: &mut [u8],
@@ -183,10 +183,10 @@ fn pack_row(
 }
 
 /// Folds the levels of one row and step into its lane, four at a time.
-fn pack_levels(form: &Form, values: &[i8; STEP], lane: usize, to: &mut [u8]) {
+fn pack_levels(form: &LevelFormat, values: &[i8; STEP], lane: usize, to: &mut [u8]) {
     let codes = match form.bits {
-        Bits::Eight => values.map(i8::cast_unsigned),
-        Bits::Table => values.map(|value| form.index(value)),
+        LevelBits::Eight => values.map(i8::cast_unsigned),
+        LevelBits::Table => values.map(|value| form.index(value)),
         _ => values.map(|value| value.wrapping_add_unsigned(form.offset).cast_unsigned()),
     };
     let words = to.as_chunks_mut::<4>().0;
@@ -196,28 +196,35 @@ fn pack_levels(form: &Form, values: &[i8; STEP], lane: usize, to: &mut [u8]) {
     };
     for (v, four) in codes.as_chunks::<4>().0.iter().enumerate() {
         let four = u32::from_le_bytes(*four);
-        if form.bits == Bits::Eight {
+        if form.bits == LevelBits::Eight {
             add(v, four);
             continue;
         }
         add(v % 4, (four & 0x0f0f_0f0f) << (4 * (v / 4)));
         match form.bits {
-            Bits::Five => add(4, (four >> 4 & 0x0101_0101) << v),
-            Bits::Six => add(4 + v / 4, (four >> 4 & 0x0303_0303) << (2 * (v % 4))),
-            Bits::Four | Bits::Table | Bits::Eight => {}
+            LevelBits::Five => add(4, (four >> 4 & 0x0101_0101) << v),
+            LevelBits::Six => add(4 + v / 4, (four >> 4 & 0x0303_0303) << (2 * (v % 4))),
+            LevelBits::Four | LevelBits::Table | LevelBits::Eight => {}
         }
     }
 }
 
 /// Writes the scales of step `n` of a block, which is the row's step `step`.
-fn pack_scales(form: &Form, block: &Levels, n: usize, step: usize, lane: usize, scales: &mut [u8]) {
+fn pack_scales(
+    form: &LevelFormat,
+    block: &Levels,
+    n: usize,
+    step: usize,
+    lane: usize,
+    scales: &mut [u8],
+) {
     let groups = form.groups();
     // Scales stand for each 16 values.
     let each = 2 / groups;
     let factors = (step / SUPER + 1) * form.factor_bytes();
     let at = factors + step * form.scale_bytes();
     let mut put = |at: usize, bytes: &[u8]| scales[at..at + bytes.len()].copy_from_slice(bytes);
-    if form.scale == ScaleForm::Int {
+    if form.scale == ScaleFormat::Int {
         if step % SUPER == 0 {
             let at = at - form.factor_bytes();
             put(at + 4 * lane, &block.d.to_le_bytes());
@@ -234,8 +241,8 @@ fn pack_scales(form: &Form, block: &Levels, n: usize, step: usize, lane: usize, 
         return;
     }
     let bits = |value: f32| match form.scale {
-        ScaleForm::Bf16 => half::bf16::from_f32(value).to_bits(),
-        ScaleForm::F16 | ScaleForm::Int => half::f16::from_f32(value).to_bits(),
+        ScaleFormat::Bf16 => half::bf16::from_f32(value).to_bits(),
+        ScaleFormat::F16 | ScaleFormat::Int => half::f16::from_f32(value).to_bits(),
     };
     for group in 0..groups {
         put(at + 2 * (group * ROWS + lane), &bits(block.d).to_le_bytes());

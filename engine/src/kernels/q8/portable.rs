@@ -1,12 +1,12 @@
 //! The kernel for any CPU: plain arrays.
 #![expect(unsafe_code, reason = "reads through the pointers of the kernel")]
 
-use super::form::Layout;
-use super::lanes::Lanes;
-use super::multiply::{Panel, panel};
+use super::form::PackedLayout;
+use super::lanes::ByteLanes;
+use super::multiply::{RowPanel, panel};
 
 #[derive(Clone, Copy)]
-struct Array;
+struct PortableBytes;
 
 /// Returns `N` bytes per lane.
 ///
@@ -27,7 +27,7 @@ fn dot(sum: u32, levels: u32, x: [i8; 4], level: impl Fn(u8) -> i32) -> u32 {
     products.fold(sum, |sum, (l, x)| sum.wrapping_add_signed(level(l) * i32::from(x)))
 }
 
-impl Lanes for Array {
+impl ByteLanes for PortableBytes {
     const LANES: usize = 16;
     const SIGNED: i32 = 0;
     type Int = [u32; 16];
@@ -126,13 +126,13 @@ impl Lanes for Array {
 ///
 /// # Safety
 /// As [`panel`].
-pub(super) unsafe fn run<F: Layout>(of: &Panel<'_>) {
+pub(super) unsafe fn run<F: PackedLayout>(of: &RowPanel<'_>) {
     // SAFETY: the caller's promise; no CPU feature is needed.
     unsafe {
         match of.rows {
-            4 => panel::<Array, F, 4>(of),
-            2 => panel::<Array, F, 2>(of),
-            _ => panel::<Array, F, 1>(of),
+            4 => panel::<PortableBytes, F, 4>(of),
+            2 => panel::<PortableBytes, F, 2>(of),
+            _ => panel::<PortableBytes, F, 1>(of),
         }
     }
 }

@@ -3,8 +3,8 @@
 use formats::codec::{self, BlockType, Levels};
 use registry::dtype::Dtype;
 
-use super::{Isa, Packed, Product, Rows, products_on};
-use crate::kernels::matmul::WeightView;
+use super::{IntegerIsa, IntegerProduct, PackedMatrix, RoundedRows, products_on};
+use crate::kernels::matmul::MatrixView;
 use crate::kernels::round::round1;
 
 /// Numbers around 0 of all sizes.
@@ -34,8 +34,8 @@ fn weight(ty: BlockType, outputs: usize, inputs: usize, random: &mut Random) -> 
 
 /// The plain form: one element at a time, in the order of additions of the law.
 fn reference(
-    x: &Rows,
-    weight: &WeightView<'_>,
+    x: &RoundedRows,
+    weight: &MatrixView<'_>,
     group: usize,
     bias: Option<&[f32]>,
     round: Dtype,
@@ -71,16 +71,16 @@ fn reference(
     y
 }
 
-fn packed(view: &WeightView<'_>) -> Packed {
+fn packed(view: &MatrixView<'_>) -> PackedMatrix {
     in_place(view).with(view.bytes)
 }
 
-fn in_place(view: &WeightView<'_>) -> Packed {
-    Packed::in_place(view.blocks.unwrap(), view.outputs, view.inputs, view.factor).unwrap()
+fn in_place(view: &MatrixView<'_>) -> PackedMatrix {
+    PackedMatrix::in_place(view.blocks.unwrap(), view.outputs, view.inputs, view.factor).unwrap()
 }
 
 fn types() -> impl Iterator<Item = BlockType> {
-    BlockType::all().filter(|ty| Packed::takes(*ty, 256))
+    BlockType::all().filter(|ty| PackedMatrix::takes(*ty, 256))
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn every_kernel_keeps_the_law() {
         for (rows, outputs, inputs) in [(1, 16, 256), (2, 33, 512), (3, 7, 768), (31, 17, 256)] {
             let bytes = weight(ty, outputs, inputs, &mut random);
             let factor = if outputs == 33 { 0.37 } else { 1.0 };
-            let view = WeightView {
+            let view = MatrixView {
                 dtype: Dtype::F32,
                 blocks: Some(ty),
                 bytes: &bytes,
@@ -104,19 +104,25 @@ fn every_kernel_keeps_the_law() {
             x[5] = 900.0;
             x[32..64].fill(0.0);
             x[70] = 1e-38;
-            let x = Rows::new(&x, rows, inputs);
+            let x = RoundedRows::new(&x, rows, inputs);
             let bias: Vec<f32> = (0..outputs).map(|_| random.number()).collect();
             let bias = (outputs != 16).then_some(&bias[..]);
             let (packed, in_place) = (packed(&view), in_place(&view));
             for round in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
                 let want = reference(&x, &view, packed.form().group, bias, round);
-                let isas = Isa::ALL.into_iter().filter(|isa| isa.available());
+                let isas = IntegerIsa::ALL.into_iter().filter(|isa| isa.available());
                 for (isa, packed) in isas.flat_map(|isa| [(isa, &packed), (isa, &in_place)]) {
                     let mut y = vec![f32::NAN; rows * outputs];
                     products_on(
                         isa,
                         &x,
-                        &mut [Product { weight: packed, bytes: &bytes, bias, round, y: &mut y }],
+                        &mut [IntegerProduct {
+                            weight: packed,
+                            bytes: &bytes,
+                            bias,
+                            round,
+                            y: &mut y,
+                        }],
                     );
                     for (at, (got, want)) in y.iter().zip(&want).enumerate() {
                         assert_eq!(
@@ -137,7 +143,7 @@ fn results_are_those_of_numbers_rounded_to_eight_bits() {
     for ty in types() {
         let (outputs, inputs) = (16, 1024);
         let bytes = weight(ty, outputs, inputs, &mut random);
-        let view = WeightView {
+        let view = MatrixView {
             dtype: Dtype::F32,
             blocks: Some(ty),
             bytes: &bytes,
@@ -147,13 +153,13 @@ fn results_are_those_of_numbers_rounded_to_eight_bits() {
             packed: None,
         };
         let numbers: Vec<f32> = (0..inputs).map(|_| random.number()).collect();
-        let x = Rows::new(&numbers, 1, inputs);
+        let x = RoundedRows::new(&numbers, 1, inputs);
         let packed = packed(&view);
         let mut y = vec![0.0; outputs];
         products_on(
-            Isa::best(),
+            IntegerIsa::best(),
             &x,
-            &mut [Product {
+            &mut [IntegerProduct {
                 weight: &packed,
                 bytes: &bytes,
                 bias: None,
@@ -179,7 +185,7 @@ fn numbers_that_are_not_finite_are_seen() {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut random = Random(3);
         let bytes = weight(BlockType::Q4K, 16, 256, &mut random);
-        let view = WeightView {
+        let view = MatrixView {
             dtype: Dtype::F32,
             blocks: Some(BlockType::Q4K),
             bytes: &bytes,
@@ -192,11 +198,11 @@ fn numbers_that_are_not_finite_are_seen() {
         let mut x = vec![1.0; 512];
         x[300] = bad;
         let mut y = vec![0.0; 32];
-        let x = Rows::new(&x, 2, 256);
+        let x = RoundedRows::new(&x, 2, 256);
         products_on(
-            Isa::best(),
+            IntegerIsa::best(),
             &x,
-            &mut [Product {
+            &mut [IntegerProduct {
                 weight: &packed,
                 bytes: &bytes,
                 bias: None,
