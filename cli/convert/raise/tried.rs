@@ -11,7 +11,6 @@ use conversion::gguf::{self as plan, Output};
 use conversion::mix::LEVELS;
 use engine::weights::Tensors;
 use formats::FileDtype;
-use formats::codec::BlockType;
 use formats::gguf::File;
 use models::target::Target;
 use registry::gguf::Gguf;
@@ -42,7 +41,8 @@ impl Tried {
         folder: &Path,
     ) -> Result<Self> {
         let as_it_lies = source.tensors.iter().zip(&draft.levels).all(|(tensor, levels)| {
-            levels[0] == levels[TOP] || tensor.flow.dtype() == plain(levels[TOP])
+            levels[0] == levels[TOP]
+                || tensor.flow.dtype() == levels[TOP].plain().map(FileDtype::from)
         });
         let differs = |level: usize| draft.levels.iter().any(|of| of[level] != of[level - 1]);
         let (mut planned, mut place) = (Vec::new(), [0; LEVELS]);
@@ -76,16 +76,6 @@ impl Tried {
             }
         }
         Ok(Self { sources, place, errors })
-    }
-}
-
-/// Returns the checkpoint dtype of a plain type.
-fn plain(ty: BlockType) -> Option<FileDtype> {
-    match ty {
-        BlockType::F32 => Some(FileDtype::F32),
-        BlockType::F16 => Some(FileDtype::F16),
-        BlockType::Bf16 => Some(FileDtype::Bf16),
-        _ => None,
     }
 }
 

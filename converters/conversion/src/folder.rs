@@ -14,6 +14,7 @@ use formats::safetensors::{Declared, FileDtype};
 
 pub mod calibrated;
 pub mod config;
+mod declared;
 mod files;
 pub mod format;
 pub mod peaks;
@@ -25,7 +26,8 @@ pub use files::{Planned, even_limit, index, lay_out, work};
 pub use format::Format;
 pub use tensors::{Unquantized, Wanted, tensors};
 
-use scaled::{Part, Scaled, Scheme};
+use declared::Shared;
+use scaled::{Part, Scaled};
 
 /// Tensor of the source, before a format is chosen for it.
 #[derive(Clone)]
@@ -97,34 +99,24 @@ pub fn items<'a>(
             continue;
         }
         let peak = peaks.and_then(|peaks| peaks.get(n)).copied().unwrap_or(1.0);
-        let shared = match format {
-            Format::Nvfp4 => scaled::global_scale(peak),
-            _ => scaled::whole_scale(peak, calibrated::dtype(format)),
-        };
+        let declared = format.declaration();
+        let shared = declared.shared.map_or(1.0, |shared| (shared.scale)(peak));
         let (Some(scheme), &[rows, row]) = (format.scheme(shared), &tensor.shape[..]) else {
             continue;
         };
-        let names = config::names(format);
         let module = tensor.name.strip_suffix("weight").unwrap_or(&tensor.name);
         let out = |end: &str, dtype, shape, part| Out {
             declared: Declared { name: format!("{module}{end}"), dtype, shape },
             encode: Arc::new(Scaled { scheme, part }),
         };
-        let codes = match scheme {
-            Scheme::Sixteens(_) | Scheme::ThirtyTwos => FileDtype::U8,
-            _ => FileDtype::F8E4m3,
-        };
-        let mut outs = vec![out(names.codes, codes, scheme.codes(rows, row), Part::Codes)];
+        let (dtype, shape) = scheme.codes(rows, row);
+        let mut outs = vec![out(declared.codes, dtype, shape, Part::Codes)];
         if let Some((dtype, shape)) = scheme.scales(rows, row) {
-            outs.push(out(names.scales, dtype, shape, Part::Scales));
+            outs.push(out(declared.scales, dtype, shape, Part::Scales));
         }
         items.push(item(outs));
-        if format.shares() {
-            let (end, dtype) = match format {
-                Format::Nvfp4 => (names.global, FileDtype::F32),
-                _ => (names.scales, calibrated::dtype(format)),
-            };
-            items.push(known(format!("{module}{end}"), dtype, format.one(), shared));
+        if let Some(Shared { name, dtype, .. }) = declared.shared {
+            items.push(known(format!("{module}{name}"), dtype, format.single().1, shared));
         }
     }
     items.extend(scales.items(format));
@@ -134,14 +126,8 @@ pub fn items<'a>(
 /// Returns the output tensor of a copy or a cast.
 fn kept(tensor: &Tensor<'_>, dtype: FileDtype) -> Out {
     let declared = Declared { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() };
-    let ty = match dtype {
-        FileDtype::F32 => Some(BlockType::F32),
-        FileDtype::F16 => Some(BlockType::F16),
-        FileDtype::Bf16 => Some(BlockType::Bf16),
-        _ => None,
-    };
-    let encode: Arc<dyn Encode> = match ty {
-        Some(ty) => Arc::new(Blocks::plain(ty)),
+    let encode: Arc<dyn Encode> = match dtype.run() {
+        Some(dtype) => Arc::new(Blocks::plain(BlockType::of_dtype(dtype))),
         None => Arc::new(Verbatim(tensor.flow.dtype().unwrap_or(FileDtype::U8))),
     };
     Out { declared, encode }

@@ -9,7 +9,7 @@ use registry::weight_map::{Rule, Step};
 
 use super::{Error, applying, missing};
 use crate::checkpoint::{Checkpoint, Packed};
-use crate::flow::{self, Flow, Numbers};
+use crate::flow::{self, Flow, MXFP4_GROUP, Numbers};
 use formats::codec::BlockType;
 use formats::shown;
 
@@ -126,7 +126,8 @@ fn of_any_shape<'c>(
     let rule = rule.map(|(number, _)| number);
     let packed = match rule {
         Some(number) => {
-            in_blocks(&rules[number]).then_some(Packed { ty: BlockType::Mxfp4, factor: 1.0 })
+            let ty = in_blocks(&rules[number]).then(|| BlockType::of_e2m1(MXFP4_GROUP)).flatten();
+            ty.map(|ty| Packed { ty, factor: 1.0 })
         }
         None => checkpoint.packed(&weight.name),
     };

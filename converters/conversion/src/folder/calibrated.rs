@@ -12,7 +12,6 @@ use registry::model::Model;
 use registry::ops::Trait;
 
 use super::{Choice, Format, Item, Tensor, known, scaled};
-use formats::safetensors::FileDtype;
 
 /// Kinds of calibrated scales that a checkpoint has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -81,17 +80,10 @@ impl Scales {
     /// Returns the scales as items of the plan.
     pub(super) fn items<'a>(&self, format: Format) -> Vec<Item<'a>> {
         let item = |(name, scale): &(String, f32)| {
-            known(name.clone(), dtype(format), format.one(), *scale)
+            let (dtype, shape) = format.single();
+            known(name.clone(), dtype, shape, *scale)
         };
         self.all.iter().map(item).collect()
-    }
-}
-
-/// Returns the dtype of a single scale.
-pub(super) fn dtype(format: Format) -> FileDtype {
-    match format {
-        Format::Fp8Modelopt { .. } | Format::Fp8Block { .. } => FileDtype::F32,
-        _ => FileDtype::Bf16,
     }
 }
 
@@ -112,7 +104,7 @@ pub fn scales(
             Some(_) if peaks.iter().any(|peak| !peak.is_finite()) => {
                 Err(Error::NotFinite { scaled })
             }
-            Some(peak) => Ok(scaled::whole_scale(peak, dtype(format))),
+            Some(peak) => Ok(scaled::whole_scale(peak, format.single().0)),
         }
     };
     if asked.inputs {
@@ -205,7 +197,7 @@ fn kept(
         for (part, seen) in [keys, values].into_iter().enumerate() {
             let [of_module, of_maker, _] = cache.names(part);
             let maker = if part == 0 { &cache.keys } else { &cache.values };
-            let own = matches!(format, Format::Fp8Modelopt { .. }) && !one && alone(maker);
+            let own = format.declaration().beside_makers && !one && alone(maker);
             let seen = if one { vec![keys, values] } else { vec![seen] };
             names.entry(if own { of_maker } else { of_module }).or_default().extend(seen);
         }
@@ -219,9 +211,10 @@ mod tests {
 
     #[test]
     fn a_scale_is_on_the_grid_that_it_is_kept_on() {
-        assert_eq!(scaled::whole_scale(448.0 * 1.003, dtype(Format::Fp8)), 1.0);
+        let scale = |format: Format| scaled::whole_scale(448.0 * 1.003, format.single().0);
+        assert_eq!(scale(Format::Fp8), 1.0);
         let whole = Format::Fp8Modelopt { whole: true };
-        assert!(scaled::whole_scale(448.0 * 1.003, dtype(whole)) > 1.002);
-        assert_eq!((whole.one(), Format::Fp8.one()), (vec![], vec![1]));
+        assert!(scale(whole) > 1.002);
+        assert_eq!((whole.single().1, Format::Fp8.single().1), (vec![], vec![1]));
     }
 }

@@ -9,7 +9,7 @@ use registry::gguf::heeds_scale;
 use super::{Choice, Output, Tensor};
 use crate::peaks::{Error, in_threads, peak};
 use checkpoints::flow::Numbers;
-use formats::codec::{self, BlockType};
+use formats::codec::BlockType;
 use formats::gguf::Declared;
 use formats::gguf::companions::SCALE;
 
@@ -69,11 +69,10 @@ pub fn may_be_scaled(name: &str) -> bool {
 /// that store factors, as in programs that know no others.
 pub fn factors(tensors: &[Tensor<'_>], choices: &[Choice], bare: bool) -> BTreeMap<usize, Factors> {
     let chosen = tensors.iter().zip(choices).enumerate();
-    let chosen = chosen.filter(|(_, (tensor, choice))| {
-        choice.ty == BlockType::Nvfp4 && may_be_scaled(&tensor.name)
-    });
-    let of = |tensor: &Tensor<'_>| match &tensor.packed {
-        Some(packed) if packed.ty == BlockType::Nvfp4 => {
+    let chosen = chosen
+        .filter(|(_, (tensor, choice))| choice.ty.has_factor() && may_be_scaled(&tensor.name));
+    let of = |tensor: &Tensor<'_>, choice: &Choice| match &tensor.packed {
+        Some(packed) if packed.ty == choice.ty => {
             let mut numbers = packed.factors.clone();
             // A stack of matrices has one factor per matrix, even if all are equal.
             if let [one] = numbers[..] {
@@ -84,7 +83,7 @@ pub fn factors(tensors: &[Tensor<'_>], choices: &[Choice], bare: bool) -> BTreeM
         _ if bare => None,
         _ => Some(Factors::default()),
     };
-    chosen.filter_map(|(n, (tensor, _))| Some((n, of(tensor)?))).collect()
+    chosen.filter_map(|(n, (tensor, choice))| Some((n, of(tensor, choice)?))).collect()
 }
 
 /// Returns a warning about factors in the file that stock llama.cpp does not apply.
@@ -120,10 +119,12 @@ pub fn measure(tensors: &[Tensor<'_>], output: &Output, threads: usize) -> Resul
     in_threads(threads, || {
         unknown.par_iter().try_for_each(|&(&n, factors)| {
             let (tensor, count) = (&tensors[n], matrices(&tensors[n]));
+            let ty = output.choices[n].ty;
             let size = tensor.flow.len() / count.max(1);
             let of = |matrix: usize| {
                 let numbers = matrix * size..(matrix + 1) * size;
-                peak(&tensor.name, &tensor.flow, numbers).map(codec::nvfp4_factor)
+                let peak = peak(&tensor.name, &tensor.flow, numbers)?;
+                Ok(ty.factor(peak).unwrap_or(1.0))
             };
             let found = (0..count).into_par_iter().map(of).collect::<Result<Vec<f32>, Error>>()?;
             // Another thread can only have set the same value.

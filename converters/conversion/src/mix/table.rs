@@ -136,7 +136,6 @@ pub(super) struct Table {
     pub(super) roles: Vec<(Role, Vec<Name>)>,
     pub(super) rules: Vec<Rule>,
     pub(super) raises: Vec<Rule>,
-    pub(super) fallbacks: Vec<(Vec<BlockType>, BlockType)>,
 }
 
 impl Table {
@@ -179,10 +178,6 @@ impl Table {
             "raise" => {
                 let rule = self.rule(rest)?;
                 self.raises.push(rule);
-            }
-            "fallback" => {
-                let (from, to) = rest.split_once("->")?;
-                self.fallbacks.push((types(from)?, BlockType::parse(to.trim())?));
             }
             _ => return None,
         }

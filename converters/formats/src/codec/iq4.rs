@@ -3,7 +3,8 @@
 //! IQ4_NL: `d` (f16), `qs[16]` for 32 values. IQ4_XS: `d`, `scales_h` (u16), `scales_l[4]`, `qs[128]` for
 //! 256 values in 8 groups with scales of 6 bits. `qs` as in Q4_0.
 
-use super::Codec;
+use super::BlockType;
+use super::declaration::{Declaration, FileType, Scales};
 use super::layout::{
     blocks, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
 };
@@ -11,8 +12,11 @@ use super::nibbles::{join4, split4};
 use super::rounding::nearest;
 use super::search::TINY;
 
-pub(super) const IQ4_NL: Codec = Codec {
-    encode: |numbers, row, importance, out| match importance {
+pub(super) const IQ4_NL: Declaration = Declaration {
+    scales: Scales::F16(&[0]),
+    error: Some(0.0755),
+    file_types: &[FileType::new("IQ4_NL", 25)],
+    encode: Some(|numbers, row, importance, out| match importance {
         None => {
             for (x, block) in blocks::<32, 18>(numbers, out) {
                 encode_nl(x, None, block);
@@ -24,17 +28,22 @@ pub(super) const IQ4_NL: Codec = Codec {
                 encode_nl(x, Some(importance), block);
             }
         }
-    },
-    decode: |bytes, out| {
+    }),
+    decode: Some(|bytes, out| {
         each_block::<18, 32>(bytes, out, |block, out| {
             let d = get_f16(block, 0);
             *out = split4(&block[2..]).map(|q| d * value(q));
         });
-    },
+    }),
+    ..Declaration::new("IQ4_NL", 20, 32, 18)
 };
 
-pub(super) const IQ4_XS: Codec = Codec {
-    encode: |numbers, row, importance, out| match importance {
+pub(super) const IQ4_XS: Declaration = Declaration {
+    scales: Scales::F16(&[0]),
+    error: Some(0.0768),
+    fallback: Some(BlockType::Iq4Nl),
+    file_types: &[FileType::new("IQ4_XS", 30)],
+    encode: Some(|numbers, row, importance, out| match importance {
         None => {
             for (x, block) in blocks::<256, 136>(numbers, out) {
                 encode_xs(x, None, block);
@@ -46,8 +55,8 @@ pub(super) const IQ4_XS: Codec = Codec {
                 encode_xs(x, Some(importance), block);
             }
         }
-    },
-    decode: |bytes, out| {
+    }),
+    decode: Some(|bytes, out| {
         each_block::<136, 256>(bytes, out, |block, out| {
             let d = get_f16(block, 0);
             let high = u16::from_le_bytes([block[2], block[3]]);
@@ -59,7 +68,8 @@ pub(super) const IQ4_XS: Codec = Codec {
                 *out = split4(bytes).map(|q| scale * value(q));
             }
         });
-    },
+    }),
+    ..Declaration::new("IQ4_XS", 23, 256, 136)
 };
 
 /// Values of the levels (`kvalues_iq4nl`).

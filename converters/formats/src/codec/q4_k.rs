@@ -6,18 +6,36 @@
 
 #![expect(clippy::inline_always, reason = "compiled again where the CPU has wide vectors")]
 
-use super::Codec;
+use super::BlockType;
+use super::declaration::{Declaration, FileType, Scales};
 use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
 use super::q2_k::most;
 use super::q4_1::ladder;
 use super::rounding::nearest;
 use super::search::{Ladder, positive};
+use super::simd;
 
-pub(super) const Q4_K: Codec =
-    Codec { encode: encode::<144>, decode: |bytes, out| decode::<144>(bytes, out) };
+pub(super) const Q4_K: Declaration = Declaration {
+    wide: Some(simd::encoder::<simd::Q4K>),
+    scales: Scales::F16(&[0, 2]),
+    error: Some(0.0713),
+    fallback: Some(BlockType::Q50),
+    file_types: &[FileType::new("Q4_K_M", 15), FileType::new("Q4_K_S", 14)],
+    encode: Some(encode::<144>),
+    decode: Some(decode::<144>),
+    ..Declaration::new("Q4_K", 12, 256, 144)
+};
 
-pub(super) const Q5_K: Codec =
-    Codec { encode: encode::<176>, decode: |bytes, out| decode::<176>(bytes, out) };
+pub(super) const Q5_K: Declaration = Declaration {
+    wide: Some(simd::encoder::<simd::Q5K>),
+    scales: Scales::F16(&[0, 2]),
+    error: Some(0.0361),
+    fallback: Some(BlockType::Q51),
+    file_types: &[FileType::new("Q5_K_M", 17), FileType::new("Q5_K_S", 16)],
+    encode: Some(encode::<176>),
+    decode: Some(decode::<176>),
+    ..Declaration::new("Q5_K", 13, 256, 176)
+};
 
 /// Blocks of 144 bytes are Q4_K, of 176 Q5_K.
 fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]>, out: &mut [u8]) {

@@ -15,31 +15,25 @@ mod q6_k;
 mod signed;
 mod sums;
 
-use super::{BlockType, Encode};
+use super::Encode;
 pub use lanes::Lanes;
+pub(super) use lanes::Wide;
 use lanes::{Simd, Width};
+pub(super) use q4_k::{Q4K, Q5K};
+pub(super) use q6_k::Q6K;
 pub use sums::{Sums, sums};
 
-/// Returns the encoder of a format for a number of lanes, if there is one besides the scalar one.
+/// Returns the encoder compiled for a number of lanes; none for one lane, or if the CPU lacks them.
 ///
 /// Decoders have none: the compiler vectorizes them, and memory bandwidth limits them.
-pub(super) fn encoder(ty: BlockType, lanes: Lanes) -> Option<Encode> {
+pub(super) fn encoder<W: Wide>(lanes: Lanes) -> Option<Encode> {
     match lanes {
         Lanes::One => None,
         #[cfg(target_arch = "x86_64")]
-        Lanes::Eight => of_width::<avx2::Avx2>(ty),
+        Lanes::Eight => avx2::Avx2::encoder::<W>(),
         #[cfg(target_arch = "x86_64")]
-        Lanes::Sixteen => of_width::<avx512::Avx512>(ty),
+        Lanes::Sixteen => avx512::Avx512::encoder::<W>(),
         #[cfg(not(target_arch = "x86_64"))]
-        _ => None,
-    }
-}
-
-fn of_width<W: Width>(ty: BlockType) -> Option<Encode> {
-    match ty {
-        BlockType::Q4K => W::encoder::<q4_k::Q4K>(),
-        BlockType::Q5K => W::encoder::<q4_k::Q5K>(),
-        BlockType::Q6K => W::encoder::<q6_k::Q6K>(),
         _ => None,
     }
 }

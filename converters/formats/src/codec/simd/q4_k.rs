@@ -10,9 +10,9 @@ use crate::codec::q4_1::ladder;
 use crate::codec::q4_k::{self, Fit};
 
 /// Encoder of both formats, distinguished by the bytes of a block.
-pub(super) struct Affine<const B: usize>;
-pub(super) type Q4K = Affine<144>;
-pub(super) type Q5K = Affine<176>;
+pub(in crate::codec) struct Affine<const B: usize>;
+pub(in crate::codec) type Q4K = Affine<144>;
+pub(in crate::codec) type Q5K = Affine<176>;
 
 impl<const B: usize> Wide for Affine<B> {
     #[inline(always)]

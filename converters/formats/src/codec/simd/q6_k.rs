@@ -8,7 +8,7 @@ use super::lanes::{Simd, Wide};
 use super::signed::{Found, signed};
 use crate::codec::q6_k;
 
-pub(super) struct Q6K;
+pub(in crate::codec) struct Q6K;
 
 impl Wide for Q6K {
     #[inline(always)]
