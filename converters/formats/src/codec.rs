@@ -12,10 +12,6 @@ mod iq;
 mod iq4;
 mod layout;
 mod low_bits;
-#[cfg(test)]
-mod made_up;
-#[cfg(test)]
-mod new_type;
 mod nibbles;
 mod nvfp4;
 mod plain;
@@ -198,3 +194,8 @@ fn lengths(ty: BlockType, numbers: usize, found: usize) -> Result<(), Error> {
         Err(Error::Length { ty, found, numbers, expected })
     }
 }
+
+#[cfg(test)]
+mod made_up;
+#[cfg(test)]
+mod tests;
